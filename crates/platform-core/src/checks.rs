@@ -1,0 +1,111 @@
+use std::ops::RangeInclusive;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{Code, Error, Object};
+
+/// One field that broke its rule (contract 00 §7).
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Issue {
+    /// Where, as in `assistantSpecialization.presets`.
+    pub path: String,
+    /// `required`, `type`, `format`, `range`, `length`, `enum`, `unique`, `conflict` or `unknown`.
+    pub code: &'static str,
+    /// What to do about it.
+    pub message: String,
+}
+
+/// Collects every broken rule of a request, so that one answer names them all.
+#[derive(Debug, Default)]
+pub struct Checks(Vec<Issue>);
+
+impl Checks {
+    /// Records a broken rule.
+    pub fn issue(&mut self, path: &str, code: &'static str, message: impl Into<String>) {
+        self.0.push(Issue { path: path.to_owned(), code, message: message.into() });
+    }
+
+    /// The text has between `range` characters.
+    pub fn length(&mut self, path: &str, text: &str, range: RangeInclusive<usize>) {
+        let length = text.chars().count();
+        if !range.contains(&length) {
+            self.issue(
+                path,
+                "length",
+                format!("{path} must have {} to {} characters, it has {length}", range.start(), range.end()),
+            );
+        }
+    }
+
+    /// The text has at most `limit` bytes.
+    pub fn bytes(&mut self, path: &str, size: usize, limit: usize) {
+        if size > limit {
+            self.issue(path, "length", format!("{path} must have at most {limit} bytes, it has {size}"));
+        }
+    }
+
+    /// The list has at most `limit` elements.
+    pub fn count(&mut self, path: &str, count: usize, limit: usize) {
+        if count > limit {
+            self.issue(path, "length", format!("{path} must have at most {limit} elements, it has {count}"));
+        }
+    }
+
+    /// The number lies in the range.
+    pub fn range<T: PartialOrd + std::fmt::Display>(&mut self, path: &str, value: T, range: RangeInclusive<T>) {
+        if !range.contains(&value) {
+            self.issue(path, "range", format!("{path} must be {} to {}, it is {value}", range.start(), range.end()));
+        }
+    }
+
+    /// A tenant or subtenant id: 1 to 128 characters, no control character, no `/` (contract 00 §2.2).
+    pub fn tenant(&mut self, path: &str, id: &str) {
+        self.length(path, id, 1..=128);
+        if id.chars().any(|c| c.is_control() || c == '/') {
+            self.issue(path, "format", format!("{path} must not contain control characters or a slash"));
+        }
+    }
+
+    /// Tags: at most 50, each of 1 to 64 characters; duplicates are removed (contract 00 §8).
+    pub fn tags(&mut self, path: &str, tags: &mut Vec<String>) {
+        let mut seen = std::collections::HashSet::new();
+        tags.retain(|tag| seen.insert(tag.clone()));
+        self.count(path, tags.len(), 50);
+        for (i, tag) in tags.iter().enumerate() {
+            self.length(&format!("{path}[{i}]"), tag, 1..=64);
+        }
+    }
+
+    /// Client-defined metadata: at most 64 KiB and 10 levels (contract 00 §8).
+    pub fn metadata(&mut self, path: &str, metadata: &Object) {
+        let size = serde_json::to_string(metadata).map_or(0, |json| json.len());
+        self.bytes(path, size, 65_536);
+        if metadata.values().map(depth).max().unwrap_or(0) + 1 > 10 {
+            self.issue(path, "length", format!("{path} must have at most 10 levels"));
+        }
+    }
+
+    /// `Ok` when nothing was recorded, else a `VALIDATION_ERROR` with all issues.
+    pub fn finish(self) -> Result<(), Error> {
+        self.finish_as(Code::ValidationError)
+    }
+
+    /// The same under a more precise code.
+    pub fn finish_as(self, code: Code) -> Result<(), Error> {
+        let Some(first) = self.0.first() else { return Ok(()) };
+        let message = match self.0.len() {
+            1 => first.message.clone(),
+            n => format!("{} (and {} more, see details.issues)", first.message, n - 1),
+        };
+        Err(Error::new(code, message).with("issues", &self.0))
+    }
+}
+
+fn depth(value: &serde_json::Value) -> usize {
+    match value {
+        serde_json::Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        serde_json::Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}

@@ -1,0 +1,182 @@
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::Object;
+
+/// Result of everything that can fail towards a client.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The one error type: a stable code, a message for the client, details, and a cause for the log.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    code: Code,
+    message: String,
+    details: Object,
+    cause: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+macro_rules! codes {
+    ($($variant:ident = $text:literal),* $(,)?) => {
+        /// Stable error codes (contract 00 §7); their HTTP status is the gateway's business.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[expect(missing_docs, reason = "each variant is the code it prints")]
+        pub enum Code { $($variant),* }
+
+        impl Code {
+            /// Every code there is.
+            pub const ALL: &[Code] = &[$(Code::$variant),*];
+
+            /// The code as the client sees it.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Code::$variant => $text),* }
+            }
+        }
+    };
+}
+
+codes! {
+    AssistantInactive = "ASSISTANT_INACTIVE",
+    AssistantNotFound = "ASSISTANT_NOT_FOUND",
+    BadRequest = "BAD_REQUEST",
+    ChatBusy = "CHAT_BUSY",
+    ChatNotFound = "CHAT_NOT_FOUND",
+    ChatNotProcessing = "CHAT_NOT_PROCESSING",
+    Conflict = "CONFLICT",
+    DocNotFound = "DOC_NOT_FOUND",
+    Forbidden = "FORBIDDEN",
+    IdempotencyInProgress = "IDEMPOTENCY_IN_PROGRESS",
+    IdempotencyKeyReused = "IDEMPOTENCY_KEY_REUSED",
+    IdentifierTaken = "IDENTIFIER_TAKEN",
+    InternalError = "INTERNAL_ERROR",
+    InvalidJson = "INVALID_JSON",
+    InvalidPagination = "INVALID_PAGINATION",
+    InvalidTimeRange = "INVALID_TIME_RANGE",
+    KeyNotFound = "KEY_NOT_FOUND",
+    MessageNotFound = "MESSAGE_NOT_FOUND",
+    MethodNotAllowed = "METHOD_NOT_ALLOWED",
+    ModelNotSupported = "MODEL_NOT_SUPPORTED",
+    NotAcceptable = "NOT_ACCEPTABLE",
+    NotFound = "NOT_FOUND",
+    PayloadTooLarge = "PAYLOAD_TOO_LARGE",
+    PreconditionFailed = "PRECONDITION_FAILED",
+    ProjectNotFound = "PROJECT_NOT_FOUND",
+    EnvironmentNotFound = "ENVIRONMENT_NOT_FOUND",
+    DuplicateToolName = "DUPLICATE_TOOL_NAME",
+    InvalidToolDefinition = "INVALID_TOOL_DEFINITION",
+    ProviderNotConfigured = "PROVIDER_NOT_CONFIGURED",
+    RealtimeNotFound = "REALTIME_NOT_FOUND",
+    RequestTimeout = "REQUEST_TIMEOUT",
+    ServiceUnavailable = "SERVICE_UNAVAILABLE",
+    TenantMismatch = "TENANT_MISMATCH",
+    TokenExpired = "TOKEN_EXPIRED",
+    TokenRevoked = "TOKEN_REVOKED",
+    TooManyStreams = "TOO_MANY_STREAMS",
+    TranscriptNotFound = "TRANSCRIPT_NOT_FOUND",
+    ToolServerNotFound = "TOOL_SERVER_NOT_FOUND",
+    Unauthenticated = "UNAUTHENTICATED",
+    UnknownField = "UNKNOWN_FIELD",
+    UnsupportedMediaType = "UNSUPPORTED_MEDIA_TYPE",
+    UpstreamError = "UPSTREAM_ERROR",
+    UpstreamTimeout = "UPSTREAM_TIMEOUT",
+    ValidationError = "VALIDATION_ERROR",
+}
+
+impl Error {
+    /// An error with a message that tells the client what to do.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner { code, message: message.into(), details: Object::new(), cause: None }))
+    }
+
+    /// A failure that is ours; the cause goes to the log, never to the client.
+    pub fn internal(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::new(Code::InternalError, "Something went wrong on our side; the request id finds it in the log.")
+            .because(cause)
+    }
+
+    /// The database or another part we need is away for now.
+    pub fn unavailable(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::new(Code::ServiceUnavailable, "The service is not available at the moment; try again shortly.")
+            .because(cause)
+    }
+
+    /// One field broke its rule.
+    pub fn invalid(path: &str, code: &'static str, message: impl Into<String>) -> Self {
+        let mut checks = crate::Checks::default();
+        checks.issue(path, code, message);
+        checks.finish().expect_err("an issue was recorded")
+    }
+
+    /// A record that does not exist for this caller.
+    pub fn not_found(code: Code, what: &str, id: &str) -> Self {
+        let shown: String = id.chars().take(128).collect();
+        Self::new(code, format!("There is no {what} `{shown}`.")).with("resource", what)
+    }
+
+    /// Adds a key to `details`.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Serialize) -> Self {
+        let value = serde_json::to_value(value).unwrap_or(Value::Null);
+        self.0.details.insert(key.to_owned(), value);
+        self
+    }
+
+    /// Keeps the cause for the log.
+    #[must_use]
+    pub fn because(mut self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.0.cause = Some(cause.into());
+        self
+    }
+
+    /// The stable code.
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+
+    /// The sentence for the client.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Machine-readable particulars.
+    pub fn details(&self) -> &Object {
+        &self.0.details
+    }
+
+    /// What happened underneath, for the log.
+    pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync)> {
+        self.0.cause.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.code.as_str(), self.0.message)?;
+        match &self.0.cause {
+            Some(cause) => write!(f, " ({cause})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// So that `?` works inside transactions: what the database refuses is ours, what it cannot do now is 503.
+impl From<diesel::result::Error> for Error {
+    fn from(error: diesel::result::Error) -> Self {
+        use diesel::result::{DatabaseErrorKind as Kind, Error as Db};
+        match &error {
+            Db::DatabaseError(Kind::ClosedConnection | Kind::UnableToSendCommand | Kind::SerializationFailure, _)
+            | Db::BrokenTransactionManager => Self::unavailable(error),
+            _ => Self::internal(error),
+        }
+    }
+}

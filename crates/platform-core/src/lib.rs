@@ -1,0 +1,29 @@
+//! The words every other crate speaks: ids, time, money, errors, pages, callers.
+//!
+//! **Owns** no table and no endpoint. **Needs** nothing. Types only: whatever has
+//! behaviour beyond its own value lives one floor up.
+//!
+//! **Invariants**: an [`Id`] always has the form the API promises; [`Money`] is an
+//! integer of nano-dollars, never a float; an [`Error`] carries a stable code and a
+//! message that is fit for a client, its cause is for the log alone; the current time
+//! comes from a [`Clock`].
+
+mod caller;
+mod checks;
+mod error;
+mod id;
+mod json;
+mod money;
+mod page;
+mod task;
+mod time;
+
+pub use caller::{Caller, Credential};
+pub use checks::{Checks, Issue};
+pub use error::{Code, Error, Result};
+pub use id::{Account, AccountId, Id, IdError};
+pub use json::{Object, overlay};
+pub use money::Money;
+pub use page::Page;
+pub use task::spawn;
+pub use time::{Clock, SystemClock, Timestamp};

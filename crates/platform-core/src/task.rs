@@ -1,0 +1,14 @@
+use std::future::Future;
+
+use tokio::task::JoinHandle;
+use tracing::Instrument;
+
+/// Spawns a task that shows up in the log under its name, its span inherited from here.
+pub fn spawn<F>(name: &'static str, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    #[expect(clippy::disallowed_methods, reason = "the one place that spawns")]
+    tokio::spawn(future.instrument(tracing::debug_span!("task", name)))
+}

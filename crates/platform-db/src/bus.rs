@@ -1,0 +1,89 @@
+use std::{sync::Arc, time::Duration};
+
+use diesel::sql_types::Text;
+use diesel_async::{RunQueryDsl, SimpleAsyncConnection};
+use futures_util::StreamExt;
+use platform_core::{Result, spawn};
+use tokio::sync::broadcast;
+
+use crate::Db;
+
+/// A word to every process; a hint, never the truth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// Something under `topic` changed.
+    Changed {
+        /// What kind of thing, for example `api-key`.
+        topic: String,
+        /// Which one.
+        id: String,
+    },
+    /// The line was cut for a while: whatever was cached may be stale.
+    Missed,
+}
+
+/// Tells all processes that share the database what to forget or to look at.
+///
+/// In process over a channel; between processes over one PostgreSQL LISTEN connection.
+#[derive(Clone)]
+pub struct Bus {
+    local: broadcast::Sender<Notice>,
+    shared: Option<Arc<Db>>,
+}
+
+const CHANNEL: &str = "platform";
+const RETRY: Duration = Duration::from_millis(500);
+
+impl Bus {
+    /// A bus within this process alone.
+    pub fn local() -> Self {
+        Self { local: broadcast::channel(1024).0, shared: None }
+    }
+
+    /// A bus over all processes on this database.
+    pub fn shared(db: &Db) -> Self {
+        let bus = Self { shared: Some(Arc::new(db.clone())), ..Self::local() };
+        spawn("bus", listen(db.clone(), bus.local.clone()));
+        bus
+    }
+
+    /// Tells everybody, this process at once.
+    pub async fn tell(&self, topic: &str, id: &str) -> Result<()> {
+        let _ = self.local.send(Notice::Changed { topic: topic.to_owned(), id: id.to_owned() });
+        let Some(db) = &self.shared else { return Ok(()) };
+        diesel::sql_query("SELECT pg_notify($1, $2)")
+            .bind::<Text, _>(CHANNEL)
+            .bind::<Text, _>(format!("{topic}:{id}"))
+            .execute(&mut db.conn().await?)
+            .await?;
+        Ok(())
+    }
+
+    /// Everything that is told from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<Notice> {
+        self.local.subscribe()
+    }
+}
+
+async fn listen(db: Db, local: broadcast::Sender<Notice>) {
+    loop {
+        if let Err(error) = listen_once(&db, &local).await {
+            tracing::debug!(%error, "The line to the other processes was cut; trying again.");
+        }
+        let _ = local.send(Notice::Missed);
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+async fn listen_once(db: &Db, local: &broadcast::Sender<Notice>) -> Result<()> {
+    let mut conn = db.listener().await?;
+    conn.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
+    let _ = local.send(Notice::Missed);
+    let mut notices = std::pin::pin!(conn.notifications_stream());
+    while let Some(notice) = notices.next().await {
+        if let Some((topic, id)) = notice?.payload.split_once(':') {
+            let _ = local.send(Notice::Changed { topic: topic.to_owned(), id: id.to_owned() });
+        }
+    }
+    Ok(())
+}

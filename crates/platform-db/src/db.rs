@@ -1,0 +1,190 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use diesel::{ConnectionError, ConnectionResult};
+use diesel_async::{
+    AsyncPgConnection, SimpleAsyncConnection,
+    pooled_connection::{AsyncDieselConnectionManager, ManagerConfig, RecyclingMethod, deadpool::Pool},
+};
+use futures_util::FutureExt;
+use platform_core::{Error, Result, spawn};
+use tokio::{runtime::Handle, sync::RwLock};
+use tokio_postgres::config::{Host, SslMode};
+
+/// A connection, as repositories take it.
+pub type Conn = AsyncPgConnection;
+/// A connection lent from the pool; it goes back when dropped.
+pub type PooledConn = diesel_async::pooled_connection::deadpool::Object<AsyncPgConnection>;
+
+/// How long a caller waits for a connection before it is told 503.
+const WAIT: Duration = Duration::from_secs(2);
+/// Shared connections for pipelined reads.
+const READERS: usize = 2;
+
+/// Where the database is and how many connections to keep.
+#[derive(Debug, Clone)]
+pub struct DbConfig {
+    /// `postgres://…` or a key-value string.
+    pub url: String,
+    /// Connections of this process, besides the two shared ones for reads.
+    pub pool: usize,
+}
+
+/// Handle to the database; cheap to clone.
+#[derive(Clone)]
+pub struct Db {
+    pool: Pool<AsyncPgConnection>,
+    readers: Arc<[RwLock<Option<ReadConn>>]>,
+    next_reader: Arc<AtomicUsize>,
+    url: Arc<str>,
+    runtime: Handle,
+}
+
+/// A share of a connection on which independent statements are pipelined.
+#[derive(Clone)]
+pub struct ReadConn {
+    conn: Arc<AsyncPgConnection>,
+    closed: Arc<AtomicBool>,
+}
+
+impl ReadConn {
+    /// The connection as Diesel's load methods take it: `&mut conn.get()`.
+    pub fn get(&self) -> &AsyncPgConnection {
+        &self.conn
+    }
+
+    fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Relaxed)
+    }
+}
+
+impl Db {
+    /// Prepares the pool. No connection is opened before one is needed.
+    pub fn new(config: &DbConfig) -> Result<Self> {
+        let runtime = Handle::current();
+        let mut manager = ManagerConfig::default();
+        manager.recycling_method = RecyclingMethod::Fast;
+        let home = runtime.clone();
+        manager.custom_setup = Box::new(move |url| {
+            let (home, url) = (home.clone(), url.to_owned());
+            async move { Ok(establish(&home, url).await?.0) }.boxed()
+        });
+        let pool = Pool::builder(AsyncDieselConnectionManager::new_with_config(&config.url, manager))
+            .max_size(config.pool)
+            .wait_timeout(Some(WAIT))
+            .create_timeout(Some(WAIT))
+            .runtime(deadpool::Runtime::Tokio1)
+            .build()
+            .map_err(Error::internal)?;
+        Ok(Self {
+            pool,
+            readers: (0..READERS).map(|_| RwLock::new(None)).collect(),
+            next_reader: Arc::default(),
+            url: config.url.as_str().into(),
+            runtime,
+        })
+    }
+
+    /// A connection of one's own, for writes and transactions.
+    pub async fn conn(&self) -> Result<PooledConn> {
+        self.pool.get().await.map_err(Error::unavailable)
+    }
+
+    /// A shared connection for reads that stand alone. Never start a transaction on it.
+    pub async fn read(&self) -> Result<ReadConn> {
+        let slot = &self.readers[self.next_reader.fetch_add(1, Ordering::Relaxed) % READERS];
+        if let Some(conn) = slot.read().await.as_ref().filter(|conn| conn.is_open()) {
+            return Ok(conn.clone());
+        }
+        let mut slot = slot.write().await;
+        if let Some(conn) = slot.as_ref().filter(|conn| conn.is_open()) {
+            return Ok(conn.clone());
+        }
+        let (conn, closed) = self.open().await?;
+        let conn = ReadConn { conn: Arc::new(conn), closed };
+        *slot = Some(conn.clone());
+        Ok(conn)
+    }
+
+    /// A connection outside the pool, for work that must not wait for one (heartbeat, LISTEN).
+    pub async fn dedicated(&self) -> Result<AsyncPgConnection> {
+        Ok(self.open().await?.0)
+    }
+
+    async fn open(&self) -> Result<(AsyncPgConnection, Arc<AtomicBool>)> {
+        let opened = tokio::time::timeout(WAIT, establish(&self.runtime, self.url.to_string())).await;
+        opened.map_err(Error::unavailable)?.map_err(Error::unavailable)
+    }
+
+    /// A connection that hears notifications.
+    pub(crate) async fn listener(&self) -> Result<AsyncPgConnection> {
+        let opened = tokio::time::timeout(WAIT, connect(self.url.to_string(), true)).await;
+        Ok(opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?.0)
+    }
+
+    /// Whether the database answers.
+    pub async fn ping(&self) -> Result<()> {
+        let conn = self.read().await?;
+        tokio::time::timeout(WAIT, conn.get().batch_execute("SELECT 1")).await.map_err(Error::unavailable)??;
+        Ok(())
+    }
+}
+
+/// Opens a connection whose driver lives on the main runtime, whichever thread asked for it.
+/// The flag rises when the connection is closed.
+async fn establish(runtime: &Handle, url: String) -> ConnectionResult<(AsyncPgConnection, Arc<AtomicBool>)> {
+    runtime.spawn(connect(url, false)).await.map_err(|e| bad_connection(&e))?
+}
+
+async fn connect(url: String, listens: bool) -> ConnectionResult<(AsyncPgConnection, Arc<AtomicBool>)> {
+    let mut config: tokio_postgres::Config = url.parse().map_err(|e| bad_connection(&e))?;
+    config.application_name("platform").connect_timeout(WAIT);
+    let local = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
+    if local || config.get_ssl_mode() == SslMode::Disable {
+        let (client, driver) = config.connect(tokio_postgres::NoTls).await.map_err(|e| bad_connection(&e))?;
+        return drive(client, driver, listens).await;
+    }
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let tls = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let tls = tokio_postgres_rustls::MakeRustlsConnect::new(tls);
+    let (client, driver) = config.connect(tls).await.map_err(|e| bad_connection(&e))?;
+    drive(client, driver, listens).await
+}
+
+async fn drive<T>(
+    client: tokio_postgres::Client,
+    driver: tokio_postgres::Connection<tokio_postgres::Socket, T>,
+    listens: bool,
+) -> ConnectionResult<(AsyncPgConnection, Arc<AtomicBool>)>
+where
+    T: tokio_postgres::tls::TlsStream + Unpin + Send + 'static,
+{
+    let closed = Arc::new(AtomicBool::new(false));
+    if listens {
+        return Ok((AsyncPgConnection::try_from_client_and_connection(client, driver).await?, closed));
+    }
+    let flag = Arc::clone(&closed);
+    spawn("database connection", async move {
+        if let Err(error) = driver.await {
+            tracing::debug!(%error, "A database connection was lost.");
+        }
+        flag.store(true, Ordering::Relaxed);
+    });
+    Ok((AsyncPgConnection::try_from(client).await?, closed))
+}
+
+fn bad_connection(error: &impl std::error::Error) -> ConnectionError {
+    let mut message = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        message = format!("{message}: {cause}");
+        source = cause.source();
+    }
+    ConnectionError::BadConnection(message)
+}

@@ -1,0 +1,95 @@
+use diesel::{dsl::sql, prelude::*, sql_types::Bool};
+use diesel_async::RunQueryDsl;
+use platform_core::{Code, Error, Result};
+use serde::Serialize;
+
+use crate::{Conn, Db, schema::idempotency};
+
+/// An `Idempotency-Key` as it stands in a request (contract 00 §5): what it covers and of which body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idempotency {
+    /// Account, credential, method, route, path ids and key.
+    pub scope: String,
+    /// SHA-256 of the body.
+    pub body_hash: String,
+}
+
+/// What an earlier request with the same key left behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stored {
+    /// Its answer.
+    Answer {
+        /// HTTP status.
+        status: u16,
+        /// JSON body.
+        body: String,
+    },
+    /// It was accepted as a run; whoever asks again is told what became of that.
+    Run {
+        /// What the accepting service wrote to find it again.
+        reference: String,
+    },
+}
+
+impl Idempotency {
+    /// What is stored under this key; 422 when it was another body.
+    pub async fn find(&self, db: &Db) -> Result<Option<Stored>> {
+        let conn = db.read().await?;
+        type Row = (String, i16, Option<String>, Option<String>);
+        let row: Option<Row> = idempotency::table
+            .find(&self.scope)
+            .select((idempotency::body_hash, idempotency::status, idempotency::body, idempotency::run_of))
+            .first(&mut conn.get())
+            .await
+            .optional()?;
+        let Some((body_hash, status, body, run_of)) = row else { return Ok(None) };
+        if body_hash != self.body_hash {
+            return Err(Error::new(
+                Code::IdempotencyKeyReused,
+                "This Idempotency-Key was used with another body; use a new key for a new request.",
+            ));
+        }
+        Ok(Some(match run_of {
+            Some(reference) => Stored::Run { reference },
+            None => Stored::Answer { status: status.unsigned_abs(), body: body.unwrap_or_default() },
+        }))
+    }
+
+    /// Stores the answer in the transaction of its effect. When another request with this key
+    /// was first, the transaction must be given up: the error says so.
+    pub async fn store(&self, conn: &mut Conn, status: u16, body: &impl Serialize) -> Result<()> {
+        let body = serde_json::to_string(body).map_err(Error::internal)?;
+        self.insert(conn, status, Some(body), None).await
+    }
+
+    /// The same for an effect whose answer is only known when its run has ended.
+    pub async fn store_run(&self, conn: &mut Conn, reference: &str) -> Result<()> {
+        self.insert(conn, 200, None, Some(reference)).await
+    }
+
+    async fn insert(&self, conn: &mut Conn, status: u16, body: Option<String>, run_of: Option<&str>) -> Result<()> {
+        let inserted = diesel::insert_into(idempotency::table)
+            .values((
+                idempotency::scope.eq(&self.scope),
+                idempotency::body_hash.eq(&self.body_hash),
+                idempotency::status.eq(i16::try_from(status).unwrap_or(200)),
+                idempotency::body.eq(body),
+                idempotency::run_of.eq(run_of),
+            ))
+            .on_conflict_do_nothing()
+            .execute(conn)
+            .await?;
+        if inserted == 1 { Ok(()) } else { Err(in_progress()) }
+    }
+
+    /// Forgets keys older than a day.
+    pub async fn purge(conn: &mut Conn) -> Result<usize> {
+        let old = sql::<Bool>("created_at < now() - interval '24 hours'");
+        Ok(diesel::delete(idempotency::table.filter(old)).execute(conn).await?)
+    }
+}
+
+/// The first request with this key has not ended yet.
+pub fn in_progress() -> Error {
+    Error::new(Code::IdempotencyInProgress, "A request with this Idempotency-Key is still running; ask again shortly.")
+}

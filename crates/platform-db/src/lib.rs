@@ -1,0 +1,31 @@
+//! The way to PostgreSQL: connections, migrations, an embedded server, and the few
+//! patterns every domain crate writes with.
+//!
+//! **Owns** the table `idempotency` and the only code that opens a database connection.
+//! **Needs** a PostgreSQL 15 or newer, or permission to start one ([`Embedded`]).
+//!
+//! **Patterns**: [`Db::read`] lends a shared connection on which independent reads are
+//! pipelined; [`Db::conn`] lends one of its own for a transaction; a [`GroupWriter`] lets
+//! writes that wait at the same moment share one statement and one commit;
+//! [`Idempotency`] is stored with the effect it guards; a [`Bus`] tells every process to
+//! forget what it has cached.
+//!
+//! **Invariants**: no lock is held across a network wait; a database that is away gives
+//! `SERVICE_UNAVAILABLE` within two seconds.
+
+mod bus;
+mod db;
+mod embedded;
+mod group;
+mod idempotency;
+mod migrate;
+mod schema;
+mod statement;
+
+pub use bus::{Bus, Notice};
+pub use db::{Conn, Db, DbConfig, PooledConn, ReadConn};
+pub use embedded::{Embedded, EmbeddedError};
+pub use group::GroupWriter;
+pub use idempotency::{Idempotency, Stored, in_progress};
+pub use migrate::{MIGRATIONS, MIGRATIONS_HASH};
+pub use statement::JsonStatement;

@@ -1,0 +1,9 @@
+diesel::table! {
+    idempotency (scope) {
+        scope -> Text,
+        body_hash -> Text,
+        status -> Int2,
+        body -> Nullable<Text>,
+        run_of -> Nullable<Text>,
+    }
+}

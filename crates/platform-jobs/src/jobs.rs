@@ -1,0 +1,297 @@
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_core::{AccountId, Error, Result, spawn};
+use platform_db::{Bus, Conn, Db, Notice};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{info, warn};
+
+use crate::repository::{self, Run};
+
+const STOP: &str = "run-stop";
+const WAITING: &str = "run-waiting";
+/// How often the table is looked at when nobody says that there is something in it.
+const POLL: Duration = Duration::from_millis(500);
+
+/// Carries out one kind of run.
+#[async_trait]
+pub trait Work: Send + Sync {
+    /// Which kind.
+    fn kind(&self) -> &'static str;
+
+    /// Works until the run has ended, by [`crate::FINISH`] in the transaction of its result.
+    /// When `stop` is cancelled it ends early, in good order. The future is dropped when the
+    /// lease is lost or the process shuts down. An error leaves the run to the next attempt.
+    async fn work(&self, run: &Run, stop: &CancellationToken) -> Result<()>;
+}
+
+/// How leases are kept (contract 00 §14).
+#[derive(Debug, Clone, Copy)]
+pub struct JobsConfig {
+    /// A run whose worker is silent for this long is taken over.
+    pub lease: Duration,
+    /// How often leases are renewed.
+    pub heartbeat: Duration,
+    /// Runs at once in this process.
+    pub concurrency: usize,
+}
+
+/// A place for one run in this process; free again when dropped.
+#[derive(Debug)]
+pub struct Slot(#[expect(dead_code, reason = "held for its drop")] Option<OwnedSemaphorePermit>);
+
+/// The runs of this process: takes what is due, keeps leases alive, stops what is asked to stop.
+pub struct Jobs {
+    db: Db,
+    bus: Bus,
+    config: JobsConfig,
+    owner: String,
+    slots: Arc<Semaphore>,
+    active: Mutex<HashMap<String, Active>>,
+    waiting: Notify,
+    running: TaskTracker,
+    closing: CancellationToken,
+}
+
+#[derive(Clone)]
+struct Active {
+    stop: CancellationToken,
+    lost: CancellationToken,
+}
+
+impl Jobs {
+    /// `owner` names this process; no other may have the same.
+    pub fn new(db: &Db, bus: &Bus, config: JobsConfig, owner: String) -> Arc<Self> {
+        Arc::new(Self {
+            db: db.clone(),
+            bus: bus.clone(),
+            config,
+            owner,
+            slots: Arc::new(Semaphore::new(config.concurrency)),
+            active: Mutex::default(),
+            waiting: Notify::new(),
+            running: TaskTracker::new(),
+            closing: CancellationToken::new(),
+        })
+    }
+
+    /// Starts the heartbeat and, given `works`, takes due runs from the table.
+    pub fn start(self: &Arc<Self>, works: Vec<Arc<dyn Work>>) {
+        spawn("heartbeat", Arc::clone(self).heartbeat());
+        spawn("run notices", Arc::clone(self).listen());
+        if !works.is_empty() {
+            spawn("take runs", Arc::clone(self).take(works));
+        }
+    }
+
+    /// Who this process is, as [`crate::ENQUEUE`] wants it for a lease taken at once.
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    /// Length of a lease in milliseconds.
+    pub fn lease_ms(&self) -> i64 {
+        i64::try_from(self.config.lease.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// A free place for a run, if there is one.
+    pub fn slot(&self) -> Option<Slot> {
+        if self.closing.is_cancelled() {
+            return None;
+        }
+        Arc::clone(&self.slots).try_acquire_owned().ok().map(|permit| Slot(Some(permit)))
+    }
+
+    /// A place for a run that somebody waits for, beyond the bound when all are taken.
+    pub fn slot_at_once(&self) -> Slot {
+        self.slot().unwrap_or(Slot(None))
+    }
+
+    /// Works a run whose lease was taken as it was enqueued. It goes on when the caller leaves.
+    pub fn begin(self: &Arc<Self>, work: Arc<dyn Work>, run: Run, slot: Slot) {
+        let active = Active { stop: CancellationToken::new(), lost: self.closing.child_token() };
+        if run.stop {
+            active.stop.cancel();
+        }
+        self.active.lock().expect("lock").insert(run.id.clone(), active.clone());
+        let jobs = Arc::clone(self);
+        let worked = self.running.track_future(async move {
+            let result = tokio::select! {
+                result = work.work(&run, &active.stop) => result,
+                () = active.lost.cancelled() => Ok(()),
+            };
+            if let Err(error) = result {
+                warn!(run = run.id, attempt = run.attempt, %error, "A run broke off; it is tried again when its lease ends.");
+            }
+            jobs.active.lock().expect("lock").remove(&run.id);
+            drop(slot);
+        });
+        spawn("run", worked);
+    }
+
+    /// Says that a run was enqueued without a lease.
+    pub async fn announce(&self) {
+        self.waiting.notify_one();
+        let _ = self.bus.tell(WAITING, "").await;
+    }
+
+    /// Asks the run of a subject to stop, wherever it is worked; `false` when there is none.
+    pub async fn stop(&self, account: &AccountId, kind: &str, subject: &str) -> Result<bool> {
+        let run = repository::stop(&mut *self.db.conn().await?, account, kind, subject).await?;
+        let Some(run) = run else { return Ok(false) };
+        self.stop_here(&run);
+        self.bus.tell(STOP, &run).await?;
+        Ok(true)
+    }
+
+    /// Runs that this process works now.
+    pub fn active(&self) -> usize {
+        self.active.lock().expect("lock").len()
+    }
+
+    /// Makes all runs due that a process before us left behind. Only for a database of our own.
+    pub async fn reclaim_all(&self) -> Result<()> {
+        let reclaimed = repository::reclaim_all(&mut *self.db.conn().await?).await?;
+        if reclaimed > 0 {
+            info!(runs = reclaimed, "Going on with the runs that the last process left behind.");
+        }
+        Ok(())
+    }
+
+    /// Takes nothing new, lets runs end for `grace`, then hands the rest back.
+    pub async fn drain(&self, grace: Duration) -> Result<()> {
+        self.slots.close();
+        self.running.close();
+        let _ = tokio::time::timeout(grace, self.running.wait()).await;
+        self.closing.cancel();
+        self.running.wait().await;
+        let handed = repository::hand_back(&mut *self.db.conn().await?, &self.owner).await?;
+        if handed > 0 {
+            info!(runs = handed, "Handed unfinished runs back; another process or the next start goes on with them.");
+            let _ = self.bus.tell(WAITING, "").await;
+        }
+        Ok(())
+    }
+
+    async fn take(self: Arc<Self>, works: Vec<Arc<dyn Work>>) {
+        let kinds: Vec<&str> = works.iter().map(|work| work.kind()).collect();
+        loop {
+            let Ok(first) = Arc::clone(&self.slots).acquire_owned().await else { return };
+            let mut slots = vec![Slot(Some(first))];
+            while slots.len() < 64
+                && let Some(slot) = self.slot()
+            {
+                slots.push(slot);
+            }
+            let claimed = self.claim(&kinds, slots.len()).await.unwrap_or_else(|error| {
+                warn!(%error, "Due runs could not be taken; trying again.");
+                Vec::new()
+            });
+            let all = claimed.len() == slots.len();
+            for (run, slot) in claimed.into_iter().zip(slots) {
+                if let Some(work) = works.iter().find(|work| work.kind() == run.kind) {
+                    self.begin(Arc::clone(work), run, slot);
+                }
+            }
+            if !all {
+                tokio::select! {
+                    () = self.waiting.notified() => {}
+                    () = tokio::time::sleep(POLL) => {}
+                    () = self.closing.cancelled() => return,
+                }
+            }
+        }
+    }
+
+    async fn claim(&self, kinds: &[&str], most: usize) -> Result<Vec<Run>> {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        self.db
+            .conn()
+            .await?
+            .transaction::<_, Error, _>(async |conn| {
+                repository::claim(conn, &self.owner, kinds, self.lease_ms(), most).await
+            })
+            .await
+    }
+
+    async fn listen(self: Arc<Self>) {
+        let mut notices = self.bus.subscribe();
+        loop {
+            match notices.recv().await {
+                Ok(Notice::Changed { topic, id }) if topic == STOP => self.stop_here(&id),
+                Ok(Notice::Changed { topic, .. }) if topic == WAITING => self.waiting.notify_one(),
+                Ok(Notice::Changed { .. }) => {}
+                Ok(Notice::Missed) | Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {
+                    self.waiting.notify_one();
+                }
+                Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
+            }
+        }
+    }
+
+    fn stop_here(&self, run: &str) {
+        if let Some(active) = self.active.lock().expect("lock").get(run) {
+            active.stop.cancel();
+        }
+    }
+
+    async fn heartbeat(self: Arc<Self>) {
+        let mut conn = None;
+        let mut missed = HashSet::new();
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(self.config.heartbeat) => {}
+                () = self.closing.cancelled() => return,
+            }
+            let held: Vec<String> = self.active.lock().expect("lock").keys().cloned().collect();
+            if held.is_empty() {
+                continue;
+            }
+            match self.beat(&mut conn, &held).await {
+                Ok(renewed) => missed = self.judge(&held, &renewed, &missed),
+                Err(error) => {
+                    warn!(%error, runs = held.len(), "Leases could not be renewed; trying again.");
+                    conn = None;
+                }
+            }
+        }
+    }
+
+    async fn beat(&self, conn: &mut Option<Conn>, held: &[String]) -> Result<HashMap<String, bool>> {
+        let conn = match conn {
+            Some(conn) => conn,
+            None => conn.insert(self.db.dedicated().await?),
+        };
+        let renewal = repository::renew(conn, &self.owner, held, self.lease_ms());
+        let renewed = tokio::time::timeout(self.config.heartbeat, renewal).await.map_err(Error::unavailable)??;
+        Ok(renewed.into_iter().collect())
+    }
+
+    /// Stops what is asked to stop and gives up what two beats in a row could not renew: once may
+    /// be a run that has just ended. Returns what was missed now.
+    fn judge(&self, held: &[String], renewed: &HashMap<String, bool>, missed: &HashSet<String>) -> HashSet<String> {
+        let active = self.active.lock().expect("lock");
+        let mut missing = HashSet::new();
+        for id in held {
+            let Some(run) = active.get(id) else { continue };
+            match renewed.get(id) {
+                Some(true) => run.stop.cancel(),
+                Some(false) => {}
+                None if missed.contains(id) => {
+                    info!(run = id, "The lease of a run was lost; another worker has it.");
+                    run.lost.cancel();
+                }
+                None => {
+                    missing.insert(id.clone());
+                }
+            }
+        }
+        missing
+    }
+}

@@ -1,0 +1,20 @@
+//! Durable runs: work that was accepted is carried on until it has ended, whoever dies.
+//!
+//! **Owns** the table `runs`; a row is a run that is not done. **Needs** `platform-db` and,
+//! for each kind of run, a [`Work`] that carries it out.
+//!
+//! A run is enqueued in the transaction of whatever asked for it ([`ENQUEUE`] is a piece of
+//! SQL for the caller's statement) and ends in the transaction that stores its result
+//! ([`FINISH`]). In between one process holds its lease, renewed by a heartbeat on a
+//! connection of its own and judged by the database's clock.
+//!
+//! **Invariants**: one run per subject at a time; every write for a run names its fence, so
+//! a worker that lost its lease changes nothing; a run whose lease ended is taken over, with
+//! its attempt counted; a drained process hands its leases back without counting.
+
+mod jobs;
+mod repository;
+mod schema;
+
+pub use jobs::{Jobs, JobsConfig, Slot, Work};
+pub use repository::{ENQUEUE, FINISH, Run, is_held_in};

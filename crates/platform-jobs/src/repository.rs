@@ -1,0 +1,149 @@
+use diesel::{
+    dsl::sql,
+    prelude::*,
+    sql_types::{Array, BigInt, Integer, Text, Timestamptz},
+};
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Result};
+use platform_db::Conn;
+use serde_json::Value;
+
+use crate::schema::runs;
+
+/// Enqueues runs: a data-modifying CTE over `accepted`, which offers `run` (id), `account`, `kind`,
+/// `subject`, `payload`, `owner` and `lease_ms` (both null for a run that anybody may take).
+pub const ENQUEUE: &str = "INSERT INTO runs (id, account_id, kind, subject, payload, owner, fence, attempt, due)
+    SELECT run, account, kind, subject, payload, owner,
+           CASE WHEN owner IS NULL THEN 0 ELSE 1 END, CASE WHEN owner IS NULL THEN 0 ELSE 1 END,
+           now() + coalesce(lease_ms, 0) * interval '1 millisecond'
+    FROM accepted";
+
+/// Ends runs: a data-modifying CTE over `item`, which offers `run` and `fence`. It returns the
+/// `id` of each run whose lease is still held; what depends on it writes nothing for the others.
+pub const FINISH: &str = "DELETE FROM runs USING item WHERE runs.id = item.run AND runs.fence = item.fence
+    RETURNING runs.id";
+
+/// A run as its worker holds it.
+#[derive(Debug, Clone, Queryable)]
+pub struct Run {
+    /// Id of the run.
+    pub id: String,
+    account: String,
+    /// Which [`crate::Work`] carries it out.
+    pub kind: String,
+    /// What it works on, for example a chat.
+    pub subject: String,
+    /// What the one who enqueued it wanted to say.
+    pub payload: Value,
+    /// Rises with every lease; every write names it.
+    pub fence: i64,
+    /// The how-manieth try this is, from 1.
+    pub attempt: i32,
+    /// Somebody asked it to stop.
+    pub stop: bool,
+}
+
+impl Run {
+    /// A run whose lease was taken as it was enqueued.
+    pub fn begun(id: String, account: &AccountId, kind: &str, subject: String, payload: Value) -> Self {
+        let (account, kind) = (account.as_str().to_owned(), kind.to_owned());
+        Self { id, account, kind, subject, payload, fence: 1, attempt: 1, stop: false }
+    }
+
+    /// The account it belongs to.
+    pub fn account(&self) -> AccountId {
+        AccountId::parse(&self.account).expect("only ids are stored")
+    }
+}
+
+const NOW: &str = "now()";
+const MILLISECONDS: &str = " * interval '1 millisecond'";
+
+/// Takes up to `most` due runs of `kinds`, oldest first.
+pub(crate) async fn claim(conn: &mut Conn, owner: &str, kinds: &[&str], lease_ms: i64, most: i64) -> Result<Vec<Run>> {
+    let due = runs::table
+        .filter(runs::due.le(sql::<Timestamptz>(NOW)).and(runs::kind.eq_any(kinds)))
+        .order(runs::due)
+        .limit(most)
+        .for_update()
+        .skip_locked()
+        .select(runs::id);
+    let ids: Vec<String> = due.load(conn).await?;
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let claimed = diesel::update(runs::table.filter(runs::id.eq_any(ids)))
+        .set((
+            runs::owner.eq(owner),
+            runs::fence.eq(runs::fence + 1),
+            runs::attempt.eq(runs::attempt + 1),
+            runs::due.eq(sql::<Timestamptz>("now() + ").bind::<BigInt, _>(lease_ms).sql(MILLISECONDS)),
+        ))
+        .returning((
+            runs::id,
+            runs::account_id,
+            runs::kind,
+            runs::subject,
+            runs::payload,
+            runs::fence,
+            runs::attempt,
+            runs::stop,
+        ))
+        .get_results(conn)
+        .await?;
+    Ok(claimed)
+}
+
+/// Renews leases; returns those still held, with whether they were asked to stop.
+pub(crate) async fn renew(conn: &mut Conn, owner: &str, ids: &[String], lease_ms: i64) -> Result<Vec<(String, bool)>> {
+    let renewed = diesel::update(runs::table.filter(runs::owner.eq(owner)))
+        .filter(sql::<diesel::sql_types::Bool>("id = ANY(").bind::<Array<Text>, _>(ids).sql(")"))
+        .set(runs::due.eq(sql::<Timestamptz>("now() + ").bind::<BigInt, _>(lease_ms).sql(MILLISECONDS)))
+        .returning((runs::id, runs::stop))
+        .get_results(conn)
+        .await?;
+    Ok(renewed)
+}
+
+/// Hands runs back: due at once, and the attempt does not count.
+pub(crate) async fn hand_back(conn: &mut Conn, owner: &str) -> Result<usize> {
+    let handed = diesel::update(runs::table.filter(runs::owner.eq(owner)))
+        .set((
+            runs::owner.eq(None::<String>),
+            runs::fence.eq(runs::fence + 1),
+            runs::attempt.eq(runs::attempt - sql::<Integer>("1")),
+            runs::due.eq(sql::<Timestamptz>(NOW)),
+        ))
+        .execute(conn)
+        .await?;
+    Ok(handed)
+}
+
+/// Makes every lease due: for a database that no other process can be using.
+pub(crate) async fn reclaim_all(conn: &mut Conn) -> Result<usize> {
+    Ok(diesel::update(runs::table.filter(runs::owner.is_not_null()))
+        .set(runs::due.eq(sql::<Timestamptz>(NOW)))
+        .execute(conn)
+        .await?)
+}
+
+/// Marks the run of a subject to be stopped; returns its id.
+pub(crate) async fn stop(conn: &mut Conn, account: &AccountId, kind: &str, subject: &str) -> Result<Option<String>> {
+    let run = runs::table
+        .filter(runs::account_id.eq(account.as_str()))
+        .filter(runs::kind.eq(kind))
+        .filter(runs::subject.eq(subject));
+    Ok(diesel::update(run).set(runs::stop.eq(true)).returning(runs::id).get_result(conn).await.optional()?)
+}
+
+/// Locks a run for this transaction and says whether `fence` still holds its lease.
+pub async fn is_held_in(conn: &mut Conn, run: &Run) -> Result<bool> {
+    let held = runs::table
+        .filter(runs::id.eq(&run.id).and(runs::fence.eq(run.fence)))
+        .select(runs::id)
+        .for_update()
+        .first::<String>(conn)
+        .await
+        .optional()?;
+    Ok(held.is_some())
+}

@@ -1,0 +1,121 @@
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use platform_core::Timestamp;
+use serde::Serialize;
+
+/// The committed state of a chat, ready to be sent.
+#[derive(Debug)]
+pub struct Head {
+    /// Rises with every commit that changes what watchers see.
+    pub revision: i64,
+    /// The state as a JSON object, without `lastUpdatedAt` and `streamingMessage`, its closing brace left off.
+    pub open_object: String,
+    /// When it last changed.
+    pub updated: Timestamp,
+    /// Nothing more will come by itself: the stream closes after this state.
+    pub terminal: bool,
+    pub(crate) frame: OnceLock<Bytes>,
+}
+
+impl Head {
+    /// Prepares a committed state; `fields` serialises to an object with at least one key.
+    pub fn new(revision: i64, updated: Timestamp, terminal: bool, fields: &impl Serialize) -> serde_json::Result<Self> {
+        let mut open_object = serde_json::to_string(fields)?;
+        open_object.pop();
+        Ok(Self { revision, open_object, updated, terminal, frame: OnceLock::new() })
+    }
+
+    /// The whole state as JSON, as it is without a message being written.
+    pub fn json(&self) -> String {
+        format!("{},\"lastUpdatedAt\":{}}}", self.open_object, self.updated.0)
+    }
+
+    pub(crate) fn frame(&self) -> Bytes {
+        self.frame.get_or_init(|| encode(self.revision, "snapshot", &self.json())).clone()
+    }
+}
+
+/// The message that is being written, at one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct Streaming {
+    pub uid: Arc<str>,
+    /// All that was written; a moment sees its first `length` bytes.
+    pub text: Arc<std::sync::Mutex<String>>,
+    pub length: usize,
+    /// JSON of the tool calls so far, empty when there are none.
+    pub tool_calls: Arc<str>,
+    pub sequence: i64,
+    pub at: Timestamp,
+    pub frames: Arc<Frames>,
+}
+
+/// What was encoded for one moment; watchers that stand at the same place share it.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    snapshot: OnceLock<Bytes>,
+    partial: OnceLock<Bytes>,
+    delta: OnceLock<(usize, Bytes)>,
+}
+
+impl Streaming {
+    pub fn is_empty(&self) -> bool {
+        self.length == 0 && self.tool_calls.is_empty()
+    }
+
+    /// The `streamingMessage` object.
+    pub fn json(&self) -> String {
+        let message = self.with_text(0, json_text);
+        let tool_calls = match &*self.tool_calls {
+            "" => String::new(),
+            calls => format!(",\"tool_calls\":{calls}"),
+        };
+        format!(
+            "{{\"uid\":{},\"role\":\"assistant\",\"content\":{{\"message\":{message}}}{tool_calls}}}",
+            json_text(&self.uid)
+        )
+    }
+
+    pub fn snapshot(&self, head: &Head) -> Bytes {
+        let frame = || {
+            let json = format!(
+                "{},\"streamingMessage\":{},\"lastUpdatedAt\":{}}}",
+                head.open_object,
+                self.json(),
+                self.at.0.max(head.updated.0)
+            );
+            encode(self.sequence, "snapshot", &json)
+        };
+        self.frames.snapshot.get_or_init(frame).clone()
+    }
+
+    pub fn partial(&self) -> Bytes {
+        let frame = || encode(self.sequence, "partial", &format!("{{\"streamingMessage\":{}}}", self.json()));
+        self.frames.partial.get_or_init(frame).clone()
+    }
+
+    /// What was written after the first `from` bytes.
+    pub fn delta(&self, from: usize) -> Bytes {
+        let (start, frame) = self.frames.delta.get_or_init(|| (from, self.encode_delta(from)));
+        if *start == from { frame.clone() } else { self.encode_delta(from) }
+    }
+
+    fn encode_delta(&self, from: usize) -> Bytes {
+        let json = self.with_text(from, |text| format!("{{\"append\":{}}}", json_text(text)));
+        encode(self.sequence, "delta", &json)
+    }
+
+    fn with_text<T>(&self, from: usize, f: impl FnOnce(&str) -> T) -> T {
+        let text = self.text.lock().expect("no holder of this lock panics");
+        f(&text[from..self.length])
+    }
+}
+
+fn json_text(text: &str) -> String {
+    serde_json::to_string(text).expect("text is always JSON")
+}
+
+/// One server-sent event in one piece (WHATWG HTML §9.2).
+fn encode(sequence: i64, event: &str, json: &str) -> Bytes {
+    format!("id: {sequence}\nevent: {event}\ndata: {json}\n\n").into()
+}

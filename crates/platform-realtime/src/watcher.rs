@@ -1,0 +1,160 @@
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use platform_core::{Code, Error, Result};
+use tokio::sync::watch;
+
+use crate::{
+    Realtime,
+    frame::{Head, Streaming},
+    live::{Channel, Key, State},
+};
+
+/// How often the store is asked about a chat that another process runs.
+const POLL: Duration = Duration::from_millis(500);
+
+/// Reads committed state from the store.
+#[async_trait]
+pub trait Source: Send + Sync {
+    /// The revision that is committed now; `None` when it was deleted.
+    async fn revision(&self) -> Result<Option<i64>>;
+    /// The state that is committed now; `None` when there is none (any more).
+    async fn head(&self) -> Result<Option<Head>>;
+}
+
+/// One connection's view of a chat: yields a frame whenever what it has shown is not the newest state.
+pub struct Watcher {
+    realtime: Arc<Realtime>,
+    key: Key,
+    channel: Arc<Channel>,
+    state: Option<watch::Receiver<State>>,
+    source: Arc<dyn Source>,
+    partial: bool,
+    seen: Option<Seen>,
+    ended: bool,
+}
+
+/// What this connection was last sent.
+#[derive(PartialEq)]
+struct Seen {
+    revision: i64,
+    streaming: Option<(Arc<str>, usize, Arc<str>)>,
+}
+
+impl Watcher {
+    pub(crate) fn new(
+        realtime: Arc<Realtime>,
+        key: Key,
+        channel: Arc<Channel>,
+        state: watch::Receiver<State>,
+        source: Arc<dyn Source>,
+        partial: bool,
+    ) -> Self {
+        Self { realtime, key, channel, state: Some(state), source, partial, seen: None, ended: false }
+    }
+
+    /// The next frame; `None` when the stream has ended: terminal state, or deleted.
+    /// May be dropped and called again without losing anything.
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        if self.ended {
+            return Ok(None);
+        }
+        loop {
+            let state = match &mut self.state {
+                Some(receiver) => receiver.borrow_and_update().clone(),
+                None => return Ok(None),
+            };
+            if state.gone {
+                return Ok(None);
+            }
+            let Some(head) = self.head(state.revision).await? else { return Ok(None) };
+            // A newer commit already holds what is being written.
+            let streaming = state.streaming.as_ref().filter(|s| !s.is_empty() && head.revision <= state.revision);
+            if let Some(frame) = self.frame(&head, streaming) {
+                self.ended = head.terminal && streaming.is_none();
+                return Ok(Some(frame));
+            }
+            self.changed(state.local, head.revision).await?;
+        }
+    }
+
+    fn frame(&mut self, head: &Head, streaming: Option<&Streaming>) -> Option<Bytes> {
+        let now = Seen {
+            revision: head.revision,
+            streaming: streaming.map(|s| (Arc::clone(&s.uid), s.length, Arc::clone(&s.tool_calls))),
+        };
+        let before = self.seen.replace(now);
+        let (before, now) = (before.as_ref(), self.seen.as_ref());
+        if before == now {
+            return None;
+        }
+        let Some(streaming) = streaming else { return Some(head.frame()) };
+        let same_head = before.is_some_and(|before| before.revision == head.revision);
+        if !self.partial || !same_head {
+            return Some(streaming.snapshot(head));
+        }
+        match before.and_then(|before| before.streaming.as_ref()) {
+            Some((uid, from, calls)) if *uid == streaming.uid && *calls == streaming.tool_calls => {
+                Some(streaming.delta(*from))
+            }
+            Some(_) => Some(streaming.partial()),
+            None => Some(streaming.snapshot(head)),
+        }
+    }
+
+    async fn head(&self, revision: i64) -> Result<Option<Arc<Head>>> {
+        let cell = {
+            let mut slot = self.channel.head.lock().expect("lock");
+            if slot.0 < revision {
+                *slot = (revision, Arc::default());
+            }
+            Arc::clone(&slot.1)
+        };
+        let read = cell.get_or_try_init(|| async {
+            match self.source.head().await {
+                Ok(Some(head)) => Ok(Arc::new(head)),
+                Ok(None) => Err(Error::new(Code::NotFound, "There is no such state any more.")),
+                Err(error) => Err(error),
+            }
+        });
+        match read.await {
+            Ok(head) => {
+                let mut slot = self.channel.head.lock().expect("lock");
+                if Arc::ptr_eq(&slot.1, &cell) {
+                    slot.0 = slot.0.max(head.revision);
+                }
+                Ok(Some(Arc::clone(head)))
+            }
+            Err(error) if error.code() == Code::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until the state may have changed.
+    async fn changed(&mut self, local: bool, shown: i64) -> Result<()> {
+        let Some(receiver) = &mut self.state else { return Ok(()) };
+        if local {
+            let _ = receiver.changed().await;
+            return Ok(());
+        }
+        tokio::select! {
+            _ = receiver.changed() => {}
+            () = tokio::time::sleep(POLL) => {
+                match self.source.revision().await? {
+                    Some(revision) if revision != shown => self.realtime.changed(&self.key, revision),
+                    Some(_) => {}
+                    None => self.realtime.deleted(&self.key),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.state = None;
+        self.realtime.release(&self.key, &self.channel);
+    }
+}

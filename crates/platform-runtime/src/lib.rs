@@ -1,0 +1,30 @@
+//! The agent loop and its ports: what a model, and whoever follows a turn, must offer.
+//!
+//! **Owns** no table and no endpoint; knows neither SQL nor HTTP. **Needs** a [`Model`]
+//! and a [`Listener`]; chats and agents run the same [`run_turn`].
+//!
+//! **Invariants**: a model call and its result reach the listener in order; text that was
+//! streamed before a failure is never lost, the [`Ending`] carries it; usage is counted by
+//! the rules of contract 00 §13 whatever the provider reports; the loop makes at most
+//! [`Limits::tool_calls`] tool calls.
+//!
+//! ```
+//! # use platform_runtime::*;
+//! # async fn example(model: &dyn Model, listener: &mut dyn Listener) -> platform_core::Result<()> {
+//! let spec = model.choose(None, None)?;
+//! let prompt = Prompt { system: "Be brief.".into(), messages: vec![Message::user("Hello")], ..Prompt::new(spec) };
+//! let ending = run_turn(model, prompt, Limits::default(), listener).await?;
+//! println!("{:?}", ending.reason);
+//! # Ok(()) }
+//! ```
+
+mod model;
+mod turn;
+mod usage;
+
+pub use model::{
+    Answer, Capabilities, Delta, Fault, FaultCode, Message, Model, ModelSpec, Prices, Prompt, Role, StopReason, Tool,
+    ToolCall, ToolFunction,
+};
+pub use turn::{Ending, Limits, Listener, Step, run_turn};
+pub use usage::{Cost, Usage};

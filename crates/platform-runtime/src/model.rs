@@ -1,0 +1,299 @@
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use platform_core::{Money, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::{Cost, Usage};
+
+/// The port to language models: choose one, stream one completion from it.
+#[async_trait]
+pub trait Model: Send + Sync {
+    /// The model to use (contract 18 §2); neither given means the server's default.
+    /// `PROVIDER_NOT_CONFIGURED` or `MODEL_NOT_SUPPORTED` when there is none such.
+    fn choose(&self, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec>;
+
+    /// Streams one completion. `on` is called for each piece as it comes; the answer holds the whole.
+    /// Dropping the future closes the upstream connection.
+    async fn answer(
+        &self,
+        prompt: &Prompt,
+        on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
+    ) -> std::result::Result<Answer, Fault>;
+}
+
+/// A model as it can be used now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelSpec {
+    /// Provider name.
+    pub provider: Arc<str>,
+    /// Model name within the provider.
+    pub llm: Arc<str>,
+    /// Tokens that fit into one call, prompt and answer together.
+    pub context_window: u64,
+    /// Longest answer in tokens.
+    pub max_output_tokens: u64,
+    /// US dollars per million tokens.
+    pub prices: Prices,
+    /// What it can do.
+    pub capabilities: Capabilities,
+}
+
+/// US dollars per million tokens, by component.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Prices {
+    /// Prompt tokens.
+    pub input: Money,
+    /// Answer tokens.
+    pub output: Money,
+    /// Cached prompt tokens.
+    pub cached_input: Money,
+    /// Prompt tokens written to the cache.
+    pub cache_write: Money,
+}
+
+/// What a model can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+#[expect(clippy::struct_excessive_bools, reason = "the wire has four flags")]
+pub struct Capabilities {
+    /// Takes tool definitions.
+    pub tools: bool,
+    /// Takes images.
+    pub vision: bool,
+    /// Streams its answer.
+    pub streaming: bool,
+    /// Reasons before it answers.
+    pub reasoning: bool,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self { tools: true, vision: false, streaming: true, reasoning: false }
+    }
+}
+
+/// Everything one completion needs.
+#[derive(Debug, Clone)]
+pub struct Prompt {
+    /// Whom to ask.
+    pub model: ModelSpec,
+    /// Whom to ask when that fails, in order.
+    pub fallbacks: Vec<ModelSpec>,
+    /// The system text; may be empty.
+    pub system: String,
+    /// The conversation, oldest first.
+    pub messages: Vec<Message>,
+    /// Tools the model may call.
+    pub tools: Vec<Tool>,
+    /// Sampling temperature, when set.
+    pub temperature: Option<f64>,
+    /// Nucleus sampling, when set.
+    pub top_p: Option<f64>,
+    /// Longest answer in tokens, when set.
+    pub max_output_tokens: Option<u64>,
+    /// `low`, `medium` or `high`, when set.
+    pub reasoning_effort: Option<String>,
+}
+
+impl Prompt {
+    /// An empty prompt for a model.
+    pub fn new(model: ModelSpec) -> Self {
+        Self {
+            model,
+            fallbacks: Vec::new(),
+            system: String::new(),
+            messages: Vec::new(),
+            tools: Vec::new(),
+            temperature: None,
+            top_p: None,
+            max_output_tokens: None,
+            reasoning_effort: None,
+        }
+    }
+}
+
+/// One message of the conversation, as the model sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Who speaks.
+    pub role: Role,
+    /// What is said; of a tool, its result.
+    pub text: String,
+    /// Calls an assistant message makes.
+    pub tool_calls: Vec<ToolCall>,
+    /// The call a tool message answers.
+    pub tool_call_id: Option<String>,
+}
+
+impl Message {
+    /// A message of the user.
+    pub fn user(text: impl Into<String>) -> Self {
+        Self { role: Role::User, text: text.into(), tool_calls: Vec::new(), tool_call_id: None }
+    }
+}
+
+/// Who speaks (contract 00 §12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the names are the wire's")]
+pub enum Role {
+    User,
+    Assistant,
+    Developer,
+    System,
+    Tool,
+}
+
+impl Role {
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Developer => "developer",
+            Self::System => "system",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// A tool the model may call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    /// Function name.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: String,
+    /// JSON Schema of its arguments.
+    pub parameters: Value,
+}
+
+/// A call of a tool, in the wire form of a chat message (specification, chat message).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ToolCall {
+    /// Id the result refers to.
+    pub id: String,
+    /// Always `function`.
+    pub r#type: String,
+    /// What is called.
+    pub function: ToolFunction,
+}
+
+/// Name and arguments of a tool call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ToolFunction {
+    /// Name of the tool.
+    pub name: String,
+    /// Arguments as JSON text.
+    pub arguments: String,
+}
+
+/// A piece of an answer as it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delta<'a> {
+    /// More text.
+    Text(&'a str),
+    /// More of the tool call at `index`; id and name come with its first piece.
+    ToolCall {
+        /// Position in the answer.
+        index: usize,
+        /// Id, with the first piece.
+        id: &'a str,
+        /// Function name, with the first piece.
+        name: &'a str,
+        /// More of the JSON text of the arguments.
+        arguments: &'a str,
+    },
+}
+
+/// Why a model stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// It was done.
+    EndTurn,
+    /// The answer reached its longest length.
+    MaxTokens,
+    /// It wants tool results.
+    ToolUse,
+    /// The provider held text back.
+    ContentFilter,
+}
+
+impl StopReason {
+    /// The name on the wire (contract 02 §4).
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::EndTurn => "end_turn",
+            Self::MaxTokens => "max_tokens",
+            Self::ToolUse => "tool_use",
+            Self::ContentFilter => "content_filter",
+        }
+    }
+}
+
+/// One whole completion.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Its text, may be empty.
+    pub text: String,
+    /// The calls it makes.
+    pub tool_calls: Vec<ToolCall>,
+    /// Why it ended.
+    pub stop: StopReason,
+    /// Tokens by the counting rule.
+    pub usage: Usage,
+    /// Their price at the moment of the call.
+    pub cost: Cost,
+    /// Who answered, which may be a fall-back.
+    pub model: ModelSpec,
+    /// From the call to its end.
+    pub latency: Duration,
+}
+
+/// A model call that failed for good.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    /// What kind of failure.
+    pub code: FaultCode,
+    /// One sentence, fit for a client.
+    pub message: String,
+    /// The provider that failed last.
+    pub provider: Arc<str>,
+    /// Its HTTP status, when there was one.
+    pub status: Option<u16>,
+    /// What it had said before it broke off.
+    pub partial: Option<Box<Answer>>,
+}
+
+/// Kinds of provider failures (contract 18 §3.7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the contract's")]
+pub enum FaultCode {
+    RateLimited,
+    Auth,
+    BadRequest,
+    ContextTooLong,
+    ContentFilter,
+    Unavailable,
+    Protocol,
+    Timeout,
+}
+
+impl FaultCode {
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RateLimited => "RATE_LIMITED",
+            Self::Auth => "AUTH",
+            Self::BadRequest => "BAD_REQUEST",
+            Self::ContextTooLong => "CONTEXT_TOO_LONG",
+            Self::ContentFilter => "CONTENT_FILTER",
+            Self::Unavailable => "UNAVAILABLE",
+            Self::Protocol => "PROTOCOL",
+            Self::Timeout => "TIMEOUT",
+        }
+    }
+}
