@@ -1,14 +1,14 @@
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{Error, Result};
+use crate::Error;
 
 /// A JSON object whose keys the client chooses.
 pub type Object = serde_json::Map<String, Value>;
 
 /// Applies a PATCH (contract 00 §2.9): each given top-level field replaces the stored one,
 /// `null` brings its default back. The result is read as strictly as a creation.
-pub fn overlay<T: Serialize + DeserializeOwned>(current: &T, patch: Object) -> Result<T> {
+pub fn overlay<T: Serialize + DeserializeOwned>(current: &T, patch: Object) -> crate::Result<T> {
     let Value::Object(mut fields) = serde_json::to_value(current).map_err(Error::internal)? else {
         return Err(Error::internal("only objects can be patched"));
     };
@@ -23,4 +23,14 @@ pub fn overlay<T: Serialize + DeserializeOwned>(current: &T, patch: Object) -> R
         let path = e.path().to_string();
         Error::invalid(&path, "type", format!("{path}: {}", e.into_inner()))
     })
+}
+
+/// Enumerations in requests match in any case (contract 00 §2.8): `#[serde(deserialize_with)]`.
+pub fn any_case<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: DeserializeOwned,
+{
+    let text = String::deserialize(deserializer)?;
+    serde_json::from_value(Value::String(text.to_lowercase())).map_err(serde::de::Error::custom)
 }

@@ -86,6 +86,8 @@ pub struct Prompt {
     pub system: String,
     /// The conversation, oldest first.
     pub messages: Vec<Message>,
+    /// Index in `messages` of the first one of this turn.
+    pub turn: usize,
     /// Tools the model may call.
     pub tools: Vec<Tool>,
     /// Sampling temperature, when set.
@@ -106,6 +108,7 @@ impl Prompt {
             fallbacks: Vec::new(),
             system: String::new(),
             messages: Vec::new(),
+            turn: 0,
             tools: Vec::new(),
             temperature: None,
             top_p: None,

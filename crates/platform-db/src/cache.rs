@@ -1,0 +1,74 @@
+use std::{
+    hash::Hash,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use moka::sync::Cache;
+use platform_core::{Result, spawn};
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::{Bus, Notice};
+
+/// A bounded cache of what was read from the database, which every process forgets at once
+/// when a change is told under its topic.
+///
+/// Changes are rare next to reads, so a change empties it: none can be missed.
+pub struct Remembered<K, V> {
+    known: Cache<K, Arc<V>>,
+    generation: AtomicU64,
+    topic: &'static str,
+    bus: Bus,
+}
+
+impl<K, V> Remembered<K, V>
+where
+    K: Hash + Eq + Send + Sync + Clone + 'static,
+    V: Send + Sync + 'static,
+{
+    /// At most `most` entries; forgets on every notice under `topic`.
+    pub fn new(bus: &Bus, topic: &'static str, most: u64) -> Arc<Self> {
+        let known = Cache::new(most);
+        let remembered = Arc::new(Self { known, generation: AtomicU64::new(0), topic, bus: bus.clone() });
+        let (mut notices, cache) = (bus.subscribe(), Arc::downgrade(&remembered));
+        spawn("forget", async move {
+            loop {
+                let notice = notices.recv().await;
+                let Some(cache) = cache.upgrade() else { return };
+                match notice {
+                    Ok(Notice::Changed { topic: other, .. }) if other != topic => {}
+                    Err(RecvError::Closed) => return,
+                    _ => cache.forget(),
+                }
+            }
+        });
+        remembered
+    }
+
+    /// What is remembered, or else what `load` finds. What does not exist is not remembered.
+    pub async fn get_or_load(&self, key: &K, load: impl Future<Output = Result<Option<V>>>) -> Result<Option<Arc<V>>> {
+        if let Some(known) = self.known.get(key) {
+            return Ok(Some(known));
+        }
+        let generation = self.generation.load(Ordering::Acquire);
+        let Some(found) = load.await?.map(Arc::new) else { return Ok(None) };
+        // What was read before a change must not be remembered after it.
+        if self.generation.load(Ordering::Acquire) == generation {
+            self.known.insert(key.clone(), Arc::clone(&found));
+        }
+        Ok(Some(found))
+    }
+
+    /// Says, after the commit, that `id` changed: this process forgets now, the others when they hear.
+    pub async fn changed(&self, id: &str) -> Result<()> {
+        self.forget();
+        self.bus.tell(self.topic, id).await
+    }
+
+    fn forget(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.known.invalidate_all();
+    }
+}

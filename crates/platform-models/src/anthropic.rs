@@ -1,0 +1,216 @@
+//! Anthropic Messages (<https://docs.anthropic.com/en/api/messages>).
+
+use std::borrow::Cow;
+
+use platform_runtime::{Message, ModelSpec, Prompt, Role, StopReason, Usage};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    call::Broken,
+    draft::{Draft, On, tokens},
+};
+
+pub(crate) const VERSION: &str = "2023-06-01";
+
+pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
+    let most = prompt.max_output_tokens.unwrap_or(model.max_output_tokens);
+    let mut body = json!({
+        "model": &*model.llm, "messages": messages(&prompt.messages), "max_tokens": most, "stream": true,
+    });
+    let fields = body.as_object_mut().expect("an object");
+    if !prompt.system.is_empty() {
+        fields.insert("system".to_owned(), json!(prompt.system));
+    }
+    if !prompt.tools.is_empty() {
+        let tools: Vec<Value> = prompt
+            .tools
+            .iter()
+            .map(|tool| {
+                json!({"name": tool.name, "description": tool.description, "input_schema": tool.parameters})
+            })
+            .collect();
+        fields.insert("tools".to_owned(), json!(tools));
+    }
+    // Extended thinking excludes the sampling parameters.
+    let budget = match prompt.reasoning_effort.as_deref().filter(|_| model.capabilities.reasoning) {
+        Some("low") => Some(1024),
+        Some("medium") => Some(4096),
+        Some(_) => Some(16_384),
+        None => None,
+    };
+    if let Some(budget) = budget.filter(|budget| *budget < most) {
+        fields.insert("thinking".to_owned(), json!({"type": "enabled", "budget_tokens": budget}));
+    } else {
+        if let Some(temperature) = prompt.temperature {
+            fields.insert("temperature".to_owned(), json!(temperature.min(1.0)));
+        }
+        if let Some(top_p) = prompt.top_p {
+            fields.insert("top_p".to_owned(), json!(top_p));
+        }
+    }
+    body
+}
+
+/// Roles must alternate: neighbours of one role become blocks of one message, tool results are the user's.
+fn messages(messages: &[Message]) -> Vec<Value> {
+    let mut merged: Vec<(&str, Vec<Value>)> = Vec::new();
+    for message in messages {
+        let (role, blocks) = blocks(message);
+        if blocks.is_empty() {
+            continue;
+        }
+        match merged.last_mut() {
+            Some((last, content)) if *last == role => content.extend(blocks),
+            _ => merged.push((role, blocks)),
+        }
+    }
+    merged.into_iter().map(|(role, content)| json!({"role": role, "content": content})).collect()
+}
+
+fn blocks(message: &Message) -> (&'static str, Vec<Value>) {
+    let text = || (!message.text.is_empty()).then(|| json!({"type": "text", "text": message.text}));
+    match message.role {
+        Role::Tool => {
+            let result = json!({"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.text});
+            ("user", vec![result])
+        }
+        Role::Assistant => {
+            let calls = message.tool_calls.iter().map(|call| {
+                let input: Value = serde_json::from_str(&call.function.arguments).unwrap_or_else(|_| json!({}));
+                json!({"type": "tool_use", "id": call.id, "name": call.function.name, "input": input})
+            });
+            ("assistant", text().into_iter().chain(calls).collect())
+        }
+        Role::User | Role::Developer | Role::System => ("user", text().into_iter().collect()),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Event<'a> {
+    MessageStart {
+        message: Start,
+    },
+    ContentBlockStart {
+        index: usize,
+        #[serde(borrow)]
+        content_block: Block<'a>,
+    },
+    ContentBlockDelta {
+        index: usize,
+        #[serde(borrow)]
+        delta: Piece<'a>,
+    },
+    MessageDelta {
+        delta: Stop,
+        usage: Option<Value>,
+    },
+    MessageStop,
+    Error {
+        error: Value,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Start {
+    usage: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Block<'a> {
+    #[serde(borrow, default)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow, default)]
+    text: Cow<'a, str>,
+    #[serde(borrow, default)]
+    id: Cow<'a, str>,
+    #[serde(borrow, default)]
+    name: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Piece<'a> {
+    #[serde(borrow, default)]
+    text: Cow<'a, str>,
+    #[serde(borrow, default)]
+    partial_json: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Stop {
+    stop_reason: Option<String>,
+}
+
+/// What must be remembered between events: which content blocks are tool calls, and the usage so far.
+#[derive(Default)]
+pub(crate) struct Reader {
+    calls: Vec<usize>,
+    usage: serde_json::Map<String, Value>,
+}
+
+impl Reader {
+    pub fn read(&mut self, data: &str, draft: &mut Draft, on: &mut On<'_>) -> Result<(), Broken> {
+        let event = serde_json::from_str(data).map_err(|_| Broken::protocol("an event is not valid JSON"))?;
+        match event {
+            Event::MessageStart { message } => self.count(message.usage, draft),
+            Event::ContentBlockStart { index, content_block } => {
+                if content_block.r#type == "tool_use" {
+                    draft.tool_call(self.calls.len(), &content_block.id, &content_block.name, "", on);
+                    self.calls.push(index);
+                } else {
+                    draft.text(&content_block.text, on);
+                }
+            }
+            Event::ContentBlockDelta { index, delta } => {
+                draft.text(&delta.text, on);
+                if !delta.partial_json.is_empty()
+                    && let Some(call) = self.calls.iter().position(|block| *block == index)
+                {
+                    draft.tool_call(call, "", "", &delta.partial_json, on);
+                }
+            }
+            Event::MessageDelta { delta, usage } => {
+                self.count(usage, draft);
+                if let Some(reason) = delta.stop_reason {
+                    draft.stop = Some(match reason.as_str() {
+                        "max_tokens" | "model_context_window_exceeded" => StopReason::MaxTokens,
+                        "tool_use" => StopReason::ToolUse,
+                        "refusal" => StopReason::ContentFilter,
+                        _ => StopReason::EndTurn,
+                    });
+                }
+            }
+            Event::MessageStop => {
+                draft.complete = true;
+                // A call without parameters sends no JSON at all.
+                for call in &mut draft.tool_calls {
+                    if call.function.arguments.is_empty() {
+                        call.function.arguments.push_str("{}");
+                    }
+                }
+            }
+            Event::Error { error } => return Err(Broken::reported(&error)),
+            Event::Other => {}
+        }
+        Ok(())
+    }
+
+    /// Later counts replace earlier ones; `input_tokens` leaves the cached parts out.
+    fn count(&mut self, usage: Option<Value>, draft: &mut Draft) {
+        let Some(Value::Object(usage)) = usage else { return };
+        self.usage.extend(usage.into_iter().filter(|(_, value)| !value.is_null()));
+        let of = |name: &str| tokens(self.usage.get(name));
+        let (cached, written) = (of("cache_read_input_tokens"), of("cache_creation_input_tokens"));
+        let counted = Usage {
+            input_tokens: of("input_tokens") + cached + written,
+            output_tokens: of("output_tokens"),
+            input_cached_tokens: cached,
+            input_cache_write_tokens: written,
+            ..Usage::default()
+        };
+        draft.usage = Some(counted.normalised());
+    }
+}

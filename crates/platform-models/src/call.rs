@@ -1,0 +1,284 @@
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use platform_runtime::{Fault, FaultCode, ModelSpec, Prompt};
+use reqwest::{Response, StatusCode, header};
+use secrecy::ExposeSecret;
+use serde_json::Value;
+use sse_stream::SseStream;
+
+use crate::{
+    anthropic,
+    config::{CallLimits, Protocol, ProviderConfig},
+    draft::{Draft, On},
+    gemini, openai,
+};
+
+/// One attempt that came to nothing, and what may be done about it.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub code: FaultCode,
+    pub message: String,
+    pub status: Option<u16>,
+    /// The same model may be asked again.
+    pub retry: bool,
+    /// The provider said when.
+    pub retry_after: Option<Duration>,
+    /// Another model may be asked.
+    pub fall_back: bool,
+    /// The provider is in trouble, as opposed to the request.
+    pub counts: bool,
+}
+
+impl Broken {
+    fn new(code: FaultCode, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { code, message, status: None, retry: false, retry_after: None, fall_back: false, counts: false }
+    }
+
+    fn passing(code: FaultCode, message: impl Into<String>) -> Self {
+        Self { retry: true, fall_back: true, counts: true, ..Self::new(code, message) }
+    }
+
+    /// The provider says something we cannot read.
+    pub fn protocol(what: &str) -> Self {
+        Self::new(FaultCode::Protocol, format!("The provider does not speak its protocol: {what}."))
+    }
+
+    pub fn timeout(what: &str) -> Self {
+        Self::passing(FaultCode::Timeout, format!("The provider took too long: {what}."))
+    }
+
+    pub fn unreachable(what: &str) -> Self {
+        Self::passing(FaultCode::Unavailable, format!("The provider could not be reached: {what}."))
+    }
+
+    /// An HTTP status other than 200 (contract 18 §3.1, §3.7).
+    pub fn status(status: u16, body: &str, retry_after: Option<Duration>) -> Self {
+        let text = body.to_ascii_lowercase();
+        let told = |words: &[&str]| words.iter().any(|word| text.contains(word));
+        let too_long = told(&["context_length", "context length", "prompt is too long", "maximum context", "too many tokens"])
+            || (text.contains("token count") && text.contains("exceeds"));
+        let code = match status {
+            401 | 403 => FaultCode::Auth,
+            429 => FaultCode::RateLimited,
+            408 | 504 => FaultCode::Timeout,
+            500 | 502 | 503 | 529 => FaultCode::Unavailable,
+            400 | 413 | 422 if too_long => FaultCode::ContextTooLong,
+            400 if told(&["content_filter", "content_policy"]) => FaultCode::ContentFilter,
+            400 | 404 | 413 | 422 => FaultCode::BadRequest,
+            _ => FaultCode::Protocol,
+        };
+        let retry = matches!(status, 408 | 429 | 500 | 502 | 503 | 504 | 529);
+        Self {
+            status: Some(status),
+            retry,
+            retry_after,
+            fall_back: retry || matches!(status, 401 | 403 | 404),
+            counts: status >= 500,
+            ..Self::new(code, format!("The provider answered with status {status}."))
+        }
+    }
+
+    /// An error object in the middle of a stream, by its type or status.
+    pub fn reported(error: &Value) -> Self {
+        let text = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
+        let kind = format!("{} {} {}", text("type"), text("code"), text("status"));
+        let number = error.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
+        let status = number.unwrap_or(match kind.to_ascii_lowercase() {
+            kind if kind.contains("rate_limit") || kind.contains("resource_exhausted") => 429,
+            kind if kind.contains("overloaded") => 529,
+            kind if kind.contains("unavailable") => 503,
+            kind if kind.contains("invalid_request") || kind.contains("invalid_argument") => 400,
+            kind if kind.contains("authentication") || kind.contains("permission") => 401,
+            _ => 500,
+        });
+        Self::status(status, &error.to_string(), None)
+    }
+
+    pub fn into_fault(self, model: &ModelSpec) -> Fault {
+        let provider = model.provider.clone();
+        Fault { code: self.code, message: self.message, provider, status: self.status, partial: None }
+    }
+}
+
+/// Asks a provider once. What was read before a failure stays in `draft`.
+pub(crate) async fn call(
+    client: &reqwest::Client,
+    provider: &ProviderConfig,
+    limits: &CallLimits,
+    prompt: &Prompt,
+    model: &ModelSpec,
+    draft: &mut Draft,
+    on: &mut On<'_>,
+) -> Result<(), Broken> {
+    let total = provider.timeout.unwrap_or(limits.total);
+    match tokio::time::timeout(total, exchange(client, provider, limits, prompt, model, draft, on)).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(Broken::timeout("the whole call")),
+    }
+}
+
+async fn exchange(
+    client: &reqwest::Client,
+    provider: &ProviderConfig,
+    limits: &CallLimits,
+    prompt: &Prompt,
+    model: &ModelSpec,
+    draft: &mut Draft,
+    on: &mut On<'_>,
+) -> Result<(), Broken> {
+    let request = request(client, provider, prompt, model);
+    let response = match tokio::time::timeout(limits.first_byte, request.send()).await {
+        Err(_) => return Err(Broken::timeout("no answer")),
+        Ok(Err(error)) if error.is_timeout() => return Err(Broken::timeout("no connection")),
+        Ok(Err(error)) if error.is_connect() => return Err(Broken::unreachable("no connection")),
+        Ok(Err(_)) => return Err(Broken::unreachable("the connection broke")),
+        Ok(Ok(response)) => response,
+    };
+    if response.status() != StatusCode::OK {
+        return Err(refused(response).await);
+    }
+    let is_stream = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .is_some_and(|kind| kind.starts_with("text/event-stream"));
+    if is_stream {
+        read_stream(response, provider.protocol, limits, draft, on).await?;
+    } else if provider.protocol == Protocol::OpenAi {
+        let body = tokio::time::timeout(limits.first_byte, response.text()).await;
+        let body = body.map_err(|_| Broken::timeout("no answer"))?;
+        openai::read(&body.map_err(|_| Broken::unreachable("the connection broke"))?, draft, on)?;
+        draft.complete = draft.stop.is_some();
+    } else {
+        return Err(Broken::protocol("the answer is not a stream"));
+    }
+    match (draft.complete || draft.stop.is_some(), draft.has_begun()) {
+        (true, _) => Ok(()),
+        (false, true) => Err(Broken::protocol("the stream broke off")),
+        (false, false) => Err(Broken::unreachable("the stream ended before it began")),
+    }
+}
+
+async fn read_stream(
+    response: Response,
+    protocol: Protocol,
+    limits: &CallLimits,
+    draft: &mut Draft,
+    on: &mut On<'_>,
+) -> Result<(), Broken> {
+    let mut events = SseStream::from_bytes_stream(response.bytes_stream());
+    let mut anthropic = anthropic::Reader::default();
+    let mut patience = limits.first_byte;
+    loop {
+        let event = match tokio::time::timeout(patience, events.next()).await {
+            Err(_) => return Err(Broken::timeout("silence")),
+            Ok(None) => return Ok(()),
+            Ok(Some(Err(_))) if draft.has_begun() => return Err(Broken::protocol("the stream broke off")),
+            Ok(Some(Err(_))) => return Err(Broken::unreachable("the connection broke")),
+            Ok(Some(Ok(event))) => event,
+        };
+        patience = limits.idle;
+        let Some(data) = event.data else { continue };
+        match protocol {
+            Protocol::Anthropic => anthropic.read(&data, draft, on)?,
+            Protocol::Gemini => gemini::read(&data, draft, on)?,
+            Protocol::OpenAi | Protocol::Demo => openai::read(&data, draft, on)?,
+        }
+        // Gemini reports the usage with or after the last part; it ends by closing.
+        if draft.complete && protocol != Protocol::Gemini {
+            return Ok(());
+        }
+    }
+}
+
+fn request(
+    client: &reqwest::Client,
+    provider: &ProviderConfig,
+    prompt: &Prompt,
+    model: &ModelSpec,
+) -> reqwest::RequestBuilder {
+    let base = &provider.base_url;
+    let key = provider.api_key.as_ref().map(ExposeSecret::expose_secret);
+    let mut request = match provider.protocol {
+        Protocol::Anthropic => client
+            .post(format!("{base}/v1/messages"))
+            .header("anthropic-version", anthropic::VERSION)
+            .header("x-api-key", key.unwrap_or_default())
+            .json(&anthropic::body(prompt, model)),
+        Protocol::Gemini => client
+            .post(format!("{base}/v1beta/models/{}:streamGenerateContent?alt=sse", model.llm))
+            .header("x-goog-api-key", key.unwrap_or_default())
+            .json(&gemini::body(prompt, model)),
+        Protocol::OpenAi | Protocol::Demo => {
+            let request = client.post(format!("{base}/chat/completions")).json(&openai::body(prompt, model));
+            match key {
+                Some(key) => request.bearer_auth(key),
+                None => request,
+            }
+        }
+    };
+    for (name, value) in &provider.headers {
+        request = request.header(name, value);
+    }
+    request
+}
+
+async fn refused(mut response: Response) -> Broken {
+    let status = response.status().as_u16();
+    let retry_after = response
+        .headers()
+        .get(header::RETRY_AFTER)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.trim().parse::<f64>().ok())
+        .filter(|seconds| (0.0..1e6).contains(seconds))
+        .map(Duration::from_secs_f64);
+    let mut body = Vec::new();
+    let read = async {
+        while let Ok(Some(chunk)) = response.chunk().await {
+            body.extend_from_slice(&chunk);
+            if body.len() > 16 * 1024 {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(5), read).await;
+    let text = String::from_utf8_lossy(&body);
+    tracing::warn!(status, reason = reason_of(&text), "A model provider refused a call.");
+    Broken::status(status, &text, retry_after)
+}
+
+/// The provider's own words for the log, cut short.
+fn reason_of(body: &str) -> String {
+    let json: Value = serde_json::from_str(body).unwrap_or_default();
+    let message = json.pointer("/error/message").and_then(Value::as_str).unwrap_or_default();
+    message.chars().take(200).collect()
+}
+
+/// Names of the models a provider lists, over its own wire.
+pub(crate) async fn list_models(client: &reqwest::Client, provider: &ProviderConfig) -> Option<Vec<String>> {
+    let base = &provider.base_url;
+    let key = provider.api_key.as_ref().map(ExposeSecret::expose_secret);
+    let request = match provider.protocol {
+        Protocol::Demo => return None,
+        Protocol::OpenAi => {
+            let request = client.get(format!("{base}/models"));
+            key.map(|key| client.get(format!("{base}/models")).bearer_auth(key)).unwrap_or(request)
+        }
+        Protocol::Anthropic => client
+            .get(format!("{base}/v1/models?limit=1000"))
+            .header("anthropic-version", anthropic::VERSION)
+            .header("x-api-key", key.unwrap_or_default()),
+        Protocol::Gemini => {
+            client.get(format!("{base}/v1beta/models?pageSize=1000")).header("x-goog-api-key", key.unwrap_or_default())
+        }
+    };
+    let answer: Value = async { request.send().await?.error_for_status()?.json().await }.await.ok()?;
+    let models = answer.get("data").or_else(|| answer.get("models"))?.as_array()?;
+    let name = |model: &Value| {
+        let name = model.get("id").or_else(|| model.get("name"))?.as_str()?;
+        Some(name.trim_start_matches("models/").to_owned())
+    };
+    Some(models.iter().filter_map(name).collect())
+}

@@ -1,0 +1,249 @@
+//! The offline provider (contract 18 §4): deterministic, streamed word by word, driven by directives.
+
+use std::time::Duration;
+
+use platform_core::Money;
+use platform_runtime::{Capabilities, Message, ModelSpec, Prices, Prompt, Role, StopReason, Usage};
+use serde::Deserialize;
+
+use crate::{
+    call::Broken,
+    draft::{Draft, On},
+};
+
+pub(crate) const PROVIDER: &str = "demo";
+const MODEL: &str = "demo-1";
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+const LONGEST_DELAY: Duration = Duration::from_secs(10);
+const MOST_WORDS: usize = 32_000;
+
+pub(crate) fn spec((input, output): (Money, Money)) -> ModelSpec {
+    ModelSpec {
+        provider: PROVIDER.into(),
+        llm: MODEL.into(),
+        context_window: 128_000,
+        max_output_tokens: 32_000,
+        prices: Prices { input, output, cached_input: input, cache_write: input },
+        capabilities: Capabilities { tools: true, vision: true, streaming: true, reasoning: false },
+    }
+}
+
+/// What the user asks of this provider, one line each.
+#[derive(Debug, PartialEq)]
+enum Directive {
+    Tool { name: String, arguments: String },
+    Wait(Duration),
+    Delay(Duration),
+    Fail { how: Failure, times: u32 },
+    Reply(String),
+    Usage(Reported),
+    Stop(StopReason),
+    Text(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Failure {
+    Status(u16),
+    Timeout,
+    Stream,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Reported {
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    input_cached_tokens: u64,
+    input_cache_write_tokens: u64,
+    output_cached_tokens: u64,
+    reasoning_output_tokens: u64,
+}
+
+impl Directive {
+    fn parse(line: &str) -> Self {
+        let text = || Self::Text(line.trim().to_owned());
+        let Some(rest) = line.trim().strip_prefix('/') else { return text() };
+        let (word, rest) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+        let rest = rest.trim();
+        match word {
+            "tool" => {
+                let (name, arguments) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+                let arguments = if arguments.trim().is_empty() { "{}" } else { arguments.trim() };
+                Self::Tool { name: name.to_owned(), arguments: arguments.to_owned() }
+            }
+            "wait" => duration(rest).map_or_else(text, |wait| Self::Wait(wait.min(LONGEST_WAIT))),
+            "delay" => duration(rest).map_or_else(text, |delay| Self::Delay(delay.min(LONGEST_DELAY))),
+            "fail" => {
+                let (how, times) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+                let times = times.trim().parse().unwrap_or(u32::MAX);
+                let how = match how {
+                    "timeout" => Some(Failure::Timeout),
+                    "stream" => Some(Failure::Stream),
+                    status => status.parse().ok().map(Failure::Status),
+                };
+                how.map_or_else(text, |how| Self::Fail { how, times })
+            }
+            "tokens" => rest.parse().map_or_else(
+                |_| text(),
+                |count: usize| {
+                    let words: Vec<String> = (1..=count.min(MOST_WORDS)).map(|n| format!("word{n}")).collect();
+                    Self::Reply(words.join(" "))
+                },
+            ),
+            "say" | "json" => Self::Reply(rest.to_owned()),
+            "empty" => Self::Reply(String::new()),
+            "usage" => serde_json::from_str(rest).map_or_else(|_| text(), Self::Usage),
+            "stop" => match rest {
+                "max_tokens" => Self::Stop(StopReason::MaxTokens),
+                "content_filter" => Self::Stop(StopReason::ContentFilter),
+                _ => Self::Stop(StopReason::EndTurn),
+            },
+            _ => text(),
+        }
+    }
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    match text.strip_suffix("ms") {
+        Some(millis) => millis.trim().parse().ok().map(Duration::from_millis),
+        None => text.strip_suffix('s')?.trim().parse().ok().map(Duration::from_secs),
+    }
+}
+
+/// What the directives of one model call come to.
+#[derive(Debug, Default)]
+struct Script {
+    calls: Vec<(String, String)>,
+    texts: Vec<String>,
+    reply: Option<String>,
+    reported: Reported,
+    stop: Option<StopReason>,
+}
+
+pub(crate) async fn call(prompt: &Prompt, attempt: u32, draft: &mut Draft, on: &mut On<'_>) -> Result<(), Broken> {
+    let turn = &prompt.messages[prompt.turn.min(prompt.messages.len())..];
+    let results: Vec<&str> =
+        turn.iter().filter(|message| message.role == Role::Tool).map(|message| message.text.as_str()).collect();
+    let called: Vec<&str> =
+        turn.iter().flat_map(|message| &message.tool_calls).map(|call| call.function.name.as_str()).collect();
+    let mut directives = directives(turn).into_iter().peekable();
+
+    let mut script = Script::default();
+    let mut delay = Duration::ZERO;
+    let mut breaks = false;
+    let mut done = results.len();
+    while let Some(directive) = directives.next() {
+        let is_done = done > 0;
+        match directive {
+            Directive::Tool { name, arguments } => {
+                let mut calls = vec![(name, arguments)];
+                while let Some(Directive::Tool { name, arguments }) =
+                    directives.next_if(|next| matches!(next, Directive::Tool { .. }))
+                {
+                    calls.push((name, arguments));
+                }
+                if is_done {
+                    done = done.saturating_sub(calls.len());
+                    (script.reported, script.stop, breaks) = (Reported::default(), None, false);
+                } else {
+                    script.calls = calls;
+                    break;
+                }
+            }
+            Directive::Wait(wait) if !is_done => tokio::time::sleep(wait).await,
+            Directive::Delay(pause) => delay = pause,
+            Directive::Fail { how, times } if !is_done && attempt <= times => match how {
+                Failure::Status(status) => return Err(Broken::status(status, "", None)),
+                Failure::Timeout => return Err(Broken::timeout("asked to")),
+                Failure::Stream => breaks = true,
+            },
+            Directive::Wait(_) | Directive::Fail { .. } => {}
+            Directive::Reply(reply) => script.reply = Some(reply),
+            Directive::Usage(reported) => script.reported = reported,
+            Directive::Stop(stop) => script.stop = Some(stop),
+            Directive::Text(text) if text.is_empty() => {}
+            Directive::Text(text) => script.texts.push(text),
+        }
+    }
+
+    let reply = match (&script.reply, script.calls.is_empty()) {
+        (_, false) => String::new(),
+        (Some(reply), true) => reply.clone(),
+        (None, true) => default_reply(&script.texts, &called, &results),
+    };
+    let (reply, cut) = cut(&reply, prompt.max_output_tokens);
+    speak(reply, delay, breaks, draft, on).await?;
+    for (index, (name, arguments)) in script.calls.iter().enumerate() {
+        let id = format!("call_{}", results.len() + index + 1);
+        draft.tool_call(index, &id, name, arguments, on);
+    }
+    draft.usage = Some(usage(prompt, reply, script.reported));
+    draft.stop = Some(match script.stop {
+        Some(stop) => stop,
+        None if cut => StopReason::MaxTokens,
+        None if !script.calls.is_empty() => StopReason::ToolUse,
+        None => StopReason::EndTurn,
+    });
+    Ok(())
+}
+
+fn directives(turn: &[Message]) -> Vec<Directive> {
+    let asked = turn.iter().filter(|message| message.role == Role::User);
+    asked.flat_map(|message| message.text.lines()).map(Directive::parse).collect()
+}
+
+fn default_reply(texts: &[String], called: &[&str], results: &[&str]) -> String {
+    let mut reply = format!("Demo reply: {}", texts.join(" "));
+    if !results.is_empty() {
+        let shown: Vec<String> = called
+            .iter()
+            .zip(results)
+            .map(|(name, result)| format!("{name}={}", result.chars().take(200).collect::<String>()))
+            .collect();
+        reply.push_str(&format!(" [tools: {}]", shown.join(", ")));
+    }
+    reply
+}
+
+fn cut(reply: &str, most: Option<u64>) -> (&str, bool) {
+    let Some(most) = most.and_then(|most| usize::try_from(most).ok()) else { return (reply, false) };
+    let end = reply.split_inclusive(' ').take(most).map(str::len).sum();
+    (reply[..end].trim_end(), end < reply.len())
+}
+
+/// Says the reply word by word; `breaks` ends it after five.
+async fn speak(
+    reply: &str,
+    delay: Duration,
+    breaks: bool,
+    draft: &mut Draft,
+    on: &mut On<'_>,
+) -> Result<(), Broken> {
+    for (count, word) in reply.split_inclusive(' ').enumerate() {
+        if breaks && count == 5 {
+            return Err(Broken::protocol("the stream broke off"));
+        }
+        if count > 0 && !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        } else if count % 64 == 63 {
+            tokio::task::yield_now().await;
+        }
+        draft.text(word, on);
+    }
+    if breaks { Err(Broken::protocol("the stream broke off")) } else { Ok(()) }
+}
+
+fn usage(prompt: &Prompt, reply: &str, reported: Reported) -> Usage {
+    let words = |text: &str| text.split_whitespace().count() as u64;
+    let asked = words(&prompt.system) + prompt.messages.iter().map(|message| words(&message.text)).sum::<u64>();
+    Usage {
+        input_tokens: reported.input_tokens.unwrap_or(asked.max(1)),
+        output_tokens: reported.output_tokens.unwrap_or(words(reply).max(1)),
+        input_cached_tokens: reported.input_cached_tokens,
+        input_cache_write_tokens: reported.input_cache_write_tokens,
+        output_cached_tokens: reported.output_cached_tokens,
+        reasoning_output_tokens: reported.reasoning_output_tokens,
+        total_tokens: 0,
+    }
+    .normalised()
+}

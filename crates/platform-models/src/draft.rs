@@ -1,0 +1,51 @@
+use platform_runtime::{Delta, StopReason, ToolCall, ToolFunction, Usage};
+
+/// Whoever is told of each piece.
+pub(crate) type On<'a> = dyn for<'d> FnMut(Delta<'d>) + Send + 'a;
+
+/// An answer while it is being read.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    pub text: String,
+    pub tool_calls: Vec<ToolCall>,
+    pub stop: Option<StopReason>,
+    pub usage: Option<Usage>,
+    /// The provider said that this is all.
+    pub complete: bool,
+}
+
+impl Draft {
+    pub fn has_begun(&self) -> bool {
+        !self.text.is_empty() || !self.tool_calls.is_empty()
+    }
+
+    pub fn text(&mut self, more: &str, on: &mut On<'_>) {
+        if !more.is_empty() {
+            self.text.push_str(more);
+            on(Delta::Text(more));
+        }
+    }
+
+    /// A piece of the call at `index`; a first piece carries id and name.
+    pub fn tool_call(&mut self, index: usize, id: &str, name: &str, arguments: &str, on: &mut On<'_>) {
+        while self.tool_calls.len() <= index {
+            let id = format!("call_{}", self.tool_calls.len());
+            let function = ToolFunction { name: String::new(), arguments: String::new() };
+            self.tool_calls.push(ToolCall { id, r#type: "function".to_owned(), function });
+        }
+        let call = &mut self.tool_calls[index];
+        if !id.is_empty() {
+            id.clone_into(&mut call.id);
+        }
+        call.function.name.push_str(name);
+        call.function.arguments.push_str(arguments);
+        on(Delta::ToolCall { index, id, name, arguments });
+    }
+}
+
+/// A provider's number of tokens: missing, negative or odd ones count as 0 (contract 00 §13).
+pub(crate) fn tokens(value: Option<&serde_json::Value>) -> u64 {
+    let Some(value) = value else { return 0 };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturating is what we want")]
+    value.as_u64().or_else(|| value.as_f64().map(|number| number.max(0.0) as u64)).unwrap_or(0)
+}

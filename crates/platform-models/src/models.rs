@@ -1,0 +1,387 @@
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::{Arc, RwLock},
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use platform_core::{Code, Error, Result, spawn};
+use platform_runtime::{Answer, Delta, Fault, FaultCode, Model, ModelSpec, Prompt, StopReason, Usage};
+use tokio::sync::Semaphore;
+use tracing::{info, warn};
+
+use crate::{
+    breaker::Breaker,
+    call::{Broken, call, list_models},
+    catalog::{self, DefaultModel, ModelList, ModelRecord},
+    config::{CallLimits, ConfigError, ModelsConfig, Protocol, ProviderConfig},
+    demo,
+    draft::{Draft, On},
+};
+
+const CONNECT: Duration = Duration::from_secs(10);
+const PROBE: Duration = Duration::from_secs(2);
+const REFRESH: Duration = Duration::from_secs(60);
+/// A longer Retry-After is not waited for.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// All configured providers; the implementation of the port [`Model`].
+pub struct Models {
+    providers: Vec<Provider>,
+    limits: CallLimits,
+    client: reqwest::Client,
+    default_provider: Option<String>,
+    default_model: Option<String>,
+}
+
+struct Provider {
+    name: Arc<str>,
+    config: ProviderConfig,
+    /// Known models, the preferred one first.
+    table: Vec<ModelSpec>,
+    index: HashMap<Arc<str>, usize>,
+    embeddings: HashSet<String>,
+    /// What the provider itself lists; `None` while it has not answered.
+    listed: RwLock<Option<Vec<String>>>,
+    warned: RwLock<HashSet<String>>,
+    breaker: Breaker,
+    places: Option<Semaphore>,
+}
+
+impl Models {
+    /// Checks the settings, asks probed providers whether they are there, and keeps asking.
+    pub async fn start(config: ModelsConfig) -> Result<Arc<Self>, ConfigError> {
+        let client = reqwest::Client::builder()
+            .connect_timeout(CONNECT)
+            .redirect(reqwest::redirect::Policy::none())
+            .pool_max_idle_per_host(256)
+            .user_agent(concat!("platform/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|e| ConfigError(format!("The HTTP client cannot be built: {e}")))?;
+        let ModelsConfig { mut providers, default_provider, default_model, demo_price, limits } = config;
+        if !providers.iter().any(|provider| provider.protocol == Protocol::Demo) {
+            providers.push(ProviderConfig::new(demo::PROVIDER, Protocol::Demo, ""));
+        }
+        providers.sort_by_key(|provider| provider.protocol == Protocol::Demo);
+        let providers = providers.into_iter().map(|config| Provider::new(config, demo_price, &limits)).collect();
+        let models = Arc::new(Self { providers, limits, client, default_provider, default_model });
+        let probes = models.providers.iter().filter(|provider| provider.config.probed);
+        for provider in probes {
+            let _ = tokio::time::timeout(PROBE, provider.refresh(&models.client)).await;
+        }
+        models.check_default()?;
+        spawn("list models", Arc::clone(&models).keep_listing());
+        Ok(models)
+    }
+
+    /// All usable models and the default (contract 18 §2); `provider` keeps only its models.
+    pub fn list(&self, provider: Option<&str>) -> Result<ModelList> {
+        let default = self.choose(None, None)?;
+        let mut models: Vec<ModelRecord> = self
+            .providers
+            .iter()
+            .filter(|known| provider.is_none_or(|wanted| &*known.name == wanted))
+            .flat_map(Provider::usable)
+            .map(|spec| ModelRecord::from(&spec))
+            .collect();
+        models.sort_by(|a, b| (&a.provider, &a.llm).cmp(&(&b.provider, &b.llm)));
+        let default = DefaultModel { provider: default.provider.to_string(), llm: default.llm.to_string() };
+        Ok(ModelList { models, default })
+    }
+
+    /// One sentence for the start-up log: which providers there are.
+    pub fn describe(&self) -> String {
+        let names: Vec<String> = self
+            .providers
+            .iter()
+            .filter(|provider| provider.is_configured())
+            .map(|provider| format!("{} ({} models)", provider.name, provider.usable().len()))
+            .collect();
+        names.join(", ")
+    }
+
+    fn check_default(&self) -> Result<(), ConfigError> {
+        let bad = |name: &str, e: &Error| ConfigError(format!("{name}: {}", e.message()));
+        if let Some(provider) = &self.default_provider {
+            self.choose(Some(provider), None).map_err(|e| bad("PLATFORM_DEFAULT_PROVIDER", &e))?;
+        }
+        if self.default_model.is_some()
+            && let Err(error) = self.choose(None, None)
+        {
+            // A server that lists its models late may still have it.
+            if self.providers.iter().all(|provider| provider.config.protocol == Protocol::Demo) {
+                return Err(bad("PLATFORM_DEFAULT_MODEL", &error));
+            }
+            warn!(reason = error.message(), "PLATFORM_DEFAULT_MODEL is not there yet.");
+        }
+        if self.choose(None, None).is_ok_and(|spec| &*spec.provider == demo::PROVIDER) {
+            info!("No model provider is configured; the offline model demo-1 answers. Set OPENAI_API_KEY or another provider for real answers.");
+        }
+        Ok(())
+    }
+
+    async fn keep_listing(self: Arc<Self>) {
+        loop {
+            for provider in &self.providers {
+                let _ = tokio::time::timeout(CONNECT, provider.refresh(&self.client)).await;
+            }
+            tokio::time::sleep(REFRESH).await;
+        }
+    }
+
+    fn provider(&self, name: &str) -> Option<&Provider> {
+        self.providers.iter().find(|provider| &*provider.name == name && provider.is_configured())
+    }
+
+    fn default_provider(&self) -> Option<&Provider> {
+        match &self.default_provider {
+            Some(name) => self.provider(name),
+            None => self.providers.iter().find(|provider| provider.is_configured() && provider.first().is_some()),
+        }
+    }
+
+    fn not_configured(&self, name: &str) -> Error {
+        let available: Vec<&str> =
+            self.providers.iter().filter(|p| p.is_configured()).map(|provider| &*provider.name).collect();
+        Error::new(
+            Code::ProviderNotConfigured,
+            format!("The provider `{name}` is not configured; available: {}.", available.join(", ")),
+        )
+        .with("provider", name)
+        .with("available", available)
+    }
+
+    /// Asks one model, with retries.
+    async fn ask(&self, prompt: &Prompt, model: &ModelSpec, on: &mut On<'_>) -> Result<Answer, (Fault, bool)> {
+        let Some(provider) = self.provider(&model.provider) else {
+            return Err((Broken::unreachable("it is not configured").into_fault(model), true));
+        };
+        let begun = Instant::now();
+        let _place = match &provider.places {
+            Some(places) => Some(places.acquire().await.expect("never closed")),
+            None => None,
+        };
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            if !provider.breaker.admits() {
+                let fault = Broken::unreachable("it failed ten times in a row and is left alone for a while");
+                return Err((fault.into_fault(model), true));
+            }
+            let mut draft = Draft::default();
+            let outcome = match provider.config.protocol {
+                Protocol::Demo => demo::call(prompt, attempt, &mut draft, on).await,
+                _ => call(&self.client, &provider.config, &self.limits, prompt, model, &mut draft, on).await,
+            };
+            let broken = match outcome {
+                Ok(()) => {
+                    provider.breaker.succeeded();
+                    return Ok(finish(draft, prompt, model, begun.elapsed()));
+                }
+                Err(broken) => broken,
+            };
+            if broken.counts {
+                provider.breaker.failed();
+            }
+            if draft.has_begun() {
+                let partial = Box::new(finish(draft, prompt, model, begun.elapsed()));
+                return Err((Fault { partial: Some(partial), ..broken.into_fault(model) }, false));
+            }
+            let wait = broken.retry_after.unwrap_or_else(|| self.wait(attempt));
+            if !broken.retry || attempt >= self.limits.attempts || wait > LONGEST_WAIT {
+                let fall_back = broken.fall_back;
+                return Err((broken.into_fault(model), fall_back));
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// The pause before the next attempt, with ±25 % jitter.
+    fn wait(&self, attempt: u32) -> Duration {
+        let base = self.limits.waits[usize::from(attempt > 1)];
+        let random = u32::try_from(RandomState::new().build_hasher().finish() % 1000).unwrap_or(500);
+        base * 3 / 4 + base * random / 2000
+    }
+}
+
+#[async_trait]
+impl Model for Models {
+    fn choose(&self, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
+        let unsupported = |provider: &str, llm: &str, available: Vec<String>| {
+            Error::new(Code::ModelNotSupported, format!("The provider `{provider}` has no model `{llm}`."))
+                .with("provider", provider)
+                .with("model", llm)
+                .with("available", available)
+        };
+        match (provider, llm) {
+            (Some(name), llm) => {
+                let provider = self.provider(name).ok_or_else(|| self.not_configured(name))?;
+                match llm {
+                    Some(llm) => provider.find(llm).ok_or_else(|| unsupported(name, llm, provider.names())),
+                    None => provider.first().ok_or_else(|| unsupported(name, "", Vec::new())),
+                }
+            }
+            (None, Some(llm)) => {
+                let first = self.default_provider();
+                let rest = self.providers.iter().filter(|provider| provider.is_configured());
+                first.into_iter().chain(rest).find_map(|provider| provider.find(llm)).ok_or_else(|| {
+                    let names = first.map(Provider::names).unwrap_or_default();
+                    unsupported(first.map_or("", |provider| &provider.name), llm, names)
+                })
+            }
+            (None, None) => {
+                let provider = self
+                    .default_provider()
+                    .ok_or_else(|| self.not_configured(self.default_provider.as_deref().unwrap_or_default()))?;
+                match &self.default_model {
+                    Some(llm) if self.default_provider.is_none() => self.choose(None, Some(llm)),
+                    Some(llm) => self.choose(Some(&provider.name), Some(llm)),
+                    None => provider.first().ok_or_else(|| unsupported(&provider.name, "", Vec::new())),
+                }
+            }
+        }
+    }
+
+    async fn answer(
+        &self,
+        prompt: &Prompt,
+        on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
+    ) -> Result<Answer, Fault> {
+        let mut last = None;
+        for model in std::iter::once(&prompt.model).chain(&prompt.fallbacks) {
+            match self.ask(prompt, model, on).await {
+                Ok(answer) => return Ok(answer),
+                Err((fault, fall_back)) => {
+                    warn!(
+                        provider = &*fault.provider,
+                        model = &*model.llm,
+                        code = fault.code.as_str(),
+                        "A model call failed: {}",
+                        fault.message
+                    );
+                    if !fall_back {
+                        return Err(fault);
+                    }
+                    last = Some(fault);
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| Fault {
+            code: FaultCode::Unavailable,
+            message: "No model could be asked.".to_owned(),
+            provider: Arc::clone(&prompt.model.provider),
+            status: None,
+            partial: None,
+        }))
+    }
+}
+
+fn finish(draft: Draft, prompt: &Prompt, model: &ModelSpec, latency: Duration) -> Answer {
+    let usage = draft.usage.unwrap_or_else(|| estimate(&draft, prompt));
+    let stop = match draft.stop {
+        Some(stop) => stop,
+        None if draft.tool_calls.is_empty() => StopReason::EndTurn,
+        None => StopReason::ToolUse,
+    };
+    Answer {
+        cost: usage.cost(&model.prices),
+        text: draft.text,
+        tool_calls: draft.tool_calls,
+        stop,
+        usage,
+        model: model.clone(),
+        latency,
+    }
+}
+
+/// Four bytes a token, when the provider reports nothing (contract 00 §13).
+fn estimate(draft: &Draft, prompt: &Prompt) -> Usage {
+    let asked: usize = prompt.system.len() + prompt.messages.iter().map(|message| message.text.len()).sum::<usize>();
+    let arguments: usize = draft.tool_calls.iter().map(|call| call.function.arguments.len()).sum();
+    let tokens = |bytes: usize| bytes.div_ceil(4) as u64;
+    Usage { input_tokens: tokens(asked), output_tokens: tokens(draft.text.len() + arguments), ..Usage::default() }
+        .normalised()
+}
+
+impl Provider {
+    fn new(config: ProviderConfig, demo_price: (platform_core::Money, platform_core::Money), limits: &CallLimits) -> Self {
+        let name: Arc<str> = config.name.as_str().into();
+        let mut table = match config.protocol {
+            Protocol::Demo => vec![demo::spec(demo_price)],
+            _ => catalog::bundled_models(&name),
+        };
+        let mut from_file = Vec::new();
+        let mut embeddings = HashSet::new();
+        for model in &config.models {
+            if model.embedding {
+                embeddings.insert(model.llm.clone());
+            }
+            let known = table.iter().position(|spec| *spec.llm == *model.llm).map(|known| table.remove(known));
+            let known = known.or_else(|| catalog::bundled_model(&name, &model.llm));
+            from_file.push(catalog::with_file(known, &name, model));
+        }
+        from_file.append(&mut table);
+        let index = from_file.iter().enumerate().map(|(i, spec)| (Arc::clone(&spec.llm), i)).collect();
+        let places = (limits.concurrency > 0).then(|| Semaphore::new(limits.concurrency));
+        Self {
+            name,
+            table: from_file,
+            index,
+            embeddings,
+            listed: RwLock::default(),
+            warned: RwLock::default(),
+            breaker: Breaker::default(),
+            places: places.filter(|_| config.protocol != Protocol::Demo),
+            config,
+        }
+    }
+
+    fn is_configured(&self) -> bool {
+        !self.config.probed || self.listed.read().expect("lock").is_some()
+    }
+
+    fn find(&self, llm: &str) -> Option<ModelSpec> {
+        if let Some(at) = self.index.get(llm) {
+            return Some(self.table[*at].clone());
+        }
+        if let Some(spec) = catalog::bundled_model(&self.name, llm) {
+            return Some(spec);
+        }
+        let is_listed = self.listed.read().expect("lock").as_ref().is_some_and(|names| names.iter().any(|n| n == llm));
+        if is_listed && self.warned.write().expect("lock").insert(llm.to_owned()) {
+            warn!(provider = &*self.name, model = llm, "This model has no known price; it counts as free.");
+        }
+        is_listed.then(|| catalog::unknown(&self.name, llm))
+    }
+
+    fn first(&self) -> Option<ModelSpec> {
+        self.usable().into_iter().next()
+    }
+
+    /// Known and listed models, embeddings left out, the preferred one first.
+    fn usable(&self) -> Vec<ModelSpec> {
+        let listed = self.listed.read().expect("lock").clone().unwrap_or_default();
+        let others = listed.iter().filter(|name| !self.index.contains_key(name.as_str()));
+        let others: Vec<ModelSpec> = others
+            .map(|name| catalog::bundled_model(&self.name, name).unwrap_or_else(|| catalog::unknown(&self.name, name)))
+            .collect();
+        let known = self.table.iter().cloned();
+        known.chain(others).filter(|spec| !self.embeddings.contains(&*spec.llm)).collect()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.usable().iter().map(|spec| spec.llm.to_string()).take(20).collect()
+    }
+
+    async fn refresh(&self, client: &reqwest::Client) {
+        if self.config.protocol == Protocol::Demo {
+            return;
+        }
+        let listed = list_models(client, &self.config).await;
+        let mut known = self.listed.write().expect("lock");
+        if listed.is_some() || self.config.probed {
+            *known = listed;
+        }
+    }
+}

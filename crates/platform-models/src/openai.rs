@@ -1,0 +1,165 @@
+//! OpenAI Chat Completions (<https://platform.openai.com/docs/api-reference/chat>), which most other
+//! servers speak as well.
+
+use std::borrow::Cow;
+
+use platform_runtime::{Message, ModelSpec, Prompt, Role, StopReason, Usage};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    call::Broken,
+    draft::{Draft, On, tokens},
+};
+
+pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
+    let mut messages = Vec::with_capacity(prompt.messages.len() + 1);
+    if !prompt.system.is_empty() {
+        messages.push(json!({"role": "system", "content": prompt.system}));
+    }
+    messages.extend(prompt.messages.iter().map(message));
+    let mut body = json!({"model": &*model.llm, "messages": messages});
+    let fields = body.as_object_mut().expect("an object");
+    if model.capabilities.streaming {
+        fields.insert("stream".to_owned(), json!(true));
+        fields.insert("stream_options".to_owned(), json!({"include_usage": true}));
+    }
+    if !prompt.tools.is_empty() {
+        let tools: Vec<Value> = prompt
+            .tools
+            .iter()
+            .map(|tool| {
+                json!({"type": "function", "function":
+                    {"name": tool.name, "description": tool.description, "parameters": tool.parameters}})
+            })
+            .collect();
+        fields.insert("tools".to_owned(), json!(tools));
+    }
+    if let Some(temperature) = prompt.temperature {
+        fields.insert("temperature".to_owned(), json!(temperature));
+    }
+    if let Some(top_p) = prompt.top_p {
+        fields.insert("top_p".to_owned(), json!(top_p));
+    }
+    if let Some(most) = prompt.max_output_tokens {
+        fields.insert("max_completion_tokens".to_owned(), json!(most));
+    }
+    if let Some(effort) = prompt.reasoning_effort.as_ref().filter(|_| model.capabilities.reasoning) {
+        fields.insert("reasoning_effort".to_owned(), json!(effort));
+    }
+    body
+}
+
+fn message(message: &Message) -> Value {
+    match message.role {
+        Role::Tool => json!({"role": "tool", "tool_call_id": message.tool_call_id, "content": message.text}),
+        Role::Assistant if !message.tool_calls.is_empty() => {
+            let content = if message.text.is_empty() { Value::Null } else { json!(message.text) };
+            json!({"role": "assistant", "content": content, "tool_calls": message.tool_calls})
+        }
+        // Not every compatible server knows the developer role.
+        Role::Developer | Role::System => json!({"role": "system", "content": message.text}),
+        role => json!({"role": role.as_str(), "content": message.text}),
+    }
+}
+
+#[derive(Deserialize)]
+struct Chunk<'a> {
+    #[serde(borrow, default)]
+    choices: Vec<Choice<'a>>,
+    usage: Option<Value>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    /// `message` in an answer that is not streamed.
+    #[serde(borrow, alias = "message")]
+    delta: Option<Piece<'a>>,
+    #[serde(borrow)]
+    finish_reason: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct Piece<'a> {
+    #[serde(borrow)]
+    content: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    refusal: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    tool_calls: Option<Vec<CallPiece<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct CallPiece<'a> {
+    index: Option<usize>,
+    #[serde(borrow)]
+    id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    function: Option<FunctionPiece<'a>>,
+}
+
+#[derive(Deserialize)]
+struct FunctionPiece<'a> {
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    arguments: Option<Cow<'a, str>>,
+}
+
+/// Reads one event of the stream, or the whole of an answer that is not streamed.
+pub(crate) fn read(data: &str, draft: &mut Draft, on: &mut On<'_>) -> Result<(), Broken> {
+    if data == "[DONE]" {
+        draft.complete = true;
+        return Ok(());
+    }
+    let chunk: Chunk<'_> = serde_json::from_str(data).map_err(|_| Broken::protocol("an event is not valid JSON"))?;
+    if let Some(error) = chunk.error {
+        return Err(Broken::reported(&error));
+    }
+    if let Some(usage) = chunk.usage.as_ref().filter(|usage| tells_tokens(usage)) {
+        draft.usage = Some(usage_of(usage));
+    }
+    let Some(choice) = chunk.choices.into_iter().next() else { return Ok(()) };
+    if let Some(piece) = choice.delta {
+        draft.text(&piece.content.unwrap_or_default(), on);
+        draft.text(&piece.refusal.unwrap_or_default(), on);
+        for (position, call) in piece.tool_calls.unwrap_or_default().into_iter().enumerate() {
+            let index = call.index.unwrap_or(position);
+            if index > 127 {
+                return Err(Broken::protocol("an answer has more than 128 tool calls"));
+            }
+            let function = call.function.unwrap_or(FunctionPiece { name: None, arguments: None });
+            let (id, name) = (call.id.unwrap_or_default(), function.name.unwrap_or_default());
+            draft.tool_call(index, &id, &name, &function.arguments.unwrap_or_default(), on);
+        }
+    }
+    if let Some(reason) = choice.finish_reason {
+        draft.stop = Some(match &*reason {
+            "length" => StopReason::MaxTokens,
+            "content_filter" => StopReason::ContentFilter,
+            "tool_calls" | "function_call" => StopReason::ToolUse,
+            _ => StopReason::EndTurn,
+        });
+    }
+    Ok(())
+}
+
+/// A report without either number is none: it is estimated then.
+fn tells_tokens(usage: &Value) -> bool {
+    ["prompt_tokens", "completion_tokens"].iter().any(|name| usage.get(name).is_some_and(Value::is_number))
+}
+
+fn usage_of(usage: &Value) -> Usage {
+    let input = usage.get("prompt_tokens_details");
+    let output = usage.get("completion_tokens_details");
+    Usage {
+        input_tokens: tokens(usage.get("prompt_tokens")),
+        output_tokens: tokens(usage.get("completion_tokens")),
+        input_cached_tokens: tokens(input.and_then(|details| details.get("cached_tokens"))),
+        input_cache_write_tokens: tokens(input.and_then(|details| details.get("cache_write_tokens"))),
+        reasoning_output_tokens: tokens(output.and_then(|details| details.get("reasoning_tokens"))),
+        ..Usage::default()
+    }
+    .normalised()
+}
