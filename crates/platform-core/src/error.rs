@@ -46,6 +46,9 @@ codes! {
     ChatNotProcessing = "CHAT_NOT_PROCESSING",
     Conflict = "CONFLICT",
     DocNotFound = "DOC_NOT_FOUND",
+    DocumentNotFound = "DOCUMENT_NOT_FOUND",
+    FileNotFound = "FILE_NOT_FOUND",
+    FolderNotFound = "FOLDER_NOT_FOUND",
     Forbidden = "FORBIDDEN",
     IdempotencyInProgress = "IDEMPOTENCY_IN_PROGRESS",
     IdempotencyKeyReused = "IDEMPOTENCY_KEY_REUSED",
@@ -53,6 +56,8 @@ codes! {
     InternalError = "INTERNAL_ERROR",
     InvalidJson = "INVALID_JSON",
     InvalidPagination = "INVALID_PAGINATION",
+    InvalidSkills = "INVALID_SKILLS",
+    InvalidSubagents = "INVALID_SUBAGENTS",
     InvalidTimeRange = "INVALID_TIME_RANGE",
     KeyNotFound = "KEY_NOT_FOUND",
     MessageNotFound = "MESSAGE_NOT_FOUND",
@@ -146,7 +151,7 @@ impl Error {
     }
 
     /// What happened underneath, for the log.
-    pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync)> {
+    pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         self.0.cause.as_deref()
     }
 }

@@ -150,6 +150,12 @@ impl Jobs {
         Ok(true)
     }
 
+    /// Says that a run was cancelled by [`crate::cancel_in`]: whoever works it stops.
+    pub async fn cancelled(&self, run: &str) -> Result<()> {
+        self.stop_here(run);
+        self.bus.tell(STOP, run).await
+    }
+
     /// Runs that this process works now.
     pub fn active(&self) -> usize {
         self.active.lock().expect("lock").len()

@@ -17,4 +17,4 @@ mod repository;
 mod schema;
 
 pub use jobs::{Jobs, JobsConfig, Slot, Work};
-pub use repository::{ENQUEUE, FINISH, Run, is_held_in};
+pub use repository::{ENQUEUE, FINISH, Run, cancel_in, is_held_in};

@@ -147,3 +147,12 @@ pub async fn is_held_in(conn: &mut Conn, run: &Run) -> Result<bool> {
         .optional()?;
     Ok(held.is_some())
 }
+
+/// Takes the run of a subject away, in the transaction that takes the subject away; returns its id.
+pub async fn cancel_in(conn: &mut Conn, account: &AccountId, kind: &str, subject: &str) -> Result<Option<String>> {
+    let run = runs::table
+        .filter(runs::account_id.eq(account.as_str()))
+        .filter(runs::kind.eq(kind))
+        .filter(runs::subject.eq(subject));
+    Ok(diesel::delete(run).returning(runs::id).get_result(conn).await.optional()?)
+}

@@ -278,7 +278,7 @@ impl Model for Models {
 }
 
 fn finish(draft: Draft, prompt: &Prompt, model: &ModelSpec, latency: Duration) -> Answer {
-    let usage = draft.usage.unwrap_or_else(|| estimate(&draft, prompt));
+    let usage = draft.usage.unwrap_or_else(|| Usage::estimated(prompt, &draft.text, &draft.tool_calls));
     let stop = match draft.stop {
         Some(stop) => stop,
         None if draft.tool_calls.is_empty() => StopReason::EndTurn,
@@ -293,15 +293,6 @@ fn finish(draft: Draft, prompt: &Prompt, model: &ModelSpec, latency: Duration) -
         model: model.clone(),
         latency,
     }
-}
-
-/// Four bytes a token, when the provider reports nothing (contract 00 §13).
-fn estimate(draft: &Draft, prompt: &Prompt) -> Usage {
-    let asked: usize = prompt.system.len() + prompt.messages.iter().map(|message| message.text.len()).sum::<usize>();
-    let arguments: usize = draft.tool_calls.iter().map(|call| call.function.arguments.len()).sum();
-    let tokens = |bytes: usize| bytes.div_ceil(4) as u64;
-    Usage { input_tokens: tokens(asked), output_tokens: tokens(draft.text.len() + arguments), ..Usage::default() }
-        .normalised()
 }
 
 impl Provider {

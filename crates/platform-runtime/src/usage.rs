@@ -4,7 +4,7 @@ use platform_core::Money;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::Prices;
+use crate::{Prices, Prompt, ToolCall};
 
 /// Tokens of one or more model calls (contract 00 §13). Input holds its cached parts,
 /// output its reasoning part.
@@ -38,6 +38,16 @@ impl Usage {
         self.reasoning_output_tokens = self.reasoning_output_tokens.min(self.output_tokens - self.output_cached_tokens);
         self.total_tokens = self.input_tokens + self.output_tokens;
         self
+    }
+
+    /// Four bytes a token, for an answer whose provider reports nothing (contract 00 §13).
+    #[must_use]
+    pub fn estimated(prompt: &Prompt, text: &str, tool_calls: &[ToolCall]) -> Self {
+        let asked = prompt.system.len() + prompt.messages.iter().map(|message| message.text.len()).sum::<usize>();
+        let arguments: usize = tool_calls.iter().map(|call| call.function.arguments.len()).sum();
+        let tokens = |bytes: usize| bytes.div_ceil(4) as u64;
+        Self { input_tokens: tokens(asked), output_tokens: tokens(text.len() + arguments), ..Self::default() }
+            .normalised()
     }
 
     /// Cached tokens of both directions.

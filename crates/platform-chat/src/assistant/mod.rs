@@ -1,0 +1,6 @@
+mod model;
+mod repository;
+mod service;
+
+pub use model::{Assistant, AssistantFilter, AssistantSettings, AssistantState, DEFAULT_ASSISTANT};
+pub use service::{AssistantService, PgAssistantService};

@@ -1,0 +1,120 @@
+use diesel::prelude::*;
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Error, Result, Timestamp};
+use platform_db::Conn;
+use serde_json::Value;
+
+use super::model::{Assistant, AssistantSettings};
+use crate::schema::assistants;
+
+const MOST: i64 = 1000;
+
+#[derive(Queryable, Selectable)]
+#[diesel(table_name = assistants)]
+pub(crate) struct AssistantRow {
+    id: String,
+    identifier: String,
+    settings: Value,
+    version: i64,
+    pub deleted: bool,
+    created_ms: i64,
+    edited_ms: i64,
+}
+
+impl AssistantRow {
+    pub fn into_assistant(self) -> Result<Assistant> {
+        let settings: AssistantSettings = serde_json::from_value(self.settings).map_err(Error::internal)?;
+        let (created, edited) = (Timestamp(self.created_ms), Timestamp(self.edited_ms));
+        Assistant::new(self.id, self.identifier, settings, self.version, created, edited)
+    }
+}
+
+fn json(settings: &AssistantSettings) -> Result<Value> {
+    serde_json::to_value(settings).map_err(Error::internal)
+}
+
+/// `false` when the identifier is taken.
+pub(crate) async fn insert(
+    conn: &mut Conn,
+    account: &AccountId,
+    id: &str,
+    identifier: &str,
+    settings: &AssistantSettings,
+    now: Timestamp,
+) -> Result<bool> {
+    let inserted = diesel::insert_into(assistants::table)
+        .values((
+            assistants::account_id.eq(account.as_str()),
+            assistants::id.eq(id),
+            assistants::identifier.eq(identifier),
+            assistants::settings.eq(json(settings)?),
+            assistants::created_ms.eq(now.0),
+            assistants::edited_ms.eq(now.0),
+        ))
+        .on_conflict((assistants::account_id, assistants::identifier))
+        .do_nothing()
+        .execute(conn)
+        .await?;
+    Ok(inserted == 1)
+}
+
+/// By identifier or id, deleted ones too.
+pub(crate) async fn find(conn: &mut &Conn, account: &AccountId, name: &str) -> Result<Option<AssistantRow>> {
+    let assistant = assistants::table
+        .filter(assistants::account_id.eq(account.as_str()))
+        .filter(assistants::identifier.eq(name).or(assistants::id.eq(name)))
+        .select(AssistantRow::as_select());
+    Ok(assistant.first(conn).await.optional()?)
+}
+
+/// A live one, locked until the transaction ends.
+pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, name: &str) -> Result<Option<AssistantRow>> {
+    let assistant = assistants::table
+        .filter(assistants::account_id.eq(account.as_str()).and(assistants::deleted.eq(false)))
+        .filter(assistants::identifier.eq(name).or(assistants::id.eq(name)))
+        .for_update()
+        .select(AssistantRow::as_select());
+    Ok(assistant.first(conn).await.optional()?)
+}
+
+pub(crate) async fn list(conn: &mut &Conn, account: &AccountId) -> Result<Vec<AssistantRow>> {
+    Ok(assistants::table
+        .filter(assistants::account_id.eq(account.as_str()).and(assistants::deleted.eq(false)))
+        .order((assistants::created_ms.desc(), assistants::id.desc()))
+        .limit(MOST)
+        .select(AssistantRow::as_select())
+        .load(conn)
+        .await?)
+}
+
+pub(crate) async fn update(
+    conn: &mut Conn,
+    account: &AccountId,
+    identifier: &str,
+    settings: &AssistantSettings,
+    now: Timestamp,
+) -> Result<AssistantRow> {
+    let assistant = assistants::table
+        .filter(assistants::account_id.eq(account.as_str()).and(assistants::identifier.eq(identifier)));
+    Ok(diesel::update(assistant)
+        .set((
+            assistants::settings.eq(json(settings)?),
+            assistants::version.eq(assistants::version + 1),
+            assistants::edited_ms.eq(now.0),
+        ))
+        .returning(AssistantRow::as_returning())
+        .get_result(conn)
+        .await?)
+}
+
+pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, name: &str, now: Timestamp) -> Result<Option<(String, String)>> {
+    let assistant = assistants::table
+        .filter(assistants::account_id.eq(account.as_str()).and(assistants::deleted.eq(false)))
+        .filter(assistants::identifier.eq(name).or(assistants::id.eq(name)));
+    Ok(diesel::update(assistant)
+        .set((assistants::deleted.eq(true), assistants::edited_ms.eq(now.0)))
+        .returning((assistants::id, assistants::identifier))
+        .get_result(conn)
+        .await
+        .optional()?)
+}

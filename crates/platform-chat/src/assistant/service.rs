@@ -1,0 +1,199 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_core::{AccountId, Caller, Clock, Code, Error, Id, Object, Result, overlay};
+use platform_db::{Bus, Db, Idempotency, Remembered};
+use platform_jobs::Jobs;
+use platform_runtime::Model;
+use serde_json::Value;
+
+use super::{
+    model::{Assistant, AssistantFilter, AssistantSettings, DEFAULT_ASSISTANT},
+    repository,
+};
+use crate::{chat, turn};
+
+/// Assistants that are remembered at once.
+const MOST_REMEMBERED: u64 = 10_000;
+
+/// Assistants of an account.
+#[async_trait]
+pub trait AssistantService: Send + Sync {
+    /// Those the filter keeps, newest first, the built-in one last.
+    async fn list(&self, account: &AccountId, filter: &AssistantFilter) -> Result<Vec<Assistant>>;
+    /// Makes one; `IDENTIFIER_TAKEN` when there is or was one of that identifier.
+    async fn create(
+        &self,
+        caller: &Caller,
+        settings: AssistantSettings,
+        once: Option<&Idempotency>,
+    ) -> Result<Assistant>;
+    /// By identifier or id.
+    async fn get(&self, account: &AccountId, name: &str) -> Result<Arc<Assistant>>;
+    /// Identifier of one that is or was there: its chats can still be read.
+    async fn identifier(&self, account: &AccountId, name: &str) -> Result<String>;
+    /// Changes the given fields.
+    async fn update(&self, account: &AccountId, name: &str, patch: Object) -> Result<Assistant>;
+    /// Takes it away, stops its runs, keeps its chats. Returns its id.
+    async fn delete(&self, account: &AccountId, name: &str) -> Result<String>;
+}
+
+/// The service on PostgreSQL.
+pub struct PgAssistantService {
+    db: Db,
+    clock: Arc<dyn Clock>,
+    model: Arc<dyn Model>,
+    jobs: Arc<Jobs>,
+    built_in: Arc<Assistant>,
+    /// Account and name → the assistant, deleted ones too.
+    known: Arc<Remembered<(AccountId, String), Known>>,
+}
+
+struct Known {
+    assistant: Arc<Assistant>,
+    deleted: bool,
+}
+
+enum AssistantKind {}
+
+impl PgAssistantService {
+    /// Needs the database, the bus that says when to forget, and the models to check against.
+    pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, model: Arc<dyn Model>, jobs: Arc<Jobs>) -> Self {
+        let known = Remembered::new(bus, "assistant", MOST_REMEMBERED);
+        Self { db: db.clone(), clock, model, jobs, built_in: Arc::new(Assistant::built_in()), known }
+    }
+
+    async fn find(&self, account: &AccountId, name: &str) -> Result<Option<Arc<Known>>> {
+        let load = async {
+            let conn = self.db.read().await?;
+            let Some(row) = repository::find(&mut conn.get(), account, name).await? else { return Ok(None) };
+            let deleted = row.deleted;
+            Ok(Some(Known { assistant: Arc::new(row.into_assistant()?), deleted }))
+        };
+        self.known.get_or_load(&(account.clone(), name.to_owned()), load).await
+    }
+}
+
+#[async_trait]
+impl AssistantService for PgAssistantService {
+    async fn list(&self, account: &AccountId, filter: &AssistantFilter) -> Result<Vec<Assistant>> {
+        let conn = self.db.read().await?;
+        let rows = repository::list(&mut conn.get(), account).await?;
+        let mut assistants: Vec<Assistant> =
+            rows.into_iter().map(repository::AssistantRow::into_assistant).collect::<Result<_>>()?;
+        assistants.push(Assistant::clone(&self.built_in));
+        assistants.retain(|assistant| filter.keeps(assistant));
+        Ok(assistants)
+    }
+
+    async fn create(
+        &self,
+        caller: &Caller,
+        mut settings: AssistantSettings,
+        once: Option<&Idempotency>,
+    ) -> Result<Assistant> {
+        settings.check(&*self.model)?;
+        let id = String::from(Id::<AssistantKind>::generate());
+        let identifier = settings.identifier.clone().unwrap_or_else(|| id.clone());
+        let now = self.clock.now();
+        let taken = || Error::new(Code::IdentifierTaken, format!("The identifier `{identifier}` is taken; choose another."));
+        if identifier == DEFAULT_ASSISTANT {
+            return Err(taken());
+        }
+        let assistant = Assistant::new(id.clone(), identifier.clone(), settings.clone(), 1, now, now)?;
+        self.db
+            .conn()
+            .await?
+            .transaction::<_, Error, _>(async |conn| {
+                if !repository::insert(conn, &caller.account, &id, &identifier, &settings, now).await? {
+                    return Err(taken());
+                }
+                match once {
+                    Some(once) => once.store(conn, 201, &assistant).await,
+                    None => Ok(()),
+                }
+            })
+            .await?;
+        self.known.changed(&id).await?;
+        Ok(assistant)
+    }
+
+    async fn get(&self, account: &AccountId, name: &str) -> Result<Arc<Assistant>> {
+        if name == DEFAULT_ASSISTANT {
+            return Ok(Arc::clone(&self.built_in));
+        }
+        let known = self.find(account, name).await?.filter(|known| !known.deleted);
+        Ok(Arc::clone(&known.ok_or_else(|| not_found(name))?.assistant))
+    }
+
+    async fn identifier(&self, account: &AccountId, name: &str) -> Result<String> {
+        if name == DEFAULT_ASSISTANT {
+            return Ok(name.to_owned());
+        }
+        Ok(self.find(account, name).await?.ok_or_else(|| not_found(name))?.assistant.identifier.clone())
+    }
+
+    async fn update(&self, account: &AccountId, name: &str, mut patch: Object) -> Result<Assistant> {
+        if name == DEFAULT_ASSISTANT {
+            return Err(built_in());
+        }
+        // The alias counts as the field it stands for.
+        if let Some(llm) = patch.remove("llm") {
+            patch.entry("model").or_insert(llm);
+        }
+        let now = self.clock.now();
+        let updated = self
+            .db
+            .conn()
+            .await?
+            .transaction::<_, Error, _>(async |conn| {
+                let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
+                let current = row.into_assistant()?;
+                if patch.get("identifier").is_some_and(|given| given != current.identifier.as_str()) {
+                    return Err(Error::invalid("identifier", "conflict", "identifier never changes; leave it out"));
+                }
+                patch.remove("identifier");
+                merge(&mut patch, "contextManagement", &current);
+                let mut settings: AssistantSettings = overlay(&current.typed, patch)?;
+                settings.check(&*self.model)?;
+                repository::update(conn, account, &current.identifier, &settings, now).await?.into_assistant()
+            })
+            .await?;
+        self.known.changed(&updated.id).await?;
+        Ok(updated)
+    }
+
+    async fn delete(&self, account: &AccountId, name: &str) -> Result<String> {
+        if name == DEFAULT_ASSISTANT {
+            return Err(built_in());
+        }
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let deleted = repository::delete(&mut conn, account, name, now).await?;
+        let (id, identifier) = deleted.ok_or_else(|| not_found(name))?;
+        self.known.changed(&id).await?;
+        for chat in chat::repository::processing(&mut conn, account, &identifier).await? {
+            self.jobs.stop(account, turn::KIND, &chat).await?;
+        }
+        Ok(id)
+    }
+}
+
+/// Fields that the contract marks as merged keep what the patch does not name.
+fn merge(patch: &mut Object, field: &str, current: &Assistant) {
+    let Some(Value::Object(given)) = patch.get_mut(field) else { return };
+    if let Some(Value::Object(stored)) = current.settings.get(field) {
+        for (name, value) in stored {
+            given.entry(name).or_insert_with(|| value.clone());
+        }
+    }
+}
+
+fn not_found(name: &str) -> Error {
+    Error::not_found(Code::AssistantNotFound, "assistant", name)
+}
+
+fn built_in() -> Error {
+    Error::new(Code::Forbidden, "The built-in assistant cannot be changed; make one of your own.")
+}

@@ -1,0 +1,10 @@
+mod filter;
+mod model;
+pub(crate) mod repository;
+mod service;
+mod source;
+
+pub use filter::{ChatFilter, ChatListQuery, TimeBound};
+pub(crate) use model::ChatId;
+pub use model::{Chat, ChatList, ChatPage, ChatPatch, Feedback, Match, Matches, NewFeedback, StatusError, Stopped};
+pub use service::{ChatService, PgChatService};

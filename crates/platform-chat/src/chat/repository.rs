@@ -1,0 +1,459 @@
+use diesel::{
+    dsl::sql,
+    prelude::*,
+    sql_types::{BigInt, Bool, Text},
+};
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Error, Object, Page, Result, Timestamp};
+use platform_db::Conn;
+use serde_json::Value;
+
+use super::{
+    filter::{ChatFilter, escape_like},
+    model::{Chat, ChatPatch, Feedback, NewFeedback},
+};
+use crate::{
+    schema::{chat_feedback, chats, messages},
+    turn::StoredJson,
+};
+
+const MOST_TAGS: i64 = 1000;
+/// A turn reads its messages in slices of this many, newest first, until its budget is full.
+const SLICE: i64 = 200;
+
+#[derive(Queryable, Selectable)]
+#[diesel(table_name = chats)]
+pub(crate) struct ChatRow {
+    account_id: String,
+    pub uid: String,
+    pub assistant: String,
+    name: String,
+    archived: bool,
+    pub status: String,
+    pub stop_reason: Option<String>,
+    pub error: Option<String>,
+    user_uid: String,
+    pub tenant_id: Option<String>,
+    pub subtenant_id: Option<String>,
+    api_source: Option<String>,
+    metadata: Value,
+    tags: Vec<String>,
+    provider: Option<String>,
+    llm: Option<String>,
+    context_window: i64,
+    input_tokens: i64,
+    output_tokens: i64,
+    usage: Option<String>,
+    pub revision: i64,
+    pub message_count: i32,
+    pub turn_start: i32,
+    created_ms: i64,
+    pub edited_ms: i64,
+}
+
+impl ChatRow {
+    pub fn into_chat(self, content: Option<Vec<StoredJson>>) -> Chat {
+        Chat {
+            uid: self.uid,
+            client_uid: self.account_id,
+            user_uid: self.user_uid,
+            name: self.name,
+            archived: self.archived,
+            assistant_specialization_identifier: self.assistant,
+            chat_content: content,
+            creation_timestamp_ms: Timestamp(self.created_ms),
+            last_edit_timestamp_ms: Timestamp(self.edited_ms),
+            llm: self.llm,
+            provider: self.provider,
+            context_window: self.context_window,
+            input_tokens: self.input_tokens,
+            output_tokens: self.output_tokens,
+            token_usage: StoredJson::from_text(self.usage.unwrap_or_else(no_usage)),
+            metadata: object(self.metadata),
+            tags: self.tags,
+            tenant_id: self.tenant_id,
+            subtenant_id: self.subtenant_id,
+            api_source: self.api_source,
+            status: self.status,
+            stop_reason: self.stop_reason,
+            handed_off: false,
+            recalled_memories: Vec::new(),
+            core_memories: Vec::new(),
+            compactions: Vec::new(),
+        }
+    }
+
+    pub fn patchable(&self) -> ChatPatch {
+        ChatPatch {
+            name: self.name.clone(),
+            archived: self.archived,
+            tags: self.tags.clone(),
+            metadata: object(self.metadata.clone()),
+        }
+    }
+
+    fn into_turn_chat(self) -> Result<crate::turn::TurnChat> {
+        let usage = self.usage.as_deref().map(serde_json::from_str).transpose().map_err(Error::internal)?;
+        Ok(crate::turn::TurnChat {
+            uid: self.uid,
+            assistant: self.assistant,
+            revision: self.revision,
+            message_count: self.message_count,
+            turn_start: self.turn_start,
+            usage: usage.unwrap_or_default(),
+            metadata: object(self.metadata),
+        })
+    }
+}
+
+fn no_usage() -> String {
+    serde_json::to_string(&crate::turn::TokenUsage::default()).expect("numbers are JSON")
+}
+
+fn object(value: Value) -> Object {
+    match value {
+        Value::Object(object) => object,
+        _ => Object::new(),
+    }
+}
+
+#[diesel::dsl::auto_type(no_type_alias)]
+fn by_uid<'a>(account: &'a str, uid: &'a str) -> _ {
+    chats::table.filter(chats::account_id.eq(account)).filter(chats::uid.eq(uid))
+}
+
+pub(crate) async fn find(conn: &Conn, account: &AccountId, uid: &str) -> Result<Option<ChatRow>> {
+    let mut conn = conn;
+    Ok(by_uid(account.as_str(), uid).select(ChatRow::as_select()).first(&mut conn).await.optional()?)
+}
+
+pub(crate) async fn turn_chat(conn: &Conn, account: &AccountId, uid: &str) -> Result<Option<crate::turn::TurnChat>> {
+    find(conn, account, uid).await?.map(ChatRow::into_turn_chat).transpose()
+}
+
+pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, uid: &str) -> Result<Option<ChatRow>> {
+    let chat = by_uid(account.as_str(), uid).for_update().select(ChatRow::as_select());
+    Ok(chat.first(conn).await.optional()?)
+}
+
+pub(crate) async fn revision(conn: &Conn, account: &AccountId, uid: &str) -> Result<Option<i64>> {
+    let mut conn = conn;
+    Ok(by_uid(account.as_str(), uid).select(chats::revision).first(&mut conn).await.optional()?)
+}
+
+pub(crate) async fn list(
+    conn: &Conn,
+    account: &AccountId,
+    filter: &ChatFilter,
+    page: Page,
+) -> Result<(Vec<ChatRow>, i64)> {
+    let (mut first, mut second) = (conn, conn);
+    let rows = chats::table
+        .filter(filter.condition(account))
+        .order((chats::created_ms.desc(), chats::uid.desc()))
+        .limit(page.limit)
+        .offset(page.offset)
+        .select(ChatRow::as_select());
+    let total = chats::table.filter(filter.condition(account)).count();
+    let (rows, total) = futures_util::try_join!(rows.load(&mut first), total.get_result(&mut second))?;
+    Ok((rows, total))
+}
+
+pub(crate) async fn update(
+    conn: &mut Conn,
+    account: &AccountId,
+    uid: &str,
+    patch: &ChatPatch,
+    now: Timestamp,
+) -> Result<ChatRow> {
+    let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
+    Ok(diesel::update(chat)
+        .set((
+            chats::name.eq(&patch.name),
+            chats::archived.eq(patch.archived),
+            chats::tags.eq(&patch.tags),
+            chats::metadata.eq(Value::Object(patch.metadata.clone())),
+            chats::edited_ms.eq(now.0),
+        ))
+        .returning(ChatRow::as_returning())
+        .get_result(conn)
+        .await?)
+}
+
+pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, uid: &str) -> Result<()> {
+    let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
+    diesel::delete(chat).execute(conn).await?;
+    Ok(())
+}
+
+/// Chats of an assistant that have a turn under way.
+pub(crate) async fn processing(conn: &mut Conn, account: &AccountId, assistant: &str) -> Result<Vec<String>> {
+    Ok(chats::table
+        .filter(chats::account_id.eq(account.as_str()).and(chats::assistant.eq(assistant)))
+        .filter(chats::status.eq("processing"))
+        .select(chats::uid)
+        .load(conn)
+        .await?)
+}
+
+pub(crate) async fn tags(conn: &Conn, account: &AccountId) -> Result<Vec<String>> {
+    let mut conn = conn;
+    Ok(chats::table
+        .filter(chats::account_id.eq(account.as_str()).and(sql::<Bool>("tags <> '{}'")))
+        .select(sql::<Text>("unnest(tags) AS tag"))
+        .distinct()
+        .order(sql::<Text>("tag"))
+        .limit(MOST_TAGS)
+        .load(&mut conn)
+        .await?)
+}
+
+type Content = (String, Option<String>);
+
+/// Messages of a chat from a position on, with what they took.
+pub(crate) async fn content(
+    conn: &Conn,
+    account: &AccountId,
+    uid: &str,
+    page: Page,
+) -> Result<Vec<StoredJson>> {
+    let mut conn = conn;
+    let rows: Vec<Content> = messages::table
+        .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
+        .order(messages::position)
+        .limit(page.limit)
+        .offset(page.offset)
+        .select((messages::body, messages::accounting))
+        .load(&mut conn)
+        .await?;
+    Ok(rows.into_iter().map(|(body, accounting)| StoredJson::message(body, accounting.as_deref())).collect())
+}
+
+/// All messages of a chat.
+pub(crate) async fn all_content(conn: &Conn, account: &AccountId, uid: &str) -> Result<Vec<StoredJson>> {
+    content(conn, account, uid, Page { limit: i64::MAX, offset: 0 }).await
+}
+
+/// Messages of several chats, each with its chat.
+pub(crate) async fn contents(
+    conn: &Conn,
+    account: &AccountId,
+    uids: &[String],
+) -> Result<Vec<(String, StoredJson)>> {
+    let mut conn = conn;
+    let rows: Vec<(String, String, Option<String>)> = messages::table
+        .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq_any(uids)))
+        .order((messages::chat_uid, messages::position))
+        .select((messages::chat_uid, messages::body, messages::accounting))
+        .load(&mut conn)
+        .await?;
+    let message = |(uid, body, accounting): (String, String, Option<String>)| {
+        (uid, StoredJson::message(body, accounting.as_deref()))
+    };
+    Ok(rows.into_iter().map(message).collect())
+}
+
+/// Positions and messages as watchers see them, without what they took.
+pub(crate) async fn bodies(conn: &Conn, account: &AccountId, uid: &str) -> Result<Vec<(i32, String)>> {
+    let mut conn = conn;
+    Ok(messages::table
+        .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
+        .filter(messages::role.eq_any(["user", "assistant", "tool"]))
+        .order(messages::position)
+        .select((messages::position, messages::body))
+        .load(&mut conn)
+        .await?)
+}
+
+/// The newest messages of a chat, oldest first: at most `most` (0 = no bound) before the turn and
+/// about `bytes` in all, the turn's own always. Returns the index at which the turn begins.
+pub(crate) async fn newest_bodies(
+    conn: &Conn,
+    account: &AccountId,
+    chat: &crate::turn::TurnChat,
+    most: u32,
+    bytes: usize,
+) -> Result<(Vec<String>, usize)> {
+    let mut conn = conn;
+    let first = if most == 0 { 0 } else { (chat.message_count - i32::try_from(most).unwrap_or(i32::MAX)).max(0) };
+    let first = first.min(chat.turn_start);
+    let mut newest: Vec<String> = Vec::new();
+    let mut size = 0;
+    let mut before = chat.message_count;
+    let mut start = chat.turn_start;
+    while before > first {
+        let slice: Vec<(i32, String)> = messages::table
+            .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(&chat.uid)))
+            .filter(messages::position.lt(before).and(messages::position.ge(first)))
+            .order(messages::position.desc())
+            .limit(SLICE)
+            .select((messages::position, messages::body))
+            .load(&mut conn)
+            .await?;
+        if slice.is_empty() {
+            break;
+        }
+        for (position, body) in slice {
+            size += body.len();
+            if size > bytes && position < chat.turn_start {
+                start = start.min(position + 1);
+                before = first;
+                break;
+            }
+            (before, start) = (position, position);
+            newest.push(body);
+        }
+    }
+    newest.reverse();
+    let turn = usize::try_from((chat.turn_start - start).max(0)).unwrap_or(0);
+    Ok((newest, turn))
+}
+
+/// Positions and bodies of a turn, from one of its messages on, up to the next user message.
+pub(crate) async fn turn_of(conn: &Conn, account: &AccountId, uid: &str, message: &str) -> Result<Vec<StoredJson>> {
+    let mut conn = conn;
+    let chat = messages::table.filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)));
+    let first: Option<i32> =
+        chat.filter(messages::uid.eq(message)).select(messages::position).first(&mut conn).await.optional()?;
+    let Some(first) = first else { return Ok(Vec::new()) };
+    let rows: Vec<(String, String, Option<String>)> = chat
+        .filter(messages::position.ge(first))
+        .order(messages::position)
+        .limit(1000)
+        .select((messages::role, messages::body, messages::accounting))
+        .load(&mut conn)
+        .await?;
+    let turn = rows.into_iter().enumerate().take_while(|(at, (role, ..))| *at == 0 || role != "user");
+    Ok(turn.map(|(_, (_, body, accounting))| StoredJson::message(body, accounting.as_deref())).collect())
+}
+
+/// Text, role, time and position of the messages that hold `text`, and how many there are.
+#[derive(QueryableByName, Queryable)]
+pub(crate) struct Hit {
+    #[diesel(sql_type = Text)]
+    pub uid: String,
+    #[diesel(sql_type = Text)]
+    pub role: String,
+    #[diesel(sql_type = BigInt)]
+    pub created_ms: i64,
+    #[diesel(sql_type = diesel::sql_types::Integer)]
+    pub position: i32,
+    #[diesel(sql_type = Text)]
+    pub text: String,
+}
+
+pub(crate) async fn search(
+    conn: &Conn,
+    account: &AccountId,
+    uid: &str,
+    text: &str,
+    limit: i64,
+) -> Result<(Vec<Hit>, i64)> {
+    let (mut first, mut second) = (conn, conn);
+    let pattern = format!("%{}%", escape_like(text));
+    let hits = || {
+        messages::table
+            .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
+            .filter(sql::<Bool>("body -> 'content' ->> 'message' ILIKE ").bind::<Text, _>(pattern.clone()))
+    };
+    let page = hits().order(messages::position).limit(limit).select((
+        messages::uid,
+        messages::role,
+        messages::created_ms,
+        messages::position,
+        sql::<Text>("body -> 'content' ->> 'message'"),
+    ));
+    let (hits, total) =
+        futures_util::try_join!(page.load(&mut first), hits().count().get_result(&mut second))?;
+    Ok((hits, total))
+}
+
+pub(crate) async fn has_message(conn: &mut Conn, account: &AccountId, uid: &str, message: &str) -> Result<bool> {
+    let found = messages::table
+        .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
+        .filter(messages::uid.eq(message))
+        .select(messages::position)
+        .first::<i32>(conn)
+        .await
+        .optional()?;
+    Ok(found.is_some())
+}
+
+#[derive(Queryable, Selectable)]
+#[diesel(table_name = chat_feedback)]
+pub(crate) struct FeedbackRow {
+    id: String,
+    chat_uid: String,
+    message_uid: String,
+    user_uid: String,
+    feedback: bool,
+    comment: Option<String>,
+    data: Option<Value>,
+    created_ms: i64,
+    edited_ms: i64,
+}
+
+impl From<FeedbackRow> for Feedback {
+    fn from(row: FeedbackRow) -> Self {
+        Self {
+            id: row.id,
+            request_id: row.message_uid,
+            creation_timestamp: Timestamp(row.created_ms).to_iso(),
+            chat_uid: row.chat_uid,
+            feedback: row.feedback,
+            feedback_comment: row.comment,
+            feedback_data: row.data.map(object),
+            last_edit_timestamp: Timestamp(row.edited_ms).to_iso(),
+            user_uid: row.user_uid,
+        }
+    }
+}
+
+/// Stores feedback on a message, in place of what was said before. `true` when it is the first.
+pub(crate) async fn upsert_feedback(
+    conn: &mut Conn,
+    account: &AccountId,
+    uid: &str,
+    id: &str,
+    user_uid: &str,
+    new: &NewFeedback,
+    now: Timestamp,
+) -> Result<(bool, FeedbackRow)> {
+    let row: FeedbackRow = diesel::insert_into(chat_feedback::table)
+        .values((
+            chat_feedback::account_id.eq(account.as_str()),
+            chat_feedback::chat_uid.eq(uid),
+            chat_feedback::id.eq(id),
+            chat_feedback::message_uid.eq(&new.message_id),
+            chat_feedback::user_uid.eq(user_uid),
+            chat_feedback::feedback.eq(new.feedback),
+            chat_feedback::comment.eq(&new.feedback_comment),
+            chat_feedback::data.eq(new.feedback_data.clone().map(Value::Object)),
+            chat_feedback::created_ms.eq(now.0),
+            chat_feedback::edited_ms.eq(now.0),
+        ))
+        .on_conflict((chat_feedback::account_id, chat_feedback::chat_uid, chat_feedback::message_uid))
+        .do_update()
+        .set((
+            chat_feedback::user_uid.eq(user_uid),
+            chat_feedback::feedback.eq(new.feedback),
+            chat_feedback::comment.eq(&new.feedback_comment),
+            chat_feedback::data.eq(new.feedback_data.clone().map(Value::Object)),
+            chat_feedback::edited_ms.eq(now.0),
+        ))
+        .returning(FeedbackRow::as_returning())
+        .get_result(conn)
+        .await?;
+    Ok((row.id == id, row))
+}
+
+pub(crate) async fn feedback(conn: &Conn, account: &AccountId, uid: &str) -> Result<Vec<FeedbackRow>> {
+    let mut conn = conn;
+    Ok(chat_feedback::table
+        .filter(chat_feedback::account_id.eq(account.as_str()).and(chat_feedback::chat_uid.eq(uid)))
+        .order(chat_feedback::created_ms.desc())
+        .limit(1000)
+        .select(FeedbackRow::as_select())
+        .load(&mut conn)
+        .await?)
+}

@@ -1,0 +1,192 @@
+use std::sync::Arc;
+
+use diesel::{
+    QueryableByName,
+    sql_types::{BigInt, Bool, Integer, Jsonb, Nullable, Text},
+};
+use diesel_async::{AsyncConnection, RunQueryDsl};
+use futures_util::FutureExt;
+use platform_core::{Error, Object, Result};
+use platform_db::{Conn, Db, GroupWriter, Idempotency, JsonStatement};
+use platform_jobs::ENQUEUE;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{message::Accepted, work::KIND};
+
+/// A turn to accept: becomes a chat (new or going on), messages and a run in one statement.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Acceptance {
+    pub account: String,
+    pub subject: String,
+    pub kind: &'static str,
+    pub run: String,
+    pub owner: Option<String>,
+    pub lease_ms: Option<i64>,
+    pub payload: Arc<Value>,
+    pub assistant: String,
+    pub name: String,
+    pub user_uid: String,
+    pub tenant_id: Option<String>,
+    pub subtenant_id: Option<String>,
+    pub api_source: Option<String>,
+    pub metadata: Object,
+    pub tags: Vec<String>,
+    pub previous: Vec<PastRow>,
+    pub message_uid: String,
+    pub message: String,
+    pub now_ms: i64,
+}
+
+/// A message from before the chat, at its position.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct PastRow {
+    pub position: usize,
+    pub uid: String,
+    pub role: &'static str,
+    pub body: String,
+}
+
+/// The chat as it is after the acceptance.
+#[derive(Debug, Clone)]
+pub(crate) struct AcceptedChat {
+    pub created: bool,
+    pub revision: i64,
+    pub message_count: i32,
+    pub turn_start: i32,
+    pub usage: Option<String>,
+    pub metadata: Object,
+}
+
+#[derive(QueryableByName)]
+struct Row {
+    #[diesel(sql_type = Integer)]
+    n: i32,
+    #[diesel(sql_type = Nullable<Bool>)]
+    created: Option<bool>,
+    #[diesel(sql_type = Nullable<BigInt>)]
+    revision: Option<i64>,
+    #[diesel(sql_type = Nullable<Integer>)]
+    message_count: Option<i32>,
+    #[diesel(sql_type = Nullable<Integer>)]
+    turn_start: Option<i32>,
+    #[diesel(sql_type = Nullable<Text>)]
+    usage: Option<String>,
+    #[diesel(sql_type = Nullable<Jsonb>)]
+    metadata: Option<Value>,
+}
+
+/// Accepts turns; a chat that is busy, another assistant's or another tenant's gives no row.
+const ACCEPT: [&str; 3] = [
+    "WITH item AS (
+        SELECT row_number() OVER () - 1 AS n, x.* FROM jsonb_to_recordset($1::jsonb) AS x(
+            account text, subject text, kind text, run text, owner text, lease_ms bigint, payload jsonb,
+            assistant text, name text, user_uid text, tenant_id text, subtenant_id text, api_source text,
+            metadata jsonb, tags text[], previous jsonb, message_uid text, message text, now_ms bigint)
+    ), chat AS (
+        INSERT INTO chats AS c (account_id, uid, assistant, name, status, user_uid, tenant_id, subtenant_id,
+            api_source, metadata, tags, revision, message_count, turn_start, created_ms, edited_ms)
+        SELECT account, subject, assistant, name, 'processing', user_uid, tenant_id, subtenant_id,
+            api_source, metadata, tags, 1, jsonb_array_length(previous) + 1, jsonb_array_length(previous),
+            now_ms, now_ms
+        FROM item
+        ON CONFLICT (account_id, uid) DO UPDATE SET
+            status = 'processing', stop_reason = NULL, error = NULL, archived = false,
+            metadata = c.metadata || excluded.metadata,
+            tags = c.tags || ARRAY(SELECT t FROM unnest(excluded.tags) t WHERE t <> ALL (c.tags)),
+            revision = c.revision + 1, turn_start = c.message_count, message_count = c.message_count + 1,
+            edited_ms = excluded.edited_ms
+        WHERE c.status <> 'processing' AND c.assistant = excluded.assistant
+            AND (excluded.tenant_id IS NULL OR excluded.tenant_id = c.tenant_id)
+            AND (excluded.subtenant_id IS NULL OR excluded.subtenant_id = c.subtenant_id)
+        RETURNING c.account_id, c.uid, c.xmax = 0 AS created, c.revision, c.message_count, c.turn_start,
+            c.usage::text AS usage, c.metadata AS stored_metadata
+    ), accepted AS (
+        SELECT * FROM item JOIN chat ON chat.account_id = item.account AND chat.uid = item.subject
+    ), stored AS (
+        INSERT INTO messages (account_id, chat_uid, position, uid, role, body, created_ms)
+        SELECT account, subject, past.position, past.uid, past.role, past.body::json, now_ms
+        FROM accepted, jsonb_to_recordset(previous) AS past(position int, uid text, role text, body text)
+        WHERE created
+        UNION ALL
+        SELECT account, subject, message_count - 1, message_uid, 'user', message::json, now_ms FROM accepted
+    ), queued AS (",
+    ENQUEUE,
+    ")
+    SELECT item.n::int, accepted.created, accepted.revision, accepted.message_count, accepted.turn_start,
+        accepted.usage, accepted.stored_metadata AS metadata
+    FROM item LEFT JOIN accepted USING (n) ORDER BY item.n",
+];
+
+/// Accepts turns in groups.
+pub(crate) struct Acceptor {
+    db: Db,
+    group: GroupWriter<Acceptance, Option<AcceptedChat>>,
+}
+
+impl Acceptor {
+    pub fn new(db: &Db) -> Self {
+        Self { db: db.clone(), group: GroupWriter::new(db, 2, 64, |conn, items| accept(conn, items).boxed()) }
+    }
+
+    /// The chat as it is now, or `None` when it cannot take this message.
+    pub async fn accept(&self, item: Acceptance) -> Result<Option<AcceptedChat>> {
+        self.group.write(item).await
+    }
+
+    /// The same with an idempotency key, stored in the same transaction.
+    pub async fn accept_once(
+        &self,
+        item: Acceptance,
+        once: &Idempotency,
+        answer: Option<&Accepted>,
+    ) -> Result<Option<AcceptedChat>> {
+        self.db
+            .conn()
+            .await?
+            .transaction::<_, Error, _>(async |conn| {
+                match answer {
+                    Some(answer) => once.store(conn, 200, answer).await?,
+                    None => once.store_run(conn, &format!("{}/{}", item.subject, item.message_uid)).await?,
+                }
+                let mut accepted = accept(conn, std::slice::from_ref(&item)).await?;
+                match accepted.pop().flatten() {
+                    Some(chat) => Ok(Some(chat)),
+                    // The key stays free.
+                    None => Err(diesel::result::Error::RollbackTransaction.into()),
+                }
+            })
+            .await
+            .or_else(|error| if is_rollback(&error) { Ok(None) } else { Err(error) })
+    }
+}
+
+fn is_rollback(error: &Error) -> bool {
+    error.cause().is_some_and(|cause| {
+        matches!(cause.downcast_ref(), Some(diesel::result::Error::RollbackTransaction))
+    })
+}
+
+async fn accept(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<Option<AcceptedChat>>> {
+    static SQL: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| ACCEPT.concat());
+    debug_assert!(items.iter().all(|item| item.kind == KIND));
+    let rows: Vec<Row> = JsonStatement::new(&SQL, items)?.load(conn).await?;
+    Ok(rows
+        .into_iter()
+        .enumerate()
+        .map(|(at, row)| {
+            debug_assert_eq!(usize::try_from(row.n).ok(), Some(at));
+            Some(AcceptedChat {
+                created: row.created?,
+                revision: row.revision?,
+                message_count: row.message_count?,
+                turn_start: row.turn_start?,
+                usage: row.usage,
+                metadata: match row.metadata? {
+                    Value::Object(metadata) => metadata,
+                    _ => Object::new(),
+                },
+            })
+        })
+        .collect())
+}

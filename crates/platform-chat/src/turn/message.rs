@@ -1,0 +1,392 @@
+use platform_core::{Checks, Money, Object, Result, Timestamp};
+use platform_runtime::{Answer, Cost, Role, ToolCall, Usage};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+use utoipa::{PartialSchema, ToSchema};
+
+const MESSAGE_BYTES: usize = 262_144;
+const STATE_BYTES: usize = 65_536;
+const MOST_FILES: usize = 20;
+const MOST_PAST_MESSAGES: usize = 100;
+
+/// A chat message as it is sent (contract 00 §12).
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ChatMessage {
+    /// Id of the message.
+    pub uid: String,
+    /// Its chat.
+    #[serde(rename = "chatUid")]
+    pub chat_uid: String,
+    /// Who speaks.
+    pub role: Role,
+    /// What is said.
+    pub content: MessageContent,
+    /// When.
+    pub timestamp: Timestamp,
+    /// The caller of the turn.
+    #[serde(rename = "userUID")]
+    pub user_uid: String,
+    /// Name the caller gave.
+    #[serde(rename = "userName", default, skip_serializing_if = "Option::is_none")]
+    pub user_name: Option<String>,
+    /// Where the text comes from; absent = written by the model.
+    #[serde(rename = "contentSource", default, skip_serializing_if = "Option::is_none")]
+    pub content_source: Option<String>,
+    /// Tools the model calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    /// The call this answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// Time of the model, in milliseconds.
+    #[serde(rename = "latencyMs", default, skip_serializing_if = "Option::is_none")]
+    pub latency_ms: Option<u64>,
+}
+
+/// What a message says.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct MessageContent {
+    /// Text, may be empty.
+    pub message: String,
+    /// Structured content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub data: Option<Object>,
+    /// Files that come with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<File>,
+}
+
+/// A file of a message; the address stands under both spellings.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", from = "GivenFile")]
+pub struct File {
+    /// File name.
+    pub name: String,
+    /// Where it is.
+    pub download_url: String,
+    /// The same, as the specification spells it.
+    pub donwload_url: String,
+    /// `image`, `document`, `audio`, `video` or `other`.
+    pub file_type: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct GivenFile {
+    name: String,
+    #[serde(default)]
+    download_url: Option<String>,
+    #[serde(default)]
+    donwload_url: Option<String>,
+    #[serde(default)]
+    url: Option<String>,
+    #[serde(default)]
+    file_type: Option<String>,
+}
+
+impl From<GivenFile> for File {
+    fn from(given: GivenFile) -> Self {
+        let url = given.download_url.or(given.donwload_url).or(given.url).unwrap_or_default();
+        let file_type = given.file_type.map_or_else(|| file_type_of(&given.name), |kind| kind.to_lowercase());
+        Self { name: given.name, donwload_url: url.clone(), download_url: url, file_type }
+    }
+}
+
+fn file_type_of(name: &str) -> String {
+    let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase()).unwrap_or_default();
+    match extension.as_str() {
+        "png" | "jpg" | "jpeg" | "gif" | "webp" | "svg" | "bmp" | "tiff" | "heic" => "image",
+        "pdf" | "txt" | "md" | "doc" | "docx" | "odt" | "rtf" | "csv" | "xls" | "xlsx" | "ppt" | "pptx" | "html"
+        | "json" | "xml" | "yaml" | "yml" => "document",
+        "mp3" | "wav" | "ogg" | "m4a" | "flac" | "opus" => "audio",
+        "mp4" | "mov" | "webm" | "mkv" | "avi" => "video",
+        _ => "other",
+    }
+    .to_owned()
+}
+
+/// What a model answer took (contract 00 §13).
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Accounting {
+    message_token_usage: MessageUsage,
+    message_cost: MessageCost,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct MessageUsage {
+    #[serde(flatten)]
+    usage: Usage,
+    provider: String,
+    model: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct MessageCost {
+    #[serde(flatten)]
+    cost: Cost,
+    currency: String,
+    calculated_at: Timestamp,
+}
+
+impl Accounting {
+    pub fn of(answer: &Answer, now: Timestamp) -> Self {
+        let (provider, model) = (answer.model.provider.to_string(), answer.model.llm.to_string());
+        Self {
+            message_token_usage: MessageUsage { usage: answer.usage, provider, model },
+            message_cost: MessageCost { cost: answer.cost, currency: "USD".to_owned(), calculated_at: now },
+        }
+    }
+}
+
+/// JSON that is passed through as it was stored.
+#[derive(Debug, Clone)]
+pub struct StoredJson(Box<RawValue>);
+
+impl StoredJson {
+    /// A message with what it took, as it is shown in chats.
+    pub(crate) fn message(body: String, accounting: Option<&str>) -> Self {
+        let text = match accounting {
+            Some(accounting) if body.ends_with('}') => {
+                format!("{},{}", &body[..body.len() - 1], &accounting[1..])
+            }
+            _ => body,
+        };
+        Self::from_text(text)
+    }
+
+    pub(crate) fn from_text(text: String) -> Self {
+        Self(RawValue::from_string(text).unwrap_or_default())
+    }
+}
+
+impl Serialize for StoredJson {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl PartialSchema for StoredJson {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        ChatMessage::schema()
+    }
+}
+
+impl ToSchema for StoredJson {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "ChatMessage".into()
+    }
+    fn schemas(schemas: &mut Vec<(String, utoipa::openapi::RefOr<utoipa::openapi::schema::Schema>)>) {
+        ChatMessage::schemas(schemas);
+    }
+}
+
+/// A message to an assistant (contract 02 §3).
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NewMessage {
+    /// Text, at most 256 KiB; required unless there are files.
+    pub message: Option<String>,
+    /// The chat to go on with; unknown ones are made under this id, absent ones are new.
+    pub chat_uid: Option<String>,
+    /// Name of the caller, at most 200 characters.
+    pub user_name: Option<String>,
+    /// At most 20 files.
+    pub files: Vec<File>,
+    /// Merged into the chat's metadata; `promptTemplateParams` fills the system prompt.
+    #[schema(value_type = Option<Object>)]
+    pub metadata: Option<Object>,
+    /// Tenant.
+    pub tenant_id: Option<String>,
+    /// End user within the tenant.
+    pub subtenant_id: Option<String>,
+    /// What was said before, for a new chat; at most 100.
+    pub previous_conversation: Vec<PastMessage>,
+    /// Provider of this turn.
+    pub provider: Option<String>,
+    /// Model of this turn.
+    #[serde(alias = "llm")]
+    pub model: Option<String>,
+    /// Added to the chat's tags.
+    pub tags: Vec<String>,
+    /// Shown to the model in this turn, not stored; at most 64 KiB.
+    #[schema(value_type = Option<Object>)]
+    pub application_state: Option<Object>,
+    /// Client-side tools: not offered by this server yet.
+    pub tools: Vec<ClientTool>,
+    /// No title and no summaries for this turn.
+    pub skip_summarization: bool,
+}
+
+/// A message from before the chat.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PastMessage {
+    /// Text.
+    pub message: String,
+    /// `user` or `assistant`.
+    #[serde(deserialize_with = "platform_core::any_case")]
+    pub role: Role,
+}
+
+/// A tool that the client runs.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ClientTool {
+    /// Always `function`.
+    pub r#type: String,
+    /// What it is.
+    pub function: ClientFunction,
+}
+
+/// Name and shape of a client-side tool.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ClientFunction {
+    /// Name.
+    pub name: String,
+    /// What it does.
+    #[serde(default)]
+    pub description: String,
+    /// JSON Schema of its arguments.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub parameters: serde_json::Value,
+}
+
+impl NewMessage {
+    pub(crate) fn check(&mut self) -> Result<()> {
+        let mut checks = Checks::default();
+        let empty = self.message.as_ref().is_none_or(String::is_empty);
+        if empty && self.files.is_empty() {
+            checks.issue("message", "required", "message is required: say something, or attach files");
+        }
+        checks.bytes("message", self.message.as_ref().map_or(0, String::len), MESSAGE_BYTES);
+        if let Some(uid) = &self.chat_uid
+            && crate::chat::ChatId::parse(uid).is_err()
+        {
+            checks.issue("chatUid", "format", "chatUid must match ^[A-Za-z0-9_-]{1,64}$; leave it out for a new chat");
+        }
+        if let Some(name) = &self.user_name {
+            checks.length("userName", name, 0..=200);
+        }
+        checks.count("files", self.files.len(), MOST_FILES);
+        for (i, file) in self.files.iter().enumerate() {
+            checks.length(&format!("files[{i}].name"), &file.name, 1..=200);
+            if file.download_url.is_empty() {
+                checks.issue(&format!("files[{i}].downloadUrl"), "required", "a file needs its downloadUrl");
+            }
+            if !["image", "document", "audio", "video", "other"].contains(&file.file_type.as_str()) {
+                let path = format!("files[{i}].fileType");
+                checks.issue(&path, "enum", "fileType must be one of image, document, audio, video, other");
+            }
+        }
+        if let Some(metadata) = &self.metadata {
+            checks.metadata("metadata", metadata);
+        }
+        for (path, id) in [("tenantId", &self.tenant_id), ("subtenantId", &self.subtenant_id)] {
+            if let Some(id) = id {
+                checks.tenant(path, id);
+            }
+        }
+        if self.tenant_id.as_deref() == Some("tiers") {
+            checks.issue("tenantId", "conflict", "tenantId `tiers` is reserved; choose another");
+        }
+        checks.count("previousConversation", self.previous_conversation.len(), MOST_PAST_MESSAGES);
+        for (i, past) in self.previous_conversation.iter().enumerate() {
+            checks.bytes(&format!("previousConversation[{i}].message"), past.message.len(), MESSAGE_BYTES);
+            if !matches!(past.role, Role::User | Role::Assistant) {
+                let path = format!("previousConversation[{i}].role");
+                checks.issue(&path, "enum", "role must be user or assistant");
+            }
+        }
+        checks.tags("tags", &mut self.tags);
+        if let Some(state) = &self.application_state {
+            let size = serde_json::to_string(state).map_or(0, |json| json.len());
+            checks.bytes("applicationState", size, STATE_BYTES);
+        }
+        if !self.tools.is_empty() {
+            checks.issue("tools", "unknown", "tools: this server does not offer client-side tools; leave it out");
+        }
+        checks.finish()
+    }
+}
+
+/// Answer of an asynchronous message.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Accepted {
+    /// The chat.
+    pub chat_uid: String,
+    /// The user message.
+    pub message_uid: String,
+    /// Fields of the request that had no effect.
+    #[serde(skip)]
+    pub ignored: Vec<&'static str>,
+}
+
+/// Answer of a synchronous message: the messages of its turn, the user message first.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    /// The chat, for `X-Chat-Uid`.
+    pub chat_uid: String,
+    /// The messages.
+    pub messages: Vec<StoredJson>,
+    /// Fields of the request that had no effect.
+    pub ignored: Vec<&'static str>,
+}
+
+/// Money and tokens of a chat: sums over its model answers (contract 00 §13).
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TokenUsage {
+    /// Model of the last call.
+    pub model: String,
+    /// Provider of the last call.
+    pub provider: String,
+    /// Sums of tokens.
+    #[serde(flatten)]
+    pub tokens: Usage,
+    /// Cached tokens of both directions.
+    pub total_cached_tokens: u64,
+    /// Sums of costs.
+    pub cost: Cost,
+    /// Cost of titles, summaries and the like.
+    pub secondary_cost: Money,
+    /// Their prompt tokens.
+    pub secondary_input_tokens: u64,
+    /// Their answer tokens.
+    pub secondary_output_tokens: u64,
+    /// The same by operation.
+    #[schema(value_type = Object)]
+    pub secondary_by_operation: Object,
+    /// Moment whose prices were used last.
+    pub pricing_timestamp: Timestamp,
+}
+
+impl TokenUsage {
+    pub(crate) fn add(&mut self, answer: &Answer, now: Timestamp) {
+        self.model = answer.model.llm.to_string();
+        self.provider = answer.model.provider.to_string();
+        self.tokens += answer.usage;
+        self.total_cached_tokens += answer.usage.total_cached_tokens();
+        self.cost += answer.cost;
+        self.pricing_timestamp = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_shows_its_address_under_both_spellings() {
+        let file: File = serde_json::from_str(r#"{"name": "a.PNG", "url": "u", "donwloadUrl": "d"}"#).expect("a file");
+        assert_eq!((file.download_url.as_str(), file.donwload_url.as_str(), file.file_type.as_str()), ("d", "d", "image"));
+    }
+
+    #[test]
+    fn what_a_message_took_is_spliced_into_it() {
+        let message = StoredJson::message(r#"{"uid":"m"}"#.to_owned(), Some(r#"{"messageCost":1}"#));
+        assert_eq!(serde_json::to_string(&message).expect("json"), r#"{"uid":"m","messageCost":1}"#);
+    }
+}

@@ -1,0 +1,1 @@
+DROP TABLE chat_feedback; DROP TABLE messages; DROP TABLE chats;
