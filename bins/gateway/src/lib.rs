@@ -1,1 +1,19 @@
-//! x
+//! The HTTP binary: routes, credentials, errors, streams, and the composition of the platform.
+//!
+//! A request goes through [`dispatch`], top to bottom: route → credential → body → handler →
+//! answer. The handlers of `routes/` parse and answer, the services behind them decide.
+
+pub mod app;
+pub mod commands;
+pub mod config;
+
+mod auth;
+mod dispatch;
+mod error;
+mod openapi;
+mod request;
+mod respond;
+mod routes;
+mod server;
+mod sse;
+mod telemetry;

@@ -58,7 +58,8 @@ pub struct Embedded {
     socket_dir: PathBuf,
     server: Server,
     user: Option<User>,
-    _lock: File,
+    /// `None` when another process owns the server and we are its guest.
+    lock: Option<File>,
 }
 
 /// The programs of one PostgreSQL installation.
@@ -79,18 +80,33 @@ impl Embedded {
     /// Finds or fetches a server, makes the cluster on first use, starts it and waits until it answers.
     /// `settings` are extra `name=value` pairs. Blocks; call it from a blocking thread.
     pub fn start(data_dir: &Path, settings: &[&str]) -> Result<Self> {
+        Self::open(data_dir, settings, false)
+    }
+
+    /// The same for a command beside a running server: goes to that server as a guest.
+    pub fn join(data_dir: &Path) -> Result<Self> {
+        Self::open(data_dir, &[], true)
+    }
+
+    fn open(data_dir: &Path, settings: &[&str], as_guest: bool) -> Result<Self> {
         fs::create_dir_all(data_dir)
             .map_err(|e| EmbeddedError::io("The data directory cannot be made,", data_dir, &e))?;
         let data_dir =
             fs::canonicalize(data_dir).map_err(|e| EmbeddedError::io("The data directory,", data_dir, &e))?;
-        let lock = lock(&data_dir)?;
+        let lock = match lock(&data_dir) {
+            Err(_) if as_guest => None,
+            lock => Some(lock?),
+        };
         let user = unprivileged_user(&data_dir)?;
         let home = home(&data_dir, user)?;
         let cluster = home.join("postgres");
         let server = find_server(&cluster, &home)?;
         let socket_dir = socket_dir(&home)?;
         own(&socket_dir, user)?;
-        let embedded = Self { cluster, socket_dir, server, user, _lock: lock };
+        let embedded = Self { cluster, socket_dir, server, user, lock };
+        if embedded.lock.is_none() {
+            return Ok(embedded);
+        }
         if !embedded.cluster.join("PG_VERSION").exists() {
             embedded.init()?;
         }
@@ -105,6 +121,9 @@ impl Embedded {
 
     /// Ends all connections and stops the server in good order.
     pub fn stop(self) {
+        if self.lock.is_none() {
+            return;
+        }
         let stopped = self.command("pg_ctl").arg("-D").arg(&self.cluster).args(["stop", "-m", "fast", "-s"]).status();
         if !stopped.is_ok_and(|status| status.success()) {
             tracing::warn!("The embedded PostgreSQL did not stop; the next start takes it over.");

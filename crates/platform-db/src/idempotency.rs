@@ -67,6 +67,14 @@ impl Idempotency {
         self.insert(conn, 200, None, Some(reference)).await
     }
 
+    /// Stores the answer of an effect that did not do so itself; what is there already stays.
+    pub async fn keep(&self, db: &Db, status: u16, body: &str) -> Result<()> {
+        match self.insert(&mut *db.conn().await?, status, Some(body.to_owned()), None).await {
+            Err(error) if error.code() != Code::IdempotencyInProgress => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     async fn insert(&self, conn: &mut Conn, status: u16, body: Option<String>, run_of: Option<&str>) -> Result<()> {
         let inserted = diesel::insert_into(idempotency::table)
             .values((

@@ -1,0 +1,266 @@
+//! The composition root: which implements which.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use platform_auth::{AuthService, PgAuthService};
+use platform_chat::{AssistantService, ChatService, PgAssistantService, PgChatService};
+use platform_core::{Clock, Error, Id, SystemClock, spawn};
+use platform_db::{Bus, Db, DbConfig, Embedded, EmbeddedError, Idempotency};
+use platform_docs::Docs;
+use platform_jobs::{Jobs, JobsConfig};
+use platform_models::{ConfigError, Models};
+use platform_realtime::Realtime;
+use platform_runtime::Model;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::config::{Config, Role};
+
+/// Why the program cannot start, as one line.
+#[derive(Debug)]
+pub enum StartError {
+    /// A sentence for the operator.
+    Message(String),
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self::Message(message) = self;
+        f.write_str(message)
+    }
+}
+
+impl From<ConfigError> for StartError {
+    fn from(error: ConfigError) -> Self {
+        Self::Message(error.0)
+    }
+}
+
+impl From<EmbeddedError> for StartError {
+    fn from(error: EmbeddedError) -> Self {
+        Self::Message(error.to_string())
+    }
+}
+
+impl From<std::io::Error> for StartError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Message(error.to_string())
+    }
+}
+
+impl From<Error> for StartError {
+    fn from(error: Error) -> Self {
+        match error.cause() {
+            Some(cause) => Self::Message(cause.to_string()),
+            None => Self::Message(error.message().to_owned()),
+        }
+    }
+}
+
+/// What handlers use.
+pub(crate) struct Services {
+    pub auth: Arc<dyn AuthService>,
+    pub assistants: Arc<dyn AssistantService>,
+    pub chat: Arc<dyn ChatService>,
+    pub models: Arc<Models>,
+    pub docs: Docs,
+    pub db: Db,
+    pub health: Health,
+    pub limits: HttpLimits,
+    /// Cancelled when the process shuts down: streams say `reconnect`.
+    pub closing: CancellationToken,
+}
+
+/// Bounds of the HTTP side.
+pub(crate) struct HttpLimits {
+    pub json_bytes: usize,
+    pub stream_lifetime: Duration,
+    pub stream_keepalive: Duration,
+}
+
+/// The running platform.
+pub struct App {
+    pub(crate) services: Arc<Services>,
+    jobs: Arc<Jobs>,
+    embedded: Option<Embedded>,
+    grace: Duration,
+}
+
+impl App {
+    /// Builds everything, from the bottom up.
+    pub async fn build(config: &Config) -> Result<Self, StartError> {
+        let (embedded, db) = database(config, false).await?;
+        let bus = if embedded.is_some() { Bus::local() } else { Bus::shared(&db) };
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let auth: Arc<dyn AuthService> =
+            Arc::new(PgAuthService::new(&db, &bus, Arc::clone(&clock), &config.key_prefix));
+        let models = Models::start(config.models.clone()).await?;
+        let model: Arc<dyn Model> = Arc::clone(&models) as Arc<dyn Model>;
+        let jobs_config = JobsConfig {
+            lease: config.run_lease,
+            heartbeat: config.run_heartbeat,
+            concurrency: if config.role == Role::Api { 0 } else { config.worker_concurrency },
+        };
+        let jobs = Jobs::new(&db, &bus, jobs_config, process_name());
+        if embedded.is_some() {
+            jobs.reclaim_all().await?;
+        }
+        let realtime = Realtime::new(Arc::clone(&clock), config.stream_coalesce);
+        let assistants: Arc<dyn AssistantService> = Arc::new(PgAssistantService::new(
+            &db,
+            &bus,
+            Arc::clone(&clock),
+            Arc::clone(&model),
+            Arc::clone(&jobs),
+        ));
+        let chat = Arc::new(PgChatService::new(
+            &db,
+            clock,
+            Arc::clone(&jobs),
+            realtime,
+            Arc::clone(&assistants),
+            model,
+            config.run_max_attempts,
+            config.sync_timeout,
+        ));
+        jobs.start(if config.role == Role::Api { Vec::new() } else { vec![chat.work()] });
+        spawn("purge", purge(db.clone()));
+        let docs = Docs::load(config.docs_dir.as_deref())
+            .map_err(|e| StartError::Message(format!("PLATFORM_DOCS_DIR: {e}.")))?;
+        let limits = HttpLimits {
+            json_bytes: config.max_json_bytes,
+            stream_lifetime: config.stream_lifetime,
+            stream_keepalive: config.stream_keepalive,
+        };
+        let health = Health::new(db.clone());
+        let closing = CancellationToken::new();
+        let services = Services { auth, assistants, chat, models, docs, db, health, limits, closing };
+        Ok(Self { services: Arc::new(services), jobs, embedded, grace: config.shutdown_grace })
+    }
+
+    /// Brings the schema up to date and stops.
+    pub(crate) async fn migrate(config: &Config) -> Result<(), StartError> {
+        let (embedded, _) = database(config, false).await?;
+        stop(embedded).await;
+        println!("The schema is up to date.");
+        Ok(())
+    }
+
+    /// Runs a command on accounts or keys, beside a running server or alone.
+    pub(crate) async fn with_auth(
+        config: &Config,
+        command: impl AsyncFnOnce(Arc<dyn AuthService>) -> Result<(), StartError>,
+    ) -> Result<(), StartError> {
+        let (embedded, db) = database(config, true).await?;
+        let bus = if embedded.is_some() { Bus::local() } else { Bus::shared(&db) };
+        let auth = PgAuthService::new(&db, &bus, Arc::new(SystemClock), &config.key_prefix);
+        let outcome = command(Arc::new(auth)).await;
+        stop(embedded).await;
+        outcome
+    }
+
+    /// From now on not ready; streams end; runs get the rest of the grace, then go back.
+    pub(crate) async fn drain(&self) {
+        self.services.health.ready.store(false, Ordering::Relaxed);
+        self.services.closing.cancel();
+        if let Err(error) = self.jobs.drain(self.grace * 4 / 5).await {
+            warn!(%error, "Runs could not be handed back; their leases end by themselves.");
+        }
+    }
+
+    /// The last thing: the embedded database stops.
+    pub(crate) async fn stop(self) {
+        stop(self.embedded).await;
+    }
+}
+
+async fn database(config: &Config, as_guest: bool) -> Result<(Option<Embedded>, Db), StartError> {
+    let embedded = match config.database_url {
+        Some(_) => None,
+        None => {
+            let data_dir = config.data_dir.clone();
+            let start = move || if as_guest { Embedded::join(&data_dir) } else { Embedded::start(&data_dir, &[]) };
+            Some(tokio::task::spawn_blocking(start).await.map_err(|e| StartError::Message(e.to_string()))??)
+        }
+    };
+    let url = match (&config.database_url, &embedded) {
+        (Some(url), _) => url.clone(),
+        (None, embedded) => embedded.as_ref().map(Embedded::url).unwrap_or_default(),
+    };
+    let db = Db::new(&DbConfig { url, pool: config.database_pool })?;
+    let migrated = db.migrate().await.map_err(|error| {
+        let StartError::Message(reason) = error.into();
+        StartError::Message(match config.database_url {
+            Some(_) => format!("DATABASE_URL: the database cannot be used: {reason}"),
+            None => format!("The embedded database cannot be used: {reason}"),
+        })
+    });
+    match migrated {
+        Ok(0) => Ok((embedded, db)),
+        Ok(count) => {
+            info!(migrations = count, "Brought the schema up to date.");
+            Ok((embedded, db))
+        }
+        Err(error) => {
+            stop(embedded).await;
+            Err(error)
+        }
+    }
+}
+
+async fn stop(embedded: Option<Embedded>) {
+    if let Some(embedded) = embedded {
+        let _ = tokio::task::spawn_blocking(|| embedded.stop()).await;
+    }
+}
+
+/// A name no other process has.
+fn process_name() -> String {
+    enum Process {}
+    Id::<Process>::generate().into()
+}
+
+async fn purge(db: Db) {
+    loop {
+        if let Ok(mut conn) = db.conn().await
+            && let Err(error) = Idempotency::purge(&mut conn).await
+        {
+            warn!(%error, "Old idempotency keys could not be purged; trying again in an hour.");
+        }
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+    }
+}
+
+/// How the process is; asks the database at most once a second.
+pub(crate) struct Health {
+    db: Db,
+    pub ready: AtomicBool,
+    pub started: Instant,
+    last: tokio::sync::Mutex<Option<(Instant, bool)>>,
+}
+
+impl Health {
+    fn new(db: Db) -> Self {
+        Self { db, ready: AtomicBool::new(false), started: Instant::now(), last: tokio::sync::Mutex::default() }
+    }
+
+    /// Whether the database answers.
+    pub async fn database(&self) -> bool {
+        // One question at a time is what the lock is for.
+        let mut last = self.last.lock().await;
+        match *last {
+            Some((at, up)) if at.elapsed() < Duration::from_secs(1) => up,
+            _ => {
+                let up = self.db.ping().await.is_ok();
+                *last = Some((Instant::now(), up));
+                up
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The command line.
+
+use std::{process::ExitCode, sync::Arc};
+
+use clap::{Parser, Subcommand};
+use platform_auth::{AuthService, KeySecret, NewApiKey};
+use platform_core::{AccountId, Caller, Credential, Page};
+use serde::Serialize;
+
+use crate::{
+    app::{App, StartError},
+    config::{Config, help},
+    openapi, routes, server, telemetry,
+};
+
+/// The open AI agent and assistant platform.
+///
+/// Without a command it serves: on a machine with nothing else it starts a PostgreSQL of its own under
+/// the data directory, writes a first API key there, and answers with an offline demo model until a
+/// provider is set.
+#[derive(Parser)]
+#[command(name = "platform-gateway", version, after_long_help = help(), after_help = "Settings are environment variables; --help lists them.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve the API (the default).
+    Serve,
+    /// Bring the database schema up to date and exit.
+    Migrate,
+    /// Print the OpenAPI 3.1 document.
+    Openapi,
+    /// Accounts of this server.
+    #[command(subcommand)]
+    Accounts(Accounts),
+    /// API keys of an account.
+    #[command(subcommand)]
+    Keys(Keys),
+}
+
+#[derive(Subcommand)]
+enum Accounts {
+    /// Make an account; prints it as JSON.
+    Create {
+        /// Its name, unique on this server.
+        #[arg(long)]
+        name: String,
+    },
+    /// Print all accounts, one JSON object a line.
+    List,
+}
+
+#[derive(Subcommand)]
+enum Keys {
+    /// Make a key; prints it as JSON, its value this once.
+    Create {
+        /// Account: its clientUID or name.
+        #[arg(long, default_value = "default")]
+        account: String,
+        /// Name of the key.
+        #[arg(long, default_value = "command line")]
+        name: String,
+        /// Reach of the key.
+        #[arg(long, default_value = "full", value_parser = ["full"])]
+        kind: String,
+    },
+    /// Print the keys of an account, one JSON object a line, without their values.
+    List {
+        /// Account: its clientUID or name.
+        #[arg(long, default_value = "default")]
+        account: String,
+    },
+}
+
+/// Runs the program; every failure is one line on stderr.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command.unwrap_or(Command::Serve)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("platform-gateway: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), StartError> {
+    if matches!(command, Command::Openapi) {
+        println!("{}", openapi::document(&routes::table()));
+        return Ok(());
+    }
+    let config = Config::from_env()?;
+    telemetry::init(&config.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        match command {
+            Command::Serve | Command::Openapi => server::run(config).await,
+            Command::Migrate => App::migrate(&config).await,
+            Command::Accounts(command) => accounts(&config, command).await,
+            Command::Keys(command) => keys(&config, command).await,
+        }
+    });
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    outcome
+}
+
+async fn accounts(config: &Config, command: Accounts) -> Result<(), StartError> {
+    App::with_auth(config, async |auth| match command {
+        Accounts::Create { name } => {
+            print(&auth.create_account(&name).await?);
+            Ok(())
+        }
+        Accounts::List => {
+            auth.list_accounts().await?.iter().for_each(print);
+            Ok(())
+        }
+    })
+    .await
+}
+
+async fn keys(config: &Config, command: Keys) -> Result<(), StartError> {
+    App::with_auth(config, async |auth| match command {
+        Keys::Create { account, name, kind: _ } => {
+            let caller = operator(find_account(&auth, &account).await?);
+            print(&auth.create_key(&caller, NewApiKey { name, ..NewApiKey::default() }, None).await?);
+            Ok(())
+        }
+        Keys::List { account } => {
+            let account = find_account(&auth, &account).await?;
+            let all = Page { limit: i64::MAX, offset: 0 };
+            auth.list_keys(&account, all).await?.items.iter().for_each(print);
+            Ok(())
+        }
+    })
+    .await
+}
+
+async fn find_account(auth: &Arc<dyn AuthService>, id_or_name: &str) -> Result<AccountId, StartError> {
+    let found = auth.find_account(id_or_name).await?;
+    found.ok_or_else(|| StartError::Message(format!("There is no account `{id_or_name}`; `accounts list` shows them.")))
+}
+
+/// Who makes a key from the command line.
+fn operator(account: AccountId) -> Caller {
+    Caller { account, credential: Credential::FullKey("server".to_owned()), user_uid: "server".to_owned() }
+}
+
+fn print(record: &impl Serialize) {
+    println!("{}", serde_json::to_string(record).expect("records are JSON"));
+}
+
+/// Makes sure there is an account and a key to begin with; returns the file of the first key, if it has one.
+pub(crate) async fn bootstrap(
+    auth: &Arc<dyn AuthService>,
+    config: &Config,
+) -> Result<Option<std::path::PathBuf>, StartError> {
+    let account = match auth.find_account("default").await? {
+        Some(account) => account,
+        None => match auth.create_account("default").await {
+            Ok(account) => account.id,
+            // Another process was first.
+            Err(_) => find_account(auth, "default").await?,
+        },
+    };
+    if let Some(secret) = &config.bootstrap_key {
+        auth.ensure_key(&account, "bootstrap", secret).await?;
+        return Ok(None);
+    }
+    let path = config.data_dir.join("bootstrap-key");
+    if auth.list_keys(&account, Page { limit: 1, offset: 0 }).await?.total == 0 {
+        let stored = std::fs::read_to_string(&path).ok();
+        let secret = match stored.and_then(|text| KeySecret::parse(text.trim(), &config.key_prefix)) {
+            Some(secret) => secret,
+            None => {
+                let secret = KeySecret::generate(&config.key_prefix)?;
+                write_private(&path, secret.expose())?;
+                secret
+            }
+        };
+        auth.ensure_key(&account, "bootstrap", &secret).await?;
+    }
+    Ok(path.exists().then_some(path))
+}
+
+fn write_private(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+    use std::{io::Write, os::unix::fs::OpenOptionsExt};
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let mut file = std::fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}

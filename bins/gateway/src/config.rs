@@ -1,0 +1,258 @@
+//! Settings (contract 00 §14): read once, at start, from the environment alone.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use platform_auth::KeySecret;
+use platform_core::Money;
+use platform_models::{CallLimits, ConfigError, ModelsConfig, Protocol, ProviderConfig, read_providers_file};
+use secrecy::SecretString;
+
+/// What this process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Serves and works.
+    All,
+    /// Serves HTTP; works only what somebody waits for.
+    Api,
+    /// Works runs; serves only `/livez` and `/readyz`.
+    Worker,
+}
+
+/// All settings.
+#[expect(missing_docs, reason = "each field is the setting of its name, described in SETTINGS")]
+pub struct Config {
+    pub addr: SocketAddr,
+    pub public_url: String,
+    pub role: Role,
+    pub database_url: Option<String>,
+    pub database_pool: usize,
+    pub data_dir: PathBuf,
+    pub key_prefix: String,
+    pub bootstrap_key: Option<KeySecret>,
+    pub max_json_bytes: usize,
+    pub sync_timeout: Duration,
+    pub stream_lifetime: Duration,
+    pub stream_keepalive: Duration,
+    pub stream_coalesce: Duration,
+    pub run_lease: Duration,
+    pub run_heartbeat: Duration,
+    pub run_max_attempts: i32,
+    pub worker_concurrency: usize,
+    pub models: ModelsConfig,
+    pub docs_dir: Option<PathBuf>,
+    pub log: String,
+    pub shutdown_grace: Duration,
+}
+
+/// Name, default, meaning. An empty default means absent.
+const SETTINGS: &[(&str, &str, &str)] = &[
+    ("PLATFORM_ADDR", "127.0.0.1:8080", "listen address"),
+    ("PLATFORM_PUBLIC_URL", "", "base of emitted links (http://<addr>)"),
+    ("PLATFORM_ROLE", "all", "all, api (HTTP only) or worker (runs only)"),
+    ("DATABASE_URL", "", "PostgreSQL 15 or newer; absent: one of our own under the data directory"),
+    ("PLATFORM_DATABASE_POOL", "32", "connections per process"),
+    ("PLATFORM_DATA_DIR", "./.platform", "embedded database, first key"),
+    ("PLATFORM_KEY_PREFIX", "ak", "prefix of API keys"),
+    ("PLATFORM_BOOTSTRAP_KEY", "", "value of a full key that is made at start"),
+    ("PLATFORM_MAX_JSON_BYTES", "2097152", "largest JSON body"),
+    ("PLATFORM_SYNC_TIMEOUT", "10m", "longest wait of a synchronous message"),
+    ("PLATFORM_STREAM_LIFETIME", "60s", "a stream is closed after this"),
+    ("PLATFORM_STREAM_KEEPALIVE", "15s", "a comment after so much silence"),
+    ("PLATFORM_STREAM_COALESCE", "25ms", "growing text is sent at most so often"),
+    ("PLATFORM_RUN_LEASE", "30s", "a silent worker's runs are taken over after this"),
+    ("PLATFORM_RUN_HEARTBEAT", "10s", "how often leases are renewed"),
+    ("PLATFORM_RUN_MAX_ATTEMPTS", "3", "a run lost so often ends in error"),
+    ("PLATFORM_WORKER_CONCURRENCY", "256", "runs at once in this process"),
+    ("OPENAI_API_KEY", "", "OpenAI; OPENAI_BASE_URL alone is enough for a server without keys"),
+    ("OPENAI_BASE_URL", "", "https://api.openai.com/v1"),
+    ("ANTHROPIC_API_KEY", "", "Anthropic"),
+    ("ANTHROPIC_BASE_URL", "", "https://api.anthropic.com"),
+    ("GEMINI_API_KEY", "", "Gemini"),
+    ("GEMINI_BASE_URL", "", "https://generativelanguage.googleapis.com"),
+    ("OLLAMA_HOST", "", "an Ollama server; probed at start and every 60 s"),
+    ("PLATFORM_PROVIDERS_FILE", "", "more OpenAI-compatible servers, models and prices (YAML or JSON)"),
+    ("PLATFORM_DEFAULT_PROVIDER", "", "the first configured one"),
+    ("PLATFORM_DEFAULT_MODEL", "", "that provider's first model"),
+    ("PLATFORM_DEMO_PRICE", "0:0", "price of demo-1, input:output in USD per million tokens"),
+    ("PLATFORM_MODEL_ATTEMPTS", "3", "tries before a fall-back is asked"),
+    ("PLATFORM_MODEL_FIRST_BYTE", "120s", "longest wait for a model's first byte"),
+    ("PLATFORM_MODEL_IDLE", "60s", "longest silence of a model after that"),
+    ("PLATFORM_MODEL_TIMEOUT", "10m", "longest attempt"),
+    ("PLATFORM_MODEL_CONCURRENCY", "64", "calls at once per provider; 0 = no bound"),
+    ("PLATFORM_DOCS_DIR", "", "a directory of more documentation pages"),
+    ("PLATFORM_LOG", "info", "log filter; JSON lines to stderr"),
+    ("PLATFORM_SHUTDOWN_GRACE", "25s", "time to drain after SIGTERM"),
+];
+
+/// The table of settings, for `--help`.
+pub fn help() -> String {
+    let width = SETTINGS.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    let mut text = "Settings (environment variables; durations as 250ms, 30s, 10m, 15d):\n".to_owned();
+    for (name, default, meaning) in SETTINGS {
+        let default = if default.is_empty() { String::new() } else { format!(" [{default}]") };
+        text.push_str(&format!("  {name:width$}  {meaning}{default}\n"));
+    }
+    text.push_str(
+        "\nExamples:\n  platform-gateway                                  start; the log says where the first key is\n  \
+         OPENAI_API_KEY=… platform-gateway                 answer with OpenAI's models\n  \
+         DATABASE_URL=postgres://… platform-gateway serve  use a PostgreSQL of yours\n  \
+         platform-gateway keys create --name ci            make another key",
+    );
+    text
+}
+
+type Result<T> = std::result::Result<T, ConfigError>;
+
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The value of a setting, its default when it is not set, `None` when it has none.
+fn text(name: &str) -> Option<String> {
+    let (_, default, _) = SETTINGS.iter().find(|(known, ..)| *known == name).expect("a known setting");
+    variable(name).or_else(|| (!default.is_empty()).then(|| (*default).to_owned()))
+}
+
+fn read<T>(name: &str, what: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
+    let value = text(name).unwrap_or_default();
+    parse(value.trim()).ok_or_else(|| ConfigError(format!("{name}: `{value}` is not {what}.")))
+}
+
+fn number(name: &str, least: usize) -> Result<usize> {
+    let what = if least == 0 { "a whole number" } else { "a whole number of 1 or more" };
+    read(name, what, |text| text.parse().ok().filter(|number| *number >= least))
+}
+
+fn duration(name: &str) -> Result<Duration> {
+    read(name, "a duration such as 250ms, 30s, 10m or 15d", |text| {
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let number: u64 = digits.parse().ok()?;
+        match &text[digits.len()..] {
+            "ms" => Some(Duration::from_millis(number)),
+            "s" => Some(Duration::from_secs(number)),
+            "m" => number.checked_mul(60).map(Duration::from_secs),
+            "h" => number.checked_mul(3600).map(Duration::from_secs),
+            "d" => number.checked_mul(86_400).map(Duration::from_secs),
+            _ => None,
+        }
+    })
+}
+
+impl Config {
+    /// Reads and checks every setting; the error names the one that is wrong.
+    pub fn from_env() -> Result<Self> {
+        let addr: SocketAddr =
+            read("PLATFORM_ADDR", "an address such as 127.0.0.1:8080", |text| text.parse().ok())?;
+        let key_prefix = read("PLATFORM_KEY_PREFIX", "2 to 12 lower-case letters", |text| {
+            let good = (2..=12).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase());
+            good.then(|| text.to_owned())
+        })?;
+        let bootstrap_key = variable("PLATFORM_BOOTSTRAP_KEY")
+            .map(|value| {
+                KeySecret::parse(value.trim(), &key_prefix).ok_or_else(|| {
+                    ConfigError(format!(
+                        "PLATFORM_BOOTSTRAP_KEY: the value must be `{key_prefix}-` and 43 letters and digits."
+                    ))
+                })
+            })
+            .transpose()?;
+        let database_url = text("DATABASE_URL");
+        let role = read("PLATFORM_ROLE", "all, api or worker", |text| match text.to_lowercase().as_str() {
+            "all" => Some(Role::All),
+            "api" => Some(Role::Api),
+            "worker" => Some(Role::Worker),
+            _ => None,
+        })?;
+        if role != Role::All && database_url.is_none() {
+            return Err(ConfigError("PLATFORM_ROLE: without DATABASE_URL only `all` is possible.".to_owned()));
+        }
+        let run_lease = duration("PLATFORM_RUN_LEASE")?;
+        let run_heartbeat = duration("PLATFORM_RUN_HEARTBEAT")?;
+        if run_heartbeat.is_zero() || run_heartbeat * 2 > run_lease {
+            return Err(ConfigError(
+                "PLATFORM_RUN_HEARTBEAT: it must be above 0 and at most half of PLATFORM_RUN_LEASE.".to_owned(),
+            ));
+        }
+        Ok(Self {
+            public_url: text("PLATFORM_PUBLIC_URL").unwrap_or_else(|| format!("http://{addr}")),
+            addr,
+            role,
+            database_url,
+            database_pool: number("PLATFORM_DATABASE_POOL", 1)?,
+            data_dir: PathBuf::from(text("PLATFORM_DATA_DIR").unwrap_or_default()),
+            key_prefix,
+            bootstrap_key,
+            max_json_bytes: number("PLATFORM_MAX_JSON_BYTES", 1)?,
+            sync_timeout: duration("PLATFORM_SYNC_TIMEOUT")?,
+            stream_lifetime: duration("PLATFORM_STREAM_LIFETIME")?,
+            stream_keepalive: duration("PLATFORM_STREAM_KEEPALIVE")?,
+            stream_coalesce: duration("PLATFORM_STREAM_COALESCE")?,
+            run_lease,
+            run_heartbeat,
+            run_max_attempts: i32::try_from(number("PLATFORM_RUN_MAX_ATTEMPTS", 1)?).unwrap_or(i32::MAX),
+            worker_concurrency: number("PLATFORM_WORKER_CONCURRENCY", 1)?,
+            models: models()?,
+            docs_dir: text("PLATFORM_DOCS_DIR").map(PathBuf::from),
+            log: text("PLATFORM_LOG").unwrap_or_default(),
+            shutdown_grace: duration("PLATFORM_SHUTDOWN_GRACE")?,
+        })
+    }
+}
+
+fn models() -> Result<ModelsConfig> {
+    let built_in = [
+        ("openai", Protocol::OpenAi, "OPENAI", "https://api.openai.com/v1"),
+        ("anthropic", Protocol::Anthropic, "ANTHROPIC", "https://api.anthropic.com"),
+        ("gemini", Protocol::Gemini, "GEMINI", "https://generativelanguage.googleapis.com"),
+    ];
+    let mut providers = Vec::new();
+    for (name, protocol, prefix, url) in built_in {
+        let (key, base) = (text(&format!("{prefix}_API_KEY")), text(&format!("{prefix}_BASE_URL")));
+        if key.is_some() || (base.is_some() && protocol == Protocol::OpenAi) {
+            let base = base.unwrap_or_else(|| url.to_owned());
+            check_url(&format!("{prefix}_BASE_URL"), &base)?;
+            let mut provider = ProviderConfig::new(name, protocol, &base);
+            provider.api_key = key.map(SecretString::from);
+            providers.push(provider);
+        }
+    }
+    if let Some(host) = text("OLLAMA_HOST") {
+        let host = if host.contains("://") { host } else { format!("http://{host}") };
+        check_url("OLLAMA_HOST", &host)?;
+        let mut provider =
+            ProviderConfig::new("ollama", Protocol::OpenAi, &format!("{}/v1", host.trim_end_matches('/')));
+        provider.probed = true;
+        providers.push(provider);
+    }
+    if let Some(path) = text("PLATFORM_PROVIDERS_FILE") {
+        providers = read_providers_file(path.as_ref(), providers, variable)?;
+    }
+    let demo_price = read("PLATFORM_DEMO_PRICE", "input:output in USD per million tokens, such as 0.5:2", |text| {
+        let (input, output) = text.split_once(':')?;
+        let money = |text: &str| serde_json::from_str::<Money>(text).ok().filter(|money| money.nanos() >= 0);
+        Some((money(input)?, money(output)?))
+    })?;
+    Ok(ModelsConfig {
+        providers,
+        default_provider: text("PLATFORM_DEFAULT_PROVIDER"),
+        default_model: text("PLATFORM_DEFAULT_MODEL"),
+        demo_price,
+        limits: CallLimits {
+            attempts: u32::try_from(number("PLATFORM_MODEL_ATTEMPTS", 1)?).unwrap_or(u32::MAX),
+            first_byte: duration("PLATFORM_MODEL_FIRST_BYTE")?,
+            idle: duration("PLATFORM_MODEL_IDLE")?,
+            total: duration("PLATFORM_MODEL_TIMEOUT")?,
+            concurrency: number("PLATFORM_MODEL_CONCURRENCY", 0)?,
+            ..CallLimits::default()
+        },
+    })
+}
+
+fn check_url(name: &str, url: &str) -> Result<()> {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    match rest {
+        Some(rest) if !rest.is_empty() => Ok(()),
+        _ => Err(ConfigError(format!("{name}: `{url}` is not an http or https address."))),
+    }
+}

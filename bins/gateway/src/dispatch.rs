@@ -1,0 +1,399 @@
+//! One request, top to bottom: route → credential → body → handler → answer.
+
+use std::{
+    collections::BTreeMap,
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use actix_web::{
+    HttpRequest, HttpResponse,
+    http::{
+        Method,
+        header::{self, HeaderMap, HeaderName, HeaderValue},
+    },
+    web::{self, Payload, ServiceConfig},
+};
+use aws_lc_rs::digest::{SHA256, digest};
+use bytes::{Bytes, BytesMut};
+use futures_util::{FutureExt, StreamExt};
+use platform_core::{Code, Error, Id, Result};
+use platform_db::{Idempotency, Stored};
+use tracing::{error, info};
+
+use crate::{
+    app::Services,
+    auth::Bearer,
+    error,
+    request::{Request, check_json},
+    respond::{Answer, Body},
+    routes::{Access, Resource, Route, Table},
+};
+
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+const MOST_IGNORED: usize = 20;
+
+/// Registers every route at `/v1` and `/api/v1`, the root ones at the root; everything else is 404.
+pub(crate) fn mount(config: &mut ServiceConfig, services: &Arc<Services>, table: &Arc<Table>) {
+    for resource in table.resources() {
+        for path in resource.mounts() {
+            let mut actix = web::resource(path);
+            for route in &resource.routes {
+                for method in route.methods() {
+                    let (services, route) = (Arc::clone(services), Arc::clone(route));
+                    actix = actix.route(web::method(method).to(move |request: HttpRequest, payload: Payload| {
+                        serve(Arc::clone(&services), Some(Arc::clone(&route)), request, payload, None)
+                    }));
+                }
+            }
+            let (services, allow) = (Arc::clone(services), resource.allow());
+            config.service(actix.default_service(web::to(move |request: HttpRequest, payload: Payload| {
+                serve(Arc::clone(&services), None, request, payload, Some(allow.clone()))
+            })));
+        }
+    }
+    let services = Arc::clone(services);
+    config.default_service(web::to(move |request: HttpRequest, payload: Payload| {
+        serve(Arc::clone(&services), None, request, payload, None)
+    }));
+}
+
+/// Answers a request, whatever happens, and writes its line to the log.
+async fn serve(
+    services: Arc<Services>,
+    route: Option<Arc<Route>>,
+    request: HttpRequest,
+    payload: Payload,
+    allow: Option<String>,
+) -> HttpResponse {
+    let started = Instant::now();
+    let request_id = request_id(request.headers());
+    let handled = handle(&services, route.as_deref(), &request, payload, allow.is_some());
+    let outcome = AssertUnwindSafe(handled).catch_unwind().await;
+    let (mut response, caller) = match outcome {
+        Ok((Ok(answer), caller)) => (answer.into_response(), caller),
+        Ok((Err(error), caller)) => (error::answer(&error, &request_id), caller),
+        Err(_) => {
+            error!(request_id, "A handler panicked.");
+            (error::answer(&Error::internal("a handler panicked"), &request_id), None)
+        }
+    };
+    let headers = response.headers_mut();
+    let mut set = |name: &'static str, value: HeaderValue| {
+        headers.insert(HeaderName::from_static(name), value);
+    };
+    set("x-request-id", HeaderValue::from_str(&request_id).unwrap_or(HeaderValue::from_static("-")));
+    set("x-api-version", HeaderValue::from_static("1.0.0"));
+    set("x-content-type-options", HeaderValue::from_static("nosniff"));
+    if let Some(allow) = allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
+        set("allow", allow);
+    }
+    if !headers.contains_key(header::CACHE_CONTROL) {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    let route = route.as_ref().map_or("(none)", |route| route.path);
+    let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(0);
+    let status = response.status().as_u16();
+    info!(request_id, method = %request.method(), route, status, micros, caller, "Answered a request.");
+    response
+}
+
+type Handled = (Result<Answer>, Option<String>);
+
+async fn handle(
+    services: &Arc<Services>,
+    route: Option<&Route>,
+    request: &HttpRequest,
+    payload: Payload,
+    known_path: bool,
+) -> Handled {
+    let Some(route) = route.filter(|_| is_plain(request.path())) else {
+        let error = if known_path && is_plain(request.path()) {
+            Error::new(Code::MethodNotAllowed, "This path does not take this method; see the Allow header.")
+        } else {
+            Error::new(Code::NotFound, "There is nothing at this path; see /v1/openapi.json for what there is.")
+        };
+        return (Err(error), None);
+    };
+    let (bearer, caller) = match route.access {
+        Access::Public => (None, None),
+        Access::Key { .. } | Access::Full { .. } => match admit(services, request.headers()).await {
+            Ok((bearer, caller)) => (Some(bearer), Some(caller)),
+            Err(error) => return (Err(error), None),
+        },
+    };
+    let user = caller.as_ref().map(|caller| caller.user_uid.clone());
+    let answer = async {
+        let body = read_body(services, route, request, payload).await?;
+        let query = query(request.query_string());
+        let ignored = ignored(route, &query, &body)?;
+        let path = route.parameters().map(|name| (name, request.match_info().get(name).unwrap_or("").to_owned()));
+        let mut request = Request {
+            services: Arc::clone(services),
+            bearer,
+            caller,
+            path: path.collect(),
+            query,
+            headers: request.headers().clone(),
+            body,
+            once: None,
+        };
+        request.once = once(route, &request)?;
+        let answer = run(route, request).await?;
+        Ok(if ignored.is_empty() { answer } else { answer.header("x-ignored-fields", ignored.join(",")) })
+    };
+    (answer.await, user)
+}
+
+async fn admit(services: &Arc<Services>, headers: &HeaderMap) -> Result<(Bearer, Arc<platform_core::Caller>)> {
+    let bearer = Bearer::of(headers)?;
+    let caller = bearer.caller(&services.auth).await?;
+    Ok((bearer, caller))
+}
+
+/// Runs the handler, or repeats what it answered to the same idempotency key.
+async fn run(route: &Route, request: Request) -> Result<Answer> {
+    let Some(once) = request.once.clone() else { return (route.handler)(request).await };
+    let services = Arc::clone(&request.services);
+    let account = request.caller()?.account.clone();
+    let replay = async || match once.find(&services.db).await? {
+        None => Ok(None),
+        Some(Stored::Answer { status, body }) => {
+            Ok(Some(Answer::raw_json(status, body).header("idempotent-replayed", "true")))
+        }
+        Some(Stored::Run { reference }) => {
+            let sent = services.chat.replay(&account, &reference).await?;
+            let answer = Answer::ok(&sent.messages)?.header("x-chat-uid", sent.chat_uid);
+            Ok::<_, Error>(Some(answer.header("idempotent-replayed", "true")))
+        }
+    };
+    if let Some(answer) = replay().await? {
+        return Ok(answer);
+    }
+    match (route.handler)(request).await {
+        // Somebody with the same key was faster.
+        Err(error) if error.code() == Code::IdempotencyInProgress => replay().await?.ok_or(error),
+        Ok(answer) => {
+            if let Body::Json(body) = &answer.body {
+                once.keep(&services.db, answer.status, body).await?;
+            }
+            Ok(answer)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The request's own id when it has the right form, else a new one (contract 00 §1.6).
+fn request_id(headers: &HeaderMap) -> String {
+    enum RequestKind {}
+    let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+    let id = given.and_then(|id| Id::<RequestKind>::parse(id).ok()).unwrap_or_else(Id::generate);
+    id.into()
+}
+
+/// No empty, `.` or `..` segment, no encoded slash, no bad percent code (contract 00 §1.2).
+fn is_plain(path: &str) -> bool {
+    let good_segment = |segment: &str| {
+        let lower = segment.to_ascii_lowercase();
+        let decoded = lower.replace("%2e", ".");
+        !segment.is_empty() && decoded != "." && decoded != ".." && !lower.contains("%2f") && !lower.contains("%5c")
+    };
+    let bytes = path.as_bytes();
+    let good_code = |at: usize| {
+        bytes.get(at + 1..at + 3).is_some_and(|code| code.iter().all(u8::is_ascii_hexdigit)) || bytes[at] != b'%'
+    };
+    path.strip_prefix('/').is_some_and(|path| path.split('/').all(good_segment))
+        && (0..bytes.len()).all(good_code)
+}
+
+/// Name → value; a name given twice counts as last given.
+fn query(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.split('&').filter(|pair| !pair.is_empty());
+    let decode = |text: &str| percent_decode(&text.replace('+', " "));
+    pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).map(|(n, v)| (decode(n), decode(v))).collect()
+}
+
+fn percent_decode(text: &str) -> String {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        let code = after.get(..2).and_then(|code| std::str::from_utf8(code).ok());
+        match (byte, code.and_then(|code| u8::from_str_radix(code, 16).ok())) {
+            (b'%', Some(code)) => {
+                decoded.push(code);
+                rest = &after[2..];
+            }
+            _ => {
+                decoded.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
+async fn read_body(
+    services: &Arc<Services>,
+    route: &Route,
+    request: &HttpRequest,
+    mut payload: Payload,
+) -> Result<Bytes> {
+    let headers = request.headers();
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?").trim().to_lowercase());
+    if text(header::CONTENT_ENCODING).is_some_and(|encoding| !encoding.is_empty() && encoding != "identity") {
+        return Err(Error::new(Code::UnsupportedMediaType, "Send the body as it is, without Content-Encoding."));
+    }
+    if matches!(route.method, Method::GET) {
+        return Ok(Bytes::new());
+    }
+    let limit = services.limits.json_bytes;
+    let too_large = |actual: Option<usize>| {
+        let error = Error::new(Code::PayloadTooLarge, format!("The body is larger than {limit} bytes."));
+        let error = error.with("limitBytes", limit);
+        match actual {
+            Some(actual) => error.with("actualBytes", actual),
+            None => error,
+        }
+    };
+    let declared = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
+    if declared.is_some_and(|length| length > limit) {
+        return Err(too_large(declared));
+    }
+    let kind = text(header::CONTENT_TYPE);
+    let is_json = kind.as_deref().is_some_and(|kind| {
+        let (kind, parameters) = kind.split_once(';').unwrap_or((kind, ""));
+        let charset = parameters.split_once("charset=").map(|(_, charset)| charset.trim_matches('"').trim());
+        kind.trim() == "application/json" && charset.is_none_or(|charset| charset == "utf-8")
+    });
+    let read = async {
+        let mut body = BytesMut::new();
+        while let Some(chunk) = payload.next().await {
+            let chunk = chunk.map_err(|e| Error::new(Code::BadRequest, format!("The body broke off: {e}.")))?;
+            if !is_json && !chunk.is_empty() {
+                return Err(Error::new(
+                    Code::UnsupportedMediaType,
+                    "Send the body as JSON, with `Content-Type: application/json`.",
+                ));
+            }
+            if body.len() + chunk.len() > limit {
+                return Err(too_large(None));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body.freeze())
+    };
+    let slow = |_| Error::new(Code::RequestTimeout, "The body came too slowly.");
+    let body = tokio::time::timeout(BODY_TIMEOUT, read).await.map_err(slow)??;
+    check_json(&body)?;
+    Ok(body)
+}
+
+/// Names in the request that nothing reads; refused with `strict=true` (contract 00 §2.11).
+fn ignored(route: &Route, query: &BTreeMap<String, String>, body: &Bytes) -> Result<Vec<String>> {
+    let strict = query.get("strict").is_some_and(|strict| strict == "true" || strict == "1");
+    let mut unknown: Vec<(String, &[String])> = Vec::new();
+    if let Some(fields) = &route.body_fields
+        && let Ok(given) = serde_json::from_slice::<BTreeMap<String, serde::de::IgnoredAny>>(body)
+    {
+        let names = given.into_keys().filter(|name| !fields.contains(name) && !SERVER_OWNED.contains(&name.as_str()));
+        unknown.extend(names.map(|name| (name, fields.as_slice())));
+    }
+    let names = query.keys().filter(|name| *name != "strict" && !route.query_fields.contains(name));
+    unknown.extend(names.map(|name| (format!("?{name}"), route.query_fields.as_slice())));
+    if strict && !unknown.is_empty() {
+        let fields: Vec<serde_json::Value> = unknown
+            .iter()
+            .map(|(name, accepted)| match suggestion(name.trim_start_matches('?'), accepted) {
+                Some(suggestion) => serde_json::json!({"name": name, "suggestion": suggestion}),
+                None => serde_json::json!({"name": name}),
+            })
+            .collect();
+        let names: Vec<&str> = unknown.iter().map(|(name, _)| name.as_str()).collect();
+        let message = format!("These fields are not known here: {}.", names.join(", "));
+        return Err(Error::new(Code::UnknownField, message).with("fields", fields));
+    }
+    let printable = |name: &String| name.bytes().all(|b| b.is_ascii_graphic() && b != b',');
+    Ok(unknown.into_iter().map(|(name, _)| name).filter(printable).take(MOST_IGNORED).collect())
+}
+
+/// Fields that a record shows and a client may send back, without effect.
+const SERVER_OWNED: [&str; 22] = [
+    "_id", "clientUID", "userUID", "createdAt", "creationTimestampMs", "lastEditTimestampMs", "lastUsedTimestampMs",
+    "createdByUserUID", "isCustom", "kind", "prefix", "last4", "availableToolsGroups", "memoryDocuments",
+    "tenantIntegrations", "tenantMcpServers", "chatUID", "chatContent", "tokenUsage", "status", "inputTokens",
+    "outputTokens",
+];
+
+fn suggestion<'a>(name: &str, accepted: &'a [String]) -> Option<&'a str> {
+    let close = accepted.iter().map(|known| (distance(name, known), known.as_str())).min()?;
+    (close.0 <= 2).then_some(close.1)
+}
+
+/// Levenshtein distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let above = row[j + 1];
+            row[j + 1] = (corner + usize::from(x != *y)).min(above + 1).min(row[j] + 1);
+            corner = above;
+        }
+    }
+    row[b.len()]
+}
+
+/// The idempotency key of a POST, with all it covers.
+fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
+    let mut given = request.headers.get_all("idempotency-key");
+    let Some(key) = given.next().filter(|_| route.method == Method::POST) else { return Ok(None) };
+    let key = key.to_str().ok().filter(|key| (1..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()));
+    let (Some(key), None, Some(caller)) = (key, given.next(), &request.caller) else {
+        return Err(Error::new(Code::BadRequest, "Send one Idempotency-Key of 1 to 255 visible ASCII characters."));
+    };
+    let path: Vec<&str> = request.path.values().map(String::as_str).collect();
+    let (account, credential) = (caller.account.as_str(), caller.credential_id());
+    let scope = format!("{account}|{credential}|POST {}|{}|{key}", route.path, path.join("|"));
+    let hash = digest(&SHA256, &request.body);
+    let body_hash = hash.as_ref().iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    Ok(Some(Idempotency { scope, body_hash }))
+}
+
+impl Resource {
+    fn mounts(&self) -> Vec<String> {
+        match self.path.strip_prefix("/v1/") {
+            Some(rest) => vec![format!("/v1/{rest}"), format!("/api/v1/{rest}")],
+            None => vec![self.path.to_owned()],
+        }
+    }
+
+    fn allow(&self) -> String {
+        let methods: Vec<String> = self.routes.iter().flat_map(|route| route.methods()).map(|m| m.to_string()).collect();
+        methods.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_paths_are_routed() {
+        for good in ["/v1/assistants", "/v1/assistants/a-b_c", "/v1/assistants/%C3%A4"] {
+            assert!(is_plain(good), "{good}");
+        }
+        for bad in ["/v1//assistants", "/v1/assistants/", "/v1/./x", "/v1/../x", "/v1/%2e%2E/x", "/v1/a%2Fb", "/v1/%zz", "/v1/%a"] {
+            assert!(!is_plain(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_typo_is_given_the_name_it_meant() {
+        let accepted = ["name".to_owned(), "description".to_owned()];
+        assert_eq!(suggestion("nmae", &accepted), Some("name"));
+        assert_eq!(suggestion("descriptoin", &accepted), Some("description"));
+        assert_eq!(suggestion("colour", &accepted), None);
+    }
+}

@@ -1,0 +1,258 @@
+//! The OpenAPI 3.1 document, made from the route table.
+
+use platform_core::Issue;
+use serde_json::Value;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        ComponentsBuilder, ContentBuilder, HttpMethod, InfoBuilder, OpenApiBuilder, PathItem, PathsBuilder, Ref, RefOr,
+        Required, ResponseBuilder, Schema,
+        path::{OperationBuilder, ParameterBuilder, ParameterIn},
+        request_body::RequestBodyBuilder,
+        schema::{ObjectBuilder, OneOfBuilder, Type},
+        security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+    },
+};
+
+use crate::routes::{Access, Route};
+
+type Named = (String, RefOr<Schema>);
+
+/// A type as the document needs it.
+#[derive(Clone)]
+pub(crate) struct TypeDoc {
+    name: String,
+    schema: RefOr<Schema>,
+    others: Vec<Named>,
+    aliases: &'static [&'static str],
+}
+
+impl TypeDoc {
+    fn of<T: ToSchema>() -> Self {
+        let mut others = Vec::new();
+        T::schemas(&mut others);
+        Self { name: T::name().into_owned(), schema: T::schema(), others, aliases: &[] }
+    }
+
+    /// Names of its fields, aliases too.
+    pub fn names(&self) -> Vec<String> {
+        let own = self.fields().into_iter().map(|(name, _)| name);
+        own.chain(self.aliases.iter().map(|alias| (*alias).to_owned())).collect()
+    }
+
+    fn fields(&self) -> Vec<Named> {
+        match &self.schema {
+            RefOr::T(Schema::Object(object)) => {
+                object.properties.iter().map(|(name, schema)| (name.clone(), schema.clone())).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// What the document says of a route.
+#[derive(Clone)]
+pub(crate) struct Operation {
+    summary: &'static str,
+    query: Option<TypeDoc>,
+    page: bool,
+    pub body: Option<TypeDoc>,
+    responses: Vec<(u16, &'static str, RefOr<Schema>)>,
+    others: Vec<Named>,
+}
+
+impl Operation {
+    pub fn new(summary: &'static str) -> Self {
+        Self { summary, query: None, page: false, body: None, responses: Vec::new(), others: Vec::new() }
+    }
+
+    pub fn query<T: ToSchema>(mut self) -> Self {
+        self.query = Some(TypeDoc::of::<T>());
+        self
+    }
+
+    /// It has `limit` and `offset` (or `skip`).
+    pub fn paged(mut self) -> Self {
+        self.page = true;
+        self
+    }
+
+    pub fn body<T: ToSchema>(mut self) -> Self {
+        self.body = Some(TypeDoc::of::<T>());
+        self
+    }
+
+    /// Other names the body's fields go by.
+    pub fn aliases(mut self, aliases: &'static [&'static str]) -> Self {
+        if let Some(body) = &mut self.body {
+            body.aliases = aliases;
+        }
+        self
+    }
+
+    pub fn answers<T: ToSchema>(mut self, status: u16) -> Self {
+        let doc = TypeDoc::of::<T>();
+        // Lists and maps stand where they are used, records by name.
+        let schema = match &doc.schema {
+            RefOr::T(Schema::Object(_) | Schema::AllOf(_)) => {
+                self.others.push((doc.name.clone(), doc.schema));
+                RefOr::Ref(Ref::from_schema_name(doc.name))
+            }
+            other => other.clone(),
+        };
+        self.others.extend(doc.others);
+        self.responses.push((status, "application/json", schema));
+        self
+    }
+
+    /// One of two shapes under the same status.
+    pub fn one_of<A: ToSchema, B: ToSchema>(self, status: u16) -> Self {
+        let mut both = self.answers::<A>(status).answers::<B>(status);
+        let (second, first) = (both.responses.pop(), both.responses.pop());
+        let mut either = OneOfBuilder::new();
+        for (_, _, schema) in first.into_iter().chain(second) {
+            either = either.item(schema);
+        }
+        both.responses.push((status, "application/json", RefOr::T(Schema::OneOf(either.build()))));
+        both
+    }
+
+    pub fn answers_text(mut self, kind: &'static str) -> Self {
+        let text = ObjectBuilder::new().schema_type(Type::String).build();
+        self.responses.push((200, kind, RefOr::T(Schema::Object(text))));
+        self
+    }
+
+    /// Names a query may have.
+    pub fn query_names(&self) -> Vec<String> {
+        let page = if self.page { &["limit", "offset", "skip"][..] } else { &[] };
+        let page = page.iter().map(|name| (*name).to_owned());
+        page.chain(self.query.iter().flat_map(TypeDoc::names)).collect()
+    }
+}
+
+/// The answer of a deletion.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what respond.rs builds")]
+#[schema(rename_all = "camelCase")]
+pub(crate) struct Deleted {
+    success: bool,
+    message: String,
+    deleted_id: String,
+}
+
+/// The error object (specification, error object).
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what error.rs builds")]
+#[schema(rename_all = "camelCase")]
+struct ErrorObject {
+    /// Stable code.
+    error: String,
+    /// What to do, for a person.
+    message: String,
+    /// Particulars; `issues` for broken fields.
+    #[schema(value_type = Object)]
+    details: Value,
+    /// The HTTP status again.
+    status_code: u16,
+    /// Finds the request in the log.
+    request_id: String,
+    /// Seconds to wait, with 429 and 503.
+    retry_after: Option<u64>,
+}
+
+/// The whole document as JSON.
+pub(crate) fn document(routes: &[Route]) -> String {
+    let mut components = ComponentsBuilder::new()
+        .schema("Error", ErrorObject::schema())
+        .schema("Issue", Issue::schema())
+        .security_scheme(
+            "bearer",
+            SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").build()),
+        );
+    let mut paths = PathsBuilder::new();
+    for route in routes {
+        let Some(operation) = &route.operation else { continue };
+        for doc in operation.query.iter().chain(&operation.body) {
+            for (name, schema) in &doc.others {
+                components = components.schema(name, schema.clone());
+            }
+        }
+        if let Some(body) = &operation.body {
+            components = components.schema(&body.name, body.schema.clone());
+        }
+        for (name, schema) in &operation.others {
+            components = components.schema(name, schema.clone());
+        }
+        let method = match route.method.as_str() {
+            "POST" => HttpMethod::Post,
+            "PUT" => HttpMethod::Put,
+            "PATCH" => HttpMethod::Patch,
+            "DELETE" => HttpMethod::Delete,
+            _ => HttpMethod::Get,
+        };
+        paths = paths.path(route.path, PathItem::new(method, describe(route, operation)));
+    }
+    let info = InfoBuilder::new()
+        .title("AI Agent and Assistant Platform API")
+        .version("1.0.0")
+        .description(Some("Assistants over HTTP: send messages, watch replies arrive, read everything back."))
+        .build();
+    let document = OpenApiBuilder::new().info(info).paths(paths.build()).components(Some(components.build())).build();
+    document.to_json().expect("the document is JSON")
+}
+
+fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Operation {
+    let mut described = OperationBuilder::new().summary(Some(operation.summary)).operation_id(Some(id(route)));
+    let group = route.path.split('/').nth(2).unwrap_or("root").trim_end_matches(".json");
+    described = described.tag(group);
+    for name in route.parameters() {
+        let text = ObjectBuilder::new().schema_type(Type::String).build();
+        let parameter =
+            ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path).required(Required::True).schema(Some(text));
+        described = described.parameter(parameter.build());
+    }
+    let whole = || ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)).build();
+    let page = if operation.page { &["limit", "offset"][..] } else { &[] };
+    let mut query: Vec<Named> = page.iter().map(|name| ((*name).to_owned(), whole().into())).collect();
+    query.extend(operation.query.iter().flat_map(TypeDoc::fields));
+    for (name, schema) in query {
+        let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).schema(Some(schema));
+        described = described.parameter(parameter.required(Required::False).build());
+    }
+    if let Some(body) = &operation.body {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(&body.name))).build();
+        let body = RequestBodyBuilder::new().content("application/json", content).required(Some(Required::True));
+        described = described.request_body(Some(body.build()));
+    }
+    for (status, kind, schema) in &operation.responses {
+        let content = ContentBuilder::new().schema(Some(schema.clone())).build();
+        let response = ResponseBuilder::new().description("Done").content(*kind, content).build();
+        described = described.response(status.to_string(), response);
+    }
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Error"))).build();
+    let failure = ResponseBuilder::new().description("The error object").content("application/json", content).build();
+    described = described.response("default", failure);
+    if route.access != Access::Public {
+        described = described.security(SecurityRequirement::new("bearer", Vec::<String>::new()));
+    }
+    described.build()
+}
+
+/// `POST /v1/assistants/{identifier}/messages` → `postAssistantsByIdentifierMessages`.
+fn id(route: &Route) -> String {
+    let mut id = route.method.as_str().to_lowercase();
+    for segment in route.path.split('/').skip(2) {
+        let (by, segment) = match segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
+            Some(name) => ("By", name),
+            None => ("", segment),
+        };
+        id.push_str(by);
+        for word in segment.split(['-', '.']) {
+            let (first, rest) = word.split_at(word.len().min(1));
+            id.push_str(&first.to_uppercase());
+            id.push_str(rest);
+        }
+    }
+    id
+}

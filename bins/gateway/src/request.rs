@@ -1,0 +1,214 @@
+//! What handlers see of a request: strictly typed path, query and body.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use actix_web::http::header::HeaderMap;
+use bytes::Bytes;
+use platform_chat::ChatPage;
+use platform_core::{Caller, Code, Error, Object, Page, Result};
+use platform_db::Idempotency;
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IntoDeserializer, Visitor, value::MapDeserializer},
+    forward_to_deserialize_any,
+};
+use serde_json::error::Category;
+
+use crate::{app::Services, auth::Bearer};
+
+/// A request whose credential was admitted.
+pub(crate) struct Request {
+    pub services: Arc<Services>,
+    pub bearer: Option<Bearer>,
+    pub caller: Option<Arc<Caller>>,
+    pub path: BTreeMap<&'static str, String>,
+    pub query: BTreeMap<String, String>,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub once: Option<Idempotency>,
+}
+
+impl Request {
+    /// Who calls; only on routes that want a credential.
+    pub fn caller(&self) -> Result<&Caller> {
+        self.caller.as_deref().ok_or_else(|| Error::internal("a public route asked for its caller"))
+    }
+
+    /// A path parameter.
+    pub fn path(&self, name: &str) -> &str {
+        self.path.get(name).map_or("", String::as_str)
+    }
+
+    /// The query as a type: booleans `true|1|false|0`, integers in decimal.
+    pub fn query<T: DeserializeOwned>(&self) -> Result<T> {
+        let fields = self.query.iter().map(|(name, value)| (name.as_str(), QueryValue(value)));
+        let query: MapDeserializer<'_, _, serde::de::value::Error> = MapDeserializer::new(fields);
+        let mut at = serde_path_to_error::Track::new();
+        T::deserialize(serde_path_to_error::Deserializer::new(query, &mut at)).map_err(|error| {
+            let path = at.path().to_string();
+            Error::invalid(&path, "type", format!("{path}: {error}"))
+        })
+    }
+
+    /// The body as a type; an empty body is `{}`.
+    pub fn body<T: DeserializeOwned>(&self) -> Result<T> {
+        let json: &[u8] = if self.body.is_empty() { b"{}" } else { &self.body };
+        let mut reader = serde_json::Deserializer::from_slice(json);
+        let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let path = error.path().to_string();
+            refuse(error.into_inner(), &path)
+        })?;
+        reader.end().map_err(|error| refuse(error, ""))?;
+        Ok(value)
+    }
+
+    /// The body of a PATCH.
+    pub fn patch(&self) -> Result<Object> {
+        self.body()
+    }
+
+    /// The slice of a collection (contract 00 §4): a larger limit is capped.
+    pub fn page(&self, default: i64, most: i64) -> Result<Page> {
+        let number = |names: &[&str], default: i64, least: i64| {
+            let Some((name, value)) = names.iter().find_map(|name| self.query.get_key_value(*name)) else {
+                return Ok(default);
+            };
+            value.parse::<i64>().ok().filter(|number| *number >= least).ok_or_else(|| {
+                Error::new(Code::InvalidPagination, format!("{name} must be a whole number of {least} or more."))
+                    .with("parameter", name)
+            })
+        };
+        Ok(Page { limit: number(&["limit"], default, 1)?.min(most), offset: number(&["offset", "skip"], 0, 0)? })
+    }
+
+    /// A page of chats.
+    pub fn chat_page(&self) -> Result<ChatPage> {
+        let OmitContent { omit_content } = self.query()?;
+        Ok(ChatPage { page: self.page(10, 100)?, omit_content })
+    }
+
+    /// `X-Api-Source`, or a header that ends in `-api-source` (contract 00 §1.7).
+    pub fn api_source(&self) -> Option<String> {
+        let exact = self.headers.get("x-api-source");
+        let alias = || self.headers.iter().find(|(name, _)| name.as_str().ends_with("-api-source")).map(|(_, v)| v);
+        let value = exact.or_else(alias)?.to_str().ok()?;
+        let good = (1..=32).contains(&value.len())
+            && value.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-'));
+        good.then(|| value.to_owned())
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct OmitContent {
+    omit_content: bool,
+}
+
+/// What serde found wrong, as the contract names it.
+fn refuse(error: serde_json::Error, path: &str) -> Error {
+    let text = error.to_string();
+    match error.classify() {
+        Category::Data if !text.starts_with("duplicate field") => {
+            let reason = text.split(" at line ").next().unwrap_or(&text);
+            let code = if reason.starts_with("missing field") {
+                "required"
+            } else if reason.starts_with("unknown variant") {
+                "enum"
+            } else {
+                "type"
+            };
+            let missing = reason.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+            let path = match (missing, path) {
+                (Some(field), "." | "") => field.to_owned(),
+                (Some(field), path) => format!("{path}.{field}"),
+                (None, path) => path.to_owned(),
+            };
+            Error::invalid(&path, code, format!("{path}: {reason}"))
+        }
+        _ => Error::new(Code::InvalidJson, format!("The body is not the JSON we read: {text}.")),
+    }
+}
+
+/// A value of a query: text that becomes what the field wants.
+struct QueryValue<'a>(&'a str);
+
+impl<'de> IntoDeserializer<'de, serde::de::value::Error> for QueryValue<'_> {
+    type Deserializer = Self;
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+impl<'de> serde::Deserializer<'de> for QueryValue<'_> {
+    type Error = serde::de::value::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        visitor.visit_str(self.0)
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        match self.0 {
+            "true" | "1" => visitor.visit_bool(true),
+            "false" | "0" => visitor.visit_bool(false),
+            _ => Err(serde::de::Error::custom("expected true, 1, false or 0")),
+        }
+    }
+
+    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        match self.0.parse() {
+            Ok(number) => visitor.visit_i64(number),
+            Err(_) => Err(serde::de::Error::custom("expected a whole number")),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        visitor.visit_some(self)
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i32 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+/// Structure that must hold before any field is read: depth, and text without NUL.
+pub(crate) fn check_json(body: &[u8]) -> Result<()> {
+    const DEEPEST: usize = 64;
+    let (mut depth, mut in_text, mut at) = (0_usize, false, 0);
+    while at < body.len() {
+        match (in_text, body[at]) {
+            (true, b'\\') => {
+                if body[at + 1..].starts_with(b"u0000") {
+                    return Err(Error::invalid("", "format", "Text must not contain the character NUL."));
+                }
+                at += 1;
+            }
+            (_, b'"') => in_text = !in_text,
+            (false, b'{' | b'[') => {
+                depth += 1;
+                if depth > DEEPEST {
+                    return Err(Error::new(Code::InvalidJson, format!("The body is nested deeper than {DEEPEST}.")));
+                }
+            }
+            (false, b'}' | b']') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        at += 1;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_and_nul_are_found_outside_and_inside_of_text() {
+        let nested = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
+        assert!(check_json(&nested(64)).is_ok());
+        assert_eq!(check_json(&nested(65)).expect_err("too deep").code(), Code::InvalidJson);
+        assert!(check_json(br#"{"a":"[[[\"{{{"}"#).is_ok());
+        assert_eq!(check_json(br#"{"a":"x\u0000"}"#).expect_err("NUL").code(), Code::ValidationError);
+        assert!(check_json(br#"{"a":"x\\u0000"}"#).is_ok(), "an escaped backslash is no escape");
+    }
+}

@@ -1,0 +1,194 @@
+//! Every URL of the platform, and who may call it. A route without a rule cannot be written down.
+
+mod assistants;
+mod chats;
+mod docs;
+mod health;
+mod keys;
+mod models;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use actix_web::http::Method;
+use futures_util::future::{FutureExt, LocalBoxFuture};
+use platform_core::Result;
+
+use crate::{
+    openapi::{Operation, TypeDoc},
+    request::Request,
+    respond::Answer,
+};
+
+/// Who may call a route (contract 01 §9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// No credential is looked at.
+    Public,
+    /// A full key, or a restricted key whose lists permit the route; `session`: a tenant session, too.
+    Key { session: bool, scope: &'static str },
+    /// A full key only; `scope` also opens it to OAuth.
+    Full { scope: &'static str },
+}
+
+type Handler = Box<dyn Fn(Request) -> LocalBoxFuture<'static, Result<Answer>> + Send + Sync>;
+
+/// One line of the table.
+pub(crate) struct Route {
+    pub method: Method,
+    pub path: &'static str,
+    pub access: Access,
+    pub handler: Handler,
+    /// Names a query may have.
+    pub query_fields: Vec<String>,
+    /// Names a body may have at its top; `None` = the route reads no body.
+    pub body_fields: Option<Vec<String>>,
+    /// How it stands in the OpenAPI document; `None` = it does not.
+    pub operation: Option<Operation>,
+}
+
+/// The whole table.
+pub(crate) fn table() -> Vec<Route> {
+    use Access::{Full, Key, Public};
+    let (read, write) = ("assistants:read", "assistants:write");
+    let key = |scope| Key { session: false, scope };
+    let session = |scope| Key { session: true, scope };
+    let full = |scope| Full { scope };
+    vec![
+        get("/livez", Public, health::live),
+        get("/readyz", Public, health::ready),
+        get("/docs", Public, docs::reference),
+        get("/docs/{file}", Public, docs::asset),
+        get("/v1/api-keys", full("keys:read"), keys::list).with(keys::docs::list()),
+        post("/v1/api-keys", full("keys:write"), keys::create).with(keys::docs::create()),
+        get("/v1/api-keys/{id}", full("keys:read"), keys::get).with(keys::docs::get()),
+        patch("/v1/api-keys/{id}", full("keys:write"), keys::update).with(keys::docs::update()),
+        delete("/v1/api-keys/{id}", full("keys:write"), keys::delete).with(keys::docs::delete()),
+        post("/v1/api-keys/{id}/rotate", full("keys:write"), keys::rotate).with(keys::docs::rotate()),
+        post("/v1/assistants", key(write), assistants::create).with(assistants::docs::create()),
+        get("/v1/assistants", session(read), assistants::list).with(assistants::docs::list()),
+        post("/v1/assistants/chats", session(read), chats::filter).with(chats::docs::filter()),
+        get("/v1/assistants/tags", session(read), chats::tags).with(chats::docs::tags()),
+        get("/v1/assistants/{identifier}", session(read), assistants::get).with(assistants::docs::get()),
+        patch("/v1/assistants/{identifier}", key(write), assistants::update).with(assistants::docs::update()),
+        put("/v1/assistants/{identifier}", key(write), assistants::update).with(assistants::docs::update()),
+        delete("/v1/assistants/{identifier}", key(write), assistants::delete).with(assistants::docs::delete()),
+        post("/v1/assistants/{identifier}/messages", session(write), chats::send).with(chats::docs::send()),
+        get("/v1/assistants/{identifier}/chats", session(read), chats::list).with(chats::docs::list()),
+        get("/v1/assistants/{identifier}/chats/{chatUid}", session(read), chats::get).with(chats::docs::get()),
+        patch("/v1/assistants/{identifier}/chats/{chatUid}", key(write), chats::update).with(chats::docs::update()),
+        delete("/v1/assistants/{identifier}/chats/{chatUid}", key(write), chats::delete).with(chats::docs::delete()),
+        get("/v1/assistants/{identifier}/chats/{chatUid}/content", session(read), chats::content)
+            .with(chats::docs::content()),
+        get("/v1/assistants/{identifier}/chats/{chatUid}/feedback", session(read), chats::list_feedback)
+            .with(chats::docs::list_feedback()),
+        post("/v1/assistants/{identifier}/chats/{chatUid}/feedback", session(write), chats::give_feedback)
+            .with(chats::docs::give_feedback()),
+        get("/v1/assistants/{identifier}/chats/{chatUid}/realtime", session(read), chats::realtime)
+            .with(chats::docs::realtime()),
+        get("/v1/assistants/{identifier}/chats/{chatUid}/search", session(read), chats::search)
+            .with(chats::docs::search()),
+        post("/v1/assistants/{identifier}/chats/{chatUid}/stop", session(write), chats::stop)
+            .with(chats::docs::stop()),
+        get("/v1/assistants/{identifier}/chats/{chatUid}/stream", session(read), chats::stream)
+            .with(chats::docs::stream()),
+        get("/v1/docs", key("docs:read"), docs::list).with(docs::docs::list()),
+        get("/v1/docs/{filename}", key("docs:read"), docs::get).with(docs::docs::get()),
+        get("/v1/health", Public, health::health).with(health::docs::health()),
+        get("/v1/models", key("models:read"), models::list).with(models::docs::list()),
+        get("/v1/openapi.json", Public, docs::openapi).with(docs::docs::openapi()),
+    ]
+}
+
+impl Route {
+    fn new<F, Fut>(method: Method, path: &'static str, access: Access, handler: F) -> Self
+    where
+        F: Fn(Request) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Answer>> + 'static,
+    {
+        let handler: Handler = Box::new(move |request| handler(request).boxed_local());
+        Self { method, path, access, handler, query_fields: Vec::new(), body_fields: None, operation: None }
+    }
+
+    /// Describes it; what the description names is what the route accepts.
+    fn with(mut self, operation: Operation) -> Self {
+        self.query_fields = operation.query_names();
+        self.body_fields = operation.body.as_ref().map(TypeDoc::names);
+        self.operation = Some(operation);
+        self
+    }
+
+    /// HEAD works wherever GET does.
+    pub fn methods(&self) -> Vec<Method> {
+        if self.method == Method::GET { vec![Method::GET, Method::HEAD] } else { vec![self.method.clone()] }
+    }
+
+    /// Names of the placeholders in the path.
+    pub fn parameters(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'))
+    }
+}
+
+fn get<F, Fut>(path: &'static str, access: Access, handler: F) -> Route
+where
+    F: Fn(Request) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Answer>> + 'static,
+{
+    Route::new(Method::GET, path, access, handler)
+}
+
+fn post<F, Fut>(path: &'static str, access: Access, handler: F) -> Route
+where
+    F: Fn(Request) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Answer>> + 'static,
+{
+    Route::new(Method::POST, path, access, handler)
+}
+
+fn put<F, Fut>(path: &'static str, access: Access, handler: F) -> Route
+where
+    F: Fn(Request) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Answer>> + 'static,
+{
+    Route::new(Method::PUT, path, access, handler)
+}
+
+fn patch<F, Fut>(path: &'static str, access: Access, handler: F) -> Route
+where
+    F: Fn(Request) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Answer>> + 'static,
+{
+    Route::new(Method::PATCH, path, access, handler)
+}
+
+fn delete<F, Fut>(path: &'static str, access: Access, handler: F) -> Route
+where
+    F: Fn(Request) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Answer>> + 'static,
+{
+    Route::new(Method::DELETE, path, access, handler)
+}
+
+/// All methods of one path.
+pub(crate) struct Resource {
+    pub path: &'static str,
+    pub routes: Vec<Arc<Route>>,
+}
+
+/// The table by path, literal segments before placeholders.
+pub(crate) struct Table(Vec<Resource>);
+
+impl Table {
+    pub fn new(routes: Vec<Route>) -> Self {
+        let mut by_path: BTreeMap<Vec<(bool, &str)>, Resource> = BTreeMap::new();
+        for route in routes {
+            let order = route.path.split('/').map(|segment| (segment.starts_with('{'), segment)).collect();
+            let resource = by_path.entry(order).or_insert_with(|| Resource { path: route.path, routes: Vec::new() });
+            resource.routes.push(Arc::new(route));
+        }
+        Self(by_path.into_values().collect())
+    }
+
+    pub fn resources(&self) -> &[Resource] {
+        &self.0
+    }
+}

@@ -1,0 +1,72 @@
+//! `/v1/assistants`
+
+use platform_core::Result;
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::{request::Request, respond::Answer};
+
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct IncludePresets {
+    /// With the system prompt, for custom assistants.
+    include_presets: Option<bool>,
+}
+
+pub(crate) async fn list(request: Request) -> Result<Answer> {
+    let filter = request.query()?;
+    Answer::ok(&request.services.assistants.list(&request.caller()?.account, &filter).await?)
+}
+
+pub(crate) async fn create(request: Request) -> Result<Answer> {
+    let assistants = &request.services.assistants;
+    let assistant = assistants.create(request.caller()?, request.body()?, request.once.as_ref()).await?;
+    Ok(Answer::created(&assistant)?.header("etag", format!("\"{}\"", assistant.version)))
+}
+
+pub(crate) async fn get(request: Request) -> Result<Answer> {
+    let IncludePresets { include_presets } = request.query()?;
+    let assistant = request.services.assistants.get(&request.caller()?.account, request.path("identifier")).await?;
+    let etag = format!("\"{}\"", assistant.version);
+    let answer = if include_presets == Some(true) {
+        Answer::ok(&platform_chat::Assistant::clone(&assistant).with_presets())
+    } else {
+        Answer::ok(&*assistant)
+    };
+    Ok(answer?.header("etag", etag))
+}
+
+pub(crate) async fn update(request: Request) -> Result<Answer> {
+    let (account, identifier) = (&request.caller()?.account, request.path("identifier"));
+    let assistant = request.services.assistants.update(account, identifier, request.patch()?).await?;
+    Ok(Answer::ok(&assistant)?.header("etag", format!("\"{}\"", assistant.version)))
+}
+
+pub(crate) async fn delete(request: Request) -> Result<Answer> {
+    let identifier = request.path("identifier");
+    let id = request.services.assistants.delete(&request.caller()?.account, identifier).await?;
+    Answer::deleted("assistant", &id)
+}
+
+pub(super) mod docs {
+    use platform_chat::{Assistant, AssistantFilter, AssistantSettings};
+
+    use super::IncludePresets;
+    use crate::openapi::{Deleted, Operation};
+
+    pub fn list() -> Operation {
+        Operation::new("List assistants").query::<AssistantFilter>().answers::<Vec<Assistant>>(200)
+    }
+    pub fn create() -> Operation {
+        Operation::new("Make an assistant").body::<AssistantSettings>().aliases(&["llm"]).answers::<Assistant>(201)
+    }
+    pub fn get() -> Operation {
+        Operation::new("Read an assistant").query::<IncludePresets>().answers::<Assistant>(200)
+    }
+    pub fn update() -> Operation {
+        Operation::new("Change an assistant").body::<AssistantSettings>().aliases(&["llm"]).answers::<Assistant>(200)
+    }
+    pub fn delete() -> Operation {
+        Operation::new("Delete an assistant; its chats stay readable").answers::<Deleted>(200)
+    }
+}

@@ -1,0 +1,225 @@
+//! `/v1/assistants/{identifier}/messages`, `/v1/assistants/{identifier}/chats`, `/v1/assistants/chats`
+
+use platform_chat::ChatListQuery;
+use platform_core::{AccountId, Checks, Error, Result};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::{request::Request, respond::Answer, sse};
+
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct SendQuery {
+    /// Answer at once; the reply is read or watched later.
+    r#async: Option<bool>,
+    /// No title and no summaries for this turn.
+    skip_summarization: Option<bool>,
+}
+
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ContentQuery {
+    /// Leave `chatContent` out.
+    omit_content: Option<bool>,
+}
+
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(default)]
+pub(crate) struct SearchQuery {
+    /// Text to find, 1 to 200 characters.
+    q: String,
+    /// At most so many matches, 100 at the most.
+    limit: Option<i64>,
+}
+
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(default)]
+pub(crate) struct StreamQuery {
+    /// `1` or `true`: frames may hold only what is new.
+    partial: Option<String>,
+}
+
+/// The list query together with what leaves the messages out.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what two extractors read")]
+#[schema(rename_all = "camelCase")]
+pub(crate) struct ChatListParameters {
+    tenant_id: Option<String>,
+    subtenant_id: Option<String>,
+    archived: Option<bool>,
+    /// Any of these, separated by commas.
+    tags: Option<String>,
+    search: Option<String>,
+    omit_content: Option<bool>,
+}
+
+fn chat(request: &Request) -> Result<(&AccountId, &str, &str)> {
+    Ok((&request.caller()?.account, request.path("identifier"), request.path("chatUid")))
+}
+
+pub(crate) async fn send(request: Request) -> Result<Answer> {
+    let query: SendQuery = request.query()?;
+    let (caller, assistant) = (request.caller()?, request.path("identifier"));
+    let (message, source, once) = (request.body()?, request.api_source(), request.once.as_ref());
+    let (answer, ignored) = if query.r#async == Some(true) {
+        let accepted = request.services.chat.send(caller, assistant, message, source, once).await?;
+        (Answer::ok(&accepted)?, accepted.ignored)
+    } else {
+        let sent = request.services.chat.send_and_wait(caller, assistant, message, source, once).await?;
+        (Answer::ok(&sent.messages)?.header("x-chat-uid", sent.chat_uid), sent.ignored)
+    };
+    Ok(if ignored.is_empty() { answer } else { answer.header("x-ignored-fields", ignored.join(",")) })
+}
+
+pub(crate) async fn filter(request: Request) -> Result<Answer> {
+    let (page, filter) = (request.chat_page()?, request.body()?);
+    let chats = request.services.chat.list(&request.caller()?.account, filter, page).await?;
+    Answer::created(&chats)
+}
+
+pub(crate) async fn list(request: Request) -> Result<Answer> {
+    let (page, query) = (request.chat_page()?, request.query::<ChatListQuery>()?);
+    let account = &request.caller()?.account;
+    let identifier = request.services.assistants.identifier(account, request.path("identifier")).await?;
+    Answer::ok(&request.services.chat.list(account, query.filter(identifier), page).await?)
+}
+
+pub(crate) async fn tags(request: Request) -> Result<Answer> {
+    Answer::ok(&request.services.chat.tags(&request.caller()?.account).await?)
+}
+
+pub(crate) async fn get(request: Request) -> Result<Answer> {
+    let ContentQuery { omit_content } = request.query()?;
+    let (account, assistant, uid) = chat(&request)?;
+    Answer::ok(&request.services.chat.get(account, assistant, uid, omit_content == Some(true)).await?)
+}
+
+pub(crate) async fn update(request: Request) -> Result<Answer> {
+    let (account, assistant, uid) = chat(&request)?;
+    Answer::ok(&request.services.chat.update(account, assistant, uid, request.patch()?).await?)
+}
+
+pub(crate) async fn delete(request: Request) -> Result<Answer> {
+    let (account, assistant, uid) = chat(&request)?;
+    request.services.chat.delete(account, assistant, uid).await?;
+    Answer::deleted("chat", uid)
+}
+
+pub(crate) async fn content(request: Request) -> Result<Answer> {
+    let (account, assistant, uid) = chat(&request)?;
+    let page = request.page(1000, 1000)?;
+    Answer::ok(&request.services.chat.content(account, assistant, uid, page).await?)
+}
+
+pub(crate) async fn search(request: Request) -> Result<Answer> {
+    let SearchQuery { q, limit: _ } = request.query()?;
+    let mut checks = Checks::default();
+    checks.length("q", &q, 1..=200);
+    checks.finish()?;
+    let (account, assistant, uid) = chat(&request)?;
+    let limit = request.page(20, 100)?.limit;
+    Answer::ok(&request.services.chat.search(account, assistant, uid, &q, limit).await?)
+}
+
+pub(crate) async fn realtime(request: Request) -> Result<Answer> {
+    let (account, assistant, uid) = chat(&request)?;
+    Ok(Answer::raw_json(200, request.services.chat.realtime(account, assistant, uid).await?))
+}
+
+pub(crate) async fn stream(request: Request) -> Result<Answer> {
+    let StreamQuery { partial } = request.query()?;
+    let partial = match partial.as_deref() {
+        None => false,
+        Some("1" | "true") => true,
+        Some(_) => return Err(Error::invalid("partial", "enum", "partial must be 1 or true, or left out")),
+    };
+    let (account, assistant, uid) = chat(&request)?;
+    let watcher = request.services.chat.watch(account, assistant, uid, partial).await?;
+    Ok(Answer::events(sse::events(watcher, request.services, request.bearer)))
+}
+
+pub(crate) async fn stop(request: Request) -> Result<Answer> {
+    let (account, assistant, uid) = chat(&request)?;
+    Answer::ok(&request.services.chat.stop(account, assistant, uid).await?)
+}
+
+pub(crate) async fn list_feedback(request: Request) -> Result<Answer> {
+    let (account, assistant, uid) = chat(&request)?;
+    Answer::ok(&request.services.chat.feedback(account, assistant, uid).await?)
+}
+
+pub(crate) async fn give_feedback(request: Request) -> Result<Answer> {
+    let (_, assistant, uid) = chat(&request)?;
+    let (caller, once) = (request.caller()?, request.once.as_ref());
+    let (first, feedback) =
+        request.services.chat.give_feedback(caller, assistant, uid, request.body()?, once).await?;
+    Answer::json(if first { 201 } else { 200 }, &feedback)
+}
+
+pub(super) mod docs {
+    use platform_chat::{
+        Accepted, Chat, ChatFilter, ChatList, ChatMessage, ChatPatch, Feedback, Matches, NewFeedback, NewMessage,
+        Stopped,
+    };
+    use serde_json::Value;
+
+    use super::{ChatListParameters, ContentQuery, SearchQuery, SendQuery, StreamQuery};
+    use crate::openapi::{Deleted, Operation};
+
+    pub fn send() -> Operation {
+        Operation::new("Send a message; the answer is the turn's messages, or with async=true the chat's id")
+            .query::<SendQuery>()
+            .body::<NewMessage>()
+            .aliases(&["llm"])
+            .one_of::<Vec<ChatMessage>, Accepted>(200)
+    }
+    pub fn filter() -> Operation {
+        Operation::new("List chats across assistants")
+            .query::<ContentQuery>()
+            .paged()
+            .body::<ChatFilter>()
+            .aliases(&["assistantIdentifier", "startDate", "endDate"])
+            .answers::<ChatList>(201)
+    }
+    pub fn list() -> Operation {
+        Operation::new("List the chats of an assistant")
+            .query::<ChatListParameters>()
+            .paged()
+            .answers::<ChatList>(200)
+    }
+    pub fn tags() -> Operation {
+        Operation::new("List the tags in use").answers::<Vec<String>>(200)
+    }
+    pub fn get() -> Operation {
+        Operation::new("Read a chat").query::<ContentQuery>().answers::<Chat>(200)
+    }
+    pub fn update() -> Operation {
+        Operation::new("Change a chat").body::<ChatPatch>().answers::<Chat>(200)
+    }
+    pub fn delete() -> Operation {
+        Operation::new("Delete a chat").answers::<Deleted>(200)
+    }
+    pub fn content() -> Operation {
+        Operation::new("Read the messages of a chat").paged().answers::<Vec<ChatMessage>>(200)
+    }
+    pub fn search() -> Operation {
+        Operation::new("Search the messages of a chat").query::<SearchQuery>().answers::<Matches>(200)
+    }
+    pub fn realtime() -> Operation {
+        Operation::new("Read the realtime state of a chat").answers::<Value>(200)
+    }
+    pub fn stream() -> Operation {
+        Operation::new("Follow a chat as server-sent events")
+            .query::<StreamQuery>()
+            .answers_text("text/event-stream")
+    }
+    pub fn stop() -> Operation {
+        Operation::new("Stop the turn of a chat").answers::<Stopped>(200)
+    }
+    pub fn list_feedback() -> Operation {
+        Operation::new("List feedback on a chat").answers::<Vec<Feedback>>(200)
+    }
+    pub fn give_feedback() -> Operation {
+        Operation::new("Give feedback on a message").body::<NewFeedback>().answers::<Feedback>(201).answers::<Feedback>(200)
+    }
+}

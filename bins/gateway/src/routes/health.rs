@@ -1,0 +1,57 @@
+//! `/v1/health`, `/livez`, `/readyz`
+
+use std::{collections::BTreeMap, sync::atomic::Ordering};
+
+use platform_core::{Clock, Result, SystemClock, Timestamp};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{request::Request, respond::Answer};
+
+/// How the server is (contract 16).
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct HealthReport {
+    /// `ok`, `degraded` or `down`.
+    status: &'static str,
+    version: &'static str,
+    timestamp: Timestamp,
+    uptime_ms: u64,
+    /// `database`, `queue`, `storage`, `provider`: `ok`, `degraded` or `down`.
+    checks: BTreeMap<&'static str, &'static str>,
+}
+
+pub(crate) async fn live(_: Request) -> Result<Answer> {
+    Ok(Answer::text(200, "text/plain; charset=utf-8", "ok".to_owned()))
+}
+
+pub(crate) async fn ready(request: Request) -> Result<Answer> {
+    let health = &request.services.health;
+    let ready = health.ready.load(Ordering::Relaxed) && health.database().await;
+    let (status, word) = if ready { (200, "ok") } else { (503, "not ready") };
+    Ok(Answer::text(status, "text/plain; charset=utf-8", word.to_owned()))
+}
+
+pub(crate) async fn health(request: Request) -> Result<Answer> {
+    let health = &request.services.health;
+    // The run queue and all storage are tables of the database.
+    let word = if health.database().await { "ok" } else { "down" };
+    let checks = BTreeMap::from([("database", word), ("queue", word), ("storage", word), ("provider", "ok")]);
+    let report = HealthReport {
+        status: word,
+        version: "1.0.0",
+        timestamp: SystemClock.now(),
+        uptime_ms: u64::try_from(health.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        checks,
+    };
+    Answer::json(if word == "ok" { 200 } else { 503 }, &report)
+}
+
+pub(super) mod docs {
+    use super::HealthReport;
+    use crate::openapi::Operation;
+
+    pub fn health() -> Operation {
+        Operation::new("Check the server").answers::<HealthReport>(200).answers::<HealthReport>(503)
+    }
+}

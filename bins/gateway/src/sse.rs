@@ -1,0 +1,84 @@
+//! A watcher as a stream of server-sent events.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use platform_realtime::Watcher;
+use tokio::time::{Instant, sleep_until};
+use tracing::warn;
+
+use crate::{app::Services, auth::Bearer};
+
+const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
+const SERVER_ERROR: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SERVER_ERROR\"}\n\n");
+const SHUTDOWN: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SHUTDOWN\"}\n\n");
+/// A right that was taken away ends the stream after this at the latest.
+const RIGHTS: Duration = Duration::from_secs(3);
+
+struct Connection {
+    watcher: Watcher,
+    services: Arc<Services>,
+    bearer: Option<Bearer>,
+    ends: Instant,
+    spoke: Instant,
+    judged: Instant,
+    over: bool,
+}
+
+/// Frames as they come, keep-alives in between, until the state is terminal or time is over.
+pub(crate) fn events(
+    watcher: Watcher,
+    services: Arc<Services>,
+    bearer: Option<Bearer>,
+) -> impl Stream<Item = Result<Bytes, std::io::Error>> {
+    let now = Instant::now();
+    let ends = now + services.limits.stream_lifetime;
+    let connection = Connection { watcher, services, bearer, ends, spoke: now, judged: now, over: false };
+    stream::unfold(connection, |mut connection| async move {
+        let frame = connection.next().await?;
+        connection.spoke = Instant::now();
+        Some((Ok(frame), connection))
+    })
+}
+
+impl Connection {
+    async fn next(&mut self) -> Option<Bytes> {
+        while !self.over {
+            let keep_alive = self.spoke + self.services.limits.stream_keepalive;
+            let wake = self.ends.min(keep_alive).min(self.judged + RIGHTS);
+            tokio::select! {
+                biased;
+                () = self.services.closing.cancelled() => return self.last(SHUTDOWN),
+                frame = self.watcher.next() => match frame {
+                    Ok(frame) => return frame,
+                    Err(error) => {
+                        warn!(%error, "A stream broke off.");
+                        return self.last(SERVER_ERROR);
+                    }
+                },
+                () = sleep_until(wake) => {}
+            }
+            let now = Instant::now();
+            if now >= self.ends {
+                return None;
+            }
+            if now >= keep_alive {
+                return Some(KEEP_ALIVE);
+            }
+            self.judged = now;
+            if let Some(bearer) = &self.bearer
+                && let Err(error) = bearer.caller(&self.services.auth).await
+                && error.cause().is_none()
+            {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn last(&mut self, frame: Bytes) -> Option<Bytes> {
+        self.over = true;
+        Some(frame)
+    }
+}
