@@ -185,7 +185,7 @@ async fn database(config: &Config, as_guest: bool) -> Result<(Option<Embedded>, 
         Some(_) => None,
         None => {
             let data_dir = config.data_dir.clone();
-            let start = move || if as_guest { Embedded::join(&data_dir) } else { Embedded::start(&data_dir, &[]) };
+            let start = move || if as_guest { Embedded::join(&data_dir, &[]) } else { Embedded::start(&data_dir, &[]) };
             Some(tokio::task::spawn_blocking(start).await.map_err(|e| StartError::Message(e.to_string()))??)
         }
     };

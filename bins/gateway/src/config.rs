@@ -22,7 +22,7 @@ pub enum Role {
 #[expect(missing_docs, reason = "each field is the setting of its name, described in SETTINGS")]
 pub struct Config {
     pub addr: SocketAddr,
-    pub public_url: String,
+    pub public_url: Option<String>,
     pub role: Role,
     pub database_url: Option<String>,
     pub database_pool: usize,
@@ -175,7 +175,7 @@ impl Config {
             ));
         }
         Ok(Self {
-            public_url: text("PLATFORM_PUBLIC_URL").unwrap_or_else(|| format!("http://{addr}")),
+            public_url: text("PLATFORM_PUBLIC_URL").map(|url| url.trim_end_matches('/').to_owned()),
             addr,
             role,
             database_url,

@@ -102,5 +102,5 @@ pub(crate) fn answer(error: &Error, request_id: &str) -> HttpResponse {
     if status == StatusCode::REQUEST_TIMEOUT {
         response.force_close();
     }
-    response.json(body)
+    response.insert_header((header::CONTENT_TYPE, "application/json; charset=utf-8")).body(body.to_string())
 }

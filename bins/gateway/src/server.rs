@@ -1,6 +1,11 @@
 //! Serves the route table until it is told to stop.
 
-use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use actix_web::{App as HttpApp, HttpServer, web};
 use tokio::signal::unix::{SignalKind, signal};
@@ -46,17 +51,19 @@ pub(crate) async fn run(config: Config) -> Result<(), StartError> {
     .bind(config.addr)
     .map_err(|e| StartError::Message(format!("PLATFORM_ADDR: cannot listen on {}: {e}.", config.addr)));
     let server = match server {
-        Ok(server) => server.run(),
+        Ok(server) => server,
         Err(error) => {
             app.stop().await;
             return Err(error);
         }
     };
+    let addr = server.addrs().first().copied().unwrap_or(config.addr);
+    let server = server.run();
     let handle = server.handle();
     let serving = platform_core::spawn("http", server);
     app.services.health.ready.store(true, Ordering::Relaxed);
-    info!(addr = %config.addr, ready_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(0), "Ready.");
-    welcome(&config, &app, key_file.as_deref());
+    info!(%addr, ready_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(0), "Ready.");
+    welcome(&config, addr, &app, key_file.as_deref());
 
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
@@ -72,8 +79,8 @@ pub(crate) async fn run(config: Config) -> Result<(), StartError> {
 }
 
 /// What a new user wants to know first.
-fn welcome(config: &Config, app: &App, key_file: Option<&std::path::Path>) {
-    let url = &config.public_url;
+fn welcome(config: &Config, addr: SocketAddr, app: &App, key_file: Option<&Path>) {
+    let url = config.public_url.clone().unwrap_or_else(|| format!("http://{addr}"));
     println!("The platform listens on {url} (API at {url}/v1, reference at {url}/docs).");
     println!("Models: {}.", app.services.models.describe());
     let key = match key_file {

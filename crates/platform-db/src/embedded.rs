@@ -84,8 +84,8 @@ impl Embedded {
     }
 
     /// The same for a command beside a running server: goes to that server as a guest.
-    pub fn join(data_dir: &Path) -> Result<Self> {
-        Self::open(data_dir, &[], true)
+    pub fn join(data_dir: &Path, settings: &[&str]) -> Result<Self> {
+        Self::open(data_dir, settings, true)
     }
 
     fn open(data_dir: &Path, settings: &[&str], as_guest: bool) -> Result<Self> {

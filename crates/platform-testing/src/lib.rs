@@ -1,1 +1,15 @@
-//! x
+//! What tests need: a database of their own, a model server over the real wire, the running platform.
+//!
+//! **Owns** a shared PostgreSQL under `target/test-postgres`, started on demand and left running;
+//! each [`TestDb`] is a clone of a template that has all migrations. **Needs** nothing to be
+//! installed that the platform itself does not need.
+
+mod app;
+mod clock;
+mod db;
+mod model_server;
+
+pub use app::{Reply, TestApp};
+pub use clock::TestClock;
+pub use db::TestDb;
+pub use model_server::{Ending, FakeModelServer, Recorded, Script};

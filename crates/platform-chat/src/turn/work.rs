@@ -198,9 +198,12 @@ impl<'a> Turn<'a> {
     async fn prompt(&self, assistant: &Assistant, messages: Option<Vec<String>>) -> Result<Prompt> {
         let chat = &self.chat;
         let (messages, turn) = match messages {
-            Some(messages) => {
+            Some(mut messages) => {
                 let turn = usize::try_from(chat.turn_start).unwrap_or(0);
-                (messages, turn)
+                let most = usize::try_from(assistant.settings().max_chat_messages).unwrap_or(usize::MAX);
+                let left_out = if most == 0 { 0 } else { messages.len().saturating_sub(most).min(turn) };
+                messages.drain(..left_out);
+                (messages, turn - left_out)
             }
             None => {
                 let spec = assistant.settings().choose(

@@ -1,0 +1,116 @@
+use std::{
+    path::Path,
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use diesel::sql_types::Text;
+use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
+use platform_db::{Db, DbConfig, Embedded, MIGRATIONS_HASH};
+
+/// Data that tests lose in a crash of the machine is no loss.
+const SETTINGS: [&str; 4] = ["fsync=off", "full_page_writes=off", "max_connections=500", "shared_buffers=64MB"];
+/// One process at a time makes the template and clears away what dead processes left.
+const LOCK: &str = "SELECT pg_advisory_lock(7238412)";
+
+/// A database of one test: all migrations, no rows.
+pub struct TestDb {
+    url: String,
+}
+
+#[derive(diesel::QueryableByName)]
+struct Name {
+    #[diesel(sql_type = Text)]
+    datname: String,
+}
+
+impl TestDb {
+    /// Clones the template.
+    pub async fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let server = server().await;
+        let template = format!("template_{MIGRATIONS_HASH}");
+        let mut admin = connect(&server).await;
+        admin.batch_execute(LOCK).await.expect("the lock");
+        if !databases(&mut admin).await.contains(&template) {
+            make_template(&mut admin, &server, &template).await;
+        }
+        drop(admin);
+        let name = format!("test_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let mut admin = connect(&server).await;
+        let create = format!("CREATE DATABASE {name} TEMPLATE {template} STRATEGY WAL_LOG");
+        admin.batch_execute(&create).await.expect("a clone of the template");
+        Self { url: format!("{server} dbname={name}") }
+    }
+
+    /// Connection string.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A handle to it.
+    pub fn connect(&self) -> Db {
+        Db::new(&DbConfig { url: self.url.clone(), pool: 8 }).expect("a pool")
+    }
+}
+
+async fn make_template(admin: &mut AsyncPgConnection, server: &str, template: &str) {
+    for name in databases(admin).await {
+        let left_behind = match name.strip_prefix("test_").and_then(|rest| rest.split('_').next()) {
+            Some(pid) => !Path::new("/proc").join(pid).exists(),
+            None => name.starts_with("template_"),
+        };
+        if left_behind {
+            let _ = admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await;
+        }
+    }
+    let unfinished = format!("unfinished_{template}");
+    admin.batch_execute(&format!("DROP DATABASE IF EXISTS {unfinished}")).await.expect("dropped");
+    admin.batch_execute(&format!("CREATE DATABASE {unfinished}")).await.expect("created");
+    let db = Db::new(&DbConfig { url: format!("{server} dbname={unfinished}"), pool: 1 }).expect("a pool");
+    db.migrate().await.expect("migrations run");
+    drop(db);
+    let rename = format!("ALTER DATABASE {unfinished} RENAME TO {template}");
+    let patience = Instant::now() + Duration::from_secs(10);
+    // The migrating connection takes a moment to go.
+    while let Err(error) = admin.batch_execute(&rename).await {
+        assert!(Instant::now() < patience, "the template cannot be put in place: {error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn databases(admin: &mut AsyncPgConnection) -> Vec<String> {
+    let names: Vec<Name> =
+        diesel::sql_query("SELECT datname::text FROM pg_database").load(admin).await.expect("a list of databases");
+    names.into_iter().map(|name| name.datname).collect()
+}
+
+async fn connect(server: &str) -> AsyncPgConnection {
+    let url = format!("{server} dbname=postgres");
+    let patience = Instant::now() + Duration::from_secs(60);
+    loop {
+        match AsyncPgConnection::establish(&url).await {
+            Ok(connection) => return connection,
+            // Another test process may be starting it just now.
+            Err(error) => assert!(Instant::now() < patience, "the test server does not answer: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Connection string of the shared server, without a database.
+async fn server() -> String {
+    static SERVER: OnceLock<Embedded> = OnceLock::new();
+    tokio::task::spawn_blocking(|| {
+        let embedded = SERVER.get_or_init(|| {
+            let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/test-postgres");
+            Embedded::join(&target, &SETTINGS).expect("a PostgreSQL for the tests")
+        });
+        embedded.url().replace(" dbname=postgres", "")
+    })
+    .await
+    .expect("the server is looked for")
+}

@@ -1,0 +1,282 @@
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, body::BodyStream, dev::ServerHandle, web};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+/// A model server that speaks the wire of OpenAI, Anthropic and Gemini, does what it is told,
+/// records what it was sent and refuses what breaks their protocols.
+pub struct FakeModelServer {
+    url: String,
+    state: Arc<State>,
+    handle: ServerHandle,
+}
+
+struct State {
+    script: Mutex<VecDeque<Script>>,
+    recorded: Mutex<Vec<Recorded>>,
+    calls: watch::Sender<usize>,
+    open: Arc<watch::Sender<usize>>,
+    count: AtomicUsize,
+}
+
+/// A request as it came.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// Path and query.
+    pub path: String,
+    /// The header that carries the credential.
+    pub credential: String,
+    /// JSON body.
+    pub body: Value,
+}
+
+/// What one call gets.
+#[derive(Debug, Clone)]
+pub struct Script {
+    /// HTTP status; other than 200 an error without a stream.
+    pub status: u16,
+    /// `Retry-After`, in seconds.
+    pub retry_after: Option<String>,
+    /// Data of the events, in the wire of the path that is called.
+    pub events: Vec<String>,
+    /// Pause before each event.
+    pub pause: Duration,
+    /// How the stream ends.
+    pub ending: Ending,
+}
+
+/// How a stream ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// In good order.
+    Close,
+    /// The connection breaks.
+    Break,
+    /// Nothing more comes.
+    Hang,
+}
+
+impl Script {
+    /// Events, one after the other.
+    pub fn events(events: &[Value]) -> Self {
+        let events = events.iter().map(|event| event.as_str().map_or_else(|| event.to_string(), str::to_owned));
+        Self { status: 200, retry_after: None, events: events.collect(), pause: Duration::ZERO, ending: Ending::Close }
+    }
+
+    /// A refusal.
+    pub fn refusal(status: u16) -> Self {
+        Self { status, ..Self::events(&[]) }
+    }
+
+    /// Words in the wire of Chat Completions, with usage at the end.
+    pub fn words(words: &[&str]) -> Self {
+        let piece = |word: &str| json!({"choices": [{"index": 0, "delta": {"content": word}}]});
+        let mut events: Vec<Value> = words.iter().map(|word| piece(word)).collect();
+        events.push(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}));
+        events.push(json!({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": words.len()}}));
+        events.push(json!("[DONE]"));
+        Self::events(&events)
+    }
+
+    /// With a pause before each event.
+    #[must_use]
+    pub fn paced(self, pause: Duration) -> Self {
+        Self { pause, ..self }
+    }
+
+    /// With another ending; what says that it is over is left out.
+    #[must_use]
+    pub fn ending(mut self, ending: Ending, events: usize) -> Self {
+        self.events.truncate(events);
+        Self { ending, ..self }
+    }
+}
+
+impl FakeModelServer {
+    /// Starts one on a port of its own.
+    pub async fn start() -> Self {
+        let state = Arc::new(State {
+            script: Mutex::default(),
+            recorded: Mutex::default(),
+            calls: watch::Sender::new(0),
+            open: Arc::new(watch::Sender::new(0)),
+            count: AtomicUsize::new(0),
+        });
+        let shared = Arc::clone(&state);
+        let server = HttpServer::new(move || {
+            App::new()
+                .app_data(web::Data::from(Arc::clone(&shared)))
+                .app_data(web::PayloadConfig::new(64 << 20))
+                .route("/v1/models", web::get().to(models))
+                .default_service(web::post().to(call))
+        })
+        .workers(1)
+        .disable_signals()
+        .bind("127.0.0.1:0")
+        .expect("a free port");
+        let url = format!("http://{}", server.addrs()[0]);
+        let server = server.run();
+        let handle = server.handle();
+        platform_core::spawn("fake model server", server);
+        Self { url, state, handle }
+    }
+
+    /// Address; OpenAI's base is `/v1` below it.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What the next calls get, in order; then `Hello from the model.` again and again.
+    pub fn script(&self, scripts: impl IntoIterator<Item = Script>) {
+        self.state.script.lock().expect("lock").extend(scripts);
+    }
+
+    /// What it was sent.
+    pub fn recorded(&self) -> Vec<Recorded> {
+        self.state.recorded.lock().expect("lock").clone()
+    }
+
+    /// How often it was called.
+    pub fn calls(&self) -> usize {
+        self.state.count.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it was called so often.
+    pub async fn called(&self, times: usize) {
+        let mut calls = self.state.calls.subscribe();
+        calls.wait_for(|calls| *calls >= times).await.expect("the server lives");
+    }
+
+    /// Waits until no stream is open any more.
+    pub async fn all_closed(&self) {
+        self.state.open.subscribe().wait_for(|open| *open == 0).await.expect("the server lives");
+    }
+
+    /// Goes away.
+    pub async fn stop(self) {
+        self.handle.stop(false).await;
+    }
+}
+
+async fn models() -> HttpResponse {
+    HttpResponse::Ok().json(json!({"data": [{"id": "listed-model"}]}))
+}
+
+async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> HttpResponse {
+    let path = request.uri().to_string();
+    let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let credential =
+        header("authorization").or_else(|| header("x-api-key")).or_else(|| header("x-goog-api-key")).unwrap_or_default();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let violation = violation(&path, &body);
+    state.recorded.lock().expect("lock").push(Recorded { path: path.clone(), credential, body });
+    state.count.fetch_add(1, Ordering::Relaxed);
+    state.calls.send_modify(|calls| *calls += 1);
+    if let Some(violation) = violation {
+        return HttpResponse::BadRequest().json(json!({"error": {"message": violation}}));
+    }
+    let script = state.script.lock().expect("lock").pop_front().unwrap_or_else(|| default(&path));
+    if script.status != 200 {
+        let status = actix_web::http::StatusCode::from_u16(script.status).expect("a status");
+        let mut response = HttpResponse::build(status);
+        if let Some(retry_after) = script.retry_after {
+            response.insert_header(("retry-after", retry_after));
+        }
+        return response.json(json!({"error": {"message": "scripted"}}));
+    }
+    let open = Open::new(&state.open);
+    let events = futures_util::stream::unfold((script, 0, open), |(script, at, open)| async move {
+        if let Some(event) = script.events.get(at) {
+            if !script.pause.is_zero() {
+                tokio::time::sleep(script.pause).await;
+            }
+            let frame = Bytes::from(format!("data: {event}\n\n"));
+            return Some((Ok(frame), (script, at + 1, open)));
+        }
+        match script.ending {
+            Ending::Close => None,
+            Ending::Hang => std::future::pending().await,
+            Ending::Break if at > script.events.len() => None,
+            Ending::Break => {
+                let broken = std::io::Error::other("scripted");
+                Some((Err(broken), (script, at + 1, open)))
+            }
+        }
+    });
+    HttpResponse::Ok().content_type("text/event-stream").body(BodyStream::new(events))
+}
+
+/// Counts a stream while it is open.
+struct Open(Arc<watch::Sender<usize>>);
+
+impl Open {
+    fn new(open: &Arc<watch::Sender<usize>>) -> Self {
+        open.send_modify(|open| *open += 1);
+        Self(Arc::clone(open))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open -= 1);
+    }
+}
+
+fn default(path: &str) -> Script {
+    let text = "Hello from the model.";
+    if path.ends_with("/chat/completions") {
+        Script::words(&["Hello ", "from ", "the ", "model."])
+    } else if path.ends_with("/messages") {
+        Script::events(&[
+            json!({"type": "message_start", "message": {"usage": {"input_tokens": 7}}}),
+            json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}),
+            json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 4}}),
+            json!({"type": "message_stop"}),
+        ])
+    } else {
+        Script::events(&[json!({
+            "candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}],
+            "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 4},
+        })])
+    }
+}
+
+/// What the real server would refuse.
+fn violation(path: &str, body: &Value) -> Option<&'static str> {
+    let list = if path.contains("generateContent") || path.contains("GenerateContent") { "contents" } else { "messages" };
+    let messages = body[list].as_array().filter(|messages| !messages.is_empty());
+    let Some(messages) = messages else { return Some("no messages") };
+    if list == "messages" && !body["model"].is_string() {
+        return Some("no model");
+    }
+    if path.ends_with("/v1/messages") && !body["max_tokens"].is_u64() {
+        return Some("no max_tokens");
+    }
+    if !path.ends_with("/chat/completions") {
+        let roles: Vec<&str> = messages.iter().filter_map(|message| message["role"].as_str()).collect();
+        if roles.first() != Some(&"user") || roles.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Some("roles must alternate and begin with user");
+        }
+        return None;
+    }
+    let mut asked: Vec<&str> = Vec::new();
+    for message in messages {
+        for call in message["tool_calls"].as_array().into_iter().flatten() {
+            asked.extend(call["id"].as_str());
+        }
+        if let Some(answered) = message["tool_call_id"].as_str() {
+            let Some(at) = asked.iter().position(|id| *id == answered) else { return Some("a result without a call") };
+            asked.remove(at);
+        }
+    }
+    (!asked.is_empty()).then_some("a call without a result")
+}

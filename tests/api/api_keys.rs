@@ -1,0 +1,72 @@
+//! `/v1/api-keys`
+
+use platform_testing::{Reply, TestApp};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::app;
+
+async fn with_key(app: &TestApp, key: &str) -> Reply {
+    app.send(app.anonymous(Method::GET, "/v1/models").bearer_auth(key)).await
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().expect("text").to_owned()
+}
+
+#[tokio::test]
+async fn a_key_is_shown_once_works_at_once_and_stops_at_once() {
+    let app = app().await;
+    let made = app.post("/api-keys", json!({"name": "ci"})).await;
+    assert_eq!(made.status, StatusCode::CREATED);
+    let (id, value) = (text(&made.body["_id"]), text(&made.body["key"]));
+    assert!(value.starts_with("ak-") && value.len() == 46, "{value}");
+    assert_eq!(text(&made.body["last4"]), value[42..]);
+    assert_eq!(with_key(&app, &value).await.status, StatusCode::OK);
+    let read = app.get(&format!("/api-keys/{id}")).await;
+    assert_eq!((read.status, read.body.get("key")), (StatusCode::OK, None));
+    let listed = app.get("/api-keys?limit=1").await;
+    assert_eq!((&listed.body["total"], &listed.body["items"][0]["_id"]), (&json!(2), &json!(id)));
+
+    let off = app.patch(&format!("/api-keys/{id}"), json!({"disabled": true})).await;
+    assert_eq!((off.status, &off.body["name"]), (StatusCode::OK, &json!("ci")));
+    assert_eq!(with_key(&app, &value).await.error(), "TOKEN_REVOKED");
+    app.patch(&format!("/api-keys/{id}"), json!({"disabled": false, "expiresAtMs": 1})).await;
+    assert_eq!(with_key(&app, &value).await.error(), "TOKEN_EXPIRED");
+    app.patch(&format!("/api-keys/{id}"), json!({"expiresAtMs": null})).await;
+    assert_eq!(with_key(&app, &value).await.status, StatusCode::OK);
+
+    let rotated = app.post(&format!("/api-keys/{id}/rotate"), json!({"graceSeconds": 60})).await;
+    let new = text(&rotated.body["key"]);
+    assert_eq!(with_key(&app, &value).await.status, StatusCode::OK, "the old value has its grace");
+    assert_eq!(with_key(&app, &new).await.status, StatusCode::OK);
+    let again = app.post(&format!("/api-keys/{id}/rotate"), json!({})).await;
+    assert_eq!(with_key(&app, &new).await.error(), "UNAUTHENTICATED", "no grace was given");
+
+    let gone = app.delete(&format!("/api-keys/{id}")).await;
+    assert_eq!((&gone.body["success"], &gone.body["deletedId"]), (&json!(true), &json!(id)));
+    assert_eq!(with_key(&app, &text(&again.body["key"])).await.error(), "UNAUTHENTICATED");
+    assert_eq!(app.get(&format!("/api-keys/{id}")).await.error(), "KEY_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn the_last_key_stays_and_no_key_is_wider_than_asked() {
+    let app = app().await;
+    let listed = app.get("/api-keys").await;
+    let id = text(&listed.body["items"][0]["_id"]);
+    for reply in [
+        app.delete(&format!("/api-keys/{id}")).await,
+        app.patch(&format!("/api-keys/{id}"), json!({"disabled": true})).await,
+        app.patch(&format!("/api-keys/{id}"), json!({"expiresAtMs": 1})).await,
+    ] {
+        assert_eq!((reply.status, reply.error()), (StatusCode::CONFLICT, "CONFLICT"));
+    }
+    for narrow in [
+        json!({"name": "n", "allowedDomains": ["a.example"]}),
+        json!({"name": "n", "preset": "ui"}),
+        json!({"name": "n", "projectIds": []}),
+        json!({"name": "n", "identityMode": "signed"}),
+    ] {
+        assert_eq!(app.post("/api-keys", narrow).await.error(), "VALIDATION_ERROR");
+    }
+}

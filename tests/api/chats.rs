@@ -1,0 +1,116 @@
+//! `/v1/assistants/{identifier}/chats` and `POST /v1/assistants/chats`
+
+use platform_testing::TestApp;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use crate::support::{app, say};
+
+async fn names(app: &TestApp, filter: Value) -> Vec<String> {
+    let reply = app.post("/assistants/chats?omitContent=true&limit=100", filter.clone()).await;
+    assert_eq!(reply.status, StatusCode::CREATED, "{filter}: {:?}", reply.body);
+    let histories = reply.body["histories"].as_array().expect("a list");
+    assert_eq!(reply.body["total"], histories.len(), "{filter}");
+    histories.iter().map(|chat| chat["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn every_filter_keeps_what_it_says_and_all_of_them_hold_at_once() {
+    let app = app().await;
+    app.post("/assistants", json!({"name": "B", "identifier": "b"})).await;
+    let chats = [
+        ("default", json!({"message": "alpha", "tags": ["red", "x"], "tenantId": "t1", "subtenantId": "s1",
+            "metadata": {"order": {"id": 7, "lines": ["a", "b"]}, "open": true}})),
+        ("default", json!({"message": "Alphabet_1%", "tags": ["blue"], "tenantId": "t1"})),
+        ("b", json!({"message": "gamma", "tags": ["red", "blue"], "metadata": {"order": {"id": 8}}})),
+        ("b", json!({"message": "/usage {\"inputTokens\":500,\"outputTokens\":90}"})),
+    ];
+    let mut times = Vec::new();
+    for (assistant, message) in chats {
+        let reply = app.post(&format!("/assistants/{assistant}/messages"), message).await;
+        times.push((reply.body[0]["timestamp"].as_i64().expect("a time"), reply.header("x-chat-uid").to_owned()));
+    }
+    let usage = "/usage {\"inputTokens\":500,\"outputTokens\":90}";
+    app.patch(&format!("/assistants/b/chats/{}", times[2].1), json!({"archived": true})).await;
+    let cases = [
+        (json!({}), vec![usage, "Alphabet_1%", "alpha"]),
+        (json!({"archived": true}), vec!["gamma"]),
+        (json!({"assistantSpecializationIdentifier": "b"}), vec![usage]),
+        (json!({"assistantIdentifier": "nobody"}), vec![]),
+        (json!({"name": "alpha"}), vec!["alpha"]),
+        (json!({"search": "ALPHA"}), vec!["Alphabet_1%", "alpha"]),
+        (json!({"search": "_1%"}), vec!["Alphabet_1%"]),
+        (json!({"llm": "demo-1"}), vec![usage, "Alphabet_1%", "alpha"]),
+        (json!({"llm": "other"}), vec![]),
+        (json!({"createdAfter": times[3].0}), vec![usage]),
+        (json!({"createdBefore": times[0].0}), vec!["alpha"]),
+        (json!({"startDate": "2020-01-01T00:00:00Z", "endDate": times[1].0}), vec!["Alphabet_1%", "alpha"]),
+        (json!({"minInputTokens": 500}), vec![usage]),
+        (json!({"minOutputTokens": 91}), vec![]),
+        (json!({"tenantId": "t1"}), vec!["Alphabet_1%", "alpha"]),
+        (json!({"subtenantId": "s1"}), vec!["alpha"]),
+        (json!({"metadata": {"order": {"id": 7}}}), vec!["alpha"]),
+        (json!({"metadata": {"order": {"lines": ["b"]}, "open": true}}), vec!["alpha"]),
+        (json!({"metadata": {"order": {"id": "7"}}}), vec![]),
+        (json!({"tags": ["red", "blue"]}), vec!["Alphabet_1%", "alpha"]),
+        (json!({"tags": ["red"], "tenantId": "t1", "metadata": {"open": true}, "search": "alp"}), vec!["alpha"]),
+        (json!({"tags": ["blue"], "metadata": {"open": true}}), vec![]),
+    ];
+    for (filter, expected) in cases {
+        assert_eq!(names(&app, filter.clone()).await, expected, "{filter}");
+    }
+    let page = app.post("/assistants/chats?limit=1000&skip=1", json!({})).await;
+    assert_eq!((&page.body["limit"], &page.body["offset"], &page.body["total"]), (&json!(100), &json!(1), &json!(3)));
+    assert_eq!(page.body["histories"][0]["chatContent"].as_array().map(Vec::len), Some(2));
+    let wrong = app.post("/assistants/chats", json!({"createdAfter": 2, "createdBefore": 1})).await;
+    assert_eq!(wrong.error(), "INVALID_TIME_RANGE");
+    let listed = app.get("/assistants/default/chats?tags=red,none&search=alp&tenantId=t1&omitContent=true").await;
+    assert_eq!((&listed.body["total"], listed.body["histories"][0].get("chatContent")), (&json!(1), None));
+    assert_eq!(app.get("/assistants/tags").await.body, json!(["blue", "red", "x"]));
+}
+
+#[tokio::test]
+async fn a_chat_is_read_searched_changed_and_deleted() {
+    let app = app().await;
+    let uid = say(&app, "The needle in the hay").await.header("x-chat-uid").to_owned();
+    let path = format!("/assistants/default/chats/{uid}");
+    app.post("/assistants/default/messages", json!({"chatUid": uid, "message": "straw"})).await;
+
+    let content = app.get(&format!("{path}/content?limit=2&offset=1")).await.body;
+    assert_eq!(content.as_array().map(Vec::len), Some(2));
+    assert_eq!(content[1]["content"]["message"], "straw");
+    let found = app.get(&format!("{path}/search?q=NEEDLE")).await.body;
+    assert_eq!((&found["total"], &found["matches"][1]["position"]), (&json!(2), &json!(1)));
+    assert!(found["matches"][0]["snippet"].as_str().is_some_and(|snippet| snippet.contains("needle")));
+    assert_eq!(app.get(&format!("{path}/search")).await.error(), "VALIDATION_ERROR");
+
+    let changed = app.patch(&path, json!({"name": "Renamed", "tags": ["t"], "metadata": {"a": 1}})).await;
+    assert_eq!((&changed.body["name"], &changed.body["tags"], &changed.body["metadata"]), (&json!("Renamed"), &json!(["t"]), &json!({"a": 1})));
+    assert_eq!(app.patch(&path, json!({"name": null})).await.error(), "VALIDATION_ERROR");
+    let cleared = app.patch(&path, json!({"tags": null, "archived": true})).await;
+    assert_eq!((&cleared.body["tags"], &cleared.body["archived"], &cleared.body["name"]), (&json!([]), &json!(true), &json!("Renamed")));
+    app.post("/assistants/default/messages", json!({"chatUid": uid, "message": "back"})).await;
+    assert_eq!(app.get(&path).await.body["archived"], false, "a message brings it back");
+
+    let message = content[0]["uid"].as_str().expect("a uid");
+    let good = app.post(&format!("{path}/feedback"), json!({"messageId": message, "feedback": true})).await;
+    assert_eq!((good.status, &good.body["requestId"]), (StatusCode::CREATED, &json!(message)));
+    let bad = json!({"messageId": message, "feedback": false, "feedbackComment": "no", "feedbackData": {"a": 1}});
+    let bad = app.post(&format!("{path}/feedback"), bad).await;
+    assert_eq!((bad.status, &bad.body["_id"]), (StatusCode::OK, &good.body["_id"]));
+    let all = app.get(&format!("{path}/feedback")).await.body;
+    assert_eq!((all.as_array().map(Vec::len), &all[0]["feedbackComment"]), (Some(1), &json!("no")));
+    let unknown = app.post(&format!("{path}/feedback"), json!({"messageId": "m", "feedback": true})).await;
+    assert_eq!(unknown.error(), "MESSAGE_NOT_FOUND");
+    let missing = app.post(&format!("{path}/feedback"), json!({"messageId": message})).await;
+    assert_eq!((missing.error(), &missing.body["details"]["issues"][0]["code"]), ("VALIDATION_ERROR", &json!("required")));
+
+    app.post("/assistants", json!({"name": "B", "identifier": "b"})).await;
+    assert_eq!(app.get(&format!("/assistants/b/chats/{uid}")).await.error(), "CHAT_NOT_FOUND");
+    let stolen = app.post("/assistants/b/messages", json!({"chatUid": uid, "message": "x"})).await;
+    assert_eq!((stolen.status, stolen.error()), (StatusCode::NOT_FOUND, "CHAT_NOT_FOUND"));
+    assert_eq!(app.delete(&path).await.body["deletedId"], json!(uid));
+    for gone in [path.clone(), format!("{path}/realtime"), format!("{path}/stream"), format!("{path}/content")] {
+        assert_eq!(app.get(&gone).await.error(), "CHAT_NOT_FOUND", "{gone}");
+    }
+}

@@ -1,0 +1,87 @@
+//! What was accepted is answered exactly once, whoever dies (`docs/RELIABILITY.md`).
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use platform_testing::{TestApp, TestDb};
+use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::RwLock;
+
+use crate::support::PROGRAM;
+
+const MESSAGES: usize = 200;
+const CHATS: usize = 20;
+const KILLS: usize = 10;
+
+/// Sends a message until it is accepted, with one idempotency key over all tries.
+async fn send(app: &RwLock<TestApp>, chat: usize, number: usize) -> String {
+    let body = json!({"chatUid": format!("chat-{chat}"), "message": format!("/delay 5ms\n/say reply {number} to {chat} done")});
+    let patience = Instant::now() + Duration::from_secs(120);
+    loop {
+        assert!(Instant::now() < patience, "message {number} of chat {chat} was never accepted");
+        let request = {
+            let app = app.read().await;
+            let request = app.request(Method::POST, "/assistants/default/messages?async=true");
+            request.header("idempotency-key", format!("{chat}-{number}")).json(&body).timeout(Duration::from_secs(5))
+        };
+        if let Ok(answer) = request.send().await
+            && answer.status() == StatusCode::OK
+            && let Ok(accepted) = answer.json::<Value>().await
+        {
+            return accepted["messageUid"].as_str().expect("a uid").to_owned();
+        }
+        // Busy, in progress, or killed just now: again.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_messages_and_ten_kills_lose_nothing_double_nothing_and_leave_nothing_stuck() {
+    let settings = [("PLATFORM_RUN_LEASE", "1s"), ("PLATFORM_RUN_HEARTBEAT", "300ms"), ("PLATFORM_RUN_MAX_ATTEMPTS", "50")];
+    let app = Arc::new(RwLock::new(TestApp::start(PROGRAM, &TestDb::new().await, &settings)));
+    let senders: Vec<_> = (0..CHATS)
+        .map(|chat| {
+            let app = Arc::clone(&app);
+            tokio::task::spawn(async move {
+                let mut accepted = Vec::new();
+                for number in 0..MESSAGES / CHATS {
+                    accepted.push(send(&app, chat, number).await);
+                }
+                accepted
+            })
+        })
+        .collect();
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..KILLS {
+        let pause = (50_u64..600).new_tree(&mut runner).expect("generated").current();
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        app.write().await.crash();
+    }
+    let mut accepted = HashMap::new();
+    for (chat, sender) in senders.into_iter().enumerate() {
+        accepted.insert(chat, sender.await.expect("every message was accepted"));
+    }
+    let app = app.read().await;
+    let patience = Instant::now() + Duration::from_secs(1 + 5);
+    for (chat, uids) in accepted {
+        let path = format!("/assistants/default/chats/chat-{chat}");
+        let mut state = app.get(&path).await.body;
+        while state["status"] == "processing" {
+            assert!(Instant::now() < patience, "chat {chat} is stuck");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            state = app.get(&path).await.body;
+        }
+        let messages = state["chatContent"].as_array().expect("messages");
+        assert_eq!(messages.len(), 2 * uids.len(), "chat {chat} has lost or doubled messages");
+        for (number, uid) in uids.iter().enumerate() {
+            let (asked, answered) = (&messages[2 * number], &messages[2 * number + 1]);
+            assert_eq!(asked["uid"].as_str(), Some(uid.as_str()), "the order of chat {chat}");
+            assert_eq!(answered["content"]["message"], format!("reply {number} to {chat} done"));
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! `/v1/docs`, `/v1/openapi.json`, and the commands that the pages show
+
+use std::process::Command;
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::app;
+
+#[tokio::test]
+async fn pages_come_as_html_json_or_markdown() {
+    let app = app().await;
+    let listed = app.get("/docs").await.body;
+    assert_eq!(listed["total"].as_u64(), listed["docs"].as_array().map(|docs| docs.len() as u64));
+    assert!(listed["docs"].as_array().expect("pages").iter().any(|page| page["filename"] == "ARCHITECTURE"));
+    let html = app.get("/docs/ARCHITECTURE").await;
+    assert_eq!((html.header("content-type"), html.header("content-security-policy")), ("text/html; charset=utf-8", "sandbox"));
+    assert!(html.body.as_str().is_some_and(|html| html.contains("<h1>")));
+    let request = app.request(Method::GET, "/docs/ARCHITECTURE").header("accept", "application/json");
+    assert_eq!(app.send(request).await.body, html.body);
+    let markdown = app.get("/docs/ARCHITECTURE?format=markdown").await;
+    assert!(markdown.body.as_str().is_some_and(|text| text.starts_with("# ")));
+    assert_eq!(app.get("/docs/NOTHING").await.error(), "DOC_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn the_document_names_every_route_and_each_reference_in_it_leads_somewhere() {
+    let app = app().await;
+    let document = app.send(app.anonymous(Method::GET, "/v1/openapi.json")).await;
+    assert_eq!(document.status, StatusCode::OK);
+    assert_eq!((&document.body["openapi"], &document.body["info"]["version"]), (&json!("3.1.0"), &json!("1.0.0")));
+    for (path, item) in document.body["paths"].as_object().expect("paths") {
+        for (method, operation) in item.as_object().expect("operations") {
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
+            let filled = path.replace('{', "").replace('}', "");
+            let reply = app.send(app.anonymous(method.clone(), &filled)).await;
+            let public = operation.get("security").is_none();
+            assert_eq!(reply.status != StatusCode::UNAUTHORIZED, public, "{method} {path}");
+        }
+    }
+    let text = document.body.to_string();
+    for reference in text.split("\"$ref\":\"#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().expect("a name");
+        assert!(document.body["components"]["schemas"].get(name).is_some(), "{name} is not described");
+    }
+    let page = app.send(app.anonymous(Method::GET, "/docs")).await;
+    assert!(page.body.as_str().is_some_and(|html| html.contains("swagger-ui.js")));
+    assert_eq!(app.send(app.anonymous(Method::GET, "/docs/swagger-ui.js")).await.status, StatusCode::OK);
+}
+
+/// Runs every `sh` block of a page that speaks to `$URL`, one after the other in one shell.
+#[tokio::test]
+async fn the_commands_of_the_readme_run() {
+    let app = app().await;
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).expect("a README");
+    let blocks: Vec<&str> = readme
+        .split("```sh\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .filter(|block| block.contains("$URL"))
+        .collect();
+    assert!(blocks.len() >= 3, "the tour has {} blocks", blocks.len());
+    let script = format!("set -euo pipefail\n{}", blocks.join("\n"));
+    let (url, key) = (app.url().to_owned(), app.key().to_owned());
+    let output = tokio::task::spawn_blocking(move || {
+        Command::new("bash").arg("-c").arg(script).env("URL", url).env("KEY", key).output().expect("bash runs")
+    })
+    .await
+    .expect("waited");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("event: delta") && said.contains("\"completed\""), "{said}");
+    let total: Value = app.post("/assistants/chats", json!({})).await.body["total"].clone();
+    assert!(total.as_u64() >= Some(2));
+}

@@ -1,0 +1,115 @@
+//! What holds for every request (contract 00 §1 to §7).
+
+use platform_testing::TestApp;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::app;
+
+async fn raw(app: &TestApp, request: &str) -> String {
+    let address = app.url().trim_start_matches("http://").to_owned();
+    let mut stream = tokio::net::TcpStream::connect(address).await.expect("connected");
+    stream.write_all(request.as_bytes()).await.expect("written");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("read");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn every_error_is_the_error_object_with_its_status_and_request_id() {
+    let app = app().await;
+    let long = "x".repeat(300 * 1024);
+    let json_kind = ("content-type", "application/json");
+    let post = |path: &str, kind: (&'static str, &'static str), body: &str| {
+        app.request(Method::POST, path).header(kind.0, kind.1).body(body.to_owned())
+    };
+    let assistants = "/assistants";
+    let deep = format!("{}{}", "[".repeat(65), "]".repeat(65));
+    let huge = format!("{{\"name\":\"{}\"}}", "x".repeat(3 << 20));
+    let cases = [
+        (app.request(Method::GET, "/nothing"), 404, "NOT_FOUND"),
+        (app.request(Method::GET, "/assistants/"), 404, "NOT_FOUND"),
+        (app.request(Method::GET, "/assistants/a%2Fb"), 404, "NOT_FOUND"),
+        (app.request(Method::GET, "/assistants/a b"), 404, "ASSISTANT_NOT_FOUND"),
+        (app.request(Method::PUT, "/models"), 405, "METHOD_NOT_ALLOWED"),
+        (app.anonymous(Method::GET, "/v1/assistants"), 401, "UNAUTHENTICATED"),
+        (app.anonymous(Method::GET, "/v1/assistants").bearer_auth("ak-nothing"), 401, "UNAUTHENTICATED"),
+        (app.anonymous(Method::GET, "/v1/assistants").header("authorization", "Basic eA=="), 401, "UNAUTHENTICATED"),
+        (app.request(Method::GET, assistants).header("authorization", "Bearer other"), 400, "BAD_REQUEST"),
+        (post(assistants, ("content-type", "text/plain"), "{}"), 415, "UNSUPPORTED_MEDIA_TYPE"),
+        (post(assistants, json_kind, "{}").header("content-encoding", "gzip"), 415, "UNSUPPORTED_MEDIA_TYPE"),
+        (post(assistants, json_kind, "{\"name\": "), 400, "INVALID_JSON"),
+        (post(assistants, json_kind, "\u{feff}{}"), 400, "INVALID_JSON"),
+        (post(assistants, json_kind, "{\"name\":\"a\",\"name\":\"b\"}"), 400, "INVALID_JSON"),
+        (post(assistants, json_kind, "{\"name\":\"\\ud800\"}"), 400, "INVALID_JSON"),
+        (post(assistants, json_kind, &deep), 400, "INVALID_JSON"),
+        (post(assistants, json_kind, "{\"name\":\"a\\u0000\"}"), 400, "VALIDATION_ERROR"),
+        (post(assistants, json_kind, "{\"name\":7}"), 400, "VALIDATION_ERROR"),
+        (post(assistants, json_kind, ""), 400, "VALIDATION_ERROR"),
+        (post(assistants, json_kind, &huge), 413, "PAYLOAD_TOO_LARGE"),
+        (post("/assistants/default/messages", json_kind, &json!({"message": long}).to_string()), 400, "VALIDATION_ERROR"),
+        (app.request(Method::GET, "/assistants/default/chats?limit=0"), 400, "INVALID_PAGINATION"),
+        (app.request(Method::GET, "/assistants/default/chats?offset=x"), 400, "INVALID_PAGINATION"),
+        (app.request(Method::GET, "/assistants?external=maybe"), 400, "VALIDATION_ERROR"),
+        (app.request(Method::GET, "/docs/ARCHITECTURE").header("accept", "image/png"), 406, "NOT_ACCEPTABLE"),
+    ];
+    for (at, (request, status, code)) in cases.into_iter().enumerate() {
+        let reply = app.send(request).await;
+        assert_eq!((reply.status.as_u16(), reply.error()), (status, code), "case {at}: {:?}", reply.body);
+        assert_eq!(reply.body["statusCode"], status, "case {at}");
+        assert!(reply.body["details"].is_object() && reply.body["message"].is_string(), "case {at}");
+        assert_eq!(reply.body["requestId"].as_str(), Some(reply.header("x-request-id")), "case {at}");
+        assert_eq!(reply.header("cache-control"), "no-store", "case {at}");
+        let challenge = reply.header("www-authenticate");
+        assert_eq!(challenge.contains("Bearer realm=\"api\""), status == 401, "case {at}: {challenge}");
+    }
+    let reply = app.send(app.request(Method::PUT, "/models")).await;
+    assert_eq!(reply.header("allow"), "GET, HEAD");
+}
+
+#[tokio::test]
+async fn both_mounts_head_and_the_callers_request_id_work() {
+    let app = app().await;
+    for mount in ["/v1/models", "/api/v1/models"] {
+        let request = app.anonymous(Method::GET, mount).bearer_auth(app.key()).header("x-request-id", "mine-1");
+        let reply = app.send(request).await;
+        assert_eq!((reply.status, reply.header("x-request-id")), (StatusCode::OK, "mine-1"));
+        assert_eq!(reply.header("x-api-version"), "1.0.0");
+        assert_eq!(reply.header("x-content-type-options"), "nosniff");
+    }
+    let head = app.send(app.request(Method::HEAD, "/models")).await;
+    assert_eq!((head.status, head.body), (StatusCode::OK, Value::String(String::new())));
+    let odd = app.send(app.request(Method::GET, "/models").header("x-request-id", "not valid!")).await;
+    assert_ne!(odd.header("x-request-id"), "not valid!");
+    assert_eq!(app.send(app.anonymous(Method::GET, "/livez")).await.status, StatusCode::OK);
+    assert_eq!(app.send(app.anonymous(Method::GET, "/readyz")).await.status, StatusCode::OK);
+    assert_eq!(app.get("/health").await.body["checks"]["database"], "ok");
+}
+
+#[tokio::test]
+async fn unknown_fields_are_named_and_with_strict_refused() {
+    let app = app().await;
+    let body = json!({"name": "A", "colour": "red", "createdAt": "kept quiet"});
+    let reply = app.post("/assistants?shade=dark", body.clone()).await;
+    assert_eq!((reply.status, reply.header("x-ignored-fields")), (StatusCode::CREATED, "colour,?shade"));
+    let reply = app.post("/assistants?strict=true", json!({"nmae": "A", "name": "B"})).await;
+    assert_eq!((reply.status, reply.error()), (StatusCode::BAD_REQUEST, "UNKNOWN_FIELD"));
+    assert_eq!(reply.body["details"]["fields"], json!([{"name": "nmae", "suggestion": "name"}]));
+    // A record that was read may be sent back.
+    let made = app.post("/assistants?strict=true", json!({"name": "Sent back"})).await;
+    let path = format!("/assistants/{}?strict=true", made.body["identifier"].as_str().expect("an identifier"));
+    let back = app.patch(&path, made.body).await;
+    assert_eq!(back.status, StatusCode::OK, "{:?}", back.body);
+}
+
+#[tokio::test]
+async fn a_slow_body_and_slow_headers_are_cut_off() {
+    let app = app().await;
+    let key = app.key();
+    let head = format!("POST /v1/assistants HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n");
+    let body = format!("{head}content-type: application/json\r\ncontent-length: 100\r\n\r\n{{");
+    let (body, headers) = tokio::join!(raw(&app, &body), raw(&app, &head));
+    assert!(body.starts_with("HTTP/1.1 408") && body.contains("REQUEST_TIMEOUT"), "{body}");
+    assert!(headers.is_empty() || headers.starts_with("HTTP/1.1 408"), "{headers}");
+}

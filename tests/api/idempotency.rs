@@ -1,0 +1,67 @@
+//! `Idempotency-Key` (contract 00 §5)
+
+use platform_testing::{Reply, TestApp};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::{app, finished};
+
+async fn post(app: &TestApp, path: &str, key: &str, body: Value) -> Reply {
+    app.send(app.request(Method::POST, path).header("idempotency-key", key).json(&body)).await
+}
+
+#[tokio::test]
+async fn sixty_four_identical_posts_have_one_effect() {
+    let app = app().await;
+    let body = json!({"message": "Once"});
+    let path = "/assistants/default/messages?async=true";
+    let replies = futures_util::future::join_all((0..64).map(|_| post(&app, path, "k1", body.clone()))).await;
+    let first = replies.iter().find(|reply| reply.status == StatusCode::OK).expect("one was accepted").body.clone();
+    for reply in &replies {
+        match reply.status {
+            StatusCode::OK => assert_eq!(reply.body, first),
+            status => assert_eq!((status, reply.error()), (StatusCode::CONFLICT, "IDEMPOTENCY_IN_PROGRESS")),
+        }
+    }
+    finished(&app, first["chatUid"].as_str().expect("a chat")).await;
+    assert_eq!(app.post("/assistants/chats", json!({})).await.body["total"], 1);
+    let again = post(&app, path, "k1", body).await;
+    assert_eq!((again.header("idempotent-replayed"), &again.body), ("true", &first));
+    let other = post(&app, path, "k1", json!({"message": "Other"})).await;
+    assert_eq!((other.status, other.error()), (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_KEY_REUSED"));
+    let odd = app.request(Method::POST, path).header("idempotency-key", "").json(&json!({}));
+    assert_eq!(app.send(odd).await.error(), "BAD_REQUEST");
+}
+
+#[tokio::test]
+async fn a_synchronous_message_is_in_progress_and_then_its_messages() {
+    let app = app().await;
+    let path = "/assistants/default/messages";
+    let body = json!({"chatUid": "slow", "message": "/wait 1500ms\nDone"});
+    let (first, second) = tokio::join!(post(&app, path, "k", body.clone()), async {
+        while app.get("/assistants/default/chats/slow").await.status != StatusCode::OK {}
+        post(&app, path, "k", body.clone()).await
+    });
+    assert_eq!((second.status, second.error(), second.header("retry-after")), (StatusCode::CONFLICT, "IDEMPOTENCY_IN_PROGRESS", "1"));
+    let third = post(&app, path, "k", body).await;
+    assert_eq!((third.status, third.header("idempotent-replayed")), (StatusCode::OK, "true"));
+    assert_eq!((&third.body, third.header("x-chat-uid")), (&first.body, "slow"));
+}
+
+#[tokio::test]
+async fn other_effects_are_repeated_too_secrets_masked_and_failures_leave_the_key_free() {
+    let app = app().await;
+    let made = post(&app, "/api-keys", "k", json!({"name": "once"})).await;
+    let again = post(&app, "/api-keys", "k", json!({"name": "once"})).await;
+    assert_eq!((again.status, &again.body["_id"], &again.body["key"]), (StatusCode::CREATED, &made.body["_id"], &json!("••••••••")));
+    assert_eq!(post(&app, "/assistants", "k", json!({})).await.error(), "VALIDATION_ERROR");
+    let made = post(&app, "/assistants", "k", json!({"name": "A"})).await;
+    let again = post(&app, "/assistants", "k", json!({"name": "A"})).await;
+    assert_eq!((made.status, made.body), (StatusCode::CREATED, again.body), "the failure left the key free");
+    app.post("/assistants/default/messages", json!({"chatUid": "busy", "message": "x"})).await;
+    let message = json!({"chatUid": "busy", "message": "x", "tenantId": "t"});
+    for _ in 0..2 {
+        let refused = post(&app, "/assistants/default/messages?async=true", "m", message.clone()).await;
+        assert_eq!(refused.error(), "TENANT_MISMATCH", "what was refused is not kept");
+    }
+}

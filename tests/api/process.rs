@@ -1,0 +1,147 @@
+//! Starting, stopping, the command line.
+
+use std::process::{Command, Output};
+
+use platform_testing::{FakeModelServer, TestApp, TestDb};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use crate::support::{Frames, PROGRAM, start};
+
+fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
+    Command::new(PROGRAM)
+        .args(arguments)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .envs(settings.iter().copied())
+        .output()
+        .expect("it runs")
+}
+
+#[test]
+fn a_wrong_setting_stops_the_start_with_one_line_that_names_it() {
+    for (name, value) in [
+        ("PLATFORM_ADDR", "nowhere"),
+        ("PLATFORM_DATABASE_POOL", "0"),
+        ("PLATFORM_SYNC_TIMEOUT", "10 parsecs"),
+        ("PLATFORM_ROLE", "worker"),
+        ("PLATFORM_BOOTSTRAP_KEY", "short"),
+        ("PLATFORM_KEY_PREFIX", "A"),
+        ("PLATFORM_LOG", "loud=very=much"),
+        ("PLATFORM_RUN_HEARTBEAT", "29s"),
+        ("PLATFORM_DEMO_PRICE", "free"),
+        ("PLATFORM_PROVIDERS_FILE", "/no/such/file"),
+        ("OPENAI_BASE_URL", "ftp://x"),
+        ("DATABASE_URL", "host=/nowhere user=x"),
+    ] {
+        let output = run(&[], &[(name, value)]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{name}: {said}");
+        assert_eq!(said.trim().lines().count(), 1, "{name}: {said}");
+        assert!(said.contains(name), "{name}: {said}");
+    }
+}
+
+#[test]
+fn help_teaches_and_the_openapi_command_prints_the_document() {
+    let help = String::from_utf8_lossy(&run(&["--help"], &[]).stdout).into_owned();
+    for word in ["serve", "migrate", "accounts", "keys", "openapi", "PLATFORM_DATA_DIR", "OPENAI_API_KEY", "Examples:"] {
+        assert!(help.contains(word), "{word} is not in the help");
+    }
+    let document: Value = serde_json::from_slice(&run(&["openapi"], &[]).stdout).expect("JSON");
+    assert_eq!(document["info"]["version"], "1.0.0");
+}
+
+#[tokio::test]
+async fn accounts_are_walls_and_keys_come_from_the_command_line() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let line = |arguments: &[&str]| -> Value {
+        let output = run(arguments, &[("DATABASE_URL", db.url()), ("PLATFORM_LOG", "error")]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("one JSON record")
+    };
+    let account = line(&["accounts", "create", "--name", "other"]);
+    let id = account["clientUID"].as_str().expect("an id");
+    let key = line(&["keys", "create", "--account", id, "--name", "theirs"]);
+    let theirs = key["key"].as_str().expect("a value").to_owned();
+    let mine = app.post("/assistants/default/messages", json!({"message": "secret", "chatUid": "shared-name"})).await;
+    assert_eq!(mine.status, StatusCode::OK);
+    app.post("/assistants", json!({"name": "Mine", "identifier": "mine"})).await;
+    let as_other = |method: reqwest::Method, path: &str| app.anonymous(method, path).bearer_auth(&theirs);
+    for path in ["/v1/assistants/default/chats/shared-name", "/v1/assistants/mine", "/v1/assistants/default/chats/shared-name/stream"] {
+        assert_eq!(app.send(as_other(reqwest::Method::GET, path)).await.status, StatusCode::NOT_FOUND, "{path}");
+    }
+    let listed = app.send(as_other(reqwest::Method::POST, "/v1/assistants/chats").json(&json!({}))).await;
+    assert_eq!(listed.body["total"], 0);
+    let own = json!({"message": "theirs", "chatUid": "shared-name"});
+    let own = app.send(as_other(reqwest::Method::POST, "/v1/assistants/default/messages").json(&own)).await;
+    assert_eq!((own.status, own.body[0]["content"]["message"].as_str()), (StatusCode::OK, Some("theirs")));
+}
+
+#[tokio::test]
+async fn sigterm_drains_streams_reconnect_and_unfinished_runs_go_on_elsewhere() {
+    let db = TestDb::new().await;
+    let model = FakeModelServer::start().await;
+    let base = format!("{}/v1", model.url());
+    let settings =
+        [("OPENAI_BASE_URL", base.as_str()), ("PLATFORM_DEFAULT_MODEL", "gpt-4o"), ("PLATFORM_SHUTDOWN_GRACE", "2s")];
+    let app = TestApp::start(PROGRAM, &db, &settings);
+    model.script([platform_testing::Script::words(&["a"]).ending(platform_testing::Ending::Hang, 0)]);
+    let chat = start(&app, "Hello").await;
+    model.called(1).await;
+    let mut frames = Frames::open(&app, &chat, true).await;
+    frames.next().await.expect("the state at once");
+    app.signal("TERM");
+    let last = frames.next().await.expect("a word of farewell");
+    assert_eq!((last.event.as_str(), &last.data["code"]), ("reconnect", &json!("SHUTDOWN")));
+    assert!(frames.next().await.is_none());
+    assert_eq!(app.ended().await, Some(0));
+
+    let next = TestApp::start(PROGRAM, &db, &settings);
+    let chat = crate::support::finished(&next, &chat).await;
+    assert_eq!(chat["chatContent"][1]["content"]["message"], "Hello from the model.");
+    assert_eq!(model.calls(), 2);
+}
+
+#[tokio::test]
+async fn an_empty_machine_gets_a_database_a_key_and_an_answer_and_survives_a_kill() {
+    let dir = std::env::temp_dir().join(format!("platform-first-start-{}", std::process::id()));
+    let begin = || {
+        use std::io::{BufRead, BufReader};
+        let mut child = Command::new(PROGRAM)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .envs([("PLATFORM_DATA_DIR", dir.to_str().expect("a path")), ("PLATFORM_ADDR", "127.0.0.1:0"), ("PLATFORM_LOG", "warn")])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let first = lines.next().expect("a line").expect("text");
+        let url = first.split_whitespace().find(|word| word.starts_with("http")).expect("an address").to_owned();
+        (child, url, lines)
+    };
+    let (mut child, url, _lines) = begin();
+    let key = std::fs::read_to_string(dir.join("bootstrap-key")).expect("the first key");
+    let client = reqwest::Client::builder().build().expect("a client");
+    let hello = async |url: &str, key: &str| {
+        let request = client.post(format!("{url}/v1/assistants/default/messages")).bearer_auth(key);
+        request.json(&json!({"message": "Hello"})).send().await.expect("an answer").status()
+    };
+    assert_eq!(hello(&url, &key).await, StatusCode::OK);
+    let second = run(&[], &[("PLATFORM_DATA_DIR", dir.to_str().expect("a path"))]);
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains("in use by process") && said.contains("PLATFORM_DATA_DIR"), "{said}");
+    let made = run(&["keys", "create"], &[("PLATFORM_DATA_DIR", dir.to_str().expect("a path")), ("PLATFORM_LOG", "error")]);
+    let made: Value = serde_json::from_slice(&made.stdout).expect("a key beside the running server");
+    assert_eq!(hello(&url, made["key"].as_str().expect("a value")).await, StatusCode::OK);
+
+    child.kill().expect("killed");
+    child.wait().expect("gone");
+    let (mut child, url, _lines) = begin();
+    assert_eq!(hello(&url, &key).await, StatusCode::OK, "the key of the first start still works");
+    let status = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(status.is_ok_and(|status| status.success()));
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    std::fs::remove_dir_all(dir).expect("removed");
+}

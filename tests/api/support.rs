@@ -1,0 +1,133 @@
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use platform_testing::{FakeModelServer, Reply, TestApp, TestDb};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_platform-under-test");
+
+/// The platform with the demo model on a database of its own.
+pub async fn app() -> TestApp {
+    TestApp::start(PROGRAM, &TestDb::new().await, &[])
+}
+
+/// The platform with a scripted OpenAI-compatible server as its default model.
+pub async fn app_with_model(settings: &[(&str, &str)]) -> (TestApp, FakeModelServer) {
+    let model = FakeModelServer::start().await;
+    let base = format!("{}/v1", model.url());
+    let mut all =
+        vec![("OPENAI_BASE_URL", base.as_str()), ("OPENAI_API_KEY", "sk-test"), ("PLATFORM_DEFAULT_MODEL", "gpt-4o")];
+    all.extend_from_slice(settings);
+    (TestApp::start(PROGRAM, &TestDb::new().await, &all), model)
+}
+
+/// Sends a message and waits for its turn.
+pub async fn say(app: &TestApp, message: &str) -> Reply {
+    app.post("/assistants/default/messages", json!({"message": message})).await
+}
+
+/// Sends a message without waiting; the chat's id.
+pub async fn start(app: &TestApp, message: &str) -> String {
+    let reply = app.post("/assistants/default/messages?async=true", json!({"message": message})).await;
+    assert_eq!(reply.status, StatusCode::OK, "{:?}", reply.body);
+    reply.body["chatUid"].as_str().expect("a chat").to_owned()
+}
+
+/// Follows a chat to its end and reads it.
+pub async fn finished(app: &TestApp, chat: &str) -> Value {
+    loop {
+        let frames = Frames::open(app, chat, true).await.all().await;
+        if frames.last().is_some_and(|frame| is_terminal(&frame.data)) {
+            return app.get(&format!("/assistants/default/chats/{chat}")).await.body;
+        }
+    }
+}
+
+pub fn is_terminal(state: &Value) -> bool {
+    matches!(state["status"].as_str(), Some("completed" | "error" | "limit_exceeded"))
+}
+
+/// One server-sent event.
+#[derive(Debug, Clone)]
+pub struct Frame {
+    pub id: i64,
+    pub event: String,
+    pub data: Value,
+}
+
+/// An open stream, read event by event.
+pub struct Frames {
+    body: std::pin::Pin<Box<dyn futures_util::Stream<Item = reqwest::Result<Vec<u8>>> + Send>>,
+    buffer: String,
+    pub comments: usize,
+}
+
+impl Frames {
+    pub async fn open(app: &TestApp, chat: &str, partial: bool) -> Self {
+        let partial = if partial { "?partial=1" } else { "" };
+        let path = format!("/assistants/default/chats/{chat}/stream{partial}");
+        let response = app.request(Method::GET, &path).send().await.expect("an answer");
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["content-type"], "text/event-stream; charset=utf-8");
+        let body = response.bytes_stream().map(|chunk| chunk.map(|bytes| bytes.to_vec()));
+        Self { body: Box::pin(body), buffer: String::new(), comments: 0 }
+    }
+
+    /// The next event; `None` when the server has closed.
+    pub async fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some((frame, rest)) = self.buffer.split_once("\n\n") {
+                let (frame, rest) = (frame.to_owned(), rest.to_owned());
+                self.buffer = rest;
+                if frame.starts_with(':') {
+                    self.comments += 1;
+                    continue;
+                }
+                let field = |name: &str| {
+                    frame.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).unwrap_or_default()
+                };
+                let data = serde_json::from_str(field("data")).expect("data is JSON");
+                return Some(Frame { id: field("id").parse().unwrap_or(-1), event: field("event").to_owned(), data });
+            }
+            let chunk = tokio::time::timeout(Duration::from_secs(90), self.body.next()).await.expect("no silence")?;
+            self.buffer.push_str(&String::from_utf8(chunk.expect("a whole chunk")).expect("UTF-8"));
+        }
+    }
+
+    pub async fn all(mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.next().await {
+            frames.push(frame);
+        }
+        frames
+    }
+}
+
+/// What a client knows after folding frames (contract 02 §7.4).
+#[derive(Debug, Default, Clone)]
+pub struct Folded(pub Value);
+
+impl Folded {
+    pub fn fold(&mut self, frame: &Frame) {
+        match frame.event.as_str() {
+            "snapshot" => self.0 = frame.data.clone(),
+            "partial" => self.0["streamingMessage"] = frame.data["streamingMessage"].clone(),
+            "delta" => {
+                let text = &mut self.0["streamingMessage"]["content"]["message"];
+                let append = frame.data["append"].as_str().expect("text");
+                *text = Value::String(format!("{}{append}", text.as_str().expect("a delta follows text")));
+            }
+            other => panic!("an unknown event {other}"),
+        }
+    }
+
+    /// The reply so far: what is being written, or the last message when it is done.
+    pub fn reply(&self) -> String {
+        let streaming = self.0["streamingMessage"]["content"]["message"].as_str();
+        let last = self.0["chatHistory"].as_array().and_then(|history| history.last());
+        let stored = last.filter(|message| message["role"] == "assistant");
+        let stored = stored.and_then(|message| message["content"]["message"].as_str());
+        streaming.or(stored).unwrap_or_default().to_owned()
+    }
+}
