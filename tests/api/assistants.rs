@@ -9,11 +9,17 @@ use crate::support::app;
 async fn an_assistant_is_made_read_changed_field_by_field_and_deleted() {
     let app = app().await;
     let made = app
-        .post("/assistants", json!({"name": "Helper", "identifier": "helper", "presets": "Be kind.", "llm": "demo-1",
-            "STATE": 1, "state": "ACTIVE", "tags": ["a", "a"], "contextManagement": {"fullContextTurnDepth": 3}}))
+        .post(
+            "/assistants",
+            json!({"name": "Helper", "identifier": "helper", "presets": "Be kind.", "llm": "demo-1",
+            "STATE": 1, "state": "ACTIVE", "tags": ["a", "a"], "contextManagement": {"fullContextTurnDepth": 3}}),
+        )
         .await;
     assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.body);
-    assert_eq!((&made.body["model"], &made.body["tags"], &made.body["state"]), (&json!("demo-1"), &json!(["a"]), &json!("active")));
+    assert_eq!(
+        (&made.body["model"], &made.body["tags"], &made.body["state"]),
+        (&json!("demo-1"), &json!(["a"]), &json!("active"))
+    );
     assert!(made.body.get("presets").is_none(), "the prompt is shown only when asked for");
     assert_eq!(made.header("etag"), "\"1\"");
     let read = app.get("/assistants/helper?includePresets=true").await;
@@ -21,11 +27,17 @@ async fn an_assistant_is_made_read_changed_field_by_field_and_deleted() {
     assert_eq!(read.body["createdAt"].as_str().map(str::len), Some(24));
 
     let changed = app
-        .patch("/assistants/helper", json!({"name": "Guide", "model": null, "temperature": 0.5,
-            "contextManagement": {"alwaysIncludeUserMessages": true}}))
+        .patch(
+            "/assistants/helper",
+            json!({"name": "Guide", "model": null, "temperature": 0.5,
+            "contextManagement": {"alwaysIncludeUserMessages": true}}),
+        )
         .await;
     assert_eq!(changed.status, StatusCode::OK, "{:?}", changed.body);
-    assert_eq!((&changed.body["name"], changed.body.get("model"), &changed.body["temperature"]), (&json!("Guide"), None, &json!(0.5)));
+    assert_eq!(
+        (&changed.body["name"], changed.body.get("model"), &changed.body["temperature"]),
+        (&json!("Guide"), None, &json!(0.5))
+    );
     let merged = json!({"fullContextTurnDepth": 3, "alwaysIncludeUserMessages": true});
     assert_eq!(changed.body["contextManagement"], merged);
     assert_eq!(changed.header("etag"), "\"2\"");
@@ -81,6 +93,9 @@ async fn what_breaks_a_rule_is_refused_by_name_and_nothing_is_stored() {
     assert_eq!(app.get("/assistants").await.body.as_array().map(Vec::len), Some(1));
     assert_eq!(app.patch("/assistants/default", json!({"name": "Mine"})).await.error(), "FORBIDDEN");
     assert_eq!(app.delete("/assistants/default").await.error(), "FORBIDDEN");
-    assert_eq!(app.post("/assistants", json!({"name": "Closed", "identifier": "c", "state": "inactive"})).await.status, StatusCode::CREATED);
+    assert_eq!(
+        app.post("/assistants", json!({"name": "Closed", "identifier": "c", "state": "inactive"})).await.status,
+        StatusCode::CREATED
+    );
     assert_eq!(app.post("/assistants/c/messages", json!({"message": "hi"})).await.error(), "ASSISTANT_INACTIVE");
 }

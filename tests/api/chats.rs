@@ -19,8 +19,11 @@ async fn every_filter_keeps_what_it_says_and_all_of_them_hold_at_once() {
     let app = app().await;
     app.post("/assistants", json!({"name": "B", "identifier": "b"})).await;
     let chats = [
-        ("default", json!({"message": "alpha", "tags": ["red", "x"], "tenantId": "t1", "subtenantId": "s1",
-            "metadata": {"order": {"id": 7, "lines": ["a", "b"]}, "open": true}})),
+        (
+            "default",
+            json!({"message": "alpha", "tags": ["red", "x"], "tenantId": "t1", "subtenantId": "s1",
+            "metadata": {"order": {"id": 7, "lines": ["a", "b"]}, "open": true}}),
+        ),
         ("default", json!({"message": "Alphabet_1%", "tags": ["blue"], "tenantId": "t1"})),
         ("b", json!({"message": "gamma", "tags": ["red", "blue"], "metadata": {"order": {"id": 8}}})),
         ("b", json!({"message": "/usage {\"inputTokens\":500,\"outputTokens\":90}"})),
@@ -85,10 +88,16 @@ async fn a_chat_is_read_searched_changed_and_deleted() {
     assert_eq!(app.get(&format!("{path}/search")).await.error(), "VALIDATION_ERROR");
 
     let changed = app.patch(&path, json!({"name": "Renamed", "tags": ["t"], "metadata": {"a": 1}})).await;
-    assert_eq!((&changed.body["name"], &changed.body["tags"], &changed.body["metadata"]), (&json!("Renamed"), &json!(["t"]), &json!({"a": 1})));
+    assert_eq!(
+        (&changed.body["name"], &changed.body["tags"], &changed.body["metadata"]),
+        (&json!("Renamed"), &json!(["t"]), &json!({"a": 1}))
+    );
     assert_eq!(app.patch(&path, json!({"name": null})).await.error(), "VALIDATION_ERROR");
     let cleared = app.patch(&path, json!({"tags": null, "archived": true})).await;
-    assert_eq!((&cleared.body["tags"], &cleared.body["archived"], &cleared.body["name"]), (&json!([]), &json!(true), &json!("Renamed")));
+    assert_eq!(
+        (&cleared.body["tags"], &cleared.body["archived"], &cleared.body["name"]),
+        (&json!([]), &json!(true), &json!("Renamed"))
+    );
     app.post("/assistants/default/messages", json!({"chatUid": uid, "message": "back"})).await;
     assert_eq!(app.get(&path).await.body["archived"], false, "a message brings it back");
 
@@ -103,7 +112,10 @@ async fn a_chat_is_read_searched_changed_and_deleted() {
     let unknown = app.post(&format!("{path}/feedback"), json!({"messageId": "m", "feedback": true})).await;
     assert_eq!(unknown.error(), "MESSAGE_NOT_FOUND");
     let missing = app.post(&format!("{path}/feedback"), json!({"messageId": message})).await;
-    assert_eq!((missing.error(), &missing.body["details"]["issues"][0]["code"]), ("VALIDATION_ERROR", &json!("required")));
+    assert_eq!(
+        (missing.error(), &missing.body["details"]["issues"][0]["code"]),
+        ("VALIDATION_ERROR", &json!("required"))
+    );
 
     app.post("/assistants", json!({"name": "B", "identifier": "b"})).await;
     assert_eq!(app.get(&format!("/assistants/b/chats/{uid}")).await.error(), "CHAT_NOT_FOUND");

@@ -14,8 +14,11 @@ async fn pages_come_as_html_json_or_markdown() {
     assert_eq!(listed["total"].as_u64(), listed["docs"].as_array().map(|docs| docs.len() as u64));
     assert!(listed["docs"].as_array().expect("pages").iter().any(|page| page["filename"] == "ARCHITECTURE"));
     let html = app.get("/docs/ARCHITECTURE").await;
-    assert_eq!((html.header("content-type"), html.header("content-security-policy")), ("text/html; charset=utf-8", "sandbox"));
-    assert!(html.body.as_str().is_some_and(|html| html.contains("<h1>")));
+    assert_eq!(
+        (html.header("content-type"), html.header("content-security-policy")),
+        ("text/html; charset=utf-8", "sandbox")
+    );
+    assert!(html.body.as_str().is_some_and(|html| html.contains("<h1")));
     let request = app.request(Method::GET, "/docs/ARCHITECTURE").header("accept", "application/json");
     assert_eq!(app.send(request).await.body, html.body);
     let markdown = app.get("/docs/ARCHITECTURE?format=markdown").await;
@@ -32,7 +35,7 @@ async fn the_document_names_every_route_and_each_reference_in_it_leads_somewhere
     for (path, item) in document.body["paths"].as_object().expect("paths") {
         for (method, operation) in item.as_object().expect("operations") {
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
-            let filled = path.replace('{', "").replace('}', "");
+            let filled = path.replace(['{', '}'], "");
             let reply = app.send(app.anonymous(method.clone(), &filled)).await;
             let public = operation.get("security").is_none();
             assert_eq!(reply.status != StatusCode::UNAUTHORIZED, public, "{method} {path}");

@@ -48,7 +48,11 @@ async fn every_error_is_the_error_object_with_its_status_and_request_id() {
         (post(assistants, json_kind, "{\"name\":7}"), 400, "VALIDATION_ERROR"),
         (post(assistants, json_kind, ""), 400, "VALIDATION_ERROR"),
         (post(assistants, json_kind, &huge), 413, "PAYLOAD_TOO_LARGE"),
-        (post("/assistants/default/messages", json_kind, &json!({"message": long}).to_string()), 400, "VALIDATION_ERROR"),
+        (
+            post("/assistants/default/messages", json_kind, &json!({"message": long}).to_string()),
+            400,
+            "VALIDATION_ERROR",
+        ),
         (app.request(Method::GET, "/assistants/default/chats?limit=0"), 400, "INVALID_PAGINATION"),
         (app.request(Method::GET, "/assistants/default/chats?offset=x"), 400, "INVALID_PAGINATION"),
         (app.request(Method::GET, "/assistants?external=maybe"), 400, "VALIDATION_ERROR"),

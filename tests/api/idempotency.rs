@@ -42,7 +42,10 @@ async fn a_synchronous_message_is_in_progress_and_then_its_messages() {
         while app.get("/assistants/default/chats/slow").await.status != StatusCode::OK {}
         post(&app, path, "k", body.clone()).await
     });
-    assert_eq!((second.status, second.error(), second.header("retry-after")), (StatusCode::CONFLICT, "IDEMPOTENCY_IN_PROGRESS", "1"));
+    assert_eq!(
+        (second.status, second.error(), second.header("retry-after")),
+        (StatusCode::CONFLICT, "IDEMPOTENCY_IN_PROGRESS", "1")
+    );
     let third = post(&app, path, "k", body).await;
     assert_eq!((third.status, third.header("idempotent-replayed")), (StatusCode::OK, "true"));
     assert_eq!((&third.body, third.header("x-chat-uid")), (&first.body, "slow"));
@@ -53,7 +56,10 @@ async fn other_effects_are_repeated_too_secrets_masked_and_failures_leave_the_ke
     let app = app().await;
     let made = post(&app, "/api-keys", "k", json!({"name": "once"})).await;
     let again = post(&app, "/api-keys", "k", json!({"name": "once"})).await;
-    assert_eq!((again.status, &again.body["_id"], &again.body["key"]), (StatusCode::CREATED, &made.body["_id"], &json!("••••••••")));
+    assert_eq!(
+        (again.status, &again.body["_id"], &again.body["key"]),
+        (StatusCode::CREATED, &made.body["_id"], &json!("••••••••"))
+    );
     assert_eq!(post(&app, "/assistants", "k", json!({})).await.error(), "VALIDATION_ERROR");
     let made = post(&app, "/assistants", "k", json!({"name": "A"})).await;
     let again = post(&app, "/assistants", "k", json!({"name": "A"})).await;

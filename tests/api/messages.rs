@@ -20,7 +20,10 @@ async fn a_synchronous_message_answers_with_the_messages_of_its_turn() {
     assert_eq!(messages[1]["messageTokenUsage"]["totalTokens"], 4);
     let chat = app.get(&format!("/assistants/default/chats/{}", reply.header("x-chat-uid"))).await.body;
     assert_eq!(chat["chatContent"], reply.body);
-    assert_eq!((&chat["status"], &chat["stopReason"], &chat["name"]), (&json!("completed"), &json!("end_turn"), &json!("Hello")));
+    assert_eq!(
+        (&chat["status"], &chat["stopReason"], &chat["name"]),
+        (&json!("completed"), &json!("end_turn"), &json!("Hello"))
+    );
 }
 
 #[tokio::test]
@@ -57,7 +60,10 @@ async fn an_asynchronous_message_is_answered_in_the_background() {
     assert_eq!(chat["chatContent"][0]["userName"], "Ann");
     assert_eq!(chat["chatContent"][1]["content"]["message"], "Demo reply: Hi");
     assert_eq!(chat["metadata"], json!({"plan": {"name": "pro"}, "subtenantId": "u1"}));
-    assert_eq!((&chat["tenantId"], &chat["subtenantId"], &chat["tags"]), (&json!("acme"), &json!("u1"), &json!(["vip"])));
+    assert_eq!(
+        (&chat["tenantId"], &chat["subtenantId"], &chat["tags"]),
+        (&json!("acme"), &json!("u1"), &json!(["vip"]))
+    );
 
     let other = json!({"message": "Hi", "chatUid": "my-own_id", "tenantId": "other"});
     let refused = app.post("/assistants/default/messages", other).await;
@@ -95,14 +101,19 @@ async fn the_model_gets_presets_history_state_and_message_in_order() {
     let next = json!({"chatUid": uid, "message": "Again", "previousConversation": [{"role": "user", "message": "x"}]});
     let reply = app.post("/assistants/a/messages", next).await;
     assert_eq!(reply.header("x-ignored-fields"), "previousConversation");
-    let texts: Vec<Value> =
-        model.recorded()[1].body["messages"].as_array().expect("messages").iter().map(|m| m["content"].clone()).collect();
+    let texts: Vec<Value> = model.recorded()[1].body["messages"]
+        .as_array()
+        .expect("messages")
+        .iter()
+        .map(|m| m["content"].clone())
+        .collect();
     assert_eq!(texts, ["Serve Ann.", "Now", "Hello from the model.", "Again"], "the latest three after the prompt");
 }
 
 #[tokio::test]
 async fn provider_failures_become_502_or_504_and_the_chat_goes_on_after_them() {
-    let (app, model) = app_with_model(&[("PLATFORM_MODEL_ATTEMPTS", "1"), ("PLATFORM_MODEL_FIRST_BYTE", "300ms")]).await;
+    let (app, model) =
+        app_with_model(&[("PLATFORM_MODEL_ATTEMPTS", "1"), ("PLATFORM_MODEL_FIRST_BYTE", "300ms")]).await;
     let cases = [
         (Script::refusal(401), 502, "UPSTREAM_ERROR", "AUTH"),
         (Script::refusal(429), 502, "UPSTREAM_ERROR", "RATE_LIMITED"),
@@ -116,7 +127,10 @@ async fn provider_failures_become_502_or_504_and_the_chat_goes_on_after_them() {
         model.script([script]);
         let reply = say(&app, "Hello").await;
         assert_eq!((reply.status.as_u16(), reply.error()), (status, error), "{:?}", reply.body);
-        assert_eq!((&reply.body["details"]["code"], &reply.body["details"]["provider"]), (&json!(code), &json!("openai")));
+        assert_eq!(
+            (&reply.body["details"]["code"], &reply.body["details"]["provider"]),
+            (&json!(code), &json!("openai"))
+        );
         let uid = reply.body["details"]["chatUid"].as_str().expect("the chat").to_owned();
         let chat = app.get(&format!("/assistants/default/chats/{uid}")).await.body;
         assert_eq!((&chat["status"], chat["chatContent"].as_array().map(Vec::len)), (&json!("error"), Some(1)));
@@ -126,7 +140,8 @@ async fn provider_failures_become_502_or_504_and_the_chat_goes_on_after_them() {
         assert_eq!(again.status, StatusCode::OK, "{:?}", again.body);
     }
     // What was said before the stream broke is kept, and counted.
-    model.script([Script::words(&["Once ", "upon ", "a"]).ending(platform_testing::Ending::Break, 2)]);
+    let pause = std::time::Duration::from_millis(20);
+    model.script([Script::words(&["Once ", "upon ", "a"]).ending(platform_testing::Ending::Break, 2).paced(pause)]);
     let reply = say(&app, "A story").await;
     assert_eq!(reply.error(), "UPSTREAM_ERROR");
     let uid = reply.body["details"]["chatUid"].as_str().expect("the chat").to_owned();
@@ -148,7 +163,10 @@ async fn a_busy_chat_refuses_and_a_stop_keeps_what_was_written() {
         folded.fold(&frames.next().await.expect("a frame"));
     }
     let busy = app.post("/assistants/default/messages", json!({"chatUid": chat, "message": "x"})).await;
-    assert_eq!((busy.status, busy.error(), &busy.body["details"]["status"]), (StatusCode::CONFLICT, "CHAT_BUSY", &json!("processing")));
+    assert_eq!(
+        (busy.status, busy.error(), &busy.body["details"]["status"]),
+        (StatusCode::CONFLICT, "CHAT_BUSY", &json!("processing"))
+    );
     let state = app.get(&format!("/assistants/default/chats/{chat}/realtime")).await.body;
     assert_eq!(state["status"], "processing");
     assert!(state["streamingMessage"]["content"]["message"].as_str().is_some_and(|text| text.starts_with("w0 ")));
@@ -183,9 +201,16 @@ async fn an_unknown_tool_is_refused_to_the_model_and_the_turn_goes_on() {
     let reply = say(&app, "/tool weather {\"city\":\"Rome\"}\nWell?").await;
     let roles: Vec<&Value> = reply.body.as_array().expect("messages").iter().map(|m| &m["role"]).collect();
     assert_eq!(roles, ["user", "assistant", "tool", "assistant"]);
-    assert_eq!(reply.body[1]["tool_calls"][0]["function"], json!({"name": "weather", "arguments": "{\"city\":\"Rome\"}"}));
+    assert_eq!(
+        reply.body[1]["tool_calls"][0]["function"],
+        json!({"name": "weather", "arguments": "{\"city\":\"Rome\"}"})
+    );
     assert_eq!(reply.body[2]["content"]["data"]["error"], "TOOL_NOT_FOUND");
-    assert!(reply.body[3]["content"]["message"].as_str().is_some_and(|text| text.starts_with("Demo reply: Well? [tools: weather=")));
+    assert!(
+        reply.body[3]["content"]["message"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("Demo reply: Well? [tools: weather="))
+    );
     let chat = app.get(&format!("/assistants/default/chats/{}", reply.header("x-chat-uid"))).await.body;
     assert_eq!(chat["chatContent"], reply.body);
 }

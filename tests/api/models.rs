@@ -13,20 +13,24 @@ async fn demo_is_the_default_only_while_nothing_else_is_configured() {
     let app = app().await;
     let listed = app.get("/models").await.body;
     assert_eq!(listed["default"], json!({"provider": "demo", "llm": "demo-1"}));
-    assert_eq!(listed["models"][0]["capabilities"], json!({"tools": true, "vision": true, "streaming": true, "reasoning": false}));
+    assert_eq!(
+        listed["models"][0]["capabilities"],
+        json!({"tools": true, "vision": true, "streaming": true, "reasoning": false})
+    );
 
     let (app, _model) = app_with_model(&[]).await;
     let listed = app.get("/models").await.body;
     assert_eq!(listed["default"], json!({"provider": "openai", "llm": "gpt-4o"}));
     let gpt = app.get("/models?provider=openai").await.body;
-    let priced = gpt["models"].as_array().expect("models").iter().find(|model| model["llm"] == "gpt-4o").expect("known");
+    let priced =
+        gpt["models"].as_array().expect("models").iter().find(|model| model["llm"] == "gpt-4o").expect("known");
     assert_eq!((&priced["inputPricePerMTok"], &priced["outputPricePerMTok"]), (&json!(2.5), &json!(10)));
     assert!(gpt["models"].as_array().expect("models").iter().all(|model| model["provider"] == "openai"));
 }
 
 #[tokio::test]
 async fn all_three_wires_work_and_a_file_adds_servers_and_prices() {
-    let model = FakeModelServer::start().await;
+    let model = FakeModelServer::start();
     let file = std::env::temp_dir().join(format!("providers-api-{}.yaml", std::process::id()));
     let text = format!(
         "providers:\n  - {{name: local, baseUrl: '{0}/v1', headers: {{x-team: blue}}, models: \
@@ -53,7 +57,10 @@ async fn all_three_wires_work_and_a_file_adds_servers_and_prices() {
         assert_eq!(reply.status, StatusCode::OK, "{:?}", reply.body);
         assert_eq!(reply.body[1]["content"]["message"], "Hello from the model.", "{provider}");
         let usage = &reply.body[1]["messageTokenUsage"];
-        assert_eq!((&usage["inputTokens"], &usage["outputTokens"], &usage["model"]), (&json!(7), &json!(4), &json!(llm)));
+        assert_eq!(
+            (&usage["inputTokens"], &usage["outputTokens"], &usage["model"]),
+            (&json!(7), &json!(4), &json!(llm))
+        );
         assert!(reply.body[1]["messageCost"]["totalCost"].as_f64().is_some_and(|cost| cost > 0.0), "{provider}");
         let sent = &model.recorded()[at];
         assert_eq!((sent.path.as_str(), sent.credential.as_str()), (path, credential));
@@ -72,7 +79,8 @@ async fn calls_are_retried_before_the_first_token_then_fall_back() {
     assert_eq!(say(&app, "again").await.status, StatusCode::OK);
     assert_eq!(model.calls(), 2);
 
-    let assistant = json!({"name": "F", "identifier": "f", "fallbackModels": [{"provider": "demo", "model": "demo-1"}]});
+    let assistant =
+        json!({"name": "F", "identifier": "f", "fallbackModels": [{"provider": "demo", "model": "demo-1"}]});
     assert_eq!(app.post("/assistants", assistant).await.status, StatusCode::CREATED);
     for script in [vec![refused(500), refused(500)], vec![Script::refusal(401)]] {
         model.script(script);

@@ -45,7 +45,8 @@ fn a_wrong_setting_stops_the_start_with_one_line_that_names_it() {
 #[test]
 fn help_teaches_and_the_openapi_command_prints_the_document() {
     let help = String::from_utf8_lossy(&run(&["--help"], &[]).stdout).into_owned();
-    for word in ["serve", "migrate", "accounts", "keys", "openapi", "PLATFORM_DATA_DIR", "OPENAI_API_KEY", "Examples:"] {
+    for word in ["serve", "migrate", "accounts", "keys", "openapi", "PLATFORM_DATA_DIR", "OPENAI_API_KEY", "Examples:"]
+    {
         assert!(help.contains(word), "{word} is not in the help");
     }
     let document: Value = serde_json::from_slice(&run(&["openapi"], &[]).stdout).expect("JSON");
@@ -69,7 +70,11 @@ async fn accounts_are_walls_and_keys_come_from_the_command_line() {
     assert_eq!(mine.status, StatusCode::OK);
     app.post("/assistants", json!({"name": "Mine", "identifier": "mine"})).await;
     let as_other = |method: reqwest::Method, path: &str| app.anonymous(method, path).bearer_auth(&theirs);
-    for path in ["/v1/assistants/default/chats/shared-name", "/v1/assistants/mine", "/v1/assistants/default/chats/shared-name/stream"] {
+    for path in [
+        "/v1/assistants/default/chats/shared-name",
+        "/v1/assistants/mine",
+        "/v1/assistants/default/chats/shared-name/stream",
+    ] {
         assert_eq!(app.send(as_other(reqwest::Method::GET, path)).await.status, StatusCode::NOT_FOUND, "{path}");
     }
     let listed = app.send(as_other(reqwest::Method::POST, "/v1/assistants/chats").json(&json!({}))).await;
@@ -82,7 +87,7 @@ async fn accounts_are_walls_and_keys_come_from_the_command_line() {
 #[tokio::test]
 async fn sigterm_drains_streams_reconnect_and_unfinished_runs_go_on_elsewhere() {
     let db = TestDb::new().await;
-    let model = FakeModelServer::start().await;
+    let model = FakeModelServer::start();
     let base = format!("{}/v1", model.url());
     let settings =
         [("OPENAI_BASE_URL", base.as_str()), ("PLATFORM_DEFAULT_MODEL", "gpt-4o"), ("PLATFORM_SHUTDOWN_GRACE", "2s")];
@@ -112,7 +117,11 @@ async fn an_empty_machine_gets_a_database_a_key_and_an_answer_and_survives_a_kil
         let mut child = Command::new(PROGRAM)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .envs([("PLATFORM_DATA_DIR", dir.to_str().expect("a path")), ("PLATFORM_ADDR", "127.0.0.1:0"), ("PLATFORM_LOG", "warn")])
+            .envs([
+                ("PLATFORM_DATA_DIR", dir.to_str().expect("a path")),
+                ("PLATFORM_ADDR", "127.0.0.1:0"),
+                ("PLATFORM_LOG", "warn"),
+            ])
             .stdout(std::process::Stdio::piped())
             .spawn()
             .expect("it starts");
@@ -132,7 +141,8 @@ async fn an_empty_machine_gets_a_database_a_key_and_an_answer_and_survives_a_kil
     let second = run(&[], &[("PLATFORM_DATA_DIR", dir.to_str().expect("a path"))]);
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(said.contains("in use by process") && said.contains("PLATFORM_DATA_DIR"), "{said}");
-    let made = run(&["keys", "create"], &[("PLATFORM_DATA_DIR", dir.to_str().expect("a path")), ("PLATFORM_LOG", "error")]);
+    let made =
+        run(&["keys", "create"], &[("PLATFORM_DATA_DIR", dir.to_str().expect("a path")), ("PLATFORM_LOG", "error")]);
     let made: Value = serde_json::from_slice(&made.stdout).expect("a key beside the running server");
     assert_eq!(hello(&url, made["key"].as_str().expect("a value")).await, StatusCode::OK);
 

@@ -14,7 +14,7 @@ pub async fn app() -> TestApp {
 
 /// The platform with a scripted OpenAI-compatible server as its default model.
 pub async fn app_with_model(settings: &[(&str, &str)]) -> (TestApp, FakeModelServer) {
-    let model = FakeModelServer::start().await;
+    let model = FakeModelServer::start();
     let base = format!("{}/v1", model.url());
     let mut all =
         vec![("OPENAI_BASE_URL", base.as_str()), ("OPENAI_API_KEY", "sk-test"), ("PLATFORM_DEFAULT_MODEL", "gpt-4o")];

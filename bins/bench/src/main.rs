@@ -1,1 +1,3 @@
-fn main(){}
+//! Benchmarks.
+
+fn main() {}

@@ -112,13 +112,8 @@ impl App {
             jobs.reclaim_all().await?;
         }
         let realtime = Realtime::new(Arc::clone(&clock), config.stream_coalesce);
-        let assistants: Arc<dyn AssistantService> = Arc::new(PgAssistantService::new(
-            &db,
-            &bus,
-            Arc::clone(&clock),
-            Arc::clone(&model),
-            Arc::clone(&jobs),
-        ));
+        let assistants: Arc<dyn AssistantService> =
+            Arc::new(PgAssistantService::new(&db, &bus, Arc::clone(&clock), Arc::clone(&model), Arc::clone(&jobs)));
         let chat = Arc::new(PgChatService::new(
             &db,
             clock,
@@ -233,7 +228,7 @@ async fn purge(db: Db) {
         {
             warn!(%error, "Old idempotency keys could not be purged; trying again in an hour.");
         }
-        tokio::time::sleep(Duration::from_secs(3600)).await;
+        tokio::time::sleep(Duration::from_hours(1)).await;
     }
 }
 

@@ -90,7 +90,7 @@ pub fn help() -> String {
     let mut text = "Settings (environment variables; durations as 250ms, 30s, 10m, 15d):\n".to_owned();
     for (name, default, meaning) in SETTINGS {
         let default = if default.is_empty() { String::new() } else { format!(" [{default}]") };
-        text.push_str(&format!("  {name:width$}  {meaning}{default}\n"));
+        text = format!("{text}  {name:width$}  {meaning}{default}\n");
     }
     text.push_str(
         "\nExamples:\n  platform-gateway                                  start; the log says where the first key is\n  \
@@ -142,8 +142,7 @@ fn duration(name: &str) -> Result<Duration> {
 impl Config {
     /// Reads and checks every setting; the error names the one that is wrong.
     pub fn from_env() -> Result<Self> {
-        let addr: SocketAddr =
-            read("PLATFORM_ADDR", "an address such as 127.0.0.1:8080", |text| text.parse().ok())?;
+        let addr: SocketAddr = read("PLATFORM_ADDR", "an address such as 127.0.0.1:8080", |text| text.parse().ok())?;
         let key_prefix = read("PLATFORM_KEY_PREFIX", "2 to 12 lower-case letters", |text| {
             let good = (2..=12).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase());
             good.then(|| text.to_owned())

@@ -203,8 +203,7 @@ fn is_plain(path: &str) -> bool {
     let good_code = |at: usize| {
         bytes.get(at + 1..at + 3).is_some_and(|code| code.iter().all(u8::is_ascii_hexdigit)) || bytes[at] != b'%'
     };
-    path.strip_prefix('/').is_some_and(|path| path.split('/').all(good_segment))
-        && (0..bytes.len()).all(good_code)
+    path.strip_prefix('/').is_some_and(|path| path.split('/').all(good_segment)) && (0..bytes.len()).all(good_code)
 }
 
 /// Name → value; a name given twice counts as last given.
@@ -294,9 +293,12 @@ fn ignored(route: &Route, query: &BTreeMap<String, String>, body: &Bytes) -> Res
     let strict = query.get("strict").is_some_and(|strict| strict == "true" || strict == "1");
     let mut unknown: Vec<(String, &[String])> = Vec::new();
     if let Some(fields) = &route.body_fields
-        && let Ok(given) = serde_json::from_slice::<BTreeMap<String, serde::de::IgnoredAny>>(body)
+        && let Ok(given) = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(body)
     {
-        let names = given.into_keys().filter(|name| !fields.contains(name) && !SERVER_OWNED.contains(&name.as_str()));
+        let names = given
+            .into_iter()
+            .map(|(name, _)| name)
+            .filter(|name| !fields.contains(name) && !SERVER_OWNED.contains(&name.as_str()));
         unknown.extend(names.map(|name| (name, fields.as_slice())));
     }
     let names = query.keys().filter(|name| *name != "strict" && !route.query_fields.contains(name));
@@ -319,9 +321,27 @@ fn ignored(route: &Route, query: &BTreeMap<String, String>, body: &Bytes) -> Res
 
 /// Fields that a record shows and a client may send back, without effect.
 const SERVER_OWNED: [&str; 22] = [
-    "_id", "clientUID", "userUID", "createdAt", "creationTimestampMs", "lastEditTimestampMs", "lastUsedTimestampMs",
-    "createdByUserUID", "isCustom", "kind", "prefix", "last4", "availableToolsGroups", "memoryDocuments",
-    "tenantIntegrations", "tenantMcpServers", "chatUID", "chatContent", "tokenUsage", "status", "inputTokens",
+    "_id",
+    "clientUID",
+    "userUID",
+    "createdAt",
+    "creationTimestampMs",
+    "lastEditTimestampMs",
+    "lastUsedTimestampMs",
+    "createdByUserUID",
+    "isCustom",
+    "kind",
+    "prefix",
+    "last4",
+    "availableToolsGroups",
+    "memoryDocuments",
+    "tenantIntegrations",
+    "tenantMcpServers",
+    "chatUID",
+    "chatContent",
+    "tokenUsage",
+    "status",
+    "inputTokens",
     "outputTokens",
 ];
 
@@ -349,7 +369,8 @@ fn distance(a: &str, b: &str) -> usize {
 fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
     let mut given = request.headers.get_all("idempotency-key");
     let Some(key) = given.next().filter(|_| route.method == Method::POST) else { return Ok(None) };
-    let key = key.to_str().ok().filter(|key| (1..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()));
+    let key =
+        key.to_str().ok().filter(|key| (1..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()));
     let (Some(key), None, Some(caller)) = (key, given.next(), &request.caller) else {
         return Err(Error::new(Code::BadRequest, "Send one Idempotency-Key of 1 to 255 visible ASCII characters."));
     };
@@ -370,7 +391,8 @@ impl Resource {
     }
 
     fn allow(&self) -> String {
-        let methods: Vec<String> = self.routes.iter().flat_map(|route| route.methods()).map(|m| m.to_string()).collect();
+        let methods: Vec<String> =
+            self.routes.iter().flat_map(|route| route.methods()).map(|m| m.to_string()).collect();
         methods.join(", ")
     }
 }
@@ -384,7 +406,16 @@ mod tests {
         for good in ["/v1/assistants", "/v1/assistants/a-b_c", "/v1/assistants/%C3%A4"] {
             assert!(is_plain(good), "{good}");
         }
-        for bad in ["/v1//assistants", "/v1/assistants/", "/v1/./x", "/v1/../x", "/v1/%2e%2E/x", "/v1/a%2Fb", "/v1/%zz", "/v1/%a"] {
+        for bad in [
+            "/v1//assistants",
+            "/v1/assistants/",
+            "/v1/./x",
+            "/v1/../x",
+            "/v1/%2e%2E/x",
+            "/v1/a%2Fb",
+            "/v1/%zz",
+            "/v1/%a",
+        ] {
             assert!(!is_plain(bad), "{bad}");
         }
     }

@@ -95,8 +95,7 @@ pub(crate) fn answer(error: &Error, request_id: &str) -> HttpResponse {
     }
     if status == StatusCode::UNAUTHORIZED {
         let bare = error.details().get("sent") == Some(&Value::Bool(false));
-        let challenge =
-            if bare { "Bearer realm=\"api\"" } else { "Bearer realm=\"api\", error=\"invalid_token\"" };
+        let challenge = if bare { "Bearer realm=\"api\"" } else { "Bearer realm=\"api\", error=\"invalid_token\"" };
         response.insert_header((header::WWW_AUTHENTICATE, challenge));
     }
     if status == StatusCode::REQUEST_TIMEOUT {

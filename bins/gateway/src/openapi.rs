@@ -208,8 +208,11 @@ fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Oper
     described = described.tag(group);
     for name in route.parameters() {
         let text = ObjectBuilder::new().schema_type(Type::String).build();
-        let parameter =
-            ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path).required(Required::True).schema(Some(text));
+        let parameter = ParameterBuilder::new()
+            .name(name)
+            .parameter_in(ParameterIn::Path)
+            .required(Required::True)
+            .schema(Some(text));
         described = described.parameter(parameter.build());
     }
     let whole = || ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)).build();

@@ -56,9 +56,9 @@ impl Request {
         let mut reader = serde_json::Deserializer::from_slice(json);
         let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             let path = error.path().to_string();
-            refuse(error.into_inner(), &path)
+            refuse(&error.into_inner(), &path)
         })?;
-        reader.end().map_err(|error| refuse(error, ""))?;
+        reader.end().map_err(|error| refuse(&error, ""))?;
         Ok(value)
     }
 
@@ -105,7 +105,7 @@ struct OmitContent {
 }
 
 /// What serde found wrong, as the contract names it.
-fn refuse(error: serde_json::Error, path: &str) -> Error {
+fn refuse(error: &serde_json::Error, path: &str) -> Error {
     let text = error.to_string();
     match error.classify() {
         Category::Data if !text.starts_with("duplicate field") => {
@@ -132,7 +132,7 @@ fn refuse(error: serde_json::Error, path: &str) -> Error {
 /// A value of a query: text that becomes what the field wants.
 struct QueryValue<'a>(&'a str);
 
-impl<'de> IntoDeserializer<'de, serde::de::value::Error> for QueryValue<'_> {
+impl IntoDeserializer<'_, serde::de::value::Error> for QueryValue<'_> {
     type Deserializer = Self;
     fn into_deserializer(self) -> Self {
         self

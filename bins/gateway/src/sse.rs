@@ -49,12 +49,12 @@ impl Connection {
             let wake = self.ends.min(keep_alive).min(self.judged + RIGHTS);
             tokio::select! {
                 biased;
-                () = self.services.closing.cancelled() => return self.last(SHUTDOWN),
+                () = self.services.closing.cancelled() => return Some(self.last(SHUTDOWN)),
                 frame = self.watcher.next() => match frame {
                     Ok(frame) => return frame,
                     Err(error) => {
                         warn!(%error, "A stream broke off.");
-                        return self.last(SERVER_ERROR);
+                        return Some(self.last(SERVER_ERROR));
                     }
                 },
                 () = sleep_until(wake) => {}
@@ -77,8 +77,8 @@ impl Connection {
         None
     }
 
-    fn last(&mut self, frame: Bytes) -> Option<Bytes> {
+    fn last(&mut self, frame: Bytes) -> Bytes {
         self.over = true;
-        Some(frame)
+        frame
     }
 }

@@ -14,6 +14,6 @@ mod schema;
 mod secret;
 mod service;
 
-pub use model::{AccountRecord, ApiKey, ApiKeyPage, ApiKeyWithSecret, KeyKind, IdentityMode, NewApiKey, Rotation};
+pub use model::{AccountRecord, ApiKey, ApiKeyPage, ApiKeyWithSecret, IdentityMode, KeyKind, NewApiKey, Rotation};
 pub use secret::KeySecret;
 pub use service::{AuthService, PgAuthService};

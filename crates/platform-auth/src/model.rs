@@ -168,7 +168,7 @@ pub struct Rotation {
 impl Rotation {
     pub(crate) fn check(self) -> Result<()> {
         let mut checks = Checks::default();
-        checks.range("graceSeconds", self.grace_seconds, 0..=86_400);
+        checks.range("graceSeconds", self.grace_seconds, &(0..=86_400));
         checks.finish()
     }
 }

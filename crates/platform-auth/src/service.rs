@@ -2,7 +2,9 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Caller, Clock, Code, Credential, Error, Id, Object, Page, Result, Timestamp, overlay, spawn};
+use platform_core::{
+    AccountId, Caller, Clock, Code, Credential, Error, Id, Object, Page, Result, Timestamp, overlay, spawn,
+};
 use platform_db::{Bus, Db, Idempotency, Remembered};
 
 use crate::{

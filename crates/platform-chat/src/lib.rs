@@ -27,5 +27,6 @@ pub use chat::{
     PgChatService, StatusError, Stopped, TimeBound,
 };
 pub use turn::{
-    Accepted, ChatMessage, ClientFunction, ClientTool, File, MessageContent, NewMessage, PastMessage, Sent, StoredJson, TokenUsage,
+    Accepted, ChatMessage, ClientFunction, ClientTool, File, MessageContent, NewMessage, PastMessage, Sent, StoredJson,
+    TokenUsage,
 };

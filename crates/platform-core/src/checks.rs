@@ -53,7 +53,7 @@ impl Checks {
     }
 
     /// The number lies in the range.
-    pub fn range<T: PartialOrd + std::fmt::Display>(&mut self, path: &str, value: T, range: RangeInclusive<T>) {
+    pub fn range<T: PartialOrd + std::fmt::Display + Copy>(&mut self, path: &str, value: T, range: &RangeInclusive<T>) {
         if !range.contains(&value) {
             self.issue(path, "range", format!("{path} must be {} to {}, it is {value}", range.start(), range.end()));
         }

@@ -16,7 +16,7 @@ pub type AccountId = Id<Account>;
 pub struct IdError;
 
 impl<K> Id<K> {
-    /// A new time-ordered id, a lower-case UUIDv7.
+    /// A new time-ordered id, a lower-case `UUIDv7`.
     pub fn generate() -> Self {
         #[expect(clippy::disallowed_methods, reason = "the one place that makes ids")]
         let uuid = uuid::Uuid::now_v7();
@@ -25,8 +25,8 @@ impl<K> Id<K> {
 
     /// Checks the form; a path id that fails is simply not found.
     pub fn parse(text: &str) -> Result<Self, IdError> {
-        let good = (1..=64).contains(&text.len())
-            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+        let good =
+            (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
         if good { Ok(Self(text.into(), PhantomData)) } else { Err(IdError) }
     }
 
@@ -83,8 +83,7 @@ impl<K> Serialize for Id<K> {
 impl<'de, K> Deserialize<'de> for Id<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text)
-            .map_err(|IdError| serde::de::Error::custom("an id has 1 to 64 letters, digits, `-` or `_`"))
+        Self::parse(&text).map_err(|IdError| serde::de::Error::custom("an id has 1 to 64 letters, digits, `-` or `_`"))
     }
 }
 

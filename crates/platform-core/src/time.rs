@@ -40,6 +40,7 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
+        #[expect(clippy::disallowed_methods, reason = "the one place that reads the machine's clock")]
         let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp(i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX))
     }

@@ -13,7 +13,7 @@ use std::{
 
 /// The oldest server the migrations are written for.
 const OLDEST: u32 = 15;
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// A Unix socket path must fit into `sockaddr_un`.
 const LONGEST_SOCKET_DIR: usize = 80;
 /// Where a cluster goes when its user cannot reach the data directory.
@@ -134,7 +134,8 @@ impl Embedded {
         tracing::info!(cluster = %self.cluster.display(), version = self.server.major, "Making a new PostgreSQL cluster.");
         let unfinished = self.cluster.with_extension("new");
         let _ = fs::remove_dir_all(&unfinished);
-        fs::create_dir_all(&unfinished).map_err(|e| EmbeddedError::io("The cluster cannot be made,", &unfinished, &e))?;
+        fs::create_dir_all(&unfinished)
+            .map_err(|e| EmbeddedError::io("The cluster cannot be made,", &unfinished, &e))?;
         own(&unfinished, self.user)?;
         let locale = if cfg!(target_os = "linux") { "C.UTF-8" } else { "C" };
         let output = self
@@ -264,7 +265,9 @@ fn unprivileged_user(data_dir: &Path) -> Result<Option<User>> {
     }
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     ["postgres", "nobody"].iter().find_map(|name| user_of(&users, name)).map(Some).ok_or_else(|| {
-        EmbeddedError::new("PostgreSQL refuses to run as root and there is no user `postgres` or `nobody` to run it as.")
+        EmbeddedError::new(
+            "PostgreSQL refuses to run as root and there is no user `postgres` or `nobody` to run it as.",
+        )
     })
 }
 
@@ -348,12 +351,9 @@ fn folders() -> Vec<PathBuf> {
     if let Ok(output) = Command::new("pg_config").arg("--bindir").output() {
         folders.push(String::from_utf8_lossy(&output.stdout).trim().into());
     }
-    for (parent, bin) in [
-        ("/usr/lib/postgresql", "bin"),
-        ("/usr/pgsql", "bin"),
-        ("/opt/homebrew/opt", "bin"),
-        ("/usr/local/opt", "bin"),
-    ] {
+    for (parent, bin) in
+        [("/usr/lib/postgresql", "bin"), ("/usr/pgsql", "bin"), ("/opt/homebrew/opt", "bin"), ("/usr/local/opt", "bin")]
+    {
         let entries = fs::read_dir(parent).into_iter().flatten().flatten();
         folders.extend(entries.map(|entry| entry.path().join(bin)));
     }

@@ -9,12 +9,14 @@ use crate::{Conn, Db};
 /// Writes a group of items in one statement and gives one outcome per item, in order.
 type Write<T, R> = dyn for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>> + Send + Sync;
 
+type Waiting<T, R> = (T, oneshot::Sender<Result<R>>);
+
 /// Group write: items that wait at the same moment share one statement and one commit.
 ///
 /// An item is acknowledged after the commit of its group. A group that fails is retried one
 /// by one, so that a bad item harms nobody else. The write goes on when its caller leaves.
 pub struct GroupWriter<T, R> {
-    queue: mpsc::Sender<(T, oneshot::Sender<Result<R>>)>,
+    queue: mpsc::Sender<Waiting<T, R>>,
 }
 
 impl<T: Send + Sync + 'static, R: Send + 'static> GroupWriter<T, R> {
@@ -42,7 +44,7 @@ impl<T: Send + Sync + 'static, R: Send + 'static> GroupWriter<T, R> {
 
 async fn lane<T: Send + Sync, R: Send>(
     db: Db,
-    queue: Arc<tokio::sync::Mutex<mpsc::Receiver<(T, oneshot::Sender<Result<R>>)>>>,
+    queue: Arc<tokio::sync::Mutex<mpsc::Receiver<Waiting<T, R>>>>,
     write: Arc<Write<T, R>>,
     most: usize,
 ) {

@@ -26,9 +26,7 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
         let tools: Vec<Value> = prompt
             .tools
             .iter()
-            .map(|tool| {
-                json!({"name": tool.name, "description": tool.description, "input_schema": tool.parameters})
-            })
+            .map(|tool| json!({"name": tool.name, "description": tool.description, "input_schema": tool.parameters}))
             .collect();
         fields.insert("tools".to_owned(), json!(tools));
     }

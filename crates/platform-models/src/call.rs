@@ -57,8 +57,9 @@ impl Broken {
     pub fn status(status: u16, body: &str, retry_after: Option<Duration>) -> Self {
         let text = body.to_ascii_lowercase();
         let told = |words: &[&str]| words.iter().any(|word| text.contains(word));
-        let too_long = told(&["context_length", "context length", "prompt is too long", "maximum context", "too many tokens"])
-            || (text.contains("token count") && text.contains("exceeds"));
+        let too_long =
+            told(&["context_length", "context length", "prompt is too long", "maximum context", "too many tokens"])
+                || (text.contains("token count") && text.contains("exceeds"));
         let code = match status {
             401 | 403 => FaultCode::Auth,
             429 => FaultCode::RateLimited,
@@ -264,7 +265,7 @@ pub(crate) async fn list_models(client: &reqwest::Client, provider: &ProviderCon
         Protocol::Demo => return None,
         Protocol::OpenAi => {
             let request = client.get(format!("{base}/models"));
-            key.map(|key| client.get(format!("{base}/models")).bearer_auth(key)).unwrap_or(request)
+            key.map_or(request, |key| client.get(format!("{base}/models")).bearer_auth(key))
         }
         Protocol::Anthropic => client
             .get(format!("{base}/v1/models?limit=1000"))

@@ -163,8 +163,24 @@ fn abilities(llm: &str) -> (u64, Capabilities) {
 
 fn is_chat_model(id: &str) -> bool {
     const OTHERS: [&str; 18] = [
-        "embed", "tts", "whisper", "dall-e", "image", "audio", "realtime", "moderation", "transcribe", "search",
-        "sora", "veo", "imagen", "davinci", "babbage", "ada", "curie", "instruct",
+        "embed",
+        "tts",
+        "whisper",
+        "dall-e",
+        "image",
+        "audio",
+        "realtime",
+        "moderation",
+        "transcribe",
+        "search",
+        "sora",
+        "veo",
+        "imagen",
+        "davinci",
+        "babbage",
+        "ada",
+        "curie",
+        "instruct",
     ];
     !OTHERS.iter().any(|other| id.contains(other))
 }

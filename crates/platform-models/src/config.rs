@@ -108,9 +108,9 @@ impl Default for CallLimits {
     fn default() -> Self {
         Self {
             attempts: 3,
-            first_byte: Duration::from_secs(120),
-            idle: Duration::from_secs(60),
-            total: Duration::from_secs(600),
+            first_byte: Duration::from_mins(2),
+            idle: Duration::from_mins(1),
+            total: Duration::from_mins(10),
             concurrency: 64,
             waits: [Duration::from_secs(1), Duration::from_secs(4)],
         }
@@ -178,10 +178,7 @@ pub fn read_providers_file(
     let mut rest = built_in;
     let mut providers = Vec::new();
     for entry in file.providers {
-        let base = match rest.iter().position(|known| known.name == entry.name) {
-            Some(known) => Some(rest.remove(known)),
-            None => None,
-        };
+        let base = rest.iter().position(|known| known.name == entry.name).map(|known| rest.remove(known));
         providers.push(merge(entry, base, &env).map_err(bad)?);
     }
     providers.append(&mut rest);
@@ -221,7 +218,7 @@ fn merge(
     };
     if provider.protocol != Protocol::Demo {
         if let Some(url) = entry.base_url {
-            provider.base_url = url.trim_end_matches('/').to_owned();
+            url.trim_end_matches('/').clone_into(&mut provider.base_url);
         }
         let key = match (entry.api_key, entry.api_key_env) {
             (Some(key), _) => Some(key),
@@ -241,7 +238,6 @@ fn merge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use secrecy::ExposeSecret;
 
     #[test]
     fn the_providers_file_adds_servers_and_corrects_built_in_ones() {
@@ -259,7 +255,7 @@ mod tests {
         assert_eq!(providers.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["local", "openai"]);
         assert_eq!(providers[0].base_url, "http://127.0.0.1:1/v1");
         assert_eq!(providers[0].models[0].input_price, Some(Money::from_nanos(1_500_000_000)));
-        assert_eq!(providers[1].api_key.as_ref().map(|key| key.expose_secret()), Some("other"));
+        assert_eq!(providers[1].api_key.as_ref().map(secrecy::ExposeSecret::expose_secret), Some("other"));
         assert!(!format!("{providers:?}").contains("secret"));
 
         std::fs::write(&path, "providers: [{name: local, baseUrl: x, colour: red}]").expect("written");

@@ -13,7 +13,7 @@ use crate::{
 
 pub(crate) const PROVIDER: &str = "demo";
 const MODEL: &str = "demo-1";
-const LONGEST_WAIT: Duration = Duration::from_secs(600);
+const LONGEST_WAIT: Duration = Duration::from_mins(10);
 const LONGEST_DELAY: Duration = Duration::from_secs(10);
 const MOST_WORDS: usize = 32_000;
 
@@ -200,7 +200,7 @@ fn default_reply(texts: &[String], called: &[&str], results: &[&str]) -> String 
             .zip(results)
             .map(|(name, result)| format!("{name}={}", result.chars().take(200).collect::<String>()))
             .collect();
-        reply.push_str(&format!(" [tools: {}]", shown.join(", ")));
+        reply = format!("{reply} [tools: {}]", shown.join(", "));
     }
     reply
 }
@@ -212,13 +212,7 @@ fn cut(reply: &str, most: Option<u64>) -> (&str, bool) {
 }
 
 /// Says the reply word by word; `breaks` ends it after five.
-async fn speak(
-    reply: &str,
-    delay: Duration,
-    breaks: bool,
-    draft: &mut Draft,
-    on: &mut On<'_>,
-) -> Result<(), Broken> {
+async fn speak(reply: &str, delay: Duration, breaks: bool, draft: &mut Draft, on: &mut On<'_>) -> Result<(), Broken> {
     for (count, word) in reply.split_inclusive(' ').enumerate() {
         if breaks && count == 5 {
             return Err(Broken::protocol("the stream broke off"));

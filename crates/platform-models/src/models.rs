@@ -22,9 +22,9 @@ use crate::{
 
 const CONNECT: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_secs(2);
-const REFRESH: Duration = Duration::from_secs(60);
+const REFRESH: Duration = Duration::from_mins(1);
 /// A longer Retry-After is not waited for.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
 /// All configured providers; the implementation of the port [`Model`].
 pub struct Models {
@@ -116,7 +116,9 @@ impl Models {
             warn!(reason = error.message(), "PLATFORM_DEFAULT_MODEL is not there yet.");
         }
         if self.choose(None, None).is_ok_and(|spec| &*spec.provider == demo::PROVIDER) {
-            info!("No model provider is configured; the offline model demo-1 answers. Set OPENAI_API_KEY or another provider for real answers.");
+            info!(
+                "No model provider is configured; the offline model demo-1 answers. Set OPENAI_API_KEY or another provider for real answers."
+            );
         }
         Ok(())
     }
@@ -243,11 +245,7 @@ impl Model for Models {
         }
     }
 
-    async fn answer(
-        &self,
-        prompt: &Prompt,
-        on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
-    ) -> Result<Answer, Fault> {
+    async fn answer(&self, prompt: &Prompt, on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send)) -> Result<Answer, Fault> {
         let mut last = None;
         for model in std::iter::once(&prompt.model).chain(&prompt.fallbacks) {
             match self.ask(prompt, model, on).await {
@@ -296,7 +294,11 @@ fn finish(draft: Draft, prompt: &Prompt, model: &ModelSpec, latency: Duration) -
 }
 
 impl Provider {
-    fn new(config: ProviderConfig, demo_price: (platform_core::Money, platform_core::Money), limits: &CallLimits) -> Self {
+    fn new(
+        config: ProviderConfig,
+        demo_price: (platform_core::Money, platform_core::Money),
+        limits: &CallLimits,
+    ) -> Self {
         let name: Arc<str> = config.name.as_str().into();
         let mut table = match config.protocol {
             Protocol::Demo => vec![demo::spec(demo_price)],

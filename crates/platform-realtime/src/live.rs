@@ -102,9 +102,11 @@ impl Realtime {
 
     fn channel(&self, key: &Key) -> Arc<Channel> {
         let mut channels = self.channels.lock().expect("lock");
-        Arc::clone(channels.entry(key.clone()).or_insert_with(|| {
-            Arc::new(Channel { state: watch::Sender::default(), head: Mutex::default() })
-        }))
+        Arc::clone(
+            channels
+                .entry(key.clone())
+                .or_insert_with(|| Arc::new(Channel { state: watch::Sender::default(), head: Mutex::default() })),
+        )
     }
 
     /// Forgets a channel that nobody runs or watches. Called with the caller's own share still held.

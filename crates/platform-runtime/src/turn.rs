@@ -91,10 +91,5 @@ pub async fn run_turn(
 /// The answer to a call of a tool that this turn does not have.
 fn refuse(call: &ToolCall) -> Message {
     let error = json!({"error": "TOOL_NOT_FOUND", "message": format!("There is no tool `{}`.", call.function.name)});
-    Message {
-        role: Role::Tool,
-        text: error.to_string(),
-        tool_calls: Vec::new(),
-        tool_call_id: Some(call.id.clone()),
-    }
+    Message { role: Role::Tool, text: error.to_string(), tool_calls: Vec::new(), tool_call_id: Some(call.id.clone()) }
 }

@@ -32,8 +32,7 @@ impl Usage {
     #[must_use]
     pub fn normalised(mut self) -> Self {
         self.input_cached_tokens = self.input_cached_tokens.min(self.input_tokens);
-        self.input_cache_write_tokens =
-            self.input_cache_write_tokens.min(self.input_tokens - self.input_cached_tokens);
+        self.input_cache_write_tokens = self.input_cache_write_tokens.min(self.input_tokens - self.input_cached_tokens);
         self.output_cached_tokens = self.output_cached_tokens.min(self.output_tokens);
         self.reasoning_output_tokens = self.reasoning_output_tokens.min(self.output_tokens - self.output_cached_tokens);
         self.total_tokens = self.input_tokens + self.output_tokens;

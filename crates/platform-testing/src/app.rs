@@ -79,7 +79,7 @@ impl TestApp {
         };
         // What else it says must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(60)).build().expect("a client");
+        let client = reqwest::Client::builder().timeout(Duration::from_mins(1)).build().expect("a client");
         Self { child, url, client, program: program.to_owned(), environment }
     }
 

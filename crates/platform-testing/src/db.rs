@@ -90,7 +90,7 @@ async fn databases(admin: &mut AsyncPgConnection) -> Vec<String> {
 
 async fn connect(server: &str) -> AsyncPgConnection {
     let url = format!("{server} dbname=postgres");
-    let patience = Instant::now() + Duration::from_secs(60);
+    let patience = Instant::now() + Duration::from_mins(1);
     loop {
         match AsyncPgConnection::establish(&url).await {
             Ok(connection) => return connection,

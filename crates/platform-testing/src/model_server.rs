@@ -103,7 +103,7 @@ impl Script {
 
 impl FakeModelServer {
     /// Starts one on a port of its own.
-    pub async fn start() -> Self {
+    pub fn start() -> Self {
         let state = Arc::new(State {
             script: Mutex::default(),
             recorded: Mutex::default(),
@@ -116,8 +116,7 @@ impl FakeModelServer {
             App::new()
                 .app_data(web::Data::from(Arc::clone(&shared)))
                 .app_data(web::PayloadConfig::new(64 << 20))
-                .route("/v1/models", web::get().to(models))
-                .default_service(web::post().to(call))
+                .default_service(web::to(call))
         })
         .workers(1)
         .disable_signals()
@@ -167,15 +166,16 @@ impl FakeModelServer {
     }
 }
 
-async fn models() -> HttpResponse {
-    HttpResponse::Ok().json(json!({"data": [{"id": "listed-model"}]}))
-}
-
 async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> HttpResponse {
+    if request.method() == actix_web::http::Method::GET {
+        return HttpResponse::Ok().json(json!({"data": [{"id": "listed-model"}]}));
+    }
     let path = request.uri().to_string();
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let credential =
-        header("authorization").or_else(|| header("x-api-key")).or_else(|| header("x-goog-api-key")).unwrap_or_default();
+    let credential = header("authorization")
+        .or_else(|| header("x-api-key"))
+        .or_else(|| header("x-goog-api-key"))
+        .unwrap_or_default();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let violation = violation(&path, &body);
     state.recorded.lock().expect("lock").push(Recorded { path: path.clone(), credential, body });
@@ -207,6 +207,7 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
             Ending::Hang => std::future::pending().await,
             Ending::Break if at > script.events.len() => None,
             Ending::Break => {
+                tokio::time::sleep(script.pause).await; // what was said is on its way by then
                 let broken = std::io::Error::other("scripted");
                 Some((Err(broken), (script, at + 1, open)))
             }
@@ -252,7 +253,8 @@ fn default(path: &str) -> Script {
 
 /// What the real server would refuse.
 fn violation(path: &str, body: &Value) -> Option<&'static str> {
-    let list = if path.contains("generateContent") || path.contains("GenerateContent") { "contents" } else { "messages" };
+    let list =
+        if path.contains("generateContent") || path.contains("GenerateContent") { "contents" } else { "messages" };
     let messages = body[list].as_array().filter(|messages| !messages.is_empty());
     let Some(messages) = messages else { return Some("no messages") };
     if list == "messages" && !body["model"].is_string() {

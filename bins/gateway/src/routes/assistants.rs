@@ -48,7 +48,7 @@ pub(crate) async fn delete(request: Request) -> Result<Answer> {
     Answer::deleted("assistant", &id)
 }
 
-pub(super) mod docs {
+pub(super) mod spec {
     use platform_chat::{Assistant, AssistantFilter, AssistantSettings};
 
     use super::IncludePresets;

@@ -151,12 +151,11 @@ pub(crate) async fn list_feedback(request: Request) -> Result<Answer> {
 pub(crate) async fn give_feedback(request: Request) -> Result<Answer> {
     let (_, assistant, uid) = chat(&request)?;
     let (caller, once) = (request.caller()?, request.once.as_ref());
-    let (first, feedback) =
-        request.services.chat.give_feedback(caller, assistant, uid, request.body()?, once).await?;
+    let (first, feedback) = request.services.chat.give_feedback(caller, assistant, uid, request.body()?, once).await?;
     Answer::json(if first { 201 } else { 200 }, &feedback)
 }
 
-pub(super) mod docs {
+pub(super) mod spec {
     use platform_chat::{
         Accepted, Chat, ChatFilter, ChatList, ChatMessage, ChatPatch, Feedback, Matches, NewFeedback, NewMessage,
         Stopped,
@@ -182,10 +181,7 @@ pub(super) mod docs {
             .answers::<ChatList>(201)
     }
     pub fn list() -> Operation {
-        Operation::new("List the chats of an assistant")
-            .query::<ChatListParameters>()
-            .paged()
-            .answers::<ChatList>(200)
+        Operation::new("List the chats of an assistant").query::<ChatListParameters>().paged().answers::<ChatList>(200)
     }
     pub fn tags() -> Operation {
         Operation::new("List the tags in use").answers::<Vec<String>>(200)
@@ -209,9 +205,7 @@ pub(super) mod docs {
         Operation::new("Read the realtime state of a chat").answers::<Value>(200)
     }
     pub fn stream() -> Operation {
-        Operation::new("Follow a chat as server-sent events")
-            .query::<StreamQuery>()
-            .answers_text("text/event-stream")
+        Operation::new("Follow a chat as server-sent events").query::<StreamQuery>().answers_text("text/event-stream")
     }
     pub fn stop() -> Operation {
         Operation::new("Stop the turn of a chat").answers::<Stopped>(200)
@@ -220,6 +214,9 @@ pub(super) mod docs {
         Operation::new("List feedback on a chat").answers::<Vec<Feedback>>(200)
     }
     pub fn give_feedback() -> Operation {
-        Operation::new("Give feedback on a message").body::<NewFeedback>().answers::<Feedback>(201).answers::<Feedback>(200)
+        Operation::new("Give feedback on a message")
+            .body::<NewFeedback>()
+            .answers::<Feedback>(201)
+            .answers::<Feedback>(200)
     }
 }

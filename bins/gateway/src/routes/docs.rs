@@ -67,7 +67,7 @@ pub(crate) async fn get(request: Request) -> Result<Answer> {
     Ok(answer.header("content-security-policy", "sandbox"))
 }
 
-pub(super) mod docs {
+pub(super) mod spec {
     use platform_docs::DocList;
     use serde_json::Value;
 

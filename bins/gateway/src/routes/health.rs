@@ -47,7 +47,7 @@ pub(crate) async fn health(request: Request) -> Result<Answer> {
     Answer::json(if word == "ok" { 200 } else { 503 }, &report)
 }
 
-pub(super) mod docs {
+pub(super) mod spec {
     use super::HealthReport;
     use crate::openapi::Operation;
 

@@ -34,7 +34,7 @@ pub(crate) async fn rotate(request: Request) -> Result<Answer> {
     Answer::ok(&request.services.auth.rotate_key(account, id, request.body()?, request.once.as_ref()).await?)
 }
 
-pub(super) mod docs {
+pub(super) mod spec {
     use platform_auth::{ApiKey, ApiKeyPage, ApiKeyWithSecret, NewApiKey, Rotation};
 
     use crate::openapi::{Deleted, Operation};
@@ -43,7 +43,9 @@ pub(super) mod docs {
         Operation::new("List API keys").paged().answers::<ApiKeyPage>(200)
     }
     pub fn create() -> Operation {
-        Operation::new("Make an API key; its value is shown this once").body::<NewApiKey>().answers::<ApiKeyWithSecret>(201)
+        Operation::new("Make an API key; its value is shown this once")
+            .body::<NewApiKey>()
+            .answers::<ApiKeyWithSecret>(201)
     }
     pub fn get() -> Operation {
         Operation::new("Read an API key").answers::<ApiKey>(200)

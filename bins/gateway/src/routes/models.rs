@@ -18,7 +18,7 @@ pub(crate) async fn list(request: Request) -> Result<Answer> {
     Answer::ok(&request.services.models.list(provider.as_deref())?)
 }
 
-pub(super) mod docs {
+pub(super) mod spec {
     use platform_models::ModelList;
 
     use super::ProviderQuery;

@@ -229,17 +229,17 @@ impl AssistantSettings {
         checks.length("description", &self.description, 0..=4000);
         checks.bytes("presets", self.presets.len(), PRESETS_BYTES);
         checks.count("fallbackModels", self.fallback_models.len(), 5);
-        checks.range("temperature", self.temperature.unwrap_or(0.0), 0.0..=2.0);
-        checks.range("topP", self.top_p.unwrap_or(0.0), 0.0..=1.0);
-        checks.range("maxOutputTokens", self.max_output_tokens.unwrap_or(1), 1..=10_000_000);
+        checks.range("temperature", self.temperature.unwrap_or(0.0), &(0.0..=2.0));
+        checks.range("topP", self.top_p.unwrap_or(0.0), &(0.0..=1.0));
+        checks.range("maxOutputTokens", self.max_output_tokens.unwrap_or(1), &(1..=10_000_000));
         if let Some(effort) = &mut self.reasoning_effort {
             *effort = effort.to_lowercase();
             check_enum(&mut checks, "reasoningEffort", effort, &["low", "medium", "high"]);
         }
-        checks.range("toolCallTimeoutMs", self.tool_call_timeout_ms, 1000..=300_000);
-        checks.range("maxQueuedMessages", self.max_queued_messages, 1..=100);
+        checks.range("toolCallTimeoutMs", self.tool_call_timeout_ms, &(1000..=300_000));
+        checks.range("maxQueuedMessages", self.max_queued_messages, &(1..=100));
         if self.input_delay_ms != 0 {
-            checks.range("inputDelayMs", self.input_delay_ms, 500..=30_000);
+            checks.range("inputDelayMs", self.input_delay_ms, &(500..=30_000));
         }
         self.core_memory.scope = self.core_memory.scope.to_lowercase();
         check_enum(&mut checks, "coreMemory.scope", &self.core_memory.scope, &["tenant", "subtenant"]);
@@ -378,7 +378,8 @@ impl Assistant {
             fields.remove("identifier");
             fields.remove("presets");
         }
-        let enabled = |config: &Object| json!({"enabled": config.get("enabled") == Some(&Value::Bool(true)), "count": 0});
+        let enabled =
+            |config: &Object| json!({"enabled": config.get("enabled") == Some(&Value::Bool(true)), "count": 0});
         Ok(Self {
             identifier,
             id,

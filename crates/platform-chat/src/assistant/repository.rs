@@ -107,7 +107,12 @@ pub(crate) async fn update(
         .await?)
 }
 
-pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, name: &str, now: Timestamp) -> Result<Option<(String, String)>> {
+pub(crate) async fn delete(
+    conn: &mut Conn,
+    account: &AccountId,
+    name: &str,
+    now: Timestamp,
+) -> Result<Option<(String, String)>> {
     let assistant = assistants::table
         .filter(assistants::account_id.eq(account.as_str()).and(assistants::deleted.eq(false)))
         .filter(assistants::identifier.eq(name).or(assistants::id.eq(name)));

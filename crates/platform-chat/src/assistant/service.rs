@@ -97,7 +97,8 @@ impl AssistantService for PgAssistantService {
         let id = String::from(Id::<AssistantKind>::generate());
         let identifier = settings.identifier.clone().unwrap_or_else(|| id.clone());
         let now = self.clock.now();
-        let taken = || Error::new(Code::IdentifierTaken, format!("The identifier `{identifier}` is taken; choose another."));
+        let taken =
+            || Error::new(Code::IdentifierTaken, format!("The identifier `{identifier}` is taken; choose another."));
         if identifier == DEFAULT_ASSISTANT {
             return Err(taken());
         }

@@ -102,7 +102,7 @@ impl ChatFilter {
     pub(crate) fn check(&self) -> Result<()> {
         let mut checks = Checks::default();
         for (path, value) in [("minInputTokens", self.min_input_tokens), ("minOutputTokens", self.min_output_tokens)] {
-            checks.range(path, value.unwrap_or(0), 0..=(1 << 53) - 1);
+            checks.range(path, value.unwrap_or(0), &(0..=(1 << 53) - 1));
         }
         if let Some(metadata) = &self.metadata {
             checks.metadata("metadata", metadata);
@@ -158,8 +158,8 @@ impl ChatFilter {
             condition = Box::new(condition.and(equal));
         }
         if let Some(metadata) = self.metadata.as_ref().filter(|metadata| !metadata.is_empty()) {
-            let holds = sql::<Bool>("metadata <> '{}' AND metadata @> ")
-                .bind::<Jsonb, _>(Value::Object(metadata.clone()));
+            let holds =
+                sql::<Bool>("metadata <> '{}' AND metadata @> ").bind::<Jsonb, _>(Value::Object(metadata.clone()));
             condition = Box::new(condition.and(holds));
         }
         if let Some(tags) = self.tags.as_ref().filter(|tags| !tags.is_empty()) {

@@ -211,12 +211,7 @@ pub(crate) async fn tags(conn: &Conn, account: &AccountId) -> Result<Vec<String>
 type Content = (String, Option<String>);
 
 /// Messages of a chat from a position on, with what they took.
-pub(crate) async fn content(
-    conn: &Conn,
-    account: &AccountId,
-    uid: &str,
-    page: Page,
-) -> Result<Vec<StoredJson>> {
+pub(crate) async fn content(conn: &Conn, account: &AccountId, uid: &str, page: Page) -> Result<Vec<StoredJson>> {
     let mut conn = conn;
     let rows: Vec<Content> = messages::table
         .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
@@ -235,11 +230,7 @@ pub(crate) async fn all_content(conn: &Conn, account: &AccountId, uid: &str) -> 
 }
 
 /// Messages of several chats, each with its chat.
-pub(crate) async fn contents(
-    conn: &Conn,
-    account: &AccountId,
-    uids: &[String],
-) -> Result<Vec<(String, StoredJson)>> {
+pub(crate) async fn contents(conn: &Conn, account: &AccountId, uids: &[String]) -> Result<Vec<(String, StoredJson)>> {
     let mut conn = conn;
     let rows: Vec<(String, String, Option<String>)> = messages::table
         .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq_any(uids)))
@@ -363,8 +354,7 @@ pub(crate) async fn search(
         messages::position,
         sql::<Text>("body -> 'content' ->> 'message'"),
     ));
-    let (hits, total) =
-        futures_util::try_join!(page.load(&mut first), hits().count().get_result(&mut second))?;
+    let (hits, total) = futures_util::try_join!(page.load(&mut first), hits().count().get_result(&mut second))?;
     Ok((hits, total))
 }
 

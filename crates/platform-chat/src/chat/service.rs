@@ -15,16 +15,14 @@ use tokio::sync::oneshot;
 
 use super::{
     filter::ChatFilter,
-    model::{
-        Chat, ChatId, ChatList, ChatPage, ChatPatch, Feedback, Match, Matches, NewFeedback, Stopped,
-    },
+    model::{Chat, ChatId, ChatList, ChatPage, ChatPatch, Feedback, Match, Matches, NewFeedback, Stopped},
     repository::{self, ChatRow},
     source::ChatSource,
 };
 use crate::{
     assistant::{Assistant, AssistantService, AssistantState},
     turn::{
-        Accepted, AcceptedChat, Acceptance, Acceptor, ChatMessage, Finisher, KIND, MessageContent, NewMessage, PastRow,
+        Acceptance, Accepted, AcceptedChat, Acceptor, ChatMessage, Finisher, KIND, MessageContent, NewMessage, PastRow,
         Sent, StoredJson, TokenUsage, TurnChat, TurnOutcome, TurnRequest, Turns, Warm, WarmStart,
     },
 };
@@ -167,7 +165,8 @@ impl PgChatService {
             application_state: message.application_state.take(),
             user_uid: caller.user_uid.clone(),
         };
-        let (item, had_previous) = self.acceptance(caller, &assistant, message, source, &request, slot.is_some(), now)?;
+        let (item, had_previous) =
+            self.acceptance(caller, &assistant, message, source, &request, slot.is_some(), now)?;
         let mut accepted =
             Accepted { chat_uid: item.subject.clone(), message_uid: item.message_uid.clone(), ignored: Vec::new() };
         let chat = match once {
@@ -380,8 +379,10 @@ impl ChatService for PgChatService {
                 Error::new(Code::ServiceUnavailable, "The turn goes on elsewhere; read the chat for its reply.")
                     .with("chatUid", &chat_uid)
             }),
-            Err(_) => Err(Error::new(Code::UpstreamTimeout, "The turn takes long and goes on; read the chat for its reply.")
-                .with("chatUid", chat_uid)),
+            Err(_) => {
+                Err(Error::new(Code::UpstreamTimeout, "The turn takes long and goes on; read the chat for its reply.")
+                    .with("chatUid", chat_uid))
+            }
         }
     }
 
@@ -424,8 +425,7 @@ impl ChatService for PgChatService {
             }
             repository::all_content(conn.get(), account, uid).await.map(Some)
         };
-        let (chat, content) =
-            futures_util::try_join!(repository::find(conn.get(), account, uid), content)?;
+        let (chat, content) = futures_util::try_join!(repository::find(conn.get(), account, uid), content)?;
         let chat = chat.filter(|chat| chat.assistant == identifier).ok_or_else(|| not_found(uid))?;
         Ok(chat.into_chat(content))
     }
@@ -520,8 +520,9 @@ impl ChatService for PgChatService {
         let chat = self.find(account, assistant, uid).await?;
         let mut watcher = self.watcher(account, uid, true);
         if !self.jobs.stop(account, KIND, uid).await? {
-            return Err(Error::new(Code::ChatNotProcessing, "This chat has no turn to stop.")
-                .with("status", chat.status));
+            return Err(
+                Error::new(Code::ChatNotProcessing, "This chat has no turn to stop.").with("status", chat.status)
+            );
         }
         let ended = async {
             while watcher.next().await?.is_some() {}

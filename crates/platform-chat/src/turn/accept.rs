@@ -162,9 +162,7 @@ impl Acceptor {
 }
 
 fn is_rollback(error: &Error) -> bool {
-    error.cause().is_some_and(|cause| {
-        matches!(cause.downcast_ref(), Some(diesel::result::Error::RollbackTransaction))
-    })
+    error.cause().is_some_and(|cause| matches!(cause.downcast_ref(), Some(diesel::result::Error::RollbackTransaction)))
 }
 
 async fn accept(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<Option<AcceptedChat>>> {

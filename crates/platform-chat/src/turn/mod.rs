@@ -7,6 +7,7 @@ mod work;
 pub(crate) use accept::{Acceptance, AcceptedChat, Acceptor, PastRow};
 pub(crate) use finish::Finisher;
 pub use message::{
-    Accepted, ChatMessage, ClientFunction, ClientTool, File, MessageContent, NewMessage, PastMessage, Sent, StoredJson, TokenUsage,
+    Accepted, ChatMessage, ClientFunction, ClientTool, File, MessageContent, NewMessage, PastMessage, Sent, StoredJson,
+    TokenUsage,
 };
 pub(crate) use work::{KIND, TurnChat, TurnOutcome, TurnRequest, Turns, Warm, WarmStart};

@@ -1,6 +1,4 @@
-use std::{
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use platform_core::{AccountId, Clock, Code, Error, Id, Object, Result};
@@ -114,7 +112,7 @@ impl Work for Turns {
     async fn work(&self, run: &Run, stop: &CancellationToken) -> Result<()> {
         let account = run.account();
         let conn = self.db.read().await?;
-        let Some(chat) = repository::turn_chat(&mut conn.get(), &account, &run.subject).await? else {
+        let Some(chat) = repository::turn_chat(conn.get(), &account, &run.subject).await? else {
             return Ok(());
         };
         let request: TurnRequest = serde_json::from_value(run.payload.clone()).map_err(Error::internal)?;
@@ -418,4 +416,3 @@ impl Listener for Turn<'_> {
         Ok(())
     }
 }
-
