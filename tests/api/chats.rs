@@ -118,7 +118,10 @@ async fn a_chat_is_read_searched_changed_and_deleted() {
     );
 
     app.post("/assistants", json!({"name": "B", "identifier": "b"})).await;
-    assert_eq!(app.get(&format!("/assistants/b/chats/{uid}")).await.error(), "CHAT_NOT_FOUND");
+    for foreign in ["", "/realtime", "/stream", "/content"] {
+        let path = format!("/assistants/b/chats/{uid}{foreign}");
+        assert_eq!(app.get(&path).await.error(), "CHAT_NOT_FOUND", "{path}");
+    }
     let stolen = app.post("/assistants/b/messages", json!({"chatUid": uid, "message": "x"})).await;
     assert_eq!((stolen.status, stolen.error()), (StatusCode::NOT_FOUND, "CHAT_NOT_FOUND"));
     assert_eq!(app.delete(&path).await.body["deletedId"], json!(uid));

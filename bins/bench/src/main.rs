@@ -1,3 +1,97 @@
-//! Benchmarks.
+//! Measures the platform against references taken in the same run: `just bench`.
+//!
+//! Machines are shared and noisy, so a figure is a ratio: the median of interleaved rounds, none
+//! dropped. The platform runs as its own process over a PostgreSQL with fsync on; the model server
+//! and the load generator live here.
 
-fn main() {}
+mod http;
+mod model;
+mod platform;
+mod rows;
+
+use std::{path::PathBuf, process::Command, sync::Arc};
+
+use clap::Parser;
+use platform_db::{Db, DbConfig, Embedded};
+
+use crate::{
+    model::Arrivals,
+    rows::{Bench, Row},
+};
+
+/// Prints each figure beside its goal. Without rows, all of them.
+#[derive(Parser)]
+struct Arguments {
+    /// Rows to measure, for example `1 2 7`.
+    rows: Vec<u32>,
+    /// Rounds of each row that is measured in rounds.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds of each load.
+    #[arg(long, default_value_t = 4)]
+    seconds: u64,
+    /// Chats that row 8 lists over.
+    #[arg(long, default_value_t = 1_000_000)]
+    chats: usize,
+    /// Streams that row 6 opens.
+    #[arg(long, default_value_t = 18_000)]
+    streams: usize,
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(measure(arguments));
+}
+
+async fn measure(arguments: Arguments) {
+    let data = PathBuf::from("target/bench-postgres");
+    let embedded = tokio::task::spawn_blocking(move || Embedded::start(&data, &[])).await.expect("joined");
+    let embedded = embedded.expect("a PostgreSQL");
+    let database = embedded.url();
+    let arrivals = Arrivals::default();
+    let model = model::start(Arc::clone(&arrivals)).await.expect("a model server");
+    let providers = PathBuf::from("target/bench-providers.yaml");
+    let models: Vec<String> = ["t1-d0", "t100-d10", "t500-d0", "t500-d10", "t1000-d10", "t6000-d10", "t60-d1000"]
+        .iter()
+        .map(|name| format!("{{llm: {name}, contextWindow: 128000}}"))
+        .collect();
+    let text =
+        format!("providers:\n  - {{name: paced, baseUrl: 'http://{model}/v1', models: [{}]}}\n", models.join(", "));
+    std::fs::write(&providers, text).expect("written");
+    let db = Db::new(&DbConfig { url: database.clone(), pool: 4 }).expect("a pool");
+    db.migrate().await.expect("migrated");
+    let bench = Bench {
+        database,
+        db,
+        model,
+        arrivals,
+        providers,
+        pgbench: pgbench(),
+        rounds: arguments.rounds,
+        seconds: arguments.seconds,
+        chats: arguments.chats,
+        streams: arguments.streams,
+    };
+    println!("{:>3}  {:<58} {:>14}  {:<26} goal", "row", "what", "measured", "reference in the same run");
+    for number in 1..=10 {
+        if arguments.rows.is_empty() || arguments.rows.contains(&number) {
+            for Row { what, measured, reference, goal } in bench.row(number).await {
+                println!("{number:>3}  {what:<58} {measured:>14}  {reference:<26} {goal}");
+            }
+        }
+    }
+    drop(bench);
+    tokio::task::spawn_blocking(move || embedded.stop()).await.expect("joined");
+}
+
+/// `pgbench`, on the path or beside the newest server.
+fn pgbench() -> PathBuf {
+    if Command::new("pgbench").arg("--version").output().is_ok() {
+        return "pgbench".into();
+    }
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = versions.map(|v| v.path().join("bin/pgbench")).filter(|path| path.exists()).collect();
+    found.sort();
+    found.pop().expect("pgbench is not installed; it comes with PostgreSQL")
+}

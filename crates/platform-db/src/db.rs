@@ -23,15 +23,23 @@ pub type PooledConn = diesel_async::pooled_connection::deadpool::Object<AsyncPgC
 
 /// How long a caller waits for a connection before it is told 503.
 const WAIT: Duration = Duration::from_secs(2);
-/// Shared connections for pipelined reads.
-const READERS: usize = 2;
+/// Shared connections for pipelined reads: each thread that reads keeps to one of them, whose
+/// driver runs on that thread's runtime, so that a read crosses no thread.
+const READERS: usize = 8;
+
+thread_local! {
+    static READER: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) % READERS
+    };
+}
 
 /// Where the database is and how many connections to keep.
 #[derive(Debug, Clone)]
 pub struct DbConfig {
     /// `postgres://…` or a key-value string.
     pub url: String,
-    /// Connections of this process, besides the two shared ones for reads.
+    /// Connections of this process, besides the few shared ones for reads.
     pub pool: usize,
 }
 
@@ -40,7 +48,6 @@ pub struct DbConfig {
 pub struct Db {
     pool: Pool<AsyncPgConnection>,
     readers: Arc<[RwLock<Option<ReadConn>>]>,
-    next_reader: Arc<AtomicUsize>,
     url: Arc<str>,
     runtime: Handle,
 }
@@ -84,7 +91,6 @@ impl Db {
         Ok(Self {
             pool,
             readers: (0..READERS).map(|_| RwLock::new(None)).collect(),
-            next_reader: Arc::default(),
             url: config.url.as_str().into(),
             runtime,
         })
@@ -97,7 +103,7 @@ impl Db {
 
     /// A shared connection for reads that stand alone. Never start a transaction on it.
     pub async fn read(&self) -> Result<ReadConn> {
-        let slot = &self.readers[self.next_reader.fetch_add(1, Ordering::Relaxed) % READERS];
+        let slot = &self.readers[READER.with(|reader| *reader)];
         if let Some(conn) = slot.read().await.as_ref().filter(|conn| conn.is_open()) {
             return Ok(conn.clone());
         }
@@ -105,7 +111,8 @@ impl Db {
         if let Some(conn) = slot.as_ref().filter(|conn| conn.is_open()) {
             return Ok(conn.clone());
         }
-        let (conn, closed) = self.open().await?;
+        let opened = tokio::time::timeout(WAIT, connect(self.url.to_string(), false)).await;
+        let (conn, closed) = opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?;
         let conn = ReadConn { conn: Arc::new(conn), closed };
         *slot = Some(conn.clone());
         Ok(conn)
@@ -113,12 +120,14 @@ impl Db {
 
     /// A connection outside the pool, for work that must not wait for one (heartbeat, LISTEN).
     pub async fn dedicated(&self) -> Result<AsyncPgConnection> {
-        Ok(self.open().await?.0)
+        let opened = tokio::time::timeout(WAIT, establish(&self.runtime, self.url.to_string())).await;
+        Ok(opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?.0)
     }
 
-    async fn open(&self) -> Result<(AsyncPgConnection, Arc<AtomicBool>)> {
-        let opened = tokio::time::timeout(WAIT, establish(&self.runtime, self.url.to_string())).await;
-        opened.map_err(Error::unavailable)?.map_err(Error::unavailable)
+    /// A connection whose driver lives on the runtime of the caller.
+    pub(crate) async fn connect_here(&self) -> Result<AsyncPgConnection> {
+        let opened = tokio::time::timeout(WAIT, connect(self.url.to_string(), false)).await;
+        Ok(opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?.0)
     }
 
     /// A connection that hears notifications.

@@ -1,13 +1,8 @@
-use std::sync::Arc;
-
 use futures_util::future::BoxFuture;
-use platform_core::{Error, Result, spawn};
+use platform_core::{Code, Error, Result};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{Conn, Db};
-
-/// Writes a group of items in one statement and gives one outcome per item, in order.
-type Write<T, R> = dyn for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>> + Send + Sync;
 
 type Waiting<T, R> = (T, oneshot::Sender<Result<R>>);
 
@@ -20,75 +15,90 @@ pub struct GroupWriter<T, R> {
 }
 
 impl<T: Send + Sync + 'static, R: Send + 'static> GroupWriter<T, R> {
-    /// `lanes` groups may be on their way at once, each of at most `most` items.
-    pub fn new<W>(db: &Db, lanes: usize, most: usize, write: W) -> Self
+    /// At most `most` items share a statement. The writer is a thread with a connection of its own, so
+    /// that a write crosses threads only on its way in and out.
+    pub fn new<W>(db: &Db, most: usize, write: W) -> Self
     where
         W: for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>> + Send + Sync + 'static,
     {
-        let (queue, receiver) = mpsc::channel(4 * most);
-        let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
-        let write: Arc<Write<T, R>> = Arc::new(write);
-        for _ in 0..lanes {
-            spawn("group write", lane(db.clone(), Arc::clone(&receiver), Arc::clone(&write), most));
-        }
+        let (queue, waiting) = mpsc::channel(4 * most);
+        let writer = Writer { db: db.clone(), conn: None, write };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime is memory and a file descriptor");
+        std::thread::Builder::new()
+            .name("group write".to_owned())
+            .spawn(move || runtime.block_on(writer.run(waiting, most)))
+            .expect("a thread can be started");
         Self { queue }
     }
 
     /// Writes one item; returns when it is committed.
     pub async fn write(&self, item: T) -> Result<R> {
+        let stopped = || Error::unavailable("the writer has stopped");
         let (answer, outcome) = oneshot::channel();
-        self.queue.send((item, answer)).await.map_err(|_| Error::unavailable("the writer has stopped"))?;
-        outcome.await.map_err(|_| Error::unavailable("the writer has stopped"))?
+        self.queue.send((item, answer)).await.map_err(|_| stopped())?;
+        outcome.await.map_err(|_| stopped())?
     }
 }
 
-async fn lane<T: Send + Sync, R: Send>(
+struct Writer<W> {
     db: Db,
-    queue: Arc<tokio::sync::Mutex<mpsc::Receiver<Waiting<T, R>>>>,
-    write: Arc<Write<T, R>>,
-    most: usize,
-) {
-    loop {
+    conn: Option<Conn>,
+    write: W,
+}
+
+impl<W> Writer<W> {
+    async fn run<T, R>(mut self, mut queue: mpsc::Receiver<Waiting<T, R>>, most: usize)
+    where
+        W: for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>>,
+    {
         let mut waiting = Vec::with_capacity(most);
-        if queue.lock().await.recv_many(&mut waiting, most).await == 0 {
-            return;
-        }
-        let (items, answers): (Vec<T>, Vec<_>) = waiting.into_iter().unzip();
-        match group(&db, &write, &items).await {
-            Ok(outcomes) => {
-                for (answer, outcome) in answers.into_iter().zip(outcomes) {
-                    let _ = answer.send(Ok(outcome));
+        while queue.recv_many(&mut waiting, most).await > 0 {
+            let (items, answers): (Vec<T>, Vec<_>) = waiting.drain(..).unzip();
+            match self.group(&items).await {
+                Ok(outcomes) => {
+                    for (answer, outcome) in answers.into_iter().zip(outcomes) {
+                        let _ = answer.send(Ok(outcome));
+                    }
                 }
+                Err(error) => self.one_by_one(items, answers, error).await,
             }
-            Err(error) => one_by_one(&db, &write, items, answers, error).await,
         }
     }
-}
 
-async fn group<T, R>(db: &Db, write: &Arc<Write<T, R>>, items: &[T]) -> Result<Vec<R>> {
-    let mut conn = db.conn().await?;
-    let outcomes = write(&mut conn, items).await?;
-    if outcomes.len() == items.len() {
-        Ok(outcomes)
-    } else {
-        Err(Error::internal(format!("a group of {} gave {} outcomes", items.len(), outcomes.len())))
-    }
-}
-
-async fn one_by_one<T, R>(
-    db: &Db,
-    write: &Arc<Write<T, R>>,
-    items: Vec<T>,
-    answers: Vec<oneshot::Sender<Result<R>>>,
-    error: Error,
-) {
-    let alone = items.len() == 1;
-    let mut first = Some(error);
-    for (item, answer) in items.into_iter().zip(answers) {
-        let outcome = match first.take().filter(|_| alone) {
-            Some(error) => Err(error),
-            None => group(db, write, std::slice::from_ref(&item)).await.map(|mut one| one.remove(0)),
+    async fn group<T, R>(&mut self, items: &[T]) -> Result<Vec<R>>
+    where
+        W: for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>>,
+    {
+        let mut conn = match self.conn.take() {
+            Some(conn) => conn,
+            None => self.db.connect_here().await?,
         };
-        let _ = answer.send(outcome);
+        let outcomes = (self.write)(&mut conn, items).await?;
+        // Only a connection that has just worked is used again.
+        self.conn = Some(conn);
+        if outcomes.len() == items.len() {
+            Ok(outcomes)
+        } else {
+            Err(Error::internal(format!("a group of {} gave {} outcomes", items.len(), outcomes.len())))
+        }
+    }
+
+    /// A bad item harms nobody else; a database that is away harms all the same.
+    async fn one_by_one<T, R>(&mut self, items: Vec<T>, answers: Vec<oneshot::Sender<Result<R>>>, error: Error)
+    where
+        W: for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>>,
+    {
+        let hopeless = items.len() == 1 || error.code() == Code::ServiceUnavailable;
+        let reason = error.to_string();
+        let mut first = Some(error);
+        for (item, answer) in items.into_iter().zip(answers) {
+            let outcome = if hopeless {
+                Err(first.take().unwrap_or_else(|| Error::unavailable(reason.clone())))
+            } else {
+                self.group(std::slice::from_ref(&item)).await.map(|mut one| one.remove(0))
+            };
+            let _ = answer.send(outcome);
+        }
     }
 }

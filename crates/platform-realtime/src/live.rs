@@ -15,7 +15,7 @@ use crate::{
     frame::{Frames, Head, Streaming},
 };
 
-/// Account and id of what is watched.
+/// Account and name of what is watched; who may not find it must not know its name.
 pub type Key = (AccountId, Arc<str>);
 
 /// What watchers of one chat see change.

@@ -54,6 +54,12 @@ impl Watcher {
         Self { realtime, key, channel, state: Some(state), source, partial, seen: None, ended: false }
     }
 
+    /// Reads the state it begins with; `false` when there is none. The first frame needs no other read.
+    pub async fn begin(&mut self) -> Result<bool> {
+        let revision = self.state.as_ref().map_or(0, |state| state.borrow().revision);
+        Ok(self.head(revision).await?.is_some())
+    }
+
     /// The next frame; `None` when the stream has ended: terminal state, or deleted.
     /// May be dropped and called again without losing anything.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {

@@ -181,6 +181,8 @@ pub(crate) async fn update(
 }
 
 pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, uid: &str) -> Result<()> {
+    let content = messages::table.filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)));
+    diesel::delete(content).execute(conn).await?;
     let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
     diesel::delete(chat).execute(conn).await?;
     Ok(())

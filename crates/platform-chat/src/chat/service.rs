@@ -9,7 +9,7 @@ use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Caller, Clock, Code, Error, Id, Object, Page, Result, Timestamp, overlay};
 use platform_db::{Db, Idempotency, in_progress};
 use platform_jobs::{Jobs, Run, Slot, Work};
-use platform_realtime::{Key, Realtime, Watcher};
+use platform_realtime::{Realtime, Watcher};
 use platform_runtime::{FaultCode, Model};
 use tokio::sync::oneshot;
 
@@ -23,7 +23,7 @@ use crate::{
     assistant::{Assistant, AssistantService, AssistantState},
     turn::{
         Acceptance, Accepted, AcceptedChat, Acceptor, ChatMessage, Finisher, KIND, MessageContent, NewMessage, PastRow,
-        Sent, StoredJson, TokenUsage, TurnChat, TurnOutcome, TurnRequest, Turns, Warm, WarmStart,
+        Sent, StoredJson, TokenUsage, TurnChat, TurnOutcome, TurnRequest, Turns, Warm, WarmStart, live_key,
     },
 };
 
@@ -324,13 +324,17 @@ impl PgChatService {
         Ok(Sent { chat_uid: uid.to_owned(), messages, ignored: Vec::new() })
     }
 
-    fn key(account: &AccountId, uid: &str) -> Key {
-        (account.clone(), uid.into())
+    /// Follows a chat of this assistant.
+    async fn watcher(&self, account: &AccountId, assistant: &str, uid: &str, partial: bool) -> Result<Watcher> {
+        let assistant = self.assistants.identifier(account, assistant).await?;
+        let key = live_key(account, &assistant, uid);
+        let source = self.source(account, assistant, uid);
+        let mut watcher = self.realtime.watch(key, Arc::new(source), partial);
+        if watcher.begin().await? { Ok(watcher) } else { Err(not_found(uid)) }
     }
 
-    fn watcher(&self, account: &AccountId, uid: &str, partial: bool) -> Watcher {
-        let source = ChatSource { db: self.db.clone(), account: account.clone(), uid: uid.to_owned() };
-        self.realtime.watch(Self::key(account, uid), Arc::new(source), partial)
+    fn source(&self, account: &AccountId, assistant: String, uid: &str) -> ChatSource {
+        ChatSource { db: self.db.clone(), account: account.clone(), assistant, uid: uid.to_owned() }
     }
 }
 
@@ -456,14 +460,15 @@ impl ChatService for PgChatService {
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
+                // The run first, as a turn that ends does: neither waits for the other.
+                let run = platform_jobs::cancel_in(conn, account, KIND, uid).await?;
                 let chat = repository::lock(conn, account, uid).await?;
                 chat.filter(|chat| chat.assistant == identifier).ok_or_else(|| not_found(uid))?;
-                let run = platform_jobs::cancel_in(conn, account, KIND, uid).await?;
                 repository::delete(conn, account, uid).await?;
                 Ok(run)
             })
             .await?;
-        self.realtime.deleted(&Self::key(account, uid));
+        self.realtime.deleted(&live_key(account, &identifier, uid));
         if let Some(run) = run {
             self.jobs.cancelled(&run).await?;
         }
@@ -497,11 +502,10 @@ impl ChatService for PgChatService {
 
     async fn realtime(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<String> {
         use platform_realtime::Source;
-        self.find(account, assistant, uid).await?;
+        let assistant = self.assistants.identifier(account, assistant).await?;
         // What is being written first: a commit after it is then in the head, and wins.
-        let streaming = self.realtime.streaming(&Self::key(account, uid));
-        let source = ChatSource { db: self.db.clone(), account: account.clone(), uid: uid.to_owned() };
-        let head = source.head().await?.ok_or_else(|| not_found(uid))?;
+        let streaming = self.realtime.streaming(&live_key(account, &assistant, uid));
+        let head = self.source(account, assistant, uid).head().await?.ok_or_else(|| not_found(uid))?;
         Ok(match streaming.filter(|(revision, ..)| head.revision <= *revision) {
             Some((_, at, message)) => {
                 let updated = at.max(head.updated).0;
@@ -512,17 +516,13 @@ impl ChatService for PgChatService {
     }
 
     async fn watch(&self, account: &AccountId, assistant: &str, uid: &str, partial: bool) -> Result<Watcher> {
-        self.find(account, assistant, uid).await?;
-        Ok(self.watcher(account, uid, partial))
+        self.watcher(account, assistant, uid, partial).await
     }
 
     async fn stop(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Stopped> {
-        let chat = self.find(account, assistant, uid).await?;
-        let mut watcher = self.watcher(account, uid, true);
+        let mut watcher = self.watcher(account, assistant, uid, true).await?;
         if !self.jobs.stop(account, KIND, uid).await? {
-            return Err(
-                Error::new(Code::ChatNotProcessing, "This chat has no turn to stop.").with("status", chat.status)
-            );
+            return Err(Error::new(Code::ChatNotProcessing, "This chat has no turn to stop."));
         }
         let ended = async {
             while watcher.next().await?.is_some() {}

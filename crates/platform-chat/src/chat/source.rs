@@ -38,6 +38,8 @@ struct RealtimeChatHistory<'a> {
 pub(crate) struct ChatSource {
     pub db: Db,
     pub account: AccountId,
+    /// The chat is only found under this assistant.
+    pub assistant: String,
     pub uid: String,
 }
 
@@ -56,7 +58,7 @@ impl Source for ChatSource {
             repository::find(conn.get(), &self.account, &self.uid),
             repository::bodies(conn.get(), &self.account, &self.uid),
         )?;
-        let Some(chat) = chat else { return Ok(None) };
+        let Some(chat) = chat.filter(|chat| chat.assistant == self.assistant) else { return Ok(None) };
         let known = messages.into_iter().take_while(|(position, _)| *position < chat.message_count);
         head(&self.account, &chat, known.map(|(_, body)| body).collect()).map(Some)
     }

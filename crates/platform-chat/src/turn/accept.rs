@@ -126,7 +126,7 @@ pub(crate) struct Acceptor {
 
 impl Acceptor {
     pub fn new(db: &Db) -> Self {
-        Self { db: db.clone(), group: GroupWriter::new(db, 2, 64, |conn, items| accept(conn, items).boxed()) }
+        Self { db: db.clone(), group: GroupWriter::new(db, 64, |conn, items| accept(conn, items).boxed()) }
     }
 
     /// The chat as it is now, or `None` when it cannot take this message.

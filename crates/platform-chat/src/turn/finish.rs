@@ -78,7 +78,7 @@ pub(crate) struct Finisher {
 
 impl Finisher {
     pub fn new(db: &Db) -> Self {
-        Self { db: db.clone(), group: GroupWriter::new(db, 2, 64, |conn, items| finish(conn, items).boxed()) }
+        Self { db: db.clone(), group: GroupWriter::new(db, 64, |conn, items| finish(conn, items).boxed()) }
     }
 
     /// Ends a run with its result; `false` when its lease was lost, and then nothing was written.

@@ -10,4 +10,4 @@ pub use message::{
     Accepted, ChatMessage, ClientFunction, ClientTool, File, MessageContent, NewMessage, PastMessage, Sent, StoredJson,
     TokenUsage,
 };
-pub(crate) use work::{KIND, TurnChat, TurnOutcome, TurnRequest, Turns, Warm, WarmStart};
+pub(crate) use work::{KIND, TurnChat, TurnOutcome, TurnRequest, Turns, Warm, WarmStart, live_key};

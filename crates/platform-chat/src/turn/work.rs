@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use platform_core::{AccountId, Clock, Code, Error, Id, Object, Result};
 use platform_db::Db;
 use platform_jobs::{Run, Work};
-use platform_realtime::{Live, Realtime};
+use platform_realtime::{Key, Live, Realtime};
 use platform_runtime::{
     Answer, Delta, Fault, FaultCode, Limits, Listener, Message, Model, Prompt, Role, Step, StopReason, ToolCall,
     ToolFunction, Usage, run_turn,
@@ -145,6 +145,11 @@ struct Turn<'a> {
 
 enum MessageKind {}
 
+/// Under which a chat is shown: with its assistant, so that it is found under no other.
+pub(crate) fn live_key(account: &AccountId, assistant: &str, uid: &str) -> Key {
+    (account.clone(), format!("{assistant}/{uid}").into())
+}
+
 fn new_uid() -> String {
     Id::<MessageKind>::generate().into()
 }
@@ -152,7 +157,7 @@ fn new_uid() -> String {
 impl<'a> Turn<'a> {
     fn new(turns: &'a Turns, run: &'a Run, chat: TurnChat, request: &'a TurnRequest) -> Self {
         let account = run.account();
-        let key = (account.clone(), chat.uid.as_str().into());
+        let key = live_key(&account, &chat.assistant, &chat.uid);
         let live = turns.realtime.open(key, chat.revision, &new_uid(), i64::from(run.attempt - 1));
         Self { turns, run, account, chat, request, live, said: Vec::new(), calls: Vec::new(), shows_growth: true }
     }

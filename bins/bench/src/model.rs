@@ -1,0 +1,109 @@
+//! A model server over the OpenAI wire, as fast as it can be or paced: the model `t100-d10` says
+//! a hundred tokens, one every ten milliseconds.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::http::{find, header};
+
+/// Arrival times of calls by the text of their last message.
+pub type Arrivals = Arc<Mutex<HashMap<String, Instant>>>;
+
+/// Starts the server; its address.
+pub async fn start(arrivals: Arrivals) -> io::Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?.to_string();
+    platform_core::spawn("model server", async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let arrivals = Arc::clone(&arrivals);
+            platform_core::spawn("model connection", async move {
+                let _ = serve(stream, arrivals).await;
+            });
+        }
+    });
+    Ok(address)
+}
+
+async fn serve(mut stream: TcpStream, arrivals: Arrivals) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer: Vec<u8> = Vec::with_capacity(4096);
+    loop {
+        let end = loop {
+            if let Some(end) = find(&buffer, b"\r\n\r\n") {
+                break end + 4;
+            }
+            if stream.read_buf(&mut buffer).await? == 0 {
+                return Ok(());
+            }
+        };
+        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
+        let length: usize = header(&head, "content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        while buffer.len() < end + length {
+            if stream.read_buf(&mut buffer).await? == 0 {
+                return Ok(());
+            }
+        }
+        let body = String::from_utf8_lossy(&buffer[end..end + length]).into_owned();
+        buffer.drain(..end + length);
+        if head.starts_with("GET") {
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{\"data\":[]}").await?;
+            continue;
+        }
+        if let Some(text) = last_text(&body) {
+            arrivals.lock().expect("lock").insert(text, Instant::now());
+        }
+        let (tokens, pause) = pace(&body);
+        answer(&mut stream, tokens, pause).await?;
+    }
+}
+
+/// The text of the last message, for those who measure when it arrived.
+fn last_text(body: &str) -> Option<String> {
+    let at = body.rfind("\"content\":\"")? + "\"content\":\"".len();
+    let text = body[at..].split('"').next()?;
+    text.starts_with("n-").then(|| text.to_owned())
+}
+
+fn pace(body: &str) -> (usize, Duration) {
+    let name = body.split("\"model\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or("t1-d0");
+    let mut numbers = name.split(['t', 'd', '-']).filter_map(|part| part.parse::<u64>().ok());
+    let tokens = usize::try_from(numbers.next().unwrap_or(1)).unwrap_or(1);
+    (tokens, Duration::from_millis(numbers.next().unwrap_or(0)))
+}
+
+async fn answer(stream: &mut TcpStream, tokens: usize, pause: Duration) -> io::Result<()> {
+    let mut out =
+        String::from("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n");
+    let chunk = |out: &mut String, data: &str| {
+        let event = format!("data: {data}\n\n");
+        out.push_str(&format!("{:x}\r\n{event}\r\n", event.len()));
+    };
+    let mut next = tokio::time::Instant::now();
+    for _ in 0..tokens {
+        chunk(
+            &mut out,
+            "{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word \"}}]}",
+        );
+        if !pause.is_zero() {
+            stream.write_all(out.as_bytes()).await?;
+            out.clear();
+            next += pause;
+            tokio::time::sleep_until(next).await;
+        }
+    }
+    chunk(&mut out, "{\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}");
+    let usage = format!("{{\"choices\":[],\"usage\":{{\"prompt_tokens\":10,\"completion_tokens\":{tokens}}}}}");
+    chunk(&mut out, &usage);
+    chunk(&mut out, "[DONE]");
+    out.push_str("0\r\n\r\n");
+    stream.write_all(out.as_bytes()).await
+}

@@ -1,0 +1,71 @@
+//! The platform under measurement, as a process of its own.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+pub const KEY: &str = "ak-0123456789abcdefghijklmnopqrstuvwxyzABCDEFG";
+/// What `/proc/<pid>/stat` counts in, on every Linux there is.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+pub struct Platform {
+    child: Child,
+    pub address: String,
+    /// From the start of the process to its first line.
+    pub start_up: Duration,
+}
+
+impl Platform {
+    /// Starts the release binary that lies beside this one.
+    pub fn start(database: &str, providers: &Path, settings: &[(&str, &str)]) -> Self {
+        let own = std::env::current_exe().expect("a program");
+        let program = own.with_file_name("platform-gateway");
+        assert!(program.exists(), "build it first: cargo build --release");
+        let log = fs::File::create(PathBuf::from("target/bench-gateway.log")).expect("a log");
+        let began = Instant::now();
+        let mut child = Command::new(program)
+            .env("DATABASE_URL", database)
+            .env("PLATFORM_BOOTSTRAP_KEY", KEY)
+            .env("PLATFORM_ADDR", "127.0.0.1:0")
+            .env("PLATFORM_PROVIDERS_FILE", providers)
+            .env("PLATFORM_MODEL_CONCURRENCY", "0")
+            .env("PLATFORM_WORKER_CONCURRENCY", "20000")
+            .envs(settings.iter().copied())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("the platform starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let line = lines.next().expect("a line").expect("text");
+        let start_up = began.elapsed();
+        std::thread::spawn(move || lines.for_each(drop));
+        let url = line.split_whitespace().find(|word| word.starts_with("http")).expect("an address");
+        Self { child, address: url.trim_start_matches("http://").to_owned(), start_up }
+    }
+
+    /// CPU time so far, user and system.
+    pub fn cpu(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("a process");
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks: f64 = fields[11..13].iter().filter_map(|field| field.parse::<f64>().ok()).sum();
+        Duration::from_secs_f64(ticks / TICKS_PER_SECOND)
+    }
+
+    /// Resident memory in KiB.
+    pub fn memory_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a process");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line");
+        line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Drop for Platform {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
