@@ -92,7 +92,11 @@ async fn a_chat_is_read_searched_changed_and_deleted() {
         (&changed.body["name"], &changed.body["tags"], &changed.body["metadata"]),
         (&json!("Renamed"), &json!(["t"]), &json!({"a": 1}))
     );
-    assert_eq!(app.patch(&path, json!({"name": null})).await.error(), "VALIDATION_ERROR");
+    let unnamed = app.patch(&path, json!({"name": null})).await;
+    assert_eq!(
+        unnamed.body["details"]["issues"][0],
+        json!({"path": "name", "code": "required", "message": "name is required"})
+    );
     let cleared = app.patch(&path, json!({"tags": null, "archived": true})).await;
     assert_eq!(
         (&cleared.body["tags"], &cleared.body["archived"], &cleared.body["name"]),

@@ -82,7 +82,7 @@ async fn measure(arguments: Arguments) {
         }
     }
     drop(bench);
-    tokio::task::spawn_blocking(move || embedded.stop()).await.expect("joined");
+    tokio::task::spawn_blocking(move || drop(embedded)).await.expect("joined");
 }
 
 /// `pgbench`, on the path or beside the newest server.

@@ -85,7 +85,7 @@ async fn answer(stream: &mut TcpStream, tokens: usize, pause: Duration) -> io::R
         String::from("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n");
     let chunk = |out: &mut String, data: &str| {
         let event = format!("data: {data}\n\n");
-        out.push_str(&format!("{:x}\r\n{event}\r\n", event.len()));
+        out.extend([&format!("{:x}\r\n", event.len()), event.as_str(), "\r\n"]);
     };
     let mut next = tokio::time::Instant::now();
     for _ in 0..tokens {

@@ -47,12 +47,12 @@ impl Platform {
         Self { child, address: url.trim_start_matches("http://").to_owned(), start_up }
     }
 
-    /// CPU time so far, user and system.
-    pub fn cpu(&self) -> Duration {
+    /// CPU time so far, user and system, in milliseconds.
+    pub fn cpu_ms(&self) -> f64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("a process");
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let ticks: f64 = fields[11..13].iter().filter_map(|field| field.parse::<f64>().ok()).sum();
-        Duration::from_secs_f64(ticks / TICKS_PER_SECOND)
+        ticks / TICKS_PER_SECOND * 1000.0
     }
 
     /// Resident memory in KiB.

@@ -145,9 +145,9 @@ impl Bench {
         let (mut ratios, mut rates, mut references, mut cpus) = (vec![], vec![], vec![], vec![]);
         for _ in 0..self.rounds {
             let reference = self.pgbench(64).await;
-            let before = platform.cpu();
+            let before = platform.cpu_ms();
             let (rate, times) = self.load(&platform.address, 64, body.clone(), "\"word \"").await;
-            cpus.push(millis(platform.cpu() - before) / count(times.len() as u64));
+            cpus.push((platform.cpu_ms() - before) / count(times.len() as u64));
             ratios.push(rate / reference);
             rates.push(rate);
             references.push(reference);
@@ -261,9 +261,9 @@ impl Bench {
         ] {
             let mut figures = Vec::new();
             for _ in 0..self.rounds {
-                let before = platform.cpu();
+                let before = platform.cpu_ms();
                 self.follow(&platform, streams, model, tokens, if model.ends_with("d0") { 8 } else { streams }).await;
-                figures.push(millis(platform.cpu() - before) / count((streams * tokens) as u64) * 1000.0);
+                figures.push((platform.cpu_ms() - before) / count((streams * tokens) as u64) * 1000.0);
             }
             rows.extend(Row::new(what, format!("{:.1} ms", median(figures)), String::new(), goal));
         }
@@ -342,10 +342,10 @@ impl Bench {
             });
         }
         let each = count(platform.memory_kib().saturating_sub(empty)) / count(self.streams as u64);
-        let (before, seen) = (platform.cpu(), events.load(Ordering::Relaxed));
+        let (before, seen) = (platform.cpu_ms(), events.load(Ordering::Relaxed));
         tokio::time::sleep(Duration::from_secs(10)).await;
         let seen = events.load(Ordering::Relaxed) - seen;
-        let cpu = (platform.cpu() - before).as_secs_f64() * 1e6 / count(seen.max(1));
+        let cpu = (platform.cpu_ms() - before) * 1000.0 / count(seen.max(1));
         tasks.abort_all();
         let what = format!("{} open streams over 100 chats, memory each", self.streams);
         let mut rows = Row::new(&what, format!("{each:.1} KiB"), String::new(), "<= 28 KiB");

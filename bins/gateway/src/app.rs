@@ -211,7 +211,7 @@ async fn database(config: &Config, as_guest: bool) -> Result<(Option<Embedded>, 
 
 async fn stop(embedded: Option<Embedded>) {
     if let Some(embedded) = embedded {
-        let _ = tokio::task::spawn_blocking(|| embedded.stop()).await;
+        let _ = tokio::task::spawn_blocking(|| drop(embedded)).await;
     }
 }
 

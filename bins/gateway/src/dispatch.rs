@@ -126,7 +126,7 @@ async fn handle(
     let user = caller.as_ref().map(|caller| caller.user_uid.clone());
     let answer = async {
         let body = read_body(services, route, request, payload).await?;
-        let query = query(request.query_string());
+        let query = query(request.query_string())?;
         let ignored = ignored(route, &query, &body)?;
         let path = route.parameters().map(|name| (name, request.match_info().get(name).unwrap_or("").to_owned()));
         let mut request = Request {
@@ -140,8 +140,7 @@ async fn handle(
             once: None,
         };
         request.once = once(route, &request)?;
-        let answer = run(route, request).await?;
-        Ok(if ignored.is_empty() { answer } else { answer.header("x-ignored-fields", ignored.join(",")) })
+        Ok(run(route, request).await?.ignoring(ignored))
     };
     (answer.await, user)
 }
@@ -192,12 +191,15 @@ fn request_id(headers: &HeaderMap) -> String {
     id.into()
 }
 
-/// No empty, `.` or `..` segment, no encoded slash, no bad percent code (contract 00 §1.2).
+/// No empty, `.` or `..` segment, no encoded slash or NUL, no bad percent code (contract 00 §1.2).
 fn is_plain(path: &str) -> bool {
     let good_segment = |segment: &str| {
         let lower = segment.to_ascii_lowercase();
         let decoded = lower.replace("%2e", ".");
-        !segment.is_empty() && decoded != "." && decoded != ".." && !lower.contains("%2f") && !lower.contains("%5c")
+        !segment.is_empty()
+            && decoded != "."
+            && decoded != ".."
+            && !["%2f", "%5c", "%00"].iter().any(|code| lower.contains(code))
     };
     let bytes = path.as_bytes();
     let good_code = |at: usize| {
@@ -207,10 +209,15 @@ fn is_plain(path: &str) -> bool {
 }
 
 /// Name → value; a name given twice counts as last given.
-fn query(text: &str) -> BTreeMap<String, String> {
+fn query(text: &str) -> Result<BTreeMap<String, String>> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
     let decode = |text: &str| percent_decode(&text.replace('+', " "));
-    pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).map(|(n, v)| (decode(n), decode(v))).collect()
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let query: BTreeMap<String, String> = pairs.map(|(name, value)| (decode(name), decode(value))).collect();
+    match query.iter().find(|(name, value)| name.contains('\0') || value.contains('\0')) {
+        Some((name, _)) => Err(Error::invalid(name, "format", "Text must not contain the character NUL.")),
+        None => Ok(query),
+    }
 }
 
 fn percent_decode(text: &str) -> String {

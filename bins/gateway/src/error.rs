@@ -19,8 +19,6 @@ pub(crate) fn status(code: Code) -> StatusCode {
         | Code::InvalidSkills
         | Code::InvalidSubagents
         | Code::InvalidTimeRange
-        | Code::InvalidToolDefinition
-        | Code::DuplicateToolName
         | Code::ModelNotSupported
         | Code::ProviderNotConfigured
         | Code::UnknownField
@@ -32,15 +30,12 @@ pub(crate) fn status(code: Code) -> StatusCode {
         | Code::DocNotFound
         | Code::DocumentNotFound
         | Code::EnvironmentNotFound
-        | Code::FileNotFound
         | Code::FolderNotFound
         | Code::KeyNotFound
         | Code::MessageNotFound
         | Code::NotFound
         | Code::ProjectNotFound
-        | Code::RealtimeNotFound
-        | Code::ToolServerNotFound
-        | Code::TranscriptNotFound => StatusCode::NOT_FOUND,
+        | Code::ToolServerNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
         Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
@@ -50,11 +45,9 @@ pub(crate) fn status(code: Code) -> StatusCode {
         | Code::Conflict
         | Code::IdempotencyInProgress
         | Code::IdentifierTaken => StatusCode::CONFLICT,
-        Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
         Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         Code::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,
-        Code::TooManyStreams => StatusCode::TOO_MANY_REQUESTS,
         Code::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
         Code::UpstreamError => StatusCode::BAD_GATEWAY,
         Code::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -86,7 +79,7 @@ pub(crate) fn answer(error: &Error, request_id: &str) -> HttpResponse {
         fields.extend(repeated.collect::<Vec<(String, Value)>>());
     }
     let mut response = HttpResponse::build(status);
-    let waits = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    let waits = status == StatusCode::SERVICE_UNAVAILABLE;
     if waits {
         fields.insert("retryAfter".to_owned(), json!(RETRY_AFTER_SECONDS));
     }

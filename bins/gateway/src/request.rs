@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use actix_web::http::header::HeaderMap;
 use bytes::Bytes;
 use platform_chat::ChatPage;
-use platform_core::{Caller, Code, Error, Object, Page, Result};
+use platform_core::{Caller, Code, Error, Object, Page, Result, misfit};
 use platform_db::Idempotency;
 use serde::{
     Deserialize,
@@ -104,28 +104,11 @@ struct OmitContent {
     omit_content: bool,
 }
 
-/// What serde found wrong, as the contract names it.
+/// What serde found wrong: a misfit of a field, or no JSON that we read at all.
 fn refuse(error: &serde_json::Error, path: &str) -> Error {
-    let text = error.to_string();
     match error.classify() {
-        Category::Data if !text.starts_with("duplicate field") => {
-            let reason = text.split(" at line ").next().unwrap_or(&text);
-            let code = if reason.starts_with("missing field") {
-                "required"
-            } else if reason.starts_with("unknown variant") {
-                "enum"
-            } else {
-                "type"
-            };
-            let missing = reason.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
-            let path = match (missing, path) {
-                (Some(field), "." | "") => field.to_owned(),
-                (Some(field), path) => format!("{path}.{field}"),
-                (None, path) => path.to_owned(),
-            };
-            Error::invalid(&path, code, format!("{path}: {reason}"))
-        }
-        _ => Error::new(Code::InvalidJson, format!("The body is not the JSON we read: {text}.")),
+        Category::Data if !error.to_string().starts_with("duplicate field") => misfit(path, error),
+        _ => Error::new(Code::InvalidJson, format!("The body is not the JSON we read: {error}.")),
     }
 }
 

@@ -20,6 +20,7 @@ use serde_json::json;
 pub(crate) struct Answer {
     pub status: u16,
     pub body: Body,
+    ignored: Vec<String>,
     headers: Vec<(&'static str, String)>,
 }
 
@@ -52,19 +53,19 @@ impl Answer {
 
     /// JSON that is text already.
     pub fn raw_json(status: u16, json: String) -> Self {
-        Self { status, body: Body::Json(json), headers: Vec::new() }
+        Self { status, body: Body::Json(json), ignored: Vec::new(), headers: Vec::new() }
     }
 
     pub fn text(status: u16, kind: &'static str, text: String) -> Self {
-        Self { status, body: Body::Text { kind, text }, headers: Vec::new() }
+        Self { status, body: Body::Text { kind, text }, ignored: Vec::new(), headers: Vec::new() }
     }
 
     pub fn file(kind: &'static str, bytes: &'static [u8]) -> Self {
-        Self { status: 200, body: Body::Bytes { kind, bytes }, headers: Vec::new() }
+        Self { status: 200, body: Body::Bytes { kind, bytes }, ignored: Vec::new(), headers: Vec::new() }
     }
 
     pub fn events(events: impl Stream<Item = std::result::Result<Bytes, std::io::Error>> + 'static) -> Self {
-        Self { status: 200, body: Body::Events(Box::pin(events)), headers: Vec::new() }
+        Self { status: 200, body: Body::Events(Box::pin(events)), ignored: Vec::new(), headers: Vec::new() }
     }
 
     #[must_use]
@@ -73,8 +74,18 @@ impl Answer {
         self
     }
 
-    pub fn into_response(self) -> HttpResponse {
+    /// Says which names of the request had no effect.
+    #[must_use]
+    pub fn ignoring(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.ignored.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    pub fn into_response(mut self) -> HttpResponse {
         let mut response = HttpResponse::build(StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK));
+        if !self.ignored.is_empty() {
+            self.headers.push(("x-ignored-fields", self.ignored.join(",")));
+        }
         for (name, value) in self.headers {
             if let Ok(value) = HeaderValue::from_str(&value) {
                 response.insert_header((HeaderName::from_static(name), value));

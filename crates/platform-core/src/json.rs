@@ -19,10 +19,28 @@ pub fn overlay<T: Serialize + DeserializeOwned>(current: &T, patch: Object) -> c
             fields.insert(name, value);
         }
     }
-    serde_path_to_error::deserialize(Value::Object(fields)).map_err(|e| {
-        let path = e.path().to_string();
-        Error::invalid(&path, "type", format!("{path}: {}", e.into_inner()))
+    serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
+        let path = error.path().to_string();
+        misfit(&path, &error.into_inner())
     })
+}
+
+/// A value that did not fit its type, as the contract names it (contract 00 §7): what serde found, at `path`.
+pub fn misfit(path: &str, error: &serde_json::Error) -> Error {
+    let text = error.to_string();
+    let reason = text.split(" at line ").next().unwrap_or(&text);
+    let missing = reason.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+    let (path, code) = match missing {
+        Some(field) if path.is_empty() || path == "." => (field.to_owned(), "required"),
+        Some(field) => (format!("{path}.{field}"), "required"),
+        None if reason.starts_with("unknown variant") => (path.to_owned(), "enum"),
+        None => (path.to_owned(), "type"),
+    };
+    let message = match missing {
+        Some(_) => format!("{path} is required"),
+        None => format!("{path}: {reason}"),
+    };
+    Error::invalid(&path, code, message)
 }
 
 /// Enumerations in requests match in any case (contract 00 §2.8): `#[serde(deserialize_with)]`.

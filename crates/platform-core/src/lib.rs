@@ -22,7 +22,7 @@ pub use caller::{Caller, Credential};
 pub use checks::{Checks, Issue};
 pub use error::{Code, Error, Result};
 pub use id::{Account, AccountId, Id, IdError};
-pub use json::{Object, any_case, overlay};
+pub use json::{Object, any_case, misfit, overlay};
 pub use money::Money;
 pub use page::Page;
 pub use task::spawn;

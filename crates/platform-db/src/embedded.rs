@@ -52,7 +52,7 @@ type Result<T> = std::result::Result<T, EmbeddedError>;
 /// A PostgreSQL of our own under the data directory, reached over a Unix socket only.
 ///
 /// One process owns it at a time, held by a file lock that dies with the process. The server
-/// stops with [`Embedded::stop`]; after a crash of ours it lives on and is taken over.
+/// stops when this is dropped; after a crash of ours it lives on and is taken over.
 pub struct Embedded {
     cluster: PathBuf,
     socket_dir: PathBuf,
@@ -117,17 +117,6 @@ impl Embedded {
     /// Connection string for [`crate::DbConfig`].
     pub fn url(&self) -> String {
         format!("host={} user=platform dbname=postgres", self.socket_dir.display())
-    }
-
-    /// Ends all connections and stops the server in good order.
-    pub fn stop(self) {
-        if self.lock.is_none() {
-            return;
-        }
-        let stopped = self.command("pg_ctl").arg("-D").arg(&self.cluster).args(["stop", "-m", "fast", "-s"]).status();
-        if !stopped.is_ok_and(|status| status.success()) {
-            tracing::warn!("The embedded PostgreSQL did not stop; the next start takes it over.");
-        }
     }
 
     fn init(&self) -> Result<()> {
@@ -232,6 +221,19 @@ impl Embedded {
             command.uid(user.uid).gid(user.gid);
         }
         command
+    }
+}
+
+/// Ends all connections and stops the server in good order.
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        if self.lock.is_none() {
+            return;
+        }
+        let stopped = self.command("pg_ctl").arg("-D").arg(&self.cluster).args(["stop", "-m", "fast", "-s"]).status();
+        if !stopped.is_ok_and(|status| status.success()) {
+            tracing::warn!("The embedded PostgreSQL did not stop; the next start takes it over.");
+        }
     }
 }
 

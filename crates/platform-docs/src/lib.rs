@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn pages_are_rendered_without_what_could_harm() {
-        let html = render("# Hi\n\n<script>x</script> [a](javascript:alert(1)) [b](https://x.y) [c](page#d)");
+        let html = render("# Hi\n\n<script>x</script>\n\n[a](javascript:alert(1)) [b](https://x.y) [c](page#d)");
         assert!(!html.contains("<script>") && !html.contains("javascript:"), "{html}");
         assert!(html.contains("https://x.y") && html.contains("page#d") && html.contains("&lt;script&gt;"), "{html}");
     }

@@ -27,6 +27,8 @@ mod config;
 mod demo;
 mod draft;
 mod gemini;
+#[cfg(test)]
+mod golden;
 mod models;
 mod openai;
 

@@ -96,7 +96,10 @@ impl Models {
             .providers
             .iter()
             .filter(|provider| provider.is_configured())
-            .map(|provider| format!("{} ({} models)", provider.name, provider.usable().len()))
+            .map(|provider| match provider.usable().len() {
+                1 => format!("{} (1 model)", provider.name),
+                many => format!("{} ({many} models)", provider.name),
+            })
             .collect();
         names.join(", ")
     }

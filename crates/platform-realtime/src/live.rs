@@ -55,9 +55,11 @@ impl Realtime {
     /// A run begins to write message `uid` on top of `revision`. `takeovers` keeps the sequence
     /// rising when an earlier run of the same turn had shown text before it was lost.
     pub fn open(self: &Arc<Self>, key: Key, revision: i64, uid: &str, takeovers: i64) -> Arc<Live> {
-        let channel = self.channel(&key);
-        channel.state.send_modify(|state| {
-            *state = State { revision: state.revision.max(revision), local: true, ..State::default() };
+        let channel = self.channel(&key, |channel| {
+            channel.state.send_modify(|state| {
+                *state = State { revision: state.revision.max(revision), local: true, ..State::default() };
+            });
+            Arc::clone(channel)
         });
         Arc::new(Live {
             realtime: Arc::clone(self),
@@ -80,8 +82,7 @@ impl Realtime {
 
     /// Follows a chat; `partial` allows frames that hold only what is new.
     pub fn watch(self: &Arc<Self>, key: Key, source: Arc<dyn Source>, partial: bool) -> Watcher {
-        let channel = self.channel(&key);
-        let state = channel.state.subscribe();
+        let (channel, state) = self.channel(&key, |channel| (Arc::clone(channel), channel.state.subscribe()));
         Watcher::new(Arc::clone(self), key, channel, state, source, partial)
     }
 
@@ -100,13 +101,11 @@ impl Realtime {
         }
     }
 
-    fn channel(&self, key: &Key) -> Arc<Channel> {
+    /// Does something with a channel that cannot be released meanwhile.
+    fn channel<T>(&self, key: &Key, then: impl FnOnce(&Arc<Channel>) -> T) -> T {
         let mut channels = self.channels.lock().expect("lock");
-        Arc::clone(
-            channels
-                .entry(key.clone())
-                .or_insert_with(|| Arc::new(Channel { state: watch::Sender::default(), head: Mutex::default() })),
-        )
+        let new = || Arc::new(Channel { state: watch::Sender::default(), head: Mutex::default() });
+        then(channels.entry(key.clone()).or_insert_with(new))
     }
 
     /// Forgets a channel that nobody runs or watches. Called with the caller's own share still held.

@@ -61,14 +61,12 @@ pub(crate) async fn send(request: Request) -> Result<Answer> {
     let query: SendQuery = request.query()?;
     let (caller, assistant) = (request.caller()?, request.path("identifier"));
     let (message, source, once) = (request.body()?, request.api_source(), request.once.as_ref());
-    let (answer, ignored) = if query.r#async == Some(true) {
+    if query.r#async == Some(true) {
         let accepted = request.services.chat.send(caller, assistant, message, source, once).await?;
-        (Answer::ok(&accepted)?, accepted.ignored)
-    } else {
-        let sent = request.services.chat.send_and_wait(caller, assistant, message, source, once).await?;
-        (Answer::ok(&sent.messages)?.header("x-chat-uid", sent.chat_uid), sent.ignored)
-    };
-    Ok(if ignored.is_empty() { answer } else { answer.header("x-ignored-fields", ignored.join(",")) })
+        return Ok(Answer::ok(&accepted)?.ignoring(accepted.ignored));
+    }
+    let sent = request.services.chat.send_and_wait(caller, assistant, message, source, once).await?;
+    Ok(Answer::ok(&sent.messages)?.header("x-chat-uid", sent.chat_uid).ignoring(sent.ignored))
 }
 
 pub(crate) async fn filter(request: Request) -> Result<Answer> {

@@ -89,7 +89,7 @@ const ACCEPT: [&str; 3] = [
         SELECT account, subject, assistant, name, 'processing', user_uid, tenant_id, subtenant_id,
             api_source, metadata, tags, 1, jsonb_array_length(previous) + 1, jsonb_array_length(previous),
             now_ms, now_ms
-        FROM item
+        FROM item ORDER BY account, subject
         ON CONFLICT (account_id, uid) DO UPDATE SET
             status = 'processing', stop_reason = NULL, error = NULL, archived = false,
             metadata = c.metadata || excluded.metadata,

@@ -1,0 +1,34 @@
+# Every command there is; `just` lists them.
+
+default:
+    @just --list
+
+# start the platform on an empty data directory, or go on with it
+run *ARGS:
+    cargo run -- {{ARGS}}
+
+# all tests; a PostgreSQL for them is started and left running under target/test-postgres
+test *ARGS:
+    cargo test --workspace {{ARGS}}
+
+# what must hold before a change lands
+check:
+    bash .ci/run
+
+# the figures of docs/PERFORMANCE.md; `just bench 1 7` measures rows 1 and 7
+bench *ARGS:
+    cargo build --release -p platform-gateway -p platform-bench
+    ./target/release/platform-bench {{ARGS}}
+
+# a new migration: `just migration chat_labels`
+migration NAME:
+    mkdir -p migrations/$(date +%Y-%m-%d-%H%M%S)_{{NAME}}
+    touch migrations/*_{{NAME}}/up.sql migrations/*_{{NAME}}/down.sql
+
+# the API as a document
+openapi:
+    @cargo run --quiet -- openapi
+
+# stop the tests' PostgreSQL
+test-db-stop:
+    pkill -f target/test-postgres || true
