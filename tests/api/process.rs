@@ -155,3 +155,32 @@ async fn an_empty_machine_gets_a_database_a_key_and_an_answer_and_survives_a_kil
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
     std::fs::remove_dir_all(dir).expect("removed");
 }
+
+#[tokio::test]
+async fn a_stopped_worker_is_taken_over_and_changes_nothing_when_it_wakes() {
+    let db = TestDb::new().await;
+    let model = FakeModelServer::start();
+    let base = format!("{}/v1", model.url());
+    let settings = [
+        ("OPENAI_BASE_URL", base.as_str()),
+        ("PLATFORM_DEFAULT_MODEL", "gpt-4o"),
+        ("PLATFORM_RUN_LEASE", "1s"),
+        ("PLATFORM_RUN_HEARTBEAT", "300ms"),
+    ];
+    let first = TestApp::start(PROGRAM, &db, &settings);
+    let pause = std::time::Duration::from_millis(100);
+    model.script([platform_testing::Script::words(&["slow "; 20]).paced(pause)]);
+    let chat = start(&first, "Hello").await;
+    model.called(1).await;
+    first.signal("STOP");
+    let second = TestApp::start(PROGRAM, &db, &settings);
+    let taken = crate::support::finished(&second, &chat).await;
+    assert_eq!(taken["chatContent"][1]["content"]["message"], "Hello from the model.");
+    first.signal("CONT");
+    // It reads its stream to the end and tries to store it: the fence is another's by then.
+    model.all_closed().await;
+    assert_eq!(crate::support::say(&first, "Awake?").await.status, StatusCode::OK);
+    let after = second.get(&format!("/assistants/default/chats/{chat}")).await.body;
+    assert_eq!(after, taken, "the zombie changed something");
+    assert_eq!(model.calls(), 3, "two leases of the turn, and one more turn");
+}

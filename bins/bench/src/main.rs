@@ -12,6 +12,7 @@ mod rows;
 use std::{path::PathBuf, process::Command, sync::Arc};
 
 use clap::Parser;
+use diesel_async::SimpleAsyncConnection;
 use platform_db::{Db, DbConfig, Embedded};
 
 use crate::{
@@ -48,7 +49,7 @@ async fn measure(arguments: Arguments) {
     let data = PathBuf::from("target/bench-postgres");
     let embedded = tokio::task::spawn_blocking(move || Embedded::start(&data, &[])).await.expect("joined");
     let embedded = embedded.expect("a PostgreSQL");
-    let database = embedded.url();
+    let server = embedded.url();
     let arrivals = Arrivals::default();
     let model = model::start(Arc::clone(&arrivals)).await.expect("a model server");
     let providers = PathBuf::from("target/bench-providers.yaml");
@@ -59,30 +60,41 @@ async fn measure(arguments: Arguments) {
     let text =
         format!("providers:\n  - {{name: paced, baseUrl: 'http://{model}/v1', models: [{}]}}\n", models.join(", "));
     std::fs::write(&providers, text).expect("written");
-    let db = Db::new(&DbConfig { url: database.clone(), pool: 4 }).expect("a pool");
-    db.migrate().await.expect("migrated");
-    let bench = Bench {
-        database,
-        db,
-        model,
-        arrivals,
-        providers,
-        pgbench: pgbench(),
-        rounds: arguments.rounds,
-        seconds: arguments.seconds,
-        chats: arguments.chats,
-        streams: arguments.streams,
-    };
     println!("{:>3}  {:<58} {:>14}  {:<26} goal", "row", "what", "measured", "reference in the same run");
     for number in 1..=10 {
         if arguments.rows.is_empty() || arguments.rows.contains(&number) {
+            let (database, db) = fresh(&server, number).await;
+            let bench = Bench {
+                database,
+                db,
+                model: model.clone(),
+                arrivals: Arc::clone(&arrivals),
+                providers: providers.clone(),
+                pgbench: pgbench(),
+                rounds: arguments.rounds,
+                seconds: arguments.seconds,
+                chats: arguments.chats,
+                streams: arguments.streams,
+            };
             for Row { what, measured, reference, goal } in bench.row(number).await {
                 println!("{number:>3}  {what:<58} {measured:>14}  {reference:<26} {goal}");
             }
         }
     }
-    drop(bench);
     tokio::task::spawn_blocking(move || drop(embedded)).await.expect("joined");
+}
+
+/// An empty database for a row, so that no row feels what another left behind.
+async fn fresh(server: &str, row: u32) -> (String, Db) {
+    let admin = Db::new(&DbConfig { url: server.to_owned(), pool: 1 }).expect("a pool");
+    let mut conn = admin.conn().await.expect("a connection");
+    for statement in [format!("DROP DATABASE IF EXISTS row_{row} WITH (FORCE)"), format!("CREATE DATABASE row_{row}")] {
+        conn.batch_execute(&statement).await.expect("a fresh database");
+    }
+    let url = server.replace("dbname=postgres", &format!("dbname=row_{row}"));
+    let db = Db::new(&DbConfig { url: url.clone(), pool: 4 }).expect("a pool");
+    db.migrate().await.expect("migrated");
+    (url, db)
 }
 
 /// `pgbench`, on the path or beside the newest server.

@@ -1,0 +1,120 @@
+//! Turns through the traits, with the demo model, on a real PostgreSQL.
+
+use std::{sync::Arc, time::Duration};
+
+use platform_chat::{
+    AssistantService, AssistantSettings, ChatFilter, ChatPage, ChatService, DEFAULT_ASSISTANT, NewMessage,
+    PgAssistantService, PgChatService,
+};
+use platform_core::{AccountId, Caller, Clock, Code, Credential, Page, SystemClock};
+use platform_db::{Bus, Db};
+use platform_jobs::{Jobs, JobsConfig};
+use platform_models::{Models, ModelsConfig};
+use platform_realtime::Realtime;
+use platform_runtime::Model;
+use platform_testing::TestDb;
+
+struct House {
+    assistants: Arc<dyn AssistantService>,
+    chat: Arc<PgChatService>,
+    caller: Caller,
+}
+
+async fn house(db: &Db, concurrency: usize) -> House {
+    let bus = Bus::local();
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let model: Arc<dyn Model> = Models::start(ModelsConfig::default()).await.expect("models");
+    let config = JobsConfig { lease: Duration::from_secs(2), heartbeat: Duration::from_millis(500), concurrency };
+    let jobs = Jobs::new(db, &bus, config, AccountId::generate().into());
+    let realtime = Realtime::new(Arc::clone(&clock), Duration::from_millis(25));
+    let assistants: Arc<dyn AssistantService> =
+        Arc::new(PgAssistantService::new(db, &bus, Arc::clone(&clock), Arc::clone(&model), Arc::clone(&jobs)));
+    let chat = PgChatService::new(
+        db,
+        clock,
+        Arc::clone(&jobs),
+        realtime,
+        Arc::clone(&assistants),
+        model,
+        3,
+        Duration::from_secs(30),
+    );
+    let chat = Arc::new(chat);
+    jobs.start(if concurrency == 0 { Vec::new() } else { vec![chat.work()] });
+    let caller = Caller {
+        account: AccountId::generate(),
+        credential: Credential::FullKey("test".into()),
+        user_uid: "apikey:test".into(),
+    };
+    House { assistants, chat, caller }
+}
+
+fn message(text: &str) -> NewMessage {
+    NewMessage { message: Some(text.to_owned()), ..NewMessage::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_nobody_here_works_is_answered_by_whoever_comes() {
+    let test = TestDb::new().await;
+    let (accepting, working) = (test.connect(), test.connect());
+    let accepting = house(&accepting, 0).await;
+    let accepted = accepting.chat.send(&accepting.caller, DEFAULT_ASSISTANT, message("Hello"), None, None).await;
+    let uid = accepted.expect("accepted").chat_uid;
+    let account = &accepting.caller.account;
+    let waiting = accepting.chat.get(account, DEFAULT_ASSISTANT, &uid, true).await.expect("a chat");
+    assert_eq!(waiting.status, "processing");
+    let mut watcher = accepting.chat.watch(account, DEFAULT_ASSISTANT, &uid, true).await.expect("a state");
+    let _worker = house(&working, 4).await;
+    // The watcher of the first process sees the second one's commit through the store.
+    while watcher.next().await.expect("a frame").is_some() {}
+    let chat = accepting.chat.get(account, DEFAULT_ASSISTANT, &uid, false).await.expect("a chat");
+    assert_eq!((chat.status.as_str(), chat.chat_content.map(|content| content.len())), ("completed", Some(2)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_chat_gives_the_model_its_newest_messages_and_the_turn_whole() {
+    let db = TestDb::new().await.connect();
+    let house = house(&db, 4).await;
+    let settings = AssistantSettings {
+        identifier: Some("short".into()),
+        max_chat_messages: 5,
+        ..AssistantSettings::named("Short")
+    };
+    house.assistants.create(&house.caller, settings, None).await.expect("made");
+    let mut uid = None;
+    let mut inputs = Vec::new();
+    for turn in 0..6 {
+        let new = NewMessage { chat_uid: uid.clone(), ..message(&format!("one two three {turn}")) };
+        let sent = house.chat.send_and_wait(&house.caller, "short", new, None, None).await.expect("answered");
+        let reply = serde_json::to_value(&sent.messages[1]).expect("JSON");
+        inputs.push(reply["messageTokenUsage"]["inputTokens"].as_u64().expect("a number"));
+        uid = Some(sent.chat_uid);
+    }
+    // Each message has four words, each reply six; from the third turn on, two turns and the message fit.
+    assert_eq!(inputs, [4, 14, 24, 24, 24, 24]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_page_exactly_and_belong_to_their_account() {
+    let db = TestDb::new().await.connect();
+    let house = house(&db, 4).await;
+    for n in 0..7 {
+        let sent =
+            house.chat.send_and_wait(&house.caller, DEFAULT_ASSISTANT, message(&format!("chat {n}")), None, None);
+        sent.await.expect("answered");
+    }
+    let page = |offset| ChatPage { page: Page { limit: 3, offset }, omit_content: true };
+    let mut names = Vec::new();
+    for offset in [0, 3, 6, 9] {
+        let list = house.chat.list(&house.caller.account, ChatFilter::default(), page(offset)).await.expect("a page");
+        assert_eq!(list.total, 7);
+        names.extend(list.histories.into_iter().map(|chat| chat.name));
+    }
+    let expected: Vec<String> = (0..7).rev().map(|n| format!("chat {n}")).collect();
+    assert_eq!(names, expected, "newest first, none twice, none left out");
+    let stranger = AccountId::generate();
+    let list = house.chat.list(&stranger, ChatFilter::default(), page(0)).await.expect("a page");
+    assert_eq!(list.total, 0);
+    let stop = house.chat.stop(&stranger, DEFAULT_ASSISTANT, "chat").await.expect_err("nothing of theirs");
+    assert_eq!(stop.code(), Code::ChatNotFound);
+}

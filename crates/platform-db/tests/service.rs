@@ -1,0 +1,97 @@
+//! The patterns everybody writes with, on a real PostgreSQL.
+
+use diesel::{QueryableByName, sql_types::Integer};
+use diesel_async::{RunQueryDsl, SimpleAsyncConnection};
+use platform_core::{Code, Error, Result};
+use platform_db::{Bus, Conn, GroupWriter, Idempotency, JsonStatement, Notice, Remembered, Stored};
+use platform_testing::TestDb;
+use serde_json::json;
+
+#[derive(QueryableByName)]
+struct Number {
+    #[diesel(sql_type = Integer)]
+    n: i32,
+}
+
+async fn insert(conn: &mut Conn, items: &[i32]) -> Result<Vec<usize>> {
+    let rows: Vec<_> = items.iter().map(|n| json!({"n": n})).collect();
+    let sql = "INSERT INTO numbers SELECT n FROM jsonb_to_recordset($1::jsonb) AS x(n int) RETURNING n";
+    let written: Vec<Number> = JsonStatement::new(sql, &rows)?.load(conn).await?;
+    assert!(written.iter().map(|row| row.n).eq(items.iter().copied()));
+    // How many shared the statement.
+    Ok(items.iter().map(|_| items.len()).collect())
+}
+
+#[tokio::test]
+async fn writes_that_wait_together_share_a_statement_and_a_bad_one_fails_alone() {
+    let db = TestDb::new().await.connect();
+    let mut conn = db.conn().await.expect("a connection");
+    conn.batch_execute("CREATE TABLE numbers (n int PRIMARY KEY CHECK (n > 0))").await.expect("a table");
+    let writer = GroupWriter::new(&db, 64, |conn, items| Box::pin(insert(conn, items)));
+    let all: Vec<Result<usize>> = futures_util::future::join_all((1..=50).map(|n| writer.write(n))).await;
+    let groups: Vec<usize> = all.into_iter().map(|group| group.expect("written")).collect();
+    assert!(groups.iter().any(|size| *size > 1), "nobody shared: {groups:?}");
+
+    let mixed = futures_util::future::join_all([51, 52, -1, 53].map(|n| writer.write(n))).await;
+    let outcomes: Vec<bool> = mixed.iter().map(Result::is_ok).collect();
+    assert_eq!(outcomes, [true, true, false, true]);
+    let count: Vec<Number> =
+        diesel::sql_query("SELECT count(*)::int AS n FROM numbers").load(&mut conn).await.expect("a count");
+    assert_eq!(count[0].n, 53);
+}
+
+#[tokio::test]
+async fn an_idempotency_key_stands_and_falls_with_its_transaction() {
+    use diesel_async::AsyncConnection;
+    let db = TestDb::new().await.connect();
+    let once = Idempotency { scope: "account|key".to_owned(), body_hash: "a".to_owned() };
+    let failed: Result<()> = db
+        .conn()
+        .await
+        .expect("a connection")
+        .transaction(async |conn| {
+            once.store(conn, 201, &json!({"n": 1})).await?;
+            Err(Error::new(Code::Conflict, "the effect did not happen"))
+        })
+        .await;
+    assert!(failed.is_err());
+    assert_eq!(once.find(&db).await.expect("a look"), None, "the key stayed free");
+
+    let mut conn = db.conn().await.expect("a connection");
+    once.store(&mut conn, 201, &json!({"n": 2})).await.expect("stored");
+    let answer = Stored::Answer { status: 201, body: "{\"n\":2}".to_owned() };
+    assert_eq!(once.find(&db).await.expect("a look"), Some(answer));
+    let second = once.store(&mut conn, 201, &json!({"n": 3})).await.expect_err("taken");
+    assert_eq!(second.code(), Code::IdempotencyInProgress);
+    let other = Idempotency { body_hash: "b".to_owned(), ..once.clone() };
+    assert_eq!(other.find(&db).await.expect_err("another body").code(), Code::IdempotencyKeyReused);
+    diesel::sql_query("UPDATE idempotency SET created_at = now() - interval '25 hours'")
+        .execute(&mut conn)
+        .await
+        .expect("aged");
+    assert_eq!(Idempotency::purge(&mut conn).await.expect("purged"), 1);
+}
+
+#[tokio::test]
+async fn a_change_told_on_one_process_is_forgotten_on_the_other() {
+    let test = TestDb::new().await;
+    // Two handles with buses of their own stand for two processes.
+    let (here, there) = (test.connect(), test.connect());
+    let (here, there) = (Bus::shared(&here), Bus::shared(&there));
+    let mut heard = there.subscribe();
+    // Until the line is up, hints may be missed: both say so when it is.
+    while heard.recv().await.expect("a notice") != Notice::Missed {}
+    let ours = Remembered::<&str, i32>::new(&here, "thing", 10);
+    let theirs = Remembered::<&str, i32>::new(&there, "thing", 10);
+    let load = |n: i32| async move { Ok(Some(n)) };
+    assert_eq!(theirs.get_or_load(&"k", load(1)).await.expect("loaded").as_deref(), Some(&1));
+    assert_eq!(theirs.get_or_load(&"k", load(2)).await.expect("known").as_deref(), Some(&1), "it is remembered");
+    ours.changed("k").await.expect("told");
+    let told = Notice::Changed { topic: "thing".to_owned(), id: "k".to_owned() };
+    while heard.recv().await.expect("a notice") != told {}
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(1);
+    while theirs.get_or_load(&"k", load(3)).await.expect("loaded").as_deref() != Some(&3) {
+        assert!(std::time::Instant::now() < patience, "still remembered after a second");
+        tokio::task::yield_now().await;
+    }
+}
