@@ -102,7 +102,7 @@ async fn a_heartbeat_keeps_the_lease_and_a_stop_reaches_the_worker() {
     let (first, mut told) = worker(&db, &bus, "first", false);
     let (_second, mut idle) = worker(&db, &Bus::local(), "second", false);
     first.announce().await;
-    enqueue(&mut *db.conn().await.expect("a connection"), &account, "a", None).await;
+    enqueue(&mut db.conn().await.expect("a connection"), &account, "a", None).await;
     first.announce().await;
     let run = tokio::select! {
         run = told.recv() => run.expect("a run"),
@@ -128,7 +128,7 @@ async fn a_heartbeat_keeps_the_lease_and_a_stop_reaches_the_worker() {
 async fn a_drained_worker_hands_back_without_counting_the_attempt() {
     let db = TestDb::new().await.connect();
     let account = AccountId::generate();
-    enqueue(&mut *db.conn().await.expect("a connection"), &account, "a", None).await;
+    enqueue(&mut db.conn().await.expect("a connection"), &account, "a", None).await;
     let (first, mut told) = worker(&db, &Bus::local(), "first", false);
     let run = told.recv().await.expect("a run");
     assert_eq!((run.attempt, first.active()), (1, 1));
