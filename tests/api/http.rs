@@ -49,6 +49,23 @@ async fn every_error_is_the_error_object_with_its_status_and_request_id() {
         (post(assistants, json_kind, &deep), 400, "INVALID_JSON"),
         (post(assistants, json_kind, "{\"name\":\"a\\u0000\"}"), 400, "VALIDATION_ERROR"),
         (post(assistants, json_kind, "{\"name\":7}"), 400, "VALIDATION_ERROR"),
+        (post(assistants, json_kind, "[\"id\",\"Name\"]"), 400, "INVALID_JSON"),
+        (
+            post(assistants, json_kind, "{\"name\":\"a\",\"widgetConfiguration\":{\"n\":9007199254740992}}"),
+            400,
+            "VALIDATION_ERROR",
+        ),
+        (post("/assistants/default/chats/x/stop", json_kind, "{\"a\":"), 400, "INVALID_JSON"),
+        (post(assistants, ("content-type", "text/plain"), &huge), 415, "UNSUPPORTED_MEDIA_TYPE"),
+        (
+            app.request(Method::PATCH, "/assistants/x")
+                .header("content-type", "application/json")
+                .body("{\"name\":\"a\",\"name\":\"b\"}"),
+            400,
+            "INVALID_JSON",
+        ),
+        (app.request(Method::GET, "/models?strict=perhaps"), 400, "VALIDATION_ERROR"),
+        (app.request(Method::GET, "/assistants/default/chats/x/search?q=a&limit=abc"), 400, "INVALID_PAGINATION"),
         (post(assistants, json_kind, ""), 400, "VALIDATION_ERROR"),
         (post(assistants, json_kind, &huge), 413, "PAYLOAD_TOO_LARGE"),
         (
@@ -103,10 +120,19 @@ async fn unknown_fields_are_named_and_with_strict_refused() {
     let reply = app.post("/assistants?strict=true", json!({"nmae": "A", "name": "B"})).await;
     assert_eq!((reply.status, reply.error()), (StatusCode::BAD_REQUEST, "UNKNOWN_FIELD"));
     assert_eq!(reply.body["details"]["fields"], json!([{"name": "nmae", "suggestion": "name"}]));
+    // What is null counts as absent.
+    let nulls = json!({"name": "Nulls", "description": null, "tags": null, "state": null, "temperature": null});
+    let reply = app.post("/assistants", nulls).await;
+    assert_eq!((reply.status, &reply.body["state"]), (StatusCode::CREATED, &json!("active")));
     // A record that was read may be sent back.
     let made = app.post("/assistants?strict=true", json!({"name": "Sent back"})).await;
     let path = format!("/assistants/{}?strict=true", made.body["identifier"].as_str().expect("an identifier"));
     let back = app.patch(&path, made.body).await;
+    assert_eq!(back.status, StatusCode::OK, "{:?}", back.body);
+    let sent = app.post("/assistants/default/messages", json!({"message": " ", "tenantId": "t"})).await;
+    let path = format!("/assistants/default/chats/{}", sent.header("x-chat-uid"));
+    let chat = app.get(&path).await.body;
+    let back = app.patch(&format!("{path}?strict=true"), chat).await;
     assert_eq!(back.status, StatusCode::OK, "{:?}", back.body);
 }
 

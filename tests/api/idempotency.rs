@@ -49,6 +49,18 @@ async fn a_synchronous_message_is_in_progress_and_then_its_messages() {
     let third = post(&app, path, "k", body).await;
     assert_eq!((third.status, third.header("idempotent-replayed")), (StatusCode::OK, "true"));
     assert_eq!((&third.body, third.header("x-chat-uid")), (&first.body, "slow"));
+    // The turn of the key has ended, whatever the chat does now.
+    app.post(&format!("{path}?async=true"), json!({"chatUid": "slow", "message": "/wait 5s"})).await;
+    let body = json!({"chatUid": "slow", "message": "/wait 1500ms\nDone"});
+    assert_eq!(post(&app, path, "k", body).await.body, first.body);
+
+    // A turn that failed leaves its key free: the next try is a new one.
+    let failing = json!({"chatUid": "failing", "message": "/fail 400"});
+    for tries in 1..=2 {
+        assert_eq!(post(&app, path, "f", failing.clone()).await.error(), "UPSTREAM_ERROR");
+        let chat = app.get("/assistants/default/chats/failing").await.body;
+        assert_eq!(chat["chatContent"].as_array().map(Vec::len), Some(tries));
+    }
 }
 
 #[tokio::test]

@@ -151,6 +151,21 @@ async fn provider_failures_become_502_or_504_and_the_chat_goes_on_after_them() {
 }
 
 #[tokio::test]
+async fn odd_usage_of_a_provider_is_counted_as_nothing_or_as_much_as_there_can_be() {
+    let app = app().await;
+    let reply =
+        say(&app, r#"/usage {"inputTokens":-5,"outputTokens":9007199254740991,"reasoningOutputTokens":1e300}"#).await;
+    let usage = &reply.body[1]["messageTokenUsage"];
+    assert_eq!((&usage["inputTokens"], &usage["outputTokens"]), (&json!(0), &json!(9_007_199_254_740_991_u64)));
+    let uid = reply.header("x-chat-uid").to_owned();
+    for _ in 0..2 {
+        let huge = r#"/usage {"inputTokens":18446744073709551615,"outputTokens":18446744073709551615}"#;
+        let again = app.post("/assistants/default/messages", json!({"chatUid": uid, "message": huge})).await;
+        assert_eq!(again.status, StatusCode::OK, "{:?}", again.body);
+    }
+}
+
+#[tokio::test]
 async fn a_busy_chat_refuses_and_a_stop_keeps_what_was_written() {
     let (app, model) = app_with_model(&[]).await;
     let words: Vec<String> = (0..1000).map(|n| format!("w{n} ")).collect();

@@ -53,10 +53,11 @@ async fn measure(arguments: Arguments) {
     let arrivals = Arrivals::default();
     let model = model::start(Arc::clone(&arrivals)).await.expect("a model server");
     let providers = PathBuf::from("target/bench-providers.yaml");
-    let models: Vec<String> = ["t1-d0", "t100-d10", "t500-d0", "t500-d10", "t1000-d10", "t6000-d10", "t60-d1000"]
-        .iter()
-        .map(|name| format!("{{llm: {name}, contextWindow: 128000}}"))
-        .collect();
+    let models: Vec<String> =
+        ["t1-d0", "t100-d10", "t100-d10-w300", "t500-d0", "t500-d10", "t1000-d10", "t6000-d10", "t60-d1000"]
+            .iter()
+            .map(|name| format!("{{llm: {name}, contextWindow: 128000}}"))
+            .collect();
     let text =
         format!("providers:\n  - {{name: paced, baseUrl: 'http://{model}/v1', models: [{}]}}\n", models.join(", "));
     std::fs::write(&providers, text).expect("written");

@@ -1,5 +1,5 @@
 //! A model server over the OpenAI wire, as fast as it can be or paced: the model `t100-d10` says
-//! a hundred tokens, one every ten milliseconds.
+//! a hundred tokens, one every ten milliseconds; `t100-d10-w300` waits 300 ms before the first.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use tokio::{
 
 use crate::http::{find, header};
 
-/// Arrival times of calls by the text of their last message.
+/// When calls began to be answered, by the text of their last message.
 pub type Arrivals = Arc<Mutex<HashMap<String, Instant>>>;
 
 /// Starts the server; its address.
@@ -58,10 +58,11 @@ async fn serve(mut stream: TcpStream, arrivals: Arrivals) -> io::Result<()> {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{\"data\":[]}").await?;
             continue;
         }
+        let (tokens, pause, wait) = pace(&body);
+        tokio::time::sleep(wait).await;
         if let Some(text) = last_text(&body) {
             arrivals.lock().expect("lock").insert(text, Instant::now());
         }
-        let (tokens, pause) = pace(&body);
         answer(&mut stream, tokens, pause).await?;
     }
 }
@@ -73,11 +74,12 @@ fn last_text(body: &str) -> Option<String> {
     text.starts_with("n-").then(|| text.to_owned())
 }
 
-fn pace(body: &str) -> (usize, Duration) {
+fn pace(body: &str) -> (usize, Duration, Duration) {
     let name = body.split("\"model\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or("t1-d0");
-    let mut numbers = name.split(['t', 'd', '-']).filter_map(|part| part.parse::<u64>().ok());
+    let mut numbers = name.split(['t', 'd', 'w', '-']).filter_map(|part| part.parse::<u64>().ok());
     let tokens = usize::try_from(numbers.next().unwrap_or(1)).unwrap_or(1);
-    (tokens, Duration::from_millis(numbers.next().unwrap_or(0)))
+    let mut millis = || Duration::from_millis(numbers.next().unwrap_or(0));
+    (tokens, millis(), millis())
 }
 
 async fn answer(stream: &mut TcpStream, tokens: usize, pause: Duration) -> io::Result<()> {

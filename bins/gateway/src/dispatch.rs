@@ -26,7 +26,7 @@ use crate::{
     app::Services,
     auth::Bearer,
     error,
-    request::{Request, check_json},
+    request::{Fields, Request, check_json},
     respond::{Answer, Body},
     routes::{Access, Resource, Route, Table},
 };
@@ -95,7 +95,7 @@ async fn serve(
     let route = route.as_ref().map_or("(none)", |route| route.path);
     let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(0);
     let status = response.status().as_u16();
-    info!(request_id, method = %request.method(), route, status, micros, caller, "Answered a request.");
+    info!(request_id, status, micros, caller, "{} {route} was answered with {status}.", request.method());
     response
 }
 
@@ -127,7 +127,8 @@ async fn handle(
     let answer = async {
         let body = read_body(services, route, request, payload).await?;
         let query = query(request.query_string())?;
-        let ignored = ignored(route, &query, &body)?;
+        let fields = Fields::of(&body)?;
+        let ignored = ignored(route, &query, &fields)?;
         let path = route.parameters().map(|name| (name, request.match_info().get(name).unwrap_or("").to_owned()));
         let mut request = Request {
             services: Arc::clone(services),
@@ -137,6 +138,7 @@ async fn handle(
             query,
             headers: request.headers().clone(),
             body,
+            fields,
             once: None,
         };
         request.once = once(route, &request)?;
@@ -161,11 +163,14 @@ async fn run(route: &Route, request: Request) -> Result<Answer> {
         Some(Stored::Answer { status, body }) => {
             Ok(Some(Answer::raw_json(status, body).header("idempotent-replayed", "true")))
         }
-        Some(Stored::Run { reference }) => {
-            let sent = services.chat.replay(&account, &reference).await?;
-            let answer = Answer::ok(&sent.messages)?.header("x-chat-uid", sent.chat_uid);
-            Ok::<_, Error>(Some(answer.header("idempotent-replayed", "true")))
-        }
+        Some(Stored::Run { reference }) => match services.chat.replay(&account, &reference).await? {
+            Some(sent) => {
+                let answer = Answer::ok(&sent.messages)?.header("x-chat-uid", sent.chat_uid);
+                Ok::<_, Error>(Some(answer.header("idempotent-replayed", "true")))
+            }
+            // Only successes are kept: a turn that failed leaves the key free.
+            None => once.release(&services.db).await.map(|()| None),
+        },
     };
     if let Some(answer) = replay().await? {
         return Ok(answer);
@@ -262,25 +267,27 @@ async fn read_body(
             None => error,
         }
     };
-    let declared = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
-    if declared.is_some_and(|length| length > limit) {
-        return Err(too_large(declared));
-    }
     let kind = text(header::CONTENT_TYPE);
     let is_json = kind.as_deref().is_some_and(|kind| {
         let (kind, parameters) = kind.split_once(';').unwrap_or((kind, ""));
         let charset = parameters.split_once("charset=").map(|(_, charset)| charset.trim_matches('"').trim());
         kind.trim() == "application/json" && charset.is_none_or(|charset| charset == "utf-8")
     });
+    let wrong_kind =
+        || Error::new(Code::UnsupportedMediaType, "Send the body as JSON, with `Content-Type: application/json`.");
+    let declared = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
+    if declared.is_some_and(|length| length > 0) && !is_json {
+        return Err(wrong_kind());
+    }
+    if declared.is_some_and(|length| length > limit) {
+        return Err(too_large(declared));
+    }
     let read = async {
         let mut body = BytesMut::new();
         while let Some(chunk) = payload.next().await {
             let chunk = chunk.map_err(|e| Error::new(Code::BadRequest, format!("The body broke off: {e}.")))?;
             if !is_json && !chunk.is_empty() {
-                return Err(Error::new(
-                    Code::UnsupportedMediaType,
-                    "Send the body as JSON, with `Content-Type: application/json`.",
-                ));
+                return Err(wrong_kind());
             }
             if body.len() + chunk.len() > limit {
                 return Err(too_large(None));
@@ -296,17 +303,16 @@ async fn read_body(
 }
 
 /// Names in the request that nothing reads; refused with `strict=true` (contract 00 §2.11).
-fn ignored(route: &Route, query: &BTreeMap<String, String>, body: &Bytes) -> Result<Vec<String>> {
-    let strict = query.get("strict").is_some_and(|strict| strict == "true" || strict == "1");
+fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &Fields) -> Result<Vec<String>> {
+    let strict = match query.get("strict").map(String::as_str) {
+        Some("true" | "1") => true,
+        None | Some("false" | "0") => false,
+        Some(_) => return Err(Error::invalid("strict", "type", "strict: expected true, 1, false or 0")),
+    };
     let mut unknown: Vec<(String, &[String])> = Vec::new();
-    if let Some(fields) = &route.body_fields
-        && let Ok(given) = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(body)
-    {
-        let names = given
-            .into_iter()
-            .map(|(name, _)| name)
-            .filter(|name| !fields.contains(name) && !SERVER_OWNED.contains(&name.as_str()));
-        unknown.extend(names.map(|name| (name, fields.as_slice())));
+    if let Some(known) = &route.body_fields {
+        let names = fields.names().filter(|name| !known.contains(name) && !SERVER_OWNED.contains(&name.as_str()));
+        unknown.extend(names.map(|name| (name.clone(), known.as_slice())));
     }
     let names = query.keys().filter(|name| *name != "strict" && !route.query_fields.contains(name));
     unknown.extend(names.map(|name| (format!("?{name}"), route.query_fields.as_slice())));
@@ -327,29 +333,41 @@ fn ignored(route: &Route, query: &BTreeMap<String, String>, body: &Bytes) -> Res
 }
 
 /// Fields that a record shows and a client may send back, without effect.
-const SERVER_OWNED: [&str; 22] = [
+const SERVER_OWNED: [&str; 34] = [
     "_id",
+    "apiSource",
+    "assistantSpecializationIdentifier",
+    "availableToolsGroups",
+    "chatContent",
+    "chatUID",
     "clientUID",
-    "userUID",
+    "compactions",
+    "contextWindow",
+    "coreMemories",
     "createdAt",
-    "creationTimestampMs",
-    "lastEditTimestampMs",
-    "lastUsedTimestampMs",
     "createdByUserUID",
+    "creationTimestampMs",
+    "handedOff",
+    "inputTokens",
     "isCustom",
     "kind",
-    "prefix",
     "last4",
-    "availableToolsGroups",
+    "lastEditTimestampMs",
+    "lastUsedTimestampMs",
+    "llm",
     "memoryDocuments",
+    "outputTokens",
+    "prefix",
+    "provider",
+    "recalledMemories",
+    "status",
+    "stopReason",
+    "subtenantId",
+    "tenantId",
     "tenantIntegrations",
     "tenantMcpServers",
-    "chatUID",
-    "chatContent",
     "tokenUsage",
-    "status",
-    "inputTokens",
-    "outputTokens",
+    "userUID",
 ];
 
 fn suggestion<'a>(name: &str, accepted: &'a [String]) -> Option<&'a str> {

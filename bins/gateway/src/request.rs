@@ -12,7 +12,7 @@ use serde::{
     de::{DeserializeOwned, IntoDeserializer, Visitor, value::MapDeserializer},
     forward_to_deserialize_any,
 };
-use serde_json::error::Category;
+use serde_json::{error::Category, value::RawValue};
 
 use crate::{app::Services, auth::Bearer};
 
@@ -25,6 +25,8 @@ pub(crate) struct Request {
     pub query: BTreeMap<String, String>,
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// The top level of the body.
+    pub fields: Fields,
     pub once: Option<Idempotency>,
 }
 
@@ -50,9 +52,14 @@ impl Request {
         })
     }
 
-    /// The body as a type; an empty body is `{}`.
+    /// The body as a type; an empty body is `{}`, and what is `null` counts as absent (contract 00 §2.9).
     pub fn body<T: DeserializeOwned>(&self) -> Result<T> {
-        let json: &[u8] = if self.body.is_empty() { b"{}" } else { &self.body };
+        let given = self.fields.without_nulls()?;
+        Self::read(given.as_deref().unwrap_or(&self.body))
+    }
+
+    fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
+        let json = if json.is_empty() { b"{}" } else { json };
         let mut reader = serde_json::Deserializer::from_slice(json);
         let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             let path = error.path().to_string();
@@ -62,9 +69,9 @@ impl Request {
         Ok(value)
     }
 
-    /// The body of a PATCH.
+    /// The body of a PATCH, in which `null` has a meaning.
     pub fn patch(&self) -> Result<Object> {
-        self.body()
+        Self::read(&self.body)
     }
 
     /// The slice of a collection (contract 00 §4): a larger limit is capped.
@@ -154,9 +161,64 @@ impl<'de> serde::Deserializer<'de> for QueryValue<'_> {
     }
 }
 
-/// Structure that must hold before any field is read: depth, and text without NUL.
+/// The top level of a body: an object, each name once.
+#[derive(Default)]
+pub(crate) struct Fields(BTreeMap<String, Box<RawValue>>);
+
+impl Fields {
+    /// Reads the top level; everything below it must be JSON, too.
+    pub fn of(body: &[u8]) -> Result<Self> {
+        if body.is_empty() {
+            return Ok(Self::default());
+        }
+        serde_json::from_slice(body)
+            .map_err(|error| Error::new(Code::InvalidJson, format!("The body is not the JSON we read: {error}.")))
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.0.keys()
+    }
+
+    /// The body as text without its nulls, if it has any.
+    fn without_nulls(&self) -> Result<Option<Vec<u8>>> {
+        if !self.0.values().any(|value| value.get() == "null") {
+            return Ok(None);
+        }
+        let given: BTreeMap<_, _> = self.0.iter().filter(|(_, value)| value.get() != "null").collect();
+        serde_json::to_vec(&given).map(Some).map_err(Error::internal)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Once;
+        impl<'de> Visitor<'de> for Once {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = BTreeMap::new();
+                while let Some((name, value)) = map.next_entry::<String, Box<RawValue>>()? {
+                    if fields.contains_key(&name) {
+                        return Err(serde::de::Error::custom(format!("duplicate field `{name}`")));
+                    }
+                    fields.insert(name, value);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Once)
+    }
+}
+
+/// Structure that must hold before any field is read: depth, text without NUL, integers that every
+/// client can hold (contract 00 §2.7).
 pub(crate) fn check_json(body: &[u8]) -> Result<()> {
     const DEEPEST: usize = 64;
+    const LARGEST: u64 = (1 << 53) - 1;
     let (mut depth, mut in_text, mut at) = (0_usize, false, 0);
     while at < body.len() {
         match (in_text, body[at]) {
@@ -174,6 +236,21 @@ pub(crate) fn check_json(body: &[u8]) -> Result<()> {
                 }
             }
             (false, b'}' | b']') => depth = depth.saturating_sub(1),
+            (false, b'0'..=b'9') => {
+                let rest = &body[at..];
+                let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+                let whole = !rest.get(digits).is_some_and(|byte| matches!(byte, b'.' | b'e' | b'E'));
+                let number = std::str::from_utf8(&rest[..digits]).ok().and_then(|text| text.parse::<u64>().ok());
+                if whole && number.is_none_or(|number| number > LARGEST) {
+                    return Err(Error::invalid("", "range", format!("Integers must lie within ±{LARGEST}.")));
+                }
+                // A fraction or exponent is skipped with what follows it.
+                at += rest
+                    .iter()
+                    .take_while(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'))
+                    .count();
+                continue;
+            }
             _ => {}
         }
         at += 1;
@@ -193,5 +270,11 @@ mod tests {
         assert!(check_json(br#"{"a":"[[[\"{{{"}"#).is_ok());
         assert_eq!(check_json(br#"{"a":"x\u0000"}"#).expect_err("NUL").code(), Code::ValidationError);
         assert!(check_json(br#"{"a":"x\\u0000"}"#).is_ok(), "an escaped backslash is no escape");
+        for good in ["9007199254740991", "-9007199254740991", "1e300", "0.12345678901234567890", "[1,2]"] {
+            assert!(check_json(good.as_bytes()).is_ok(), "{good}");
+        }
+        for bad in ["9007199254740992", "-9007199254740992", "[1,123456789012345678901234567890]"] {
+            assert_eq!(check_json(bad.as_bytes()).expect_err(bad).code(), Code::ValidationError);
+        }
     }
 }

@@ -186,6 +186,8 @@ impl AuthService for PgAuthService {
             .conn()
             .await?
             .transaction(async |conn| {
+                // All keys of the account first, in one order: two requests never wait for each other.
+                let has_other = repository::has_other_key(conn, account, id, now).await?;
                 let mut row = repository::key(conn, account, id).await?.ok_or_else(|| not_found(id))?;
                 let current = NewApiKey {
                     name: row.name.clone(),
@@ -196,7 +198,7 @@ impl AuthService for PgAuthService {
                 let changed: NewApiKey = overlay(&current, patch)?;
                 changed.check()?;
                 let stops_working = changed.disabled || changed.expires_at_ms.is_some_and(|expires| expires <= now);
-                if stops_working && !repository::has_other_key(conn, account, id, now).await? {
+                if stops_working && !has_other {
                     return Err(last_key());
                 }
                 row.name = changed.name;
@@ -217,8 +219,9 @@ impl AuthService for PgAuthService {
             .conn()
             .await?
             .transaction(async |conn| {
+                let has_other = repository::has_other_key(conn, account, id, now).await?;
                 repository::key(conn, account, id).await?.ok_or_else(|| not_found(id))?;
-                if !repository::has_other_key(conn, account, id, now).await? {
+                if !has_other {
                     return Err(last_key());
                 }
                 repository::delete_key(conn, account, id).await

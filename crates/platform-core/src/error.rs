@@ -121,6 +121,15 @@ impl Error {
         self
     }
 
+    /// Adds a key to `details`, when there is a value.
+    #[must_use]
+    pub fn with_some(self, key: &str, value: Option<impl Serialize>) -> Self {
+        match value {
+            Some(value) => self.with(key, value),
+            None => self,
+        }
+    }
+
     /// Keeps the cause for the log.
     #[must_use]
     pub fn because(mut self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {

@@ -75,6 +75,12 @@ impl Idempotency {
         }
     }
 
+    /// Frees the key of a run that came to nothing.
+    pub async fn release(&self, db: &Db) -> Result<()> {
+        diesel::delete(idempotency::table.find(&self.scope)).execute(&mut *db.conn().await?).await?;
+        Ok(())
+    }
+
     async fn insert(&self, conn: &mut Conn, status: u16, body: Option<String>, run_of: Option<&str>) -> Result<()> {
         let inserted = diesel::insert_into(idempotency::table)
             .values((

@@ -8,7 +8,10 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Error, Result, spawn};
 use platform_db::{Bus, Conn, Db, Notice};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
@@ -57,6 +60,23 @@ pub struct Jobs {
     waiting: Notify,
     running: TaskTracker,
     closing: CancellationToken,
+    /// Where runs live that nobody waits for.
+    runtime: Handle,
+}
+
+/// A run in work: forgotten when its task ends, even by a panic, so that its lease ends, too.
+struct Held {
+    jobs: Arc<Jobs>,
+    run: String,
+    _slot: Slot,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Ok(mut active) = self.jobs.active.lock() {
+            active.remove(&self.run);
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -78,6 +98,7 @@ impl Jobs {
             waiting: Notify::new(),
             running: TaskTracker::new(),
             closing: CancellationToken::new(),
+            runtime: Handle::current(),
         })
     }
 
@@ -113,14 +134,20 @@ impl Jobs {
         self.slot().unwrap_or(Slot(None))
     }
 
-    /// Works a run whose lease was taken as it was enqueued. It goes on when the caller leaves.
+    /// Works a run whose lease this process holds. It goes on when the caller leaves.
     pub fn begin(self: &Arc<Self>, work: Arc<dyn Work>, run: Run, slot: Slot) {
+        let _home = self.runtime.enter();
+        self.begin_here(work, run, slot);
+    }
+
+    /// The same on the runtime of the caller, who waits for it: nothing crosses a thread.
+    pub fn begin_here(self: &Arc<Self>, work: Arc<dyn Work>, run: Run, slot: Slot) {
         let active = Active { stop: CancellationToken::new(), lost: self.closing.child_token() };
         if run.stop {
             active.stop.cancel();
         }
         self.active.lock().expect("lock").insert(run.id.clone(), active.clone());
-        let jobs = Arc::clone(self);
+        let held = Held { jobs: Arc::clone(self), run: run.id.clone(), _slot: slot };
         let worked = self.running.track_future(async move {
             let result = tokio::select! {
                 result = work.work(&run, &active.stop) => result,
@@ -129,8 +156,7 @@ impl Jobs {
             if let Err(error) = result {
                 warn!(run = run.id, attempt = run.attempt, %error, "A run broke off; it is tried again when its lease ends.");
             }
-            jobs.active.lock().expect("lock").remove(&run.id);
-            drop(slot);
+            drop(held);
         });
         spawn("run", worked);
     }

@@ -40,10 +40,10 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
     if let Some(budget) = budget.filter(|budget| *budget < most) {
         fields.insert("thinking".to_owned(), json!({"type": "enabled", "budget_tokens": budget}));
     } else {
+        // Newer models take one of the two.
         if let Some(temperature) = prompt.temperature {
             fields.insert("temperature".to_owned(), json!(temperature.min(1.0)));
-        }
-        if let Some(top_p) = prompt.top_p {
+        } else if let Some(top_p) = prompt.top_p {
             fields.insert("top_p".to_owned(), json!(top_p));
         }
     }

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use platform_core::Money;
 use platform_runtime::{Capabilities, Message, ModelSpec, Prices, Prompt, Role, StopReason, Usage};
-use serde::Deserialize;
 
 use crate::{
     call::Broken,
-    draft::{Draft, On},
+    draft::{Draft, On, tokens},
 };
 
 pub(crate) const PROVIDER: &str = "demo";
@@ -28,6 +27,9 @@ pub(crate) fn spec((input, output): (Money, Money)) -> ModelSpec {
     }
 }
 
+/// Usage fields as the user wants them reported.
+type Reported = serde_json::Map<String, serde_json::Value>;
+
 /// What the user asks of this provider, one line each.
 #[derive(Debug, PartialEq)]
 enum Directive {
@@ -46,17 +48,6 @@ enum Failure {
     Status(u16),
     Timeout,
     Stream,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Reported {
-    input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    input_cached_tokens: u64,
-    input_cache_write_tokens: u64,
-    output_cached_tokens: u64,
-    reasoning_output_tokens: u64,
 }
 
 impl Directive {
@@ -144,7 +135,7 @@ pub(crate) async fn call(prompt: &Prompt, attempt: u32, draft: &mut Draft, on: &
                 }
                 if is_done {
                     done = done.saturating_sub(calls.len());
-                    (script.reported, script.stop, breaks) = (Reported::default(), None, false);
+                    (script.reported, script.stop, breaks) = (Reported::new(), None, false);
                 } else {
                     script.calls = calls;
                     break;
@@ -177,7 +168,7 @@ pub(crate) async fn call(prompt: &Prompt, attempt: u32, draft: &mut Draft, on: &
         let id = format!("call_{}", results.len() + index + 1);
         draft.tool_call(index, &id, name, arguments, on);
     }
-    draft.usage = Some(usage(prompt, reply, script.reported));
+    draft.usage = Some(usage(prompt, reply, &script.reported));
     draft.stop = Some(match script.stop {
         Some(stop) => stop,
         None if cut => StopReason::MaxTokens,
@@ -227,16 +218,17 @@ async fn speak(reply: &str, delay: Duration, breaks: bool, draft: &mut Draft, on
     if breaks { Err(Broken::protocol("the stream broke off")) } else { Ok(()) }
 }
 
-fn usage(prompt: &Prompt, reply: &str, reported: Reported) -> Usage {
+fn usage(prompt: &Prompt, reply: &str, reported: &Reported) -> Usage {
     let words = |text: &str| text.split_whitespace().count() as u64;
     let asked = words(&prompt.system) + prompt.messages.iter().map(|message| words(&message.text)).sum::<u64>();
+    let of = |name: &str, otherwise: u64| reported.get(name).map_or(otherwise, |value| tokens(Some(value)));
     Usage {
-        input_tokens: reported.input_tokens.unwrap_or(asked.max(1)),
-        output_tokens: reported.output_tokens.unwrap_or(words(reply).max(1)),
-        input_cached_tokens: reported.input_cached_tokens,
-        input_cache_write_tokens: reported.input_cache_write_tokens,
-        output_cached_tokens: reported.output_cached_tokens,
-        reasoning_output_tokens: reported.reasoning_output_tokens,
+        input_tokens: of("inputTokens", asked.max(1)),
+        output_tokens: of("outputTokens", words(reply).max(1)),
+        input_cached_tokens: of("inputCachedTokens", 0),
+        input_cache_write_tokens: of("inputCacheWriteTokens", 0),
+        output_cached_tokens: of("outputCachedTokens", 0),
+        reasoning_output_tokens: of("reasoningOutputTokens", 0),
         total_tokens: 0,
     }
     .normalised()

@@ -146,7 +146,7 @@ impl Models {
         }
     }
 
-    fn not_configured(&self, name: &str) -> Error {
+    fn not_configured(&self, name: &str, llm: Option<&str>) -> Error {
         let available: Vec<&str> =
             self.providers.iter().filter(|p| p.is_configured()).map(|provider| &*provider.name).collect();
         Error::new(
@@ -154,6 +154,7 @@ impl Models {
             format!("The provider `{name}` is not configured; available: {}.", available.join(", ")),
         )
         .with("provider", name)
+        .with_some("model", llm)
         .with("available", available)
     }
 
@@ -221,7 +222,7 @@ impl Model for Models {
         };
         match (provider, llm) {
             (Some(name), llm) => {
-                let provider = self.provider(name).ok_or_else(|| self.not_configured(name))?;
+                let provider = self.provider(name).ok_or_else(|| self.not_configured(name, llm))?;
                 match llm {
                     Some(llm) => provider.find(llm).ok_or_else(|| unsupported(name, llm, provider.names())),
                     None => provider.first().ok_or_else(|| unsupported(name, "", Vec::new())),
@@ -238,7 +239,7 @@ impl Model for Models {
             (None, None) => {
                 let provider = self
                     .default_provider()
-                    .ok_or_else(|| self.not_configured(self.default_provider.as_deref().unwrap_or_default()))?;
+                    .ok_or_else(|| self.not_configured(self.default_provider.as_deref().unwrap_or_default(), None))?;
                 match &self.default_model {
                     Some(llm) if self.default_provider.is_none() => self.choose(None, Some(llm)),
                     Some(llm) => self.choose(Some(&provider.name), Some(llm)),

@@ -35,10 +35,12 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
             .collect();
         fields.insert("tools".to_owned(), json!(tools));
     }
-    if let Some(temperature) = prompt.temperature {
+    // Models that reason refuse the sampling parameters.
+    let samples = !model.capabilities.reasoning;
+    if let Some(temperature) = prompt.temperature.filter(|_| samples) {
         fields.insert("temperature".to_owned(), json!(temperature));
     }
-    if let Some(top_p) = prompt.top_p {
+    if let Some(top_p) = prompt.top_p.filter(|_| samples) {
         fields.insert("top_p".to_owned(), json!(top_p));
     }
     if let Some(most) = prompt.max_output_tokens {

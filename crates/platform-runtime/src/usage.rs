@@ -35,7 +35,7 @@ impl Usage {
         self.input_cache_write_tokens = self.input_cache_write_tokens.min(self.input_tokens - self.input_cached_tokens);
         self.output_cached_tokens = self.output_cached_tokens.min(self.output_tokens);
         self.reasoning_output_tokens = self.reasoning_output_tokens.min(self.output_tokens - self.output_cached_tokens);
-        self.total_tokens = self.input_tokens + self.output_tokens;
+        self.total_tokens = self.input_tokens.saturating_add(self.output_tokens);
         self
     }
 
@@ -51,7 +51,7 @@ impl Usage {
 
     /// Cached tokens of both directions.
     pub fn total_cached_tokens(&self) -> u64 {
-        self.input_cached_tokens + self.input_cache_write_tokens + self.output_cached_tokens
+        self.input_cached_tokens.saturating_add(self.input_cache_write_tokens).saturating_add(self.output_cached_tokens)
     }
 
     /// What these tokens cost; each component in integers.
@@ -79,13 +79,14 @@ impl Usage {
 
 impl AddAssign for Usage {
     fn add_assign(&mut self, other: Self) {
-        self.input_tokens += other.input_tokens;
-        self.output_tokens += other.output_tokens;
-        self.input_cached_tokens += other.input_cached_tokens;
-        self.input_cache_write_tokens += other.input_cache_write_tokens;
-        self.output_cached_tokens += other.output_cached_tokens;
-        self.reasoning_output_tokens += other.reasoning_output_tokens;
-        self.total_tokens += other.total_tokens;
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut self.input_tokens, other.input_tokens);
+        add(&mut self.output_tokens, other.output_tokens);
+        add(&mut self.input_cached_tokens, other.input_cached_tokens);
+        add(&mut self.input_cache_write_tokens, other.input_cache_write_tokens);
+        add(&mut self.output_cached_tokens, other.output_cached_tokens);
+        add(&mut self.reasoning_output_tokens, other.reasoning_output_tokens);
+        add(&mut self.total_tokens, other.total_tokens);
     }
 }
 

@@ -29,7 +29,8 @@ pub(crate) struct SearchQuery {
     /// Text to find, 1 to 200 characters.
     q: String,
     /// At most so many matches, 100 at the most.
-    limit: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    limit: Option<String>,
 }
 
 #[derive(Default, Deserialize, ToSchema)]

@@ -54,11 +54,12 @@ pub(crate) async fn get(request: Request) -> Result<Answer> {
         Some("markdown") => Answer::text(200, "text/markdown; charset=utf-8", docs.markdown(filename)?.to_owned()),
         Some("html") => Answer::text(200, HTML, docs.html(filename)?.to_owned()),
         Some(_) => return Err(Error::invalid("format", "enum", "format must be html or markdown")),
-        None if takes(&["text/html", "*/*", "text/*"]) => Answer::text(200, HTML, docs.html(filename)?.to_owned()),
+        None if takes(&["text/html"]) => Answer::text(200, HTML, docs.html(filename)?.to_owned()),
         None if takes(&["application/json"]) => Answer::ok(&docs.html(filename)?)?,
         None if takes(&["text/markdown"]) => {
             Answer::text(200, "text/markdown; charset=utf-8", docs.markdown(filename)?.to_owned())
         }
+        None if takes(&["*/*", "text/*"]) => Answer::text(200, HTML, docs.html(filename)?.to_owned()),
         None => {
             let message = "This page comes as text/html, text/markdown or application/json; see Accept.";
             return Err(Error::new(Code::NotAcceptable, message));

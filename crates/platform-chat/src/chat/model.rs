@@ -130,11 +130,19 @@ pub struct ChatPatch {
 }
 
 impl ChatPatch {
-    pub(crate) fn check(&mut self) -> Result<()> {
+    /// Judges the fields that were given.
+    pub(crate) fn check(&mut self, given: &[String]) -> Result<()> {
+        let is_given = |name: &str| given.iter().any(|given| given == name);
         let mut checks = Checks::default();
-        checks.length("name", &self.name, 1..=200);
-        checks.tags("tags", &mut self.tags);
-        checks.metadata("metadata", &self.metadata);
+        if is_given("name") {
+            checks.length("name", &self.name, 1..=200);
+        }
+        if is_given("tags") {
+            checks.tags("tags", &mut self.tags);
+        }
+        if is_given("metadata") {
+            checks.metadata("metadata", &self.metadata);
+        }
         checks.finish()
     }
 }

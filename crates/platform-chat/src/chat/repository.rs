@@ -302,13 +302,19 @@ pub(crate) async fn newest_bodies(
     Ok((newest, turn))
 }
 
-/// Positions and bodies of a turn, from one of its messages on, up to the next user message.
-pub(crate) async fn turn_of(conn: &Conn, account: &AccountId, uid: &str, message: &str) -> Result<Vec<StoredJson>> {
+/// A turn from one of its messages on, up to the next user message: its position, its messages, and
+/// whether a model answered. Position -1 when there is no such message.
+pub(crate) async fn turn_of(
+    conn: &Conn,
+    account: &AccountId,
+    uid: &str,
+    message: &str,
+) -> Result<(i32, Vec<StoredJson>, bool)> {
     let mut conn = conn;
     let chat = messages::table.filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)));
     let first: Option<i32> =
         chat.filter(messages::uid.eq(message)).select(messages::position).first(&mut conn).await.optional()?;
-    let Some(first) = first else { return Ok(Vec::new()) };
+    let Some(first) = first else { return Ok((-1, Vec::new(), false)) };
     let rows: Vec<(String, String, Option<String>)> = chat
         .filter(messages::position.ge(first))
         .order(messages::position)
@@ -317,7 +323,12 @@ pub(crate) async fn turn_of(conn: &Conn, account: &AccountId, uid: &str, message
         .load(&mut conn)
         .await?;
     let turn = rows.into_iter().enumerate().take_while(|(at, (role, ..))| *at == 0 || role != "user");
-    Ok(turn.map(|(_, (_, body, accounting))| StoredJson::message(body, accounting.as_deref())).collect())
+    let (mut said, mut answered) = (Vec::new(), false);
+    for (_, (role, body, accounting)) in turn {
+        answered |= role == "assistant";
+        said.push(StoredJson::message(body, accounting.as_deref()));
+    }
+    Ok((first, said, answered))
 }
 
 /// Text, role, time and position of the messages that hold `text`, and how many there are.

@@ -53,8 +53,8 @@ pub trait ChatService: Send + Sync {
         source: Option<String>,
         once: Option<&Idempotency>,
     ) -> Result<Sent>;
-    /// What became of a message that was sent with an idempotency key before.
-    async fn replay(&self, account: &AccountId, reference: &str) -> Result<Sent>;
+    /// What became of a message that was sent with an idempotency key before; `None` when its turn failed.
+    async fn replay(&self, account: &AccountId, reference: &str) -> Result<Option<Sent>>;
 
     /// Chats that the filter keeps, newest first.
     async fn list(&self, account: &AccountId, filter: ChatFilter, page: ChatPage) -> Result<ChatList>;
@@ -155,8 +155,8 @@ impl PgChatService {
     ) -> Result<Begun> {
         message.check()?;
         let assistant = self.assistants.get(&caller.account, assistant).await?;
-        check_active(&assistant)?;
         assistant.settings().choose(&*self.model, message.provider.as_deref(), message.model.as_deref())?;
+        check_active(&assistant)?;
         let slot = if wait { Some(self.jobs.slot_at_once()) } else { self.jobs.slot() };
         let now = self.clock.now();
         let request = TurnRequest {
@@ -179,7 +179,7 @@ impl PgChatService {
         }
         let user_message = item.message.clone();
         let outcome = match slot {
-            Some(slot) => Some(self.start(caller, assistant, request, item, chat, slot)?),
+            Some(slot) => Some(self.start(caller, assistant, request, item, chat, slot, wait)?),
             None => {
                 self.jobs.announce().await;
                 None
@@ -202,6 +202,10 @@ impl PgChatService {
         let subject = message.chat_uid.unwrap_or_else(|| ChatId::generate().into());
         let text = message.message.unwrap_or_default();
         let mut metadata = message.metadata.unwrap_or_default();
+        // The misspelt name counts as the right one, and wins where both are given (contract 02 §3).
+        if let Some(params) = metadata.remove("propmptTemplateParams") {
+            metadata.insert("promptTemplateParams".to_owned(), params);
+        }
         if let Some(subtenant) = &message.subtenant_id {
             metadata.insert("subtenantId".to_owned(), subtenant.as_str().into());
         }
@@ -225,7 +229,8 @@ impl PgChatService {
         for (position, past) in message.previous_conversation.into_iter().enumerate() {
             let uid = String::from(Id::<MessageKind>::generate());
             let content = MessageContent { message: past.message, ..MessageContent::default() };
-            let body = write(&uid, past.role, content, None, None)?;
+            let source = (past.role == platform_runtime::Role::User).then_some("user");
+            let body = write(&uid, past.role, content, None, source)?;
             previous.push(PastRow { position, uid, role: past.role.as_str(), body });
         }
         let message_uid = String::from(Id::<MessageKind>::generate());
@@ -257,7 +262,8 @@ impl PgChatService {
         Ok((item, had_previous))
     }
 
-    /// Works a turn here, with what is known of it.
+    /// Works a turn in this process, with what is known of it.
+    #[expect(clippy::too_many_arguments, reason = "one call, all of it known there")]
     fn start(
         &self,
         caller: &Caller,
@@ -266,6 +272,7 @@ impl PgChatService {
         item: Acceptance,
         chat: AcceptedChat,
         slot: Slot,
+        wait: bool,
     ) -> Result<oneshot::Receiver<TurnOutcome>> {
         let (waiter, outcome) = oneshot::channel();
         let payload = serde_json::Value::clone(&item.payload);
@@ -286,7 +293,11 @@ impl PgChatService {
         };
         let start = WarmStart { chat, messages, waiter: Some(waiter) };
         let warm = Warm { turns: Arc::clone(&self.turns), assistant, request, start: Mutex::new(Some(start)) };
-        self.jobs.begin(Arc::new(warm), run, slot);
+        if wait {
+            self.jobs.begin_here(Arc::new(warm), run, slot);
+        } else {
+            self.jobs.begin(Arc::new(warm), run, slot);
+        }
         Ok(outcome)
     }
 
@@ -313,15 +324,17 @@ impl PgChatService {
         chat.filter(|chat| chat.assistant == identifier).ok_or_else(|| not_found(uid))
     }
 
-    /// The end of a turn whose outcome nobody told us: its messages, or why there are none.
-    async fn outcome_of(&self, account: &AccountId, uid: &str, message: &str) -> Result<Sent> {
+    /// The end of a turn whose outcome nobody told us: its messages, or `None` when it failed.
+    async fn outcome_of(&self, account: &AccountId, uid: &str, message: &str) -> Result<Option<Sent>> {
         let conn = self.db.read().await?;
         let chat = repository::find(conn.get(), account, uid).await?.ok_or_else(|| not_found(uid))?;
-        let messages = repository::turn_of(conn.get(), account, uid, message).await?;
-        if chat.status == "processing" {
+        let (position, messages, answered) = repository::turn_of(conn.get(), account, uid, message).await?;
+        let is_newest = position >= chat.turn_start;
+        if is_newest && chat.status == "processing" {
             return Err(in_progress());
         }
-        Ok(Sent { chat_uid: uid.to_owned(), messages, ignored: Vec::new() })
+        let failed = if is_newest { chat.status == "error" } else { !answered };
+        Ok((!failed).then(|| Sent { chat_uid: uid.to_owned(), messages, ignored: Vec::new() }))
     }
 
     /// Follows a chat of this assistant.
@@ -376,13 +389,18 @@ impl ChatService for PgChatService {
                     .with("chatUid", chat_uid)
                     .with("code", fault.code.as_str())
                     .with("provider", &*fault.provider)
-                    .with("status", fault.status))
+                    .with_some("status", fault.status))
             }
             // The lease was lost, or the process is shutting down: somebody else ends the turn.
-            Ok(Err(_)) => self.outcome_of(&caller.account, &chat_uid, &message_uid).await.map_err(|_| {
-                Error::new(Code::ServiceUnavailable, "The turn goes on elsewhere; read the chat for its reply.")
-                    .with("chatUid", &chat_uid)
-            }),
+            Ok(Err(_)) => match self.outcome_of(&caller.account, &chat_uid, &message_uid).await {
+                Ok(Some(sent)) => Ok(sent),
+                Ok(None) => Err(Error::new(Code::UpstreamError, "The turn failed; read the chat for the reason.")
+                    .with("chatUid", &chat_uid)),
+                Err(_) => {
+                    let message = "The turn goes on elsewhere; read the chat for its reply.";
+                    Err(Error::new(Code::ServiceUnavailable, message).with("chatUid", &chat_uid))
+                }
+            },
             Err(_) => {
                 Err(Error::new(Code::UpstreamTimeout, "The turn takes long and goes on; read the chat for its reply.")
                     .with("chatUid", chat_uid))
@@ -390,7 +408,7 @@ impl ChatService for PgChatService {
         }
     }
 
-    async fn replay(&self, account: &AccountId, reference: &str) -> Result<Sent> {
+    async fn replay(&self, account: &AccountId, reference: &str) -> Result<Option<Sent>> {
         let (chat, message) = reference.split_once('/').unwrap_or((reference, ""));
         self.outcome_of(account, chat, message).await
     }
@@ -444,8 +462,9 @@ impl ChatService for PgChatService {
             .transaction::<_, Error, _>(async |conn| {
                 let chat = repository::lock(conn, account, uid).await?;
                 let chat = chat.filter(|chat| chat.assistant == identifier).ok_or_else(|| not_found(uid))?;
+                let given: Vec<String> = patch.keys().cloned().collect();
                 let mut changed: ChatPatch = overlay(&chat.patchable(), patch)?;
-                changed.check()?;
+                changed.check(&given)?;
                 repository::update(conn, account, uid, &changed, now).await
             })
             .await?;
@@ -455,19 +474,24 @@ impl ChatService for PgChatService {
 
     async fn delete(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<()> {
         let identifier = self.assistants.identifier(account, assistant).await?;
-        let run = self
-            .db
-            .conn()
-            .await?
-            .transaction::<_, Error, _>(async |conn| {
+        let run = loop {
+            let mut conn = self.db.conn().await?;
+            let deleted = conn.transaction::<_, Error, _>(async |conn| {
                 // The run first, as a turn that ends does: neither waits for the other.
                 let run = platform_jobs::cancel_in(conn, account, KIND, uid).await?;
                 let chat = repository::lock(conn, account, uid).await?;
-                chat.filter(|chat| chat.assistant == identifier).ok_or_else(|| not_found(uid))?;
+                let chat = chat.filter(|chat| chat.assistant == identifier).ok_or_else(|| not_found(uid))?;
+                // A message was accepted in between: its run must go, too.
+                if chat.status == "processing" && run.is_none() {
+                    return Ok(None);
+                }
                 repository::delete(conn, account, uid).await?;
-                Ok(run)
-            })
-            .await?;
+                Ok(Some(run))
+            });
+            if let Some(run) = deleted.await? {
+                break run;
+            }
+        };
         self.realtime.deleted(&live_key(account, &identifier, uid));
         if let Some(run) = run {
             self.jobs.cancelled(&run).await?;
@@ -584,6 +608,7 @@ fn check_active(assistant: &Assistant) -> Result<()> {
 fn title(text: &str, files: &[crate::turn::File]) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let line = if line.is_empty() { files.first().map(|file| file.name.clone()).unwrap_or_default() } else { line };
+    let line = if line.is_empty() { "New chat".to_owned() } else { line };
     line.chars().take(TITLE_CHARACTERS).collect()
 }
 

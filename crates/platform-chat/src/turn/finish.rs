@@ -63,10 +63,11 @@ const STORE: &str = "chat AS (
         input_tokens = held.input_tokens, output_tokens = held.output_tokens, usage = held.usage::json,
         revision = held.revision, message_count = held.message_count, edited_ms = held.now_ms
     FROM held WHERE chats.account_id = held.account AND chats.uid = held.chat
+    RETURNING chats.account_id, chats.uid
 ), stored AS (
     INSERT INTO messages (account_id, chat_uid, position, uid, role, body, accounting, created_ms)
     SELECT held.account, held.chat, m.position, m.uid, m.role, m.body::json, m.accounting::json, m.created_ms
-    FROM held, jsonb_to_recordset(held.messages) AS m(
+    FROM held JOIN chat ON chat.account_id = held.account AND chat.uid = held.chat, jsonb_to_recordset(held.messages) AS m(
         position int, uid text, role text, body text, accounting text, created_ms bigint)
 ) SELECT run FROM held";
 

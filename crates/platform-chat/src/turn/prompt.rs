@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use platform_core::{Object, Result};
 use platform_runtime::{Message, Model, ModelSpec, Prompt, Role, ToolCall};
 use serde::Deserialize;
@@ -42,8 +44,14 @@ pub(crate) fn build(
         .collect();
     let mut messages = Vec::with_capacity(stored.len() + 1);
     let mut turn_at = 0;
+    let mut calls = HashSet::new();
     for (at, body) in stored.iter().enumerate() {
         let Ok(message) = serde_json::from_str::<StoredMessage>(body) else { continue };
+        calls.extend(message.tool_calls.iter().map(|call| call.id.clone()));
+        // A cut must not leave a result without its call.
+        if message.tool_call_id.as_ref().is_some_and(|id| !calls.contains(id)) {
+            continue;
+        }
         if at == turn {
             if let Some(state) = &request.application_state {
                 let state = serde_json::to_string(state).unwrap_or_default();
@@ -61,7 +69,7 @@ pub(crate) fn build(
             tool_call_id: message.tool_call_id,
         });
     }
-    let params = metadata.get("propmptTemplateParams").or_else(|| metadata.get("promptTemplateParams"));
+    let params = metadata.get("promptTemplateParams");
     Ok(Prompt {
         fallbacks,
         system: fill(&settings.presets, params.unwrap_or(&Value::Null)),

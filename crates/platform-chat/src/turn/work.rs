@@ -113,6 +113,8 @@ impl Work for Turns {
         let account = run.account();
         let conn = self.db.read().await?;
         let Some(chat) = repository::turn_chat(conn.get(), &account, &run.subject).await? else {
+            // Nothing is left to answer.
+            platform_jobs::cancel_in(&mut *self.db.conn().await?, &account, KIND, &run.subject).await?;
             return Ok(());
         };
         let request: TurnRequest = serde_json::from_value(run.payload.clone()).map_err(Error::internal)?;
@@ -158,7 +160,7 @@ impl<'a> Turn<'a> {
     fn new(turns: &'a Turns, run: &'a Run, chat: TurnChat, request: &'a TurnRequest) -> Self {
         let account = run.account();
         let key = live_key(&account, &chat.assistant, &chat.uid);
-        let live = turns.realtime.open(key, chat.revision, &new_uid(), i64::from(run.attempt - 1));
+        let live = turns.realtime.open(key, chat.revision, &new_uid(), run.fence - 1);
         Self { turns, run, account, chat, request, live, said: Vec::new(), calls: Vec::new(), shows_growth: true }
     }
 
