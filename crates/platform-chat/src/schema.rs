@@ -71,3 +71,5 @@ diesel::table! {
         edited_ms -> Int8,
     }
 }
+
+diesel::allow_tables_to_appear_in_same_query!(chats, messages);

@@ -1,5 +1,5 @@
 use diesel::{
-    dsl::sql,
+    dsl::{array, sql},
     prelude::*,
     sql_types::{BigInt, Bool, Text},
 };
@@ -224,6 +224,31 @@ pub(crate) async fn content(conn: &Conn, account: &AccountId, uid: &str, page: P
         .load(&mut conn)
         .await?;
     Ok(rows.into_iter().map(|(body, accounting)| StoredJson::message(body, accounting.as_deref())).collect())
+}
+
+/// A chat with all its messages, in one statement.
+pub(crate) async fn find_with_content(
+    conn: &Conn,
+    account: &AccountId,
+    uid: &str,
+) -> Result<Option<(ChatRow, Vec<StoredJson>)>> {
+    let mut conn = conn;
+    let content = messages::table
+        .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
+        .order(messages::position);
+    let row: Option<(ChatRow, Vec<String>, Vec<Option<String>>)> = by_uid(account.as_str(), uid)
+        .select((
+            ChatRow::as_select(),
+            array(content.select(messages::body)),
+            array(content.select(messages::accounting)),
+        ))
+        .first(&mut conn)
+        .await
+        .optional()?;
+    Ok(row.map(|(chat, bodies, accountings)| {
+        let messages = bodies.into_iter().zip(accountings);
+        (chat, messages.map(|(body, accounting)| StoredJson::message(body, accounting.as_deref())).collect())
+    }))
 }
 
 /// All messages of a chat.

@@ -439,17 +439,15 @@ impl ChatService for PgChatService {
     }
 
     async fn get(&self, account: &AccountId, assistant: &str, uid: &str, omit_content: bool) -> Result<Chat> {
+        if omit_content {
+            return Ok(self.find(account, assistant, uid).await?.into_chat(None));
+        }
         let identifier = self.assistants.identifier(account, assistant).await?;
         let conn = self.db.read().await?;
-        let content = async {
-            if omit_content {
-                return Ok(None);
-            }
-            repository::all_content(conn.get(), account, uid).await.map(Some)
-        };
-        let (chat, content) = futures_util::try_join!(repository::find(conn.get(), account, uid), content)?;
-        let chat = chat.filter(|chat| chat.assistant == identifier).ok_or_else(|| not_found(uid))?;
-        Ok(chat.into_chat(content))
+        let found = repository::find_with_content(conn.get(), account, uid).await?;
+        let found = found.filter(|(chat, _)| chat.assistant == identifier);
+        let (chat, content) = found.ok_or_else(|| not_found(uid))?;
+        Ok(chat.into_chat(Some(content)))
     }
 
     async fn update(&self, account: &AccountId, assistant: &str, uid: &str, patch: Object) -> Result<Chat> {
