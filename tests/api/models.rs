@@ -119,3 +119,19 @@ async fn a_listed_model_without_a_price_is_free_and_usable() {
     let reply = app.post("/assistants/default/messages", json!({"message": "Hi", "model": "listed-model"})).await;
     assert_eq!((reply.status, &reply.body[1]["messageCost"]["totalCost"]), (StatusCode::OK, &json!(0)));
 }
+
+#[tokio::test]
+async fn an_ollama_server_counts_while_it_answers() {
+    let model = FakeModelServer::start();
+    let host = model.url().trim_start_matches("http://").to_owned();
+    let app = TestApp::start(PROGRAM, &TestDb::new().await, &[("OLLAMA_HOST", &host)]);
+    let listed = app.get("/models").await.body;
+    assert_eq!(listed["default"], json!({"provider": "ollama", "llm": "listed-model"}));
+    assert_eq!(say(&app, "Hello").await.body[1]["content"]["message"], "Hello from the model.");
+
+    let app = TestApp::start(PROGRAM, &TestDb::new().await, &[("OLLAMA_HOST", "127.0.0.1:9")]);
+    assert_eq!(app.get("/models").await.body["default"]["provider"], "demo", "nobody answers there");
+    let reply = app.post("/assistants/default/messages", json!({"message": "Hi", "provider": "ollama"})).await;
+    assert_eq!(reply.error(), "PROVIDER_NOT_CONFIGURED");
+    assert_eq!(reply.body["details"]["available"], json!(["demo"]));
+}

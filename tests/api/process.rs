@@ -184,3 +184,39 @@ async fn a_stopped_worker_is_taken_over_and_changes_nothing_when_it_wakes() {
     assert_eq!(after, taken, "the zombie changed something");
     assert_eq!(model.calls(), 3, "two leases of the turn, and one more turn");
 }
+
+#[tokio::test]
+async fn the_log_has_one_json_line_a_request_and_never_a_secret() {
+    let db = TestDb::new().await;
+    let log = std::env::temp_dir().join(format!("platform-log-{}", std::process::id()));
+    let model = FakeModelServer::start();
+    let base = format!("{}/v1", model.url());
+    let settings = [
+        ("OPENAI_BASE_URL", base.as_str()),
+        ("OPENAI_API_KEY", "sk-canary-provider"),
+        ("PLATFORM_DEFAULT_MODEL", "gpt-4o"),
+        ("PLATFORM_LOG", "trace"),
+    ];
+    let app = TestApp::start_logging(PROGRAM, &db, &settings, &log);
+    let made = app.post("/api-keys", json!({"name": "canary"})).await;
+    let value = made.body["key"].as_str().expect("a value").to_owned();
+    let request = app.anonymous(reqwest::Method::GET, "/v1/models").bearer_auth(&value);
+    assert_eq!(app.send(request.header("x-request-id", "findme")).await.status, StatusCode::OK);
+    let secret_text = "canary-of-the-user";
+    assert_eq!(crate::support::say(&app, secret_text).await.status, StatusCode::OK);
+    let key = app.key().to_owned();
+    drop(app);
+    let text = std::fs::read_to_string(&log).expect("a log");
+    std::fs::remove_file(&log).expect("removed");
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect();
+    let found: Vec<&Value> =
+        lines.iter().filter(|line| line["request_id"] == "findme" && line["status"] == 200).collect();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0]["message"], "GET /v1/models was answered with 200.");
+    assert!(found[0]["micros"].is_u64() && found[0]["caller"].is_string());
+    let own = lines.iter().filter(|line| line["target"].as_str().is_some_and(|target| target.starts_with("platform")));
+    let own: String = own.map(ToString::to_string).collect();
+    for secret in ["sk-canary-provider", value.as_str(), key.as_str(), secret_text] {
+        assert!(!own.contains(secret), "the log tells {secret}");
+    }
+}

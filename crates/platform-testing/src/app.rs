@@ -1,4 +1,5 @@
 use std::{
+    fs::File,
     io::{BufRead, BufReader},
     path::Path,
     process::{Child, Command, Stdio},
@@ -48,17 +49,16 @@ impl Reply {
 impl TestApp {
     /// Starts `program` on a database, with more settings.
     pub fn start(program: &str, db: &TestDb, settings: &[(&str, &str)]) -> Self {
-        let mut environment = vec![
-            ("DATABASE_URL".to_owned(), db.url().to_owned()),
-            ("PLATFORM_BOOTSTRAP_KEY".to_owned(), KEY.to_owned()),
-            ("PLATFORM_ADDR".to_owned(), "127.0.0.1:0".to_owned()),
-            ("PLATFORM_LOG".to_owned(), "warn".to_owned()),
-        ];
-        environment.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-        Self::start_with(program, environment)
+        Self::start_with(program, environment(db, settings), Stdio::inherit())
     }
 
-    fn start_with(program: &str, environment: Vec<(String, String)>) -> Self {
+    /// The same with its log in a file.
+    pub fn start_logging(program: &str, db: &TestDb, settings: &[(&str, &str)], log: &Path) -> Self {
+        let log = File::create(log).expect("a log file");
+        Self::start_with(program, environment(db, settings), log.into())
+    }
+
+    fn start_with(program: &str, environment: Vec<(String, String)>, log: Stdio) -> Self {
         let keep = ["PATH", "HOME", "TMPDIR"];
         let inherited = std::env::vars().filter(|(name, _)| keep.contains(&name.as_str()));
         let mut child = Command::new(program)
@@ -68,6 +68,7 @@ impl TestApp {
             .current_dir(Path::new(program).parent().expect("a program lies in a directory"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .expect("the platform starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -104,7 +105,7 @@ impl TestApp {
         self.child.wait().expect("gone");
         let environment = std::mem::take(&mut self.environment);
         let program = self.program.clone();
-        let next = Self::start_with(&program, environment);
+        let next = Self::start_with(&program, environment, Stdio::inherit());
         *self = next;
     }
 
@@ -157,6 +158,16 @@ impl TestApp {
     pub async fn delete(&self, path: &str) -> Reply {
         self.send(self.request(Method::DELETE, path)).await
     }
+}
+
+fn environment(db: &TestDb, settings: &[(&str, &str)]) -> Vec<(String, String)> {
+    let own = [
+        ("DATABASE_URL", db.url()),
+        ("PLATFORM_BOOTSTRAP_KEY", KEY),
+        ("PLATFORM_ADDR", "127.0.0.1:0"),
+        ("PLATFORM_LOG", "warn"),
+    ];
+    own.iter().chain(settings).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
 impl Drop for TestApp {
