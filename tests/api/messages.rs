@@ -208,6 +208,23 @@ async fn a_client_that_leaves_does_not_stop_its_turn() {
     assert!(request.send().await.expect_err("it did not wait").is_timeout());
     let chat = finished(&app, "left").await;
     assert_eq!(chat["chatContent"][1]["content"]["message"], "Demo reply: Still here");
+
+    // Whenever it leaves: what was accepted is worked at once, not when a lease ends.
+    for n in 0..64 {
+        let patience = std::time::Duration::from_micros(250 * (n % 16));
+        let body = json!({"chatUid": format!("gone-{n}"), "message": "Gone"});
+        let request = app.request(reqwest::Method::POST, "/assistants/default/messages").json(&body);
+        let _ = request.timeout(patience).send().await;
+    }
+    let settled = async {
+        for n in 0..64 {
+            let chat = format!("gone-{n}");
+            if app.get(&format!("/assistants/default/chats/{chat}")).await.status == StatusCode::OK {
+                finished(&app, &chat).await;
+            }
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(10), settled).await.expect("well before a lease of 30 s");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The HTTP binary: routes, credentials, errors, streams, and the composition of the platform.
 //!
-//! A request goes through [`dispatch`], top to bottom: route → credential → body → handler →
+//! A request goes through `dispatch`, top to bottom: route → credential → body → handler →
 //! answer. The handlers of `routes/` parse and answer, the services behind them decide.
 
 pub mod app;

@@ -1,14 +1,10 @@
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Caller, Clock, Code, Error, Id, Object, Page, Result, Timestamp, overlay};
 use platform_db::{Db, Idempotency, in_progress};
-use platform_jobs::{Jobs, Run, Slot, Work};
+use platform_jobs::{Jobs, Work};
 use platform_realtime::{Realtime, Watcher};
 use platform_runtime::{FaultCode, Model};
 use tokio::sync::oneshot;
@@ -22,8 +18,8 @@ use super::{
 use crate::{
     assistant::{Assistant, AssistantService, AssistantState},
     turn::{
-        Acceptance, Accepted, AcceptedChat, Acceptor, ChatMessage, Finisher, KIND, MessageContent, NewMessage, PastRow,
-        Sent, StoredJson, TokenUsage, TurnChat, TurnOutcome, TurnRequest, Turns, Warm, WarmStart, live_key,
+        Acceptance, Accepted, Admission, Candidate, ChatMessage, Finisher, KIND, MessageContent, NewMessage, PastRow,
+        Sent, StoredJson, TurnOutcome, TurnRequest, Turns, live_key,
     },
 };
 
@@ -97,7 +93,7 @@ pub struct PgChatService {
     realtime: Arc<Realtime>,
     assistants: Arc<dyn AssistantService>,
     model: Arc<dyn Model>,
-    acceptor: Acceptor,
+    admission: Arc<Admission>,
     turns: Arc<Turns>,
     sync_timeout: Duration,
 }
@@ -135,8 +131,8 @@ impl PgChatService {
             finisher: Finisher::new(db),
             max_attempts,
         });
-        let acceptor = Acceptor::new(db);
-        Self { db: db.clone(), clock, jobs, realtime, assistants, model, acceptor, turns, sync_timeout }
+        let admission = Admission::new(db, Arc::clone(&jobs), Arc::clone(&turns));
+        Self { db: db.clone(), clock, jobs, realtime, assistants, model, admission, turns, sync_timeout }
     }
 
     /// What carries out the turns that this process takes from the table.
@@ -169,23 +165,23 @@ impl PgChatService {
             self.acceptance(caller, &assistant, message, source, &request, slot.is_some(), now)?;
         let mut accepted =
             Accepted { chat_uid: item.subject.clone(), message_uid: item.message_uid.clone(), ignored: Vec::new() };
-        let chat = match once {
-            Some(once) => self.acceptor.accept_once(item.clone(), once, (!wait).then_some(&accepted)).await?,
-            None => self.acceptor.accept(item.clone()).await?,
+        let candidate = Candidate {
+            account: caller.account.clone(),
+            item: item.clone(),
+            assistant,
+            request,
+            slot,
+            waits: wait,
+            once: once.cloned(),
+            accepted: accepted.clone(),
         };
-        let Some(chat) = chat else { return Err(self.refusal(&caller.account, &item).await?) };
-        if had_previous && !chat.created {
+        let Some(admitted) = self.admission.admit(candidate).await? else {
+            return Err(self.refusal(&caller.account, &item).await?);
+        };
+        if had_previous && !admitted.created {
             accepted.ignored.push("previousConversation");
         }
-        let user_message = item.message.clone();
-        let outcome = match slot {
-            Some(slot) => Some(self.start(caller, assistant, request, item, chat, slot, wait)?),
-            None => {
-                self.jobs.announce().await;
-                None
-            }
-        };
-        Ok(Begun { accepted, outcome, user_message })
+        Ok(Begun { accepted, outcome: admitted.outcome, user_message: item.message })
     }
 
     #[expect(clippy::too_many_arguments, reason = "one call, all of it known there")]
@@ -260,45 +256,6 @@ impl PgChatService {
             subject,
         };
         Ok((item, had_previous))
-    }
-
-    /// Works a turn in this process, with what is known of it.
-    #[expect(clippy::too_many_arguments, reason = "one call, all of it known there")]
-    fn start(
-        &self,
-        caller: &Caller,
-        assistant: Arc<Assistant>,
-        request: TurnRequest,
-        item: Acceptance,
-        chat: AcceptedChat,
-        slot: Slot,
-        wait: bool,
-    ) -> Result<oneshot::Receiver<TurnOutcome>> {
-        let (waiter, outcome) = oneshot::channel();
-        let payload = serde_json::Value::clone(&item.payload);
-        let run = Run::begun(item.run, &caller.account, KIND, item.subject.clone(), payload);
-        let usage = chat.usage.as_deref().map(serde_json::from_str::<TokenUsage>).transpose();
-        let messages = chat.created.then(|| {
-            let previous = item.previous.into_iter().map(|past| past.body);
-            previous.chain([item.message]).collect()
-        });
-        let chat = TurnChat {
-            uid: item.subject,
-            assistant: item.assistant,
-            revision: chat.revision,
-            message_count: chat.message_count,
-            turn_start: chat.turn_start,
-            usage: usage.map_err(Error::internal)?.unwrap_or_default(),
-            metadata: chat.metadata,
-        };
-        let start = WarmStart { chat, messages, waiter: Some(waiter) };
-        let warm = Warm { turns: Arc::clone(&self.turns), assistant, request, start: Mutex::new(Some(start)) };
-        if wait {
-            self.jobs.begin_here(Arc::new(warm), run, slot);
-        } else {
-            self.jobs.begin(Arc::new(warm), run, slot);
-        }
-        Ok(outcome)
     }
 
     /// Why a chat did not take a message.

@@ -1,0 +1,107 @@
+use std::sync::{Arc, Mutex};
+
+use platform_core::{AccountId, Error, Result, spawn};
+use platform_db::{Db, Idempotency};
+use platform_jobs::{Jobs, Run, Slot, Work};
+use tokio::sync::oneshot;
+
+use super::{
+    accept::{Acceptance, AcceptedChat, Acceptor},
+    message::{Accepted, TokenUsage},
+    work::{KIND, TurnChat, TurnOutcome, TurnRequest, Turns, Warm, WarmStart},
+};
+use crate::assistant::Assistant;
+
+/// Accepts turns, and starts those that this process has a place for.
+pub(crate) struct Admission {
+    acceptor: Acceptor,
+    jobs: Arc<Jobs>,
+    turns: Arc<Turns>,
+}
+
+/// A turn that is ready to be accepted.
+pub(crate) struct Candidate {
+    pub account: AccountId,
+    pub item: Acceptance,
+    pub assistant: Arc<Assistant>,
+    pub request: TurnRequest,
+    /// A place in this process; without one, whoever has a place takes the run.
+    pub slot: Option<Slot>,
+    /// Somebody waits for the end.
+    pub waits: bool,
+    pub once: Option<Idempotency>,
+    /// What an asynchronous caller is told.
+    pub accepted: Accepted,
+}
+
+/// A turn that was accepted.
+pub(crate) struct Admitted {
+    /// Its chat is new.
+    pub created: bool,
+    /// How it ends, when this process works it.
+    pub outcome: Option<oneshot::Receiver<TurnOutcome>>,
+}
+
+impl Admission {
+    pub fn new(db: &Db, jobs: Arc<Jobs>, turns: Arc<Turns>) -> Arc<Self> {
+        Arc::new(Self { acceptor: Acceptor::new(db), jobs, turns })
+    }
+
+    /// Accepts a turn and starts it; `None` when its chat cannot take it. A task of its own, so that
+    /// what was accepted is started when the caller leaves in between.
+    pub async fn admit(self: &Arc<Self>, candidate: Candidate) -> Result<Option<Admitted>> {
+        let admission = Arc::clone(self);
+        spawn("admit", async move { admission.accept_and_start(candidate).await }).await.map_err(Error::internal)?
+    }
+
+    async fn accept_and_start(&self, candidate: Candidate) -> Result<Option<Admitted>> {
+        let item = candidate.item.clone();
+        let chat = match &candidate.once {
+            Some(once) => {
+                let answer = (!candidate.waits).then_some(&candidate.accepted);
+                self.acceptor.accept_once(item, once, answer).await?
+            }
+            None => self.acceptor.accept(item).await?,
+        };
+        let Some(chat) = chat else { return Ok(None) };
+        let created = chat.created;
+        if candidate.slot.is_none() {
+            self.jobs.announce().await;
+            return Ok(Some(Admitted { created, outcome: None }));
+        }
+        let outcome = Some(self.start(candidate, chat)?);
+        Ok(Some(Admitted { created, outcome }))
+    }
+
+    /// Works a turn in this process, with what is known of it.
+    fn start(&self, candidate: Candidate, chat: AcceptedChat) -> Result<oneshot::Receiver<TurnOutcome>> {
+        let Candidate { account, item, assistant, request, slot, waits, .. } = candidate;
+        let (waiter, outcome) = oneshot::channel();
+        let payload = serde_json::Value::clone(&item.payload);
+        let run = Run::begun(item.run, &account, KIND, item.subject.clone(), payload);
+        let usage = chat.usage.as_deref().map(serde_json::from_str::<TokenUsage>).transpose();
+        let messages = chat.created.then(|| {
+            let previous = item.previous.into_iter().map(|past| past.body);
+            previous.chain([item.message]).collect()
+        });
+        let chat = TurnChat {
+            uid: item.subject,
+            assistant: item.assistant,
+            revision: chat.revision,
+            message_count: chat.message_count,
+            turn_start: chat.turn_start,
+            usage: usage.map_err(Error::internal)?.unwrap_or_default(),
+            metadata: chat.metadata,
+        };
+        let start = WarmStart { chat, messages, waiter: Some(waiter) };
+        let work: Arc<dyn Work> =
+            Arc::new(Warm { turns: Arc::clone(&self.turns), assistant, request, start: Mutex::new(Some(start)) });
+        let slot = slot.unwrap_or_else(|| self.jobs.slot_at_once());
+        if waits {
+            self.jobs.begin_here(work, run, slot);
+        } else {
+            self.jobs.begin(work, run, slot);
+        }
+        Ok(outcome)
+    }
+}
