@@ -25,8 +25,9 @@ pub(crate) struct State {
     pub revision: i64,
     /// The message being written on top of that revision.
     pub streaming: Option<Streaming>,
-    /// A run of this process writes here; otherwise the store is asked from time to time.
-    pub local: bool,
+    /// Runs of this process that write here: the next may begin before the last has quite gone. Without
+    /// any, the store is asked from time to time.
+    pub runs: u32,
     /// Deleted.
     pub gone: bool,
 }
@@ -57,7 +58,8 @@ impl Realtime {
     pub fn open(self: &Arc<Self>, key: Key, revision: i64, uid: &str, takeovers: i64) -> Arc<Live> {
         let channel = self.channel(&key, |channel| {
             channel.state.send_modify(|state| {
-                *state = State { revision: state.revision.max(revision), local: true, ..State::default() };
+                let (revision, runs) = (state.revision.max(revision), state.runs + 1);
+                *state = State { revision, runs, ..State::default() };
             });
             Arc::clone(channel)
         });
@@ -111,7 +113,7 @@ impl Realtime {
     /// Forgets a channel that nobody runs or watches. Called with the caller's own share still held.
     pub(crate) fn release(&self, key: &Key, channel: &Arc<Channel>) {
         let mut channels = self.channels.lock().expect("lock");
-        let idle = !channel.state.borrow().local && channel.state.receiver_count() == 0;
+        let idle = channel.state.borrow().runs == 0 && channel.state.receiver_count() == 0;
         if idle && channels.get(key).is_some_and(|held| Arc::ptr_eq(held, channel)) {
             channels.remove(key);
         }
@@ -236,8 +238,10 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.channel.state.send_modify(|state| {
-            state.local = false;
-            state.streaming = None;
+            state.runs -= 1;
+            if state.runs == 0 {
+                state.streaming = None;
+            }
         });
         self.realtime.release(&self.key, &self.channel);
     }

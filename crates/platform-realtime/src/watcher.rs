@@ -81,7 +81,7 @@ impl Watcher {
                 self.ended = head.terminal && streaming.is_none();
                 return Ok(Some(frame));
             }
-            self.changed(state.local, head.revision).await?;
+            self.changed(state.runs > 0, head.revision).await?;
         }
     }
 

@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Clock, Code, Error, Id, Object, Result};
+use platform_core::{AccountId, Clock, Code, Error, Id, Object, Result, Timestamp};
 use platform_db::Db;
 use platform_jobs::{Run, Work};
 use platform_realtime::{Key, Live, Realtime};
@@ -138,6 +138,7 @@ struct Turn<'a> {
     account: AccountId,
     chat: TurnChat,
     request: &'a TurnRequest,
+    began: Timestamp,
     live: Arc<Live>,
     /// Messages of this turn that are stored already.
     said: Vec<StoredJson>,
@@ -161,7 +162,19 @@ impl<'a> Turn<'a> {
         let account = run.account();
         let key = live_key(&account, &chat.assistant, &chat.uid);
         let live = turns.realtime.open(key, chat.revision, &new_uid(), run.fence - 1);
-        Self { turns, run, account, chat, request, live, said: Vec::new(), calls: Vec::new(), shows_growth: true }
+        let began = turns.clock.now();
+        Self {
+            turns,
+            run,
+            account,
+            chat,
+            request,
+            began,
+            live,
+            said: Vec::new(),
+            calls: Vec::new(),
+            shows_growth: true,
+        }
     }
 
     /// `None` when the lease was lost: another worker ends the turn.
@@ -274,7 +287,7 @@ impl<'a> Turn<'a> {
                 text,
                 tool_calls: Vec::new(),
                 stop: StopReason::EndTurn,
-                latency: self.turns.clock.now().since(self.turns.clock.now()),
+                latency: self.turns.clock.now().since(self.began),
                 model: prompt.model,
             }
         });
