@@ -54,60 +54,69 @@ pub(crate) fn table() -> Vec<Route> {
     let session = |scope| Key { session: true, scope };
     let full = |scope| Full { scope };
     vec![
-        get("/livez", Public, health::live),
-        get("/readyz", Public, health::ready),
-        get("/docs", Public, docs::reference),
-        get("/docs/{file}", Public, docs::asset),
-        get("/v1/api-keys", full("keys:read"), keys::list).with(keys::spec::list()),
-        post("/v1/api-keys", full("keys:write"), keys::create).with(keys::spec::create()),
-        get("/v1/api-keys/{id}", full("keys:read"), keys::get).with(keys::spec::get()),
-        patch("/v1/api-keys/{id}", full("keys:write"), keys::update).with(keys::spec::update()),
-        delete("/v1/api-keys/{id}", full("keys:write"), keys::delete).with(keys::spec::delete()),
-        post("/v1/api-keys/{id}/rotate", full("keys:write"), keys::rotate).with(keys::spec::rotate()),
-        post("/v1/assistants", key(write), assistants::create).with(assistants::spec::create()),
-        get("/v1/assistants", session(read), assistants::list).with(assistants::spec::list()),
-        post("/v1/assistants/chats", session(read), chats::filter).with(chats::spec::filter()),
-        get("/v1/assistants/tags", session(read), chats::tags).with(chats::spec::tags()),
-        get("/v1/assistants/{identifier}", session(read), assistants::get).with(assistants::spec::get()),
-        patch("/v1/assistants/{identifier}", key(write), assistants::update).with(assistants::spec::update()),
-        put("/v1/assistants/{identifier}", key(write), assistants::update).with(assistants::spec::update()),
-        delete("/v1/assistants/{identifier}", key(write), assistants::delete).with(assistants::spec::delete()),
-        post("/v1/assistants/{identifier}/messages", session(write), chats::send).with(chats::spec::send()),
-        get("/v1/assistants/{identifier}/chats", session(read), chats::list).with(chats::spec::list()),
-        get("/v1/assistants/{identifier}/chats/{chatUid}", session(read), chats::get).with(chats::spec::get()),
-        patch("/v1/assistants/{identifier}/chats/{chatUid}", key(write), chats::update).with(chats::spec::update()),
-        delete("/v1/assistants/{identifier}/chats/{chatUid}", key(write), chats::delete).with(chats::spec::delete()),
-        get("/v1/assistants/{identifier}/chats/{chatUid}/content", session(read), chats::content)
+        on(GET, "/livez", Public, health::live),
+        on(GET, "/readyz", Public, health::ready),
+        on(GET, "/docs", Public, docs::reference),
+        on(GET, "/docs/{file}", Public, docs::asset),
+        on(GET, "/v1/api-keys", full("keys:read"), keys::list).with(keys::spec::list()),
+        on(POST, "/v1/api-keys", full("keys:write"), keys::create).with(keys::spec::create()),
+        on(GET, "/v1/api-keys/{id}", full("keys:read"), keys::get).with(keys::spec::get()),
+        on(PATCH, "/v1/api-keys/{id}", full("keys:write"), keys::update).with(keys::spec::update()),
+        on(DELETE, "/v1/api-keys/{id}", full("keys:write"), keys::delete).with(keys::spec::delete()),
+        on(POST, "/v1/api-keys/{id}/rotate", full("keys:write"), keys::rotate).with(keys::spec::rotate()),
+        on(POST, "/v1/assistants", key(write), assistants::create).with(assistants::spec::create()),
+        on(GET, "/v1/assistants", session(read), assistants::list).with(assistants::spec::list()),
+        on(POST, "/v1/assistants/chats", session(read), chats::filter).with(chats::spec::filter()),
+        on(GET, "/v1/assistants/tags", session(read), chats::tags).with(chats::spec::tags()),
+        on(GET, "/v1/assistants/{identifier}", session(read), assistants::get).with(assistants::spec::get()),
+        on(PATCH, "/v1/assistants/{identifier}", key(write), assistants::update).with(assistants::spec::update()),
+        on(PUT, "/v1/assistants/{identifier}", key(write), assistants::update).with(assistants::spec::update()),
+        on(DELETE, "/v1/assistants/{identifier}", key(write), assistants::delete).with(assistants::spec::delete()),
+        on(POST, "/v1/assistants/{identifier}/messages", session(write), chats::send).with(chats::spec::send()),
+        on(GET, "/v1/assistants/{identifier}/chats", session(read), chats::list).with(chats::spec::list()),
+        on(GET, "/v1/assistants/{identifier}/chats/{chatUid}", session(read), chats::get).with(chats::spec::get()),
+        on(PATCH, "/v1/assistants/{identifier}/chats/{chatUid}", key(write), chats::update).with(chats::spec::update()),
+        on(DELETE, "/v1/assistants/{identifier}/chats/{chatUid}", key(write), chats::delete)
+            .with(chats::spec::delete()),
+        on(GET, "/v1/assistants/{identifier}/chats/{chatUid}/content", session(read), chats::content)
             .with(chats::spec::content()),
-        get("/v1/assistants/{identifier}/chats/{chatUid}/feedback", session(read), chats::list_feedback)
+        on(GET, "/v1/assistants/{identifier}/chats/{chatUid}/feedback", session(read), chats::list_feedback)
             .with(chats::spec::list_feedback()),
-        post("/v1/assistants/{identifier}/chats/{chatUid}/feedback", session(write), chats::give_feedback)
+        on(POST, "/v1/assistants/{identifier}/chats/{chatUid}/feedback", session(write), chats::give_feedback)
             .with(chats::spec::give_feedback()),
-        get("/v1/assistants/{identifier}/chats/{chatUid}/realtime", session(read), chats::realtime)
+        on(GET, "/v1/assistants/{identifier}/chats/{chatUid}/realtime", session(read), chats::realtime)
             .with(chats::spec::realtime()),
-        get("/v1/assistants/{identifier}/chats/{chatUid}/search", session(read), chats::search)
+        on(GET, "/v1/assistants/{identifier}/chats/{chatUid}/search", session(read), chats::search)
             .with(chats::spec::search()),
-        post("/v1/assistants/{identifier}/chats/{chatUid}/stop", session(write), chats::stop).with(chats::spec::stop()),
-        get("/v1/assistants/{identifier}/chats/{chatUid}/stream", session(read), chats::stream)
+        on(POST, "/v1/assistants/{identifier}/chats/{chatUid}/stop", session(write), chats::stop)
+            .with(chats::spec::stop()),
+        on(GET, "/v1/assistants/{identifier}/chats/{chatUid}/stream", session(read), chats::stream)
             .with(chats::spec::stream()),
-        get("/v1/docs", key("docs:read"), docs::list).with(docs::spec::list()),
-        get("/v1/docs/{filename}", key("docs:read"), docs::get).with(docs::spec::get()),
-        get("/v1/health", Public, health::health).with(health::spec::health()),
-        get("/v1/models", key("models:read"), models::list).with(models::spec::list()),
-        get("/v1/openapi.json", Public, docs::openapi).with(docs::spec::openapi()),
+        on(GET, "/v1/docs", key("docs:read"), docs::list).with(docs::spec::list()),
+        on(GET, "/v1/docs/{filename}", key("docs:read"), docs::get).with(docs::spec::get()),
+        on(GET, "/v1/health", Public, health::health).with(health::spec::health()),
+        on(GET, "/v1/models", key("models:read"), models::list).with(models::spec::list()),
+        on(GET, "/v1/openapi.json", Public, docs::openapi).with(docs::spec::openapi()),
     ]
 }
 
-impl Route {
-    fn new<F, Fut>(method: Method, path: &'static str, access: Access, handler: F) -> Self
-    where
-        F: Fn(Request) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Answer>> + 'static,
-    {
-        let handler: Handler = Box::new(move |request| handler(request).boxed_local());
-        Self { method, path, access, handler, query_fields: Vec::new(), body_fields: None, operation: None }
-    }
+const GET: Method = Method::GET;
+const POST: Method = Method::POST;
+const PUT: Method = Method::PUT;
+const PATCH: Method = Method::PATCH;
+const DELETE: Method = Method::DELETE;
 
+/// A line of the table.
+fn on<F, Fut>(method: Method, path: &'static str, access: Access, handler: F) -> Route
+where
+    F: Fn(Request) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Answer>> + 'static,
+{
+    let handler: Handler = Box::new(move |request| handler(request).boxed_local());
+    Route { method, path, access, handler, query_fields: Vec::new(), body_fields: None, operation: None }
+}
+
+impl Route {
     /// Describes it; what the description names is what the route accepts.
     fn with(mut self, operation: Operation) -> Self {
         self.query_fields = operation.query_names();
@@ -125,46 +134,6 @@ impl Route {
     pub fn parameters(&self) -> impl Iterator<Item = &'static str> + use<> {
         self.path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'))
     }
-}
-
-fn get<F, Fut>(path: &'static str, access: Access, handler: F) -> Route
-where
-    F: Fn(Request) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<Answer>> + 'static,
-{
-    Route::new(Method::GET, path, access, handler)
-}
-
-fn post<F, Fut>(path: &'static str, access: Access, handler: F) -> Route
-where
-    F: Fn(Request) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<Answer>> + 'static,
-{
-    Route::new(Method::POST, path, access, handler)
-}
-
-fn put<F, Fut>(path: &'static str, access: Access, handler: F) -> Route
-where
-    F: Fn(Request) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<Answer>> + 'static,
-{
-    Route::new(Method::PUT, path, access, handler)
-}
-
-fn patch<F, Fut>(path: &'static str, access: Access, handler: F) -> Route
-where
-    F: Fn(Request) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<Answer>> + 'static,
-{
-    Route::new(Method::PATCH, path, access, handler)
-}
-
-fn delete<F, Fut>(path: &'static str, access: Access, handler: F) -> Route
-where
-    F: Fn(Request) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<Answer>> + 'static,
-{
-    Route::new(Method::DELETE, path, access, handler)
 }
 
 /// All methods of one path.

@@ -29,5 +29,5 @@ pub use db::{Conn, Db, DbConfig, PooledConn, ReadConn};
 pub use embedded::{Embedded, EmbeddedError};
 pub use group::GroupWriter;
 pub use idempotency::{Idempotency, Stored, in_progress};
-pub use migrate::{MIGRATIONS, MIGRATIONS_HASH};
+pub use migrate::MIGRATIONS_HASH;
 pub use statement::JsonStatement;

@@ -5,7 +5,7 @@ use platform_core::{Error, Result};
 use crate::Db;
 
 /// All migrations of the workspace, compiled in.
-pub const MIGRATIONS: EmbeddedMigrations = embed_migrations!("../../migrations");
+const MIGRATIONS: EmbeddedMigrations = embed_migrations!("../../migrations");
 
 /// Guards the schema while several processes start at once.
 const MIGRATION_LOCK: &str = "SELECT pg_advisory_lock(7238411)";

@@ -53,9 +53,9 @@ impl Realtime {
         Arc::new(Self { channels: Mutex::default(), clock, coalesce })
     }
 
-    /// A run begins to write message `uid` on top of `revision`. `takeovers` keeps the sequence
-    /// rising when an earlier run of the same turn had shown text before it was lost.
-    pub fn open(self: &Arc<Self>, key: Key, revision: i64, uid: &str, takeovers: i64) -> Arc<Live> {
+    /// A run begins to write message `uid` on top of `revision`. `earlier` counts the
+    /// leases of the same turn before this one, which may have shown text: the sequence rises above theirs.
+    pub fn open(self: &Arc<Self>, key: Key, revision: i64, uid: &str, earlier: i64) -> Arc<Live> {
         let channel = self.channel(&key, |channel| {
             channel.state.send_modify(|state| {
                 let (revision, runs) = (state.revision.max(revision), state.runs + 1);
@@ -68,7 +68,7 @@ impl Realtime {
             key,
             channel,
             ready: Notify::new(),
-            draft: Mutex::new(Draft::new(uid, revision, takeovers * 100_000)),
+            draft: Mutex::new(Draft::new(uid, revision, earlier * 100_000)),
         })
     }
 
