@@ -11,5 +11,6 @@ mod idempotency;
 mod messages;
 mod models;
 mod process;
+mod queue;
 mod stream;
 mod support;

@@ -44,6 +44,7 @@ async fn all_three_wires_work_and_a_file_adds_servers_and_prices() {
         ("GEMINI_API_KEY", "g-key"),
         ("GEMINI_BASE_URL", model.url()),
         ("PLATFORM_PROVIDERS_FILE", file.to_str().expect("a path")),
+        ("PLATFORM_SECONDARY_MODEL", "demo:demo-1"),
     ];
     let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
     let cases = [

@@ -89,8 +89,12 @@ async fn sigterm_drains_streams_reconnect_and_unfinished_runs_go_on_elsewhere() 
     let db = TestDb::new().await;
     let model = FakeModelServer::start();
     let base = format!("{}/v1", model.url());
-    let settings =
-        [("OPENAI_BASE_URL", base.as_str()), ("PLATFORM_DEFAULT_MODEL", "gpt-4o"), ("PLATFORM_SHUTDOWN_GRACE", "2s")];
+    let settings = [
+        ("OPENAI_BASE_URL", base.as_str()),
+        ("PLATFORM_DEFAULT_MODEL", "gpt-4o"),
+        ("PLATFORM_SHUTDOWN_GRACE", "2s"),
+        ("PLATFORM_SECONDARY_MODEL", "demo:demo-1"),
+    ];
     let app = TestApp::start(PROGRAM, &db, &settings);
     model.script([platform_testing::Script::words(&["a"]).ending(platform_testing::Ending::Hang, 0)]);
     let chat = start(&app, "Hello").await;
@@ -164,6 +168,7 @@ async fn a_stopped_worker_is_taken_over_and_changes_nothing_when_it_wakes() {
     let settings = [
         ("OPENAI_BASE_URL", base.as_str()),
         ("PLATFORM_DEFAULT_MODEL", "gpt-4o"),
+        ("PLATFORM_SECONDARY_MODEL", "demo:demo-1"),
         ("PLATFORM_RUN_LEASE", "1s"),
         ("PLATFORM_RUN_HEARTBEAT", "300ms"),
     ];
@@ -195,6 +200,7 @@ async fn the_log_has_one_json_line_a_request_and_never_a_secret() {
         ("OPENAI_BASE_URL", base.as_str()),
         ("OPENAI_API_KEY", "sk-canary-provider"),
         ("PLATFORM_DEFAULT_MODEL", "gpt-4o"),
+        ("PLATFORM_SECONDARY_MODEL", "demo:demo-1"),
         ("PLATFORM_LOG", "trace"),
     ];
     let app = TestApp::start_logging(PROGRAM, &db, &settings, &log);

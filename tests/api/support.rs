@@ -16,8 +16,13 @@ pub async fn app() -> TestApp {
 pub async fn app_with_model(settings: &[(&str, &str)]) -> (TestApp, FakeModelServer) {
     let model = FakeModelServer::start();
     let base = format!("{}/v1", model.url());
-    let mut all =
-        vec![("OPENAI_BASE_URL", base.as_str()), ("OPENAI_API_KEY", "sk-test"), ("PLATFORM_DEFAULT_MODEL", "gpt-4o")];
+    let mut all = vec![
+        ("OPENAI_BASE_URL", base.as_str()),
+        ("OPENAI_API_KEY", "sk-test"),
+        ("PLATFORM_DEFAULT_MODEL", "gpt-4o"),
+        // Titles and summaries are not what is scripted.
+        ("PLATFORM_SECONDARY_MODEL", "demo:demo-1"),
+    ];
     all.extend_from_slice(settings);
     (TestApp::start(PROGRAM, &TestDb::new().await, &all), model)
 }

@@ -9,18 +9,24 @@ use std::{
 };
 
 use platform_auth::{AuthService, PgAuthService};
-use platform_chat::{AssistantService, ChatService, PgAssistantService, PgChatService};
+use platform_chat::{AssistantService, ChatConfig, ChatService, PgAssistantService, PgChatService};
 use platform_core::{Clock, Error, Id, SystemClock, spawn};
 use platform_db::{Bus, Db, DbConfig, Embedded, EmbeddedError, Idempotency};
 use platform_docs::Docs;
+use platform_egress::Egress;
 use platform_jobs::{Jobs, JobsConfig};
+use platform_limits::RateLimits;
 use platform_models::{ConfigError, Models};
 use platform_realtime::Realtime;
 use platform_runtime::Model;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::config::{Config, Role};
+use crate::{
+    config::{Config, Role},
+    cors::Cors,
+    gate::Gate,
+};
 
 /// Why the program cannot start, as one line.
 #[derive(Debug)]
@@ -73,6 +79,8 @@ pub(crate) struct Services {
     pub db: Db,
     pub health: Health,
     pub limits: HttpLimits,
+    pub gate: Gate,
+    pub cors: Cors,
     /// Cancelled when the process shuts down: streams say `reconnect`.
     pub closing: CancellationToken,
 }
@@ -112,8 +120,21 @@ impl App {
             jobs.reclaim_all().await?;
         }
         let realtime = Realtime::new(Arc::clone(&clock), config.stream_coalesce);
-        let assistants: Arc<dyn AssistantService> =
-            Arc::new(PgAssistantService::new(&db, &bus, Arc::clone(&clock), Arc::clone(&model), Arc::clone(&jobs)));
+        let assistants: Arc<dyn AssistantService> = Arc::new(PgAssistantService::new(
+            &db,
+            &bus,
+            Arc::clone(&clock),
+            Arc::clone(&model),
+            Arc::clone(&jobs),
+            config.limits,
+        ));
+        let egress = Egress::new(config.egress.clone()).map_err(|e| StartError::Message(e.to_string()))?;
+        let chat_config = ChatConfig {
+            max_attempts: config.run_max_attempts,
+            sync_timeout: config.sync_timeout,
+            frame_bytes: config.stream_frame_bytes,
+            limits: config.limits,
+        };
         let chat = Arc::new(PgChatService::new(
             &db,
             clock,
@@ -121,8 +142,8 @@ impl App {
             realtime,
             Arc::clone(&assistants),
             model,
-            config.run_max_attempts,
-            config.sync_timeout,
+            egress,
+            chat_config,
         ));
         jobs.start(if config.role == Role::Api { Vec::new() } else { vec![chat.work()] });
         spawn("purge", purge(db.clone()));
@@ -133,9 +154,13 @@ impl App {
             stream_lifetime: config.stream_lifetime,
             stream_keepalive: config.stream_keepalive,
         };
+        // Alone on a database of its own a process need not ask anybody.
+        let rates = RateLimits::new(embedded.is_none().then(|| db.clone()));
+        let gate = Gate::new(rates, config.rates, config.streams_per_key, config.trusted_proxies.clone());
+        let cors = Cors::new(config.cors_origins.clone());
         let health = Health::new(db.clone());
         let closing = CancellationToken::new();
-        let services = Services { auth, assistants, chat, models, docs, db, health, limits, closing };
+        let services = Services { auth, assistants, chat, models, docs, db, health, limits, gate, cors, closing };
         Ok(Self { services: Arc::new(services), jobs, embedded, grace: config.shutdown_grace })
     }
 
@@ -227,6 +252,9 @@ async fn purge(db: Db) {
             && let Err(error) = Idempotency::purge(&mut conn).await
         {
             warn!(%error, "Old idempotency keys could not be purged; trying again in an hour.");
+        }
+        if let Err(error) = RateLimits::purge(&db).await {
+            warn!(%error, "Old rates could not be purged; trying again in an hour.");
         }
         tokio::time::sleep(Duration::from_hours(1)).await;
     }

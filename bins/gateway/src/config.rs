@@ -1,9 +1,16 @@
 //! Settings (contract 00 §14): read once, at start, from the environment alone.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
+use ipnet::IpNet;
 use platform_auth::KeySecret;
-use platform_core::Money;
+use platform_core::{FieldLimits, Money};
+use platform_egress::{Allowed, EgressRules};
+use platform_limits::Rate;
 use platform_models::{CallLimits, ConfigError, ModelsConfig, Protocol, ProviderConfig, read_providers_file};
 use secrecy::SecretString;
 
@@ -30,6 +37,13 @@ pub struct Config {
     pub key_prefix: String,
     pub bootstrap_key: Option<KeySecret>,
     pub max_json_bytes: usize,
+    pub trusted_proxies: Vec<IpNet>,
+    pub cors_origins: Vec<String>,
+    pub egress: EgressRules,
+    pub rates: Rates,
+    pub streams_per_key: usize,
+    pub limits: FieldLimits,
+    pub stream_frame_bytes: usize,
     pub sync_timeout: Duration,
     pub stream_lifetime: Duration,
     pub stream_keepalive: Duration,
@@ -44,6 +58,17 @@ pub struct Config {
     pub shutdown_grace: Duration,
 }
 
+/// How often who may ask.
+#[derive(Debug, Clone, Copy)]
+pub struct Rates {
+    /// Requests of a full key.
+    pub full: Rate,
+    /// Messages of a full key.
+    pub create_full: Rate,
+    /// Credentials that are no good, per client address.
+    pub bad_credential: Rate,
+}
+
 /// Name, default, meaning. An empty default means absent.
 const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_ADDR", "127.0.0.1:8080", "listen address"),
@@ -56,6 +81,22 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_BOOTSTRAP_KEY", "", "value of a full key that is made at start"),
     ("PLATFORM_MAX_JSON_BYTES", "2097152", "largest JSON body"),
     ("PLATFORM_SYNC_TIMEOUT", "10m", "longest wait of a synchronous message"),
+    ("PLATFORM_TRUSTED_PROXIES", "", "addresses or networks whose X-Forwarded-For counts, separated by commas"),
+    ("PLATFORM_CORS_ORIGINS", "*", "origins that browsers may call from, separated by commas"),
+    ("PLATFORM_ALLOW_PRIVATE_EGRESS", "false", "true: addresses that clients name may be inner ones"),
+    ("PLATFORM_EGRESS_ALLOW", "", "inner hosts and networks that may be called, separated by commas"),
+    ("PLATFORM_RATE_FULL", "6000:1000", "requests of a full key, per minute:burst; 0 = no bound, here and below"),
+    ("PLATFORM_RATE_CREATE_FULL", "0", "messages of a full key"),
+    ("PLATFORM_RATE_BAD_CREDENTIAL", "60:20", "credentials that are no good, per client address"),
+    ("PLATFORM_STREAMS_PER_KEY", "100", "open streams of a key in this process"),
+    ("PLATFORM_LIMIT_MESSAGE_BYTES", "262144", "text of a message"),
+    ("PLATFORM_LIMIT_PRESETS_BYTES", "262144", "system prompt"),
+    ("PLATFORM_LIMIT_METADATA_BYTES", "65536", "metadata as JSON"),
+    ("PLATFORM_LIMIT_METADATA_DEPTH", "10", "levels of metadata"),
+    ("PLATFORM_LIMIT_TAGS", "50", "tags of a record"),
+    ("PLATFORM_LIMIT_FILES_PER_MESSAGE", "20", "files of a message"),
+    ("PLATFORM_LIMIT_EGRESS_BYTES", "10485760", "response of an address that a client named"),
+    ("PLATFORM_LIMIT_STREAM_FRAME_BYTES", "8388608", "frame of a stream; above it only the newest messages"),
     ("PLATFORM_STREAM_LIFETIME", "60s", "a stream is closed after this"),
     ("PLATFORM_STREAM_KEEPALIVE", "15s", "a comment after so much silence"),
     ("PLATFORM_STREAM_COALESCE", "25ms", "growing text is sent at most so often"),
@@ -73,6 +114,8 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_PROVIDERS_FILE", "", "more OpenAI-compatible servers, models and prices (YAML or JSON)"),
     ("PLATFORM_DEFAULT_PROVIDER", "", "the first configured one"),
     ("PLATFORM_DEFAULT_MODEL", "", "that provider's first model"),
+    ("PLATFORM_SECONDARY_MODEL", "", "provider:model of titles, summaries, compaction; the turn's own"),
+    ("PLATFORM_EVALUATOR_MODEL", "", "provider:model of judges; the turn's own"),
     ("PLATFORM_DEMO_PRICE", "0:0", "price of demo-1, input:output in USD per million tokens"),
     ("PLATFORM_MODEL_ATTEMPTS", "3", "tries before a fall-back is asked"),
     ("PLATFORM_MODEL_FIRST_BYTE", "120s", "longest wait for a model's first byte"),
@@ -122,6 +165,27 @@ fn read<T>(name: &str, what: &str, parse: impl Fn(&str) -> Option<T>) -> Result<
 fn number(name: &str, least: usize) -> Result<usize> {
     let what = if least == 0 { "a whole number" } else { "a whole number of 1 or more" };
     read(name, what, |text| text.parse().ok().filter(|number| *number >= least))
+}
+
+fn rate(name: &str) -> Result<Rate> {
+    read(name, "a rate such as 6000:1000 (per minute:burst), or 0", Rate::parse)
+}
+
+fn list<T>(name: &str, what: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
+    read(name, what, |text| {
+        text.split(',').map(str::trim).filter(|element| !element.is_empty()).map(&parse).collect::<Option<Vec<T>>>()
+    })
+}
+
+/// `provider:model`.
+fn choice(name: &str) -> Result<Option<(String, String)>> {
+    let Some(text) = text(name) else { return Ok(None) };
+    match text.split_once(':') {
+        Some((provider, model)) if !provider.is_empty() && !model.is_empty() => {
+            Ok(Some((provider.to_owned(), model.to_owned())))
+        }
+        _ => Err(ConfigError(format!("{name}: `{text}` is not provider:model."))),
+    }
 }
 
 fn duration(name: &str) -> Result<Duration> {
@@ -183,6 +247,37 @@ impl Config {
             key_prefix,
             bootstrap_key,
             max_json_bytes: number("PLATFORM_MAX_JSON_BYTES", 1)?,
+            trusted_proxies: list("PLATFORM_TRUSTED_PROXIES", "a list of addresses or networks", |text| {
+                text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+            })?,
+            cors_origins: list(
+                "PLATFORM_CORS_ORIGINS",
+                "`*` or a list of origins such as https://app.example",
+                |text| {
+                    let good = text == "*" || (text.contains("://") && !text.ends_with('/'));
+                    good.then(|| text.to_owned())
+                },
+            )?,
+            egress: EgressRules {
+                allow_private: read("PLATFORM_ALLOW_PRIVATE_EGRESS", "true or false", |text| text.parse().ok())?,
+                allow: list("PLATFORM_EGRESS_ALLOW", "a list of hosts and networks", Allowed::parse)?,
+                most_bytes: number("PLATFORM_LIMIT_EGRESS_BYTES", 0)?,
+            },
+            rates: Rates {
+                full: rate("PLATFORM_RATE_FULL")?,
+                create_full: rate("PLATFORM_RATE_CREATE_FULL")?,
+                bad_credential: rate("PLATFORM_RATE_BAD_CREDENTIAL")?,
+            },
+            streams_per_key: number("PLATFORM_STREAMS_PER_KEY", 0)?,
+            limits: FieldLimits {
+                message_bytes: number("PLATFORM_LIMIT_MESSAGE_BYTES", 0)?,
+                presets_bytes: number("PLATFORM_LIMIT_PRESETS_BYTES", 0)?,
+                metadata_bytes: number("PLATFORM_LIMIT_METADATA_BYTES", 0)?,
+                metadata_depth: number("PLATFORM_LIMIT_METADATA_DEPTH", 0)?,
+                tags: number("PLATFORM_LIMIT_TAGS", 0)?,
+                files_per_message: number("PLATFORM_LIMIT_FILES_PER_MESSAGE", 0)?,
+            },
+            stream_frame_bytes: number("PLATFORM_LIMIT_STREAM_FRAME_BYTES", 0)?,
             sync_timeout: duration("PLATFORM_SYNC_TIMEOUT")?,
             stream_lifetime: duration("PLATFORM_STREAM_LIFETIME")?,
             stream_keepalive: duration("PLATFORM_STREAM_KEEPALIVE")?,
@@ -237,6 +332,8 @@ fn models() -> Result<ModelsConfig> {
         default_provider: text("PLATFORM_DEFAULT_PROVIDER"),
         default_model: text("PLATFORM_DEFAULT_MODEL"),
         demo_price,
+        secondary: choice("PLATFORM_SECONDARY_MODEL")?,
+        evaluator: choice("PLATFORM_EVALUATOR_MODEL")?,
         limits: CallLimits {
             attempts: u32::try_from(number("PLATFORM_MODEL_ATTEMPTS", 1)?).unwrap_or(u32::MAX),
             first_byte: duration("PLATFORM_MODEL_FIRST_BYTE")?,

@@ -18,13 +18,15 @@ use actix_web::{
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt, StreamExt};
-use platform_core::{Code, Error, Id, Result};
+use platform_core::{Caller, Code, Error, Id, Result};
 use platform_db::{Idempotency, Stored};
+use platform_limits::Allowance;
 use tracing::{error, info};
 
 use crate::{
     app::Services,
     auth::Bearer,
+    cors::Cors,
     error,
     request::{Fields, Request, check_json},
     respond::{Answer, Body},
@@ -69,14 +71,20 @@ async fn serve(
 ) -> HttpResponse {
     let started = Instant::now();
     let request_id = request_id(request.headers());
+    let preflight = request.method() == Method::OPTIONS && allow.is_some() && Cors::is_preflight(request.headers());
     let handled = handle(&services, route.as_deref(), &request, payload, allow.is_some());
-    let outcome = AssertUnwindSafe(handled).catch_unwind().await;
-    let (mut response, caller) = match outcome {
-        Ok((Ok(answer), caller)) => (answer.into_response(), caller),
-        Ok((Err(error), caller)) => (error::answer(&error, &request_id), caller),
-        Err(_) => {
-            error!(request_id, "A handler panicked.");
-            (error::answer(&Error::internal("a handler panicked"), &request_id), None)
+    let (mut response, caller, allowance) = if preflight {
+        (HttpResponse::NoContent().finish(), None, None)
+    } else {
+        match AssertUnwindSafe(handled).catch_unwind().await {
+            Ok(Handled { outcome: Ok(answer), caller, allowance }) => (answer.into_response(), caller, allowance),
+            Ok(Handled { outcome: Err(error), caller, allowance }) => {
+                (error::answer(&error, &request_id), caller, allowance)
+            }
+            Err(_) => {
+                error!(request_id, "A handler panicked.");
+                (error::answer(&Error::internal("a handler panicked"), &request_id), None, None)
+            }
         }
     };
     let headers = response.headers_mut();
@@ -86,8 +94,18 @@ async fn serve(
     set("x-request-id", HeaderValue::from_str(&request_id).unwrap_or(HeaderValue::from_static("-")));
     set("x-api-version", HeaderValue::from_static("1.0.0"));
     set("x-content-type-options", HeaderValue::from_static("nosniff"));
-    if let Some(allow) = allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
+    if let Some(allowance) = allowance {
+        set("ratelimit-limit", allowance.limit.into());
+        set("ratelimit-remaining", allowance.remaining.into());
+        set("ratelimit-reset", allowance.reset.into());
+    }
+    if let Some(allow) = allow.as_deref().filter(|_| !preflight).and_then(|allow| HeaderValue::from_str(allow).ok()) {
         set("allow", allow);
+    }
+    if preflight {
+        services.cors.preflight(request.headers(), allow.as_deref().unwrap_or_default(), headers);
+    } else if caller.is_none() {
+        services.cors.answer(request.headers(), headers);
     }
     if !headers.contains_key(header::CACHE_CONTROL) {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -99,7 +117,12 @@ async fn serve(
     response
 }
 
-type Handled = (Result<Answer>, Option<String>);
+/// What came of a request, who asked, and how much more may be asked.
+struct Handled {
+    outcome: Result<Answer>,
+    caller: Option<String>,
+    allowance: Option<Allowance>,
+}
 
 async fn handle(
     services: &Arc<Services>,
@@ -114,16 +137,23 @@ async fn handle(
         } else {
             Error::new(Code::NotFound, "There is nothing at this path; see /v1/openapi.json for what there is.")
         };
-        return (Err(error), None);
+        return Handled { outcome: Err(error), caller: None, allowance: None };
     };
     let (bearer, caller) = match route.access {
         Access::Public => (None, None),
-        Access::Key { .. } | Access::Full { .. } => match admit(services, request.headers()).await {
+        Access::Key { .. } | Access::Full { .. } => match admit(services, request).await {
             Ok((bearer, caller)) => (Some(bearer), Some(caller)),
-            Err(error) => return (Err(error), None),
+            Err(error) => return Handled { outcome: Err(error), caller: None, allowance: None },
         },
     };
     let user = caller.as_ref().map(|caller| caller.user_uid.clone());
+    let (allowance, passes) = match &caller {
+        Some(caller) => services.gate.request(caller, route.creates).await,
+        None => (None, Ok(())),
+    };
+    if let Err(error) = passes {
+        return Handled { outcome: Err(error), caller: user, allowance };
+    }
     let answer = async {
         let body = read_body(services, route, request, payload).await?;
         let query = query(request.query_string())?;
@@ -144,13 +174,24 @@ async fn handle(
         request.once = once(route, &request)?;
         Ok(run(route, request).await?.ignoring(ignored))
     };
-    (answer.await, user)
+    Handled { outcome: answer.await, caller: user, allowance }
 }
 
-async fn admit(services: &Arc<Services>, headers: &HeaderMap) -> Result<(Bearer, Arc<platform_core::Caller>)> {
-    let bearer = Bearer::of(headers)?;
-    let caller = bearer.caller(&services.auth).await?;
-    Ok((bearer, caller))
+async fn admit(services: &Arc<Services>, request: &HttpRequest) -> Result<(Bearer, Arc<Caller>)> {
+    let admitted = match Bearer::of(request.headers()) {
+        Ok(bearer) => bearer.caller(&services.auth).await.map(|caller| (bearer, caller)),
+        Err(error) => Err(error),
+    };
+    match admitted {
+        Err(error) if is_bad_credential(&error) => Err(services.gate.bad_credential(request, error).await),
+        admitted => admitted,
+    }
+}
+
+/// A credential was sent, and it is no good.
+fn is_bad_credential(error: &Error) -> bool {
+    matches!(error.code(), Code::Unauthenticated | Code::TokenExpired | Code::TokenRevoked)
+        && error.details().get("sent") != Some(&serde_json::Value::Bool(false))
 }
 
 /// Runs the handler, or repeats what it answered to the same idempotency key.
@@ -333,7 +374,7 @@ fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &Fields) -> 
 }
 
 /// Fields that a record shows and a client may send back, without effect.
-const SERVER_OWNED: [&str; 34] = [
+const SERVER_OWNED: [&str; 35] = [
     "_id",
     "apiSource",
     "assistantSpecializationIdentifier",
@@ -347,6 +388,7 @@ const SERVER_OWNED: [&str; 34] = [
     "createdAt",
     "createdByUserUID",
     "creationTimestampMs",
+    "guardrailResults",
     "handedOff",
     "inputTokens",
     "isCustom",

@@ -14,14 +14,17 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 pub(crate) fn status(code: Code) -> StatusCode {
     match code {
         Code::BadRequest
+        | Code::InvalidGuardrail
         | Code::InvalidJson
         | Code::InvalidPagination
+        | Code::InvalidSchema
         | Code::InvalidSkills
         | Code::InvalidSubagents
         | Code::InvalidTimeRange
         | Code::ModelNotSupported
         | Code::ProviderNotConfigured
         | Code::UnknownField
+        | Code::UrlNotAllowed
         | Code::ValidationError => StatusCode::BAD_REQUEST,
         Code::TokenExpired | Code::TokenRevoked | Code::Unauthenticated => StatusCode::UNAUTHORIZED,
         Code::Forbidden | Code::TenantMismatch => StatusCode::FORBIDDEN,
@@ -44,7 +47,10 @@ pub(crate) fn status(code: Code) -> StatusCode {
         | Code::ChatNotProcessing
         | Code::Conflict
         | Code::IdempotencyInProgress
-        | Code::IdentifierTaken => StatusCode::CONFLICT,
+        | Code::IdentifierTaken
+        | Code::QueueFull => StatusCode::CONFLICT,
+        Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+        Code::RateLimitExceeded | Code::TooManyStreams => StatusCode::TOO_MANY_REQUESTS,
         Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         Code::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,
@@ -79,12 +85,15 @@ pub(crate) fn answer(error: &Error, request_id: &str) -> HttpResponse {
         fields.extend(repeated.collect::<Vec<(String, Value)>>());
     }
     let mut response = HttpResponse::build(status);
-    let waits = status == StatusCode::SERVICE_UNAVAILABLE;
-    if waits {
-        fields.insert("retryAfter".to_owned(), json!(RETRY_AFTER_SECONDS));
-    }
-    if waits || error.code() == Code::IdempotencyInProgress {
-        response.insert_header((header::RETRY_AFTER, RETRY_AFTER_SECONDS));
+    let retry_after = error.retries_after().or(match error.code() {
+        Code::IdempotencyInProgress | Code::ServiceUnavailable => Some(RETRY_AFTER_SECONDS),
+        _ => None,
+    });
+    if let Some(seconds) = retry_after {
+        response.insert_header((header::RETRY_AFTER, seconds));
+        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            fields.insert("retryAfter".to_owned(), json!(seconds));
+        }
     }
     if status == StatusCode::UNAUTHORIZED {
         let bare = error.details().get("sent") == Some(&Value::Bool(false));

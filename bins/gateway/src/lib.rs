@@ -1,6 +1,6 @@
 //! The HTTP binary: routes, credentials, errors, streams, and the composition of the platform.
 //!
-//! A request goes through `dispatch`, top to bottom: route → credential → body → handler →
+//! A request goes through `dispatch`, top to bottom: route → credential → rate → body → handler →
 //! answer. The handlers of `routes/` parse and answer, the services behind them decide.
 
 pub mod app;
@@ -8,8 +8,10 @@ pub mod commands;
 pub mod config;
 
 mod auth;
+mod cors;
 mod dispatch;
 mod error;
+mod gate;
 mod openapi;
 mod request;
 mod respond;

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use actix_web::http::header::HeaderMap;
+use actix_web::http::header::{HeaderMap, IF_MATCH};
 use bytes::Bytes;
 use platform_chat::ChatPage;
-use platform_core::{Caller, Code, Error, Object, Page, Result, misfit};
+use platform_core::{Caller, Code, Error, Object, Page, Precondition, Result, misfit};
 use platform_db::Idempotency;
 use serde::{
     Deserialize,
@@ -92,6 +92,12 @@ impl Request {
     pub fn chat_page(&self) -> Result<ChatPage> {
         let OmitContent { omit_content } = self.query()?;
         Ok(ChatPage { page: self.page(10, 100)?, omit_content })
+    }
+
+    /// Which version a change expects (contract 00 §6).
+    pub fn if_match(&self) -> Result<Precondition> {
+        let Some(header) = self.headers.get(IF_MATCH) else { return Ok(Precondition::None) };
+        Precondition::parse(header.to_str().unwrap_or_default())
     }
 
     /// `X-Api-Source`, or a header that ends in `-api-source` (contract 00 §1.7).

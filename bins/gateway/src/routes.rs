@@ -42,6 +42,8 @@ pub(crate) struct Route {
     pub query_fields: Vec<String>,
     /// Names a body may have at its top; `None` = the route reads no body.
     pub body_fields: Option<Vec<String>>,
+    /// It makes messages or threads, which have a rate of their own.
+    pub creates: bool,
     /// How it stands in the OpenAPI document; `None` = it does not.
     pub operation: Option<Operation>,
 }
@@ -72,12 +74,16 @@ pub(crate) fn table() -> Vec<Route> {
         on(PATCH, "/v1/assistants/{identifier}", key(write), assistants::update).with(assistants::spec::update()),
         on(PUT, "/v1/assistants/{identifier}", key(write), assistants::update).with(assistants::spec::update()),
         on(DELETE, "/v1/assistants/{identifier}", key(write), assistants::delete).with(assistants::spec::delete()),
-        on(POST, "/v1/assistants/{identifier}/messages", session(write), chats::send).with(chats::spec::send()),
+        on(POST, "/v1/assistants/{identifier}/messages", session(write), chats::send)
+            .with(chats::spec::send())
+            .creating(),
         on(GET, "/v1/assistants/{identifier}/chats", session(read), chats::list).with(chats::spec::list()),
         on(GET, "/v1/assistants/{identifier}/chats/{chatUid}", session(read), chats::get).with(chats::spec::get()),
         on(PATCH, "/v1/assistants/{identifier}/chats/{chatUid}", key(write), chats::update).with(chats::spec::update()),
         on(DELETE, "/v1/assistants/{identifier}/chats/{chatUid}", key(write), chats::delete)
             .with(chats::spec::delete()),
+        on(POST, "/v1/assistants/{identifier}/chats/{chatUid}/compact", key(write), chats::compact)
+            .with(chats::spec::compact()),
         on(GET, "/v1/assistants/{identifier}/chats/{chatUid}/content", session(read), chats::content)
             .with(chats::spec::content()),
         on(GET, "/v1/assistants/{identifier}/chats/{chatUid}/feedback", session(read), chats::list_feedback)
@@ -113,7 +119,16 @@ where
     Fut: Future<Output = Result<Answer>> + 'static,
 {
     let handler: Handler = Box::new(move |request| handler(request).boxed_local());
-    Route { method, path, access, handler, query_fields: Vec::new(), body_fields: None, operation: None }
+    Route {
+        method,
+        path,
+        access,
+        handler,
+        query_fields: Vec::new(),
+        body_fields: None,
+        creates: false,
+        operation: None,
+    }
 }
 
 impl Route {
@@ -123,6 +138,10 @@ impl Route {
         self.body_fields = operation.body.as_ref().map(TypeDoc::names);
         self.operation = Some(operation);
         self
+    }
+
+    fn creating(self) -> Self {
+        Self { creates: true, ..self }
     }
 
     /// HEAD works wherever GET does.

@@ -8,7 +8,7 @@ use platform_realtime::Watcher;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-use crate::{app::Services, auth::Bearer};
+use crate::{app::Services, auth::Bearer, gate::StreamPlace};
 
 const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const SERVER_ERROR: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SERVER_ERROR\"}\n\n");
@@ -18,6 +18,7 @@ const RIGHTS: Duration = Duration::from_secs(3);
 
 struct Connection {
     watcher: Watcher,
+    _place: StreamPlace,
     services: Arc<Services>,
     bearer: Option<Bearer>,
     ends: Instant,
@@ -29,12 +30,14 @@ struct Connection {
 /// Frames as they come, keep-alives in between, until the state is terminal or time is over.
 pub(crate) fn events(
     watcher: Watcher,
+    place: StreamPlace,
     services: Arc<Services>,
     bearer: Option<Bearer>,
 ) -> impl Stream<Item = Result<Bytes, std::io::Error>> {
     let now = Instant::now();
     let ends = now + services.limits.stream_lifetime;
-    let connection = Connection { watcher, services, bearer, ends, spoke: now, judged: now, over: false };
+    let connection =
+        Connection { watcher, _place: place, services, bearer, ends, spoke: now, judged: now, over: false };
     stream::unfold(connection, |mut connection| async move {
         let frame = connection.next().await?;
         connection.spoke = Instant::now();

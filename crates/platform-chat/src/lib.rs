@@ -1,16 +1,21 @@
 //! Assistants and their chats: one turn at a time.
 //!
-//! **Owns** the tables `assistants`, `chats`, `messages`, `chat_feedback`; the endpoints
-//! `/v1/assistants/…`. **Needs** `platform-db`, `platform-jobs` for durable runs,
-//! `platform-realtime` for what is being written, and the port `Model`.
+//! **Owns** the tables `assistants`, `chats`, `messages`, `queued_messages`, `message_files`,
+//! `chat_feedback`; the endpoints `/v1/assistants/…`. **Needs** `platform-db`, `platform-jobs` for
+//! durable runs, `platform-realtime` for what is being written, `platform-guardrails` for what may
+//! be said, `platform-egress` for the files of messages, and the port `Model`.
 //!
 //! **A turn** is two commits. The first accepts it: chat, user message and run in one statement,
 //! with the run's lease taken at once when this process has room. The second ends it: reply,
 //! usage and the end of the run in one statement, under the lease's fence. Turns that wait at
 //! the same moment share both. In between the reply lives in memory.
 //!
+//! A message to a busy chat waits in `queued_messages`; the run that ends the turn leaves another
+//! behind that takes in all that waits. A chat that gathers messages for a while is the same with a
+//! run that is due later.
+//!
 //! **Invariants**: what was accepted is answered exactly once, whoever dies; a chat has at most
-//! one run; messages of a chat have gapless positions in the order they were accepted; token
+//! one run, and has one while messages wait; messages of a chat have gapless positions in the order they were accepted; token
 //! sums change in the commit that stores the answer they count.
 
 mod assistant;
@@ -23,10 +28,10 @@ pub use assistant::{
     PgAssistantService,
 };
 pub use chat::{
-    Chat, ChatFilter, ChatList, ChatListQuery, ChatPage, ChatPatch, ChatService, Feedback, Match, Matches, NewFeedback,
-    PgChatService, StatusError, Stopped, TimeBound,
+    Chat, ChatConfig, ChatFilter, ChatList, ChatListQuery, ChatPage, ChatPatch, ChatService, Checkpoint, Compacted,
+    Feedback, GuardrailResults, Match, Matches, NewFeedback, PgChatService, StatusError, Stopped, TimeBound,
 };
 pub use turn::{
-    Accepted, ChatMessage, ClientFunction, ClientTool, File, MessageContent, NewMessage, PastMessage, Sent, StoredJson,
-    TokenUsage,
+    Accepted, ChatMessage, ClientFunction, ClientTool, Compaction, File, MessageContent, NewMessage, PastMessage,
+    SecondaryUsage, Sent, StoredJson, TokenUsage, Waiting,
 };

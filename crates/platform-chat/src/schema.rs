@@ -41,6 +41,11 @@ diesel::table! {
         turn_start -> Int4,
         created_ms -> Int8,
         edited_ms -> Int8,
+        named -> Bool,
+        queued -> Int4,
+        guardrails -> Nullable<Text>,
+        compactions -> Nullable<Text>,
+        secondary -> Nullable<Jsonb>,
     }
 }
 
@@ -54,6 +59,29 @@ diesel::table! {
         body -> Text,
         accounting -> Nullable<Text>,
         created_ms -> Int8,
+    }
+}
+
+diesel::table! {
+    queued_messages (account_id, chat_uid, position) {
+        account_id -> Text,
+        chat_uid -> Text,
+        position -> Int8,
+        uid -> Text,
+        body -> Text,
+        request -> Jsonb,
+        created_ms -> Int8,
+    }
+}
+
+diesel::table! {
+    message_files (account_id, chat_uid, message_uid, position) {
+        account_id -> Text,
+        chat_uid -> Text,
+        message_uid -> Text,
+        position -> Int4,
+        media_type -> Text,
+        bytes -> Bytea,
     }
 }
 
@@ -72,4 +100,4 @@ diesel::table! {
     }
 }
 
-diesel::allow_tables_to_appear_in_same_query!(chats, messages);
+diesel::allow_tables_to_appear_in_same_query!(chats, messages, queued_messages);

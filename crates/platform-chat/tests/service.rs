@@ -3,11 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use platform_chat::{
-    AssistantService, AssistantSettings, ChatFilter, ChatPage, ChatService, DEFAULT_ASSISTANT, NewMessage,
+    AssistantService, AssistantSettings, ChatConfig, ChatFilter, ChatPage, ChatService, DEFAULT_ASSISTANT, NewMessage,
     PgAssistantService, PgChatService,
 };
-use platform_core::{AccountId, Caller, Clock, Code, Credential, Page, SystemClock};
+use platform_core::{AccountId, Caller, Clock, Code, Credential, FieldLimits, Page, SystemClock};
 use platform_db::{Bus, Db};
+use platform_egress::{Egress, EgressRules};
 use platform_jobs::{Jobs, JobsConfig};
 use platform_models::{Models, ModelsConfig};
 use platform_realtime::Realtime;
@@ -21,24 +22,18 @@ struct House {
 }
 
 async fn house(db: &Db, concurrency: usize) -> House {
-    let bus = Bus::local();
+    let (bus, limits) = (Bus::local(), FieldLimits::default());
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let model: Arc<dyn Model> = Models::start(ModelsConfig::default()).await.expect("models");
     let config = JobsConfig { lease: Duration::from_secs(2), heartbeat: Duration::from_millis(500), concurrency };
     let jobs = Jobs::new(db, &bus, config, AccountId::generate().into());
     let realtime = Realtime::new(Arc::clone(&clock), Duration::from_millis(25));
     let assistants: Arc<dyn AssistantService> =
-        Arc::new(PgAssistantService::new(db, &bus, Arc::clone(&clock), Arc::clone(&model), Arc::clone(&jobs)));
-    let chat = PgChatService::new(
-        db,
-        clock,
-        Arc::clone(&jobs),
-        realtime,
-        Arc::clone(&assistants),
-        model,
-        3,
-        Duration::from_secs(30),
-    );
+        Arc::new(PgAssistantService::new(db, &bus, Arc::clone(&clock), Arc::clone(&model), Arc::clone(&jobs), limits));
+    let egress = Egress::new(EgressRules::default()).expect("a client");
+    let config = ChatConfig { max_attempts: 3, sync_timeout: Duration::from_secs(30), frame_bytes: 8 << 20, limits };
+    let chat =
+        PgChatService::new(db, clock, Arc::clone(&jobs), realtime, Arc::clone(&assistants), model, egress, config);
     let chat = Arc::new(chat);
     jobs.start(if concurrency == 0 { Vec::new() } else { vec![chat.work()] });
     let caller = Caller {

@@ -16,14 +16,52 @@ pub struct Issue {
     pub message: String,
 }
 
+/// Sizes of fields that are settings (contract 00 §8); 0 = no bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FieldLimits {
+    /// Text of a message, in bytes.
+    pub message_bytes: usize,
+    /// System prompt, in bytes.
+    pub presets_bytes: usize,
+    /// Metadata as JSON, in bytes.
+    pub metadata_bytes: usize,
+    /// Levels of metadata.
+    pub metadata_depth: usize,
+    /// Tags of a record.
+    pub tags: usize,
+    /// Files of a message.
+    pub files_per_message: usize,
+}
+
+impl Default for FieldLimits {
+    fn default() -> Self {
+        Self {
+            message_bytes: 262_144,
+            presets_bytes: 262_144,
+            metadata_bytes: 65_536,
+            metadata_depth: 10,
+            tags: 50,
+            files_per_message: 20,
+        }
+    }
+}
+
 /// Collects every broken rule of a request, so that one answer names them all.
 #[derive(Debug, Default)]
-pub struct Checks(Vec<Issue>);
+pub struct Checks {
+    issues: Vec<Issue>,
+    limits: FieldLimits,
+}
 
 impl Checks {
+    /// With limits other than the defaults.
+    pub fn within(limits: &FieldLimits) -> Self {
+        Self { issues: Vec::new(), limits: *limits }
+    }
+
     /// Records a broken rule.
     pub fn issue(&mut self, path: &str, code: &'static str, message: impl Into<String>) {
-        self.0.push(Issue { path: path.to_owned(), code, message: message.into() });
+        self.issues.push(Issue { path: path.to_owned(), code, message: message.into() });
     }
 
     /// The text has between `range` characters.
@@ -38,16 +76,16 @@ impl Checks {
         }
     }
 
-    /// The text has at most `limit` bytes.
+    /// The text has at most `limit` bytes; 0 = no bound.
     pub fn bytes(&mut self, path: &str, size: usize, limit: usize) {
-        if size > limit {
+        if limit > 0 && size > limit {
             self.issue(path, "length", format!("{path} must have at most {limit} bytes, it has {size}"));
         }
     }
 
-    /// The list has at most `limit` elements.
+    /// The list has at most `limit` elements; 0 = no bound.
     pub fn count(&mut self, path: &str, count: usize, limit: usize) {
-        if count > limit {
+        if limit > 0 && count > limit {
             self.issue(path, "length", format!("{path} must have at most {limit} elements, it has {count}"));
         }
     }
@@ -67,22 +105,23 @@ impl Checks {
         }
     }
 
-    /// Tags: at most 50, each of 1 to 64 characters; duplicates are removed (contract 00 §8).
+    /// Tags: so many, each of 1 to 64 characters; duplicates are removed (contract 00 §8).
     pub fn tags(&mut self, path: &str, tags: &mut Vec<String>) {
         let mut seen = std::collections::HashSet::new();
         tags.retain(|tag| seen.insert(tag.clone()));
-        self.count(path, tags.len(), 50);
+        self.count(path, tags.len(), self.limits.tags);
         for (i, tag) in tags.iter().enumerate() {
             self.length(&format!("{path}[{i}]"), tag, 1..=64);
         }
     }
 
-    /// Client-defined metadata: at most 64 KiB and 10 levels (contract 00 §8).
+    /// Client-defined metadata: bounded in bytes and levels (contract 00 §8).
     pub fn metadata(&mut self, path: &str, metadata: &Object) {
         let size = serde_json::to_string(metadata).map_or(0, |json| json.len());
-        self.bytes(path, size, 65_536);
-        if metadata.values().map(depth).max().unwrap_or(0) + 1 > 10 {
-            self.issue(path, "length", format!("{path} must have at most 10 levels"));
+        self.bytes(path, size, self.limits.metadata_bytes);
+        let most = self.limits.metadata_depth;
+        if most > 0 && metadata.values().map(depth).max().unwrap_or(0) + 1 > most {
+            self.issue(path, "length", format!("{path} must have at most {most} levels"));
         }
     }
 
@@ -93,12 +132,12 @@ impl Checks {
 
     /// The same under a more precise code.
     pub fn finish_as(self, code: Code) -> Result<(), Error> {
-        let Some(first) = self.0.first() else { return Ok(()) };
-        let message = match self.0.len() {
+        let Some(first) = self.issues.first() else { return Ok(()) };
+        let message = match self.issues.len() {
             1 => first.message.clone(),
             n => format!("{} (and {} more, see details.issues)", first.message, n - 1),
         };
-        Err(Error::new(code, message).with("issues", &self.0))
+        Err(Error::new(code, message).with("issues", &self.issues))
     }
 }
 

@@ -15,6 +15,7 @@ struct Inner {
     code: Code,
     message: String,
     details: Object,
+    retry_after: Option<u64>,
     cause: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -53,8 +54,10 @@ codes! {
     IdempotencyKeyReused = "IDEMPOTENCY_KEY_REUSED",
     IdentifierTaken = "IDENTIFIER_TAKEN",
     InternalError = "INTERNAL_ERROR",
+    InvalidGuardrail = "INVALID_GUARDRAIL",
     InvalidJson = "INVALID_JSON",
     InvalidPagination = "INVALID_PAGINATION",
+    InvalidSchema = "INVALID_SCHEMA",
     InvalidSkills = "INVALID_SKILLS",
     InvalidSubagents = "INVALID_SUBAGENTS",
     InvalidTimeRange = "INVALID_TIME_RANGE",
@@ -65,27 +68,32 @@ codes! {
     NotAcceptable = "NOT_ACCEPTABLE",
     NotFound = "NOT_FOUND",
     PayloadTooLarge = "PAYLOAD_TOO_LARGE",
+    PreconditionFailed = "PRECONDITION_FAILED",
     ProjectNotFound = "PROJECT_NOT_FOUND",
     EnvironmentNotFound = "ENVIRONMENT_NOT_FOUND",
     ProviderNotConfigured = "PROVIDER_NOT_CONFIGURED",
+    QueueFull = "QUEUE_FULL",
+    RateLimitExceeded = "RATE_LIMIT_EXCEEDED",
     RequestTimeout = "REQUEST_TIMEOUT",
     ServiceUnavailable = "SERVICE_UNAVAILABLE",
     TenantMismatch = "TENANT_MISMATCH",
     TokenExpired = "TOKEN_EXPIRED",
     TokenRevoked = "TOKEN_REVOKED",
+    TooManyStreams = "TOO_MANY_STREAMS",
     ToolServerNotFound = "TOOL_SERVER_NOT_FOUND",
     Unauthenticated = "UNAUTHENTICATED",
     UnknownField = "UNKNOWN_FIELD",
     UnsupportedMediaType = "UNSUPPORTED_MEDIA_TYPE",
     UpstreamError = "UPSTREAM_ERROR",
     UpstreamTimeout = "UPSTREAM_TIMEOUT",
+    UrlNotAllowed = "URL_NOT_ALLOWED",
     ValidationError = "VALIDATION_ERROR",
 }
 
 impl Error {
     /// An error with a message that tells the client what to do.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { code, message: message.into(), details: Object::new(), cause: None }))
+        Self(Box::new(Inner { code, message: message.into(), details: Object::new(), retry_after: None, cause: None }))
     }
 
     /// A failure that is ours; the cause goes to the log, never to the client.
@@ -130,6 +138,13 @@ impl Error {
         }
     }
 
+    /// Says in how many seconds to try again.
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u64) -> Self {
+        self.0.retry_after = Some(seconds);
+        self
+    }
+
     /// Keeps the cause for the log.
     #[must_use]
     pub fn because(mut self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
@@ -150,6 +165,11 @@ impl Error {
     /// Machine-readable particulars.
     pub fn details(&self) -> &Object {
         &self.0.details
+    }
+
+    /// Seconds after which to try again, when there is such a time.
+    pub fn retries_after(&self) -> Option<u64> {
+        self.0.retry_after
     }
 
     /// What happened underneath, for the log.

@@ -15,15 +15,17 @@ mod id;
 mod json;
 mod money;
 mod page;
+mod precondition;
 mod task;
 mod time;
 
 pub use caller::{Caller, Credential};
-pub use checks::{Checks, Issue};
+pub use checks::{Checks, FieldLimits, Issue};
 pub use error::{Code, Error, Result};
 pub use id::{Account, AccountId, Id, IdError};
 pub use json::{Object, any_case, misfit, overlay};
 pub use money::Money;
 pub use page::Page;
+pub use precondition::Precondition;
 pub use task::spawn;
 pub use time::{Clock, SystemClock, Timestamp};

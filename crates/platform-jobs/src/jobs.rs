@@ -6,7 +6,7 @@ use std::{
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Error, Result, spawn};
+use platform_core::{Error, Result, spawn};
 use platform_db::{Bus, Conn, Db, Notice};
 use tokio::{
     runtime::Handle,
@@ -167,17 +167,20 @@ impl Jobs {
         let _ = self.bus.tell(WAITING, "").await;
     }
 
-    /// Asks the run of a subject to stop, wherever it is worked; `false` when there is none.
-    pub async fn stop(&self, account: &AccountId, kind: &str, subject: &str) -> Result<bool> {
-        let run = repository::stop(&mut *self.db.conn().await?, account, kind, subject).await?;
-        let Some(run) = run else { return Ok(false) };
-        self.stop_here(&run);
-        self.bus.tell(STOP, &run).await?;
-        Ok(true)
+    /// Says that a run was enqueued that is due after `delay`.
+    pub fn announce_after(self: &Arc<Self>, delay: Duration) {
+        let jobs = Arc::clone(self);
+        spawn("announce", async move {
+            tokio::select! {
+                () = tokio::time::sleep(delay) => jobs.announce().await,
+                () = jobs.closing.cancelled() => {}
+            }
+        });
     }
 
-    /// Says that a run was cancelled by [`crate::cancel_in`]: whoever works it stops.
-    pub async fn cancelled(&self, run: &str) -> Result<()> {
+    /// Says that a run was stopped or cancelled by [`crate::stop_in`] or [`crate::cancel_in`]: whoever
+    /// works it stops.
+    pub async fn stopped(&self, run: &str) -> Result<()> {
         self.stop_here(run);
         self.bus.tell(STOP, run).await
     }

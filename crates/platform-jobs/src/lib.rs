@@ -10,11 +10,15 @@
 //!
 //! **Invariants**: one run per subject at a time; every write for a run names its fence, so
 //! a worker that lost its lease changes nothing; a run whose lease ended is taken over, with
-//! its attempt counted; a drained process hands its leases back without counting.
+//! its attempt counted; a drained process hands its leases back without counting; a run for
+//! whose subject more work came does not end unnoticed.
 
 mod jobs;
 mod repository;
 mod schema;
 
 pub use jobs::{Jobs, JobsConfig, Slot, Work};
-pub use repository::{ENQUEUE, FINISH, Run, cancel_in, is_held_in};
+pub use repository::{
+    ENQUEUE, FINISH, Run, call_again_in, cancel_in, delay_in, describe_in, end_in, enqueue_in, is_held_in, lock_in,
+    stop_in,
+};

@@ -1,10 +1,13 @@
+use std::time::Duration;
+
 use diesel::{
     dsl::sql,
+    expression::SqlLiteral,
     prelude::*,
     sql_types::{Array, BigInt, Integer, Text, Timestamptz},
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Result};
+use platform_core::{AccountId, Id, Result};
 use platform_db::Conn;
 use serde_json::Value;
 
@@ -19,9 +22,10 @@ pub const ENQUEUE: &str = "INSERT INTO runs (id, account_id, kind, subject, payl
     FROM accepted";
 
 /// Ends runs: a data-modifying CTE over `item`, which offers `run` and `fence`. It returns the
-/// `id` of each run whose lease is still held; what depends on it writes nothing for the others.
+/// `id` of each run that has ended; what depends on it writes nothing for the others: their lease
+/// is lost, or more work came for their subject ([`call_again_in`]) and [`end_in`] ends them.
 pub const FINISH: &str = "DELETE FROM runs USING item WHERE runs.id = item.run AND runs.fence = item.fence
-    RETURNING runs.id";
+    AND NOT runs.again RETURNING runs.id";
 
 /// A run as its worker holds it.
 #[derive(Debug, Clone, Queryable)]
@@ -58,6 +62,11 @@ impl Run {
 
 const NOW: &str = "now()";
 const MILLISECONDS: &str = " * interval '1 millisecond'";
+
+/// A moment of the database's clock.
+fn after(delay: Duration) -> SqlLiteral<Timestamptz> {
+    sql(&format!("now() + {}{MILLISECONDS}", delay.as_millis()))
+}
 
 /// Takes up to `most` due runs of `kinds`, oldest first.
 pub(crate) async fn claim(conn: &mut Conn, owner: &str, kinds: &[&str], lease_ms: i64, most: i64) -> Result<Vec<Run>> {
@@ -127,13 +136,77 @@ pub(crate) async fn reclaim_all(conn: &mut Conn) -> Result<usize> {
         .await?)
 }
 
-/// Marks the run of a subject to be stopped; returns its id.
-pub(crate) async fn stop(conn: &mut Conn, account: &AccountId, kind: &str, subject: &str) -> Result<Option<String>> {
+/// Enqueues a run that is due after `delay`, for whoever is first; returns its id.
+pub async fn enqueue_in(
+    conn: &mut Conn,
+    account: &AccountId,
+    kind: &str,
+    subject: &str,
+    payload: Value,
+    delay: Duration,
+) -> Result<String> {
+    enum RunKind {}
+    let id = String::from(Id::<RunKind>::generate());
+    diesel::insert_into(runs::table)
+        .values((
+            runs::id.eq(&id),
+            runs::account_id.eq(account.as_str()),
+            runs::kind.eq(kind),
+            runs::subject.eq(subject),
+            runs::payload.eq(payload),
+            runs::due.eq(after(delay)),
+        ))
+        .execute(conn)
+        .await?;
+    Ok(id)
+}
+
+/// Locks the run of a subject for this transaction, before anything else of that subject is locked;
+/// returns its id.
+pub async fn lock_in(conn: &mut Conn, account: &AccountId, kind: &str, subject: &str) -> Result<Option<String>> {
+    let run = runs::table
+        .filter(runs::account_id.eq(account.as_str()))
+        .filter(runs::kind.eq(kind))
+        .filter(runs::subject.eq(subject))
+        .select(runs::id)
+        .for_update();
+    Ok(run.first(conn).await.optional()?)
+}
+
+/// More work came for the subject of a run: [`FINISH`] leaves it to [`end_in`].
+pub async fn call_again_in(conn: &mut Conn, account: &AccountId, run: &str) -> Result<()> {
+    let run = runs::table.filter(runs::account_id.eq(account.as_str()).and(runs::id.eq(run)));
+    diesel::update(run).set(runs::again.eq(true)).execute(conn).await?;
+    Ok(())
+}
+
+/// Makes a run that nobody works due after `delay`.
+pub async fn delay_in(conn: &mut Conn, account: &AccountId, run: &str, delay: Duration) -> Result<()> {
+    let run = runs::table.filter(runs::account_id.eq(account.as_str()).and(runs::id.eq(run)));
+    diesel::update(run.filter(runs::owner.is_null())).set(runs::due.eq(after(delay))).execute(conn).await?;
+    Ok(())
+}
+
+/// Marks the run of a subject to be stopped and calls off what came after it; returns its id.
+pub async fn stop_in(conn: &mut Conn, account: &AccountId, kind: &str, subject: &str) -> Result<Option<String>> {
     let run = runs::table
         .filter(runs::account_id.eq(account.as_str()))
         .filter(runs::kind.eq(kind))
         .filter(runs::subject.eq(subject));
-    Ok(diesel::update(run).set(runs::stop.eq(true)).returning(runs::id).get_result(conn).await.optional()?)
+    let stopped = diesel::update(run).set((runs::stop.eq(true), runs::again.eq(false)));
+    Ok(stopped.returning(runs::id).get_result(conn).await.optional()?)
+}
+
+/// Gives a run that is worked another payload, for whoever may take it over.
+pub async fn describe_in(conn: &mut Conn, run: &Run, payload: Value) -> Result<()> {
+    diesel::update(runs::table.filter(runs::id.eq(&run.id))).set(runs::payload.eq(payload)).execute(conn).await?;
+    Ok(())
+}
+
+/// Ends a run whose lease is held, even when more work came for its subject.
+pub async fn end_in(conn: &mut Conn, run: &Run) -> Result<()> {
+    diesel::delete(runs::table.filter(runs::id.eq(&run.id).and(runs::fence.eq(run.fence)))).execute(conn).await?;
+    Ok(())
 }
 
 /// Locks a run for this transaction and says whether `fence` still holds its lease.

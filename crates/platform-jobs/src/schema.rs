@@ -9,6 +9,7 @@ diesel::table! {
         fence -> Int8,
         attempt -> Int4,
         stop -> Bool,
+        again -> Bool,
         due -> Timestamptz,
     }
 }

@@ -7,7 +7,7 @@ use diesel::QueryableByName;
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Result};
 use platform_db::{Bus, Conn, Db, JsonStatement};
-use platform_jobs::{ENQUEUE, FINISH, Jobs, JobsConfig, Run, Work, is_held_in};
+use platform_jobs::{ENQUEUE, FINISH, Jobs, JobsConfig, Run, Work, is_held_in, stop_in};
 use platform_testing::TestDb;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -113,7 +113,8 @@ async fn a_heartbeat_keeps_the_lease_and_a_stop_reaches_the_worker() {
         tokio::select! { run = told.recv() => run, run = idle.recv() => run }
     };
     assert!(tokio::time::timeout(CONFIG.lease * 2, other).await.is_err(), "a held run was taken");
-    assert!(first.stop(&account, "test", "a").await.expect("a row"));
+    let asked = stop_in(&mut *db.conn().await.expect("a connection"), &account, "test", "a").await.expect("a row");
+    first.stopped(&asked.expect("there is a run")).await.expect("told");
     let mut conn = db.conn().await.expect("a connection");
     let gone = async {
         while is_held_in(&mut conn, &run).await.expect("a statement") {
@@ -121,7 +122,8 @@ async fn a_heartbeat_keeps_the_lease_and_a_stop_reaches_the_worker() {
         }
     };
     tokio::time::timeout(Duration::from_secs(3), gone).await.expect("stopped, wherever it was worked");
-    assert!(!first.stop(&account, "test", "a").await.expect("no row"), "nothing is left to stop");
+    let run = stop_in(&mut *db.conn().await.expect("a connection"), &account, "test", "a").await.expect("no row");
+    assert_eq!(run, None, "nothing is left to stop");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 
-use platform_runtime::{Message, ModelSpec, Prompt, Role, StopReason, Usage};
+use platform_runtime::{Message, ModelSpec, OutputSchema, Prompt, Role, StopReason, Usage};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
     call::Broken,
     draft::{Draft, On, tokens},
+    files::{Shape, base64, described, shape},
 };
 
 pub(crate) const VERSION: &str = "2023-06-01";
@@ -16,11 +17,19 @@ pub(crate) const VERSION: &str = "2023-06-01";
 pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
     let most = prompt.max_output_tokens.unwrap_or(model.max_output_tokens);
     let mut body = json!({
-        "model": &*model.llm, "messages": messages(&prompt.messages), "max_tokens": most, "stream": true,
+        "model": &*model.llm, "messages": messages(&prompt.messages, model), "max_tokens": most, "stream": true,
     });
     let fields = body.as_object_mut().expect("an object");
-    if !prompt.system.is_empty() {
-        fields.insert("system".to_owned(), json!(prompt.system));
+    let own_mode = |output: &OutputSchema| output.is_closed() && knows_schemas(&model.llm);
+    let instruction = prompt.output.as_ref().filter(|output| !own_mode(output)).map(|output| output.instruction());
+    let system = [prompt.system.as_str(), instruction.as_deref().unwrap_or_default()];
+    let system: Vec<&str> = system.into_iter().filter(|text| !text.is_empty()).collect();
+    if !system.is_empty() {
+        fields.insert("system".to_owned(), json!(system.join("\n\n")));
+    }
+    if let Some(output) = prompt.output.as_ref().filter(|output| own_mode(output)) {
+        let format = json!({"type": "json_schema", "schema": output.schema});
+        fields.insert("output_config".to_owned(), json!({"format": format}));
     }
     if !prompt.tools.is_empty() {
         let tools: Vec<Value> = prompt
@@ -50,11 +59,17 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
     body
 }
 
+/// Structured outputs came with the models of version 4.5; the older ones refuse the field.
+fn knows_schemas(llm: &str) -> bool {
+    let numbers: Vec<u32> = llm.split('-').filter(|part| part.len() < 3).filter_map(|part| part.parse().ok()).collect();
+    llm.starts_with("claude") && (numbers.first(), numbers.get(1).unwrap_or(&0)) >= (Some(&4), &5)
+}
+
 /// Roles must alternate: neighbours of one role become blocks of one message, tool results are the user's.
-fn messages(messages: &[Message]) -> Vec<Value> {
+fn messages(messages: &[Message], model: &ModelSpec) -> Vec<Value> {
     let mut merged: Vec<(&str, Vec<Value>)> = Vec::new();
     for message in messages {
-        let (role, blocks) = blocks(message);
+        let (role, blocks) = blocks(message, model);
         if blocks.is_empty() {
             continue;
         }
@@ -66,7 +81,7 @@ fn messages(messages: &[Message]) -> Vec<Value> {
     merged.into_iter().map(|(role, content)| json!({"role": role, "content": content})).collect()
 }
 
-fn blocks(message: &Message) -> (&'static str, Vec<Value>) {
+fn blocks(message: &Message, model: &ModelSpec) -> (&'static str, Vec<Value>) {
     let text = || (!message.text.is_empty()).then(|| json!({"type": "text", "text": message.text}));
     match message.role {
         Role::Tool => {
@@ -80,7 +95,17 @@ fn blocks(message: &Message) -> (&'static str, Vec<Value>) {
             });
             ("assistant", text().into_iter().chain(calls).collect())
         }
-        Role::User | Role::Developer | Role::System => ("user", text().into_iter().collect()),
+        Role::User | Role::Developer | Role::System => {
+            let files = message.files.iter().map(|file| {
+                let source = || json!({"type": "base64", "media_type": file.media_type, "data": base64(file)});
+                match shape(file, model) {
+                    Shape::Image => json!({"type": "image", "source": source()}),
+                    Shape::Pdf => json!({"type": "document", "title": file.name, "source": source()}),
+                    Shape::Name => json!({"type": "text", "text": described(file)}),
+                }
+            });
+            ("user", files.chain(text()).collect())
+        }
     }
 }
 

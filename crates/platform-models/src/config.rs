@@ -71,6 +71,10 @@ pub struct ModelsConfig {
     pub default_model: Option<String>,
     /// Input and output price of `demo` per million tokens.
     pub demo_price: (Money, Money),
+    /// Provider and model of titles, summaries and compactions; absent = the turn's own.
+    pub secondary: Option<(String, String)>,
+    /// Provider and model of judges and evaluations; absent = the turn's own.
+    pub evaluator: Option<(String, String)>,
     /// Bounds of every call.
     pub limits: CallLimits,
 }
@@ -82,6 +86,8 @@ impl Default for ModelsConfig {
             default_provider: None,
             default_model: None,
             demo_price: (Money::ZERO, Money::ZERO),
+            secondary: None,
+            evaluator: None,
             limits: CallLimits::default(),
         }
     }

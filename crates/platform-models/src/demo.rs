@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use platform_core::Money;
-use platform_runtime::{Capabilities, Message, ModelSpec, Prices, Prompt, Role, StopReason, Usage};
+use platform_runtime::{Capabilities, Message, ModelSpec, Operation, Prices, Prompt, Role, StopReason, Usage};
+use serde_json::{Value, json};
 
 use crate::{
     call::Broken,
@@ -111,7 +112,33 @@ struct Script {
     stop: Option<StopReason>,
 }
 
+/// Tokens are words.
+pub(crate) fn count(text: &str) -> u64 {
+    text.split_whitespace().count() as u64
+}
+
+/// What it says when it is asked for something beside a turn.
+fn aside(operation: Operation, prompt: &Prompt) -> String {
+    let text = prompt.messages.last().map_or("", |message| message.text.as_str());
+    let first = |count: usize| text.split_whitespace().take(count).collect::<Vec<_>>().join(" ");
+    match operation {
+        Operation::Title => first(6),
+        Operation::Summary | Operation::Compaction => first(20),
+        Operation::Guardrail => {
+            let violation = text.contains("demo-violation");
+            json!({"violation": violation, "score": u8::from(violation), "reason": "demo"}).to_string()
+        }
+    }
+}
+
 pub(crate) async fn call(prompt: &Prompt, attempt: u32, draft: &mut Draft, on: &mut On<'_>) -> Result<(), Broken> {
+    if let Some(operation) = prompt.operation {
+        let reply = aside(operation, prompt);
+        draft.text(&reply, on);
+        draft.usage = Some(usage(prompt, &reply, &Reported::new()));
+        draft.stop = Some(StopReason::EndTurn);
+        return Ok(());
+    }
     let turn = &prompt.messages[prompt.turn.min(prompt.messages.len())..];
     let results: Vec<&str> =
         turn.iter().filter(|message| message.role == Role::Tool).map(|message| message.text.as_str()).collect();
@@ -160,7 +187,10 @@ pub(crate) async fn call(prompt: &Prompt, attempt: u32, draft: &mut Draft, on: &
     let reply = match (&script.reply, script.calls.is_empty()) {
         (_, false) => String::new(),
         (Some(reply), true) => reply.clone(),
-        (None, true) => default_reply(&script.texts, &called, &results),
+        (None, true) => match &prompt.output {
+            Some(output) => smallest(&output.schema, &output.schema, 0).to_string(),
+            None => default_reply(&script.texts, &called, &results),
+        },
     };
     let (reply, cut) = cut(&reply, prompt.max_output_tokens);
     speak(reply, delay, breaks, draft, on).await?;
@@ -196,6 +226,47 @@ fn default_reply(texts: &[String], called: &[&str], results: &[&str]) -> String 
     reply
 }
 
+/// The smallest value that satisfies a schema, as far as its usual keywords go.
+fn smallest(schema: &Value, root: &Value, depth: usize) -> Value {
+    if depth > 32 {
+        return Value::Null;
+    }
+    let of = |schema: &Value| smallest(schema, root, depth + 1);
+    if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
+        return target.strip_prefix('#').and_then(|path| root.pointer(path)).map_or(Value::Null, of);
+    }
+    if let Some(value) = schema.get("const").or_else(|| schema.get("enum").and_then(|all| all.get(0))) {
+        return value.clone();
+    }
+    if let Some(choice) = ["anyOf", "oneOf", "allOf"].iter().find_map(|name| schema.get(*name)?.get(0)) {
+        return of(choice);
+    }
+    let number = |name: &str| schema.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let kind = schema.get("type").map(|kind| kind.get(0).unwrap_or(kind)).and_then(Value::as_str);
+    match kind {
+        Some("object") => {
+            let properties = schema.get("properties");
+            let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+            let field = |name: &Value| {
+                let name = name.as_str()?;
+                Some((name.to_owned(), properties.and_then(|all| all.get(name)).map_or(Value::Null, of)))
+            };
+            Value::Object(required.filter_map(field).collect())
+        }
+        Some("array") => {
+            let item = schema.get("items").map_or(Value::Null, of);
+            Value::Array(vec![item; usize::try_from(number("minItems").min(100)).unwrap_or(0)])
+        }
+        Some("string") => Value::String("x".repeat(usize::try_from(number("minLength").min(10_000)).unwrap_or(0))),
+        Some("integer" | "number") => schema.get("minimum").cloned().unwrap_or_else(|| match schema.get("maximum") {
+            Some(most) if most.as_f64().is_some_and(|most| most < 0.0) => most.clone(),
+            _ => json!(number("exclusiveMinimum") + u64::from(schema.get("exclusiveMinimum").is_some())),
+        }),
+        Some("boolean") => Value::Bool(false),
+        _ => Value::Null,
+    }
+}
+
 fn cut(reply: &str, most: Option<u64>) -> (&str, bool) {
     let Some(most) = most.and_then(|most| usize::try_from(most).ok()) else { return (reply, false) };
     let end = reply.split_inclusive(' ').take(most).map(str::len).sum();
@@ -219,12 +290,11 @@ async fn speak(reply: &str, delay: Duration, breaks: bool, draft: &mut Draft, on
 }
 
 fn usage(prompt: &Prompt, reply: &str, reported: &Reported) -> Usage {
-    let words = |text: &str| text.split_whitespace().count() as u64;
-    let asked = words(&prompt.system) + prompt.messages.iter().map(|message| words(&message.text)).sum::<u64>();
+    let asked = count(&prompt.system) + prompt.messages.iter().map(|message| count(&message.text)).sum::<u64>();
     let of = |name: &str, otherwise: u64| reported.get(name).map_or(otherwise, |value| tokens(Some(value)));
     Usage {
         input_tokens: of("inputTokens", asked.max(1)),
-        output_tokens: of("outputTokens", words(reply).max(1)),
+        output_tokens: of("outputTokens", count(reply).max(1)),
         input_cached_tokens: of("inputCachedTokens", 0),
         input_cache_write_tokens: of("inputCacheWriteTokens", 0),
         output_cached_tokens: of("outputCachedTokens", 0),

@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use crate::{
     call::Broken,
     draft::{Draft, On, tokens},
+    files::{Shape, base64, described, shape},
 };
 
 pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
-    let mut body = json!({"contents": contents(&prompt.messages)});
+    let mut body = json!({"contents": contents(&prompt.messages, model)});
     let fields = body.as_object_mut().expect("an object");
     if !prompt.system.is_empty() {
         fields.insert("systemInstruction".to_owned(), json!({"parts": [{"text": prompt.system}]}));
@@ -45,6 +46,10 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
         };
         settings.insert("thinkingConfig".to_owned(), json!({"thinkingBudget": budget}));
     }
+    if let Some(output) = &prompt.output {
+        settings.insert("responseMimeType".to_owned(), json!("application/json"));
+        settings.insert("responseJsonSchema".to_owned(), output.schema.clone());
+    }
     if !settings.is_empty() {
         fields.insert("generationConfig".to_owned(), Value::Object(settings));
     }
@@ -52,7 +57,7 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
 }
 
 /// Neighbours of one role become parts of one content; a tool result names its function.
-fn contents(messages: &[Message]) -> Vec<Value> {
+fn contents(messages: &[Message], model: &ModelSpec) -> Vec<Value> {
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut merged: Vec<(&str, Vec<Value>)> = Vec::new();
     for message in messages {
@@ -69,6 +74,10 @@ fn contents(messages: &[Message]) -> Vec<Value> {
         } else if !message.text.is_empty() {
             parts.push(json!({"text": message.text}));
         }
+        parts.extend(message.files.iter().map(|file| match shape(file, model) {
+            Shape::Image | Shape::Pdf => json!({"inlineData": {"mimeType": file.media_type, "data": base64(file)}}),
+            Shape::Name => json!({"text": described(file)}),
+        }));
         for call in &message.tool_calls {
             let arguments: Value = serde_json::from_str(&call.function.arguments).unwrap_or_else(|_| json!({}));
             parts.push(json!({"functionCall": {"name": call.function.name, "args": arguments}}));

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use platform_runtime::{Delta, Message, ModelSpec, Prompt, Role, Tool, ToolCall, ToolFunction};
+use platform_runtime::{
+    Attachment, Delta, Message, ModelSpec, Prompt, Role, StructuredOutput, Tool, ToolCall, ToolFunction,
+};
 use serde_json::{Value, json};
 
 use crate::{anthropic, catalog, draft::Draft, gemini, openai};
@@ -26,9 +28,12 @@ fn prompt(provider: &str, llm: &str) -> (Prompt, ModelSpec) {
         result("c2", "snow"),
         said(Role::Assistant, "Blue in Rome, snow in Oslo."),
         said(Role::Developer, "The user attached: map.png (image)."),
-        Message::user("Thanks. And \"Bergen\"?"),
+        Message { files: attached(), ..Message::user("Thanks. And \"Bergen\"?") },
     ];
     let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    let output: StructuredOutput = serde_json::from_value(json!({"name": "skies", "schema": {"type": "object",
+        "properties": {"sky": {"type": "string"}}, "required": ["sky"], "additionalProperties": false}}))
+    .expect("a structured output");
     let tool = Tool { name: "weather".into(), description: "Weather of a city".into(), parameters: schema };
     let prompt = Prompt {
         system: "Be brief.".into(),
@@ -38,9 +43,20 @@ fn prompt(provider: &str, llm: &str) -> (Prompt, ModelSpec) {
         top_p: Some(0.9),
         max_output_tokens: Some(500),
         reasoning_effort: Some("low".into()),
+        output: Some(output.compile().expect("a schema")),
         ..Prompt::new(spec.clone())
     };
     (prompt, spec)
+}
+
+/// An image, a document, and one that no model takes.
+fn attached() -> Vec<Attachment> {
+    let file = |name: &str, media_type: &str| Attachment {
+        name: name.to_owned(),
+        media_type: media_type.to_owned(),
+        bytes: bytes::Bytes::from_static(b"bytes"),
+    };
+    vec![file("map.png", "image/png"), file("plan.pdf", "application/pdf"), file("song.mp3", "audio/mpeg")]
 }
 
 /// Compares with a golden file, or with `GOLDEN=write` makes it anew.
@@ -89,6 +105,22 @@ fn anthropic_is_asked_and_read_as_its_golden_files_say() {
     let mut reader = anthropic::Reader::default();
     let answer = read("anthropic.events", |data, draft, on| reader.read(data, draft, on).expect("a good event"));
     compare("anthropic.answer.json", &answer);
+}
+
+#[test]
+fn claude_4_5_and_later_enforce_schemas_themselves() {
+    for (llm, own) in [
+        ("claude-sonnet-4-5", true),
+        ("claude-haiku-4-5-20251001", true),
+        ("claude-opus-4-7", true),
+        ("claude-sonnet-4-0", false),
+        ("claude-3-7-sonnet-latest", false),
+    ] {
+        let (prompt, _) = prompt("anthropic", "claude-3-5-haiku-latest");
+        let spec = ModelSpec { llm: llm.into(), ..prompt.model.clone() };
+        let body = anthropic::body(&prompt, &spec);
+        assert_eq!((body.get("output_config").is_some(), body["system"] == "Be brief."), (own, own), "{llm}");
+    }
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod catalog;
 mod config;
 mod demo;
 mod draft;
+mod files;
 mod gemini;
 #[cfg(test)]
 mod golden;

@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use platform_core::{Code, Error, Result, spawn};
-use platform_runtime::{Answer, Delta, Fault, FaultCode, Model, ModelSpec, Prompt, StopReason, Usage};
+use platform_runtime::{Answer, Delta, Fault, FaultCode, Model, ModelSpec, Operation, Prompt, StopReason, Usage};
 use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
@@ -33,6 +33,8 @@ pub struct Models {
     client: reqwest::Client,
     default_provider: Option<String>,
     default_model: Option<String>,
+    secondary: Option<(String, String)>,
+    evaluator: Option<(String, String)>,
 }
 
 struct Provider {
@@ -59,13 +61,15 @@ impl Models {
             .user_agent(concat!("platform/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|e| ConfigError(format!("The HTTP client cannot be built: {e}")))?;
-        let ModelsConfig { mut providers, default_provider, default_model, demo_price, limits } = config;
+        let ModelsConfig { mut providers, default_provider, default_model, demo_price, secondary, evaluator, limits } =
+            config;
         if !providers.iter().any(|provider| provider.protocol == Protocol::Demo) {
             providers.push(ProviderConfig::new(demo::PROVIDER, Protocol::Demo, ""));
         }
         providers.sort_by_key(|provider| provider.protocol == Protocol::Demo);
         let providers = providers.into_iter().map(|config| Provider::new(config, demo_price, &limits)).collect();
-        let models = Arc::new(Self { providers, limits, client, default_provider, default_model });
+        let models =
+            Arc::new(Self { providers, limits, client, default_provider, default_model, secondary, evaluator });
         let probes = models.providers.iter().filter(|provider| provider.config.probed);
         for provider in probes {
             let _ = tokio::time::timeout(PROBE, provider.refresh(&models.client)).await;
@@ -117,6 +121,15 @@ impl Models {
                 return Err(bad("PLATFORM_DEFAULT_MODEL", &error));
             }
             warn!(reason = error.message(), "PLATFORM_DEFAULT_MODEL is not there yet.");
+        }
+        for (name, choice) in
+            [("PLATFORM_SECONDARY_MODEL", &self.secondary), ("PLATFORM_EVALUATOR_MODEL", &self.evaluator)]
+        {
+            if let Some((provider, llm)) = choice
+                && let Err(error) = self.choose(Some(provider), Some(llm))
+            {
+                warn!(reason = error.message(), "{name} is not there yet; until it is, the turn's own model serves.");
+            }
         }
         if self.choose(None, None).is_ok_and(|spec| &*spec.provider == demo::PROVIDER) {
             info!(
@@ -247,6 +260,22 @@ impl Model for Models {
                 }
             }
         }
+    }
+
+    fn count(&self, model: &ModelSpec, text: &str) -> u64 {
+        match &*model.provider {
+            demo::PROVIDER => demo::count(text),
+            _ => text.len().div_ceil(4) as u64,
+        }
+    }
+
+    fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
+        let choice = match operation {
+            Operation::Title | Operation::Summary | Operation::Compaction => &self.secondary,
+            Operation::Guardrail => &self.evaluator,
+        };
+        let spec = choice.as_ref().and_then(|(provider, llm)| self.choose(Some(provider), Some(llm)).ok());
+        spec.unwrap_or_else(|| own.clone())
     }
 
     async fn answer(&self, prompt: &Prompt, on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send)) -> Result<Answer, Fault> {

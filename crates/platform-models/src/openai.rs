@@ -10,14 +10,18 @@ use serde_json::{Value, json};
 use crate::{
     call::Broken,
     draft::{Draft, On, tokens},
+    files::{Shape, data_url, described, shape},
 };
 
 pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
     let mut messages = Vec::with_capacity(prompt.messages.len() + 1);
-    if !prompt.system.is_empty() {
-        messages.push(json!({"role": "system", "content": prompt.system}));
+    let instruction = prompt.output.as_ref().filter(|_| !knows_schemas(model)).map(|output| output.instruction());
+    let system = [prompt.system.as_str(), instruction.as_deref().unwrap_or_default()];
+    let system: Vec<&str> = system.into_iter().filter(|text| !text.is_empty()).collect();
+    if !system.is_empty() {
+        messages.push(json!({"role": "system", "content": system.join("\n\n")}));
     }
-    messages.extend(prompt.messages.iter().map(message));
+    messages.extend(prompt.messages.iter().map(|said| message(said, model)));
     let mut body = json!({"model": &*model.llm, "messages": messages});
     let fields = body.as_object_mut().expect("an object");
     if model.capabilities.streaming {
@@ -34,6 +38,10 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
             })
             .collect();
         fields.insert("tools".to_owned(), json!(tools));
+    }
+    if let Some(output) = prompt.output.as_ref().filter(|_| knows_schemas(model)) {
+        let schema = json!({"name": output.name, "schema": output.schema, "strict": output.is_closed()});
+        fields.insert("response_format".to_owned(), json!({"type": "json_schema", "json_schema": schema}));
     }
     // Models that reason refuse the sampling parameters.
     let samples = !model.capabilities.reasoning;
@@ -52,8 +60,24 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
     body
 }
 
-fn message(message: &Message) -> Value {
+/// Structured outputs are OpenAI's own and Ollama's; of other servers that speak this wire nobody knows.
+fn knows_schemas(model: &ModelSpec) -> bool {
+    matches!(&*model.provider, "openai" | "ollama")
+}
+
+fn message(message: &Message, model: &ModelSpec) -> Value {
     match message.role {
+        Role::User if !message.files.is_empty() => {
+            let text = (!message.text.is_empty()).then(|| json!({"type": "text", "text": message.text}));
+            let files = message.files.iter().map(|file| match shape(file, model) {
+                Shape::Image => json!({"type": "image_url", "image_url": {"url": data_url(file)}}),
+                Shape::Pdf if &*model.provider == "openai" => {
+                    json!({"type": "file", "file": {"filename": file.name, "file_data": data_url(file)}})
+                }
+                Shape::Pdf | Shape::Name => json!({"type": "text", "text": described(file)}),
+            });
+            json!({"role": "user", "content": text.into_iter().chain(files).collect::<Vec<_>>()})
+        }
         Role::Tool => json!({"role": "tool", "tool_call_id": message.tool_call_id, "content": message.text}),
         Role::Assistant if !message.tool_calls.is_empty() => {
             let content = if message.text.is_empty() { Value::Null } else { json!(message.text) };

@@ -31,6 +31,11 @@ impl Head {
         format!("{},\"lastUpdatedAt\":{}}}", self.open_object, self.updated.0)
     }
 
+    /// Whether a message is part of this state.
+    pub(crate) fn holds(&self, uid: &str) -> bool {
+        self.open_object.contains(uid)
+    }
+
     pub(crate) fn frame(&self) -> Bytes {
         self.frame.get_or_init(|| encode(self.revision, "snapshot", &self.json())).clone()
     }

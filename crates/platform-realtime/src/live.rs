@@ -23,6 +23,8 @@ pub type Key = (AccountId, Arc<str>);
 pub(crate) struct State {
     /// The store holds at least this revision.
     pub revision: i64,
+    /// Number of the last frame, which the next one and the next revision rise above.
+    pub sequence: i64,
     /// The message being written on top of that revision.
     pub streaming: Option<Streaming>,
     /// Runs of this process that write here: the next may begin before the last has quite gone. Without
@@ -59,7 +61,8 @@ impl Realtime {
         let channel = self.channel(&key, |channel| {
             channel.state.send_modify(|state| {
                 let (revision, runs) = (state.revision.max(revision), state.runs + 1);
-                *state = State { revision, runs, ..State::default() };
+                let sequence = state.sequence.max(revision + earlier * 100_000);
+                *state = State { revision, sequence, runs, ..State::default() };
             });
             Arc::clone(channel)
         });
@@ -68,13 +71,24 @@ impl Realtime {
             key,
             channel,
             ready: Notify::new(),
-            draft: Mutex::new(Draft::new(uid, revision, earlier * 100_000)),
+            draft: Mutex::new(Draft::new(uid)),
         })
     }
 
-    /// The store changed outside a run of this process.
+    /// The store changed, besides what a run of this process writes.
     pub fn changed(&self, key: &Key, revision: i64) {
-        self.modify(key, |state| state.revision = state.revision.max(revision));
+        self.modify(key, |state| {
+            if revision <= state.revision {
+                return;
+            }
+            state.revision = revision;
+            state.sequence = state.sequence.max(revision);
+            // What is being written stands on another state now: its frames are new ones.
+            if let Some(streaming) = &mut state.streaming {
+                state.sequence += 1;
+                (streaming.sequence, streaming.frames) = (state.sequence, Arc::default());
+            }
+        });
     }
 
     /// It was deleted: streams end.
@@ -133,23 +147,13 @@ struct Draft {
     uid: Arc<str>,
     text: Arc<Mutex<String>>,
     tool_calls: Arc<str>,
-    revision: i64,
-    sequence: i64,
     shown: Option<Instant>,
     pending: bool,
 }
 
 impl Draft {
-    fn new(uid: &str, revision: i64, skip: i64) -> Self {
-        Self {
-            uid: uid.into(),
-            text: Arc::default(),
-            tool_calls: "".into(),
-            revision,
-            sequence: revision + skip,
-            shown: None,
-            pending: false,
-        }
+    fn new(uid: &str) -> Self {
+        Self { uid: uid.into(), text: Arc::default(), tool_calls: "".into(), shown: None, pending: false }
     }
 }
 
@@ -199,38 +203,37 @@ impl Live {
         self.draft.lock().expect("lock").uid.to_string()
     }
 
-    /// The revision the next commit must write, above every sequence number shown so far.
+    /// The revision the next commit must write at least, above every sequence number shown so far.
     pub fn next_revision(&self) -> i64 {
-        self.draft.lock().expect("lock").sequence + 1
+        self.channel.state.borrow().sequence + 1
     }
 
     /// What was written is committed as `revision`; the next message is `uid`.
     pub fn committed(&self, revision: i64, uid: &str) {
         let mut draft = self.draft.lock().expect("lock");
-        *draft = Draft::new(uid, revision, 0);
+        *draft = Draft::new(uid);
         self.channel.state.send_modify(|state| {
-            state.revision = revision;
+            state.revision = state.revision.max(revision);
+            state.sequence = state.sequence.max(revision);
             state.streaming = None;
         });
     }
 
     fn show(&self, draft: &mut Draft) {
-        draft.sequence += 1;
         draft.pending = false;
         draft.shown = Some(Instant::now());
         let length = draft.text.lock().expect("lock").len();
-        let streaming = Streaming {
-            uid: Arc::clone(&draft.uid),
-            text: Arc::clone(&draft.text),
-            length,
-            tool_calls: Arc::clone(&draft.tool_calls),
-            sequence: draft.sequence,
-            at: self.realtime.clock.now(),
-            frames: Arc::new(Frames::default()),
-        };
         self.channel.state.send_modify(|state| {
-            state.revision = state.revision.max(draft.revision);
-            state.streaming = Some(streaming);
+            state.sequence += 1;
+            state.streaming = Some(Streaming {
+                uid: Arc::clone(&draft.uid),
+                text: Arc::clone(&draft.text),
+                length,
+                tool_calls: Arc::clone(&draft.tool_calls),
+                sequence: state.sequence,
+                at: self.realtime.clock.now(),
+                frames: Arc::new(Frames::default()),
+            });
         });
     }
 }

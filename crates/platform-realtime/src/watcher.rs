@@ -75,8 +75,14 @@ impl Watcher {
                 return Ok(None);
             }
             let Some(head) = self.head(state.revision).await? else { return Ok(None) };
+            let newer = head.revision > state.revision;
+            if newer && state.streaming.as_ref().is_some_and(|streaming| !head.holds(&streaming.uid)) {
+                // Something else was committed, and nobody here was told yet.
+                self.realtime.changed(&self.key, head.revision);
+                continue;
+            }
             // A newer commit already holds what is being written.
-            let streaming = state.streaming.as_ref().filter(|s| !s.is_empty() && head.revision <= state.revision);
+            let streaming = state.streaming.as_ref().filter(|streaming| !streaming.is_empty() && !newer);
             if let Some(frame) = self.frame(&head, streaming) {
                 self.ended = head.terminal && streaming.is_none();
                 return Ok(Some(frame));

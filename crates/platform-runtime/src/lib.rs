@@ -19,12 +19,14 @@
 //! ```
 
 mod model;
+mod structured;
 mod turn;
 mod usage;
 
 pub use model::{
-    Answer, Capabilities, Delta, Fault, FaultCode, Message, Model, ModelSpec, Prices, Prompt, Role, StopReason, Tool,
-    ToolCall, ToolFunction,
+    Answer, Attachment, Capabilities, Delta, Fault, FaultCode, Message, Model, ModelSpec, Operation, Prices, Prompt,
+    Role, StopReason, Tool, ToolCall, ToolFunction, ask,
 };
-pub use turn::{Ending, Limits, Listener, Step, run_turn};
+pub use structured::{OutputSchema, StructuredOutput, compile_schema};
+pub use turn::{Ending, Limits, Listener, Step, Verdict, run_turn};
 pub use usage::{Cost, Usage};

@@ -1,12 +1,13 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use platform_core::{Money, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::{Cost, Usage};
+use crate::{Cost, OutputSchema, Usage};
 
 /// The port to language models: choose one, stream one completion from it.
 #[async_trait]
@@ -22,6 +23,55 @@ pub trait Model: Send + Sync {
         prompt: &Prompt,
         on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
     ) -> std::result::Result<Answer, Fault>;
+
+    /// Tokens of a text as this model counts them, or about so: four bytes a token.
+    fn count(&self, _model: &ModelSpec, text: &str) -> u64 {
+        text.len().div_ceil(4) as u64
+    }
+
+    /// The model that serves an operation beside the turns of `own` (contract 18 §1).
+    fn helper(&self, _operation: Operation, own: &ModelSpec) -> ModelSpec {
+        own.clone()
+    }
+}
+
+/// A model call beside the turns; counted as secondary usage under its name (contract 00 §13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the contract's")]
+pub enum Operation {
+    Title,
+    Summary,
+    Compaction,
+    Guardrail,
+}
+
+impl Operation {
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Title => "title",
+            Self::Summary => "summary",
+            Self::Compaction => "compaction",
+            Self::Guardrail => "guardrail",
+        }
+    }
+}
+
+/// Asks `spec` one question beside the turns: `system` says what to do with `text`.
+pub async fn ask(
+    model: &dyn Model,
+    operation: Operation,
+    spec: ModelSpec,
+    system: &str,
+    text: String,
+) -> std::result::Result<Answer, Fault> {
+    let prompt = Prompt {
+        operation: Some(operation),
+        system: system.to_owned(),
+        messages: vec![Message::user(text)],
+        ..Prompt::new(spec)
+    };
+    model.answer(&prompt, &mut |_| {}).await
 }
 
 /// A model as it can be used now.
@@ -98,6 +148,10 @@ pub struct Prompt {
     pub max_output_tokens: Option<u64>,
     /// `low`, `medium` or `high`, when set.
     pub reasoning_effort: Option<String>,
+    /// What the final answer must satisfy.
+    pub output: Option<Arc<OutputSchema>>,
+    /// What it is for, beside the turns.
+    pub operation: Option<Operation>,
 }
 
 impl Prompt {
@@ -114,6 +168,8 @@ impl Prompt {
             top_p: None,
             max_output_tokens: None,
             reasoning_effort: None,
+            output: None,
+            operation: None,
         }
     }
 }
@@ -129,13 +185,36 @@ pub struct Message {
     pub tool_calls: Vec<ToolCall>,
     /// The call a tool message answers.
     pub tool_call_id: Option<String>,
+    /// Pictures and documents that come with it.
+    pub files: Vec<Attachment>,
 }
 
 impl Message {
+    /// A message that is text alone.
+    pub fn text(role: Role, text: impl Into<String>) -> Self {
+        Self { role, text: text.into(), tool_calls: Vec::new(), tool_call_id: None, files: Vec::new() }
+    }
+
     /// A message of the user.
     pub fn user(text: impl Into<String>) -> Self {
-        Self { role: Role::User, text: text.into(), tool_calls: Vec::new(), tool_call_id: None }
+        Self::text(Role::User, text)
     }
+
+    /// What the server tells the model.
+    pub fn developer(text: impl Into<String>) -> Self {
+        Self::text(Role::Developer, text)
+    }
+}
+
+/// A file as a model gets it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attachment {
+    /// File name.
+    pub name: String,
+    /// Media type, as `image/png` or `application/pdf`.
+    pub media_type: String,
+    /// The content.
+    pub bytes: Bytes,
 }
 
 /// Who speaks (contract 00 §12).
@@ -282,6 +361,7 @@ pub enum FaultCode {
     ContentFilter,
     Unavailable,
     Protocol,
+    StructuredOutputInvalid,
     Timeout,
 }
 
@@ -296,6 +376,7 @@ impl FaultCode {
             Self::ContentFilter => "CONTENT_FILTER",
             Self::Unavailable => "UNAVAILABLE",
             Self::Protocol => "PROTOCOL",
+            Self::StructuredOutputInvalid => "STRUCTURED_OUTPUT_INVALID",
             Self::Timeout => "TIMEOUT",
         }
     }

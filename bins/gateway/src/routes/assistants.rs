@@ -38,13 +38,15 @@ pub(crate) async fn get(request: Request) -> Result<Answer> {
 
 pub(crate) async fn update(request: Request) -> Result<Answer> {
     let (account, identifier) = (&request.caller()?.account, request.path("identifier"));
-    let assistant = request.services.assistants.update(account, identifier, request.patch()?).await?;
+    let assistant =
+        request.services.assistants.update(account, identifier, request.patch()?, &request.if_match()?).await?;
     Ok(Answer::ok(&assistant)?.header("etag", format!("\"{}\"", assistant.version)))
 }
 
 pub(crate) async fn delete(request: Request) -> Result<Answer> {
     let identifier = request.path("identifier");
-    let id = request.services.assistants.delete(&request.caller()?.account, identifier).await?;
+    let account = &request.caller()?.account;
+    let id = request.services.assistants.delete(account, identifier, &request.if_match()?).await?;
     Answer::deleted("assistant", &id)
 }
 

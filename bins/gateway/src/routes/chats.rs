@@ -1,6 +1,6 @@
 //! `/v1/assistants/{identifier}/messages`, `/v1/assistants/{identifier}/chats`, `/v1/assistants/chats`
 
-use platform_chat::ChatListQuery;
+use platform_chat::{ChatListQuery, NewMessage};
 use platform_core::{AccountId, Checks, Error, Result};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -61,7 +61,8 @@ fn chat(request: &Request) -> Result<(&AccountId, &str, &str)> {
 pub(crate) async fn send(request: Request) -> Result<Answer> {
     let query: SendQuery = request.query()?;
     let (caller, assistant) = (request.caller()?, request.path("identifier"));
-    let (message, source, once) = (request.body()?, request.api_source(), request.once.as_ref());
+    let (mut message, source, once) = (request.body::<NewMessage>()?, request.api_source(), request.once.as_ref());
+    message.skip_summarization |= query.skip_summarization == Some(true);
     if query.r#async == Some(true) {
         let accepted = request.services.chat.send(caller, assistant, message, source, once).await?;
         return Ok(Answer::ok(&accepted)?.ignoring(accepted.ignored));
@@ -133,8 +134,14 @@ pub(crate) async fn stream(request: Request) -> Result<Answer> {
         Some(_) => return Err(Error::invalid("partial", "enum", "partial must be 1 or true, or left out")),
     };
     let (account, assistant, uid) = chat(&request)?;
+    let place = request.services.gate.stream(request.caller()?)?;
     let watcher = request.services.chat.watch(account, assistant, uid, partial).await?;
-    Ok(Answer::events(sse::events(watcher, request.services, request.bearer)))
+    Ok(Answer::events(sse::events(watcher, place, request.services, request.bearer)))
+}
+
+pub(crate) async fn compact(request: Request) -> Result<Answer> {
+    let (account, assistant, uid) = chat(&request)?;
+    Answer::ok(&request.services.chat.compact(account, assistant, uid).await?)
 }
 
 pub(crate) async fn stop(request: Request) -> Result<Answer> {
@@ -156,8 +163,8 @@ pub(crate) async fn give_feedback(request: Request) -> Result<Answer> {
 
 pub(super) mod spec {
     use platform_chat::{
-        Accepted, Chat, ChatFilter, ChatList, ChatMessage, ChatPatch, Feedback, Matches, NewFeedback, NewMessage,
-        Stopped,
+        Accepted, Chat, ChatFilter, ChatList, ChatMessage, ChatPatch, Compacted, Feedback, Matches, NewFeedback,
+        NewMessage, Stopped,
     };
     use serde_json::Value;
 
@@ -206,8 +213,11 @@ pub(super) mod spec {
     pub fn stream() -> Operation {
         Operation::new("Follow a chat as server-sent events").query::<StreamQuery>().answers_text("text/event-stream")
     }
+    pub fn compact() -> Operation {
+        Operation::new("Sum up the older messages of a chat for the model").answers::<Compacted>(200)
+    }
     pub fn stop() -> Operation {
-        Operation::new("Stop the turn of a chat").answers::<Stopped>(200)
+        Operation::new("Stop the turn of a chat and discard what waits").answers::<Stopped>(200)
     }
     pub fn list_feedback() -> Operation {
         Operation::new("List feedback on a chat").answers::<Vec<Feedback>>(200)

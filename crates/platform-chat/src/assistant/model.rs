@@ -1,5 +1,8 @@
-use platform_core::{Checks, Code, Error, Object, Result, Timestamp, any_case};
-use platform_runtime::{Model, ModelSpec};
+use std::sync::Arc;
+
+use platform_core::{Checks, Code, Error, FieldLimits, Object, Result, Timestamp, any_case};
+use platform_guardrails::{Guardrails, Screen};
+use platform_runtime::{Model, ModelSpec, OutputSchema, StructuredOutput};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -7,7 +10,6 @@ use utoipa::ToSchema;
 /// Identifier of the built-in assistant, which every account has.
 pub const DEFAULT_ASSISTANT: &str = "default";
 const RESERVED: [&str; 2] = ["chats", "tags"];
-const PRESETS_BYTES: usize = 262_144;
 const WIDGET_BYTES: usize = 16_384;
 
 /// Whether an assistant takes messages.
@@ -99,12 +101,9 @@ pub struct AssistantSettings {
     /// What of older turns the model gets.
     pub context_management: ContextManagement,
     /// Schema the final answer must satisfy.
-    #[schema(value_type = Option<Object>)]
-    pub structured_output: Option<Object>,
+    pub structured_output: Option<StructuredOutput>,
     /// Rules on what goes in and out.
-    #[schema(value_type = Object)]
-    #[serde(default = "disabled")]
-    pub guardrails_configuration: Object,
+    pub guardrails_configuration: Guardrails,
     /// Messages to a busy chat wait.
     #[serde(default = "yes")]
     pub message_queue_enabled: bool,
@@ -199,9 +198,6 @@ fn object(value: Value) -> Object {
         _ => Object::new(),
     }
 }
-fn disabled() -> Object {
-    object(json!({"enabled": false}))
-}
 fn default_tenant_integrations() -> Object {
     object(json!({"enabled": false, "identityMode": "open", "apps": []}))
 }
@@ -216,8 +212,8 @@ impl AssistantSettings {
     }
 
     /// Every rule of contract 02 §1 that this server can check.
-    pub fn check(&mut self, model: &dyn Model) -> Result<()> {
-        let mut checks = Checks::default();
+    pub fn check(&mut self, model: &dyn Model, limits: &FieldLimits) -> Result<()> {
+        let mut checks = Checks::within(limits);
         if let Some(identifier) = &self.identifier {
             check_identifier(&mut checks, identifier);
         }
@@ -227,7 +223,7 @@ impl AssistantSettings {
             checks.length("name", &self.name, 1..=200);
         }
         checks.length("description", &self.description, 0..=4000);
-        checks.bytes("presets", self.presets.len(), PRESETS_BYTES);
+        checks.bytes("presets", self.presets.len(), limits.presets_bytes);
         checks.count("fallbackModels", self.fallback_models.len(), 5);
         checks.range("temperature", self.temperature.unwrap_or(0.0), &(0.0..=2.0));
         checks.range("topP", self.top_p.unwrap_or(0.0), &(0.0..=1.0));
@@ -247,6 +243,10 @@ impl AssistantSettings {
         checks.bytes("widgetConfiguration", widget, WIDGET_BYTES);
         checks.tags("tags", &mut self.tags);
         checks.finish()?;
+        if let Some(output) = &self.structured_output {
+            output.compile()?;
+        }
+        self.guardrails_configuration.compile(model)?;
         self.check_references()?;
         self.choose(model, None, None)?;
         for fallback in &self.fallback_models {
@@ -295,15 +295,6 @@ impl AssistantSettings {
             (None, None) => model.choose(self.provider.as_deref(), self.model.as_deref()),
             asked => model.choose(asked.0, asked.1),
         }
-    }
-
-    /// Whether watchers see the reply grow (contract 02 §7.11).
-    pub fn shows_growth(&self) -> bool {
-        let guarded = self.guardrails_configuration.get("enabled").and_then(Value::as_bool).unwrap_or(false);
-        let structured = self.structured_output.as_ref();
-        let structured =
-            structured.is_some_and(|output| output.get("enabled").and_then(Value::as_bool).unwrap_or(true));
-        !guarded && !structured
     }
 }
 
@@ -362,6 +353,21 @@ pub struct Assistant {
     pub version: i64,
     #[serde(skip)]
     pub(crate) typed: AssistantSettings,
+    #[serde(skip)]
+    pub(crate) compiled: Compiled,
+}
+
+/// What a turn needs of the settings, made once.
+#[derive(Clone, Default)]
+pub(crate) struct Compiled {
+    screen: Option<Arc<Screen>>,
+    output: Option<Arc<OutputSchema>>,
+}
+
+impl std::fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Compiled")
+    }
 }
 
 impl Assistant {
@@ -394,7 +400,33 @@ impl Assistant {
             settings,
             version,
             typed,
+            compiled: Compiled::default(),
         })
+    }
+
+    /// Ready for turns: rules and schema compiled.
+    pub(crate) fn compiled(mut self, model: &dyn Model) -> Result<Self> {
+        let output = self.typed.structured_output.as_ref().filter(|output| output.enabled);
+        self.compiled = Compiled {
+            screen: self.typed.guardrails_configuration.compile(model)?.map(Arc::new),
+            output: output.map(StructuredOutput::compile).transpose()?,
+        };
+        Ok(self)
+    }
+
+    /// The guardrails, when they are enabled.
+    pub(crate) fn screen(&self) -> Option<Arc<Screen>> {
+        self.compiled.screen.clone()
+    }
+
+    /// What a final answer must satisfy.
+    pub(crate) fn output(&self) -> Option<Arc<OutputSchema>> {
+        self.compiled.output.clone()
+    }
+
+    /// Whether watchers see the reply grow (contract 02 §7.11).
+    pub(crate) fn shows_growth(&self) -> bool {
+        self.compiled.screen.is_none() && self.compiled.output.is_none()
     }
 
     /// The assistant every account has.

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Caller, Clock, Code, Error, Id, Object, Result, overlay};
+use platform_core::{AccountId, Caller, Clock, Code, Error, FieldLimits, Id, Object, Precondition, Result, overlay};
 use platform_db::{Bus, Db, Idempotency, Remembered};
 use platform_jobs::Jobs;
 use platform_runtime::Model;
@@ -33,10 +33,16 @@ pub trait AssistantService: Send + Sync {
     async fn get(&self, account: &AccountId, name: &str) -> Result<Arc<Assistant>>;
     /// Identifier of one that is or was there: its chats can still be read.
     async fn identifier(&self, account: &AccountId, name: &str) -> Result<String>;
-    /// Changes the given fields.
-    async fn update(&self, account: &AccountId, name: &str, patch: Object) -> Result<Assistant>;
+    /// Changes the given fields of the version that is expected.
+    async fn update(
+        &self,
+        account: &AccountId,
+        name: &str,
+        patch: Object,
+        expected: &Precondition,
+    ) -> Result<Assistant>;
     /// Takes it away, stops its runs, keeps its chats. Returns its id.
-    async fn delete(&self, account: &AccountId, name: &str) -> Result<String>;
+    async fn delete(&self, account: &AccountId, name: &str, expected: &Precondition) -> Result<String>;
 }
 
 /// The service on PostgreSQL.
@@ -45,6 +51,7 @@ pub struct PgAssistantService {
     clock: Arc<dyn Clock>,
     model: Arc<dyn Model>,
     jobs: Arc<Jobs>,
+    limits: FieldLimits,
     built_in: Arc<Assistant>,
     /// Account and name → the assistant, deleted ones too.
     known: Arc<Remembered<(AccountId, String), Known>>,
@@ -59,9 +66,16 @@ enum AssistantKind {}
 
 impl PgAssistantService {
     /// Needs the database, the bus that says when to forget, and the models to check against.
-    pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, model: Arc<dyn Model>, jobs: Arc<Jobs>) -> Self {
+    pub fn new(
+        db: &Db,
+        bus: &Bus,
+        clock: Arc<dyn Clock>,
+        model: Arc<dyn Model>,
+        jobs: Arc<Jobs>,
+        limits: FieldLimits,
+    ) -> Self {
         let known = Remembered::new(bus, "assistant", MOST_REMEMBERED);
-        Self { db: db.clone(), clock, model, jobs, built_in: Arc::new(Assistant::built_in()), known }
+        Self { db: db.clone(), clock, model, jobs, limits, built_in: Arc::new(Assistant::built_in()), known }
     }
 
     async fn find(&self, account: &AccountId, name: &str) -> Result<Option<Arc<Known>>> {
@@ -69,7 +83,8 @@ impl PgAssistantService {
             let conn = self.db.read().await?;
             let Some(row) = repository::find(&mut conn.get(), account, name).await? else { return Ok(None) };
             let deleted = row.deleted;
-            Ok(Some(Known { assistant: Arc::new(row.into_assistant()?), deleted }))
+            let assistant = row.into_assistant()?.compiled(&*self.model)?;
+            Ok(Some(Known { assistant: Arc::new(assistant), deleted }))
         };
         self.known.get_or_load(&(account.clone(), name.to_owned()), load).await
     }
@@ -93,7 +108,7 @@ impl AssistantService for PgAssistantService {
         mut settings: AssistantSettings,
         once: Option<&Idempotency>,
     ) -> Result<Assistant> {
-        settings.check(&*self.model)?;
+        settings.check(&*self.model, &self.limits)?;
         let id = String::from(Id::<AssistantKind>::generate());
         let identifier = settings.identifier.clone().unwrap_or_else(|| id.clone());
         let now = self.clock.now();
@@ -135,7 +150,13 @@ impl AssistantService for PgAssistantService {
         Ok(self.find(account, name).await?.ok_or_else(|| not_found(name))?.assistant.identifier.clone())
     }
 
-    async fn update(&self, account: &AccountId, name: &str, mut patch: Object) -> Result<Assistant> {
+    async fn update(
+        &self,
+        account: &AccountId,
+        name: &str,
+        mut patch: Object,
+        expected: &Precondition,
+    ) -> Result<Assistant> {
         if name == DEFAULT_ASSISTANT {
             return Err(built_in());
         }
@@ -143,6 +164,9 @@ impl AssistantService for PgAssistantService {
         if let Some(llm) = patch.remove("llm") {
             patch.entry("model").or_insert(llm);
         }
+        // What is wrong in any case is said before the assistant is looked for.
+        let mut tried: AssistantSettings = overlay(&AssistantSettings::named("tried"), patch.clone())?;
+        tried.check(&*self.model, &self.limits)?;
         let now = self.clock.now();
         let updated = self
             .db
@@ -151,13 +175,14 @@ impl AssistantService for PgAssistantService {
             .transaction::<_, Error, _>(async |conn| {
                 let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
                 let current = row.into_assistant()?;
+                expected.check(current.version)?;
                 if patch.get("identifier").is_some_and(|given| given != current.identifier.as_str()) {
                     return Err(Error::invalid("identifier", "conflict", "identifier never changes; leave it out"));
                 }
                 patch.remove("identifier");
                 merge(&mut patch, "contextManagement", &current);
                 let mut settings: AssistantSettings = overlay(&current.typed, patch)?;
-                settings.check(&*self.model)?;
+                settings.check(&*self.model, &self.limits)?;
                 repository::update(conn, account, &current.identifier, &settings, now).await?.into_assistant()
             })
             .await?;
@@ -165,17 +190,28 @@ impl AssistantService for PgAssistantService {
         Ok(updated)
     }
 
-    async fn delete(&self, account: &AccountId, name: &str) -> Result<String> {
+    async fn delete(&self, account: &AccountId, name: &str, expected: &Precondition) -> Result<String> {
         if name == DEFAULT_ASSISTANT {
             return Err(built_in());
         }
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
-        let deleted = repository::delete(&mut conn, account, name, now).await?;
-        let (id, identifier) = deleted.ok_or_else(|| not_found(name))?;
+        let (id, identifier) = conn
+            .transaction::<_, Error, _>(async |conn| {
+                let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
+                expected.check(row.into_assistant()?.version)?;
+                repository::delete(conn, account, name, now).await?.ok_or_else(|| not_found(name))
+            })
+            .await?;
         self.known.changed(&id).await?;
-        for chat in chat::repository::processing(&mut conn, account, &identifier).await? {
-            self.jobs.stop(account, turn::KIND, &chat).await?;
+        for chat in chat::repository::at_work(&mut conn, account, &identifier).await? {
+            match turn::stop(&self.db, account, &chat, now).await {
+                Ok(Some(turn::StopOutcome { run: Some(run), .. })) => self.jobs.stopped(&run).await?,
+                Ok(_) => {}
+                // It has ended by itself.
+                Err(error) if error.code() == Code::ChatNotProcessing => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(id)
     }

@@ -6,5 +6,8 @@ mod source;
 
 pub use filter::{ChatFilter, ChatListQuery, TimeBound};
 pub(crate) use model::ChatId;
-pub use model::{Chat, ChatList, ChatPage, ChatPatch, Feedback, Match, Matches, NewFeedback, StatusError, Stopped};
-pub use service::{ChatService, PgChatService};
+pub use model::{
+    Chat, ChatList, ChatPage, ChatPatch, Checkpoint, Compacted, Feedback, GuardrailResults, Match, Matches,
+    NewFeedback, StatusError, Stopped,
+};
+pub use service::{ChatConfig, ChatService, PgChatService};

@@ -1,8 +1,9 @@
-use platform_core::{Checks, Id, Object, Result, Timestamp};
+use platform_core::{Checks, FieldLimits, Id, Object, Result, Timestamp};
+use platform_guardrails::Finding;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::turn::{StoredJson, TokenUsage};
+use crate::turn::{Compaction, StoredJson, TokenUsage};
 
 /// Kind of chat ids.
 pub(crate) enum ChatKind {}
@@ -63,11 +64,15 @@ pub struct Chat {
     /// Where it came from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_source: Option<String>,
-    /// `processing`, `completed`, `error` or `limit_exceeded`.
+    /// `buffering`, `processing`, `completed`, `error`, `waiting_for_tool_response`, `handed_off` or
+    /// `limit_exceeded`.
     pub status: String,
     /// Why the last turn ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<String>,
+    /// What guardrails found in the last 20 turns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guardrail_results: Option<GuardrailResults>,
     /// Given to a sub-agent.
     pub handed_off: bool,
     /// Memories used.
@@ -77,14 +82,67 @@ pub struct Chat {
     #[schema(value_type = Vec<Object>)]
     pub core_memories: Vec<Object>,
     /// Summaries that stand for older messages.
+    pub compactions: Vec<Compaction>,
+}
+
+/// What a chat does (contract 02 §6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    Buffering,
+    Processing,
+    /// For a tool response, or for a sub-agent.
+    Waiting,
+    /// Completed, in error, or out of quota.
+    Ended,
+}
+
+impl Status {
+    pub fn of(stored: &str) -> Self {
+        match stored {
+            "buffering" => Self::Buffering,
+            "processing" => Self::Processing,
+            "waiting_for_tool_response" | "handed_off" => Self::Waiting,
+            _ => Self::Ended,
+        }
+    }
+
+    /// Nothing comes by itself.
+    pub fn is_terminal(self) -> bool {
+        self == Self::Ended
+    }
+
+    /// What a message to such a chat waits for.
+    pub fn queue_word(self) -> &'static str {
+        match self {
+            Self::Buffering => "after_delay",
+            Self::Processing => "next_turn",
+            Self::Waiting | Self::Ended => "on_resume",
+        }
+    }
+}
+
+/// What guardrails found in the last turns (contract 02 §8).
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct GuardrailResults {
+    /// A rule has failed.
+    pub triggered: bool,
+    /// Failed rules, and what judges said.
     #[schema(value_type = Vec<Object>)]
-    pub compactions: Vec<Object>,
+    pub results: Vec<Finding>,
+}
+
+impl GuardrailResults {
+    /// Reads what is stored, by turn.
+    pub(crate) fn of(stored: &str) -> Self {
+        let results: Vec<Finding> = super::repository::guardrail_turns(Some(stored)).into_iter().flatten().collect();
+        Self { triggered: results.iter().any(|finding| !finding.passed), results }
+    }
 }
 
 /// Why a chat is in error.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct StatusError {
-    /// `PROVIDER_ERROR`, `CONTEXT_TOO_LONG`, `WORKER_LOST`.
+    /// `PROVIDER_ERROR`, `STRUCTURED_OUTPUT_INVALID`, `CONTEXT_TOO_LONG`, `WORKER_LOST`.
     pub code: String,
     /// One sentence.
     pub message: String,
@@ -130,10 +188,15 @@ pub struct ChatPatch {
 }
 
 impl ChatPatch {
+    /// A chat to try changes on.
+    pub(crate) fn blank() -> Self {
+        Self { name: "New chat".to_owned(), archived: false, tags: Vec::new(), metadata: Object::new() }
+    }
+
     /// Judges the fields that were given.
-    pub(crate) fn check(&mut self, given: &[String]) -> Result<()> {
+    pub(crate) fn check(&mut self, given: &[String], limits: &FieldLimits) -> Result<()> {
         let is_given = |name: &str| given.iter().any(|given| given == name);
-        let mut checks = Checks::default();
+        let mut checks = Checks::within(limits);
         if is_given("name") {
             checks.length("name", &self.name, 1..=200);
         }
@@ -155,6 +218,34 @@ pub struct Stopped {
     pub chat_uid: String,
     /// What happened.
     pub message: String,
+    /// Messages that waited and are not answered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub discarded_messages: Vec<StoredJson>,
+}
+
+/// Answer of a compaction.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Compacted {
+    /// Whether older messages were summed up.
+    pub compacted: bool,
+    /// Why not: `too_short` or `nothing_new`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    /// What it came to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// What a compaction came to.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Checkpoint {
+    /// Messages that were summed up.
+    pub compacted_message_count: i32,
+    /// About how many tokens the model would have got.
+    pub tokens_before: u64,
+    /// About how many it gets now.
+    pub tokens_after: u64,
 }
 
 /// Messages that hold the searched text.

@@ -1,20 +1,24 @@
 use diesel::{
-    dsl::{array, sql},
+    dsl::{AsExprOf, array, sql},
+    expression::{SqlLiteral, UncheckedBind},
     prelude::*,
-    sql_types::{BigInt, Bool, Text},
+    sql_types::{BigInt, Bool, Jsonb, Nullable, Text},
 };
-use diesel_async::RunQueryDsl;
+use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_core::{AccountId, Error, Object, Page, Result, Timestamp};
-use platform_db::Conn;
+use platform_db::{Conn, Db};
+use platform_guardrails::Finding;
+use platform_runtime::{Answer, Operation};
 use serde_json::Value;
 
+pub(crate) use super::model::Status;
 use super::{
     filter::{ChatFilter, escape_like},
-    model::{Chat, ChatPatch, Feedback, NewFeedback},
+    model::{Chat, ChatPatch, Feedback, GuardrailResults, NewFeedback},
 };
 use crate::{
-    schema::{chat_feedback, chats, messages},
-    turn::StoredJson,
+    schema::{chat_feedback, chats, messages, queued_messages},
+    turn::{Compaction, StoredJson, TokenUsage, TurnChat, secondary},
 };
 
 const MOST_TAGS: i64 = 1000;
@@ -49,11 +53,32 @@ pub(crate) struct ChatRow {
     pub turn_start: i32,
     created_ms: i64,
     pub edited_ms: i64,
+    named: bool,
+    pub queued: i32,
+    guardrails: Option<String>,
+    compactions: Option<String>,
+    secondary: Option<Value>,
 }
 
 impl ChatRow {
-    pub fn into_chat(self, content: Option<Vec<StoredJson>>) -> Chat {
-        Chat {
+    pub fn status(&self) -> Status {
+        Status::of(&self.status)
+    }
+
+    fn token_usage(&self) -> StoredJson {
+        let Some(secondary) = self.secondary.clone() else {
+            return StoredJson::from_text(self.usage.clone().unwrap_or_else(no_usage));
+        };
+        let usage = self.usage.as_deref().and_then(|usage| serde_json::from_str::<TokenUsage>(usage).ok());
+        let usage = usage.unwrap_or_default().with_secondary(&object(secondary));
+        StoredJson::from_text(serde_json::to_string(&usage).unwrap_or_else(|_| no_usage()))
+    }
+
+    pub fn into_chat(self, content: Option<Vec<StoredJson>>) -> Result<Chat> {
+        Ok(Chat {
+            token_usage: self.token_usage(),
+            guardrail_results: self.guardrails.as_deref().map(GuardrailResults::of),
+            compactions: compactions(self.compactions.as_deref())?,
             uid: self.uid,
             client_uid: self.account_id,
             user_uid: self.user_uid,
@@ -68,7 +93,6 @@ impl ChatRow {
             context_window: self.context_window,
             input_tokens: self.input_tokens,
             output_tokens: self.output_tokens,
-            token_usage: StoredJson::from_text(self.usage.unwrap_or_else(no_usage)),
             metadata: object(self.metadata),
             tags: self.tags,
             tenant_id: self.tenant_id,
@@ -79,8 +103,7 @@ impl ChatRow {
             handed_off: false,
             recalled_memories: Vec::new(),
             core_memories: Vec::new(),
-            compactions: Vec::new(),
-        }
+        })
     }
 
     pub fn patchable(&self) -> ChatPatch {
@@ -92,9 +115,13 @@ impl ChatRow {
         }
     }
 
-    fn into_turn_chat(self) -> Result<crate::turn::TurnChat> {
+    pub fn into_turn_chat(self) -> Result<TurnChat> {
         let usage = self.usage.as_deref().map(serde_json::from_str).transpose().map_err(Error::internal)?;
-        Ok(crate::turn::TurnChat {
+        Ok(TurnChat {
+            buffering: self.status() == Status::Buffering,
+            named: self.named,
+            guardrails: self.guardrails,
+            compactions: compactions(self.compactions.as_deref())?,
             uid: self.uid,
             assistant: self.assistant,
             revision: self.revision,
@@ -106,8 +133,25 @@ impl ChatRow {
     }
 }
 
+/// Guardrails keep what they found in so many turns.
+pub(crate) const GUARDRAIL_TURNS: usize = 20;
+
+/// What guardrails found, by turn.
+pub(crate) fn guardrail_turns(stored: Option<&str>) -> Vec<Vec<Finding>> {
+    stored.and_then(|stored| serde_json::from_str(stored).ok()).unwrap_or_default()
+}
+
+pub(crate) fn compactions(stored: Option<&str>) -> Result<Vec<Compaction>> {
+    stored.map_or(Ok(Vec::new()), |stored| serde_json::from_str(stored).map_err(Error::internal))
+}
+
+/// Text for a column of type json.
+pub(crate) fn json(text: &str) -> SqlLiteral<Text, UncheckedBind<SqlLiteral<Text>, AsExprOf<&str, Text>>> {
+    sql::<Text>("").bind::<Text, _>(text).sql("::json")
+}
+
 fn no_usage() -> String {
-    serde_json::to_string(&crate::turn::TokenUsage::default()).expect("numbers are JSON")
+    serde_json::to_string(&TokenUsage::default()).expect("numbers are JSON")
 }
 
 fn object(value: Value) -> Object {
@@ -127,7 +171,7 @@ pub(crate) async fn find(conn: &Conn, account: &AccountId, uid: &str) -> Result<
     Ok(by_uid(account.as_str(), uid).select(ChatRow::as_select()).first(&mut conn).await.optional()?)
 }
 
-pub(crate) async fn turn_chat(conn: &Conn, account: &AccountId, uid: &str) -> Result<Option<crate::turn::TurnChat>> {
+pub(crate) async fn turn_chat(conn: &Conn, account: &AccountId, uid: &str) -> Result<Option<TurnChat>> {
     find(conn, account, uid).await?.map(ChatRow::into_turn_chat).transpose()
 }
 
@@ -164,12 +208,14 @@ pub(crate) async fn update(
     account: &AccountId,
     uid: &str,
     patch: &ChatPatch,
+    renames: bool,
     now: Timestamp,
 ) -> Result<ChatRow> {
     let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
     Ok(diesel::update(chat)
         .set((
             chats::name.eq(&patch.name),
+            chats::named.eq(sql::<Bool>("named OR ").bind::<Bool, _>(renames)),
             chats::archived.eq(patch.archived),
             chats::tags.eq(&patch.tags),
             chats::metadata.eq(Value::Object(patch.metadata.clone())),
@@ -188,11 +234,11 @@ pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, uid: &str) -> R
     Ok(())
 }
 
-/// Chats of an assistant that have a turn under way.
-pub(crate) async fn processing(conn: &mut Conn, account: &AccountId, assistant: &str) -> Result<Vec<String>> {
+/// Chats of an assistant that have a turn under way, or messages that wait for one.
+pub(crate) async fn at_work(conn: &mut Conn, account: &AccountId, assistant: &str) -> Result<Vec<String>> {
     Ok(chats::table
         .filter(chats::account_id.eq(account.as_str()).and(chats::assistant.eq(assistant)))
-        .filter(chats::status.eq("processing"))
+        .filter(chats::status.ne_all(["completed", "error", "limit_exceeded"]))
         .select(chats::uid)
         .load(conn)
         .await?)
@@ -271,60 +317,150 @@ pub(crate) async fn contents(conn: &Conn, account: &AccountId, uids: &[String]) 
     Ok(rows.into_iter().map(message).collect())
 }
 
-/// Positions and messages as watchers see them, without what they took.
-pub(crate) async fn bodies(conn: &Conn, account: &AccountId, uid: &str) -> Result<Vec<(i32, String)>> {
+/// A chat as watchers see it, at one moment: its messages without what they took, and what is queued.
+pub(crate) async fn find_with_queue(
+    conn: &Conn,
+    account: &AccountId,
+    uid: &str,
+) -> Result<Option<(ChatRow, Vec<String>, Vec<String>)>> {
+    let mut conn = conn;
+    let content = messages::table
+        .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
+        .filter(messages::role.eq_any(["user", "assistant", "tool"]))
+        .order(messages::position);
+    let queue = queued_messages::table
+        .filter(queued_messages::account_id.eq(account.as_str()).and(queued_messages::chat_uid.eq(uid)))
+        .order(queued_messages::position);
+    Ok(by_uid(account.as_str(), uid)
+        .select((
+            ChatRow::as_select(),
+            array(content.select(messages::body)),
+            array(queue.select(queued_messages::body)),
+        ))
+        .first(&mut conn)
+        .await
+        .optional()?)
+}
+
+/// Messages of a turn that are stored already, oldest first.
+pub(crate) async fn turn_bodies(conn: &Conn, account: &AccountId, chat: &TurnChat) -> Result<Vec<String>> {
+    let mut conn = conn;
+    Ok(messages::table
+        .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(&chat.uid)))
+        .filter(messages::position.ge(chat.turn_start))
+        .order(messages::position)
+        .select(messages::body)
+        .load(&mut conn)
+        .await?)
+}
+
+/// Positions and messages from `first` on below `before`, the newest first, as many as one slice holds.
+pub(crate) async fn slice(
+    conn: &Conn,
+    account: &AccountId,
+    uid: &str,
+    first: i32,
+    before: i32,
+) -> Result<Vec<(i32, String)>> {
     let mut conn = conn;
     Ok(messages::table
         .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
-        .filter(messages::role.eq_any(["user", "assistant", "tool"]))
-        .order(messages::position)
+        .filter(messages::position.lt(before).and(messages::position.ge(first)))
+        .order(messages::position.desc())
+        .limit(SLICE)
         .select((messages::position, messages::body))
         .load(&mut conn)
         .await?)
 }
 
-/// The newest messages of a chat, oldest first: at most `most` (0 = no bound) before the turn and
-/// about `bytes` in all, the turn's own always. Returns the index at which the turn begins.
-pub(crate) async fn newest_bodies(
+/// The same, the oldest first.
+pub(crate) async fn slice_up(
     conn: &Conn,
     account: &AccountId,
-    chat: &crate::turn::TurnChat,
-    most: u32,
-    bytes: usize,
-) -> Result<(Vec<String>, usize)> {
+    uid: &str,
+    first: i32,
+    before: i32,
+) -> Result<Vec<(i32, String)>> {
     let mut conn = conn;
-    let first = if most == 0 { 0 } else { (chat.message_count - i32::try_from(most).unwrap_or(i32::MAX)).max(0) };
-    let first = first.min(chat.turn_start);
-    let mut newest: Vec<String> = Vec::new();
-    let mut size = 0;
-    let mut before = chat.message_count;
-    let mut start = chat.turn_start;
-    while before > first {
-        let slice: Vec<(i32, String)> = messages::table
-            .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(&chat.uid)))
-            .filter(messages::position.lt(before).and(messages::position.ge(first)))
-            .order(messages::position.desc())
-            .limit(SLICE)
-            .select((messages::position, messages::body))
-            .load(&mut conn)
-            .await?;
-        if slice.is_empty() {
-            break;
-        }
-        for (position, body) in slice {
-            size += body.len();
-            if size > bytes && position < chat.turn_start {
-                start = start.min(position + 1);
-                before = first;
-                break;
-            }
-            (before, start) = (position, position);
-            newest.push(body);
-        }
+    Ok(messages::table
+        .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
+        .filter(messages::position.lt(before).and(messages::position.ge(first)))
+        .order(messages::position)
+        .limit(SLICE)
+        .select((messages::position, messages::body))
+        .load(&mut conn)
+        .await?)
+}
+
+/// Adds calls beside the turns to what the chat took.
+pub(crate) async fn charge(db: &Db, account: &AccountId, uid: &str, asked: &[(Operation, &Answer)]) -> Result<()> {
+    if asked.is_empty() {
+        return Ok(());
     }
-    newest.reverse();
-    let turn = usize::try_from((chat.turn_start - start).max(0)).unwrap_or(0);
-    Ok((newest, turn))
+    let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
+    let charged = diesel::update(chat).set(chats::secondary.eq(add_secondary(asked)));
+    charged.execute(&mut *db.conn().await?).await?;
+    Ok(())
+}
+
+type Added = SqlLiteral<Nullable<Jsonb>, UncheckedBind<SqlLiteral<Nullable<Jsonb>>, AsExprOf<Value, Jsonb>>>;
+
+fn add_secondary(asked: &[(Operation, &Answer)]) -> Added {
+    sql::<Nullable<Jsonb>>("add_secondary(secondary, ").bind::<Jsonb, _>(Value::Object(secondary(asked))).sql(")")
+}
+
+/// Keeps a compaction on top of the `known` ones; another that was faster wins.
+pub(crate) async fn add_compaction(
+    db: &Db,
+    account: &AccountId,
+    uid: &str,
+    known: usize,
+    compaction: &Compaction,
+) -> Result<()> {
+    let compaction = serde_json::to_string(&[compaction]).map_err(Error::internal)?;
+    let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
+    let known = i32::try_from(known).unwrap_or(i32::MAX);
+    let expected =
+        sql::<Bool>("coalesce(json_array_length(compactions), 0) = ").bind::<diesel::sql_types::Integer, _>(known);
+    let more = sql::<Nullable<Text>>("(coalesce(compactions::jsonb, '[]') || ")
+        .bind::<Text, _>(compaction)
+        .sql("::jsonb)::json");
+    diesel::update(chat.filter(expected)).set(chats::compactions.eq(more)).execute(&mut *db.conn().await?).await?;
+    Ok(())
+}
+
+/// Keeps the title and the summaries of messages that were made beside a turn, and what they took.
+pub(crate) async fn note(
+    db: &Db,
+    account: &AccountId,
+    uid: &str,
+    title: Option<&str>,
+    summaries: &[(i32, &str)],
+    asked: &[(Operation, &Answer)],
+) -> Result<()> {
+    let mut conn = db.conn().await?;
+    conn.transaction::<_, Error, _>(async |conn| {
+        let chat = || chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
+        if let Some(title) = title {
+            let untitled = chat().filter(chats::named.eq(false));
+            diesel::update(untitled).set((chats::name.eq(title), chats::named.eq(true))).execute(conn).await?;
+        }
+        if !asked.is_empty() {
+            diesel::update(chat()).set(chats::secondary.eq(add_secondary(asked))).execute(conn).await?;
+        }
+        for (position, summary) in summaries {
+            let summary = serde_json::to_string(summary).map_err(Error::internal)?;
+            let message = messages::table
+                .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
+                .filter(messages::position.eq(position));
+            let body = sql::<Text>("(left(body::text, -1) || ',\"summary\":' || ")
+                .bind::<Text, _>(summary)
+                .sql(" || '}')::json");
+            diesel::update(message).set(messages::body.eq(body)).execute(conn).await?;
+        }
+        Ok(())
+    })
+    .await
 }
 
 /// A turn from one of its messages on, up to the next user message: its position, its messages, and

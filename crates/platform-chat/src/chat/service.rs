@@ -2,28 +2,29 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Caller, Clock, Code, Error, Id, Object, Page, Result, Timestamp, overlay};
+use platform_core::{AccountId, Caller, Clock, Code, Error, FieldLimits, Id, Object, Page, Result, Timestamp, overlay};
 use platform_db::{Db, Idempotency, in_progress};
+use platform_egress::Egress;
 use platform_jobs::{Jobs, Work};
 use platform_realtime::{Realtime, Watcher};
-use platform_runtime::{FaultCode, Model};
-use tokio::sync::oneshot;
+use platform_runtime::{Fault, FaultCode, Model};
 
 use super::{
     filter::ChatFilter,
-    model::{Chat, ChatId, ChatList, ChatPage, ChatPatch, Feedback, Match, Matches, NewFeedback, Stopped},
+    model::{
+        Chat, ChatList, ChatPage, ChatPatch, Checkpoint, Compacted, Feedback, Match, Matches, NewFeedback, Stopped,
+    },
     repository::{self, ChatRow},
     source::ChatSource,
 };
 use crate::{
-    assistant::{Assistant, AssistantService, AssistantState},
+    assistant::AssistantService,
     turn::{
-        Acceptance, Accepted, Admission, Candidate, ChatMessage, Finisher, KIND, MessageContent, NewMessage, PastRow,
-        Sent, StoredJson, TurnOutcome, TurnRequest, Turns, live_key,
+        Accepted, Admission, Finisher, Intake, KIND, NewMessage, Sent, Span, Stored, StoredJson, TurnOutcome, Turns,
+        compact, live_key, stop,
     },
 };
 
-const TITLE_CHARACTERS: usize = 60;
 const SNIPPET_CHARACTERS: usize = 80;
 /// How long a stop waits for the turn to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,7 +71,9 @@ pub trait ChatService: Send + Sync {
     async fn realtime(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<String>;
     /// Follows the realtime object.
     async fn watch(&self, account: &AccountId, assistant: &str, uid: &str, partial: bool) -> Result<Watcher>;
-    /// Stops the turn and keeps what was written.
+    /// Has a summary stand for the older messages, for the model.
+    async fn compact(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Compacted>;
+    /// Stops the turn and keeps what was written; what waits is discarded.
     async fn stop(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Stopped>;
     /// Feedback on the messages of a chat.
     async fn feedback(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Vec<Feedback>>;
@@ -92,25 +95,28 @@ pub struct PgChatService {
     jobs: Arc<Jobs>,
     realtime: Arc<Realtime>,
     assistants: Arc<dyn AssistantService>,
-    model: Arc<dyn Model>,
-    admission: Arc<Admission>,
     turns: Arc<Turns>,
-    sync_timeout: Duration,
+    intake: Intake,
+    config: ChatConfig,
 }
 
-enum RunKind {}
-enum MessageKind {}
+/// Settings of chats.
+#[derive(Debug, Clone, Copy)]
+pub struct ChatConfig {
+    /// A turn whose worker was lost so often ends in error.
+    pub max_attempts: i32,
+    /// Longest wait of a synchronous message.
+    pub sync_timeout: Duration,
+    /// Largest frame of a stream, in bytes; 0 = no bound.
+    pub frame_bytes: usize,
+    /// Sizes of fields.
+    pub limits: FieldLimits,
+}
+
 enum FeedbackKind {}
 
-/// An accepted turn that this process works.
-struct Begun {
-    accepted: Accepted,
-    outcome: Option<oneshot::Receiver<TurnOutcome>>,
-    user_message: String,
-}
-
 impl PgChatService {
-    /// `max_attempts`: a turn whose worker was lost so often ends in error; `sync_timeout`: longest wait.
+    /// Needs the database, durable runs, whom to show growth to, the assistants, the models and the way out.
     #[expect(clippy::too_many_arguments, reason = "built once, in the composition root")]
     pub fn new(
         db: &Db,
@@ -119,158 +125,35 @@ impl PgChatService {
         realtime: Arc<Realtime>,
         assistants: Arc<dyn AssistantService>,
         model: Arc<dyn Model>,
-        max_attempts: i32,
-        sync_timeout: Duration,
+        egress: Egress,
+        config: ChatConfig,
     ) -> Self {
         let turns = Arc::new(Turns {
             db: db.clone(),
             clock: Arc::clone(&clock),
+            jobs: Arc::clone(&jobs),
             model: Arc::clone(&model),
             realtime: Arc::clone(&realtime),
             assistants: Arc::clone(&assistants),
             finisher: Finisher::new(db),
-            max_attempts,
+            max_attempts: config.max_attempts,
         });
-        let admission = Admission::new(db, Arc::clone(&jobs), Arc::clone(&turns));
-        Self { db: db.clone(), clock, jobs, realtime, assistants, model, admission, turns, sync_timeout }
+        let intake = Intake {
+            db: db.clone(),
+            clock: Arc::clone(&clock),
+            jobs: Arc::clone(&jobs),
+            model,
+            assistants: Arc::clone(&assistants),
+            egress,
+            limits: config.limits,
+            admission: Admission::new(db, Arc::clone(&jobs), Arc::clone(&turns)),
+        };
+        Self { db: db.clone(), clock, jobs, realtime, assistants, turns, intake, config }
     }
 
     /// What carries out the turns that this process takes from the table.
     pub fn work(&self) -> Arc<dyn Work> {
         Arc::clone(&self.turns) as Arc<dyn Work>
-    }
-
-    async fn begin(
-        &self,
-        caller: &Caller,
-        assistant: &str,
-        mut message: NewMessage,
-        source: Option<String>,
-        once: Option<&Idempotency>,
-        wait: bool,
-    ) -> Result<Begun> {
-        message.check()?;
-        let assistant = self.assistants.get(&caller.account, assistant).await?;
-        assistant.settings().choose(&*self.model, message.provider.as_deref(), message.model.as_deref())?;
-        check_active(&assistant)?;
-        let slot = if wait { Some(self.jobs.slot_at_once()) } else { self.jobs.slot() };
-        let now = self.clock.now();
-        let request = TurnRequest {
-            provider: message.provider.take(),
-            model: message.model.take(),
-            application_state: message.application_state.take(),
-            user_uid: caller.user_uid.clone(),
-        };
-        let (item, had_previous) =
-            self.acceptance(caller, &assistant, message, source, &request, slot.is_some(), now)?;
-        let mut accepted =
-            Accepted { chat_uid: item.subject.clone(), message_uid: item.message_uid.clone(), ignored: Vec::new() };
-        let candidate = Candidate {
-            account: caller.account.clone(),
-            item: item.clone(),
-            assistant,
-            request,
-            slot,
-            waits: wait,
-            once: once.cloned(),
-            accepted: accepted.clone(),
-        };
-        let Some(admitted) = self.admission.admit(candidate).await? else {
-            return Err(self.refusal(&caller.account, &item).await?);
-        };
-        if had_previous && !admitted.created {
-            accepted.ignored.push("previousConversation");
-        }
-        Ok(Begun { accepted, outcome: admitted.outcome, user_message: item.message })
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "one call, all of it known there")]
-    fn acceptance(
-        &self,
-        caller: &Caller,
-        assistant: &Assistant,
-        message: NewMessage,
-        source: Option<String>,
-        request: &TurnRequest,
-        leased: bool,
-        now: Timestamp,
-    ) -> Result<(Acceptance, bool)> {
-        let subject = message.chat_uid.unwrap_or_else(|| ChatId::generate().into());
-        let text = message.message.unwrap_or_default();
-        let mut metadata = message.metadata.unwrap_or_default();
-        // The misspelt name counts as the right one, and wins where both are given (contract 02 §3).
-        if let Some(params) = metadata.remove("propmptTemplateParams") {
-            metadata.insert("promptTemplateParams".to_owned(), params);
-        }
-        if let Some(subtenant) = &message.subtenant_id {
-            metadata.insert("subtenantId".to_owned(), subtenant.as_str().into());
-        }
-        let write = |uid: &str, role, content: MessageContent, user_name: Option<String>, source: Option<&str>| {
-            let message = ChatMessage {
-                uid: uid.to_owned(),
-                chat_uid: subject.clone(),
-                role,
-                content,
-                timestamp: now,
-                user_uid: caller.user_uid.clone(),
-                user_name,
-                content_source: source.map(str::to_owned),
-                tool_calls: Vec::new(),
-                tool_call_id: None,
-                latency_ms: None,
-            };
-            serde_json::to_string(&message).map_err(Error::internal)
-        };
-        let mut previous = Vec::new();
-        for (position, past) in message.previous_conversation.into_iter().enumerate() {
-            let uid = String::from(Id::<MessageKind>::generate());
-            let content = MessageContent { message: past.message, ..MessageContent::default() };
-            let source = (past.role == platform_runtime::Role::User).then_some("user");
-            let body = write(&uid, past.role, content, None, source)?;
-            previous.push(PastRow { position, uid, role: past.role.as_str(), body });
-        }
-        let message_uid = String::from(Id::<MessageKind>::generate());
-        let name = title(&text, &message.files);
-        let content = MessageContent { message: text, data: None, files: message.files };
-        let body = write(&message_uid, platform_runtime::Role::User, content, message.user_name, Some("user"))?;
-        let had_previous = !previous.is_empty();
-        let item = Acceptance {
-            account: caller.account.as_str().to_owned(),
-            kind: KIND,
-            run: Id::<RunKind>::generate().into(),
-            owner: leased.then(|| self.jobs.owner().to_owned()),
-            lease_ms: leased.then(|| self.jobs.lease_ms()),
-            payload: Arc::new(serde_json::to_value(request).map_err(Error::internal)?),
-            assistant: assistant.identifier.clone(),
-            name,
-            user_uid: caller.user_uid.clone(),
-            tenant_id: message.tenant_id,
-            subtenant_id: message.subtenant_id,
-            api_source: source,
-            metadata,
-            tags: message.tags,
-            previous,
-            message_uid,
-            message: body,
-            now_ms: now.0,
-            subject,
-        };
-        Ok((item, had_previous))
-    }
-
-    /// Why a chat did not take a message.
-    async fn refusal(&self, account: &AccountId, item: &Acceptance) -> Result<Error> {
-        let conn = self.db.read().await?;
-        let chat = repository::find(conn.get(), account, &item.subject).await?;
-        let Some(chat) = chat.filter(|chat| chat.assistant == item.assistant) else {
-            return Ok(not_found(&item.subject));
-        };
-        let other = |given: &Option<String>, stored: &Option<String>| given.is_some() && given != stored;
-        if other(&item.tenant_id, &chat.tenant_id) || other(&item.subtenant_id, &chat.subtenant_id) {
-            return Ok(Error::new(Code::TenantMismatch, "This chat belongs to another tenant or subtenant."));
-        }
-        Ok(Error::new(Code::ChatBusy, "This chat is still answering; send again when its turn has ended.")
-            .with("status", chat.status))
     }
 
     /// The chat, when it is one of this assistant's.
@@ -287,7 +170,7 @@ impl PgChatService {
         let chat = repository::find(conn.get(), account, uid).await?.ok_or_else(|| not_found(uid))?;
         let (position, messages, answered) = repository::turn_of(conn.get(), account, uid, message).await?;
         let is_newest = position >= chat.turn_start;
-        if is_newest && chat.status == "processing" {
+        if is_newest && !chat.status().is_terminal() {
             return Err(in_progress());
         }
         let failed = if is_newest { chat.status == "error" } else { !answered };
@@ -304,7 +187,8 @@ impl PgChatService {
     }
 
     fn source(&self, account: &AccountId, assistant: String, uid: &str) -> ChatSource {
-        ChatSource { db: self.db.clone(), account: account.clone(), assistant, uid: uid.to_owned() }
+        let (db, frame_bytes) = (self.db.clone(), self.config.frame_bytes);
+        ChatSource { db, account: account.clone(), assistant, uid: uid.to_owned(), frame_bytes }
     }
 }
 
@@ -318,7 +202,11 @@ impl ChatService for PgChatService {
         source: Option<String>,
         once: Option<&Idempotency>,
     ) -> Result<Accepted> {
-        Ok(self.begin(caller, assistant, message, source, once, false).await?.accepted)
+        let taken = self.intake.take(caller, assistant, message, source, once, false).await?;
+        if let Some((assistant, revision)) = taken.queued_at {
+            self.realtime.changed(&live_key(&caller.account, &assistant, &taken.accepted.chat_uid), revision);
+        }
+        Ok(taken.accepted)
     }
 
     async fn send_and_wait(
@@ -329,25 +217,15 @@ impl ChatService for PgChatService {
         source: Option<String>,
         once: Option<&Idempotency>,
     ) -> Result<Sent> {
-        let begun = self.begin(caller, assistant, message, source, once, true).await?;
-        let Accepted { chat_uid, message_uid, ignored } = begun.accepted;
-        let outcome = begun.outcome.ok_or_else(|| Error::internal("a turn was accepted without a place"))?;
-        match tokio::time::timeout(self.sync_timeout, outcome).await {
+        let taken = self.intake.take(caller, assistant, message, source, once, true).await?;
+        let Accepted { chat_uid, message_uid, ignored, .. } = taken.accepted;
+        let outcome = taken.outcome.ok_or_else(|| Error::internal("a turn was accepted without a place"))?;
+        match tokio::time::timeout(self.config.sync_timeout, outcome).await {
             Ok(Ok(TurnOutcome::Done(reply))) => {
-                let messages = std::iter::once(StoredJson::message(begun.user_message, None)).chain(reply).collect();
+                let messages = std::iter::once(StoredJson::message(taken.user_message, None)).chain(reply).collect();
                 Ok(Sent { chat_uid, messages, ignored })
             }
-            Ok(Ok(TurnOutcome::Failed(fault))) => {
-                let code = match fault.code {
-                    FaultCode::Timeout => Code::UpstreamTimeout,
-                    _ => Code::UpstreamError,
-                };
-                Err(Error::new(code, fault.message)
-                    .with("chatUid", chat_uid)
-                    .with("code", fault.code.as_str())
-                    .with("provider", &*fault.provider)
-                    .with_some("status", fault.status))
-            }
+            Ok(Ok(TurnOutcome::Failed(fault))) => Err(upstream(&fault, &chat_uid)),
             // The lease was lost, or the process is shutting down: somebody else ends the turn.
             Ok(Err(_)) => match self.outcome_of(&caller.account, &chat_uid, &message_uid).await {
                 Ok(Some(sent)) => Ok(sent),
@@ -391,23 +269,26 @@ impl ChatService for PgChatService {
             let content = (!page.omit_content).then(|| contents.remove(&row.uid).unwrap_or_default());
             row.into_chat(content)
         };
-        let histories = rows.into_iter().map(chat).collect();
+        let histories = rows.into_iter().map(chat).collect::<Result<_>>()?;
         Ok(ChatList { histories, total, offset: page.page.offset, limit: page.page.limit })
     }
 
     async fn get(&self, account: &AccountId, assistant: &str, uid: &str, omit_content: bool) -> Result<Chat> {
         if omit_content {
-            return Ok(self.find(account, assistant, uid).await?.into_chat(None));
+            return self.find(account, assistant, uid).await?.into_chat(None);
         }
         let identifier = self.assistants.identifier(account, assistant).await?;
         let conn = self.db.read().await?;
         let found = repository::find_with_content(conn.get(), account, uid).await?;
         let found = found.filter(|(chat, _)| chat.assistant == identifier);
         let (chat, content) = found.ok_or_else(|| not_found(uid))?;
-        Ok(chat.into_chat(Some(content)))
+        chat.into_chat(Some(content))
     }
 
     async fn update(&self, account: &AccountId, assistant: &str, uid: &str, patch: Object) -> Result<Chat> {
+        let given: Vec<String> = patch.keys().cloned().collect();
+        // What is wrong in any case is said before the chat is looked for.
+        overlay(&ChatPatch::blank(), patch.clone())?.check(&given, &self.config.limits)?;
         let identifier = self.assistants.identifier(account, assistant).await?;
         let now = self.clock.now();
         let row = self
@@ -417,14 +298,14 @@ impl ChatService for PgChatService {
             .transaction::<_, Error, _>(async |conn| {
                 let chat = repository::lock(conn, account, uid).await?;
                 let chat = chat.filter(|chat| chat.assistant == identifier).ok_or_else(|| not_found(uid))?;
-                let given: Vec<String> = patch.keys().cloned().collect();
-                let mut changed: ChatPatch = overlay(&chat.patchable(), patch)?;
-                changed.check(&given)?;
-                repository::update(conn, account, uid, &changed, now).await
+                let mut changed = overlay(&chat.patchable(), patch)?;
+                changed.check(&given, &self.config.limits)?;
+                let renames = given.iter().any(|name| name == "name");
+                repository::update(conn, account, uid, &changed, renames, now).await
             })
             .await?;
         let conn = self.db.read().await?;
-        Ok(row.into_chat(Some(repository::all_content(conn.get(), account, uid).await?)))
+        row.into_chat(Some(repository::all_content(conn.get(), account, uid).await?))
     }
 
     async fn delete(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<()> {
@@ -437,7 +318,7 @@ impl ChatService for PgChatService {
                 let chat = repository::lock(conn, account, uid).await?;
                 let chat = chat.filter(|chat| chat.assistant == identifier).ok_or_else(|| not_found(uid))?;
                 // A message was accepted in between: its run must go, too.
-                if chat.status == "processing" && run.is_none() {
+                if !chat.status().is_terminal() && run.is_none() {
                     return Ok(None);
                 }
                 repository::delete(conn, account, uid).await?;
@@ -449,7 +330,7 @@ impl ChatService for PgChatService {
         };
         self.realtime.deleted(&live_key(account, &identifier, uid));
         if let Some(run) = run {
-            self.jobs.cancelled(&run).await?;
+            self.jobs.stopped(&run).await?;
         }
         Ok(())
     }
@@ -498,19 +379,61 @@ impl ChatService for PgChatService {
         self.watcher(account, assistant, uid, partial).await
     }
 
+    async fn compact(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Compacted> {
+        let chat = self.find(account, assistant, uid).await?;
+        if !chat.status().is_terminal() {
+            return Err(Error::new(
+                Code::ChatBusy,
+                "This chat is still answering; compact it when its turn has ended.",
+            )
+            .with("status", &chat.status));
+        }
+        let refused = |reason| Ok(Compacted { compacted: false, reason: Some(reason), checkpoint: None });
+        let mut chat = chat.into_turn_chat()?;
+        let mut span = Span { from: chat.compacted_to(), until: chat.turn_start, kept_tokens: 0 };
+        if span.until <= span.from {
+            return refused(if chat.compactions.is_empty() { "too_short" } else { "nothing_new" });
+        }
+        let assistant = self.assistants.get(account, assistant).await?;
+        let own = assistant.settings().choose(&*self.turns.model, None, None)?;
+        let conn = self.db.read().await?;
+        for body in repository::turn_bodies(conn.get(), account, &chat).await? {
+            span.kept_tokens += self.turns.model.count(&own, Stored::read(&body)?.text());
+        }
+        if let Err(fault) = compact(&self.turns, account, &mut chat, &own, span).await? {
+            return Err(upstream(&fault, uid));
+        }
+        let made = chat.compactions.last().ok_or_else(|| Error::internal("a compaction was made"))?;
+        let checkpoint = Checkpoint {
+            compacted_message_count: made.compacted_message_count,
+            tokens_before: made.tokens_before,
+            tokens_after: made.tokens_after,
+        };
+        Ok(Compacted { compacted: true, reason: None, checkpoint: Some(checkpoint) })
+    }
+
     async fn stop(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Stopped> {
         let mut watcher = self.watcher(account, assistant, uid, true).await?;
-        if !self.jobs.stop(account, KIND, uid).await? {
-            return Err(Error::new(Code::ChatNotProcessing, "This chat has no turn to stop."));
+        let stopped = stop(&self.db, account, uid, self.clock.now()).await?.ok_or_else(|| not_found(uid))?;
+        let identifier = self.assistants.identifier(account, assistant).await?;
+        self.realtime.changed(&live_key(account, &identifier, uid), stopped.revision);
+        if let Some(run) = &stopped.run {
+            self.jobs.stopped(run).await?;
         }
-        let ended = async {
-            while watcher.next().await?.is_some() {}
-            Ok::<_, Error>(())
+        if !stopped.ended {
+            let ended = async {
+                while watcher.next().await?.is_some() {}
+                Ok::<_, Error>(())
+            };
+            if let Ok(ended) = tokio::time::timeout(STOP_TIMEOUT, ended).await {
+                ended?;
+            }
+        }
+        let message = match stopped.discarded.len() {
+            0 => "The turn was stopped; what was written is kept.".to_owned(),
+            waiting => format!("The turn was stopped; what was written is kept, {waiting} waiting messages are not."),
         };
-        if let Ok(ended) = tokio::time::timeout(STOP_TIMEOUT, ended).await {
-            ended?;
-        }
-        Ok(Stopped { chat_uid: uid.to_owned(), message: "The turn was stopped; what was written is kept.".to_owned() })
+        Ok(Stopped { chat_uid: uid.to_owned(), message, discarded_messages: stopped.discarded })
     }
 
     async fn feedback(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Vec<Feedback>> {
@@ -552,19 +475,17 @@ impl ChatService for PgChatService {
     }
 }
 
-fn check_active(assistant: &Assistant) -> Result<()> {
-    if assistant.settings().state == AssistantState::Active {
-        return Ok(());
-    }
-    Err(Error::new(Code::AssistantInactive, "This assistant takes no messages; set its state to active."))
-}
-
-/// The first 60 characters in one line, until a better title is found.
-fn title(text: &str, files: &[crate::turn::File]) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let line = if line.is_empty() { files.first().map(|file| file.name.clone()).unwrap_or_default() } else { line };
-    let line = if line.is_empty() { "New chat".to_owned() } else { line };
-    line.chars().take(TITLE_CHARACTERS).collect()
+/// A model that failed, as whoever waited is told.
+fn upstream(fault: &Fault, chat_uid: &str) -> Error {
+    let code = match fault.code {
+        FaultCode::Timeout => Code::UpstreamTimeout,
+        _ => Code::UpstreamError,
+    };
+    Error::new(code, fault.message.as_str())
+        .with("chatUid", chat_uid)
+        .with("code", fault.code.as_str())
+        .with("provider", &*fault.provider)
+        .with_some("status", fault.status)
 }
 
 /// The text around the first occurrence of what was searched.

@@ -3,15 +3,15 @@ use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Db;
 use platform_realtime::{Head, Source};
 use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
 use super::{
     model::StatusError,
     repository::{self, ChatRow},
 };
+use crate::turn::pending;
 
-/// A frame above this holds only the newest messages (contract 02 §7.9).
-const FRAME_BYTES: usize = 8 * 1024 * 1024;
+/// A frame above its bound holds so many of the newest messages (contract 02 §7.9).
 const TRUNCATED_MESSAGES: usize = 200;
 
 /// The realtime object without what is being written (contract 02 §6).
@@ -24,8 +24,8 @@ struct RealtimeChatHistory<'a> {
     client_uid: &'a str,
     status: &'a str,
     chat_history: &'a [Box<RawValue>],
-    queued_messages: u32,
-    pending_user_messages: [(); 0],
+    queued_messages: i32,
+    pending_user_messages: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,6 +41,8 @@ pub(crate) struct ChatSource {
     /// The chat is only found under this assistant.
     pub assistant: String,
     pub uid: String,
+    /// Largest frame; 0 = no bound.
+    pub frame_bytes: usize,
 }
 
 #[async_trait]
@@ -52,45 +54,45 @@ impl Source for ChatSource {
 
     async fn head(&self) -> Result<Option<Head>> {
         let conn = self.db.read().await?;
-        // One after the other on one connection: the messages are not older than the chat, and those
-        // below its count are exactly the ones it had.
-        let (chat, messages) = futures_util::try_join!(
-            repository::find(conn.get(), &self.account, &self.uid),
-            repository::bodies(conn.get(), &self.account, &self.uid),
-        )?;
-        let Some(chat) = chat.filter(|chat| chat.assistant == self.assistant) else { return Ok(None) };
-        let known = messages.into_iter().take_while(|(position, _)| *position < chat.message_count);
-        head(&self.account, &chat, known.map(|(_, body)| body).collect()).map(Some)
+        let found = repository::find_with_queue(conn.get(), &self.account, &self.uid).await?;
+        let Some((chat, messages, queue)) = found.filter(|(chat, ..)| chat.assistant == self.assistant) else {
+            return Ok(None);
+        };
+        self.read(&chat, messages, &queue).map(Some)
     }
 }
 
-fn head(account: &AccountId, chat: &ChatRow, bodies: Vec<String>) -> Result<Head> {
-    let size: usize = bodies.iter().map(String::len).sum();
-    let mut kept = bodies.len();
-    if size > FRAME_BYTES {
-        let mut left = FRAME_BYTES;
-        let fits = |body: &&String| {
-            let fits = body.len() <= left;
-            left = left.saturating_sub(body.len());
-            fits
+impl ChatSource {
+    fn read(&self, chat: &ChatRow, bodies: Vec<String>, queue: &[String]) -> Result<Head> {
+        let size: usize = bodies.iter().map(String::len).sum();
+        let mut kept = bodies.len();
+        if self.frame_bytes > 0 && size > self.frame_bytes {
+            let mut left = self.frame_bytes;
+            let fits = |body: &&String| {
+                let fits = body.len() <= left;
+                left = left.saturating_sub(body.len());
+                fits
+            };
+            kept = bodies.iter().rev().take(TRUNCATED_MESSAGES).take_while(fits).count();
+        }
+        let truncated = (kept < bodies.len()).then_some(true);
+        let first = bodies.len() - kept;
+        let history: Vec<Box<RawValue>> =
+            bodies.into_iter().skip(first).map(|body| RawValue::from_string(body).unwrap_or_default()).collect();
+        let status = chat.status();
+        let waiting = queue.iter().map(|body| pending(body, status.queue_word())).collect::<Result<_>>()?;
+        let state = RealtimeChatHistory {
+            chat_uid: &chat.uid,
+            client_uid: self.account.as_str(),
+            status: &chat.status,
+            chat_history: &history,
+            queued_messages: chat.queued,
+            pending_user_messages: waiting,
+            stop_reason: chat.stop_reason.as_deref(),
+            error: chat.error.as_deref().and_then(|error| serde_json::from_str(error).ok()),
+            truncated,
         };
-        kept = bodies.iter().rev().take(TRUNCATED_MESSAGES).take_while(fits).count();
+        let terminal = status.is_terminal() && chat.queued == 0;
+        Head::new(chat.revision, Timestamp(chat.edited_ms), terminal, &state).map_err(Error::internal)
     }
-    let truncated = (kept < bodies.len()).then_some(true);
-    let first = bodies.len() - kept;
-    let history: Vec<Box<RawValue>> =
-        bodies.into_iter().skip(first).map(|body| RawValue::from_string(body).unwrap_or_default()).collect();
-    let state = RealtimeChatHistory {
-        chat_uid: &chat.uid,
-        client_uid: account.as_str(),
-        status: &chat.status,
-        chat_history: &history,
-        queued_messages: 0,
-        pending_user_messages: [],
-        stop_reason: chat.stop_reason.as_deref(),
-        error: chat.error.as_deref().and_then(|error| serde_json::from_str(error).ok()),
-        truncated,
-    };
-    let terminal = chat.status != "processing";
-    Head::new(chat.revision, Timestamp(chat.edited_ms), terminal, &state).map_err(Error::internal)
 }

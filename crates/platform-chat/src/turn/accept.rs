@@ -12,7 +12,11 @@ use platform_jobs::ENQUEUE;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{message::Accepted, work::KIND};
+use super::{
+    files::{self, StoredFile},
+    message::Accepted,
+    work::KIND,
+};
 
 /// A turn to accept: becomes a chat (new or going on), messages and a run in one statement.
 #[derive(Debug, Clone, Serialize)]
@@ -26,6 +30,8 @@ pub(crate) struct Acceptance {
     pub payload: Arc<Value>,
     pub assistant: String,
     pub name: String,
+    /// The name is final.
+    pub named: bool,
     pub user_uid: String,
     pub tenant_id: Option<String>,
     pub subtenant_id: Option<String>,
@@ -56,6 +62,9 @@ pub(crate) struct AcceptedChat {
     pub turn_start: i32,
     pub usage: Option<String>,
     pub metadata: Object,
+    pub named: bool,
+    pub guardrails: Option<String>,
+    pub compactions: Option<String>,
 }
 
 #[derive(QueryableByName)]
@@ -74,6 +83,12 @@ struct Row {
     usage: Option<String>,
     #[diesel(sql_type = Nullable<Jsonb>)]
     metadata: Option<Value>,
+    #[diesel(sql_type = Nullable<Bool>)]
+    named: Option<bool>,
+    #[diesel(sql_type = Nullable<Text>)]
+    guardrails: Option<String>,
+    #[diesel(sql_type = Nullable<Text>)]
+    compactions: Option<String>,
 }
 
 /// Accepts turns; a chat that is busy, another assistant's or another tenant's gives no row.
@@ -81,12 +96,12 @@ const ACCEPT: [&str; 3] = [
     "WITH item AS (
         SELECT row_number() OVER () - 1 AS n, x.* FROM jsonb_to_recordset($1::jsonb) AS x(
             account text, subject text, kind text, run text, owner text, lease_ms bigint, payload jsonb,
-            assistant text, name text, user_uid text, tenant_id text, subtenant_id text, api_source text,
+            assistant text, name text, named bool, user_uid text, tenant_id text, subtenant_id text, api_source text,
             metadata jsonb, tags text[], previous jsonb, message_uid text, message text, now_ms bigint)
     ), chat AS (
-        INSERT INTO chats AS c (account_id, uid, assistant, name, status, user_uid, tenant_id, subtenant_id,
+        INSERT INTO chats AS c (account_id, uid, assistant, name, named, status, user_uid, tenant_id, subtenant_id,
             api_source, metadata, tags, revision, message_count, turn_start, created_ms, edited_ms)
-        SELECT account, subject, assistant, name, 'processing', user_uid, tenant_id, subtenant_id,
+        SELECT account, subject, assistant, name, named, 'processing', user_uid, tenant_id, subtenant_id,
             api_source, metadata, tags, 1, jsonb_array_length(previous) + 1, jsonb_array_length(previous),
             now_ms, now_ms
         FROM item ORDER BY account, subject
@@ -96,11 +111,12 @@ const ACCEPT: [&str; 3] = [
             tags = c.tags || ARRAY(SELECT t FROM unnest(excluded.tags) t WHERE t <> ALL (c.tags)),
             revision = c.revision + 1, turn_start = c.message_count, message_count = c.message_count + 1,
             edited_ms = excluded.edited_ms
-        WHERE c.status <> 'processing' AND c.assistant = excluded.assistant
+        WHERE c.status IN ('completed', 'error', 'limit_exceeded') AND c.assistant = excluded.assistant
             AND (excluded.tenant_id IS NULL OR excluded.tenant_id = c.tenant_id)
             AND (excluded.subtenant_id IS NULL OR excluded.subtenant_id = c.subtenant_id)
         RETURNING c.account_id, c.uid, c.xmax = 0 AS created, c.revision, c.message_count, c.turn_start,
-            c.usage::text AS usage, c.metadata AS stored_metadata
+            c.usage::text AS usage, c.metadata AS stored_metadata, c.named AS stored_named, c.guardrails::text AS guardrails,
+            c.compactions::text AS compactions
     ), accepted AS (
         SELECT * FROM item JOIN chat ON chat.account_id = item.account AND chat.uid = item.subject
     ), stored AS (
@@ -114,7 +130,7 @@ const ACCEPT: [&str; 3] = [
     ENQUEUE,
     ")
     SELECT item.n::int, accepted.created, accepted.revision, accepted.message_count, accepted.turn_start,
-        accepted.usage, accepted.stored_metadata AS metadata
+        accepted.usage, accepted.stored_metadata AS metadata, accepted.stored_named AS named, accepted.guardrails, accepted.compactions
     FROM item LEFT JOIN accepted USING (n) ORDER BY item.n",
 ];
 
@@ -134,24 +150,31 @@ impl Acceptor {
         self.group.write(item).await
     }
 
-    /// The same with an idempotency key, stored in the same transaction.
-    pub async fn accept_once(
+    /// The same together with files and an idempotency key, in a transaction of its own.
+    pub async fn accept_with(
         &self,
-        item: Acceptance,
-        once: &Idempotency,
+        item: &Acceptance,
+        files: &[StoredFile],
+        once: Option<&Idempotency>,
         answer: Option<&Accepted>,
     ) -> Result<Option<AcceptedChat>> {
         self.db
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
-                match answer {
-                    Some(answer) => once.store(conn, 200, answer).await?,
-                    None => once.store_run(conn, &format!("{}/{}", item.subject, item.message_uid)).await?,
+                match (once, answer) {
+                    (Some(once), Some(answer)) => once.store(conn, 200, answer).await?,
+                    (Some(once), None) => {
+                        once.store_run(conn, &format!("{}/{}", item.subject, item.message_uid)).await?;
+                    }
+                    (None, _) => {}
                 }
-                let mut accepted = accept(conn, std::slice::from_ref(&item)).await?;
+                let mut accepted = accept(conn, std::slice::from_ref(item)).await?;
                 match accepted.pop().flatten() {
-                    Some(chat) => Ok(Some(chat)),
+                    Some(chat) => {
+                        files::store(conn, item, files).await?;
+                        Ok(Some(chat))
+                    }
                     // The key stays free.
                     None => Err(diesel::result::Error::RollbackTransaction.into()),
                 }
@@ -184,6 +207,9 @@ async fn accept(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<Option<Acce
                     Value::Object(metadata) => metadata,
                     _ => Object::new(),
                 },
+                named: row.named?,
+                guardrails: row.guardrails,
+                compactions: row.compactions,
             })
         })
         .collect())

@@ -7,10 +7,11 @@ use tokio::sync::oneshot;
 
 use super::{
     accept::{Acceptance, AcceptedChat, Acceptor},
+    files::StoredFile,
     message::{Accepted, TokenUsage},
     work::{KIND, TurnChat, TurnOutcome, TurnRequest, Turns, Warm, WarmStart},
 };
-use crate::assistant::Assistant;
+use crate::{assistant::Assistant, chat::repository};
 
 /// Accepts turns, and starts those that this process has a place for.
 pub(crate) struct Admission {
@@ -25,6 +26,7 @@ pub(crate) struct Candidate {
     pub item: Acceptance,
     pub assistant: Arc<Assistant>,
     pub request: TurnRequest,
+    pub files: Arc<[StoredFile]>,
     /// A place in this process; without one, whoever has a place takes the run.
     pub slot: Option<Slot>,
     /// Somebody waits for the end.
@@ -55,13 +57,11 @@ impl Admission {
     }
 
     async fn accept_and_start(&self, candidate: Candidate) -> Result<Option<Admitted>> {
-        let item = candidate.item.clone();
-        let chat = match &candidate.once {
-            Some(once) => {
-                let answer = (!candidate.waits).then_some(&candidate.accepted);
-                self.acceptor.accept_once(item, once, answer).await?
-            }
-            None => self.acceptor.accept(item).await?,
+        let chat = if candidate.once.is_none() && candidate.files.is_empty() {
+            self.acceptor.accept(candidate.item.clone()).await?
+        } else {
+            let answer = (!candidate.waits).then_some(&candidate.accepted);
+            self.acceptor.accept_with(&candidate.item, &candidate.files, candidate.once.as_ref(), answer).await?
         };
         let Some(chat) = chat else { return Ok(None) };
         let created = chat.created;
@@ -87,13 +87,17 @@ impl Admission {
         let chat = TurnChat {
             uid: item.subject,
             assistant: item.assistant,
+            buffering: false,
             revision: chat.revision,
             message_count: chat.message_count,
             turn_start: chat.turn_start,
             usage: usage.map_err(Error::internal)?.unwrap_or_default(),
             metadata: chat.metadata,
+            named: chat.named,
+            guardrails: chat.guardrails,
+            compactions: repository::compactions(chat.compactions.as_deref())?,
         };
-        let start = WarmStart { chat, messages, waiter: Some(waiter) };
+        let start = WarmStart { chat, messages, waiter };
         let work: Arc<dyn Work> =
             Arc::new(Warm { turns: Arc::clone(&self.turns), assistant, request, start: Mutex::new(Some(start)) });
         let slot = slot.unwrap_or_else(|| self.jobs.slot_at_once());

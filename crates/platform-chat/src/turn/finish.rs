@@ -1,10 +1,18 @@
-use diesel::{QueryableByName, sql_types::Text};
+use std::time::Duration;
+
+use diesel::{
+    QueryableByName,
+    sql_types::{BigInt, Text},
+};
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use futures_util::FutureExt;
 use platform_core::{Error, Result};
 use platform_db::{Conn, Db, GroupWriter, JsonStatement};
-use platform_jobs::{FINISH, Run, is_held_in};
+use platform_jobs::{FINISH, Run, end_in, enqueue_in, is_held_in};
 use serde::Serialize;
+use serde_json::json;
+
+use super::{message::ChatMessage, work::KIND};
 
 /// What a turn leaves behind, at a step or at its end.
 #[derive(Debug, Clone, Serialize)]
@@ -27,7 +35,22 @@ pub(crate) struct Outcome {
     pub revision: i64,
     pub messages: Vec<MessageRow>,
     pub message_count: i32,
+    /// Where the next turn begins, when one follows at once.
+    pub turn_start: Option<i32>,
+    /// JSON text of what guardrails found in the last turns.
+    pub guardrails: Option<String>,
     pub now_ms: i64,
+}
+
+/// What became of an outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// The lease was lost: nothing was written.
+    Lost,
+    /// The chat stands at this revision.
+    At(i64),
+    /// The same, and a run waits that answers what was queued.
+    GoesOn(i64),
 }
 
 /// A message at its position.
@@ -43,17 +66,32 @@ pub(crate) struct MessageRow {
     pub created_ms: i64,
 }
 
+impl MessageRow {
+    pub fn new(position: i32, message: &ChatMessage, accounting: Option<String>) -> Result<Self> {
+        Ok(Self {
+            position,
+            uid: message.uid.clone(),
+            role: message.role.as_str(),
+            body: serde_json::to_string(message).map_err(Error::internal)?,
+            accounting,
+            created_ms: message.timestamp.0,
+        })
+    }
+}
+
 #[derive(QueryableByName)]
 struct Held {
     #[diesel(sql_type = Text)]
     run: String,
+    #[diesel(sql_type = BigInt)]
+    revision: i64,
 }
 
 const ITEM: &str = "WITH item AS (
     SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(
         run text, fence bigint, account text, chat text, status text, stop_reason text, error text,
         provider text, llm text, context_window bigint, input_tokens bigint, output_tokens bigint, usage text,
-        revision bigint, messages jsonb, message_count int, now_ms bigint)
+        revision bigint, messages jsonb, message_count int, turn_start int, guardrails text, now_ms bigint)
 ), ";
 
 const STORE: &str = "chat AS (
@@ -61,20 +99,22 @@ const STORE: &str = "chat AS (
         provider = coalesce(held.provider, chats.provider), llm = coalesce(held.llm, chats.llm),
         context_window = CASE WHEN held.llm IS NULL THEN chats.context_window ELSE held.context_window END,
         input_tokens = held.input_tokens, output_tokens = held.output_tokens, usage = held.usage::json,
-        revision = held.revision, message_count = held.message_count, edited_ms = held.now_ms
+        revision = greatest(held.revision, chats.revision + 1), message_count = held.message_count,
+        turn_start = coalesce(held.turn_start, chats.turn_start),
+        guardrails = coalesce(held.guardrails::json, chats.guardrails), edited_ms = held.now_ms
     FROM held WHERE chats.account_id = held.account AND chats.uid = held.chat
-    RETURNING chats.account_id, chats.uid
+    RETURNING chats.account_id, chats.uid, chats.revision
 ), stored AS (
     INSERT INTO messages (account_id, chat_uid, position, uid, role, body, accounting, created_ms)
     SELECT held.account, held.chat, m.position, m.uid, m.role, m.body::json, m.accounting::json, m.created_ms
     FROM held JOIN chat ON chat.account_id = held.account AND chat.uid = held.chat, jsonb_to_recordset(held.messages) AS m(
         position int, uid text, role text, body text, accounting text, created_ms bigint)
-) SELECT run FROM held";
+) SELECT held.run, chat.revision FROM held JOIN chat ON chat.account_id = held.account AND chat.uid = held.chat";
 
 /// Ends turns in groups, each under its lease.
 pub(crate) struct Finisher {
     db: Db,
-    group: GroupWriter<Outcome, bool>,
+    group: GroupWriter<Outcome, Option<i64>>,
 }
 
 impl Finisher {
@@ -82,34 +122,56 @@ impl Finisher {
         Self { db: db.clone(), group: GroupWriter::new(db, 64, |conn, items| finish(conn, items).boxed()) }
     }
 
-    /// Ends a run with its result; `false` when its lease was lost, and then nothing was written.
-    pub async fn finish(&self, outcome: Outcome) -> Result<bool> {
-        self.group.write(outcome).await
+    /// Ends a run with its result. When messages were queued meanwhile, the chat goes on with another run.
+    pub async fn finish(&self, run: &Run, outcome: Outcome) -> Result<Stored> {
+        if let Some(revision) = self.group.write(outcome.clone()).await? {
+            return Ok(Stored::At(revision));
+        }
+        let next = Outcome {
+            status: "processing",
+            stop_reason: None,
+            error: None,
+            turn_start: Some(outcome.message_count),
+            ..outcome
+        };
+        Ok(match self.store(run, &next, true).await? {
+            Stored::At(revision) => Stored::GoesOn(revision),
+            stored => stored,
+        })
     }
 
-    /// Stores a step of a run that goes on; `false` as above.
-    pub async fn step(&self, run: &Run, outcome: &Outcome) -> Result<bool> {
+    /// Stores a step of a run that goes on.
+    pub async fn step(&self, run: &Run, outcome: &Outcome) -> Result<Stored> {
+        self.store(run, outcome, false).await
+    }
+
+    /// `replaces`: another run takes the place of this one.
+    async fn store(&self, run: &Run, outcome: &Outcome, replaces: bool) -> Result<Stored> {
         self.db
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
                 if !is_held_in(conn, run).await? {
-                    return Ok(false);
+                    return Ok(Stored::Lost);
                 }
                 static SQL: std::sync::LazyLock<String> =
                     std::sync::LazyLock::new(|| format!("{ITEM} held AS (SELECT * FROM item), {STORE}"));
-                let _: Vec<Held> = JsonStatement::new(&SQL, std::slice::from_ref(outcome))?.load(conn).await?;
-                Ok(true)
+                let rows: Vec<Held> = JsonStatement::new(&SQL, std::slice::from_ref(outcome))?.load(conn).await?;
+                if replaces {
+                    end_in(conn, run).await?;
+                    enqueue_in(conn, &run.account(), KIND, &run.subject, json!({}), Duration::ZERO).await?;
+                }
+                Ok(rows.as_slice().first().map_or(Stored::Lost, |row| Stored::At(row.revision)))
             })
             .await
     }
 }
 
-async fn finish(conn: &mut Conn, items: &[Outcome]) -> Result<Vec<bool>> {
+async fn finish(conn: &mut Conn, items: &[Outcome]) -> Result<Vec<Option<i64>>> {
     static SQL: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
         format!("{ITEM} run AS ({FINISH}), held AS (SELECT item.* FROM item JOIN run ON run.id = item.run), {STORE}")
     });
     let rows: Vec<Held> = JsonStatement::new(&SQL, items)?.load(conn).await?;
-    let held: std::collections::HashSet<String> = rows.into_iter().map(|row| row.run).collect();
-    Ok(items.iter().map(|item| held.contains(&item.run)).collect())
+    let held: std::collections::HashMap<String, i64> = rows.into_iter().map(|row| (row.run, row.revision)).collect();
+    Ok(items.iter().map(|item| held.get(&item.run).copied()).collect())
 }

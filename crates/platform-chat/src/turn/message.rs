@@ -1,12 +1,12 @@
-use platform_core::{Checks, Money, Object, Result, Timestamp};
-use platform_runtime::{Answer, Cost, Role, ToolCall, Usage};
+use std::collections::BTreeMap;
+
+use platform_core::{Checks, FieldLimits, Money, Object, Result, Timestamp};
+use platform_runtime::{Answer, Cost, Operation, Role, ToolCall, Usage};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use utoipa::{PartialSchema, ToSchema};
 
-const MESSAGE_BYTES: usize = 262_144;
 const STATE_BYTES: usize = 65_536;
-const MOST_FILES: usize = 20;
 const MOST_PAST_MESSAGES: usize = 100;
 
 /// A chat message as it is sent (contract 00 §12).
@@ -29,6 +29,9 @@ pub struct ChatMessage {
     /// Name the caller gave.
     #[serde(rename = "userName", default, skip_serializing_if = "Option::is_none")]
     pub user_name: Option<String>,
+    /// Short text of a long message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
     /// Where the text comes from; absent = written by the model.
     #[serde(rename = "contentSource", default, skip_serializing_if = "Option::is_none")]
     pub content_source: Option<String>,
@@ -41,6 +44,26 @@ pub struct ChatMessage {
     /// Time of the model, in milliseconds.
     #[serde(rename = "latencyMs", default, skip_serializing_if = "Option::is_none")]
     pub latency_ms: Option<u64>,
+}
+
+impl ChatMessage {
+    /// An empty message of the user.
+    pub(crate) fn new(uid: String, chat_uid: &str, user_uid: &str, now: Timestamp) -> Self {
+        Self {
+            uid,
+            chat_uid: chat_uid.to_owned(),
+            role: Role::User,
+            content: MessageContent::default(),
+            timestamp: now,
+            user_uid: user_uid.to_owned(),
+            user_name: None,
+            summary: None,
+            content_source: None,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+            latency_ms: None,
+        }
+    }
 }
 
 /// What a message says.
@@ -160,6 +183,13 @@ impl StoredJson {
     pub(crate) fn from_text(text: String) -> Self {
         Self(RawValue::from_string(text).unwrap_or_default())
     }
+
+    /// What a model says in a message that may be long.
+    pub(crate) fn long_answer(&self) -> Option<String> {
+        const SHORT: usize = 1000;
+        let message: ChatMessage = serde_json::from_str(Some(self.0.get()).filter(|json| json.len() > SHORT)?).ok()?;
+        (message.role == Role::Assistant).then_some(message.content.message)
+    }
 }
 
 impl Serialize for StoredJson {
@@ -254,13 +284,13 @@ pub struct ClientFunction {
 }
 
 impl NewMessage {
-    pub(crate) fn check(&mut self) -> Result<()> {
-        let mut checks = Checks::default();
+    pub(crate) fn check(&mut self, limits: &FieldLimits) -> Result<()> {
+        let mut checks = Checks::within(limits);
         let empty = self.message.as_ref().is_none_or(String::is_empty);
         if empty && self.files.is_empty() {
             checks.issue("message", "required", "message is required: say something, or attach files");
         }
-        checks.bytes("message", self.message.as_ref().map_or(0, String::len), MESSAGE_BYTES);
+        checks.bytes("message", self.message.as_ref().map_or(0, String::len), limits.message_bytes);
         if let Some(uid) = &self.chat_uid
             && crate::chat::ChatId::parse(uid).is_err()
         {
@@ -269,7 +299,7 @@ impl NewMessage {
         if let Some(name) = &self.user_name {
             checks.length("userName", name, 0..=200);
         }
-        checks.count("files", self.files.len(), MOST_FILES);
+        checks.count("files", self.files.len(), limits.files_per_message);
         for (i, file) in self.files.iter().enumerate() {
             checks.length(&format!("files[{i}].name"), &file.name, 1..=200);
             if file.download_url.is_empty() {
@@ -293,7 +323,7 @@ impl NewMessage {
         }
         checks.count("previousConversation", self.previous_conversation.len(), MOST_PAST_MESSAGES);
         for (i, past) in self.previous_conversation.iter().enumerate() {
-            checks.bytes(&format!("previousConversation[{i}].message"), past.message.len(), MESSAGE_BYTES);
+            checks.bytes(&format!("previousConversation[{i}].message"), past.message.len(), limits.message_bytes);
             if !matches!(past.role, Role::User | Role::Assistant) {
                 let path = format!("previousConversation[{i}].role");
                 checks.issue(&path, "enum", "role must be user or assistant");
@@ -319,9 +349,24 @@ pub struct Accepted {
     pub chat_uid: String,
     /// The user message.
     pub message_uid: String,
+    /// It waits; absent when its turn has begun.
+    #[serde(flatten)]
+    pub waiting: Option<Waiting>,
     /// Fields of the request that had no effect.
     #[serde(skip)]
     pub ignored: Vec<&'static str>,
+}
+
+/// A message that waits for its turn.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiting {
+    /// Always true.
+    pub queued: bool,
+    /// Its place in the queue, from 1.
+    pub queue_position: i32,
+    /// What it waits for: `after_delay`, `next_turn` or `on_resume`.
+    pub will_process: &'static str,
 }
 
 /// Answer of a synchronous message: the messages of its turn, the user message first.
@@ -357,13 +402,61 @@ pub struct TokenUsage {
     /// Their answer tokens.
     pub secondary_output_tokens: u64,
     /// The same by operation.
-    #[schema(value_type = Object)]
-    pub secondary_by_operation: Object,
+    pub secondary_by_operation: BTreeMap<String, SecondaryUsage>,
     /// Moment whose prices were used last.
     pub pricing_timestamp: Timestamp,
 }
 
+/// What one kind of call beside the turns took.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SecondaryUsage {
+    /// US dollars.
+    pub cost: Money,
+    /// Prompt tokens.
+    pub input_tokens: u64,
+    /// Answer tokens.
+    pub output_tokens: u64,
+    /// How many.
+    pub calls: u64,
+}
+
+/// Calls beside the turns as they are added up in the store: `cost` in nano-dollars (`add_secondary`).
+pub(crate) fn secondary(asked: &[(Operation, &Answer)]) -> Object {
+    let mut sums: BTreeMap<&str, [i64; 4]> = BTreeMap::new();
+    let tokens = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    for (operation, answer) in asked {
+        let sum = sums.entry(operation.as_str()).or_default();
+        let usage = &answer.usage;
+        let more = [answer.cost.total_cost.nanos(), tokens(usage.input_tokens), tokens(usage.output_tokens), 1];
+        sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
+    }
+    let entry = |(operation, [cost, input, output, calls]): (&str, [i64; 4])| {
+        let sums = serde_json::json!({"cost": cost, "inputTokens": input, "outputTokens": output, "calls": calls});
+        (operation.to_owned(), sums)
+    };
+    sums.into_iter().map(entry).collect()
+}
+
 impl TokenUsage {
+    /// Puts the stored sums of calls beside the turns in.
+    pub(crate) fn with_secondary(mut self, stored: &Object) -> Self {
+        for (operation, sums) in stored {
+            let of = |name: &str| sums.get(name).and_then(serde_json::Value::as_i64).unwrap_or(0);
+            let usage = SecondaryUsage {
+                cost: Money::from_nanos(of("cost")),
+                input_tokens: of("inputTokens").unsigned_abs(),
+                output_tokens: of("outputTokens").unsigned_abs(),
+                calls: of("calls").unsigned_abs(),
+            };
+            self.secondary_cost += usage.cost;
+            self.secondary_input_tokens += usage.input_tokens;
+            self.secondary_output_tokens += usage.output_tokens;
+            self.secondary_by_operation.insert(operation.clone(), usage);
+        }
+        self
+    }
+
     pub(crate) fn add(&mut self, answer: &Answer, now: Timestamp) {
         self.model = answer.model.llm.to_string();
         self.provider = answer.model.provider.to_string();

@@ -1,15 +1,26 @@
 mod accept;
 mod admit;
+mod compact;
+mod context;
+mod course;
+mod files;
 mod finish;
+mod intake;
 mod message;
-mod prompt;
+mod notes;
+mod queue;
 mod work;
 
-pub(crate) use accept::{Acceptance, PastRow};
-pub(crate) use admit::{Admission, Candidate};
+pub(crate) use admit::Admission;
+pub use compact::Compaction;
+pub(crate) use compact::{Span, compact};
+pub(crate) use context::Stored;
 pub(crate) use finish::Finisher;
+pub(crate) use intake::Intake;
+pub(crate) use message::secondary;
 pub use message::{
-    Accepted, ChatMessage, ClientFunction, ClientTool, File, MessageContent, NewMessage, PastMessage, Sent, StoredJson,
-    TokenUsage,
+    Accepted, ChatMessage, ClientFunction, ClientTool, File, MessageContent, NewMessage, PastMessage, SecondaryUsage,
+    Sent, StoredJson, TokenUsage, Waiting,
 };
-pub(crate) use work::{KIND, TurnChat, TurnOutcome, TurnRequest, Turns, live_key};
+pub(crate) use queue::{StopOutcome, pending, stop};
+pub(crate) use work::{KIND, TurnChat, TurnOutcome, Turns, live_key};

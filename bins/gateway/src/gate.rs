@@ -1,0 +1,105 @@
+//! How often and how much at once somebody may ask (contract 00 §8).
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex},
+};
+
+use actix_web::HttpRequest;
+use ipnet::IpNet;
+use platform_core::{Caller, Code, Error, Result};
+use platform_limits::{Allowance, RateLimits};
+
+use crate::config::Rates;
+
+/// Seconds after which a refused stream may be tried again.
+const STREAM_RETRY: u64 = 5;
+
+/// Counts requests and streams.
+pub(crate) struct Gate {
+    limits: RateLimits,
+    rates: Rates,
+    streams_per_key: usize,
+    streams: Arc<Mutex<HashMap<String, usize>>>,
+    trusted_proxies: Vec<IpNet>,
+}
+
+/// An open stream; it counts until it is dropped.
+pub(crate) struct StreamPlace {
+    streams: Arc<Mutex<HashMap<String, usize>>>,
+    credential: String,
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        let mut streams = self.streams.lock().expect("lock");
+        if let Some(open) = streams.get_mut(&self.credential) {
+            *open -= 1;
+            if *open == 0 {
+                streams.remove(&self.credential);
+            }
+        }
+    }
+}
+
+impl Gate {
+    pub fn new(limits: RateLimits, rates: Rates, streams_per_key: usize, trusted_proxies: Vec<IpNet>) -> Self {
+        Self { limits, rates, streams_per_key, streams: Arc::default(), trusted_proxies }
+    }
+
+    /// Counts a request; the tightest bucket it fell into, or why it is refused.
+    pub async fn request(&self, caller: &Caller, creates: bool) -> (Option<Allowance>, Result<()>) {
+        let credential = caller.credential_id();
+        let mut tightest = self.limits.take(&format!("key|{credential}"), self.rates.full).await;
+        if creates && tightest.is_none_or(|allowance| allowance.allowed) {
+            let created = self.limits.take(&format!("create|{credential}"), self.rates.create_full).await;
+            let tighter =
+                |a: Allowance, b: Allowance| if (b.allowed, b.remaining) < (a.allowed, a.remaining) { b } else { a };
+            tightest = tightest.zip(created).map(|(a, b)| tighter(a, b)).or(tightest).or(created);
+        }
+        match tightest {
+            Some(refused) if !refused.allowed => {
+                let message = format!("Too many requests: {} a minute; slow down.", refused.limit);
+                (tightest, Err(Error::new(Code::RateLimitExceeded, message).retry_after(refused.retry_after)))
+            }
+            _ => (tightest, Ok(())),
+        }
+    }
+
+    /// Counts a credential that is no good; the answer it gets.
+    pub async fn bad_credential(&self, request: &HttpRequest, error: Error) -> Error {
+        let Some(address) = self.client(request) else { return error };
+        match self.limits.take(&format!("bad|{address}"), self.rates.bad_credential).await {
+            Some(refused) if !refused.allowed => {
+                let message = "Too many credentials that are no good came from this address.";
+                Error::new(Code::RateLimitExceeded, message).retry_after(refused.retry_after)
+            }
+            _ => error,
+        }
+    }
+
+    /// A place for one more stream.
+    pub fn stream(&self, caller: &Caller) -> Result<StreamPlace> {
+        let credential = caller.credential_id().to_owned();
+        let mut streams = self.streams.lock().expect("lock");
+        let open = streams.entry(credential.clone()).or_default();
+        if self.streams_per_key > 0 && *open >= self.streams_per_key {
+            let message = format!("This credential has {open} open streams already; close one first.");
+            return Err(Error::new(Code::TooManyStreams, message).with("limit", *open).retry_after(STREAM_RETRY));
+        }
+        *open += 1;
+        Ok(StreamPlace { streams: Arc::clone(&self.streams), credential })
+    }
+
+    /// Who is at the other end: the peer, or behind a trusted proxy the last that it names (contract 00 §1.3).
+    fn client(&self, request: &HttpRequest) -> Option<IpAddr> {
+        let peer = request.peer_addr()?.ip();
+        if !self.trusted_proxies.iter().any(|network| network.contains(&peer)) {
+            return Some(peer);
+        }
+        let forwarded = request.headers().get_all("x-forwarded-for").last().and_then(|value| value.to_str().ok());
+        let last = forwarded.and_then(|list| list.rsplit(',').next()?.trim().parse().ok());
+        Some(last.unwrap_or(peer))
+    }
+}

@@ -1,0 +1,394 @@
+//! What the model gets, in the order of contract 02 §6, and within its window.
+
+use std::collections::HashSet;
+
+use platform_core::{AccountId, Error, Result};
+use platform_runtime::{Attachment, Fault, FaultCode, Message, ModelSpec, Prompt, Role, ToolCall};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    compact::{self, Span},
+    files,
+    message::File,
+    notes::Notes,
+    work::{TurnChat, TurnRequest, Turns},
+};
+use crate::{
+    assistant::{Assistant, ContextManagement},
+    chat::repository,
+};
+
+/// A turn that would use more of the window than this is compacted first, in percent.
+const COMPACT_ABOVE: u64 = 80;
+/// What is left of the older messages then, in percent of the window.
+const COMPACT_TO: u64 = 30;
+/// An attached picture or document counts as so many tokens.
+const ATTACHMENT_TOKENS: u64 = 1500;
+/// Attached files of one prompt, newest first.
+const MOST_ATTACHED: usize = 20 << 20;
+
+/// A stored message, read as far as a model needs it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Stored {
+    pub uid: String,
+    pub role: Role,
+    content: Content,
+    summary: Option<String>,
+    #[serde(default)]
+    tool_calls: Vec<ToolCall>,
+    tool_call_id: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Content {
+    message: String,
+    #[serde(default)]
+    files: Vec<File>,
+}
+
+impl Stored {
+    pub fn read(body: &str) -> Result<Self> {
+        serde_json::from_str(body).map_err(Error::internal)
+    }
+
+    pub fn text(&self) -> &str {
+        &self.content.message
+    }
+}
+
+/// A message of the chat as the model gets it.
+struct Said {
+    position: i32,
+    uid: String,
+    message: Message,
+    files: Vec<File>,
+    tokens: u64,
+    /// A user message that begins a turn.
+    begins: bool,
+}
+
+/// The messages that the model gets, oldest first.
+struct History {
+    said: Vec<Said>,
+    tokens: u64,
+    /// Older ones were left out since they do not fit.
+    overflows: bool,
+}
+
+/// Builds the prompts of a turn.
+pub(crate) struct Context<'a> {
+    turns: &'a Turns,
+    account: &'a AccountId,
+    chat: &'a mut TurnChat,
+    request: &'a TurnRequest,
+    assistant: &'a Assistant,
+    spec: &'a ModelSpec,
+    /// User messages of the turn, by position, as far as notes are to be made of them.
+    pub heard: Vec<(i32, String)>,
+}
+
+impl<'a> Context<'a> {
+    pub fn new(
+        turns: &'a Turns,
+        account: &'a AccountId,
+        chat: &'a mut TurnChat,
+        request: &'a TurnRequest,
+        assistant: &'a Assistant,
+        spec: &'a ModelSpec,
+    ) -> Self {
+        Self { turns, account, chat, request, assistant, spec, heard: Vec::new() }
+    }
+
+    /// The prompt, after compaction when it needs one; `known`: all messages of a new chat; `forced`: compacts
+    /// in any case. A turn that does not fit even then is a fault.
+    pub async fn prompt(
+        &mut self,
+        known: Option<&[String]>,
+        forced: bool,
+    ) -> Result<std::result::Result<Prompt, Fault>> {
+        let params = self.chat.metadata.get("promptTemplateParams");
+        let system = fill(&self.assistant.settings().presets, params.unwrap_or(&Value::Null));
+        let state = self.request.application_state.as_ref();
+        let state = state.map(|state| format!("State of the application: {}", Value::Object(state.clone())));
+        let window = self.spec.context_window;
+        let fixed = self.count(&system) + state.as_deref().map_or(0, |state| self.count(state));
+        let mut history = self.history(known, fixed).await?;
+        let full = |history: &History| history.overflows || history.tokens * 100 > window * COMPACT_ABOVE;
+        if (forced || full(&history))
+            && let Some(keep_from) = self.keep_from(&history, forced)
+        {
+            let before = self.chat.compacted_to();
+            let span = Span { from: before, until: keep_from, kept_tokens: kept(&history, keep_from) + fixed };
+            match compact::compact(self.turns, self.account, self.chat, self.spec, span).await? {
+                Ok(()) => history = self.history(known, fixed).await?,
+                Err(fault) => return Ok(Err(fault)),
+            }
+        }
+        if history.tokens > window {
+            let message = format!(
+                "The turn needs about {} tokens, and the window of {} holds {window}; shorten the message or take \
+                 another model.",
+                history.tokens, self.spec.llm
+            );
+            let provider = std::sync::Arc::clone(&self.spec.provider);
+            let fault = Fault { code: FaultCode::ContextTooLong, message, provider, status: None, partial: None };
+            return Ok(Err(fault));
+        }
+        let turn = history.said.iter().filter(|said| said.position >= self.chat.turn_start);
+        let heard = turn.filter(|said| said.message.role == Role::User && Notes::want(self.chat, &said.message.text));
+        self.heard = heard.map(|said| (said.position, said.message.text.clone())).collect();
+        self.assemble(system, state, history).await.map(Ok)
+    }
+
+    fn count(&self, text: &str) -> u64 {
+        self.turns.model.count(self.spec, text)
+    }
+
+    /// Where the messages begin that stay as they are: the newest whole turns within a part of the window.
+    fn keep_from(&self, history: &History, forced: bool) -> Option<i32> {
+        let most = if forced { 0 } else { self.spec.context_window * COMPACT_TO / 100 };
+        let mut keep = self.chat.turn_start;
+        let mut tokens = 0;
+        for said in history.said.iter().rev() {
+            tokens += said.tokens;
+            if tokens > most && said.position < self.chat.turn_start {
+                break;
+            }
+            if said.begins && said.position < keep {
+                keep = said.position;
+            }
+        }
+        (keep > self.chat.compacted_to()).then_some(keep)
+    }
+
+    /// The newest messages, read in slices until they fill the window.
+    async fn history(&self, known: Option<&[String]>, fixed: u64) -> Result<History> {
+        let (chat, settings) = (&*self.chat, self.assistant.settings());
+        let summary = chat.compactions.last().map_or(0, |compaction| self.count(&compaction.summary));
+        let most = self.spec.context_window * COMPACT_ABOVE / 100;
+        let cut = match settings.max_chat_messages {
+            0 => 0,
+            most => chat.message_count - i32::try_from(most).unwrap_or(i32::MAX),
+        };
+        let first = cut.max(chat.compacted_to()).min(chat.turn_start);
+        let mut history = History { said: Vec::new(), tokens: fixed + summary, overflows: false };
+        let mut reader = Reader::new(&settings.context_management);
+        let mut before = chat.message_count;
+        let conn = self.turns.db.read().await?;
+        'slices: while before > first {
+            let slice = match known {
+                Some(known) => {
+                    let range = usize::try_from(first).unwrap_or(0)..known.len();
+                    let mut slice: Vec<_> =
+                        (first..).zip(known.get(range).unwrap_or_default().iter().cloned()).collect();
+                    slice.reverse();
+                    slice
+                }
+                None => repository::slice(conn.get(), self.account, &chat.uid, first, before).await?,
+            };
+            if slice.is_empty() {
+                break;
+            }
+            for (position, body) in slice {
+                before = position;
+                let stored = Stored::read(&body)?;
+                let in_turn = position >= chat.turn_start;
+                let Some(mut said) = reader.read(position, stored, in_turn) else { continue };
+                said.tokens = self.count(&said.message.text)
+                    + said.message.tool_calls.iter().map(|call| self.count(&call.function.arguments)).sum::<u64>()
+                    + ATTACHMENT_TOKENS * said.files.iter().filter(|file| is_attached(file)).count() as u64;
+                if history.tokens + said.tokens > most && !in_turn {
+                    history.overflows = true;
+                    break 'slices;
+                }
+                history.tokens += said.tokens;
+                history.said.push(said);
+            }
+        }
+        history.said.reverse();
+        mark_turns(&mut history.said);
+        Ok(history)
+    }
+
+    async fn assemble(&self, system: String, state: Option<String>, history: History) -> Result<Prompt> {
+        let settings = self.assistant.settings();
+        let model = &*self.turns.model;
+        let fallbacks = settings
+            .fallback_models
+            .iter()
+            .filter_map(|fallback| model.choose(Some(&fallback.provider), Some(&fallback.model)).ok())
+            .filter(|fallback| fallback != self.spec)
+            .collect();
+        let with_files: Vec<String> = history
+            .said
+            .iter()
+            .rev()
+            .filter(|said| said.files.iter().any(is_attached))
+            .map(|said| said.uid.clone())
+            .collect();
+        let mut contents = match with_files.is_empty() {
+            true => files::Contents::new(),
+            false => {
+                let conn = self.turns.db.read().await?;
+                files::load(conn.get(), self.account, &self.chat.uid, &with_files, MOST_ATTACHED).await?
+            }
+        };
+        let mut messages = Vec::with_capacity(history.said.len() + 2);
+        if let Some(compaction) = self.chat.compactions.last() {
+            messages.push(Message::developer(format!("Summary of the conversation so far:\n{}", compaction.summary)));
+        }
+        let mut state = state;
+        let mut turn = None;
+        let mut calls = HashSet::new();
+        for said in history.said {
+            calls.extend(said.message.tool_calls.iter().map(|call| call.id.clone()));
+            // A cut must not leave a result without its call.
+            if said.message.tool_call_id.as_ref().is_some_and(|id| !calls.contains(id)) {
+                continue;
+            }
+            if said.position >= self.chat.turn_start && turn.is_none() {
+                messages.extend(state.take().map(Message::developer));
+                turn = Some(messages.len());
+            }
+            let mut message = said.message;
+            attach(&mut messages, &mut message, &said.uid, said.files, &mut contents);
+            messages.push(message);
+        }
+        Ok(Prompt {
+            fallbacks,
+            system,
+            turn: turn.unwrap_or(messages.len()),
+            messages,
+            temperature: settings.temperature,
+            top_p: settings.top_p,
+            max_output_tokens: settings.max_output_tokens.map(|most| most.min(self.spec.max_output_tokens)),
+            reasoning_effort: settings.reasoning_effort.clone(),
+            output: self.assistant.output(),
+            ..Prompt::new(self.spec.clone())
+        })
+    }
+}
+
+fn is_attached(file: &File) -> bool {
+    matches!(file.file_type.as_str(), "image" | "document")
+}
+
+/// Tokens of what stays when everything before `keep_from` is summed up.
+fn kept(history: &History, keep_from: i32) -> u64 {
+    history.said.iter().filter(|said| said.position >= keep_from).map(|said| said.tokens).sum()
+}
+
+/// A turn begins with the first user message after something else.
+fn mark_turns(said: &mut [Said]) {
+    let mut after_user = false;
+    for said in said {
+        let user = said.message.role == Role::User;
+        said.begins = user && !after_user;
+        after_user = user;
+    }
+}
+
+/// Text documents become text, pictures and PDF files go along, of others the model gets the name.
+fn attach(
+    messages: &mut Vec<Message>,
+    message: &mut Message,
+    uid: &str,
+    files: Vec<File>,
+    contents: &mut files::Contents,
+) {
+    let mut named = Vec::new();
+    for (position, file) in (0..).zip(files) {
+        let Some((media_type, bytes)) = contents.remove(&(uid.to_owned(), position)) else {
+            named.push(format!("{} ({})", file.name, file.file_type));
+            continue;
+        };
+        let is_text = media_type.starts_with("text/")
+            || matches!(media_type.as_str(), "application/json" | "application/xml" | "application/yaml");
+        match std::str::from_utf8(&bytes) {
+            Ok(text) if is_text => {
+                messages.push(Message::developer(format!("The user attached the file {}:\n{text}", file.name)));
+            }
+            _ => message.files.push(Attachment { name: file.name, media_type, bytes }),
+        }
+    }
+    if !named.is_empty() {
+        messages.push(Message::developer(format!("The user attached: {}.", named.join(", "))));
+    }
+}
+
+/// Reads messages from the newest to the oldest, and leaves out what older turns need not show.
+struct Reader<'a> {
+    management: &'a ContextManagement,
+    /// How many turns are newer than the one that is read.
+    newer: u32,
+    in_users: bool,
+}
+
+impl<'a> Reader<'a> {
+    fn new(management: &'a ContextManagement) -> Self {
+        Self { management, newer: 0, in_users: false }
+    }
+
+    fn read(&mut self, position: i32, stored: Stored, in_turn: bool) -> Option<Said> {
+        let user = stored.role == Role::User;
+        if self.in_users && !user {
+            self.newer += 1;
+        }
+        self.in_users = user;
+        let depth = self.management.full_context_turn_depth;
+        let short = depth > 0 && self.newer >= depth && !in_turn;
+        let Stored { uid, role, content, summary, mut tool_calls, tool_call_id } = stored;
+        let mut text = content.message;
+        if short {
+            if role == Role::Tool {
+                return None;
+            }
+            tool_calls.clear();
+            if user && !self.management.always_include_user_messages {
+                text = summary.unwrap_or(text);
+            }
+            if role == Role::Assistant && text.is_empty() {
+                return None;
+            }
+        }
+        let message = Message { role, text, tool_calls, tool_call_id, files: Vec::new() };
+        Some(Said { position, uid, message, files: content.files, tokens: 0, begins: false })
+    }
+}
+
+/// Fills `{{dotted.path}}` placeholders (contract 00 §10): data only, missing ones are empty.
+pub(crate) fn fill(template: &str, params: &Value) -> String {
+    let mut filled = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once("{{") {
+        filled.push_str(before);
+        let Some((path, after)) = after.split_once("}}") else {
+            filled.push_str("{{");
+            rest = after;
+            continue;
+        };
+        let value = path.trim().split('.').try_fold(params, |value, key| value.get(key));
+        match value {
+            None | Some(Value::Null) => {}
+            Some(Value::String(text)) => filled.push_str(text),
+            Some(other) => filled.push_str(&other.to_string()),
+        }
+        rest = after;
+    }
+    filled.push_str(rest);
+    filled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn placeholders_are_filled_as_data_and_once() {
+        let params = json!({"user": {"name": "{{secret}}"}, "list": [1, 2], "secret": "no", "n": 3});
+        assert_eq!(fill("Hi {{ user.name }}, {{list}} {{n}}{{missing.x}}!", &params), "Hi {{secret}}, [1,2] 3!");
+        assert_eq!(fill("open {{ only", &params), "open {{ only");
+    }
+}

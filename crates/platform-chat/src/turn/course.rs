@@ -1,0 +1,501 @@
+use std::{pin::pin, sync::Arc};
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use platform_core::{AccountId, Code, Error, Id, Result, Timestamp, spawn};
+use platform_guardrails::{Finding, Moment, Screen, Screening};
+use platform_jobs::Run;
+use platform_realtime::Live;
+use platform_runtime::{
+    Answer, Delta, Ending, Fault, FaultCode, Limits, Listener, Message, ModelSpec, Operation, Role, Step, StopReason,
+    ToolCall, ToolFunction, Usage, Verdict, run_turn,
+};
+use serde_json::json;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    context::Context,
+    finish::{MessageRow, Outcome, Stored},
+    message::{Accounting, ChatMessage, MessageContent, StoredJson},
+    notes::Notes,
+    work::{TurnChat, TurnOutcome, TurnRequest, Turns, live_key},
+};
+use crate::{assistant::Assistant, chat::repository};
+
+/// The course of one turn under one lease.
+pub(crate) struct Course<'a> {
+    pub turns: &'a Turns,
+    pub account: AccountId,
+    pub chat: TurnChat,
+    pub request: &'a TurnRequest,
+    run: &'a Run,
+    live: Arc<Live>,
+    began: Timestamp,
+    waiter: Option<oneshot::Sender<TurnOutcome>>,
+    /// Messages of this turn that are stored already.
+    said: Vec<StoredJson>,
+    calls: Vec<ToolCall>,
+    shows_growth: bool,
+    screen: Option<Arc<Screen>>,
+    findings: Vec<Finding>,
+    /// Whom the turn asks, and what its prompt takes: for an answer that is cut short.
+    asked: Option<(ModelSpec, Usage)>,
+    /// User messages of the turn, by position, as far as notes are to be made of them.
+    heard: Vec<(i32, String)>,
+    /// Position of the first message that this lease adds.
+    first_said: i32,
+}
+
+enum MessageKind {}
+
+pub(crate) fn new_uid() -> String {
+    Id::<MessageKind>::generate().into()
+}
+
+/// How a turn comes to its end.
+enum End {
+    /// The model's loop ended.
+    Model(Box<Ending>),
+    /// A guardrail blocks what the user said.
+    Blocked,
+    /// It cannot be asked.
+    Refused(Fault),
+}
+
+impl<'a> Course<'a> {
+    pub fn new(
+        turns: &'a Turns,
+        run: &'a Run,
+        chat: TurnChat,
+        request: &'a TurnRequest,
+        waiter: Option<oneshot::Sender<TurnOutcome>>,
+    ) -> Self {
+        let account = run.account();
+        let key = live_key(&account, &chat.assistant, &chat.uid);
+        let live = turns.realtime.open(key, chat.revision, &new_uid(), run.fence - 1);
+        Self {
+            turns,
+            account,
+            first_said: chat.message_count,
+            heard: Vec::new(),
+            chat,
+            request,
+            run,
+            live,
+            began: turns.clock.now(),
+            waiter,
+            said: Vec::new(),
+            calls: Vec::new(),
+            shows_growth: true,
+            screen: None,
+            findings: request.findings.clone(),
+            asked: None,
+        }
+    }
+
+    /// Answers the messages of the turn. When the lease is lost another worker ends it.
+    pub async fn work(
+        mut self,
+        assistant: &Assistant,
+        messages: Option<Vec<String>>,
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        if stop.is_cancelled() {
+            return self.end_empty().await;
+        }
+        self.shows_growth = assistant.shows_growth();
+        self.screen = assistant.screen();
+        let live = Arc::clone(&self.live);
+        let end = tokio::select! {
+            biased;
+            end = self.answer(assistant, messages) => Some(end),
+            () = stop.cancelled() => None,
+            never = live.flush() => match never {},
+        };
+        match end {
+            None => self.stopped().await,
+            Some(Err(error)) if error.code() == Code::Conflict => Ok(()),
+            Some(Err(error)) => Err(error),
+            Some(Ok(End::Model(ending))) => self.ended(*ending).await,
+            Some(Ok(End::Blocked)) => {
+                let ending = Ending { answer: None, reason: "guardrail", data: None, fault: None };
+                self.ended(ending).await
+            }
+            Some(Ok(End::Refused(fault))) => {
+                let ending = Ending { answer: None, reason: "error", data: None, fault: Some(fault) };
+                self.ended(ending).await
+            }
+        }
+    }
+
+    async fn answer(&mut self, assistant: &Assistant, messages: Option<Vec<String>>) -> Result<End> {
+        if self.request.blocked {
+            return Ok(End::Blocked);
+        }
+        let model = Arc::clone(&self.turns.model);
+        let settings = assistant.settings();
+        let spec = settings.choose(&*model, self.request.provider.as_deref(), self.request.model.as_deref());
+        let spec = match spec {
+            Ok(spec) => spec,
+            Err(error) => return Ok(End::Refused(refused(error.message()))),
+        };
+        if let Some(screen) = self.screen.clone()
+            && self.judged(&screen, &spec, messages.as_deref()).await?
+        {
+            return Ok(End::Blocked);
+        }
+        let limits = Limits { tool_calls: u64::from(settings.max_tool_calls) };
+        let mut forced = false;
+        loop {
+            let mut context = Context::new(self.turns, &self.account, &mut self.chat, self.request, assistant, &spec);
+            let prompt = match context.prompt(messages.as_deref(), forced).await? {
+                Ok(prompt) => prompt,
+                Err(fault) => return Ok(End::Refused(fault)),
+            };
+            self.heard = context.heard;
+            self.asked = Some((spec.clone(), Usage::estimated(&prompt, "", &[])));
+            let ending = run_turn(&*model, prompt, limits, self).await?;
+            // It was longer than it seemed: once more, with what is older summed up.
+            let too_long = ending.fault.as_ref().is_some_and(|fault| fault.code == FaultCode::ContextTooLong);
+            if !(too_long && !forced && self.said.is_empty() && self.chat.compacted_to() < self.chat.turn_start) {
+                return Ok(End::Model(Box::new(ending)));
+            }
+            forced = true;
+        }
+    }
+
+    /// Lets the judges see each new user message; whether one blocks.
+    async fn judged(&mut self, screen: &Screen, spec: &ModelSpec, messages: Option<&[String]>) -> Result<bool> {
+        let start = usize::try_from(self.chat.turn_start).unwrap_or(0);
+        let turn = match messages {
+            Some(messages) => messages.get(start..).unwrap_or_default().to_vec(),
+            None => {
+                let conn = self.turns.db.read().await?;
+                repository::turn_bodies(conn.get(), &self.account, &self.chat).await?
+            }
+        };
+        for body in turn {
+            let message: ChatMessage = serde_json::from_str(&body).map_err(Error::internal)?;
+            if message.role != Role::User {
+                continue;
+            }
+            let moment = Moment { message_uid: &message.uid, now: self.turns.clock.now() };
+            let screening = screen.input(&*self.turns.model, spec, &message.content.message, moment).await;
+            if self.found(screening).await?.blocked {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Notes what a screening found, and pays for it.
+    async fn found(&mut self, mut screening: Screening) -> Result<Screening> {
+        self.findings.append(&mut screening.findings);
+        let asked: Vec<_> = screening.asked.iter().map(|answer| (Operation::Guardrail, answer)).collect();
+        repository::charge(&self.turns.db, &self.account, &self.chat.uid, &asked).await?;
+        Ok(screening)
+    }
+
+    /// Ends the turn with what its last step left.
+    async fn ended(mut self, ending: Ending) -> Result<()> {
+        let mut rows = Vec::new();
+        let mut model = None;
+        let by_guardrail = ending.reason == "guardrail";
+        if let Some(answer) = &ending.answer {
+            model = Some(answer.model.clone());
+            self.chat.usage.add(answer, self.turns.clock.now());
+        }
+        let text = ending.answer.as_ref().map(|answer| answer.text.clone());
+        let text = if by_guardrail { self.screen.as_ref().map(|screen| screen.block_message.clone()) } else { text };
+        let says = |text: &String| ending.fault.is_none() || !text.is_empty();
+        if let Some(text) = text.filter(says) {
+            let content = MessageContent { message: text, data: ending.data, ..MessageContent::default() };
+            let source = by_guardrail.then(|| "guardrail".to_owned());
+            rows.push(self.row(content, source, ending.answer.as_ref(), self.live.uid())?);
+        }
+        let error = ending.fault.as_ref().map(|fault| {
+            let code = match fault.code {
+                FaultCode::ContextTooLong => "CONTEXT_TOO_LONG",
+                FaultCode::StructuredOutputInvalid => "STRUCTURED_OUTPUT_INVALID",
+                _ => "PROVIDER_ERROR",
+            };
+            json!({"code": code, "message": fault.message}).to_string()
+        });
+        let mut outcome = self.outcome(rows);
+        outcome.status = if ending.fault.is_some() { "error" } else { "completed" };
+        outcome.stop_reason = Some(ending.reason);
+        outcome.error = error;
+        if let Some(model) = &model {
+            outcome.provider = Some(model.provider.to_string());
+            outcome.llm = Some(model.llm.to_string());
+            outcome.context_window = i64::try_from(model.context_window).unwrap_or(i64::MAX);
+        }
+        let Some(revision) = self.commit(outcome).await? else { return Ok(()) };
+        let notes = match (&ending.fault, &model) {
+            (None, Some(model)) if !by_guardrail && !self.request.skip_summarization => {
+                let said = (self.first_said..).zip(&self.said).filter_map(|(at, said)| Some((at, said.long_answer()?)));
+                Notes::of_turn(self.turns, &self.account, &self.chat, &self.heard, said, model)
+            }
+            _ => None,
+        };
+        let outcome = match ending.fault {
+            Some(fault) => TurnOutcome::Failed(fault),
+            None => TurnOutcome::Done(std::mem::take(&mut self.said)),
+        };
+        let Some(notes) = notes else {
+            self.show(revision, outcome);
+            return Ok(());
+        };
+        // Notes that are there at once are stored before anybody is told; others nobody waits for.
+        let mut asked = Box::pin(notes.ask());
+        match pin!(&mut asked).now_or_never() {
+            Some(notes) => {
+                notes.store().await;
+                self.show(revision, outcome);
+            }
+            None => {
+                self.show(revision, outcome);
+                spawn("notes", async move { asked.await.store().await });
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody stopped it: what was written so far is kept, its tokens are estimated.
+    async fn stopped(mut self) -> Result<()> {
+        let text = self.live.text();
+        let Some((model, mut usage)) = self.asked.take().filter(|_| !text.is_empty()) else {
+            return self.end_empty().await;
+        };
+        usage.output_tokens = text.len().div_ceil(4) as u64;
+        let usage = usage.normalised();
+        let answer = Answer {
+            cost: usage.cost(&model.prices),
+            usage,
+            text: text.clone(),
+            tool_calls: Vec::new(),
+            stop: StopReason::EndTurn,
+            latency: self.turns.clock.now().since(self.began),
+            model,
+        };
+        self.chat.usage.add(&answer, self.turns.clock.now());
+        let content = MessageContent { message: text, ..MessageContent::default() };
+        let rows = vec![self.row(content, None, Some(&answer), self.live.uid())?];
+        let mut outcome = self.outcome(rows);
+        outcome.provider = Some(answer.model.provider.to_string());
+        outcome.llm = Some(answer.model.llm.to_string());
+        outcome.context_window = i64::try_from(answer.model.context_window).unwrap_or(i64::MAX);
+        self.end_as_stopped(outcome).await
+    }
+
+    /// Ends as stopped, with nothing more to say.
+    pub async fn end_empty(self) -> Result<()> {
+        let outcome = self.outcome(Vec::new());
+        self.end_as_stopped(outcome).await
+    }
+
+    async fn end_as_stopped(mut self, outcome: Outcome) -> Result<()> {
+        let outcome = Outcome { status: "completed", stop_reason: Some("stopped_by_user"), ..outcome };
+        if let Some(revision) = self.commit(outcome).await? {
+            let said = std::mem::take(&mut self.said);
+            self.show(revision, TurnOutcome::Done(said));
+        }
+        Ok(())
+    }
+
+    /// Ends in an error that no model gave.
+    pub async fn give_up(mut self, code: &'static str, message: &str) -> Result<()> {
+        let mut outcome = self.outcome(Vec::new());
+        outcome.status = "error";
+        outcome.stop_reason = Some("error");
+        outcome.error = Some(json!({"code": code, "message": message}).to_string());
+        if let Some(revision) = self.commit(outcome).await? {
+            self.live.committed(revision, "");
+        }
+        Ok(())
+    }
+
+    /// Stores the end; the revision the chat has then, or `None` when the lease was lost.
+    async fn commit(&mut self, outcome: Outcome) -> Result<Option<i64>> {
+        let said = spoken(&outcome.messages);
+        let stored = self.turns.finisher.finish(self.run, outcome).await?;
+        self.said.extend(said);
+        Ok(match stored {
+            Stored::Lost => None,
+            Stored::At(revision) => Some(revision),
+            Stored::GoesOn(revision) => {
+                self.turns.jobs.announce().await;
+                Some(revision)
+            }
+        })
+    }
+
+    /// Tells watchers and whoever waits.
+    fn show(&mut self, revision: i64, outcome: TurnOutcome) {
+        self.live.committed(revision, "");
+        if let Some(waiter) = self.waiter.take() {
+            let _ = waiter.send(outcome);
+        }
+    }
+
+    /// A step or an end, as far as both are alike.
+    fn outcome(&self, messages: Vec<MessageRow>) -> Outcome {
+        let count = i32::try_from(messages.len()).unwrap_or(0);
+        let tokens = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        Outcome {
+            run: self.run.id.clone(),
+            fence: self.run.fence,
+            account: self.account.as_str().to_owned(),
+            chat: self.chat.uid.clone(),
+            status: "processing",
+            stop_reason: None,
+            error: None,
+            provider: None,
+            llm: None,
+            context_window: 0,
+            input_tokens: tokens(self.chat.usage.tokens.input_tokens),
+            output_tokens: tokens(self.chat.usage.tokens.output_tokens),
+            usage: serde_json::to_string(&self.chat.usage).unwrap_or_default(),
+            revision: self.live.next_revision(),
+            messages,
+            message_count: self.chat.message_count + count,
+            turn_start: None,
+            guardrails: self.guardrails(),
+            now_ms: self.turns.clock.now().0,
+        }
+    }
+
+    /// What was found in this turn on top of the turns before it.
+    fn guardrails(&self) -> Option<String> {
+        if self.screen.is_none() && self.findings.is_empty() {
+            return None;
+        }
+        let mut turns = repository::guardrail_turns(self.chat.guardrails.as_deref());
+        turns.push(self.findings.clone());
+        let newest = turns.len().saturating_sub(repository::GUARDRAIL_TURNS);
+        serde_json::to_string(&turns[newest..]).ok()
+    }
+
+    /// The row of what the model says, at the next free position.
+    fn row(
+        &self,
+        content: MessageContent,
+        source: Option<String>,
+        answer: Option<&Answer>,
+        uid: String,
+    ) -> Result<MessageRow> {
+        let now = self.turns.clock.now();
+        let accounting = answer.map(|answer| serde_json::to_string(&Accounting::of(answer, now)));
+        let message = ChatMessage {
+            role: Role::Assistant,
+            content,
+            content_source: source,
+            tool_calls: answer.map(|answer| answer.tool_calls.clone()).unwrap_or_default(),
+            latency_ms: answer.and_then(|answer| u64::try_from(answer.latency.as_millis()).ok()),
+            ..ChatMessage::new(uid, &self.chat.uid, &self.request.user_uid, now)
+        };
+        MessageRow::new(self.chat.message_count, &message, accounting.transpose().map_err(Error::internal)?)
+    }
+
+    fn tool_row(&self, result: &Message, position: i32) -> Result<MessageRow> {
+        let content = MessageContent {
+            message: result.text.clone(),
+            data: serde_json::from_str(&result.text).ok().filter(|_| result.text.len() <= 65_536),
+            files: Vec::new(),
+        };
+        let message = ChatMessage {
+            role: Role::Tool,
+            content,
+            tool_call_id: result.tool_call_id.clone(),
+            ..ChatMessage::new(new_uid(), &self.chat.uid, &self.request.user_uid, self.turns.clock.now())
+        };
+        MessageRow::new(position, &message, None)
+    }
+}
+
+fn spoken(rows: &[MessageRow]) -> Vec<StoredJson> {
+    rows.iter().map(|row| StoredJson::message(row.body.clone(), row.accounting.as_deref())).collect()
+}
+
+/// A turn whose model is not there (any more).
+fn refused(message: &str) -> Fault {
+    Fault { code: FaultCode::BadRequest, message: message.to_owned(), provider: "".into(), status: None, partial: None }
+}
+
+#[async_trait]
+impl Listener for Course<'_> {
+    fn delta(&mut self, delta: Delta<'_>) {
+        match delta {
+            Delta::Text(text) if self.shows_growth => self.live.append(text),
+            Delta::Text(_) => {}
+            Delta::ToolCall { index, id, name, arguments } => {
+                while self.calls.len() <= index {
+                    let function = ToolFunction { name: String::new(), arguments: String::new() };
+                    self.calls.push(ToolCall { id: String::new(), r#type: "function".to_owned(), function });
+                }
+                let call = &mut self.calls[index];
+                call.id.push_str(id);
+                call.function.name.push_str(name);
+                call.function.arguments.push_str(arguments);
+                self.live.tool_calls(&serde_json::to_string(&self.calls).unwrap_or_default());
+            }
+        }
+    }
+
+    async fn answered(&mut self, answer: &mut Answer) -> Result<Verdict> {
+        let Some(screen) = self.screen.clone() else { return Ok(Verdict::Pass) };
+        let uid = self.live.uid();
+        let moment = Moment { message_uid: &uid, now: self.turns.clock.now() };
+        let screening = screen.output(&*self.turns.model, &answer.model, &answer.text, moment).await;
+        let screening = self.found(screening).await?;
+        if screening.blocked {
+            answer.text.clear();
+            answer.tool_calls.clear();
+            return Ok(Verdict::Block);
+        }
+        answer.text = screening.text;
+        Ok(Verdict::Pass)
+    }
+
+    async fn called(&mut self, results: &mut [Message]) -> Result<Verdict> {
+        let Some(screen) = self.screen.clone().filter(|screen| screen.scan_tool_results) else {
+            return Ok(Verdict::Pass);
+        };
+        let Some((spec, _)) = self.asked.clone() else { return Ok(Verdict::Pass) };
+        let mut verdict = Verdict::Pass;
+        for result in results {
+            let uid = self.live.uid();
+            let moment = Moment { message_uid: &uid, now: self.turns.clock.now() };
+            let screening = screen.result(&*self.turns.model, &spec, &result.text, moment).await;
+            let screening = self.found(screening).await?;
+            if screening.blocked {
+                verdict = Verdict::Block;
+            }
+            result.text = screening.text;
+        }
+        Ok(verdict)
+    }
+
+    fn wasted(&mut self, answer: &Answer) {
+        self.chat.usage.add(answer, self.turns.clock.now());
+    }
+
+    async fn step(&mut self, step: Step) -> Result<()> {
+        self.chat.usage.add(&step.answer, self.turns.clock.now());
+        let content = MessageContent { message: step.answer.text.clone(), ..MessageContent::default() };
+        let mut rows = vec![self.row(content, None, Some(&step.answer), self.live.uid())?];
+        for (position, result) in (self.chat.message_count + 1..).zip(&step.results) {
+            rows.push(self.tool_row(result, position)?);
+        }
+        let outcome = Outcome { guardrails: None, ..self.outcome(rows) };
+        let Stored::At(revision) = self.turns.finisher.step(self.run, &outcome).await? else {
+            return Err(Error::new(Code::Conflict, "The lease of this turn was lost."));
+        };
+        self.said.extend(spoken(&outcome.messages));
+        self.chat.message_count = outcome.message_count;
+        self.calls.clear();
+        self.live.committed(revision, &new_uid());
+        Ok(())
+    }
+}

@@ -1,0 +1,250 @@
+use std::sync::Arc;
+
+use platform_core::{Caller, Clock, Code, Error, FieldLimits, Id, Result, spawn};
+use platform_db::{Db, Idempotency};
+use platform_egress::Egress;
+use platform_guardrails::Moment;
+use platform_jobs::Jobs;
+use platform_runtime::{Model, Role};
+use tokio::sync::oneshot;
+
+use super::{
+    accept::{Acceptance, PastRow},
+    admit::{Admission, Candidate},
+    course::new_uid,
+    files::{self, StoredFile},
+    message::{Accepted, ChatMessage, MessageContent, NewMessage},
+    queue::{Place, busy, refuse_stranger, wait_in_line},
+    work::{KIND, TurnOutcome, TurnRequest},
+};
+use crate::{
+    assistant::{Assistant, AssistantService, AssistantState},
+    chat::{ChatId, repository},
+};
+
+const TITLE_CHARACTERS: usize = 60;
+/// A chat that is busy when a message would begin its turn, and free when it would wait, is tried so often.
+const TRIES: usize = 8;
+
+/// Takes messages in: judges them, and has them begin a turn or wait for one.
+pub(crate) struct Intake {
+    pub db: Db,
+    pub clock: Arc<dyn Clock>,
+    pub jobs: Arc<Jobs>,
+    pub model: Arc<dyn Model>,
+    pub assistants: Arc<dyn AssistantService>,
+    pub egress: Egress,
+    pub limits: FieldLimits,
+    pub admission: Arc<Admission>,
+}
+
+/// A message that was taken in.
+pub(crate) struct Taken {
+    pub accepted: Accepted,
+    /// How its turn ends, when this process works it.
+    pub outcome: Option<oneshot::Receiver<TurnOutcome>>,
+    /// The user message as JSON text.
+    pub user_message: String,
+    /// The assistant of the chat, and the revision at which the message was queued.
+    pub queued_at: Option<(String, i64)>,
+}
+
+enum RunKind {}
+
+impl Intake {
+    /// `wait`: somebody waits for the end of the turn, so it begins now or not at all.
+    pub async fn take(
+        &self,
+        caller: &Caller,
+        assistant: &str,
+        mut message: NewMessage,
+        source: Option<String>,
+        once: Option<&Idempotency>,
+        wait: bool,
+    ) -> Result<Taken> {
+        message.check(&self.limits)?;
+        let assistant = self.assistants.get(&caller.account, assistant).await?;
+        assistant.settings().choose(&*self.model, message.provider.as_deref(), message.model.as_deref())?;
+        check_active(&assistant)?;
+        let files: Arc<[StoredFile]> = files::fetch(&self.egress, &message.files).await?.into();
+        let had_previous = !message.previous_conversation.is_empty();
+        let (mut item, request) = self.acceptance(caller, &assistant, message, source)?;
+        let settings = assistant.settings();
+        for _ in 0..TRIES {
+            if wait || settings.input_delay_ms == 0 {
+                let slot = if wait { Some(self.jobs.slot_at_once()) } else { self.jobs.slot() };
+                item.owner = slot.is_some().then(|| self.jobs.owner().to_owned());
+                item.lease_ms = slot.is_some().then(|| self.jobs.lease_ms());
+                let (account, assistant) = (caller.account.clone(), Arc::clone(&assistant));
+                let (item, request, files) = (item.clone(), request.clone(), Arc::clone(&files));
+                let accepted = accepted(&item);
+                let user_message = item.message.clone();
+                let candidate = Candidate {
+                    account,
+                    item,
+                    assistant,
+                    request,
+                    files,
+                    slot,
+                    waits: wait,
+                    once: once.cloned(),
+                    accepted: accepted.clone(),
+                };
+                if let Some(admitted) = self.admission.admit(candidate).await? {
+                    let ignored =
+                        if had_previous && !admitted.created { vec!["previousConversation"] } else { Vec::new() };
+                    let accepted = Accepted { ignored, ..accepted };
+                    return Ok(Taken { accepted, outcome: admitted.outcome, user_message, queued_at: None });
+                }
+            }
+            if wait {
+                self.refuse(caller, &item).await?;
+                continue;
+            }
+            if let Some(taken) = self.wait_in_line(caller, &item, &assistant, &files, once, had_previous).await? {
+                return Ok(taken);
+            }
+        }
+        Err(Error::new(Code::ChatBusy, "This chat is busy with other messages; send again shortly."))
+    }
+
+    /// Has a message wait, in a task of its own so that a caller who leaves changes nothing; `None` when
+    /// no turn is under way.
+    async fn wait_in_line(
+        &self,
+        caller: &Caller,
+        item: &Acceptance,
+        assistant: &Arc<Assistant>,
+        files: &Arc<[StoredFile]>,
+        once: Option<&Idempotency>,
+        had_previous: bool,
+    ) -> Result<Option<Taken>> {
+        let (db, jobs, account) = (self.db.clone(), Arc::clone(&self.jobs), caller.account.clone());
+        let (line, once) = ((item.clone(), Arc::clone(assistant), Arc::clone(files)), once.cloned());
+        let waiting = spawn("queue", async move {
+            let (item, assistant, files) = line;
+            let place = wait_in_line(&db, &account, &item, assistant.settings(), &files, once.as_ref()).await?;
+            if let Place::Queued { due: Some(due), .. } = &place {
+                jobs.announce_after(*due);
+            }
+            Ok::<_, Error>(place)
+        });
+        let Place::Queued { accepted, revision, created, .. } = waiting.await.map_err(Error::internal)?? else {
+            return Ok(None);
+        };
+        let ignored = if had_previous && !created { vec!["previousConversation"] } else { Vec::new() };
+        Ok(Some(Taken {
+            accepted: Accepted { ignored, ..accepted },
+            outcome: None,
+            user_message: item.message.clone(),
+            queued_at: Some((item.assistant.clone(), revision)),
+        }))
+    }
+
+    /// Why a chat did not take a message that cannot wait; `Ok` when it has become free meanwhile.
+    async fn refuse(&self, caller: &Caller, item: &Acceptance) -> Result<()> {
+        let conn = self.db.read().await?;
+        let Some(chat) = repository::find(conn.get(), &caller.account, &item.subject).await? else { return Ok(()) };
+        refuse_stranger(&chat, item)?;
+        if chat.status().is_terminal() { Ok(()) } else { Err(busy(&chat)) }
+    }
+
+    fn acceptance(
+        &self,
+        caller: &Caller,
+        assistant: &Assistant,
+        message: NewMessage,
+        source: Option<String>,
+    ) -> Result<(Acceptance, TurnRequest)> {
+        let now = self.clock.now();
+        let subject = message.chat_uid.unwrap_or_else(|| ChatId::generate().into());
+        let message_uid = new_uid();
+        let mut text = message.message.unwrap_or_default();
+        let mut request = TurnRequest {
+            provider: message.provider,
+            model: message.model,
+            application_state: message.application_state,
+            skip_summarization: message.skip_summarization,
+            user_uid: caller.user_uid.clone(),
+            findings: Vec::new(),
+            blocked: false,
+        };
+        // What is redacted here is never stored.
+        if let Some(screen) = assistant.screen() {
+            let screening = screen.arriving(&text, Moment { message_uid: &message_uid, now });
+            (text, request.findings, request.blocked) = (screening.text, screening.findings, screening.blocked);
+        }
+        let mut metadata = message.metadata.unwrap_or_default();
+        // The misspelt name counts as the right one, and wins where both are given (contract 02 §3).
+        if let Some(params) = metadata.remove("propmptTemplateParams") {
+            metadata.insert("promptTemplateParams".to_owned(), params);
+        }
+        if let Some(subtenant) = &message.subtenant_id {
+            metadata.insert("subtenantId".to_owned(), subtenant.as_str().into());
+        }
+        let new = |uid: &str| ChatMessage::new(uid.to_owned(), &subject, &caller.user_uid, now);
+        let json = |message: &ChatMessage| serde_json::to_string(message).map_err(Error::internal);
+        let mut previous = Vec::new();
+        for (position, past) in message.previous_conversation.into_iter().enumerate() {
+            let uid = new_uid();
+            let content = MessageContent { message: past.message, ..MessageContent::default() };
+            let content_source = (past.role == Role::User).then(|| "user".to_owned());
+            let body = json(&ChatMessage { role: past.role, content, content_source, ..new(&uid) })?;
+            previous.push(PastRow { position, uid, role: past.role.as_str(), body });
+        }
+        let name = title(&text, &message.files);
+        let body = json(&ChatMessage {
+            content: MessageContent { message: text, data: None, files: message.files },
+            user_name: message.user_name,
+            content_source: Some("user".to_owned()),
+            ..new(&message_uid)
+        })?;
+        let item = Acceptance {
+            account: caller.account.as_str().to_owned(),
+            kind: KIND,
+            run: Id::<RunKind>::generate().into(),
+            owner: None,
+            lease_ms: None,
+            payload: Arc::new(serde_json::to_value(&request).map_err(Error::internal)?),
+            assistant: assistant.identifier.clone(),
+            name,
+            named: request.skip_summarization,
+            user_uid: caller.user_uid.clone(),
+            tenant_id: message.tenant_id,
+            subtenant_id: message.subtenant_id,
+            api_source: source,
+            metadata,
+            tags: message.tags,
+            previous,
+            message_uid,
+            message: body,
+            now_ms: now.0,
+            subject,
+        };
+        Ok((item, request))
+    }
+}
+
+fn accepted(item: &Acceptance) -> Accepted {
+    Accepted {
+        chat_uid: item.subject.clone(),
+        message_uid: item.message_uid.clone(),
+        waiting: None,
+        ignored: Vec::new(),
+    }
+}
+
+fn check_active(assistant: &Assistant) -> Result<()> {
+    if assistant.settings().state == AssistantState::Active {
+        return Ok(());
+    }
+    Err(Error::new(Code::AssistantInactive, "This assistant takes no messages; set its state to active."))
+}
+
+/// The first 60 characters in one line, until a better title is found.
+fn title(text: &str, files: &[super::File]) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = if line.is_empty() { files.first().map(|file| file.name.clone()).unwrap_or_default() } else { line };
+    let line = if line.is_empty() { "New chat".to_owned() } else { line };
+    line.chars().take(TITLE_CHARACTERS).collect()
+}

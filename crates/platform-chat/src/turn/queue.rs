@@ -1,0 +1,391 @@
+//! Messages that wait: for the end of a turn, or for the end of a delay in which more may come.
+
+use std::time::Duration;
+
+use diesel::{
+    dsl::sql,
+    prelude::*,
+    sql_types::{Array, Jsonb, Nullable, Text},
+};
+use diesel_async::{AsyncConnection, RunQueryDsl};
+use platform_core::{AccountId, Code, Error, Result, Timestamp};
+use platform_db::{Conn, Db, Idempotency};
+use platform_jobs::{Run, call_again_in, cancel_in, delay_in, describe_in, enqueue_in, is_held_in, lock_in, stop_in};
+use serde_json::{Value, json};
+
+use super::{
+    accept::Acceptance,
+    files::{self, StoredFile},
+    message::{Accepted, ChatMessage, StoredJson, Waiting},
+    work::{KIND, TurnChat, TurnRequest},
+};
+use crate::{
+    assistant::AssistantSettings,
+    chat::repository::{self, ChatRow, Status},
+    schema::{chats, messages, queued_messages},
+};
+
+/// A delay that starts anew with each message ends after so many of itself (contract 02 §6).
+const LONGEST_DELAY: u32 = 3;
+
+/// Where a message was put.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// In the queue, or in the buffer of a chat at this revision.
+    Queued { accepted: Accepted, revision: i64, due: Option<Duration>, created: bool },
+    /// Nowhere: no turn is under way, so it can begin one.
+    AtTheDoor,
+}
+
+/// Puts a message into the queue of a busy chat, or into the buffer of one that waits for more.
+pub(crate) async fn wait_in_line(
+    db: &Db,
+    account: &AccountId,
+    item: &Acceptance,
+    settings: &AssistantSettings,
+    files: &[StoredFile],
+    once: Option<&Idempotency>,
+) -> Result<Place> {
+    let mut conn = db.conn().await?;
+    conn.transaction::<_, Error, _>(async |conn| {
+        let delay = Duration::from_millis(settings.input_delay_ms.into());
+        // The run before the chat, as whoever ends it does.
+        let run = lock_in(conn, account, KIND, &item.subject).await?;
+        let created = !delay.is_zero() && create(conn, item).await?;
+        let Some(chat) = repository::lock(conn, account, &item.subject).await? else { return Ok(Place::AtTheDoor) };
+        refuse_stranger(&chat, item)?;
+        let status = chat.status();
+        if created {
+            enqueue_in(conn, account, KIND, &item.subject, json!({}), delay).await?;
+        } else if status.is_terminal() {
+            if delay.is_zero() {
+                return Ok(Place::AtTheDoor);
+            }
+            enqueue_in(conn, account, KIND, &item.subject, json!({}), delay).await?;
+        } else {
+            // A turn that began just now has a run that is not locked: from the start again.
+            let Some(run) = run else { return Ok(Place::AtTheDoor) };
+            if !settings.message_queue_enabled && status != Status::Buffering {
+                return Err(busy(&chat));
+            }
+            let most = i32::try_from(settings.max_queued_messages).unwrap_or(i32::MAX);
+            if chat.queued >= most {
+                let message = format!("{most} messages wait already; send again when a turn has ended.");
+                return Err(Error::new(Code::QueueFull, message).with("status", &chat.status).with("limit", most));
+            }
+            if status == Status::Buffering {
+                let first = first_queued(conn, account, &item.subject).await?;
+                let waited = Timestamp(item.now_ms).since(first);
+                delay_in(conn, account, &run, delay.min((delay * LONGEST_DELAY).saturating_sub(waited))).await?;
+            } else {
+                call_again_in(conn, account, &run).await?;
+            }
+        }
+        let buffers = created || status.is_terminal() || status == Status::Buffering;
+        insert(conn, item).await?;
+        files::store(conn, item, files).await?;
+        let revision = waits(conn, account, item, buffers).await?;
+        let will_process = if buffers { "after_delay" } else { status.queue_word() };
+        let accepted = Accepted {
+            chat_uid: item.subject.clone(),
+            message_uid: item.message_uid.clone(),
+            waiting: Some(Waiting { queued: true, queue_position: chat.queued + 1, will_process }),
+            ignored: Vec::new(),
+        };
+        if let Some(once) = once {
+            once.store(conn, 200, &accepted).await?;
+        }
+        Ok(Place::Queued { accepted, revision, due: buffers.then_some(delay), created })
+    })
+    .await
+}
+
+/// Why a chat takes no message from this one at all.
+pub(crate) fn refuse_stranger(chat: &ChatRow, item: &Acceptance) -> Result<()> {
+    if chat.assistant != item.assistant {
+        return Err(Error::not_found(Code::ChatNotFound, "chat", &item.subject));
+    }
+    let other = |given: &Option<String>, stored: &Option<String>| given.is_some() && given != stored;
+    if other(&item.tenant_id, &chat.tenant_id) || other(&item.subtenant_id, &chat.subtenant_id) {
+        return Err(Error::new(Code::TenantMismatch, "This chat belongs to another tenant or subtenant."));
+    }
+    Ok(())
+}
+
+/// The chat is at work, and this message cannot wait.
+pub(crate) fn busy(chat: &ChatRow) -> Error {
+    Error::new(Code::ChatBusy, "This chat is still answering; send again when its turn has ended.")
+        .with("status", &chat.status)
+}
+
+/// Makes the chat of a buffered message; `false` when it is there already.
+async fn create(conn: &mut Conn, item: &Acceptance) -> Result<bool> {
+    let count = i32::try_from(item.previous.len()).unwrap_or(i32::MAX);
+    let made = diesel::insert_into(chats::table)
+        .values((
+            chats::account_id.eq(&item.account),
+            chats::uid.eq(&item.subject),
+            chats::assistant.eq(&item.assistant),
+            chats::name.eq(&item.name),
+            chats::named.eq(item.named),
+            chats::status.eq("buffering"),
+            chats::user_uid.eq(&item.user_uid),
+            chats::tenant_id.eq(&item.tenant_id),
+            chats::subtenant_id.eq(&item.subtenant_id),
+            chats::api_source.eq(&item.api_source),
+            chats::metadata.eq(Value::Object(item.metadata.clone())),
+            chats::tags.eq(&item.tags),
+            chats::revision.eq(0),
+            chats::message_count.eq(count),
+            chats::turn_start.eq(count),
+            chats::created_ms.eq(item.now_ms),
+            chats::edited_ms.eq(item.now_ms),
+        ))
+        .on_conflict_do_nothing()
+        .execute(conn)
+        .await?;
+    if made == 0 {
+        return Ok(false);
+    }
+    for past in &item.previous {
+        let position = i32::try_from(past.position).unwrap_or(i32::MAX);
+        let at = (item.account.as_str(), item.subject.as_str());
+        insert_message(conn, at, position, &past.uid, past.role, &past.body, item.now_ms).await?;
+    }
+    Ok(true)
+}
+
+async fn insert_message(
+    conn: &mut Conn,
+    (account, chat): (&str, &str),
+    position: i32,
+    uid: &str,
+    role: &str,
+    body: &str,
+    now_ms: i64,
+) -> Result<()> {
+    diesel::insert_into(messages::table)
+        .values((
+            messages::account_id.eq(account),
+            messages::chat_uid.eq(chat),
+            messages::position.eq(position),
+            messages::uid.eq(uid),
+            messages::role.eq(role),
+            messages::body.eq(repository::json(body)),
+            messages::created_ms.eq(now_ms),
+        ))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+async fn insert(conn: &mut Conn, item: &Acceptance) -> Result<()> {
+    diesel::insert_into(queued_messages::table)
+        .values((
+            queued_messages::account_id.eq(&item.account),
+            queued_messages::chat_uid.eq(&item.subject),
+            queued_messages::uid.eq(&item.message_uid),
+            queued_messages::body.eq(repository::json(&item.message)),
+            queued_messages::request.eq(Value::clone(&item.payload)),
+            queued_messages::created_ms.eq(item.now_ms),
+        ))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+async fn first_queued(conn: &mut Conn, account: &AccountId, chat: &str) -> Result<Timestamp> {
+    let first: Option<i64> = queued_messages::table
+        .filter(queued_messages::account_id.eq(account.as_str()).and(queued_messages::chat_uid.eq(chat)))
+        .order(queued_messages::position)
+        .select(queued_messages::created_ms)
+        .first(conn)
+        .await
+        .optional()?;
+    Ok(first.map_or(Timestamp(i64::MAX), Timestamp))
+}
+
+/// One more waits; what it says of the chat holds at once.
+async fn waits(conn: &mut Conn, account: &AccountId, item: &Acceptance, buffers: bool) -> Result<i64> {
+    let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(&item.subject)));
+    let metadata = sql::<Jsonb>("metadata || ").bind::<Jsonb, _>(Value::Object(item.metadata.clone()));
+    let tags = sql::<Array<Text>>("tags || ARRAY(SELECT t FROM unnest(")
+        .bind::<Array<Text>, _>(&item.tags)
+        .sql(") t WHERE t <> ALL (tags))");
+    let waiting = diesel::update(chat).set((
+        chats::queued.eq(chats::queued + 1),
+        chats::revision.eq(chats::revision + 1),
+        chats::archived.eq(false),
+        chats::metadata.eq(metadata),
+        chats::tags.eq(tags),
+        chats::edited_ms.eq(item.now_ms),
+    ));
+    let revision = waiting.returning(chats::revision).get_result(conn).await?;
+    if buffers {
+        let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(&item.subject)));
+        diesel::update(chat)
+            .set((
+                chats::status.eq("buffering"),
+                chats::stop_reason.eq(None::<String>),
+                chats::error.eq(sql::<Nullable<Text>>("NULL")),
+                chats::turn_start.eq(chats::message_count),
+            ))
+            .execute(conn)
+            .await?;
+    }
+    Ok(revision)
+}
+
+/// What a run finds that is to begin a turn with what is queued.
+pub(crate) enum TakenIn {
+    /// The lease was lost.
+    Lost,
+    /// Nothing is queued any more.
+    Nothing,
+    /// The chat with the messages of the turn in it, and what the last of them wants.
+    Turn(Box<(TurnChat, TurnRequest)>),
+}
+
+#[derive(Queryable)]
+struct Queued {
+    uid: String,
+    body: String,
+    request: Value,
+    created_ms: i64,
+}
+
+/// Makes what is queued the messages of the turn that begins: buffered ones become one message,
+/// others stay apart. The lease is checked.
+pub(crate) async fn take_in(db: &Db, run: &Run, now: Timestamp) -> Result<TakenIn> {
+    let (account, uid) = (run.account(), run.subject.as_str());
+    let mut conn = db.conn().await?;
+    conn.transaction::<_, Error, _>(async |conn| {
+        if !is_held_in(conn, run).await? {
+            return Ok(TakenIn::Lost);
+        }
+        let Some(chat) = repository::lock(conn, &account, uid).await? else { return Ok(TakenIn::Lost) };
+        let queue = queued_messages::table
+            .filter(queued_messages::account_id.eq(account.as_str()).and(queued_messages::chat_uid.eq(uid)));
+        let rows: Vec<Queued> = queue
+            .order(queued_messages::position)
+            .select((
+                queued_messages::uid,
+                queued_messages::body,
+                queued_messages::request,
+                queued_messages::created_ms,
+            ))
+            .load(conn)
+            .await?;
+        let requests = rows.iter().map(|row| serde_json::from_value::<TurnRequest>(row.request.clone()));
+        let requests: Vec<TurnRequest> = requests.collect::<Result<_, _>>().map_err(Error::internal)?;
+        let Some(request) = TurnRequest::joined(requests) else { return Ok(TakenIn::Nothing) };
+        let rows = if chat.status() == Status::Buffering { joined(conn, &account, uid, rows).await? } else { rows };
+        for (position, row) in (chat.message_count..).zip(&rows) {
+            let at = (account.as_str(), uid);
+            insert_message(conn, at, position, &row.uid, "user", &row.body, row.created_ms).await?;
+        }
+        diesel::delete(queue).execute(conn).await?;
+        describe_in(conn, run, serde_json::to_value(&request).map_err(Error::internal)?).await?;
+        let count = chat.message_count + i32::try_from(rows.len()).unwrap_or(i32::MAX);
+        let begun = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
+        let row = diesel::update(begun)
+            .set((
+                chats::status.eq("processing"),
+                chats::queued.eq(0),
+                chats::turn_start.eq(chats::message_count),
+                chats::message_count.eq(count),
+                chats::revision.eq(chats::revision + 1),
+                chats::edited_ms.eq(now.0),
+            ))
+            .returning(ChatRow::as_returning())
+            .get_result::<ChatRow>(conn)
+            .await?;
+        Ok(TakenIn::Turn(Box::new((row.into_turn_chat()?, request))))
+    })
+    .await
+}
+
+/// One message of many: their texts in lines, the id of the first, all files.
+async fn joined(conn: &mut Conn, account: &AccountId, chat: &str, rows: Vec<Queued>) -> Result<Vec<Queued>> {
+    let mut whole: Option<(Queued, ChatMessage)> = None;
+    for row in rows {
+        let message: ChatMessage = serde_json::from_str(&row.body).map_err(Error::internal)?;
+        let Some((_, first)) = &mut whole else {
+            whole = Some((row, message));
+            continue;
+        };
+        files::hand_over(conn, account, chat, &row.uid, &first.uid, first.content.files.len()).await?;
+        let text = &mut first.content.message;
+        if !text.is_empty() && !message.content.message.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&message.content.message);
+        first.content.files.extend(message.content.files);
+    }
+    let one = |(row, message): (Queued, ChatMessage)| {
+        let body = serde_json::to_string(&message).map_err(Error::internal)?;
+        Ok(Queued { body, ..row })
+    };
+    whole.map(one).into_iter().collect()
+}
+
+/// What a stop did.
+#[derive(Debug)]
+pub(crate) struct StopOutcome {
+    /// The run to be told, when one is worked.
+    pub run: Option<String>,
+    /// The chat stands at this revision.
+    pub revision: i64,
+    /// Messages that were queued.
+    pub discarded: Vec<StoredJson>,
+    /// Nothing more will come: the chat has ended.
+    pub ended: bool,
+}
+
+/// Stops the turn of a chat and discards what is queued; `None` when there is no such chat.
+pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp) -> Result<Option<StopOutcome>> {
+    let mut conn = db.conn().await?;
+    conn.transaction::<_, Error, _>(async |conn| {
+        let run = stop_in(conn, account, KIND, uid).await?;
+        let Some(chat) = repository::lock(conn, account, uid).await? else { return Ok(None) };
+        let status = chat.status();
+        if status.is_terminal() {
+            return Err(
+                Error::new(Code::ChatNotProcessing, "This chat has no turn to stop.").with("status", &chat.status)
+            );
+        }
+        let queue = queued_messages::table
+            .filter(queued_messages::account_id.eq(account.as_str()).and(queued_messages::chat_uid.eq(uid)));
+        let mut queued: Vec<(i64, String, String)> = diesel::delete(queue)
+            .returning((queued_messages::position, queued_messages::uid, queued_messages::body))
+            .get_results(conn)
+            .await?;
+        queued.sort_by_key(|(position, ..)| *position);
+        let uids: Vec<String> = queued.iter().map(|(_, uid, _)| uid.clone()).collect();
+        files::discard(conn, account, uid, &uids).await?;
+        // Nobody works a chat that only waited: it ends here.
+        let ended = status == Status::Buffering || run.is_none();
+        if ended {
+            cancel_in(conn, account, KIND, uid).await?;
+        }
+        let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
+        let emptied = (chats::queued.eq(0), chats::revision.eq(chats::revision + 1), chats::edited_ms.eq(now.0));
+        let revision: i64 = diesel::update(chat).set(emptied).returning(chats::revision).get_result(conn).await?;
+        if ended {
+            let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
+            let stopped = (chats::status.eq("completed"), chats::stop_reason.eq("stopped_by_user"));
+            diesel::update(chat).set(stopped).execute(conn).await?;
+        }
+        let discarded = queued.into_iter().map(|(.., body)| StoredJson::from_text(body)).collect();
+        Ok(Some(StopOutcome { run, revision, discarded, ended }))
+    })
+    .await
+}
+
+/// Queued messages as watchers see them, with what they wait for.
+pub(crate) fn pending(body: &str, will_process: &str) -> Result<Value> {
+    let message: Value = serde_json::from_str(body).map_err(Error::internal)?;
+    let of = |name: &str| message.get(name).cloned().unwrap_or_default();
+    Ok(json!({"uid": of("uid"), "role": "user", "content": of("content"), "timestamp": of("timestamp"),
+        "willProcess": will_process}))
+}

@@ -1,0 +1,89 @@
+use platform_core::{Object, Timestamp};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+pub(crate) const BLOCK_MESSAGE: &str = "This request cannot be processed.";
+
+/// The rules of an assistant or agent; what has its default is left out when it is sent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Guardrails {
+    /// Whether they hold.
+    pub enabled: bool,
+    /// What is said instead of what was blocked.
+    #[serde(skip_serializing_if = "is_default_message")]
+    pub block_message: String,
+    /// Input rules see the results of tools, too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub scan_tool_results: bool,
+    /// Rules on user messages, at most 50.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub input: Vec<Rule>,
+    /// Rules on answers, at most 50.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub output: Vec<Rule>,
+}
+
+impl Default for Guardrails {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            block_message: BLOCK_MESSAGE.to_owned(),
+            scan_tool_results: false,
+            input: Vec::new(),
+            output: Vec::new(),
+        }
+    }
+}
+
+#[expect(clippy::ptr_arg, reason = "serde hands the field over as it is")]
+fn is_default_message(message: &String) -> bool {
+    message == BLOCK_MESSAGE
+}
+
+/// One rule.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Rule {
+    /// Name, 1 to 64 characters, unique within its stage.
+    pub name: String,
+    /// `regex`, `deny_list`, `pii`, `prompt_injection` or `model_judge`.
+    pub kind: String,
+    /// `block`, `redact` or `warn`.
+    pub action: String,
+    /// Whether it holds.
+    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
+    pub enabled: bool,
+    /// What its kind needs.
+    #[schema(value_type = Object)]
+    pub config: Object,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A rule that failed, or what a judge said (an element of `guardrailResults.results`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    /// Name of the rule.
+    pub guardrail: String,
+    /// Its kind.
+    pub kind: String,
+    /// `input` or `output`.
+    pub stage: String,
+    /// What it does.
+    pub action: String,
+    /// Nothing was wrong.
+    pub passed: bool,
+    /// How sure it is, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub score: Option<f64>,
+    /// One sentence.
+    pub message: String,
+    /// The message it is about.
+    pub message_uid: String,
+    /// When.
+    pub timestamp_ms: Timestamp,
+}

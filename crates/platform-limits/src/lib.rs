@@ -1,0 +1,17 @@
+//! Rates: how often somebody may ask (contract 00 §8).
+//!
+//! **Owns** the table `rate_buckets`. **Needs** `platform-db`, and that only where several processes
+//! share one database.
+//!
+//! A bucket is GCRA: one moment until which it is used up. Alone, a process keeps it in memory. With
+//! others it takes its share in small parcels from the database, whose clock counts, so that most
+//! requests ask nobody.
+//!
+//! **Invariants**: what a parcel holds and nobody used is lost after ten seconds; all processes together
+//! let through at most one parcel each (a twentieth of the burst) more than the rate; when the database
+//! is away nobody is refused for that.
+
+mod rate;
+mod repository;
+
+pub use rate::{Allowance, Rate, RateLimits};

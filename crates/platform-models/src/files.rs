@@ -1,0 +1,33 @@
+//! Files as models take them.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use platform_runtime::{Attachment, ModelSpec};
+
+/// How a model can take a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Image,
+    Pdf,
+    /// Only its name (contract 18 §2).
+    Name,
+}
+
+pub(crate) fn shape(file: &Attachment, model: &ModelSpec) -> Shape {
+    match file.media_type.as_str() {
+        "image/png" | "image/jpeg" | "image/gif" | "image/webp" if model.capabilities.vision => Shape::Image,
+        "application/pdf" if model.capabilities.vision => Shape::Pdf,
+        _ => Shape::Name,
+    }
+}
+
+pub(crate) fn base64(file: &Attachment) -> String {
+    STANDARD.encode(&file.bytes)
+}
+
+pub(crate) fn data_url(file: &Attachment) -> String {
+    format!("data:{};base64,{}", file.media_type, base64(file))
+}
+
+pub(crate) fn described(file: &Attachment) -> String {
+    format!("[Attached file: {} ({})]", file.name, file.media_type)
+}
