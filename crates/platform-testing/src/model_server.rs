@@ -44,6 +44,8 @@ pub struct Recorded {
 pub struct Script {
     /// HTTP status; other than 200 an error without a stream.
     pub status: u16,
+    /// Body of such an error.
+    pub body: Option<Value>,
     /// `Retry-After`, in seconds.
     pub retry_after: Option<String>,
     /// Data of the events, in the wire of the path that is called.
@@ -69,7 +71,14 @@ impl Script {
     /// Events, one after the other.
     pub fn events(events: &[Value]) -> Self {
         let events = events.iter().map(|event| event.as_str().map_or_else(|| event.to_string(), str::to_owned));
-        Self { status: 200, retry_after: None, events: events.collect(), pause: Duration::ZERO, ending: Ending::Close }
+        Self {
+            status: 200,
+            body: None,
+            retry_after: None,
+            events: events.collect(),
+            pause: Duration::ZERO,
+            ending: Ending::Close,
+        }
     }
 
     /// A refusal.
@@ -191,7 +200,7 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
         if let Some(retry_after) = script.retry_after {
             response.insert_header(("retry-after", retry_after));
         }
-        return response.json(json!({"error": {"message": "scripted"}}));
+        return response.json(script.body.unwrap_or_else(|| json!({"error": {"message": "scripted"}})));
     }
     let open = Open::new(&state.open);
     let events = futures_util::stream::unfold((script, 0, open), |(script, at, open)| async move {

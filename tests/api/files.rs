@@ -1,0 +1,167 @@
+//! Files of messages, and the rules of the way out (contract 02 §3, 00 §9).
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use platform_testing::{FakeModelServer, TestApp, TestDb};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{PROGRAM, app};
+
+const PNG: &[u8] = b"\x89PNG\r\n\x1a\nnot much of a picture";
+
+/// A server of files that counts who connects.
+async fn file_server() -> (String, Arc<AtomicUsize>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&connections);
+    #[expect(clippy::disallowed_methods, reason = "a server of the test, not a task of the platform")]
+    tokio::spawn(async move {
+        loop {
+            let Ok((mut socket, _)) = listener.accept().await else { return };
+            counted.fetch_add(1, Ordering::Relaxed);
+            let mut head = vec![0; 4096];
+            let read = socket.read(&mut head).await.unwrap_or(0);
+            let head = String::from_utf8_lossy(&head[..read]).into_owned();
+            let path = head.split_whitespace().nth(1).unwrap_or("/").to_owned();
+            let (status, header, body): (&str, String, Vec<u8>) = match path.as_str() {
+                "/picture.png" => ("200 OK", "content-type: application/octet-stream".into(), PNG.to_vec()),
+                "/notes.txt" => ("200 OK", "content-type: text/plain; charset=utf-8".into(), b"Buy milk.".to_vec()),
+                "/song.mp3" => ("200 OK", "content-type: audio/mpeg".into(), b"la la".to_vec()),
+                "/moved" => ("302 Found", "location: /notes.txt".into(), Vec::new()),
+                "/away" => ("302 Found", "location: http://169.254.169.254/latest/meta-data".into(), Vec::new()),
+                "/round" => ("302 Found", "location: /round".into(), Vec::new()),
+                "/packed" => ("200 OK", "content-encoding: gzip".into(), b"zip".to_vec()),
+                "/large" => ("200 OK", "content-type: text/plain".into(), vec![b'x'; 3000]),
+                "/empty" => ("200 OK", "content-type: text/plain".into(), Vec::new()),
+                _ => ("404 Not Found", "content-type: text/plain".into(), b"no".to_vec()),
+            };
+            let head =
+                format!("HTTP/1.1 {status}\r\n{header}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            let _ = socket.write_all(&[head.into_bytes(), body].concat()).await;
+        }
+    });
+    (address, connections)
+}
+
+#[tokio::test]
+async fn pictures_and_documents_reach_models_that_take_them_and_stay_when_their_address_is_gone() {
+    let (files, connections) = file_server().await;
+    let model = FakeModelServer::start();
+    let providers = std::env::temp_dir().join(format!("providers-files-{}.yaml", std::process::id()));
+    let text = format!(
+        "providers:\n  - {{name: blind, baseUrl: '{}/v1', models: [{{llm: m, contextWindow: 100000}}]}}\n",
+        model.url()
+    );
+    std::fs::write(&providers, text).expect("written");
+    let base = format!("{}/v1", model.url());
+    let settings = [
+        ("OPENAI_BASE_URL", base.as_str()),
+        ("PLATFORM_DEFAULT_PROVIDER", "openai"),
+        ("PLATFORM_DEFAULT_MODEL", "gpt-4o"),
+        ("PLATFORM_SECONDARY_MODEL", "demo:demo-1"),
+        ("PLATFORM_PROVIDERS_FILE", providers.to_str().expect("a path")),
+        ("PLATFORM_EGRESS_ALLOW", "127.0.0.1"),
+    ];
+    let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
+    let message = json!({"chatUid": "c", "message": "What is this?", "files": [
+        {"name": "picture.png", "url": format!("{files}/picture.png")},
+        {"name": "notes.txt", "donwloadUrl": format!("{files}/moved")},
+        {"name": "song.mp3", "downloadUrl": format!("{files}/song.mp3")}]});
+    let reply = app.post("/assistants/default/messages", message).await;
+    assert_eq!(reply.status, StatusCode::OK, "{:?}", reply.body);
+    let shown = &reply.body[0]["content"]["files"];
+    assert_eq!(
+        (&shown[0]["fileType"], &shown[1]["fileType"], &shown[2]["fileType"]),
+        (&json!("image"), &json!("document"), &json!("audio"))
+    );
+    let fetched = connections.load(Ordering::Relaxed);
+    assert_eq!(fetched, 4, "three files, one over a redirect");
+
+    let sent = &model.recorded()[0].body["messages"];
+    assert_eq!(sent[0]["content"], "The user attached the file notes.txt:\nBuy milk.");
+    assert_eq!(sent[1]["content"], "The user attached: song.mp3 (audio).");
+    let picture = "data:image/png;base64,iVBORw0KGgpub3QgbXVjaCBvZiBhIHBpY3R1cmU=";
+    assert_eq!(sent[2]["content"][0]["text"], "What is this?");
+    assert_eq!(sent[2]["content"][1]["image_url"]["url"], picture);
+    // The next turn has them from the store; a model without eyes gets the name.
+    for (provider, expected) in [("openai", picture), ("blind", "[Attached file: picture.png (image/png)]")] {
+        let again = json!({"chatUid": "c", "message": "And now?", "provider": provider});
+        assert_eq!(app.post("/assistants/default/messages", again).await.status, StatusCode::OK);
+        let sent = model.recorded().pop().expect("a call").body.to_string();
+        assert!(sent.contains(expected), "{provider}: {sent}");
+    }
+    assert_eq!(connections.load(Ordering::Relaxed), fetched, "nothing is fetched twice");
+
+    // In a delay the files of all messages come together.
+    app.post("/assistants", json!({"name": "S", "identifier": "s", "inputDelayMs": 500})).await;
+    for name in ["notes.txt", "picture.png"] {
+        let message =
+            json!({"chatUid": "b", "message": name, "files": [{"name": name, "url": format!("{files}/{name}")}]});
+        assert_eq!(app.post("/assistants/s/messages?async=true", message).await.status, StatusCode::OK);
+    }
+    while app.get("/assistants/s/chats/b").await.body["status"] != "completed" {}
+    let sent = model.recorded().pop().expect("a call").body["messages"].clone();
+    assert_eq!(sent[0]["content"], "The user attached the file notes.txt:\nBuy milk.");
+    assert_eq!(
+        (&sent[1]["content"][0]["text"], &sent[1]["content"][1]["image_url"]["url"]),
+        (&json!("notes.txt\npicture.png"), &json!(picture))
+    );
+    std::fs::remove_file(providers).expect("removed");
+}
+
+#[tokio::test]
+async fn addresses_that_are_not_public_are_never_called() {
+    let (files, connections) = file_server().await;
+    let app = app().await;
+    let port = files.rsplit(':').next().expect("a port");
+    let send = async |app: &TestApp, url: String| {
+        let message = json!({"message": "x", "files": [{"name": "a.txt", "url": url}]});
+        app.post("/assistants/default/messages", message).await
+    };
+    let inner = [
+        format!("http://127.0.0.1:{port}/notes.txt"),
+        format!("http://localhost:{port}/notes.txt"),
+        format!("http://LOCALHOST.:{port}/notes.txt"),
+        format!("http://127.1:{port}/"),
+        format!("http://0x7f000001:{port}/"),
+        format!("http://2130706433:{port}/"),
+        format!("http://[::1]:{port}/"),
+        format!("http://[::ffff:127.0.0.1]:{port}/"),
+        format!("http://0.0.0.0:{port}/"),
+        format!("http://user@127.0.0.1:{port}/"),
+        "http://169.254.169.254/latest/meta-data".to_owned(),
+        "file:///etc/passwd".to_owned(),
+        "ftp://example.com/a".to_owned(),
+        "not an address".to_owned(),
+    ];
+    for url in inner {
+        let reply = send(&app, url.clone()).await;
+        assert_eq!(
+            (reply.status, reply.error()),
+            (StatusCode::BAD_REQUEST, "URL_NOT_ALLOWED"),
+            "{url}: {:?}",
+            reply.body
+        );
+        assert!(reply.body["message"].as_str().is_some_and(|message| message.starts_with("files[0].downloadUrl")));
+    }
+    assert_eq!(connections.load(Ordering::Relaxed), 0);
+    assert_eq!(app.post("/assistants/chats", json!({})).await.body["total"], 0, "nothing was stored");
+
+    let settings = [("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_LIMIT_EGRESS_BYTES", "2000")];
+    let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
+    assert_eq!(send(&app, format!("{files}/notes.txt")).await.status, StatusCode::OK, "what is listed passes");
+    assert_eq!(send(&app, format!("{files}/away")).await.error(), "URL_NOT_ALLOWED", "a redirect is judged again");
+    for path in ["round", "packed", "large", "empty", "missing"] {
+        let reply = send(&app, format!("{files}/{path}")).await;
+        let issue: &Value = &reply.body["details"]["issues"][0]["path"];
+        assert_eq!((reply.error(), issue), ("VALIDATION_ERROR", &json!("files[0].downloadUrl")), "{path}");
+    }
+    let nobody = send(&app, "http://127.0.0.1:1/a".to_owned()).await;
+    assert_eq!(nobody.error(), "VALIDATION_ERROR");
+}

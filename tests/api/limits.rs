@@ -1,0 +1,207 @@
+//! How often, how much at once, from where, and which version (contract 00 §6 and §8, 01 §8).
+
+use futures_util::StreamExt;
+use platform_testing::{Reply, TestApp, TestDb};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use crate::support::{Frames, PROGRAM, app, start};
+
+fn number(reply: &Reply, header: &str) -> u64 {
+    reply.header(header).parse().unwrap_or_else(|_| panic!("{header}: {:?}", reply.headers))
+}
+
+async fn app_with(settings: &[(&str, &str)]) -> TestApp {
+    TestApp::start(PROGRAM, &TestDb::new().await, settings)
+}
+
+#[tokio::test]
+async fn a_key_has_its_burst_and_the_headers_tell_the_truth() {
+    let app = app_with(&[("PLATFORM_RATE_FULL", "30:5"), ("PLATFORM_RATE_CREATE_FULL", "30:2")]).await;
+    for left in [4, 3] {
+        let reply = app.get("/models").await;
+        assert_eq!(reply.status, StatusCode::OK);
+        assert_eq!((number(&reply, "ratelimit-limit"), number(&reply, "ratelimit-remaining")), (30, left));
+        assert_eq!(number(&reply, "ratelimit-reset"), (5 - left) * 2, "two seconds each");
+    }
+    // Messages fall into a bucket of their own as well; the tighter one is shown.
+    let hello = || app.post("/assistants/default/messages", json!({"message": "Hi"}));
+    assert_eq!(number(&hello().await, "ratelimit-remaining"), 1);
+    assert_eq!(number(&hello().await, "ratelimit-remaining"), 0);
+    let refused = hello().await;
+    assert_eq!((refused.status, refused.error()), (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMIT_EXCEEDED"));
+    let wait = number(&refused, "retry-after");
+    assert!((1..=2).contains(&wait) && refused.body["retryAfter"] == wait, "{:?}", refused.body);
+    let refused = app.get("/models").await;
+    assert_eq!((refused.status, number(&refused, "ratelimit-remaining")), (StatusCode::TOO_MANY_REQUESTS, 0));
+    // It comes before anything in the request is looked at, and another key has a bucket of its own.
+    let unread = app.request(Method::POST, "/assistants").header("content-type", "text/plain").body("x");
+    assert_eq!(app.send(unread).await.status, StatusCode::TOO_MANY_REQUESTS);
+    tokio::time::sleep(std::time::Duration::from_secs(wait)).await;
+    assert_eq!(app.get("/models").await.status, StatusCode::OK, "what Retry-After says is enough");
+    let public = app.send(app.anonymous(Method::GET, "/v1/health")).await;
+    assert_eq!((public.status, public.header("ratelimit-limit")), (StatusCode::OK, ""));
+}
+
+#[tokio::test]
+async fn processes_share_the_rate_of_a_key() {
+    let db = TestDb::new().await;
+    let settings = [("PLATFORM_RATE_FULL", "1:40")];
+    let apps = [TestApp::start(PROGRAM, &db, &settings), TestApp::start(PROGRAM, &db, &settings)];
+    let requests = (0..80).map(|n| apps[n % 2].get("/models"));
+    let replies = futures_util::stream::iter(requests).buffer_unordered(8).collect::<Vec<_>>().await;
+    let passed = replies.iter().filter(|reply| reply.status == StatusCode::OK).count();
+    assert!((36..=42).contains(&passed), "{passed} of 40 passed");
+}
+
+#[tokio::test]
+async fn bad_credentials_are_counted_by_address_and_good_ones_are_not() {
+    let app = app_with(&[("PLATFORM_RATE_BAD_CREDENTIAL", "60:3"), ("PLATFORM_TRUSTED_PROXIES", "127.0.0.0/8")]).await;
+    let guess = async |from: &str| {
+        let request =
+            app.anonymous(Method::GET, "/v1/models").bearer_auth("ak-guessed").header("x-forwarded-for", from);
+        app.send(request).await
+    };
+    for _ in 0..3 {
+        assert_eq!(guess("6.6.6.6, 1.1.1.1").await.error(), "UNAUTHENTICATED");
+    }
+    let refused = guess("7.7.7.7, 1.1.1.1").await;
+    assert_eq!((refused.status, refused.error()), (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMIT_EXCEEDED"));
+    assert!(number(&refused, "retry-after") >= 1);
+    assert_eq!(guess("2.2.2.2").await.error(), "UNAUTHENTICATED", "somebody else");
+    let good = app.request(Method::GET, "/models").header("x-forwarded-for", "1.1.1.1");
+    assert_eq!(app.send(good).await.status, StatusCode::OK);
+    for _ in 0..5 {
+        let none = app.anonymous(Method::GET, "/v1/models").header("x-forwarded-for", "3.3.3.3");
+        assert_eq!(app.send(none).await.error(), "UNAUTHENTICATED", "none was sent");
+    }
+}
+
+#[tokio::test]
+async fn a_key_has_so_many_streams_and_gets_one_back_when_it_closes_it() {
+    let app = app_with(&[("PLATFORM_STREAMS_PER_KEY", "2")]).await;
+    let chat = start(&app, "/wait 30s").await;
+    let first = Frames::open(&app, &chat, true).await;
+    let _second = Frames::open(&app, &chat, true).await;
+    let third = app.get(&format!("/assistants/default/chats/{chat}/stream")).await;
+    assert_eq!((third.status, third.error()), (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_STREAMS"));
+    assert_eq!((number(&third, "retry-after"), &third.body["retryAfter"]), (5, &json!(5)));
+    let missing = app.get("/assistants/default/chats/none/stream").await;
+    assert_eq!(missing.error(), "TOO_MANY_STREAMS", "before the chat is looked for");
+    drop(first);
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        let request = app.request(Method::GET, &format!("/assistants/default/chats/{chat}/stream"));
+        if request.send().await.expect("an answer").status() == StatusCode::OK {
+            break;
+        }
+        assert!(std::time::Instant::now() < patience, "the place was never given back");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    app.post(&format!("/assistants/default/chats/{chat}/stop"), json!({})).await;
+}
+
+#[tokio::test]
+async fn a_change_may_name_the_version_it_expects() {
+    let app = app().await;
+    let made = app.post("/assistants", json!({"name": "A", "identifier": "a"})).await;
+    assert_eq!(made.header("etag"), "\"1\"");
+    let change = async |method: Method, expected: &str, body: serde_json::Value| {
+        app.send(app.request(method, "/assistants/a").header("if-match", expected).json(&body)).await
+    };
+    let changed = change(Method::PATCH, "\"1\"", json!({"name": "B"})).await;
+    assert_eq!((changed.status, changed.header("etag")), (StatusCode::OK, "\"2\""));
+    for method in [Method::PATCH, Method::PUT, Method::DELETE] {
+        for stale in ["\"1\"", "W/\"2\"", "\"1\", \"7\""] {
+            let refused = change(method.clone(), stale, json!({"name": "C"})).await;
+            assert_eq!((refused.status, refused.error()), (StatusCode::PRECONDITION_FAILED, "PRECONDITION_FAILED"));
+            assert_eq!(refused.body["details"]["current"], 2);
+        }
+    }
+    assert_eq!(change(Method::PATCH, "2", json!({})).await.error(), "BAD_REQUEST");
+    assert_eq!(app.get("/assistants/a").await.body["name"], "B");
+    // Fields are judged first, then existence, then the version.
+    assert_eq!(change(Method::PATCH, "\"1\"", json!({"name": 7})).await.error(), "VALIDATION_ERROR");
+    let missing = app.request(Method::PATCH, "/assistants/none").header("if-match", "\"1\"").json(&json!({}));
+    assert_eq!(app.send(missing).await.error(), "ASSISTANT_NOT_FOUND");
+    assert_eq!(app.patch("/assistants/none", json!({"name": 7})).await.error(), "VALIDATION_ERROR");
+    assert_eq!(change(Method::PATCH, "*", json!({"name": "C"})).await.header("etag"), "\"3\"");
+    assert_eq!(change(Method::PATCH, "\"9\", \"3\"", json!({"name": "D"})).await.status, StatusCode::OK);
+    assert_eq!(change(Method::DELETE, "\"4\"", json!({})).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn browsers_are_told_what_they_may_and_full_keys_are_not_for_them() {
+    let preflight = async |app: &TestApp, path: &str, origin: &str| {
+        let request = app.anonymous(Method::OPTIONS, path).header("origin", origin);
+        let request = request.header("access-control-request-method", "PATCH");
+        app.send(request.header("access-control-request-headers", "authorization, x-shop-api-source, x-evil")).await
+    };
+    let open = app().await;
+    let reply = preflight(&open, "/v1/assistants/a", "https://app.example").await;
+    assert_eq!(reply.status, StatusCode::NO_CONTENT);
+    assert_eq!(reply.header("access-control-allow-origin"), "*");
+    assert_eq!(reply.header("access-control-allow-methods"), "GET, HEAD, PATCH, PUT, DELETE");
+    let headers = reply.header("access-control-allow-headers");
+    assert!(headers.contains("If-Match") && headers.ends_with("x-shop-api-source"), "{headers}");
+    assert_eq!(reply.header("access-control-max-age"), "600");
+    assert_eq!(preflight(&open, "/v1/nothing", "https://app.example").await.status, StatusCode::NOT_FOUND);
+    let bare = open.send(open.anonymous(Method::OPTIONS, "/v1/assistants")).await;
+    assert_eq!(bare.status, StatusCode::METHOD_NOT_ALLOWED);
+
+    let app = app_with(&[("PLATFORM_CORS_ORIGINS", "https://app.example, https://other.example")]).await;
+    for (origin, allowed) in [("https://app.example", "https://app.example"), ("https://evil.example", "")] {
+        let reply = preflight(&app, "/v1/assistants", origin).await;
+        assert_eq!((reply.status, reply.header("access-control-allow-origin")), (StatusCode::NO_CONTENT, allowed));
+        assert_eq!(reply.header("vary"), "Origin");
+        // Who is not known may read the error; a full key has no business in a browser.
+        let refused = app.send(app.anonymous(Method::GET, "/v1/assistants").header("origin", origin)).await;
+        assert_eq!(
+            (refused.status, refused.header("access-control-allow-origin")),
+            (StatusCode::UNAUTHORIZED, allowed)
+        );
+        assert_eq!(
+            refused.header("access-control-expose-headers").contains("RateLimit-Remaining"),
+            !allowed.is_empty()
+        );
+        let full = app.send(app.request(Method::GET, "/assistants").header("origin", origin)).await;
+        assert_eq!((full.status, full.header("access-control-allow-origin")), (StatusCode::OK, ""));
+        assert_eq!(full.header("access-control-allow-credentials"), "");
+    }
+}
+
+#[tokio::test]
+async fn sizes_are_settings() {
+    let settings = [
+        ("PLATFORM_LIMIT_MESSAGE_BYTES", "10"),
+        ("PLATFORM_LIMIT_PRESETS_BYTES", "0"),
+        ("PLATFORM_LIMIT_TAGS", "1"),
+        ("PLATFORM_LIMIT_METADATA_DEPTH", "2"),
+        ("PLATFORM_LIMIT_METADATA_BYTES", "40"),
+        ("PLATFORM_LIMIT_STREAM_FRAME_BYTES", "700"),
+    ];
+    let app = app_with(&settings).await;
+    let send = async |body: serde_json::Value| app.post("/assistants/default/messages", body).await;
+    for body in [
+        json!({"message": "eleven bytes"}),
+        json!({"message": "x", "tags": ["a", "b"]}),
+        json!({"message": "x", "metadata": {"a": {"b": {"c": 1}}}}),
+        json!({"message": "x", "metadata": {"a": "x".repeat(40)}}),
+    ] {
+        let reply = send(body.clone()).await;
+        assert_eq!(
+            (reply.error(), &reply.body["details"]["issues"][0]["code"]),
+            ("VALIDATION_ERROR", &json!("length")),
+            "{body}"
+        );
+    }
+    let large = app.post("/assistants", json!({"name": "L", "presets": "x".repeat(300_000)})).await;
+    assert_eq!(large.status, StatusCode::CREATED);
+    for _ in 0..4 {
+        send(json!({"chatUid": "c", "message": "hello"})).await;
+    }
+    let state = app.get("/assistants/default/chats/c/realtime").await.body;
+    assert_eq!(state["truncated"], true);
+    let history = state["chatHistory"].as_array().expect("messages");
+    assert!((1..4).contains(&history.len()), "only the newest: {}", history.len());
+}
