@@ -38,6 +38,8 @@ pub(crate) async fn run(config: Config) -> Result<(), StartError> {
     })
     .workers(std::thread::available_parallelism().map_or(2, usize::from))
     .tcp_nodelay(true)
+    // A client that closes its end has left: its stream's place is free at once.
+    .h1_allow_half_closed(false)
     .client_request_timeout(HEADER_TIMEOUT)
     .keep_alive(Duration::from_secs(75))
     .shutdown_timeout(config.shutdown_grace.as_secs())

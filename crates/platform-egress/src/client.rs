@@ -136,9 +136,10 @@ impl Resolve for Judged {
     fn resolve(&self, name: Name) -> Resolving {
         let rules = Arc::clone(&self.0);
         Box::pin(async move {
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let host = name.as_str().trim_end_matches('.');
+            let found: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
             for address in &found {
-                rules.judge(name.as_str().trim_end_matches('.'), address.ip())?;
+                rules.judge(host, address.ip())?;
             }
             Ok(Box::new(found.into_iter()) as Addrs)
         })
