@@ -2,10 +2,11 @@
 
 use std::process::Command;
 
+use platform_testing::{TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::app;
+use crate::support::{PROGRAM, app};
 
 #[tokio::test]
 async fn pages_come_as_html_json_or_markdown() {
@@ -51,28 +52,63 @@ async fn the_document_names_every_route_and_each_reference_in_it_leads_somewhere
     assert_eq!(app.send(app.anonymous(Method::GET, "/docs/swagger-ui.js")).await.status, StatusCode::OK);
 }
 
-/// Runs every `sh` block of a page that speaks to `$URL`, one after the other in one shell.
-#[tokio::test]
-async fn the_commands_of_the_readme_run() {
-    let app = app().await;
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).expect("a README");
-    let blocks: Vec<&str> = readme
-        .split("```sh\n")
-        .skip(1)
-        .filter_map(|rest| rest.split("```").next())
-        .filter(|block| block.contains("$URL"))
-        .collect();
-    assert!(blocks.len() >= 3, "the tour has {} blocks", blocks.len());
+/// Runs every `sh` block of a page that speaks to `$URL`, one after the other in one shell; what they print.
+async fn run(app: &TestApp, page: &str) -> String {
+    let path = format!("{}/../{page}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let blocks: Vec<&str> = blocks.filter(|block| block.contains("$URL")).collect();
+    assert!(!blocks.is_empty(), "{page} shows no request");
     let script = format!("set -euo pipefail\n{}", blocks.join("\n"));
     let (url, key) = (app.url().to_owned(), app.key().to_owned());
+    // A file that is there without a network: the platform's own.
+    let file = format!("{url}/docs/swagger-ui.css");
     let output = tokio::task::spawn_blocking(move || {
-        Command::new("bash").arg("-c").arg(script).env("URL", url).env("KEY", key).output().expect("bash runs")
+        let mut bash = Command::new("bash");
+        bash.arg("-c").arg(script).env("URL", url).env("KEY", key).env("FILE_URL", file).output().expect("bash runs")
     })
     .await
     .expect("waited");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{page}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+#[tokio::test]
+async fn the_commands_of_the_readme_run() {
+    let app = app().await;
+    let said = run(&app, "README.md").await;
     assert!(said.contains("event: delta") && said.contains("\"completed\""), "{said}");
     let total: Value = app.post("/assistants/chats", json!({})).await.body["total"].clone();
     assert!(total.as_u64() >= Some(2));
+}
+
+#[tokio::test]
+async fn the_requests_that_the_pages_show_do_what_the_pages_say() {
+    let app = TestApp::start(PROGRAM, &TestDb::new().await, &[("PLATFORM_EGRESS_ALLOW", "127.0.0.1")]);
+    for (page, expected) in [
+        (
+            "QUEUE",
+            &[
+                "\"next_turn\"",
+                "\"pendingUserMessages\":[{",
+                "Hello\\nI have a question\\nabout my order",
+                "\"discardedMessages\":[{",
+            ][..],
+        ),
+        ("CONTEXT", &["\"compacted\":true", "\"compactedMessageCount\":4", "Quick question, no title needed."][..]),
+        (
+            "GUARDRAILS",
+            &["[REDACTED:personal]", "[REDACTED:codename]", "I cannot help with that.", "\"triggered\":true"][..],
+        ),
+        ("STRUCTURED_OUTPUT", &["\"data\":{\"city\":\"Rome\",\"degrees\":21.5}"][..]),
+        ("FILES", &["\"fileType\":\"image\""][..]),
+        ("LIMITS", &["ratelimit-remaining: ", "Second draft", "PRECONDITION_FAILED", "\"apiSource\":\"shop\""][..]),
+    ] {
+        let said = run(&app, &format!("docs/{page}.md")).await;
+        assert!(!said.contains("VALIDATION_ERROR"), "{page}: {said}");
+        for text in expected {
+            assert!(said.contains(text), "{page} does not show {text}: {said}");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{app, app_with_model};
 
+#[expect(clippy::needless_pass_by_value, reason = "a literal at every call")]
 fn rule(kind: &str, action: &str, config: Value) -> Value {
     json!({"name": format!("{kind}-{action}"), "kind": kind, "action": action, "config": config})
 }

@@ -21,8 +21,8 @@ const OVERRIDES: [(&str, &str, &str); 6] = [
     // English
     (
         "ignore|disregard|forget|override|bypass|do not follow|don't follow|pay no attention to",
-        "previous|prior|above|earlier|preceding|foregoing|system|initial|original|existing|all|any|your",
-        "instructions?|prompts?|rules?|directives?|guidelines?|commands?|messages?|context|told",
+        "previous|prior|above|earlier|preceding|foregoing|system|initial|original|existing|everything|all|any|your",
+        "instructions?|prompts?|rules?|directives?|guidelines?|commands?|messages?|context|told|said",
     ),
     // Spanish
     (
@@ -126,8 +126,8 @@ pub fn injection_score(text: &str) -> f64 {
         text.chars().any(is_invisible),
         ENCODED.is_match(text) && DECODE.is_match(&normal),
     ];
-    let sum: f64 =
-        signs.iter().zip(INJECTION_WEIGHTS).filter(|(found, _)| **found).map(|(_, (_, weight))| weight).sum();
+    let found = signs.iter().zip(INJECTION_WEIGHTS).filter(|(found, _)| **found);
+    let sum = found.fold(0.0, |sum, (_, (_, weight))| sum + weight);
     // Tenths add up to tenths.
     ((sum * 10.0).round() / 10.0).min(1.0)
 }

@@ -36,7 +36,6 @@ impl Default for Guardrails {
     }
 }
 
-#[expect(clippy::ptr_arg, reason = "serde hands the field over as it is")]
 fn is_default_message(message: &String) -> bool {
     message == BLOCK_MESSAGE
 }

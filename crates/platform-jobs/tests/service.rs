@@ -113,7 +113,7 @@ async fn a_heartbeat_keeps_the_lease_and_a_stop_reaches_the_worker() {
         tokio::select! { run = told.recv() => run, run = idle.recv() => run }
     };
     assert!(tokio::time::timeout(CONFIG.lease * 2, other).await.is_err(), "a held run was taken");
-    let asked = stop_in(&mut *db.conn().await.expect("a connection"), &account, "test", "a").await.expect("a row");
+    let asked = stop_in(&mut db.conn().await.expect("a connection"), &account, "test", "a").await.expect("a row");
     first.stopped(&asked.expect("there is a run")).await.expect("told");
     let mut conn = db.conn().await.expect("a connection");
     let gone = async {
@@ -122,7 +122,7 @@ async fn a_heartbeat_keeps_the_lease_and_a_stop_reaches_the_worker() {
         }
     };
     tokio::time::timeout(Duration::from_secs(3), gone).await.expect("stopped, wherever it was worked");
-    let run = stop_in(&mut *db.conn().await.expect("a connection"), &account, "test", "a").await.expect("no row");
+    let run = stop_in(&mut db.conn().await.expect("a connection"), &account, "test", "a").await.expect("no row");
     assert_eq!(run, None, "nothing is left to stop");
 }
 

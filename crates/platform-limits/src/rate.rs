@@ -157,7 +157,7 @@ impl Bucket {
         Allowance {
             allowed: true,
             limit: rate.per_minute,
-            remaining: u32::try_from(free).unwrap_or(u32::MAX).saturating_add(self.parcel),
+            remaining: u32::try_from(free).unwrap_or(u32::MAX).saturating_add(self.parcel).min(rate.burst),
             reset: seconds(used),
             retry_after: seconds((next - now - rate.capacity()).max(0)).max(1),
         }

@@ -227,12 +227,11 @@ impl<'a> Context<'a> {
             .filter(|said| said.files.iter().any(is_attached))
             .map(|said| said.uid.clone())
             .collect();
-        let mut contents = match with_files.is_empty() {
-            true => files::Contents::new(),
-            false => {
-                let conn = self.turns.db.read().await?;
-                files::load(conn.get(), self.account, &self.chat.uid, &with_files, MOST_ATTACHED).await?
-            }
+        let mut contents = if with_files.is_empty() {
+            files::Contents::new()
+        } else {
+            let conn = self.turns.db.read().await?;
+            files::load(conn.get(), self.account, &self.chat.uid, &with_files, MOST_ATTACHED).await?
         };
         let mut messages = Vec::with_capacity(history.said.len() + 2);
         if let Some(compaction) = self.chat.compactions.last() {
