@@ -67,6 +67,7 @@ async fn make_template(admin: &mut AsyncPgConnection, server: &str, template: &s
             let _ = admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await;
         }
     }
+    eprintln!("The migrations have changed: making a new template for the databases of the tests.");
     let unfinished = format!("unfinished_{template}");
     admin.batch_execute(&format!("DROP DATABASE IF EXISTS {unfinished}")).await.expect("dropped");
     admin.batch_execute(&format!("CREATE DATABASE {unfinished}")).await.expect("created");
@@ -107,6 +108,9 @@ async fn server() -> String {
     tokio::task::spawn_blocking(|| {
         let embedded = SERVER.get_or_init(|| {
             let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/test-postgres");
+            let told =
+                "These tests use a PostgreSQL of their own under target/test-postgres: it is started when it is not up";
+            eprintln!("{told}, and left running; each test has a database of its own.");
             Embedded::join(&target, &SETTINGS).expect("a PostgreSQL for the tests")
         });
         embedded.url().replace(" dbname=postgres", "")
