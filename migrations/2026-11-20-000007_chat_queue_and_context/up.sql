@@ -53,3 +53,8 @@ CREATE FUNCTION add_secondary(stored jsonb, more jsonb) RETURNS jsonb LANGUAGE s
         ) AS totals GROUP BY operation
     ) AS operations
 $$;
+
+-- Until now both were stored as they came and had no effect; what cannot have one is taken out.
+UPDATE assistants SET settings = settings - 'structuredOutput'
+    WHERE jsonb_typeof(settings #> '{structuredOutput,schema}') IS DISTINCT FROM 'object';
+UPDATE assistants SET settings = settings || '{"guardrailsConfiguration": {"enabled": false}}';

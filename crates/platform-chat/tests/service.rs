@@ -113,3 +113,70 @@ async fn lists_page_exactly_and_belong_to_their_account() {
     let stop = house.chat.stop(&stranger, DEFAULT_ASSISTANT, "chat").await.expect_err("nothing of theirs");
     assert_eq!(stop.code(), Code::ChatNotFound);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_from_all_sides_wait_their_turn_and_each_is_answered_once() {
+    let db = TestDb::new().await.connect();
+    let house = Arc::new(house(&db, 4).await);
+    let sends = (0..40).map(|n| {
+        let house = Arc::clone(&house);
+        async move {
+            let chat_uid = Some("shared".to_owned());
+            let new = NewMessage { chat_uid, ..message(&format!("/delay 1ms\n/say to {n}")) };
+            house.chat.send(&house.caller, "wide", new, None, None).await.expect("taken in").message_uid
+        }
+    });
+    let settings = AssistantSettings {
+        identifier: Some("wide".into()),
+        max_queued_messages: 100,
+        ..AssistantSettings::named("Wide")
+    };
+    house.assistants.create(&house.caller, settings, None).await.expect("made");
+    let mut uids = futures_util::future::join_all(sends).await;
+    let account = &house.caller.account;
+    let mut watcher = house.chat.watch(account, "wide", "shared", true).await.expect("a state");
+    while watcher.next().await.expect("a frame").is_some() {}
+    let chat = house.chat.get(account, "wide", "shared", false).await.expect("a chat");
+    assert_eq!(chat.status, "completed");
+    let content = serde_json::to_value(chat.chat_content).expect("JSON");
+    let messages = content.as_array().expect("messages");
+    let of = |role: &str| messages.iter().filter(|message| message["role"] == role).count();
+    let mut asked: Vec<String> = messages
+        .iter()
+        .filter(|message| message["role"] == "user")
+        .filter_map(|message| message["uid"].as_str().map(str::to_owned))
+        .collect();
+    (asked.sort(), uids.sort());
+    assert_eq!(asked, uids);
+    assert!(of("assistant") < 40 && of("assistant") > 0, "{} replies", of("assistant"));
+    assert!(messages.windows(2).all(|pair| pair[0]["role"] == "user" || pair[1]["role"] == "user"));
+    assert_eq!(messages.last().expect("a message")["role"], "assistant");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_and_a_delay_leave_nothing_behind() {
+    let db = TestDb::new().await.connect();
+    let house = house(&db, 4).await;
+    let settings = AssistantSettings {
+        identifier: Some("patient".into()),
+        input_delay_ms: 500,
+        ..AssistantSettings::named("Patient")
+    };
+    house.assistants.create(&house.caller, settings, None).await.expect("made");
+    let (account, say) =
+        (&house.caller.account, |text: &str| NewMessage { chat_uid: Some("c".into()), ..message(text) });
+    for (round, text) in ["one", "two"].into_iter().enumerate() {
+        let accepted = house.chat.send(&house.caller, "patient", say(text), None, None).await.expect("taken in");
+        let waiting = accepted.waiting.expect("it waits");
+        assert_eq!(
+            (waiting.queue_position, waiting.will_process),
+            (i32::try_from(round).unwrap_or(0) + 1, "after_delay")
+        );
+    }
+    let stopped = house.chat.stop(account, "patient", "c").await.expect("stopped");
+    assert_eq!(stopped.discarded_messages.len(), 2);
+    let again = house.chat.stop(account, "patient", "c").await.expect_err("nothing is left");
+    assert_eq!(again.code(), Code::ChatNotProcessing);
+    let sent = house.chat.send_and_wait(&house.caller, "patient", say("now"), None, None).await.expect("answered");
+    assert_eq!(sent.messages.len(), 2, "the delay is for those who do not wait");
+}

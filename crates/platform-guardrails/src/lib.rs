@@ -3,7 +3,7 @@
 //! **Owns** no table and no endpoint: the rules stand in the records they belong to, chats and
 //! threads keep what was found. **Needs** the port [`platform_runtime::Model`] for judges.
 //!
-//! [`Guardrails`] is the wire type; [`Guardrails::compile`] judges it and makes a [`Screen`],
+//! [`Guardrails`] is the wire type; [`Guardrails::check`] judges it, [`Guardrails::compile`] makes a [`Screen`],
 //! which screens texts: [`Screen::arriving`] with the local rules, before a message is stored;
 //! [`Screen::input`] with the judges, before a model is asked; [`Screen::output`] with all of
 //! them, before anybody sees an answer.

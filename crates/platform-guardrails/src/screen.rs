@@ -12,6 +12,7 @@ use crate::{
 };
 
 const MOST_RULES: usize = 50;
+const PATH: &str = "guardrailsConfiguration";
 const KINDS: [&str; 5] = ["regex", "deny_list", "pii", "prompt_injection", "model_judge"];
 const ACTIONS: [&str; 3] = ["block", "redact", "warn"];
 
@@ -26,6 +27,8 @@ pub struct Screen {
 }
 
 struct Compiled {
+    /// Its place among the rules of its stage.
+    at: usize,
     name: String,
     kind: String,
     action: Action,
@@ -69,30 +72,49 @@ enum Which {
 }
 
 impl Guardrails {
-    /// Judges the rules and makes them ready; `INVALID_GUARDRAIL` names each that cannot be used.
-    /// `None` when they are not enabled.
-    pub fn compile(&self, model: &dyn Model) -> Result<Option<Screen>> {
-        let mut checks = Checks::default();
-        let path = "guardrailsConfiguration";
-        checks.length(&format!("{path}.blockMessage"), &self.block_message, 1..=4000);
-        let input = compile(&self.input, &format!("{path}.input"), &mut checks, model);
-        let output = compile(&self.output, &format!("{path}.output"), &mut checks, model);
+    /// Judges the rules, and whether the models of their judges are there; `INVALID_GUARDRAIL` names each
+    /// rule that cannot be used.
+    pub fn check(&self, model: &dyn Model) -> Result<()> {
+        let (mut checks, screen) = self.read();
+        for (stage, rules) in [("input", &screen.input), ("output", &screen.output)] {
+            for rule in rules {
+                if let Matcher::Judge(judge) = &rule.matcher
+                    && (judge.provider.is_some() || judge.model.is_some())
+                    && let Err(error) = model.choose(judge.provider.as_deref(), judge.model.as_deref())
+                {
+                    let at = rule.at;
+                    checks.issue(&format!("{PATH}.{stage}[{at}].config.model"), "unknown", error.message());
+                }
+            }
+        }
+        checks.finish_as(Code::InvalidGuardrail)
+    }
+
+    /// Makes the rules ready; `None` when they are not enabled.
+    pub fn compile(&self) -> Result<Option<Screen>> {
+        let (checks, screen) = self.read();
         checks.finish_as(Code::InvalidGuardrail)?;
+        Ok(self.enabled.then_some(screen))
+    }
+
+    fn read(&self) -> (Checks, Screen) {
+        let mut checks = Checks::default();
+        checks.length(&format!("{PATH}.blockMessage"), &self.block_message, 1..=4000);
         let screen = Screen {
             block_message: self.block_message.clone(),
             scan_tool_results: self.scan_tool_results,
-            input,
-            output,
+            input: compile(&self.input, &format!("{PATH}.input"), &mut checks),
+            output: compile(&self.output, &format!("{PATH}.output"), &mut checks),
         };
-        Ok(self.enabled.then_some(screen))
+        (checks, screen)
     }
 }
 
-fn compile(rules: &[Rule], path: &str, checks: &mut Checks, model: &dyn Model) -> Vec<Compiled> {
+fn compile(rules: &[Rule], path: &str, checks: &mut Checks) -> Vec<Compiled> {
     checks.count(path, rules.len(), MOST_RULES);
     let mut names = HashSet::new();
     let mut compiled = Vec::new();
-    for (i, rule) in rules.iter().enumerate() {
+    for (i, rule) in rules.iter().enumerate().take(MOST_RULES) {
         let path = format!("{path}[{i}]");
         let at = |field: &str| format!("{path}.{field}");
         checks.length(&at("name"), &rule.name, 1..=64);
@@ -110,19 +132,13 @@ fn compile(rules: &[Rule], path: &str, checks: &mut Checks, model: &dyn Model) -
             checks.issue(&at("action"), "conflict", message);
         }
         let Some(matcher) = Matcher::compile(&kind, &rule.config, &at("config"), checks) else { continue };
-        if let Matcher::Judge(judge) = &matcher
-            && (judge.provider.is_some() || judge.model.is_some())
-            && let Err(error) = model.choose(judge.provider.as_deref(), judge.model.as_deref())
-        {
-            checks.issue(&at("config.model"), "unknown", error.message());
-        }
         let action = match action.as_str() {
             "redact" => Action::Redact,
             "warn" => Action::Warn,
             _ => Action::Block,
         };
         if rule.enabled {
-            compiled.push(Compiled { name: rule.name.clone(), kind, action, matcher });
+            compiled.push(Compiled { at: i, name: rule.name.clone(), kind, action, matcher });
         }
     }
     compiled

@@ -246,7 +246,7 @@ impl AssistantSettings {
         if let Some(output) = &self.structured_output {
             output.compile()?;
         }
-        self.guardrails_configuration.compile(model)?;
+        self.guardrails_configuration.check(model)?;
         self.check_references()?;
         self.choose(model, None, None)?;
         for fallback in &self.fallback_models {
@@ -405,10 +405,10 @@ impl Assistant {
     }
 
     /// Ready for turns: rules and schema compiled.
-    pub(crate) fn compiled(mut self, model: &dyn Model) -> Result<Self> {
+    pub(crate) fn compiled(mut self) -> Result<Self> {
         let output = self.typed.structured_output.as_ref().filter(|output| output.enabled);
         self.compiled = Compiled {
-            screen: self.typed.guardrails_configuration.compile(model)?.map(Arc::new),
+            screen: self.typed.guardrails_configuration.compile()?.map(Arc::new),
             output: output.map(StructuredOutput::compile).transpose()?,
         };
         Ok(self)

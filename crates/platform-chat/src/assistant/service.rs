@@ -83,7 +83,7 @@ impl PgAssistantService {
             let conn = self.db.read().await?;
             let Some(row) = repository::find(&mut conn.get(), account, name).await? else { return Ok(None) };
             let deleted = row.deleted;
-            let assistant = row.into_assistant()?.compiled(&*self.model)?;
+            let assistant = row.into_assistant()?.compiled()?;
             Ok(Some(Known { assistant: Arc::new(assistant), deleted }))
         };
         self.known.get_or_load(&(account.clone(), name.to_owned()), load).await
