@@ -83,12 +83,13 @@ async fn pictures_and_documents_reach_models_that_take_them_and_stay_when_their_
     let fetched = connections.load(Ordering::Relaxed);
     assert_eq!(fetched, 4, "three files, one over a redirect");
 
-    let sent = &model.recorded()[0].body["messages"];
-    assert_eq!(sent[0]["content"], "The user attached the file notes.txt:\nBuy milk.");
-    assert_eq!(sent[1]["content"], "The user attached: song.mp3 (audio).");
     let picture = "data:image/png;base64,iVBORw0KGgpub3QgbXVjaCBvZiBhIHBpY3R1cmU=";
-    assert_eq!(sent[2]["content"][0]["text"], "What is this?");
-    assert_eq!(sent[2]["content"][1]["image_url"]["url"], picture);
+    let parts = json!([
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": picture}},
+        {"type": "text", "text": "[Attached file: notes.txt]\nBuy milk."},
+        {"type": "text", "text": "[Attached file: song.mp3 (audio)]"}]);
+    assert_eq!(model.recorded()[0].body["messages"], json!([{"role": "user", "content": parts}]));
     // The next turn has them from the store; a model without eyes gets the name.
     for (provider, expected) in [("openai", picture), ("blind", "[Attached file: picture.png (image/png)]")] {
         let again = json!({"chatUid": "c", "message": "And now?", "provider": provider});
@@ -107,11 +108,24 @@ async fn pictures_and_documents_reach_models_that_take_them_and_stay_when_their_
     }
     while app.get("/assistants/s/chats/b").await.body["status"] != "completed" {}
     let sent = model.recorded().pop().expect("a call").body["messages"].clone();
-    assert_eq!(sent[0]["content"], "The user attached the file notes.txt:\nBuy milk.");
-    assert_eq!(
-        (&sent[1]["content"][0]["text"], &sent[1]["content"][1]["image_url"]["url"]),
-        (&json!("notes.txt\npicture.png"), &json!(picture))
-    );
+    let parts = json!([
+        {"type": "text", "text": "notes.txt\npicture.png"},
+        {"type": "text", "text": "[Attached file: notes.txt]\nBuy milk."},
+        {"type": "image_url", "image_url": {"url": picture}}]);
+    assert_eq!(sent[0]["content"], parts);
+
+    // What a document says is screened as if the user had said it.
+    let rules = json!({"enabled": true, "input": [{"name": "milk", "kind": "deny_list", "action": "redact", "config": {"words": ["milk"]}}]});
+    app.post("/assistants", json!({"name": "G", "identifier": "g", "guardrailsConfiguration": rules})).await;
+    let message = json!({"message": "Read", "files": [{"name": "notes.txt", "url": format!("{files}/notes.txt")}]});
+    assert_eq!(app.post("/assistants/g/messages", message).await.status, StatusCode::OK);
+    let sent = model.recorded().pop().expect("a call").body["messages"].to_string();
+    assert!(sent.contains("Buy [REDACTED:milk]."), "{sent}");
+    let fetched = connections.load(Ordering::Relaxed);
+    let foreign =
+        json!({"chatUid": "c", "message": "x", "files": [{"name": "notes.txt", "url": format!("{files}/notes.txt")}]});
+    assert_eq!(app.post("/assistants/g/messages", foreign).await.error(), "CHAT_NOT_FOUND");
+    assert_eq!(connections.load(Ordering::Relaxed), fetched, "nothing is fetched for a chat that takes nothing");
     std::fs::remove_file(providers).expect("removed");
 }
 

@@ -67,7 +67,7 @@ async fn an_invalid_answer_is_repaired_by_asking_again_with_what_is_wrong() {
     let format = &sent[0].body["response_format"];
     assert_eq!(
         (&format["type"], &format["json_schema"]["name"], &format["json_schema"]["strict"]),
-        (&json!("json_schema"), &json!("weather"), &json!(true))
+        (&json!("json_schema"), &json!("weather"), &json!(false))
     );
     let repair = sent[1].body["messages"].as_array().and_then(|all| all.last()).cloned().expect("a message");
     let told = repair["content"].as_str().expect("text");

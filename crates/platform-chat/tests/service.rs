@@ -146,7 +146,8 @@ async fn messages_from_all_sides_wait_their_turn_and_each_is_answered_once() {
         .filter(|message| message["role"] == "user")
         .filter_map(|message| message["uid"].as_str().map(str::to_owned))
         .collect();
-    (asked.sort(), uids.sort());
+    asked.sort();
+    uids.sort();
     assert_eq!(asked, uids);
     assert!(of("assistant") < 40 && of("assistant") > 0, "{} replies", of("assistant"));
     assert!(messages.windows(2).all(|pair| pair[0]["role"] == "user" || pair[1]["role"] == "user"));
@@ -174,7 +175,7 @@ async fn a_stop_and_a_delay_leave_nothing_behind() {
         );
     }
     let stopped = house.chat.stop(account, "patient", "c").await.expect("stopped");
-    assert_eq!(stopped.discarded_messages.len(), 2);
+    assert_eq!(stopped.discarded_messages.len(), 1, "what was gathered is one message");
     let again = house.chat.stop(account, "patient", "c").await.expect_err("nothing is left");
     assert_eq!(again.code(), Code::ChatNotProcessing);
     let sent = house.chat.send_and_wait(&house.caller, "patient", say("now"), None, None).await.expect("answered");

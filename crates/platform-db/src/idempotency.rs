@@ -81,6 +81,15 @@ impl Idempotency {
         Ok(())
     }
 
+    /// Waits for whoever works under this key, until the end of the transaction. Taken before anything else.
+    pub async fn lock(&self, conn: &mut Conn) -> Result<()> {
+        let lock = sql::<diesel::sql_types::Bool>("pg_advisory_xact_lock(hashtextextended(")
+            .bind::<diesel::sql_types::Text, _>(&self.scope)
+            .sql(", 0)) IS NULL");
+        diesel::select(lock).execute(conn).await?;
+        Ok(())
+    }
+
     async fn insert(&self, conn: &mut Conn, status: u16, body: Option<String>, run_of: Option<&str>) -> Result<()> {
         let inserted = diesel::insert_into(idempotency::table)
             .values((

@@ -13,11 +13,12 @@ const MOST_PATTERNS: usize = 50;
 const PATTERN_CHARACTERS: usize = 1000;
 const MOST_WORDS: usize = 1000;
 const WORD_CHARACTERS: usize = 200;
-/// Compiled size of one pattern or word list, in bytes.
-const COMPILED_BYTES: usize = 4 << 20;
+/// Compiled size of a rule, and what it may remember while it runs, in bytes.
+const COMPILED_BYTES: usize = 1 << 20;
+const RUNNING_BYTES: usize = 1 << 18;
 
 pub(crate) enum Matcher {
-    Patterns(Vec<Regex>),
+    Patterns(Regex),
     Words(Regex),
     Pii(Vec<Pii>),
     Injection { threshold: f64 },
@@ -120,14 +121,16 @@ impl Matcher {
     /// Where a text breaks the rule; only for kinds that point at parts of it.
     pub fn spans(&self, text: &str) -> Vec<Range<usize>> {
         let mut spans: Vec<Range<usize>> = match self {
-            Self::Patterns(patterns) => {
-                patterns.iter().flat_map(|pattern| pattern.find_iter(text)).map(|m| m.range()).collect()
-            }
+            Self::Patterns(patterns) => patterns.find_iter(text).map(|found| found.range()).collect(),
             Self::Words(words) => {
                 let normal = Normal::of(text);
-                words.find_iter(&normal.text).map(|found| normal.origin(found.range())).collect()
+                let found = words.find_iter(&normal.text).filter(|found| !found.is_empty());
+                found.map(|found| normal.origin(found.range())).collect()
             }
-            Self::Pii(types) => types.iter().flat_map(|kind| kind.spans(text)).collect(),
+            Self::Pii(types) => {
+                let normal = Normal::of(text);
+                types.iter().flat_map(|kind| kind.spans(&normal.text)).map(|span| normal.origin(span)).collect()
+            }
             Self::Injection { .. } | Self::Judge(_) => Vec::new(),
         };
         spans.retain(|span| !span.is_empty());
@@ -157,36 +160,52 @@ fn read<T: DeserializeOwned>(config: &Object, path: &str, checks: &mut Checks) -
 
 fn patterns(config: &Object, path: &str, checks: &mut Checks) -> Option<Matcher> {
     let PatternConfig { patterns, ignore_case } = read(config, path, checks)?;
-    some(&patterns, &format!("{path}.patterns"), MOST_PATTERNS, checks);
-    let mut compiled = Vec::new();
-    for (i, pattern) in patterns.iter().enumerate() {
-        let path = format!("{path}.patterns[{i}]");
+    let path = format!("{path}.patterns");
+    some(&patterns, &path, MOST_PATTERNS, checks);
+    for (i, pattern) in patterns.iter().enumerate().take(MOST_PATTERNS) {
+        let path = format!("{path}[{i}]");
         checks.length(&path, pattern, 1..=PATTERN_CHARACTERS);
-        match RegexBuilder::new(pattern).case_insensitive(ignore_case).size_limit(COMPILED_BYTES).build() {
-            Ok(regex) => compiled.push(regex),
-            Err(error) => checks.issue(&path, "format", format!("{path} is no regular expression we can run: {error}")),
+        if let Err(error) = regex_syntax::parse(pattern) {
+            checks.issue(&path, "format", format!("{path} is no regular expression we can run: {error}"));
         }
     }
-    Some(Matcher::Patterns(compiled))
+    let all = patterns.iter().map(|pattern| format!("(?:{pattern})")).collect::<Vec<_>>().join("|");
+    compiled(&all, ignore_case, &path, checks).map(Matcher::Patterns)
+}
+
+/// One automaton for all patterns of a rule.
+fn compiled(pattern: &str, ignore_case: bool, path: &str, checks: &mut Checks) -> Option<Regex> {
+    let built = RegexBuilder::new(pattern)
+        .case_insensitive(ignore_case)
+        .size_limit(COMPILED_BYTES)
+        .dfa_size_limit(RUNNING_BYTES)
+        .build();
+    match built {
+        Ok(regex) => Some(regex),
+        Err(regex::Error::CompiledTooBig(_)) => {
+            checks.issue(
+                path,
+                "length",
+                format!("{path} take more than {COMPILED_BYTES} bytes together; use simpler ones"),
+            );
+            None
+        }
+        // Each broken one was named already.
+        Err(_) => None,
+    }
 }
 
 fn words(config: &Object, path: &str, checks: &mut Checks) -> Option<Matcher> {
     let WordConfig { words, whole_word } = read(config, path, checks)?;
     some(&words, &format!("{path}.words"), MOST_WORDS, checks);
     for (i, word) in words.iter().enumerate() {
-        checks.length(&format!("{path}.words[{i}]"), word.trim(), 1..=WORD_CHARACTERS);
+        checks.length(&format!("{path}.words[{i}]"), &Normal::of(word.trim()).text, 1..=WORD_CHARACTERS);
     }
     let mut normal: Vec<String> = words.iter().map(|word| regex::escape(&Normal::of(word.trim()).text)).collect();
     normal.sort_by_key(|word| std::cmp::Reverse(word.len()));
     let (start, end) = if whole_word { (r"\b{start-half}", r"\b{end-half}") } else { ("", "") };
     let pattern = format!("{start}(?:{}){end}", normal.join("|"));
-    match RegexBuilder::new(&pattern).size_limit(COMPILED_BYTES).build() {
-        Ok(regex) => Some(Matcher::Words(regex)),
-        Err(error) => {
-            checks.issue(&format!("{path}.words"), "length", format!("{path}.words cannot be compiled: {error}"));
-            None
-        }
-    }
+    compiled(&pattern, false, &format!("{path}.words"), checks).map(Matcher::Words)
 }
 
 fn pii(config: &Object, path: &str, checks: &mut Checks) -> Option<Matcher> {
@@ -215,7 +234,7 @@ fn some<T>(items: &[T], path: &str, most: usize, checks: &mut Checks) {
 
 static EMAIL: LazyLock<Regex> =
     LazyLock::new(|| ours(r"[\p{L}0-9._%+\-]{1,64}@(?:[\p{L}0-9](?:[\p{L}0-9\-]{0,62})\.)+\p{L}{2,24}"));
-static PHONE: LazyLock<Regex> = LazyLock::new(|| ours(r"\+?\(?[0-9][0-9 \u{a0}().\-/]{6,28}[0-9]"));
+static PHONE: LazyLock<Regex> = LazyLock::new(|| ours(r"\+?\(?[0-9](?:[ .\-/]?[()]?[ ]?[0-9]){6,28}"));
 static CARD: LazyLock<Regex> = LazyLock::new(|| ours(r"[0-9](?:[ \-]?[0-9]){12,}"));
 static IBAN: LazyLock<Regex> = LazyLock::new(|| ours(r"\b[A-Za-z]{2}[0-9]{2}"));
 static DATE: LazyLock<Regex> = LazyLock::new(|| ours(r"^[12][0-9]{3}[-/.][01][0-9][-/.][0-3][0-9]"));
@@ -229,7 +248,7 @@ impl Pii {
         match self {
             Self::Email => EMAIL.find_iter(text).map(|found| found.range()).collect(),
             Self::Phone => alone(&PHONE, text).filter(|span| is_phone(&text[span.clone()])).collect(),
-            Self::Card => alone(&CARD, text).filter(|span| is_card(&text[span.clone()])).collect(),
+            Self::Card => alone(&CARD, text).flat_map(|span| cards(text, span)).collect(),
             Self::Iban => IBAN.find_iter(text).filter_map(|found| iban(text, found.start())).collect(),
         }
     }
@@ -262,6 +281,23 @@ fn is_card(text: &str) -> bool {
     let sum: u32 =
         digits.iter().rev().enumerate().map(|(i, digit)| if i % 2 == 1 { doubled(*digit) } else { *digit }).sum();
     (13..=19).contains(&digits.len()) && sum.is_multiple_of(10)
+}
+
+/// The cards in a run of digits: each begins and ends at the edge of a group.
+fn cards(text: &str, run: Range<usize>) -> Vec<Range<usize>> {
+    let bytes = text.as_bytes();
+    let is_digit = |at: usize| run.contains(&at) && bytes[at].is_ascii_digit();
+    let starts = run.clone().filter(|at| is_digit(*at) && (*at == run.start || !is_digit(at - 1)));
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for start in starts {
+        if found.last().is_some_and(|last| start < last.end) {
+            continue;
+        }
+        let ends = (start..run.end).filter(|at| is_digit(*at) && !is_digit(at + 1)).take(19);
+        let spans = ends.map(|last| start..last + 1).filter(|span| is_card(&text[span.clone()]));
+        found.extend(spans.last());
+    }
+    found
 }
 
 /// An IBAN (ISO 13616) that begins at `start`: 15 to 34 letters and digits, in groups or not, mod 97 = 1.
@@ -307,6 +343,9 @@ mod tests {
             ("phone", "Order 1234567890 of 2026-11-20, version 1.2.3", vec![]),
             ("card", "4111 1111 1111 1111 and 4111-1111-1111-1112", vec!["4111 1111 1111 1111"]),
             ("card", "id 41111111111111111111111", vec![]),
+            ("card", "4111 1111 1111 1111 12/26, code 123", vec!["4111 1111 1111 1111"]),
+            ("card", "４１１１ 1111 11\u{200b}11 1111", vec!["４１１１ 1111 11\u{200b}11 1111"]),
+            ("phone", "030 1234567 / 030 7654321", vec!["030 1234567", "030 7654321"]),
             (
                 "iban",
                 "To DE89 3704 0044 0532 0130 00 please, not DE88370400440532013000",
@@ -327,10 +366,15 @@ mod tests {
             ("ｆｏｏ and f\u{200b}oo", vec!["ｆｏｏ", "f\u{200b}oo"]),
             ("I write C++.", vec!["C++"]),
             ("food, cafeteria, cafe", vec![]),
+            ("f\u{200d}oo!", vec!["f\u{200d}oo"]),
             ("foo bar foo barn", vec!["foo bar", "foo"]),
         ] {
             assert_eq!(found("deny_list", words.clone(), text), expected, "{text}");
         }
         assert_eq!(found("deny_list", json!({"words": ["foo"], "wholeWord": false}), "food"), ["foo"]);
+        let mut checks = Checks::default();
+        let Value::Object(unseen) = json!({"words": ["\u{200b}"], "wholeWord": false}) else { panic!("an object") };
+        let matcher = Matcher::compile("deny_list", &unseen, "config", &mut checks);
+        assert!(checks.finish().is_err() && matcher.is_none_or(|matcher| matcher.spans("text.").is_empty()));
     }
 }

@@ -197,9 +197,10 @@ pub async fn stop_in(conn: &mut Conn, account: &AccountId, kind: &str, subject: 
     Ok(stopped.returning(runs::id).get_result(conn).await.optional()?)
 }
 
-/// Gives a run that is worked another payload, for whoever may take it over.
+/// Gives a run that has taken in what came for its subject another payload, for whoever may take it over.
 pub async fn describe_in(conn: &mut Conn, run: &Run, payload: Value) -> Result<()> {
-    diesel::update(runs::table.filter(runs::id.eq(&run.id))).set(runs::payload.eq(payload)).execute(conn).await?;
+    let described = (runs::payload.eq(payload), runs::again.eq(false));
+    diesel::update(runs::table.filter(runs::id.eq(&run.id))).set(described).execute(conn).await?;
     Ok(())
 }
 

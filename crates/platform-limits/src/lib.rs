@@ -8,7 +8,7 @@
 //! requests ask nobody.
 //!
 //! **Invariants**: what a parcel holds and nobody used is lost after ten seconds; all processes together
-//! let through at most one parcel each (a twentieth of the burst) more than the rate; when the database
+//! let through at most one parcel each (a hundredth of the burst) more than the rate; when the database
 //! is away nobody is refused for that.
 
 mod rate;

@@ -16,6 +16,8 @@ const IDLE: Duration = Duration::from_mins(10);
 /// What a parcel holds is lost after this.
 const PARCEL_LIFE: Duration = Duration::from_secs(10);
 const MICROS: i64 = 1_000_000;
+/// A microsecond is the shortest time between two.
+const MOST_PER_MINUTE: u32 = 60_000_000;
 
 /// So many a minute, and so many at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +36,8 @@ impl Rate {
         }
         let (per_minute, burst) = text.split_once(':')?;
         let (per_minute, burst) = (per_minute.parse().ok()?, burst.parse().ok()?);
-        (burst > 0 || per_minute == 0).then_some(Self { per_minute, burst })
+        let good = per_minute <= MOST_PER_MINUTE && (burst > 0 || per_minute == 0);
+        good.then_some(Self { per_minute, burst })
     }
 
     fn interval(self) -> i64 {
@@ -46,7 +49,7 @@ impl Rate {
     }
 
     fn parcel(self) -> u32 {
-        (self.burst / 20).max(1)
+        (self.burst / 100).max(1)
     }
 }
 
@@ -104,7 +107,7 @@ impl RateLimits {
         };
         Some(bucket.take_shared(db, name, rate).await.unwrap_or_else(|error| {
             warn!(%error, "Rates cannot be looked at; the request passes.");
-            Allowance { allowed: true, ..bucket.allowance(rate, 0, bucket.used_until) }
+            Allowance { allowed: true, ..bucket.allowance(rate, bucket.used_until, bucket.used_until) }
         }))
     }
 }

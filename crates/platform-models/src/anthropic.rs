@@ -101,7 +101,7 @@ fn blocks(message: &Message, model: &ModelSpec) -> (&'static str, Vec<Value>) {
                 match shape(file, model) {
                     Shape::Image => json!({"type": "image", "source": source()}),
                     Shape::Pdf => json!({"type": "document", "title": file.name, "source": source()}),
-                    Shape::Name => json!({"type": "text", "text": described(file)}),
+                    Shape::Text => json!({"type": "text", "text": described(file)}),
                 }
             });
             ("user", files.chain(text()).collect())

@@ -16,6 +16,8 @@ const MODEL: &str = "demo-1";
 const LONGEST_WAIT: Duration = Duration::from_mins(10);
 const LONGEST_DELAY: Duration = Duration::from_secs(10);
 const MOST_WORDS: usize = 32_000;
+/// Values of an object that is made to satisfy a schema.
+const MOST_VALUES: usize = 10_000;
 
 pub(crate) fn spec((input, output): (Money, Money)) -> ModelSpec {
     ModelSpec {
@@ -188,7 +190,7 @@ pub(crate) async fn call(prompt: &Prompt, attempt: u32, draft: &mut Draft, on: &
         (_, false) => String::new(),
         (Some(reply), true) => reply.clone(),
         (None, true) => match &prompt.output {
-            Some(output) => smallest(&output.schema, &output.schema, 0).to_string(),
+            Some(output) => smallest(&output.schema, &output.schema, 0, &mut MOST_VALUES.clone()).to_string(),
             None => default_reply(&script.texts, &called, &results),
         },
     };
@@ -227,11 +229,12 @@ fn default_reply(texts: &[String], called: &[&str], results: &[&str]) -> String 
 }
 
 /// The smallest value that satisfies a schema, as far as its usual keywords go.
-fn smallest(schema: &Value, root: &Value, depth: usize) -> Value {
-    if depth > 32 {
+fn smallest(schema: &Value, root: &Value, depth: usize, left: &mut usize) -> Value {
+    if depth > 32 || *left == 0 {
         return Value::Null;
     }
-    let of = |schema: &Value| smallest(schema, root, depth + 1);
+    *left -= 1;
+    let mut of = |schema: &Value| smallest(schema, root, depth + 1, left);
     if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
         return target.strip_prefix('#').and_then(|path| root.pointer(path)).map_or(Value::Null, of);
     }
@@ -245,19 +248,19 @@ fn smallest(schema: &Value, root: &Value, depth: usize) -> Value {
     let kind = schema.get("type").map(|kind| kind.get(0).unwrap_or(kind)).and_then(Value::as_str);
     match kind {
         Some("object") => {
-            let properties = schema.get("properties");
+            let mut object = serde_json::Map::new();
             let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
-            let field = |name: &Value| {
-                let name = name.as_str()?;
-                Some((name.to_owned(), properties.and_then(|all| all.get(name)).map_or(Value::Null, of)))
-            };
-            Value::Object(required.filter_map(field).collect())
+            for name in required.filter_map(Value::as_str) {
+                let field = schema.get("properties").and_then(|all| all.get(name)).unwrap_or(&Value::Null);
+                object.insert(name.to_owned(), of(field));
+            }
+            Value::Object(object)
         }
         Some("array") => {
-            let item = schema.get("items").map_or(Value::Null, of);
-            Value::Array(vec![item; usize::try_from(number("minItems").min(100)).unwrap_or(0)])
+            let items = schema.get("items").unwrap_or(&Value::Null);
+            Value::Array((0..number("minItems").min(100)).map(|_| of(items)).collect())
         }
-        Some("string") => Value::String("x".repeat(usize::try_from(number("minLength").min(10_000)).unwrap_or(0))),
+        Some("string") => Value::String("x".repeat(usize::try_from(number("minLength").min(1000)).unwrap_or(0))),
         Some("integer" | "number") => schema.get("minimum").cloned().unwrap_or_else(|| match schema.get("maximum") {
             Some(most) if most.as_f64().is_some_and(|most| most < 0.0) => most.clone(),
             _ => json!(number("exclusiveMinimum") + u64::from(schema.get("exclusiveMinimum").is_some())),

@@ -8,15 +8,16 @@ use platform_runtime::{Attachment, ModelSpec};
 pub(crate) enum Shape {
     Image,
     Pdf,
-    /// Only its name (contract 18 §2).
-    Name,
+    /// A text document, or only its name (contract 18 §2).
+    Text,
 }
 
 pub(crate) fn shape(file: &Attachment, model: &ModelSpec) -> Shape {
     match file.media_type.as_str() {
+        _ if file.bytes.is_empty() => Shape::Text,
         "image/png" | "image/jpeg" | "image/gif" | "image/webp" if model.capabilities.vision => Shape::Image,
         "application/pdf" if model.capabilities.vision => Shape::Pdf,
-        _ => Shape::Name,
+        _ => Shape::Text,
     }
 }
 
@@ -29,5 +30,10 @@ pub(crate) fn data_url(file: &Attachment) -> String {
 }
 
 pub(crate) fn described(file: &Attachment) -> String {
-    format!("[Attached file: {} ({})]", file.name, file.media_type)
+    let is_text = file.media_type.starts_with("text/")
+        || matches!(file.media_type.as_str(), "application/json" | "application/xml" | "application/yaml");
+    match std::str::from_utf8(&file.bytes).ok().filter(|text| is_text && !text.is_empty()) {
+        Some(text) => format!("[Attached file: {}]\n{text}", file.name),
+        None => format!("[Attached file: {} ({})]", file.name, file.media_type),
+    }
 }

@@ -76,7 +76,7 @@ fn contents(messages: &[Message], model: &ModelSpec) -> Vec<Value> {
         }
         parts.extend(message.files.iter().map(|file| match shape(file, model) {
             Shape::Image | Shape::Pdf => json!({"inlineData": {"mimeType": file.media_type, "data": base64(file)}}),
-            Shape::Name => json!({"text": described(file)}),
+            Shape::Text => json!({"text": described(file)}),
         }));
         for call in &message.tool_calls {
             let arguments: Value = serde_json::from_str(&call.function.arguments).unwrap_or_else(|_| json!({}));

@@ -74,7 +74,7 @@ fn message(message: &Message, model: &ModelSpec) -> Value {
                 Shape::Pdf if &*model.provider == "openai" => {
                     json!({"type": "file", "file": {"filename": file.name, "file_data": data_url(file)}})
                 }
-                Shape::Pdf | Shape::Name => json!({"type": "text", "text": described(file)}),
+                Shape::Pdf | Shape::Text => json!({"type": "text", "text": described(file)}),
             });
             json!({"role": "user", "content": text.into_iter().chain(files).collect::<Vec<_>>()})
         }

@@ -15,6 +15,9 @@ use crate::{
     frame::{Frames, Head, Streaming},
 };
 
+/// Frames of other changes that may be shown while a commit is on its way.
+const ROOM: i64 = 128;
+
 /// Account and name of what is watched; who may not find it must not know its name.
 pub type Key = (AccountId, Arc<str>);
 
@@ -203,9 +206,10 @@ impl Live {
         self.draft.lock().expect("lock").uid.to_string()
     }
 
-    /// The revision the next commit must write at least, above every sequence number shown so far.
+    /// The revision the next commit must write at least, above every sequence number shown so far, with room
+    /// for what is shown while it commits.
     pub fn next_revision(&self) -> i64 {
-        self.channel.state.borrow().sequence + 1
+        self.channel.state.borrow().sequence + ROOM
     }
 
     /// What was written is committed as `revision`; the next message is `uid`.

@@ -1,7 +1,7 @@
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jsonschema::{Draft, PatternOptions, Validator};
-use platform_core::{Checks, Code, Object, Result};
+use platform_core::{Checks, Code, Error, Object, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -9,6 +9,13 @@ use utoipa::ToSchema;
 const SCHEMA_BYTES: usize = 65_536;
 /// Problems told to a model that is asked again.
 const MOST_PROBLEMS: usize = 10;
+/// Schemas one value may be checked against, a pattern counting as more.
+const MOST_STEPS: u64 = 20_000;
+const PATTERN_STEPS: u64 = 100;
+/// Longest check of an answer.
+const LONGEST_CHECK: Duration = Duration::from_secs(5);
+/// Compiled size of a pattern, in bytes.
+const PATTERN_BYTES: usize = 1 << 18;
 
 /// The schema that final answers must satisfy (contract 02 §9).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -70,8 +77,41 @@ pub fn compile_schema(path: &str, schema: &Value) -> Result<Validator> {
     if let Some(reference) = remote_reference(schema) {
         return Err(invalid(format!("must not refer to `{reference}`: only references within the schema (#…) work")));
     }
-    let options = jsonschema::options().with_draft(Draft::Draft202012).with_pattern_options(PatternOptions::regex());
+    if expansion(schema, schema, &mut HashMap::new()) > MOST_STEPS {
+        return Err(invalid(format!(
+            "refers to itself so often that checking an answer would take over {MOST_STEPS} steps"
+        )));
+    }
+    let patterns = PatternOptions::regex().size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES);
+    let options = jsonschema::options().with_draft(Draft::Draft202012).with_pattern_options(patterns);
     options.build(schema).map_err(|error| invalid(format!("is no valid JSON Schema 2020-12: {error}")))
+}
+
+/// How many schemas one value may have to be checked against: each reference counts as all it leads to.
+fn expansion<'a>(schema: &'a Value, root: &'a Value, known: &mut HashMap<&'a str, u64>) -> u64 {
+    match schema {
+        Value::Array(items) => items.iter().fold(0, |sum, item| sum.saturating_add(expansion(item, root, known))),
+        Value::Object(fields) => fields.iter().fold(1, |sum: u64, (name, value)| {
+            let more = match (name.as_str(), value) {
+                ("$ref" | "$dynamicRef", Value::String(target)) => match known.get(target.as_str()) {
+                    Some(known) => *known,
+                    None => {
+                        // One that leads back to itself goes down the value, which has an end.
+                        known.insert(target, 1);
+                        let of = target.strip_prefix('#').and_then(|path| root.pointer(path));
+                        let steps = of.map_or(1, |of| expansion(of, root, known));
+                        known.insert(target, steps);
+                        steps
+                    }
+                },
+                ("enum" | "const" | "default" | "examples" | "$defs" | "definitions", _) => 0,
+                ("pattern", _) => PATTERN_STEPS,
+                _ => expansion(value, root, known),
+            };
+            sum.saturating_add(more)
+        }),
+        _ => 0,
+    }
 }
 
 fn remote_reference(schema: &Value) -> Option<&str> {
@@ -121,6 +161,21 @@ impl OutputSchema {
         }
     }
 
+    /// The same beside the threads that serve others, and not for ever: some schemas take exponential time.
+    pub async fn check(self: &Arc<Self>, answer: &str) -> Result<std::result::Result<Object, String>> {
+        let (output, answer) = (Arc::clone(self), answer.to_owned());
+        let read = tokio::task::spawn_blocking(move || output.read(&answer));
+        match tokio::time::timeout(LONGEST_CHECK, read).await {
+            Ok(read) => read.map_err(Error::internal),
+            Err(_) => Ok(Err("The answer could not be checked in time; use a simpler schema.".to_owned())),
+        }
+    }
+
+    /// The answer without what JSON may write in two ways, so that whoever screens it sees what is said.
+    pub fn canonical(&self, answer: &str) -> Option<String> {
+        serde_json::from_str::<Value>(unfenced(answer)).ok().map(|value| value.to_string())
+    }
+
     /// What a model is told whose provider has no mode of its own for this.
     pub fn instruction(&self) -> String {
         format!(
@@ -137,16 +192,40 @@ impl OutputSchema {
     }
 }
 
+/// Keywords that the providers take in a schema they enforce.
+const ENFORCED: [&str; 13] = [
+    "$defs",
+    "$ref",
+    "additionalProperties",
+    "anyOf",
+    "const",
+    "description",
+    "enum",
+    "items",
+    "properties",
+    "required",
+    "title",
+    "type",
+    "$schema",
+];
+
 fn is_closed(schema: &Value) -> bool {
-    match schema {
-        Value::Array(items) => items.iter().all(is_closed),
-        Value::Object(fields) => {
-            let closed = fields.get("type") != Some(&Value::from("object"))
-                || (fields.get("additionalProperties") == Some(&Value::Bool(false)) && requires_all(fields));
-            closed && fields.values().all(is_closed)
-        }
-        _ => true,
-    }
+    let Value::Object(fields) = schema else { return false };
+    let is_object = match fields.get("type") {
+        Some(Value::Array(types)) => types.contains(&Value::from("object")),
+        Some(one) => one == "object",
+        None => fields.contains_key("properties"),
+    };
+    let whole = fields.get("additionalProperties") == Some(&Value::Bool(false)) && requires_all(fields);
+    let within = |name: &str| match fields.get(name) {
+        Some(Value::Object(named)) if name != "items" => named.values().all(is_closed),
+        Some(Value::Array(all)) => all.iter().all(is_closed),
+        Some(one) => is_closed(one),
+        None => true,
+    };
+    fields.keys().all(|name| ENFORCED.contains(&name.as_str()))
+        && (!is_object || whole)
+        && ["properties", "$defs", "anyOf", "items"].into_iter().all(within)
 }
 
 fn requires_all(object: &Object) -> bool {
@@ -192,6 +271,13 @@ mod tests {
         ] {
             assert_eq!(output(&bad).expect_err("refused").code(), Code::InvalidSchema, "{bad:.100}");
         }
+        let link = |n: usize| json!({"$ref": format!("#/$defs/d{}", n + 1)});
+        let mut chain: Object = (0..40).map(|n| (format!("d{n}"), json!({"allOf": [link(n), link(n)]}))).collect();
+        chain.insert("d40".to_owned(), json!({"type": "string"}));
+        let bomb = json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": chain});
+        assert_eq!(output(&bomb).expect_err("refused").code(), Code::InvalidSchema);
+        let tree = json!({"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#"}}}});
+        assert!(output(&tree).expect("a tree").read("{\"children\": [{\"children\": []}]}").is_ok());
         let local =
             json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": "string"}}});
         assert!(output(&local).expect("a schema").read("{\"a\":1}").is_err());

@@ -103,6 +103,11 @@ pub async fn run_turn(
                 return Ok(Ending::failed(partial, fault));
             }
         };
+        if answer.tool_calls.is_empty()
+            && let Some(text) = prompt.output.as_ref().and_then(|output| output.canonical(&answer.text))
+        {
+            answer.text = text;
+        }
         if listener.answered(&mut answer).await? == Verdict::Block {
             return Ok(Ending::of(answer, GUARDRAIL));
         }
@@ -112,7 +117,7 @@ pub async fn run_turn(
                 other => other.as_str(),
             };
             let Some(output) = prompt.output.clone() else { return Ok(Ending::of(answer, reason)) };
-            match output.read(&answer.text) {
+            match output.check(&answer.text).await? {
                 Ok(data) => {
                     answer.text = serde_json::to_string(&data).map_err(Error::internal)?;
                     return Ok(Ending { data: Some(data), ..Ending::of(answer, reason) });

@@ -78,12 +78,18 @@ impl PgAssistantService {
         Self { db: db.clone(), clock, model, jobs, limits, built_in: Arc::new(Assistant::built_in()), known }
     }
 
+    /// The settings, after every rule on them was looked at.
+    async fn checked(&self, mut settings: AssistantSettings) -> Result<AssistantSettings> {
+        let (model, limits) = (Arc::clone(&self.model), self.limits);
+        beside(move || settings.check(&*model, &limits).map(|()| settings)).await
+    }
+
     async fn find(&self, account: &AccountId, name: &str) -> Result<Option<Arc<Known>>> {
         let load = async {
             let conn = self.db.read().await?;
             let Some(row) = repository::find(&mut conn.get(), account, name).await? else { return Ok(None) };
             let deleted = row.deleted;
-            let assistant = row.into_assistant()?.compiled()?;
+            let assistant = beside(move || row.into_assistant()?.compiled()).await?;
             Ok(Some(Known { assistant: Arc::new(assistant), deleted }))
         };
         self.known.get_or_load(&(account.clone(), name.to_owned()), load).await
@@ -105,10 +111,10 @@ impl AssistantService for PgAssistantService {
     async fn create(
         &self,
         caller: &Caller,
-        mut settings: AssistantSettings,
+        settings: AssistantSettings,
         once: Option<&Idempotency>,
     ) -> Result<Assistant> {
-        settings.check(&*self.model, &self.limits)?;
+        let settings = self.checked(settings).await?;
         let id = String::from(Id::<AssistantKind>::generate());
         let identifier = settings.identifier.clone().unwrap_or_else(|| id.clone());
         let now = self.clock.now();
@@ -165,8 +171,7 @@ impl AssistantService for PgAssistantService {
             patch.entry("model").or_insert(llm);
         }
         // What is wrong in any case is said before the assistant is looked for.
-        let mut tried: AssistantSettings = overlay(&AssistantSettings::named("tried"), patch.clone())?;
-        tried.check(&*self.model, &self.limits)?;
+        self.checked(overlay(&AssistantSettings::named("tried"), patch.clone())?).await?;
         let now = self.clock.now();
         let updated = self
             .db
@@ -181,8 +186,7 @@ impl AssistantService for PgAssistantService {
                 }
                 patch.remove("identifier");
                 merge(&mut patch, "contextManagement", &current);
-                let mut settings: AssistantSettings = overlay(&current.typed, patch)?;
-                settings.check(&*self.model, &self.limits)?;
+                let settings = self.checked(overlay(&current.typed, patch)?).await?;
                 repository::update(conn, account, &current.identifier, &settings, now).await?.into_assistant()
             })
             .await?;
@@ -204,7 +208,10 @@ impl AssistantService for PgAssistantService {
             })
             .await?;
         self.known.changed(&id).await?;
-        for chat in chat::repository::at_work(&mut conn, account, &identifier).await? {
+        let at_work = chat::repository::at_work(&mut conn, account, &identifier).await?;
+        // Each stop takes a connection of its own.
+        drop(conn);
+        for chat in at_work {
             match turn::stop(&self.db, account, &chat, now).await {
                 Ok(Some(turn::StopOutcome { run: Some(run), .. })) => self.jobs.stopped(&run).await?,
                 Ok(_) => {}
@@ -215,6 +222,11 @@ impl AssistantService for PgAssistantService {
         }
         Ok(id)
     }
+}
+
+/// Compiling rules and schemas takes long enough to be done beside the threads that serve others.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(Error::internal)?
 }
 
 /// Fields that the contract marks as merged keep what the patch does not name.

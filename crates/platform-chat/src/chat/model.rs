@@ -115,8 +115,9 @@ impl Status {
     pub fn queue_word(self) -> &'static str {
         match self {
             Self::Buffering => "after_delay",
-            Self::Processing => "next_turn",
-            Self::Waiting | Self::Ended => "on_resume",
+            // One that failed goes on with what waits.
+            Self::Processing | Self::Ended => "next_turn",
+            Self::Waiting => "on_resume",
         }
     }
 }

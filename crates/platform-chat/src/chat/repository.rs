@@ -1,5 +1,5 @@
 use diesel::{
-    dsl::{AsExprOf, array, sql},
+    dsl::{AsExprOf, array, exists, sql},
     expression::{SqlLiteral, UncheckedBind},
     prelude::*,
     sql_types::{BigInt, Bool, Jsonb, Nullable, Text},
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     schema::{chat_feedback, chats, messages, queued_messages},
-    turn::{Compaction, StoredJson, TokenUsage, TurnChat, secondary},
+    turn::{Compaction, Heard, StoredJson, TokenUsage, TurnChat, secondary},
 };
 
 const MOST_TAGS: i64 = 1000;
@@ -238,7 +238,7 @@ pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, uid: &str) -> R
 pub(crate) async fn at_work(conn: &mut Conn, account: &AccountId, assistant: &str) -> Result<Vec<String>> {
     Ok(chats::table
         .filter(chats::account_id.eq(account.as_str()).and(chats::assistant.eq(assistant)))
-        .filter(chats::status.ne_all(["completed", "error", "limit_exceeded"]))
+        .filter(chats::status.ne_all(["completed", "error", "limit_exceeded"]).or(chats::queued.gt(0)))
         .select(chats::uid)
         .load(conn)
         .await?)
@@ -434,29 +434,32 @@ pub(crate) async fn note(
     db: &Db,
     account: &AccountId,
     uid: &str,
-    title: Option<&str>,
-    summaries: &[(i32, &str)],
+    title: Option<(&Heard, &str)>,
+    summaries: &[(&Heard, &str)],
     asked: &[(Operation, &Answer)],
 ) -> Result<()> {
     let mut conn = db.conn().await?;
     conn.transaction::<_, Error, _>(async |conn| {
         let chat = || chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
-        if let Some(title) = title {
-            let untitled = chat().filter(chats::named.eq(false));
+        // By its id as well: another chat may have taken the name of one that was deleted.
+        let message = |heard: &Heard| {
+            messages::table
+                .filter(messages::account_id.eq(account.as_str().to_owned()).and(messages::chat_uid.eq(uid.to_owned())))
+                .filter(messages::position.eq(heard.position).and(messages::uid.eq(heard.uid.clone())))
+        };
+        if let Some((first, title)) = title {
+            let untitled = chat().filter(chats::named.eq(false)).filter(exists(message(first)));
             diesel::update(untitled).set((chats::name.eq(title), chats::named.eq(true))).execute(conn).await?;
         }
         if !asked.is_empty() {
             diesel::update(chat()).set(chats::secondary.eq(add_secondary(asked))).execute(conn).await?;
         }
-        for (position, summary) in summaries {
+        for (heard, summary) in summaries {
             let summary = serde_json::to_string(summary).map_err(Error::internal)?;
-            let message = messages::table
-                .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
-                .filter(messages::position.eq(position));
             let body = sql::<Text>("(left(body::text, -1) || ',\"summary\":' || ")
                 .bind::<Text, _>(summary)
                 .sql(" || '}')::json");
-            diesel::update(message).set(messages::body.eq(body)).execute(conn).await?;
+            diesel::update(message(heard)).set(messages::body.eq(body)).execute(conn).await?;
         }
         Ok(())
     })

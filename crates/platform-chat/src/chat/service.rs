@@ -9,6 +9,8 @@ use platform_jobs::{Jobs, Work};
 use platform_realtime::{Realtime, Watcher};
 use platform_runtime::{Fault, FaultCode, Model};
 
+use tokio::sync::Semaphore;
+
 use super::{
     filter::ChatFilter,
     model::{
@@ -25,6 +27,8 @@ use crate::{
     },
 };
 
+/// Messages whose files are in memory at once.
+const MOST_FETCHES: usize = 8;
 const SNIPPET_CHARACTERS: usize = 80;
 /// How long a stop waits for the turn to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -147,6 +151,7 @@ impl PgChatService {
             egress,
             limits: config.limits,
             admission: Admission::new(db, Arc::clone(&jobs), Arc::clone(&turns)),
+            fetches: Semaphore::new(MOST_FETCHES),
         };
         Self { db: db.clone(), clock, jobs, realtime, assistants, turns, intake, config }
     }

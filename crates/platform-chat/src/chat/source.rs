@@ -64,10 +64,11 @@ impl Source for ChatSource {
 
 impl ChatSource {
     fn read(&self, chat: &ChatRow, bodies: Vec<String>, queue: &[String]) -> Result<Head> {
-        let size: usize = bodies.iter().map(String::len).sum();
+        let waiting: usize = queue.iter().map(String::len).sum();
+        let size = bodies.iter().map(String::len).sum::<usize>() + waiting;
         let mut kept = bodies.len();
         if self.frame_bytes > 0 && size > self.frame_bytes {
-            let mut left = self.frame_bytes;
+            let mut left = self.frame_bytes.saturating_sub(waiting);
             let fits = |body: &&String| {
                 let fits = body.len() <= left;
                 left = left.saturating_sub(body.len());

@@ -111,7 +111,8 @@ const ACCEPT: [&str; 3] = [
             tags = c.tags || ARRAY(SELECT t FROM unnest(excluded.tags) t WHERE t <> ALL (c.tags)),
             revision = c.revision + 1, turn_start = c.message_count, message_count = c.message_count + 1,
             edited_ms = excluded.edited_ms
-        WHERE c.status IN ('completed', 'error', 'limit_exceeded') AND c.assistant = excluded.assistant
+        WHERE c.status IN ('completed', 'error', 'limit_exceeded') AND c.queued = 0
+            AND c.assistant = excluded.assistant
             AND (excluded.tenant_id IS NULL OR excluded.tenant_id = c.tenant_id)
             AND (excluded.subtenant_id IS NULL OR excluded.subtenant_id = c.subtenant_id)
         RETURNING c.account_id, c.uid, c.xmax = 0 AS created, c.revision, c.message_count, c.turn_start,
@@ -162,6 +163,9 @@ impl Acceptor {
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
+                if let Some(once) = once {
+                    once.lock(conn).await?;
+                }
                 match (once, answer) {
                     (Some(once), Some(answer)) => once.store(conn, 200, answer).await?,
                     (Some(once), None) => {

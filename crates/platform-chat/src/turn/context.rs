@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use bytes::Bytes;
 use platform_core::{AccountId, Error, Result};
 use platform_runtime::{Attachment, Fault, FaultCode, Message, ModelSpec, Prompt, Role, ToolCall};
 use serde::Deserialize;
@@ -11,7 +12,7 @@ use super::{
     compact::{self, Span},
     files,
     message::File,
-    notes::Notes,
+    notes::{Heard, Notes},
     work::{TurnChat, TurnRequest, Turns},
 };
 use crate::{
@@ -25,6 +26,8 @@ const COMPACT_ABOVE: u64 = 80;
 const COMPACT_TO: u64 = 30;
 /// An attached picture or document counts as so many tokens.
 const ATTACHMENT_TOKENS: u64 = 1500;
+/// So many bytes of a text document take a token, at the least.
+const BYTES_A_TOKEN: usize = 3;
 /// Attached files of one prompt, newest first.
 const MOST_ATTACHED: usize = 20 << 20;
 
@@ -38,6 +41,11 @@ pub(crate) struct Stored {
     #[serde(default)]
     tool_calls: Vec<ToolCall>,
     tool_call_id: Option<String>,
+    #[serde(rename = "contentSource")]
+    content_source: Option<String>,
+    /// Absent when no model was asked.
+    #[serde(rename = "latencyMs")]
+    latency_ms: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -84,8 +92,8 @@ pub(crate) struct Context<'a> {
     request: &'a TurnRequest,
     assistant: &'a Assistant,
     spec: &'a ModelSpec,
-    /// User messages of the turn, by position, as far as notes are to be made of them.
-    pub heard: Vec<(i32, String)>,
+    /// User messages of the turn, as far as notes are to be made of them.
+    pub heard: Vec<Heard>,
 }
 
 impl<'a> Context<'a> {
@@ -137,7 +145,12 @@ impl<'a> Context<'a> {
         }
         let turn = history.said.iter().filter(|said| said.position >= self.chat.turn_start);
         let heard = turn.filter(|said| said.message.role == Role::User && Notes::want(self.chat, &said.message.text));
-        self.heard = heard.map(|said| (said.position, said.message.text.clone())).collect();
+        self.heard = heard
+            .map(|said| {
+                let (uid, text) = (said.uid.clone(), said.message.text.clone());
+                Heard { position: said.position, uid, text }
+            })
+            .collect();
         self.assemble(system, state, history).await.map(Ok)
     }
 
@@ -211,6 +224,24 @@ impl<'a> Context<'a> {
         Ok(history)
     }
 
+    /// Cuts text documents to what is left of the window, those of the newest messages last.
+    fn shorten(&self, contents: &mut files::Contents, newest: &[String], used: u64) {
+        let left = (self.spec.context_window * COMPACT_ABOVE / 100).saturating_sub(used);
+        let mut left = usize::try_from(left).unwrap_or(usize::MAX).saturating_mul(BYTES_A_TOKEN);
+        for uid in newest {
+            let mut of: Vec<_> = contents.iter_mut().filter(|((message, _), _)| message == uid).collect();
+            of.sort_by_key(|((_, position), _)| *position);
+            for (_, (media_type, bytes)) in of {
+                let Some(text) = files::text(media_type, bytes) else { continue };
+                let kept = floor(text, left);
+                if kept < text.len() {
+                    *bytes = format!("{}\n[The rest does not fit.]", &text[..kept]).into();
+                }
+                left -= kept;
+            }
+        }
+    }
+
     async fn assemble(&self, system: String, state: Option<String>, history: History) -> Result<Prompt> {
         let settings = self.assistant.settings();
         let model = &*self.turns.model;
@@ -233,6 +264,7 @@ impl<'a> Context<'a> {
             let conn = self.turns.db.read().await?;
             files::load(conn.get(), self.account, &self.chat.uid, &with_files, MOST_ATTACHED).await?
         };
+        self.shorten(&mut contents, &with_files, history.tokens);
         let mut messages = Vec::with_capacity(history.said.len() + 2);
         if let Some(compaction) = self.chat.compactions.last() {
             messages.push(Message::developer(format!("Summary of the conversation so far:\n{}", compaction.summary)));
@@ -251,7 +283,7 @@ impl<'a> Context<'a> {
                 turn = Some(messages.len());
             }
             let mut message = said.message;
-            attach(&mut messages, &mut message, &said.uid, said.files, &mut contents);
+            attach(&mut message, &said.uid, said.files, &mut contents);
             messages.push(message);
         }
         Ok(Prompt {
@@ -267,6 +299,11 @@ impl<'a> Context<'a> {
             ..Prompt::new(self.spec.clone())
         })
     }
+}
+
+/// Where a text of so many bytes may be cut.
+fn floor(text: &str, most: usize) -> usize {
+    (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
 fn is_attached(file: &File) -> bool {
@@ -288,31 +325,12 @@ fn mark_turns(said: &mut [Said]) {
     }
 }
 
-/// Text documents become text, pictures and PDF files go along, of others the model gets the name.
-fn attach(
-    messages: &mut Vec<Message>,
-    message: &mut Message,
-    uid: &str,
-    files: Vec<File>,
-    contents: &mut files::Contents,
-) {
-    let mut named = Vec::new();
+/// Files go along with the message that brought them; of those that were not kept the model gets the name.
+fn attach(message: &mut Message, uid: &str, files: Vec<File>, contents: &mut files::Contents) {
     for (position, file) in (0..).zip(files) {
-        let Some((media_type, bytes)) = contents.remove(&(uid.to_owned(), position)) else {
-            named.push(format!("{} ({})", file.name, file.file_type));
-            continue;
-        };
-        let is_text = media_type.starts_with("text/")
-            || matches!(media_type.as_str(), "application/json" | "application/xml" | "application/yaml");
-        match std::str::from_utf8(&bytes) {
-            Ok(text) if is_text => {
-                messages.push(Message::developer(format!("The user attached the file {}:\n{text}", file.name)));
-            }
-            _ => message.files.push(Attachment { name: file.name, media_type, bytes }),
-        }
-    }
-    if !named.is_empty() {
-        messages.push(Message::developer(format!("The user attached: {}.", named.join(", "))));
+        let kept = contents.remove(&(uid.to_owned(), position));
+        let (media_type, bytes) = kept.unwrap_or_else(|| (file.file_type, Bytes::new()));
+        message.files.push(Attachment { name: file.name, media_type, bytes });
     }
 }
 
@@ -322,11 +340,13 @@ struct Reader<'a> {
     /// How many turns are newer than the one that is read.
     newer: u32,
     in_users: bool,
+    /// A guardrail kept the user messages before here from the model.
+    blocked: bool,
 }
 
 impl<'a> Reader<'a> {
     fn new(management: &'a ContextManagement) -> Self {
-        Self { management, newer: 0, in_users: false }
+        Self { management, newer: 0, in_users: false, blocked: false }
     }
 
     fn read(&mut self, position: i32, stored: Stored, in_turn: bool) -> Option<Said> {
@@ -335,9 +355,17 @@ impl<'a> Reader<'a> {
             self.newer += 1;
         }
         self.in_users = user;
+        if stored.content_source.as_deref() == Some("guardrail") && stored.latency_ms.is_none() {
+            self.blocked = true;
+            return None;
+        }
+        self.blocked &= user;
+        if self.blocked {
+            return None;
+        }
         let depth = self.management.full_context_turn_depth;
         let short = depth > 0 && self.newer >= depth && !in_turn;
-        let Stored { uid, role, content, summary, mut tool_calls, tool_call_id } = stored;
+        let Stored { uid, role, content, summary, mut tool_calls, tool_call_id, .. } = stored;
         let mut text = content.message;
         if short {
             if role == Role::Tool {

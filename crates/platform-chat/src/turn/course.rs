@@ -18,7 +18,7 @@ use super::{
     context::Context,
     finish::{MessageRow, Outcome, Stored},
     message::{Accounting, ChatMessage, MessageContent, StoredJson},
-    notes::Notes,
+    notes::{Heard, Notes},
     work::{TurnChat, TurnOutcome, TurnRequest, Turns, live_key},
 };
 use crate::{assistant::Assistant, chat::repository};
@@ -41,8 +41,8 @@ pub(crate) struct Course<'a> {
     findings: Vec<Finding>,
     /// Whom the turn asks, and what its prompt takes: for an answer that is cut short.
     asked: Option<(ModelSpec, Usage)>,
-    /// User messages of the turn, by position, as far as notes are to be made of them.
-    heard: Vec<(i32, String)>,
+    /// User messages of the turn, as far as notes are to be made of them.
+    heard: Vec<Heard>,
     /// Position of the first message that this lease adds.
     first_said: i32,
 }
@@ -166,7 +166,7 @@ impl<'a> Course<'a> {
     }
 
     /// Lets the judges see each new user message; whether one blocks.
-    async fn judged(&mut self, screen: &Screen, spec: &ModelSpec, messages: Option<&[String]>) -> Result<bool> {
+    async fn judged(&mut self, screen: &Arc<Screen>, spec: &ModelSpec, messages: Option<&[String]>) -> Result<bool> {
         let start = usize::try_from(self.chat.turn_start).unwrap_or(0);
         let turn = match messages {
             Some(messages) => messages.get(start..).unwrap_or_default().to_vec(),
@@ -180,8 +180,8 @@ impl<'a> Course<'a> {
             if message.role != Role::User {
                 continue;
             }
-            let moment = Moment { message_uid: &message.uid, now: self.turns.clock.now() };
-            let screening = screen.input(&*self.turns.model, spec, &message.content.message, moment).await;
+            let moment = Moment { message_uid: message.uid, now: self.turns.clock.now() };
+            let screening = screen.input(&*self.turns.model, spec, message.content.message, moment).await?;
             if self.found(screening).await?.blocked {
                 return Ok(true);
             }
@@ -234,7 +234,11 @@ impl<'a> Course<'a> {
         let Some(revision) = self.commit(outcome).await? else { return Ok(()) };
         let notes = match (&ending.fault, &model) {
             (None, Some(model)) if !by_guardrail && !self.request.skip_summarization => {
-                let said = (self.first_said..).zip(&self.said).filter_map(|(at, said)| Some((at, said.long_answer()?)));
+                let said = (self.first_said..).zip(&self.said);
+                let said = said.filter_map(|(position, said)| {
+                    let (uid, text) = said.long_answer()?;
+                    Some(Heard { position, uid, text })
+                });
                 Notes::of_turn(self.turns, &self.account, &self.chat, &self.heard, said, model)
             }
             _ => None,
@@ -445,12 +449,11 @@ impl Listener for Course<'_> {
 
     async fn answered(&mut self, answer: &mut Answer) -> Result<Verdict> {
         let Some(screen) = self.screen.clone() else { return Ok(Verdict::Pass) };
-        let uid = self.live.uid();
-        let moment = Moment { message_uid: &uid, now: self.turns.clock.now() };
-        let screening = screen.output(&*self.turns.model, &answer.model, &answer.text, moment).await;
+        let moment = Moment { message_uid: self.live.uid(), now: self.turns.clock.now() };
+        let text = std::mem::take(&mut answer.text);
+        let screening = screen.output(&*self.turns.model, &answer.model, text, moment).await?;
         let screening = self.found(screening).await?;
         if screening.blocked {
-            answer.text.clear();
             answer.tool_calls.clear();
             return Ok(Verdict::Block);
         }
@@ -465,9 +468,9 @@ impl Listener for Course<'_> {
         let Some((spec, _)) = self.asked.clone() else { return Ok(Verdict::Pass) };
         let mut verdict = Verdict::Pass;
         for result in results {
-            let uid = self.live.uid();
-            let moment = Moment { message_uid: &uid, now: self.turns.clock.now() };
-            let screening = screen.result(&*self.turns.model, &spec, &result.text, moment).await;
+            let moment = Moment { message_uid: self.live.uid(), now: self.turns.clock.now() };
+            let text = std::mem::take(&mut result.text);
+            let screening = screen.result(&*self.turns.model, &spec, text, moment).await?;
             let screening = self.found(screening).await?;
             if screening.blocked {
                 verdict = Verdict::Block;

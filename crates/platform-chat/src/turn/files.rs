@@ -1,19 +1,23 @@
 //! Files of messages: fetched when the message is accepted, given to models that take them.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, Result};
+use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_egress::Egress;
+use platform_guardrails::{Moment, Screen};
 
-use super::{accept::Acceptance, message::File};
+use super::{accept::Acceptance, message::File, work::TurnRequest};
 use crate::schema::message_files;
 
 /// For all files of a message together (contract 02 §3).
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Kept files of one message together.
+const MOST_BYTES: usize = 20 << 20;
 
 /// A file as it was when its message was accepted.
 pub(crate) struct StoredFile {
@@ -40,7 +44,42 @@ pub(crate) async fn fetch(egress: &Egress, files: &[File]) -> Result<Vec<StoredF
     });
     let fetched = tokio::time::timeout(FETCH_TIMEOUT, futures_util::future::try_join_all(fetches)).await;
     let slow = |_| Error::invalid("files", "format", "files: they took longer than 30 s to fetch");
-    Ok(fetched.map_err(slow)??.into_iter().flatten().collect())
+    let kept: Vec<StoredFile> = fetched.map_err(slow)??.into_iter().flatten().collect();
+    let size: usize = kept.iter().map(|file| file.bytes.len()).sum();
+    if size > MOST_BYTES {
+        return Err(Error::invalid(
+            "files",
+            "length",
+            format!("files take {size} bytes together, at most {MOST_BYTES}"),
+        ));
+    }
+    Ok(kept)
+}
+
+/// Has the input rules see what text documents say, as if the user had written it.
+pub(crate) async fn screen(
+    screen: &Arc<Screen>,
+    files: &mut [StoredFile],
+    message_uid: &str,
+    now: Timestamp,
+    request: &mut TurnRequest,
+) -> Result<()> {
+    for file in files {
+        let Some(text) = text(&file.media_type, &file.bytes) else { continue };
+        let moment = Moment { message_uid: message_uid.to_owned(), now };
+        let screening = screen.arriving(text.to_owned(), moment).await?;
+        request.findings.extend(screening.findings);
+        request.blocked |= screening.blocked;
+        file.bytes = screening.text.into();
+    }
+    Ok(())
+}
+
+/// What a text document says.
+pub(crate) fn text<'a>(media_type: &str, bytes: &'a [u8]) -> Option<&'a str> {
+    let is_text = media_type.starts_with("text/")
+        || matches!(media_type, "application/json" | "application/xml" | "application/yaml");
+    std::str::from_utf8(bytes).ok().filter(|_| is_text)
 }
 
 /// What the content says, else what was declared, else what the name says.

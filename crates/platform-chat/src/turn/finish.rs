@@ -127,10 +127,11 @@ impl Finisher {
         if let Some(revision) = self.group.write(outcome.clone()).await? {
             return Ok(Stored::At(revision));
         }
+        // A failure stays to be seen until the next turn begins.
+        let failed = outcome.status == "error";
         let next = Outcome {
-            status: "processing",
-            stop_reason: None,
-            error: None,
+            status: if failed { "error" } else { "processing" },
+            stop_reason: outcome.stop_reason.filter(|_| failed),
             turn_start: Some(outcome.message_count),
             ..outcome
         };
@@ -169,7 +170,10 @@ impl Finisher {
 
 async fn finish(conn: &mut Conn, items: &[Outcome]) -> Result<Vec<Option<i64>>> {
     static SQL: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
-        format!("{ITEM} run AS ({FINISH}), held AS (SELECT item.* FROM item JOIN run ON run.id = item.run), {STORE}")
+        format!(
+            "{ITEM} run AS ({FINISH}), held AS (
+            SELECT item.* FROM item JOIN run ON run.id = item.run ORDER BY item.account, item.chat), {STORE}"
+        )
     });
     let rows: Vec<Held> = JsonStatement::new(&SQL, items)?.load(conn).await?;
     let held: std::collections::HashMap<String, i64> = rows.into_iter().map(|row| (row.run, row.revision)).collect();

@@ -6,14 +6,14 @@ use platform_egress::Egress;
 use platform_guardrails::Moment;
 use platform_jobs::Jobs;
 use platform_runtime::{Model, Role};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::{
     accept::{Acceptance, PastRow},
     admit::{Admission, Candidate},
     course::new_uid,
     files::{self, StoredFile},
-    message::{Accepted, ChatMessage, MessageContent, NewMessage},
+    message::{Accepted, ChatMessage, File, MessageContent, NewMessage},
     queue::{Place, busy, refuse_stranger, wait_in_line},
     work::{KIND, TurnOutcome, TurnRequest},
 };
@@ -36,6 +36,8 @@ pub(crate) struct Intake {
     pub egress: Egress,
     pub limits: FieldLimits,
     pub admission: Arc<Admission>,
+    /// Messages whose files are fetched at once.
+    pub fetches: Semaphore,
 }
 
 /// A message that was taken in.
@@ -66,9 +68,21 @@ impl Intake {
         let assistant = self.assistants.get(&caller.account, assistant).await?;
         assistant.settings().choose(&*self.model, message.provider.as_deref(), message.model.as_deref())?;
         check_active(&assistant)?;
-        let files: Arc<[StoredFile]> = files::fetch(&self.egress, &message.files).await?.into();
         let had_previous = !message.previous_conversation.is_empty();
-        let (mut item, request) = self.acceptance(caller, &assistant, message, source)?;
+        let given = std::mem::take(&mut message.files);
+        let (mut item, mut request) = self.acceptance(caller, &assistant, message, source, &given).await?;
+        let mut files = Vec::new();
+        if !given.is_empty() {
+            // Nothing is fetched for a chat that cannot take it.
+            self.refuse(caller, &item, wait).await?;
+            let _place = self.fetches.acquire().await.map_err(Error::internal)?;
+            files = files::fetch(&self.egress, &given).await?;
+            if let Some(screen) = assistant.screen() {
+                files::screen(&screen, &mut files, &item.message_uid, self.clock.now(), &mut request).await?;
+                item.payload = Arc::new(serde_json::to_value(&request).map_err(Error::internal)?);
+            }
+        }
+        let files: Arc<[StoredFile]> = files.into();
         let settings = assistant.settings();
         for _ in 0..TRIES {
             if wait || settings.input_delay_ms == 0 {
@@ -98,14 +112,15 @@ impl Intake {
                 }
             }
             if wait {
-                self.refuse(caller, &item).await?;
+                self.refuse(caller, &item, wait).await?;
                 continue;
             }
             if let Some(taken) = self.wait_in_line(caller, &item, &assistant, &files, once, had_previous).await? {
                 return Ok(taken);
             }
         }
-        Err(Error::new(Code::ChatBusy, "This chat is busy with other messages; send again shortly."))
+        let message = "This chat is busy with other messages; send again shortly.";
+        Err(Error::new(Code::ChatBusy, message).with("status", "processing"))
     }
 
     /// Has a message wait, in a task of its own so that a caller who leaves changes nothing; `None` when
@@ -142,19 +157,21 @@ impl Intake {
     }
 
     /// Why a chat did not take a message that cannot wait; `Ok` when it has become free meanwhile.
-    async fn refuse(&self, caller: &Caller, item: &Acceptance) -> Result<()> {
+    async fn refuse(&self, caller: &Caller, item: &Acceptance, wait: bool) -> Result<()> {
         let conn = self.db.read().await?;
         let Some(chat) = repository::find(conn.get(), &caller.account, &item.subject).await? else { return Ok(()) };
         refuse_stranger(&chat, item)?;
-        if chat.status().is_terminal() { Ok(()) } else { Err(busy(&chat)) }
+        let free = !wait || (chat.status().is_terminal() && chat.queued == 0);
+        if free { Ok(()) } else { Err(busy(&chat)) }
     }
 
-    fn acceptance(
+    async fn acceptance(
         &self,
         caller: &Caller,
         assistant: &Assistant,
         message: NewMessage,
         source: Option<String>,
+        files: &[File],
     ) -> Result<(Acceptance, TurnRequest)> {
         let now = self.clock.now();
         let subject = message.chat_uid.unwrap_or_else(|| ChatId::generate().into());
@@ -171,7 +188,7 @@ impl Intake {
         };
         // What is redacted here is never stored.
         if let Some(screen) = assistant.screen() {
-            let screening = screen.arriving(&text, Moment { message_uid: &message_uid, now });
+            let screening = screen.arriving(text, Moment { message_uid: message_uid.clone(), now }).await?;
             (text, request.findings, request.blocked) = (screening.text, screening.findings, screening.blocked);
         }
         let mut metadata = message.metadata.unwrap_or_default();
@@ -187,14 +204,21 @@ impl Intake {
         let mut previous = Vec::new();
         for (position, past) in message.previous_conversation.into_iter().enumerate() {
             let uid = new_uid();
-            let content = MessageContent { message: past.message, ..MessageContent::default() };
+            let mut said = past.message;
+            if let Some(screen) = assistant.screen().filter(|_| past.role == Role::User) {
+                let screening = screen.arriving(said, Moment { message_uid: uid.clone(), now }).await?;
+                request.findings.extend(screening.findings);
+                request.blocked |= screening.blocked;
+                said = screening.text;
+            }
+            let content = MessageContent { message: said, ..MessageContent::default() };
             let content_source = (past.role == Role::User).then(|| "user".to_owned());
             let body = json(&ChatMessage { role: past.role, content, content_source, ..new(&uid) })?;
             previous.push(PastRow { position, uid, role: past.role.as_str(), body });
         }
-        let name = title(&text, &message.files);
+        let name = title(&text, files);
         let body = json(&ChatMessage {
-            content: MessageContent { message: text, data: None, files: message.files },
+            content: MessageContent { message: text, data: None, files: files.to_vec() },
             user_name: message.user_name,
             content_source: Some("user".to_owned()),
             ..new(&message_uid)
@@ -242,7 +266,7 @@ fn check_active(assistant: &Assistant) -> Result<()> {
 }
 
 /// The first 60 characters in one line, until a better title is found.
-fn title(text: &str, files: &[super::File]) -> String {
+fn title(text: &str, files: &[File]) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let line = if line.is_empty() { files.first().map(|file| file.name.clone()).unwrap_or_default() } else { line };
     let line = if line.is_empty() { "New chat".to_owned() } else { line };

@@ -184,11 +184,11 @@ impl StoredJson {
         Self(RawValue::from_string(text).unwrap_or_default())
     }
 
-    /// What a model says in a message that may be long.
-    pub(crate) fn long_answer(&self) -> Option<String> {
+    /// Id and text of a model's message that may be long.
+    pub(crate) fn long_answer(&self) -> Option<(String, String)> {
         const SHORT: usize = 1000;
         let message: ChatMessage = serde_json::from_str(Some(self.0.get()).filter(|json| json.len() > SHORT)?).ok()?;
-        (message.role == Role::Assistant).then_some(message.content.message)
+        (message.role == Role::Assistant).then_some((message.uid, message.content.message))
     }
 }
 

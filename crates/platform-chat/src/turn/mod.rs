@@ -22,5 +22,6 @@ pub use message::{
     Accepted, ChatMessage, ClientFunction, ClientTool, File, MessageContent, NewMessage, PastMessage, SecondaryUsage,
     Sent, StoredJson, TokenUsage, Waiting,
 };
+pub(crate) use notes::Heard;
 pub(crate) use queue::{StopOutcome, pending, stop};
 pub(crate) use work::{KIND, TurnChat, TurnOutcome, Turns, live_key};

@@ -29,38 +29,46 @@ pub(crate) struct Notes {
     chat: String,
     own: ModelSpec,
     /// What the chat began with, when it has no title yet.
-    untitled: Option<String>,
-    /// Positions and texts of long messages.
-    long: Vec<(i32, String)>,
+    untitled: Option<Heard>,
+    /// Messages that get a summary.
+    long: Vec<Heard>,
+}
+
+/// A message of which a note may be made.
+#[derive(Debug, Clone)]
+pub(crate) struct Heard {
+    pub position: i32,
+    pub uid: String,
+    pub text: String,
 }
 
 /// What was answered.
 pub(crate) struct Noted {
     notes: Notes,
     title: Option<Answer>,
-    summaries: Vec<(i32, Answer)>,
+    /// In the order of the messages they are of; none where none could be made.
+    summaries: Vec<Option<Answer>>,
 }
 
 impl Notes {
-    /// `heard`: the user's messages of the turn, by position; `said`: the model's. `None` when there is
-    /// nothing to note.
+    /// `heard`: the user's messages of the turn; `said`: the model's. `None` when there is nothing to note.
     pub fn of_turn(
         turns: &Turns,
         account: &AccountId,
         chat: &TurnChat,
-        heard: &[(i32, String)],
-        said: impl Iterator<Item = (i32, String)>,
+        heard: &[Heard],
+        said: impl Iterator<Item = Heard>,
         own: &ModelSpec,
     ) -> Option<Self> {
-        let untitled = heard.first().filter(|_| !chat.named).map(|(_, text)| text.clone());
-        let long = heard.iter().cloned().chain(said).filter(|(_, text)| text.len() > LONG).collect::<Vec<_>>();
+        let untitled = heard.first().filter(|first| !chat.named && !first.text.trim().is_empty()).cloned();
+        let long = heard.iter().cloned().chain(said).filter(|heard| heard.text.len() > LONG).collect::<Vec<_>>();
         let notes = Self {
             db: turns.db.clone(),
             model: Arc::clone(&turns.model),
             account: account.clone(),
             chat: chat.uid.clone(),
             own: own.clone(),
-            untitled: untitled.filter(|text| !text.trim().is_empty()),
+            untitled,
             long,
         };
         (notes.untitled.is_some() || !notes.long.is_empty()).then_some(notes)
@@ -74,12 +82,12 @@ impl Notes {
     /// Asks for title and summaries.
     pub async fn ask(self) -> Noted {
         let title = match &self.untitled {
-            Some(text) => self.answer(Operation::Title, TITLE, text).await,
+            Some(first) => self.answer(Operation::Title, TITLE, &first.text).await,
             None => None,
         };
         let mut summaries = Vec::new();
-        for (position, text) in &self.long {
-            summaries.extend(self.answer(Operation::Summary, SUMMARY, text).await.map(|answer| (*position, answer)));
+        for long in &self.long {
+            summaries.push(self.answer(Operation::Summary, SUMMARY, &long.text).await);
         }
         Noted { notes: self, title, summaries }
     }
@@ -100,15 +108,16 @@ impl Notes {
 impl Noted {
     /// Keeps what was answered, and counts what it took.
     pub async fn store(self) {
+        let Notes { db, account, chat, untitled, long, .. } = &self.notes;
         let title = self.title.as_ref().map(|answer| title(&answer.text)).filter(|title| !title.is_empty());
+        let title = untitled.as_ref().zip(title.as_deref());
+        let made = long.iter().zip(&self.summaries).filter_map(|(long, answer)| Some((long, answer.as_ref()?)));
+        let summaries: Vec<(&Heard, &str)> = made.map(|(long, answer)| (long, answer.text.trim())).collect();
         let asked = self.title.iter().map(|answer| (Operation::Title, answer));
         let asked: Vec<_> =
-            asked.chain(self.summaries.iter().map(|(_, answer)| (Operation::Summary, answer))).collect();
-        let summaries: Vec<(i32, &str)> =
-            self.summaries.iter().map(|(position, answer)| (*position, answer.text.trim())).collect();
-        let Notes { db, account, chat, .. } = &self.notes;
-        if let Err(error) = repository::note(db, account, chat, title.as_deref(), &summaries, &asked).await {
-            warn!(chat, %error, "A title or summary could not be stored; the next turn tries again.");
+            asked.chain(self.summaries.iter().flatten().map(|answer| (Operation::Summary, answer))).collect();
+        if let Err(error) = repository::note(db, account, chat, title, &summaries, &asked).await {
+            warn!(chat, %error, "A title or summary could not be stored.");
         }
     }
 }

@@ -27,6 +27,8 @@ use crate::{
 
 /// A delay that starts anew with each message ends after so many of itself (contract 02 §6).
 const LONGEST_DELAY: u32 = 3;
+/// So many messages are gathered where there is no queue.
+const MOST_BUFFERED: u32 = 100;
 
 /// Where a message was put.
 #[derive(Debug)]
@@ -48,6 +50,10 @@ pub(crate) async fn wait_in_line(
 ) -> Result<Place> {
     let mut conn = db.conn().await?;
     conn.transaction::<_, Error, _>(async |conn| {
+        // Whoever has the key first goes on; the other must not hold what that one needs.
+        if let Some(once) = once {
+            once.lock(conn).await?;
+        }
         let delay = Duration::from_millis(settings.input_delay_ms.into());
         // The run before the chat, as whoever ends it does.
         let run = lock_in(conn, account, KIND, &item.subject).await?;
@@ -57,7 +63,7 @@ pub(crate) async fn wait_in_line(
         let status = chat.status();
         if created {
             enqueue_in(conn, account, KIND, &item.subject, json!({}), delay).await?;
-        } else if status.is_terminal() {
+        } else if status.is_terminal() && chat.queued == 0 {
             if delay.is_zero() {
                 return Ok(Place::AtTheDoor);
             }
@@ -68,7 +74,8 @@ pub(crate) async fn wait_in_line(
             if !settings.message_queue_enabled && status != Status::Buffering {
                 return Err(busy(&chat));
             }
-            let most = i32::try_from(settings.max_queued_messages).unwrap_or(i32::MAX);
+            let most = if settings.message_queue_enabled { settings.max_queued_messages } else { MOST_BUFFERED };
+            let most = i32::try_from(most).unwrap_or(i32::MAX);
             if chat.queued >= most {
                 let message = format!("{most} messages wait already; send again when a turn has ended.");
                 return Err(Error::new(Code::QueueFull, message).with("status", &chat.status).with("limit", most));
@@ -81,7 +88,7 @@ pub(crate) async fn wait_in_line(
                 call_again_in(conn, account, &run).await?;
             }
         }
-        let buffers = created || status.is_terminal() || status == Status::Buffering;
+        let buffers = created || status == Status::Buffering || (status.is_terminal() && chat.queued == 0);
         insert(conn, item).await?;
         files::store(conn, item, files).await?;
         let revision = waits(conn, account, item, buffers).await?;
@@ -264,18 +271,7 @@ pub(crate) async fn take_in(db: &Db, run: &Run, now: Timestamp) -> Result<TakenI
             return Ok(TakenIn::Lost);
         }
         let Some(chat) = repository::lock(conn, &account, uid).await? else { return Ok(TakenIn::Lost) };
-        let queue = queued_messages::table
-            .filter(queued_messages::account_id.eq(account.as_str()).and(queued_messages::chat_uid.eq(uid)));
-        let rows: Vec<Queued> = queue
-            .order(queued_messages::position)
-            .select((
-                queued_messages::uid,
-                queued_messages::body,
-                queued_messages::request,
-                queued_messages::created_ms,
-            ))
-            .load(conn)
-            .await?;
+        let rows = queued(conn, &account, uid).await?;
         let requests = rows.iter().map(|row| serde_json::from_value::<TurnRequest>(row.request.clone()));
         let requests: Vec<TurnRequest> = requests.collect::<Result<_, _>>().map_err(Error::internal)?;
         let Some(request) = TurnRequest::joined(requests) else { return Ok(TakenIn::Nothing) };
@@ -284,13 +280,15 @@ pub(crate) async fn take_in(db: &Db, run: &Run, now: Timestamp) -> Result<TakenI
             let at = (account.as_str(), uid);
             insert_message(conn, at, position, &row.uid, "user", &row.body, row.created_ms).await?;
         }
-        diesel::delete(queue).execute(conn).await?;
+        empty(conn, &account, uid).await?;
         describe_in(conn, run, serde_json::to_value(&request).map_err(Error::internal)?).await?;
         let count = chat.message_count + i32::try_from(rows.len()).unwrap_or(i32::MAX);
         let begun = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
         let row = diesel::update(begun)
             .set((
                 chats::status.eq("processing"),
+                chats::stop_reason.eq(None::<String>),
+                chats::error.eq(sql::<Nullable<Text>>("NULL")),
                 chats::queued.eq(0),
                 chats::turn_start.eq(chats::message_count),
                 chats::message_count.eq(count),
@@ -349,37 +347,52 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
         let run = stop_in(conn, account, KIND, uid).await?;
         let Some(chat) = repository::lock(conn, account, uid).await? else { return Ok(None) };
         let status = chat.status();
-        if status.is_terminal() {
-            return Err(
-                Error::new(Code::ChatNotProcessing, "This chat has no turn to stop.").with("status", &chat.status)
-            );
+        if status.is_terminal() && chat.queued == 0 {
+            let message = "This chat has no turn to stop.";
+            return Err(Error::new(Code::ChatNotProcessing, message).with("status", &chat.status));
         }
-        let queue = queued_messages::table
-            .filter(queued_messages::account_id.eq(account.as_str()).and(queued_messages::chat_uid.eq(uid)));
-        let mut queued: Vec<(i64, String, String)> = diesel::delete(queue)
-            .returning((queued_messages::position, queued_messages::uid, queued_messages::body))
-            .get_results(conn)
-            .await?;
-        queued.sort_by_key(|(position, ..)| *position);
-        let uids: Vec<String> = queued.iter().map(|(_, uid, _)| uid.clone()).collect();
+        let rows = queued(conn, account, uid).await?;
+        let uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();
+        let rows = if status == Status::Buffering { joined(conn, account, uid, rows).await? } else { rows };
+        empty(conn, account, uid).await?;
         files::discard(conn, account, uid, &uids).await?;
-        // Nobody works a chat that only waited: it ends here.
-        let ended = status == Status::Buffering || run.is_none();
+        // Nobody works a chat whose messages all wait: it ends here.
+        let ended = chat.turn_start == chat.message_count || run.is_none();
         if ended {
             cancel_in(conn, account, KIND, uid).await?;
         }
-        let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
+        let of = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
         let emptied = (chats::queued.eq(0), chats::revision.eq(chats::revision + 1), chats::edited_ms.eq(now.0));
-        let revision: i64 = diesel::update(chat).set(emptied).returning(chats::revision).get_result(conn).await?;
+        let revision: i64 = diesel::update(of).set(emptied).returning(chats::revision).get_result(conn).await?;
         if ended {
-            let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
-            let stopped = (chats::status.eq("completed"), chats::stop_reason.eq("stopped_by_user"));
-            diesel::update(chat).set(stopped).execute(conn).await?;
+            let of = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
+            let stopped = (
+                chats::status.eq("completed"),
+                chats::stop_reason.eq("stopped_by_user"),
+                chats::error.eq(sql::<Nullable<Text>>("NULL")),
+            );
+            diesel::update(of).set(stopped).execute(conn).await?;
         }
-        let discarded = queued.into_iter().map(|(.., body)| StoredJson::from_text(body)).collect();
+        let discarded = rows.into_iter().map(|row| StoredJson::from_text(row.body)).collect();
         Ok(Some(StopOutcome { run, revision, discarded, ended }))
     })
     .await
+}
+
+async fn queued(conn: &mut Conn, account: &AccountId, uid: &str) -> Result<Vec<Queued>> {
+    Ok(queued_messages::table
+        .filter(queued_messages::account_id.eq(account.as_str()).and(queued_messages::chat_uid.eq(uid)))
+        .order(queued_messages::position)
+        .select((queued_messages::uid, queued_messages::body, queued_messages::request, queued_messages::created_ms))
+        .load(conn)
+        .await?)
+}
+
+async fn empty(conn: &mut Conn, account: &AccountId, uid: &str) -> Result<()> {
+    let queue = queued_messages::table
+        .filter(queued_messages::account_id.eq(account.as_str()).and(queued_messages::chat_uid.eq(uid)));
+    diesel::delete(queue).execute(conn).await?;
+    Ok(())
 }
 
 /// Queued messages as watchers see them, with what they wait for.
