@@ -86,6 +86,15 @@ async fn every_kind_of_rule_blocks_redacts_or_warns_on_what_the_user_says() {
         assert_eq!((&last["guardrail"], &last["passed"]), (&json!(by), &json!(false)));
         assert_eq!(chat["inputTokens"], 0, "the model was not asked");
     }
+    // What was blocked reaches no model later either.
+    let blocked = ask(&app, "g", "this is FORBIDDEN").await.1["chatUID"].clone();
+    let after = app.post("/assistants/g/messages", json!({"chatUid": blocked, "message": "do it"})).await;
+    assert_eq!(after.body[1]["messageTokenUsage"]["inputTokens"], 2, "{:?}", after.body);
+    // What is said to have been said before is screened as well.
+    let past = json!([{"role": "user", "message": "secret-7"}, {"role": "assistant", "message": "Yes?"}]);
+    let reply = app.post("/assistants/g/messages", json!({"message": "and?", "previousConversation": past})).await;
+    let chat = app.get(&format!("/assistants/g/chats/{}", reply.header("x-chat-uid"))).await.body;
+    assert_eq!(chat["chatContent"][0]["content"]["message"], "[REDACTED:regex-redact]");
     let (turn, chat) = ask(&app, "g", "quite harmless").await;
     assert_eq!(turn[1]["content"]["message"], "Demo reply: quite harmless");
     assert_eq!(chat["guardrailResults"]["triggered"], false);

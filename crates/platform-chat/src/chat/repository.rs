@@ -409,14 +409,14 @@ fn add_secondary(asked: &[(Operation, &Answer)]) -> Added {
     sql::<Nullable<Jsonb>>("add_secondary(secondary, ").bind::<Jsonb, _>(Value::Object(secondary(asked))).sql(")")
 }
 
-/// Keeps a compaction on top of the `known` ones; another that was faster wins.
+/// Keeps a compaction on top of the `known` ones; `false` when another was faster.
 pub(crate) async fn add_compaction(
     db: &Db,
     account: &AccountId,
     uid: &str,
     known: usize,
     compaction: &Compaction,
-) -> Result<()> {
+) -> Result<bool> {
     let compaction = serde_json::to_string(&[compaction]).map_err(Error::internal)?;
     let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
     let known = i32::try_from(known).unwrap_or(i32::MAX);
@@ -425,8 +425,8 @@ pub(crate) async fn add_compaction(
     let more = sql::<Nullable<Text>>("(coalesce(compactions::jsonb, '[]') || ")
         .bind::<Text, _>(compaction)
         .sql("::jsonb)::json");
-    diesel::update(chat.filter(expected)).set(chats::compactions.eq(more)).execute(&mut *db.conn().await?).await?;
-    Ok(())
+    let kept = diesel::update(chat.filter(expected)).set(chats::compactions.eq(more));
+    Ok(kept.execute(&mut *db.conn().await?).await? == 1)
 }
 
 /// Keeps the title and the summaries of messages that were made beside a turn, and what they took.

@@ -405,8 +405,10 @@ impl ChatService for PgChatService {
         for body in repository::turn_bodies(conn.get(), account, &chat).await? {
             span.kept_tokens += self.turns.model.count(&own, Stored::read(&body)?.text());
         }
-        if let Err(fault) = compact(&self.turns, account, &mut chat, &own, span).await? {
-            return Err(upstream(&fault, uid));
+        match compact(&self.turns, account, &mut chat, &own, span).await? {
+            Ok(true) => {}
+            Ok(false) => return refused("nothing_new"),
+            Err(fault) => return Err(upstream(&fault, uid)),
         }
         let made = chat.compactions.last().ok_or_else(|| Error::internal("a compaction was made"))?;
         let checkpoint = Checkpoint {

@@ -45,14 +45,15 @@ pub(crate) struct Span {
     pub kept_tokens: u64,
 }
 
-/// Sums up the messages of a span, on top of the summary there is.
+/// Sums up the messages of a span, on top of the summary there is; `false` when somebody else was faster,
+/// and then it holds for this turn alone.
 pub(crate) async fn compact(
     turns: &Turns,
     account: &AccountId,
     chat: &mut TurnChat,
     own: &ModelSpec,
     span: Span,
-) -> Result<Result<(), Fault>> {
+) -> Result<Result<bool, Fault>> {
     let model = &*turns.model;
     let spec = model.helper(Operation::Compaction, own);
     let most = spec.context_window * PIECE / 100;
@@ -99,9 +100,9 @@ pub(crate) async fn compact(
         until_message_uid: until_uid,
     };
     let known = chat.compactions.len();
-    repository::add_compaction(&turns.db, account, &chat.uid, known, &compaction).await?;
+    let kept = repository::add_compaction(&turns.db, account, &chat.uid, known, &compaction).await?;
     chat.compactions.push(compaction);
-    Ok(Ok(()))
+    Ok(Ok(kept))
 }
 
 async fn sum_up(

@@ -129,7 +129,7 @@ impl<'a> Context<'a> {
             let before = self.chat.compacted_to();
             let span = Span { from: before, until: keep_from, kept_tokens: kept(&history, keep_from) + fixed };
             match compact::compact(self.turns, self.account, self.chat, self.spec, span).await? {
-                Ok(()) => history = self.history(known, fixed).await?,
+                Ok(_) => history = self.history(known, fixed).await?,
                 Err(fault) => return Ok(Err(fault)),
             }
         }
