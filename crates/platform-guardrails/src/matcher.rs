@@ -1,11 +1,18 @@
 //! What each kind of rule looks for.
 
-use std::{ops::Range, sync::LazyLock, time::Duration};
+use std::{
+    ops::Range,
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
 
+use aho_corasick::AhoCorasick;
 use platform_core::{Checks, Object};
-use regex::{Regex, RegexBuilder};
+use regex::Regex;
+use regex_automata::{meta, util::syntax};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
+use unicode_normalization::char::is_combining_mark;
 
 use crate::normal::Normal;
 
@@ -13,17 +20,22 @@ const MOST_PATTERNS: usize = 50;
 const PATTERN_CHARACTERS: usize = 1000;
 const MOST_WORDS: usize = 1000;
 const WORD_CHARACTERS: usize = 200;
-/// Compiled size of a rule, and what it may remember while it runs, in bytes.
-const COMPILED_BYTES: usize = 1 << 20;
-const RUNNING_BYTES: usize = 1 << 18;
+/// Compiled size of a pattern, and what it may remember while it runs, in bytes.
+const PATTERN_BYTES: usize = 2 << 20;
+const RUNNING_BYTES: usize = 1 << 16;
+/// Compiled size of all patterns of a configuration, in bytes.
+pub(crate) const ALL_BYTES: usize = 64 << 20;
 
 pub(crate) enum Matcher {
-    Patterns(Regex),
-    Words(Regex),
+    Patterns(Vec<meta::Regex>),
+    Words { words: AhoCorasick, whole: bool },
     Pii(Vec<Pii>),
     Injection { threshold: f64 },
     Judge(Judge),
 }
+
+/// A text that takes longer than it may.
+pub(crate) struct TooLong;
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -96,10 +108,10 @@ struct InjectionConfig {
 }
 
 impl Matcher {
-    /// `None` after an issue was recorded.
-    pub fn compile(kind: &str, config: &Object, path: &str, checks: &mut Checks) -> Option<Self> {
+    /// `None` after an issue was recorded. `left`: bytes that patterns may still take.
+    pub fn compile(kind: &str, config: &Object, path: &str, left: &mut usize, checks: &mut Checks) -> Option<Self> {
         match kind {
-            "regex" => patterns(config, path, checks),
+            "regex" => patterns(config, path, left, checks),
             "deny_list" => words(config, path, checks),
             "pii" => pii(config, path, checks),
             "prompt_injection" => {
@@ -119,20 +131,30 @@ impl Matcher {
     }
 
     /// Where a text breaks the rule; only for kinds that point at parts of it.
-    pub fn spans(&self, text: &str) -> Vec<Range<usize>> {
-        let mut spans: Vec<Range<usize>> = match self {
-            Self::Patterns(patterns) => patterns.find_iter(text).map(|found| found.range()).collect(),
-            Self::Words(words) => {
+    pub fn spans(&self, text: &str, until: Instant) -> Result<Vec<Range<usize>>, TooLong> {
+        let mut spans: Vec<Range<usize>> = Vec::new();
+        match self {
+            Self::Patterns(patterns) => {
+                for pattern in patterns {
+                    spans.extend(pattern.find_iter(text).map(|found| found.range()));
+                    if Instant::now() > until {
+                        return Err(TooLong);
+                    }
+                }
+            }
+            Self::Words { words, whole } => {
                 let normal = Normal::of(text);
-                let found = words.find_iter(&normal.text).filter(|found| !found.is_empty());
-                found.map(|found| normal.origin(found.range())).collect()
+                let found = words.find_overlapping_iter(&normal.text).map(|found| found.range());
+                let found = found.filter(|span| !whole || stands_alone(&normal.text, span));
+                spans.extend(found.map(|span| normal.origin(span)));
             }
             Self::Pii(types) => {
                 let normal = Normal::of(text);
-                types.iter().flat_map(|kind| kind.spans(&normal.text)).map(|span| normal.origin(span)).collect()
+                let found = types.iter().flat_map(|kind| kind.spans(&normal.text));
+                spans.extend(found.map(|span| normal.origin(span)));
             }
-            Self::Injection { .. } | Self::Judge(_) => Vec::new(),
-        };
+            Self::Injection { .. } | Self::Judge(_) => {}
+        }
         spans.retain(|span| !span.is_empty());
         spans.sort_by_key(|span| (span.start, span.end));
         // Parts that overlap are one.
@@ -143,7 +165,7 @@ impl Matcher {
                 _ => merged.push(span),
             }
         }
-        merged
+        Ok(merged)
     }
 }
 
@@ -158,54 +180,54 @@ fn read<T: DeserializeOwned>(config: &Object, path: &str, checks: &mut Checks) -
     }
 }
 
-fn patterns(config: &Object, path: &str, checks: &mut Checks) -> Option<Matcher> {
+fn patterns(config: &Object, path: &str, left: &mut usize, checks: &mut Checks) -> Option<Matcher> {
     let PatternConfig { patterns, ignore_case } = read(config, path, checks)?;
-    let path = format!("{path}.patterns");
-    some(&patterns, &path, MOST_PATTERNS, checks);
+    some(&patterns, &format!("{path}.patterns"), MOST_PATTERNS, checks);
+    let mut compiled = Vec::new();
     for (i, pattern) in patterns.iter().enumerate().take(MOST_PATTERNS) {
-        let path = format!("{path}[{i}]");
+        let path = format!("{path}.patterns[{i}]");
         checks.length(&path, pattern, 1..=PATTERN_CHARACTERS);
-        if let Err(error) = regex_syntax::parse(pattern) {
-            checks.issue(&path, "format", format!("{path} is no regular expression we can run: {error}"));
+        let bounds = meta::Config::new().nfa_size_limit(Some(PATTERN_BYTES)).hybrid_cache_capacity(RUNNING_BYTES);
+        let syntax = syntax::Config::new().case_insensitive(ignore_case);
+        match meta::Regex::builder().configure(bounds).syntax(syntax).build(pattern) {
+            Ok(regex) if regex.memory_usage() <= *left => {
+                *left -= regex.memory_usage();
+                compiled.push(regex);
+            }
+            Ok(_) => {
+                checks.issue(
+                    &path,
+                    "length",
+                    format!("{path}: all patterns together take more than {ALL_BYTES} bytes"),
+                );
+            }
+            Err(error) => {
+                let reason = error.syntax_error().map_or_else(|| error.to_string(), ToString::to_string);
+                checks.issue(&path, "format", format!("{path} is no regular expression we can run: {reason}"));
+            }
         }
     }
-    let all = patterns.iter().map(|pattern| format!("(?:{pattern})")).collect::<Vec<_>>().join("|");
-    compiled(&all, ignore_case, &path, checks).map(Matcher::Patterns)
-}
-
-/// One automaton for all patterns of a rule.
-fn compiled(pattern: &str, ignore_case: bool, path: &str, checks: &mut Checks) -> Option<Regex> {
-    let built = RegexBuilder::new(pattern)
-        .case_insensitive(ignore_case)
-        .size_limit(COMPILED_BYTES)
-        .dfa_size_limit(RUNNING_BYTES)
-        .build();
-    match built {
-        Ok(regex) => Some(regex),
-        Err(regex::Error::CompiledTooBig(_)) => {
-            checks.issue(
-                path,
-                "length",
-                format!("{path} take more than {COMPILED_BYTES} bytes together; use simpler ones"),
-            );
-            None
-        }
-        // Each broken one was named already.
-        Err(_) => None,
-    }
+    Some(Matcher::Patterns(compiled))
 }
 
 fn words(config: &Object, path: &str, checks: &mut Checks) -> Option<Matcher> {
     let WordConfig { words, whole_word } = read(config, path, checks)?;
     some(&words, &format!("{path}.words"), MOST_WORDS, checks);
-    for (i, word) in words.iter().enumerate() {
-        checks.length(&format!("{path}.words[{i}]"), &Normal::of(word.trim()).text, 1..=WORD_CHARACTERS);
+    let normal: Vec<String> = words.iter().take(MOST_WORDS).map(|word| Normal::of(word.trim()).text).collect();
+    for (i, word) in normal.iter().enumerate() {
+        checks.length(&format!("{path}.words[{i}]"), word, 1..=WORD_CHARACTERS);
     }
-    let mut normal: Vec<String> = words.iter().map(|word| regex::escape(&Normal::of(word.trim()).text)).collect();
-    normal.sort_by_key(|word| std::cmp::Reverse(word.len()));
-    let (start, end) = if whole_word { (r"\b{start-half}", r"\b{end-half}") } else { ("", "") };
-    let pattern = format!("{start}(?:{}){end}", normal.join("|"));
-    compiled(&pattern, false, &format!("{path}.words"), checks).map(Matcher::Words)
+    let words = AhoCorasick::new(normal.iter().filter(|word| !word.is_empty()));
+    words.ok().map(|words| Matcher::Words { words, whole: whole_word })
+}
+
+/// Not a part of a longer word.
+fn stands_alone(text: &str, span: &Range<usize>) -> bool {
+    let in_word = |c: char| c.is_alphanumeric() || c == '_' || is_combining_mark(c);
+    let (first, last) = (text[span.clone()].chars().next(), text[span.clone()].chars().next_back());
+    let before = text[..span.start].chars().next_back().filter(|_| first.is_some_and(in_word));
+    let after = text[span.end..].chars().next().filter(|c| last.is_some_and(in_word) || is_combining_mark(*c));
+    !before.is_some_and(in_word) && !after.is_some_and(in_word)
 }
 
 fn pii(config: &Object, path: &str, checks: &mut Checks) -> Option<Matcher> {
@@ -329,9 +351,10 @@ mod tests {
     fn found(kind: &str, config: Value, text: &str) -> Vec<String> {
         let Value::Object(config) = config else { panic!("an object") };
         let mut checks = Checks::default();
-        let matcher = Matcher::compile(kind, &config, "config", &mut checks).expect("a rule");
+        let matcher = Matcher::compile(kind, &config, "config", &mut ALL_BYTES.clone(), &mut checks).expect("a rule");
         checks.finish().expect("a good rule");
-        matcher.spans(text).into_iter().map(|span| text[span].to_owned()).collect()
+        let spans = matcher.spans(text, Instant::now() + Duration::from_secs(9)).unwrap_or_default();
+        spans.into_iter().map(|span| text[span].to_owned()).collect()
     }
 
     #[test]
@@ -374,7 +397,11 @@ mod tests {
         assert_eq!(found("deny_list", json!({"words": ["foo"], "wholeWord": false}), "food"), ["foo"]);
         let mut checks = Checks::default();
         let Value::Object(unseen) = json!({"words": ["\u{200b}"], "wholeWord": false}) else { panic!("an object") };
-        let matcher = Matcher::compile("deny_list", &unseen, "config", &mut checks);
-        assert!(checks.finish().is_err() && matcher.is_none_or(|matcher| matcher.spans("text.").is_empty()));
+        let matcher = Matcher::compile("deny_list", &unseen, "config", &mut 0, &mut checks);
+        assert!(
+            checks.finish().is_err()
+                && matcher
+                    .is_some_and(|matcher| matcher.spans("text.", Instant::now()).is_ok_and(|spans| spans.is_empty()))
+        );
     }
 }

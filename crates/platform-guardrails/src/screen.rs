@@ -1,4 +1,9 @@
-use std::{collections::HashSet, ops::Range, sync::Arc};
+use std::{
+    collections::HashSet,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use platform_core::{Checks, Code, Error, Result, Timestamp};
 use platform_runtime::{Answer, Model, ModelSpec, Operation, ask};
@@ -7,7 +12,7 @@ use tracing::warn;
 
 use crate::{
     injection::injection_score,
-    matcher::{Judge, Matcher},
+    matcher::{ALL_BYTES, Judge, Matcher},
     model::{Finding, Guardrails, Rule},
 };
 
@@ -77,6 +82,8 @@ type Asked<'a> = Option<(&'a dyn Model, &'a ModelSpec)>;
 
 /// A longer text is screened beside the threads that serve others.
 const LONG_TEXT: usize = 4096;
+/// Rules that take longer over a text, all together, block it.
+const LONGEST: Duration = Duration::from_secs(10);
 
 impl Guardrails {
     /// Judges the rules, and whether the models of their judges are there; `INVALID_GUARDRAIL` names each
@@ -105,19 +112,19 @@ impl Guardrails {
     }
 
     fn read(&self) -> (Checks, Screen) {
-        let mut checks = Checks::default();
+        let (mut checks, mut left) = (Checks::default(), ALL_BYTES);
         checks.length(&format!("{PATH}.blockMessage"), &self.block_message, 1..=4000);
         let screen = Screen {
             block_message: self.block_message.clone(),
             scan_tool_results: self.scan_tool_results,
-            input: compile(&self.input, &format!("{PATH}.input"), &mut checks),
-            output: compile(&self.output, &format!("{PATH}.output"), &mut checks),
+            input: compile(&self.input, &format!("{PATH}.input"), &mut left, &mut checks),
+            output: compile(&self.output, &format!("{PATH}.output"), &mut left, &mut checks),
         };
         (checks, screen)
     }
 }
 
-fn compile(rules: &[Rule], path: &str, checks: &mut Checks) -> Vec<Compiled> {
+fn compile(rules: &[Rule], path: &str, left: &mut usize, checks: &mut Checks) -> Vec<Compiled> {
     checks.count(path, rules.len(), MOST_RULES);
     let mut names = HashSet::new();
     let mut compiled = Vec::new();
@@ -138,7 +145,7 @@ fn compile(rules: &[Rule], path: &str, checks: &mut Checks) -> Vec<Compiled> {
             let message = format!("{}: {kind} judges a whole text; use block or warn", at("action"));
             checks.issue(&at("action"), "conflict", message);
         }
-        let Some(matcher) = Matcher::compile(&kind, &rule.config, &at("config"), checks) else { continue };
+        let Some(matcher) = Matcher::compile(&kind, &rule.config, &at("config"), left, checks) else { continue };
         let action = match action.as_str() {
             "redact" => Action::Redact,
             "warn" => Action::Warn,
@@ -203,18 +210,22 @@ impl Screen {
         moment: Moment,
     ) -> Result<Screening> {
         let mut screening = Screening { text, ..Screening::default() };
+        let mut until = Instant::now() + LONGEST;
         for (at, rule) in self.rules(stage).iter().enumerate() {
             match (&rule.matcher, asked) {
                 (Matcher::Judge(judge), Some((model, own))) => {
+                    let began = Instant::now();
                     screening.ask(rule, judge, stage, model, own, &moment).await;
+                    // A judge has a time of its own.
+                    until += began.elapsed();
                 }
                 (Matcher::Judge(_), None) => {}
                 _ if which == Which::Judges => {}
-                _ if screening.text.len() <= LONG_TEXT => screening.apply(rule, stage, &moment),
+                _ if screening.text.len() <= LONG_TEXT => screening.apply(rule, stage, &moment, until),
                 _ => {
                     let (screen, moment) = (Arc::clone(self), moment.clone());
                     let apply = move || {
-                        screening.apply(&screen.rules(stage)[at], stage, &moment);
+                        screening.apply(&screen.rules(stage)[at], stage, &moment, until);
                         screening
                     };
                     screening = tokio::task::spawn_blocking(apply).await.map_err(Error::internal)?;
@@ -230,7 +241,7 @@ impl Screen {
 
 impl Screening {
     /// Applies a rule that needs no model.
-    fn apply(&mut self, rule: &Compiled, stage: &'static str, moment: &Moment) {
+    fn apply(&mut self, rule: &Compiled, stage: &'static str, moment: &Moment, until: Instant) {
         let (message, score) = match &rule.matcher {
             Matcher::Injection { threshold } => {
                 let score = injection_score(&self.text);
@@ -240,7 +251,12 @@ impl Screening {
                 ("It looks like a prompt injection.".to_owned(), Some(score))
             }
             matcher => {
-                let spans = matcher.spans(&self.text);
+                let Ok(spans) = matcher.spans(&self.text, until) else {
+                    let message = format!("The rules took longer than {} s.", LONGEST.as_secs());
+                    self.find(rule, stage, false, None, message, moment);
+                    self.blocked = true;
+                    return;
+                };
                 if spans.is_empty() {
                     return;
                 }
