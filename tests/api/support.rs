@@ -70,8 +70,13 @@ pub struct Frames {
 
 impl Frames {
     pub async fn open(app: &TestApp, chat: &str, partial: bool) -> Self {
+        Self::open_of(app, "default", chat, partial).await
+    }
+
+    /// The stream of a chat of any assistant.
+    pub async fn open_of(app: &TestApp, assistant: &str, chat: &str, partial: bool) -> Self {
         let partial = if partial { "?partial=1" } else { "" };
-        let path = format!("/assistants/default/chats/{chat}/stream{partial}");
+        let path = format!("/assistants/{assistant}/chats/{chat}/stream{partial}");
         let response = app.request(Method::GET, &path).send().await.expect("an answer");
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["content-type"], "text/event-stream; charset=utf-8");

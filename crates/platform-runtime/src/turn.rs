@@ -78,7 +78,13 @@ impl Ending {
         Self { answer: Some(answer), reason, data: None, fault: None }
     }
 
-    fn failed(answer: Option<Answer>, fault: Fault) -> Self {
+    /// A guardrail ended it before the model said anything more.
+    pub fn blocked() -> Self {
+        Self { answer: None, reason: GUARDRAIL, data: None, fault: None }
+    }
+
+    /// It failed; `answer`: what was said before that.
+    pub fn failed(answer: Option<Answer>, fault: Fault) -> Self {
         Self { answer, reason: "error", data: None, fault: Some(fault) }
     }
 }
@@ -151,7 +157,7 @@ pub async fn run_turn(
         prompt.messages.extend(results.iter().cloned());
         listener.step(Step { answer, results }).await?;
         if verdict == Verdict::Block {
-            return Ok(Ending { answer: None, reason: GUARDRAIL, data: None, fault: None });
+            return Ok(Ending::blocked());
         }
     }
 }

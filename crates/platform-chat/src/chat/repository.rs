@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use diesel::{
     dsl::{AsExprOf, array, exists, sql},
     expression::{SqlLiteral, UncheckedBind},
@@ -162,7 +164,7 @@ fn object(value: Value) -> Object {
 }
 
 #[diesel::dsl::auto_type(no_type_alias)]
-fn by_uid<'a>(account: &'a str, uid: &'a str) -> _ {
+pub(crate) fn by_uid<'a>(account: &'a str, uid: &'a str) -> _ {
     chats::table.filter(chats::account_id.eq(account)).filter(chats::uid.eq(uid))
 }
 
@@ -354,42 +356,31 @@ pub(crate) async fn turn_bodies(conn: &Conn, account: &AccountId, chat: &TurnCha
         .await?)
 }
 
-/// Positions and messages from `first` on below `before`, the newest first, as many as one slice holds.
+/// From which end messages are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    Newest,
+    Oldest,
+}
+
+/// Positions and messages of a range, from one end of it on, as many as one slice holds.
 pub(crate) async fn slice(
     conn: &Conn,
     account: &AccountId,
     uid: &str,
-    first: i32,
-    before: i32,
+    range: Range<i32>,
+    start: Start,
 ) -> Result<Vec<(i32, String)>> {
     let mut conn = conn;
-    Ok(messages::table
+    let of = messages::table
         .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
-        .filter(messages::position.lt(before).and(messages::position.ge(first)))
-        .order(messages::position.desc())
+        .filter(messages::position.ge(range.start).and(messages::position.lt(range.end)))
         .limit(SLICE)
-        .select((messages::position, messages::body))
-        .load(&mut conn)
-        .await?)
-}
-
-/// The same, the oldest first.
-pub(crate) async fn slice_up(
-    conn: &Conn,
-    account: &AccountId,
-    uid: &str,
-    first: i32,
-    before: i32,
-) -> Result<Vec<(i32, String)>> {
-    let mut conn = conn;
-    Ok(messages::table
-        .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
-        .filter(messages::position.lt(before).and(messages::position.ge(first)))
-        .order(messages::position)
-        .limit(SLICE)
-        .select((messages::position, messages::body))
-        .load(&mut conn)
-        .await?)
+        .select((messages::position, messages::body));
+    Ok(match start {
+        Start::Newest => of.order(messages::position.desc()).load(&mut conn).await?,
+        Start::Oldest => of.order(messages::position).load(&mut conn).await?,
+    })
 }
 
 /// Adds calls beside the turns to what the chat took.
@@ -397,7 +388,7 @@ pub(crate) async fn charge(db: &Db, account: &AccountId, uid: &str, asked: &[(Op
     if asked.is_empty() {
         return Ok(());
     }
-    let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
+    let chat = by_uid(account.as_str(), uid);
     let charged = diesel::update(chat).set(chats::secondary.eq(add_secondary(asked)));
     charged.execute(&mut *db.conn().await?).await?;
     Ok(())
@@ -418,7 +409,7 @@ pub(crate) async fn add_compaction(
     compaction: &Compaction,
 ) -> Result<bool> {
     let compaction = serde_json::to_string(&[compaction]).map_err(Error::internal)?;
-    let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
+    let chat = by_uid(account.as_str(), uid);
     let known = i32::try_from(known).unwrap_or(i32::MAX);
     let expected =
         sql::<Bool>("coalesce(json_array_length(compactions), 0) = ").bind::<diesel::sql_types::Integer, _>(known);
@@ -440,7 +431,7 @@ pub(crate) async fn note(
 ) -> Result<()> {
     let mut conn = db.conn().await?;
     conn.transaction::<_, Error, _>(async |conn| {
-        let chat = || chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
+        let chat = || by_uid(account.as_str(), uid);
         // By its id as well: another chat may have taken the name of one that was deleted.
         let message = |heard: &Heard| {
             messages::table

@@ -10,7 +10,7 @@ use super::{
     course::new_uid,
     work::{TurnChat, Turns},
 };
-use crate::chat::repository;
+use crate::chat::repository::{self, Start};
 
 const PROMPT: &str = "You keep the memory of a conversation. Sum up what follows so that the conversation can go on \
     without it: facts, names, numbers, decisions, open questions, what was promised, what tools returned. Write \
@@ -63,7 +63,7 @@ pub(crate) async fn compact(
     let mut next = span.from;
     let conn = turns.db.read().await?;
     loop {
-        let slice = repository::slice_up(conn.get(), account, &chat.uid, next, span.until).await?;
+        let slice = repository::slice(conn.get(), account, &chat.uid, next..span.until, Start::Oldest).await?;
         let ended = slice.is_empty();
         for (position, body) in slice {
             next = position + 1;

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     assistant::{Assistant, ContextManagement},
-    chat::repository,
+    chat::repository::{self, Start},
 };
 
 /// A turn that would use more of the window than this is compacted first, in percent.
@@ -198,7 +198,7 @@ impl<'a> Context<'a> {
                     slice.reverse();
                     slice
                 }
-                None => repository::slice(conn.get(), self.account, &chat.uid, first, before).await?,
+                None => repository::slice(conn.get(), self.account, &chat.uid, first..before, Start::Newest).await?,
             };
             if slice.is_empty() {
                 break;

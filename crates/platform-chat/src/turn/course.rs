@@ -53,16 +53,6 @@ pub(crate) fn new_uid() -> String {
     Id::<MessageKind>::generate().into()
 }
 
-/// How a turn comes to its end.
-enum End {
-    /// The model's loop ended.
-    Model(Box<Ending>),
-    /// A guardrail blocks what the user said.
-    Blocked,
-    /// It cannot be asked.
-    Refused(Fault),
-}
-
 impl<'a> Course<'a> {
     pub fn new(
         turns: &'a Turns,
@@ -117,33 +107,25 @@ impl<'a> Course<'a> {
             None => self.stopped().await,
             Some(Err(error)) if error.code() == Code::Conflict => Ok(()),
             Some(Err(error)) => Err(error),
-            Some(Ok(End::Model(ending))) => self.ended(*ending).await,
-            Some(Ok(End::Blocked)) => {
-                let ending = Ending { answer: None, reason: "guardrail", data: None, fault: None };
-                self.ended(ending).await
-            }
-            Some(Ok(End::Refused(fault))) => {
-                let ending = Ending { answer: None, reason: "error", data: None, fault: Some(fault) };
-                self.ended(ending).await
-            }
+            Some(Ok(ending)) => self.ended(ending).await,
         }
     }
 
-    async fn answer(&mut self, assistant: &Assistant, messages: Option<Vec<String>>) -> Result<End> {
+    async fn answer(&mut self, assistant: &Assistant, messages: Option<Vec<String>>) -> Result<Ending> {
         if self.request.blocked {
-            return Ok(End::Blocked);
+            return Ok(Ending::blocked());
         }
         let model = Arc::clone(&self.turns.model);
         let settings = assistant.settings();
         let spec = settings.choose(&*model, self.request.provider.as_deref(), self.request.model.as_deref());
         let spec = match spec {
             Ok(spec) => spec,
-            Err(error) => return Ok(End::Refused(refused(error.message()))),
+            Err(error) => return Ok(Ending::failed(None, refused(error.message()))),
         };
         if let Some(screen) = self.screen.clone()
             && self.judged(&screen, &spec, messages.as_deref()).await?
         {
-            return Ok(End::Blocked);
+            return Ok(Ending::blocked());
         }
         let limits = Limits { tool_calls: u64::from(settings.max_tool_calls) };
         let mut forced = false;
@@ -151,7 +133,7 @@ impl<'a> Course<'a> {
             let mut context = Context::new(self.turns, &self.account, &mut self.chat, self.request, assistant, &spec);
             let prompt = match context.prompt(messages.as_deref(), forced).await? {
                 Ok(prompt) => prompt,
-                Err(fault) => return Ok(End::Refused(fault)),
+                Err(fault) => return Ok(Ending::failed(None, fault)),
             };
             self.heard = context.heard;
             self.asked = Some((spec.clone(), Usage::estimated(&prompt, "", &[])));
@@ -159,7 +141,7 @@ impl<'a> Course<'a> {
             // It was longer than it seemed: once more, with what is older summed up.
             let too_long = ending.fault.as_ref().is_some_and(|fault| fault.code == FaultCode::ContextTooLong);
             if !(too_long && !forced && self.said.is_empty() && self.chat.compacted_to() < self.chat.turn_start) {
-                return Ok(End::Model(Box::new(ending)));
+                return Ok(ending);
             }
             forced = true;
         }
@@ -227,9 +209,7 @@ impl<'a> Course<'a> {
         outcome.stop_reason = Some(ending.reason);
         outcome.error = error;
         if let Some(model) = &model {
-            outcome.provider = Some(model.provider.to_string());
-            outcome.llm = Some(model.llm.to_string());
-            outcome.context_window = i64::try_from(model.context_window).unwrap_or(i64::MAX);
+            outcome.answered_by(model);
         }
         let Some(revision) = self.commit(outcome).await? else { return Ok(()) };
         let notes = match (&ending.fault, &model) {
@@ -287,9 +267,7 @@ impl<'a> Course<'a> {
         let content = MessageContent { message: text, ..MessageContent::default() };
         let rows = vec![self.row(content, None, Some(&answer), self.live.uid())?];
         let mut outcome = self.outcome(rows);
-        outcome.provider = Some(answer.model.provider.to_string());
-        outcome.llm = Some(answer.model.llm.to_string());
-        outcome.context_window = i64::try_from(answer.model.context_window).unwrap_or(i64::MAX);
+        outcome.answered_by(&answer.model);
         self.end_as_stopped(outcome).await
     }
 

@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 use platform_core::{Error, Result};
 use platform_db::{Conn, Db, GroupWriter, JsonStatement};
 use platform_jobs::{FINISH, Run, end_in, enqueue_in, is_held_in};
+use platform_runtime::ModelSpec;
 use serde::Serialize;
 use serde_json::json;
 
@@ -40,6 +41,15 @@ pub(crate) struct Outcome {
     /// JSON text of what guardrails found in the last turns.
     pub guardrails: Option<String>,
     pub now_ms: i64,
+}
+
+impl Outcome {
+    /// Notes whose answer it holds.
+    pub fn answered_by(&mut self, model: &ModelSpec) {
+        self.provider = Some(model.provider.to_string());
+        self.llm = Some(model.llm.to_string());
+        self.context_window = i64::try_from(model.context_window).unwrap_or(i64::MAX);
+    }
 }
 
 /// What became of an outcome.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use diesel::{
     dsl::sql,
     prelude::*,
-    sql_types::{Array, Jsonb, Nullable, Text},
+    sql_types::{Array, Integer, Jsonb, Nullable, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_core::{AccountId, Code, Error, Result, Timestamp};
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     assistant::AssistantSettings,
-    chat::repository::{self, ChatRow, Status},
+    chat::repository::{self, ChatRow, Status, by_uid},
     schema::{chats, messages, queued_messages},
 };
 
@@ -214,33 +214,24 @@ async fn first_queued(conn: &mut Conn, account: &AccountId, chat: &str) -> Resul
 
 /// One more waits; what it says of the chat holds at once.
 async fn waits(conn: &mut Conn, account: &AccountId, item: &Acceptance, buffers: bool) -> Result<i64> {
-    let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(&item.subject)));
     let metadata = sql::<Jsonb>("metadata || ").bind::<Jsonb, _>(Value::Object(item.metadata.clone()));
     let tags = sql::<Array<Text>>("tags || ARRAY(SELECT t FROM unnest(")
         .bind::<Array<Text>, _>(&item.tags)
         .sql(") t WHERE t <> ALL (tags))");
-    let waiting = diesel::update(chat).set((
+    let otherwise = |gathers, stays| if buffers { gathers } else { stays };
+    let waiting = diesel::update(by_uid(account.as_str(), &item.subject)).set((
         chats::queued.eq(chats::queued + 1),
         chats::revision.eq(chats::revision + 1),
         chats::archived.eq(false),
         chats::metadata.eq(metadata),
         chats::tags.eq(tags),
         chats::edited_ms.eq(item.now_ms),
+        chats::status.eq(sql::<Text>(otherwise("'buffering'", "status"))),
+        chats::stop_reason.eq(sql::<Nullable<Text>>(otherwise("NULL", "stop_reason"))),
+        chats::error.eq(sql::<Nullable<Text>>(otherwise("NULL", "error"))),
+        chats::turn_start.eq(sql::<Integer>(otherwise("message_count", "turn_start"))),
     ));
-    let revision = waiting.returning(chats::revision).get_result(conn).await?;
-    if buffers {
-        let chat = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(&item.subject)));
-        diesel::update(chat)
-            .set((
-                chats::status.eq("buffering"),
-                chats::stop_reason.eq(None::<String>),
-                chats::error.eq(sql::<Nullable<Text>>("NULL")),
-                chats::turn_start.eq(chats::message_count),
-            ))
-            .execute(conn)
-            .await?;
-    }
-    Ok(revision)
+    Ok(waiting.returning(chats::revision).get_result(conn).await?)
 }
 
 /// What a run finds that is to begin a turn with what is queued.
@@ -283,8 +274,7 @@ pub(crate) async fn take_in(db: &Db, run: &Run, now: Timestamp) -> Result<TakenI
         empty(conn, &account, uid).await?;
         describe_in(conn, run, serde_json::to_value(&request).map_err(Error::internal)?).await?;
         let count = chat.message_count + i32::try_from(rows.len()).unwrap_or(i32::MAX);
-        let begun = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
-        let row = diesel::update(begun)
+        let row = diesel::update(by_uid(account.as_str(), uid))
             .set((
                 chats::status.eq("processing"),
                 chats::stop_reason.eq(None::<String>),
@@ -361,18 +351,16 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
         if ended {
             cancel_in(conn, account, KIND, uid).await?;
         }
-        let of = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
-        let emptied = (chats::queued.eq(0), chats::revision.eq(chats::revision + 1), chats::edited_ms.eq(now.0));
-        let revision: i64 = diesel::update(of).set(emptied).returning(chats::revision).get_result(conn).await?;
-        if ended {
-            let of = chats::table.filter(chats::account_id.eq(account.as_str()).and(chats::uid.eq(uid)));
-            let stopped = (
-                chats::status.eq("completed"),
-                chats::stop_reason.eq("stopped_by_user"),
-                chats::error.eq(sql::<Nullable<Text>>("NULL")),
-            );
-            diesel::update(of).set(stopped).execute(conn).await?;
-        }
+        let otherwise = |ends, stays| if ended { ends } else { stays };
+        let stopped = diesel::update(by_uid(account.as_str(), uid)).set((
+            chats::queued.eq(0),
+            chats::revision.eq(chats::revision + 1),
+            chats::edited_ms.eq(now.0),
+            chats::status.eq(sql::<Text>(otherwise("'completed'", "status"))),
+            chats::stop_reason.eq(sql::<Nullable<Text>>(otherwise("'stopped_by_user'", "stop_reason"))),
+            chats::error.eq(sql::<Nullable<Text>>(otherwise("NULL", "error"))),
+        ));
+        let revision: i64 = stopped.returning(chats::revision).get_result(conn).await?;
         let discarded = rows.into_iter().map(|row| StoredJson::from_text(row.body)).collect();
         Ok(Some(StopOutcome { run, revision, discarded, ended }))
     })
