@@ -237,7 +237,7 @@ async fn an_unknown_tool_is_refused_to_the_model_and_the_turn_goes_on() {
         reply.body[1]["tool_calls"][0]["function"],
         json!({"name": "weather", "arguments": "{\"city\":\"Rome\"}"})
     );
-    assert_eq!(reply.body[2]["content"]["data"]["error"], "TOOL_NOT_FOUND");
+    assert_eq!(reply.body[2]["content"]["data"]["error"], "TOOL_NOT_AVAILABLE");
     assert!(
         reply.body[3]["content"]["message"]
             .as_str()

@@ -29,6 +29,7 @@ impl Platform {
         let began = Instant::now();
         let mut child = Command::new(program)
             .env("DATABASE_URL", database)
+            .env("PLATFORM_SECRET_KEY", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
             .env("PLATFORM_BOOTSTRAP_KEY", KEY)
             .env("PLATFORM_ADDR", "127.0.0.1:0")
             .env("PLATFORM_PROVIDERS_FILE", providers)

@@ -18,11 +18,15 @@ use platform_jobs::{Jobs, JobsConfig};
 use platform_limits::RateLimits;
 use platform_models::{ConfigError, Models};
 use platform_realtime::Realtime;
-use platform_runtime::Model;
+use platform_runtime::{Model, Toolbox};
+use platform_toolservers::{PgToolServerService, ToolServerService};
+use platform_vault::{MasterKey, Vault};
+use secrecy::ExposeSecret;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
+    commands::write_private,
     config::{Config, Role},
     cors::Cors,
     gate::Gate,
@@ -74,6 +78,7 @@ pub(crate) struct Services {
     pub auth: Arc<dyn AuthService>,
     pub assistants: Arc<dyn AssistantService>,
     pub chat: Arc<dyn ChatService>,
+    pub tool_servers: Arc<dyn ToolServerService>,
     pub models: Arc<Models>,
     pub docs: Docs,
     pub db: Db,
@@ -119,18 +124,24 @@ impl App {
         if embedded.is_some() {
             jobs.reclaim_all().await?;
         }
+        let egress = Egress::new(config.egress.clone()).map_err(|e| StartError::Message(e.to_string()))?;
+        let vault = Arc::new(vault(config)?);
+        let tool_servers =
+            PgToolServerService::new(&db, &bus, Arc::clone(&clock), vault, egress.clone(), config.limits);
+        let toolbox: Arc<dyn Toolbox> = Arc::clone(&tool_servers) as Arc<dyn Toolbox>;
         let realtime = Realtime::new(Arc::clone(&clock), config.stream_coalesce);
         let assistants: Arc<dyn AssistantService> = Arc::new(PgAssistantService::new(
             &db,
             &bus,
             Arc::clone(&clock),
             Arc::clone(&model),
+            Arc::clone(&toolbox),
             Arc::clone(&jobs),
             config.limits,
         ));
-        let egress = Egress::new(config.egress.clone()).map_err(|e| StartError::Message(e.to_string()))?;
         let chat_config = ChatConfig {
             max_attempts: config.run_max_attempts,
+            client_tool_timeout: config.client_tool_timeout,
             sync_timeout: config.sync_timeout,
             frame_bytes: config.stream_frame_bytes,
             limits: config.limits,
@@ -142,6 +153,7 @@ impl App {
             realtime,
             Arc::clone(&assistants),
             model,
+            toolbox,
             egress,
             chat_config,
         ));
@@ -160,7 +172,8 @@ impl App {
         let cors = Cors::new(config.cors_origins.clone());
         let health = Health::new(db.clone());
         let closing = CancellationToken::new();
-        let services = Services { auth, assistants, chat, models, docs, db, health, limits, gate, cors, closing };
+        let services =
+            Services { auth, assistants, chat, tool_servers, models, docs, db, health, limits, gate, cors, closing };
         Ok(Self { services: Arc::new(services), jobs, embedded, grace: config.shutdown_grace })
     }
 
@@ -232,6 +245,32 @@ async fn database(config: &Config, as_guest: bool) -> Result<(Option<Embedded>, 
             Err(error)
         }
     }
+}
+
+/// The master keys: those of the settings, else one that is made in the data directory.
+fn vault(config: &Config) -> Result<Vault, StartError> {
+    let read = |text: &str| {
+        let wrong = "The file secret-key in the data directory is damaged; put the key back, or remove the file \
+            together with the secrets it sealed.";
+        MasterKey::parse(text).ok_or_else(|| StartError::Message(wrong.to_owned()))
+    };
+    let current = match &config.secret_key {
+        Some(key) => read(key.expose_secret())?,
+        None if config.database_url.is_some() => {
+            let missing = "PLATFORM_SECRET_KEY: with DATABASE_URL it is required, the same for all processes: 32 bytes in \
+                base64, as `openssl rand -base64 32` prints.";
+            return Err(StartError::Message(missing.to_owned()));
+        }
+        None => {
+            let path = config.data_dir.join("secret-key");
+            if !path.exists() {
+                write_private(&path, &MasterKey::generate_text())?;
+            }
+            read(&std::fs::read_to_string(path)?)?
+        }
+    };
+    let previous = config.secret_key_previous.iter().map(|key| read(key.expose_secret())).collect::<Result<_, _>>()?;
+    Ok(Vault::new(current, previous))
 }
 
 async fn stop(embedded: Option<Embedded>) {

@@ -12,6 +12,7 @@ use platform_core::{FieldLimits, Money};
 use platform_egress::{Allowed, EgressRules};
 use platform_limits::Rate;
 use platform_models::{CallLimits, ConfigError, ModelsConfig, Protocol, ProviderConfig, read_providers_file};
+use platform_vault::MasterKey;
 use secrecy::SecretString;
 
 /// What this process does.
@@ -43,6 +44,9 @@ pub struct Config {
     pub rates: Rates,
     pub streams_per_key: usize,
     pub limits: FieldLimits,
+    pub client_tool_timeout: Duration,
+    pub secret_key: Option<SecretString>,
+    pub secret_key_previous: Vec<SecretString>,
     pub stream_frame_bytes: usize,
     pub sync_timeout: Duration,
     pub stream_lifetime: Duration,
@@ -97,6 +101,15 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_LIMIT_FILES_PER_MESSAGE", "20", "files of a message"),
     ("PLATFORM_LIMIT_EGRESS_BYTES", "10485760", "response of an address that a client named"),
     ("PLATFORM_LIMIT_STREAM_FRAME_BYTES", "8388608", "frame of a stream; above it only the newest messages"),
+    (
+        "PLATFORM_SECRET_KEY",
+        "",
+        "master key of secrets at rest, 32 bytes in base64; made in the data dir, required with DATABASE_URL",
+    ),
+    ("PLATFORM_SECRET_KEY_PREVIOUS", "", "older master keys, comma list: only to read what they sealed"),
+    ("PLATFORM_CLIENT_TOOL_TIMEOUT", "15m", "a chat waits so long for its client's tools and approvals"),
+    ("PLATFORM_LIMIT_TOOLS_PER_SERVER", "200", "tools of a tool server"),
+    ("PLATFORM_LIMIT_TOOL_RESPONSE_BYTES", "1048576", "a longer tool result is cut"),
     ("PLATFORM_STREAM_LIFETIME", "60s", "a stream is closed after this"),
     ("PLATFORM_STREAM_KEEPALIVE", "15s", "a comment after so much silence"),
     ("PLATFORM_STREAM_COALESCE", "25ms", "growing text is sent at most so often"),
@@ -269,14 +282,15 @@ impl Config {
                 bad_credential: rate("PLATFORM_RATE_BAD_CREDENTIAL")?,
             },
             streams_per_key: number("PLATFORM_STREAMS_PER_KEY", 0)?,
-            limits: FieldLimits {
-                message_bytes: number("PLATFORM_LIMIT_MESSAGE_BYTES", 0)?,
-                presets_bytes: number("PLATFORM_LIMIT_PRESETS_BYTES", 0)?,
-                metadata_bytes: number("PLATFORM_LIMIT_METADATA_BYTES", 0)?,
-                metadata_depth: number("PLATFORM_LIMIT_METADATA_DEPTH", 0)?,
-                tags: number("PLATFORM_LIMIT_TAGS", 0)?,
-                files_per_message: number("PLATFORM_LIMIT_FILES_PER_MESSAGE", 0)?,
-            },
+            limits: field_limits()?,
+            client_tool_timeout: duration("PLATFORM_CLIENT_TOOL_TIMEOUT")?,
+            secret_key: text("PLATFORM_SECRET_KEY").map(|key| master_key("PLATFORM_SECRET_KEY", &key)).transpose()?,
+            secret_key_previous: text("PLATFORM_SECRET_KEY_PREVIOUS")
+                .unwrap_or_default()
+                .split(',')
+                .filter(|key| !key.trim().is_empty())
+                .map(|key| master_key("PLATFORM_SECRET_KEY_PREVIOUS", key))
+                .collect::<Result<_>>()?,
             stream_frame_bytes: number("PLATFORM_LIMIT_STREAM_FRAME_BYTES", 0)?,
             sync_timeout: duration("PLATFORM_SYNC_TIMEOUT")?,
             stream_lifetime: duration("PLATFORM_STREAM_LIFETIME")?,
@@ -291,6 +305,29 @@ impl Config {
             log: text("PLATFORM_LOG").unwrap_or_default(),
             shutdown_grace: duration("PLATFORM_SHUTDOWN_GRACE")?,
         })
+    }
+}
+
+fn field_limits() -> Result<FieldLimits> {
+    Ok(FieldLimits {
+        message_bytes: number("PLATFORM_LIMIT_MESSAGE_BYTES", 0)?,
+        presets_bytes: number("PLATFORM_LIMIT_PRESETS_BYTES", 0)?,
+        metadata_bytes: number("PLATFORM_LIMIT_METADATA_BYTES", 0)?,
+        metadata_depth: number("PLATFORM_LIMIT_METADATA_DEPTH", 0)?,
+        tags: number("PLATFORM_LIMIT_TAGS", 0)?,
+        files_per_message: number("PLATFORM_LIMIT_FILES_PER_MESSAGE", 0)?,
+        tools_per_server: number("PLATFORM_LIMIT_TOOLS_PER_SERVER", 0)?,
+        tool_response_bytes: number("PLATFORM_LIMIT_TOOL_RESPONSE_BYTES", 0)?,
+    })
+}
+
+/// A key is never shown, not even a wrong one.
+fn master_key(name: &str, text: &str) -> Result<SecretString> {
+    match MasterKey::parse(text) {
+        Some(_) => Ok(text.into()),
+        None => Err(ConfigError(format!(
+            "{name}: this is not 32 bytes in base64; `openssl rand -base64 32` prints such a key."
+        ))),
     }
 }
 

@@ -374,11 +374,12 @@ fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &Fields) -> 
 }
 
 /// Fields that a record shows and a client may send back, without effect.
-const SERVER_OWNED: [&str; 35] = [
+const SERVER_OWNED: [&str; 44] = [
     "_id",
     "apiSource",
     "assistantSpecializationIdentifier",
     "availableToolsGroups",
+    "changedTimestampMs",
     "chatContent",
     "chatUID",
     "clientUID",
@@ -390,11 +391,15 @@ const SERVER_OWNED: [&str; 35] = [
     "creationTimestampMs",
     "guardrailResults",
     "handedOff",
+    "health",
     "inputTokens",
+    "integration",
     "isCustom",
     "kind",
     "last4",
     "lastEditTimestampMs",
+    "lastError",
+    "lastRefreshMs",
     "lastUsedTimestampMs",
     "llm",
     "memoryDocuments",
@@ -402,6 +407,7 @@ const SERVER_OWNED: [&str; 35] = [
     "prefix",
     "provider",
     "recalledMemories",
+    "skipped",
     "status",
     "stopReason",
     "subtenantId",
@@ -409,6 +415,9 @@ const SERVER_OWNED: [&str; 35] = [
     "tenantIntegrations",
     "tenantMcpServers",
     "tokenUsage",
+    "toolCount",
+    "toolServerDefinition",
+    "toolServerDefinitionId",
     "userUID",
 ];
 

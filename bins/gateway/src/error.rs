@@ -21,6 +21,9 @@ pub(crate) fn status(code: Code) -> StatusCode {
         | Code::InvalidSkills
         | Code::InvalidSubagents
         | Code::InvalidTimeRange
+        | Code::InvalidToolDefinition
+        | Code::DuplicateToolName
+        | Code::TemplateError
         | Code::ModelNotSupported
         | Code::ProviderNotConfigured
         | Code::UnknownField
@@ -38,6 +41,7 @@ pub(crate) fn status(code: Code) -> StatusCode {
         | Code::MessageNotFound
         | Code::NotFound
         | Code::ProjectNotFound
+        | Code::ToolNotFound
         | Code::ToolServerNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
@@ -45,6 +49,7 @@ pub(crate) fn status(code: Code) -> StatusCode {
         Code::AssistantInactive
         | Code::ChatBusy
         | Code::ChatNotProcessing
+        | Code::ChatNotWaiting
         | Code::Conflict
         | Code::IdempotencyInProgress
         | Code::IdentifierTaken

@@ -6,6 +6,7 @@ mod docs;
 mod health;
 mod keys;
 mod models;
+mod tool_servers;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -52,6 +53,7 @@ pub(crate) struct Route {
 pub(crate) fn table() -> Vec<Route> {
     use Access::{Full, Key, Public};
     let (read, write) = ("assistants:read", "assistants:write");
+    let (tools_read, tools_write) = ("tool-servers:read", "tool-servers:write");
     let key = |scope| Key { session: false, scope };
     let session = |scope| Key { session: true, scope };
     let full = |scope| Full { scope };
@@ -98,10 +100,44 @@ pub(crate) fn table() -> Vec<Route> {
             .with(chats::spec::stop()),
         on(GET, "/v1/assistants/{identifier}/chats/{chatUid}/stream", session(read), chats::stream)
             .with(chats::spec::stream()),
+        on(POST, "/v1/assistants/{identifier}/chats/{chatUid}/tool-response", session(write), chats::respond)
+            .with(chats::spec::respond()),
         on(GET, "/v1/docs", key("docs:read"), docs::list).with(docs::spec::list()),
         on(GET, "/v1/docs/{filename}", key("docs:read"), docs::get).with(docs::spec::get()),
         on(GET, "/v1/health", Public, health::health).with(health::spec::health()),
         on(GET, "/v1/models", key("models:read"), models::list).with(models::spec::list()),
+        on(GET, "/v1/tool-groups", key(tools_read), tool_servers::groups).with(tool_servers::spec::groups()),
+        on(POST, "/v1/tool-servers", key(tools_write), tool_servers::create).with(tool_servers::spec::create()),
+        on(GET, "/v1/tool-servers", key(tools_read), tool_servers::list).with(tool_servers::spec::list()),
+        on(POST, "/v1/tool-servers/import-openapi", key(tools_write), tool_servers::import)
+            .with(tool_servers::spec::import()),
+        on(GET, "/v1/tool-servers/{toolServerId}", key(tools_read), tool_servers::get).with(tool_servers::spec::get()),
+        on(PATCH, "/v1/tool-servers/{toolServerId}", key(tools_write), tool_servers::update)
+            .with(tool_servers::spec::update()),
+        on(PUT, "/v1/tool-servers/{toolServerId}", key(tools_write), tool_servers::update)
+            .with(tool_servers::spec::update()),
+        on(DELETE, "/v1/tool-servers/{toolServerId}", key(tools_write), tool_servers::delete)
+            .with(tool_servers::spec::delete()),
+        on(POST, "/v1/tool-servers/{toolServerId}/clone", key(tools_write), tool_servers::duplicate)
+            .with(tool_servers::spec::duplicate()),
+        on(GET, "/v1/tool-servers/{toolServerId}/definition", key(tools_read), tool_servers::definition)
+            .with(tool_servers::spec::definition()),
+        on(PATCH, "/v1/tool-servers/{toolServerId}/definition", key(tools_write), tool_servers::define)
+            .with(tool_servers::spec::define()),
+        on(POST, "/v1/tool-servers/{toolServerId}/refresh", key(tools_write), tool_servers::refresh)
+            .with(tool_servers::spec::refresh()),
+        on(GET, "/v1/tool-servers/{toolServerId}/tools", key(tools_read), tool_servers::list_tools)
+            .with(tool_servers::spec::list_tools()),
+        on(POST, "/v1/tool-servers/{toolServerId}/tools", key(tools_write), tool_servers::add_tool)
+            .with(tool_servers::spec::add_tool()),
+        on(GET, "/v1/tool-servers/{toolServerId}/tools/{toolName}", key(tools_read), tool_servers::get_tool)
+            .with(tool_servers::spec::get_tool()),
+        on(PATCH, "/v1/tool-servers/{toolServerId}/tools/{toolName}", key(tools_write), tool_servers::update_tool)
+            .with(tool_servers::spec::update_tool()),
+        on(DELETE, "/v1/tool-servers/{toolServerId}/tools/{toolName}", key(tools_write), tool_servers::delete_tool)
+            .with(tool_servers::spec::delete_tool()),
+        on(POST, "/v1/tool-servers/{toolServerId}/tools/{toolName}/test", key(tools_write), tool_servers::test)
+            .with(tool_servers::spec::test()),
         on(GET, "/v1/openapi.json", Public, docs::openapi).with(docs::spec::openapi()),
     ]
 }

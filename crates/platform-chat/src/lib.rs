@@ -3,12 +3,17 @@
 //! **Owns** the tables `assistants`, `chats`, `messages`, `queued_messages`, `message_files`,
 //! `chat_feedback`; the endpoints `/v1/assistants/…`. **Needs** `platform-db`, `platform-jobs` for
 //! durable runs, `platform-realtime` for what is being written, `platform-guardrails` for what may
-//! be said, `platform-egress` for the files of messages, and the port `Model`.
+//! be said, `platform-egress` for the files of messages, `platform-toolservers` to say which servers
+//! an assistant uses, and the ports `Model` and `Toolbox`.
 //!
 //! **A turn** is two commits. The first accepts it: chat, user message and run in one statement,
 //! with the run's lease taken at once when this process has room. The second ends it: reply,
 //! usage and the end of the run in one statement, under the lease's fence. Turns that wait at
 //! the same moment share both. In between the reply lives in memory.
+//!
+//! A turn that calls tools has two commits more for each answer that calls some: the calls before
+//! they are made, the results before the model sees them. One that needs its client (a tool of
+//! the client's, an approval) gives its run up until the answer comes or its time is over.
 //!
 //! A message to a busy chat waits in `queued_messages`; the run that ends the turn leaves another
 //! behind that takes in all that waits. A chat that gathers messages for a while is the same with a
@@ -33,5 +38,5 @@ pub use chat::{
 };
 pub use turn::{
     Accepted, ChatMessage, ClientFunction, ClientTool, Compaction, File, MessageContent, NewMessage, PastMessage,
-    SecondaryUsage, Sent, StoredJson, TokenUsage, Waiting,
+    Responded, SecondaryUsage, Sent, StoredJson, TokenUsage, ToolResponse, ToolResponses, Waiting,
 };

@@ -46,6 +46,7 @@ diesel::table! {
         guardrails -> Nullable<Text>,
         compactions -> Nullable<Text>,
         secondary -> Nullable<Jsonb>,
+        open_calls -> Nullable<Text>,
     }
 }
 

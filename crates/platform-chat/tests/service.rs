@@ -12,8 +12,10 @@ use platform_egress::{Egress, EgressRules};
 use platform_jobs::{Jobs, JobsConfig};
 use platform_models::{Models, ModelsConfig};
 use platform_realtime::Realtime;
-use platform_runtime::Model;
+use platform_runtime::{Model, Toolbox};
 use platform_testing::TestDb;
+use platform_toolservers::PgToolServerService;
+use platform_vault::{MasterKey, Vault};
 
 struct House {
     assistants: Arc<dyn AssistantService>,
@@ -28,13 +30,28 @@ async fn house(db: &Db, concurrency: usize) -> House {
     let config = JobsConfig { lease: Duration::from_secs(2), heartbeat: Duration::from_millis(500), concurrency };
     let jobs = Jobs::new(db, &bus, config, AccountId::generate().into());
     let realtime = Realtime::new(Arc::clone(&clock), Duration::from_millis(25));
-    let assistants: Arc<dyn AssistantService> =
-        Arc::new(PgAssistantService::new(db, &bus, Arc::clone(&clock), Arc::clone(&model), Arc::clone(&jobs), limits));
     let egress = Egress::new(EgressRules::default()).expect("a client");
-    let config = ChatConfig { max_attempts: 3, sync_timeout: Duration::from_secs(30), frame_bytes: 8 << 20, limits };
-    let chat =
-        PgChatService::new(db, clock, Arc::clone(&jobs), realtime, Arc::clone(&assistants), model, egress, config);
-    let chat = Arc::new(chat);
+    let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
+    let toolbox: Arc<dyn Toolbox> =
+        PgToolServerService::new(db, &bus, Arc::clone(&clock), vault, egress.clone(), limits);
+    let assistants: Arc<dyn AssistantService> = Arc::new(PgAssistantService::new(
+        db,
+        &bus,
+        Arc::clone(&clock),
+        Arc::clone(&model),
+        Arc::clone(&toolbox),
+        Arc::clone(&jobs),
+        limits,
+    ));
+    let config = ChatConfig {
+        max_attempts: 3,
+        client_tool_timeout: Duration::from_secs(30),
+        sync_timeout: Duration::from_secs(30),
+        frame_bytes: 8 << 20,
+        limits,
+    };
+    let (ours, theirs) = (Arc::clone(&assistants), Arc::clone(&jobs));
+    let chat = Arc::new(PgChatService::new(db, clock, theirs, realtime, ours, model, toolbox, egress, config));
     jobs.start(if concurrency == 0 { Vec::new() } else { vec![chat.work()] });
     let caller = Caller {
         account: AccountId::generate(),

@@ -31,6 +31,10 @@ pub struct FieldLimits {
     pub tags: usize,
     /// Files of a message.
     pub files_per_message: usize,
+    /// Tools of a tool server.
+    pub tools_per_server: usize,
+    /// A tool result that is kept, in bytes.
+    pub tool_response_bytes: usize,
 }
 
 impl Default for FieldLimits {
@@ -42,6 +46,8 @@ impl Default for FieldLimits {
             metadata_depth: 10,
             tags: 50,
             files_per_message: 20,
+            tools_per_server: 200,
+            tool_response_bytes: 1 << 20,
         }
     }
 }

@@ -3,22 +3,70 @@ use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 use bytes::{Bytes, BytesMut};
 use platform_core::{Code, Error};
 use reqwest::{
+    Method,
     dns::{Addrs, Name, Resolve, Resolving},
-    header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION},
-    redirect::Policy,
+    header::{
+        ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION,
+        USER_AGENT,
+    },
+    multipart::{Form, Part},
+    redirect::{Attempt, Policy},
 };
-use url::Url;
+use url::{Host, Url};
 
 use crate::{EgressRules, judge::shown};
 
 const CONNECT: Duration = Duration::from_secs(10);
+const LOOKUP: Duration = Duration::from_secs(1);
 const MOST_REDIRECTS: usize = 3;
+/// What a request carries that is no secret, and may follow a redirect to another origin.
+const HARMLESS: [HeaderName; 3] = [ACCEPT, CONTENT_TYPE, USER_AGENT];
 
 /// The guarded HTTP client; cheap to clone.
 #[derive(Clone)]
 pub struct Egress {
     rules: Arc<EgressRules>,
     client: reqwest::Client,
+    within_origin: reqwest::Client,
+}
+
+/// A request to send.
+#[derive(Debug, Clone)]
+pub struct Outgoing {
+    /// Method.
+    pub method: Method,
+    /// Address.
+    pub url: Url,
+    /// Headers; to another origin none follow but what says how to read.
+    pub headers: HeaderMap,
+    /// Body.
+    pub body: Payload,
+    /// Whether redirects are followed; else they are the answer.
+    pub follows: bool,
+    /// Longest time to the last byte.
+    pub timeout: Duration,
+}
+
+/// The body of a request.
+#[derive(Debug, Clone)]
+pub enum Payload {
+    /// None.
+    Empty,
+    /// As it is.
+    Bytes(Bytes),
+    /// `multipart/form-data`.
+    Form(Vec<FormPart>),
+}
+
+/// A part of a form.
+#[derive(Debug, Clone)]
+pub struct FormPart {
+    /// Field name.
+    pub name: String,
+    /// File name and media type, when it is a file.
+    pub file: Option<(String, String)>,
+    /// Content.
+    pub bytes: Bytes,
 }
 
 /// What an address gave.
@@ -37,13 +85,23 @@ pub struct Fetched {
 pub enum EgressError {
     /// The rules forbid it.
     NotAllowed(String),
-    /// It cannot be reached, or answers what cannot be read.
+    /// No connection: nothing was sent.
+    Unreachable(String),
+    /// Its time was over.
+    Timeout(String),
+    /// The answer is longer than the bound.
+    TooLarge(String),
+    /// It answers what cannot be read.
     Failed(String),
 }
 
 impl fmt::Display for EgressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::NotAllowed(reason) | Self::Failed(reason)) = self;
+        let (Self::NotAllowed(reason)
+        | Self::Unreachable(reason)
+        | Self::Timeout(reason)
+        | Self::TooLarge(reason)
+        | Self::Failed(reason)) = self;
         f.write_str(reason)
     }
 }
@@ -55,7 +113,7 @@ impl EgressError {
     pub fn into_error(self, path: &str) -> Error {
         match self {
             Self::NotAllowed(reason) => Error::new(Code::UrlNotAllowed, format!("{path}: {reason}")).with("path", path),
-            Self::Failed(reason) => Error::invalid(path, "format", format!("{path}: {reason}")),
+            other => Error::invalid(path, "format", format!("{path}: {other}")),
         }
     }
 }
@@ -64,30 +122,107 @@ impl Egress {
     /// Builds the client.
     pub fn new(rules: EgressRules) -> Result<Self, EgressError> {
         let rules = Arc::new(rules);
-        let builder = reqwest::Client::builder()
-            .connect_timeout(CONNECT)
-            .redirect(Policy::none())
-            .no_proxy()
-            .dns_resolver(Judged(Arc::clone(&rules)))
-            .user_agent(concat!("platform/", env!("CARGO_PKG_VERSION")));
-        let client =
-            builder.build().map_err(|e| EgressError::Failed(format!("The HTTP client cannot be built: {e}")))?;
-        Ok(Self { rules, client })
+        let build = |redirects| {
+            let builder = reqwest::Client::builder()
+                .connect_timeout(CONNECT)
+                .redirect(redirects)
+                .no_proxy()
+                .dns_resolver(Judged(Arc::clone(&rules)))
+                .user_agent(concat!("platform/", env!("CARGO_PKG_VERSION")));
+            builder.build().map_err(|e| EgressError::Failed(format!("The HTTP client cannot be built: {e}")))
+        };
+        let (client, within_origin) = (build(Policy::none())?, build(Policy::custom(stay))?);
+        Ok(Self { rules, client, within_origin })
+    }
+
+    /// Reads an address and judges it, as far as that can be done before it is called: names that lead
+    /// nowhere may lead somewhere later.
+    pub async fn check(&self, url: &str) -> Result<Url, EgressError> {
+        let url = self.parse(url)?;
+        if let Some(Host::Domain(host)) = url.host() {
+            let found = tokio::time::timeout(LOOKUP, tokio::net::lookup_host((host, 0))).await;
+            for address in found.into_iter().flatten().flatten() {
+                self.rules.judge(host.trim_end_matches('.'), address.ip())?;
+            }
+        }
+        Ok(url)
     }
 
     /// Reads what stands at an address, over at most three redirects.
     pub async fn get(&self, url: &str) -> Result<Fetched, EgressError> {
-        let mut url = self.parse(url)?;
+        let request = Outgoing {
+            method: Method::GET,
+            url: self.parse(url)?,
+            headers: HeaderMap::new(),
+            body: Payload::Empty,
+            follows: true,
+            timeout: Duration::from_mins(5),
+        };
+        self.send(request).await
+    }
+
+    /// Sends a request and reads the answer, over at most three redirects.
+    pub async fn send(&self, request: Outgoing) -> Result<Fetched, EgressError> {
+        let (timeout, shown) = (request.timeout, shown(&request.url));
+        let late = || EgressError::Timeout(format!("`{shown}` does not answer in time."));
+        tokio::time::timeout(timeout, self.follow(request)).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// A client for a protocol that sends its own requests, to this address alone: it follows redirects
+    /// within the origin only.
+    pub fn client_for(&self, url: &Url) -> Result<reqwest::Client, EgressError> {
+        self.rules.judge_url(url)?;
+        Ok(self.within_origin.clone())
+    }
+
+    /// Longest answer in bytes; 0 = no bound.
+    pub fn most_bytes(&self) -> usize {
+        self.rules.most_bytes
+    }
+
+    async fn follow(&self, mut request: Outgoing) -> Result<Fetched, EgressError> {
+        self.rules.judge_url(&request.url)?;
         for _ in 0..=MOST_REDIRECTS {
-            let response = self.client.get(url.clone()).send().await.map_err(|error| failed(&url, &error))?;
-            let target = response.headers().get(LOCATION).filter(|_| response.status().is_redirection());
-            let Some(target) = target else { return self.read(&url, response).await };
-            let target = target.to_str().ok().and_then(|target| url.join(target).ok());
-            let target = target.ok_or_else(|| EgressError::Failed(format!("`{}` redirects nowhere.", shown(&url))))?;
+            let response = self.once(&request).await?;
+            let target = response.headers().get(LOCATION).filter(|_| request.follows);
+            let Some(target) = target.filter(|_| response.status().is_redirection()) else {
+                return self.read(&request.url, response).await;
+            };
+            let target = target.to_str().ok().and_then(|target| request.url.join(target).ok());
+            let target =
+                target.ok_or_else(|| EgressError::Failed(format!("`{}` redirects nowhere.", shown(&request.url))))?;
             self.rules.judge_url(&target)?;
-            url = target;
+            if target.origin() != request.url.origin() {
+                let headers = std::mem::take(&mut request.headers);
+                request.headers.extend(
+                    headers.into_iter().filter(|(name, _)| name.as_ref().is_some_and(|name| HARMLESS.contains(name))),
+                );
+            }
+            // As browsers do (RFC 9110 §15.4): what was posted is not posted again, unless the answer says so.
+            if matches!(response.status().as_u16(), 301..=303) && request.method != Method::GET {
+                request.method = Method::GET;
+                request.body = Payload::Empty;
+                request.headers.remove(CONTENT_TYPE);
+                request.headers.remove(CONTENT_LENGTH);
+            }
+            request.url = target;
         }
-        Err(EgressError::Failed(format!("`{}` redirects more than {MOST_REDIRECTS} times.", shown(&url))))
+        let reason = format!("`{}` redirects more than {MOST_REDIRECTS} times.", shown(&request.url));
+        Err(EgressError::NotAllowed(reason))
+    }
+
+    async fn once(&self, request: &Outgoing) -> Result<reqwest::Response, EgressError> {
+        let builder = self.client.request(request.method.clone(), request.url.clone()).headers(request.headers.clone());
+        let builder = match &request.body {
+            Payload::Empty => builder,
+            Payload::Bytes(bytes) => builder.body(bytes.clone()),
+            Payload::Form(parts) => {
+                let form =
+                    parts.iter().try_fold(Form::new(), |form, part| Ok(form.part(part.name.clone(), part.build()?)));
+                builder.multipart(form?)
+            }
+        };
+        builder.send().await.map_err(|error| failed(&request.url, &error))
     }
 
     fn parse(&self, url: &str) -> Result<Url, EgressError> {
@@ -108,12 +243,38 @@ impl Egress {
         while let Some(chunk) = response.chunk().await.map_err(|error| failed(url, &error))? {
             if self.rules.most_bytes > 0 && bytes.len() + chunk.len() > self.rules.most_bytes {
                 let most = self.rules.most_bytes;
-                return Err(EgressError::Failed(format!("`{}` answers more than {most} bytes.", shown(url))));
+                return Err(EgressError::TooLarge(format!("`{}` answers more than {most} bytes.", shown(url))));
             }
             bytes.extend_from_slice(&chunk);
         }
         Ok(Fetched { status, media_type, bytes: bytes.freeze() })
     }
+}
+
+impl FormPart {
+    fn build(&self) -> Result<Part, EgressError> {
+        let part = Part::stream(self.bytes.clone());
+        let Some((name, media_type)) = &self.file else { return Ok(part) };
+        let part = part.file_name(name.clone()).mime_str(media_type);
+        part.map_err(|_| EgressError::Failed(format!("`{media_type}` is no media type.")))
+    }
+}
+
+/// A value that must not be printed.
+pub fn sensitive(value: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(value).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// Redirects within the origin only: headers may hold secrets.
+fn stay(attempt: Attempt<'_>) -> reqwest::redirect::Action {
+    let from = attempt.previous().last().map(Url::origin);
+    if attempt.previous().len() > MOST_REDIRECTS || from != Some(attempt.url().origin()) {
+        let reason = format!("The server redirects to `{}`, which is not followed.", shown(attempt.url()));
+        return attempt.error(EgressError::NotAllowed(reason));
+    }
+    attempt.follow()
 }
 
 /// What went wrong underneath: a refusal of the judge comes back as such.
@@ -125,8 +286,15 @@ fn failed(url: &Url, error: &reqwest::Error) -> EgressError {
         }
         source = cause.source();
     }
-    let what = if error.is_timeout() { "does not answer in time" } else { "cannot be reached" };
-    EgressError::Failed(format!("`{}` {what}.", shown(url)))
+    let say = |what: &str| format!("`{}` {what}.", shown(url));
+    if error.is_connect() {
+        return EgressError::Unreachable(say("cannot be reached"));
+    }
+    if error.is_timeout() {
+        EgressError::Timeout(say("does not answer in time"))
+    } else {
+        EgressError::Failed(say("broke off"))
+    }
 }
 
 /// Resolves names; all addresses of a name must be allowed, and those are the ones that are dialled.

@@ -19,5 +19,7 @@
 mod client;
 mod judge;
 
-pub use client::{Egress, EgressError, Fetched};
+pub use client::{Egress, EgressError, Fetched, FormPart, Outgoing, Payload, sensitive};
 pub use judge::{Allowed, EgressRules, is_global_unicast};
+pub use reqwest::{Method, header};
+pub use url::{Origin, Url};

@@ -68,12 +68,16 @@ pub struct Jobs {
 struct Held {
     jobs: Arc<Jobs>,
     run: String,
+    fence: i64,
     _slot: Slot,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Ok(mut active) = self.jobs.active.lock() {
+        // A run that slept may be held again already.
+        if let Ok(mut active) = self.jobs.active.lock()
+            && active.get(&self.run).is_some_and(|active| active.fence == self.fence)
+        {
             active.remove(&self.run);
         }
     }
@@ -81,6 +85,7 @@ impl Drop for Held {
 
 #[derive(Clone)]
 struct Active {
+    fence: i64,
     stop: CancellationToken,
     lost: CancellationToken,
 }
@@ -142,12 +147,12 @@ impl Jobs {
 
     /// The same on the runtime of the caller, who waits for it: nothing crosses a thread.
     pub fn begin_here(self: &Arc<Self>, work: Arc<dyn Work>, run: Run, slot: Slot) {
-        let active = Active { stop: CancellationToken::new(), lost: self.closing.child_token() };
+        let active = Active { fence: run.fence, stop: CancellationToken::new(), lost: self.closing.child_token() };
         if run.stop {
             active.stop.cancel();
         }
         self.active.lock().expect("lock").insert(run.id.clone(), active.clone());
-        let held = Held { jobs: Arc::clone(self), run: run.id.clone(), _slot: slot };
+        let held = Held { jobs: Arc::clone(self), run: run.id.clone(), fence: run.fence, _slot: slot };
         let worked = self.running.track_future(async move {
             let result = tokio::select! {
                 result = work.work(&run, &active.stop) => result,

@@ -5,7 +5,7 @@
 //!
 //! A run is enqueued in the transaction of whatever asked for it ([`ENQUEUE`] is a piece of
 //! SQL for the caller's statement) and ends in the transaction that stores its result
-//! ([`FINISH`]). In between one process holds its lease, renewed by a heartbeat on a
+//! ([`FINISH`]); what it does on the way is stored under its lease ([`STEP`]). In between one process holds that lease, renewed by a heartbeat on a
 //! connection of its own and judged by the database's clock.
 //!
 //! **Invariants**: one run per subject at a time; every write for a run names its fence, so
@@ -19,6 +19,6 @@ mod schema;
 
 pub use jobs::{Jobs, JobsConfig, Slot, Work};
 pub use repository::{
-    ENQUEUE, FINISH, Run, call_again_in, cancel_in, delay_in, describe_in, end_in, enqueue_in, is_held_in, lock_in,
-    stop_in,
+    ENQUEUE, FINISH, FoundRun, Run, STEP, call_again_in, cancel_in, delay_in, describe_in, end_in, enqueue_in, find_in,
+    is_held_in, lock_in, stop_in, wake_in,
 };

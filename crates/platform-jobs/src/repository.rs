@@ -27,6 +27,17 @@ pub const ENQUEUE: &str = "INSERT INTO runs (id, account_id, kind, subject, payl
 pub const FINISH: &str = "DELETE FROM runs USING item WHERE runs.id = item.run AND runs.fence = item.fence
     AND NOT runs.again RETURNING runs.id";
 
+/// Keeps runs whose lease is held: a data-modifying CTE over `item`, which offers `run`, `fence` and `sleep_ms`.
+/// It returns the `id` of each; what depends on it writes nothing for the others. A step that is done starts the
+/// count of attempts anew. With `sleep_ms` the lease is given up, and the run is due after that time, or when
+/// [`wake_in`] says so; at once when it is to stop.
+pub const STEP: &str = "UPDATE runs SET attempt = CASE WHEN item.sleep_ms IS NULL THEN 1 ELSE 0 END,
+        owner = CASE WHEN item.sleep_ms IS NULL THEN runs.owner END,
+        fence = runs.fence + CASE WHEN item.sleep_ms IS NULL THEN 0 ELSE 1 END,
+        due = CASE WHEN item.sleep_ms IS NULL THEN runs.due WHEN runs.stop THEN now()
+              ELSE now() + item.sleep_ms * interval '1 millisecond' END
+    FROM item WHERE runs.id = item.run AND runs.fence = item.fence RETURNING runs.id";
+
 /// A run as its worker holds it.
 #[derive(Debug, Clone, Queryable)]
 pub struct Run {
@@ -187,14 +198,49 @@ pub async fn delay_in(conn: &mut Conn, account: &AccountId, run: &str, delay: Du
     Ok(())
 }
 
-/// Marks the run of a subject to be stopped and calls off what came after it; returns its id.
-pub async fn stop_in(conn: &mut Conn, account: &AccountId, kind: &str, subject: &str) -> Result<Option<String>> {
+/// The run of a subject, as whoever acts on that subject finds it.
+#[derive(Debug, Clone)]
+pub struct FoundRun {
+    /// Its id.
+    pub id: String,
+    /// What the one who enqueued it wanted to say.
+    pub payload: Value,
+    /// Nobody works it, and nobody does before this transaction ends.
+    pub idle: bool,
+}
+
+/// Locks the run of a subject.
+pub async fn find_in(conn: &mut Conn, account: &AccountId, kind: &str, subject: &str) -> Result<Option<FoundRun>> {
+    let run = runs::table
+        .filter(runs::account_id.eq(account.as_str()))
+        .filter(runs::kind.eq(kind))
+        .filter(runs::subject.eq(subject))
+        .select((runs::id, runs::payload, runs::owner))
+        .for_update();
+    Ok(run.first(conn).await.optional()?.map(found))
+}
+
+fn found((id, payload, owner): (String, Value, Option<String>)) -> FoundRun {
+    FoundRun { id, payload, idle: owner.is_none() }
+}
+
+/// Gives a run that nobody works another payload; `due`: at once.
+pub async fn wake_in(conn: &mut Conn, account: &AccountId, run: &FoundRun, due: bool) -> Result<()> {
+    let of = runs::table.filter(runs::account_id.eq(account.as_str()).and(runs::id.eq(&run.id)));
+    let at = sql::<Timestamptz>(if due { NOW } else { "due" });
+    diesel::update(of).set((runs::payload.eq(&run.payload), runs::due.eq(at))).execute(conn).await?;
+    Ok(())
+}
+
+/// Marks the run of a subject to be stopped and calls off what came after it.
+pub async fn stop_in(conn: &mut Conn, account: &AccountId, kind: &str, subject: &str) -> Result<Option<FoundRun>> {
     let run = runs::table
         .filter(runs::account_id.eq(account.as_str()))
         .filter(runs::kind.eq(kind))
         .filter(runs::subject.eq(subject));
     let stopped = diesel::update(run).set((runs::stop.eq(true), runs::again.eq(false)));
-    Ok(stopped.returning(runs::id).get_result(conn).await.optional()?)
+    let run = stopped.returning((runs::id, runs::payload, runs::owner));
+    Ok(run.get_result(conn).await.optional()?.map(found))
 }
 
 /// Gives a run that has taken in what came for its subject another payload, for whoever may take it over.

@@ -114,7 +114,7 @@ async fn a_heartbeat_keeps_the_lease_and_a_stop_reaches_the_worker() {
     };
     assert!(tokio::time::timeout(CONFIG.lease * 2, other).await.is_err(), "a held run was taken");
     let asked = stop_in(&mut db.conn().await.expect("a connection"), &account, "test", "a").await.expect("a row");
-    first.stopped(&asked.expect("there is a run")).await.expect("told");
+    first.stopped(&asked.expect("there is a run").id).await.expect("told");
     let mut conn = db.conn().await.expect("a connection");
     let gone = async {
         while is_held_in(&mut conn, &run).await.expect("a statement") {
@@ -123,7 +123,7 @@ async fn a_heartbeat_keeps_the_lease_and_a_stop_reaches_the_worker() {
     };
     tokio::time::timeout(Duration::from_secs(3), gone).await.expect("stopped, wherever it was worked");
     let run = stop_in(&mut db.conn().await.expect("a connection"), &account, "test", "a").await.expect("no row");
-    assert_eq!(run, None, "nothing is left to stop");
+    assert!(run.is_none(), "nothing is left to stop");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -26,12 +26,12 @@ impl Draft {
         }
     }
 
-    /// A piece of the call at `index`; a first piece carries id and name.
+    /// A piece of the call at `index`; a first piece carries the name, and the id if the provider gives one.
     pub fn tool_call(&mut self, index: usize, id: &str, name: &str, arguments: &str, on: &mut On<'_>) {
+        let is_first = self.tool_calls.len() <= index;
         while self.tool_calls.len() <= index {
-            let id = format!("call_{}", self.tool_calls.len());
             let function = ToolFunction { name: String::new(), arguments: String::new() };
-            self.tool_calls.push(ToolCall { id, r#type: "function".to_owned(), function });
+            self.tool_calls.push(ToolCall { id: ToolCall::new_id(), r#type: "function".to_owned(), function });
         }
         let call = &mut self.tool_calls[index];
         if !id.is_empty() {
@@ -39,6 +39,7 @@ impl Draft {
         }
         call.function.name.push_str(name);
         call.function.arguments.push_str(arguments);
+        let id = if is_first { &call.id } else { id };
         on(Delta::ToolCall { index, id, name, arguments });
     }
 }

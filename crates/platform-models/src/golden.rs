@@ -84,6 +84,11 @@ fn read(name: &str, mut event: impl FnMut(&str, &mut Draft, &mut (dyn for<'d> Fn
         });
     }
     assert_eq!(streamed, draft.text, "what was streamed is what is kept");
+    for call in &mut draft.tool_calls {
+        if call.id.len() == ToolCall::new_id().len() {
+            "(generated)".clone_into(&mut call.id);
+        }
+    }
     json!({
         "text": draft.text, "toolCalls": draft.tool_calls, "usage": draft.usage, "complete": draft.complete,
         "stop": draft.stop.map(platform_runtime::StopReason::as_str),

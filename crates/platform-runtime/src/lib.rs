@@ -1,25 +1,27 @@
 //! The agent loop and its ports: what a model, and whoever follows a turn, must offer.
 //!
-//! **Owns** no table and no endpoint; knows neither SQL nor HTTP. **Needs** a [`Model`]
-//! and a [`Listener`]; chats and agents run the same [`run_turn`].
+//! **Owns** no table and no endpoint; knows neither SQL nor HTTP. **Needs** a [`Model`], a
+//! [`Toolbox`] and a [`Listener`]; chats and agents run the same [`run_turn`].
 //!
 //! **Invariants**: a model call and its result reach the listener in order; text that was
 //! streamed before a failure is never lost, the [`Ending`] carries it; usage is counted by
 //! the rules of contract 00 §13 whatever the provider reports; the loop makes at most
-//! [`Limits::tool_calls`] tool calls.
+//! [`Limits::tool_calls`] tool calls; a call reaches the listener before it is made, its result
+//! before the model sees it, and what may not be repeated is made once, whoever dies.
 //!
 //! ```
 //! # use platform_runtime::*;
 //! # async fn example(model: &dyn Model, listener: &mut dyn Listener) -> platform_core::Result<()> {
 //! let spec = model.choose(None, None)?;
 //! let prompt = Prompt { system: "Be brief.".into(), messages: vec![Message::user("Hello")], ..Prompt::new(spec) };
-//! let ending = run_turn(model, prompt, Limits::default(), listener).await?;
+//! let ending = run_turn(model, &[], prompt, Limits::default(), Resumed::default(), listener).await?;
 //! println!("{:?}", ending.reason);
 //! # Ok(()) }
 //! ```
 
 mod model;
 mod structured;
+mod tools;
 mod turn;
 mod usage;
 
@@ -27,6 +29,10 @@ pub use model::{
     Answer, Attachment, Capabilities, Delta, Fault, FaultCode, Message, Model, ModelSpec, Operation, Prices, Prompt,
     Role, StopReason, Tool, ToolCall, ToolFunction, ask,
 };
-pub use structured::{OutputSchema, StructuredOutput, compile_schema};
-pub use turn::{Ending, Limits, Listener, Step, Verdict, run_turn};
+pub use structured::{OutputSchema, StructuredOutput, compile_schema, problems};
+pub use tools::{
+    Action, CallResult, CallState, Finish, GroupTool, OpenCall, ToolChoice, ToolGroup, ToolResult, Toolbox, TurnTool,
+    fit, fit_bytes,
+};
+pub use turn::{Ending, Limits, Listener, Resumed, Verdict, run_turn};
 pub use usage::{Cost, Usage};

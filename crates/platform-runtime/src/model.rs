@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use platform_core::{Money, Result};
+use platform_core::{Id, Money, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -262,6 +262,13 @@ pub struct ToolCall {
     pub r#type: String,
     /// What is called.
     pub function: ToolFunction,
+}
+
+impl ToolCall {
+    /// An id that no other call has: results and repeated requests are told apart by it.
+    pub fn new_id() -> String {
+        format!("call_{}", Id::<Self>::generate().as_str().replace('-', ""))
+    }
 }
 
 /// Name and arguments of a tool call.

@@ -87,6 +87,24 @@ pub fn compile_schema(path: &str, schema: &Value) -> Result<Validator> {
     options.build(schema).map_err(|error| invalid(format!("is no valid JSON Schema 2020-12: {error}")))
 }
 
+/// What is wrong with a value, at most `most` sentences. Looked at beside the threads that serve others, and not
+/// for ever: some schemas take exponential time.
+pub async fn problems(validator: Arc<Validator>, value: Value, most: usize) -> Vec<String> {
+    let checked = tokio::task::spawn_blocking(move || sentences(&validator, &value, most));
+    match tokio::time::timeout(LONGEST_CHECK, checked).await {
+        Ok(Ok(problems)) => problems,
+        _ => vec!["The value could not be checked in time; use a simpler schema.".to_owned()],
+    }
+}
+
+fn sentences(validator: &Validator, value: &Value, most: usize) -> Vec<String> {
+    let sentence = |error: jsonschema::ValidationError<'_>| {
+        let path = error.instance_path().as_str();
+        format!("{}: {error}", if path.is_empty() { "/" } else { path })
+    };
+    validator.iter_errors(value).take(most).map(sentence).collect()
+}
+
 /// How many schemas one value may have to be checked against: each reference counts as all it leads to.
 fn expansion<'a>(schema: &'a Value, root: &'a Value, known: &mut HashMap<&'a str, u64>) -> u64 {
     match schema {
@@ -144,17 +162,7 @@ impl OutputSchema {
     pub fn read(&self, answer: &str) -> std::result::Result<Object, String> {
         let value: Value =
             serde_json::from_str(unfenced(answer)).map_err(|error| format!("The answer is not JSON: {error}."))?;
-        let problems: Vec<String> = self
-            .validator
-            .iter_errors(&value)
-            .take(MOST_PROBLEMS)
-            .map(|error| {
-                format!(
-                    "{}: {error}",
-                    if error.instance_path().as_str().is_empty() { "/" } else { error.instance_path().as_str() }
-                )
-            })
-            .collect();
+        let problems = sentences(&self.validator, &value, MOST_PROBLEMS);
         match value {
             Value::Object(object) if problems.is_empty() => Ok(object),
             _ => Err(problems.join("\n")),

@@ -1,10 +1,17 @@
-use std::sync::Arc;
+use std::{collections::HashSet, pin::pin, sync::Arc, time::Instant};
 
 use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
 use platform_core::{Error, Object, Result};
-use serde_json::json;
+use serde_json::Value;
 
-use crate::{Answer, Delta, Fault, FaultCode, Message, Model, Prompt, Role, StopReason, ToolCall};
+use crate::{
+    Answer, Delta, Fault, FaultCode, Message, Model, Prompt, Role, StopReason, ToolCall,
+    tools::{CallResult, CallState, Finish, OpenCall, ToolResult, TurnTool, fit},
+};
+
+/// Calls of one answer that are made at once.
+const AT_ONCE: usize = 8;
 
 /// Follows a turn: shows what grows, keeps what is done.
 #[async_trait]
@@ -17,16 +24,20 @@ pub trait Listener: Send {
         Ok(Verdict::Pass)
     }
 
-    /// Judges the results of tools before the model sees them; may change their text.
-    async fn called(&mut self, _results: &mut [Message]) -> Result<Verdict> {
+    /// Judges results of tools before the model sees them; may change their text.
+    async fn called(&mut self, _results: &mut [CallResult]) -> Result<Verdict> {
         Ok(Verdict::Pass)
     }
 
     /// An answer that did not satisfy its schema and is asked for again: only what it took counts.
     fn wasted(&mut self, _answer: &Answer) {}
 
-    /// A model answer that calls tools, with their results: committed before the loop goes on.
-    async fn step(&mut self, step: Step) -> Result<()>;
+    /// A model answer that calls tools: committed before any of the calls is made.
+    async fn asked(&mut self, answer: &Answer, open: &[OpenCall]) -> Result<()>;
+
+    /// Results of calls, in the order of the calls, and what is open beside them: committed before the
+    /// model sees them, and before a call that is marked as started is made.
+    async fn settled(&mut self, results: &[CallResult], open: &[OpenCall]) -> Result<()>;
 }
 
 /// What a judge says.
@@ -38,26 +49,28 @@ pub enum Verdict {
     Block,
 }
 
-/// A model answer with tool calls and the results it got, in the order of the calls.
-#[derive(Debug)]
-pub struct Step {
-    /// The answer.
-    pub answer: Answer,
-    /// One tool message per call.
-    pub results: Vec<Message>,
-}
-
 /// Bounds of one turn.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Tool calls of the turn; reached, the reply is closed.
+    /// Tool calls of the turn; when the model wants more, the reply is closed.
     pub tool_calls: u64,
+    /// Tokens of one tool result that the model gets.
+    pub result_tokens: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { tool_calls: 100 }
+        Self { tool_calls: 100, result_tokens: 20_000 }
     }
+}
+
+/// What an earlier lease of a turn left open.
+#[derive(Debug, Clone, Default)]
+pub struct Resumed {
+    /// Calls of the last answer without a result.
+    pub open: Vec<OpenCall>,
+    /// Whoever was to answer has had their time.
+    pub late: bool,
 }
 
 /// How a turn ended.
@@ -69,35 +82,52 @@ pub struct Ending {
     pub reason: &'static str,
     /// What the answer holds, when it had to satisfy a schema.
     pub data: Option<Object>,
+    /// A tool ended it with this.
+    pub finish: Option<Finish>,
+    /// It has not ended: these calls wait for the client or for approval.
+    pub waiting: Vec<OpenCall>,
     /// The failure, when there was one.
     pub fault: Option<Fault>,
 }
 
 impl Ending {
+    fn because(reason: &'static str) -> Self {
+        Self { answer: None, reason, data: None, finish: None, waiting: Vec::new(), fault: None }
+    }
+
     fn of(answer: Answer, reason: &'static str) -> Self {
-        Self { answer: Some(answer), reason, data: None, fault: None }
+        Self { answer: Some(answer), ..Self::because(reason) }
     }
 
     /// A guardrail ended it before the model said anything more.
     pub fn blocked() -> Self {
-        Self { answer: None, reason: GUARDRAIL, data: None, fault: None }
+        Self::because(GUARDRAIL)
     }
 
     /// It failed; `answer`: what was said before that.
     pub fn failed(answer: Option<Answer>, fault: Fault) -> Self {
-        Self { answer, reason: "error", data: None, fault: Some(fault) }
+        Self { answer, fault: Some(fault), ..Self::because("error") }
     }
 }
 
 /// Asks the model until it has nothing more to ask of its tools.
 pub async fn run_turn(
     model: &dyn Model,
+    tools: &[TurnTool],
     mut prompt: Prompt,
     limits: Limits,
+    resumed: Resumed,
     listener: &mut dyn Listener,
 ) -> Result<Ending> {
-    let mut calls_left = limits.tool_calls;
+    let made: usize = prompt.messages[prompt.turn..].iter().map(|message| message.tool_calls.len()).sum();
+    let mut calls_left = limits.tool_calls.saturating_sub(made as u64);
     let mut repairs_left = prompt.output.as_ref().map_or(0, |output| output.max_repairs);
+    let calls = Calls { model, tools, limits };
+    if !resumed.open.is_empty()
+        && let Some(ending) = calls.carry_out(resumed, true, &mut prompt, listener).await?
+    {
+        return Ok(ending);
+    }
     loop {
         let mut answer = match model.answer(&prompt, &mut |delta| listener.delta(delta)).await {
             Ok(answer) => answer,
@@ -105,6 +135,7 @@ pub async fn run_turn(
                 let mut partial = fault.partial.take().map(|partial| *partial);
                 if let Some(answer) = &mut partial {
                     listener.answered(answer).await?;
+                    answer.tool_calls.clear();
                 }
                 return Ok(Ending::failed(partial, fault));
             }
@@ -143,27 +174,36 @@ pub async fn run_turn(
                 }
             }
         }
-        let wanted = answer.tool_calls.len() as u64;
-        if wanted > calls_left {
-            return Ok(Ending::of(Answer { tool_calls: Vec::new(), ..answer }, "max_tool_calls"));
+        tell_apart(&mut answer, &prompt.messages);
+        if calls_left == 0 {
+            return Ok(Ending::of(Answer { tool_calls: Vec::new(), ..answer }, MAX_TOOL_CALLS));
         }
-        calls_left -= wanted;
-        let mut results: Vec<Message> = answer.tool_calls.iter().map(refuse).collect();
-        let verdict = listener.called(&mut results).await?;
-        prompt.messages.push(Message {
-            tool_calls: answer.tool_calls.clone(),
-            ..Message::text(Role::Assistant, answer.text.clone())
-        });
-        prompt.messages.extend(results.iter().cloned());
-        listener.step(Step { answer, results }).await?;
-        if verdict == Verdict::Block {
-            return Ok(Ending::blocked());
+        let open: Vec<OpenCall> = answer.tool_calls.iter().map(|call| calls.open(call, &mut calls_left)).collect();
+        listener.asked(&answer, &open).await?;
+        prompt.messages.push(Message { tool_calls: answer.tool_calls, ..Message::text(Role::Assistant, answer.text) });
+        let begun = Resumed { open, late: false };
+        if let Some(ending) = calls.carry_out(begun, false, &mut prompt, listener).await? {
+            return Ok(ending);
         }
+    }
+}
+
+/// A provider that gives an id twice gets another one for the second call.
+fn tell_apart(answer: &mut Answer, messages: &[Message]) {
+    let mut known: HashSet<&str> =
+        messages.iter().flat_map(|message| &message.tool_calls).map(|call| call.id.as_str()).collect();
+    for call in &mut answer.tool_calls {
+        if known.contains(call.id.as_str()) {
+            call.id = ToolCall::new_id();
+        }
+        known.insert(&call.id);
     }
 }
 
 /// The `stopReason` of a turn that a guardrail ended.
 const GUARDRAIL: &str = "guardrail";
+/// The `stopReason` of a turn whose model wanted more calls than it has.
+const MAX_TOOL_CALLS: &str = "max_tool_calls";
 
 fn invalid_output(answer: &Answer, problems: &str) -> Fault {
     Fault {
@@ -175,8 +215,120 @@ fn invalid_output(answer: &Answer, problems: &str) -> Fault {
     }
 }
 
-/// The answer to a call of a tool that this turn does not have.
-fn refuse(call: &ToolCall) -> Message {
-    let error = json!({"error": "TOOL_NOT_FOUND", "message": format!("There is no tool `{}`.", call.function.name)});
-    Message { tool_call_id: Some(call.id.clone()), ..Message::text(Role::Tool, error.to_string()) }
+/// Carries out the calls of a turn.
+struct Calls<'a> {
+    model: &'a dyn Model,
+    tools: &'a [TurnTool],
+    limits: Limits,
+}
+
+impl Calls<'_> {
+    fn find(&self, call: &ToolCall) -> Option<&TurnTool> {
+        self.tools.iter().find(|tool| tool.tool.name == call.function.name)
+    }
+
+    /// How a call that the model has just made begins.
+    fn open(&self, call: &ToolCall, calls_left: &mut u64) -> OpenCall {
+        let state = if *calls_left == 0 { CallState::Refused } else { self.first_state(call) };
+        *calls_left = calls_left.saturating_sub(1);
+        OpenCall { call: call.clone(), state }
+    }
+
+    fn first_state(&self, call: &ToolCall) -> CallState {
+        match self.find(call) {
+            // Nobody is asked about what cannot be called.
+            _ if arguments(call).is_none() => CallState::Started,
+            Some(tool) if tool.needs_approval => CallState::Approval,
+            Some(TurnTool { action: None, .. }) => CallState::Client,
+            _ => CallState::Started,
+        }
+    }
+
+    /// Makes the calls that can be made and settles those that are answered, as the results come, in the order
+    /// of the calls. The ending when the turn cannot go on after that.
+    async fn carry_out(
+        &self,
+        Resumed { mut open, late }: Resumed,
+        again: bool,
+        prompt: &mut Prompt,
+        listener: &mut dyn Listener,
+    ) -> Result<Option<Ending>> {
+        let ready: Vec<OpenCall> = open.iter().filter(|call| late || !call.waits()).cloned().collect();
+        if ready.iter().any(|call| call.state == CallState::Approved) {
+            for call in open.iter_mut().filter(|call| call.state == CallState::Approved) {
+                call.state = CallState::Started;
+            }
+            listener.settled(&[], &open).await?;
+        }
+        let (mut blocked, mut finish) = (false, None);
+        let spent = ready.iter().any(|call| call.state == CallState::Refused);
+        let most = ready.len().max(1);
+        let made: Vec<_> = ready.into_iter().map(|call| self.settle(call, again)).collect();
+        let mut results = pin!(stream::iter(made).buffered(AT_ONCE).ready_chunks(most));
+        while let Some(settled) = results.next().await {
+            let mut settled: Vec<CallResult> = settled;
+            blocked |= listener.called(&mut settled).await? == Verdict::Block;
+            open.retain(|open| !settled.iter().any(|result| result.call.id == open.call.id));
+            listener.settled(&settled, &open).await?;
+            for CallResult { call, result, .. } in settled {
+                let text = fit(self.model, &prompt.model, &result.text, self.limits.result_tokens);
+                prompt.messages.push(Message { tool_call_id: Some(call.id), ..Message::text(Role::Tool, text) });
+                finish = finish.or(result.finish);
+            }
+        }
+        if blocked {
+            return Ok(Some(Ending::blocked()));
+        }
+        if finish.is_some() {
+            return Ok(Some(Ending { finish, ..Ending::because(StopReason::EndTurn.as_str()) }));
+        }
+        if !open.is_empty() {
+            return Ok(Some(Ending { waiting: open, ..Ending::because(StopReason::ToolUse.as_str()) }));
+        }
+        Ok(spent.then(|| Ending::because(MAX_TOOL_CALLS)))
+    }
+
+    /// The result of a call; `again`: it may have been made before.
+    async fn settle(&self, OpenCall { call, state }: OpenCall, again: bool) -> CallResult {
+        let began = Instant::now();
+        let result = match state {
+            CallState::Started => self.make(&call, again).await,
+            CallState::Approved => self.make(&call, false).await,
+            CallState::Rejected => ToolResult::of(&serde_json::json!({"error": "REJECTED"})),
+            CallState::Answered(value) => ToolResult::of(&value),
+            CallState::Client | CallState::Approval => ToolResult::of(&serde_json::json!({"error": "TIMEOUT"})),
+            CallState::Refused => {
+                let message = format!("This turn has made its {} tool calls.", self.limits.tool_calls);
+                ToolResult::error("TOOL_NOT_AVAILABLE", message)
+            }
+        };
+        CallResult { call, result, latency: began.elapsed() }
+    }
+
+    async fn make(&self, call: &ToolCall, again: bool) -> ToolResult {
+        let name = &call.function.name;
+        let Some(arguments) = arguments(call) else {
+            return ToolResult::error("INVALID_ARGUMENTS", "The arguments are no JSON object.");
+        };
+        let Some((tool, action)) = self.find(call).and_then(|tool| Some((tool, tool.action.as_ref()?))) else {
+            return ToolResult::error("TOOL_NOT_AVAILABLE", format!("There is no tool `{name}`."));
+        };
+        if again && !tool.is_repeatable {
+            let message = "The call was under way when its process was lost; whether it had an effect is not known.";
+            return ToolResult::error("RESULT_UNKNOWN", message);
+        }
+        action.call(&call.id, arguments).await
+    }
+}
+
+/// The arguments of a call; none at all are an empty object.
+fn arguments(call: &ToolCall) -> Option<Object> {
+    let text = call.function.arguments.trim();
+    if text.is_empty() {
+        return Some(Object::new());
+    }
+    match serde_json::from_str(text) {
+        Ok(Value::Object(arguments)) => Some(arguments),
+        _ => None,
+    }
 }

@@ -14,6 +14,9 @@ use crate::TestDb;
 /// The key every [`TestApp`] starts with.
 const KEY: &str = "ak-0123456789abcdefghijklmnopqrstuvwxyzABCDEFG";
 
+/// The master key of every [`TestApp`].
+const SECRET_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
 /// The platform as a process of its own, over HTTP; killed when dropped.
 pub struct TestApp {
     child: Child,
@@ -163,6 +166,7 @@ impl TestApp {
 fn environment(db: &TestDb, settings: &[(&str, &str)]) -> Vec<(String, String)> {
     let own = [
         ("DATABASE_URL", db.url()),
+        ("PLATFORM_SECRET_KEY", SECRET_KEY),
         ("PLATFORM_BOOTSTRAP_KEY", KEY),
         ("PLATFORM_ADDR", "127.0.0.1:0"),
         ("PLATFORM_LOG", "warn"),

@@ -1,5 +1,6 @@
 //! `/v1/assistants`
 
+use platform_chat::Assistant;
 use platform_core::Result;
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -15,7 +16,12 @@ pub(crate) struct IncludePresets {
 
 pub(crate) async fn list(request: Request) -> Result<Answer> {
     let filter = request.query()?;
-    Answer::ok(&request.services.assistants.list(&request.caller()?.account, &filter).await?)
+    let (assistants, account) = (&request.services.assistants, &request.caller()?.account);
+    let mut described = Vec::new();
+    for assistant in assistants.list(account, &filter).await? {
+        described.push(assistants.describe(account, assistant).await?);
+    }
+    Answer::ok(&described)
 }
 
 pub(crate) async fn create(request: Request) -> Result<Answer> {
@@ -26,14 +32,12 @@ pub(crate) async fn create(request: Request) -> Result<Answer> {
 
 pub(crate) async fn get(request: Request) -> Result<Answer> {
     let IncludePresets { include_presets } = request.query()?;
-    let assistant = request.services.assistants.get(&request.caller()?.account, request.path("identifier")).await?;
+    let (assistants, account) = (&request.services.assistants, &request.caller()?.account);
+    let assistant = assistants.get(account, request.path("identifier")).await?;
+    let assistant = assistants.describe(account, Assistant::clone(&assistant)).await?;
     let etag = format!("\"{}\"", assistant.version);
-    let answer = if include_presets == Some(true) {
-        Answer::ok(&platform_chat::Assistant::clone(&assistant).with_presets())
-    } else {
-        Answer::ok(&*assistant)
-    };
-    Ok(answer?.header("etag", etag))
+    let assistant = if include_presets == Some(true) { assistant.with_presets() } else { assistant };
+    Ok(Answer::ok(&assistant)?.header("etag", etag))
 }
 
 pub(crate) async fn update(request: Request) -> Result<Answer> {

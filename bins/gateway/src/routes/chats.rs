@@ -149,6 +149,12 @@ pub(crate) async fn stop(request: Request) -> Result<Answer> {
     Answer::ok(&request.services.chat.stop(account, assistant, uid).await?)
 }
 
+pub(crate) async fn respond(request: Request) -> Result<Answer> {
+    let (account, assistant, uid) = chat(&request)?;
+    let (responses, once) = (request.body()?, request.once.as_ref());
+    Answer::ok(&request.services.chat.respond(account, assistant, uid, responses, once).await?)
+}
+
 pub(crate) async fn list_feedback(request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
     Answer::ok(&request.services.chat.feedback(account, assistant, uid).await?)
@@ -164,7 +170,7 @@ pub(crate) async fn give_feedback(request: Request) -> Result<Answer> {
 pub(super) mod spec {
     use platform_chat::{
         Accepted, Chat, ChatFilter, ChatList, ChatMessage, ChatPatch, Compacted, Feedback, Matches, NewFeedback,
-        NewMessage, Stopped,
+        NewMessage, Responded, Stopped, ToolResponses,
     };
     use serde_json::Value;
 
@@ -218,6 +224,9 @@ pub(super) mod spec {
     }
     pub fn stop() -> Operation {
         Operation::new("Stop the turn of a chat and discard what waits").answers::<Stopped>(200)
+    }
+    pub fn respond() -> Operation {
+        Operation::new("Answer tool calls that wait for the client").body::<ToolResponses>().answers::<Responded>(200)
     }
     pub fn list_feedback() -> Operation {
         Operation::new("List feedback on a chat").answers::<Vec<Feedback>>(200)

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use platform_core::{Checks, Code, Error, FieldLimits, Object, Result, Timestamp, any_case};
 use platform_guardrails::{Guardrails, Screen};
-use platform_runtime::{Model, ModelSpec, OutputSchema, StructuredOutput};
+use platform_runtime::{Model, ModelSpec, OutputSchema, StructuredOutput, ToolGroup};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -242,13 +242,19 @@ impl AssistantSettings {
         let widget = serde_json::to_string(&self.widget_configuration).map_or(0, |json| json.len());
         checks.bytes("widgetConfiguration", widget, WIDGET_BYTES);
         checks.tags("tags", &mut self.tags);
+        let mut seen = std::collections::HashSet::new();
+        self.available_tools_groups_uids.retain(|uid| seen.insert(uid.clone()));
+        checks.count("availableToolsGroupsUids", self.available_tools_groups_uids.len(), 200);
         checks.finish()?;
         if let Some(output) = &self.structured_output {
             output.compile()?;
         }
         self.guardrails_configuration.check(model)?;
         self.check_references()?;
-        self.choose(model, None, None)?;
+        let chosen = self.choose(model, None, None)?;
+        if !self.available_tools_groups_uids.is_empty() && !chosen.capabilities.tools {
+            return Err(takes_no_tools(&chosen));
+        }
         for fallback in &self.fallback_models {
             model.choose(Some(&fallback.provider), Some(&fallback.model))?;
         }
@@ -263,9 +269,6 @@ impl AssistantSettings {
         }
         if let Some(id) = &self.environment_id {
             return missing(Code::EnvironmentNotFound, "environment", id);
-        }
-        if let Some(id) = self.available_tools_groups_uids.first() {
-            return missing(Code::ToolServerNotFound, "tool server", id);
         }
         if let Some(id) = self.knowledge_document_ids.first() {
             return missing(Code::DocumentNotFound, "document", id);
@@ -296,6 +299,14 @@ impl AssistantSettings {
             asked => model.choose(asked.0, asked.1),
         }
     }
+}
+
+/// Tools for a model that cannot call any.
+pub(crate) fn takes_no_tools(model: &ModelSpec) -> Error {
+    Error::new(Code::ModelNotSupported, format!("The model {} takes no tools; choose another.", model.llm))
+        .with("provider", &*model.provider)
+        .with("model", &*model.llm)
+        .with("capability", "tools")
 }
 
 fn check_identifier(checks: &mut Checks, identifier: &str) {
@@ -333,8 +344,7 @@ pub struct Assistant {
     /// `false` only for the built-in one.
     pub is_custom: bool,
     /// Tools of its groups.
-    #[schema(value_type = Vec<Object>)]
-    pub available_tools_groups: Vec<Value>,
+    pub available_tools_groups: Vec<ToolGroup>,
     /// Documents it knows, by name.
     #[schema(value_type = Vec<Object>)]
     pub memory_documents: Vec<Value>,

@@ -5,7 +5,8 @@ use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Caller, Clock, Code, Error, FieldLimits, Id, Object, Precondition, Result, overlay};
 use platform_db::{Bus, Db, Idempotency, Remembered};
 use platform_jobs::Jobs;
-use platform_runtime::Model;
+use platform_runtime::{Model, Toolbox};
+use platform_toolservers::use_in;
 use serde_json::Value;
 
 use super::{
@@ -14,6 +15,8 @@ use super::{
 };
 use crate::{chat, turn};
 
+/// What assistants are called among those who use tool servers, and under what their changes are told.
+const USERS: &str = "assistants";
 /// Assistants that are remembered at once.
 const MOST_REMEMBERED: u64 = 10_000;
 
@@ -41,6 +44,8 @@ pub trait AssistantService: Send + Sync {
         patch: Object,
         expected: &Precondition,
     ) -> Result<Assistant>;
+    /// With what is not its own: the tools of its groups.
+    async fn describe(&self, account: &AccountId, assistant: Assistant) -> Result<Assistant>;
     /// Takes it away, stops its runs, keeps its chats. Returns its id.
     async fn delete(&self, account: &AccountId, name: &str, expected: &Precondition) -> Result<String>;
 }
@@ -50,6 +55,7 @@ pub struct PgAssistantService {
     db: Db,
     clock: Arc<dyn Clock>,
     model: Arc<dyn Model>,
+    toolbox: Arc<dyn Toolbox>,
     jobs: Arc<Jobs>,
     limits: FieldLimits,
     built_in: Arc<Assistant>,
@@ -71,11 +77,12 @@ impl PgAssistantService {
         bus: &Bus,
         clock: Arc<dyn Clock>,
         model: Arc<dyn Model>,
+        toolbox: Arc<dyn Toolbox>,
         jobs: Arc<Jobs>,
         limits: FieldLimits,
     ) -> Self {
-        let known = Remembered::new(bus, "assistant", MOST_REMEMBERED);
-        Self { db: db.clone(), clock, model, jobs, limits, built_in: Arc::new(Assistant::built_in()), known }
+        let known = Remembered::new(bus, USERS, MOST_REMEMBERED);
+        Self { db: db.clone(), clock, model, toolbox, jobs, limits, built_in: Arc::new(Assistant::built_in()), known }
     }
 
     /// The settings, after every rule on them was looked at.
@@ -124,20 +131,35 @@ impl AssistantService for PgAssistantService {
             return Err(taken());
         }
         let assistant = Assistant::new(id.clone(), identifier.clone(), settings.clone(), 1, now, now)?;
-        self.db
+        let assistant = self
+            .db
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
                 if !repository::insert(conn, &caller.account, &id, &identifier, &settings, now).await? {
                     return Err(taken());
                 }
-                match once {
-                    Some(once) => once.store(conn, 201, &assistant).await,
-                    None => Ok(()),
+                use_in(conn, &caller.account, USERS, &id, &settings.available_tools_groups_uids).await?;
+                let assistant = self.describe(&caller.account, assistant).await?;
+                if let Some(once) = once {
+                    once.store(conn, 201, &assistant).await?;
                 }
+                Ok(assistant)
             })
             .await?;
-        self.known.changed(&id).await?;
+        self.known.changed(&assistant.id).await?;
+        Ok(assistant)
+    }
+
+    async fn describe(&self, account: &AccountId, mut assistant: Assistant) -> Result<Assistant> {
+        for uid in &assistant.typed.available_tools_groups_uids {
+            match self.toolbox.groups(account, std::slice::from_ref(uid)).await {
+                Ok(groups) => assistant.available_tools_groups.extend(groups),
+                // It is being deleted.
+                Err(error) if error.code() == Code::ToolServerNotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
         Ok(assistant)
     }
 
@@ -187,11 +209,13 @@ impl AssistantService for PgAssistantService {
                 patch.remove("identifier");
                 merge(&mut patch, "contextManagement", &current);
                 let settings = self.checked(overlay(&current.typed, patch)?).await?;
-                repository::update(conn, account, &current.identifier, &settings, now).await?.into_assistant()
+                let row = repository::update(conn, account, &current.identifier, &settings, now).await?;
+                use_in(conn, account, USERS, &current.id, &settings.available_tools_groups_uids).await?;
+                row.into_assistant()
             })
             .await?;
         self.known.changed(&updated.id).await?;
-        Ok(updated)
+        self.describe(account, updated).await
     }
 
     async fn delete(&self, account: &AccountId, name: &str, expected: &Precondition) -> Result<String> {
@@ -204,7 +228,9 @@ impl AssistantService for PgAssistantService {
             .transaction::<_, Error, _>(async |conn| {
                 let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
                 expected.check(row.into_assistant()?.version)?;
-                repository::delete(conn, account, name, now).await?.ok_or_else(|| not_found(name))
+                let gone = repository::delete(conn, account, name, now).await?.ok_or_else(|| not_found(name))?;
+                use_in(conn, account, USERS, &gone.0, &[]).await?;
+                Ok(gone)
             })
             .await?;
         self.known.changed(&id).await?;

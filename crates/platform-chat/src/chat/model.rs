@@ -85,13 +85,18 @@ pub struct Chat {
     pub compactions: Vec<Compaction>,
 }
 
+/// [`Status::Waiting`] as it is stored and sent.
+pub(crate) const WAITING: &str = "waiting_for_tool_response";
+
 /// What a chat does (contract 02 §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     Buffering,
     Processing,
-    /// For a tool response, or for a sub-agent.
+    /// For the client's tools or approvals.
     Waiting,
+    /// For a sub-agent.
+    HandedOff,
     /// Completed, in error, or out of quota.
     Ended,
 }
@@ -101,7 +106,8 @@ impl Status {
         match stored {
             "buffering" => Self::Buffering,
             "processing" => Self::Processing,
-            "waiting_for_tool_response" | "handed_off" => Self::Waiting,
+            WAITING => Self::Waiting,
+            "handed_off" => Self::HandedOff,
             _ => Self::Ended,
         }
     }
@@ -117,7 +123,7 @@ impl Status {
             Self::Buffering => "after_delay",
             // One that failed goes on with what waits.
             Self::Processing | Self::Ended => "next_turn",
-            Self::Waiting => "on_resume",
+            Self::Waiting | Self::HandedOff => "on_resume",
         }
     }
 }

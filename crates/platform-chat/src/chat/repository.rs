@@ -10,10 +10,10 @@ use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_core::{AccountId, Error, Object, Page, Result, Timestamp};
 use platform_db::{Conn, Db};
 use platform_guardrails::Finding;
-use platform_runtime::{Answer, Operation};
+use platform_runtime::{Answer, OpenCall, Operation};
 use serde_json::Value;
 
-pub(crate) use super::model::Status;
+pub(crate) use super::model::{Status, WAITING};
 use super::{
     filter::{ChatFilter, escape_like},
     model::{Chat, ChatPatch, Feedback, GuardrailResults, NewFeedback},
@@ -60,6 +60,7 @@ pub(crate) struct ChatRow {
     guardrails: Option<String>,
     compactions: Option<String>,
     secondary: Option<Value>,
+    open_calls: Option<String>,
 }
 
 impl ChatRow {
@@ -117,10 +118,16 @@ impl ChatRow {
         }
     }
 
+    /// Calls of the newest answer that have no result yet.
+    pub fn open_calls(&self) -> Result<Vec<OpenCall>> {
+        open_calls(self.open_calls.as_deref())
+    }
+
     pub fn into_turn_chat(self) -> Result<TurnChat> {
         let usage = self.usage.as_deref().map(serde_json::from_str).transpose().map_err(Error::internal)?;
         Ok(TurnChat {
-            buffering: self.status() == Status::Buffering,
+            status: self.status(),
+            open: self.open_calls()?,
             named: self.named,
             guardrails: self.guardrails,
             compactions: compactions(self.compactions.as_deref())?,
@@ -145,6 +152,18 @@ pub(crate) fn guardrail_turns(stored: Option<&str>) -> Vec<Vec<Finding>> {
 
 pub(crate) fn compactions(stored: Option<&str>) -> Result<Vec<Compaction>> {
     stored.map_or(Ok(Vec::new()), |stored| serde_json::from_str(stored).map_err(Error::internal))
+}
+
+fn open_calls(stored: Option<&str>) -> Result<Vec<OpenCall>> {
+    stored.map_or(Ok(Vec::new()), |stored| serde_json::from_str(stored).map_err(Error::internal))
+}
+
+/// Open calls as they are stored; none when there is none.
+pub(crate) fn open_text(open: &[OpenCall]) -> Result<Option<String>> {
+    if open.is_empty() {
+        return Ok(None);
+    }
+    serde_json::to_string(open).map(Some).map_err(Error::internal)
 }
 
 /// Text for a column of type json.

@@ -2,12 +2,14 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Caller, Clock, Code, Error, FieldLimits, Id, Object, Page, Result, Timestamp, overlay};
+use platform_core::{
+    AccountId, Caller, Clock, Code, Error, FieldLimits, Id, Object, Page, Result, Timestamp, overlay, spawn,
+};
 use platform_db::{Db, Idempotency, in_progress};
 use platform_egress::Egress;
 use platform_jobs::{Jobs, Work};
 use platform_realtime::{Realtime, Watcher};
-use platform_runtime::{Fault, FaultCode, Model};
+use platform_runtime::{Fault, FaultCode, Model, Toolbox};
 
 use tokio::sync::Semaphore;
 
@@ -16,14 +18,14 @@ use super::{
     model::{
         Chat, ChatList, ChatPage, ChatPatch, Checkpoint, Compacted, Feedback, Match, Matches, NewFeedback, Stopped,
     },
-    repository::{self, ChatRow},
+    repository::{self, ChatRow, Status},
     source::ChatSource,
 };
 use crate::{
     assistant::AssistantService,
     turn::{
-        Accepted, Admission, Finisher, Intake, KIND, NewMessage, Sent, Span, Stored, StoredJson, TurnOutcome, Turns,
-        compact, live_key, stop,
+        Accepted, Admission, Finisher, Intake, KIND, NewMessage, Responded, Sent, Span, Stored, StoredJson,
+        ToolResponses, TurnOutcome, Turns, check_client_tools, compact, live_key, respond, stop,
     },
 };
 
@@ -79,6 +81,15 @@ pub trait ChatService: Send + Sync {
     async fn compact(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Compacted>;
     /// Stops the turn and keeps what was written; what waits is discarded.
     async fn stop(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Stopped>;
+    /// Answers tool calls that wait for the client; the turn goes on when none is left.
+    async fn respond(
+        &self,
+        account: &AccountId,
+        assistant: &str,
+        uid: &str,
+        given: ToolResponses,
+        once: Option<&Idempotency>,
+    ) -> Result<Responded>;
     /// Feedback on the messages of a chat.
     async fn feedback(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Vec<Feedback>>;
     /// Gives feedback; `true` when it is the first on that message.
@@ -109,6 +120,8 @@ pub struct PgChatService {
 pub struct ChatConfig {
     /// A turn whose worker was lost so often ends in error.
     pub max_attempts: i32,
+    /// How long a turn waits for the client's tools and approvals.
+    pub client_tool_timeout: Duration,
     /// Longest wait of a synchronous message.
     pub sync_timeout: Duration,
     /// Largest frame of a stream, in bytes; 0 = no bound.
@@ -120,7 +133,7 @@ pub struct ChatConfig {
 enum FeedbackKind {}
 
 impl PgChatService {
-    /// Needs the database, durable runs, whom to show growth to, the assistants, the models and the way out.
+    /// Needs the database, durable runs, whom to show growth to, the assistants, the models, the tools and the way out.
     #[expect(clippy::too_many_arguments, reason = "built once, in the composition root")]
     pub fn new(
         db: &Db,
@@ -129,6 +142,7 @@ impl PgChatService {
         realtime: Arc<Realtime>,
         assistants: Arc<dyn AssistantService>,
         model: Arc<dyn Model>,
+        toolbox: Arc<dyn Toolbox>,
         egress: Egress,
         config: ChatConfig,
     ) -> Self {
@@ -139,8 +153,10 @@ impl PgChatService {
             model: Arc::clone(&model),
             realtime: Arc::clone(&realtime),
             assistants: Arc::clone(&assistants),
+            toolbox: Arc::clone(&toolbox),
             finisher: Finisher::new(db),
             max_attempts: config.max_attempts,
+            client_tool_timeout: config.client_tool_timeout,
         });
         let intake = Intake {
             db: db.clone(),
@@ -148,6 +164,7 @@ impl PgChatService {
             jobs: Arc::clone(&jobs),
             model,
             assistants: Arc::clone(&assistants),
+            toolbox,
             egress,
             limits: config.limits,
             admission: Admission::new(db, Arc::clone(&jobs), Arc::clone(&turns)),
@@ -175,7 +192,7 @@ impl PgChatService {
         let chat = repository::find(conn.get(), account, uid).await?.ok_or_else(|| not_found(uid))?;
         let (position, messages, answered) = repository::turn_of(conn.get(), account, uid, message).await?;
         let is_newest = position >= chat.turn_start;
-        if is_newest && !chat.status().is_terminal() {
+        if is_newest && !chat.status().is_terminal() && chat.status() != Status::Waiting {
             return Err(in_progress());
         }
         let failed = if is_newest { chat.status == "error" } else { !answered };
@@ -441,6 +458,35 @@ impl ChatService for PgChatService {
             waiting => format!("The turn was stopped; what was written is kept, {waiting} waiting messages are not."),
         };
         Ok(Stopped { chat_uid: uid.to_owned(), message, discarded_messages: stopped.discarded })
+    }
+
+    async fn respond(
+        &self,
+        account: &AccountId,
+        assistant: &str,
+        uid: &str,
+        given: ToolResponses,
+        once: Option<&Idempotency>,
+    ) -> Result<Responded> {
+        for (i, response) in given.responses.iter().enumerate() {
+            check_client_tools(&format!("responses[{i}].tools"), response.tools.as_deref().unwrap_or_default())?;
+        }
+        let identifier = self.assistants.identifier(account, assistant).await?;
+        let (db, jobs, account) = (self.db.clone(), Arc::clone(&self.jobs), account.clone());
+        let (chat, name, once, now) = (uid.to_owned(), identifier.clone(), once.cloned(), self.clock.now());
+        let key = live_key(&account, &identifier, uid);
+        // A task of its own: a turn that was told to go on is begun when the caller leaves in between.
+        let responded = spawn("respond", async move {
+            let responded = respond(&db, &account, &name, &chat, &given, once.as_ref(), now).await?;
+            if matches!(&responded, Some((Responded { pending: 0, .. }, _))) {
+                jobs.announce().await;
+            }
+            Ok::<_, Error>(responded)
+        });
+        let responded = responded.await.map_err(Error::internal)??;
+        let (responded, revision) = responded.ok_or_else(|| not_found(uid))?;
+        self.realtime.changed(&key, revision);
+        Ok(responded)
     }
 
     async fn feedback(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Vec<Feedback>> {

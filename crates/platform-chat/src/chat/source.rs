@@ -2,12 +2,13 @@ use async_trait::async_trait;
 use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Db;
 use platform_realtime::{Head, Source};
+use platform_runtime::{CallState, OpenCall, ToolCall};
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 
 use super::{
     model::StatusError,
-    repository::{self, ChatRow},
+    repository::{self, ChatRow, Status},
 };
 use crate::turn::pending;
 
@@ -26,12 +27,34 @@ struct RealtimeChatHistory<'a> {
     chat_history: &'a [Box<RawValue>],
     queued_messages: i32,
     pending_user_messages: Vec<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pending_tool_calls: Vec<PendingToolCall<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<StatusError>,
     #[serde(skip_serializing_if = "Option::is_none")]
     truncated: Option<bool>,
+}
+
+/// A call that waits for the client.
+#[derive(Serialize)]
+struct PendingToolCall<'a> {
+    #[serde(flatten)]
+    call: &'a ToolCall,
+    /// `client`: it runs it; `approval`: it decides whether the server does.
+    kind: &'static str,
+}
+
+impl<'a> PendingToolCall<'a> {
+    fn of(open: &'a OpenCall) -> Option<Self> {
+        let kind = match open.state {
+            CallState::Client => "client",
+            CallState::Approval => "approval",
+            _ => return None,
+        };
+        Some(Self { call: &open.call, kind })
+    }
 }
 
 /// Reads the committed state of one chat.
@@ -82,6 +105,7 @@ impl ChatSource {
             bodies.into_iter().skip(first).map(|body| RawValue::from_string(body).unwrap_or_default()).collect();
         let status = chat.status();
         let waiting = queue.iter().map(|body| pending(body, status.queue_word())).collect::<Result<_>>()?;
+        let open = if status == Status::Waiting { chat.open_calls()? } else { Vec::new() };
         let state = RealtimeChatHistory {
             chat_uid: &chat.uid,
             client_uid: self.account.as_str(),
@@ -89,6 +113,7 @@ impl ChatSource {
             chat_history: &history,
             queued_messages: chat.queued,
             pending_user_messages: waiting,
+            pending_tool_calls: open.iter().filter_map(PendingToolCall::of).collect(),
             stop_reason: chat.stop_reason.as_deref(),
             error: chat.error.as_deref().and_then(|error| serde_json::from_str(error).ok()),
             truncated,

@@ -11,7 +11,10 @@ use super::{
     message::{Accepted, TokenUsage},
     work::{KIND, TurnChat, TurnOutcome, TurnRequest, Turns, Warm, WarmStart},
 };
-use crate::{assistant::Assistant, chat::repository};
+use crate::{
+    assistant::Assistant,
+    chat::repository::{self, Status},
+};
 
 /// Accepts turns, and starts those that this process has a place for.
 pub(crate) struct Admission {
@@ -87,7 +90,8 @@ impl Admission {
         let chat = TurnChat {
             uid: item.subject,
             assistant: item.assistant,
-            buffering: false,
+            status: Status::Processing,
+            open: Vec::new(),
             revision: chat.revision,
             message_count: chat.message_count,
             turn_start: chat.turn_start,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use platform_core::{AccountId, Error, Result};
-use platform_runtime::{Attachment, Fault, FaultCode, Message, ModelSpec, Prompt, Role, ToolCall};
+use platform_runtime::{Attachment, Fault, FaultCode, Message, ModelSpec, Prompt, Role, ToolCall, TurnTool, fit};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -92,6 +92,7 @@ pub(crate) struct Context<'a> {
     request: &'a TurnRequest,
     assistant: &'a Assistant,
     spec: &'a ModelSpec,
+    tools: &'a [TurnTool],
     /// User messages of the turn, as far as notes are to be made of them.
     pub heard: Vec<Heard>,
 }
@@ -104,8 +105,9 @@ impl<'a> Context<'a> {
         request: &'a TurnRequest,
         assistant: &'a Assistant,
         spec: &'a ModelSpec,
+        tools: &'a [TurnTool],
     ) -> Self {
-        Self { turns, account, chat, request, assistant, spec, heard: Vec::new() }
+        Self { turns, account, chat, request, assistant, spec, tools, heard: Vec::new() }
     }
 
     /// The prompt, after compaction when it needs one; `known`: all messages of a new chat; `forced`: compacts
@@ -120,7 +122,7 @@ impl<'a> Context<'a> {
         let state = self.request.application_state.as_ref();
         let state = state.map(|state| format!("State of the application: {}", Value::Object(state.clone())));
         let window = self.spec.context_window;
-        let fixed = self.count(&system) + state.as_deref().map_or(0, |state| self.count(state));
+        let fixed = self.count(&system) + state.as_deref().map_or(0, |state| self.count(state)) + self.tool_tokens();
         let mut history = self.history(known, fixed).await?;
         let full = |history: &History| history.overflows || history.tokens * 100 > window * COMPACT_ABOVE;
         if (forced || full(&history))
@@ -156,6 +158,13 @@ impl<'a> Context<'a> {
 
     fn count(&self, text: &str) -> u64 {
         self.turns.model.count(self.spec, text)
+    }
+
+    fn tool_tokens(&self) -> u64 {
+        let tools = self.tools.iter().map(|TurnTool { tool, .. }| {
+            self.count(&tool.name) + self.count(&tool.description) + self.count(&tool.parameters.to_string())
+        });
+        tools.sum()
     }
 
     /// Where the messages begin that stay as they are: the newest whole turns within a part of the window.
@@ -208,6 +217,10 @@ impl<'a> Context<'a> {
                 let stored = Stored::read(&body)?;
                 let in_turn = position >= chat.turn_start;
                 let Some(mut said) = reader.read(position, stored, in_turn) else { continue };
+                if said.message.role == Role::Tool {
+                    let most = settings.max_tool_response_input_tokens.into();
+                    said.message.text = fit(&*self.turns.model, self.spec, &said.message.text, most);
+                }
                 said.tokens = self.count(&said.message.text)
                     + said.message.tool_calls.iter().map(|call| self.count(&call.function.arguments)).sum::<u64>()
                     + ATTACHMENT_TOKENS * said.files.iter().filter(|file| is_attached(file)).count() as u64;
@@ -289,6 +302,7 @@ impl<'a> Context<'a> {
         Ok(Prompt {
             fallbacks,
             system,
+            tools: self.tools.iter().map(|tool| tool.tool.clone()).collect(),
             turn: turn.unwrap_or(messages.len()),
             messages,
             temperature: settings.temperature,

@@ -7,8 +7,8 @@ use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_jobs::Run;
 use platform_realtime::Live;
 use platform_runtime::{
-    Answer, Delta, Ending, Fault, FaultCode, Limits, Listener, Message, ModelSpec, Operation, Role, Step, StopReason,
-    ToolCall, ToolFunction, Usage, Verdict, run_turn,
+    Answer, CallResult, Delta, Ending, Fault, FaultCode, Limits, Listener, ModelSpec, OpenCall, Operation, Resumed,
+    Role, StopReason, ToolCall, ToolFunction, Usage, Verdict, run_turn,
 };
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -19,9 +19,16 @@ use super::{
     finish::{MessageRow, Outcome, Stored},
     message::{Accounting, ChatMessage, MessageContent, StoredJson},
     notes::{Heard, Notes},
+    tools,
     work::{TurnChat, TurnOutcome, TurnRequest, Turns, live_key},
 };
-use crate::{assistant::Assistant, chat::repository};
+use crate::{
+    assistant::{Assistant, takes_no_tools},
+    chat::repository::{self, Status, WAITING},
+};
+
+/// A result that is a JSON object of at most so many bytes stands in `data`, too.
+const MOST_DATA: usize = 65_536;
 
 /// The course of one turn under one lease.
 pub(crate) struct Course<'a> {
@@ -96,6 +103,9 @@ impl<'a> Course<'a> {
         }
         self.shows_growth = assistant.shows_growth();
         self.screen = assistant.screen();
+        if self.chat.status == Status::Waiting && self.screen.is_some() {
+            self.recall_findings();
+        }
         let live = Arc::clone(&self.live);
         let end = tokio::select! {
             biased;
@@ -127,17 +137,26 @@ impl<'a> Course<'a> {
         {
             return Ok(Ending::blocked());
         }
-        let limits = Limits { tool_calls: u64::from(settings.max_tool_calls) };
+        let tools = tools::of_turn(&*self.turns.toolbox, &self.account, assistant, self.request).await?;
+        if !tools.is_empty() && !spec.capabilities.tools {
+            return Ok(Ending::failed(None, refused(takes_no_tools(&spec).message())));
+        }
+        let limits = Limits {
+            tool_calls: u64::from(settings.max_tool_calls),
+            result_tokens: u64::from(settings.max_tool_response_input_tokens),
+        };
         let mut forced = false;
         loop {
-            let mut context = Context::new(self.turns, &self.account, &mut self.chat, self.request, assistant, &spec);
+            let mut context =
+                Context::new(self.turns, &self.account, &mut self.chat, self.request, assistant, &spec, &tools);
             let prompt = match context.prompt(messages.as_deref(), forced).await? {
                 Ok(prompt) => prompt,
                 Err(fault) => return Ok(Ending::failed(None, fault)),
             };
             self.heard = context.heard;
             self.asked = Some((spec.clone(), Usage::estimated(&prompt, "", &[])));
-            let ending = run_turn(&*model, prompt, limits, self).await?;
+            let resumed = Resumed { open: self.chat.open.clone(), late: self.chat.status == Status::Waiting };
+            let ending = run_turn(&*model, &tools, prompt, limits, resumed, self).await?;
             // It was longer than it seemed: once more, with what is older summed up.
             let too_long = ending.fault.as_ref().is_some_and(|fault| fault.code == FaultCode::ContextTooLong);
             if !(too_long && !forced && self.said.is_empty() && self.chat.compacted_to() < self.chat.turn_start) {
@@ -159,8 +178,11 @@ impl<'a> Course<'a> {
         };
         for body in turn {
             let message: ChatMessage = serde_json::from_str(&body).map_err(Error::internal)?;
-            if message.role != Role::User {
-                continue;
+            match message.role {
+                Role::User => {}
+                // The model has been asked already, and so have they.
+                Role::Assistant => return Ok(false),
+                _ => continue,
             }
             let moment = Moment { message_uid: message.uid, now: self.turns.clock.now() };
             let screening = screen.input(&*self.turns.model, spec, message.content.message, moment).await?;
@@ -179,9 +201,48 @@ impl<'a> Course<'a> {
         Ok(screening)
     }
 
+    /// What was found before the turn waited is of this turn.
+    fn recall_findings(&mut self) {
+        let mut turns = repository::guardrail_turns(self.chat.guardrails.as_deref());
+        if let Some(findings) = turns.pop() {
+            self.findings = findings;
+            self.chat.guardrails = serde_json::to_string(&turns).ok();
+        }
+    }
+
+    /// Gives the run up until somebody answers, or has had the time to.
+    async fn wait(mut self, open: &[OpenCall]) -> Result<()> {
+        let longest = self.turns.client_tool_timeout;
+        let outcome = Outcome {
+            status: WAITING,
+            open_calls: repository::open_text(open)?,
+            sleep_ms: Some(i64::try_from(longest.as_millis()).unwrap_or(i64::MAX)),
+            ..self.outcome(Vec::new())
+        };
+        if let Stored::At(revision) = self.turns.finisher.step(outcome).await? {
+            self.turns.jobs.announce_after(longest);
+            let said = std::mem::take(&mut self.said);
+            self.show(revision, TurnOutcome::Done(said));
+        }
+        Ok(())
+    }
+
+    /// Results of calls that nothing more is done about.
+    fn close(&mut self, code: &str) -> Result<Vec<MessageRow>> {
+        let open = std::mem::take(&mut self.chat.open);
+        let positions = self.chat.message_count..;
+        positions
+            .zip(open)
+            .map(|(position, open)| closed(self.request, &self.chat.uid, &open, code, position, self.turns.clock.now()))
+            .collect()
+    }
+
     /// Ends the turn with what its last step left.
     async fn ended(mut self, ending: Ending) -> Result<()> {
-        let mut rows = Vec::new();
+        if !ending.waiting.is_empty() {
+            return self.wait(&ending.waiting).await;
+        }
+        let mut rows = self.close("INTERRUPTED")?;
         let mut model = None;
         let by_guardrail = ending.reason == "guardrail";
         if let Some(answer) = &ending.answer {
@@ -194,7 +255,11 @@ impl<'a> Course<'a> {
         if let Some(text) = text.filter(says) {
             let content = MessageContent { message: text, data: ending.data, ..MessageContent::default() };
             let source = by_guardrail.then(|| "guardrail".to_owned());
-            rows.push(self.row(content, source, ending.answer.as_ref(), self.live.uid())?);
+            rows.push(self.row(rows.len(), content, source, ending.answer.as_ref())?);
+        }
+        if let Some(finish) = ending.finish {
+            let content = MessageContent { message: finish.message, data: finish.data, ..MessageContent::default() };
+            rows.push(self.row(rows.len(), content, Some("finish_tool".to_owned()), None)?);
         }
         let error = ending.fault.as_ref().map(|fault| {
             let code = match fault.code {
@@ -212,6 +277,7 @@ impl<'a> Course<'a> {
             outcome.answered_by(model);
         }
         let Some(revision) = self.commit(outcome).await? else { return Ok(()) };
+        let model = model.or_else(|| self.asked.as_ref().map(|(model, _)| model.clone()));
         let notes = match (&ending.fault, &model) {
             (None, Some(model)) if !by_guardrail && !self.request.skip_summarization => {
                 let said = (self.first_said..).zip(&self.said);
@@ -265,15 +331,16 @@ impl<'a> Course<'a> {
         };
         self.chat.usage.add(&answer, self.turns.clock.now());
         let content = MessageContent { message: text, ..MessageContent::default() };
-        let rows = vec![self.row(content, None, Some(&answer), self.live.uid())?];
+        let rows = vec![self.row(0, content, None, Some(&answer))?];
         let mut outcome = self.outcome(rows);
         outcome.answered_by(&answer.model);
         self.end_as_stopped(outcome).await
     }
 
     /// Ends as stopped, with nothing more to say.
-    pub async fn end_empty(self) -> Result<()> {
-        let outcome = self.outcome(Vec::new());
+    pub async fn end_empty(mut self) -> Result<()> {
+        let rows = self.close("INTERRUPTED")?;
+        let outcome = self.outcome(rows);
         self.end_as_stopped(outcome).await
     }
 
@@ -288,7 +355,8 @@ impl<'a> Course<'a> {
 
     /// Ends in an error that no model gave.
     pub async fn give_up(mut self, code: &'static str, message: &str) -> Result<()> {
-        let mut outcome = self.outcome(Vec::new());
+        let rows = self.close("RESULT_UNKNOWN")?;
+        let mut outcome = self.outcome(rows);
         outcome.status = "error";
         outcome.stop_reason = Some("error");
         outcome.error = Some(json!({"code": code, "message": message}).to_string());
@@ -344,6 +412,8 @@ impl<'a> Course<'a> {
             message_count: self.chat.message_count + count,
             turn_start: None,
             guardrails: self.guardrails(),
+            open_calls: None,
+            sleep_ms: None,
             now_ms: self.turns.clock.now().0,
         }
     }
@@ -359,13 +429,13 @@ impl<'a> Course<'a> {
         serde_json::to_string(&turns[newest..]).ok()
     }
 
-    /// The row of what the model says, at the next free position.
+    /// The row of what the model says, after so many others.
     fn row(
         &self,
+        after: usize,
         content: MessageContent,
         source: Option<String>,
         answer: Option<&Answer>,
-        uid: String,
     ) -> Result<MessageRow> {
         let now = self.turns.clock.now();
         let accounting = answer.map(|answer| serde_json::to_string(&Accounting::of(answer, now)));
@@ -375,25 +445,65 @@ impl<'a> Course<'a> {
             content_source: source,
             tool_calls: answer.map(|answer| answer.tool_calls.clone()).unwrap_or_default(),
             latency_ms: answer.and_then(|answer| u64::try_from(answer.latency.as_millis()).ok()),
-            ..ChatMessage::new(uid, &self.chat.uid, &self.request.user_uid, now)
+            ..ChatMessage::new(self.live.uid(), &self.chat.uid, &self.request.user_uid, now)
         };
-        MessageRow::new(self.chat.message_count, &message, accounting.transpose().map_err(Error::internal)?)
+        let position = self.chat.message_count + i32::try_from(after).unwrap_or(i32::MAX);
+        MessageRow::new(position, &message, accounting.transpose().map_err(Error::internal)?)
     }
 
-    fn tool_row(&self, result: &Message, position: i32) -> Result<MessageRow> {
-        let content = MessageContent {
-            message: result.text.clone(),
-            data: serde_json::from_str(&result.text).ok().filter(|_| result.text.len() <= 65_536),
-            files: Vec::new(),
+    /// Stores a step of the turn: messages, and the calls that are open then.
+    async fn keep(&mut self, rows: Vec<MessageRow>, open: &[OpenCall], model: Option<&ModelSpec>) -> Result<()> {
+        let mut outcome = Outcome { guardrails: None, open_calls: repository::open_text(open)?, ..self.outcome(rows) };
+        if let Some(model) = model {
+            outcome.answered_by(model);
+        }
+        let (said, count) = (spoken(&outcome.messages), outcome.message_count);
+        let Stored::At(revision) = self.turns.finisher.step(outcome).await? else {
+            return Err(Error::new(Code::Conflict, "The lease of this turn was lost."));
         };
-        let message = ChatMessage {
-            role: Role::Tool,
-            content,
-            tool_call_id: result.tool_call_id.clone(),
-            ..ChatMessage::new(new_uid(), &self.chat.uid, &self.request.user_uid, self.turns.clock.now())
-        };
-        MessageRow::new(position, &message, None)
+        self.said.extend(said);
+        (self.chat.message_count, self.chat.open) = (count, open.to_vec());
+        self.calls.clear();
+        self.live.committed(revision, &new_uid());
+        Ok(())
     }
+}
+
+/// The row of a result.
+fn tool_row(
+    request: &TurnRequest,
+    chat: &str,
+    call: &ToolCall,
+    text: &str,
+    latency_ms: Option<u64>,
+    position: i32,
+    now: Timestamp,
+) -> Result<MessageRow> {
+    let content = MessageContent {
+        message: text.to_owned(),
+        data: serde_json::from_str(text).ok().filter(|_| text.len() <= MOST_DATA),
+        files: Vec::new(),
+    };
+    let message = ChatMessage {
+        role: Role::Tool,
+        content,
+        tool_call_id: Some(call.id.clone()),
+        latency_ms,
+        ..ChatMessage::new(new_uid(), chat, &request.user_uid, now)
+    };
+    MessageRow::new(position, &message, None)
+}
+
+/// The row of a call that nothing more is done about.
+pub(crate) fn closed(
+    request: &TurnRequest,
+    chat: &str,
+    open: &OpenCall,
+    code: &str,
+    position: i32,
+    now: Timestamp,
+) -> Result<MessageRow> {
+    tool_row(request, chat, &open.call, &json!({"error": code}).to_string(), None, position, now)
 }
 
 fn spoken(rows: &[MessageRow]) -> Vec<StoredJson> {
@@ -439,13 +549,13 @@ impl Listener for Course<'_> {
         Ok(Verdict::Pass)
     }
 
-    async fn called(&mut self, results: &mut [Message]) -> Result<Verdict> {
+    async fn called(&mut self, results: &mut [CallResult]) -> Result<Verdict> {
         let Some(screen) = self.screen.clone().filter(|screen| screen.scan_tool_results) else {
             return Ok(Verdict::Pass);
         };
         let Some((spec, _)) = self.asked.clone() else { return Ok(Verdict::Pass) };
         let mut verdict = Verdict::Pass;
-        for result in results {
+        for CallResult { result, .. } in results {
             let moment = Moment { message_uid: self.live.uid(), now: self.turns.clock.now() };
             let text = std::mem::take(&mut result.text);
             let screening = screen.result(&*self.turns.model, &spec, text, moment).await?;
@@ -462,21 +572,20 @@ impl Listener for Course<'_> {
         self.chat.usage.add(answer, self.turns.clock.now());
     }
 
-    async fn step(&mut self, step: Step) -> Result<()> {
-        self.chat.usage.add(&step.answer, self.turns.clock.now());
-        let content = MessageContent { message: step.answer.text.clone(), ..MessageContent::default() };
-        let mut rows = vec![self.row(content, None, Some(&step.answer), self.live.uid())?];
-        for (position, result) in (self.chat.message_count + 1..).zip(&step.results) {
-            rows.push(self.tool_row(result, position)?);
-        }
-        let outcome = Outcome { guardrails: None, ..self.outcome(rows) };
-        let Stored::At(revision) = self.turns.finisher.step(self.run, &outcome).await? else {
-            return Err(Error::new(Code::Conflict, "The lease of this turn was lost."));
+    async fn asked(&mut self, answer: &Answer, open: &[OpenCall]) -> Result<()> {
+        self.chat.usage.add(answer, self.turns.clock.now());
+        let content = MessageContent { message: answer.text.clone(), ..MessageContent::default() };
+        let row = self.row(0, content, None, Some(answer))?;
+        self.keep(vec![row], open, Some(&answer.model)).await
+    }
+
+    async fn settled(&mut self, results: &[CallResult], open: &[OpenCall]) -> Result<()> {
+        let now = self.turns.clock.now();
+        let row = |(position, CallResult { call, result, latency }): (i32, &CallResult)| {
+            let latency = u64::try_from(latency.as_millis()).ok();
+            tool_row(self.request, &self.chat.uid, call, &result.text, latency, position, now)
         };
-        self.said.extend(spoken(&outcome.messages));
-        self.chat.message_count = outcome.message_count;
-        self.calls.clear();
-        self.live.committed(revision, &new_uid());
-        Ok(())
+        let rows = (self.chat.message_count..).zip(results).map(row).collect::<Result<_>>()?;
+        self.keep(rows, open, None).await
     }
 }

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use diesel::{
     QueryableByName,
@@ -8,7 +8,7 @@ use diesel_async::{AsyncConnection, RunQueryDsl};
 use futures_util::FutureExt;
 use platform_core::{Error, Result};
 use platform_db::{Conn, Db, GroupWriter, JsonStatement};
-use platform_jobs::{FINISH, Run, end_in, enqueue_in, is_held_in};
+use platform_jobs::{FINISH, Run, STEP, end_in, enqueue_in, is_held_in};
 use platform_runtime::ModelSpec;
 use serde::Serialize;
 use serde_json::json;
@@ -40,6 +40,10 @@ pub(crate) struct Outcome {
     pub turn_start: Option<i32>,
     /// JSON text of what guardrails found in the last turns.
     pub guardrails: Option<String>,
+    /// JSON text of the calls that have no result.
+    pub open_calls: Option<String>,
+    /// The run waits for so long at the most, for whoever answers.
+    pub sleep_ms: Option<i64>,
     pub now_ms: i64,
 }
 
@@ -101,7 +105,7 @@ const ITEM: &str = "WITH item AS (
     SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(
         run text, fence bigint, account text, chat text, status text, stop_reason text, error text,
         provider text, llm text, context_window bigint, input_tokens bigint, output_tokens bigint, usage text,
-        revision bigint, messages jsonb, message_count int, turn_start int, guardrails text, now_ms bigint)
+        revision bigint, messages jsonb, message_count int, turn_start int, guardrails text, open_calls text, sleep_ms bigint, now_ms bigint)
 ), ";
 
 const STORE: &str = "chat AS (
@@ -111,7 +115,8 @@ const STORE: &str = "chat AS (
         input_tokens = held.input_tokens, output_tokens = held.output_tokens, usage = held.usage::json,
         revision = greatest(held.revision, chats.revision + 1), message_count = held.message_count,
         turn_start = coalesce(held.turn_start, chats.turn_start),
-        guardrails = coalesce(held.guardrails::json, chats.guardrails), edited_ms = held.now_ms
+        guardrails = coalesce(held.guardrails::json, chats.guardrails), open_calls = held.open_calls::json,
+        edited_ms = held.now_ms
     FROM held WHERE chats.account_id = held.account AND chats.uid = held.chat
     RETURNING chats.account_id, chats.uid, chats.revision
 ), stored AS (
@@ -121,20 +126,25 @@ const STORE: &str = "chat AS (
         position int, uid text, role text, body text, accounting text, created_ms bigint)
 ) SELECT held.run, chat.revision FROM held JOIN chat ON chat.account_id = held.account AND chat.uid = held.chat";
 
-/// Ends turns in groups, each under its lease.
+/// Stores what turns do and how they end, in groups, each under its lease.
 pub(crate) struct Finisher {
     db: Db,
-    group: GroupWriter<Outcome, Option<i64>>,
+    ends: GroupWriter<Outcome, Option<i64>>,
+    steps: GroupWriter<Outcome, Option<i64>>,
 }
 
 impl Finisher {
     pub fn new(db: &Db) -> Self {
-        Self { db: db.clone(), group: GroupWriter::new(db, 64, |conn, items| finish(conn, items).boxed()) }
+        Self {
+            db: db.clone(),
+            ends: GroupWriter::new(db, 64, |conn, items| store(conn, items, &END).boxed()),
+            steps: GroupWriter::new(db, 64, |conn, items| store(conn, items, &KEEP).boxed()),
+        }
     }
 
     /// Ends a run with its result. When messages were queued meanwhile, the chat goes on with another run.
     pub async fn finish(&self, run: &Run, outcome: Outcome) -> Result<Stored> {
-        if let Some(revision) = self.group.write(outcome.clone()).await? {
+        if let Some(revision) = self.ends.write(outcome.clone()).await? {
             return Ok(Stored::At(revision));
         }
         // A failure stays to be seen until the next turn begins.
@@ -145,19 +155,16 @@ impl Finisher {
             turn_start: Some(outcome.message_count),
             ..outcome
         };
-        Ok(match self.store(run, &next, true).await? {
-            Stored::At(revision) => Stored::GoesOn(revision),
-            stored => stored,
-        })
+        self.replace(run, &next).await
     }
 
-    /// Stores a step of a run that goes on.
-    pub async fn step(&self, run: &Run, outcome: &Outcome) -> Result<Stored> {
-        self.store(run, outcome, false).await
+    /// Stores what a run has done that goes on, or sleeps.
+    pub async fn step(&self, outcome: Outcome) -> Result<Stored> {
+        Ok(self.steps.write(outcome).await?.map_or(Stored::Lost, Stored::At))
     }
 
-    /// `replaces`: another run takes the place of this one.
-    async fn store(&self, run: &Run, outcome: &Outcome, replaces: bool) -> Result<Stored> {
+    /// Ends a run and has another take its place.
+    async fn replace(&self, run: &Run, outcome: &Outcome) -> Result<Stored> {
         self.db
             .conn()
             .await?
@@ -165,27 +172,28 @@ impl Finisher {
                 if !is_held_in(conn, run).await? {
                     return Ok(Stored::Lost);
                 }
-                static SQL: std::sync::LazyLock<String> =
-                    std::sync::LazyLock::new(|| format!("{ITEM} held AS (SELECT * FROM item), {STORE}"));
-                let rows: Vec<Held> = JsonStatement::new(&SQL, std::slice::from_ref(outcome))?.load(conn).await?;
-                if replaces {
-                    end_in(conn, run).await?;
-                    enqueue_in(conn, &run.account(), KIND, &run.subject, json!({}), Duration::ZERO).await?;
-                }
-                Ok(rows.as_slice().first().map_or(Stored::Lost, |row| Stored::At(row.revision)))
+                let stored = store(conn, std::slice::from_ref(outcome), &KEEP).await?;
+                end_in(conn, run).await?;
+                enqueue_in(conn, &run.account(), KIND, &run.subject, json!({}), Duration::ZERO).await?;
+                Ok(stored.into_iter().next().flatten().map_or(Stored::Lost, Stored::GoesOn))
             })
             .await
     }
 }
 
-async fn finish(conn: &mut Conn, items: &[Outcome]) -> Result<Vec<Option<i64>>> {
-    static SQL: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
-        format!(
-            "{ITEM} run AS ({FINISH}), held AS (
-            SELECT item.* FROM item JOIN run ON run.id = item.run ORDER BY item.account, item.chat), {STORE}"
-        )
-    });
-    let rows: Vec<Held> = JsonStatement::new(&SQL, items)?.load(conn).await?;
+static END: LazyLock<String> = LazyLock::new(|| statement(FINISH));
+static KEEP: LazyLock<String> = LazyLock::new(|| statement(STEP));
+
+/// Writes each outcome whose lease is held, as `runs` finds, a piece of SQL of the crate that owns them.
+fn statement(runs: &str) -> String {
+    format!(
+        "{ITEM} run AS ({runs}), held AS (
+        SELECT item.* FROM item JOIN run ON run.id = item.run ORDER BY item.account, item.chat), {STORE}"
+    )
+}
+
+async fn store(conn: &mut Conn, items: &[Outcome], sql: &'static str) -> Result<Vec<Option<i64>>> {
+    let rows: Vec<Held> = JsonStatement::new(sql, items)?.load(conn).await?;
     let held: std::collections::HashMap<String, i64> = rows.into_iter().map(|row| (row.run, row.revision)).collect();
     Ok(items.iter().map(|item| held.get(&item.run).copied()).collect())
 }

@@ -5,7 +5,7 @@ use platform_db::{Db, Idempotency};
 use platform_egress::Egress;
 use platform_guardrails::Moment;
 use platform_jobs::Jobs;
-use platform_runtime::{Model, Role};
+use platform_runtime::{Model, Role, Toolbox};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::{
@@ -15,6 +15,7 @@ use super::{
     files::{self, StoredFile},
     message::{Accepted, ChatMessage, File, MessageContent, NewMessage},
     queue::{Place, busy, refuse_stranger, wait_in_line},
+    tools,
     work::{KIND, TurnOutcome, TurnRequest},
 };
 use crate::{
@@ -33,6 +34,7 @@ pub(crate) struct Intake {
     pub jobs: Arc<Jobs>,
     pub model: Arc<dyn Model>,
     pub assistants: Arc<dyn AssistantService>,
+    pub toolbox: Arc<dyn Toolbox>,
     pub egress: Egress,
     pub limits: FieldLimits,
     pub admission: Arc<Admission>,
@@ -66,11 +68,13 @@ impl Intake {
     ) -> Result<Taken> {
         message.check(&self.limits)?;
         let assistant = self.assistants.get(&caller.account, assistant).await?;
-        assistant.settings().choose(&*self.model, message.provider.as_deref(), message.model.as_deref())?;
+        let settings = assistant.settings();
+        let spec = settings.choose(&*self.model, message.provider.as_deref(), message.model.as_deref())?;
         check_active(&assistant)?;
         let had_previous = !message.previous_conversation.is_empty();
         let given = std::mem::take(&mut message.files);
         let (mut item, mut request) = self.acceptance(caller, &assistant, message, source, &given).await?;
+        tools::check(&*self.toolbox, &caller.account, &assistant, &request, &spec).await?;
         let mut files = Vec::new();
         if !given.is_empty() {
             // Nothing is fetched for a chat that cannot take it.
@@ -83,7 +87,6 @@ impl Intake {
             }
         }
         let files: Arc<[StoredFile]> = files.into();
-        let settings = assistant.settings();
         for _ in 0..TRIES {
             if wait || settings.input_delay_ms == 0 {
                 let slot = if wait { Some(self.jobs.slot_at_once()) } else { self.jobs.slot() };
@@ -182,6 +185,8 @@ impl Intake {
             model: message.model,
             application_state: message.application_state,
             skip_summarization: message.skip_summarization,
+            enabled_tools: message.enabled_tools,
+            tools: message.tools,
             user_uid: caller.user_uid.clone(),
             findings: Vec::new(),
             blocked: false,

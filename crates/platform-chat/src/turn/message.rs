@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use utoipa::{PartialSchema, ToSchema};
 
+use super::tools::check_client_tools;
+
 const STATE_BYTES: usize = 65_536;
 const MOST_PAST_MESSAGES: usize = 100;
 
@@ -244,7 +246,9 @@ pub struct NewMessage {
     /// Shown to the model in this turn, not stored; at most 64 KiB.
     #[schema(value_type = Option<Object>)]
     pub application_state: Option<Object>,
-    /// Client-side tools: not offered by this server yet.
+    /// Of the assistant's tools, those that this turn may use.
+    pub enabled_tools: Option<Vec<String>>,
+    /// Tools that the client runs, in this turn; at most 50.
     pub tools: Vec<ClientTool>,
     /// No title and no summaries for this turn.
     pub skip_summarization: bool,
@@ -264,9 +268,14 @@ pub struct PastMessage {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ClientTool {
     /// Always `function`.
+    #[serde(default = "function")]
     pub r#type: String,
     /// What it is.
     pub function: ClientFunction,
+}
+
+fn function() -> String {
+    "function".to_owned()
 }
 
 /// Name and shape of a client-side tool.
@@ -334,10 +343,8 @@ impl NewMessage {
             let size = serde_json::to_string(state).map_or(0, |json| json.len());
             checks.bytes("applicationState", size, STATE_BYTES);
         }
-        if !self.tools.is_empty() {
-            checks.issue("tools", "unknown", "tools: this server does not offer client-side tools; leave it out");
-        }
-        checks.finish()
+        checks.finish()?;
+        check_client_tools("tools", &self.tools)
     }
 }
 
@@ -367,6 +374,40 @@ pub struct Waiting {
     pub queue_position: i32,
     /// What it waits for: `after_delay`, `next_turn` or `on_resume`.
     pub will_process: &'static str,
+}
+
+/// What became of tool calls that waited for the client (contract 02 §5).
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ToolResponses {
+    /// An answer for each call, or for some.
+    pub responses: Vec<ToolResponse>,
+}
+
+/// What became of one call.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ToolResponse {
+    /// The call.
+    pub tool_call_id: String,
+    /// What the tool gave, any JSON; to an approval `approved` or `rejected`.
+    #[serde(default)]
+    pub content: serde_json::Value,
+    /// Always `tool`.
+    #[serde(default)]
+    pub role: Option<String>,
+    /// Replaces the tools that the client runs in this turn.
+    #[serde(default)]
+    pub tools: Option<Vec<ClientTool>>,
+}
+
+/// Calls that still wait.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Responded {
+    /// The chat.
+    pub chat_uid: String,
+    /// How many calls wait for an answer; the turn goes on at 0.
+    pub pending: usize,
 }
 
 /// Answer of a synchronous message: the messages of its turn, the user message first.

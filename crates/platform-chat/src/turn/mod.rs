@@ -9,6 +9,8 @@ mod intake;
 mod message;
 mod notes;
 mod queue;
+mod respond;
+mod tools;
 mod work;
 
 pub(crate) use admit::Admission;
@@ -19,9 +21,11 @@ pub(crate) use finish::Finisher;
 pub(crate) use intake::Intake;
 pub(crate) use message::secondary;
 pub use message::{
-    Accepted, ChatMessage, ClientFunction, ClientTool, File, MessageContent, NewMessage, PastMessage, SecondaryUsage,
-    Sent, StoredJson, TokenUsage, Waiting,
+    Accepted, ChatMessage, ClientFunction, ClientTool, File, MessageContent, NewMessage, PastMessage, Responded,
+    SecondaryUsage, Sent, StoredJson, TokenUsage, ToolResponse, ToolResponses, Waiting,
 };
 pub(crate) use notes::Heard;
 pub(crate) use queue::{StopOutcome, pending, stop};
+pub(crate) use respond::respond;
+pub(crate) use tools::check_client_tools;
 pub(crate) use work::{KIND, TurnChat, TurnOutcome, Turns, live_key};

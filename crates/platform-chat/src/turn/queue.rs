@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     accept::Acceptance,
+    course::closed,
     files::{self, StoredFile},
     message::{Accepted, ChatMessage, StoredJson, Waiting},
     work::{KIND, TurnChat, TurnRequest},
@@ -162,7 +163,7 @@ async fn create(conn: &mut Conn, item: &Acceptance) -> Result<bool> {
     Ok(true)
 }
 
-async fn insert_message(
+pub(crate) async fn insert_message(
     conn: &mut Conn,
     (account, chat): (&str, &str),
     position: i32,
@@ -346,14 +347,24 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
         let rows = if status == Status::Buffering { joined(conn, account, uid, rows).await? } else { rows };
         empty(conn, account, uid).await?;
         files::discard(conn, account, uid, &uids).await?;
-        // Nobody works a chat whose messages all wait: it ends here.
-        let ended = chat.turn_start == chat.message_count || run.is_none();
+        // A turn that nobody works ends here, and so does one whose messages all wait.
+        let ended = chat.turn_start == chat.message_count || run.as_ref().is_none_or(|run| run.idle);
+        let mut count = chat.message_count;
         if ended {
             cancel_in(conn, account, KIND, uid).await?;
+            let payload = run.as_ref().map(|run| run.payload.clone()).unwrap_or_default();
+            let request: TurnRequest = serde_json::from_value(payload).unwrap_or_default();
+            for open in chat.open_calls()? {
+                let row = closed(&request, uid, &open, "INTERRUPTED", count, now)?;
+                insert_message(conn, (account.as_str(), uid), count, &row.uid, row.role, &row.body, now.0).await?;
+                count += 1;
+            }
         }
         let otherwise = |ends, stays| if ended { ends } else { stays };
         let stopped = diesel::update(by_uid(account.as_str(), uid)).set((
             chats::queued.eq(0),
+            chats::message_count.eq(count),
+            chats::open_calls.eq(sql::<Nullable<Text>>(otherwise("NULL", "open_calls"))),
             chats::revision.eq(chats::revision + 1),
             chats::edited_ms.eq(now.0),
             chats::status.eq(sql::<Text>(otherwise("'completed'", "status"))),
@@ -362,7 +373,7 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
         ));
         let revision: i64 = stopped.returning(chats::revision).get_result(conn).await?;
         let discarded = rows.into_iter().map(|row| StoredJson::from_text(row.body)).collect();
-        Ok(Some(StopOutcome { run, revision, discarded, ended }))
+        Ok(Some(StopOutcome { run: run.map(|run| run.id), revision, discarded, ended }))
     })
     .await
 }

@@ -1,4 +1,7 @@
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use platform_core::{AccountId, Clock, Code, Error, Object, Result};
@@ -6,7 +9,7 @@ use platform_db::Db;
 use platform_guardrails::Finding;
 use platform_jobs::{Jobs, Run, Work};
 use platform_realtime::{Key, Realtime};
-use platform_runtime::{Fault, Model};
+use platform_runtime::{Fault, Model, OpenCall, Toolbox};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -15,12 +18,12 @@ use super::{
     compact::Compaction,
     course::Course,
     finish::Finisher,
-    message::{StoredJson, TokenUsage},
+    message::{ClientTool, StoredJson, TokenUsage},
     queue::{TakenIn, take_in},
 };
 use crate::{
     assistant::{Assistant, AssistantService},
-    chat::repository,
+    chat::repository::{self, Status},
 };
 
 /// Kind of the runs that are turns of a chat.
@@ -38,6 +41,12 @@ pub(crate) struct TurnRequest {
     pub application_state: Option<Object>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub skip_summarization: bool,
+    /// Of the assistant's tools, those that the turn may use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled_tools: Option<Vec<String>>,
+    /// Tools that the client runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<ClientTool>,
     pub user_uid: String,
     /// What the input rules found as its messages arrived.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -75,8 +84,11 @@ pub(crate) struct Turns {
     pub model: Arc<dyn Model>,
     pub realtime: Arc<Realtime>,
     pub assistants: Arc<dyn AssistantService>,
+    pub toolbox: Arc<dyn Toolbox>,
     pub finisher: Finisher,
     pub max_attempts: i32,
+    /// How long a turn waits for the client's tools and approvals.
+    pub client_tool_timeout: Duration,
 }
 
 /// The chat as the turn finds it.
@@ -84,7 +96,10 @@ pub(crate) struct Turns {
 pub(crate) struct TurnChat {
     pub uid: String,
     pub assistant: String,
-    pub buffering: bool,
+    /// As it was found: a turn that waited goes on late.
+    pub status: Status,
+    /// Calls of the newest answer without a result.
+    pub open: Vec<OpenCall>,
     pub revision: i64,
     pub message_count: i32,
     pub turn_start: i32,
@@ -100,7 +115,7 @@ pub(crate) struct TurnChat {
 impl TurnChat {
     /// The turn has no messages yet: they are in the queue.
     fn awaits_messages(&self) -> bool {
-        self.buffering || self.turn_start == self.message_count
+        self.status == Status::Buffering || self.turn_start == self.message_count
     }
 
     /// Position of the first message that no summary stands for.

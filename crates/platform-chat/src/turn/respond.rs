@@ -1,0 +1,103 @@
+//! What a client says of the calls that wait for it: results of its own tools, and approvals.
+
+use diesel::{ExpressionMethods, NullableExpressionMethods};
+use diesel_async::{AsyncConnection, RunQueryDsl};
+use platform_core::{AccountId, Checks, Code, Error, Result, Timestamp};
+use platform_db::{Db, Idempotency};
+use platform_jobs::{find_in, wake_in};
+use platform_runtime::{CallState, OpenCall};
+
+use super::{
+    message::{Responded, ToolResponses},
+    work::{KIND, TurnRequest},
+};
+use crate::{
+    chat::repository::{self, Status, WAITING, by_uid},
+    schema::chats,
+};
+
+/// Longest result of a client's tool (contract 00 §8).
+const MOST_CONTENT: usize = 1 << 20;
+
+/// Takes answers in; when none is missing the turn goes on. The revision the chat has then.
+pub(crate) async fn respond(
+    db: &Db,
+    account: &AccountId,
+    assistant: &str,
+    uid: &str,
+    given: &ToolResponses,
+    once: Option<&Idempotency>,
+    now: Timestamp,
+) -> Result<Option<(Responded, i64)>> {
+    let mut conn = db.conn().await?;
+    conn.transaction::<_, Error, _>(async |conn| {
+        if let Some(once) = once {
+            once.lock(conn).await?;
+        }
+        let run = find_in(conn, account, KIND, uid).await?;
+        let chat = repository::lock(conn, account, uid).await?.filter(|chat| chat.assistant == assistant);
+        let Some(chat) = chat else { return Ok(None) };
+        // A run that somebody works already has waited long enough.
+        let waiting = run.filter(|run| run.idle && chat.status() == Status::Waiting);
+        let Some(mut run) = waiting else {
+            let message = "This chat does not wait for tool responses.";
+            return Err(Error::new(Code::ChatNotWaiting, message).with("status", &chat.status));
+        };
+        let mut open = chat.open_calls()?;
+        take(&mut open, given)?;
+        let pending = open.iter().filter(|call| call.waits()).count();
+        if let Some(tools) = given.responses.iter().rev().find_map(|response| response.tools.clone()) {
+            let request: TurnRequest = serde_json::from_value(run.payload).map_err(Error::internal)?;
+            run.payload = serde_json::to_value(TurnRequest { tools, ..request }).map_err(Error::internal)?;
+        }
+        wake_in(conn, account, &run, pending == 0).await?;
+        let text = repository::open_text(&open)?.unwrap_or_default();
+        let status = if pending == 0 { "processing" } else { WAITING };
+        let answered = diesel::update(by_uid(account.as_str(), uid)).set((
+            chats::open_calls.eq(repository::json(&text).nullable()),
+            chats::status.eq(status),
+            chats::revision.eq(chats::revision + 1),
+            chats::edited_ms.eq(now.0),
+        ));
+        let revision: i64 = answered.returning(chats::revision).get_result(conn).await?;
+        let responded = Responded { chat_uid: uid.to_owned(), pending };
+        if let Some(once) = once {
+            once.store(conn, 200, &responded).await?;
+        }
+        Ok(Some((responded, revision)))
+    })
+    .await
+}
+
+fn take(open: &mut [OpenCall], given: &ToolResponses) -> Result<()> {
+    let mut checks = Checks::default();
+    if given.responses.is_empty() {
+        checks.issue("responses", "required", "responses is required: an answer for each call");
+    }
+    for (i, response) in given.responses.iter().enumerate() {
+        let path = format!("responses[{i}]");
+        if response.role.as_ref().is_some_and(|role| !role.eq_ignore_ascii_case("tool")) {
+            checks.issue(&format!("{path}.role"), "enum", "role must be tool");
+        }
+        let Some(call) = open.iter_mut().find(|call| call.call.id == response.tool_call_id) else {
+            let message = format!("no call `{}` waits in this chat", response.tool_call_id);
+            checks.issue(&format!("{path}.tool_call_id"), "unknown", message);
+            continue;
+        };
+        match (&call.state, response.content.as_str()) {
+            (CallState::Client, _) => {
+                checks.bytes(&format!("{path}.content"), response.content.to_string().len(), MOST_CONTENT);
+                call.state = CallState::Answered(response.content.clone());
+            }
+            (CallState::Approval, Some("approved")) => call.state = CallState::Approved,
+            (CallState::Approval, Some("rejected")) => call.state = CallState::Rejected,
+            (CallState::Approval, _) => {
+                let message = "content must be approved or rejected: the call waits for approval";
+                checks.issue(&format!("{path}.content"), "enum", message);
+            }
+            // The first answer counts.
+            _ => {}
+        }
+    }
+    checks.finish()
+}

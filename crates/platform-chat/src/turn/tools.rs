@@ -1,0 +1,110 @@
+//! The tools of a turn: those of the assistant, and those that the client runs.
+
+use std::{collections::HashSet, time::Duration};
+
+use platform_core::{AccountId, Checks, Code, Error, Result};
+use platform_runtime::{ModelSpec, Tool, ToolChoice, Toolbox, TurnTool, compile_schema};
+use serde_json::{Value, json};
+
+use super::{message::ClientTool, work::TurnRequest};
+use crate::assistant::{Assistant, takes_no_tools};
+
+const MOST_CLIENT_TOOLS: usize = 50;
+
+/// What the model may call in a turn.
+pub(crate) async fn of_turn(
+    toolbox: &dyn Toolbox,
+    account: &AccountId,
+    assistant: &Assistant,
+    request: &TurnRequest,
+) -> Result<Vec<TurnTool>> {
+    let settings = assistant.settings();
+    let choice = ToolChoice {
+        groups: &settings.available_tools_groups_uids,
+        enabled: [settings.enabled_tools.as_deref(), request.enabled_tools.as_deref()],
+        approval: &settings.approval_tools,
+        timeout: Duration::from_millis(settings.tool_call_timeout_ms.into()),
+    };
+    let mut tools = if choice.groups.is_empty() { Vec::new() } else { toolbox.tools(account, &choice).await? };
+    let known: HashSet<String> = tools.iter().map(|tool| tool.tool.name.clone()).collect();
+    // A server tool that came by that name after the message was accepted wins.
+    let new = request.tools.iter().filter(|tool| !known.contains(&tool.function.name));
+    tools.extend(new.map(|tool| TurnTool {
+        tool: Tool {
+            name: tool.function.name.clone(),
+            description: tool.function.description.clone(),
+            parameters: parameters(tool),
+        },
+        needs_approval: false,
+        is_repeatable: false,
+        action: None,
+    }));
+    Ok(tools)
+}
+
+/// Whether a turn can have these tools of the client beside those of its assistant, with this model.
+pub(crate) async fn check(
+    toolbox: &dyn Toolbox,
+    account: &AccountId,
+    assistant: &Assistant,
+    request: &TurnRequest,
+    spec: &ModelSpec,
+) -> Result<()> {
+    let has_groups = !assistant.settings().available_tools_groups_uids.is_empty();
+    if (has_groups || !request.tools.is_empty()) && !spec.capabilities.tools {
+        return Err(takes_no_tools(spec));
+    }
+    if request.tools.is_empty() || !has_groups {
+        return Ok(());
+    }
+    let own = TurnRequest { tools: Vec::new(), ..request.clone() };
+    let own = of_turn(toolbox, account, assistant, &own).await?;
+    let names: HashSet<&str> = own.iter().map(|tool| tool.tool.name.as_str()).collect();
+    match request.tools.iter().find(|tool| names.contains(tool.function.name.as_str())) {
+        Some(tool) => Err(twice(&tool.function.name)),
+        None => Ok(()),
+    }
+}
+
+/// Every rule on tools of the client, under `path`.
+pub(crate) fn check_client_tools(path: &str, tools: &[ClientTool]) -> Result<()> {
+    let mut checks = Checks::default();
+    checks.count(path, tools.len(), MOST_CLIENT_TOOLS);
+    let mut names = HashSet::new();
+    let mut double = None;
+    for (i, tool) in tools.iter().enumerate() {
+        let at = |field: &str| format!("{path}[{i}].{field}");
+        if tool.r#type != "function" {
+            checks.issue(&at("type"), "enum", "type must be function");
+        }
+        let name = &tool.function.name;
+        let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+        if !(1..=64).contains(&name.len()) || !name.bytes().all(good) {
+            checks.issue(&at("function.name"), "format", "function.name must match ^[A-Za-z0-9_-]{1,64}$");
+        }
+        if let Err(error) = compile_schema(&at("function.parameters"), &parameters(tool)) {
+            checks.issue(&at("function.parameters"), "format", error.message());
+        }
+        if !names.insert(name) {
+            double = Some(name);
+        }
+    }
+    checks.finish_as(Code::InvalidToolDefinition)?;
+    double.map_or(Ok(()), |name| Err(twice(name)))
+}
+
+fn parameters(tool: &ClientTool) -> Value {
+    match &tool.function.parameters {
+        Value::Null => json!({"type": "object", "properties": {}}),
+        Value::Object(fields) if !fields.contains_key("type") => {
+            let mut fields = fields.clone();
+            fields.insert("type".to_owned(), "object".into());
+            Value::Object(fields)
+        }
+        given => given.clone(),
+    }
+}
+
+fn twice(name: &str) -> Error {
+    Error::new(Code::DuplicateToolName, format!("There are two tools named `{name}`; rename yours.")).with("name", name)
+}

@@ -1,0 +1,179 @@
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use platform_core::{AccountId, Object, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::{Model, ModelSpec, Tool, ToolCall};
+
+/// The port to tools: which a turn has, and who carries their calls out.
+#[async_trait]
+pub trait Toolbox: Send + Sync {
+    /// Groups by their ids, in that order; one that is not there is `TOOL_SERVER_NOT_FOUND`.
+    async fn groups(&self, account: &AccountId, uids: &[String]) -> Result<Vec<ToolGroup>>;
+
+    /// The tools of a turn as they are at its start, under the names the model calls them by.
+    async fn tools(&self, account: &AccountId, choice: &ToolChoice<'_>) -> Result<Vec<TurnTool>>;
+}
+
+/// A tool server or built-in group, as assistants and agents choose it (contract 04 §5).
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct ToolGroup {
+    /// Id to choose it by.
+    pub uid: String,
+    /// Name.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// Its tools.
+    pub tools: Vec<GroupTool>,
+}
+
+/// A tool of a group.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct GroupTool {
+    /// Function name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+}
+
+/// Which tools a turn may use.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ToolChoice<'a> {
+    /// Tool servers and built-in groups.
+    pub groups: &'a [String],
+    /// Names that are allowed, exposed or bare; a tool must be in each list that is there.
+    pub enabled: [Option<&'a [String]>; 2],
+    /// Names that need approval, exposed or bare; `*` = all.
+    pub approval: &'a [String],
+    /// Longest call.
+    pub timeout: Duration,
+}
+
+/// A tool of a turn.
+#[derive(Clone)]
+pub struct TurnTool {
+    /// What the model is told.
+    pub tool: Tool,
+    /// Calls wait for approval.
+    pub needs_approval: bool,
+    /// A call may be made again when its result was lost.
+    pub is_repeatable: bool,
+    /// Who carries it out; `None` = the client.
+    pub action: Option<Arc<dyn Action>>,
+}
+
+/// Carries out calls of one tool.
+#[async_trait]
+pub trait Action: Send + Sync {
+    /// Checks the arguments and makes the call. What goes wrong is a result, too ([`ToolResult::error`]).
+    async fn call(&self, id: &str, arguments: Object) -> ToolResult;
+}
+
+/// What a tool gave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolResult {
+    /// The result as the model gets it: text, or JSON text.
+    pub text: String,
+    /// The turn ends with this.
+    pub finish: Option<Finish>,
+}
+
+/// What a tool ends a turn with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finish {
+    /// The last message.
+    pub message: String,
+    /// Its data.
+    pub data: Option<Object>,
+}
+
+impl ToolResult {
+    /// A value: a string as it is, everything else as JSON text.
+    pub fn of(value: &Value) -> Self {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        Self { text, finish: None }
+    }
+
+    /// A tool that did not succeed (contract 04 §7).
+    pub fn error(code: &str, message: impl Into<String>) -> Self {
+        Self::of(&json!({"error": code, "message": message.into()}))
+    }
+}
+
+/// A call that has no stored result yet; stored with its chat or thread before it is made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OpenCall {
+    /// The call.
+    #[serde(flatten)]
+    pub call: ToolCall,
+    /// How far it is.
+    pub state: CallState,
+}
+
+/// How far a call is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallState {
+    /// Being made: after a crash nobody knows whether it was.
+    Started,
+    /// Not made: the turn has no calls left.
+    Refused,
+    /// The client runs it.
+    Client,
+    /// It waits for approval.
+    Approval,
+    /// Approved, and not begun.
+    Approved,
+    /// Not approved.
+    Rejected,
+    /// What the client's run of it gave.
+    Answered(Value),
+}
+
+impl OpenCall {
+    /// Nothing can be done until somebody answers.
+    pub fn waits(&self) -> bool {
+        matches!(self.state, CallState::Client | CallState::Approval)
+    }
+}
+
+/// A result of a call, as it is stored and shown.
+#[derive(Debug, Clone)]
+pub struct CallResult {
+    /// The call it answers.
+    pub call: ToolCall,
+    /// What it gave.
+    pub result: ToolResult,
+    /// How long it took.
+    pub latency: Duration,
+}
+
+/// The result as it fits into so many tokens: a longer one is cut (contract 00 §8).
+pub fn fit(model: &dyn Model, spec: &ModelSpec, text: &str, most: u64) -> String {
+    let tokens = model.count(spec, text);
+    if tokens <= most {
+        return text.to_owned();
+    }
+    let share = |most: u64, tokens: u64| (text.len() as u128 * u128::from(most) / u128::from(tokens.max(1))) as usize;
+    let mut end = text.floor_char_boundary(share(most, tokens));
+    while end > 0 && model.count(spec, &text[..end]) > most {
+        end = text.floor_char_boundary(end * 9 / 10);
+    }
+    cut(&text[..end])
+}
+
+/// The result as it fits into so many bytes; 0 = no bound.
+pub fn fit_bytes(text: String, most: usize) -> String {
+    if most == 0 || text.len() <= most {
+        return text;
+    }
+    cut(&text[..text.floor_char_boundary(most)])
+}
+
+fn cut(beginning: &str) -> String {
+    json!({"truncated": true, "content": beginning}).to_string()
+}

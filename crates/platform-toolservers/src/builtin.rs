@@ -1,0 +1,167 @@
+//! Groups of tools that are part of the platform (contract 04 §6).
+
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use chrono::Datelike;
+use jsonschema::Validator;
+use platform_core::{Clock, Object, Timestamp};
+use platform_egress::Egress;
+use platform_runtime::{Action, Finish, GroupTool, Tool, ToolGroup, ToolResult, compile_schema, fit_bytes, problems};
+use serde_json::{Value, json};
+
+use crate::{failure::Failure, http::free_request};
+
+/// A group that needs no tool server.
+pub(crate) struct BuiltInGroup {
+    pub uid: &'static str,
+    name: &'static str,
+    description: &'static str,
+    pub tools: Vec<BuiltInTool>,
+}
+
+/// A tool of such a group.
+#[derive(Clone)]
+pub(crate) struct BuiltInTool {
+    pub tool: Tool,
+    pub does: Does,
+    schema: Arc<Validator>,
+}
+
+/// What a built-in tool does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Does {
+    CurrentTime,
+    WaitUntil,
+    HttpRequest,
+    FinishExecution,
+}
+
+impl Does {
+    /// Calls wait for approval, unless the assistant says of others that they do.
+    pub fn is_delicate(self) -> bool {
+        self == Self::HttpRequest
+    }
+
+    /// A call may be made again.
+    pub fn is_repeatable(self) -> bool {
+        self != Self::HttpRequest
+    }
+}
+
+impl BuiltInGroup {
+    pub fn group(&self) -> ToolGroup {
+        let tool =
+            |of: &BuiltInTool| GroupTool { name: of.tool.name.clone(), description: of.tool.description.clone() };
+        ToolGroup {
+            uid: self.uid.to_owned(),
+            name: self.name.to_owned(),
+            description: self.description.to_owned(),
+            tools: self.tools.iter().map(tool).collect(),
+        }
+    }
+}
+
+/// All of them.
+pub(crate) static GROUPS: LazyLock<Vec<BuiltInGroup>> = LazyLock::new(|| {
+    let tool = |name: &str, does, description: &str, properties: Value, required: &[&str]| {
+        let parameters = json!({"type": "object", "properties": properties, "required": required,
+            "additionalProperties": false});
+        let schema = Arc::new(compile_schema(name, &parameters).expect("the schemas of the platform are schemas"));
+        BuiltInTool {
+            tool: Tool { name: name.to_owned(), description: description.to_owned(), parameters },
+            does,
+            schema,
+        }
+    };
+    vec![
+        BuiltInGroup {
+            uid: "builtin-time",
+            name: "Time",
+            description: "Tells the time, and has agents wait.",
+            tools: vec![
+                tool("current_time", Does::CurrentTime, "The current date and time in UTC.", json!({}), &[]),
+                tool(
+                    "wait_until",
+                    Does::WaitUntil,
+                    "Pauses the work until a moment, or for a number of seconds.",
+                    json!({
+                        "timestampMs": {"type": "integer", "description": "Moment in milliseconds since 1970"},
+                        "seconds": {"type": "number", "minimum": 0, "description": "Seconds from now"},
+                    }),
+                    &[],
+                ),
+            ],
+        },
+        BuiltInGroup {
+            uid: "builtin-http",
+            name: "HTTP",
+            description: "Calls any public address.",
+            tools: vec![tool(
+                "http_request",
+                Does::HttpRequest,
+                "Sends an HTTP request to a public address and returns status and body.",
+                json!({
+                    "method": {"type": "string", "enum": ["GET", "POST", "PUT", "PATCH", "DELETE"]},
+                    "url": {"type": "string", "description": "Absolute http or https address"},
+                    "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+                    "body": {"description": "Text, or a value that is sent as JSON"},
+                }),
+                &["method", "url"],
+            )],
+        },
+        BuiltInGroup {
+            uid: "builtin-finish",
+            name: "Finish",
+            description: "Ends the work with a final message.",
+            tools: vec![tool(
+                "finish_execution",
+                Does::FinishExecution,
+                "Ends the work: the message is the final answer.",
+                json!({"message": {"type": "string"}, "data": {"type": "object"}}),
+                &["message"],
+            )],
+        },
+    ]
+});
+
+/// Carries out a built-in tool.
+pub(crate) struct BuiltInAction {
+    pub of: BuiltInTool,
+    pub clock: Arc<dyn Clock>,
+    pub egress: Egress,
+    pub timeout: Duration,
+    /// Longest result in bytes.
+    pub most_bytes: usize,
+}
+
+#[async_trait]
+impl Action for BuiltInAction {
+    async fn call(&self, _: &str, arguments: Object) -> ToolResult {
+        let issues = problems(Arc::clone(&self.of.schema), Value::Object(arguments.clone()), 10).await;
+        if !issues.is_empty() {
+            return Failure::arguments(issues).into_result();
+        }
+        match self.of.does {
+            Does::CurrentTime => ToolResult::of(&current_time(self.clock.now())),
+            Does::WaitUntil => ToolResult::error("TOOL_NOT_AVAILABLE", "A chat cannot wait; only agents can."),
+            Does::HttpRequest => match free_request(&self.egress, &arguments, self.timeout).await {
+                Ok(value) => ToolResult { text: fit_bytes(value.to_string(), self.most_bytes), finish: None },
+                Err(failure) => failure.into_result(),
+            },
+            Does::FinishExecution => {
+                let message = arguments.get("message").and_then(Value::as_str).unwrap_or_default().to_owned();
+                let data = arguments.get("data").and_then(Value::as_object).cloned();
+                ToolResult { finish: Some(Finish { message, data }), ..ToolResult::of(&json!({"finished": true})) }
+            }
+        }
+    }
+}
+
+fn current_time(now: Timestamp) -> Value {
+    let day = chrono::DateTime::from_timestamp_millis(now.0).map(|time| time.weekday().to_string());
+    json!({"iso": now.to_iso(), "timestampMs": now.0, "dayOfWeek": day})
+}

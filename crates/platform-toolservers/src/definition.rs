@@ -1,0 +1,391 @@
+use std::collections::HashSet;
+
+use platform_core::{Checks, Code, Error, Object, Result, any_case};
+use platform_egress::Url;
+use platform_runtime::compile_schema;
+use platform_vault::Secret;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::script;
+
+/// Headers that a client sets by itself.
+const REFUSED_HEADERS: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
+const TEMPLATE_BYTES: usize = 65_536;
+
+/// A tool of a server, and the request that calls it (contract 04 §2).
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(clippy::struct_excessive_bools, reason = "the wire has these flags")]
+pub struct ToolDefinition {
+    /// Always `function`.
+    pub r#type: String,
+    /// What the model is told.
+    pub function: FunctionDefinition,
+    /// Path below the server's address, with `${name}` for parameters; or an address of the same origin.
+    pub endpoint: String,
+    /// HTTP method.
+    #[serde(deserialize_with = "upper_case")]
+    pub method: HttpMethod,
+    /// Parameters that stand in the path.
+    pub path_parameters_keys: Vec<String>,
+    /// Parameters that stand in the query.
+    pub query_parameters_keys: Vec<String>,
+    /// How the body is made.
+    #[serde(deserialize_with = "any_case")]
+    pub body_mode: BodyMode,
+    /// `simple`: the parameter whose value is the body; empty: all that stand nowhere else.
+    pub body_property_key: String,
+    /// `advanced`: a JavaScript expression over `params` whose value is the body.
+    pub body_json_template: String,
+    /// The body is `multipart/form-data`, a part for each property.
+    pub is_form_data_body: bool,
+    /// Headers of the request; their values are masked in answers.
+    pub custom_headers: Vec<CustomHeader>,
+    /// Whether the result goes through the template below.
+    pub response_post_processing_enabled: bool,
+    /// A JavaScript expression over `response.body` and `response.status`.
+    pub response_post_processing_template: String,
+    /// Calls wait for approval.
+    pub requires_approval: bool,
+    /// A call may be repeated after a crash.
+    pub idempotent: bool,
+    /// The result may come later, to `X-Callback-Url` (agents).
+    pub async_callback: bool,
+    /// Longest call, 1000 to 300000 ms; absent = the server's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u32>,
+    /// Hints, as MCP servers give them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub annotations: Option<Object>,
+    /// When description or parameters of a tool of an MCP server were last found changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed_timestamp_ms: Option<i64>,
+}
+
+impl Default for ToolDefinition {
+    fn default() -> Self {
+        Self {
+            r#type: "function".to_owned(),
+            function: FunctionDefinition::default(),
+            endpoint: String::new(),
+            method: HttpMethod::Get,
+            path_parameters_keys: Vec::new(),
+            query_parameters_keys: Vec::new(),
+            body_mode: BodyMode::Simple,
+            body_property_key: String::new(),
+            body_json_template: String::new(),
+            is_form_data_body: false,
+            custom_headers: Vec::new(),
+            response_post_processing_enabled: false,
+            response_post_processing_template: String::new(),
+            requires_approval: false,
+            idempotent: false,
+            async_callback: false,
+            timeout_ms: None,
+            annotations: None,
+            changed_timestamp_ms: None,
+        }
+    }
+}
+
+/// What a model is told of a tool.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct FunctionDefinition {
+    /// Name, `^[A-Za-z0-9_-]{1,64}$`.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// Unknown arguments are refused.
+    pub strict: bool,
+    /// JSON Schema of the arguments, of type object.
+    #[schema(value_type = Object)]
+    pub parameters: Value,
+}
+
+impl Default for FunctionDefinition {
+    fn default() -> Self {
+        Self { name: String::new(), description: String::new(), strict: false, parameters: no_parameters() }
+    }
+}
+
+fn no_parameters() -> Value {
+    json!({"type": "object", "properties": {}, "required": []})
+}
+
+/// HTTP methods of tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "UPPERCASE")]
+#[expect(missing_docs, reason = "the names are HTTP's")]
+pub enum HttpMethod {
+    Get,
+    Post,
+    Put,
+    Patch,
+    Delete,
+}
+
+impl HttpMethod {
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+fn upper_case<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<HttpMethod, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    serde_json::from_value(Value::String(text.to_uppercase())).map_err(serde::de::Error::custom)
+}
+
+/// How the body of a request is made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BodyMode {
+    /// Of one parameter, or of all that stand nowhere else.
+    #[default]
+    Simple,
+    /// By a template.
+    Advanced,
+}
+
+/// A header of outgoing requests.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CustomHeader {
+    /// Name.
+    pub header_name: String,
+    /// Value; masked in answers, kept when the mask comes back.
+    pub value: Secret,
+}
+
+impl CustomHeader {
+    pub(crate) fn check(&self, checks: &mut Checks, path: &str) {
+        let name = &self.header_name;
+        let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+        if name.is_empty() || name.len() > 128 || !name.bytes().all(is_token) {
+            checks.issue(&format!("{path}.headerName"), "format", format!("`{name}` is no name of a header"));
+        } else if REFUSED_HEADERS.iter().any(|refused| name.eq_ignore_ascii_case(refused)) {
+            checks.issue(&format!("{path}.headerName"), "conflict", format!("the header {name} cannot be set"));
+        }
+        check_secret(checks, &format!("{path}.value"), &self.value);
+    }
+}
+
+/// What goes into a header must be one line.
+pub(crate) fn check_secret(checks: &mut Checks, path: &str, secret: &Secret) {
+    let text = secret.expose();
+    if text.len() > 16_384 {
+        checks.issue(path, "length", format!("{path} must have at most 16384 bytes"));
+    }
+    if !secret.is_mask() && text.bytes().any(|b| b < b' ' && b != b'\t' || b == 0x7f) {
+        checks.issue(path, "format", format!("{path} must be one line without control characters"));
+    }
+}
+
+/// The same header twice would leave open which one counts.
+pub(crate) fn check_headers(checks: &mut Checks, path: &str, headers: &[CustomHeader]) {
+    checks.count(path, headers.len(), 50);
+    let mut seen = HashSet::new();
+    for (i, header) in headers.iter().enumerate() {
+        header.check(checks, &format!("{path}[{i}]"));
+        if !seen.insert(header.header_name.to_ascii_lowercase()) {
+            let message = format!("the header {} stands twice", header.header_name);
+            checks.issue(&format!("{path}[{i}].headerName"), "unique", message);
+        }
+    }
+}
+
+/// Whether a text is the name of a function (contract 04 §2).
+pub(crate) fn is_function_name(name: &str) -> bool {
+    let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+    (1..=64).contains(&name.len()) && name.bytes().all(good)
+}
+
+impl ToolDefinition {
+    /// Every rule of contract 04 §2, under `path`. What is missing of the parameters is put in.
+    pub(crate) fn check(&mut self, checks: &mut Checks, path: &str, server: Option<&Url>) {
+        let at = |field: &str| format!("{path}.{field}");
+        if self.r#type != "function" {
+            checks.issue(&at("type"), "enum", "type must be function");
+        }
+        let name = &self.function.name;
+        if !is_function_name(name) {
+            let code = if name.is_empty() { "required" } else { "format" };
+            checks.issue(&at("function.name"), code, "function.name must match ^[A-Za-z0-9_-]{1,64}$");
+        }
+        checks.length(&at("function.description"), &self.function.description, 0..=4000);
+        match complete(&mut self.function.parameters) {
+            Ok(()) => {
+                if let Err(error) = compile_schema(&at("function.parameters"), &self.function.parameters) {
+                    checks.issue(&at("function.parameters"), "format", error.message());
+                }
+            }
+            Err(reason) => checks.issue(&at("function.parameters"), "type", reason),
+        }
+        self.check_request(checks, path, server);
+        check_headers(checks, &at("customHeaders"), &self.custom_headers);
+        for (field, template) in [
+            ("bodyJsonTemplate", &self.body_json_template),
+            ("responsePostProcessingTemplate", &self.response_post_processing_template),
+        ] {
+            checks.bytes(&at(field), template.len(), TEMPLATE_BYTES);
+        }
+        if let Some(timeout) = self.timeout_ms {
+            checks.range(&at("timeoutMs"), timeout, &(1000..=300_000));
+        }
+    }
+
+    fn check_request(&self, checks: &mut Checks, path: &str, server: Option<&Url>) {
+        let at = |field: &str| format!("{path}.{field}");
+        checks.bytes(&at("endpoint"), self.endpoint.len(), 4096);
+        let known = |key: &str| self.function.parameters["properties"].get(key).is_some();
+        match placeholders(&self.endpoint) {
+            Ok(names) => {
+                for name in names {
+                    if !self.path_parameters_keys.iter().any(|key| key == name) {
+                        let message = format!("`${{{name}}}` must be in pathParametersKeys");
+                        checks.issue(&at("pathParametersKeys"), "required", message);
+                    } else if !known(name) {
+                        let message = format!("`${{{name}}}` must be one of the parameters' properties");
+                        checks.issue(&at("function.parameters"), "required", message);
+                    }
+                }
+            }
+            Err(reason) => checks.issue(&at("endpoint"), "format", reason),
+        }
+        if self.endpoint.contains("://") {
+            let own = Url::parse(&self.endpoint).ok().map(|url| url.origin());
+            if own.is_none() || own != server.map(Url::origin) {
+                let message = "an absolute endpoint must have the scheme, host and port of the server's url";
+                checks.issue(&at("endpoint"), "conflict", message);
+            }
+        }
+        for key in &self.query_parameters_keys {
+            if self.path_parameters_keys.contains(key) {
+                let message = format!("`{key}` stands in pathParametersKeys, too");
+                checks.issue(&at("queryParametersKeys"), "conflict", message);
+            }
+        }
+        if self.body_mode == BodyMode::Advanced && self.body_json_template.trim().is_empty() {
+            checks.issue(&at("bodyJsonTemplate"), "required", "bodyMode advanced needs a bodyJsonTemplate");
+        }
+        if self.response_post_processing_enabled && self.response_post_processing_template.trim().is_empty() {
+            let message = "responsePostProcessingEnabled needs a responsePostProcessingTemplate";
+            checks.issue(&at("responsePostProcessingTemplate"), "required", message);
+        }
+    }
+
+    /// Whether its templates can be read; `TEMPLATE_ERROR` else.
+    pub(crate) fn check_templates(&self) -> Result<()> {
+        for (field, template) in [
+            ("bodyJsonTemplate", &self.body_json_template),
+            ("responsePostProcessingTemplate", &self.response_post_processing_template),
+        ] {
+            if !template.trim().is_empty()
+                && let Err(reason) = script::parse(template)
+            {
+                let name = &self.function.name;
+                return Err(Error::new(Code::TemplateError, format!("{field} of `{name}`: {reason}"))
+                    .with("tool", name)
+                    .with("field", field));
+            }
+        }
+        Ok(())
+    }
+
+    /// A call may be made again when nobody knows whether it was made.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        self.idempotent || self.method == HttpMethod::Get
+    }
+
+    /// The schema that arguments must satisfy.
+    pub(crate) fn argument_schema(&self) -> Value {
+        let mut schema = self.function.parameters.clone();
+        if self.function.strict
+            && let Some(fields) = schema.as_object_mut()
+        {
+            fields.insert("additionalProperties".to_owned(), Value::Bool(false));
+        }
+        schema
+    }
+}
+
+/// Checks all tools of a server: each by itself, and their names.
+pub(crate) fn check_all(tools: &mut [ToolDefinition], most: usize, server: Option<&Url>) -> Result<()> {
+    let mut checks = Checks::default();
+    checks.count("toolDefinitions", tools.len(), most);
+    for (i, tool) in tools.iter_mut().enumerate() {
+        tool.check(&mut checks, &format!("toolDefinitions[{i}]"), server);
+    }
+    checks.finish_as(Code::InvalidToolDefinition)?;
+    let mut names = HashSet::new();
+    if let Some(twice) = tools.iter().find(|tool| !names.insert(tool.function.name.as_str())) {
+        let name = &twice.function.name;
+        return Err(
+            Error::new(Code::DuplicateToolName, format!("There are two tools named `{name}`.")).with("name", name)
+        );
+    }
+    tools.iter().try_for_each(ToolDefinition::check_templates)
+}
+
+/// Puts in what parameters need to be a schema of an object.
+fn complete(parameters: &mut Value) -> Result<(), &'static str> {
+    let Value::Object(fields) = parameters else { return Err("parameters must be a JSON Schema of type object") };
+    fields.entry("type").or_insert_with(|| "object".into());
+    fields.entry("properties").or_insert_with(|| json!({}));
+    fields.entry("required").or_insert_with(|| json!([]));
+    let strings = |value: &Value| value.as_array().is_some_and(|all| all.iter().all(Value::is_string));
+    match () {
+        () if fields["type"] != "object" => Err("parameters.type must be object"),
+        () if !fields["properties"].is_object() => Err("parameters.properties must be an object"),
+        () if !strings(&fields["required"]) => Err("parameters.required must be a list of names"),
+        () => Ok(()),
+    }
+}
+
+/// The names in `${name}` of an endpoint.
+pub(crate) fn placeholders(endpoint: &str) -> Result<Vec<&str>, &'static str> {
+    let mut names = Vec::new();
+    let mut rest = endpoint;
+    while let Some((_, after)) = rest.split_once("${") {
+        let (name, after) = after.split_once('}').ok_or("a `${` in the endpoint has no `}`")?;
+        names.push(name);
+        rest = after;
+    }
+    Ok(names)
+}
+
+/// Lays given fields over a stored definition: what is left out stays (contract 04 §5).
+pub(crate) fn merge(stored: &ToolDefinition, given: Object) -> Result<Value> {
+    let mut merged = serde_json::to_value(stored).map_err(Error::internal)?;
+    for (name, value) in given {
+        match (name.as_str(), value) {
+            ("function", Value::Object(fields)) => {
+                for (name, value) in fields {
+                    put(&mut merged["function"], name, value);
+                }
+            }
+            (_, value) => put(&mut merged, name, value),
+        }
+    }
+    Ok(merged)
+}
+
+/// `null` brings the default back.
+fn put(object: &mut Value, name: String, value: Value) {
+    let Some(fields) = object.as_object_mut() else { return };
+    if value.is_null() {
+        fields.remove(&name);
+    } else {
+        fields.insert(name, value);
+    }
+}

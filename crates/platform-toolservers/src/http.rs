@@ -1,0 +1,181 @@
+//! Calls of tools over HTTP (contract 04 §4).
+
+use std::time::Duration;
+
+use platform_core::{Id, Object};
+use platform_egress::{
+    Egress, EgressError, Fetched, Method, Outgoing, Payload, Url,
+    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
+};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::{
+    definition::{HttpMethod, ToolDefinition},
+    failure::Failure,
+    redact::Redactor,
+    request, script,
+    server::{Credentials, Server},
+    tokens::Tokens,
+};
+
+/// Waits before a call is made again.
+const AGAIN: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
+
+/// What came of a call, and as far as it got.
+pub(crate) struct Called {
+    pub url: String,
+    pub status: Option<u16>,
+    pub result: Result<Value, Failure>,
+}
+
+/// Makes calls.
+pub(crate) struct HttpCaller<'a> {
+    pub egress: &'a Egress,
+    pub tokens: &'a Tokens,
+}
+
+impl HttpCaller<'_> {
+    /// Calls a tool with arguments that fit its parameters; `id` is the idempotency key.
+    pub async fn call(
+        &self,
+        server: &Server,
+        tool: &ToolDefinition,
+        id: &str,
+        arguments: &Object,
+        timeout: Duration,
+    ) -> Called {
+        let mut called = Called { url: String::new(), status: None, result: Ok(Value::Null) };
+        let Some(base) = server.settings.address() else {
+            called.result = Err(Failure::new("URL_NOT_ALLOWED", "The server has no address that can be read."));
+            return called;
+        };
+        called.url = base.to_string();
+        let until = Instant::now() + timeout;
+        let made = async {
+            let url = request::address(&base, tool, arguments)?;
+            called.url = url.to_string();
+            self.send(server, tool, id, arguments, url, until, &mut called.status).await
+        };
+        called.result = match timeout_at(until, made).await {
+            Ok(result) => result,
+            Err(_) => {
+                Err(Failure::new("UPSTREAM_TIMEOUT", format!("The call takes more than {} ms.", timeout.as_millis())))
+            }
+        };
+        called
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call, told whole")]
+    async fn send(
+        &self,
+        server: &Server,
+        tool: &ToolDefinition,
+        id: &str,
+        arguments: &Object,
+        url: Url,
+        until: Instant,
+        status: &mut Option<u16>,
+    ) -> Result<Value, Failure> {
+        let (body, media_type) = request::body(self.egress, tool, arguments).await?;
+        let mut credentials = server.credentials(Some(tool), self.tokens, None).await?;
+        let mut outgoing = Outgoing {
+            method: Method::from_bytes(tool.method.as_str().as_bytes()).unwrap_or_default(),
+            url,
+            headers: headers(&credentials, id, media_type),
+            body,
+            follows: true,
+            timeout: until - Instant::now(),
+        };
+        let mut answer = self.send_again(tool, &outgoing).await;
+        // A token that is refused before its time: another one, once.
+        if let (Ok(Fetched { status: 401, .. }), Some(stale)) = (&answer, credentials.token.take()) {
+            credentials = server.credentials(Some(tool), self.tokens, Some(&stale)).await?;
+            outgoing.headers = headers(&credentials, id, media_type);
+            answer = self.send_again(tool, &outgoing).await;
+            credentials.secrets.push(stale);
+        }
+        let redactor = Redactor::new(&credentials.secrets);
+        let answer = answer.map_err(|error| {
+            let failure = Failure::from(error);
+            Failure { message: failure.message.as_deref().map(|message| redactor.text(message)), ..failure }
+        })?;
+        *status = Some(answer.status);
+        let mut value = redactor.value(request::read(&answer.media_type, &answer.bytes));
+        if tool.response_post_processing_enabled {
+            let response = json!({"body": value, "status": answer.status});
+            let processed = script::evaluate(&tool.response_post_processing_template, "response", &response).await;
+            value = processed.map_err(|reason| {
+                Failure::new("TEMPLATE_ERROR", format!("responsePostProcessingTemplate: {reason}."))
+            })?;
+        }
+        if (200..300).contains(&answer.status) { Ok(value) } else { Err(Failure::status(answer.status, value)) }
+    }
+
+    /// Sends, and again where that cannot do harm.
+    async fn send_again(&self, tool: &ToolDefinition, outgoing: &Outgoing) -> Result<Fetched, EgressError> {
+        let mut waits = AGAIN.into_iter();
+        loop {
+            let answer = self.egress.send(outgoing.clone()).await;
+            let again = match &answer {
+                Err(EgressError::Unreachable(_)) => true,
+                Ok(Fetched { status: 502..=504, .. }) => tool.is_repeatable(),
+                _ => false,
+            };
+            match waits.next().filter(|_| again) {
+                Some(wait) => sleep(wait).await,
+                None => return answer,
+            }
+        }
+    }
+}
+
+fn headers(credentials: &Credentials, id: &str, media_type: Option<&'static str>) -> HeaderMap {
+    enum RequestKind {}
+    let request_id = Id::<RequestKind>::generate();
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json, */*;q=0.8"));
+    headers.extend(media_type.map(|media_type| (CONTENT_TYPE, HeaderValue::from_static(media_type))));
+    for (name, value) in [("x-request-id", request_id.as_str()), ("idempotency-key", id)] {
+        headers.extend(HeaderValue::from_str(value).ok().map(|value| (HeaderName::from_static(name), value)));
+    }
+    for (name, value) in &credentials.headers {
+        headers.insert(name, value.clone());
+    }
+    headers
+}
+
+/// A request that a model describes itself (built-in group `builtin-http`).
+pub(crate) async fn free_request(egress: &Egress, arguments: &Object, timeout: Duration) -> Result<Value, Failure> {
+    let text = |name: &str| arguments.get(name).and_then(Value::as_str);
+    let method = text("method").unwrap_or("GET").to_uppercase();
+    let method = [HttpMethod::Get, HttpMethod::Post, HttpMethod::Put, HttpMethod::Patch, HttpMethod::Delete]
+        .into_iter()
+        .find(|known| known.as_str() == method)
+        .ok_or_else(|| Failure::arguments(vec![format!("`{method}` is no method that can be used.")]))?;
+    let url = Url::parse(text("url").unwrap_or_default())
+        .map_err(|error| Failure::new("URL_NOT_ALLOWED", format!("This is no address we can call: {error}.")))?;
+    let mut headers = HeaderMap::new();
+    let given = arguments.get("headers").and_then(Value::as_object);
+    for (name, value) in given.into_iter().flatten() {
+        let name = HeaderName::from_bytes(name.as_bytes()).ok();
+        let value = HeaderValue::from_str(value.as_str().unwrap_or(&value.to_string())).ok();
+        let header = name.zip(value).ok_or_else(|| Failure::arguments(vec!["A header cannot be sent.".to_owned()]))?;
+        headers.insert(header.0, header.1);
+    }
+    let body = match arguments.get("body").filter(|body| !body.is_null() && method != HttpMethod::Get) {
+        None => Payload::Empty,
+        Some(Value::String(text)) => Payload::Bytes(text.clone().into()),
+        Some(value) => {
+            headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+            Payload::Bytes(value.to_string().into())
+        }
+    };
+    let method = Method::from_bytes(method.as_str().as_bytes()).unwrap_or_default();
+    let answer = egress.send(Outgoing { method, url, headers, body, follows: true, timeout }).await?;
+    let value = request::read(&answer.media_type, &answer.bytes);
+    if (200..300).contains(&answer.status) {
+        return Ok(json!({"status": answer.status, "body": value}));
+    }
+    Err(Failure::status(answer.status, value))
+}

@@ -1,0 +1,39 @@
+//! Tool servers: which tools assistants and agents can call, and the calls themselves.
+//!
+//! **Owns** the tables `tool_servers`, `tool_server_uses`, `tool_tokens`; the endpoints
+//! `/v1/tool-servers/…` and `/v1/tool-groups`. **Needs** `platform-db`, `platform-vault` for
+//! secrets, `platform-egress` for every request; implements the port `Toolbox`.
+//!
+//! A tool is a request over HTTP that its definition describes, or a tool of a remote MCP server,
+//! or one of the built-in groups. What goes wrong in a call is a result that the model reads.
+//!
+//! **Invariants**: secrets are sealed in the table and masked everywhere else; a secret goes to the
+//! scheme, host and port it was given for and to no other; an argument never changes the shape of
+//! a request; secrets that a tool echoes are taken out of its result; nothing that an API call says
+//! starts a process.
+
+mod builtin;
+mod definition;
+mod failure;
+mod http;
+mod mcp;
+mod model;
+mod names;
+mod openapi;
+mod redact;
+mod repository;
+mod request;
+mod schema;
+mod script;
+mod server;
+mod service;
+mod tokens;
+mod toolbox;
+
+pub use definition::{BodyMode, CustomHeader, FunctionDefinition, HttpMethod, ToolDefinition};
+pub use model::{
+    AuthenticationConfig, AuthenticationMethod, CloneRequest, DefinitionPatch, ListedGroup, McpAuthMode, OpenApiImport,
+    ServerType, TestRequest, TestResult, ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
+};
+pub use repository::use_in;
+pub use service::{PgToolServerService, ToolServerService};

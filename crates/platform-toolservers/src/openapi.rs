@@ -1,0 +1,431 @@
+//! OpenAPI 3.x descriptions become tool servers (contract 04 §5): one tool an operation.
+
+use std::collections::{BTreeMap, HashSet};
+
+use platform_core::{Code, Error, Object, Result};
+use platform_egress::Url;
+use platform_runtime::compile_schema;
+use serde_json::{Map, Value, json};
+
+const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
+const OTHER_METHODS: [&str; 3] = ["head", "options", "trace"];
+const MOST_DESCRIPTION: usize = 4000;
+/// References are followed so deep; what lies deeper may be anything.
+const DEEPEST: usize = 12;
+/// A schema larger than this is cut short: every model call carries it.
+const MOST_SCHEMA: usize = 32_768;
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// What an import gives.
+pub(crate) struct Imported {
+    /// Title of the description.
+    pub title: String,
+    pub description: String,
+    pub address: Url,
+    pub tools: Vec<Value>,
+    pub skipped: Vec<Value>,
+}
+
+/// Reads a description: JSON or YAML text, or an object.
+pub(crate) fn read(spec: Value) -> Result<Value> {
+    let spec = match spec {
+        Value::String(text) => serde_json::from_str(&text).or_else(|_| {
+            let invalid = |error| Error::invalid("spec", "format", format!("spec is neither JSON nor YAML: {error}"));
+            serde_yaml_ng::from_str::<Value>(&text).map_err(invalid)
+        })?,
+        other => other,
+    };
+    let version = spec["openapi"].as_str().unwrap_or_default();
+    if !version.starts_with("3.") {
+        let message = "spec must be an OpenAPI 3.x description: its field `openapi` says 3.0.x or 3.1.x";
+        return Err(Error::invalid("spec", "format", message));
+    }
+    Ok(spec)
+}
+
+/// Makes tools of a description; `source`: where it came from.
+pub(crate) fn import(
+    spec: &Value,
+    source: Option<&Url>,
+    base: Option<&str>,
+    include: Option<&[String]>,
+    most: usize,
+) -> Result<Imported> {
+    let address = address(spec, source, base)?;
+    let mut reader = Reader { spec, names: HashSet::new() };
+    let (mut tools, mut skipped) = (Vec::new(), Vec::new());
+    let mut found = HashSet::new();
+    let paths = spec["paths"].as_object().cloned().unwrap_or_default();
+    for (path, item) in &paths {
+        let item = reader.resolve(item);
+        for (method, operation) in item.as_object().into_iter().flatten() {
+            let id = operation["operationId"].as_str();
+            let is_operation = METHODS.contains(&method.as_str()) || OTHER_METHODS.contains(&method.as_str());
+            if !is_operation || include.is_some_and(|ids| id.is_none_or(|id| !ids.iter().any(|given| given == id))) {
+                continue;
+            }
+            found.extend(id.map(str::to_owned));
+            let tool = if most > 0 && tools.len() >= most {
+                Err(format!("a server has at most {most} tools; import the rest with `include`"))
+            } else {
+                reader.tool(path, method, &item, operation)
+            };
+            match tool {
+                Ok(tool) => tools.push(tool),
+                Err(reason) => {
+                    let operation = id.map_or_else(|| format!("{} {path}", method.to_uppercase()), str::to_owned);
+                    skipped.push(json!({"operation": operation, "reason": reason}));
+                }
+            }
+        }
+    }
+    for missing in include.into_iter().flatten().filter(|id| !found.contains(*id)) {
+        skipped.push(json!({"operation": missing, "reason": "there is no such operation"}));
+    }
+    let text = |name: &str| spec["info"][name].as_str().unwrap_or_default();
+    Ok(Imported {
+        title: text("title").chars().take(200).collect(),
+        description: text("description").chars().take(MOST_DESCRIPTION).collect(),
+        address,
+        tools,
+        skipped,
+    })
+}
+
+fn address(spec: &Value, source: Option<&Url>, base: Option<&str>) -> Result<Url> {
+    let first = &spec["servers"][0];
+    let described = first["url"].as_str().map(|url| {
+        let variables = first["variables"].as_object().into_iter().flatten();
+        variables.fold(url.to_owned(), |url, (name, variable)| {
+            url.replace(&format!("{{{name}}}"), variable["default"].as_str().unwrap_or_default())
+        })
+    });
+    let text = base.map(str::to_owned).or(described).unwrap_or_default();
+    let parsed = match source {
+        Some(source) if !text.is_empty() => source.join(&text),
+        _ => Url::parse(&text),
+    };
+    parsed.ok().filter(|url| matches!(url.scheme(), "http" | "https")).ok_or_else(|| {
+        let message = "baseUrl is required: the description does not say where its server is";
+        Error::invalid("baseUrl", "required", message)
+    })
+}
+
+struct Reader<'a> {
+    spec: &'a Value,
+    names: HashSet<String>,
+}
+
+impl Reader<'_> {
+    fn tool(&mut self, path: &str, method: &str, item: &Value, operation: &Value) -> Result<Value, String> {
+        if !METHODS.contains(&method) {
+            return Err(format!("the method {} is not offered to tools", method.to_uppercase()));
+        }
+        let mut parameters = Parameters::default();
+        for parameter in self.parameters(item, operation) {
+            let name = parameter["name"].as_str().unwrap_or_default();
+            let required = parameter["required"] == true;
+            match parameter["in"].as_str() {
+                Some("path") => parameters.path.push(name.to_owned()),
+                Some("query") => parameters.query.push(name.to_owned()),
+                Some(place @ ("header" | "cookie")) if required => {
+                    return Err(format!("it needs the {place} `{name}`; set it as a header of the server"));
+                }
+                _ => continue,
+            }
+            let schema = match parameter["content"].as_object().and_then(|content| content.values().next()) {
+                Some(content) => &content["schema"],
+                None => &parameter["schema"],
+            };
+            let mut schema = self.schema(schema);
+            describe(&mut schema, parameter["description"].as_str());
+            parameters.add(name, schema, required || parameter["in"] == "path");
+        }
+        for name in placeholders(path) {
+            if !parameters.path.iter().any(|known| known == name) {
+                parameters.path.push(name.to_owned());
+                parameters.add(name, json!({"type": "string"}), true);
+            }
+        }
+        let mut tool = Map::new();
+        if method != "get" {
+            self.body(operation, &mut parameters, &mut tool)?;
+        }
+        let name = self.name(path, method, operation);
+        let text = |field: &str| operation[field].as_str().map(str::trim).filter(|text| !text.is_empty());
+        let description = match (text("summary"), text("description")) {
+            (Some(summary), Some(more)) if more != summary => format!("{summary}\n\n{more}"),
+            (summary, more) => summary.or(more).unwrap_or_default().to_owned(),
+        };
+        let description: String = description.chars().take(MOST_DESCRIPTION).collect();
+        let endpoint = placeholders(path)
+            .into_iter()
+            .fold(path.to_owned(), |endpoint, name| endpoint.replace(&format!("{{{name}}}"), &format!("${{{name}}}")));
+        let schema = usable(parameters.schema())?;
+        tool.extend([
+            ("type".to_owned(), "function".into()),
+            ("function".to_owned(), json!({"name": name, "description": description, "parameters": schema})),
+            ("endpoint".to_owned(), endpoint.into()),
+            ("method".to_owned(), method.to_uppercase().into()),
+            ("pathParametersKeys".to_owned(), parameters.path.into()),
+            ("queryParametersKeys".to_owned(), parameters.query.into()),
+        ]);
+        Ok(Value::Object(tool))
+    }
+
+    /// Parameters of the operation, and those of the path that it does not name itself.
+    fn parameters(&self, item: &Value, operation: &Value) -> Vec<Value> {
+        let of =
+            |place: &Value| place["parameters"].as_array().into_iter().flatten().map(|p| self.resolve(p)).collect();
+        let own: Vec<Value> = of(operation);
+        let shared: Vec<Value> = of(item);
+        let is_own = |shared: &Value| own.iter().any(|p| p["name"] == shared["name"] && p["in"] == shared["in"]);
+        let shared: Vec<Value> = shared.into_iter().filter(|parameter| !is_own(parameter)).collect();
+        shared.into_iter().chain(own).collect()
+    }
+
+    fn body(&self, operation: &Value, parameters: &mut Parameters, tool: &mut Object) -> Result<(), String> {
+        let body = self.resolve(&operation["requestBody"]);
+        let Some(content) = body["content"].as_object().filter(|content| !content.is_empty()) else { return Ok(()) };
+        let required = body["required"] == true;
+        let bare = |kind: &String| kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let is_json = |kind: &String| {
+            let kind = bare(kind);
+            kind == "application/json" || kind.ends_with("+json") || kind == "*/*"
+        };
+        let form = ["multipart/form-data", FORM];
+        let found = content
+            .iter()
+            .find(|(kind, _)| is_json(kind))
+            .or_else(|| form.iter().find_map(|form| content.iter().find(|(kind, _)| bare(kind) == *form)));
+        let Some((kind, content)) = found else {
+            if !required {
+                return Ok(());
+            }
+            let kinds = content.keys().cloned().collect::<Vec<_>>().join(", ");
+            return Err(format!("its body is neither JSON nor a form: {kinds}"));
+        };
+        if !is_json(kind) {
+            tool.insert("isFormDataBody".to_owned(), true.into());
+            if bare(kind) == FORM {
+                tool.insert("customHeaders".to_owned(), json!([{"headerName": "Content-Type", "value": FORM}]));
+            }
+        }
+        let schema = self.schema(&content["schema"]);
+        let properties = schema["properties"].as_object().filter(|properties| !properties.is_empty());
+        let is_plain = schema.get("allOf").or(schema.get("anyOf")).or(schema.get("oneOf")).is_none();
+        match properties {
+            Some(properties) if is_plain && properties.keys().all(|name| !parameters.properties.contains_key(name)) => {
+                let needed = schema["required"].as_array().cloned().unwrap_or_default();
+                for (name, property) in properties.clone() {
+                    let required = required && needed.iter().any(|needed| *needed == name.as_str());
+                    parameters.add(&name, property, required);
+                }
+            }
+            _ => {
+                let mut name = "body".to_owned();
+                while parameters.properties.contains_key(&name) {
+                    name.insert(0, '_');
+                }
+                let mut schema = schema;
+                describe(&mut schema, body["description"].as_str());
+                parameters.add(&name, schema, required);
+                tool.insert("bodyPropertyKey".to_owned(), name.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The operation's id made fit, else method and path; no two alike.
+    fn name(&mut self, path: &str, method: &str, operation: &Value) -> String {
+        let id = operation["operationId"].as_str().filter(|id| !id.is_empty());
+        let text = id.map_or_else(|| format!("{method}_{}", path.trim_matches('/')), str::to_owned);
+        let mut name = String::new();
+        for c in text.chars() {
+            match c {
+                c if c.is_ascii_alphanumeric() || c == '-' => name.push(c),
+                _ if !name.ends_with('_') => name.push('_'),
+                _ => {}
+            }
+        }
+        let name: String = name.trim_matches('_').chars().take(60).collect();
+        let name = if name.is_empty() { method.to_owned() } else { name };
+        let numbered = (2..).map(|n| format!("{name}_{n}"));
+        let name = std::iter::once(name.clone()).chain(numbered).find(|name| !self.names.contains(name));
+        let name = name.expect("there are numbers enough");
+        self.names.insert(name.clone());
+        name
+    }
+
+    /// What a reference stands for; references to references too.
+    fn resolve(&self, value: &Value) -> Value {
+        let mut value = value;
+        for _ in 0..DEEPEST {
+            let Some(target) = value["$ref"].as_str() else { break };
+            let found = target.strip_prefix('#').and_then(|path| self.spec.pointer(path));
+            value = found.unwrap_or(&Value::Null);
+        }
+        value.clone()
+    }
+
+    /// A schema with all it refers to in it, as JSON Schema 2020-12.
+    fn schema(&self, schema: &Value) -> Value {
+        // The deepest that fits: a tool tells what its parameters are, not the whole description.
+        let depths = [DEEPEST, 6, 4, 2, 1];
+        let schemas = depths.into_iter().map(|depth| self.inlined(schema, &mut Vec::new(), depth));
+        schemas.into_iter().find(|schema| schema.to_string().len() <= MOST_SCHEMA).unwrap_or_else(|| json!({}))
+    }
+
+    fn inlined(&self, schema: &Value, above: &mut Vec<String>, depth: usize) -> Value {
+        let Some(fields) = schema.as_object() else { return json!({}) };
+        if let Some(target) = fields.get("$ref").and_then(Value::as_str) {
+            if depth == 0 || above.iter().any(|known| known == target) {
+                return json!({});
+            }
+            let found = target.strip_prefix('#').and_then(|path| self.spec.pointer(path));
+            above.push(target.to_owned());
+            let inlined = found.map_or_else(|| json!({}), |found| self.inlined(found, above, depth - 1));
+            above.pop();
+            return inlined;
+        }
+        let mut all = Map::new();
+        for (name, value) in fields {
+            let value = match name.as_str() {
+                "properties" | "patternProperties" | "$defs" => {
+                    let named = value.as_object().into_iter().flatten();
+                    named
+                        .map(|(name, value)| (name.clone(), self.inlined(value, above, depth)))
+                        .collect::<Object>()
+                        .into()
+                }
+                "items" | "not" | "additionalProperties" if value.is_object() => self.inlined(value, above, depth),
+                "allOf" | "anyOf" | "oneOf" | "prefixItems" => {
+                    let items = value.as_array().into_iter().flatten();
+                    items.map(|item| self.inlined(item, above, depth)).collect()
+                }
+                "type"
+                | "enum"
+                | "const"
+                | "description"
+                | "title"
+                | "default"
+                | "format"
+                | "required"
+                | "pattern"
+                | "minimum"
+                | "maximum"
+                | "multipleOf"
+                | "minLength"
+                | "maxLength"
+                | "minItems"
+                | "maxItems"
+                | "uniqueItems"
+                | "minProperties"
+                | "maxProperties"
+                | "exclusiveMinimum"
+                | "exclusiveMaximum"
+                | "additionalProperties" => value.clone(),
+                _ => continue,
+            };
+            all.insert(name.clone(), value);
+        }
+        modern(&mut all, fields.get("nullable") == Some(&Value::Bool(true)));
+        Value::Object(all)
+    }
+}
+
+/// What OpenAPI 3.0 says otherwise than JSON Schema.
+fn modern(schema: &mut Object, nullable: bool) {
+    for (flag, bound) in [("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")] {
+        match schema.get(flag) {
+            Some(Value::Bool(true)) => {
+                if let Some(limit) = schema.remove(bound) {
+                    schema.insert(flag.to_owned(), limit);
+                } else {
+                    schema.remove(flag);
+                }
+            }
+            Some(Value::Bool(false)) => {
+                schema.remove(flag);
+            }
+            _ => {}
+        }
+    }
+    if nullable {
+        if let Some(Value::String(kind)) = schema.get("type") {
+            schema.insert("type".to_owned(), json!([kind, "null"]));
+        }
+        if let Some(Value::Array(values)) = schema.get_mut("enum")
+            && !values.contains(&Value::Null)
+        {
+            values.push(Value::Null);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Parameters {
+    properties: BTreeMap<String, Value>,
+    required: Vec<String>,
+    path: Vec<String>,
+    query: Vec<String>,
+}
+
+impl Parameters {
+    fn add(&mut self, name: &str, schema: Value, required: bool) {
+        self.properties.insert(name.to_owned(), schema);
+        if required {
+            self.required.push(name.to_owned());
+        }
+    }
+
+    fn schema(&self) -> Value {
+        json!({"type": "object", "properties": self.properties, "required": self.required})
+    }
+}
+
+/// A schema that we can check against: when its patterns are the trouble, without them.
+fn usable(schema: Value) -> Result<Value, String> {
+    if compile_schema("parameters", &schema).is_ok() {
+        return Ok(schema);
+    }
+    let mut bare = schema;
+    without_patterns(&mut bare);
+    match compile_schema("parameters", &bare) {
+        Ok(_) => Ok(bare),
+        Err(error) => Err(error.message().to_owned()),
+    }
+}
+
+fn without_patterns(schema: &mut Value) {
+    match schema {
+        Value::Array(items) => items.iter_mut().for_each(without_patterns),
+        Value::Object(fields) => {
+            fields.retain(|name, value| !(matches!(name.as_str(), "pattern") && value.is_string()));
+            fields.remove("patternProperties");
+            fields.values_mut().for_each(without_patterns);
+        }
+        _ => {}
+    }
+}
+
+fn describe(schema: &mut Value, description: Option<&str>) {
+    if let (Some(fields), Some(description)) = (schema.as_object_mut(), description) {
+        fields.entry("description").or_insert_with(|| description.into());
+    }
+}
+
+/// The names in `{name}` of a path.
+fn placeholders(path: &str) -> Vec<&str> {
+    path.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name).collect()
+}
+
+/// An import that has neither source nor description.
+pub(crate) fn nothing_given() -> Error {
+    Error::invalid("spec", "required", "spec or url is required: the OpenAPI description to import")
+}
+
+/// The description could not be fetched.
+pub(crate) fn unreadable(status: u16) -> Error {
+    Error::new(Code::UpstreamError, format!("The address of the description answers {status}.")).with("status", status)
+}

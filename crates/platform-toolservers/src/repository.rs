@@ -1,0 +1,295 @@
+use diesel::{
+    dsl::sql,
+    pg::Pg,
+    prelude::*,
+    sql_types::{Bool, Text},
+};
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Code, Error, Page, Result, Timestamp};
+use platform_db::Conn;
+use serde_json::{Value, json};
+
+use crate::{
+    builtin::GROUPS,
+    definition::ToolDefinition,
+    model::{ServerType, ToolServer, ToolServerFilter, ToolServerSettings},
+    schema::{tool_server_uses, tool_servers, tool_tokens},
+};
+
+const MOST_LISTED: i64 = 1000;
+
+#[derive(Queryable, Selectable, Insertable)]
+#[diesel(table_name = tool_servers)]
+pub(crate) struct ServerRow {
+    pub account_id: String,
+    pub id: String,
+    pub identifier: String,
+    pub kind: String,
+    name: String,
+    description: String,
+    project_id: Option<String>,
+    enabled: bool,
+    settings: Value,
+    tools: Value,
+    tool_count: i32,
+    /// Sealed.
+    pub secrets: Option<String>,
+    pub health: Option<String>,
+    pub last_error: Option<String>,
+    pub refreshed_ms: Option<i64>,
+    pub version: i64,
+    created_ms: i64,
+    edited_ms: i64,
+}
+
+impl ServerRow {
+    /// A server of which nothing is set yet.
+    pub fn blank(account: &AccountId, id: &str, now: Timestamp) -> Result<Self> {
+        let mut row = Self {
+            account_id: account.as_str().to_owned(),
+            id: id.to_owned(),
+            identifier: String::new(),
+            kind: String::new(),
+            name: String::new(),
+            description: String::new(),
+            project_id: None,
+            enabled: true,
+            settings: Value::Null,
+            tools: Value::Null,
+            tool_count: 0,
+            secrets: None,
+            health: None,
+            last_error: None,
+            refreshed_ms: None,
+            version: 0,
+            created_ms: now.0,
+            edited_ms: now.0,
+        };
+        row.set(&ToolServerSettings::default(), now)?;
+        row.version = 0;
+        Ok(row)
+    }
+
+    /// Takes in what a client set; secrets show their mask.
+    pub fn set(&mut self, settings: &ToolServerSettings, now: Timestamp) -> Result<()> {
+        settings.kind().as_str().clone_into(&mut self.kind);
+        self.name.clone_from(&settings.name);
+        self.description.clone_from(&settings.description);
+        self.project_id.clone_from(&settings.project_id);
+        self.enabled = settings.enabled;
+        self.settings = serde_json::to_value(settings).map_err(Error::internal)?;
+        if let Some(fields) = self.settings.as_object_mut() {
+            fields.remove("toolDefinitions");
+            fields.remove("identifier");
+        }
+        self.set_tools(&settings.tool_definitions)?;
+        self.version += 1;
+        self.edited_ms = now.0;
+        Ok(())
+    }
+
+    pub fn set_tools(&mut self, tools: &[ToolDefinition]) -> Result<()> {
+        self.tools = serde_json::to_value(tools).map_err(Error::internal)?;
+        self.tool_count = i32::try_from(tools.len()).unwrap_or(i32::MAX);
+        Ok(())
+    }
+
+    /// What the client set; secrets are masked.
+    pub fn settings(&self) -> Result<ToolServerSettings> {
+        let mut settings = self.settings.clone();
+        settings["toolDefinitions"] = self.tools.clone();
+        settings["identifier"] = self.identifier.as_str().into();
+        serde_json::from_value(settings).map_err(Error::internal)
+    }
+
+    /// The record as it is sent.
+    pub fn shown(&self) -> ToolServer {
+        let mut settings = self.settings.clone();
+        settings["toolDefinitions"] = self.tools.clone();
+        ToolServer {
+            id: self.id.clone(),
+            identifier: self.identifier.clone(),
+            r#type: match self.kind.as_str() {
+                "mcp" => ServerType::Mcp,
+                "integration" => ServerType::Integration,
+                _ => ServerType::Http,
+            },
+            tool_count: self.tool_count,
+            health: self.health.clone(),
+            last_refresh_ms: self.refreshed_ms,
+            last_error: self.last_error.clone(),
+            tool_server_definition_id: self.id.clone(),
+            tool_server_definition: Some(json!({"_id": self.id, "toolDefinitions": self.tools})),
+            creation_timestamp_ms: Timestamp(self.created_ms),
+            last_edit_timestamp_ms: Timestamp(self.edited_ms),
+            settings,
+            skipped: None,
+            version: self.version,
+        }
+    }
+}
+
+#[diesel::dsl::auto_type(no_type_alias)]
+fn by_id<'a>(account: &'a str, id: &'a str) -> _ {
+    tool_servers::table.filter(tool_servers::account_id.eq(account)).filter(tool_servers::id.eq(id))
+}
+
+pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<ServerRow>> {
+    let mut conn = conn;
+    Ok(by_id(account.as_str(), id).select(ServerRow::as_select()).first(&mut conn).await.optional()?)
+}
+
+pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<ServerRow>> {
+    let server = by_id(account.as_str(), id).for_update().select(ServerRow::as_select());
+    Ok(server.first(conn).await.optional()?)
+}
+
+/// `false` when the identifier is taken.
+pub(crate) async fn insert(conn: &mut Conn, row: &ServerRow) -> Result<bool> {
+    let inserted = diesel::insert_into(tool_servers::table)
+        .values(row)
+        .on_conflict((tool_servers::account_id, tool_servers::identifier))
+        .do_nothing()
+        .execute(conn)
+        .await?;
+    Ok(inserted == 1)
+}
+
+/// Stores a changed row; `false` when its identifier is taken.
+pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &ServerRow) -> Result<bool> {
+    let taken = tool_servers::table
+        .filter(tool_servers::account_id.eq(account.as_str()).and(tool_servers::identifier.eq(&row.identifier)))
+        .filter(tool_servers::id.ne(&row.id));
+    if diesel::select(diesel::dsl::exists(taken)).get_result::<bool>(conn).await? {
+        return Ok(false);
+    }
+    diesel::update(by_id(account.as_str(), &row.id))
+        .set((
+            (
+                tool_servers::identifier.eq(&row.identifier),
+                tool_servers::kind.eq(&row.kind),
+                tool_servers::name.eq(&row.name),
+                tool_servers::description.eq(&row.description),
+                tool_servers::project_id.eq(&row.project_id),
+                tool_servers::enabled.eq(row.enabled),
+                tool_servers::settings.eq(&row.settings),
+                tool_servers::tools.eq(&row.tools),
+            ),
+            (
+                tool_servers::tool_count.eq(row.tool_count),
+                tool_servers::secrets.eq(&row.secrets),
+                tool_servers::health.eq(&row.health),
+                tool_servers::last_error.eq(&row.last_error),
+                tool_servers::refreshed_ms.eq(row.refreshed_ms),
+                tool_servers::version.eq(row.version),
+                tool_servers::edited_ms.eq(row.edited_ms),
+            ),
+        ))
+        .execute(conn)
+        .await?;
+    Ok(true)
+}
+
+pub(crate) async fn list(
+    conn: &Conn,
+    account: &AccountId,
+    filter: &ToolServerFilter,
+    page: Page,
+) -> Result<(Vec<ServerRow>, i64)> {
+    let (mut first, mut second) = (conn, conn);
+    let rows = kept(account, filter)
+        .order((tool_servers::created_ms.desc(), tool_servers::id.desc()))
+        .limit(page.limit)
+        .offset(page.offset)
+        .select(ServerRow::as_select());
+    let total = kept(account, filter).count();
+    let (rows, total) = futures_util::try_join!(rows.load(&mut first), total.get_result(&mut second))?;
+    Ok((rows, total))
+}
+
+type Kept<'a> = tool_servers::BoxedQuery<'a, Pg>;
+
+fn kept<'a>(account: &'a AccountId, filter: &'a ToolServerFilter) -> Kept<'a> {
+    let mut servers = tool_servers::table.filter(tool_servers::account_id.eq(account.as_str())).into_boxed();
+    if let Some(project) = &filter.project_id {
+        servers = servers.filter(tool_servers::project_id.eq(project));
+    }
+    if let Some(kind) = filter.r#type {
+        servers = servers.filter(tool_servers::kind.eq(kind.as_str()));
+    }
+    if let Some(search) = &filter.search {
+        let found =
+            sql::<Bool>("strpos(lower(name || chr(10) || description), lower(").bind::<Text, _>(search).sql(")) > 0");
+        servers = servers.filter(found);
+    }
+    servers
+}
+
+/// Ids of the enabled servers, newest first.
+pub(crate) async fn enabled(conn: &Conn, account: &AccountId) -> Result<Vec<String>> {
+    let mut conn = conn;
+    Ok(tool_servers::table
+        .filter(tool_servers::account_id.eq(account.as_str()).and(tool_servers::enabled))
+        .order((tool_servers::created_ms.desc(), tool_servers::id.desc()))
+        .limit(MOST_LISTED)
+        .select(tool_servers::id)
+        .load(&mut conn)
+        .await?)
+}
+
+/// Deletes a server with its tokens; who refers to it loses the reference.
+pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+    forget_token(conn, account, id).await?;
+    diesel::delete(by_id(account.as_str(), id)).execute(conn).await?;
+    Ok(())
+}
+
+pub(crate) async fn forget_token(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+    let token =
+        tool_tokens::table.filter(tool_tokens::account_id.eq(account.as_str()).and(tool_tokens::server_id.eq(id)));
+    diesel::delete(token).execute(conn).await?;
+    Ok(())
+}
+
+/// Kinds and ids of those who refer to a server.
+pub(crate) async fn users(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Vec<(String, String)>> {
+    Ok(tool_server_uses::table
+        .filter(tool_server_uses::account_id.eq(account.as_str()).and(tool_server_uses::server_id.eq(id)))
+        .order((tool_server_uses::user_kind, tool_server_uses::user_id))
+        .select((tool_server_uses::user_kind, tool_server_uses::user_id))
+        .load(conn)
+        .await?)
+}
+
+/// Keeps to which servers a record refers, in the transaction that stores it: `kind` is the name it has in
+/// `details.usedBy` (contract 04 §5). `TOOL_SERVER_NOT_FOUND` for one that is not there.
+pub async fn use_in(conn: &mut Conn, account: &AccountId, kind: &str, user: &str, uids: &[String]) -> Result<()> {
+    let uids: Vec<&String> = uids.iter().filter(|uid| GROUPS.iter().all(|group| group.uid != uid.as_str())).collect();
+    let known: Vec<String> = tool_servers::table
+        .filter(tool_servers::account_id.eq(account.as_str()).and(tool_servers::id.eq_any(&uids)))
+        .select(tool_servers::id)
+        .for_key_share()
+        .load(conn)
+        .await?;
+    if let Some(missing) = uids.iter().find(|uid| !known.contains(uid)) {
+        return Err(Error::not_found(Code::ToolServerNotFound, "tool server", missing));
+    }
+    let gone = tool_server_uses::table
+        .filter(tool_server_uses::account_id.eq(account.as_str()))
+        .filter(tool_server_uses::user_kind.eq(kind).and(tool_server_uses::user_id.eq(user)))
+        .filter(tool_server_uses::server_id.ne_all(&known));
+    diesel::delete(gone).execute(conn).await?;
+    let uses: Vec<_> = known
+        .iter()
+        .map(|server| {
+            (
+                tool_server_uses::account_id.eq(account.as_str()),
+                tool_server_uses::server_id.eq(server),
+                tool_server_uses::user_kind.eq(kind),
+                tool_server_uses::user_id.eq(user),
+            )
+        })
+        .collect();
+    diesel::insert_into(tool_server_uses::table).values(uses).on_conflict_do_nothing().execute(conn).await?;
+    Ok(())
+}

@@ -1,0 +1,123 @@
+use std::{collections::HashMap, sync::Arc};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use jsonschema::Validator;
+use platform_core::{AccountId, Object};
+use platform_egress::{
+    header::{AUTHORIZATION, HeaderMap, HeaderName},
+    sensitive,
+};
+use platform_runtime::compile_schema;
+use platform_vault::Secret;
+use serde_json::Value;
+
+use crate::{
+    definition::{CustomHeader, ToolDefinition},
+    failure::Failure,
+    model::{AuthenticationMethod, ServerType, ToolServer, ToolServerSettings},
+    tokens::{Tokens, usable},
+};
+
+/// So many broken rules are told.
+const MOST_ISSUES: usize = 10;
+
+/// A tool server as calls need it: secrets open, schemas compiled.
+pub(crate) struct Server {
+    pub account: AccountId,
+    pub id: String,
+    pub identifier: String,
+    pub kind: ServerType,
+    pub settings: ToolServerSettings,
+    pub shown: ToolServer,
+    schemas: HashMap<String, Arc<Validator>>,
+}
+
+/// What a request needs to be let in.
+pub(crate) struct Credentials {
+    pub headers: HeaderMap,
+    /// What must not come back.
+    pub secrets: Vec<Secret>,
+    /// The token among them that was fetched.
+    pub token: Option<Secret>,
+}
+
+impl Server {
+    /// Takes a while: schemas are compiled.
+    pub fn new(account: AccountId, settings: ToolServerSettings, shown: ToolServer) -> Self {
+        let schema = |tool: &ToolDefinition| {
+            // A schema of an MCP server that we cannot read is that server's to enforce.
+            let validator = compile_schema("parameters", &tool.argument_schema()).ok()?;
+            Some((tool.function.name.clone(), Arc::new(validator)))
+        };
+        let schemas = settings.tool_definitions.iter().filter_map(schema).collect();
+        let (id, identifier, kind) = (shown.id.clone(), shown.identifier.clone(), shown.r#type);
+        Self { account, id, identifier, kind, settings, shown, schemas }
+    }
+
+    pub fn tool(&self, name: &str) -> Option<&ToolDefinition> {
+        self.settings.tool_definitions.iter().find(|tool| tool.function.name == name)
+    }
+
+    /// Whether arguments fit the parameters of a tool; beside the threads that serve others, and not for ever.
+    pub async fn check(&self, tool: &ToolDefinition, arguments: &Object) -> Result<(), Failure> {
+        let Some(validator) = self.schemas.get(&tool.function.name).cloned() else { return Ok(()) };
+        let arguments = Value::Object(arguments.clone());
+        let issues = platform_runtime::problems(validator, arguments, MOST_ISSUES).await;
+        if issues.is_empty() { Ok(()) } else { Err(Failure::arguments(issues)) }
+    }
+
+    /// The headers of a request of a tool: its own win over those that authenticate it.
+    pub async fn credentials(
+        &self,
+        tool: Option<&ToolDefinition>,
+        tokens: &Tokens,
+        stale: Option<&Secret>,
+    ) -> Result<Credentials, Failure> {
+        let auth = &self.settings.authentication_config;
+        let mut all = Credentials { headers: HeaderMap::new(), secrets: Vec::new(), token: None };
+        match auth.authentication_method {
+            AuthenticationMethod::None => {}
+            AuthenticationMethod::Jwt => {
+                all.authorize("Bearer", usable(auth.token.as_ref())?);
+            }
+            AuthenticationMethod::Basic => {
+                let password = usable(auth.password.as_ref())?;
+                let user = auth.username.as_deref().unwrap_or_default();
+                all.authorize("Basic", STANDARD.encode(format!("{user}:{password}")));
+                all.secrets.push(password.into());
+            }
+            AuthenticationMethod::CustomHeader => all.add(&auth.custom_headers)?,
+            AuthenticationMethod::Oauth2 => {
+                let token = tokens.get(self, stale).await?;
+                all.authorize("Bearer", token.expose().to_owned());
+                all.token = Some(token);
+                all.secrets.extend(auth.client_secret.iter().chain(&auth.refresh_token).cloned());
+            }
+        }
+        if let Some(tool) = tool {
+            all.add(&tool.custom_headers)?;
+        }
+        Ok(all)
+    }
+}
+
+impl Credentials {
+    fn authorize(&mut self, scheme: &str, value: String) {
+        if let Some(header) = sensitive(&format!("{scheme} {value}")) {
+            self.headers.insert(AUTHORIZATION, header);
+        }
+        self.secrets.push(value.into());
+    }
+
+    fn add(&mut self, headers: &[CustomHeader]) -> Result<(), Failure> {
+        for header in headers {
+            let value = usable(Some(&header.value))?;
+            let name = HeaderName::from_bytes(header.header_name.as_bytes()).ok();
+            if let Some((name, value)) = name.zip(sensitive(&value)) {
+                self.headers.insert(name, value);
+            }
+            self.secrets.push(value.into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,808 @@
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_core::{
+    AccountId, Clock, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, overlay, spawn,
+};
+use platform_db::{Bus, Db, Idempotency, Remembered};
+use platform_egress::Egress;
+use platform_runtime::fit_bytes;
+use platform_vault::{Place, Vault};
+use serde_json::{Value, json};
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    time::Instant,
+};
+use tracing::{info, warn};
+
+use crate::{
+    builtin::GROUPS,
+    definition::{ToolDefinition, merge},
+    failure::Failure,
+    http::{Called, HttpCaller},
+    mcp::{Changed, McpClients},
+    model::{
+        CloneRequest, DefinitionPatch, KeptSecrets, ListedGroup, OpenApiImport, ServerType, TestResult, ToolList,
+        ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings, is_identifier,
+    },
+    openapi,
+    repository::{self, ServerRow},
+    server::Server,
+    tokens::Tokens,
+    toolbox::{group_of, longest},
+};
+
+const MOST_REMEMBERED: u64 = 10_000;
+const LONGEST_IDENTIFIER: usize = 24;
+/// Identifiers that are tried when the one made of the name is taken.
+const TRIES: usize = 1000;
+/// Tools of an MCP server that were read longer ago are read again, beside the turn that uses them.
+const STALE: Duration = Duration::from_mins(10);
+/// The same for a server that did not answer.
+const STALE_WHEN_DOWN: Duration = Duration::from_secs(30);
+const REFRESHES_AT_ONCE: usize = 8;
+
+/// Tool servers of an account, their tools, and calls to try them.
+#[async_trait]
+pub trait ToolServerService: Send + Sync {
+    /// Makes a server of the given fields; the tools of an MCP server are fetched.
+    async fn create(&self, account: &AccountId, given: Object, once: Option<&Idempotency>) -> Result<ToolServer>;
+    /// Makes a server of an OpenAPI description.
+    async fn import(
+        &self,
+        account: &AccountId,
+        import: OpenApiImport,
+        once: Option<&Idempotency>,
+    ) -> Result<ToolServer>;
+    /// Those that the filter keeps, newest first.
+    async fn list(&self, account: &AccountId, filter: &ToolServerFilter, page: Page) -> Result<ToolServerList>;
+    /// One with its tools.
+    async fn get(&self, account: &AccountId, id: &str) -> Result<ToolServer>;
+    /// Changes the given fields of the version that is expected.
+    async fn update(&self, account: &AccountId, id: &str, patch: Object, expected: &Precondition)
+    -> Result<ToolServer>;
+    /// Changes name, description or tools; of a tool that is there, what is left out stays.
+    async fn define(
+        &self,
+        account: &AccountId,
+        id: &str,
+        patch: DefinitionPatch,
+        expected: &Precondition,
+    ) -> Result<ToolServer>;
+    /// Deletes one that nobody refers to; `force`: the references go, too.
+    async fn delete(&self, account: &AccountId, id: &str, force: bool, expected: &Precondition) -> Result<()>;
+    /// A copy under another name, secrets included.
+    async fn duplicate(
+        &self,
+        account: &AccountId,
+        id: &str,
+        request: CloneRequest,
+        once: Option<&Idempotency>,
+    ) -> Result<ToolServer>;
+    /// Fetches the tools of an MCP server anew.
+    async fn refresh(&self, account: &AccountId, id: &str) -> Result<ToolServer>;
+
+    /// The tools of a server.
+    async fn tools(&self, account: &AccountId, id: &str) -> Result<ToolList>;
+    /// One tool.
+    async fn tool(&self, account: &AccountId, id: &str, name: &str) -> Result<ToolDefinition>;
+    /// Adds a tool.
+    async fn add_tool(
+        &self,
+        account: &AccountId,
+        id: &str,
+        tool: Object,
+        expected: &Precondition,
+        once: Option<&Idempotency>,
+    ) -> Result<(ToolDefinition, i64)>;
+    /// Changes the given fields of a tool; another name renames it.
+    async fn update_tool(
+        &self,
+        account: &AccountId,
+        id: &str,
+        name: &str,
+        patch: Object,
+        expected: &Precondition,
+    ) -> Result<(ToolDefinition, i64)>;
+    /// Takes a tool away.
+    async fn delete_tool(&self, account: &AccountId, id: &str, name: &str, expected: &Precondition) -> Result<()>;
+    /// Calls a tool for real; what goes wrong is part of the result.
+    async fn test(&self, account: &AccountId, id: &str, name: &str, arguments: Object) -> Result<TestResult>;
+    /// What assistants and agents can choose: built-in groups, then enabled servers.
+    async fn list_groups(&self, account: &AccountId) -> Result<Vec<ListedGroup>>;
+}
+
+/// The service on PostgreSQL.
+pub struct PgToolServerService {
+    db: Db,
+    bus: Bus,
+    pub(crate) clock: Arc<dyn Clock>,
+    vault: Arc<Vault>,
+    pub(crate) limits: FieldLimits,
+    pub(crate) calling: Arc<Calling>,
+    known: Arc<Remembered<(AccountId, String), Server>>,
+    changed: UnboundedSender<Changed>,
+}
+
+/// What makes calls.
+pub(crate) struct Calling {
+    pub egress: Egress,
+    pub tokens: Tokens,
+    pub mcp: McpClients,
+}
+
+impl Calling {
+    /// Calls a tool, after its arguments were checked.
+    pub async fn call(
+        &self,
+        server: &Server,
+        tool: &ToolDefinition,
+        id: &str,
+        arguments: &Object,
+        timeout: Duration,
+    ) -> Called {
+        let url = server.settings.url.clone().unwrap_or_default();
+        if let Err(failure) = server.check(tool, arguments).await {
+            return Called { url, status: None, result: Err(failure) };
+        }
+        if server.kind == ServerType::Mcp {
+            let result = self.mcp.call(server, tool, arguments, &self.tokens, timeout).await;
+            return Called { url, status: None, result };
+        }
+        HttpCaller { egress: &self.egress, tokens: &self.tokens }.call(server, tool, id, arguments, timeout).await
+    }
+}
+
+enum ToolServerKind {}
+
+impl PgToolServerService {
+    /// Needs the database, the bus that says when to forget, the vault for secrets and the way out.
+    pub fn new(
+        db: &Db,
+        bus: &Bus,
+        clock: Arc<dyn Clock>,
+        vault: Arc<Vault>,
+        egress: Egress,
+        limits: FieldLimits,
+    ) -> Arc<Self> {
+        let (changed, asked) = unbounded_channel();
+        let tokens = Tokens::new(db, Arc::clone(&vault), egress.clone(), Arc::clone(&clock));
+        let mcp = McpClients::new(egress.clone(), changed.clone());
+        let service = Arc::new(Self {
+            db: db.clone(),
+            bus: bus.clone(),
+            clock,
+            vault,
+            limits,
+            calling: Arc::new(Calling { egress, tokens, mcp }),
+            known: Remembered::new(bus, "tool-server", MOST_REMEMBERED),
+            changed,
+        });
+        spawn("refresh tools", refresh_asked(Arc::clone(&service), asked));
+        service
+    }
+
+    /// A server as calls need it.
+    pub(crate) async fn find(&self, account: &AccountId, id: &str) -> Result<Option<Arc<Server>>> {
+        let load = async {
+            let conn = self.db.read().await?;
+            let Some(row) = repository::find(conn.get(), account, id).await? else { return Ok(None) };
+            self.open(account, &row).await.map(Some)
+        };
+        self.known.get_or_load(&(account.clone(), id.to_owned()), load).await
+    }
+
+    async fn open(&self, account: &AccountId, row: &ServerRow) -> Result<Server> {
+        let mut settings = row.settings()?;
+        self.secrets(account, row)?.fill(&mut settings);
+        let (account, shown) = (account.clone(), row.shown());
+        beside(move || Ok(Server::new(account, settings, shown))).await
+    }
+
+    fn secrets(&self, account: &AccountId, row: &ServerRow) -> Result<KeptSecrets> {
+        let Some(sealed) = &row.secrets else { return Ok(KeptSecrets::default()) };
+        KeptSecrets::parse(&self.vault.open(&place(account, &row.id), sealed)?)
+    }
+
+    /// Lays a patch over the settings of a row: what is stored of it, and what is shown.
+    async fn put(&self, account: &AccountId, row: &mut ServerRow, patch: Object, now: Timestamp) -> Result<()> {
+        let before = row.settings()?;
+        let kept = self.secrets(account, row)?;
+        let is_mcp = row.kind == "mcp";
+        let mut settings = overlay(&before, aliased(patch)).map_err(of_definitions)?;
+        let limits = self.limits;
+        if is_mcp && settings.mcp_type {
+            settings.tool_definitions = switched(before.tool_definitions.clone(), &settings.tool_definitions);
+        }
+        let settings = beside(move || settings.check(&limits).map(|()| settings)).await;
+        let mut settings = settings.map_err(of_definitions)?;
+        let kept = kept.of(&mut settings, &before.tool_definitions)?;
+        row.set(&settings, now)?;
+        row.secrets = kept.to_text().map(|text| self.vault.seal(&place(account, &row.id), text.expose()));
+        if let Some(identifier) = settings.identifier {
+            row.identifier = identifier;
+        }
+        Ok(())
+    }
+
+    /// Addresses that a record names must be ones we may call.
+    async fn check_addresses(&self, given: &Object) -> Result<()> {
+        let token = given.get("authenticationConfig").and_then(|config| config.get("refreshTokenEndpoint"));
+        for (path, url) in [("url", given.get("url")), ("authenticationConfig.refreshTokenEndpoint", token)] {
+            if let Some(url) = url.and_then(Value::as_str) {
+                self.calling.egress.check(url).await.map_err(|error| error.into_error(path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a server of the given fields.
+    async fn make(
+        &self,
+        account: &AccountId,
+        given: Object,
+        skipped: Option<Vec<Value>>,
+        once: Option<&Idempotency>,
+    ) -> Result<ToolServer> {
+        let now = self.clock.now();
+        let id = String::from(Id::<ToolServerKind>::generate());
+        let mut row = ServerRow::blank(account, &id, now)?;
+        let addresses = given.clone();
+        self.put(account, &mut row, given, now).await?;
+        self.check_addresses(&addresses).await?;
+        self.insert(account, row, skipped, once).await
+    }
+
+    /// Stores a new server under its identifier, or one made of its name.
+    async fn insert(
+        &self,
+        account: &AccountId,
+        mut row: ServerRow,
+        skipped: Option<Vec<Value>>,
+        once: Option<&Idempotency>,
+    ) -> Result<ToolServer> {
+        if row.kind == "mcp" {
+            let server = self.open(account, &row).await?;
+            let tools = self.calling.mcp.tools(&server, &self.calling.tokens).await;
+            note_tools(&mut row, tools, &[], self.clock.now(), self.limits.tools_per_server)?;
+        }
+        let given = (!row.identifier.is_empty()).then(|| row.identifier.clone());
+        let base = slug(&row.shown().settings["name"].as_str().unwrap_or_default().to_lowercase());
+        let server = self
+            .db
+            .conn()
+            .await?
+            .transaction::<_, Error, _>(async |conn| {
+                let mut inserted = false;
+                for n in 1..=TRIES {
+                    row.identifier = given.clone().unwrap_or_else(|| numbered(&base, n));
+                    inserted = repository::insert(conn, &row).await?;
+                    if inserted || given.is_some() {
+                        break;
+                    }
+                }
+                if !inserted {
+                    return Err(identifier_taken(&row.identifier));
+                }
+                let server = ToolServer { skipped, ..row.shown() };
+                if let Some(once) = once {
+                    once.store(conn, 201, &server).await?;
+                }
+                Ok(server)
+            })
+            .await?;
+        self.known.changed(&server.id).await?;
+        Ok(server)
+    }
+
+    /// Changes a server: `change` makes a patch of what is stored.
+    async fn change(
+        &self,
+        account: &AccountId,
+        id: &str,
+        expected: &Precondition,
+        once: Option<&Idempotency>,
+        change: impl FnOnce(&ServerRow, &ToolServerSettings) -> Result<Object> + Send,
+    ) -> Result<ToolServer> {
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let changed = conn.transaction::<_, Error, _>(async |conn| {
+            let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            expected.check(row.version)?;
+            let patch = change(&row, &row.settings()?)?;
+            let renews_token = patch.contains_key("authenticationConfig") || patch.contains_key("url");
+            let fetches = renews_token || patch.contains_key("mcpType") || patch.contains_key("type");
+            self.put(account, &mut row, patch, now).await?;
+            if row.kind != "mcp" {
+                (row.health, row.last_error, row.refreshed_ms) = (None, None, None);
+            }
+            if !repository::update(conn, account, &row).await? {
+                return Err(identifier_taken(&row.identifier));
+            }
+            if renews_token {
+                repository::forget_token(conn, account, id).await?;
+            }
+            if let Some(once) = once {
+                let tool = row.shown().settings["toolDefinitions"].as_array().and_then(|tools| tools.last()).cloned();
+                once.store(conn, 201, &tool).await?;
+            }
+            Ok((row.shown(), fetches && row.kind == "mcp"))
+        });
+        let (server, fetches) = changed.await?;
+        drop(conn);
+        self.known.changed(id).await?;
+        // The record is changed whether its server answers or not.
+        if fetches { self.fetch_tools(account, id).await.map(|(server, _)| server) } else { Ok(server) }
+    }
+
+    /// Fetches the tools of an MCP server and keeps them; those it has stay when it does not answer.
+    async fn fetch_tools(&self, account: &AccountId, id: &str) -> Result<(ToolServer, Option<Failure>)> {
+        let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
+        let fetched = self.calling.mcp.tools(&server, &self.calling.tokens).await;
+        let failure = fetched.as_ref().err().cloned();
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let shown = conn.transaction::<_, Error, _>(async |conn| {
+            let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            let before = row.settings()?.tool_definitions;
+            if note_tools(&mut row, fetched, &before, now, self.limits.tools_per_server)? {
+                row.version += 1;
+            }
+            repository::update(conn, account, &row).await?;
+            Ok(row.shown())
+        });
+        let shown = shown.await?;
+        drop(conn);
+        self.known.changed(id).await?;
+        Ok((shown, failure))
+    }
+
+    /// Has the tools of an MCP server read again when that was long ago.
+    pub(crate) fn refresh_soon(&self, server: &Server) {
+        let shown = &server.shown;
+        let stale = if shown.health.as_deref() == Some("ok") { STALE } else { STALE_WHEN_DOWN };
+        let age = shown.last_refresh_ms.map(|at| self.clock.now().since(Timestamp(at)));
+        if server.kind == ServerType::Mcp && age.is_none_or(|age| age > stale) {
+            let _ = self.changed.send((server.account.clone(), server.id.clone()));
+        }
+    }
+}
+
+/// Reads tools again that somebody says are old or changed.
+async fn refresh_asked(service: Arc<PgToolServerService>, mut asked: UnboundedReceiver<Changed>) {
+    use futures_util::StreamExt;
+    let mut batch = Vec::new();
+    while asked.recv_many(&mut batch, 1024).await > 0 {
+        let servers: HashSet<Changed> = batch.drain(..).collect();
+        let refreshed = futures_util::stream::iter(servers).for_each_concurrent(REFRESHES_AT_ONCE, |(account, id)| {
+            let service = Arc::clone(&service);
+            async move {
+                if let Err(error) = service.fetch_tools(&account, &id).await
+                    && error.code() != Code::ToolServerNotFound
+                {
+                    warn!(server = id, %error, "The tools of an MCP server could not be stored.");
+                }
+            }
+        });
+        refreshed.await;
+    }
+}
+
+#[async_trait]
+impl ToolServerService for PgToolServerService {
+    async fn create(&self, account: &AccountId, given: Object, once: Option<&Idempotency>) -> Result<ToolServer> {
+        Box::pin(self.make(account, given, None, once)).await
+    }
+
+    async fn import(
+        &self,
+        account: &AccountId,
+        import: OpenApiImport,
+        once: Option<&Idempotency>,
+    ) -> Result<ToolServer> {
+        let (spec, source) = match (import.spec, import.url) {
+            (Some(spec), _) => (spec, None),
+            (None, Some(url)) => {
+                let address = self.calling.egress.check(&url).await.map_err(|error| error.into_error("url"))?;
+                let fetched = self.calling.egress.get(&url).await.map_err(|error| error.into_error("url"))?;
+                if !(200..300).contains(&fetched.status) {
+                    return Err(openapi::unreadable(fetched.status));
+                }
+                (String::from_utf8_lossy(&fetched.bytes).into_owned().into(), Some(address))
+            }
+            (None, None) => return Err(openapi::nothing_given()),
+        };
+        let (base, include, most) = (import.base_url, import.include, self.limits.tools_per_server);
+        let imported = beside(move || {
+            let spec = openapi::read(spec)?;
+            openapi::import(&spec, source.as_ref(), base.as_deref(), include.as_deref(), most)
+        });
+        let imported = imported.await?;
+        let title = if imported.title.trim().is_empty() { "Imported API".to_owned() } else { imported.title };
+        let given = json!({
+            "name": import.name.unwrap_or(title),
+            "description": imported.description,
+            "url": imported.address.as_str(),
+            "toolDefinitions": imported.tools,
+        });
+        let Value::Object(given) = given else { return Err(Error::internal("an object was written")) };
+        Box::pin(self.make(account, given, Some(imported.skipped), once)).await
+    }
+
+    async fn list(&self, account: &AccountId, filter: &ToolServerFilter, page: Page) -> Result<ToolServerList> {
+        let conn = self.db.read().await?;
+        let (rows, total) = repository::list(conn.get(), account, filter, page).await?;
+        let tool_servers: Vec<ToolServer> = rows.iter().map(|row| row.shown().brief()).collect();
+        let has_more = page.offset.saturating_add(i64::try_from(tool_servers.len()).unwrap_or(0)) < total;
+        Ok(ToolServerList { tool_servers, total, offset: page.offset, limit: page.limit, has_more })
+    }
+
+    async fn get(&self, account: &AccountId, id: &str) -> Result<ToolServer> {
+        Ok(self.find(account, id).await?.ok_or_else(|| not_found(id))?.shown.clone())
+    }
+
+    async fn update(
+        &self,
+        account: &AccountId,
+        id: &str,
+        patch: Object,
+        expected: &Precondition,
+    ) -> Result<ToolServer> {
+        self.check_addresses(&patch).await?;
+        self.change(account, id, expected, None, |_, _| Ok(patch)).await
+    }
+
+    async fn define(
+        &self,
+        account: &AccountId,
+        id: &str,
+        patch: DefinitionPatch,
+        expected: &Precondition,
+    ) -> Result<ToolServer> {
+        if patch.id.as_ref().is_some_and(|given| given != id) {
+            let message = "_id must be the id of the server or of its definition, or be left out";
+            return Err(Error::invalid("_id", "conflict", message));
+        }
+        let change = move |_: &ServerRow, stored: &ToolServerSettings| {
+            let mut fields = Object::new();
+            fields.extend(patch.name.map(|name| ("name".to_owned(), name.into())));
+            fields.extend(patch.description.map(|text| ("description".to_owned(), text.into())));
+            if let Some(tools) = patch.tool_definitions {
+                let merged: Vec<Value> =
+                    tools.into_iter().map(|given| laid_over(stored, given)).collect::<Result<_>>()?;
+                fields.insert("toolDefinitions".to_owned(), merged.into());
+            }
+            Ok(fields)
+        };
+        self.change(account, id, expected, None, change).await
+    }
+
+    async fn delete(&self, account: &AccountId, id: &str, force: bool, expected: &Precondition) -> Result<()> {
+        let mut conn = self.db.conn().await?;
+        let users = conn.transaction::<_, Error, _>(async |conn| {
+            let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            expected.check(row.version)?;
+            let users = repository::users(conn, account, id).await?;
+            if !users.is_empty() && !force {
+                return Err(in_use(&users));
+            }
+            repository::delete(conn, account, id).await?;
+            Ok(users)
+        });
+        let users = users.await?;
+        drop(conn);
+        if let Some(server) = self.find_known(account, id).await {
+            self.calling.mcp.forget(&server);
+        }
+        self.known.changed(id).await?;
+        // Who referred to it is read anew.
+        for (kind, user) in users {
+            self.bus.tell(&kind, &user).await?;
+        }
+        Ok(())
+    }
+
+    async fn duplicate(
+        &self,
+        account: &AccountId,
+        id: &str,
+        request: CloneRequest,
+        once: Option<&Idempotency>,
+    ) -> Result<ToolServer> {
+        let conn = self.db.read().await?;
+        let source = repository::find(conn.get(), account, id).await?.ok_or_else(|| not_found(id))?;
+        drop(conn);
+        let now = self.clock.now();
+        let mut settings = source.settings()?;
+        settings.name = request.name.unwrap_or_else(|| {
+            let name: String = settings.name.chars().take(193).collect();
+            format!("{name} (Copy)")
+        });
+        settings.identifier = None;
+        let limits = self.limits;
+        let settings = beside(move || settings.check(&limits).map(|()| settings)).await?;
+        let copy = String::from(Id::<ToolServerKind>::generate());
+        let mut row = ServerRow::blank(account, &copy, now)?;
+        row.set(&settings, now)?;
+        let secrets = self.secrets(account, &source)?;
+        row.secrets = secrets.to_text().map(|text| self.vault.seal(&place(account, &copy), text.expose()));
+        self.insert(account, row, None, once).await
+    }
+
+    async fn refresh(&self, account: &AccountId, id: &str) -> Result<ToolServer> {
+        let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
+        if server.kind != ServerType::Mcp {
+            return Err(Error::new(Code::Conflict, "Only MCP servers have tools to fetch."));
+        }
+        match self.fetch_tools(account, id).await? {
+            (server, None) => Ok(server),
+            (_, Some(failure)) => Err(Error::new(Code::UpstreamError, failure.to_line()).with("code", failure.code)),
+        }
+    }
+
+    async fn tools(&self, account: &AccountId, id: &str) -> Result<ToolList> {
+        let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
+        let tools = server.settings.tool_definitions.clone();
+        Ok(ToolList { total: tools.len(), tools })
+    }
+
+    async fn tool(&self, account: &AccountId, id: &str, name: &str) -> Result<ToolDefinition> {
+        let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
+        server.tool(name).cloned().ok_or_else(|| no_tool(name))
+    }
+
+    async fn add_tool(
+        &self,
+        account: &AccountId,
+        id: &str,
+        tool: Object,
+        expected: &Precondition,
+        once: Option<&Idempotency>,
+    ) -> Result<(ToolDefinition, i64)> {
+        let change = move |row: &ServerRow, stored: &ToolServerSettings| {
+            own_tools_only(row)?;
+            let mut tools = masked(&stored.tool_definitions)?;
+            tools.push(Value::Object(tool));
+            Ok(Object::from_iter([("toolDefinitions".to_owned(), tools.into())]))
+        };
+        let server = self.change(account, id, expected, once, change).await?;
+        let added = server.settings["toolDefinitions"].as_array().and_then(|tools| tools.last()).cloned();
+        let added = serde_json::from_value(added.unwrap_or_default()).map_err(Error::internal)?;
+        Ok((added, server.version))
+    }
+
+    async fn update_tool(
+        &self,
+        account: &AccountId,
+        id: &str,
+        name: &str,
+        patch: Object,
+        expected: &Precondition,
+    ) -> Result<(ToolDefinition, i64)> {
+        let mut at = 0;
+        let place = &mut at;
+        let change = |row: &ServerRow, stored: &ToolServerSettings| {
+            *place = position(stored, name)?;
+            let renames = patch.get("function").and_then(|function| function.get("name"));
+            if renames.is_some_and(|new| new != name) {
+                own_tools_only(row)?;
+            }
+            let mut tools = masked(&stored.tool_definitions)?;
+            tools[*place] = merge(&stored.tool_definitions[*place], patch)?;
+            Ok(Object::from_iter([("toolDefinitions".to_owned(), tools.into())]))
+        };
+        let server = self.change(account, id, expected, None, change).await?;
+        let tool = server.settings["toolDefinitions"].get(at).cloned().unwrap_or_default();
+        Ok((serde_json::from_value(tool).map_err(Error::internal)?, server.version))
+    }
+
+    async fn delete_tool(&self, account: &AccountId, id: &str, name: &str, expected: &Precondition) -> Result<()> {
+        let change = |row: &ServerRow, stored: &ToolServerSettings| {
+            own_tools_only(row)?;
+            let mut tools = masked(&stored.tool_definitions)?;
+            tools.remove(position(stored, name)?);
+            Ok(Object::from_iter([("toolDefinitions".to_owned(), tools.into())]))
+        };
+        self.change(account, id, expected, None, change).await.map(|_| ())
+    }
+
+    async fn test(&self, account: &AccountId, id: &str, name: &str, arguments: Object) -> Result<TestResult> {
+        let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
+        let tool = server.tool(name).ok_or_else(|| no_tool(name))?;
+        let call = platform_runtime::ToolCall::new_id();
+        let began = Instant::now();
+        let called = self.calling.call(&server, tool, &call, &arguments, longest(&server, tool)).await;
+        let took = began.elapsed();
+        let (data, error) = match called.result {
+            Ok(value) => (Some(value), None),
+            Err(failure) => (failure.body.clone(), Some(failure.to_line())),
+        };
+        Ok(TestResult {
+            success: error.is_none(),
+            data: data.filter(|value| !value.is_null()).map(|value| self.wrapped(value)),
+            error,
+            execution_time_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            request_url: called.url,
+            request_method: tool.method.as_str().to_owned(),
+            status_code: called.status,
+        })
+    }
+
+    async fn list_groups(&self, account: &AccountId) -> Result<Vec<ListedGroup>> {
+        let mut groups: Vec<ListedGroup> =
+            GROUPS.iter().map(|group| ListedGroup { group: group.group(), builtin: true }).collect();
+        let conn = self.db.read().await?;
+        let ids = repository::enabled(conn.get(), account).await?;
+        drop(conn);
+        for id in ids {
+            if let Some(server) = self.find(account, &id).await? {
+                groups.push(ListedGroup { group: group_of(&server), builtin: false });
+            }
+        }
+        Ok(groups)
+    }
+}
+
+impl PgToolServerService {
+    async fn find_known(&self, account: &AccountId, id: &str) -> Option<Arc<Server>> {
+        self.known.get_or_load(&(account.clone(), id.to_owned()), async { Ok(None) }).await.ok().flatten()
+    }
+
+    /// An object as it is, another value under `result`; what is too long is cut.
+    fn wrapped(&self, value: Value) -> Value {
+        let text = value.to_string();
+        if self.limits.tool_response_bytes > 0 && text.len() > self.limits.tool_response_bytes {
+            let cut = fit_bytes(text, self.limits.tool_response_bytes);
+            return serde_json::from_str(&cut).unwrap_or_default();
+        }
+        if value.is_object() { value } else { json!({"result": value}) }
+    }
+}
+
+fn place<'a>(account: &'a AccountId, id: &'a str) -> Place<'a> {
+    Place { account, table: "tool_servers", column: "secrets", row: id }
+}
+
+/// Checking schemas and templates takes long enough to be done beside the threads that serve others.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(Error::internal)?
+}
+
+/// `type` says the same as `mcpType`, which wins where both are given.
+fn aliased(mut patch: Object) -> Object {
+    let is_http = patch.get("type").and_then(Value::as_str).is_some_and(|kind| kind.eq_ignore_ascii_case("http"));
+    if is_http && !patch.contains_key("mcpType") {
+        patch.insert("mcpType".to_owned(), false.into());
+    }
+    patch
+}
+
+/// What is wrong with a definition has a code of its own.
+fn of_definitions(error: Error) -> Error {
+    let issues = error.details().get("issues").cloned().unwrap_or_default();
+    let path = issues[0]["path"].as_str().unwrap_or_default();
+    if error.code() != Code::ValidationError || !path.starts_with("toolDefinitions") {
+        return error;
+    }
+    Error::new(Code::InvalidToolDefinition, error.message()).with("issues", issues)
+}
+
+/// Of the tools of an MCP server a client sets only how they are used.
+fn switched(mut stored: Vec<ToolDefinition>, given: &[ToolDefinition]) -> Vec<ToolDefinition> {
+    for tool in &mut stored {
+        if let Some(given) = given.iter().find(|given| given.function.name == tool.function.name) {
+            (tool.requires_approval, tool.timeout_ms) = (given.requires_approval, given.timeout_ms);
+        }
+    }
+    stored
+}
+
+/// Takes in what an MCP server says of its tools; whether anything about them has changed.
+fn note_tools(
+    row: &mut ServerRow,
+    fetched: Result<Vec<ToolDefinition>, Failure>,
+    before: &[ToolDefinition],
+    now: Timestamp,
+    most: usize,
+) -> Result<bool> {
+    row.refreshed_ms = Some(now.0);
+    let mut tools = match fetched {
+        Ok(tools) => switched(tools, before),
+        Err(failure) => {
+            (row.health, row.last_error) = (Some("down".to_owned()), Some(failure.to_line()));
+            return Ok(false);
+        }
+    };
+    (row.health, row.last_error) = (Some("ok".to_owned()), None);
+    if most > 0 {
+        tools.truncate(most);
+    }
+    let mut changed = tools.len() != before.len();
+    for tool in &mut tools {
+        let Some(known) = before.iter().find(|known| known.function.name == tool.function.name) else {
+            changed = true;
+            continue;
+        };
+        tool.changed_timestamp_ms = known.changed_timestamp_ms;
+        if known.function != tool.function || known.annotations != tool.annotations {
+            changed = true;
+            tool.changed_timestamp_ms = Some(now.0);
+            info!(server = row.id, tool = tool.function.name, "An MCP server describes a tool otherwise than before.");
+        }
+    }
+    row.set_tools(&tools)?;
+    Ok(changed)
+}
+
+fn slug(name: &str) -> String {
+    let mut slug = String::new();
+    for c in name.chars() {
+        match c {
+            c if c.is_ascii_alphanumeric() => slug.push(c.to_ascii_lowercase()),
+            _ if !slug.is_empty() && !slug.ends_with('-') => slug.push('-'),
+            _ => {}
+        }
+    }
+    let slug: String = slug.chars().take(LONGEST_IDENTIFIER).collect();
+    let slug = slug.trim_end_matches('-');
+    if is_identifier(slug) { slug.to_owned() } else { "server".to_owned() }
+}
+
+/// The slug, with a number from the second on.
+fn numbered(slug: &str, n: usize) -> String {
+    if n == 1 {
+        return slug.to_owned();
+    }
+    let number = format!("-{n}");
+    let room = LONGEST_IDENTIFIER - number.len();
+    format!("{}{number}", &slug[..slug.len().min(room)])
+}
+
+fn masked(tools: &[ToolDefinition]) -> Result<Vec<Value>> {
+    tools.iter().map(|tool| serde_json::to_value(tool).map_err(Error::internal)).collect()
+}
+
+fn position(stored: &ToolServerSettings, name: &str) -> Result<usize> {
+    stored.tool_definitions.iter().position(|tool| tool.function.name == name).ok_or_else(|| no_tool(name))
+}
+
+/// A given definition, over the stored one of that name.
+fn laid_over(stored: &ToolServerSettings, given: Object) -> Result<Value> {
+    let name = given.get("function").and_then(|function| function.get("name"));
+    let known =
+        stored.tool_definitions.iter().find(|tool| name.is_some_and(|name| name == tool.function.name.as_str()));
+    match known {
+        Some(known) => merge(known, given),
+        None => Ok(Value::Object(given)),
+    }
+}
+
+fn own_tools_only(row: &ServerRow) -> Result<()> {
+    if row.kind == "http" {
+        return Ok(());
+    }
+    let message =
+        format!("The tools of a server of type {} come from there; they cannot be made or renamed.", row.kind);
+    Err(Error::new(Code::Conflict, message).with("type", &row.kind))
+}
+
+fn in_use(users: &[(String, String)]) -> Error {
+    let kinds = ["agents", "assistants", "environments", "profiles", "triggers"];
+    let of = |kind: &str| users.iter().filter(|user| user.0 == kind).map(|user| &user.1).collect::<Vec<_>>();
+    let used_by: Object = kinds.into_iter().map(|kind| (kind.to_owned(), json!(of(kind)))).collect();
+    let message = "This tool server is in use; take it out of what uses it, or delete it with force=true.";
+    Error::new(Code::Conflict, message).with("usedBy", used_by)
+}
+
+fn identifier_taken(identifier: &str) -> Error {
+    Error::new(Code::IdentifierTaken, format!("The identifier `{identifier}` is taken; choose another."))
+}
+
+fn not_found(id: &str) -> Error {
+    Error::not_found(Code::ToolServerNotFound, "tool server", id)
+}
+
+fn no_tool(name: &str) -> Error {
+    Error::not_found(Code::ToolNotFound, "tool", name)
+}

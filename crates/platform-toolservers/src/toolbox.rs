@@ -1,0 +1,163 @@
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use platform_core::{AccountId, Code, Error, Object, Result};
+use platform_runtime::{Action, GroupTool, Tool, ToolChoice, ToolGroup, ToolResult, Toolbox, TurnTool, fit_bytes};
+use serde_json::Value;
+
+use crate::{
+    builtin::{BuiltInAction, BuiltInTool, GROUPS},
+    definition::ToolDefinition,
+    failure::Failure,
+    model::ServerType,
+    names::{Named, exposed},
+    server::Server,
+    service::{Calling, PgToolServerService},
+};
+
+#[async_trait]
+impl Toolbox for PgToolServerService {
+    async fn groups(&self, account: &AccountId, uids: &[String]) -> Result<Vec<ToolGroup>> {
+        let mut groups = Vec::with_capacity(uids.len());
+        for uid in uids {
+            if let Some(built_in) = GROUPS.iter().find(|group| group.uid == uid) {
+                groups.push(built_in.group());
+                continue;
+            }
+            let server = self.find(account, uid).await?;
+            let server = server.ok_or_else(|| Error::not_found(Code::ToolServerNotFound, "tool server", uid))?;
+            groups.push(group_of(&server));
+        }
+        Ok(groups)
+    }
+
+    async fn tools(&self, account: &AccountId, choice: &ToolChoice<'_>) -> Result<Vec<TurnTool>> {
+        let mut sources = Vec::new();
+        for uid in choice.groups {
+            if let Some(built_in) = GROUPS.iter().find(|group| group.uid == uid) {
+                sources.extend(built_in.tools.iter().map(Source::BuiltIn));
+            } else if let Some(server) = self.find(account, uid).await?.filter(|server| server.settings.enabled) {
+                self.refresh_soon(&server);
+                let count = server.settings.tool_definitions.len();
+                sources.extend((0..count).map(|index| Source::Server(Arc::clone(&server), index)));
+            }
+        }
+        let named: Vec<Named<'_>> = sources.iter().map(Source::named).collect();
+        let names = exposed(&named);
+        let bare: Vec<String> = named.iter().map(|named| named.bare.to_owned()).collect();
+        let mut tools: Vec<TurnTool> = Vec::new();
+        for ((source, name), bare) in sources.into_iter().zip(names).zip(bare) {
+            let is_in = |list: &[String]| list.iter().any(|given| *given == name || *given == bare);
+            let enabled = choice.enabled.iter().flatten().all(|list| is_in(list));
+            if enabled && tools.iter().all(|tool| tool.tool.name != name) {
+                let listed = is_in(choice.approval) || choice.approval.iter().any(|given| given == "*");
+                tools.push(self.tool(source, name, listed, choice));
+            }
+        }
+        Ok(tools)
+    }
+}
+
+impl PgToolServerService {
+    fn tool(&self, source: Source<'_>, name: String, approval: bool, choice: &ToolChoice<'_>) -> TurnTool {
+        match source {
+            Source::BuiltIn(of) => TurnTool {
+                tool: Tool { name, ..of.tool.clone() },
+                needs_approval: approval || (of.does.is_delicate() && choice.approval.is_empty()),
+                is_repeatable: of.does.is_repeatable(),
+                action: Some(Arc::new(BuiltInAction {
+                    of: of.clone(),
+                    clock: Arc::clone(&self.clock),
+                    egress: self.calling.egress.clone(),
+                    timeout: choice.timeout,
+                    most_bytes: self.limits.tool_response_bytes,
+                })),
+            },
+            Source::Server(server, index) => {
+                let of = &server.settings.tool_definitions[index];
+                let function = &of.function;
+                TurnTool {
+                    tool: Tool {
+                        name,
+                        description: function.description.clone(),
+                        parameters: function.parameters.clone(),
+                    },
+                    needs_approval: approval || of.requires_approval,
+                    is_repeatable: match server.kind {
+                        ServerType::Http => of.is_repeatable(),
+                        _ => of.idempotent,
+                    },
+                    action: Some(Arc::new(ServerAction {
+                        calling: Arc::clone(&self.calling),
+                        index,
+                        timeout: longest(&server, of).min(choice.timeout),
+                        server,
+                        most_bytes: self.limits.tool_response_bytes,
+                    })),
+                }
+            }
+        }
+    }
+}
+
+/// Longest call of a tool.
+pub(crate) fn longest(server: &Server, tool: &ToolDefinition) -> Duration {
+    Duration::from_millis(tool.timeout_ms.unwrap_or(server.settings.timeout_ms).into())
+}
+
+/// A server as a group.
+pub(crate) fn group_of(server: &Server) -> ToolGroup {
+    let tool = |of: &ToolDefinition| GroupTool {
+        name: of.function.name.clone(),
+        description: of.function.description.clone(),
+    };
+    ToolGroup {
+        uid: server.id.clone(),
+        name: server.settings.name.clone(),
+        description: server.settings.description.clone(),
+        tools: server.settings.tool_definitions.iter().map(tool).collect(),
+    }
+}
+
+/// Where a tool comes from.
+enum Source<'a> {
+    BuiltIn(&'a BuiltInTool),
+    Server(Arc<Server>, usize),
+}
+
+impl Source<'_> {
+    fn named(&self) -> Named<'_> {
+        match self {
+            Self::BuiltIn(of) => Named { bare: &of.tool.name, identifier: None, prefixed: false },
+            Self::Server(server, index) => Named {
+                bare: &server.settings.tool_definitions[*index].function.name,
+                identifier: Some(&server.identifier),
+                prefixed: server.kind != ServerType::Http,
+            },
+        }
+    }
+}
+
+/// Carries out a tool of a server.
+struct ServerAction {
+    calling: Arc<Calling>,
+    server: Arc<Server>,
+    index: usize,
+    timeout: Duration,
+    most_bytes: usize,
+}
+
+#[async_trait]
+impl Action for ServerAction {
+    async fn call(&self, id: &str, arguments: Object) -> ToolResult {
+        let tool = &self.server.settings.tool_definitions[self.index];
+        match self.calling.call(&self.server, tool, id, &arguments, self.timeout).await.result {
+            Ok(Value::Null) => ToolResult { text: String::new(), finish: None },
+            Ok(value) => {
+                let ToolResult { text, finish } = ToolResult::of(&value);
+                ToolResult { text: fit_bytes(text, self.most_bytes), finish }
+            }
+            Err(failure) => Failure::into_result(failure),
+        }
+    }
+}

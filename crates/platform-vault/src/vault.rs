@@ -1,0 +1,175 @@
+use aws_lc_rs::{
+    aead::{AES_256_GCM, Aad, Nonce, RandomizedNonceKey},
+    digest::{SHA256, digest},
+    rand,
+};
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, STANDARD_NO_PAD as BASE64, URL_SAFE_NO_PAD},
+};
+use platform_core::{AccountId, Error, Result};
+use secrecy::zeroize::Zeroizing;
+
+use crate::Secret;
+
+const KEY_LEN: usize = 32;
+const FORMAT: &str = "1";
+
+/// Where a sealed text stands; it opens nowhere else.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The account that owns it.
+    pub account: &'a AccountId,
+    /// Table.
+    pub table: &'a str,
+    /// Column.
+    pub column: &'a str,
+    /// Key of the row.
+    pub row: &'a str,
+}
+
+impl Place<'_> {
+    /// No part may run into the next.
+    fn bytes(&self) -> Vec<u8> {
+        let parts = [self.account.as_str(), self.table, self.column, self.row];
+        parts.iter().flat_map(|part| [&(part.len() as u64).to_be_bytes()[..], part.as_bytes()].concat()).collect()
+    }
+}
+
+/// A key that seals data keys; its name is made of its hash.
+pub struct MasterKey {
+    name: String,
+    key: RandomizedNonceKey,
+}
+
+impl MasterKey {
+    /// Reads 32 bytes in base64.
+    pub fn parse(text: &str) -> Option<Self> {
+        let bytes = Zeroizing::new(BASE64.decode(text.trim().trim_end_matches('=')).ok()?);
+        Self::of(&bytes)
+    }
+
+    /// A new key that nobody else knows.
+    pub fn generate() -> Self {
+        Self::of(random().as_slice()).expect("32 bytes are a key")
+    }
+
+    /// A new key as text, to be kept.
+    pub fn generate_text() -> Zeroizing<String> {
+        Zeroizing::new(STANDARD.encode(random()))
+    }
+
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let name = URL_SAFE_NO_PAD.encode(&digest(&SHA256, bytes).as_ref()[..9]);
+        Some(Self { name, key: RandomizedNonceKey::new(&AES_256_GCM, bytes).ok()? })
+    }
+}
+
+/// Seals and opens.
+pub struct Vault {
+    current: MasterKey,
+    previous: Vec<MasterKey>,
+}
+
+impl Vault {
+    /// Seals with `current`; opens what any of them sealed.
+    pub fn new(current: MasterKey, previous: Vec<MasterKey>) -> Self {
+        Self { current, previous }
+    }
+
+    /// The text, sealed for its place: `<format>.<key name>.<sealed data key>.<sealed text>`.
+    pub fn seal(&self, place: &Place<'_>, text: &str) -> String {
+        let place = place.bytes();
+        let data_key = random();
+        let key = RandomizedNonceKey::new(&AES_256_GCM, data_key.as_slice()).expect("32 bytes are a key");
+        let wrapped = seal(&self.current.key, &place, data_key.as_slice());
+        let sealed = seal(&key, &place, text.as_bytes());
+        format!("{FORMAT}.{}.{wrapped}.{sealed}", self.current.name)
+    }
+
+    /// The text again; an error when it was sealed for another place, or by a key that is not here.
+    pub fn open(&self, place: &Place<'_>, sealed: &str) -> Result<Secret> {
+        let place = place.bytes();
+        let parts: Vec<&str> = sealed.split('.').collect();
+        let [FORMAT, name, wrapped, sealed] = parts[..] else {
+            return Err(Error::internal("a sealed text has another format"));
+        };
+        let mut keys = std::iter::once(&self.current).chain(&self.previous);
+        let master = keys.find(|key| key.name == name).ok_or_else(|| {
+            Error::internal(format!(
+                "a secret was sealed with the master key {name}; give it in PLATFORM_SECRET_KEY_PREVIOUS"
+            ))
+        })?;
+        let data_key = open(&master.key, &place, wrapped)?;
+        let key = RandomizedNonceKey::new(&AES_256_GCM, &data_key).map_err(Error::internal)?;
+        let text = String::from_utf8(open(&key, &place, sealed)?.to_vec()).map_err(Error::internal)?;
+        Ok(Secret::from(text))
+    }
+
+    /// Whether a text is sealed with an older master key.
+    pub fn is_old(&self, sealed: &str) -> bool {
+        sealed.split('.').nth(1) != Some(self.current.name.as_str())
+    }
+}
+
+fn random() -> Zeroizing<[u8; KEY_LEN]> {
+    let mut bytes = Zeroizing::new([0; KEY_LEN]);
+    rand::fill(bytes.as_mut_slice()).expect("the system has randomness");
+    bytes
+}
+
+/// Nonce and sealed bytes in base64.
+fn seal(key: &RandomizedNonceKey, place: &[u8], bytes: &[u8]) -> String {
+    let mut sealed = bytes.to_vec();
+    let nonce = key.seal_in_place_append_tag(Aad::from(place), &mut sealed).expect("short texts can be sealed");
+    BASE64.encode([nonce.as_ref().as_slice(), &sealed].concat())
+}
+
+fn open(key: &RandomizedNonceKey, place: &[u8], text: &str) -> Result<Zeroizing<Vec<u8>>> {
+    let damaged = || Error::internal("a sealed text does not open here: it was changed, or stands in another place");
+    let mut bytes = Zeroizing::new(BASE64.decode(text).map_err(|_| damaged())?);
+    let (nonce, sealed) = bytes.split_at_mut_checked(AES_256_GCM.nonce_len()).ok_or_else(damaged)?;
+    let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| damaged())?;
+    let opened = key.open_in_place(nonce, Aad::from(place), sealed).map_err(|_| damaged())?;
+    Ok(Zeroizing::new(opened.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MASK;
+
+    #[test]
+    fn what_was_sealed_opens_in_its_place_alone_and_with_an_older_key_too() {
+        let (first, other) = (AccountId::generate(), AccountId::generate());
+        let old_text = MasterKey::generate_text();
+        let key = |text: &str| MasterKey::parse(text).expect("a key");
+        let old = Vault::new(key(&old_text), Vec::new());
+        let place = Place { account: &first, table: "t", column: "c", row: "r" };
+        let sealed = old.seal(&place, "canary");
+        assert!(!sealed.contains("canary") && sealed != old.seal(&place, "canary"));
+        let new = Vault::new(MasterKey::generate(), vec![key(&old_text)]);
+        assert_eq!(new.open(&place, &sealed).expect("opens").expose(), "canary");
+        assert!(new.is_old(&sealed) && !new.is_old(&new.seal(&place, "x")));
+        for elsewhere in [
+            Place { account: &other, ..place },
+            Place { table: "u", ..place },
+            Place { column: "d", ..place },
+            Place { row: "s", ..place },
+            Place { table: "tc", column: "", ..place },
+        ] {
+            assert!(new.open(&elsewhere, &sealed).is_err(), "{elsewhere:?}");
+        }
+        let stranger = Vault::new(MasterKey::generate(), Vec::new()).open(&place, &sealed).expect_err("no key");
+        assert!(stranger.to_string().contains("PLATFORM_SECRET_KEY_PREVIOUS"));
+        let damaged = format!("{}A", &sealed[..sealed.len() - 1]);
+        assert!(old.open(&place, &damaged).is_err() || damaged == sealed);
+    }
+
+    #[test]
+    fn a_secret_shows_its_mask_only() {
+        let secret = Secret::from("canary".to_owned());
+        assert_eq!(format!("{secret:?}"), MASK);
+        assert!(!secret.is_mask() && Secret::from(MASK.to_owned()).is_mask());
+    }
+}
