@@ -171,7 +171,8 @@ async fn addresses_that_are_not_public_are_never_called() {
     let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
     assert_eq!(send(&app, format!("{files}/notes.txt")).await.status, StatusCode::OK, "what is listed passes");
     assert_eq!(send(&app, format!("{files}/away")).await.error(), "URL_NOT_ALLOWED", "a redirect is judged again");
-    for path in ["round", "packed", "large", "empty", "missing"] {
+    assert_eq!(send(&app, format!("{files}/round")).await.error(), "URL_NOT_ALLOWED", "a fourth redirect");
+    for path in ["packed", "large", "empty", "missing"] {
         let reply = send(&app, format!("{files}/{path}")).await;
         let issue: &Value = &reply.body["details"]["issues"][0]["path"];
         assert_eq!((reply.error(), issue), ("VALIDATION_ERROR", &json!("files[0].downloadUrl")), "{path}");

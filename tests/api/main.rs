@@ -19,3 +19,5 @@ mod queue;
 mod stream;
 mod structured;
 mod support;
+mod tool_servers;
+mod tools;

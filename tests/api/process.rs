@@ -30,6 +30,7 @@ fn a_wrong_setting_stops_the_start_with_one_line_that_names_it() {
         ("PLATFORM_LOG", "loud=very=much"),
         ("PLATFORM_RUN_HEARTBEAT", "29s"),
         ("PLATFORM_DEMO_PRICE", "free"),
+        ("PLATFORM_SECRET_KEY", "short"),
         ("PLATFORM_PROVIDERS_FILE", "/no/such/file"),
         ("OPENAI_BASE_URL", "ftp://x"),
         ("DATABASE_URL", "host=/nowhere user=x"),

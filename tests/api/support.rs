@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use platform_testing::{FakeModelServer, Reply, TestApp, TestDb};
+use platform_testing::{FakeModelServer, FakeToolServer, Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -25,6 +25,34 @@ pub async fn app_with_model(settings: &[(&str, &str)]) -> (TestApp, FakeModelSer
     ];
     all.extend_from_slice(settings);
     (TestApp::start(PROGRAM, &TestDb::new().await, &all), model)
+}
+
+/// The platform, and a server for its tools to call, which it may although it is not public.
+pub async fn app_with_tools(settings: &[(&str, &str)]) -> (TestApp, FakeToolServer, TestDb) {
+    let (db, server) = (TestDb::new().await, FakeToolServer::start());
+    let settings = [&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")], settings].concat();
+    (TestApp::start(PROGRAM, &db, &settings), server, db)
+}
+
+/// A tool that calls an endpoint; `more` lays fields over it.
+pub fn tool(name: &str, endpoint: &str, more: &Value) -> Value {
+    let mut tool = json!({"function": {"name": name}, "endpoint": endpoint});
+    for (field, value) in more.as_object().expect("an object") {
+        match (field.as_str(), value) {
+            ("function", Value::Object(fields)) => {
+                fields.iter().for_each(|(name, value)| tool["function"][name] = value.clone());
+            }
+            _ => tool[field] = value.clone(),
+        }
+    }
+    tool
+}
+
+/// Makes a tool server; its id.
+pub async fn tool_server(app: &TestApp, url: &str, tools: &[Value]) -> String {
+    let made = app.post("/tool-servers", json!({"name": "Tools", "url": url, "toolDefinitions": tools})).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.body);
+    made.body["_id"].as_str().expect("an id").to_owned()
 }
 
 /// Sends a message and waits for its turn.

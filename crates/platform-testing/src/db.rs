@@ -51,6 +51,20 @@ impl TestDb {
         &self.url
     }
 
+    /// Every row of every table, as text.
+    pub async fn dump(&self) -> String {
+        let tables = "SELECT format('SELECT t::text AS datname FROM %I t', tablename) AS datname FROM pg_tables \
+            WHERE schemaname = 'public'";
+        let mut conn = connect(&self.url).await;
+        let tables: Vec<Name> = diesel::sql_query(tables).load(&mut conn).await.expect("the tables");
+        let mut dump = String::new();
+        for table in tables {
+            let rows: Vec<Name> = diesel::sql_query(table.datname).load(&mut conn).await.expect("rows");
+            rows.iter().for_each(|row| dump = format!("{dump}{}\n", row.datname));
+        }
+        dump
+    }
+
     /// A handle to it.
     pub fn connect(&self) -> Db {
         Db::new(&DbConfig { url: self.url.clone(), pool: 8 }).expect("a pool")

@@ -8,8 +8,10 @@ mod app;
 mod clock;
 mod db;
 mod model_server;
+mod tool_server;
 
 pub use app::{Reply, TestApp};
 pub use clock::TestClock;
 pub use db::TestDb;
 pub use model_server::{Ending, FakeModelServer, Recorded, Script};
+pub use tool_server::{FakeToolServer, ToolRequest};

@@ -262,7 +262,7 @@ impl ToolDefinition {
             }
             Err(reason) => checks.issue(&at("endpoint"), "format", reason),
         }
-        if self.endpoint.contains("://") {
+        if is_absolute(&self.endpoint) {
             let own = Url::parse(&self.endpoint).ok().map(|url| url.origin());
             if own.is_none() || own != server.map(Url::origin) {
                 let message = "an absolute endpoint must have the scheme, host and port of the server's url";
@@ -350,6 +350,12 @@ fn complete(parameters: &mut Value) -> Result<(), &'static str> {
         () if !strings(&fields["required"]) => Err("parameters.required must be a list of names"),
         () => Ok(()),
     }
+}
+
+/// Whether an endpoint names its scheme.
+pub(crate) fn is_absolute(endpoint: &str) -> bool {
+    let is_scheme = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
+    endpoint.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme))
 }
 
 /// The names in `${name}` of an endpoint.

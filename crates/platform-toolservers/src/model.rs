@@ -26,7 +26,7 @@ pub struct ToolServerSettings {
     /// Assistants and agents may use it.
     pub enabled: bool,
     /// Derived: `mcp` when `mcpType` is true.
-    #[serde(skip_serializing, deserialize_with = "any_case_opt")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "any_case_opt")]
     pub r#type: Option<ServerType>,
     /// A remote MCP server over HTTP.
     pub mcp_type: bool,

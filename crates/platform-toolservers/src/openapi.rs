@@ -7,6 +7,8 @@ use platform_egress::Url;
 use platform_runtime::compile_schema;
 use serde_json::{Map, Value, json};
 
+use crate::request::URL_ENCODED;
+
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 const OTHER_METHODS: [&str; 3] = ["head", "options", "trace"];
 const MOST_DESCRIPTION: usize = 4000;
@@ -14,7 +16,6 @@ const MOST_DESCRIPTION: usize = 4000;
 const DEEPEST: usize = 12;
 /// A schema larger than this is cut short: every model call carries it.
 const MOST_SCHEMA: usize = 32_768;
-const FORM: &str = "application/x-www-form-urlencoded";
 
 /// What an import gives.
 pub(crate) struct Imported {
@@ -193,7 +194,7 @@ impl Reader<'_> {
             let kind = bare(kind);
             kind == "application/json" || kind.ends_with("+json") || kind == "*/*"
         };
-        let form = ["multipart/form-data", FORM];
+        let form = ["multipart/form-data", URL_ENCODED];
         let found = content
             .iter()
             .find(|(kind, _)| is_json(kind))
@@ -207,8 +208,8 @@ impl Reader<'_> {
         };
         if !is_json(kind) {
             tool.insert("isFormDataBody".to_owned(), true.into());
-            if bare(kind) == FORM {
-                tool.insert("customHeaders".to_owned(), json!([{"headerName": "Content-Type", "value": FORM}]));
+            if bare(kind) == URL_ENCODED {
+                tool.insert("customHeaders".to_owned(), json!([{"headerName": "Content-Type", "value": URL_ENCODED}]));
             }
         }
         let schema = self.schema(&content["schema"]);

@@ -98,7 +98,9 @@ impl ServerRow {
     pub fn settings(&self) -> Result<ToolServerSettings> {
         let mut settings = self.settings.clone();
         settings["toolDefinitions"] = self.tools.clone();
-        settings["identifier"] = self.identifier.as_str().into();
+        if !self.identifier.is_empty() {
+            settings["identifier"] = self.identifier.as_str().into();
+        }
         serde_json::from_value(settings).map_err(Error::internal)
     }
 

@@ -7,10 +7,12 @@ use platform_egress::{Egress, FormPart, Payload, Url};
 use serde_json::Value;
 
 use crate::{
-    definition::{BodyMode, HttpMethod, ToolDefinition},
+    definition::{BodyMode, HttpMethod, ToolDefinition, is_absolute},
     failure::Failure,
     script,
 };
+
+pub(crate) const URL_ENCODED: &str = "application/x-www-form-urlencoded";
 
 /// What stands in a path as it is (RFC 3986 §2.3).
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -18,7 +20,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// Address with path and query: each argument is one segment of the one or one value of the other.
 pub(crate) fn address(server: &Url, tool: &ToolDefinition, arguments: &Object) -> Result<Url, Failure> {
     let path = fill(&tool.endpoint, arguments)?;
-    let text = if path.contains("://") {
+    let text = if is_absolute(&path) {
         path
     } else {
         let mut base = server.clone();
@@ -95,6 +97,12 @@ pub(crate) async fn body(
     let Value::Object(fields) = value else {
         return Err(Failure::arguments(vec!["A form is made of an object: one part for each property.".to_owned()]));
     };
+    if is_url_encoded(tool) {
+        let mut form = Url::parse("form:").expect("a URL");
+        form.query_pairs_mut().extend_pairs(fields.iter().map(|(name, value)| (name, plain(value))));
+        let text = form.query().unwrap_or_default().to_owned();
+        return Ok((Payload::Bytes(text.into()), Some(URL_ENCODED)));
+    }
     let mut parts = Vec::new();
     for (name, value) in fields {
         let values = match value {
@@ -107,6 +115,14 @@ pub(crate) async fn body(
         }
     }
     Ok((Payload::Form(parts), None))
+}
+
+/// A form whose own header says that it is of the older kind.
+fn is_url_encoded(tool: &ToolDefinition) -> bool {
+    let mut headers = tool.custom_headers.iter();
+    headers.any(|header| {
+        header.header_name.eq_ignore_ascii_case("content-type") && header.value.expose().starts_with(URL_ENCODED)
+    })
 }
 
 async fn body_value(tool: &ToolDefinition, arguments: &Object) -> Result<Option<Value>, Failure> {
