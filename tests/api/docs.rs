@@ -52,12 +52,12 @@ async fn the_document_names_every_route_and_each_reference_in_it_leads_somewhere
     assert_eq!(app.send(app.anonymous(Method::GET, "/docs/swagger-ui.js")).await.status, StatusCode::OK);
 }
 
-/// Runs every `sh` block of a page that speaks to `$URL`, one after the other in one shell; what they print.
+/// Runs every `sh` block of a page that speaks to the platform, one after the other in one shell; what they print.
 async fn run(app: &TestApp, page: &str) -> String {
     let path = format!("{}/../{page}", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let blocks: Vec<&str> = blocks.filter(|block| block.contains("$URL")).collect();
+    let blocks: Vec<&str> = blocks.filter(|block| block.contains("$URL") || block.contains("call ")).collect();
     assert!(!blocks.is_empty(), "{page} shows no request");
     let script = format!("set -euo pipefail\n{}", blocks.join("\n"));
     let (url, key) = (app.url().to_owned(), app.key().to_owned());
@@ -103,6 +103,16 @@ async fn the_requests_that_the_pages_show_do_what_the_pages_say() {
         ),
         ("STRUCTURED_OUTPUT", &["\"data\":{\"city\":\"Rome\",\"degrees\":21.5}"][..]),
         ("FILES", &["\"fileType\":\"image\""][..]),
+        (
+            "TOOLS",
+            &[
+                "\"success\":true",
+                "# Limits",
+                "Demo reply: What is a queue? [tools: read_page=",
+                "\"skipped\":[",
+                "\"pending\":0",
+            ][..],
+        ),
         ("LIMITS", &["ratelimit-remaining: ", "Second draft", "PRECONDITION_FAILED", "\"apiSource\":\"shop\""][..]),
     ] {
         let said = run(&app, &format!("docs/{page}.md")).await;

@@ -1,0 +1,243 @@
+//! Tool servers against real ones from npm and PyPI: `just real` installs them and runs these tests.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use platform_testing::{TestApp, TestDb};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_platform-under-test");
+
+/// A server of another project, gone with this value.
+struct Real {
+    child: Child,
+    port: u16,
+}
+
+impl Real {
+    /// Starts a program that is told its port, and waits until it listens.
+    fn start(port: u16, program: &Path, arguments: &[&str]) -> Self {
+        let child = Command::new(program)
+            .args(arguments)
+            .current_dir(directory())
+            .env("PORT", port.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}; `just real` installs it", program.display()));
+        let mut real = Self { child, port };
+        real.drain();
+        let patience = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < patience, "{} never listens on {port}", program.display());
+            std::thread::sleep(Duration::from_millis(50)); // it has no other way to say so
+        }
+        real
+    }
+
+    fn drain(&mut self) {
+        let pipes: [Option<Box<dyn Read + Send>>; 2] = [
+            self.child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>),
+            self.child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>),
+        ];
+        for pipe in pipes.into_iter().flatten() {
+            std::thread::spawn(move || BufReader::new(pipe).lines().for_each(drop));
+        }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+}
+
+impl Drop for Real {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("real")
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port()
+}
+
+fn node(arguments: &[&str], port: u16) -> Real {
+    Real::start(port, Path::new("node"), arguments)
+}
+
+fn python(port: u16, generation: &str) -> Real {
+    Real::start(port, &directory().join("venv/bin/python"), &["mcp_server.py", &port.to_string(), generation])
+}
+
+async fn platform(settings: &[(&str, &str)]) -> TestApp {
+    let settings = [&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")], settings].concat();
+    TestApp::start(PROGRAM, &TestDb::new().await, &settings)
+}
+
+async fn make(app: &TestApp, server: Value) -> (String, Value) {
+    let made = app.post("/tool-servers", server).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.body);
+    (format!("/tool-servers/{}", made.body["_id"].as_str().expect("an id")), made.body)
+}
+
+async fn test(app: &TestApp, server: &str, tool: &str, parameters: Value) -> Value {
+    let result = app.post(&format!("{server}/tools/{tool}/test"), json!({"parameters": parameters})).await;
+    assert_eq!(result.status, StatusCode::OK, "{:?}", result.body);
+    result.body
+}
+
+fn tool<'a>(server: &'a Value, name: &str) -> &'a Value {
+    let tools = server["toolDefinitions"].as_array().expect("tools");
+    tools.iter().find(|tool| tool["function"]["name"] == name).unwrap_or_else(|| panic!("no {name} in {tools:?}"))
+}
+
+#[tokio::test]
+async fn the_everything_server_of_the_mcp_project_offers_its_tools() {
+    let port = free_port();
+    let real = node(&["node_modules/@modelcontextprotocol/server-everything/dist/index.js", "streamableHttp"], port);
+    let app = platform(&[]).await;
+    let (path, made) = make(&app, json!({"name": "Everything", "url": real.url("/mcp"), "mcpType": true})).await;
+    assert_eq!((&made["health"], &made["type"]), (&json!("ok"), &json!("mcp")), "{made}");
+    assert!(tool(&made, "get-sum")["function"]["parameters"]["properties"]["a"].is_object(), "{made}");
+    let sum = test(&app, &path, "get-sum", json!({"a": 2, "b": 40})).await;
+    assert!(sum["success"] == true && sum["data"]["result"].as_str().is_some_and(|text| text.contains("42")), "{sum}");
+    let wrong = test(&app, &path, "get-sum", json!({"a": "two"})).await;
+    assert!(wrong["error"].as_str().is_some_and(|error| error.starts_with("INVALID_ARGUMENTS: ")), "{wrong}");
+    let structured = test(&app, &path, "get-structured-content", json!({"location": "New York"})).await;
+    assert!(structured["data"]["temperature"].is_number(), "{structured}");
+    let picture = test(&app, &path, "get-tiny-image", json!({})).await;
+    assert!(
+        picture["data"]["result"].as_array().is_some_and(|parts| parts.iter().any(|part| part["type"] == "image")),
+        "{picture}"
+    );
+    let together = (0..20).map(|n| test(&app, &path, "echo", json!({"message": format!("m{n}")})));
+    for (n, echo) in futures_util::future::join_all(together).await.into_iter().enumerate() {
+        assert_eq!(echo["data"]["result"], format!("Echo: m{n}"), "{echo}");
+    }
+
+    // In a turn its tools have the identifier before their names.
+    let id = path.rsplit('/').next().unwrap_or_default();
+    app.post("/assistants", json!({"name": "H", "identifier": "helper", "availableToolsGroupsUids": [id]})).await;
+    let message = "/tool everything__get-sum {\"a\": 1, \"b\": 2}\n/tool everything__echo {\"message\": \"hi\"}\nDone";
+    let turn = app.post("/assistants/helper/messages", json!({"message": message})).await;
+    let said: Vec<&str> = turn
+        .body
+        .as_array()
+        .expect("messages")
+        .iter()
+        .filter_map(|message| message["content"]["message"].as_str())
+        .collect();
+    assert!(said[2].contains('3') && said[3] == "Echo: hi", "{said:?}");
+    assert!(app.post(&format!("{path}/refresh"), json!({})).await.status.is_success());
+
+    // A server that is away keeps its tools; calls say so, and go on when it is back.
+    drop(real);
+    let refused = app.post(&format!("{path}/refresh"), json!({})).await;
+    assert_eq!((refused.status, refused.error()), (StatusCode::BAD_GATEWAY, "UPSTREAM_ERROR"));
+    let kept = app.get(&path).await.body;
+    assert_eq!((&kept["health"], &kept["toolCount"]), (&json!("down"), &made["toolCount"]));
+    let away = test(&app, &path, "echo", json!({"message": "x"})).await;
+    assert!(away["error"].as_str().is_some_and(|error| error.starts_with("UPSTREAM_ERROR: ")), "{away}");
+    let _back = node(&["node_modules/@modelcontextprotocol/server-everything/dist/index.js", "streamableHttp"], port);
+    let back = test(&app, &path, "echo", json!({"message": "back"})).await;
+    assert_eq!(back["data"]["result"], "Echo: back", "{back}");
+}
+
+#[tokio::test]
+async fn the_python_sdk_speaks_the_newest_protocol_and_a_changed_description_is_noticed() {
+    let port = free_port();
+    let real = python(port, "first");
+    let app = platform(&[]).await;
+    let (path, made) = make(&app, json!({"name": "Py", "url": real.url("/mcp"), "type": "mcp"})).await;
+    assert_eq!(made["health"], "ok", "{made}");
+    assert_eq!(tool(&made, "add")["function"]["description"], "Adds two numbers (first)");
+    let sum = test(&app, &path, "add", json!({"a": 2, "b": 3})).await;
+    assert!(sum["data"]["result"] == 5 || sum["data"]["result"] == "5", "{sum}");
+    let failed = test(&app, &path, "fail", json!({})).await;
+    assert!(failed["success"] == false && failed["data"].to_string().contains("Error executing tool fail"), "{failed}");
+    app.patch(&format!("{path}/tools/add"), json!({"requiresApproval": true})).await;
+    assert_eq!(app.patch(&format!("{path}/tools/add"), json!({"function": {"name": "x"}})).await.error(), "CONFLICT");
+    drop(real);
+    let _second = python(port, "second");
+    let refreshed = app.post(&format!("{path}/refresh"), json!({})).await.body;
+    let add = tool(&refreshed, "add");
+    assert_eq!(
+        (&add["function"]["description"], &add["requiresApproval"]),
+        (&json!("Adds two numbers (second)"), &json!(true))
+    );
+    assert!(
+        add["changedTimestampMs"].is_i64() && tool(&refreshed, "fail").get("changedTimestampMs").is_none(),
+        "{refreshed}"
+    );
+}
+
+#[tokio::test]
+async fn tokens_of_a_certified_oauth_server_are_fetched_rotated_and_replaced() {
+    let port = free_port();
+    let real = node(&["oauth_server.mjs", &port.to_string()], port);
+    let app = platform(&[]).await;
+    let auth = json!({"authenticationMethod": "oauth2", "clientId": "tools", "clientSecret": "client-canary-of-the-real-server",
+        "refreshTokenEndpoint": real.url("/token"), "scope": "read"});
+    let tools = json!([{"function": {"name": "who"}, "endpoint": "/resource"}]);
+    let server = json!({"name": "O", "url": real.url(""), "authenticationConfig": auth, "toolDefinitions": tools});
+    let (path, _) = make(&app, server).await;
+    let who = test(&app, &path, "who", json!({})).await;
+    assert_eq!((&who["data"]["client"], &who["data"]["kind"]), (&json!("tools"), &json!("ClientCredentials")), "{who}");
+
+    let refresh: Value = reqwest::get(real.url("/refresh-token")).await.expect("an answer").json().await.expect("JSON");
+    let mut rotating = auth.clone();
+    (rotating["grant_type"], rotating["refreshToken"]) = (json!("refresh_token"), refresh["refreshToken"].clone());
+    rotating.as_object_mut().expect("an object").remove("scope");
+    app.patch(&path, json!({"authenticationConfig": rotating})).await;
+    let who = test(&app, &path, "who", json!({})).await;
+    assert_eq!(who["data"]["kind"], "AccessToken", "{who}");
+
+    // The server forgets all it has given out: the refresh token too, so the reason is told.
+    drop(real);
+    let _real = node(&["oauth_server.mjs", &port.to_string()], port);
+    let lost = test(&app, &path, "who", json!({})).await;
+    assert!(
+        lost["error"]
+            .as_str()
+            .is_some_and(|error| error.starts_with("AUTH_FAILED: ") && error.contains("invalid_grant")),
+        "{lost}"
+    );
+    app.patch(&path, json!({"authenticationConfig": auth})).await;
+    assert_eq!(test(&app, &path, "who", json!({})).await["success"], true);
+}
+
+#[tokio::test]
+async fn openapi_descriptions_of_public_packages_become_tools() {
+    let app = platform(&[("PLATFORM_MAX_JSON_BYTES", "8000000")]).await;
+    for (file, least, most_skipped) in [
+        ("@figma/rest-api-spec/openapi/openapi.yaml", 40, 0),
+        ("@scalar/galaxy/dist/3.1.yaml", 8, 2),
+        ("@readme/oas-examples/3.1/json/train-travel.json", 6, 0),
+        ("@readme/oas-examples/3.0/json/petstore.json", 15, 6),
+        ("@readme/oas-examples/3.0/json/parameters-style.json", 10, 6),
+        ("@readme/oas-examples/3.0/json/circular.json", 1, 0),
+        ("@readme/oas-examples/3.1/json/schema-types.json", 10, 0),
+    ] {
+        let text = std::fs::read_to_string(directory().join("node_modules").join(file)).expect("installed");
+        let made =
+            app.post("/tool-servers/import-openapi", json!({"spec": text, "baseUrl": "https://api.example"})).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{file}: {:?}", made.body);
+        let skipped = made.body["skipped"].as_array().expect("a list");
+        assert!(
+            made.body["toolCount"].as_i64() >= Some(least) && skipped.len() <= most_skipped,
+            "{file}: {} tools, skipped {skipped:?}",
+            made.body["toolCount"]
+        );
+    }
+}
