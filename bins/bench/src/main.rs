@@ -8,6 +8,7 @@ mod http;
 mod model;
 mod platform;
 mod rows;
+mod tools;
 
 use std::{path::PathBuf, process::Command, sync::Arc};
 
@@ -62,7 +63,8 @@ async fn measure(arguments: Arguments) {
         format!("providers:\n  - {{name: paced, baseUrl: 'http://{model}/v1', models: [{}]}}\n", models.join(", "));
     std::fs::write(&providers, text).expect("written");
     println!("{:>3}  {:<58} {:>14}  {:<26} goal", "row", "what", "measured", "reference in the same run");
-    for number in 1..=10 {
+    // Row 11 comes with the MCP gateway.
+    for number in (1..=10).chain([12]) {
         if arguments.rows.is_empty() || arguments.rows.contains(&number) {
             let (database, db) = fresh(&server, number).await;
             let bench = Bench {

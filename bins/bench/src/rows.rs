@@ -28,7 +28,7 @@ pub struct Row {
 }
 
 impl Row {
-    fn new(what: &str, measured: String, reference: String, goal: &'static str) -> Vec<Self> {
+    pub fn new(what: &str, measured: String, reference: String, goal: &'static str) -> Vec<Self> {
         vec![Self { what: what.to_owned(), measured, reference, goal }]
     }
 }
@@ -48,7 +48,7 @@ pub struct Bench {
 
 const MESSAGES: &str = "/v1/assistants/default/messages";
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
@@ -60,12 +60,12 @@ fn percentile(values: &mut [f64], p: f64) -> f64 {
     values[at]
 }
 
-fn millis(duration: Duration) -> f64 {
+pub fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts are small")]
-fn count(number: u64) -> f64 {
+pub fn count(number: u64) -> f64 {
     number as f64
 }
 
@@ -86,7 +86,8 @@ impl Bench {
             7 => self.reads().await,
             8 => self.lists().await,
             9 => self.start_up(),
-            _ => self.dispatch().await,
+            10 => self.dispatch().await,
+            _ => self.tools().await,
         }
     }
 
