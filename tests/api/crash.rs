@@ -12,22 +12,23 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::RwLock;
 
-use crate::support::{PROGRAM, finished};
+use crate::support::{Frames, PROGRAM, app_with_tools, finished, finished_of, tool, tool_server};
 
 const MESSAGES: usize = 200;
 const CHATS: usize = 20;
 const KILLS: usize = 10;
 const LEASE: Duration = Duration::from_secs(1);
 
-/// Sends a message until it is accepted, with one idempotency key over all tries.
-async fn send(app: &RwLock<TestApp>, chat: usize, number: usize) -> String {
-    let body = json!({"chatUid": format!("chat-{chat}"), "message": format!("/delay 5ms\n/say reply {number} to {chat} done")});
+/// Sends a message to an assistant until it is accepted, with one idempotency key over all tries.
+async fn send(app: &RwLock<TestApp>, assistant: &str, chat: usize, number: usize, text: &str) -> String {
+    let body = json!({"chatUid": format!("chat-{chat}"), "message": text});
+    let path = format!("/assistants/{assistant}/messages?async=true");
     let patience = Instant::now() + Duration::from_mins(2);
     loop {
         assert!(Instant::now() < patience, "message {number} of chat {chat} was never accepted");
         let request = {
             let app = app.read().await;
-            let request = app.request(Method::POST, "/assistants/default/messages?async=true");
+            let request = app.request(Method::POST, &path);
             request.header("idempotency-key", format!("{chat}-{number}")).json(&body).timeout(Duration::from_secs(5))
         };
         if let Ok(answer) = request.send().await
@@ -38,6 +39,16 @@ async fn send(app: &RwLock<TestApp>, chat: usize, number: usize) -> String {
         }
         // The queue is full, in progress, or killed just now: again.
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Kills the platform so often, at random moments.
+async fn kill(app: &RwLock<TestApp>, times: usize) {
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..times {
+        let pause = (50_u64..600).new_tree(&mut runner).expect("generated").current();
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        app.write().await.crash();
     }
 }
 
@@ -53,18 +64,14 @@ async fn two_hundred_messages_and_ten_kills_lose_nothing_double_nothing_and_leav
             tokio::spawn(async move {
                 let mut accepted = Vec::new();
                 for number in 0..MESSAGES / CHATS {
-                    accepted.push(send(&app, chat, number).await);
+                    let text = format!("/delay 5ms\n/say reply {number} to {chat} done");
+                    accepted.push(send(&app, "default", chat, number, &text).await);
                 }
                 accepted
             })
         })
         .collect();
-    let mut runner = TestRunner::deterministic();
-    for _ in 0..KILLS {
-        let pause = (50_u64..600).new_tree(&mut runner).expect("generated").current();
-        tokio::time::sleep(Duration::from_millis(pause)).await;
-        app.write().await.crash();
-    }
+    kill(&app, KILLS).await;
     let mut accepted = HashMap::new();
     for (chat, sender) in senders.into_iter().enumerate() {
         accepted.insert(chat, sender.await.expect("every message was accepted"));
@@ -97,4 +104,95 @@ async fn two_hundred_messages_and_ten_kills_lose_nothing_double_nothing_and_leav
         assert_eq!(last, None, "chat {chat}: every message is answered");
     }
     assert!(turns < MESSAGES, "some messages waited for a turn and shared it, or the queue was not tried");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_that_may_not_be_repeated_is_called_at_most_once_whenever_the_process_dies() {
+    let settings =
+        [("PLATFORM_RUN_LEASE", "1s"), ("PLATFORM_RUN_HEARTBEAT", "300ms"), ("PLATFORM_RUN_MAX_ATTEMPTS", "50")];
+    let (app, server, _db) = app_with_tools(&settings).await;
+    let tools = [
+        tool("pay", "/slow/30", &json!({"method": "POST"})),
+        tool("read", "/slow/31", &json!({})),
+        tool("mail", "/slow/32", &json!({"method": "POST", "requiresApproval": true})),
+    ];
+    let id = tool_server(&app, server.url(), &tools).await;
+    let helper = json!({"name": "h", "identifier": "helper", "availableToolsGroupsUids": [id]});
+    assert_eq!(app.post("/assistants", helper).await.status, StatusCode::CREATED);
+    let app = Arc::new(RwLock::new(app));
+    let senders: Vec<_> = (0..CHATS)
+        .map(|chat| {
+            let app = Arc::clone(&app);
+            #[expect(clippy::disallowed_methods, reason = "a client of the test, not a task of the platform")]
+            tokio::spawn(async move {
+                for number in 0..4 {
+                    send(&app, "helper", chat, number, "/tool pay\n/tool read\n/tool pay\n/tool read\nDone").await;
+                }
+                send(&app, "helper", chat, 4, "/tool mail\nDone").await;
+            })
+        })
+        .collect();
+    kill(&app, KILLS).await;
+    for sender in senders {
+        sender.await.expect("every message was accepted");
+    }
+    let approvals = (0..CHATS).map(|chat| approve(&app, chat));
+    let approved = tokio::time::timeout(Duration::from_mins(1), futures_util::future::join_all(approvals)).await;
+    approved.expect("every chat waits for approval");
+    kill(&app, 3).await;
+    let app = app.read().await;
+    let mut calls: HashMap<String, usize> = HashMap::new();
+    let (mut paid, mut unknown) = (0, 0);
+    for chat in 0..CHATS {
+        let name = format!("chat-{chat}");
+        let ended = tokio::time::timeout(LEASE + Duration::from_secs(20), finished_of(&app, "helper", &name));
+        let messages = ended.await.expect("no chat is stuck")["chatContent"].clone();
+        let messages = messages.as_array().expect("messages");
+        let asked = messages.iter().flat_map(|message| message["tool_calls"].as_array().into_iter().flatten());
+        let asked: Vec<(&str, &str)> =
+            asked.filter_map(|call| Some((call["id"].as_str()?, call["function"]["name"].as_str()?))).collect();
+        let answered = messages.iter().filter(|message| message["role"] == "tool");
+        let answered: Vec<(&str, &Value)> = answered
+            .filter_map(|message| Some((message["tool_call_id"].as_str()?, &message["content"]["data"])))
+            .collect();
+        assert_eq!(
+            asked.iter().map(|call| call.0).collect::<Vec<_>>(),
+            answered.iter().map(|call| call.0).collect::<Vec<_>>(),
+            "one result for each call, in order"
+        );
+        for ((id, name), (_, result)) in asked.into_iter().zip(answered) {
+            assert!(
+                result["slept"].is_string() || (name != "read" && result["error"] == "RESULT_UNKNOWN"),
+                "{name}: {result}"
+            );
+            if name != "read" {
+                calls.insert(id.to_owned(), 0);
+                paid += usize::from(result["slept"].is_string());
+                unknown += usize::from(result["error"].is_string());
+            }
+        }
+    }
+    for request in server.recorded().iter().filter(|request| request.method == "POST") {
+        *calls.entry(request.header("idempotency-key").to_owned()).or_insert(100) += 1;
+    }
+    assert!(calls.values().all(|count| *count <= 1), "never twice, and nothing that no answer asked for: {calls:?}");
+    assert!(unknown > 0 && paid > 10, "kills came between call and result: {paid} paid, {unknown} unknown");
+}
+
+/// Approves what a chat waits for, once it does.
+async fn approve(app: &RwLock<TestApp>, chat: usize) {
+    let (app, chat) = (app.read().await, format!("chat-{chat}"));
+    let call = loop {
+        let mut frames = Frames::open_of(&app, "helper", &chat, false).await;
+        let mut next = frames.next().await;
+        while next.as_ref().is_some_and(|frame| frame.data["pendingToolCalls"].is_null()) {
+            next = frames.next().await;
+        }
+        if let Some(call) = next.and_then(|frame| frame.data["pendingToolCalls"][0]["id"].as_str().map(str::to_owned)) {
+            break call;
+        }
+    };
+    let answer = json!({"responses": [{"tool_call_id": call, "content": "approved"}]});
+    let path = format!("/assistants/helper/chats/{chat}/tool-response");
+    assert_eq!(app.post(&path, answer).await.status, StatusCode::OK);
 }

@@ -69,10 +69,15 @@ pub async fn start(app: &TestApp, message: &str) -> String {
 
 /// Follows a chat to its end and reads it.
 pub async fn finished(app: &TestApp, chat: &str) -> Value {
+    finished_of(app, "default", chat).await
+}
+
+/// The same for a chat of any assistant.
+pub async fn finished_of(app: &TestApp, assistant: &str, chat: &str) -> Value {
     loop {
-        let frames = Frames::open(app, chat, true).await.all().await;
+        let frames = Frames::open_of(app, assistant, chat, true).await.all().await;
         if frames.last().is_some_and(|frame| is_terminal(&frame.data)) {
-            return app.get(&format!("/assistants/default/chats/{chat}")).await.body;
+            return app.get(&format!("/assistants/{assistant}/chats/{chat}")).await.body;
         }
     }
 }
