@@ -83,19 +83,13 @@ async fn a_tool_server_is_made_read_listed_changed_cloned_and_deleted() {
         (&json!(true), &json!("Read one order"))
     );
     assert_eq!((&kept["timeoutMs"], &kept["endpoint"]), (&json!(5000), &json!("/echo/orders/${id}")));
-    assert_eq!(app.patch(&format!("{path}/definition"), json!({"_id": "other"})).await.error(), "VALIDATION_ERROR");
-
-    let added =
-        app.post(&format!("{path}/tools"), json!({"tool": tool("ping", "/ping", &json!({"method": "post"}))})).await;
-    assert_eq!((added.status, &added.body["method"]), (StatusCode::CREATED, &json!("POST")), "{:?}", added.body);
-    let again = app.post(&format!("{path}/tools"), tool("ping", "/ping", &json!({}))).await;
-    assert_eq!(again.error(), "DUPLICATE_TOOL_NAME");
-    let renamed = json!({"function": {"name": "pong"}, "idempotent": true});
-    let renamed = app.patch(&format!("{path}/tools/ping"), renamed).await.body;
-    assert_eq!((&renamed["function"]["name"], &renamed["method"]), (&json!("pong"), &json!("POST")));
-    assert_eq!(app.get(&format!("{path}/tools")).await.body["total"], 2);
-    assert_eq!(app.get(&format!("{path}/tools/ping")).await.error(), "TOOL_NOT_FOUND");
-    assert_eq!(app.delete(&format!("{path}/tools/pong")).await.body["deletedId"], "pong");
+    for bad in [json!({"_id": "other"}), json!({"name": null})] {
+        assert_eq!(app.patch(&format!("{path}/definition"), bad.clone()).await.error(), "VALIDATION_ERROR", "{bad}");
+    }
+    let nulls =
+        json!({"description": null, "toolDefinitions": [{"function": {"name": "get_order"}, "timeoutMs": null}]});
+    let nulls = app.patch(&format!("{path}/definition"), nulls).await.body;
+    assert_eq!((&nulls["description"], nulls["toolDefinitions"][0].get("timeoutMs")), (&json!(""), None), "{nulls}");
 
     let page = app.get("/tool-servers?limit=1&search=SHOP&type=http").await.body;
     assert_eq!((&page["total"], &page["hasMore"], &page["limit"]), (&json!(2), &json!(true), &json!(1)));
@@ -138,6 +132,27 @@ async fn a_tool_server_is_made_read_listed_changed_cloned_and_deleted() {
     let twice = once.try_clone().expect("a copy");
     let (first, second) = (app.send(once).await, app.send(twice).await);
     assert_eq!((first.body["_id"].clone(), second.header("idempotent-replayed")), (second.body["_id"].clone(), "true"));
+}
+
+#[tokio::test]
+async fn tools_of_a_server_are_added_changed_renamed_and_taken_away() {
+    let app = app().await;
+    let path = format!("/tool-servers/{}", tool_server(&app, "https://shop.example", &[get_order()]).await);
+    let added =
+        app.post(&format!("{path}/tools"), json!({"tool": tool("ping", "/ping", &json!({"method": "post"}))})).await;
+    assert_eq!((added.status, &added.body["method"]), (StatusCode::CREATED, &json!("POST")), "{:?}", added.body);
+    let bare = app.post(&format!("{path}/tools"), tool("bare", "/", &json!({"endpoint": null}))).await;
+    assert_eq!((bare.status, &bare.body["endpoint"]), (StatusCode::CREATED, &json!("")), "null is what was not given");
+    assert_eq!(app.delete(&format!("{path}/tools/bare")).await.status, StatusCode::OK);
+    assert!(!app.get(&format!("{path}/tools/ping")).await.header("etag").is_empty());
+    let again = app.post(&format!("{path}/tools"), tool("ping", "/ping", &json!({}))).await;
+    assert_eq!(again.error(), "DUPLICATE_TOOL_NAME");
+    let renamed = json!({"function": {"name": "pong"}, "idempotent": true});
+    let renamed = app.patch(&format!("{path}/tools/ping"), renamed).await.body;
+    assert_eq!((&renamed["function"]["name"], &renamed["method"]), (&json!("pong"), &json!("POST")));
+    assert_eq!(app.get(&format!("{path}/tools")).await.body["total"], 2);
+    assert_eq!(app.get(&format!("{path}/tools/ping")).await.error(), "TOOL_NOT_FOUND");
+    assert_eq!(app.delete(&format!("{path}/tools/pong")).await.body["deletedId"], "pong");
 }
 
 #[tokio::test]
@@ -238,16 +253,15 @@ async fn what_cannot_be_a_tool_server_is_refused_with_its_code() {
     assert_eq!(app.get("/tool-servers?limit=0").await.error(), "INVALID_PAGINATION");
 }
 
-#[tokio::test]
-async fn a_call_becomes_the_request_that_its_definition_says() {
-    let (app, server, _db) = app_with_tools(&[]).await;
+/// Tools whose requests differ in each way that a definition can say.
+fn described() -> Vec<Value> {
     let open = json!({"type": "object", "properties": {"id": {"type": "string"}, "n": {"type": "integer"}}});
     let with = |more: Value| {
         let mut all = json!({"function": {"parameters": open}});
         more.as_object().expect("an object").iter().for_each(|(name, value)| all[name] = value.clone());
         all
     };
-    let tools = [
+    vec![
         get_order(),
         tool("rest", "echo/a", &with(json!({"method": "POST", "queryParametersKeys": ["q", "o"]}))),
         tool("one", "/echo/b", &with(json!({"method": "PUT", "bodyPropertyKey": "text"}))),
@@ -270,7 +284,13 @@ async fn a_call_becomes_the_request_that_its_definition_says() {
             "/echo/g",
             &with(json!({"customHeaders": [{"headerName": "authorization", "value": "Own canary-3"}]})),
         ),
-    ];
+    ]
+}
+
+#[tokio::test]
+async fn a_call_becomes_the_request_that_its_definition_says() {
+    let (app, server, _db) = app_with_tools(&[]).await;
+    let tools = described();
     let id = tool_server(&app, server.url(), &tools).await;
     let auth = json!({"authenticationMethod": "JWT", "token": "token-canary"});
     let set = app.patch(&format!("/tool-servers/{id}"), json!({"authenticationConfig": auth})).await;

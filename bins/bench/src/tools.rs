@@ -50,7 +50,7 @@ impl Bench {
             connection.exchange(&request("POST", "/v1/assistants", KEY, &assistant)).await.expect("an answer");
         assert_eq!(status, 201);
         let (plain, one) = ("Hello", "/tool fast\\nHello");
-        let eight: String = (0..8).map(|n| format!("/tool slow{n}\\n")).collect();
+        let eight = (0..8).map(|n| format!("/tool slow{n}")).collect::<Vec<_>>().join("\\n");
         let (mut commits, mut times, mut together) = ([0.0, 0.0], [Vec::new(), Vec::new()], Vec::new());
         turn(&mut connection, one).await;
         for _ in 0..self.rounds {

@@ -27,5 +27,5 @@ pub use json::{Object, any_case, misfit, overlay};
 pub use money::Money;
 pub use page::Page;
 pub use precondition::Precondition;
-pub use task::spawn;
+pub use task::{beside, spawn};
 pub use time::{Clock, SystemClock, Timestamp};

@@ -182,8 +182,12 @@ impl Egress {
 
     async fn follow(&self, mut request: Outgoing) -> Result<Fetched, EgressError> {
         self.rules.judge_url(&request.url)?;
-        for _ in 0..=MOST_REDIRECTS {
-            let response = self.once(&request).await?;
+        for hop in 0..=MOST_REDIRECTS {
+            let response = self.once(&request).await.map_err(|error| match error {
+                // The first address was reached: something was sent.
+                EgressError::Unreachable(reason) if hop > 0 => EgressError::Failed(reason),
+                other => other,
+            })?;
             let target = response.headers().get(LOCATION).filter(|_| request.follows);
             let Some(target) = target.filter(|_| response.status().is_redirection()) else {
                 return self.read(&request.url, response).await;
@@ -277,14 +281,28 @@ fn stay(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     attempt.follow()
 }
 
+impl EgressError {
+    /// What a client of [`Egress::client_for`] came upon at an address, without what may be secret of it; `None` when
+    /// the network was not the reason.
+    pub fn behind(url: &Url, error: &(dyn std::error::Error + 'static)) -> Option<Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(Self::NotAllowed(reason)) = error.downcast_ref() {
+                return Some(Self::NotAllowed(reason.clone()));
+            }
+            if let Some(error) = error.downcast_ref() {
+                return Some(failed(url, error));
+            }
+            next = error.source();
+        }
+        None
+    }
+}
+
 /// What went wrong underneath: a refusal of the judge comes back as such.
 fn failed(url: &Url, error: &reqwest::Error) -> EgressError {
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        if let Some(EgressError::NotAllowed(reason)) = cause.downcast_ref() {
-            return EgressError::NotAllowed(reason.clone());
-        }
-        source = cause.source();
+    if let Some(refused) = std::error::Error::source(error).and_then(|source| EgressError::behind(url, source)) {
+        return refused;
     }
     let say = |what: &str| format!("`{}` {what}.", shown(url));
     if error.is_connect() {

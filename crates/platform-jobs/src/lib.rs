@@ -20,5 +20,5 @@ mod schema;
 pub use jobs::{Jobs, JobsConfig, Slot, Work};
 pub use repository::{
     ENQUEUE, FINISH, FoundRun, Run, STEP, call_again_in, cancel_in, delay_in, describe_in, end_in, enqueue_in, find_in,
-    is_held_in, lock_in, stop_in, wake_in,
+    is_held_in, stop_in, wake_in,
 };

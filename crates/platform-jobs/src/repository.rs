@@ -172,18 +172,6 @@ pub async fn enqueue_in(
     Ok(id)
 }
 
-/// Locks the run of a subject for this transaction, before anything else of that subject is locked;
-/// returns its id.
-pub async fn lock_in(conn: &mut Conn, account: &AccountId, kind: &str, subject: &str) -> Result<Option<String>> {
-    let run = runs::table
-        .filter(runs::account_id.eq(account.as_str()))
-        .filter(runs::kind.eq(kind))
-        .filter(runs::subject.eq(subject))
-        .select(runs::id)
-        .for_update();
-    Ok(run.first(conn).await.optional()?)
-}
-
 /// More work came for the subject of a run: [`FINISH`] leaves it to [`end_in`].
 pub async fn call_again_in(conn: &mut Conn, account: &AccountId, run: &str) -> Result<()> {
     let run = runs::table.filter(runs::account_id.eq(account.as_str()).and(runs::id.eq(run)));
@@ -209,7 +197,7 @@ pub struct FoundRun {
     pub idle: bool,
 }
 
-/// Locks the run of a subject.
+/// Locks the run of a subject for this transaction, before anything else of that subject is locked.
 pub async fn find_in(conn: &mut Conn, account: &AccountId, kind: &str, subject: &str) -> Result<Option<FoundRun>> {
     let run = runs::table
         .filter(runs::account_id.eq(account.as_str()))

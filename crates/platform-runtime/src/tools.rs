@@ -11,7 +11,7 @@ use crate::{Model, ModelSpec, Tool, ToolCall};
 /// The port to tools: which a turn has, and who carries their calls out.
 #[async_trait]
 pub trait Toolbox: Send + Sync {
-    /// Groups by their ids, in that order; one that is not there is `TOOL_SERVER_NOT_FOUND`.
+    /// Groups by their ids, in that order; one that is not there is left out.
     async fn groups(&self, account: &AccountId, uids: &[String]) -> Result<Vec<ToolGroup>>;
 
     /// The tools of a turn as they are at its start, under the names the model calls them by.
@@ -92,9 +92,13 @@ pub struct Finish {
 }
 
 impl ToolResult {
-    /// A value: a string as it is, everything else as JSON text.
+    /// A value: a string as it is, nothing as nothing, everything else as JSON text.
     pub fn of(value: &Value) -> Self {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text = match value {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
         Self { text, finish: None }
     }
 
@@ -150,6 +154,12 @@ pub struct CallResult {
     pub result: ToolResult,
     /// How long it took.
     pub latency: Duration,
+}
+
+/// Whether a text is the name of a function, `^[A-Za-z0-9_-]{1,64}$`.
+pub fn is_function_name(name: &str) -> bool {
+    let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+    (1..=64).contains(&name.len()) && name.bytes().all(good)
 }
 
 /// The result as it fits into so many tokens: a longer one is cut (contract 00 §8).

@@ -6,7 +6,7 @@ use platform_core::{Error, Object, Result};
 use serde_json::Value;
 
 use crate::{
-    Answer, Delta, Fault, FaultCode, Message, Model, Prompt, Role, StopReason, ToolCall,
+    Answer, Delta, Fault, FaultCode, Message, Model, ModelSpec, Prompt, Role, StopReason, ToolCall,
     tools::{CallResult, CallState, Finish, OpenCall, ToolResult, TurnTool, fit},
 };
 
@@ -26,6 +26,11 @@ pub trait Listener: Send {
 
     /// Judges results of tools before the model sees them; may change their text.
     async fn called(&mut self, _results: &mut [CallResult]) -> Result<Verdict> {
+        Ok(Verdict::Pass)
+    }
+
+    /// Judges what a tool ends the turn with; may change its message.
+    async fn finished(&mut self, _finish: &mut Finish) -> Result<Verdict> {
         Ok(Verdict::Pass)
     }
 
@@ -170,7 +175,7 @@ pub async fn run_turn(
                 }
                 Err(problems) => {
                     listener.wasted(&answer);
-                    return Ok(Ending::failed(None, invalid_output(&answer, &problems)));
+                    return Ok(Ending::failed(None, invalid_output(&answer.model, &problems)));
                 }
             }
         }
@@ -205,11 +210,11 @@ const GUARDRAIL: &str = "guardrail";
 /// The `stopReason` of a turn whose model wanted more calls than it has.
 const MAX_TOOL_CALLS: &str = "max_tool_calls";
 
-fn invalid_output(answer: &Answer, problems: &str) -> Fault {
+fn invalid_output(model: &ModelSpec, problems: &str) -> Fault {
     Fault {
         code: FaultCode::StructuredOutputInvalid,
         message: format!("The model's answer does not satisfy the schema: {problems}"),
-        provider: Arc::clone(&answer.model.provider),
+        provider: Arc::clone(&model.provider),
         status: None,
         partial: None,
     }
@@ -279,13 +284,31 @@ impl Calls<'_> {
         if blocked {
             return Ok(Some(Ending::blocked()));
         }
-        if finish.is_some() {
-            return Ok(Some(Ending { finish, ..Ending::because(StopReason::EndTurn.as_str()) }));
+        if let Some(finish) = finish {
+            return self.finish(finish, prompt, listener).await.map(Some);
         }
         if !open.is_empty() {
             return Ok(Some(Ending { waiting: open, ..Ending::because(StopReason::ToolUse.as_str()) }));
         }
         Ok(spent.then(|| Ending::because(MAX_TOOL_CALLS)))
+    }
+
+    /// What a tool ends the turn with is judged as an answer is.
+    async fn finish(&self, mut finish: Finish, prompt: &Prompt, listener: &mut dyn Listener) -> Result<Ending> {
+        if let Some(output) = &prompt.output {
+            let given = finish.data.take().map_or(finish.message, |data| Value::Object(data).to_string());
+            match output.check(&given).await? {
+                Ok(data) => {
+                    finish.message = serde_json::to_string(&data).map_err(Error::internal)?;
+                    finish.data = Some(data);
+                }
+                Err(problems) => return Ok(Ending::failed(None, invalid_output(&prompt.model, &problems))),
+            }
+        }
+        if listener.finished(&mut finish).await? == Verdict::Block {
+            return Ok(Ending::blocked());
+        }
+        Ok(Ending { finish: Some(finish), ..Ending::because(StopReason::EndTurn.as_str()) })
     }
 
     /// The result of a call; `again`: it may have been made before.
@@ -310,14 +333,16 @@ impl Calls<'_> {
         let Some(arguments) = arguments(call) else {
             return ToolResult::error("INVALID_ARGUMENTS", "The arguments are no JSON object.");
         };
-        let Some((tool, action)) = self.find(call).and_then(|tool| Some((tool, tool.action.as_ref()?))) else {
-            return ToolResult::error("TOOL_NOT_AVAILABLE", format!("There is no tool `{name}`."));
-        };
-        if again && !tool.is_repeatable {
+        let tool = self.find(call);
+        // A tool that is gone now may have been there when the call was made.
+        if again && !tool.is_some_and(|tool| tool.is_repeatable) {
             let message = "The call was under way when its process was lost; whether it had an effect is not known.";
             return ToolResult::error("RESULT_UNKNOWN", message);
         }
-        action.call(&call.id, arguments).await
+        match tool.and_then(|tool| tool.action.as_ref()) {
+            Some(action) => action.call(&call.id, arguments).await,
+            None => ToolResult::error("TOOL_NOT_AVAILABLE", format!("There is no tool `{name}`.")),
+        }
     }
 }
 

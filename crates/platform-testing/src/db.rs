@@ -60,7 +60,7 @@ impl TestDb {
         let mut dump = String::new();
         for table in tables {
             let rows: Vec<Name> = diesel::sql_query(table.datname).load(&mut conn).await.expect("rows");
-            rows.iter().for_each(|row| dump = format!("{dump}{}\n", row.datname));
+            dump.extend(rows.into_iter().map(|row| row.datname + "\n"));
         }
         dump
     }

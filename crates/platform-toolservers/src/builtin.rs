@@ -13,7 +13,10 @@ use platform_egress::Egress;
 use platform_runtime::{Action, Finish, GroupTool, Tool, ToolGroup, ToolResult, compile_schema, fit_bytes, problems};
 use serde_json::{Value, json};
 
-use crate::{failure::Failure, http::free_request};
+use crate::{
+    failure::{Failure, without_nul},
+    http::free_request,
+};
 
 /// A group that needs no tool server.
 pub(crate) struct BuiltInGroup {
@@ -140,7 +143,7 @@ pub(crate) struct BuiltInAction {
 
 #[async_trait]
 impl Action for BuiltInAction {
-    async fn call(&self, _: &str, arguments: Object) -> ToolResult {
+    async fn call(&self, id: &str, arguments: Object) -> ToolResult {
         let issues = problems(Arc::clone(&self.of.schema), Value::Object(arguments.clone()), 10).await;
         if !issues.is_empty() {
             return Failure::arguments(issues).into_result();
@@ -148,9 +151,11 @@ impl Action for BuiltInAction {
         match self.of.does {
             Does::CurrentTime => ToolResult::of(&current_time(self.clock.now())),
             Does::WaitUntil => ToolResult::error("TOOL_NOT_AVAILABLE", "A chat cannot wait; only agents can."),
-            Does::HttpRequest => match free_request(&self.egress, &arguments, self.timeout).await {
-                Ok(value) => ToolResult { text: fit_bytes(value.to_string(), self.most_bytes), finish: None },
-                Err(failure) => failure.into_result(),
+            Does::HttpRequest => match free_request(&self.egress, id, &arguments, self.timeout).await {
+                Ok(value) => {
+                    ToolResult { text: fit_bytes(without_nul(value).to_string(), self.most_bytes), finish: None }
+                }
+                Err(failure) => failure.fit().into_result(),
             },
             Does::FinishExecution => {
                 let message = arguments.get("message").and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use platform_core::{Checks, Code, Error, Object, Result, any_case};
 use platform_egress::Url;
-use platform_runtime::compile_schema;
+use platform_runtime::{compile_schema, is_function_name};
 use platform_vault::Secret;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use crate::script;
 
 /// Headers that a client sets by itself.
-const REFUSED_HEADERS: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
+pub(crate) const REFUSED_HEADERS: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
 const TEMPLATE_BYTES: usize = 65_536;
 
 /// A tool of a server, and the request that calls it (contract 04 §2).
@@ -180,6 +180,11 @@ impl CustomHeader {
     }
 }
 
+/// Headers that say how to read, and are no secret.
+pub(crate) fn is_plain(header: &str) -> bool {
+    ["accept", "content-type"].iter().any(|plain| header.eq_ignore_ascii_case(plain))
+}
+
 /// What goes into a header must be one line.
 pub(crate) fn check_secret(checks: &mut Checks, path: &str, secret: &Secret) {
     let text = secret.expose();
@@ -202,12 +207,6 @@ pub(crate) fn check_headers(checks: &mut Checks, path: &str, headers: &[CustomHe
             checks.issue(&format!("{path}[{i}].headerName"), "unique", message);
         }
     }
-}
-
-/// Whether a text is the name of a function (contract 04 §2).
-pub(crate) fn is_function_name(name: &str) -> bool {
-    let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
-    (1..=64).contains(&name.len()) && name.bytes().all(good)
 }
 
 impl ToolDefinition {
@@ -239,8 +238,12 @@ impl ToolDefinition {
         ] {
             checks.bytes(&at(field), template.len(), TEMPLATE_BYTES);
         }
+        self.check_timeout(checks, &at("timeoutMs"));
+    }
+
+    fn check_timeout(&self, checks: &mut Checks, path: &str) {
         if let Some(timeout) = self.timeout_ms {
-            checks.range(&at("timeoutMs"), timeout, &(1000..=300_000));
+            checks.range(path, timeout, &(1000..=300_000));
         }
     }
 
@@ -335,6 +338,15 @@ pub(crate) fn check_all(tools: &mut [ToolDefinition], most: usize, server: Optio
         );
     }
     tools.iter().try_for_each(ToolDefinition::check_templates)
+}
+
+/// What a client sets of the tools of an MCP server.
+pub(crate) fn check_switches(tools: &[ToolDefinition]) -> Result<()> {
+    let mut checks = Checks::default();
+    for (i, tool) in tools.iter().enumerate() {
+        tool.check_timeout(&mut checks, &format!("toolDefinitions[{i}].timeoutMs"));
+    }
+    checks.finish_as(Code::InvalidToolDefinition)
 }
 
 /// Puts in what parameters need to be a schema of an object.

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 /// Of an answer that is no success so much is shown, in bytes (contract 04 §7).
 const MOST_BODY: usize = 4096;
+const MOST_MESSAGE: usize = 2048;
 
 /// Why a call gave no result, in the terms of contract 04 §7.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,12 +22,26 @@ impl Failure {
 
     /// An answer with a status that is no success.
     pub fn status(status: u16, body: Value) -> Self {
-        Self { code: format!("HTTP_{status}"), message: None, issues: Vec::new(), body: Some(short(body)) }
+        Self { code: format!("HTTP_{status}"), message: None, issues: Vec::new(), body: Some(body) }
     }
 
     /// Arguments that break the schema.
     pub fn arguments(issues: Vec<String>) -> Self {
         Self { issues, ..Self::new("INVALID_ARGUMENTS", "The arguments do not fit the parameters of the tool.") }
+    }
+
+    /// With texts that can be stored, and are not too long.
+    pub fn fit(self) -> Self {
+        let text = |text: String| {
+            let text = text.replace('\0', "\u{fffd}");
+            text[..text.floor_char_boundary(MOST_MESSAGE)].to_owned()
+        };
+        Self {
+            message: self.message.map(text),
+            issues: self.issues.into_iter().map(text).collect(),
+            body: self.body.map(|body| short(without_nul(body))),
+            ..self
+        }
     }
 
     /// What the model gets.
@@ -57,6 +72,18 @@ impl From<EgressError> for Failure {
             EgressError::Unreachable(_) | EgressError::Failed(_) => "UPSTREAM_ERROR",
         };
         Self::new(code, error.to_string())
+    }
+}
+
+/// PostgreSQL keeps no NUL in JSON.
+pub(crate) fn without_nul(value: Value) -> Value {
+    match value {
+        Value::String(text) if text.contains('\0') => text.replace('\0', "\u{fffd}").into(),
+        Value::Array(items) => items.into_iter().map(without_nul).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(name, value)| (name.replace('\0', "\u{fffd}"), without_nul(value))).collect()
+        }
+        other => other,
     }
 }
 

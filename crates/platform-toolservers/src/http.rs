@@ -1,6 +1,6 @@
 //! Calls of tools over HTTP (contract 04 §4).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use platform_core::{Id, Object};
 use platform_egress::{
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
-    definition::{HttpMethod, ToolDefinition},
+    definition::{HttpMethod, REFUSED_HEADERS, ToolDefinition},
     failure::Failure,
     redact::Redactor,
     request, script,
@@ -19,6 +19,8 @@ use crate::{
     tokens::Tokens,
 };
 
+/// A longer answer takes long enough to read that others would wait for it, in bytes.
+const SHORT: usize = 65_536;
 /// Waits before a call is made again.
 const AGAIN: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
@@ -32,14 +34,14 @@ pub(crate) struct Called {
 /// Makes calls.
 pub(crate) struct HttpCaller<'a> {
     pub egress: &'a Egress,
-    pub tokens: &'a Tokens,
+    pub tokens: &'a Arc<Tokens>,
 }
 
 impl HttpCaller<'_> {
     /// Calls a tool with arguments that fit its parameters; `id` is the idempotency key.
     pub async fn call(
         &self,
-        server: &Server,
+        server: &Arc<Server>,
         tool: &ToolDefinition,
         id: &str,
         arguments: &Object,
@@ -69,7 +71,7 @@ impl HttpCaller<'_> {
     #[expect(clippy::too_many_arguments, reason = "one call, told whole")]
     async fn send(
         &self,
-        server: &Server,
+        server: &Arc<Server>,
         tool: &ToolDefinition,
         id: &str,
         arguments: &Object,
@@ -101,7 +103,7 @@ impl HttpCaller<'_> {
             Failure { message: failure.message.as_deref().map(|message| redactor.text(message)), ..failure }
         })?;
         *status = Some(answer.status);
-        let mut value = redactor.value(request::read(&answer.media_type, &answer.bytes));
+        let mut value = read(redactor, &answer).await?;
         if tool.response_post_processing_enabled {
             let response = json!({"body": value, "status": answer.status});
             let processed = script::evaluate(&tool.response_post_processing_template, "response", &response).await;
@@ -130,6 +132,18 @@ impl HttpCaller<'_> {
     }
 }
 
+/// The answer as a value without secrets; a long one beside the threads that serve others.
+async fn read(redactor: Redactor, answer: &Fetched) -> Result<Value, Failure> {
+    let (media_type, bytes) = (answer.media_type.clone(), answer.bytes.clone());
+    let is_short = bytes.len() < SHORT;
+    let read = move || redactor.value(request::read(&media_type, &bytes));
+    if is_short {
+        return Ok(read());
+    }
+    let lost = |error: tokio::task::JoinError| Failure::new("UPSTREAM_ERROR", error.to_string());
+    tokio::task::spawn_blocking(read).await.map_err(lost)
+}
+
 fn headers(credentials: &Credentials, id: &str, media_type: Option<&'static str>) -> HeaderMap {
     enum RequestKind {}
     let request_id = Id::<RequestKind>::generate();
@@ -146,7 +160,12 @@ fn headers(credentials: &Credentials, id: &str, media_type: Option<&'static str>
 }
 
 /// A request that a model describes itself (built-in group `builtin-http`).
-pub(crate) async fn free_request(egress: &Egress, arguments: &Object, timeout: Duration) -> Result<Value, Failure> {
+pub(crate) async fn free_request(
+    egress: &Egress,
+    id: &str,
+    arguments: &Object,
+    timeout: Duration,
+) -> Result<Value, Failure> {
     let text = |name: &str| arguments.get(name).and_then(Value::as_str);
     let method = text("method").unwrap_or("GET").to_uppercase();
     let method = [HttpMethod::Get, HttpMethod::Post, HttpMethod::Put, HttpMethod::Patch, HttpMethod::Delete]
@@ -158,11 +177,15 @@ pub(crate) async fn free_request(egress: &Egress, arguments: &Object, timeout: D
     let mut headers = HeaderMap::new();
     let given = arguments.get("headers").and_then(Value::as_object);
     for (name, value) in given.into_iter().flatten() {
+        if REFUSED_HEADERS.iter().any(|refused| name.eq_ignore_ascii_case(refused)) {
+            return Err(Failure::arguments(vec![format!("The header {name} cannot be set.")]));
+        }
         let name = HeaderName::from_bytes(name.as_bytes()).ok();
         let value = HeaderValue::from_str(value.as_str().unwrap_or(&value.to_string())).ok();
         let header = name.zip(value).ok_or_else(|| Failure::arguments(vec!["A header cannot be sent.".to_owned()]))?;
         headers.insert(header.0, header.1);
     }
+    headers.extend(HeaderValue::from_str(id).ok().map(|id| (HeaderName::from_static("idempotency-key"), id)));
     let body = match arguments.get("body").filter(|body| !body.is_null() && method != HttpMethod::Get) {
         None => Payload::Empty,
         Some(Value::String(text)) => Payload::Bytes(text.clone().into()),

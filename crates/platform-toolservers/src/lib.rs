@@ -23,6 +23,7 @@ mod openapi;
 mod redact;
 mod repository;
 mod request;
+mod rules;
 mod schema;
 mod script;
 mod server;
@@ -35,5 +36,5 @@ pub use model::{
     AuthenticationConfig, AuthenticationMethod, CloneRequest, DefinitionPatch, ListedGroup, McpAuthMode, OpenApiImport,
     ServerType, TestRequest, TestResult, ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
 };
-pub use repository::use_in;
+pub use repository::{hold_in, use_in};
 pub use service::{PgToolServerService, ToolServerService};

@@ -1,24 +1,34 @@
 //! Remote MCP servers over streamable HTTP, by the official SDK: both protocol families, no processes.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use moka::sync::Cache;
 use platform_core::{AccountId, Object};
-use platform_egress::{Egress, header::HeaderMap};
+use platform_egress::{Egress, EgressError, Url, header::HeaderMap};
+use platform_vault::Secret;
 use rmcp::{
     ClientHandler, ServiceError,
-    model::{CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation, ProtocolVersion},
-    service::{
-        ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext, RoleClient, RunningService,
+    model::{
+        CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation,
+        PaginatedRequestParams, ProtocolVersion,
     },
-    transport::streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig},
+    service::{
+        ClientCacheConfig, ClientLifecycleMode, ClientServiceExt, NotificationContext, RoleClient, RunningService,
+    },
+    transport::streamable_http_client::{
+        AuthRequiredError, InsufficientScopeError, StreamableHttpClientTransport, StreamableHttpClientTransportConfig,
+    },
 };
 use serde_json::Value;
-use tokio::{sync::mpsc::UnboundedSender, time::timeout};
+use tokio::{sync::Notify, time::timeout};
 
 use crate::{
     definition::{FunctionDefinition, HttpMethod, ToolDefinition},
-    failure::Failure,
+    failure::{Failure, without_nul},
     redact::Redactor,
     server::{Credentials, Server},
     tokens::Tokens,
@@ -29,28 +39,57 @@ const CONNECT: Duration = Duration::from_secs(20);
 const IDLE: Duration = Duration::from_mins(5);
 const MOST_CONNECTIONS: u64 = 1000;
 
+/// A larger tool would fill every prompt, in bytes.
+const MOST_TOOL: usize = 65_536;
+
 /// The server whose tools may have changed.
 pub(crate) type Changed = (AccountId, String);
+
+/// Servers whose tools are to be read again; each once, however often that is said.
+#[derive(Default)]
+pub(crate) struct ChangedServers {
+    ids: Mutex<HashSet<Changed>>,
+    said: Notify,
+}
+
+impl ChangedServers {
+    pub fn add(&self, server: Changed) {
+        self.ids.lock().expect("lock").insert(server);
+        self.said.notify_one();
+    }
+
+    /// Waits until there are some, and takes them.
+    pub async fn take(&self) -> HashSet<Changed> {
+        loop {
+            let ids = std::mem::take(&mut *self.ids.lock().expect("lock"));
+            if !ids.is_empty() {
+                return ids;
+            }
+            self.said.notified().await;
+        }
+    }
+}
 
 /// Connections to MCP servers, kept while they are used.
 pub(crate) struct McpClients {
     egress: Egress,
     connections: Cache<Changed, Arc<Connection>>,
     /// Who is told that a server says its tools have changed.
-    changed: UnboundedSender<Changed>,
+    changed: Arc<ChangedServers>,
 }
 
 struct Connection {
     service: RunningService<RoleClient, Client>,
-    /// What it was let in with, and where.
+    url: Url,
+    /// What it was let in with.
     headers: HeaderMap,
-    url: String,
-    secrets: Vec<platform_vault::Secret>,
+    redactor: Redactor,
+    token: Option<Secret>,
 }
 
 struct Client {
     server: Changed,
-    changed: UnboundedSender<Changed>,
+    changed: Arc<ChangedServers>,
 }
 
 impl ClientHandler for Client {
@@ -59,142 +98,180 @@ impl ClientHandler for Client {
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        let _ = self.changed.send(self.server.clone());
+        self.changed.add(self.server.clone());
     }
 }
 
 impl McpClients {
-    pub fn new(egress: Egress, changed: UnboundedSender<Changed>) -> Self {
+    pub fn new(egress: Egress, changed: Arc<ChangedServers>) -> Self {
         let connections = Cache::builder().max_capacity(MOST_CONNECTIONS).time_to_idle(IDLE).build();
         Self { egress, connections, changed }
     }
 
-    /// The tools a server offers now.
-    pub async fn tools(&self, server: &Server, tokens: &Tokens) -> Result<Vec<ToolDefinition>, Failure> {
-        let listed = async {
-            for last in [false, true] {
-                let connection = self.connection(server, tokens).await?;
-                match connection.service.list_all_tools().await {
-                    Ok(tools) => return Ok(tools.into_iter().map(definition).collect()),
-                    Err(error) if last => return Err(failure(&error)),
-                    Err(_) => self.forget(server),
+    /// The tools a server offers now, at most so many.
+    pub async fn tools(
+        &self,
+        server: &Arc<Server>,
+        tokens: &Arc<Tokens>,
+        most: usize,
+    ) -> Result<Vec<ToolDefinition>, Failure> {
+        let most_bytes = self.egress.most_bytes();
+        let listed = self.attempt(server, tokens, true, move |connection| async move {
+            let (mut tools, mut bytes, mut cursor) = (Vec::new(), 0, None);
+            loop {
+                let page = PaginatedRequestParams::default().with_cursor(cursor.take());
+                let page = connection.service.list_tools(Some(page)).await?;
+                bytes += page.tools.iter().map(size).sum::<usize>();
+                tools.extend(page.tools);
+                cursor = page.next_cursor;
+                let full = (most > 0 && tools.len() >= most) || (most_bytes > 0 && bytes > most_bytes);
+                if cursor.is_none() || full {
+                    return Ok(tools);
                 }
             }
-            Err(Failure::new("UPSTREAM_ERROR", "The MCP server does not answer."))
-        };
-        within(Duration::from_millis(server.settings.timeout_ms.into()), listed).await
+        });
+        let longest = Duration::from_millis(server.settings.timeout_ms.into());
+        let (tools, connection) = within(longest, listed).await?;
+        let count = if most > 0 { most } else { tools.len() };
+        let tools = tools.into_iter().filter(|tool| size(tool) <= MOST_TOOL).take(count);
+        Ok(tools.map(|tool| definition(tool, &connection.redactor)).collect())
     }
 
     /// Calls a tool; a call that was sent is not sent again, unless that cannot do harm.
     pub async fn call(
         &self,
-        server: &Server,
+        server: &Arc<Server>,
         tool: &ToolDefinition,
         arguments: &Object,
-        tokens: &Tokens,
+        tokens: &Arc<Tokens>,
         longest: Duration,
     ) -> Result<Value, Failure> {
-        let called = async {
-            let mut connection = self.connection(server, tokens).await?;
-            let params = CallToolRequestParams::new(tool.function.name.clone()).with_arguments(arguments.clone());
-            let mut answer = connection.service.call_tool(params.clone()).await;
-            if let Err(error) = &answer
-                && !matches!(error, ServiceError::McpError(_))
-            {
-                self.forget(server);
-                // Closed before it was used: nothing was sent.
-                if tool.is_repeatable() || matches!(error, ServiceError::TransportClosed) {
-                    connection = self.connection(server, tokens).await?;
-                    answer = connection.service.call_tool(params).await;
-                }
+        let params = CallToolRequestParams::new(tool.function.name.clone()).with_arguments(arguments.clone());
+        let called = self.attempt(server, tokens, tool.idempotent, move |connection| {
+            let params = params.clone();
+            async move { connection.service.call_tool(params).await }
+        });
+        let (result, connection) = within(longest, called).await?;
+        let (failed, value) = read(result);
+        let value = connection.redactor.value(value);
+        if self.egress.most_bytes() > 0 && value.to_string().len() > self.egress.most_bytes() {
+            return Err(Failure::new("RESPONSE_TOO_LARGE", "The answer of the MCP server is too long."));
+        }
+        if failed {
+            let failure = Failure::new("UPSTREAM_ERROR", "The tool says that it failed.");
+            return Err(Failure { body: Some(value), ..failure });
+        }
+        Ok(value)
+    }
+
+    /// Does something over a connection: once more on another one when it may be done `again`, or when a token was
+    /// refused before its time.
+    async fn attempt<T, F>(
+        &self,
+        server: &Arc<Server>,
+        tokens: &Arc<Tokens>,
+        again: bool,
+        work: impl Fn(Arc<Connection>) -> F + Send + Sync,
+    ) -> Result<(T, Arc<Connection>), Failure>
+    where
+        F: Future<Output = Result<T, ServiceError>> + Send,
+    {
+        let mut stale = None;
+        loop {
+            let is_last = stale.is_some();
+            let connection = self.connection(server, tokens, stale.flatten().as_ref()).await?;
+            let error = match work(Arc::clone(&connection)).await {
+                Ok(done) => return Ok((done, connection)),
+                Err(error) => error,
+            };
+            let answered = matches!(error, ServiceError::McpError(_));
+            if !answered {
+                self.forget(&(server.account.clone(), server.id.clone()));
             }
-            let redactor = Redactor::new(&connection.secrets);
-            match answer {
-                Ok(result) => {
-                    let (failed, value) = read(result);
-                    let value = redactor.value(value);
-                    if self.egress.most_bytes() > 0 && value.to_string().len() > self.egress.most_bytes() {
-                        return Err(Failure::new("RESPONSE_TOO_LARGE", "The answer of the MCP server is too long."));
-                    }
-                    if failed {
-                        Err(Failure {
-                            body: Some(value),
-                            ..Failure::new("UPSTREAM_ERROR", "The tool says that it failed.")
-                        })
-                    } else {
-                        Ok(value)
-                    }
-                }
-                Err(error) => {
-                    let failure = failure(&error);
-                    Err(Failure { message: failure.message.map(|message| redactor.text(&message)), ..failure })
-                }
+            let refused = is_refusal(&error).then(|| connection.token.clone()).flatten();
+            if is_last || (refused.is_none() && (answered || !again)) {
+                return Err(connection.redacted(failure(&connection.url, &error)));
             }
-        };
-        within(longest, called).await
+            stale = Some(refused);
+        }
     }
 
     /// A server that was changed is connected anew.
-    pub fn forget(&self, server: &Server) {
-        self.connections.invalidate(&(server.account.clone(), server.id.clone()));
+    pub fn forget(&self, server: &Changed) {
+        self.connections.invalidate(server);
     }
 
-    async fn connection(&self, server: &Server, tokens: &Tokens) -> Result<Arc<Connection>, Failure> {
+    /// A connection that is there, or a new one; `stale`: a token that was refused.
+    async fn connection(
+        &self,
+        server: &Arc<Server>,
+        tokens: &Arc<Tokens>,
+        stale: Option<&Secret>,
+    ) -> Result<Arc<Connection>, Failure> {
+        let unreadable = || Failure::new("URL_NOT_ALLOWED", "The server has no address that can be read.");
+        let url = server.settings.address().ok_or_else(unreadable)?;
         let key = (server.account.clone(), server.id.clone());
-        let url = server.settings.url.clone().unwrap_or_default();
-        let credentials = server.credentials(None, tokens, None).await?;
+        let credentials = server.credentials(None, tokens, stale).await?;
         let same = |known: &Arc<Connection>| {
             known.headers == credentials.headers && known.url == url && !known.service.peer().is_transport_closed()
         };
         if let Some(known) = self.connections.get(&key).filter(same) {
             return Ok(known);
         }
-        let connection = match self.connect(server, &url, credentials).await {
-            // A token that is refused before its time: another one, once.
-            Err((failure, Some(stale))) if failure.code == "AUTH_FAILED" => {
-                let credentials = server.credentials(None, tokens, Some(&stale)).await?;
-                self.connect(server, &url, credentials).await
+        let token = credentials.token.clone();
+        let connection = match self.connect(key.clone(), url.clone(), credentials).await {
+            Err(failure) if failure.code == "AUTH_FAILED" && token.is_some() && stale.is_none() => {
+                let credentials = server.credentials(None, tokens, token.as_ref()).await?;
+                self.connect(key.clone(), url, credentials).await
             }
             outcome => outcome,
         };
-        let connection = Arc::new(connection.map_err(|(failure, _)| failure)?);
+        let connection = Arc::new(connection?);
         self.connections.insert(key, Arc::clone(&connection));
         Ok(connection)
     }
 
-    async fn connect(
-        &self,
-        server: &Server,
-        url: &str,
-        credentials: Credentials,
-    ) -> Result<Connection, (Failure, Option<platform_vault::Secret>)> {
+    async fn connect(&self, server: Changed, url: Url, credentials: Credentials) -> Result<Connection, Failure> {
         let Credentials { headers, secrets, token } = credentials;
-        let client = match server.settings.address() {
-            Some(address) => self.egress.client_for(&address).map_err(|error| (error.into(), None))?,
-            None => return Err((Failure::new("URL_NOT_ALLOWED", "The server has no address that can be read."), None)),
-        };
+        let client = self.egress.client_for(&url)?;
         let sent: HashMap<_, _> = headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        let config = StreamableHttpClientTransportConfig::with_uri(url)
-            .custom_headers(sent)
-            .max_sse_event_size(if self.egress.most_bytes() == 0 { usize::MAX } else { self.egress.most_bytes() });
+        let most = if self.egress.most_bytes() == 0 { usize::MAX } else { self.egress.most_bytes() };
+        let config =
+            StreamableHttpClientTransportConfig::with_uri(url.as_str()).custom_headers(sent).max_sse_event_size(most);
         let transport = StreamableHttpClientTransport::with_client(client, config);
-        let key = (server.account.clone(), server.id.clone());
-        let handler = Client { server: key, changed: self.changed.clone() };
+        let handler = Client { server, changed: Arc::clone(&self.changed) };
         let lifecycle = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
         };
         let redactor = Redactor::new(&secrets);
         match timeout(CONNECT, handler.serve_with_lifecycle(transport, lifecycle)).await {
-            Ok(Ok(service)) => Ok(Connection { service, headers, url: url.to_owned(), secrets }),
-            Ok(Err(error)) => {
-                let mut failure = refused(&error);
-                failure.message = failure.message.map(|message| redactor.text(&message));
-                Err((failure, token))
+            Ok(Ok(service)) => {
+                // What a server lets us keep for a day is not what it offers now.
+                service.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
+                Ok(Connection { service, url, headers, redactor, token })
             }
-            Err(_) => Err((Failure::new("UPSTREAM_TIMEOUT", "The MCP server does not answer in time."), None)),
+            Ok(Err(error)) => {
+                let failure = if error.is_authorization_required() || is_refusal(&error) {
+                    refused()
+                } else {
+                    failure_behind(&url, &error)
+                };
+                Err(redact(&redactor, failure))
+            }
+            Err(_) => Err(Failure::new("UPSTREAM_TIMEOUT", "The MCP server does not answer in time.")),
         }
     }
+}
+
+impl Connection {
+    fn redacted(&self, failure: Failure) -> Failure {
+        redact(&self.redactor, failure)
+    }
+}
+
+fn redact(redactor: &Redactor, failure: Failure) -> Failure {
+    Failure { message: failure.message.map(|message| redactor.text(&message)), ..failure }
 }
 
 async fn within<T>(longest: Duration, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
@@ -202,38 +279,45 @@ async fn within<T>(longest: Duration, work: impl Future<Output = Result<T, Failu
     timeout(longest, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-fn refused(error: &ClientInitializeError) -> Failure {
-    let text = chain(error);
-    if error.is_authorization_required() || text.contains("HTTP 401") || text.contains("HTTP 403") {
-        return Failure::new("AUTH_FAILED", "The MCP server refuses the credentials.");
-    }
-    let code = if text.contains("not public") || text.contains("is not followed") {
-        "URL_NOT_ALLOWED"
-    } else {
-        "UPSTREAM_ERROR"
-    };
-    Failure::new(code, format!("The MCP server cannot be used: {text}"))
+fn refused() -> Failure {
+    Failure::new("AUTH_FAILED", "The MCP server refuses the credentials.")
 }
 
-fn failure(error: &ServiceError) -> Failure {
+fn failure(url: &Url, error: &ServiceError) -> Failure {
     match error {
         ServiceError::McpError(error) => Failure::new("UPSTREAM_ERROR", error.message.to_string()),
-        other => Failure::new("UPSTREAM_ERROR", format!("The MCP server cannot be used: {}", chain(other))),
+        _ if is_refusal(error) => refused(),
+        other => failure_behind(url, other),
     }
 }
 
-/// An error with what is behind it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = cause.source();
+/// What is behind an error, without the address, which may hold what is secret.
+fn failure_behind(url: &Url, error: &(dyn std::error::Error + 'static)) -> Failure {
+    match EgressError::behind(url, error) {
+        Some(error) => error.into(),
+        None => Failure::new("UPSTREAM_ERROR", format!("The MCP server cannot be used: {error}.")),
     }
-    text
+}
+
+/// Whether the server wants other credentials.
+fn is_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.is::<AuthRequiredError>() || error.is::<InsufficientScopeError>() {
+            return true;
+        }
+        // A refusal without a challenge has no type of its own.
+        if error.to_string().contains("unexpected server response: HTTP 401") {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+/// Bytes of a tool as it is told.
+fn size(tool: &rmcp::model::Tool) -> usize {
+    serde_json::to_string(tool).map_or(0, |json| json.len())
 }
 
 /// What a tool gave: the structured content, else its one text, else its parts; and whether it says it failed.
@@ -249,12 +333,13 @@ fn read(result: CallToolResult) -> (bool, Value) {
     (failed, value)
 }
 
-/// A tool of an MCP server as a definition.
-fn definition(tool: rmcp::model::Tool) -> ToolDefinition {
+/// A tool of an MCP server as a definition, without secrets that it echoes.
+fn definition(tool: rmcp::model::Tool, redactor: &Redactor) -> ToolDefinition {
     let annotations = tool.annotations.as_ref().and_then(|hints| serde_json::to_value(hints).ok());
+    let annotations = annotations.map(|hints| without_nul(redactor.value(hints)));
     let annotations = annotations.and_then(|hints| hints.as_object().cloned());
     let hint = |name: &str| annotations.as_ref().is_some_and(|hints| hints.get(name) == Some(&Value::Bool(true)));
-    let mut parameters = Value::Object(tool.input_schema.as_ref().clone());
+    let mut parameters = without_nul(redactor.value(Value::Object(tool.input_schema.as_ref().clone())));
     for (name, default) in [("properties", Value::Object(Object::new())), ("required", Value::Array(Vec::new()))] {
         if parameters.get(name).is_none() {
             parameters[name] = default;
@@ -262,8 +347,8 @@ fn definition(tool: rmcp::model::Tool) -> ToolDefinition {
     }
     ToolDefinition {
         function: FunctionDefinition {
-            name: tool.name.into_owned(),
-            description: tool.description.map(std::borrow::Cow::into_owned).unwrap_or_default(),
+            name: redactor.text(&tool.name).replace('\0', " "),
+            description: redactor.text(&tool.description.unwrap_or_default()).replace('\0', " "),
             strict: false,
             parameters,
         },

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::definition::{CustomHeader, ToolDefinition, check_all, check_headers, check_secret};
+use crate::definition::{
+    CustomHeader, ToolDefinition, check_all, check_headers, check_secret, check_switches, is_plain,
+};
 
 /// Everything a client sets of a tool server (contract 04 §1).
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -273,6 +275,11 @@ impl AuthenticationConfig {
 }
 
 impl ToolServerSettings {
+    /// Both fields are read, until they are checked.
+    pub(crate) fn is_mcp(&self) -> bool {
+        self.mcp_type || self.r#type == Some(ServerType::Mcp)
+    }
+
     /// What kind of server it is.
     pub(crate) fn kind(&self) -> ServerType {
         if self.mcp_type { ServerType::Mcp } else { ServerType::Http }
@@ -314,6 +321,10 @@ impl ToolServerSettings {
         if let Some(id) = &self.project_id {
             return Err(Error::not_found(platform_core::Code::ProjectNotFound, "project", id));
         }
+        if self.mcp_type {
+            // What their server says of them is not the client's to mend.
+            return check_switches(&self.tool_definitions);
+        }
         let address = self.address();
         check_all(&mut self.tool_definitions, limits.tools_per_server, address.as_ref())
     }
@@ -337,14 +348,16 @@ impl ToolServerSettings {
                 secrets.push((name.to_owned(), secret, origins.clone()));
             }
         }
+        // What is no secret goes anywhere.
+        let origins = |header: &str| if is_plain(header) { Vec::new() } else { server.clone() };
         for header in &mut auth.custom_headers {
             let name = format!("auth.header.{}", header.header_name.to_ascii_lowercase());
-            secrets.push((name, &mut header.value, server.clone()));
+            secrets.push((name, &mut header.value, origins(&header.header_name)));
         }
         for tool in &mut self.tool_definitions {
             for header in &mut tool.custom_headers {
                 let name = header_secret(&tool.function.name, &header.header_name);
-                secrets.push((name, &mut header.value, server.clone()));
+                secrets.push((name, &mut header.value, origins(&header.header_name)));
             }
         }
         secrets
@@ -415,13 +428,23 @@ impl KeptSecrets {
                     kept.insert(name, stored.clone());
                 }
                 None => {
-                    let message = format!("{name} is masked, and nothing is stored for it; give the value");
-                    checks.issue(&name, "required", message);
+                    let path = path_of(&name);
+                    let message = format!("{path} is masked, and nothing is stored for it; give the value");
+                    checks.issue(&path, "required", message);
                 }
             }
         }
         checks.finish()?;
         Ok(Self(kept))
+    }
+}
+
+/// Where a secret stands in a request.
+fn path_of(name: &str) -> String {
+    match name.strip_prefix("auth.") {
+        Some(header) if header.starts_with("header.") => "authenticationConfig.customHeaders".to_owned(),
+        Some(field) => format!("authenticationConfig.{field}"),
+        None => "toolDefinitions.customHeaders".to_owned(),
     }
 }
 
@@ -544,19 +567,18 @@ pub struct ToolList {
 }
 
 /// A change of the tools of a server (contract 04 §5).
-#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Debug, ToSchema)]
+#[schema(rename_all = "camelCase")]
 pub struct DefinitionPatch {
     /// Id of the server or its definition, when given.
-    #[serde(rename = "_id")]
+    #[schema(rename = "_id")]
     pub id: Option<String>,
     /// Name of the server.
     pub name: Option<String>,
     /// Description of the server.
     pub description: Option<String>,
     /// All tools it is to have; of those that are there, what is left out stays.
-    #[schema(value_type = Option<Vec<ToolDefinition>>)]
-    pub tool_definitions: Option<Vec<Object>>,
+    pub tool_definitions: Option<Vec<ToolDefinition>>,
 }
 
 /// A copy of a server.

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
-use crate::definition::is_function_name;
+use platform_runtime::is_function_name;
 
 const LONGEST: usize = 64;
 const HASH: usize = 8;

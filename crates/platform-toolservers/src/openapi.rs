@@ -7,7 +7,7 @@ use platform_egress::Url;
 use platform_runtime::compile_schema;
 use serde_json::{Map, Value, json};
 
-use crate::request::URL_ENCODED;
+use crate::{failure::without_nul, request::URL_ENCODED};
 
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 const OTHER_METHODS: [&str; 3] = ["head", "options", "trace"];
@@ -16,6 +16,7 @@ const MOST_DESCRIPTION: usize = 4000;
 const DEEPEST: usize = 12;
 /// A schema larger than this is cut short: every model call carries it.
 const MOST_SCHEMA: usize = 32_768;
+const MOST_NODES: usize = 4096;
 
 /// What an import gives.
 pub(crate) struct Imported {
@@ -36,6 +37,7 @@ pub(crate) fn read(spec: Value) -> Result<Value> {
         })?,
         other => other,
     };
+    let spec = without_nul(spec);
     let version = spec["openapi"].as_str().unwrap_or_default();
     if !version.starts_with("3.") {
         let message = "spec must be an OpenAPI 3.x description: its field `openapi` says 3.0.x or 3.1.x";
@@ -200,9 +202,6 @@ impl Reader<'_> {
             .find(|(kind, _)| is_json(kind))
             .or_else(|| form.iter().find_map(|form| content.iter().find(|(kind, _)| bare(kind) == *form)));
         let Some((kind, content)) = found else {
-            if !required {
-                return Ok(());
-            }
             let kinds = content.keys().cloned().collect::<Vec<_>>().join(", ");
             return Err(format!("its body is neither JSON nor a form: {kinds}"));
         };
@@ -273,19 +272,25 @@ impl Reader<'_> {
     fn schema(&self, schema: &Value) -> Value {
         // The deepest that fits: a tool tells what its parameters are, not the whole description.
         let depths = [DEEPEST, 6, 4, 2, 1];
-        let schemas = depths.into_iter().map(|depth| self.inlined(schema, &mut Vec::new(), depth));
-        schemas.into_iter().find(|schema| schema.to_string().len() <= MOST_SCHEMA).unwrap_or_else(|| json!({}))
+        let schemas = depths.into_iter().map(|depth| {
+            let mut left = MOST_NODES;
+            let inlined = self.inlined(schema, &mut Vec::new(), depth, &mut left);
+            (left > 0 && inlined.to_string().len() <= MOST_SCHEMA).then_some(inlined)
+        });
+        schemas.flatten().next().unwrap_or_else(|| json!({}))
     }
 
-    fn inlined(&self, schema: &Value, above: &mut Vec<String>, depth: usize) -> Value {
-        let Some(fields) = schema.as_object() else { return json!({}) };
+    /// `left`: so many schemas more, since each reference may lead to many.
+    fn inlined(&self, schema: &Value, above: &mut Vec<String>, depth: usize, left: &mut usize) -> Value {
+        *left = left.saturating_sub(1);
+        let Some(fields) = schema.as_object().filter(|_| *left > 0) else { return json!({}) };
         if let Some(target) = fields.get("$ref").and_then(Value::as_str) {
             if depth == 0 || above.iter().any(|known| known == target) {
                 return json!({});
             }
             let found = target.strip_prefix('#').and_then(|path| self.spec.pointer(path));
             above.push(target.to_owned());
-            let inlined = found.map_or_else(|| json!({}), |found| self.inlined(found, above, depth - 1));
+            let inlined = found.map_or_else(|| json!({}), |found| self.inlined(found, above, depth - 1, left));
             above.pop();
             return inlined;
         }
@@ -295,14 +300,16 @@ impl Reader<'_> {
                 "properties" | "patternProperties" | "$defs" => {
                     let named = value.as_object().into_iter().flatten();
                     named
-                        .map(|(name, value)| (name.clone(), self.inlined(value, above, depth)))
+                        .map(|(name, value)| (name.clone(), self.inlined(value, above, depth, left)))
                         .collect::<Object>()
                         .into()
                 }
-                "items" | "not" | "additionalProperties" if value.is_object() => self.inlined(value, above, depth),
+                "items" | "not" | "additionalProperties" if value.is_object() => {
+                    self.inlined(value, above, depth, left)
+                }
                 "allOf" | "anyOf" | "oneOf" | "prefixItems" => {
                     let items = value.as_array().into_iter().flatten();
-                    items.map(|item| self.inlined(item, above, depth)).collect()
+                    items.map(|item| self.inlined(item, above, depth, left)).collect()
                 }
                 "type"
                 | "enum"

@@ -2,7 +2,7 @@ use diesel::{
     dsl::sql,
     pg::Pg,
     prelude::*,
-    sql_types::{Bool, Text},
+    sql_types::{Bool, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Code, Error, Page, Result, Timestamp};
@@ -203,7 +203,27 @@ pub(crate) async fn list(
         .order((tool_servers::created_ms.desc(), tool_servers::id.desc()))
         .limit(page.limit)
         .offset(page.offset)
-        .select(ServerRow::as_select());
+        .select((
+            tool_servers::account_id,
+            tool_servers::id,
+            tool_servers::identifier,
+            tool_servers::kind,
+            tool_servers::name,
+            tool_servers::description,
+            tool_servers::project_id,
+            tool_servers::enabled,
+            tool_servers::settings,
+            // A list shows neither.
+            sql::<Jsonb>("'[]'::jsonb"),
+            tool_servers::tool_count,
+            sql::<Nullable<Text>>("NULL"),
+            tool_servers::health,
+            tool_servers::last_error,
+            tool_servers::refreshed_ms,
+            tool_servers::version,
+            tool_servers::created_ms,
+            tool_servers::edited_ms,
+        ));
     let total = kept(account, filter).count();
     let (rows, total) = futures_util::try_join!(rows.load(&mut first), total.get_result(&mut second))?;
     Ok((rows, total))
@@ -261,6 +281,18 @@ pub(crate) async fn users(conn: &mut Conn, account: &AccountId, id: &str) -> Res
         .select((tool_server_uses::user_kind, tool_server_uses::user_id))
         .load(conn)
         .await?)
+}
+
+/// Locks servers that a record refers to or is to refer to, before that record is locked, as whoever deletes a server
+/// does.
+pub async fn hold_in(conn: &mut Conn, account: &AccountId, uids: &[String]) -> Result<()> {
+    let servers = tool_servers::table
+        .filter(tool_servers::account_id.eq(account.as_str()).and(tool_servers::id.eq_any(uids)))
+        .order(tool_servers::id)
+        .select(tool_servers::id)
+        .for_key_share();
+    servers.load::<String>(conn).await?;
+    Ok(())
 }
 
 /// Keeps to which servers a record refers, in the transaction that stores it: `kind` is the name it has in

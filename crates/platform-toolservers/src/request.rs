@@ -14,6 +14,10 @@ use crate::{
 
 pub(crate) const URL_ENCODED: &str = "application/x-www-form-urlencoded";
 
+/// Parts and bytes of one form.
+const MOST_PARTS: usize = 100;
+const MOST_FORM: usize = 26_214_400;
+
 /// What stands in a path as it is (RFC 3986 §2.3).
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -103,7 +107,7 @@ pub(crate) async fn body(
         let text = form.query().unwrap_or_default().to_owned();
         return Ok((Payload::Bytes(text.into()), Some(URL_ENCODED)));
     }
-    let mut parts = Vec::new();
+    let (mut parts, mut bytes) = (Vec::new(), 0);
     for (name, value) in fields {
         let values = match value {
             Value::Null => Vec::new(),
@@ -111,7 +115,13 @@ pub(crate) async fn body(
             one => vec![one],
         };
         for value in &values {
-            parts.push(part(egress, &name, value).await?);
+            let part = part(egress, &name, value).await?;
+            bytes += part.bytes.len();
+            if parts.len() >= MOST_PARTS || bytes > MOST_FORM {
+                let reason = format!("A form has at most {MOST_PARTS} parts and {MOST_FORM} bytes.");
+                return Err(Failure::arguments(vec![reason]));
+            }
+            parts.push(part);
         }
     }
     Ok((Payload::Form(parts), None))

@@ -12,7 +12,7 @@ use platform_vault::Secret;
 use serde_json::Value;
 
 use crate::{
-    definition::{CustomHeader, ToolDefinition},
+    definition::{CustomHeader, ToolDefinition, is_plain},
     failure::Failure,
     model::{AuthenticationMethod, ServerType, ToolServer, ToolServerSettings},
     tokens::{Tokens, usable},
@@ -68,9 +68,9 @@ impl Server {
 
     /// The headers of a request of a tool: its own win over those that authenticate it.
     pub async fn credentials(
-        &self,
+        self: &Arc<Self>,
         tool: Option<&ToolDefinition>,
-        tokens: &Tokens,
+        tokens: &Arc<Tokens>,
         stale: Option<&Secret>,
     ) -> Result<Credentials, Failure> {
         let auth = &self.settings.authentication_config;
@@ -116,7 +116,9 @@ impl Credentials {
             if let Some((name, value)) = name.zip(sensitive(&value)) {
                 self.headers.insert(name, value);
             }
-            self.secrets.push(value.into());
+            if !is_plain(&header.header_name) {
+                self.secrets.push(value.into());
+            }
         }
         Ok(())
     }

@@ -1,40 +1,41 @@
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{
-    AccountId, Clock, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, overlay, spawn,
+    AccountId, Clock, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, beside, overlay,
+    spawn,
 };
 use platform_db::{Bus, Db, Idempotency, Remembered};
 use platform_egress::Egress;
 use platform_runtime::fit_bytes;
 use platform_vault::{Place, Vault};
 use serde_json::{Value, json};
-use tokio::{
-    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
-    time::Instant,
-};
-use tracing::{info, warn};
+use tokio::time::{Instant, sleep};
+use tracing::warn;
 
 use crate::{
     builtin::GROUPS,
     definition::{ToolDefinition, merge},
-    failure::Failure,
+    failure::{Failure, without_nul},
     http::{Called, HttpCaller},
-    mcp::{Changed, McpClients},
+    mcp::{ChangedServers, McpClients},
     model::{
-        CloneRequest, DefinitionPatch, KeptSecrets, ListedGroup, OpenApiImport, ServerType, TestResult, ToolList,
-        ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings, is_identifier,
+        CloneRequest, KeptSecrets, ListedGroup, OpenApiImport, ServerType, TestResult, ToolList, ToolServer,
+        ToolServerFilter, ToolServerList, ToolServerSettings,
     },
     openapi,
     repository::{self, ServerRow},
+    rules::{
+        aliased, identifier_taken, in_use, laid_over, masked, no_tool, not_found, note_tools, numbered, of_definitions,
+        own_tools_only, position, slug, switched,
+    },
     server::Server,
     tokens::Tokens,
     toolbox::{group_of, longest},
 };
 
 const MOST_REMEMBERED: u64 = 10_000;
-const LONGEST_IDENTIFIER: usize = 24;
 /// Identifiers that are tried when the one made of the name is taken.
 const TRIES: usize = 1000;
 /// Tools of an MCP server that were read longer ago are read again, beside the turn that uses them.
@@ -42,6 +43,7 @@ const STALE: Duration = Duration::from_mins(10);
 /// The same for a server that did not answer.
 const STALE_WHEN_DOWN: Duration = Duration::from_secs(30);
 const REFRESHES_AT_ONCE: usize = 8;
+const BETWEEN_REFRESHES: Duration = Duration::from_secs(1);
 
 /// Tool servers of an account, their tools, and calls to try them.
 #[async_trait]
@@ -63,13 +65,8 @@ pub trait ToolServerService: Send + Sync {
     async fn update(&self, account: &AccountId, id: &str, patch: Object, expected: &Precondition)
     -> Result<ToolServer>;
     /// Changes name, description or tools; of a tool that is there, what is left out stays.
-    async fn define(
-        &self,
-        account: &AccountId,
-        id: &str,
-        patch: DefinitionPatch,
-        expected: &Precondition,
-    ) -> Result<ToolServer>;
+    async fn define(&self, account: &AccountId, id: &str, patch: Object, expected: &Precondition)
+    -> Result<ToolServer>;
     /// Deletes one that nobody refers to; `force`: the references go, too.
     async fn delete(&self, account: &AccountId, id: &str, force: bool, expected: &Precondition) -> Result<()>;
     /// A copy under another name, secrets included.
@@ -85,8 +82,8 @@ pub trait ToolServerService: Send + Sync {
 
     /// The tools of a server.
     async fn tools(&self, account: &AccountId, id: &str) -> Result<ToolList>;
-    /// One tool.
-    async fn tool(&self, account: &AccountId, id: &str, name: &str) -> Result<ToolDefinition>;
+    /// One tool, and the version of its server.
+    async fn tool(&self, account: &AccountId, id: &str, name: &str) -> Result<(ToolDefinition, i64)>;
     /// Adds a tool.
     async fn add_tool(
         &self,
@@ -122,13 +119,13 @@ pub struct PgToolServerService {
     pub(crate) limits: FieldLimits,
     pub(crate) calling: Arc<Calling>,
     known: Arc<Remembered<(AccountId, String), Server>>,
-    changed: UnboundedSender<Changed>,
+    changed: Arc<ChangedServers>,
 }
 
 /// What makes calls.
 pub(crate) struct Calling {
     pub egress: Egress,
-    pub tokens: Tokens,
+    pub tokens: Arc<Tokens>,
     pub mcp: McpClients,
 }
 
@@ -136,7 +133,7 @@ impl Calling {
     /// Calls a tool, after its arguments were checked.
     pub async fn call(
         &self,
-        server: &Server,
+        server: &Arc<Server>,
         tool: &ToolDefinition,
         id: &str,
         arguments: &Object,
@@ -146,11 +143,13 @@ impl Calling {
         if let Err(failure) = server.check(tool, arguments).await {
             return Called { url, status: None, result: Err(failure) };
         }
-        if server.kind == ServerType::Mcp {
-            let result = self.mcp.call(server, tool, arguments, &self.tokens, timeout).await;
-            return Called { url, status: None, result };
-        }
-        HttpCaller { egress: &self.egress, tokens: &self.tokens }.call(server, tool, id, arguments, timeout).await
+        let called = if server.kind == ServerType::Mcp {
+            Called { url, status: None, result: self.mcp.call(server, tool, arguments, &self.tokens, timeout).await }
+        } else {
+            let caller = HttpCaller { egress: &self.egress, tokens: &self.tokens };
+            caller.call(server, tool, id, arguments, timeout).await
+        };
+        Called { result: called.result.map(without_nul).map_err(Failure::fit), ..called }
     }
 }
 
@@ -166,9 +165,9 @@ impl PgToolServerService {
         egress: Egress,
         limits: FieldLimits,
     ) -> Arc<Self> {
-        let (changed, asked) = unbounded_channel();
-        let tokens = Tokens::new(db, Arc::clone(&vault), egress.clone(), Arc::clone(&clock));
-        let mcp = McpClients::new(egress.clone(), changed.clone());
+        let changed = Arc::new(ChangedServers::default());
+        let tokens = Arc::new(Tokens::new(db, Arc::clone(&vault), egress.clone(), Arc::clone(&clock)));
+        let mcp = McpClients::new(egress.clone(), Arc::clone(&changed));
         let service = Arc::new(Self {
             db: db.clone(),
             bus: bus.clone(),
@@ -179,7 +178,7 @@ impl PgToolServerService {
             known: Remembered::new(bus, "tool-server", MOST_REMEMBERED),
             changed,
         });
-        spawn("refresh tools", refresh_asked(Arc::clone(&service), asked));
+        spawn("refresh tools", refresh_asked(Arc::clone(&service)));
         service
     }
 
@@ -209,11 +208,13 @@ impl PgToolServerService {
     async fn put(&self, account: &AccountId, row: &mut ServerRow, patch: Object, now: Timestamp) -> Result<()> {
         let before = row.settings()?;
         let kept = self.secrets(account, row)?;
-        let is_mcp = row.kind == "mcp";
-        let mut settings = overlay(&before, aliased(patch)).map_err(of_definitions)?;
+        let was_mcp = row.kind == "mcp";
+        let mut settings = overlay(&before, aliased(patch, was_mcp)?).map_err(of_definitions)?;
         let limits = self.limits;
-        if is_mcp && settings.mcp_type {
-            settings.tool_definitions = switched(before.tool_definitions.clone(), &settings.tool_definitions);
+        if settings.is_mcp() {
+            // They come from the server alone.
+            let stored = if was_mcp { before.tool_definitions.clone() } else { Vec::new() };
+            settings.tool_definitions = switched(stored, &settings.tool_definitions);
         }
         let settings = beside(move || settings.check(&limits).map(|()| settings)).await;
         let mut settings = settings.map_err(of_definitions)?;
@@ -263,9 +264,10 @@ impl PgToolServerService {
         once: Option<&Idempotency>,
     ) -> Result<ToolServer> {
         if row.kind == "mcp" {
-            let server = self.open(account, &row).await?;
-            let tools = self.calling.mcp.tools(&server, &self.calling.tokens).await;
-            note_tools(&mut row, tools, &[], self.clock.now(), self.limits.tools_per_server)?;
+            let server = Arc::new(self.open(account, &row).await?);
+            let tools =
+                Box::pin(self.calling.mcp.tools(&server, &self.calling.tokens, self.limits.tools_per_server)).await;
+            note_tools(&mut row, tools, &[], self.clock.now())?;
         }
         let given = (!row.identifier.is_empty()).then(|| row.identifier.clone());
         let base = slug(&row.shown().settings["name"].as_str().unwrap_or_default().to_lowercase());
@@ -311,17 +313,13 @@ impl PgToolServerService {
             let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             expected.check(row.version)?;
             let patch = change(&row, &row.settings()?)?;
-            let renews_token = patch.contains_key("authenticationConfig") || patch.contains_key("url");
-            let fetches = renews_token || patch.contains_key("mcpType") || patch.contains_key("type");
+            let fetches = ["url", "authenticationConfig", "mcpType", "type"].iter().any(|key| patch.contains_key(*key));
             self.put(account, &mut row, patch, now).await?;
             if row.kind != "mcp" {
                 (row.health, row.last_error, row.refreshed_ms) = (None, None, None);
             }
             if !repository::update(conn, account, &row).await? {
                 return Err(identifier_taken(&row.identifier));
-            }
-            if renews_token {
-                repository::forget_token(conn, account, id).await?;
             }
             if let Some(once) = once {
                 let tool = row.shown().settings["toolDefinitions"].as_array().and_then(|tools| tools.last()).cloned();
@@ -339,22 +337,29 @@ impl PgToolServerService {
     /// Fetches the tools of an MCP server and keeps them; those it has stay when it does not answer.
     async fn fetch_tools(&self, account: &AccountId, id: &str) -> Result<(ToolServer, Option<Failure>)> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
-        let fetched = self.calling.mcp.tools(&server, &self.calling.tokens).await;
+        let fetched =
+            Box::pin(self.calling.mcp.tools(&server, &self.calling.tokens, self.limits.tools_per_server)).await;
         let failure = fetched.as_ref().err().cloned();
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let shown = conn.transaction::<_, Error, _>(async |conn| {
             let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             let before = row.settings()?.tool_definitions;
-            if note_tools(&mut row, fetched, &before, now, self.limits.tools_per_server)? {
+            let health = row.health.clone();
+            let changed = note_tools(&mut row, fetched, &before, now)?;
+            if changed {
                 row.version += 1;
             }
             repository::update(conn, account, &row).await?;
-            Ok(row.shown())
+            // Who was read well is not read again for a while: that too must be known.
+            Ok((row.shown(), changed || row.health != health || row.health.as_deref() == Some("ok")))
         });
         let shown = shown.await?;
         drop(conn);
-        self.known.changed(id).await?;
+        let (shown, changed) = shown;
+        if changed {
+            self.known.changed(id).await?;
+        }
         Ok((shown, failure))
     }
 
@@ -364,17 +369,16 @@ impl PgToolServerService {
         let stale = if shown.health.as_deref() == Some("ok") { STALE } else { STALE_WHEN_DOWN };
         let age = shown.last_refresh_ms.map(|at| self.clock.now().since(Timestamp(at)));
         if server.kind == ServerType::Mcp && age.is_none_or(|age| age > stale) {
-            let _ = self.changed.send((server.account.clone(), server.id.clone()));
+            self.changed.add((server.account.clone(), server.id.clone()));
         }
     }
 }
 
 /// Reads tools again that somebody says are old or changed.
-async fn refresh_asked(service: Arc<PgToolServerService>, mut asked: UnboundedReceiver<Changed>) {
+async fn refresh_asked(service: Arc<PgToolServerService>) {
     use futures_util::StreamExt;
-    let mut batch = Vec::new();
-    while asked.recv_many(&mut batch, 1024).await > 0 {
-        let servers: HashSet<Changed> = batch.drain(..).collect();
+    loop {
+        let servers = service.changed.take().await;
         let refreshed = futures_util::stream::iter(servers).for_each_concurrent(REFRESHES_AT_ONCE, |(account, id)| {
             let service = Arc::clone(&service);
             async move {
@@ -386,13 +390,15 @@ async fn refresh_asked(service: Arc<PgToolServerService>, mut asked: UnboundedRe
             }
         });
         refreshed.await;
+        // A server that says so all the time is not asked all the time.
+        sleep(BETWEEN_REFRESHES).await;
     }
 }
 
 #[async_trait]
 impl ToolServerService for PgToolServerService {
     async fn create(&self, account: &AccountId, given: Object, once: Option<&Idempotency>) -> Result<ToolServer> {
-        Box::pin(self.make(account, given, None, once)).await
+        self.make(account, given, None, once).await
     }
 
     async fn import(
@@ -402,7 +408,7 @@ impl ToolServerService for PgToolServerService {
         once: Option<&Idempotency>,
     ) -> Result<ToolServer> {
         let (spec, source) = match (import.spec, import.url) {
-            (Some(spec), _) => (spec, None),
+            (Some(spec), url) => (spec, url.and_then(|url| url.parse().ok())),
             (None, Some(url)) => {
                 let address = self.calling.egress.check(&url).await.map_err(|error| error.into_error("url"))?;
                 let fetched = self.calling.egress.get(&url).await.map_err(|error| error.into_error("url"))?;
@@ -423,11 +429,11 @@ impl ToolServerService for PgToolServerService {
         let given = json!({
             "name": import.name.unwrap_or(title),
             "description": imported.description,
-            "url": imported.address.as_str(),
+            "url": imported.address.as_str().trim_end_matches('/'),
             "toolDefinitions": imported.tools,
         });
         let Value::Object(given) = given else { return Err(Error::internal("an object was written")) };
-        Box::pin(self.make(account, given, Some(imported.skipped), once)).await
+        self.make(account, given, Some(imported.skipped), once).await
     }
 
     async fn list(&self, account: &AccountId, filter: &ToolServerFilter, page: Page) -> Result<ToolServerList> {
@@ -457,23 +463,23 @@ impl ToolServerService for PgToolServerService {
         &self,
         account: &AccountId,
         id: &str,
-        patch: DefinitionPatch,
+        mut patch: Object,
         expected: &Precondition,
     ) -> Result<ToolServer> {
-        if patch.id.as_ref().is_some_and(|given| given != id) {
+        if patch.remove("_id").is_some_and(|given| !given.is_null() && given != id) {
             let message = "_id must be the id of the server or of its definition, or be left out";
             return Err(Error::invalid("_id", "conflict", message));
         }
+        patch.retain(|name, _| matches!(name.as_str(), "name" | "description" | "toolDefinitions"));
         let change = move |_: &ServerRow, stored: &ToolServerSettings| {
-            let mut fields = Object::new();
-            fields.extend(patch.name.map(|name| ("name".to_owned(), name.into())));
-            fields.extend(patch.description.map(|text| ("description".to_owned(), text.into())));
-            if let Some(tools) = patch.tool_definitions {
-                let merged: Vec<Value> =
-                    tools.into_iter().map(|given| laid_over(stored, given)).collect::<Result<_>>()?;
-                fields.insert("toolDefinitions".to_owned(), merged.into());
+            if let Some(Value::Array(tools)) = patch.get_mut("toolDefinitions") {
+                for tool in tools {
+                    if let Value::Object(given) = tool {
+                        *tool = laid_over(stored, std::mem::take(given))?;
+                    }
+                }
             }
-            Ok(fields)
+            Ok(patch)
         };
         self.change(account, id, expected, None, change).await
     }
@@ -492,9 +498,7 @@ impl ToolServerService for PgToolServerService {
         });
         let users = users.await?;
         drop(conn);
-        if let Some(server) = self.find_known(account, id).await {
-            self.calling.mcp.forget(&server);
-        }
+        self.calling.mcp.forget(&(account.clone(), id.to_owned()));
         self.known.changed(id).await?;
         // Who referred to it is read anew.
         for (kind, user) in users {
@@ -547,9 +551,10 @@ impl ToolServerService for PgToolServerService {
         Ok(ToolList { total: tools.len(), tools })
     }
 
-    async fn tool(&self, account: &AccountId, id: &str, name: &str) -> Result<ToolDefinition> {
+    async fn tool(&self, account: &AccountId, id: &str, name: &str) -> Result<(ToolDefinition, i64)> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
-        server.tool(name).cloned().ok_or_else(|| no_tool(name))
+        let tool = server.tool(name).cloned().ok_or_else(|| no_tool(name))?;
+        Ok((tool, server.shown.version))
     }
 
     async fn add_tool(
@@ -563,7 +568,7 @@ impl ToolServerService for PgToolServerService {
         let change = move |row: &ServerRow, stored: &ToolServerSettings| {
             own_tools_only(row)?;
             let mut tools = masked(&stored.tool_definitions)?;
-            tools.push(Value::Object(tool));
+            tools.push(merge(&ToolDefinition::default(), tool)?);
             Ok(Object::from_iter([("toolDefinitions".to_owned(), tools.into())]))
         };
         let server = self.change(account, id, expected, once, change).await?;
@@ -645,10 +650,6 @@ impl ToolServerService for PgToolServerService {
 }
 
 impl PgToolServerService {
-    async fn find_known(&self, account: &AccountId, id: &str) -> Option<Arc<Server>> {
-        self.known.get_or_load(&(account.clone(), id.to_owned()), async { Ok(None) }).await.ok().flatten()
-    }
-
     /// An object as it is, another value under `result`; what is too long is cut.
     fn wrapped(&self, value: Value) -> Value {
         let text = value.to_string();
@@ -662,147 +663,4 @@ impl PgToolServerService {
 
 fn place<'a>(account: &'a AccountId, id: &'a str) -> Place<'a> {
     Place { account, table: "tool_servers", column: "secrets", row: id }
-}
-
-/// Checking schemas and templates takes long enough to be done beside the threads that serve others.
-async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(Error::internal)?
-}
-
-/// `type` says the same as `mcpType`, which wins where both are given.
-fn aliased(mut patch: Object) -> Object {
-    let is_http = patch.get("type").and_then(Value::as_str).is_some_and(|kind| kind.eq_ignore_ascii_case("http"));
-    if is_http && !patch.contains_key("mcpType") {
-        patch.insert("mcpType".to_owned(), false.into());
-    }
-    patch
-}
-
-/// What is wrong with a definition has a code of its own.
-fn of_definitions(error: Error) -> Error {
-    let issues = error.details().get("issues").cloned().unwrap_or_default();
-    let path = issues[0]["path"].as_str().unwrap_or_default();
-    if error.code() != Code::ValidationError || !path.starts_with("toolDefinitions") {
-        return error;
-    }
-    Error::new(Code::InvalidToolDefinition, error.message()).with("issues", issues)
-}
-
-/// Of the tools of an MCP server a client sets only how they are used.
-fn switched(mut stored: Vec<ToolDefinition>, given: &[ToolDefinition]) -> Vec<ToolDefinition> {
-    for tool in &mut stored {
-        if let Some(given) = given.iter().find(|given| given.function.name == tool.function.name) {
-            (tool.requires_approval, tool.timeout_ms) = (given.requires_approval, given.timeout_ms);
-        }
-    }
-    stored
-}
-
-/// Takes in what an MCP server says of its tools; whether anything about them has changed.
-fn note_tools(
-    row: &mut ServerRow,
-    fetched: Result<Vec<ToolDefinition>, Failure>,
-    before: &[ToolDefinition],
-    now: Timestamp,
-    most: usize,
-) -> Result<bool> {
-    row.refreshed_ms = Some(now.0);
-    let mut tools = match fetched {
-        Ok(tools) => switched(tools, before),
-        Err(failure) => {
-            (row.health, row.last_error) = (Some("down".to_owned()), Some(failure.to_line()));
-            return Ok(false);
-        }
-    };
-    (row.health, row.last_error) = (Some("ok".to_owned()), None);
-    if most > 0 {
-        tools.truncate(most);
-    }
-    let mut changed = tools.len() != before.len();
-    for tool in &mut tools {
-        let Some(known) = before.iter().find(|known| known.function.name == tool.function.name) else {
-            changed = true;
-            continue;
-        };
-        tool.changed_timestamp_ms = known.changed_timestamp_ms;
-        if known.function != tool.function || known.annotations != tool.annotations {
-            changed = true;
-            tool.changed_timestamp_ms = Some(now.0);
-            info!(server = row.id, tool = tool.function.name, "An MCP server describes a tool otherwise than before.");
-        }
-    }
-    row.set_tools(&tools)?;
-    Ok(changed)
-}
-
-fn slug(name: &str) -> String {
-    let mut slug = String::new();
-    for c in name.chars() {
-        match c {
-            c if c.is_ascii_alphanumeric() => slug.push(c.to_ascii_lowercase()),
-            _ if !slug.is_empty() && !slug.ends_with('-') => slug.push('-'),
-            _ => {}
-        }
-    }
-    let slug: String = slug.chars().take(LONGEST_IDENTIFIER).collect();
-    let slug = slug.trim_end_matches('-');
-    if is_identifier(slug) { slug.to_owned() } else { "server".to_owned() }
-}
-
-/// The slug, with a number from the second on.
-fn numbered(slug: &str, n: usize) -> String {
-    if n == 1 {
-        return slug.to_owned();
-    }
-    let number = format!("-{n}");
-    let room = LONGEST_IDENTIFIER - number.len();
-    format!("{}{number}", &slug[..slug.len().min(room)])
-}
-
-fn masked(tools: &[ToolDefinition]) -> Result<Vec<Value>> {
-    tools.iter().map(|tool| serde_json::to_value(tool).map_err(Error::internal)).collect()
-}
-
-fn position(stored: &ToolServerSettings, name: &str) -> Result<usize> {
-    stored.tool_definitions.iter().position(|tool| tool.function.name == name).ok_or_else(|| no_tool(name))
-}
-
-/// A given definition, over the stored one of that name.
-fn laid_over(stored: &ToolServerSettings, given: Object) -> Result<Value> {
-    let name = given.get("function").and_then(|function| function.get("name"));
-    let known =
-        stored.tool_definitions.iter().find(|tool| name.is_some_and(|name| name == tool.function.name.as_str()));
-    match known {
-        Some(known) => merge(known, given),
-        None => Ok(Value::Object(given)),
-    }
-}
-
-fn own_tools_only(row: &ServerRow) -> Result<()> {
-    if row.kind == "http" {
-        return Ok(());
-    }
-    let message =
-        format!("The tools of a server of type {} come from there; they cannot be made or renamed.", row.kind);
-    Err(Error::new(Code::Conflict, message).with("type", &row.kind))
-}
-
-fn in_use(users: &[(String, String)]) -> Error {
-    let kinds = ["agents", "assistants", "environments", "profiles", "triggers"];
-    let of = |kind: &str| users.iter().filter(|user| user.0 == kind).map(|user| &user.1).collect::<Vec<_>>();
-    let used_by: Object = kinds.into_iter().map(|kind| (kind.to_owned(), json!(of(kind)))).collect();
-    let message = "This tool server is in use; take it out of what uses it, or delete it with force=true.";
-    Error::new(Code::Conflict, message).with("usedBy", used_by)
-}
-
-fn identifier_taken(identifier: &str) -> Error {
-    Error::new(Code::IdentifierTaken, format!("The identifier `{identifier}` is taken; choose another."))
-}
-
-fn not_found(id: &str) -> Error {
-    Error::not_found(Code::ToolServerNotFound, "tool server", id)
-}
-
-fn no_tool(name: &str) -> Error {
-    Error::not_found(Code::ToolNotFound, "tool", name)
 }

@@ -11,7 +11,7 @@ use diesel::{
 };
 use diesel_async::RunQueryDsl;
 use moka::sync::Cache;
-use platform_core::{AccountId, Clock, Error, Result, Timestamp};
+use platform_core::{AccountId, Clock, Error, Result, Timestamp, spawn};
 use platform_db::{Conn, Db};
 use platform_egress::{
     Egress, Method, Outgoing, Payload, Url,
@@ -57,7 +57,14 @@ impl Tokens {
     }
 
     /// An access token for a server; `stale`: one that was refused, so that another is wanted.
-    pub async fn get(&self, server: &Server, stale: Option<&Secret>) -> Result<Secret, Failure> {
+    pub async fn get(self: &Arc<Self>, server: &Arc<Server>, stale: Option<&Secret>) -> Result<Secret, Failure> {
+        // A task of its own: a caller that gives up must not lose a refresh token that was given out.
+        let (tokens, server, stale) = (Arc::clone(self), Arc::clone(server), stale.cloned());
+        let current = spawn("token", async move { tokens.current(&server, stale.as_ref()).await });
+        current.await.unwrap_or_else(|error| Err(Failure::new("AUTH_FAILED", error.to_string())))
+    }
+
+    async fn current(&self, server: &Server, stale: Option<&Secret>) -> Result<Secret, Failure> {
         let configuration = fingerprint(&server.settings.authentication_config);
         let good = |token: &Token| {
             token.configuration == configuration

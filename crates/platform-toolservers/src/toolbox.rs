@@ -1,9 +1,8 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Code, Error, Object, Result};
+use platform_core::{AccountId, Object, Result};
 use platform_runtime::{Action, GroupTool, Tool, ToolChoice, ToolGroup, ToolResult, Toolbox, TurnTool, fit_bytes};
-use serde_json::Value;
 
 use crate::{
     builtin::{BuiltInAction, BuiltInTool, GROUPS},
@@ -24,9 +23,7 @@ impl Toolbox for PgToolServerService {
                 groups.push(built_in.group());
                 continue;
             }
-            let server = self.find(account, uid).await?;
-            let server = server.ok_or_else(|| Error::not_found(Code::ToolServerNotFound, "tool server", uid))?;
-            groups.push(group_of(&server));
+            groups.extend(self.find(account, uid).await?.map(|server| group_of(&server)));
         }
         Ok(groups)
     }
@@ -151,13 +148,9 @@ struct ServerAction {
 impl Action for ServerAction {
     async fn call(&self, id: &str, arguments: Object) -> ToolResult {
         let tool = &self.server.settings.tool_definitions[self.index];
-        match self.calling.call(&self.server, tool, id, &arguments, self.timeout).await.result {
-            Ok(Value::Null) => ToolResult { text: String::new(), finish: None },
-            Ok(value) => {
-                let ToolResult { text, finish } = ToolResult::of(&value);
-                ToolResult { text: fit_bytes(text, self.most_bytes), finish }
-            }
-            Err(failure) => Failure::into_result(failure),
-        }
+        let called = self.calling.call(&self.server, tool, id, &arguments, self.timeout).await;
+        let ToolResult { text, finish } =
+            called.result.map_or_else(Failure::into_result, |value| ToolResult::of(&value));
+        ToolResult { text: fit_bytes(text, self.most_bytes), finish }
     }
 }

@@ -105,11 +105,6 @@ impl Vault {
         let text = String::from_utf8(open(&key, &place, sealed)?.to_vec()).map_err(Error::internal)?;
         Ok(Secret::from(text))
     }
-
-    /// Whether a text is sealed with an older master key.
-    pub fn is_old(&self, sealed: &str) -> bool {
-        sealed.split('.').nth(1) != Some(self.current.name.as_str())
-    }
 }
 
 fn random() -> Zeroizing<[u8; KEY_LEN]> {
@@ -150,7 +145,6 @@ mod tests {
         assert!(!sealed.contains("canary") && sealed != old.seal(&place, "canary"));
         let new = Vault::new(MasterKey::generate(), vec![key(&old_text)]);
         assert_eq!(new.open(&place, &sealed).expect("opens").expose(), "canary");
-        assert!(new.is_old(&sealed) && !new.is_old(&new.seal(&place, "x")));
         for elsewhere in [
             Place { account: &other, ..place },
             Place { table: "u", ..place },

@@ -101,7 +101,7 @@ pub(crate) async fn definition(request: Request) -> Result<Answer> {
 
 pub(crate) async fn define(request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
-    shown(&request.services.tool_servers.define(account, id, request.body()?, &request.if_match()?).await?)
+    shown(&request.services.tool_servers.define(account, id, request.patch()?, &request.if_match()?).await?)
 }
 
 pub(crate) async fn refresh(request: Request) -> Result<Answer> {
@@ -124,7 +124,8 @@ pub(crate) async fn add_tool(request: Request) -> Result<Answer> {
 
 pub(crate) async fn get_tool(request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
-    Answer::ok(&request.services.tool_servers.tool(account, id, request.path("toolName")).await?)
+    let (tool, version) = request.services.tool_servers.tool(account, id, request.path("toolName")).await?;
+    Ok(versioned(Answer::ok(&tool)?, version))
 }
 
 pub(crate) async fn update_tool(request: Request) -> Result<Answer> {

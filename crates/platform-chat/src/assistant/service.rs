@@ -2,11 +2,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Caller, Clock, Code, Error, FieldLimits, Id, Object, Precondition, Result, overlay};
-use platform_db::{Bus, Db, Idempotency, Remembered};
+use platform_core::{
+    AccountId, Caller, Clock, Code, Error, FieldLimits, Id, Object, Precondition, Result, beside, overlay,
+};
+use platform_db::{Bus, Conn, Db, Idempotency, Remembered};
 use platform_jobs::Jobs;
 use platform_runtime::{Model, Toolbox};
-use platform_toolservers::use_in;
+use platform_toolservers::{hold_in, use_in};
 use serde_json::Value;
 
 use super::{
@@ -152,14 +154,8 @@ impl AssistantService for PgAssistantService {
     }
 
     async fn describe(&self, account: &AccountId, mut assistant: Assistant) -> Result<Assistant> {
-        for uid in &assistant.typed.available_tools_groups_uids {
-            match self.toolbox.groups(account, std::slice::from_ref(uid)).await {
-                Ok(groups) => assistant.available_tools_groups.extend(groups),
-                // It is being deleted.
-                Err(error) if error.code() == Code::ToolServerNotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let uids = &assistant.typed.available_tools_groups_uids;
+        assistant.available_tools_groups = self.toolbox.groups(account, uids).await?;
         Ok(assistant)
     }
 
@@ -200,6 +196,9 @@ impl AssistantService for PgAssistantService {
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
+                if let Some(uids) = patch.get("availableToolsGroupsUids") {
+                    hold_servers(conn, account, name, uids).await?;
+                }
                 let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
                 let current = row.into_assistant()?;
                 expected.check(current.version)?;
@@ -210,7 +209,9 @@ impl AssistantService for PgAssistantService {
                 merge(&mut patch, "contextManagement", &current);
                 let settings = self.checked(overlay(&current.typed, patch)?).await?;
                 let row = repository::update(conn, account, &current.identifier, &settings, now).await?;
-                use_in(conn, account, USERS, &current.id, &settings.available_tools_groups_uids).await?;
+                if settings.available_tools_groups_uids != current.typed.available_tools_groups_uids {
+                    use_in(conn, account, USERS, &current.id, &settings.available_tools_groups_uids).await?;
+                }
                 row.into_assistant()
             })
             .await?;
@@ -226,6 +227,7 @@ impl AssistantService for PgAssistantService {
         let mut conn = self.db.conn().await?;
         let (id, identifier) = conn
             .transaction::<_, Error, _>(async |conn| {
+                hold_servers(conn, account, name, &Value::Null).await?;
                 let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
                 expected.check(row.into_assistant()?.version)?;
                 let gone = repository::delete(conn, account, name, now).await?.ok_or_else(|| not_found(name))?;
@@ -250,9 +252,15 @@ impl AssistantService for PgAssistantService {
     }
 }
 
-/// Compiling rules and schemas takes long enough to be done beside the threads that serve others.
-async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(Error::internal)?
+/// Locks the tool servers that an assistant has, and those it is `given`.
+async fn hold_servers(conn: &mut Conn, account: &AccountId, name: &str, given: &Value) -> Result<()> {
+    let current = repository::find(&mut &*conn, account, name).await?;
+    let mut uids = match current {
+        Some(row) => row.into_assistant()?.typed.available_tools_groups_uids,
+        None => Vec::new(),
+    };
+    uids.extend(given.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned));
+    hold_in(conn, account, &uids).await
 }
 
 /// Fields that the contract marks as merged keep what the patch does not name.

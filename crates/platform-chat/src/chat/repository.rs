@@ -375,6 +375,24 @@ pub(crate) async fn turn_bodies(conn: &Conn, account: &AccountId, chat: &TurnCha
         .await?)
 }
 
+/// Of these calls those that have a result in the turn.
+pub(crate) async fn settled_calls(
+    conn: &mut Conn,
+    account: &AccountId,
+    uid: &str,
+    turn_start: i32,
+    ids: &[String],
+) -> Result<Vec<String>> {
+    let call = || sql::<Text>("(body ->> 'tool_call_id')");
+    Ok(messages::table
+        .filter(messages::account_id.eq(account.as_str()).and(messages::chat_uid.eq(uid)))
+        .filter(messages::position.ge(turn_start).and(messages::role.eq("tool")))
+        .filter(call().eq_any(ids))
+        .select(call())
+        .load(conn)
+        .await?)
+}
+
 /// From which end messages are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {

@@ -25,7 +25,7 @@ use crate::{
     assistant::AssistantService,
     turn::{
         Accepted, Admission, Finisher, Intake, KIND, NewMessage, Responded, Sent, Span, Stored, StoredJson,
-        ToolResponses, TurnOutcome, Turns, check_client_tools, compact, live_key, respond, stop,
+        ToolResponses, TurnOutcome, Turns, check_responses, compact, live_key, respond, stop,
     },
 };
 
@@ -468,9 +468,7 @@ impl ChatService for PgChatService {
         given: ToolResponses,
         once: Option<&Idempotency>,
     ) -> Result<Responded> {
-        for (i, response) in given.responses.iter().enumerate() {
-            check_client_tools(&format!("responses[{i}].tools"), response.tools.as_deref().unwrap_or_default())?;
-        }
+        check_responses(&given)?;
         let identifier = self.assistants.identifier(account, assistant).await?;
         let (db, jobs, account) = (self.db.clone(), Arc::clone(&self.jobs), account.clone());
         let (chat, name, once, now) = (uid.to_owned(), identifier.clone(), once.cloned(), self.clock.now());

@@ -7,8 +7,8 @@ use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_jobs::Run;
 use platform_realtime::Live;
 use platform_runtime::{
-    Answer, CallResult, Delta, Ending, Fault, FaultCode, Limits, Listener, ModelSpec, OpenCall, Operation, Resumed,
-    Role, StopReason, ToolCall, ToolFunction, Usage, Verdict, run_turn,
+    Answer, CallResult, CallState, Delta, Ending, Fault, FaultCode, Finish, Limits, Listener, ModelSpec, OpenCall,
+    Operation, Resumed, Role, StopReason, ToolCall, ToolFunction, ToolResult, Usage, Verdict, run_turn,
 };
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -103,7 +103,7 @@ impl<'a> Course<'a> {
         }
         self.shows_growth = assistant.shows_growth();
         self.screen = assistant.screen();
-        if self.chat.status == Status::Waiting && self.screen.is_some() {
+        if self.has_waited() && self.screen.is_some() {
             self.recall_findings();
         }
         let live = Arc::clone(&self.live);
@@ -149,7 +149,8 @@ impl<'a> Course<'a> {
         loop {
             let mut context =
                 Context::new(self.turns, &self.account, &mut self.chat, self.request, assistant, &spec, &tools);
-            let prompt = match context.prompt(messages.as_deref(), forced).await? {
+            let known = messages.as_deref().filter(|_| self.said.is_empty());
+            let prompt = match context.prompt(known, forced).await? {
                 Ok(prompt) => prompt,
                 Err(fault) => return Ok(Ending::failed(None, fault)),
             };
@@ -159,7 +160,7 @@ impl<'a> Course<'a> {
             let ending = run_turn(&*model, &tools, prompt, limits, resumed, self).await?;
             // It was longer than it seemed: once more, with what is older summed up.
             let too_long = ending.fault.as_ref().is_some_and(|fault| fault.code == FaultCode::ContextTooLong);
-            if !(too_long && !forced && self.said.is_empty() && self.chat.compacted_to() < self.chat.turn_start) {
+            if !(too_long && !forced && self.chat.compacted_to() < self.chat.turn_start) {
                 return Ok(ending);
             }
             forced = true;
@@ -201,6 +202,12 @@ impl<'a> Course<'a> {
         Ok(screening)
     }
 
+    /// The turn goes on after it waited for its client.
+    fn has_waited(&self) -> bool {
+        self.chat.status == Status::Waiting
+            || self.chat.open.iter().any(|open| !matches!(open.state, CallState::Started | CallState::Refused))
+    }
+
     /// What was found before the turn waited is of this turn.
     fn recall_findings(&mut self) {
         let mut turns = repository::guardrail_turns(self.chat.guardrails.as_deref());
@@ -220,7 +227,6 @@ impl<'a> Course<'a> {
             ..self.outcome(Vec::new())
         };
         if let Stored::At(revision) = self.turns.finisher.step(outcome).await? {
-            self.turns.jobs.announce_after(longest);
             let said = std::mem::take(&mut self.said);
             self.show(revision, TurnOutcome::Done(said));
         }
@@ -560,12 +566,24 @@ impl Listener for Course<'_> {
             let text = std::mem::take(&mut result.text);
             let screening = screen.result(&*self.turns.model, &spec, text, moment).await?;
             let screening = self.found(screening).await?;
+            result.text = screening.text;
             if screening.blocked {
                 verdict = Verdict::Block;
+                // No later turn gets it either.
+                *result = ToolResult::error("TOOL_NOT_AVAILABLE", "A guardrail holds the result back.");
             }
-            result.text = screening.text;
         }
         Ok(verdict)
+    }
+
+    async fn finished(&mut self, finish: &mut Finish) -> Result<Verdict> {
+        let Some((screen, (spec, _))) = self.screen.clone().zip(self.asked.clone()) else { return Ok(Verdict::Pass) };
+        let moment = Moment { message_uid: self.live.uid(), now: self.turns.clock.now() };
+        let text = std::mem::take(&mut finish.message);
+        let screening = screen.output(&*self.turns.model, &spec, text, moment).await?;
+        let screening = self.found(screening).await?;
+        finish.message = screening.text;
+        Ok(if screening.blocked { Verdict::Block } else { Verdict::Pass })
     }
 
     fn wasted(&mut self, answer: &Answer) {

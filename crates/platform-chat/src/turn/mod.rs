@@ -26,6 +26,5 @@ pub use message::{
 };
 pub(crate) use notes::Heard;
 pub(crate) use queue::{StopOutcome, pending, stop};
-pub(crate) use respond::respond;
-pub(crate) use tools::check_client_tools;
+pub(crate) use respond::{check as check_responses, respond};
 pub(crate) use work::{KIND, TurnChat, TurnOutcome, Turns, live_key};

@@ -10,7 +10,7 @@ use diesel::{
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_core::{AccountId, Code, Error, Result, Timestamp};
 use platform_db::{Conn, Db, Idempotency};
-use platform_jobs::{Run, call_again_in, cancel_in, delay_in, describe_in, enqueue_in, is_held_in, lock_in, stop_in};
+use platform_jobs::{Run, call_again_in, cancel_in, delay_in, describe_in, enqueue_in, find_in, is_held_in, stop_in};
 use serde_json::{Value, json};
 
 use super::{
@@ -57,7 +57,7 @@ pub(crate) async fn wait_in_line(
         }
         let delay = Duration::from_millis(settings.input_delay_ms.into());
         // The run before the chat, as whoever ends it does.
-        let run = lock_in(conn, account, KIND, &item.subject).await?;
+        let run = find_in(conn, account, KIND, &item.subject).await?.map(|run| run.id);
         let created = !delay.is_zero() && create(conn, item).await?;
         let Some(chat) = repository::lock(conn, account, &item.subject).await? else { return Ok(Place::AtTheDoor) };
         refuse_stranger(&chat, item)?;

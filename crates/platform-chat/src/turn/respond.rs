@@ -3,12 +3,13 @@
 use diesel::{ExpressionMethods, NullableExpressionMethods};
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_core::{AccountId, Checks, Code, Error, Result, Timestamp};
-use platform_db::{Db, Idempotency};
+use platform_db::{Db, Idempotency, in_progress};
 use platform_jobs::{find_in, wake_in};
 use platform_runtime::{CallState, OpenCall};
 
 use super::{
     message::{Responded, ToolResponses},
+    tools::check_client_tools,
     work::{KIND, TurnRequest},
 };
 use crate::{
@@ -33,6 +34,10 @@ pub(crate) async fn respond(
     conn.transaction::<_, Error, _>(async |conn| {
         if let Some(once) = once {
             once.lock(conn).await?;
+            // Another request with this key was first: what it was told is told again.
+            if once.find(db).await?.is_some() {
+                return Err(in_progress());
+            }
         }
         let run = find_in(conn, account, KIND, uid).await?;
         let chat = repository::lock(conn, account, uid).await?.filter(|chat| chat.assistant == assistant);
@@ -44,7 +49,15 @@ pub(crate) async fn respond(
             return Err(Error::new(Code::ChatNotWaiting, message).with("status", &chat.status));
         };
         let mut open = chat.open_calls()?;
-        take(&mut open, given)?;
+        let is_open = |id: &String| open.iter().any(|call| call.call.id == *id);
+        let others: Vec<String> =
+            given.responses.iter().map(|response| response.tool_call_id.clone()).filter(|id| !is_open(id)).collect();
+        let settled = if others.is_empty() {
+            Vec::new()
+        } else {
+            repository::settled_calls(conn, account, uid, chat.turn_start, &others).await?
+        };
+        take(&mut open, &settled, given)?;
         let pending = open.iter().filter(|call| call.waits()).count();
         if let Some(tools) = given.responses.iter().rev().find_map(|response| response.tools.clone()) {
             let request: TurnRequest = serde_json::from_value(run.payload).map_err(Error::internal)?;
@@ -69,7 +82,8 @@ pub(crate) async fn respond(
     .await
 }
 
-fn take(open: &mut [OpenCall], given: &ToolResponses) -> Result<()> {
+/// Every rule that needs no look at the chat.
+pub(crate) fn check(given: &ToolResponses) -> Result<()> {
     let mut checks = Checks::default();
     if given.responses.is_empty() {
         checks.issue("responses", "required", "responses is required: an answer for each call");
@@ -79,16 +93,30 @@ fn take(open: &mut [OpenCall], given: &ToolResponses) -> Result<()> {
         if response.role.as_ref().is_some_and(|role| !role.eq_ignore_ascii_case("tool")) {
             checks.issue(&format!("{path}.role"), "enum", "role must be tool");
         }
+        checks.bytes(&format!("{path}.content"), response.content.to_string().len(), MOST_CONTENT);
+    }
+    checks.finish()?;
+    for (i, response) in given.responses.iter().enumerate() {
+        check_client_tools(&format!("responses[{i}].tools"), response.tools.as_deref().unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+/// `settled`: calls of the turn that have a result.
+fn take(open: &mut [OpenCall], settled: &[String], given: &ToolResponses) -> Result<()> {
+    let mut checks = Checks::default();
+    for (i, response) in given.responses.iter().enumerate() {
+        let path = format!("responses[{i}]");
+        if settled.contains(&response.tool_call_id) {
+            continue;
+        }
         let Some(call) = open.iter_mut().find(|call| call.call.id == response.tool_call_id) else {
             let message = format!("no call `{}` waits in this chat", response.tool_call_id);
             checks.issue(&format!("{path}.tool_call_id"), "unknown", message);
             continue;
         };
         match (&call.state, response.content.as_str()) {
-            (CallState::Client, _) => {
-                checks.bytes(&format!("{path}.content"), response.content.to_string().len(), MOST_CONTENT);
-                call.state = CallState::Answered(response.content.clone());
-            }
+            (CallState::Client, _) => call.state = CallState::Answered(response.content.clone()),
             (CallState::Approval, Some("approved")) => call.state = CallState::Approved,
             (CallState::Approval, Some("rejected")) => call.state = CallState::Rejected,
             (CallState::Approval, _) => {

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use platform_core::{AccountId, Checks, Code, Error, Result};
-use platform_runtime::{ModelSpec, Tool, ToolChoice, Toolbox, TurnTool, compile_schema};
+use platform_runtime::{ModelSpec, Tool, ToolChoice, Toolbox, TurnTool, compile_schema, is_function_name};
 use serde_json::{Value, json};
 
 use super::{message::ClientTool, work::TurnRequest};
@@ -78,8 +78,7 @@ pub(crate) fn check_client_tools(path: &str, tools: &[ClientTool]) -> Result<()>
             checks.issue(&at("type"), "enum", "type must be function");
         }
         let name = &tool.function.name;
-        let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
-        if !(1..=64).contains(&name.len()) || !name.bytes().all(good) {
+        if !is_function_name(name) {
             checks.issue(&at("function.name"), "format", "function.name must match ^[A-Za-z0-9_-]{1,64}$");
         }
         if let Err(error) = compile_schema(&at("function.parameters"), &parameters(tool)) {

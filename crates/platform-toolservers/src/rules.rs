@@ -1,0 +1,158 @@
+//! What a change of a tool server comes to.
+
+use platform_core::{Code, Error, Object, Result, Timestamp};
+use serde_json::{Value, json};
+use tracing::info;
+
+use crate::{
+    definition::{ToolDefinition, merge},
+    failure::Failure,
+    model::{ToolServerSettings, is_identifier},
+    repository::ServerRow,
+};
+
+const LONGEST_IDENTIFIER: usize = 24;
+
+/// `type` says the same as `mcpType`, which wins where a server is changed; `null` within a tool is what was not given.
+pub(crate) fn aliased(mut patch: Object, was_mcp: bool) -> Result<Object> {
+    let is_http = patch.get("type").and_then(Value::as_str).is_some_and(|kind| kind.eq_ignore_ascii_case("http"));
+    if is_http && !patch.contains_key("mcpType") {
+        patch.insert("mcpType".to_owned(), false.into());
+    }
+    if was_mcp && patch.get("mcpType") == Some(&Value::Bool(false)) {
+        patch.remove("type");
+    }
+    if let Some(Value::Array(tools)) = patch.get_mut("toolDefinitions") {
+        for tool in tools {
+            if let Value::Object(given) = tool {
+                *tool = merge(&ToolDefinition::default(), std::mem::take(given))?;
+            }
+        }
+    }
+    Ok(patch)
+}
+
+/// What is wrong with a definition has a code of its own.
+pub(crate) fn of_definitions(error: Error) -> Error {
+    let issues = error.details().get("issues").cloned().unwrap_or_default();
+    let path = issues[0]["path"].as_str().unwrap_or_default();
+    if error.code() != Code::ValidationError || !path.starts_with("toolDefinitions") {
+        return error;
+    }
+    Error::new(Code::InvalidToolDefinition, error.message()).with("issues", issues)
+}
+
+/// Of the tools of an MCP server a client sets only how they are used.
+pub(crate) fn switched(mut stored: Vec<ToolDefinition>, given: &[ToolDefinition]) -> Vec<ToolDefinition> {
+    for tool in &mut stored {
+        if let Some(given) = given.iter().find(|given| given.function.name == tool.function.name) {
+            (tool.requires_approval, tool.timeout_ms) = (given.requires_approval, given.timeout_ms);
+        }
+    }
+    stored
+}
+
+/// Takes in what an MCP server says of its tools; whether anything about them has changed.
+pub(crate) fn note_tools(
+    row: &mut ServerRow,
+    fetched: Result<Vec<ToolDefinition>, Failure>,
+    before: &[ToolDefinition],
+    now: Timestamp,
+) -> Result<bool> {
+    row.refreshed_ms = Some(now.0);
+    let mut tools = match fetched {
+        Ok(tools) => switched(tools, before),
+        Err(failure) => {
+            (row.health, row.last_error) = (Some("down".to_owned()), Some(failure.to_line()));
+            return Ok(false);
+        }
+    };
+    (row.health, row.last_error) = (Some("ok".to_owned()), None);
+    let mut changed = tools.len() != before.len();
+    for tool in &mut tools {
+        let Some(known) = before.iter().find(|known| known.function.name == tool.function.name) else {
+            changed = true;
+            continue;
+        };
+        tool.changed_timestamp_ms = known.changed_timestamp_ms;
+        if known.function != tool.function || known.annotations != tool.annotations {
+            changed = true;
+            tool.changed_timestamp_ms = Some(now.0);
+            info!(server = row.id, tool = tool.function.name, "An MCP server describes a tool otherwise than before.");
+        }
+    }
+    row.set_tools(&tools)?;
+    Ok(changed)
+}
+
+pub(crate) fn slug(name: &str) -> String {
+    let mut slug = String::new();
+    for c in name.chars() {
+        match c {
+            c if c.is_ascii_alphanumeric() => slug.push(c.to_ascii_lowercase()),
+            _ if !slug.is_empty() && !slug.ends_with('-') => slug.push('-'),
+            _ => {}
+        }
+    }
+    let slug: String = slug.chars().take(LONGEST_IDENTIFIER).collect();
+    let slug = slug.trim_end_matches('-');
+    if is_identifier(slug) { slug.to_owned() } else { "server".to_owned() }
+}
+
+/// The slug, with a number from the second on.
+pub(crate) fn numbered(slug: &str, n: usize) -> String {
+    if n == 1 {
+        return slug.to_owned();
+    }
+    let number = format!("-{n}");
+    let room = LONGEST_IDENTIFIER - number.len();
+    format!("{}{number}", &slug[..slug.len().min(room)])
+}
+
+pub(crate) fn masked(tools: &[ToolDefinition]) -> Result<Vec<Value>> {
+    tools.iter().map(|tool| serde_json::to_value(tool).map_err(Error::internal)).collect()
+}
+
+pub(crate) fn position(stored: &ToolServerSettings, name: &str) -> Result<usize> {
+    stored.tool_definitions.iter().position(|tool| tool.function.name == name).ok_or_else(|| no_tool(name))
+}
+
+/// A given definition, over the stored one of that name.
+pub(crate) fn laid_over(stored: &ToolServerSettings, given: Object) -> Result<Value> {
+    let name = given.get("function").and_then(|function| function.get("name"));
+    let known =
+        stored.tool_definitions.iter().find(|tool| name.is_some_and(|name| name == tool.function.name.as_str()));
+    match known {
+        Some(known) => merge(known, given),
+        None => merge(&ToolDefinition::default(), given),
+    }
+}
+
+pub(crate) fn own_tools_only(row: &ServerRow) -> Result<()> {
+    if row.kind == "http" {
+        return Ok(());
+    }
+    let message =
+        format!("The tools of a server of type {} come from there; they cannot be made or renamed.", row.kind);
+    Err(Error::new(Code::Conflict, message).with("type", &row.kind))
+}
+
+pub(crate) fn in_use(users: &[(String, String)]) -> Error {
+    let kinds = ["agents", "assistants", "environments", "profiles", "triggers"];
+    let of = |kind: &str| users.iter().filter(|user| user.0 == kind).map(|user| &user.1).collect::<Vec<_>>();
+    let used_by: Object = kinds.into_iter().map(|kind| (kind.to_owned(), json!(of(kind)))).collect();
+    let message = "This tool server is in use; take it out of what uses it, or delete it with force=true.";
+    Error::new(Code::Conflict, message).with("usedBy", used_by)
+}
+
+pub(crate) fn identifier_taken(identifier: &str) -> Error {
+    Error::new(Code::IdentifierTaken, format!("The identifier `{identifier}` is taken; choose another."))
+}
+
+pub(crate) fn not_found(id: &str) -> Error {
+    Error::not_found(Code::ToolServerNotFound, "tool server", id)
+}
+
+pub(crate) fn no_tool(name: &str) -> Error {
+    Error::not_found(Code::ToolNotFound, "tool", name)
+}
