@@ -149,7 +149,7 @@ async fn tool_results_are_screened_when_that_is_asked_for() {
         ("off", "canary", "There is no tool `canary`."),
         ("on", "canary", "There is no tool `[REDACTED:regex-redact]`."),
         ("off", "bomb", "There is no tool `bomb`."),
-        ("on", "bomb", "There is no tool `bomb`."),
+        ("on", "bomb", "A guardrail holds the result back."),
     ] {
         model.script([calls(tool)]);
         let before = model.calls();

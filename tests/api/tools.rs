@@ -181,6 +181,33 @@ async fn calls_that_cannot_be_made_are_answered_to_the_model_and_limits_are_exac
 }
 
 #[tokio::test]
+async fn what_a_tool_ends_a_turn_with_is_judged_as_an_answer() {
+    let (app, server, _db) = app_with_tools(&[]).await;
+    let id = tool_server(&app, server.url(), &[]).await;
+    let rule = json!({"name": "words", "kind": "deny_list", "action": "block", "config": {"words": ["canary"]}});
+    let guardrails = json!({"enabled": true, "output": [rule]});
+    let groups = json!(["builtin-finish"]);
+    helper(&app, &id, &json!({"availableToolsGroupsUids": groups, "guardrailsConfiguration": guardrails})).await;
+    let finish = |arguments: &str| json!({"message": format!("/tool finish_execution {arguments}")});
+    let reply = ask(&app, finish(r#"{"message": "the canary sings"}"#)).await;
+    let last = reply.body.as_array().and_then(|messages| messages.last()).expect("a message").clone();
+    assert_eq!(
+        (&last["contentSource"], &last["content"]["message"]),
+        (&json!("guardrail"), &json!("This request cannot be processed."))
+    );
+    let schema = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}});
+    app.patch("/assistants/helper", json!({"guardrailsConfiguration": null, "structuredOutput": {"schema": schema}}))
+        .await;
+    let reply = ask(&app, finish(r#"{"message": "done", "data": {"n": "x"}}"#)).await;
+    assert_eq!(
+        (reply.error(), &reply.body["details"]["code"]),
+        ("UPSTREAM_ERROR", &json!("STRUCTURED_OUTPUT_INVALID"))
+    );
+    let reply = ask(&app, finish(r#"{"message": "done", "data": {"n": 1}}"#)).await;
+    assert_eq!(reply.body[3]["content"], json!({"message": "{\"n\":1}", "data": {"n": 1}}), "{:?}", reply.body);
+}
+
+#[tokio::test]
 async fn a_long_result_is_kept_and_the_model_gets_its_beginning() {
     let (app, model) = app_with_model(&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")]).await;
     let server = FakeToolServer::start();

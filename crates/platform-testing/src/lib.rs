@@ -8,6 +8,7 @@ mod app;
 mod clock;
 mod db;
 mod model_server;
+mod server;
 mod tool_server;
 
 pub use app::{Reply, TestApp};

@@ -7,10 +7,17 @@ use std::{
     time::Duration,
 };
 
-use actix_web::{App, HttpRequest, HttpResponse, HttpServer, body::BodyStream, dev::ServerHandle, web};
+use actix_web::{
+    HttpRequest, HttpResponse,
+    body::BodyStream,
+    dev::ServerHandle,
+    web::{self, ServiceConfig},
+};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+
+use crate::server::serve;
 
 /// A model server that speaks the wire of OpenAI, Anthropic and Gemini, does what it is told,
 /// records what it was sent and refuses what breaks their protocols.
@@ -121,20 +128,10 @@ impl FakeModelServer {
             count: AtomicUsize::new(0),
         });
         let shared = Arc::clone(&state);
-        let server = HttpServer::new(move || {
-            App::new()
-                .app_data(web::Data::from(Arc::clone(&shared)))
-                .app_data(web::PayloadConfig::new(64 << 20))
-                .default_service(web::to(call))
-        })
-        .workers(1)
-        .disable_signals()
-        .bind("127.0.0.1:0")
-        .expect("a free port");
-        let url = format!("http://{}", server.addrs()[0]);
-        let server = server.run();
-        let handle = server.handle();
-        platform_core::spawn("fake model server", server);
+        let configure = move |service: &mut ServiceConfig| {
+            service.app_data(web::Data::from(Arc::clone(&shared))).default_service(web::to(call));
+        };
+        let (url, handle) = serve("fake model server", configure);
         Self { url, state, handle }
     }
 

@@ -4,10 +4,17 @@ use std::{
     time::Duration,
 };
 
-use actix_web::{App, HttpRequest, HttpResponse, HttpServer, dev::ServerHandle, http::StatusCode, web};
+use actix_web::{
+    HttpRequest, HttpResponse,
+    dev::ServerHandle,
+    http::StatusCode,
+    web::{self, ServiceConfig},
+};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+
+use crate::server::serve;
 
 /// A server for tools to call: it records what it was sent, and does what the path says.
 ///
@@ -72,20 +79,10 @@ impl FakeToolServer {
             tokens: Mutex::new(Tokens { issued: 0, revoked: false, life: 3600 }),
         });
         let shared = Arc::clone(&state);
-        let server = HttpServer::new(move || {
-            App::new()
-                .app_data(web::Data::from(Arc::clone(&shared)))
-                .app_data(web::PayloadConfig::new(64 << 20))
-                .default_service(web::to(call))
-        })
-        .workers(1)
-        .disable_signals()
-        .bind("127.0.0.1:0")
-        .expect("a free port");
-        let url = format!("http://{}", server.addrs()[0]);
-        let server = server.run();
-        let handle = server.handle();
-        platform_core::spawn("fake tool server", server);
+        let configure = move |service: &mut ServiceConfig| {
+            service.app_data(web::Data::from(Arc::clone(&shared))).default_service(web::to(call));
+        };
+        let (url, handle) = serve("fake tool server", configure);
         Self { url, state, handle }
     }
 

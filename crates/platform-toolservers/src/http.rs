@@ -16,7 +16,7 @@ use crate::{
     redact::Redactor,
     request, script,
     server::{Credentials, Server},
-    tokens::Tokens,
+    service::Calling,
 };
 
 /// A longer answer takes long enough to read that others would wait for it, in bytes.
@@ -31,15 +31,9 @@ pub(crate) struct Called {
     pub result: Result<Value, Failure>,
 }
 
-/// Makes calls.
-pub(crate) struct HttpCaller<'a> {
-    pub egress: &'a Egress,
-    pub tokens: &'a Arc<Tokens>,
-}
-
-impl HttpCaller<'_> {
+impl Calling {
     /// Calls a tool with arguments that fit its parameters; `id` is the idempotency key.
-    pub async fn call(
+    pub async fn call_http(
         &self,
         server: &Arc<Server>,
         tool: &ToolDefinition,
@@ -79,8 +73,8 @@ impl HttpCaller<'_> {
         until: Instant,
         status: &mut Option<u16>,
     ) -> Result<Value, Failure> {
-        let (body, media_type) = request::body(self.egress, tool, arguments).await?;
-        let mut credentials = server.credentials(Some(tool), self.tokens, None).await?;
+        let (body, media_type) = request::body(&self.egress, tool, arguments).await?;
+        let mut credentials = server.credentials(Some(tool), &self.tokens, None).await?;
         let mut outgoing = Outgoing {
             method: Method::from_bytes(tool.method.as_str().as_bytes()).unwrap_or_default(),
             url,
@@ -92,7 +86,7 @@ impl HttpCaller<'_> {
         let mut answer = self.send_again(tool, &outgoing).await;
         // A token that is refused before its time: another one, once.
         if let (Ok(Fetched { status: 401, .. }), Some(stale)) = (&answer, credentials.token.take()) {
-            credentials = server.credentials(Some(tool), self.tokens, Some(&stale)).await?;
+            credentials = server.credentials(Some(tool), &self.tokens, Some(&stale)).await?;
             outgoing.headers = headers(&credentials, id, media_type);
             answer = self.send_again(tool, &outgoing).await;
             credentials.secrets.push(stale);

@@ -18,7 +18,7 @@ use crate::{
     builtin::GROUPS,
     definition::{ToolDefinition, merge},
     failure::{Failure, without_nul},
-    http::{Called, HttpCaller},
+    http::Called,
     mcp::{ChangedServers, McpClients},
     model::{
         CloneRequest, KeptSecrets, ListedGroup, OpenApiImport, ServerType, TestResult, ToolList, ToolServer,
@@ -146,8 +146,7 @@ impl Calling {
         let called = if server.kind == ServerType::Mcp {
             Called { url, status: None, result: self.mcp.call(server, tool, arguments, &self.tokens, timeout).await }
         } else {
-            let caller = HttpCaller { egress: &self.egress, tokens: &self.tokens };
-            caller.call(server, tool, id, arguments, timeout).await
+            self.call_http(server, tool, id, arguments, timeout).await
         };
         Called { result: called.result.map(without_nul).map_err(Failure::fit), ..called }
     }
