@@ -12,6 +12,7 @@
 //! a request; secrets that a tool echoes are taken out of its result; nothing that an API call says
 //! starts a process.
 
+mod authentication;
 mod builtin;
 mod definition;
 mod failure;
@@ -26,15 +27,17 @@ mod request;
 mod rules;
 mod schema;
 mod script;
+mod secrets;
 mod server;
 mod service;
 mod tokens;
 mod toolbox;
 
+pub use authentication::{AuthenticationConfig, AuthenticationMethod};
 pub use definition::{BodyMode, CustomHeader, FunctionDefinition, HttpMethod, ToolDefinition};
 pub use model::{
-    AuthenticationConfig, AuthenticationMethod, CloneRequest, DefinitionPatch, ListedGroup, McpAuthMode, OpenApiImport,
-    ServerType, TestRequest, TestResult, ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
+    CloneRequest, DefinitionPatch, ListedGroup, McpAuthMode, OpenApiImport, ServerType, TestRequest, TestResult,
+    ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
 };
 pub use repository::{hold_in, use_in};
 pub use service::{PgToolServerService, ToolServerService};

@@ -12,9 +12,10 @@ use platform_vault::Secret;
 use serde_json::Value;
 
 use crate::{
+    authentication::AuthenticationMethod,
     definition::{CustomHeader, ToolDefinition, is_plain},
     failure::Failure,
-    model::{AuthenticationMethod, ServerType, ToolServer, ToolServerSettings},
+    model::{ServerType, ToolServer, ToolServerSettings},
     tokens::{Tokens, usable},
 };
 

@@ -21,8 +21,8 @@ use crate::{
     http::Called,
     mcp::{ChangedServers, McpClients},
     model::{
-        CloneRequest, KeptSecrets, ListedGroup, OpenApiImport, ServerType, TestResult, ToolList, ToolServer,
-        ToolServerFilter, ToolServerList, ToolServerSettings,
+        CloneRequest, ListedGroup, OpenApiImport, ServerType, TestResult, ToolList, ToolServer, ToolServerFilter,
+        ToolServerList, ToolServerSettings,
     },
     openapi,
     repository::{self, ServerRow},
@@ -30,6 +30,7 @@ use crate::{
         aliased, identifier_taken, in_use, laid_over, masked, no_tool, not_found, note_tools, numbered, of_definitions,
         own_tools_only, position, slug, switched,
     },
+    secrets::KeptSecrets,
     server::Server,
     tokens::Tokens,
     toolbox::{group_of, longest},

@@ -21,7 +21,7 @@ use platform_vault::{Place, Secret, Vault};
 use serde_json::{Value, json};
 use tokio::{sync::Mutex, time::sleep};
 
-use crate::{failure::Failure, model::AuthenticationConfig, schema::tool_tokens, server::Server};
+use crate::{authentication::AuthenticationConfig, failure::Failure, schema::tool_tokens, server::Server};
 
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// A token is used until so long before its end (contract 04 §3).

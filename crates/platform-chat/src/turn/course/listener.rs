@@ -1,0 +1,96 @@
+use async_trait::async_trait;
+use platform_core::Result;
+use platform_guardrails::Moment;
+use platform_runtime::{
+    Answer, CallResult, Delta, Finish, Listener, OpenCall, ToolCall, ToolFunction, ToolResult, Verdict,
+};
+
+use super::{Course, tool_row};
+use crate::turn::message::MessageContent;
+
+#[async_trait]
+impl Listener for Course<'_> {
+    fn delta(&mut self, delta: Delta<'_>) {
+        match delta {
+            Delta::Text(text) if self.shows_growth => self.live.append(text),
+            Delta::Text(_) => {}
+            Delta::ToolCall { index, id, name, arguments } => {
+                while self.calls.len() <= index {
+                    let function = ToolFunction { name: String::new(), arguments: String::new() };
+                    self.calls.push(ToolCall { id: String::new(), r#type: "function".to_owned(), function });
+                }
+                let call = &mut self.calls[index];
+                call.id.push_str(id);
+                call.function.name.push_str(name);
+                call.function.arguments.push_str(arguments);
+                self.live.tool_calls(&serde_json::to_string(&self.calls).unwrap_or_default());
+            }
+        }
+    }
+
+    async fn answered(&mut self, answer: &mut Answer) -> Result<Verdict> {
+        let Some(screen) = self.screen.clone() else { return Ok(Verdict::Pass) };
+        let moment = Moment { message_uid: self.live.uid(), now: self.turns.clock.now() };
+        let text = std::mem::take(&mut answer.text);
+        let screening = screen.output(&*self.turns.model, &answer.model, text, moment).await?;
+        let screening = self.found(screening).await?;
+        if screening.blocked {
+            answer.tool_calls.clear();
+            return Ok(Verdict::Block);
+        }
+        answer.text = screening.text;
+        Ok(Verdict::Pass)
+    }
+
+    async fn called(&mut self, results: &mut [CallResult]) -> Result<Verdict> {
+        let Some(screen) = self.screen.clone().filter(|screen| screen.scan_tool_results) else {
+            return Ok(Verdict::Pass);
+        };
+        let Some((spec, _)) = self.asked.clone() else { return Ok(Verdict::Pass) };
+        let mut verdict = Verdict::Pass;
+        for CallResult { result, .. } in results {
+            let moment = Moment { message_uid: self.live.uid(), now: self.turns.clock.now() };
+            let text = std::mem::take(&mut result.text);
+            let screening = screen.result(&*self.turns.model, &spec, text, moment).await?;
+            let screening = self.found(screening).await?;
+            result.text = screening.text;
+            if screening.blocked {
+                verdict = Verdict::Block;
+                // No later turn gets it either.
+                *result = ToolResult::error("TOOL_NOT_AVAILABLE", "A guardrail holds the result back.");
+            }
+        }
+        Ok(verdict)
+    }
+
+    async fn finished(&mut self, finish: &mut Finish) -> Result<Verdict> {
+        let Some((screen, (spec, _))) = self.screen.clone().zip(self.asked.clone()) else { return Ok(Verdict::Pass) };
+        let moment = Moment { message_uid: self.live.uid(), now: self.turns.clock.now() };
+        let text = std::mem::take(&mut finish.message);
+        let screening = screen.output(&*self.turns.model, &spec, text, moment).await?;
+        let screening = self.found(screening).await?;
+        finish.message = screening.text;
+        Ok(if screening.blocked { Verdict::Block } else { Verdict::Pass })
+    }
+
+    fn wasted(&mut self, answer: &Answer) {
+        self.chat.usage.add(answer, self.turns.clock.now());
+    }
+
+    async fn asked(&mut self, answer: &Answer, open: &[OpenCall]) -> Result<()> {
+        self.chat.usage.add(answer, self.turns.clock.now());
+        let content = MessageContent { message: answer.text.clone(), ..MessageContent::default() };
+        let row = self.row(0, content, None, Some(answer))?;
+        self.keep(vec![row], open, Some(&answer.model)).await
+    }
+
+    async fn settled(&mut self, results: &[CallResult], open: &[OpenCall]) -> Result<()> {
+        let now = self.turns.clock.now();
+        let row = |(position, CallResult { call, result, latency }): (i32, &CallResult)| {
+            let latency = u64::try_from(latency.as_millis()).ok();
+            tool_row(self.request, &self.chat.uid, call, &result.text, latency, position, now)
+        };
+        let rows = (self.chat.message_count..).zip(results).map(row).collect::<Result<_>>()?;
+        self.keep(rows, open, None).await
+    }
+}
