@@ -80,7 +80,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_ROLE", "all", "all, api (HTTP only) or worker (runs only)"),
     ("DATABASE_URL", "", "PostgreSQL 15 or newer; absent: one of our own under the data directory"),
     ("PLATFORM_DATABASE_POOL", "32", "connections per process"),
-    ("PLATFORM_DATA_DIR", "./.platform", "embedded database, first key"),
+    ("PLATFORM_DATA_DIR", "./.platform", "embedded database, first key, master key"),
     ("PLATFORM_KEY_PREFIX", "ak", "prefix of API keys"),
     ("PLATFORM_BOOTSTRAP_KEY", "", "value of a full key that is made at start"),
     ("PLATFORM_MAX_JSON_BYTES", "2097152", "largest JSON body"),

@@ -92,13 +92,9 @@ pub struct Finish {
 }
 
 impl ToolResult {
-    /// A value: a string as it is, nothing as nothing, everything else as JSON text.
+    /// A value: a string as it is, everything else as JSON text.
     pub fn of(value: &Value) -> Self {
-        let text = match value {
-            Value::Null => String::new(),
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         Self { text, finish: None }
     }
 

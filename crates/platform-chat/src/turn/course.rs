@@ -205,8 +205,9 @@ impl<'a> Course<'a> {
 
     /// The turn goes on after it waited for its client.
     fn has_waited(&self) -> bool {
-        self.chat.status == Status::Waiting
-            || self.chat.open.iter().any(|open| !matches!(open.state, CallState::Started | CallState::Refused))
+        let answered =
+            |open: &OpenCall| matches!(open.state, CallState::Approved | CallState::Rejected | CallState::Answered(_));
+        self.chat.status == Status::Waiting || self.chat.open.iter().any(answered)
     }
 
     /// What was found before the turn waited is of this turn.
