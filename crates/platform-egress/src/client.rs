@@ -1,4 +1,9 @@
-use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use platform_core::{Code, Error};
@@ -27,7 +32,8 @@ const HARMLESS: [HeaderName; 3] = [ACCEPT, CONTENT_TYPE, USER_AGENT];
 pub struct Egress {
     rules: Arc<EgressRules>,
     client: reqwest::Client,
-    within_origin: reqwest::Client,
+    /// The one that follows redirects within the origin; made when it is first needed.
+    within_origin: Arc<OnceLock<reqwest::Client>>,
 }
 
 /// A request to send.
@@ -122,17 +128,8 @@ impl Egress {
     /// Builds the client.
     pub fn new(rules: EgressRules) -> Result<Self, EgressError> {
         let rules = Arc::new(rules);
-        let build = |redirects| {
-            let builder = reqwest::Client::builder()
-                .connect_timeout(CONNECT)
-                .redirect(redirects)
-                .no_proxy()
-                .dns_resolver(Judged(Arc::clone(&rules)))
-                .user_agent(concat!("platform/", env!("CARGO_PKG_VERSION")));
-            builder.build().map_err(|e| EgressError::Failed(format!("The HTTP client cannot be built: {e}")))
-        };
-        let (client, within_origin) = (build(Policy::none())?, build(Policy::custom(stay))?);
-        Ok(Self { rules, client, within_origin })
+        let client = build(&rules, Policy::none())?;
+        Ok(Self { rules, client, within_origin: Arc::default() })
     }
 
     /// Reads an address and judges it, as far as that can be done before it is called: names that lead
@@ -172,7 +169,11 @@ impl Egress {
     /// within the origin only.
     pub fn client_for(&self, url: &Url) -> Result<reqwest::Client, EgressError> {
         self.rules.judge_url(url)?;
-        Ok(self.within_origin.clone())
+        if let Some(client) = self.within_origin.get() {
+            return Ok(client.clone());
+        }
+        let client = build(&self.rules, Policy::custom(stay))?;
+        Ok(self.within_origin.get_or_init(|| client).clone())
     }
 
     /// Longest answer in bytes; 0 = no bound.
@@ -253,6 +254,16 @@ impl Egress {
         }
         Ok(Fetched { status, media_type, bytes: bytes.freeze() })
     }
+}
+
+fn build(rules: &Arc<EgressRules>, redirects: Policy) -> Result<reqwest::Client, EgressError> {
+    let builder = reqwest::Client::builder()
+        .connect_timeout(CONNECT)
+        .redirect(redirects)
+        .no_proxy()
+        .dns_resolver(Judged(Arc::clone(rules)))
+        .user_agent(concat!("platform/", env!("CARGO_PKG_VERSION")));
+    builder.build().map_err(|e| EgressError::Failed(format!("The HTTP client cannot be built: {e}")))
 }
 
 impl FormPart {

@@ -326,6 +326,8 @@ impl ToolDefinition {
 pub(crate) fn check_all(tools: &mut [ToolDefinition], most: usize, server: Option<&Url>) -> Result<()> {
     let mut checks = Checks::default();
     checks.count("toolDefinitions", tools.len(), most);
+    checks.finish()?;
+    let mut checks = Checks::default();
     for (i, tool) in tools.iter_mut().enumerate() {
         tool.check(&mut checks, &format!("toolDefinitions[{i}]"), server);
     }

@@ -36,7 +36,7 @@ pub(crate) fn aliased(mut patch: Object, was_mcp: bool) -> Result<Object> {
 pub(crate) fn of_definitions(error: Error) -> Error {
     let issues = error.details().get("issues").cloned().unwrap_or_default();
     let path = issues[0]["path"].as_str().unwrap_or_default();
-    if error.code() != Code::ValidationError || !path.starts_with("toolDefinitions") {
+    if error.code() != Code::ValidationError || !path.starts_with("toolDefinitions[") {
         return error;
     }
     Error::new(Code::InvalidToolDefinition, error.message()).with("issues", issues)

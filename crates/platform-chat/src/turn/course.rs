@@ -12,7 +12,7 @@ use platform_runtime::{
     ToolCall, Usage, run_turn,
 };
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -53,6 +53,8 @@ pub(crate) struct Course<'a> {
     heard: Vec<Heard>,
     /// Position of the first message that this lease adds.
     first_said: i32,
+    /// A step is being committed.
+    saving: watch::Sender<bool>,
 }
 
 enum MessageKind {}
@@ -89,6 +91,7 @@ impl<'a> Course<'a> {
             screen: None,
             findings: request.findings.clone(),
             asked: None,
+            saving: watch::Sender::new(false),
         }
     }
 
@@ -108,10 +111,16 @@ impl<'a> Course<'a> {
             self.recall_findings();
         }
         let live = Arc::clone(&self.live);
+        let mut saving = self.saving.subscribe();
+        let stopped = async {
+            stop.cancelled().await;
+            // What is being committed is waited for: the end goes on from there.
+            let _ = saving.wait_for(|saving| !saving).await;
+        };
         let end = tokio::select! {
             biased;
             end = self.answer(assistant, messages) => Some(end),
-            () = stop.cancelled() => None,
+            () = stopped => None,
             never = live.flush() => match never {},
         };
         match end {
@@ -228,7 +237,7 @@ impl<'a> Course<'a> {
             sleep_ms: Some(i64::try_from(longest.as_millis()).unwrap_or(i64::MAX)),
             ..self.outcome(Vec::new())
         };
-        if let Stored::At(revision) = self.turns.finisher.step(outcome).await? {
+        if let Stored::At(revision) = self.turns.finisher.step(&outcome).await? {
             let said = std::mem::take(&mut self.said);
             self.show(revision, TurnOutcome::Done(said));
         }
@@ -465,12 +474,14 @@ impl<'a> Course<'a> {
         if let Some(model) = model {
             outcome.answered_by(model);
         }
-        let (said, count) = (spoken(&outcome.messages), outcome.message_count);
-        let Stored::At(revision) = self.turns.finisher.step(outcome).await? else {
+        self.saving.send_replace(true);
+        let stored = self.turns.finisher.step(&outcome).await;
+        self.saving.send_replace(false);
+        let Stored::At(revision) = stored? else {
             return Err(Error::new(Code::Conflict, "The lease of this turn was lost."));
         };
-        self.said.extend(said);
-        (self.chat.message_count, self.chat.open) = (count, open.to_vec());
+        self.said.extend(spoken(&outcome.messages));
+        (self.chat.message_count, self.chat.open) = (outcome.message_count, open.to_vec());
         self.calls.clear();
         self.live.committed(revision, &new_uid());
         Ok(())

@@ -126,25 +126,20 @@ const STORE: &str = "chat AS (
         position int, uid text, role text, body text, accounting text, created_ms bigint)
 ) SELECT held.run, chat.revision FROM held JOIN chat ON chat.account_id = held.account AND chat.uid = held.chat";
 
-/// Stores what turns do and how they end, in groups, each under its lease.
+/// Stores what turns do and, in groups, how they end, each under its lease.
 pub(crate) struct Finisher {
     db: Db,
-    ends: GroupWriter<Outcome, Option<i64>>,
-    steps: GroupWriter<Outcome, Option<i64>>,
+    group: GroupWriter<Outcome, Option<i64>>,
 }
 
 impl Finisher {
     pub fn new(db: &Db) -> Self {
-        Self {
-            db: db.clone(),
-            ends: GroupWriter::new(db, 64, |conn, items| store(conn, items, &END).boxed()),
-            steps: GroupWriter::new(db, 64, |conn, items| store(conn, items, &KEEP).boxed()),
-        }
+        Self { db: db.clone(), group: GroupWriter::new(db, 64, |conn, items| store(conn, items, &END).boxed()) }
     }
 
     /// Ends a run with its result. When messages were queued meanwhile, the chat goes on with another run.
     pub async fn finish(&self, run: &Run, outcome: Outcome) -> Result<Stored> {
-        if let Some(revision) = self.ends.write(outcome.clone()).await? {
+        if let Some(revision) = self.group.write(outcome.clone()).await? {
             return Ok(Stored::At(revision));
         }
         // A failure stays to be seen until the next turn begins.
@@ -159,8 +154,9 @@ impl Finisher {
     }
 
     /// Stores what a run has done that goes on, or sleeps.
-    pub async fn step(&self, outcome: Outcome) -> Result<Stored> {
-        Ok(self.steps.write(outcome).await?.map_or(Stored::Lost, Stored::At))
+    pub async fn step(&self, outcome: &Outcome) -> Result<Stored> {
+        let stored = store(&mut *self.db.conn().await?, std::slice::from_ref(outcome), &KEEP).await?;
+        Ok(stored.into_iter().next().flatten().map_or(Stored::Lost, Stored::At))
     }
 
     /// Ends a run and has another take its place.

@@ -70,6 +70,8 @@ pub(crate) async fn check(
 pub(crate) fn check_client_tools(path: &str, tools: &[ClientTool]) -> Result<()> {
     let mut checks = Checks::default();
     checks.count(path, tools.len(), MOST_CLIENT_TOOLS);
+    checks.finish()?;
+    let mut checks = Checks::default();
     let mut names = HashSet::new();
     let mut double = None;
     for (i, tool) in tools.iter().enumerate() {
