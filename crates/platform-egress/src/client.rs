@@ -31,8 +31,9 @@ const HARMLESS: [HeaderName; 3] = [ACCEPT, CONTENT_TYPE, USER_AGENT];
 #[derive(Clone)]
 pub struct Egress {
     rules: Arc<EgressRules>,
-    client: reqwest::Client,
-    /// The one that follows redirects within the origin; made when it is first needed.
+    /// Made when first needed, as it holds the trust anchors of the machine.
+    plain: Arc<OnceLock<reqwest::Client>>,
+    /// The same for the one that follows redirects within the origin.
     within_origin: Arc<OnceLock<reqwest::Client>>,
 }
 
@@ -128,8 +129,7 @@ impl Egress {
     /// Builds the client.
     pub fn new(rules: EgressRules) -> Result<Self, EgressError> {
         let rules = Arc::new(rules);
-        let client = build(&rules, Policy::none())?;
-        Ok(Self { rules, client, within_origin: Arc::default() })
+        Ok(Self { rules, plain: Arc::default(), within_origin: Arc::default() })
     }
 
     /// Reads an address and judges it, as far as that can be done before it is called: names that lead
@@ -169,11 +169,19 @@ impl Egress {
     /// within the origin only.
     pub fn client_for(&self, url: &Url) -> Result<reqwest::Client, EgressError> {
         self.rules.judge_url(url)?;
-        if let Some(client) = self.within_origin.get() {
+        self.made(&self.within_origin, || Policy::custom(stay))
+    }
+
+    fn made(
+        &self,
+        place: &OnceLock<reqwest::Client>,
+        redirects: impl FnOnce() -> Policy,
+    ) -> Result<reqwest::Client, EgressError> {
+        if let Some(client) = place.get() {
             return Ok(client.clone());
         }
-        let client = build(&self.rules, Policy::custom(stay))?;
-        Ok(self.within_origin.get_or_init(|| client).clone())
+        let client = build(&self.rules, redirects())?;
+        Ok(place.get_or_init(|| client).clone())
     }
 
     /// Longest answer in bytes; 0 = no bound.
@@ -217,7 +225,8 @@ impl Egress {
     }
 
     async fn once(&self, request: &Outgoing) -> Result<reqwest::Response, EgressError> {
-        let builder = self.client.request(request.method.clone(), request.url.clone()).headers(request.headers.clone());
+        let client = self.made(&self.plain, Policy::none)?;
+        let builder = client.request(request.method.clone(), request.url.clone()).headers(request.headers.clone());
         let builder = match &request.body {
             Payload::Empty => builder,
             Payload::Bytes(bytes) => builder.body(bytes.clone()),
