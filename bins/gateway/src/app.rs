@@ -10,6 +10,7 @@ use std::{
 
 use platform_auth::{AuthService, PgAuthService};
 use platform_chat::{AssistantService, ChatConfig, ChatService, PgAssistantService, PgChatService};
+use platform_conversation::Ports;
 use platform_core::{Clock, Error, Id, SystemClock, spawn};
 use platform_db::{Bus, Db, DbConfig, Embedded, EmbeddedError, Idempotency};
 use platform_docs::Docs;
@@ -130,15 +131,9 @@ impl App {
             PgToolServerService::new(&db, &bus, Arc::clone(&clock), vault, egress.clone(), config.limits);
         let toolbox: Arc<dyn Toolbox> = Arc::clone(&tool_servers) as Arc<dyn Toolbox>;
         let realtime = Realtime::new(Arc::clone(&clock), config.stream_coalesce);
-        let assistants: Arc<dyn AssistantService> = Arc::new(PgAssistantService::new(
-            &db,
-            &bus,
-            Arc::clone(&clock),
-            Arc::clone(&model),
-            Arc::clone(&toolbox),
-            Arc::clone(&jobs),
-            config.limits,
-        ));
+        let ports = Ports { db: db.clone(), clock, model, toolbox, sub_agents: Arc::new(()), realtime };
+        let assistants: Arc<dyn AssistantService> =
+            Arc::new(PgAssistantService::new(&ports, &bus, Arc::clone(&jobs), config.limits));
         let chat_config = ChatConfig {
             max_attempts: config.run_max_attempts,
             client_tool_timeout: config.client_tool_timeout,
@@ -146,17 +141,7 @@ impl App {
             frame_bytes: config.stream_frame_bytes,
             limits: config.limits,
         };
-        let chat = Arc::new(PgChatService::new(
-            &db,
-            clock,
-            Arc::clone(&jobs),
-            realtime,
-            Arc::clone(&assistants),
-            model,
-            toolbox,
-            egress,
-            chat_config,
-        ));
+        let chat = Arc::new(PgChatService::new(ports, Arc::clone(&jobs), Arc::clone(&assistants), egress, chat_config));
         jobs.start(if config.role == Role::Api { Vec::new() } else { vec![chat.work()] });
         spawn("purge", purge(db.clone()));
         let docs = Docs::load(config.docs_dir.as_deref())

@@ -1,10 +1,8 @@
 //! Assistants and their chats: one turn at a time.
 //!
-//! **Owns** the tables `assistants`, `chats`, `messages`, `queued_messages`, `message_files`,
-//! `chat_feedback`; the endpoints `/v1/assistants/…`. **Needs** `platform-db`, `platform-jobs` for
-//! durable runs, `platform-realtime` for what is being written, `platform-guardrails` for what may
-//! be said, `platform-egress` for the files of messages, `platform-toolservers` to say which servers
-//! an assistant uses, and the ports `Model` and `Toolbox`.
+//! **Owns** the tables `assistants`, `chats`; the endpoints `/v1/assistants/…`. **Needs** `platform-db`,
+//! `platform-jobs` for durable runs, `platform-conversation` for messages and the course of a turn,
+//! `platform-toolservers` to say which servers an assistant uses.
 //!
 //! **A turn** is two commits. The first accepts it: chat, user message and run in one statement,
 //! with the run's lease taken at once when this process has room. The second ends it: reply,
@@ -28,15 +26,9 @@ mod chat;
 mod schema;
 mod turn;
 
-pub use assistant::{
-    Assistant, AssistantFilter, AssistantService, AssistantSettings, AssistantState, DEFAULT_ASSISTANT,
-    PgAssistantService,
-};
+pub use assistant::{Assistant, AssistantFilter, AssistantService, DEFAULT_ASSISTANT, PgAssistantService};
 pub use chat::{
     Chat, ChatConfig, ChatFilter, ChatList, ChatListQuery, ChatPage, ChatPatch, ChatService, Checkpoint, Compacted,
-    Feedback, GuardrailResults, Match, Matches, NewFeedback, PgChatService, StatusError, Stopped, TimeBound,
+    Feedback, GuardrailResults, PgChatService, StatusError, Stopped, TimeBound,
 };
-pub use turn::{
-    Accepted, ChatMessage, ClientFunction, ClientTool, Compaction, File, MessageContent, NewMessage, PastMessage,
-    Responded, SecondaryUsage, Sent, StoredJson, TokenUsage, ToolResponse, ToolResponses, Waiting,
-};
+pub use turn::{Accepted, NewMessage, PastMessage, Responded, Sent, ToolResponse, ToolResponses, Waiting};

@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use platform_chat::{
-    AssistantService, AssistantSettings, ChatConfig, ChatFilter, ChatPage, ChatService, DEFAULT_ASSISTANT, NewMessage,
-    PgAssistantService, PgChatService,
+    AssistantService, ChatConfig, ChatFilter, ChatPage, ChatService, DEFAULT_ASSISTANT, NewMessage, PgAssistantService,
+    PgChatService,
 };
+use platform_conversation::{AssistantSettings, Ports};
 use platform_core::{AccountId, Caller, Clock, Code, Credential, FieldLimits, Page, SystemClock};
 use platform_db::{Bus, Db};
 use platform_egress::{Egress, EgressRules};
@@ -34,15 +35,9 @@ async fn house(db: &Db, concurrency: usize) -> House {
     let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
     let toolbox: Arc<dyn Toolbox> =
         PgToolServerService::new(db, &bus, Arc::clone(&clock), vault, egress.clone(), limits);
-    let assistants: Arc<dyn AssistantService> = Arc::new(PgAssistantService::new(
-        db,
-        &bus,
-        Arc::clone(&clock),
-        Arc::clone(&model),
-        Arc::clone(&toolbox),
-        Arc::clone(&jobs),
-        limits,
-    ));
+    let ports = Ports { db: db.clone(), clock, model, toolbox, sub_agents: Arc::new(()), realtime };
+    let assistants: Arc<dyn AssistantService> =
+        Arc::new(PgAssistantService::new(&ports, &bus, Arc::clone(&jobs), limits));
     let config = ChatConfig {
         max_attempts: 3,
         client_tool_timeout: Duration::from_secs(30),
@@ -51,7 +46,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
         limits,
     };
     let (ours, theirs) = (Arc::clone(&assistants), Arc::clone(&jobs));
-    let chat = Arc::new(PgChatService::new(db, clock, theirs, realtime, ours, model, toolbox, egress, config));
+    let chat = Arc::new(PgChatService::new(ports, theirs, ours, egress, config));
     jobs.start(if concurrency == 0 { Vec::new() } else { vec![chat.work()] });
     let caller = Caller {
         account: AccountId::generate(),

@@ -98,8 +98,8 @@ impl Broken {
     }
 
     pub fn into_fault(self, model: &ModelSpec) -> Fault {
-        let provider = model.provider.clone();
-        Fault { code: self.code, message: self.message, provider, status: self.status, partial: None }
+        let fault = Fault::of(self.code, self.message, &model.provider);
+        Fault { status: self.status, retry_after: self.retry_after, ..fault }
     }
 }
 

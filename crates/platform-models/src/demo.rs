@@ -130,6 +130,15 @@ fn aside(operation: Operation, prompt: &Prompt) -> String {
             let violation = text.contains("demo-violation");
             json!({"violation": violation, "score": u8::from(violation), "reason": "demo"}).to_string()
         }
+        Operation::Evaluation => {
+            let asked: Value = serde_json::from_str(text).unwrap_or_default();
+            let score = if asked["state"] == "failed" { 3 } else { 8 };
+            let judged = json!({"score": score, "reasoning": "demo", "observations": []});
+            let criteria = asked["criteria"].as_array().into_iter().flatten();
+            let criteria = criteria.filter_map(|of| Some((of["name"].as_str()?.to_owned(), judged.clone())));
+            let criteria: serde_json::Map<String, Value> = criteria.collect();
+            json!({"criteria": criteria, "generalFeedback": "Demo evaluation."}).to_string()
+        }
     }
 }
 

@@ -272,7 +272,7 @@ impl Model for Models {
     fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
         let choice = match operation {
             Operation::Title | Operation::Summary | Operation::Compaction => &self.secondary,
-            Operation::Guardrail => &self.evaluator,
+            Operation::Guardrail | Operation::Evaluation => &self.evaluator,
         };
         let spec = choice.as_ref().and_then(|(provider, llm)| self.choose(Some(provider), Some(llm)).ok());
         spec.unwrap_or_else(|| own.clone())
@@ -298,13 +298,8 @@ impl Model for Models {
                 }
             }
         }
-        Err(last.unwrap_or_else(|| Fault {
-            code: FaultCode::Unavailable,
-            message: "No model could be asked.".to_owned(),
-            provider: Arc::clone(&prompt.model.provider),
-            status: None,
-            partial: None,
-        }))
+        let nobody = || Fault::of(FaultCode::Unavailable, "No model could be asked.", &prompt.model.provider);
+        Err(last.unwrap_or_else(nobody))
     }
 }
 

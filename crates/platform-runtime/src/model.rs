@@ -43,6 +43,7 @@ pub enum Operation {
     Summary,
     Compaction,
     Guardrail,
+    Evaluation,
 }
 
 impl Operation {
@@ -53,6 +54,7 @@ impl Operation {
             Self::Summary => "summary",
             Self::Compaction => "compaction",
             Self::Guardrail => "guardrail",
+            Self::Evaluation => "evaluation",
         }
     }
 }
@@ -355,6 +357,16 @@ pub struct Fault {
     pub status: Option<u16>,
     /// What it had said before it broke off.
     pub partial: Option<Box<Answer>>,
+    /// The provider asks to be left alone for so long.
+    pub retry_after: Option<Duration>,
+}
+
+impl Fault {
+    /// A failure that is no provider's answer.
+    pub fn of(code: FaultCode, message: impl Into<String>, provider: &Arc<str>) -> Self {
+        let (message, provider) = (message.into(), Arc::clone(provider));
+        Self { code, message, provider, status: None, partial: None, retry_after: None }
+    }
 }
 
 /// Kinds of provider failures (contract 18 §3.7).
@@ -369,6 +381,7 @@ pub enum FaultCode {
     Unavailable,
     Protocol,
     StructuredOutputInvalid,
+    EmptyContent,
     Timeout,
 }
 
@@ -384,6 +397,7 @@ impl FaultCode {
             Self::Unavailable => "UNAVAILABLE",
             Self::Protocol => "PROTOCOL",
             Self::StructuredOutputInvalid => "STRUCTURED_OUTPUT_INVALID",
+            Self::EmptyContent => "EMPTY_CONTENT_RETRIES_EXHAUSTED",
             Self::Timeout => "TIMEOUT",
         }
     }

@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Object, Result};
+use platform_core::{AccountId, Object, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -41,7 +41,7 @@ pub struct GroupTool {
 }
 
 /// Which tools a turn may use.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct ToolChoice<'a> {
     /// Tool servers and built-in groups.
     pub groups: &'a [String],
@@ -51,6 +51,15 @@ pub struct ToolChoice<'a> {
     pub approval: &'a [String],
     /// Longest call.
     pub timeout: Duration,
+    /// Where results may come that calls do not give at once; `None` = the turn cannot wait for any.
+    pub callbacks: Option<&'a Arc<dyn Callbacks>>,
+}
+
+/// Gives the addresses at which results of calls come in later.
+#[async_trait]
+pub trait Callbacks: Send + Sync {
+    /// The address for the result of one call, good for one result.
+    async fn open(&self, call: &str) -> Result<String>;
 }
 
 /// A tool of a turn.
@@ -80,6 +89,20 @@ pub struct ToolResult {
     pub text: String,
     /// The turn ends with this.
     pub finish: Option<Finish>,
+    /// There is no result yet.
+    pub later: Option<Later>,
+}
+
+/// Who gives a result that a call did not give at once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Later {
+    /// Whoever was given this address.
+    Callback(String),
+    /// The thread of a sub-agent, by its id.
+    Thread(String),
+    /// Nobody; the turn goes on at this moment.
+    At(Timestamp),
 }
 
 /// What a tool ends a turn with.
@@ -95,7 +118,12 @@ impl ToolResult {
     /// A value: a string as it is, everything else as JSON text.
     pub fn of(value: &Value) -> Self {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        Self { text, finish: None }
+        Self { text, finish: None, later: None }
+    }
+
+    /// No result yet.
+    pub fn later(later: Later) -> Self {
+        Self { text: String::new(), finish: None, later: Some(later) }
     }
 
     /// A tool that did not succeed (contract 04 §7).
@@ -126,18 +154,28 @@ pub enum CallState {
     Client,
     /// It waits for approval.
     Approval,
-    /// Approved, and not begun.
+    /// May be made, and is not begun: it was approved, or the turn was halted before it.
     Approved,
     /// Not approved.
     Rejected,
-    /// What the client's run of it gave.
+    /// Made; its result comes later.
+    Awaits(Later),
+    /// Its result, which came from elsewhere.
     Answered(Value),
 }
 
 impl OpenCall {
     /// Nothing can be done until somebody answers.
     pub fn waits(&self) -> bool {
-        matches!(self.state, CallState::Client | CallState::Approval)
+        matches!(self.state, CallState::Client | CallState::Approval | CallState::Awaits(_))
+    }
+
+    /// Its result comes later.
+    pub fn awaits(&self) -> Option<&Later> {
+        match &self.state {
+            CallState::Awaits(later) => Some(later),
+            _ => None,
+        }
     }
 }
 

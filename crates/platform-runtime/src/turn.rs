@@ -1,4 +1,4 @@
-use std::{collections::HashSet, pin::pin, sync::Arc, time::Instant};
+use std::{collections::HashSet, pin::pin, time::Instant};
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
@@ -38,11 +38,21 @@ pub trait Listener: Send {
     fn wasted(&mut self, _answer: &Answer) {}
 
     /// A model answer that calls tools: committed before any of the calls is made.
-    async fn asked(&mut self, answer: &Answer, open: &[OpenCall]) -> Result<()>;
+    async fn asked(&mut self, answer: &Answer, open: &[OpenCall]) -> Result<Flow>;
 
     /// Results of calls, in the order of the calls, and what is open beside them: committed before the
-    /// model sees them, and before a call that is marked as started is made.
-    async fn settled(&mut self, results: &[CallResult], open: &[OpenCall]) -> Result<()>;
+    /// model sees them, and before a call that is marked as started is made. A halt counts when no
+    /// call is under way any more.
+    async fn settled(&mut self, results: &[CallResult], open: &[OpenCall]) -> Result<Flow>;
+}
+
+/// Whether the turn goes on after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// It does.
+    GoOn,
+    /// It does not, for now: calls that are not begun are [`CallState::Approved`] when it goes on.
+    Halt,
 }
 
 /// What a judge says.
@@ -61,11 +71,15 @@ pub struct Limits {
     pub tool_calls: u64,
     /// Tokens of one tool result that the model gets.
     pub result_tokens: u64,
+    /// Prompt tokens that its model calls may take, counted from here; the call that reaches it is the last.
+    pub input_tokens: u64,
+    /// Empty answers that are asked for again; `None`: an empty answer is one.
+    pub empty_answers: Option<u32>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { tool_calls: 100, result_tokens: 20_000 }
+        Self { tool_calls: 100, result_tokens: 20_000, input_tokens: u64::MAX, empty_answers: None }
     }
 }
 
@@ -89,15 +103,17 @@ pub struct Ending {
     pub data: Option<Object>,
     /// A tool ended it with this.
     pub finish: Option<Finish>,
-    /// It has not ended: these calls wait for the client or for approval.
+    /// It has not ended: these calls wait for the client, for approval or for a result.
     pub waiting: Vec<OpenCall>,
+    /// It has not ended: the listener halted it.
+    pub is_halted: bool,
     /// The failure, when there was one.
     pub fault: Option<Fault>,
 }
 
 impl Ending {
     fn because(reason: &'static str) -> Self {
-        Self { answer: None, reason, data: None, finish: None, waiting: Vec::new(), fault: None }
+        Self { answer: None, reason, data: None, finish: None, waiting: Vec::new(), is_halted: false, fault: None }
     }
 
     fn of(answer: Answer, reason: &'static str) -> Self {
@@ -107,6 +123,15 @@ impl Ending {
     /// A guardrail ended it before the model said anything more.
     pub fn blocked() -> Self {
         Self::because(GUARDRAIL)
+    }
+
+    /// A guardrail ended it.
+    pub fn is_blocked(&self) -> bool {
+        self.reason == GUARDRAIL
+    }
+
+    fn halted() -> Self {
+        Self { is_halted: true, ..Self::because("") }
     }
 
     /// It failed; `answer`: what was said before that.
@@ -127,6 +152,8 @@ pub async fn run_turn(
     let made: usize = prompt.messages[prompt.turn..].iter().map(|message| message.tool_calls.len()).sum();
     let mut calls_left = limits.tool_calls.saturating_sub(made as u64);
     let mut repairs_left = prompt.output.as_ref().map_or(0, |output| output.max_repairs);
+    let mut input_left = limits.input_tokens;
+    let mut empty_left = limits.empty_answers;
     let calls = Calls { model, tools, limits };
     if !resumed.open.is_empty()
         && let Some(ending) = calls.carry_out(resumed, true, &mut prompt, listener).await?
@@ -134,6 +161,9 @@ pub async fn run_turn(
         return Ok(ending);
     }
     loop {
+        if input_left == 0 {
+            return Ok(Ending::because(MAX_INPUT_TOKENS));
+        }
         let mut answer = match model.answer(&prompt, &mut |delta| listener.delta(delta)).await {
             Ok(answer) => answer,
             Err(mut fault) => {
@@ -145,6 +175,16 @@ pub async fn run_turn(
                 return Ok(Ending::failed(partial, fault));
             }
         };
+        input_left = input_left.saturating_sub(answer.usage.input_tokens);
+        if answer.tool_calls.is_empty()
+            && answer.text.is_empty()
+            && let Some(left) = &mut empty_left
+        {
+            listener.wasted(&answer);
+            let Some(fewer) = left.checked_sub(1) else { return Ok(Ending::failed(None, empty(&answer.model))) };
+            *left = fewer;
+            continue;
+        }
         if answer.tool_calls.is_empty()
             && let Some(text) = prompt.output.as_ref().and_then(|output| output.canonical(&answer.text))
         {
@@ -184,7 +224,9 @@ pub async fn run_turn(
             return Ok(Ending::of(Answer { tool_calls: Vec::new(), ..answer }, MAX_TOOL_CALLS));
         }
         let open: Vec<OpenCall> = answer.tool_calls.iter().map(|call| calls.open(call, &mut calls_left)).collect();
-        listener.asked(&answer, &open).await?;
+        if listener.asked(&answer, &open).await? == Flow::Halt {
+            return Ok(Ending::halted());
+        }
         prompt.messages.push(Message { tool_calls: answer.tool_calls, ..Message::text(Role::Assistant, answer.text) });
         let begun = Resumed { open, late: false };
         if let Some(ending) = calls.carry_out(begun, false, &mut prompt, listener).await? {
@@ -209,15 +251,16 @@ fn tell_apart(answer: &mut Answer, messages: &[Message]) {
 const GUARDRAIL: &str = "guardrail";
 /// The `stopReason` of a turn whose model wanted more calls than it has.
 const MAX_TOOL_CALLS: &str = "max_tool_calls";
+/// The `stopReason` of a turn whose model calls took all that they may.
+const MAX_INPUT_TOKENS: &str = "max_input_tokens";
+
+fn empty(model: &ModelSpec) -> Fault {
+    Fault::of(FaultCode::EmptyContent, "The model answered with nothing, again and again.", &model.provider)
+}
 
 fn invalid_output(model: &ModelSpec, problems: &str) -> Fault {
-    Fault {
-        code: FaultCode::StructuredOutputInvalid,
-        message: format!("The model's answer does not satisfy the schema: {problems}"),
-        provider: Arc::clone(&model.provider),
-        status: None,
-        partial: None,
-    }
+    let message = format!("The model's answer does not satisfy the schema: {problems}");
+    Fault::of(FaultCode::StructuredOutputInvalid, message, &model.provider)
 }
 
 /// Carries out the calls of a turn.
@@ -265,16 +308,21 @@ impl Calls<'_> {
             }
             listener.settled(&[], &open).await?;
         }
-        let (mut blocked, mut finish) = (false, None);
+        let (mut blocked, mut finish, mut flow) = (false, None, Flow::GoOn);
         let spent = ready.iter().any(|call| call.state == CallState::Refused);
         let most = ready.len().max(1);
         let made: Vec<_> = ready.into_iter().map(|call| self.settle(call, again)).collect();
         let mut results = pin!(stream::iter(made).buffered(AT_ONCE).ready_chunks(most));
         while let Some(settled) = results.next().await {
             let mut settled: Vec<CallResult> = settled;
+            for awaited in settled.extract_if(.., |settled| settled.result.later.is_some()) {
+                let later = awaited.result.later.expect("extracted by it");
+                let of = open.iter_mut().filter(|open| open.call.id == awaited.call.id);
+                of.for_each(|open| open.state = CallState::Awaits(later.clone()));
+            }
             blocked |= listener.called(&mut settled).await? == Verdict::Block;
             open.retain(|open| !settled.iter().any(|result| result.call.id == open.call.id));
-            listener.settled(&settled, &open).await?;
+            flow = listener.settled(&settled, &open).await?;
             for CallResult { call, result, .. } in settled {
                 let text = fit(self.model, &prompt.model, &result.text, self.limits.result_tokens);
                 prompt.messages.push(Message { tool_call_id: Some(call.id), ..Message::text(Role::Tool, text) });
@@ -283,6 +331,9 @@ impl Calls<'_> {
         }
         if blocked {
             return Ok(Some(Ending::blocked()));
+        }
+        if flow == Flow::Halt {
+            return Ok(Some(Ending::halted()));
         }
         if let Some(finish) = finish {
             return self.finish(finish, prompt, listener).await.map(Some);
@@ -319,7 +370,9 @@ impl Calls<'_> {
             CallState::Approved => self.make(&call, false).await,
             CallState::Rejected => ToolResult::of(&serde_json::json!({"error": "REJECTED"})),
             CallState::Answered(value) => ToolResult::of(&value),
-            CallState::Client | CallState::Approval => ToolResult::of(&serde_json::json!({"error": "TIMEOUT"})),
+            CallState::Client | CallState::Approval | CallState::Awaits(_) => {
+                ToolResult::of(&serde_json::json!({"error": "TIMEOUT"}))
+            }
             CallState::Refused => {
                 let message = format!("This turn has made its {} tool calls.", self.limits.tool_calls);
                 ToolResult::error("TOOL_NOT_AVAILABLE", message)

@@ -153,7 +153,8 @@ impl Action for BuiltInAction {
             Does::WaitUntil => ToolResult::error("TOOL_NOT_AVAILABLE", "A chat cannot wait; only agents can."),
             Does::HttpRequest => match free_request(&self.egress, id, &arguments, self.timeout).await {
                 Ok(value) => {
-                    ToolResult { text: fit_bytes(without_nul(value).to_string(), self.most_bytes), finish: None }
+                    let text = fit_bytes(without_nul(value).to_string(), self.most_bytes);
+                    ToolResult::of(&Value::String(text))
                 }
                 Err(failure) => failure.fit().into_result(),
             },

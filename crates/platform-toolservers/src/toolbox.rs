@@ -149,8 +149,7 @@ impl Action for ServerAction {
     async fn call(&self, id: &str, arguments: Object) -> ToolResult {
         let tool = &self.server.settings.tool_definitions[self.index];
         let called = self.calling.call(&self.server, tool, id, &arguments, self.timeout).await;
-        let ToolResult { text, finish } =
-            called.result.map_or_else(Failure::into_result, |value| ToolResult::of(&value));
-        ToolResult { text: fit_bytes(text, self.most_bytes), finish }
+        let result = called.result.map_or_else(Failure::into_result, |value| ToolResult::of(&value));
+        ToolResult { text: fit_bytes(result.text, self.most_bytes), ..result }
     }
 }

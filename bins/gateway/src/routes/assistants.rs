@@ -55,7 +55,8 @@ pub(crate) async fn delete(request: Request) -> Result<Answer> {
 }
 
 pub(super) mod spec {
-    use platform_chat::{Assistant, AssistantFilter, AssistantSettings};
+    use platform_chat::{Assistant, AssistantFilter};
+    use platform_conversation::AssistantSettings;
 
     use super::IncludePresets;
     use crate::openapi::{Deleted, Operation};

@@ -169,9 +169,10 @@ pub(crate) async fn give_feedback(request: Request) -> Result<Answer> {
 
 pub(super) mod spec {
     use platform_chat::{
-        Accepted, Chat, ChatFilter, ChatList, ChatMessage, ChatPatch, Compacted, Feedback, Matches, NewFeedback,
-        NewMessage, Responded, Stopped, ToolResponses,
+        Accepted, Chat, ChatFilter, ChatList, ChatPatch, Compacted, Feedback, NewMessage, Responded, Stopped,
+        ToolResponses,
     };
+    use platform_conversation::{ChatMessage, Matches, NewFeedback};
     use serde_json::Value;
 
     use super::{ChatListParameters, ContentQuery, SearchQuery, SendQuery, StreamQuery};

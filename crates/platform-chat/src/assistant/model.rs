@@ -1,330 +1,14 @@
 use std::sync::Arc;
 
-use platform_core::{Checks, Code, Error, FieldLimits, Object, Result, Timestamp, any_case};
-use platform_guardrails::{Guardrails, Screen};
-use platform_runtime::{Model, ModelSpec, OutputSchema, StructuredOutput, ToolGroup};
+use platform_conversation::{AssistantSettings, Profile};
+use platform_core::{Error, Object, Result, Timestamp};
+use platform_runtime::ToolGroup;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 /// Identifier of the built-in assistant, which every account has.
 pub const DEFAULT_ASSISTANT: &str = "default";
-const RESERVED: [&str; 2] = ["chats", "tags"];
-const WIDGET_BYTES: usize = 16_384;
-
-/// Whether an assistant takes messages.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names are the contract's")]
-pub enum AssistantState {
-    #[default]
-    Active,
-    Inactive,
-    ComingSoon,
-}
-
-/// Everything a client sets of an assistant (contract 02 §1).
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct AssistantSettings {
-    /// Name in URLs, `^[a-z0-9][a-z0-9_-]{0,63}$`; unique, never changes. Made when absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub identifier: Option<String>,
-    /// Name, 1 to 200 characters.
-    pub name: String,
-    /// Description, at most 4000 characters.
-    pub description: String,
-    /// System prompt with `{{placeholders}}`, at most 256 KiB.
-    pub presets: String,
-    /// Whether it takes messages.
-    #[serde(deserialize_with = "any_case")]
-    pub state: AssistantState,
-    /// Picture.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub img_url: Option<String>,
-    /// Project it belongs to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub project_id: Option<String>,
-    /// Environment it works in.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub environment_id: Option<String>,
-    /// Model provider; absent = the server's default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub provider: Option<String>,
-    /// Model; absent = the provider's first.
-    #[serde(skip_serializing_if = "Option::is_none", alias = "llm")]
-    pub model: Option<String>,
-    /// Models to ask when that one fails, at most 5.
-    pub fallback_models: Vec<FallbackModel>,
-    /// Sampling temperature, 0 to 2.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub temperature: Option<f64>,
-    /// Nucleus sampling, 0 to 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub top_p: Option<f64>,
-    /// Longest answer in tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_output_tokens: Option<u64>,
-    /// `low`, `medium` or `high`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reasoning_effort: Option<String>,
-    /// Tool servers and built-in groups.
-    pub available_tools_groups_uids: Vec<String>,
-    /// Tools of those groups it may use; `null` = all.
-    pub enabled_tools: Option<Vec<String>>,
-    /// Tools that need approval; `*` = all.
-    pub approval_tools: Vec<String>,
-    /// Agents it may hand off to.
-    pub subagents_ids: Vec<String>,
-    /// Documents it knows.
-    pub knowledge_document_ids: Vec<String>,
-    /// Folders it knows.
-    pub knowledge_folder_ids: Vec<String>,
-    /// Skills it has.
-    #[schema(value_type = Vec<Object>)]
-    pub knowledge_skills: Vec<Value>,
-    /// Kept and returned.
-    pub available_skill_ids: Vec<String>,
-    /// Kept and returned.
-    pub code_snippet_ids: Vec<String>,
-    /// The model gets at most so many latest messages; 0 = no limit.
-    pub max_chat_messages: u32,
-    /// Longest tool response for the model, in tokens.
-    #[serde(default = "default_tool_response")]
-    pub max_tool_response_input_tokens: u32,
-    /// Tool calls of one turn.
-    #[serde(default = "default_tool_calls")]
-    pub max_tool_calls: u32,
-    /// Longest tool call, 1000 to 300000 ms.
-    #[serde(default = "default_tool_timeout")]
-    pub tool_call_timeout_ms: u32,
-    /// What of older turns the model gets.
-    pub context_management: ContextManagement,
-    /// Schema the final answer must satisfy.
-    pub structured_output: Option<StructuredOutput>,
-    /// Rules on what goes in and out.
-    pub guardrails_configuration: Guardrails,
-    /// Messages to a busy chat wait.
-    #[serde(default = "yes")]
-    pub message_queue_enabled: bool,
-    /// How many may wait, 1 to 100.
-    #[serde(default = "default_queue")]
-    pub max_queued_messages: u32,
-    /// Asynchronous messages are gathered for so long: 0 or 500 to 30000 ms.
-    pub input_delay_ms: u32,
-    /// Core memory.
-    pub core_memory: CoreMemory,
-    /// Apps that tenants connect.
-    #[schema(value_type = Object)]
-    #[serde(default = "default_tenant_integrations")]
-    pub tenant_integrations_config: Object,
-    /// MCP servers that tenants bring.
-    #[schema(value_type = Object)]
-    #[serde(default = "default_tenant_mcp")]
-    pub tenant_mcp_config: Object,
-    /// Who may see it.
-    pub access_configuration: AccessConfiguration,
-    /// Kept for front ends, at most 16 KiB.
-    #[schema(value_type = Object)]
-    pub widget_configuration: Object,
-    /// Tags.
-    pub tags: Vec<String>,
-}
-
-/// A model to fall back to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct FallbackModel {
-    /// Provider.
-    pub provider: String,
-    /// Model.
-    #[serde(alias = "llm")]
-    pub model: String,
-}
-
-/// What of older turns the model gets.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ContextManagement {
-    /// Turns given in full; 0 = all.
-    pub full_context_turn_depth: u32,
-    /// User messages of older turns are kept whole.
-    pub always_include_user_messages: bool,
-}
-
-/// Whether and for whom the assistant keeps core memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct CoreMemory {
-    /// Whether.
-    pub enabled: bool,
-    /// `tenant` or `subtenant`.
-    pub scope: String,
-}
-
-impl Default for CoreMemory {
-    fn default() -> Self {
-        Self { enabled: false, scope: "tenant".to_owned() }
-    }
-}
-
-/// Who may see an assistant.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct AccessConfiguration {
-    /// Visible to tenant sessions.
-    pub external_access: bool,
-    /// Hidden from OAuth users of other roles, when not empty.
-    pub visibility_by_role: Vec<String>,
-}
-
-fn default_tool_response() -> u32 {
-    20_000
-}
-fn default_tool_calls() -> u32 {
-    100
-}
-fn default_tool_timeout() -> u32 {
-    60_000
-}
-fn default_queue() -> u32 {
-    20
-}
-fn yes() -> bool {
-    true
-}
-fn object(value: Value) -> Object {
-    match value {
-        Value::Object(object) => object,
-        _ => Object::new(),
-    }
-}
-fn default_tenant_integrations() -> Object {
-    object(json!({"enabled": false, "identityMode": "open", "apps": []}))
-}
-fn default_tenant_mcp() -> Object {
-    object(json!({"enabled": false, "maxServers": 10, "maxToolsPerServer": 64}))
-}
-
-impl AssistantSettings {
-    /// All settings at their defaults.
-    pub fn named(name: &str) -> Self {
-        serde_json::from_value(json!({"name": name})).expect("a name is all that is required")
-    }
-
-    /// Every rule of contract 02 §1 that this server can check.
-    pub fn check(&mut self, model: &dyn Model, limits: &FieldLimits) -> Result<()> {
-        let mut checks = Checks::within(limits);
-        if let Some(identifier) = &self.identifier {
-            check_identifier(&mut checks, identifier);
-        }
-        if self.name.is_empty() {
-            checks.issue("name", "required", "name is required: 1 to 200 characters");
-        } else {
-            checks.length("name", &self.name, 1..=200);
-        }
-        checks.length("description", &self.description, 0..=4000);
-        checks.bytes("presets", self.presets.len(), limits.presets_bytes);
-        checks.count("fallbackModels", self.fallback_models.len(), 5);
-        checks.range("temperature", self.temperature.unwrap_or(0.0), &(0.0..=2.0));
-        checks.range("topP", self.top_p.unwrap_or(0.0), &(0.0..=1.0));
-        checks.range("maxOutputTokens", self.max_output_tokens.unwrap_or(1), &(1..=10_000_000));
-        if let Some(effort) = &mut self.reasoning_effort {
-            *effort = effort.to_lowercase();
-            check_enum(&mut checks, "reasoningEffort", effort, &["low", "medium", "high"]);
-        }
-        checks.range("toolCallTimeoutMs", self.tool_call_timeout_ms, &(1000..=300_000));
-        checks.range("maxQueuedMessages", self.max_queued_messages, &(1..=100));
-        if self.input_delay_ms != 0 {
-            checks.range("inputDelayMs", self.input_delay_ms, &(500..=30_000));
-        }
-        self.core_memory.scope = self.core_memory.scope.to_lowercase();
-        check_enum(&mut checks, "coreMemory.scope", &self.core_memory.scope, &["tenant", "subtenant"]);
-        let widget = serde_json::to_string(&self.widget_configuration).map_or(0, |json| json.len());
-        checks.bytes("widgetConfiguration", widget, WIDGET_BYTES);
-        checks.tags("tags", &mut self.tags);
-        let mut seen = std::collections::HashSet::new();
-        self.available_tools_groups_uids.retain(|uid| seen.insert(uid.clone()));
-        checks.count("availableToolsGroupsUids", self.available_tools_groups_uids.len(), 200);
-        checks.finish()?;
-        if let Some(output) = &self.structured_output {
-            output.compile()?;
-        }
-        self.guardrails_configuration.check(model)?;
-        self.check_references()?;
-        let chosen = self.choose(model, None, None)?;
-        if !self.available_tools_groups_uids.is_empty() && !chosen.capabilities.tools {
-            return Err(takes_no_tools(&chosen));
-        }
-        for fallback in &self.fallback_models {
-            model.choose(Some(&fallback.provider), Some(&fallback.model))?;
-        }
-        Ok(())
-    }
-
-    /// Records of groups this server does not have cannot exist.
-    fn check_references(&self) -> Result<()> {
-        let missing = |code, what, id: &String| Err(Error::not_found(code, what, id));
-        if let Some(id) = &self.project_id {
-            return missing(Code::ProjectNotFound, "project", id);
-        }
-        if let Some(id) = &self.environment_id {
-            return missing(Code::EnvironmentNotFound, "environment", id);
-        }
-        if let Some(id) = self.knowledge_document_ids.first() {
-            return missing(Code::DocumentNotFound, "document", id);
-        }
-        if let Some(id) = self.knowledge_folder_ids.first() {
-            return missing(Code::FolderNotFound, "folder", id);
-        }
-        if !self.subagents_ids.is_empty() {
-            let invalid: Vec<Value> =
-                self.subagents_ids.iter().map(|id| json!({"id": id, "reason": "NOT_FOUND"})).collect();
-            return Err(Error::new(Code::InvalidSubagents, "These sub-agents do not exist.")
-                .with("field", "subagentsIds")
-                .with("invalidSubagents", invalid));
-        }
-        if !self.knowledge_skills.is_empty() {
-            let id = |skill: &Value| skill.get("id").cloned().unwrap_or_default();
-            let invalid: Vec<Value> =
-                self.knowledge_skills.iter().map(|skill| json!({"id": id(skill), "reason": "NOT_FOUND"})).collect();
-            return Err(Error::new(Code::InvalidSkills, "These skills do not exist.").with("skills", invalid));
-        }
-        Ok(())
-    }
-
-    /// The model of a turn: what the message asks for, else what the assistant says, else the default.
-    pub fn choose(&self, model: &dyn Model, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
-        match (provider, llm) {
-            (None, None) => model.choose(self.provider.as_deref(), self.model.as_deref()),
-            asked => model.choose(asked.0, asked.1),
-        }
-    }
-}
-
-/// Tools for a model that cannot call any.
-pub(crate) fn takes_no_tools(model: &ModelSpec) -> Error {
-    Error::new(Code::ModelNotSupported, format!("The model {} takes no tools; choose another.", model.llm))
-        .with("provider", &*model.provider)
-        .with("model", &*model.llm)
-        .with("capability", "tools")
-}
-
-fn check_identifier(checks: &mut Checks, identifier: &str) {
-    let good = (1..=64).contains(&identifier.len())
-        && !identifier.starts_with(['_', '-'])
-        && identifier.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-');
-    if !good {
-        checks.issue("identifier", "format", "identifier must match ^[a-z0-9][a-z0-9_-]{0,63}$");
-    } else if RESERVED.contains(&identifier) {
-        checks.issue("identifier", "conflict", format!("identifier `{identifier}` is reserved; choose another"));
-    }
-}
-
-fn check_enum(checks: &mut Checks, path: &str, value: &str, allowed: &[&str]) {
-    if !allowed.contains(&value) {
-        checks.issue(path, "enum", format!("{path} must be one of {}", allowed.join(", ")));
-    }
-}
 
 /// An assistant as it is sent (contract 02 §1).
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -362,22 +46,7 @@ pub struct Assistant {
     #[serde(skip)]
     pub version: i64,
     #[serde(skip)]
-    pub(crate) typed: AssistantSettings,
-    #[serde(skip)]
-    pub(crate) compiled: Compiled,
-}
-
-/// What a turn needs of the settings, made once.
-#[derive(Clone, Default)]
-pub(crate) struct Compiled {
-    screen: Option<Arc<Screen>>,
-    output: Option<Arc<OutputSchema>>,
-}
-
-impl std::fmt::Debug for Compiled {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Compiled")
-    }
+    pub(crate) profile: Arc<Profile>,
 }
 
 impl Assistant {
@@ -409,34 +78,14 @@ impl Assistant {
             tenant_mcp_servers: enabled(&typed.tenant_mcp_config),
             settings,
             version,
-            typed,
-            compiled: Compiled::default(),
+            profile: Arc::new(Profile::new(typed)),
         })
     }
 
     /// Ready for turns: rules and schema compiled.
-    pub(crate) fn compiled(mut self) -> Result<Self> {
-        let output = self.typed.structured_output.as_ref().filter(|output| output.enabled);
-        self.compiled = Compiled {
-            screen: self.typed.guardrails_configuration.compile()?.map(Arc::new),
-            output: output.map(StructuredOutput::compile).transpose()?,
-        };
-        Ok(self)
-    }
-
-    /// The guardrails, when they are enabled.
-    pub(crate) fn screen(&self) -> Option<Arc<Screen>> {
-        self.compiled.screen.clone()
-    }
-
-    /// What a final answer must satisfy.
-    pub(crate) fn output(&self) -> Option<Arc<OutputSchema>> {
-        self.compiled.output.clone()
-    }
-
-    /// Whether watchers see the reply grow (contract 02 §7.11).
-    pub(crate) fn shows_growth(&self) -> bool {
-        self.compiled.screen.is_none() && self.compiled.output.is_none()
+    pub(crate) fn compiled(self) -> Result<Self> {
+        let profile = Arc::new(Profile::compiled(self.profile.settings.clone())?);
+        Ok(Self { profile, ..self })
     }
 
     /// The assistant every account has.
@@ -451,15 +100,16 @@ impl Assistant {
     /// With its system prompt, for who may see it.
     #[must_use]
     pub fn with_presets(mut self) -> Self {
+        let presets = self.settings().presets.clone();
         if let (true, Value::Object(fields)) = (self.is_custom, &mut self.settings) {
-            fields.insert("presets".to_owned(), Value::String(self.typed.presets.clone()));
+            fields.insert("presets".to_owned(), Value::String(presets));
         }
         self
     }
 
     /// What the client set.
     pub fn settings(&self) -> &AssistantSettings {
-        &self.typed
+        &self.profile.settings
     }
 }
 
@@ -477,7 +127,7 @@ pub struct AssistantFilter {
 
 impl AssistantFilter {
     pub(crate) fn keeps(&self, assistant: &Assistant) -> bool {
-        let settings = &assistant.typed;
+        let settings = assistant.settings();
         let external = self.external != Some(true) || settings.access_configuration.external_access;
         let project = self.project_id.is_none() || self.project_id == settings.project_id;
         let found = self.search.as_ref().is_none_or(|search| {

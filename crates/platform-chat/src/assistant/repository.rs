@@ -1,10 +1,11 @@
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
+use platform_conversation::AssistantSettings;
 use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Conn;
 use serde_json::Value;
 
-use super::model::{Assistant, AssistantSettings};
+use super::model::Assistant;
 use crate::schema::assistants;
 
 const MOST: i64 = 1000;

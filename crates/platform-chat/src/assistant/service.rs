@@ -2,17 +2,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{
-    AccountId, Caller, Clock, Code, Error, FieldLimits, Id, Object, Precondition, Result, beside, overlay,
-};
-use platform_db::{Bus, Conn, Db, Idempotency, Remembered};
+use platform_conversation::{AssistantSettings, Ports};
+use platform_core::{AccountId, Caller, Code, Error, FieldLimits, Id, Object, Precondition, Result, beside, overlay};
+use platform_db::{Bus, Conn, Idempotency, Remembered};
 use platform_jobs::Jobs;
-use platform_runtime::{Model, Toolbox};
 use platform_toolservers::{hold_in, use_in};
 use serde_json::Value;
 
 use super::{
-    model::{Assistant, AssistantFilter, AssistantSettings, DEFAULT_ASSISTANT},
+    model::{Assistant, AssistantFilter, DEFAULT_ASSISTANT},
     repository,
 };
 use crate::{chat, turn};
@@ -54,10 +52,7 @@ pub trait AssistantService: Send + Sync {
 
 /// The service on PostgreSQL.
 pub struct PgAssistantService {
-    db: Db,
-    clock: Arc<dyn Clock>,
-    model: Arc<dyn Model>,
-    toolbox: Arc<dyn Toolbox>,
+    ports: Ports,
     jobs: Arc<Jobs>,
     limits: FieldLimits,
     built_in: Arc<Assistant>,
@@ -73,29 +68,22 @@ struct Known {
 enum AssistantKind {}
 
 impl PgAssistantService {
-    /// Needs the database, the bus that says when to forget, and the models to check against.
-    pub fn new(
-        db: &Db,
-        bus: &Bus,
-        clock: Arc<dyn Clock>,
-        model: Arc<dyn Model>,
-        toolbox: Arc<dyn Toolbox>,
-        jobs: Arc<Jobs>,
-        limits: FieldLimits,
-    ) -> Self {
+    /// Needs what turns work with to check against, and the bus that says when to forget.
+    pub fn new(ports: &Ports, bus: &Bus, jobs: Arc<Jobs>, limits: FieldLimits) -> Self {
         let known = Remembered::new(bus, USERS, MOST_REMEMBERED);
-        Self { db: db.clone(), clock, model, toolbox, jobs, limits, built_in: Arc::new(Assistant::built_in()), known }
+        Self { ports: ports.clone(), jobs, limits, built_in: Arc::new(Assistant::built_in()), known }
     }
 
     /// The settings, after every rule on them was looked at.
-    async fn checked(&self, mut settings: AssistantSettings) -> Result<AssistantSettings> {
-        let (model, limits) = (Arc::clone(&self.model), self.limits);
+    async fn checked(&self, account: &AccountId, mut settings: AssistantSettings) -> Result<AssistantSettings> {
+        self.ports.sub_agents.check(account, &settings.subagents_ids, None).await?;
+        let (model, limits) = (Arc::clone(&self.ports.model), self.limits);
         beside(move || settings.check(&*model, &limits).map(|()| settings)).await
     }
 
     async fn find(&self, account: &AccountId, name: &str) -> Result<Option<Arc<Known>>> {
         let load = async {
-            let conn = self.db.read().await?;
+            let conn = self.ports.db.read().await?;
             let Some(row) = repository::find(&mut conn.get(), account, name).await? else { return Ok(None) };
             let deleted = row.deleted;
             let assistant = beside(move || row.into_assistant()?.compiled()).await?;
@@ -108,7 +96,7 @@ impl PgAssistantService {
 #[async_trait]
 impl AssistantService for PgAssistantService {
     async fn list(&self, account: &AccountId, filter: &AssistantFilter) -> Result<Vec<Assistant>> {
-        let conn = self.db.read().await?;
+        let conn = self.ports.db.read().await?;
         let rows = repository::list(&mut conn.get(), account).await?;
         let mut assistants: Vec<Assistant> =
             rows.into_iter().map(repository::AssistantRow::into_assistant).collect::<Result<_>>()?;
@@ -123,10 +111,10 @@ impl AssistantService for PgAssistantService {
         settings: AssistantSettings,
         once: Option<&Idempotency>,
     ) -> Result<Assistant> {
-        let settings = self.checked(settings).await?;
+        let settings = self.checked(&caller.account, settings).await?;
         let id = String::from(Id::<AssistantKind>::generate());
         let identifier = settings.identifier.clone().unwrap_or_else(|| id.clone());
-        let now = self.clock.now();
+        let now = self.ports.clock.now();
         let taken =
             || Error::new(Code::IdentifierTaken, format!("The identifier `{identifier}` is taken; choose another."));
         if identifier == DEFAULT_ASSISTANT {
@@ -134,6 +122,7 @@ impl AssistantService for PgAssistantService {
         }
         let assistant = Assistant::new(id.clone(), identifier.clone(), settings.clone(), 1, now, now)?;
         let assistant = self
+            .ports
             .db
             .conn()
             .await?
@@ -154,8 +143,8 @@ impl AssistantService for PgAssistantService {
     }
 
     async fn describe(&self, account: &AccountId, mut assistant: Assistant) -> Result<Assistant> {
-        let uids = &assistant.typed.available_tools_groups_uids;
-        assistant.available_tools_groups = self.toolbox.groups(account, uids).await?;
+        let uids = &assistant.settings().available_tools_groups_uids;
+        assistant.available_tools_groups = self.ports.toolbox.groups(account, uids).await?;
         Ok(assistant)
     }
 
@@ -189,9 +178,10 @@ impl AssistantService for PgAssistantService {
             patch.entry("model").or_insert(llm);
         }
         // What is wrong in any case is said before the assistant is looked for.
-        self.checked(overlay(&AssistantSettings::named("tried"), patch.clone())?).await?;
-        let now = self.clock.now();
+        self.checked(account, overlay(&AssistantSettings::named("tried"), patch.clone())?).await?;
+        let now = self.ports.clock.now();
         let updated = self
+            .ports
             .db
             .conn()
             .await?
@@ -207,9 +197,9 @@ impl AssistantService for PgAssistantService {
                 }
                 patch.remove("identifier");
                 merge(&mut patch, "contextManagement", &current);
-                let settings = self.checked(overlay(&current.typed, patch)?).await?;
+                let settings = self.checked(account, overlay(current.settings(), patch)?).await?;
                 let row = repository::update(conn, account, &current.identifier, &settings, now).await?;
-                if settings.available_tools_groups_uids != current.typed.available_tools_groups_uids {
+                if settings.available_tools_groups_uids != current.settings().available_tools_groups_uids {
                     use_in(conn, account, USERS, &current.id, &settings.available_tools_groups_uids).await?;
                 }
                 row.into_assistant()
@@ -223,8 +213,8 @@ impl AssistantService for PgAssistantService {
         if name == DEFAULT_ASSISTANT {
             return Err(built_in());
         }
-        let now = self.clock.now();
-        let mut conn = self.db.conn().await?;
+        let now = self.ports.clock.now();
+        let mut conn = self.ports.db.conn().await?;
         let (id, identifier) = conn
             .transaction::<_, Error, _>(async |conn| {
                 hold_servers(conn, account, name, &Value::Null).await?;
@@ -240,7 +230,7 @@ impl AssistantService for PgAssistantService {
         // Each stop takes a connection of its own.
         drop(conn);
         for chat in at_work {
-            match turn::stop(&self.db, account, &chat, now).await {
+            match turn::stop(&self.ports.db, account, &chat, now).await {
                 Ok(Some(turn::StopOutcome { run: Some(run), .. })) => self.jobs.stopped(&run).await?,
                 Ok(_) => {}
                 // It has ended by itself.
@@ -256,7 +246,7 @@ impl AssistantService for PgAssistantService {
 async fn hold_servers(conn: &mut Conn, account: &AccountId, name: &str, given: &Value) -> Result<()> {
     let current = repository::find(&mut &*conn, account, name).await?;
     let mut uids = match current {
-        Some(row) => row.into_assistant()?.typed.available_tools_groups_uids,
+        Some(row) => row.into_assistant()?.settings().available_tools_groups_uids.clone(),
         None => Vec::new(),
     };
     uids.extend(given.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned));

@@ -4,6 +4,7 @@ use diesel::{
     prelude::*,
     sql_types::{Bool, Jsonb, Text},
 };
+use platform_conversation::escape_like;
 use platform_core::{AccountId, Checks, Code, Error, Object, Result, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -168,9 +169,4 @@ impl ChatFilter {
         }
         condition
     }
-}
-
-/// A text that LIKE takes literally.
-pub(crate) fn escape_like(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_")
 }

@@ -7,7 +7,6 @@ mod source;
 pub use filter::{ChatFilter, ChatListQuery, TimeBound};
 pub(crate) use model::ChatId;
 pub use model::{
-    Chat, ChatList, ChatPage, ChatPatch, Checkpoint, Compacted, Feedback, GuardrailResults, Match, Matches,
-    NewFeedback, StatusError, Stopped,
+    Chat, ChatList, ChatPage, ChatPatch, Checkpoint, Compacted, Feedback, GuardrailResults, StatusError, Stopped,
 };
 pub use service::{ChatConfig, ChatService, PgChatService};

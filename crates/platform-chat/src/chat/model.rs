@@ -1,9 +1,8 @@
+use platform_conversation::{Compaction, Given, StoredJson, TokenUsage, guardrail_turns};
 use platform_core::{Checks, FieldLimits, Id, Object, Result, Timestamp};
 use platform_guardrails::Finding;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-
-use crate::turn::{Compaction, StoredJson, TokenUsage};
 
 /// Kind of chat ids.
 pub(crate) enum ChatKind {}
@@ -75,6 +74,12 @@ pub struct Chat {
     pub guardrail_results: Option<GuardrailResults>,
     /// Given to a sub-agent.
     pub handed_off: bool,
+    /// The sub-agent's thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handed_off_sub_thread_id: Option<String>,
+    /// The call that handed it off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handed_off_tool_call_id: Option<String>,
     /// Memories used.
     #[schema(value_type = Vec<Object>)]
     pub recalled_memories: Vec<Object>,
@@ -87,6 +92,9 @@ pub struct Chat {
 
 /// [`Status::Waiting`] as it is stored and sent.
 pub(crate) const WAITING: &str = "waiting_for_tool_response";
+
+/// [`Status::HandedOff`] as it is stored and sent.
+pub(crate) const HANDED_OFF: &str = "handed_off";
 
 /// What a chat does (contract 02 §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +115,7 @@ impl Status {
             "buffering" => Self::Buffering,
             "processing" => Self::Processing,
             WAITING => Self::Waiting,
-            "handed_off" => Self::HandedOff,
+            HANDED_OFF => Self::HandedOff,
             _ => Self::Ended,
         }
     }
@@ -141,7 +149,7 @@ pub struct GuardrailResults {
 impl GuardrailResults {
     /// Reads what is stored, by turn.
     pub(crate) fn of(stored: &str) -> Self {
-        let results: Vec<Finding> = super::repository::guardrail_turns(Some(stored)).into_iter().flatten().collect();
+        let results: Vec<Finding> = guardrail_turns(Some(stored)).into_iter().flatten().collect();
         Self { triggered: results.iter().any(|finding| !finding.passed), results }
     }
 }
@@ -255,85 +263,13 @@ pub struct Checkpoint {
     pub tokens_after: u64,
 }
 
-/// Messages that hold the searched text.
+/// Feedback on a message of a chat (contract 02 §5).
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct Matches {
-    /// The first of them.
-    pub matches: Vec<Match>,
-    /// How many there are.
-    pub total: i64,
-}
-
-/// A message that holds the searched text.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Match {
-    /// Its id.
-    pub message_uid: String,
-    /// Who said it.
-    pub role: String,
-    /// When.
-    pub timestamp: Timestamp,
-    /// The text around the first occurrence.
-    pub snippet: String,
-    /// Place of the message in the chat, from 0.
-    pub position: i32,
-}
-
-/// Feedback as a client gives it.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct NewFeedback {
-    /// The message it is about.
-    pub message_id: String,
-    /// Whether it was good.
-    pub feedback: bool,
-    /// Words, at most 4000 characters.
-    #[serde(default)]
-    pub feedback_comment: Option<String>,
-    /// Anything else.
-    #[serde(default)]
-    #[schema(value_type = Option<Object>)]
-    pub feedback_data: Option<Object>,
-}
-
-impl NewFeedback {
-    pub(crate) fn check(&self) -> Result<()> {
-        let mut checks = Checks::default();
-        checks.length("feedbackComment", self.feedback_comment.as_deref().unwrap_or_default(), 0..=4000);
-        if let Some(data) = &self.feedback_data {
-            checks.metadata("feedbackData", data);
-        }
-        checks.finish()
-    }
-}
-
-/// Feedback as it is kept (contract 02 §5).
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct Feedback {
-    /// Id of the record.
-    #[serde(rename = "_id")]
-    pub id: String,
-    /// The message it is about.
-    pub request_id: String,
-    /// First given at, ISO 8601.
-    pub creation_timestamp: String,
+    /// The record.
+    #[serde(flatten)]
+    pub given: Given,
     /// Its chat.
     #[serde(rename = "chatUID")]
     pub chat_uid: String,
-    /// Whether it was good.
-    pub feedback: bool,
-    /// Words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub feedback_comment: Option<String>,
-    /// Anything else.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
-    pub feedback_data: Option<Object>,
-    /// Last given at, ISO 8601.
-    pub last_edit_timestamp: String,
-    /// Who gave it.
-    #[serde(rename = "userUID")]
-    pub user_uid: String,
 }

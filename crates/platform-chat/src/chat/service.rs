@@ -2,36 +2,34 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{
-    AccountId, Caller, Clock, Code, Error, FieldLimits, Id, Object, Page, Result, Timestamp, overlay, spawn,
+use platform_conversation::{
+    Matches, NewFeedback, Ports, Span, Stored, StoredJson, all_content, bodies_from, compact, content, contents,
+    feedback, give_feedback_in, search, turn_of,
 };
+use platform_core::{AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Page, Result, overlay, spawn};
 use platform_db::{Db, Idempotency, in_progress};
 use platform_egress::Egress;
-use platform_jobs::{Jobs, Work};
+use platform_jobs::{Jobs, Run, Work};
 use platform_realtime::{Realtime, Watcher};
-use platform_runtime::{Fault, FaultCode, Model, Toolbox};
-
+use platform_runtime::{Fault, FaultCode};
 use tokio::sync::Semaphore;
 
 use super::{
     filter::ChatFilter,
-    model::{
-        Chat, ChatList, ChatPage, ChatPatch, Checkpoint, Compacted, Feedback, Match, Matches, NewFeedback, Stopped,
-    },
+    model::{Chat, ChatList, ChatPage, ChatPatch, Checkpoint, Compacted, Feedback, Stopped},
     repository::{self, ChatRow, Status},
     source::ChatSource,
 };
 use crate::{
     assistant::AssistantService,
     turn::{
-        Accepted, Admission, Finisher, Intake, KIND, NewMessage, Responded, Sent, Span, Stored, StoredJson,
-        ToolResponses, TurnOutcome, Turns, check_responses, compact, live_key, respond, stop,
+        Accepted, Admission, ChatKeeper, Finisher, Intake, KIND, NewMessage, Responded, Sent, ToolResponses,
+        TurnOutcome, Turns, check_responses, live_key, respond, stop,
     },
 };
 
 /// Messages whose files are in memory at once.
 const MOST_FETCHES: usize = 8;
-const SNIPPET_CHARACTERS: usize = 80;
 /// How long a stop waits for the turn to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -130,31 +128,21 @@ pub struct ChatConfig {
     pub limits: FieldLimits,
 }
 
-enum FeedbackKind {}
-
 impl PgChatService {
-    /// Needs the database, durable runs, whom to show growth to, the assistants, the models, the tools and the way out.
-    #[expect(clippy::too_many_arguments, reason = "built once, in the composition root")]
+    /// Needs what turns work with, durable runs, the assistants and the way out.
     pub fn new(
-        db: &Db,
-        clock: Arc<dyn Clock>,
+        ports: Ports,
         jobs: Arc<Jobs>,
-        realtime: Arc<Realtime>,
         assistants: Arc<dyn AssistantService>,
-        model: Arc<dyn Model>,
-        toolbox: Arc<dyn Toolbox>,
         egress: Egress,
         config: ChatConfig,
     ) -> Self {
+        let (db, clock) = (ports.db.clone(), Arc::clone(&ports.clock));
         let turns = Arc::new(Turns {
-            db: db.clone(),
-            clock: Arc::clone(&clock),
+            ports: ports.clone(),
             jobs: Arc::clone(&jobs),
-            model: Arc::clone(&model),
-            realtime: Arc::clone(&realtime),
             assistants: Arc::clone(&assistants),
-            toolbox: Arc::clone(&toolbox),
-            finisher: Finisher::new(db),
+            finisher: Finisher::new(&db),
             max_attempts: config.max_attempts,
             client_tool_timeout: config.client_tool_timeout,
         });
@@ -162,15 +150,15 @@ impl PgChatService {
             db: db.clone(),
             clock: Arc::clone(&clock),
             jobs: Arc::clone(&jobs),
-            model,
+            model: ports.model,
             assistants: Arc::clone(&assistants),
-            toolbox,
+            toolbox: ports.toolbox,
             egress,
             limits: config.limits,
-            admission: Admission::new(db, Arc::clone(&jobs), Arc::clone(&turns)),
+            admission: Admission::new(&db, Arc::clone(&jobs), Arc::clone(&turns)),
             fetches: Semaphore::new(MOST_FETCHES),
         };
-        Self { db: db.clone(), clock, jobs, realtime, assistants, turns, intake, config }
+        Self { db, clock, jobs, realtime: ports.realtime, assistants, turns, intake, config }
     }
 
     /// What carries out the turns that this process takes from the table.
@@ -190,7 +178,7 @@ impl PgChatService {
     async fn outcome_of(&self, account: &AccountId, uid: &str, message: &str) -> Result<Option<Sent>> {
         let conn = self.db.read().await?;
         let chat = repository::find(conn.get(), account, uid).await?.ok_or_else(|| not_found(uid))?;
-        let (position, messages, answered) = repository::turn_of(conn.get(), account, uid, message).await?;
+        let (position, messages, answered) = turn_of(conn.get(), account, uid, message).await?;
         let is_newest = position >= chat.turn_start;
         if is_newest && !chat.status().is_terminal() && chat.status() != Status::Waiting {
             return Err(in_progress());
@@ -280,15 +268,15 @@ impl ChatService for PgChatService {
         }
         let conn = self.db.read().await?;
         let (rows, total) = repository::list(conn.get(), account, &filter, page.page).await?;
-        let mut contents: HashMap<String, Vec<StoredJson>> = HashMap::new();
+        let mut by_chat: HashMap<String, Vec<StoredJson>> = HashMap::new();
         if !page.omit_content {
             let uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();
-            for (uid, message) in repository::contents(conn.get(), account, &uids).await? {
-                contents.entry(uid).or_default().push(message);
+            for (uid, message) in contents(conn.get(), account, &uids).await? {
+                by_chat.entry(uid).or_default().push(message);
             }
         }
         let chat = |row: ChatRow| {
-            let content = (!page.omit_content).then(|| contents.remove(&row.uid).unwrap_or_default());
+            let content = (!page.omit_content).then(|| by_chat.remove(&row.uid).unwrap_or_default());
             row.into_chat(content)
         };
         let histories = rows.into_iter().map(chat).collect::<Result<_>>()?;
@@ -327,7 +315,7 @@ impl ChatService for PgChatService {
             })
             .await?;
         let conn = self.db.read().await?;
-        row.into_chat(Some(repository::all_content(conn.get(), account, uid).await?))
+        row.into_chat(Some(all_content(conn.get(), account, uid).await?))
     }
 
     async fn delete(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<()> {
@@ -360,21 +348,13 @@ impl ChatService for PgChatService {
     async fn content(&self, account: &AccountId, assistant: &str, uid: &str, page: Page) -> Result<Vec<StoredJson>> {
         self.find(account, assistant, uid).await?;
         let conn = self.db.read().await?;
-        repository::content(conn.get(), account, uid, page).await
+        content(conn.get(), account, uid, page).await
     }
 
     async fn search(&self, account: &AccountId, assistant: &str, uid: &str, text: &str, limit: i64) -> Result<Matches> {
         self.find(account, assistant, uid).await?;
         let conn = self.db.read().await?;
-        let (hits, total) = repository::search(conn.get(), account, uid, text, limit).await?;
-        let found = |hit: repository::Hit| Match {
-            message_uid: hit.uid,
-            role: hit.role,
-            timestamp: Timestamp(hit.created_ms),
-            snippet: snippet(&hit.text, text),
-            position: hit.position,
-        };
-        Ok(Matches { matches: hits.into_iter().map(found).collect(), total })
+        search(conn.get(), account, uid, text, limit).await
     }
 
     async fn tags(&self, account: &AccountId) -> Result<Vec<String>> {
@@ -411,18 +391,20 @@ impl ChatService for PgChatService {
             .with("status", &chat.status));
         }
         let refused = |reason| Ok(Compacted { compacted: false, reason: Some(reason), checkpoint: None });
-        let mut chat = chat.into_turn_chat()?;
+        let mut chat = chat.into_turn_chat()?.conversation;
         let mut span = Span { from: chat.compacted_to(), until: chat.turn_start, kept_tokens: 0 };
         if span.until <= span.from {
             return refused(if chat.compactions.is_empty() { "too_short" } else { "nothing_new" });
         }
         let assistant = self.assistants.get(account, assistant).await?;
-        let own = assistant.settings().choose(&*self.turns.model, None, None)?;
+        let own = assistant.settings().choose(&*self.turns.ports.model, None, None)?;
         let conn = self.db.read().await?;
-        for body in repository::turn_bodies(conn.get(), account, &chat).await? {
-            span.kept_tokens += self.turns.model.count(&own, Stored::read(&body)?.text());
+        for body in bodies_from(conn.get(), account, uid, chat.turn_start).await? {
+            span.kept_tokens += self.turns.ports.model.count(&own, Stored::read(&body)?.text());
         }
-        match compact(&self.turns, account, &mut chat, &own, span).await? {
+        let run = Run::begun(String::new(), account, KIND, uid.to_owned(), serde_json::Value::Null);
+        let keeper = ChatKeeper { turns: &self.turns, run: &run };
+        match compact(&self.turns.ports, &keeper, &mut chat, &own, span).await? {
             Ok(true) => {}
             Ok(false) => return refused("nothing_new"),
             Err(fault) => return Err(upstream(&fault, uid)),
@@ -490,8 +472,8 @@ impl ChatService for PgChatService {
     async fn feedback(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Vec<Feedback>> {
         self.find(account, assistant, uid).await?;
         let conn = self.db.read().await?;
-        let rows = repository::feedback(conn.get(), account, uid).await?;
-        Ok(rows.into_iter().map(Feedback::from).collect())
+        let given = feedback(conn.get(), account, uid).await?;
+        Ok(given.into_iter().map(|given| Feedback { given, chat_uid: uid.to_owned() }).collect())
     }
 
     async fn give_feedback(
@@ -504,19 +486,13 @@ impl ChatService for PgChatService {
     ) -> Result<(bool, Feedback)> {
         new.check()?;
         self.find(&caller.account, assistant, uid).await?;
-        let id = String::from(Id::<FeedbackKind>::generate());
         let now = self.clock.now();
         self.db
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
-                let account = &caller.account;
-                if !repository::has_message(conn, account, uid, &new.message_id).await? {
-                    return Err(Error::not_found(Code::MessageNotFound, "message", &new.message_id));
-                }
-                let (first, row) =
-                    repository::upsert_feedback(conn, account, uid, &id, &caller.user_uid, &new, now).await?;
-                let feedback = Feedback::from(row);
+                let (first, given) = give_feedback_in(conn, &caller.account, uid, &caller.user_uid, &new, now).await?;
+                let feedback = Feedback { given, chat_uid: uid.to_owned() };
                 if let Some(once) = once {
                     once.store(conn, if first { 201 } else { 200 }, &feedback).await?;
                 }
@@ -537,14 +513,6 @@ fn upstream(fault: &Fault, chat_uid: &str) -> Error {
         .with("code", fault.code.as_str())
         .with("provider", &*fault.provider)
         .with_some("status", fault.status)
-}
-
-/// The text around the first occurrence of what was searched.
-fn snippet(text: &str, searched: &str) -> String {
-    let lower = text.to_lowercase();
-    let at = lower.find(&searched.to_lowercase()).map_or(0, |at| lower[..at].chars().count());
-    let from = at.saturating_sub(SNIPPET_CHARACTERS / 2);
-    text.chars().skip(from).take(SNIPPET_CHARACTERS + searched.chars().count()).collect()
 }
 
 fn not_found(uid: &str) -> Error {

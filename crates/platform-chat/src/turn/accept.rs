@@ -6,17 +6,14 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use futures_util::FutureExt;
-use platform_core::{Error, Object, Result};
+use platform_conversation::{StoredFile, store_files};
+use platform_core::{AccountId, Error, Object, Result};
 use platform_db::{Conn, Db, GroupWriter, Idempotency, JsonStatement};
 use platform_jobs::ENQUEUE;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{
-    files::{self, StoredFile},
-    message::Accepted,
-    work::KIND,
-};
+use super::{message::Accepted, work::KIND};
 
 /// A turn to accept: becomes a chat (new or going on), messages and a run in one statement.
 #[derive(Debug, Clone, Serialize)]
@@ -44,6 +41,13 @@ pub(crate) struct Acceptance {
     pub now_ms: i64,
 }
 
+impl Acceptance {
+    /// Whose chat it is.
+    pub fn account(&self) -> AccountId {
+        AccountId::parse(&self.account).expect("callers have ids")
+    }
+}
+
 /// A message from before the chat, at its position.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct PastRow {
@@ -65,6 +69,8 @@ pub(crate) struct AcceptedChat {
     pub named: bool,
     pub guardrails: Option<String>,
     pub compactions: Option<String>,
+    pub tenant_id: Option<String>,
+    pub subtenant_id: Option<String>,
 }
 
 #[derive(QueryableByName)]
@@ -89,6 +95,10 @@ struct Row {
     guardrails: Option<String>,
     #[diesel(sql_type = Nullable<Text>)]
     compactions: Option<String>,
+    #[diesel(sql_type = Nullable<Text>)]
+    tenant: Option<String>,
+    #[diesel(sql_type = Nullable<Text>)]
+    subtenant: Option<String>,
 }
 
 /// Accepts turns; a chat that is busy, another assistant's or another tenant's gives no row.
@@ -117,11 +127,11 @@ const ACCEPT: [&str; 3] = [
             AND (excluded.subtenant_id IS NULL OR excluded.subtenant_id = c.subtenant_id)
         RETURNING c.account_id, c.uid, c.xmax = 0 AS created, c.revision, c.message_count, c.turn_start,
             c.usage::text AS usage, c.metadata AS stored_metadata, c.named AS stored_named, c.guardrails::text AS guardrails,
-            c.compactions::text AS compactions
+            c.compactions::text AS compactions, c.tenant_id AS tenant, c.subtenant_id AS subtenant
     ), accepted AS (
         SELECT * FROM item JOIN chat ON chat.account_id = item.account AND chat.uid = item.subject
     ), stored AS (
-        INSERT INTO messages (account_id, chat_uid, position, uid, role, body, created_ms)
+        INSERT INTO messages (account_id, conversation, position, uid, role, body, created_ms)
         SELECT account, subject, past.position, past.uid, past.role, past.body::json, now_ms
         FROM accepted, jsonb_to_recordset(previous) AS past(position int, uid text, role text, body text)
         WHERE created
@@ -131,7 +141,8 @@ const ACCEPT: [&str; 3] = [
     ENQUEUE,
     ")
     SELECT item.n::int, accepted.created, accepted.revision, accepted.message_count, accepted.turn_start,
-        accepted.usage, accepted.stored_metadata AS metadata, accepted.stored_named AS named, accepted.guardrails, accepted.compactions
+        accepted.usage, accepted.stored_metadata AS metadata, accepted.stored_named AS named, accepted.guardrails, accepted.compactions,
+        accepted.tenant, accepted.subtenant
     FROM item LEFT JOIN accepted USING (n) ORDER BY item.n",
 ];
 
@@ -176,7 +187,7 @@ impl Acceptor {
                 let mut accepted = accept(conn, std::slice::from_ref(item)).await?;
                 match accepted.pop().flatten() {
                     Some(chat) => {
-                        files::store(conn, item, files).await?;
+                        store_files(conn, &item.account(), &item.subject, &item.message_uid, files).await?;
                         Ok(Some(chat))
                     }
                     // The key stays free.
@@ -214,6 +225,8 @@ async fn accept(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<Option<Acce
                 named: row.named?,
                 guardrails: row.guardrails,
                 compactions: row.compactions,
+                tenant_id: row.tenant,
+                subtenant_id: row.subtenant,
             })
         })
         .collect())

@@ -1,5 +1,6 @@
 use std::sync::{Arc, Mutex};
 
+use platform_conversation::{Conversation, StoredFile, TokenUsage, TurnRequest, compactions};
 use platform_core::{AccountId, Error, Result, spawn};
 use platform_db::{Db, Idempotency};
 use platform_jobs::{Jobs, Run, Slot, Work};
@@ -7,14 +8,10 @@ use tokio::sync::oneshot;
 
 use super::{
     accept::{Acceptance, AcceptedChat, Acceptor},
-    files::StoredFile,
-    message::{Accepted, TokenUsage},
-    work::{KIND, TurnChat, TurnOutcome, TurnRequest, Turns, Warm, WarmStart},
+    message::Accepted,
+    work::{KIND, TurnChat, TurnOutcome, Turns, Warm, WarmStart},
 };
-use crate::{
-    assistant::Assistant,
-    chat::repository::{self, Status},
-};
+use crate::{assistant::Assistant, chat::repository::Status};
 
 /// Accepts turns, and starts those that this process has a place for.
 pub(crate) struct Admission {
@@ -87,20 +84,24 @@ impl Admission {
             let previous = item.previous.into_iter().map(|past| past.body);
             previous.chain([item.message]).collect()
         });
-        let chat = TurnChat {
+        let conversation = Conversation {
+            account: account.clone(),
+            key: item.subject.clone(),
             uid: item.subject,
-            assistant: item.assistant,
-            status: Status::Processing,
             open: Vec::new(),
+            is_late: false,
+            has_waited: false,
             revision: chat.revision,
             message_count: chat.message_count,
             turn_start: chat.turn_start,
             usage: usage.map_err(Error::internal)?.unwrap_or_default(),
             metadata: chat.metadata,
-            named: chat.named,
             guardrails: chat.guardrails,
-            compactions: repository::compactions(chat.compactions.as_deref())?,
+            compactions: compactions(chat.compactions.as_deref())?,
+            tenant_id: chat.tenant_id,
+            subtenant_id: chat.subtenant_id,
         };
+        let chat = TurnChat { conversation, assistant: item.assistant, status: Status::Processing, named: chat.named };
         let start = WarmStart { chat, messages, waiter };
         let work: Arc<dyn Work> =
             Arc::new(Warm { turns: Arc::clone(&self.turns), assistant, request, start: Mutex::new(Some(start)) });

@@ -6,14 +6,15 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use futures_util::FutureExt;
-use platform_core::{Error, Result};
+use platform_conversation::{Conversation, MessageRow};
+use platform_core::{Error, Result, Timestamp};
 use platform_db::{Conn, Db, GroupWriter, JsonStatement};
 use platform_jobs::{FINISH, Run, STEP, end_in, enqueue_in, is_held_in};
 use platform_runtime::ModelSpec;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{message::ChatMessage, work::KIND};
+use super::work::KIND;
 
 /// What a turn leaves behind, at a step or at its end.
 #[derive(Debug, Clone, Serialize)]
@@ -48,6 +49,35 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// A step or an end, as far as both are alike.
+    pub fn of(run: &Run, chat: &Conversation, revision: i64, messages: Vec<MessageRow>, now: Timestamp) -> Self {
+        let count = i32::try_from(messages.len()).unwrap_or(0);
+        let tokens = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        Self {
+            run: run.id.clone(),
+            fence: run.fence,
+            account: chat.account.as_str().to_owned(),
+            chat: chat.uid.clone(),
+            status: "processing",
+            stop_reason: None,
+            error: None,
+            provider: None,
+            llm: None,
+            context_window: 0,
+            input_tokens: tokens(chat.usage.tokens.input_tokens),
+            output_tokens: tokens(chat.usage.tokens.output_tokens),
+            usage: serde_json::to_string(&chat.usage).unwrap_or_default(),
+            revision,
+            messages,
+            message_count: chat.message_count + count,
+            turn_start: None,
+            guardrails: None,
+            open_calls: None,
+            sleep_ms: None,
+            now_ms: now.0,
+        }
+    }
+
     /// Notes whose answer it holds.
     pub fn answered_by(&mut self, model: &ModelSpec) {
         self.provider = Some(model.provider.to_string());
@@ -65,32 +95,6 @@ pub(crate) enum Stored {
     At(i64),
     /// The same, and a run waits that answers what was queued.
     GoesOn(i64),
-}
-
-/// A message at its position.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct MessageRow {
-    pub position: i32,
-    pub uid: String,
-    pub role: &'static str,
-    /// JSON text.
-    pub body: String,
-    /// JSON text.
-    pub accounting: Option<String>,
-    pub created_ms: i64,
-}
-
-impl MessageRow {
-    pub fn new(position: i32, message: &ChatMessage, accounting: Option<String>) -> Result<Self> {
-        Ok(Self {
-            position,
-            uid: message.uid.clone(),
-            role: message.role.as_str(),
-            body: serde_json::to_string(message).map_err(Error::internal)?,
-            accounting,
-            created_ms: message.timestamp.0,
-        })
-    }
 }
 
 #[derive(QueryableByName)]
@@ -120,7 +124,7 @@ const STORE: &str = "chat AS (
     FROM held WHERE chats.account_id = held.account AND chats.uid = held.chat
     RETURNING chats.account_id, chats.uid, chats.revision
 ), stored AS (
-    INSERT INTO messages (account_id, chat_uid, position, uid, role, body, accounting, created_ms)
+    INSERT INTO messages (account_id, conversation, position, uid, role, body, accounting, created_ms)
     SELECT held.account, held.chat, m.position, m.uid, m.role, m.body::json, m.accounting::json, m.created_ms
     FROM held JOIN chat ON chat.account_id = held.account AND chat.uid = held.chat, jsonb_to_recordset(held.messages) AS m(
         position int, uid text, role text, body text, accounting text, created_ms bigint)

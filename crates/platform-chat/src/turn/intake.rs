@@ -1,5 +1,9 @@
 use std::sync::Arc;
 
+use platform_conversation::{
+    AssistantState, ChatMessage, File, MessageContent, StoredFile, TurnRequest, check_turn_tools, fetch_files,
+    new_message_uid, screen_files,
+};
 use platform_core::{Caller, Clock, Code, Error, FieldLimits, Id, Result, spawn};
 use platform_db::{Db, Idempotency};
 use platform_egress::Egress;
@@ -11,15 +15,12 @@ use tokio::sync::{Semaphore, oneshot};
 use super::{
     accept::{Acceptance, PastRow},
     admit::{Admission, Candidate},
-    course::new_uid,
-    files::{self, StoredFile},
-    message::{Accepted, ChatMessage, File, MessageContent, NewMessage},
+    message::{Accepted, NewMessage},
     queue::{Place, busy, refuse_stranger, wait_in_line},
-    tools,
-    work::{KIND, TurnOutcome, TurnRequest},
+    work::{KIND, TurnOutcome},
 };
 use crate::{
-    assistant::{Assistant, AssistantService, AssistantState},
+    assistant::{Assistant, AssistantService},
     chat::{ChatId, repository},
 };
 
@@ -74,15 +75,15 @@ impl Intake {
         let had_previous = !message.previous_conversation.is_empty();
         let given = std::mem::take(&mut message.files);
         let (mut item, mut request) = self.acceptance(caller, &assistant, message, source, &given).await?;
-        tools::check(&*self.toolbox, &caller.account, &assistant, &request, &spec).await?;
+        check_turn_tools(&*self.toolbox, &caller.account, settings, &request, &spec).await?;
         let mut files = Vec::new();
         if !given.is_empty() {
             // Nothing is fetched for a chat that cannot take it.
             self.refuse(caller, &item, wait).await?;
             let _place = self.fetches.acquire().await.map_err(Error::internal)?;
-            files = files::fetch(&self.egress, &given).await?;
-            if let Some(screen) = assistant.screen() {
-                files::screen(&screen, &mut files, &item.message_uid, self.clock.now(), &mut request).await?;
+            files = fetch_files(&self.egress, &given).await?;
+            if let Some(screen) = assistant.profile.screen.clone() {
+                screen_files(&screen, &mut files, &item.message_uid, self.clock.now(), &mut request).await?;
                 item.payload = Arc::new(serde_json::to_value(&request).map_err(Error::internal)?);
             }
         }
@@ -178,7 +179,7 @@ impl Intake {
     ) -> Result<(Acceptance, TurnRequest)> {
         let now = self.clock.now();
         let subject = message.chat_uid.unwrap_or_else(|| ChatId::generate().into());
-        let message_uid = new_uid();
+        let message_uid = new_message_uid();
         let mut text = message.message.unwrap_or_default();
         let mut request = TurnRequest {
             provider: message.provider,
@@ -192,7 +193,7 @@ impl Intake {
             blocked: false,
         };
         // What is redacted here is never stored.
-        if let Some(screen) = assistant.screen() {
+        if let Some(screen) = assistant.profile.screen.clone() {
             let screening = screen.arriving(text, Moment { message_uid: message_uid.clone(), now }).await?;
             (text, request.findings, request.blocked) = (screening.text, screening.findings, screening.blocked);
         }
@@ -208,9 +209,9 @@ impl Intake {
         let json = |message: &ChatMessage| serde_json::to_string(message).map_err(Error::internal);
         let mut previous = Vec::new();
         for (position, past) in message.previous_conversation.into_iter().enumerate() {
-            let uid = new_uid();
+            let uid = new_message_uid();
             let mut said = past.message;
-            if let Some(screen) = assistant.screen().filter(|_| past.role == Role::User) {
+            if let Some(screen) = assistant.profile.screen.clone().filter(|_| past.role == Role::User) {
                 let screening = screen.arriving(said, Moment { message_uid: uid.clone(), now }).await?;
                 request.findings.extend(screening.findings);
                 request.blocked |= screening.blocked;

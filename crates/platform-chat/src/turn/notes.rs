@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use platform_conversation::Heard;
 use platform_core::AccountId;
 use platform_db::Db;
 use platform_runtime::{Answer, Model, ModelSpec, Operation, ask};
@@ -34,14 +35,6 @@ pub(crate) struct Notes {
     long: Vec<Heard>,
 }
 
-/// A message of which a note may be made.
-#[derive(Debug, Clone)]
-pub(crate) struct Heard {
-    pub position: i32,
-    pub uid: String,
-    pub text: String,
-}
-
 /// What was answered.
 pub(crate) struct Noted {
     notes: Notes,
@@ -54,7 +47,6 @@ impl Notes {
     /// `heard`: the user's messages of the turn; `said`: the model's. `None` when there is nothing to note.
     pub fn of_turn(
         turns: &Turns,
-        account: &AccountId,
         chat: &TurnChat,
         heard: &[Heard],
         said: impl Iterator<Item = Heard>,
@@ -63,20 +55,15 @@ impl Notes {
         let untitled = heard.first().filter(|first| !chat.named && !first.text.trim().is_empty()).cloned();
         let long = heard.iter().cloned().chain(said).filter(|heard| heard.text.len() > LONG).collect::<Vec<_>>();
         let notes = Self {
-            db: turns.db.clone(),
-            model: Arc::clone(&turns.model),
-            account: account.clone(),
-            chat: chat.uid.clone(),
+            db: turns.ports.db.clone(),
+            model: Arc::clone(&turns.ports.model),
+            account: chat.conversation.account.clone(),
+            chat: chat.conversation.uid.clone(),
             own: own.clone(),
             untitled,
             long,
         };
         (notes.untitled.is_some() || !notes.long.is_empty()).then_some(notes)
-    }
-
-    /// Whether the text of a message is wanted.
-    pub fn want(chat: &TurnChat, text: &str) -> bool {
-        !chat.named || text.len() > LONG
     }
 
     /// Asks for title and summaries.

@@ -8,6 +8,10 @@ use diesel::{
     sql_types::{Array, Integer, Jsonb, Nullable, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
+use platform_conversation::{
+    AssistantSettings, ChatMessage, MessageRow, Queued, StoredFile, StoredJson, TurnRequest, discard_files, empty,
+    enqueue, first_queued, hand_over_files, insert_message, queued, store_files,
+};
 use platform_core::{AccountId, Code, Error, Result, Timestamp};
 use platform_db::{Conn, Db, Idempotency};
 use platform_jobs::{Run, call_again_in, cancel_in, delay_in, describe_in, enqueue_in, find_in, is_held_in, stop_in};
@@ -15,15 +19,12 @@ use serde_json::{Value, json};
 
 use super::{
     accept::Acceptance,
-    course::closed,
-    files::{self, StoredFile},
-    message::{Accepted, ChatMessage, StoredJson, Waiting},
-    work::{KIND, TurnChat, TurnRequest},
+    message::{Accepted, Waiting},
+    work::{KIND, TurnChat},
 };
 use crate::{
-    assistant::AssistantSettings,
     chat::repository::{self, ChatRow, Status, by_uid},
-    schema::{chats, messages, queued_messages},
+    schema::chats,
 };
 
 /// A delay that starts anew with each message ends after so many of itself (contract 02 §6).
@@ -90,8 +91,14 @@ pub(crate) async fn wait_in_line(
             }
         }
         let buffers = created || status == Status::Buffering || (status.is_terminal() && chat.queued == 0);
-        insert(conn, item).await?;
-        files::store(conn, item, files).await?;
+        let message = Queued {
+            uid: item.message_uid.clone(),
+            body: item.message.clone(),
+            request: Value::clone(&item.payload),
+            created_ms: item.now_ms,
+        };
+        enqueue(conn, account, &item.subject, &message).await?;
+        store_files(conn, account, &item.subject, &item.message_uid, files).await?;
         let revision = waits(conn, account, item, buffers).await?;
         let will_process = if buffers { "after_delay" } else { status.queue_word() };
         let accepted = Accepted {
@@ -156,61 +163,17 @@ async fn create(conn: &mut Conn, item: &Acceptance) -> Result<bool> {
         return Ok(false);
     }
     for past in &item.previous {
-        let position = i32::try_from(past.position).unwrap_or(i32::MAX);
-        let at = (item.account.as_str(), item.subject.as_str());
-        insert_message(conn, at, position, &past.uid, past.role, &past.body, item.now_ms).await?;
+        let message = MessageRow {
+            position: i32::try_from(past.position).unwrap_or(i32::MAX),
+            uid: past.uid.clone(),
+            role: past.role,
+            body: past.body.clone(),
+            accounting: None,
+            created_ms: item.now_ms,
+        };
+        insert_message(conn, &item.account(), &item.subject, &message).await?;
     }
     Ok(true)
-}
-
-pub(crate) async fn insert_message(
-    conn: &mut Conn,
-    (account, chat): (&str, &str),
-    position: i32,
-    uid: &str,
-    role: &str,
-    body: &str,
-    now_ms: i64,
-) -> Result<()> {
-    diesel::insert_into(messages::table)
-        .values((
-            messages::account_id.eq(account),
-            messages::chat_uid.eq(chat),
-            messages::position.eq(position),
-            messages::uid.eq(uid),
-            messages::role.eq(role),
-            messages::body.eq(repository::json(body)),
-            messages::created_ms.eq(now_ms),
-        ))
-        .execute(conn)
-        .await?;
-    Ok(())
-}
-
-async fn insert(conn: &mut Conn, item: &Acceptance) -> Result<()> {
-    diesel::insert_into(queued_messages::table)
-        .values((
-            queued_messages::account_id.eq(&item.account),
-            queued_messages::chat_uid.eq(&item.subject),
-            queued_messages::uid.eq(&item.message_uid),
-            queued_messages::body.eq(repository::json(&item.message)),
-            queued_messages::request.eq(Value::clone(&item.payload)),
-            queued_messages::created_ms.eq(item.now_ms),
-        ))
-        .execute(conn)
-        .await?;
-    Ok(())
-}
-
-async fn first_queued(conn: &mut Conn, account: &AccountId, chat: &str) -> Result<Timestamp> {
-    let first: Option<i64> = queued_messages::table
-        .filter(queued_messages::account_id.eq(account.as_str()).and(queued_messages::chat_uid.eq(chat)))
-        .order(queued_messages::position)
-        .select(queued_messages::created_ms)
-        .first(conn)
-        .await
-        .optional()?;
-    Ok(first.map_or(Timestamp(i64::MAX), Timestamp))
 }
 
 /// One more waits; what it says of the chat holds at once.
@@ -245,14 +208,6 @@ pub(crate) enum TakenIn {
     Turn(Box<(TurnChat, TurnRequest)>),
 }
 
-#[derive(Queryable)]
-struct Queued {
-    uid: String,
-    body: String,
-    request: Value,
-    created_ms: i64,
-}
-
 /// Makes what is queued the messages of the turn that begins: buffered ones become one message,
 /// others stay apart. The lease is checked.
 pub(crate) async fn take_in(db: &Db, run: &Run, now: Timestamp) -> Result<TakenIn> {
@@ -268,13 +223,13 @@ pub(crate) async fn take_in(db: &Db, run: &Run, now: Timestamp) -> Result<TakenI
         let requests: Vec<TurnRequest> = requests.collect::<Result<_, _>>().map_err(Error::internal)?;
         let Some(request) = TurnRequest::joined(requests) else { return Ok(TakenIn::Nothing) };
         let rows = if chat.status() == Status::Buffering { joined(conn, &account, uid, rows).await? } else { rows };
-        for (position, row) in (chat.message_count..).zip(&rows) {
-            let at = (account.as_str(), uid);
-            insert_message(conn, at, position, &row.uid, "user", &row.body, row.created_ms).await?;
+        let count = i32::try_from(rows.len()).unwrap_or(i32::MAX);
+        for (position, row) in (chat.message_count..).zip(rows) {
+            insert_message(conn, &account, uid, &row.into_message(position)).await?;
         }
         empty(conn, &account, uid).await?;
         describe_in(conn, run, serde_json::to_value(&request).map_err(Error::internal)?).await?;
-        let count = chat.message_count + i32::try_from(rows.len()).unwrap_or(i32::MAX);
+        let count = chat.message_count + count;
         let row = diesel::update(by_uid(account.as_str(), uid))
             .set((
                 chats::status.eq("processing"),
@@ -303,7 +258,7 @@ async fn joined(conn: &mut Conn, account: &AccountId, chat: &str, rows: Vec<Queu
             whole = Some((row, message));
             continue;
         };
-        files::hand_over(conn, account, chat, &row.uid, &first.uid, first.content.files.len()).await?;
+        hand_over_files(conn, account, chat, &row.uid, &first.uid, first.content.files.len()).await?;
         let text = &mut first.content.message;
         if !text.is_empty() && !message.content.message.is_empty() {
             text.push('\n');
@@ -346,7 +301,7 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
         let uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();
         let rows = if status == Status::Buffering { joined(conn, account, uid, rows).await? } else { rows };
         empty(conn, account, uid).await?;
-        files::discard(conn, account, uid, &uids).await?;
+        discard_files(conn, account, uid, &uids).await?;
         // A turn that nobody works ends here, and so does one whose messages all wait.
         let ended = chat.turn_start == chat.message_count || run.as_ref().is_none_or(|run| run.idle);
         let mut count = chat.message_count;
@@ -355,8 +310,8 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
             let payload = run.as_ref().map(|run| run.payload.clone()).unwrap_or_default();
             let request: TurnRequest = serde_json::from_value(payload).unwrap_or_default();
             for open in chat.open_calls()? {
-                let row = closed(&request, uid, &open, "INTERRUPTED", count, now)?;
-                insert_message(conn, (account.as_str(), uid), count, &row.uid, row.role, &row.body, now.0).await?;
+                let row = MessageRow::closed(&request.user_uid, uid, &open.call, "INTERRUPTED", count, now)?;
+                insert_message(conn, account, uid, &row).await?;
                 count += 1;
             }
         }
@@ -376,22 +331,6 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
         Ok(Some(StopOutcome { run: run.map(|run| run.id), revision, discarded, ended }))
     })
     .await
-}
-
-async fn queued(conn: &mut Conn, account: &AccountId, uid: &str) -> Result<Vec<Queued>> {
-    Ok(queued_messages::table
-        .filter(queued_messages::account_id.eq(account.as_str()).and(queued_messages::chat_uid.eq(uid)))
-        .order(queued_messages::position)
-        .select((queued_messages::uid, queued_messages::body, queued_messages::request, queued_messages::created_ms))
-        .load(conn)
-        .await?)
-}
-
-async fn empty(conn: &mut Conn, account: &AccountId, uid: &str) -> Result<()> {
-    let queue = queued_messages::table
-        .filter(queued_messages::account_id.eq(account.as_str()).and(queued_messages::chat_uid.eq(uid)));
-    diesel::delete(queue).execute(conn).await?;
-    Ok(())
 }
 
 /// Queued messages as watchers see them, with what they wait for.

@@ -2,6 +2,7 @@
 
 use diesel::{ExpressionMethods, NullableExpressionMethods};
 use diesel_async::{AsyncConnection, RunQueryDsl};
+use platform_conversation::{TurnRequest, check_client_tools, json, open_text, settled_calls};
 use platform_core::{AccountId, Checks, Code, Error, Result, Timestamp};
 use platform_db::{Db, Idempotency, in_progress};
 use platform_jobs::{find_in, wake_in};
@@ -9,11 +10,10 @@ use platform_runtime::{CallState, OpenCall};
 
 use super::{
     message::{Responded, ToolResponses},
-    tools::check_client_tools,
-    work::{KIND, TurnRequest},
+    work::KIND,
 };
 use crate::{
-    chat::repository::{self, Status, WAITING, by_uid},
+    chat::repository::{self, HANDED_OFF, Status, WAITING, by_uid},
     schema::chats,
 };
 
@@ -55,19 +55,24 @@ pub(crate) async fn respond(
         let settled = if others.is_empty() {
             Vec::new()
         } else {
-            repository::settled_calls(conn, account, uid, chat.turn_start, &others).await?
+            settled_calls(conn, account, uid, chat.turn_start, &others).await?
         };
         take(&mut open, &settled, given)?;
-        let pending = open.iter().filter(|call| call.waits()).count();
+        let handed_off = open.iter().any(|call| call.awaits().is_some());
+        let pending = open.iter().filter(|call| call.waits() && call.awaits().is_none()).count();
         if let Some(tools) = given.responses.iter().rev().find_map(|response| response.tools.clone()) {
             let request: TurnRequest = serde_json::from_value(run.payload).map_err(Error::internal)?;
             run.payload = serde_json::to_value(TurnRequest { tools, ..request }).map_err(Error::internal)?;
         }
-        wake_in(conn, account, &run, pending == 0).await?;
-        let text = repository::open_text(&open)?.unwrap_or_default();
-        let status = if pending == 0 { "processing" } else { WAITING };
+        wake_in(conn, account, &run, pending == 0 && !handed_off).await?;
+        let text = open_text(&open)?.unwrap_or_default();
+        let status = match (pending, handed_off) {
+            (0, true) => HANDED_OFF,
+            (0, false) => "processing",
+            _ => WAITING,
+        };
         let answered = diesel::update(by_uid(account.as_str(), uid)).set((
-            chats::open_calls.eq(repository::json(&text).nullable()),
+            chats::open_calls.eq(json(&text).nullable()),
             chats::status.eq(status),
             chats::revision.eq(chats::revision + 1),
             chats::edited_ms.eq(now.0),

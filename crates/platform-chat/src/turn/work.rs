@@ -4,21 +4,17 @@ use std::{
 };
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Clock, Code, Error, Object, Result};
-use platform_db::Db;
-use platform_guardrails::Finding;
+use platform_conversation::{Conversation, Ports, StoredJson, TurnRequest};
+use platform_core::{AccountId, Code, Error, Result};
 use platform_jobs::{Jobs, Run, Work};
-use platform_realtime::{Key, Realtime};
-use platform_runtime::{Fault, Model, OpenCall, Toolbox};
-use serde::{Deserialize, Serialize};
+use platform_realtime::Key;
+use platform_runtime::Fault;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    compact::Compaction,
-    course::Course,
+    course::{ChatKeeper, Course},
     finish::Finisher,
-    message::{ClientTool, StoredJson, TokenUsage},
     queue::{TakenIn, take_in},
 };
 use crate::{
@@ -28,44 +24,6 @@ use crate::{
 
 /// Kind of the runs that are turns of a chat.
 pub(crate) const KIND: &str = "chat";
-
-/// What a turn must know beyond its chat; stored with the run, or with the message while it waits.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct TurnRequest {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub provider: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub application_state: Option<Object>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub skip_summarization: bool,
-    /// Of the assistant's tools, those that the turn may use.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub enabled_tools: Option<Vec<String>>,
-    /// Tools that the client runs.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tools: Vec<ClientTool>,
-    pub user_uid: String,
-    /// What the input rules found as its messages arrived.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub findings: Vec<Finding>,
-    /// An input rule blocks the turn.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub blocked: bool,
-}
-
-impl TurnRequest {
-    /// One turn for many messages: what the last one wants, what was found in any; `None` without messages.
-    pub fn joined(requests: Vec<Self>) -> Option<Self> {
-        requests.into_iter().reduce(|earlier, last| Self {
-            findings: earlier.findings.into_iter().chain(last.findings).collect(),
-            blocked: earlier.blocked || last.blocked,
-            ..last
-        })
-    }
-}
 
 /// How a turn ended, for whoever waits for it.
 #[derive(Debug)]
@@ -78,13 +36,9 @@ pub(crate) enum TurnOutcome {
 
 /// Carries out turns of chats.
 pub(crate) struct Turns {
-    pub db: Db,
-    pub clock: Arc<dyn Clock>,
+    pub ports: Ports,
     pub jobs: Arc<Jobs>,
-    pub model: Arc<dyn Model>,
-    pub realtime: Arc<Realtime>,
     pub assistants: Arc<dyn AssistantService>,
-    pub toolbox: Arc<dyn Toolbox>,
     pub finisher: Finisher,
     pub max_attempts: i32,
     /// How long a turn waits for the client's tools and approvals.
@@ -94,33 +48,18 @@ pub(crate) struct Turns {
 /// The chat as the turn finds it.
 #[derive(Debug, Clone)]
 pub(crate) struct TurnChat {
-    pub uid: String,
+    pub conversation: Conversation,
     pub assistant: String,
     /// As it was found: a turn that waited goes on late.
     pub status: Status,
-    /// Calls of the newest answer without a result.
-    pub open: Vec<OpenCall>,
-    pub revision: i64,
-    pub message_count: i32,
-    pub turn_start: i32,
-    pub usage: TokenUsage,
-    pub metadata: Object,
     /// Its title is final.
     pub named: bool,
-    /// JSON text of what guardrails found in the last turns.
-    pub guardrails: Option<String>,
-    pub compactions: Vec<Compaction>,
 }
 
 impl TurnChat {
     /// The turn has no messages yet: they are in the queue.
     fn awaits_messages(&self) -> bool {
-        self.status == Status::Buffering || self.turn_start == self.message_count
-    }
-
-    /// Position of the first message that no summary stands for.
-    pub fn compacted_to(&self) -> i32 {
-        self.compactions.iter().map(|compaction| compaction.compacted_message_count).sum()
+        self.status == Status::Buffering || self.conversation.turn_start == self.conversation.message_count
     }
 }
 
@@ -147,7 +86,8 @@ impl Work for Warm {
 
     async fn work(&self, run: &Run, stop: &CancellationToken) -> Result<()> {
         let Some(start) = self.start.lock().expect("lock").take() else { return Ok(()) };
-        let course = Course::new(&self.turns, run, start.chat, &self.request, Some(start.waiter));
+        let keeper = ChatKeeper { turns: &self.turns, run };
+        let course = Course::new(&keeper, &start.chat, &self.request, Some(start.waiter));
         course.work(&self.assistant, start.messages, stop).await
     }
 }
@@ -160,26 +100,26 @@ impl Work for Turns {
 
     async fn work(&self, run: &Run, stop: &CancellationToken) -> Result<()> {
         let account = run.account();
-        let conn = self.db.read().await?;
+        let conn = self.ports.db.read().await?;
         let Some(mut chat) = repository::turn_chat(conn.get(), &account, &run.subject).await? else {
             // Nothing is left to answer.
-            platform_jobs::cancel_in(&mut *self.db.conn().await?, &account, KIND, &run.subject).await?;
+            platform_jobs::cancel_in(&mut *self.ports.db.conn().await?, &account, KIND, &run.subject).await?;
             return Ok(());
         };
         let mut request: TurnRequest = serde_json::from_value(run.payload.clone()).map_err(Error::internal)?;
+        let keeper = ChatKeeper { turns: self, run };
         if chat.awaits_messages() {
-            match take_in(&self.db, run, self.clock.now()).await? {
+            match take_in(&self.ports.db, run, self.ports.clock.now()).await? {
                 TakenIn::Lost => return Ok(()),
-                TakenIn::Nothing => return Course::new(self, run, chat, &request, None).end_empty().await,
+                TakenIn::Nothing => return Course::new(&keeper, &chat, &request, None).end_empty().await,
                 TakenIn::Turn(turn) => (chat, request) = *turn,
             }
         }
-        let name = chat.assistant.clone();
-        let course = Course::new(self, run, chat, &request, None);
+        let course = Course::new(&keeper, &chat, &request, None);
         if run.attempt > self.max_attempts {
             return course.give_up("WORKER_LOST", "The worker of this turn was lost too often.").await;
         }
-        match self.assistants.get(&account, &name).await {
+        match self.assistants.get(&account, &chat.assistant).await {
             Ok(assistant) => course.work(&assistant, None, stop).await,
             Err(error) if error.code() == Code::AssistantNotFound => course.end_empty().await,
             Err(error) => Err(error),

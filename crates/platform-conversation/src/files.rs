@@ -10,8 +10,7 @@ use platform_db::Conn;
 use platform_egress::Egress;
 use platform_guardrails::{Moment, Screen};
 
-use super::{accept::Acceptance, message::File, work::TurnRequest};
-use crate::schema::message_files;
+use crate::{message::File, schema::message_files, turn::TurnRequest};
 
 /// For all files of a message together (contract 02 §3).
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
@@ -20,14 +19,15 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 const MOST_BYTES: usize = 20 << 20;
 
 /// A file as it was when its message was accepted.
-pub(crate) struct StoredFile {
+#[derive(Debug)]
+pub struct StoredFile {
     position: i32,
     media_type: String,
     bytes: Bytes,
 }
 
 /// Fetches the files of a message; those that no model reads are only looked at.
-pub(crate) async fn fetch(egress: &Egress, files: &[File]) -> Result<Vec<StoredFile>> {
+pub async fn fetch_files(egress: &Egress, files: &[File]) -> Result<Vec<StoredFile>> {
     let fetches = files.iter().enumerate().map(async |(i, file)| {
         let path = format!("files[{i}].downloadUrl");
         let fetched = egress.get(&file.download_url).await.map_err(|error| error.into_error(&path))?;
@@ -57,7 +57,7 @@ pub(crate) async fn fetch(egress: &Egress, files: &[File]) -> Result<Vec<StoredF
 }
 
 /// Has the input rules see what text documents say, as if the user had written it.
-pub(crate) async fn screen(
+pub async fn screen_files(
     screen: &Arc<Screen>,
     files: &mut [StoredFile],
     message_uid: &str,
@@ -113,13 +113,20 @@ fn media_type(name: &str, declared: &str, bytes: &[u8]) -> String {
     .to_owned()
 }
 
-pub(crate) async fn store(conn: &mut Conn, item: &Acceptance, files: &[StoredFile]) -> Result<()> {
+/// Keeps the files of a message.
+pub async fn store_files(
+    conn: &mut Conn,
+    account: &AccountId,
+    conversation: &str,
+    message: &str,
+    files: &[StoredFile],
+) -> Result<()> {
     for file in files {
         diesel::insert_into(message_files::table)
             .values((
-                message_files::account_id.eq(&item.account),
-                message_files::chat_uid.eq(&item.subject),
-                message_files::message_uid.eq(&item.message_uid),
+                message_files::account_id.eq(account.as_str()),
+                message_files::conversation.eq(conversation),
+                message_files::message_uid.eq(message),
                 message_files::position.eq(file.position),
                 message_files::media_type.eq(&file.media_type),
                 message_files::bytes.eq(file.bytes.as_ref()),
@@ -131,17 +138,17 @@ pub(crate) async fn store(conn: &mut Conn, item: &Acceptance, files: &[StoredFil
 }
 
 /// Gives the files of a buffered message to the one it was joined to, after those that has already.
-pub(crate) async fn hand_over(
+pub async fn hand_over_files(
     conn: &mut Conn,
     account: &AccountId,
-    chat: &str,
+    conversation: &str,
     from: &str,
     to: &str,
     after: usize,
 ) -> Result<()> {
     let of = message_files::table
         .filter(message_files::account_id.eq(account.as_str()))
-        .filter(message_files::chat_uid.eq(chat).and(message_files::message_uid.eq(from)));
+        .filter(message_files::conversation.eq(conversation).and(message_files::message_uid.eq(from)));
     let after = i32::try_from(after).unwrap_or(i32::MAX);
     diesel::update(of)
         .set((message_files::message_uid.eq(to), message_files::position.eq(message_files::position + after)))
@@ -151,10 +158,10 @@ pub(crate) async fn hand_over(
 }
 
 /// Takes away the files of messages that were discarded.
-pub(crate) async fn discard(conn: &mut Conn, account: &AccountId, chat: &str, uids: &[String]) -> Result<()> {
+pub async fn discard_files(conn: &mut Conn, account: &AccountId, conversation: &str, uids: &[String]) -> Result<()> {
     let of = message_files::table
         .filter(message_files::account_id.eq(account.as_str()))
-        .filter(message_files::chat_uid.eq(chat).and(message_files::message_uid.eq_any(uids)));
+        .filter(message_files::conversation.eq(conversation).and(message_files::message_uid.eq_any(uids)));
     diesel::delete(of).execute(conn).await?;
     Ok(())
 }
@@ -166,7 +173,7 @@ pub(crate) type Contents = HashMap<(String, i32), (String, Bytes)>;
 pub(crate) async fn load(
     conn: &Conn,
     account: &AccountId,
-    chat: &str,
+    conversation: &str,
     uids: &[String],
     most: usize,
 ) -> Result<Contents> {
@@ -176,7 +183,7 @@ pub(crate) async fn load(
         let mut conn = conn;
         let rows: Vec<(i32, String, Vec<u8>)> = message_files::table
             .filter(message_files::account_id.eq(account.as_str()))
-            .filter(message_files::chat_uid.eq(chat).and(message_files::message_uid.eq(uid)))
+            .filter(message_files::conversation.eq(conversation).and(message_files::message_uid.eq(uid)))
             .order(message_files::position)
             .select((message_files::position, message_files::media_type, message_files::bytes))
             .load(&mut conn)

@@ -2,14 +2,14 @@ use async_trait::async_trait;
 use platform_core::Result;
 use platform_guardrails::Moment;
 use platform_runtime::{
-    Answer, CallResult, Delta, Finish, Listener, OpenCall, ToolCall, ToolFunction, ToolResult, Verdict,
+    Answer, CallResult, Delta, Finish, Flow, Listener, OpenCall, ToolCall, ToolFunction, ToolResult, Verdict,
 };
 
-use super::{Course, tool_row};
-use crate::turn::message::MessageContent;
+use super::{Turn, tool_row};
+use crate::message::MessageContent;
 
 #[async_trait]
-impl Listener for Course<'_> {
+impl Listener for Turn<'_> {
     fn delta(&mut self, delta: Delta<'_>) {
         match delta {
             Delta::Text(text) if self.shows_growth => self.live.append(text),
@@ -30,9 +30,9 @@ impl Listener for Course<'_> {
 
     async fn answered(&mut self, answer: &mut Answer) -> Result<Verdict> {
         let Some(screen) = self.screen.clone() else { return Ok(Verdict::Pass) };
-        let moment = Moment { message_uid: self.live.uid(), now: self.turns.clock.now() };
+        let moment = Moment { message_uid: self.live.uid(), now: self.ports.clock.now() };
         let text = std::mem::take(&mut answer.text);
-        let screening = screen.output(&*self.turns.model, &answer.model, text, moment).await?;
+        let screening = screen.output(&*self.ports.model, &answer.model, text, moment).await?;
         let screening = self.found(screening).await?;
         if screening.blocked {
             answer.tool_calls.clear();
@@ -49,9 +49,9 @@ impl Listener for Course<'_> {
         let Some((spec, _)) = self.asked.clone() else { return Ok(Verdict::Pass) };
         let mut verdict = Verdict::Pass;
         for CallResult { result, .. } in results {
-            let moment = Moment { message_uid: self.live.uid(), now: self.turns.clock.now() };
+            let moment = Moment { message_uid: self.live.uid(), now: self.ports.clock.now() };
             let text = std::mem::take(&mut result.text);
-            let screening = screen.result(&*self.turns.model, &spec, text, moment).await?;
+            let screening = screen.result(&*self.ports.model, &spec, text, moment).await?;
             let screening = self.found(screening).await?;
             result.text = screening.text;
             if screening.blocked {
@@ -65,32 +65,34 @@ impl Listener for Course<'_> {
 
     async fn finished(&mut self, finish: &mut Finish) -> Result<Verdict> {
         let Some((screen, (spec, _))) = self.screen.clone().zip(self.asked.clone()) else { return Ok(Verdict::Pass) };
-        let moment = Moment { message_uid: self.live.uid(), now: self.turns.clock.now() };
+        let moment = Moment { message_uid: self.live.uid(), now: self.ports.clock.now() };
         let text = std::mem::take(&mut finish.message);
-        let screening = screen.output(&*self.turns.model, &spec, text, moment).await?;
+        let screening = screen.output(&*self.ports.model, &spec, text, moment).await?;
         let screening = self.found(screening).await?;
         finish.message = screening.text;
         Ok(if screening.blocked { Verdict::Block } else { Verdict::Pass })
     }
 
     fn wasted(&mut self, answer: &Answer) {
-        self.chat.usage.add(answer, self.turns.clock.now());
+        self.empty_answers += u32::from(answer.text.is_empty());
+        self.conversation.usage.add(answer, self.ports.clock.now());
     }
 
-    async fn asked(&mut self, answer: &Answer, open: &[OpenCall]) -> Result<()> {
-        self.chat.usage.add(answer, self.turns.clock.now());
+    async fn asked(&mut self, answer: &Answer, open: &[OpenCall]) -> Result<Flow> {
+        self.conversation.usage.add(answer, self.ports.clock.now());
         let content = MessageContent { message: answer.text.clone(), ..MessageContent::default() };
         let row = self.row(0, content, None, Some(answer))?;
         self.keep(vec![row], open, Some(&answer.model)).await
     }
 
-    async fn settled(&mut self, results: &[CallResult], open: &[OpenCall]) -> Result<()> {
-        let now = self.turns.clock.now();
+    async fn settled(&mut self, results: &[CallResult], open: &[OpenCall]) -> Result<Flow> {
+        let now = self.ports.clock.now();
+        let (user, uid) = (&self.request.user_uid, &self.conversation.uid);
         let row = |(position, CallResult { call, result, latency }): (i32, &CallResult)| {
             let latency = u64::try_from(latency.as_millis()).ok();
-            tool_row(self.request, &self.chat.uid, call, &result.text, latency, position, now)
+            tool_row(user, uid, call, &result.text, latency, position, now)
         };
-        let rows = (self.chat.message_count..).zip(results).map(row).collect::<Result<_>>()?;
+        let rows = (self.conversation.message_count..).zip(results).map(row).collect::<Result<_>>()?;
         self.keep(rows, open, None).await
     }
 }

@@ -1,29 +1,59 @@
 //! The tools of a turn: those of the assistant, and those that the client runs.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use platform_core::{AccountId, Checks, Code, Error, Result};
-use platform_runtime::{ModelSpec, Tool, ToolChoice, Toolbox, TurnTool, compile_schema, is_function_name};
+use platform_runtime::{Callbacks, ModelSpec, Tool, ToolChoice, Toolbox, TurnTool, compile_schema, is_function_name};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
-use super::{message::ClientTool, work::TurnRequest};
-use crate::assistant::{Assistant, takes_no_tools};
+use crate::{AssistantSettings, settings::takes_no_tools, turn::TurnRequest};
 
 const MOST_CLIENT_TOOLS: usize = 50;
 
+/// A tool that the client runs.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ClientTool {
+    /// Always `function`.
+    #[serde(default = "function")]
+    pub r#type: String,
+    /// What it is.
+    pub function: ClientFunction,
+}
+
+fn function() -> String {
+    "function".to_owned()
+}
+
+/// Name and shape of a client-side tool.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ClientFunction {
+    /// Name.
+    pub name: String,
+    /// What it does.
+    #[serde(default)]
+    pub description: String,
+    /// JSON Schema of its arguments.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub parameters: serde_json::Value,
+}
+
 /// What the model may call in a turn.
-pub(crate) async fn of_turn(
+pub async fn turn_tools(
     toolbox: &dyn Toolbox,
     account: &AccountId,
-    assistant: &Assistant,
+    settings: &AssistantSettings,
     request: &TurnRequest,
+    callbacks: Option<&Arc<dyn Callbacks>>,
 ) -> Result<Vec<TurnTool>> {
-    let settings = assistant.settings();
     let choice = ToolChoice {
         groups: &settings.available_tools_groups_uids,
         enabled: [settings.enabled_tools.as_deref(), request.enabled_tools.as_deref()],
         approval: &settings.approval_tools,
         timeout: Duration::from_millis(settings.tool_call_timeout_ms.into()),
+        callbacks,
     };
     let mut tools = if choice.groups.is_empty() { Vec::new() } else { toolbox.tools(account, &choice).await? };
     let known: HashSet<String> = tools.iter().map(|tool| tool.tool.name.clone()).collect();
@@ -43,14 +73,14 @@ pub(crate) async fn of_turn(
 }
 
 /// Whether a turn can have these tools of the client beside those of its assistant, with this model.
-pub(crate) async fn check(
+pub async fn check_turn_tools(
     toolbox: &dyn Toolbox,
     account: &AccountId,
-    assistant: &Assistant,
+    settings: &AssistantSettings,
     request: &TurnRequest,
     spec: &ModelSpec,
 ) -> Result<()> {
-    let has_groups = !assistant.settings().available_tools_groups_uids.is_empty();
+    let has_groups = !settings.available_tools_groups_uids.is_empty();
     if (has_groups || !request.tools.is_empty()) && !spec.capabilities.tools {
         return Err(takes_no_tools(spec));
     }
@@ -58,7 +88,7 @@ pub(crate) async fn check(
         return Ok(());
     }
     let own = TurnRequest { tools: Vec::new(), ..request.clone() };
-    let own = of_turn(toolbox, account, assistant, &own).await?;
+    let own = turn_tools(toolbox, account, settings, &own, None).await?;
     let names: HashSet<&str> = own.iter().map(|tool| tool.tool.name.as_str()).collect();
     match request.tools.iter().find(|tool| names.contains(tool.function.name.as_str())) {
         Some(tool) => Err(twice(&tool.function.name)),
@@ -67,7 +97,7 @@ pub(crate) async fn check(
 }
 
 /// Every rule on tools of the client, under `path`.
-pub(crate) fn check_client_tools(path: &str, tools: &[ClientTool]) -> Result<()> {
+pub fn check_client_tools(path: &str, tools: &[ClientTool]) -> Result<()> {
     let mut checks = Checks::default();
     checks.count(path, tools.len(), MOST_CLIENT_TOOLS);
     checks.finish()?;

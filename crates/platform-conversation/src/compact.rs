@@ -1,16 +1,15 @@
 //! Older messages become a summary for the model (contract 02 §5, compaction).
 
-use platform_core::{AccountId, Result, Timestamp};
+use platform_core::{Result, Timestamp};
 use platform_runtime::{Fault, ModelSpec, Operation, Role, ask};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{
+use crate::{
     context::Stored,
-    course::new_uid,
-    work::{TurnChat, Turns},
+    repository::{self, Start},
+    turn::{Conversation, Keeper, Ports, new_message_uid},
 };
-use crate::chat::repository::{self, Start};
 
 const PROMPT: &str = "You keep the memory of a conversation. Sum up what follows so that the conversation can go on \
     without it: facts, names, numbers, decisions, open questions, what was promised, what tools returned. Write \
@@ -39,31 +38,35 @@ pub struct Compaction {
 }
 
 /// What is to be summed up, by position, and what the rest of the prompt takes.
-pub(crate) struct Span {
+#[derive(Debug, Clone, Copy)]
+pub struct Span {
+    /// First position.
     pub from: i32,
+    /// The position after the last.
     pub until: i32,
+    /// What the rest takes.
     pub kept_tokens: u64,
 }
 
 /// Sums up the messages of a span, on top of the summary there is; `false` when somebody else was faster,
 /// and then it holds for this turn alone.
-pub(crate) async fn compact(
-    turns: &Turns,
-    account: &AccountId,
-    chat: &mut TurnChat,
+pub async fn compact(
+    ports: &Ports,
+    keeper: &dyn Keeper,
+    chat: &mut Conversation,
     own: &ModelSpec,
     span: Span,
 ) -> Result<Result<bool, Fault>> {
-    let model = &*turns.model;
+    let model = &*ports.model;
     let spec = model.helper(Operation::Compaction, own);
     let most = spec.context_window * PIECE / 100;
     let mut summary = chat.compactions.last().map(|compaction| compaction.summary.clone()).unwrap_or_default();
     let mut before = model.count(own, &summary) + span.kept_tokens;
     let (mut piece, mut size, mut until_uid) = (String::new(), 0, String::new());
     let mut next = span.from;
-    let conn = turns.db.read().await?;
+    let conn = ports.db.read().await?;
     loop {
-        let slice = repository::slice(conn.get(), account, &chat.uid, next..span.until, Start::Oldest).await?;
+        let slice = repository::slice(conn.get(), &chat.account, &chat.key, next..span.until, Start::Oldest).await?;
         let ended = slice.is_empty();
         for (position, body) in slice {
             next = position + 1;
@@ -73,7 +76,7 @@ pub(crate) async fn compact(
             let tokens = model.count(&spec, &line);
             before += tokens;
             if size + tokens > most && !piece.is_empty() {
-                match sum_up(turns, account, chat, &spec, &summary, &piece).await? {
+                match sum_up(ports, keeper, &spec, &summary, &piece).await? {
                     Ok(text) => summary = text,
                     Err(fault) => return Ok(Err(fault)),
                 }
@@ -86,13 +89,13 @@ pub(crate) async fn compact(
             break;
         }
     }
-    match sum_up(turns, account, chat, &spec, &summary, &piece).await? {
+    match sum_up(ports, keeper, &spec, &summary, &piece).await? {
         Ok(text) => summary = text,
         Err(fault) => return Ok(Err(fault)),
     }
     let compaction = Compaction {
-        uid: new_uid(),
-        timestamp_ms: turns.clock.now(),
+        uid: new_message_uid(),
+        timestamp_ms: ports.clock.now(),
         compacted_message_count: span.until - span.from,
         tokens_before: before,
         tokens_after: model.count(own, &summary) + span.kept_tokens,
@@ -100,15 +103,14 @@ pub(crate) async fn compact(
         until_message_uid: until_uid,
     };
     let known = chat.compactions.len();
-    let kept = repository::add_compaction(&turns.db, account, &chat.uid, known, &compaction).await?;
+    let kept = keeper.compacted(known, &compaction).await?;
     chat.compactions.push(compaction);
     Ok(Ok(kept))
 }
 
 async fn sum_up(
-    turns: &Turns,
-    account: &AccountId,
-    chat: &TurnChat,
+    ports: &Ports,
+    keeper: &dyn Keeper,
     spec: &ModelSpec,
     summary: &str,
     piece: &str,
@@ -117,9 +119,9 @@ async fn sum_up(
         "" => piece.to_owned(),
         summary => format!("{summary}\n\n{piece}"),
     };
-    match ask(&*turns.model, Operation::Compaction, spec.clone(), PROMPT, text).await {
+    match ask(&*ports.model, Operation::Compaction, spec.clone(), PROMPT, text).await {
         Ok(answer) => {
-            repository::charge(&turns.db, account, &chat.uid, &[(Operation::Compaction, &answer)]).await?;
+            keeper.charge(&[(Operation::Compaction, &answer)]).await?;
             Ok(Ok(answer.text))
         }
         Err(fault) => Ok(Err(fault)),

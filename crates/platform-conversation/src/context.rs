@@ -3,21 +3,19 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use platform_core::{AccountId, Error, Result};
+use platform_core::{Error, Result};
 use platform_runtime::{Attachment, Fault, FaultCode, Message, ModelSpec, Prompt, Role, ToolCall, TurnTool, fit};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{
+use crate::{
+    Profile,
     compact::{self, Span},
     files,
     message::File,
-    notes::{Heard, Notes},
-    work::{TurnChat, TurnRequest, Turns},
-};
-use crate::{
-    assistant::{Assistant, ContextManagement},
-    chat::repository::{self, Start},
+    repository::{self, Start},
+    settings::ContextManagement,
+    turn::{Conversation, Keeper, Ports, TurnRequest},
 };
 
 /// A turn that would use more of the window than this is compacted first, in percent.
@@ -33,9 +31,9 @@ const MOST_ATTACHED: usize = 20 << 20;
 
 /// A stored message, read as far as a model needs it.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Stored {
-    pub uid: String,
-    pub role: Role,
+pub struct Stored {
+    pub(crate) uid: String,
+    pub(crate) role: Role,
     content: Content,
     summary: Option<String>,
     #[serde(default)]
@@ -56,10 +54,12 @@ struct Content {
 }
 
 impl Stored {
+    /// Reads a stored message.
     pub fn read(body: &str) -> Result<Self> {
         serde_json::from_str(body).map_err(Error::internal)
     }
 
+    /// What it says.
     pub fn text(&self) -> &str {
         &self.content.message
     }
@@ -84,41 +84,38 @@ struct History {
     overflows: bool,
 }
 
-/// Builds the prompts of a turn.
-pub(crate) struct Context<'a> {
-    turns: &'a Turns,
-    account: &'a AccountId,
-    chat: &'a mut TurnChat,
-    request: &'a TurnRequest,
-    assistant: &'a Assistant,
-    spec: &'a ModelSpec,
-    tools: &'a [TurnTool],
-    /// User messages of the turn, as far as notes are to be made of them.
-    pub heard: Vec<Heard>,
+/// A user message of a turn.
+#[derive(Debug, Clone)]
+pub struct Heard {
+    /// Where it stands.
+    pub position: i32,
+    /// Its id.
+    pub uid: String,
+    /// What it says.
+    pub text: String,
 }
 
-impl<'a> Context<'a> {
-    pub fn new(
-        turns: &'a Turns,
-        account: &'a AccountId,
-        chat: &'a mut TurnChat,
-        request: &'a TurnRequest,
-        assistant: &'a Assistant,
-        spec: &'a ModelSpec,
-        tools: &'a [TurnTool],
-    ) -> Self {
-        Self { turns, account, chat, request, assistant, spec, tools, heard: Vec::new() }
-    }
+/// Builds the prompts of a turn.
+pub(crate) struct Context<'a> {
+    pub ports: &'a Ports,
+    pub keeper: &'a dyn Keeper,
+    pub conversation: &'a mut Conversation,
+    pub request: &'a TurnRequest,
+    pub profile: &'a Profile,
+    pub spec: &'a ModelSpec,
+    pub tools: &'a [TurnTool],
+}
 
+impl Context<'_> {
     /// The prompt, after compaction when it needs one; `known`: all messages of a new chat; `forced`: compacts
     /// in any case. A turn that does not fit even then is a fault.
     pub async fn prompt(
         &mut self,
         known: Option<&[String]>,
         forced: bool,
-    ) -> Result<std::result::Result<Prompt, Fault>> {
-        let params = self.chat.metadata.get("promptTemplateParams");
-        let system = fill(&self.assistant.settings().presets, params.unwrap_or(&Value::Null));
+    ) -> Result<std::result::Result<(Prompt, Vec<Heard>), Fault>> {
+        let params = self.conversation.metadata.get("promptTemplateParams");
+        let system = fill(&self.profile.settings.presets, params.unwrap_or(&Value::Null));
         let state = self.request.application_state.as_ref();
         let state = state.map(|state| format!("State of the application: {}", Value::Object(state.clone())));
         let window = self.spec.context_window;
@@ -128,9 +125,9 @@ impl<'a> Context<'a> {
         if (forced || full(&history))
             && let Some(keep_from) = self.keep_from(&history, forced)
         {
-            let before = self.chat.compacted_to();
+            let before = self.conversation.compacted_to();
             let span = Span { from: before, until: keep_from, kept_tokens: kept(&history, keep_from) + fixed };
-            match compact::compact(self.turns, self.account, self.chat, self.spec, span).await? {
+            match compact::compact(self.ports, self.keeper, self.conversation, self.spec, span).await? {
                 Ok(_) => history = self.history(known, fixed).await?,
                 Err(fault) => return Ok(Err(fault)),
             }
@@ -141,23 +138,19 @@ impl<'a> Context<'a> {
                  another model.",
                 history.tokens, self.spec.llm
             );
-            let provider = std::sync::Arc::clone(&self.spec.provider);
-            let fault = Fault { code: FaultCode::ContextTooLong, message, provider, status: None, partial: None };
-            return Ok(Err(fault));
+            return Ok(Err(Fault::of(FaultCode::ContextTooLong, message, &self.spec.provider)));
         }
-        let turn = history.said.iter().filter(|said| said.position >= self.chat.turn_start);
-        let heard = turn.filter(|said| said.message.role == Role::User && Notes::want(self.chat, &said.message.text));
-        self.heard = heard
-            .map(|said| {
-                let (uid, text) = (said.uid.clone(), said.message.text.clone());
-                Heard { position: said.position, uid, text }
-            })
-            .collect();
-        self.assemble(system, state, history).await.map(Ok)
+        let turn = history.said.iter().filter(|said| said.position >= self.conversation.turn_start);
+        let heard = turn.filter(|said| said.message.role == Role::User).map(|said| {
+            let (uid, text) = (said.uid.clone(), said.message.text.clone());
+            Heard { position: said.position, uid, text }
+        });
+        let heard = heard.collect();
+        Ok(Ok((self.assemble(system, state, history).await?, heard)))
     }
 
     fn count(&self, text: &str) -> u64 {
-        self.turns.model.count(self.spec, text)
+        self.ports.model.count(self.spec, text)
     }
 
     fn tool_tokens(&self) -> u64 {
@@ -170,23 +163,23 @@ impl<'a> Context<'a> {
     /// Where the messages begin that stay as they are: the newest whole turns within a part of the window.
     fn keep_from(&self, history: &History, forced: bool) -> Option<i32> {
         let most = if forced { 0 } else { self.spec.context_window * COMPACT_TO / 100 };
-        let mut keep = self.chat.turn_start;
+        let mut keep = self.conversation.turn_start;
         let mut tokens = 0;
         for said in history.said.iter().rev() {
             tokens += said.tokens;
-            if tokens > most && said.position < self.chat.turn_start {
+            if tokens > most && said.position < self.conversation.turn_start {
                 break;
             }
             if said.begins && said.position < keep {
                 keep = said.position;
             }
         }
-        (keep > self.chat.compacted_to()).then_some(keep)
+        (keep > self.conversation.compacted_to()).then_some(keep)
     }
 
     /// The newest messages, read in slices until they fill the window.
     async fn history(&self, known: Option<&[String]>, fixed: u64) -> Result<History> {
-        let (chat, settings) = (&*self.chat, self.assistant.settings());
+        let (chat, settings) = (&*self.conversation, &self.profile.settings);
         let summary = chat.compactions.last().map_or(0, |compaction| self.count(&compaction.summary));
         let most = self.spec.context_window * COMPACT_ABOVE / 100;
         let cut = match settings.max_chat_messages {
@@ -197,7 +190,7 @@ impl<'a> Context<'a> {
         let mut history = History { said: Vec::new(), tokens: fixed + summary, overflows: false };
         let mut reader = Reader::new(&settings.context_management);
         let mut before = chat.message_count;
-        let conn = self.turns.db.read().await?;
+        let conn = self.ports.db.read().await?;
         'slices: while before > first {
             let slice = match known {
                 Some(known) => {
@@ -207,7 +200,7 @@ impl<'a> Context<'a> {
                     slice.reverse();
                     slice
                 }
-                None => repository::slice(conn.get(), self.account, &chat.uid, first..before, Start::Newest).await?,
+                None => repository::slice(conn.get(), &chat.account, &chat.key, first..before, Start::Newest).await?,
             };
             if slice.is_empty() {
                 break;
@@ -219,7 +212,7 @@ impl<'a> Context<'a> {
                 let Some(mut said) = reader.read(position, stored, in_turn) else { continue };
                 if said.message.role == Role::Tool {
                     let most = settings.max_tool_response_input_tokens.into();
-                    said.message.text = fit(&*self.turns.model, self.spec, &said.message.text, most);
+                    said.message.text = fit(&*self.ports.model, self.spec, &said.message.text, most);
                 }
                 said.tokens = self.count(&said.message.text)
                     + said.message.tool_calls.iter().map(|call| self.count(&call.function.arguments)).sum::<u64>()
@@ -256,8 +249,8 @@ impl<'a> Context<'a> {
     }
 
     async fn assemble(&self, system: String, state: Option<String>, history: History) -> Result<Prompt> {
-        let settings = self.assistant.settings();
-        let model = &*self.turns.model;
+        let settings = &self.profile.settings;
+        let model = &*self.ports.model;
         let fallbacks = settings
             .fallback_models
             .iter()
@@ -274,12 +267,13 @@ impl<'a> Context<'a> {
         let mut contents = if with_files.is_empty() {
             files::Contents::new()
         } else {
-            let conn = self.turns.db.read().await?;
-            files::load(conn.get(), self.account, &self.chat.uid, &with_files, MOST_ATTACHED).await?
+            let conn = self.ports.db.read().await?;
+            files::load(conn.get(), &self.conversation.account, &self.conversation.key, &with_files, MOST_ATTACHED)
+                .await?
         };
         self.shorten(&mut contents, &with_files, history.tokens);
         let mut messages = Vec::with_capacity(history.said.len() + 2);
-        if let Some(compaction) = self.chat.compactions.last() {
+        if let Some(compaction) = self.conversation.compactions.last() {
             messages.push(Message::developer(format!("Summary of the conversation so far:\n{}", compaction.summary)));
         }
         let mut state = state;
@@ -291,7 +285,7 @@ impl<'a> Context<'a> {
             if said.message.tool_call_id.as_ref().is_some_and(|id| !calls.contains(id)) {
                 continue;
             }
-            if said.position >= self.chat.turn_start && turn.is_none() {
+            if said.position >= self.conversation.turn_start && turn.is_none() {
                 messages.extend(state.take().map(Message::developer));
                 turn = Some(messages.len());
             }
@@ -309,7 +303,7 @@ impl<'a> Context<'a> {
             top_p: settings.top_p,
             max_output_tokens: settings.max_output_tokens.map(|most| most.min(self.spec.max_output_tokens)),
             reasoning_effort: settings.reasoning_effort.clone(),
-            output: self.assistant.output(),
+            output: self.profile.output.clone(),
             ..Prompt::new(self.spec.clone())
         })
     }
@@ -399,7 +393,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Fills `{{dotted.path}}` placeholders (contract 00 §10): data only, missing ones are empty.
-pub(crate) fn fill(template: &str, params: &Value) -> String {
+fn fill(template: &str, params: &Value) -> String {
     let mut filled = String::with_capacity(template.len());
     let mut rest = template;
     while let Some((before, after)) = rest.split_once("{{") {

@@ -1,0 +1,48 @@
+//! What chats and threads have in common: messages, what a model gets of them, and the course of a turn.
+//!
+//! **Owns** the tables `messages`, `queued_messages`, `message_files`, `message_feedback`, keyed by the name
+//! of a conversation that its owner chooses; no endpoint. **Needs** `platform-db`, `platform-guardrails` for
+//! what may be said, `platform-realtime` for what is being written, `platform-egress` for the files of
+//! messages, the ports `Model` and `Toolbox`, and offers two of its own: [`Keeper`], where a conversation is
+//! kept, and [`SubAgents`], to whom work is handed.
+//!
+//! [`AssistantSettings`] says what an assistant or agent is; a [`Profile`] is the same ready for turns; a
+//! [`Turn`] asks the model about a [`Conversation`] and has its [`Keeper`] store each step.
+//!
+//! **Invariants**: messages have gapless positions; what a model gets fits its window, newest first, and a call
+//! is never without its result; text reaches watchers only where no rule has to see it whole; a step is
+//! stored before the next begins.
+
+mod compact;
+mod context;
+mod feedback;
+mod files;
+mod message;
+mod repository;
+mod schema;
+mod search;
+mod settings;
+mod sub_agents;
+mod tools;
+mod turn;
+
+pub use compact::{Compaction, Span, compact};
+pub use context::{Heard, Stored};
+pub use feedback::{Given, NewFeedback, give_feedback_in};
+pub use files::{StoredFile, discard_files, fetch_files, hand_over_files, screen_files, store_files};
+pub use message::{
+    ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TokenUsage, check_files, secondary,
+};
+pub use repository::{
+    Queued, Texts, add_secondary, all_content, bodies_from, compactions, content, contents, delete, empty, enqueue,
+    escape_like, feedback, first_queued, has_message, insert_message, json, open_calls, open_text, queued,
+    settled_calls, summarise, turn_of,
+};
+pub use search::{Match, Matches, search};
+pub use settings::{
+    AccessConfiguration, AssistantSettings, AssistantState, ContextManagement, CoreMemory, FallbackModel, Profile,
+    takes_no_tools,
+};
+pub use sub_agents::{HandOff, SubAgents, invalid_sub_agents};
+pub use tools::{ClientFunction, ClientTool, check_client_tools, check_turn_tools, turn_tools};
+pub use turn::{Bounds, Conversation, Keeper, Kept, Ports, Step, Turn, TurnRequest, guardrail_turns, new_message_uid};

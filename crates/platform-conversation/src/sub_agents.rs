@@ -1,0 +1,74 @@
+use async_trait::async_trait;
+use platform_core::{AccountId, Code, Error, Result};
+use platform_runtime::TurnTool;
+use serde_json::{Value, json};
+
+use crate::Conversation;
+
+/// The port to agents that others hand work to (contract 03 §8).
+#[async_trait]
+pub trait SubAgents: Send + Sync {
+    /// `INVALID_SUBAGENTS` unless work can be handed to all of them; `own`: the agent that wants to.
+    async fn check(&self, account: &AccountId, ids: &[String], own: Option<&str>) -> Result<()>;
+
+    /// The tool that hands work to them, in a turn of `parent`; `None` when there is nobody (any more).
+    async fn tool(&self, ids: &[String], parent: &HandOff) -> Result<Option<TurnTool>>;
+}
+
+/// Nobody to hand work to: for whoever has no agents.
+#[async_trait]
+impl SubAgents for () {
+    async fn check(&self, _account: &AccountId, ids: &[String], _own: Option<&str>) -> Result<()> {
+        let missing: Vec<(&str, &str)> = ids.iter().map(|id| (id.as_str(), "NOT_FOUND")).collect();
+        invalid_sub_agents(&missing)
+    }
+
+    async fn tool(&self, _ids: &[String], _parent: &HandOff) -> Result<Option<TurnTool>> {
+        Ok(None)
+    }
+}
+
+/// `INVALID_SUBAGENTS` when there are any, each with its reason.
+pub fn invalid_sub_agents(invalid: &[(&str, &str)]) -> Result<()> {
+    if invalid.is_empty() {
+        return Ok(());
+    }
+    let invalid: Vec<Value> = invalid.iter().map(|(id, reason)| json!({"id": id, "reason": reason})).collect();
+    Err(Error::new(Code::InvalidSubagents, "Work cannot be handed to these sub-agents.")
+        .with("field", "subagentsIds")
+        .with("invalidSubagents", invalid))
+}
+
+/// Who hands work to a sub-agent.
+#[derive(Debug, Clone)]
+pub struct HandOff {
+    /// Whose.
+    pub account: AccountId,
+    /// Chat that waits, if it is one.
+    pub chat: Option<String>,
+    /// Thread that waits, if it is one.
+    pub thread: Option<String>,
+    /// Who asked for the turn.
+    pub user_uid: String,
+    /// Tenant of the work.
+    pub tenant_id: Option<String>,
+    /// End user within the tenant.
+    pub subtenant_id: Option<String>,
+    /// Tools that need approval there need it here.
+    pub approval_tools: Vec<String>,
+}
+
+impl HandOff {
+    /// A chat hands work over.
+    pub fn of_chat(chat: &Conversation, user_uid: &str, approval_tools: &[String]) -> Self {
+        Self {
+            account: chat.account.clone(),
+            chat: Some(chat.uid.clone()),
+            thread: None,
+            user_uid: user_uid.to_owned(),
+            tenant_id: chat.tenant_id.clone(),
+            subtenant_id: chat.subtenant_id.clone(),
+            approval_tools: approval_tools.to_vec(),
+        }
+    }
+}

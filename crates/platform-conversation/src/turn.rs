@@ -1,0 +1,497 @@
+//! The course of a turn, as far as chats and threads are alike.
+
+mod listener;
+
+use std::{pin::pin, sync::Arc};
+
+use async_trait::async_trait;
+use platform_core::{AccountId, Clock, Code, Error, Id, Object, Result, Timestamp};
+use platform_db::Db;
+use platform_guardrails::{Finding, Moment, Screen, Screening};
+use platform_realtime::{Key, Live, Realtime};
+use platform_runtime::{
+    Answer, CallState, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall, Operation, Resumed, Role,
+    StopReason, ToolCall, Toolbox, TurnTool, Usage, run_turn,
+};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Compaction, Profile, SubAgents,
+    context::{Context, Heard},
+    message::{Accounting, ChatMessage, MessageContent, MessageRow, StoredJson, TokenUsage, tool_row},
+    repository,
+    settings::takes_no_tools,
+    tools::ClientTool,
+};
+
+/// What every turn works with.
+#[derive(Clone)]
+pub struct Ports {
+    /// Where messages are kept.
+    pub db: Db,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Whom to ask.
+    pub model: Arc<dyn Model>,
+    /// What may be called.
+    pub toolbox: Arc<dyn Toolbox>,
+    /// Who may be handed off to.
+    pub sub_agents: Arc<dyn SubAgents>,
+    /// Where growth is shown.
+    pub realtime: Arc<Realtime>,
+}
+
+/// What a turn must know beyond its conversation; stored with its run, or with the message while it waits.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TurnRequest {
+    /// Provider of this turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// Model of this turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Shown to the model in this turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub application_state: Option<Object>,
+    /// No title and no summaries.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub skip_summarization: bool,
+    /// Of the tools there are, those that the turn may use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled_tools: Option<Vec<String>>,
+    /// Tools that the client runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<ClientTool>,
+    /// Who asked.
+    pub user_uid: String,
+    /// What the input rules found as its messages arrived.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
+    /// An input rule blocks the turn.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub blocked: bool,
+}
+
+impl TurnRequest {
+    /// One turn for many messages: what the last one wants, what was found in any; `None` without messages.
+    pub fn joined(requests: Vec<Self>) -> Option<Self> {
+        requests.into_iter().reduce(|earlier, last| Self {
+            findings: earlier.findings.into_iter().chain(last.findings).collect(),
+            blocked: earlier.blocked || last.blocked,
+            ..last
+        })
+    }
+}
+
+/// A chat or a thread as its turn finds it.
+#[derive(Debug, Clone)]
+pub struct Conversation {
+    /// Whose it is.
+    pub account: AccountId,
+    /// Under which its messages are kept.
+    pub key: String,
+    /// `chatUid` of its messages.
+    pub uid: String,
+    /// Calls of the newest answer without a result.
+    pub open: Vec<OpenCall>,
+    /// Whoever was to answer has had their time.
+    pub is_late: bool,
+    /// What was found before the turn waited is of this turn.
+    pub has_waited: bool,
+    /// Rises with every commit.
+    pub revision: i64,
+    /// Messages there are.
+    pub message_count: i32,
+    /// Position of the first message of the turn.
+    pub turn_start: i32,
+    /// What its answers took.
+    pub usage: TokenUsage,
+    /// What clients noted.
+    pub metadata: Object,
+    /// JSON text of what guardrails found in the last turns.
+    pub guardrails: Option<String>,
+    /// Summaries that stand for older messages.
+    pub compactions: Vec<Compaction>,
+    /// Tenant.
+    pub tenant_id: Option<String>,
+    /// End user within the tenant.
+    pub subtenant_id: Option<String>,
+}
+
+impl Conversation {
+    /// Position of the first message that no summary stands for.
+    pub fn compacted_to(&self) -> i32 {
+        self.compactions.iter().map(|compaction| compaction.compacted_message_count).sum()
+    }
+}
+
+/// Where a conversation is kept: what chats and threads store in ways of their own.
+#[async_trait]
+pub trait Keeper: Send + Sync {
+    /// Stores a step under the lease of its run.
+    async fn step(&self, conversation: &Conversation, step: Step) -> Result<Kept>;
+    /// Adds calls beside the turns to what the conversation took.
+    async fn charge(&self, asked: &[(Operation, &Answer)]) -> Result<()>;
+    /// Keeps a compaction on top of the `known` ones; `false` when another was faster.
+    async fn compacted(&self, known: usize, compaction: &Compaction) -> Result<bool>;
+}
+
+/// A step of a turn: what was said, and what is open then.
+#[derive(Debug)]
+pub struct Step {
+    /// Messages in their order.
+    pub messages: Vec<MessageRow>,
+    /// Calls without a result.
+    pub open: Vec<OpenCall>,
+    /// Whose answer it holds, if any.
+    pub model: Option<ModelSpec>,
+    /// The conversation's revision is at least this then.
+    pub revision: i64,
+    /// No call is under way: the model is asked next, or somebody is waited for.
+    pub is_settled: bool,
+}
+
+/// What became of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// The lease was lost: nothing was written.
+    Lost,
+    /// The conversation stands at this revision.
+    At(i64, Flow),
+}
+
+/// Bounds of a turn beyond those of its settings.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Tool calls.
+    pub tool_calls: u64,
+    /// Prompt tokens of its model calls from here on.
+    pub input_tokens: u64,
+    /// Empty answers that are asked for again.
+    pub empty_answers: Option<u32>,
+}
+
+/// One turn under one lease.
+pub struct Turn<'a> {
+    /// The conversation as it stands.
+    pub conversation: Conversation,
+    /// Messages of this lease that are stored.
+    pub said: Vec<StoredJson>,
+    /// User messages of the turn.
+    pub heard: Vec<Heard>,
+    /// What guardrails found.
+    pub findings: Vec<Finding>,
+    /// What is being written.
+    pub live: Arc<Live>,
+    /// Whom the turn asks, and what its prompt takes: for an answer that is cut short.
+    pub asked: Option<(ModelSpec, Usage)>,
+    /// Empty answers so far.
+    pub empty_answers: u32,
+    ports: &'a Ports,
+    keeper: &'a dyn Keeper,
+    request: &'a TurnRequest,
+    screen: Option<Arc<Screen>>,
+    shows_growth: bool,
+    calls: Vec<ToolCall>,
+    began: Timestamp,
+    /// A step is being committed.
+    saving: watch::Sender<bool>,
+}
+
+enum MessageKind {}
+
+/// An id for a message.
+pub fn new_message_uid() -> String {
+    Id::<MessageKind>::generate().into()
+}
+
+impl<'a> Turn<'a> {
+    /// `live`: under which it is shown; `earlier`: leases of the turn before this one.
+    pub fn new(
+        ports: &'a Ports,
+        keeper: &'a dyn Keeper,
+        conversation: Conversation,
+        request: &'a TurnRequest,
+        live: Key,
+        earlier: i64,
+    ) -> Self {
+        Self {
+            live: ports.realtime.open(live, conversation.revision, &new_message_uid(), earlier),
+            conversation,
+            said: Vec::new(),
+            heard: Vec::new(),
+            findings: request.findings.clone(),
+            asked: None,
+            empty_answers: 0,
+            ports,
+            keeper,
+            request,
+            screen: None,
+            shows_growth: true,
+            calls: Vec::new(),
+            began: ports.clock.now(),
+            saving: watch::Sender::new(false),
+        }
+    }
+
+    /// Asks the model until the turn ends or waits; `None` when it was stopped. `messages`: all messages, where
+    /// they are known.
+    pub async fn run(
+        &mut self,
+        profile: &Profile,
+        tools: &[TurnTool],
+        bounds: Bounds,
+        messages: Option<&[String]>,
+        stop: &CancellationToken,
+    ) -> Option<Result<Ending>> {
+        self.shows_growth = profile.shows_growth();
+        self.screen.clone_from(&profile.screen);
+        if self.conversation.has_waited && self.screen.is_some() {
+            self.recall_findings();
+        }
+        let live = Arc::clone(&self.live);
+        let mut saving = self.saving.subscribe();
+        let stopped = async {
+            stop.cancelled().await;
+            // What is being committed is waited for: the end goes on from there.
+            let _ = saving.wait_for(|saving| !saving).await;
+        };
+        tokio::select! {
+            biased;
+            end = self.answer(profile, tools, bounds, messages) => Some(end),
+            () = stopped => None,
+            never = pin!(live.flush()) => match never {},
+        }
+    }
+
+    async fn answer(
+        &mut self,
+        profile: &Profile,
+        tools: &[TurnTool],
+        bounds: Bounds,
+        messages: Option<&[String]>,
+    ) -> Result<Ending> {
+        if self.request.blocked {
+            return Ok(Ending::blocked());
+        }
+        let model = Arc::clone(&self.ports.model);
+        let settings = &profile.settings;
+        let spec = settings.choose(&*model, self.request.provider.as_deref(), self.request.model.as_deref());
+        let spec = match spec {
+            Ok(spec) => spec,
+            Err(error) => return Ok(Ending::failed(None, refused(error.message()))),
+        };
+        if let Some(screen) = self.screen.clone()
+            && self.judged(&screen, &spec, messages).await?
+        {
+            return Ok(Ending::blocked());
+        }
+        if !tools.is_empty() && !spec.capabilities.tools {
+            return Ok(Ending::failed(None, refused(takes_no_tools(&spec).message())));
+        }
+        let limits = Limits {
+            tool_calls: bounds.tool_calls,
+            result_tokens: u64::from(settings.max_tool_response_input_tokens),
+            input_tokens: bounds.input_tokens,
+            empty_answers: bounds.empty_answers,
+        };
+        let mut forced = false;
+        loop {
+            let known = messages.filter(|_| self.said.is_empty());
+            let mut context = Context {
+                ports: self.ports,
+                keeper: self.keeper,
+                conversation: &mut self.conversation,
+                request: self.request,
+                profile,
+                spec: &spec,
+                tools,
+            };
+            let (prompt, heard) = match context.prompt(known, forced).await? {
+                Ok(prompt) => prompt,
+                Err(fault) => return Ok(Ending::failed(None, fault)),
+            };
+            self.heard = heard;
+            self.asked = Some((spec.clone(), Usage::estimated(&prompt, "", &[])));
+            let resumed = Resumed { open: self.conversation.open.clone(), late: self.conversation.is_late };
+            let ending = run_turn(&*model, tools, prompt, limits, resumed, self).await?;
+            // It was longer than it seemed: once more, with what is older summed up.
+            let too_long = ending.fault.as_ref().is_some_and(|fault| fault.code == FaultCode::ContextTooLong);
+            let compactable = self.conversation.compacted_to() < self.conversation.turn_start;
+            if !(too_long && !forced && compactable) {
+                return Ok(ending);
+            }
+            forced = true;
+        }
+    }
+
+    /// Lets the judges see each new user message; whether one blocks.
+    async fn judged(&mut self, screen: &Arc<Screen>, spec: &ModelSpec, messages: Option<&[String]>) -> Result<bool> {
+        let Conversation { account, key, turn_start, .. } = &self.conversation;
+        let start = usize::try_from(*turn_start).unwrap_or(0);
+        let turn = match messages {
+            Some(messages) => messages.get(start..).unwrap_or_default().to_vec(),
+            None => {
+                let conn = self.ports.db.read().await?;
+                repository::bodies_from(conn.get(), account, key, *turn_start).await?
+            }
+        };
+        for body in turn {
+            let message: ChatMessage = serde_json::from_str(&body).map_err(Error::internal)?;
+            match message.role {
+                Role::User => {}
+                // The model has been asked already, and so have they.
+                Role::Assistant => return Ok(false),
+                _ => continue,
+            }
+            let moment = Moment { message_uid: message.uid, now: self.ports.clock.now() };
+            let screening = screen.input(&*self.ports.model, spec, message.content.message, moment).await?;
+            if self.found(screening).await?.blocked {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Notes what a screening found, and pays for it.
+    async fn found(&mut self, mut screening: Screening) -> Result<Screening> {
+        self.findings.append(&mut screening.findings);
+        let asked: Vec<_> = screening.asked.iter().map(|answer| (Operation::Guardrail, answer)).collect();
+        self.keeper.charge(&asked).await?;
+        Ok(screening)
+    }
+
+    /// What was found before the turn waited is of this turn.
+    fn recall_findings(&mut self) {
+        let mut turns = guardrail_turns(self.conversation.guardrails.as_deref());
+        if let Some(findings) = turns.pop() {
+            self.findings = findings;
+            self.conversation.guardrails = serde_json::to_string(&turns).ok();
+        }
+    }
+
+    /// What was found in this turn on top of the turns before it, as JSON text.
+    pub fn guardrails(&self) -> Option<String> {
+        if self.screen.is_none() && self.findings.is_empty() {
+            return None;
+        }
+        let mut turns = guardrail_turns(self.conversation.guardrails.as_deref());
+        turns.push(self.findings.clone());
+        let newest = turns.len().saturating_sub(GUARDRAIL_TURNS);
+        serde_json::to_string(&turns[newest..]).ok()
+    }
+
+    /// What the end of a turn says: results of calls that nothing more is done about, and the last message.
+    pub fn last_words(&mut self, ending: &Ending) -> Result<Vec<MessageRow>> {
+        let mut rows = self.close("INTERRUPTED")?;
+        let by_guardrail = ending.is_blocked();
+        if let Some(answer) = &ending.answer {
+            self.conversation.usage.add(answer, self.ports.clock.now());
+        }
+        let text = ending.answer.as_ref().map(|answer| answer.text.clone());
+        let text = if by_guardrail { self.screen.as_ref().map(|screen| screen.block_message.clone()) } else { text };
+        let says = |text: &String| ending.fault.is_none() || !text.is_empty();
+        if let Some(text) = text.filter(says) {
+            let content = MessageContent { message: text, data: ending.data.clone(), ..MessageContent::default() };
+            let source = by_guardrail.then(|| "guardrail".to_owned());
+            rows.push(self.row(rows.len(), content, source, ending.answer.as_ref())?);
+        }
+        if let Some(finish) = ending.finish.clone() {
+            let content = MessageContent { message: finish.message, data: finish.data, ..MessageContent::default() };
+            rows.push(self.row(rows.len(), content, Some("finish_tool".to_owned()), None)?);
+        }
+        Ok(rows)
+    }
+
+    /// What was written of an answer that is cut short; its tokens are estimated. `None` when nothing was.
+    pub fn cut_short(&mut self) -> Option<Answer> {
+        let text = self.live.text();
+        let (model, mut usage) = self.asked.take().filter(|_| !text.is_empty())?;
+        usage.output_tokens = text.len().div_ceil(4) as u64;
+        let usage = usage.normalised();
+        let answer = Answer {
+            cost: usage.cost(&model.prices),
+            usage,
+            text,
+            tool_calls: Vec::new(),
+            stop: StopReason::EndTurn,
+            latency: self.ports.clock.now().since(self.began),
+            model,
+        };
+        self.conversation.usage.add(&answer, self.ports.clock.now());
+        Some(answer)
+    }
+
+    /// Results of calls that nothing more is done about.
+    pub fn close(&mut self, code: &str) -> Result<Vec<MessageRow>> {
+        let open = std::mem::take(&mut self.conversation.open);
+        let (uid, now) = (&self.conversation.uid, self.ports.clock.now());
+        let positions = self.conversation.message_count..;
+        let row = |(position, open): (i32, OpenCall)| {
+            MessageRow::closed(&self.request.user_uid, uid, &open.call, code, position, now)
+        };
+        positions.zip(open).map(row).collect()
+    }
+
+    /// The row of what the model says, after so many others.
+    pub fn row(
+        &self,
+        after: usize,
+        content: MessageContent,
+        source: Option<String>,
+        answer: Option<&Answer>,
+    ) -> Result<MessageRow> {
+        let now = self.ports.clock.now();
+        let accounting = answer.map(|answer| serde_json::to_string(&Accounting::of(answer, now)));
+        let message = ChatMessage {
+            role: Role::Assistant,
+            content,
+            content_source: source,
+            tool_calls: answer.map(|answer| answer.tool_calls.clone()).unwrap_or_default(),
+            latency_ms: answer.and_then(|answer| u64::try_from(answer.latency.as_millis()).ok()),
+            ..ChatMessage::new(self.live.uid(), &self.conversation.uid, &self.request.user_uid, now)
+        };
+        let position = self.conversation.message_count + i32::try_from(after).unwrap_or(i32::MAX);
+        MessageRow::new(position, &message, accounting.transpose().map_err(Error::internal)?)
+    }
+
+    /// Stores a step of the turn: messages, and the calls that are open then.
+    async fn keep(&mut self, messages: Vec<MessageRow>, open: &[OpenCall], model: Option<&ModelSpec>) -> Result<Flow> {
+        let said = MessageRow::spoken(&messages);
+        let step = Step {
+            messages,
+            open: open.to_vec(),
+            model: model.cloned(),
+            revision: self.live.next_revision(),
+            is_settled: open.iter().all(|open| open.state != CallState::Started),
+        };
+        self.saving.send_replace(true);
+        let kept = self.keeper.step(&self.conversation, step).await;
+        self.saving.send_replace(false);
+        let Kept::At(revision, flow) = kept? else {
+            return Err(Error::new(Code::Conflict, "The lease of this turn was lost."));
+        };
+        self.conversation.message_count += i32::try_from(said.len()).unwrap_or(i32::MAX);
+        self.conversation.open = open.to_vec();
+        self.said.extend(said);
+        self.calls.clear();
+        self.live.committed(revision, &new_message_uid());
+        Ok(flow)
+    }
+}
+
+/// Guardrails keep what they found in so many turns.
+const GUARDRAIL_TURNS: usize = 20;
+
+/// What guardrails found, by turn, from JSON text.
+pub fn guardrail_turns(stored: Option<&str>) -> Vec<Vec<Finding>> {
+    stored.and_then(|stored| serde_json::from_str(stored).ok()).unwrap_or_default()
+}
+
+/// A turn whose model is not there (any more).
+fn refused(message: &str) -> Fault {
+    Fault::of(FaultCode::BadRequest, message, &"".into())
+}
