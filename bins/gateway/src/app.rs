@@ -121,7 +121,7 @@ impl App {
             heartbeat: config.run_heartbeat,
             concurrency: if config.role == Role::Api { 0 } else { config.worker_concurrency },
         };
-        let jobs = Jobs::new(&db, &bus, jobs_config, process_name());
+        let jobs = Jobs::new(&db, &bus, Arc::clone(&clock), jobs_config, process_name());
         if embedded.is_some() {
             jobs.reclaim_all().await?;
         }

@@ -29,15 +29,15 @@ async fn house(db: &Db, concurrency: usize) -> House {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let model: Arc<dyn Model> = Models::start(ModelsConfig::default()).await.expect("models");
     let config = JobsConfig { lease: Duration::from_secs(2), heartbeat: Duration::from_millis(500), concurrency };
-    let jobs = Jobs::new(db, &bus, config, AccountId::generate().into());
+    let jobs = Jobs::new(db, &bus, Arc::clone(&clock), config, AccountId::generate().into());
     let realtime = Realtime::new(Arc::clone(&clock), Duration::from_millis(25));
     let egress = Egress::new(EgressRules::default()).expect("a client");
     let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
     let toolbox: Arc<dyn Toolbox> =
         PgToolServerService::new(db, &bus, Arc::clone(&clock), vault, egress.clone(), limits);
-    let ports = Ports { db: db.clone(), clock, model, toolbox, sub_agents: Arc::new(()), realtime };
+    let ports = Ports { db: db.clone(), clock, model, toolbox, realtime };
     let assistants: Arc<dyn AssistantService> =
-        Arc::new(PgAssistantService::new(&ports, &bus, Arc::clone(&jobs), limits));
+        Arc::new(PgAssistantService::new(&ports, &bus, Arc::new(()), Arc::clone(&jobs), limits));
     let config = ChatConfig {
         max_attempts: 3,
         client_tool_timeout: Duration::from_secs(30),
@@ -46,7 +46,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
         limits,
     };
     let (ours, theirs) = (Arc::clone(&assistants), Arc::clone(&jobs));
-    let chat = Arc::new(PgChatService::new(ports, theirs, ours, egress, config));
+    let chat = Arc::new(PgChatService::new(ports, Arc::new(()), theirs, ours, egress, config));
     jobs.start(if concurrency == 0 { Vec::new() } else { vec![chat.work()] });
     let caller = Caller {
         account: AccountId::generate(),

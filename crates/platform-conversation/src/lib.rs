@@ -3,8 +3,8 @@
 //! **Owns** the tables `messages`, `queued_messages`, `message_files`, `message_feedback`, keyed by the name
 //! of a conversation that its owner chooses; no endpoint. **Needs** `platform-db`, `platform-guardrails` for
 //! what may be said, `platform-realtime` for what is being written, `platform-egress` for the files of
-//! messages, the ports `Model` and `Toolbox`, and offers two of its own: [`Keeper`], where a conversation is
-//! kept, and [`SubAgents`], to whom work is handed.
+//! messages, the ports `Model` and `Toolbox`, and offers some of its own: [`Keeper`], where a conversation is
+//! kept, [`SubAgents`] and [`HandOffs`], to whom work is handed, [`Bases`], what agents are made from.
 //!
 //! [`AssistantSettings`] says what an assistant or agent is; a [`Profile`] is the same ready for turns; a
 //! [`Turn`] asks the model about a [`Conversation`] and has its [`Keeper`] store each step.
@@ -17,6 +17,7 @@ mod compact;
 mod context;
 mod feedback;
 mod files;
+mod history;
 mod message;
 mod repository;
 mod schema;
@@ -30,19 +31,20 @@ pub use compact::{Compaction, Span, compact};
 pub use context::{Heard, Stored};
 pub use feedback::{Given, NewFeedback, give_feedback_in};
 pub use files::{StoredFile, discard_files, fetch_files, hand_over_files, screen_files, store_files};
+pub use history::kept_history;
 pub use message::{
     ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TokenUsage, check_files, secondary,
 };
 pub use repository::{
-    Queued, Texts, add_secondary, all_content, bodies_from, compactions, content, contents, delete, empty, enqueue,
-    escape_like, feedback, first_queued, has_message, insert_message, json, open_calls, open_text, queued,
+    Queued, Texts, add_compaction, add_secondary, all_content, bodies_from, compactions, content, contents, delete, empty, enqueue,
+    escape_like, feedback, first_queued, has_compactions, has_message, insert_message, json, open_calls, open_text, queued,
     settled_calls, summarise, turn_of,
 };
 pub use search::{Match, Matches, search};
 pub use settings::{
-    AccessConfiguration, AssistantSettings, AssistantState, ContextManagement, CoreMemory, FallbackModel, Profile,
+    AccessConfiguration, AssistantSettings, AssistantState, Bases, ContextManagement, CoreMemory, FallbackModel, Profile,
     takes_no_tools,
 };
-pub use sub_agents::{HandOff, SubAgents, invalid_sub_agents};
+pub use sub_agents::{HandOff, HandOffs, SubAgents, invalid_sub_agents};
 pub use tools::{ClientFunction, ClientTool, check_client_tools, check_turn_tools, turn_tools};
 pub use turn::{Bounds, Conversation, Keeper, Kept, Ports, Step, Turn, TurnRequest, guardrail_turns, new_message_uid};

@@ -224,6 +224,19 @@ impl MessageRow {
         tool_row(user_uid, chat_uid, call, &text, None, position, now)
     }
 
+    /// The result of a call.
+    pub fn result(
+        user_uid: &str,
+        chat_uid: &str,
+        call: &ToolCall,
+        value: &serde_json::Value,
+        position: i32,
+        now: Timestamp,
+    ) -> Result<Self> {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        tool_row(user_uid, chat_uid, call, &text, None, position, now)
+    }
+
     /// The messages as they are shown.
     pub fn spoken(rows: &[Self]) -> Vec<StoredJson> {
         rows.iter().map(|row| StoredJson::message(row.body.clone(), row.accounting.as_deref())).collect()

@@ -7,12 +7,13 @@ use diesel::{
     pg::Pg,
     prelude::*,
     query_builder::{AstPass, QueryFragment, QueryId},
-    sql_types::{Array, Bool, Jsonb, Nullable, Text},
+    sql_types::{Array, Bool, Integer, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
 use platform_db::Conn;
-use platform_runtime::{Answer, OpenCall, Operation};
+use platform_runtime::{Answer, OpenCall, Operation, Role};
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
@@ -35,6 +36,23 @@ type Added = SqlLiteral<Nullable<Jsonb>, UncheckedBind<SqlLiteral<Nullable<Jsonb
 /// What is in the column `secondary` together with more calls beside the turns.
 pub fn add_secondary(asked: &[(Operation, &Answer)]) -> Added {
     sql::<Nullable<Jsonb>>("add_secondary(secondary, ").bind::<Jsonb, _>(Value::Object(secondary(asked))).sql(")")
+}
+
+type Known = SqlLiteral<Bool, UncheckedBind<SqlLiteral<Bool>, AsExprOf<i32, Integer>>>;
+type Longer = SqlLiteral<Nullable<Text>, UncheckedBind<SqlLiteral<Nullable<Text>>, AsExprOf<String, Text>>>;
+
+/// Whether the column `compactions` holds so many.
+pub fn has_compactions(known: usize) -> Known {
+    let known = i32::try_from(known).unwrap_or(i32::MAX);
+    sql::<Bool>("coalesce(json_array_length(compactions), 0) = ").bind::<Integer, _>(known).sql("")
+}
+
+/// What is in the column `compactions` together with one more.
+pub fn add_compaction(compaction: &Compaction) -> Result<Longer> {
+    let compaction = serde_json::to_string(&[compaction]).map_err(Error::internal)?;
+    Ok(sql::<Nullable<Text>>("(coalesce(compactions::jsonb, '[]') || ")
+        .bind::<Text, _>(compaction)
+        .sql("::jsonb)::json"))
 }
 
 /// Compactions from JSON text.
@@ -349,10 +367,15 @@ pub struct Queued {
 }
 
 impl Queued {
-    /// The user message that it becomes.
-    pub fn into_message(self, position: i32) -> MessageRow {
+    /// The message that it becomes.
+    pub fn into_message(self, position: i32) -> Result<MessageRow> {
+        #[derive(Deserialize)]
+        struct Spoken {
+            role: Role,
+        }
         let Self { uid, body, created_ms, .. } = self;
-        MessageRow { position, uid, role: "user", body, accounting: None, created_ms }
+        let Spoken { role } = serde_json::from_str(&body).map_err(Error::internal)?;
+        Ok(MessageRow { position, uid, role: role.as_str(), body, accounting: None, created_ms })
     }
 }
 

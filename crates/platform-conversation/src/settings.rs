@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
-use platform_core::{Checks, Code, Error, FieldLimits, Object, Result, any_case};
+use async_trait::async_trait;
+use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Object, Result, any_case};
 use platform_guardrails::{Guardrails, Screen};
 use platform_runtime::{Model, ModelSpec, OutputSchema, StructuredOutput};
 use serde::{Deserialize, Serialize};
@@ -290,6 +291,13 @@ impl AssistantSettings {
             asked => model.choose(asked.0, asked.1),
         }
     }
+}
+
+/// The port to assistants that agents are made from (contract 03 §1, `assistantSpecialization.identifier`).
+#[async_trait]
+pub trait Bases: Send + Sync {
+    /// Settings of the assistant of that identifier; `None` when there is none.
+    async fn base(&self, account: &AccountId, identifier: &str) -> Result<Option<AssistantSettings>>;
 }
 
 /// Settings ready for turns: rules and schema compiled, once.

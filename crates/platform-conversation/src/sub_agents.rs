@@ -5,14 +5,18 @@ use serde_json::{Value, json};
 
 use crate::Conversation;
 
-/// The port to agents that others hand work to (contract 03 §8).
+/// The port to agents, as far as others name them (contract 03 §8).
 #[async_trait]
 pub trait SubAgents: Send + Sync {
     /// `INVALID_SUBAGENTS` unless work can be handed to all of them; `own`: the agent that wants to.
     async fn check(&self, account: &AccountId, ids: &[String], own: Option<&str>) -> Result<()>;
+}
 
-    /// The tool that hands work to them, in a turn of `parent`; `None` when there is nobody (any more).
-    async fn tool(&self, ids: &[String], parent: &HandOff) -> Result<Option<TurnTool>>;
+/// The port to agents, as far as work is handed to them.
+#[async_trait]
+pub trait HandOffs: Send + Sync {
+    /// The tool that hands work to them, under each of its names; none when there is nobody (any more).
+    async fn tools(&self, ids: &[String], parent: &HandOff) -> Result<Vec<TurnTool>>;
 }
 
 /// Nobody to hand work to: for whoever has no agents.
@@ -22,9 +26,12 @@ impl SubAgents for () {
         let missing: Vec<(&str, &str)> = ids.iter().map(|id| (id.as_str(), "NOT_FOUND")).collect();
         invalid_sub_agents(&missing)
     }
+}
 
-    async fn tool(&self, _ids: &[String], _parent: &HandOff) -> Result<Option<TurnTool>> {
-        Ok(None)
+#[async_trait]
+impl HandOffs for () {
+    async fn tools(&self, _ids: &[String], _parent: &HandOff) -> Result<Vec<TurnTool>> {
+        Ok(Vec::new())
     }
 }
 
@@ -54,8 +61,10 @@ pub struct HandOff {
     pub tenant_id: Option<String>,
     /// End user within the tenant.
     pub subtenant_id: Option<String>,
-    /// Tools that need approval there need it here.
+    /// Tools that need approval here or above: they need it below.
     pub approval_tools: Vec<String>,
+    /// Tools that need approval in this turn.
+    pub own_approvals: Vec<String>,
 }
 
 impl HandOff {
@@ -69,6 +78,7 @@ impl HandOff {
             tenant_id: chat.tenant_id.clone(),
             subtenant_id: chat.subtenant_id.clone(),
             approval_tools: approval_tools.to_vec(),
+            own_approvals: approval_tools.to_vec(),
         }
     }
 }

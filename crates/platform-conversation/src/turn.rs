@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Compaction, Profile, SubAgents,
+    Compaction, Profile,
     context::{Context, Heard},
     message::{Accounting, ChatMessage, MessageContent, MessageRow, StoredJson, TokenUsage, tool_row},
     repository,
@@ -37,8 +37,6 @@ pub struct Ports {
     pub model: Arc<dyn Model>,
     /// What may be called.
     pub toolbox: Arc<dyn Toolbox>,
-    /// Who may be handed off to.
-    pub sub_agents: Arc<dyn SubAgents>,
     /// Where growth is shown.
     pub realtime: Arc<Realtime>,
 }

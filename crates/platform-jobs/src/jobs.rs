@@ -6,7 +6,7 @@ use std::{
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{Error, Result, spawn};
+use platform_core::{Clock, Error, Result, Timestamp, spawn};
 use platform_db::{Bus, Conn, Db, Notice};
 use tokio::{
     runtime::Handle,
@@ -32,6 +32,18 @@ pub trait Work: Send + Sync {
     /// When `stop` is cancelled it ends early, in good order. The future is dropped when the
     /// lease is lost or the process shuts down. An error leaves the run to the next attempt.
     async fn work(&self, run: &Run, stop: &CancellationToken) -> Result<()>;
+
+    /// Runs of this kind are about to be taken, in this transaction that holds their rows; those that it gives
+    /// back are. It must not wait for anybody who may want those rows. `now`: what counts as their start. Not
+    /// called for a run whose lease was taken as it was enqueued.
+    async fn take_in(&self, _conn: &mut Conn, runs: Vec<Run>, _now: Timestamp) -> Result<Vec<Run>> {
+        Ok(runs)
+    }
+
+    /// Runs of this kind are handed back unfinished, in this transaction.
+    async fn handed_back_in(&self, _conn: &mut Conn, _runs: &[&Run]) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// How leases are kept (contract 00 §14).
@@ -53,6 +65,7 @@ pub struct Slot(#[expect(dead_code, reason = "held for its drop")] Option<OwnedS
 pub struct Jobs {
     db: Db,
     bus: Bus,
+    clock: Arc<dyn Clock>,
     config: JobsConfig,
     owner: String,
     slots: Arc<Semaphore>,
@@ -64,11 +77,18 @@ pub struct Jobs {
     runtime: Handle,
 }
 
+/// Runs with those who carry them out.
+fn by_kind<'a>(works: &'a [Arc<dyn Work>], runs: &'a [Run]) -> impl Iterator<Item = (&'a Arc<dyn Work>, Vec<&'a Run>)> {
+    let of = |work: &'a Arc<dyn Work>| (work, runs.iter().filter(|run| run.kind == work.kind()).collect::<Vec<_>>());
+    works.iter().map(of).filter(|(_, runs)| !runs.is_empty())
+}
+
 /// A run in work: forgotten when its task ends, even by a panic, so that its lease ends, too.
 struct Held {
     jobs: Arc<Jobs>,
     run: String,
     fence: i64,
+    laned: bool,
     _slot: Slot,
 }
 
@@ -79,6 +99,10 @@ impl Drop for Held {
             && active.get(&self.run).is_some_and(|active| active.fence == self.fence)
         {
             active.remove(&self.run);
+        }
+        if self.laned {
+            // Another of its lane may have its turn now.
+            self.jobs.waiting.notify_one();
         }
     }
 }
@@ -92,10 +116,11 @@ struct Active {
 
 impl Jobs {
     /// `owner` names this process; no other may have the same.
-    pub fn new(db: &Db, bus: &Bus, config: JobsConfig, owner: String) -> Arc<Self> {
+    pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, config: JobsConfig, owner: String) -> Arc<Self> {
         Arc::new(Self {
             db: db.clone(),
             bus: bus.clone(),
+            clock,
             config,
             owner,
             slots: Arc::new(Semaphore::new(config.concurrency)),
@@ -152,7 +177,7 @@ impl Jobs {
             active.stop.cancel();
         }
         self.active.lock().expect("lock").insert(run.id.clone(), active.clone());
-        let held = Held { jobs: Arc::clone(self), run: run.id.clone(), fence: run.fence, _slot: slot };
+        let held = Held { jobs: Arc::clone(self), run: run.id.clone(), fence: run.fence, laned: run.lane.is_some(), _slot: slot };
         let worked = self.running.track_future(async move {
             let result = tokio::select! {
                 result = work.work(&run, &active.stop) => result,
@@ -205,13 +230,21 @@ impl Jobs {
     }
 
     /// Takes nothing new, lets runs end for `grace`, then hands the rest back.
-    pub async fn drain(&self, grace: Duration) -> Result<()> {
+    pub async fn drain(&self, works: &[Arc<dyn Work>], grace: Duration) -> Result<()> {
         self.slots.close();
         self.running.close();
         let _ = tokio::time::timeout(grace, self.running.wait()).await;
         self.closing.cancel();
         self.running.wait().await;
-        let handed = repository::hand_back(&mut *self.db.conn().await?, &self.owner).await?;
+        let mut conn = self.db.conn().await?;
+        let handed = conn.transaction::<_, Error, _>(async |conn| {
+            let handed = repository::hand_back(conn, &self.owner).await?;
+            for (work, runs) in by_kind(works, &handed) {
+                work.handed_back_in(conn, &runs).await?;
+            }
+            Ok(handed.len())
+        });
+        let handed = handed.await?;
         if handed > 0 {
             info!(runs = handed, "Handed unfinished runs back; another process or the next start goes on with them.");
             let _ = self.bus.tell(WAITING, "").await;
@@ -229,7 +262,7 @@ impl Jobs {
             {
                 slots.push(slot);
             }
-            let claimed = self.claim(&kinds, slots.len()).await.unwrap_or_else(|error| {
+            let claimed = self.claim(&works, &kinds, slots.len()).await.unwrap_or_else(|error| {
                 warn!(%error, "Due runs could not be taken; trying again.");
                 Vec::new()
             });
@@ -249,13 +282,23 @@ impl Jobs {
         }
     }
 
-    async fn claim(&self, kinds: &[&str], most: usize) -> Result<Vec<Run>> {
+    async fn claim(&self, works: &[Arc<dyn Work>], kinds: &[&str], most: usize) -> Result<Vec<Run>> {
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         self.db
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
-                repository::claim(conn, &self.owner, kinds, self.lease_ms(), most).await
+                let repository::Due { runs, laned, now } = repository::due(conn, kinds, most).await?;
+                let now = now.unwrap_or_else(|| self.clock.now());
+                let mut taken = Vec::with_capacity(runs.len());
+                for work in works {
+                    let of: Vec<Run> = runs.iter().filter(|run| run.kind == work.kind()).cloned().collect();
+                    if !of.is_empty() {
+                        taken.extend(work.take_in(conn, of, now).await?);
+                    }
+                }
+                repository::claim(conn, &self.owner, &taken, &laned, self.lease_ms()).await?;
+                Ok(taken)
             })
             .await
     }

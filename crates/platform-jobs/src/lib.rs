@@ -1,6 +1,6 @@
 //! Durable runs: work that was accepted is carried on until it has ended, whoever dies.
 //!
-//! **Owns** the table `runs`; a row is a run that is not done. **Needs** `platform-db` and,
+//! **Owns** the tables `runs`, in which a row is a run that is not done, and `lanes`, of runs that share limits. **Needs** `platform-db` and,
 //! for each kind of run, a [`Work`] that carries it out.
 //!
 //! A run is enqueued in the transaction of whatever asked for it ([`ENQUEUE`] is a piece of
@@ -11,14 +11,17 @@
 //! **Invariants**: one run per subject at a time; every write for a run names its fence, so
 //! a worker that lost its lease changes nothing; a run whose lease ended is taken over, with
 //! its attempt counted; a drained process hands its leases back without counting; a run for
-//! whose subject more work came does not end unnoticed.
+//! whose subject more work came does not end unnoticed; of a lane no more runs are worked, and no more begun in a
+//! window, than it allows, whoever takes them, and lanes are served in turn.
 
 mod jobs;
+mod lanes;
 mod repository;
 mod schema;
 
 pub use jobs::{Jobs, JobsConfig, Slot, Work};
+pub use lanes::{Hold, LaneLimits, Place, drop_lane_in, is_full_in, places, set_lane_in};
 pub use repository::{
-    ENQUEUE, FINISH, FoundRun, Run, STEP, call_again_in, cancel_in, delay_in, describe_in, end_in, enqueue_in, find_in,
-    is_held_in, stop_in, wake_in,
+    ENQUEUE, FINISH, FoundRun, Run, STEP, When, call_again_in, cancel_in, delay_in, describe_in, end_in, enqueue_in, find_in,
+    is_held_in, step_in, stop_in, wake_in,
 };

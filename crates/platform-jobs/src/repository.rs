@@ -7,11 +7,11 @@ use diesel::{
     sql_types::{Array, BigInt, Integer, Text, Timestamptz},
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Id, Result};
+use platform_core::{AccountId, Id, Result, Timestamp};
 use platform_db::Conn;
 use serde_json::Value;
 
-use crate::schema::runs;
+use crate::{lanes, schema::runs};
 
 /// Enqueues runs: a data-modifying CTE over `accepted`, which offers `run` (id), `account`, `kind`,
 /// `subject`, `payload`, `owner` and `lease_ms` (both null for a run that anybody may take).
@@ -56,13 +56,39 @@ pub struct Run {
     pub attempt: i32,
     /// Somebody asked it to stop.
     pub stop: bool,
+    /// The lane it stands in.
+    pub lane: Option<String>,
 }
+
+type RunColumns = (
+    runs::id,
+    runs::account_id,
+    runs::kind,
+    runs::subject,
+    runs::payload,
+    runs::fence,
+    runs::attempt,
+    runs::stop,
+    runs::lane,
+);
+
+const RUN: RunColumns = (
+    runs::id,
+    runs::account_id,
+    runs::kind,
+    runs::subject,
+    runs::payload,
+    runs::fence,
+    runs::attempt,
+    runs::stop,
+    runs::lane,
+);
 
 impl Run {
     /// A run whose lease was taken as it was enqueued.
     pub fn begun(id: String, account: &AccountId, kind: &str, subject: String, payload: Value) -> Self {
         let (account, kind) = (account.as_str().to_owned(), kind.to_owned());
-        Self { id, account, kind, subject, payload, fence: 1, attempt: 1, stop: false }
+        Self { id, account, kind, subject, payload, fence: 1, attempt: 1, stop: false, lane: None }
     }
 
     /// The account it belongs to.
@@ -79,39 +105,67 @@ fn after(delay: Duration) -> SqlLiteral<Timestamptz> {
     sql(&format!("now() + {}{MILLISECONDS}", delay.as_millis()))
 }
 
-/// Takes up to `most` due runs of `kinds`, oldest first.
-pub(crate) async fn claim(conn: &mut Conn, owner: &str, kinds: &[&str], lease_ms: i64, most: i64) -> Result<Vec<Run>> {
+/// Runs that may be taken, locked, as they are when they are taken.
+pub(crate) struct Due {
+    pub runs: Vec<Run>,
+    /// Those of them that stand in lanes.
+    pub laned: Vec<lanes::PickedRun>,
+    /// What counts as the start of those.
+    pub now: Option<Timestamp>,
+}
+
+/// Up to `most` due runs of `kinds`: those that stand in no lane, oldest first, and one of each lane in turn.
+pub(crate) async fn due(conn: &mut Conn, kinds: &[&str], most: i64) -> Result<Due> {
+    // One that was worked is in its lane already: taking it over changes nothing there.
     let due = runs::table
         .filter(runs::due.le(sql::<Timestamptz>(NOW)).and(runs::kind.eq_any(kinds)))
+        .filter(runs::lane.is_null().or(runs::owner.is_not_null()))
         .order(runs::due)
         .limit(most)
         .for_update()
         .skip_locked()
-        .select(runs::id);
-    let ids: Vec<String> = due.load(conn).await?;
-    if ids.is_empty() {
-        return Ok(Vec::new());
+        .select(RUN);
+    let mut free: Vec<Run> = due.load(conn).await?;
+    let lanes::Picked { runs: mut laned, now } = lanes::pick(conn, most).await?;
+    // Neither keeps the other from its turn.
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    laned.truncate(most.saturating_sub(free.len()).max(most.div_ceil(2)));
+    free.truncate(most - laned.len());
+    if !laned.is_empty() {
+        let ids: Vec<&str> = laned.iter().map(|run| run.id.as_str()).collect();
+        free.extend(runs::table.filter(runs::id.eq_any(ids)).select(RUN).load::<Run>(conn).await?);
     }
-    let claimed = diesel::update(runs::table.filter(runs::id.eq_any(ids)))
+    for run in &mut free {
+        run.fence += 1;
+        run.attempt += 1;
+    }
+    Ok(Due { runs: free, laned, now })
+}
+
+/// Takes runs that are due.
+pub(crate) async fn claim(
+    conn: &mut Conn,
+    owner: &str,
+    taken: &[Run],
+    laned: &[lanes::PickedRun],
+    lease_ms: i64,
+) -> Result<()> {
+    if taken.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<&str> = taken.iter().map(|run| run.id.as_str()).collect();
+    diesel::update(runs::table.filter(runs::id.eq_any(&ids)))
         .set((
             runs::owner.eq(owner),
             runs::fence.eq(runs::fence + 1),
             runs::attempt.eq(runs::attempt + 1),
+            runs::opens.eq(false),
             runs::due.eq(sql::<Timestamptz>("now() + ").bind::<BigInt, _>(lease_ms).sql(MILLISECONDS)),
         ))
-        .returning((
-            runs::id,
-            runs::account_id,
-            runs::kind,
-            runs::subject,
-            runs::payload,
-            runs::fence,
-            runs::attempt,
-            runs::stop,
-        ))
-        .get_results(conn)
+        .execute(conn)
         .await?;
-    Ok(claimed)
+    let served: Vec<&lanes::PickedRun> = laned.iter().filter(|run| ids.contains(&run.id.as_str())).collect();
+    lanes::served(conn, &served).await
 }
 
 /// Renews leases; returns those still held, with whether they were asked to stop.
@@ -126,7 +180,7 @@ pub(crate) async fn renew(conn: &mut Conn, owner: &str, ids: &[String], lease_ms
 }
 
 /// Hands runs back: due at once, and the attempt does not count.
-pub(crate) async fn hand_back(conn: &mut Conn, owner: &str) -> Result<usize> {
+pub(crate) async fn hand_back(conn: &mut Conn, owner: &str) -> Result<Vec<Run>> {
     let handed = diesel::update(runs::table.filter(runs::owner.eq(owner)))
         .set((
             runs::owner.eq(None::<String>),
@@ -134,7 +188,8 @@ pub(crate) async fn hand_back(conn: &mut Conn, owner: &str) -> Result<usize> {
             runs::attempt.eq(runs::attempt - sql::<Integer>("1")),
             runs::due.eq(sql::<Timestamptz>(NOW)),
         ))
-        .execute(conn)
+        .returning(RUN)
+        .get_results(conn)
         .await?;
     Ok(handed)
 }
@@ -147,17 +202,35 @@ pub(crate) async fn reclaim_all(conn: &mut Conn) -> Result<usize> {
         .await?)
 }
 
-/// Enqueues a run that is due after `delay`, for whoever is first; returns its id.
+/// When a run may be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When<'a> {
+    /// After so long.
+    After(Duration),
+    /// When its lane has room; `opens`: it counts as a start of the lane.
+    InLane {
+        /// The lane.
+        lane: &'a str,
+        /// Whether its first lease is a start.
+        opens: bool,
+    },
+}
+
+/// Enqueues a run for whoever is first; returns its id.
 pub async fn enqueue_in(
     conn: &mut Conn,
     account: &AccountId,
     kind: &str,
     subject: &str,
     payload: Value,
-    delay: Duration,
+    when: When<'_>,
 ) -> Result<String> {
     enum RunKind {}
     let id = String::from(Id::<RunKind>::generate());
+    let (delay, lane, opens) = match when {
+        When::After(delay) => (delay, None, false),
+        When::InLane { lane, opens } => (Duration::ZERO, Some(lane), opens),
+    };
     diesel::insert_into(runs::table)
         .values((
             runs::id.eq(&id),
@@ -166,6 +239,8 @@ pub async fn enqueue_in(
             runs::subject.eq(subject),
             runs::payload.eq(payload),
             runs::due.eq(after(delay)),
+            runs::lane.eq(lane),
+            runs::opens.eq(opens),
         ))
         .execute(conn)
         .await?;
@@ -241,6 +316,13 @@ pub async fn describe_in(conn: &mut Conn, run: &Run, payload: Value) -> Result<(
 /// Ends a run whose lease is held, even when more work came for its subject.
 pub async fn end_in(conn: &mut Conn, run: &Run) -> Result<()> {
     diesel::delete(runs::table.filter(runs::id.eq(&run.id).and(runs::fence.eq(run.fence)))).execute(conn).await?;
+    Ok(())
+}
+
+/// A step of a run whose lease is held is done: its attempts are counted anew.
+pub async fn step_in(conn: &mut Conn, run: &Run) -> Result<()> {
+    let run = runs::table.filter(runs::id.eq(&run.id).and(runs::fence.eq(run.fence)).and(runs::attempt.ne(1)));
+    diesel::update(run).set(runs::attempt.eq(1)).execute(conn).await?;
     Ok(())
 }
 

@@ -11,5 +11,21 @@ diesel::table! {
         stop -> Bool,
         again -> Bool,
         due -> Timestamptz,
+        lane -> Nullable<Text>,
+        opens -> Bool,
+    }
+}
+
+diesel::table! {
+    lanes (id) {
+        account_id -> Text,
+        id -> Text,
+        most_running -> Int4,
+        most_starts -> Nullable<Int4>,
+        interval_ms -> Int8,
+        closed -> Bool,
+        window_no -> Int8,
+        starts -> Int4,
+        served -> Int8,
     }
 }

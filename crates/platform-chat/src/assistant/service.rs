@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{AssistantSettings, Ports};
+use platform_conversation::{AssistantSettings, Bases, Ports, SubAgents};
 use platform_core::{AccountId, Caller, Code, Error, FieldLimits, Id, Object, Precondition, Result, beside, overlay};
 use platform_db::{Bus, Conn, Idempotency, Remembered};
 use platform_jobs::Jobs;
@@ -53,6 +53,7 @@ pub trait AssistantService: Send + Sync {
 /// The service on PostgreSQL.
 pub struct PgAssistantService {
     ports: Ports,
+    sub_agents: Arc<dyn SubAgents>,
     jobs: Arc<Jobs>,
     limits: FieldLimits,
     built_in: Arc<Assistant>,
@@ -69,14 +70,21 @@ enum AssistantKind {}
 
 impl PgAssistantService {
     /// Needs what turns work with to check against, and the bus that says when to forget.
-    pub fn new(ports: &Ports, bus: &Bus, jobs: Arc<Jobs>, limits: FieldLimits) -> Self {
+    pub fn new(
+        ports: &Ports,
+        bus: &Bus,
+        sub_agents: Arc<dyn SubAgents>,
+        jobs: Arc<Jobs>,
+        limits: FieldLimits,
+    ) -> Self {
         let known = Remembered::new(bus, USERS, MOST_REMEMBERED);
-        Self { ports: ports.clone(), jobs, limits, built_in: Arc::new(Assistant::built_in()), known }
+        let built_in = Arc::new(Assistant::built_in());
+        Self { ports: ports.clone(), sub_agents, jobs, limits, built_in, known }
     }
 
     /// The settings, after every rule on them was looked at.
     async fn checked(&self, account: &AccountId, mut settings: AssistantSettings) -> Result<AssistantSettings> {
-        self.ports.sub_agents.check(account, &settings.subagents_ids, None).await?;
+        self.sub_agents.check(account, &settings.subagents_ids, None).await?;
         let (model, limits) = (Arc::clone(&self.ports.model), self.limits);
         beside(move || settings.check(&*model, &limits).map(|()| settings)).await
     }
@@ -239,6 +247,17 @@ impl AssistantService for PgAssistantService {
             }
         }
         Ok(id)
+    }
+}
+
+#[async_trait]
+impl Bases for PgAssistantService {
+    async fn base(&self, account: &AccountId, identifier: &str) -> Result<Option<AssistantSettings>> {
+        match self.get(account, identifier).await {
+            Ok(assistant) => Ok(Some(assistant.settings().clone())),
+            Err(error) if error.code() == Code::AssistantNotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

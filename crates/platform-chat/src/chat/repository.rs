@@ -5,7 +5,7 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
-    Compaction, Conversation, Heard, StoredJson, Texts, TokenUsage, add_secondary, compactions, has_message,
+    Compaction, Conversation, Heard, StoredJson, Texts, TokenUsage, add_secondary, compactions, has_compactions, has_message,
     open_calls, summarise,
 };
 use platform_core::{AccountId, Error, Object, Page, Result, Timestamp};
@@ -313,15 +313,8 @@ pub(crate) async fn add_compaction(
     known: usize,
     compaction: &Compaction,
 ) -> Result<bool> {
-    let compaction = serde_json::to_string(&[compaction]).map_err(Error::internal)?;
-    let chat = by_uid(account.as_str(), uid);
-    let known = i32::try_from(known).unwrap_or(i32::MAX);
-    let expected =
-        sql::<Bool>("coalesce(json_array_length(compactions), 0) = ").bind::<diesel::sql_types::Integer, _>(known);
-    let more = sql::<Nullable<Text>>("(coalesce(compactions::jsonb, '[]') || ")
-        .bind::<Text, _>(compaction)
-        .sql("::jsonb)::json");
-    let kept = diesel::update(chat.filter(expected)).set(chats::compactions.eq(more));
+    let chat = by_uid(account.as_str(), uid).filter(has_compactions(known));
+    let kept = diesel::update(chat).set(chats::compactions.eq(platform_conversation::add_compaction(compaction)?));
     Ok(kept.execute(&mut *db.conn().await?).await? == 1)
 }
 

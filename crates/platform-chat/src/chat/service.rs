@@ -3,7 +3,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    Matches, NewFeedback, Ports, Span, Stored, StoredJson, all_content, bodies_from, compact, content, contents,
+    HandOffs, Matches, NewFeedback, Ports, Span, Stored, StoredJson, all_content, bodies_from, compact, content, contents,
     feedback, give_feedback_in, search, turn_of,
 };
 use platform_core::{AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Page, Result, overlay, spawn};
@@ -132,6 +132,7 @@ impl PgChatService {
     /// Needs what turns work with, durable runs, the assistants and the way out.
     pub fn new(
         ports: Ports,
+        hand_offs: Arc<dyn HandOffs>,
         jobs: Arc<Jobs>,
         assistants: Arc<dyn AssistantService>,
         egress: Egress,
@@ -140,6 +141,7 @@ impl PgChatService {
         let (db, clock) = (ports.db.clone(), Arc::clone(&ports.clock));
         let turns = Arc::new(Turns {
             ports: ports.clone(),
+            hand_offs,
             jobs: Arc::clone(&jobs),
             assistants: Arc::clone(&assistants),
             finisher: Finisher::new(&db),

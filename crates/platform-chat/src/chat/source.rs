@@ -1,4 +1,5 @@
 use async_trait::async_trait;
+use platform_conversation::kept_history;
 use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Db;
 use platform_realtime::{Head, Source};
@@ -11,9 +12,6 @@ use super::{
     repository::{self, ChatRow, Status},
 };
 use crate::turn::pending;
-
-/// A frame above its bound holds so many of the newest messages (contract 02 §7.9).
-const TRUNCATED_MESSAGES: usize = 200;
 
 /// The realtime object without what is being written (contract 02 §6).
 #[derive(Serialize)]
@@ -88,21 +86,8 @@ impl Source for ChatSource {
 impl ChatSource {
     fn read(&self, chat: &ChatRow, bodies: Vec<String>, queue: &[String]) -> Result<Head> {
         let waiting: usize = queue.iter().map(String::len).sum();
-        let size = bodies.iter().map(String::len).sum::<usize>() + waiting;
-        let mut kept = bodies.len();
-        if self.frame_bytes > 0 && size > self.frame_bytes {
-            let mut left = self.frame_bytes.saturating_sub(waiting);
-            let fits = |body: &&String| {
-                let fits = body.len() <= left;
-                left = left.saturating_sub(body.len());
-                fits
-            };
-            kept = bodies.iter().rev().take(TRUNCATED_MESSAGES).take_while(fits).count();
-        }
-        let truncated = (kept < bodies.len()).then_some(true);
-        let first = bodies.len() - kept;
-        let history: Vec<Box<RawValue>> =
-            bodies.into_iter().skip(first).map(|body| RawValue::from_string(body).unwrap_or_default()).collect();
+        let bytes = if self.frame_bytes == 0 { 0 } else { self.frame_bytes.saturating_sub(waiting).max(1) };
+        let (history, truncated) = kept_history(bodies, bytes);
         let status = chat.status();
         let waiting = queue.iter().map(|body| pending(body, status.queue_word())).collect::<Result<_>>()?;
         let open = if status == Status::Waiting { chat.open_calls()? } else { Vec::new() };
@@ -116,7 +101,7 @@ impl ChatSource {
             pending_tool_calls: open.iter().filter_map(PendingToolCall::of).collect(),
             stop_reason: chat.stop_reason.as_deref(),
             error: chat.error.as_deref().and_then(|error| serde_json::from_str(error).ok()),
-            truncated,
+            truncated: truncated.then_some(true),
         };
         let terminal = status.is_terminal() && chat.queued == 0;
         Head::new(chat.revision, Timestamp(chat.edited_ms), terminal, &state).map_err(Error::internal)

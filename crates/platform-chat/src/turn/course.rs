@@ -116,7 +116,7 @@ impl<'a> Course<'a> {
         let mut tools = turn_tools(&*ports.toolbox, &chat.account, settings, self.request, None).await?;
         if !settings.subagents_ids.is_empty() {
             let hand_off = HandOff::of_chat(chat, &self.request.user_uid, &settings.approval_tools);
-            tools.extend(ports.sub_agents.tool(&settings.subagents_ids, &hand_off).await?);
+            tools.extend(self.turns.hand_offs.tools(&settings.subagents_ids, &hand_off).await?);
         }
         Ok(tools)
     }

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use platform_conversation::{Conversation, MessageRow};
 use platform_core::{Error, Result, Timestamp};
 use platform_db::{Conn, Db, GroupWriter, JsonStatement};
-use platform_jobs::{FINISH, Run, STEP, end_in, enqueue_in, is_held_in};
+use platform_jobs::{FINISH, Run, STEP, When, end_in, enqueue_in, is_held_in};
 use platform_runtime::ModelSpec;
 use serde::Serialize;
 use serde_json::json;
@@ -174,7 +174,7 @@ impl Finisher {
                 }
                 let stored = store(conn, std::slice::from_ref(outcome), &KEEP).await?;
                 end_in(conn, run).await?;
-                enqueue_in(conn, &run.account(), KIND, &run.subject, json!({}), Duration::ZERO).await?;
+                enqueue_in(conn, &run.account(), KIND, &run.subject, json!({}), When::After(Duration::ZERO)).await?;
                 Ok(stored.into_iter().next().flatten().map_or(Stored::Lost, Stored::GoesOn))
             })
             .await

@@ -14,7 +14,7 @@ use platform_conversation::{
 };
 use platform_core::{AccountId, Code, Error, Result, Timestamp};
 use platform_db::{Conn, Db, Idempotency};
-use platform_jobs::{Run, call_again_in, cancel_in, delay_in, describe_in, enqueue_in, find_in, is_held_in, stop_in};
+use platform_jobs::{Run, When, call_again_in, cancel_in, delay_in, describe_in, enqueue_in, find_in, is_held_in, stop_in};
 use serde_json::{Value, json};
 
 use super::{
@@ -64,12 +64,12 @@ pub(crate) async fn wait_in_line(
         refuse_stranger(&chat, item)?;
         let status = chat.status();
         if created {
-            enqueue_in(conn, account, KIND, &item.subject, json!({}), delay).await?;
+            enqueue_in(conn, account, KIND, &item.subject, json!({}), When::After(delay)).await?;
         } else if status.is_terminal() && chat.queued == 0 {
             if delay.is_zero() {
                 return Ok(Place::AtTheDoor);
             }
-            enqueue_in(conn, account, KIND, &item.subject, json!({}), delay).await?;
+            enqueue_in(conn, account, KIND, &item.subject, json!({}), When::After(delay)).await?;
         } else {
             // A turn that began just now has a run that is not locked: from the start again.
             let Some(run) = run else { return Ok(Place::AtTheDoor) };
@@ -225,7 +225,7 @@ pub(crate) async fn take_in(db: &Db, run: &Run, now: Timestamp) -> Result<TakenI
         let rows = if chat.status() == Status::Buffering { joined(conn, &account, uid, rows).await? } else { rows };
         let count = i32::try_from(rows.len()).unwrap_or(i32::MAX);
         for (position, row) in (chat.message_count..).zip(rows) {
-            insert_message(conn, &account, uid, &row.into_message(position)).await?;
+            insert_message(conn, &account, uid, &row.into_message(position)?).await?;
         }
         empty(conn, &account, uid).await?;
         describe_in(conn, run, serde_json::to_value(&request).map_err(Error::internal)?).await?;

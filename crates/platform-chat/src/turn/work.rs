@@ -4,7 +4,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use platform_conversation::{Conversation, Ports, StoredJson, TurnRequest};
+use platform_conversation::{Conversation, HandOffs, Ports, StoredJson, TurnRequest};
 use platform_core::{AccountId, Code, Error, Result};
 use platform_jobs::{Jobs, Run, Work};
 use platform_realtime::Key;
@@ -37,6 +37,8 @@ pub(crate) enum TurnOutcome {
 /// Carries out turns of chats.
 pub(crate) struct Turns {
     pub ports: Ports,
+    /// To whom work is handed.
+    pub hand_offs: Arc<dyn HandOffs>,
     pub jobs: Arc<Jobs>,
     pub assistants: Arc<dyn AssistantService>,
     pub finisher: Finisher,

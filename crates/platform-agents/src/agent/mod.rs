@@ -1,0 +1,15 @@
+mod model;
+mod repository;
+pub(crate) mod schedule;
+mod service;
+mod sub_agents;
+
+pub use model::{
+    Agent, AgentFilter, AgentList, AgentSettings, Criterion, EvaluationConfig, NotificationConfig, PeriodicExecution,
+    Specialization, SubAgentConfig,
+};
+pub(crate) use model::{ReadyAgent, check_criteria, judge};
+pub(crate) use repository::note_run;
+pub(crate) use service::SCHEDULE;
+pub use service::{AgentService, PgAgentService};
+pub use sub_agents::PgSubAgents;

@@ -1,0 +1,543 @@
+use std::sync::Arc;
+
+use platform_conversation::{AssistantSettings, FallbackModel, Profile};
+use platform_core::{Checks, Code, Error, FieldLimits, Id, Object, Result, Timestamp, overlay};
+use platform_jobs::LaneLimits;
+use platform_runtime::{Model, StructuredOutput, compile_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{RefOr, Schema},
+};
+
+use super::schedule;
+
+/// Kind of agent ids.
+pub(crate) enum AgentKind {}
+pub(crate) type AgentId = Id<AgentKind>;
+
+const MOST_EMAILS: usize = 20;
+const MOST_CRITERIA: usize = 20;
+/// Longest interval: 31 days.
+const INTERVAL_MS: std::ops::RangeInclusive<i64> = 1000..=2_678_400_000;
+
+/// Fields of an assistant that specialise an agent (contract 03 §1).
+const SPECIALIZATION: &[&str] = &[
+    "identifier",
+    "name",
+    "description",
+    "presets",
+    "model",
+    "provider",
+    "imgUrl",
+    "availableToolsGroupsUids",
+    "enabledTools",
+    "codeSnippetIds",
+    "availableSkillIds",
+    "subagentsIds",
+    "maxChatMessages",
+    "maxToolResponseInputTokens",
+    "contextManagement",
+    "knowledgeDocumentIds",
+    "knowledgeFolderIds",
+    "knowledgeSkills",
+    "approvalTools",
+    "toolCallTimeoutMs",
+    "temperature",
+    "topP",
+    "maxOutputTokens",
+    "reasoningEffort",
+    "structuredOutput",
+    "guardrailsConfiguration",
+];
+
+/// What an agent is, in the words of an assistant: the fields that were given.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Specialization(pub Object);
+
+impl PartialSchema for Specialization {
+    fn schema() -> RefOr<Schema> {
+        let RefOr::T(Schema::Object(mut object)) = AssistantSettings::schema() else { return AssistantSettings::schema() };
+        object.properties.retain(|name, _| SPECIALIZATION.contains(&name.as_str()));
+        object.required.clear();
+        RefOr::T(Schema::Object(object))
+    }
+}
+
+impl ToSchema for Specialization {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "AssistantSpecialization".into()
+    }
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        AssistantSettings::schemas(schemas);
+    }
+}
+
+/// Everything a client sets of an agent (contract 03 §1).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentSettings {
+    /// Name, 1 to 200 characters.
+    pub name: String,
+    /// Description, at most 4000 characters.
+    pub description: String,
+    /// Picture.
+    pub img_url: String,
+    /// Its threads wait in the queue.
+    pub disabled: bool,
+    /// Hidden from the list; its threads wait in the queue.
+    pub archived: bool,
+    /// Model provider; absent = as its specialization says, else the server's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// Model; absent = the provider's first.
+    #[serde(skip_serializing_if = "Option::is_none", alias = "model")]
+    pub llm: Option<String>,
+    /// Models to ask when that one fails, at most 5.
+    pub fallback_models: Vec<FallbackModel>,
+    /// What it is; `identifier` may name an assistant whose fields are the base. A PATCH merges it key by key.
+    pub assistant_specialization: Specialization,
+    /// Prompt tokens of one turn; 0 = no limit.
+    #[serde(default = "default_input_tokens")]
+    pub max_execution_input_tokens: u64,
+    /// Tool calls of one turn; 0 = no limit.
+    #[serde(default = "default_tool_calls")]
+    pub max_execution_tool_calls: u64,
+    /// Turns that begin in one interval; absent = no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_execution_frequency: Option<i32>,
+    /// Length of that interval, 1000 to 2678400000 ms; intervals are counted from the epoch.
+    #[serde(default = "default_interval")]
+    pub execution_frequency_interval_ms: i64,
+    /// Threads in processing at once, 1 to 1000.
+    #[serde(default = "default_concurrency")]
+    pub concurrent_execution_limit: i32,
+    /// Who gets mail.
+    #[schema(value_type = NotificationConfig)]
+    pub agent_notification_config: Object,
+    /// How its threads are judged. A PATCH merges it key by key.
+    #[schema(value_type = EvaluationConfig)]
+    pub evaluation_config: Object,
+    /// Project it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project_id: Option<String>,
+    /// Environment it works in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment_id: Option<String>,
+    /// Tags.
+    pub tags: Vec<String>,
+    /// Whether and how others hand work to it. A PATCH merges it key by key.
+    pub sub_agent_config: SubAgentConfig,
+    /// When it starts by itself.
+    pub periodic_execution: PeriodicExecution,
+    /// Gets the events of its threads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook_url: Option<String>,
+}
+
+/// Who gets mail when a thread ends or needs approval.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NotificationConfig {
+    /// Whether anybody does.
+    pub enabled: bool,
+    /// Whether mail is sent.
+    pub enable_email_notification: bool,
+    /// Told when a thread ends, at most 20.
+    pub notified_emails: Vec<String>,
+    /// Told when a thread needs approval, at most 20.
+    pub approval_emails: Vec<String>,
+}
+
+/// How threads are judged (contract 03 §7).
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EvaluationConfig {
+    /// The judge, `provider:model` or a model; absent = the server's.
+    #[serde(alias = "evaluationModel", skip_serializing_if = "Option::is_none")]
+    pub evaluator_model: Option<String>,
+    /// Threads are judged by themselves when they have completed or failed.
+    #[serde(alias = "autoEvaluate")]
+    pub enabled: bool,
+    /// Overall score from which a thread passes, 0 to 10.
+    pub threshold: f64,
+    /// Criteria of your own, at most 20.
+    pub custom_criteria: Vec<Criterion>,
+    /// Judge by those alone.
+    pub disable_default_evaluation: bool,
+}
+
+impl Default for EvaluationConfig {
+    fn default() -> Self {
+        Self {
+            evaluator_model: None,
+            enabled: false,
+            threshold: 7.0,
+            custom_criteria: Vec::new(),
+            disable_default_evaluation: false,
+        }
+    }
+}
+
+/// What a thread is judged by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Criterion {
+    /// Name.
+    pub name: String,
+    /// What it means.
+    pub description: String,
+    /// How much it counts.
+    #[serde(default = "one")]
+    pub weight: f64,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// Whether and how work is handed to an agent (contract 03 §8).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SubAgentConfig {
+    /// Others may.
+    pub enabled: bool,
+    /// `text` or `json`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_format: Option<String>,
+    /// Schema of the work, with `json`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub input_structure: Option<Value>,
+    /// `text` or `json`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_format: Option<String>,
+    /// Schema of the result, with `json`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub output_structure: Option<Value>,
+}
+
+/// When an agent starts by itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PeriodicExecution {
+    /// Whether it does.
+    pub enabled: bool,
+    /// Five fields: minute, hour, day, month, weekday.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cron_expression: Option<String>,
+    /// IANA name of the time zone.
+    pub timezone: String,
+    /// What it is told each time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Read only: the next time.
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub next_run_ms: Option<Timestamp>,
+    /// Read only: the last time.
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub last_run_ms: Option<Timestamp>,
+}
+
+impl Default for PeriodicExecution {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            cron_expression: None,
+            timezone: "UTC".to_owned(),
+            message: None,
+            next_run_ms: None,
+            last_run_ms: None,
+        }
+    }
+}
+
+fn default_input_tokens() -> u64 {
+    2_000_000
+}
+fn default_tool_calls() -> u64 {
+    100
+}
+fn default_interval() -> i64 {
+    3_600_000
+}
+fn default_concurrency() -> i32 {
+    5
+}
+
+/// Objects that a PATCH merges key by key.
+pub(crate) const MERGED: [&str; 3] = ["assistantSpecialization", "evaluationConfig", "subAgentConfig"];
+
+impl AgentSettings {
+    /// All settings at their defaults.
+    pub(crate) fn named(name: &str) -> Self {
+        serde_json::from_value(json!({"name": name})).expect("a name is all that is required")
+    }
+
+    /// Every rule of contract 03 §1 that needs no look at other records; `base`: the assistant it is made from.
+    pub(crate) fn check(
+        &mut self,
+        base: Option<&AssistantSettings>,
+        model: &dyn Model,
+        limits: &FieldLimits,
+    ) -> Result<()> {
+        let mut checks = Checks::within(limits);
+        if self.name.is_empty() {
+            checks.issue("name", "required", "name is required: 1 to 200 characters");
+        } else {
+            checks.length("name", &self.name, 1..=200);
+        }
+        checks.length("description", &self.description, 0..=4000);
+        checks.length("imgUrl", &self.img_url, 0..=4000);
+        checks.count("fallbackModels", self.fallback_models.len(), 5);
+        checks.range("maxExecutionInputTokens", self.max_execution_input_tokens, &(0..=(1 << 53) - 1));
+        checks.range("maxExecutionToolCalls", self.max_execution_tool_calls, &(0..=1_000_000));
+        checks.range("maxExecutionFrequency", self.max_execution_frequency.unwrap_or(1), &(1..=1_000_000_000));
+        checks.range("executionFrequencyIntervalMs", self.execution_frequency_interval_ms, &INTERVAL_MS);
+        checks.range("concurrentExecutionLimit", self.concurrent_execution_limit, &(1..=1000));
+        checks.tags("tags", &mut self.tags);
+        check_emails(&mut checks, &self.notifications()?);
+        checks.finish()?;
+        check_evaluation(&self.evaluation()?, model)?;
+        self.sub_agent_config.check()?;
+        schedule::check(&mut self.periodic_execution, limits)?;
+        if let Some(id) = &self.project_id {
+            return Err(Error::not_found(Code::ProjectNotFound, "project", id));
+        }
+        if let Some(id) = &self.environment_id {
+            return Err(Error::not_found(Code::EnvironmentNotFound, "environment", id));
+        }
+        self.assistant_specialization.0.retain(|name, _| SPECIALIZATION.contains(&name.as_str()));
+        let mut effective = self.effective(base)?;
+        effective.check(model, limits).map_err(|error| within("assistantSpecialization", error))
+    }
+
+    /// What its turns work with.
+    pub(crate) fn effective(&self, base: Option<&AssistantSettings>) -> Result<AssistantSettings> {
+        let base = base.cloned().unwrap_or_else(|| AssistantSettings::named(&self.name));
+        let mut given = self.assistant_specialization.0.clone();
+        given.remove("identifier");
+        let mut settings =
+            overlay(&base, given).map_err(|error| within("assistantSpecialization", error))?;
+        if self.provider.is_some() || self.llm.is_some() {
+            settings.provider.clone_from(&self.provider);
+            settings.model.clone_from(&self.llm);
+        }
+        if !self.fallback_models.is_empty() {
+            settings.fallback_models.clone_from(&self.fallback_models);
+        }
+        if settings.name.is_empty() {
+            settings.name.clone_from(&self.name);
+        }
+        settings.identifier = None;
+        Ok(settings)
+    }
+
+    /// The assistant it is made from, when it names one.
+    pub(crate) fn base_identifier(&self) -> Option<&str> {
+        self.assistant_specialization.0.get("identifier").and_then(Value::as_str)
+    }
+
+    /// Ready for turns.
+    pub(crate) fn profile(&self, base: Option<&AssistantSettings>) -> Result<Profile> {
+        let mut settings = self.effective(base)?;
+        if let (Some("json"), Some(schema)) =
+            (self.sub_agent_config.output_format.as_deref(), &self.sub_agent_config.output_structure)
+            && settings.structured_output.is_none()
+        {
+            let output = json!({"enabled": true, "name": "result", "schema": schema});
+            settings.structured_output = serde_json::from_value::<StructuredOutput>(output).ok();
+        }
+        Profile::compiled(settings)
+    }
+
+    pub(crate) fn notifications(&self) -> Result<NotificationConfig> {
+        typed("agentNotificationConfig", &self.agent_notification_config)
+    }
+
+    pub(crate) fn evaluation(&self) -> Result<EvaluationConfig> {
+        typed("evaluationConfig", &self.evaluation_config)
+    }
+
+    /// What its threads may do together.
+    pub(crate) fn lane(&self) -> LaneLimits {
+        LaneLimits {
+            most_running: self.concurrent_execution_limit,
+            most_starts: self.max_execution_frequency,
+            interval_ms: self.execution_frequency_interval_ms,
+            closed: self.disabled || self.archived,
+        }
+    }
+}
+
+/// A part of the settings that is kept as it was given.
+fn typed<T: Default + Serialize + serde::de::DeserializeOwned>(path: &str, given: &Object) -> Result<T> {
+    overlay(&T::default(), given.clone()).map_err(|error| within(path, error))
+}
+
+/// An error about a part, as one about the whole.
+pub(crate) fn within(path: &str, error: Error) -> Error {
+    let issues = error.details().get("issues").and_then(Value::as_array).cloned();
+    let Some(issues) = issues else { return error };
+    let inside = |mut issue: Value| {
+        if let Some(Value::String(of)) = issue.get_mut("path") {
+            *of = format!("{path}.{of}");
+        }
+        issue
+    };
+    let issues: Vec<Value> = issues.into_iter().map(inside).collect();
+    Error::new(error.code(), format!("{path}: {}", error.message())).with("issues", issues)
+}
+
+fn check_emails(checks: &mut Checks, config: &NotificationConfig) {
+    for (name, emails) in [("notifiedEmails", &config.notified_emails), ("approvalEmails", &config.approval_emails)] {
+        let path = format!("agentNotificationConfig.{name}");
+        checks.count(&path, emails.len(), MOST_EMAILS);
+        for (i, email) in emails.iter().enumerate() {
+            if !platform_mail::is_address(email) {
+                checks.issue(&format!("{path}[{i}]"), "format", format!("{path}[{i}] must be an e-mail address"));
+            }
+        }
+    }
+}
+
+/// Every rule on how threads are judged.
+pub(crate) fn check_evaluation(config: &EvaluationConfig, model: &dyn Model) -> Result<()> {
+    let mut checks = Checks::default();
+    checks.range("threshold", config.threshold, &(0.0..=10.0));
+    check_criteria(&mut checks, "customCriteria", &config.custom_criteria);
+    checks.finish().map_err(|error| within("evaluationConfig", error))?;
+    if let Some(name) = &config.evaluator_model {
+        judge(model, name)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn check_criteria(checks: &mut Checks, path: &str, criteria: &[Criterion]) {
+    checks.count(path, criteria.len(), MOST_CRITERIA);
+    let mut names = std::collections::HashSet::new();
+    for (i, criterion) in criteria.iter().enumerate() {
+        checks.length(&format!("{path}[{i}].name"), &criterion.name, 1..=64);
+        checks.length(&format!("{path}[{i}].description"), &criterion.description, 1..=4000);
+        if !(criterion.weight.is_finite() && criterion.weight > 0.0 && criterion.weight <= 1e6) {
+            checks.issue(&format!("{path}[{i}].weight"), "range", "weight must be a number above 0");
+        }
+        if !names.insert(&criterion.name) {
+            checks.issue(&format!("{path}[{i}].name"), "unique", "two criteria have this name");
+        }
+    }
+}
+
+/// The model of a judge, `provider:model` or a model alone; `MODEL_NOT_SUPPORTED` when there is none such.
+pub(crate) fn judge(model: &dyn Model, name: &str) -> Result<platform_runtime::ModelSpec> {
+    let alone = model.choose(None, Some(name));
+    let spec = match name.split_once(':') {
+        Some((provider, llm)) => alone.or_else(|_| model.choose(Some(provider), Some(llm))),
+        None => alone,
+    };
+    spec.map_err(|error| {
+        let message = format!("There is no model `{name}` to judge with; give `provider:model` or a model.");
+        let missing = Error::new(Code::ModelNotSupported, message).with("model", name);
+        missing.with_some("available", error.details().get("available"))
+    })
+}
+
+impl SubAgentConfig {
+    fn check(&mut self) -> Result<()> {
+        let mut checks = Checks::default();
+        for (format, structure, name) in [
+            (&mut self.input_format, &self.input_structure, "input"),
+            (&mut self.output_format, &self.output_structure, "output"),
+        ] {
+            let path = |part: &str| format!("subAgentConfig.{name}{part}");
+            if let Some(format) = format {
+                *format = format.to_lowercase();
+            }
+            match (format.as_deref(), structure) {
+                (None | Some("text"), None) | (Some("json"), Some(Value::Object(_))) => {}
+                (Some("json"), None) => {
+                    checks.issue(&path("Structure"), "required", "a schema is needed for the format json");
+                }
+                (Some("json"), Some(_)) => checks.issue(&path("Structure"), "type", "the structure must be a schema"),
+                (None | Some("text"), Some(_)) => {
+                    checks.issue(&path("Format"), "conflict", "a structure goes with the format json alone");
+                }
+                _ => checks.issue(&path("Format"), "enum", "the format must be text or json"),
+            }
+            if let Some(schema @ Value::Object(_)) = structure
+                && let Err(error) = compile_schema(&path("Structure"), schema)
+            {
+                checks.issue(&path("Structure"), "format", error.message());
+            }
+        }
+        checks.finish_as(Code::InvalidSubagentConfig)
+    }
+}
+
+/// An agent as it is sent.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Agent {
+    /// Id of the agent.
+    #[serde(rename = "_id")]
+    pub id: String,
+    /// Its account.
+    #[serde(rename = "clientUID")]
+    pub client_uid: String,
+    /// Who made it.
+    #[serde(rename = "createdByUserUID")]
+    pub created_by: String,
+    /// Made at.
+    pub creation_timestamp_ms: Timestamp,
+    /// Last changed at.
+    pub last_edit_timestamp_ms: Timestamp,
+    /// What the client set.
+    #[serde(flatten)]
+    pub settings: AgentSettings,
+    /// For `ETag`.
+    #[serde(skip)]
+    pub version: i64,
+    #[serde(skip)]
+    pub(crate) deleted: bool,
+}
+
+/// An agent at one of its versions, ready for turns.
+#[derive(Debug)]
+pub(crate) struct ReadyAgent {
+    pub id: String,
+    pub version: i64,
+    pub settings: AgentSettings,
+    pub profile: Arc<Profile>,
+}
+
+/// Which agents to list.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentFilter {
+    /// Archived ones, too.
+    pub archived: Option<bool>,
+    /// Only those that are disabled, or that are not.
+    pub disabled: Option<bool>,
+    /// Only those of a project.
+    pub project_id: Option<String>,
+    /// Part of name or description.
+    pub search: Option<String>,
+}
+
+/// A page of agents.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentList {
+    /// The agents, newest first.
+    pub agents: Vec<Agent>,
+    /// How many match in all.
+    pub total: i64,
+    /// Skipped.
+    pub offset: i64,
+    /// At most this many.
+    pub limit: i64,
+    /// There are more.
+    pub has_more: bool,
+}

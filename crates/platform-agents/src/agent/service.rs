@@ -1,0 +1,342 @@
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_conversation::{AssistantSettings, Bases, Ports, SubAgents};
+use platform_core::{
+    AccountId, Caller, Code, Error, FieldLimits, Object, Page, Precondition, Result, beside, overlay,
+};
+use platform_db::{Bus, Conn, Idempotency, Remembered};
+use platform_egress::Egress;
+use platform_jobs::{Jobs, When, cancel_in, enqueue_in, set_lane_in};
+use platform_toolservers::{hold_in, use_in};
+use serde_json::{Value, json};
+
+use super::{
+    model::{
+        Agent, AgentFilter, AgentId, AgentList, AgentSettings, EvaluationConfig, MERGED, ReadyAgent, check_evaluation,
+    },
+    repository, schedule,
+};
+use crate::thread;
+
+/// What agents are called among those who use tool servers, and under what their changes are told.
+const USERS: &str = "agents";
+const MOST_REMEMBERED: u64 = 10_000;
+/// Kind of the runs that start agents by their schedules.
+pub(crate) const SCHEDULE: &str = "agent-schedule";
+
+/// Agents of an account.
+#[async_trait]
+pub trait AgentService: Send + Sync {
+    /// Those the filter keeps, newest first.
+    async fn list(&self, account: &AccountId, filter: &AgentFilter, page: Page) -> Result<AgentList>;
+    /// Makes one.
+    async fn create(&self, caller: &Caller, settings: AgentSettings, once: Option<&Idempotency>) -> Result<Agent>;
+    /// One of them.
+    async fn get(&self, account: &AccountId, id: &str) -> Result<Agent>;
+    /// Changes the given fields of the version that is expected. Turns that run keep what they began with.
+    async fn update(&self, account: &AccountId, id: &str, patch: Object, expected: &Precondition) -> Result<Agent>;
+    /// Takes it away and ends its threads, which stay readable.
+    async fn delete(&self, caller: &Caller, id: &str, expected: &Precondition) -> Result<()>;
+    /// How its threads are judged.
+    async fn evaluation_config(&self, account: &AccountId, id: &str) -> Result<EvaluationConfig>;
+    /// Changes the given fields of that.
+    async fn update_evaluation_config(
+        &self,
+        account: &AccountId,
+        id: &str,
+        patch: Object,
+    ) -> Result<EvaluationConfig>;
+}
+
+/// The service on PostgreSQL.
+pub struct PgAgentService {
+    ports: Ports,
+    bases: Arc<dyn Bases>,
+    sub_agents: Arc<dyn SubAgents>,
+    egress: Egress,
+    jobs: Arc<Jobs>,
+    limits: FieldLimits,
+    /// Account, agent and version → the agent, ready for turns.
+    ready: Arc<Remembered<(AccountId, String, i64), ReadyAgent>>,
+}
+
+impl PgAgentService {
+    /// Needs what turns work with, the assistants that agents are made from, and the bus that says when to forget.
+    pub fn new(
+        ports: &Ports,
+        bus: &Bus,
+        bases: Arc<dyn Bases>,
+        sub_agents: Arc<dyn SubAgents>,
+        egress: Egress,
+        jobs: Arc<Jobs>,
+        limits: FieldLimits,
+    ) -> Arc<Self> {
+        let ready = Remembered::new(bus, USERS, MOST_REMEMBERED);
+        Arc::new(Self { ports: ports.clone(), bases, sub_agents, egress, jobs, limits, ready })
+    }
+
+    async fn base(&self, account: &AccountId, settings: &AgentSettings) -> Result<Option<AssistantSettings>> {
+        match settings.base_identifier() {
+            None => Ok(None),
+            Some(identifier) => self.bases.base(account, identifier).await,
+        }
+    }
+
+    /// The settings, after every rule on them was looked at; `own`: the agent they are of.
+    async fn checked(
+        &self,
+        account: &AccountId,
+        mut settings: AgentSettings,
+        own: Option<&str>,
+    ) -> Result<AgentSettings> {
+        let base = self.base(account, &settings).await?;
+        let (model, limits) = (Arc::clone(&self.ports.model), self.limits);
+        let settings = beside(move || settings.check(base.as_ref(), &*model, &limits).map(|()| settings)).await?;
+        if let Some(url) = &settings.webhook_url {
+            self.egress.check(url).await.map_err(|error| error.into_error("webhookUrl"))?;
+        }
+        let ids = settings.effective(None)?.subagents_ids;
+        self.sub_agents.check(account, &ids, own).await?;
+        Ok(settings)
+    }
+
+    /// An agent at a version, or as it is now; deleted ones too.
+    pub(crate) async fn ready(&self, account: &AccountId, id: &str, version: Option<i64>) -> Result<Arc<ReadyAgent>> {
+        let version = match version {
+            Some(version) => version,
+            None => {
+                let conn = self.ports.db.read().await?;
+                repository::find(conn.get(), account, id).await?.ok_or_else(|| not_found(id))?.version
+            }
+        };
+        let load = async {
+            let conn = self.ports.db.read().await?;
+            let Some(settings) = repository::version(conn.get(), account, id, version).await? else { return Ok(None) };
+            let profile = {
+                let settings = settings.clone();
+                beside(move || settings.profile(None)).await?
+            };
+            Ok(Some(ReadyAgent { id: id.to_owned(), version, settings, profile: Arc::new(profile) }))
+        };
+        let ready = self.ready.get_or_load(&(account.clone(), id.to_owned(), version), load).await?;
+        let ready = ready.ok_or_else(|| not_found(id))?;
+        // What stands on an assistant follows that assistant.
+        let Some(base) = self.base(account, &ready.settings).await? else { return Ok(ready) };
+        let settings = ready.settings.clone();
+        let profile = beside(move || settings.profile(Some(&base))).await?;
+        let (id, version, settings) = (ready.id.clone(), ready.version, ready.settings.clone());
+        Ok(Arc::new(ReadyAgent { id, version, settings, profile: Arc::new(profile) }))
+    }
+
+    /// An agent as it is now, unless it was deleted.
+    pub(crate) async fn live(&self, account: &AccountId, id: &str) -> Result<Arc<ReadyAgent>> {
+        let conn = self.ports.db.read().await?;
+        let row = repository::find(conn.get(), account, id).await?.filter(|row| !row.deleted);
+        let version = row.ok_or_else(|| not_found(id))?.version;
+        self.ready(account, id, Some(version)).await
+    }
+
+    /// Stores what follows from the settings of an agent: its lane, its schedule, the servers it uses.
+    async fn settle_in(
+        &self,
+        conn: &mut Conn,
+        account: &AccountId,
+        id: &str,
+        before: Option<&AgentSettings>,
+        now: &AgentSettings,
+    ) -> Result<()> {
+        set_lane_in(conn, account, id, now.lane()).await?;
+        let uids = now.effective(None)?.available_tools_groups_uids;
+        use_in(conn, account, USERS, id, &uids).await?;
+        if before.is_none_or(|before| before.periodic_execution != now.periodic_execution) {
+            cancel_in(conn, account, SCHEDULE, id).await?;
+            let clock = self.ports.clock.now();
+            let next = now.periodic_execution.enabled.then(|| schedule::next(&now.periodic_execution, clock)).flatten();
+            if let Some(next) = next {
+                let payload = json!({"at": next});
+                enqueue_in(conn, account, SCHEDULE, id, payload, When::After(next.since(clock))).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn change(
+        &self,
+        account: &AccountId,
+        id: &str,
+        patch: Object,
+        expected: &Precondition,
+    ) -> Result<Agent> {
+        let now = self.ports.clock.now();
+        let mut conn = self.ports.db.conn().await?;
+        let (row, opened) = conn
+            .transaction::<_, Error, _>(async |conn| {
+                hold_servers(conn, account, id, &patch).await?;
+                let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+                expected.check(row.version)?;
+                let current = row.settings()?;
+                let settings = overlay(&current, merged(&current, patch)?)?;
+                let settings = self.checked(account, settings, Some(id)).await?;
+                let row = repository::update(conn, account, id, &settings, now).await?;
+                self.settle_in(conn, account, id, Some(&current), &settings).await?;
+                Ok((row, settings.lane() != current.lane()))
+            })
+            .await?;
+        drop(conn);
+        self.ready.changed(id).await?;
+        if opened {
+            self.jobs.announce().await;
+        }
+        row.into_agent(now)
+    }
+}
+
+#[async_trait]
+impl AgentService for PgAgentService {
+    async fn list(&self, account: &AccountId, filter: &AgentFilter, page: Page) -> Result<AgentList> {
+        let conn = self.ports.db.read().await?;
+        let (rows, total) = repository::list(conn.get(), account, filter, page).await?;
+        let now = self.ports.clock.now();
+        let agents: Vec<Agent> = rows.into_iter().map(|row| row.into_agent(now)).collect::<Result<_>>()?;
+        let shown = page.offset + i64::try_from(agents.len()).unwrap_or(0);
+        Ok(AgentList { agents, total, offset: page.offset, limit: page.limit, has_more: shown < total })
+    }
+
+    async fn create(&self, caller: &Caller, settings: AgentSettings, once: Option<&Idempotency>) -> Result<Agent> {
+        let account = &caller.account;
+        let settings = self.checked(account, settings, None).await?;
+        let id = String::from(AgentId::generate());
+        let now = self.ports.clock.now();
+        let mut conn = self.ports.db.conn().await?;
+        let agent = conn
+            .transaction::<_, Error, _>(async |conn| {
+                let row = repository::insert(conn, account, &id, &caller.user_uid, &settings, now).await?;
+                self.settle_in(conn, account, &id, None, &settings).await?;
+                let agent = row.into_agent(now)?;
+                if let Some(once) = once {
+                    once.store(conn, 201, &agent).await?;
+                }
+                Ok(agent)
+            })
+            .await?;
+        self.announce_schedule(&agent);
+        Ok(agent)
+    }
+
+    async fn get(&self, account: &AccountId, id: &str) -> Result<Agent> {
+        let conn = self.ports.db.read().await?;
+        let row = repository::find(conn.get(), account, id).await?.filter(|row| !row.deleted);
+        row.ok_or_else(|| not_found(id))?.into_agent(self.ports.clock.now())
+    }
+
+    async fn update(&self, account: &AccountId, id: &str, patch: Object, expected: &Precondition) -> Result<Agent> {
+        let mut patch = patch;
+        // The alias counts as the field it stands for.
+        if let Some(model) = patch.remove("model") {
+            patch.entry("llm").or_insert(model);
+        }
+        // What is wrong in any case is said before the agent is looked for.
+        let tried = AgentSettings::named("tried");
+        self.checked(account, overlay(&tried, merged(&tried, patch.clone())?)?, None).await?;
+        let agent = self.change(account, id, patch, expected).await?;
+        self.announce_schedule(&agent);
+        Ok(agent)
+    }
+
+    async fn delete(&self, caller: &Caller, id: &str, expected: &Precondition) -> Result<()> {
+        let account = &caller.account;
+        let now = self.ports.clock.now();
+        let mut conn = self.ports.db.conn().await?;
+        conn.transaction::<_, Error, _>(async |conn| {
+            hold_servers(conn, account, id, &Object::new()).await?;
+            let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            expected.check(row.version)?;
+            let lane = row.settings()?.lane();
+            repository::delete(conn, account, id, now).await?;
+            use_in(conn, account, USERS, id, &[]).await?;
+            cancel_in(conn, account, SCHEDULE, id).await?;
+            // Nothing begins any more while its threads are ended, whoever does that.
+            set_lane_in(conn, account, id, platform_jobs::LaneLimits { closed: true, ..lane }).await?;
+            let payload = json!({"userUID": caller.user_uid});
+            enqueue_in(conn, account, thread::END_ALL, id, payload, When::After(Duration::ZERO)).await?;
+            Ok(())
+        })
+        .await?;
+        drop(conn);
+        self.ready.changed(id).await?;
+        self.jobs.announce().await;
+        Ok(())
+    }
+
+    async fn evaluation_config(&self, account: &AccountId, id: &str) -> Result<EvaluationConfig> {
+        self.get(account, id).await?.settings.evaluation()
+    }
+
+    async fn update_evaluation_config(
+        &self,
+        account: &AccountId,
+        id: &str,
+        mut patch: Object,
+    ) -> Result<EvaluationConfig> {
+        for (alias, name) in [("evaluationModel", "evaluatorModel"), ("autoEvaluate", "enabled")] {
+            if let Some(value) = patch.remove(alias) {
+                patch.entry(name).or_insert(value);
+            }
+        }
+        let tried: EvaluationConfig = overlay(&EvaluationConfig::default(), patch.clone())?;
+        check_evaluation(&tried, &*self.ports.model)?;
+        let patch = Object::from_iter([("evaluationConfig".to_owned(), Value::Object(patch))]);
+        self.change(account, id, patch, &Precondition::None).await?.settings.evaluation()
+    }
+}
+
+impl PgAgentService {
+    /// The run of a schedule is looked for when it is due.
+    fn announce_schedule(&self, agent: &Agent) {
+        if let Some(next) = agent.settings.periodic_execution.next_run_ms {
+            let delay = next.since(self.ports.clock.now());
+            // The table is looked at often enough; this is for what is due soon.
+            if delay < Duration::from_mins(1) {
+                self.jobs.announce_after(delay);
+            }
+        }
+    }
+}
+
+/// Locks the tool servers that an agent has, and those it is given.
+async fn hold_servers(conn: &mut Conn, account: &AccountId, id: &str, patch: &Object) -> Result<()> {
+    let current = repository::find(conn, account, id).await?;
+    let mut uids = match current {
+        Some(row) => row.settings()?.effective(None)?.available_tools_groups_uids,
+        None => Vec::new(),
+    };
+    let given = patch.get("assistantSpecialization").and_then(|given| given.get("availableToolsGroupsUids"));
+    let given = given.and_then(Value::as_array).into_iter().flatten();
+    uids.extend(given.filter_map(Value::as_str).map(str::to_owned));
+    hold_in(conn, account, &uids).await
+}
+
+/// Fields that the contract marks as merged keep what the patch does not name; `null` takes a key away.
+fn merged(current: &AgentSettings, mut patch: Object) -> Result<Object> {
+    let Value::Object(stored) = serde_json::to_value(current).map_err(Error::internal)? else { return Ok(patch) };
+    for field in MERGED {
+        let Some(given) = patch.get_mut(field) else { continue };
+        let Value::Object(given) = given else { continue };
+        let mut whole = stored.get(field).and_then(Value::as_object).cloned().unwrap_or_default();
+        for (name, value) in std::mem::take(given) {
+            if value.is_null() {
+                whole.remove(&name);
+            } else {
+                whole.insert(name, value);
+            }
+        }
+        *given = whole;
+    }
+    Ok(patch)
+}
+
+pub(crate) fn not_found(id: &str) -> Error {
+    Error::not_found(Code::AgentNotFound, "agent", id)
+}

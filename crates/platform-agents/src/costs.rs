@@ -1,0 +1,305 @@
+//! What agents took, by day (contract 03 §9).
+
+use chrono::{Datelike, Days, Months, NaiveDate};
+use diesel::{
+    QueryableByName,
+    sql_types::{BigInt, Date, Nullable, Text},
+};
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Code, Error, Money, Result, Timestamp};
+use platform_db::{Conn, JsonStatement};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::ToSchema;
+
+use crate::thread::Record;
+
+const MOST_DAYS: i64 = 366;
+const MOST_MONTHS: i64 = 60;
+const EARLIEST: i32 = 1970;
+
+/// What an agent took in a day or a month.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CostRow {
+    /// The day, `YYYY-MM-DD` in UTC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
+    /// The month, `YYYY-MM`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub month: Option<String>,
+    /// US dollars, without what calls beside the turns took.
+    pub total_cost: Money,
+    /// Prompt tokens.
+    pub input_tokens: i64,
+    /// Answer tokens.
+    pub output_tokens: i64,
+    /// Threads that were made.
+    pub thread_count: i64,
+    /// Cached prompt tokens.
+    pub input_cached_tokens: i64,
+    /// Prompt tokens written to a cache.
+    pub input_cache_write_tokens: i64,
+    /// Answer tokens of reasoning.
+    pub reasoning_output_tokens: i64,
+    /// US dollars of evaluations, guardrails and the like.
+    pub secondary_cost: Money,
+    /// Always `USD`.
+    pub currency: &'static str,
+}
+
+/// Today, and the month up to now.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CostSummary {
+    /// Today, in UTC.
+    pub today: CostRow,
+    /// This month.
+    pub current_month: CostRow,
+}
+
+/// Which days or months.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DailyRange {
+    /// The first day, `YYYY-MM-DD`; absent = 29 days before the last.
+    pub start_date: Option<String>,
+    /// The last day; absent = today.
+    pub end_date: Option<String>,
+    /// Rows for days without activity, too.
+    pub fill: Option<bool>,
+}
+
+/// Which months.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MonthlyRange {
+    /// The first month, `YYYY-MM`; absent = 11 months before the last.
+    pub start_month: Option<String>,
+    /// The last month; absent = this one.
+    pub end_month: Option<String>,
+    /// Rows for months without activity, too.
+    pub fill: Option<bool>,
+}
+
+fn day_of(at: Timestamp) -> NaiveDate {
+    chrono::DateTime::from_timestamp_millis(at.0).unwrap_or_default().date_naive()
+}
+
+const ADD: &str = "WITH item AS (
+        SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, agent text, day date, cost bigint,
+            secondary bigint, input bigint, output bigint, cached bigint, written bigint, reasoning bigint, threads bigint)
+    )
+    INSERT INTO agent_costs AS c SELECT account, agent, day, cost, secondary, input, output, cached, written, reasoning,
+        threads FROM item
+    ON CONFLICT (account_id, agent_id, day) DO UPDATE SET cost = c.cost + excluded.cost,
+        secondary_cost = c.secondary_cost + excluded.secondary_cost,
+        input_tokens = c.input_tokens + excluded.input_tokens,
+        output_tokens = c.output_tokens + excluded.output_tokens,
+        input_cached_tokens = c.input_cached_tokens + excluded.input_cached_tokens,
+        input_cache_write_tokens = c.input_cache_write_tokens + excluded.input_cache_write_tokens,
+        reasoning_output_tokens = c.reasoning_output_tokens + excluded.reasoning_output_tokens,
+        threads = c.threads + excluded.threads";
+
+/// Adds what a thread took since it was read, in the transaction that stores it.
+pub(crate) async fn add_in(conn: &mut Conn, record: &Record, is_new: bool, now: Timestamp) -> Result<()> {
+    let (before, after) = (&record.usage_before, &record.usage);
+    let cost = after.cost.total_cost.nanos() - before.cost.total_cost.nanos();
+    let tokens = |of: fn(&platform_runtime::Usage) -> u64| of(&after.tokens) - of(&before.tokens);
+    let (input, output) = (tokens(|usage| usage.input_tokens), tokens(|usage| usage.output_tokens));
+    if !is_new && cost == 0 && input == 0 && output == 0 {
+        return Ok(());
+    }
+    let row = json!({"account": record.account, "agent": record.agent_id(), "day": day_of(now), "cost": cost,
+        "secondary": 0, "input": input, "output": output, "cached": tokens(|usage| usage.input_cached_tokens),
+        "written": tokens(|usage| usage.input_cache_write_tokens),
+        "reasoning": tokens(|usage| usage.reasoning_output_tokens), "threads": i64::from(is_new)});
+    JsonStatement::new(ADD, &[row])?.execute(conn).await?;
+    Ok(())
+}
+
+/// Adds the price of calls beside the turns.
+pub(crate) async fn add_secondary_in(
+    conn: &mut Conn,
+    account: &AccountId,
+    agent: &str,
+    nanos: i64,
+    now: Timestamp,
+) -> Result<()> {
+    let row = json!({"account": account, "agent": agent, "day": day_of(now), "cost": 0, "secondary": nanos,
+        "input": 0, "output": 0, "cached": 0, "written": 0, "reasoning": 0, "threads": 0});
+    JsonStatement::new(ADD, &[row])?.execute(conn).await?;
+    Ok(())
+}
+
+#[derive(QueryableByName)]
+struct Sums {
+    #[diesel(sql_type = Nullable<Date>)]
+    period: Option<NaiveDate>,
+    #[diesel(sql_type = BigInt)]
+    cost: i64,
+    #[diesel(sql_type = BigInt)]
+    secondary_cost: i64,
+    #[diesel(sql_type = BigInt)]
+    input_tokens: i64,
+    #[diesel(sql_type = BigInt)]
+    output_tokens: i64,
+    #[diesel(sql_type = BigInt)]
+    input_cached_tokens: i64,
+    #[diesel(sql_type = BigInt)]
+    input_cache_write_tokens: i64,
+    #[diesel(sql_type = BigInt)]
+    reasoning_output_tokens: i64,
+    #[diesel(sql_type = BigInt)]
+    threads: i64,
+}
+
+impl Sums {
+    fn into_row(self) -> CostRow {
+        CostRow {
+            total_cost: Money::from_nanos(self.cost),
+            secondary_cost: Money::from_nanos(self.secondary_cost),
+            input_tokens: self.input_tokens,
+            output_tokens: self.output_tokens,
+            thread_count: self.threads,
+            input_cached_tokens: self.input_cached_tokens,
+            input_cache_write_tokens: self.input_cache_write_tokens,
+            reasoning_output_tokens: self.reasoning_output_tokens,
+            currency: "USD",
+            ..CostRow::default()
+        }
+    }
+}
+
+async fn sums(
+    conn: &Conn,
+    account: &AccountId,
+    agent: &str,
+    unit: &'static str,
+    (first, last): (NaiveDate, NaiveDate),
+) -> Result<Vec<(NaiveDate, CostRow)>> {
+    let mut conn = conn;
+    let rows: Vec<Sums> = diesel::sql_query(format!(
+        "SELECT date_trunc('{unit}', day)::date AS period, sum(cost)::bigint AS cost,
+            sum(secondary_cost)::bigint AS secondary_cost, sum(input_tokens)::bigint AS input_tokens,
+            sum(output_tokens)::bigint AS output_tokens, sum(input_cached_tokens)::bigint AS input_cached_tokens,
+            sum(input_cache_write_tokens)::bigint AS input_cache_write_tokens,
+            sum(reasoning_output_tokens)::bigint AS reasoning_output_tokens, sum(threads)::bigint AS threads
+        FROM agent_costs WHERE account_id = $1 AND agent_id = $2 AND day BETWEEN $3 AND $4
+        GROUP BY 1 ORDER BY 1"
+    ))
+    .bind::<Text, _>(account.as_str())
+    .bind::<Text, _>(agent)
+    .bind::<Date, _>(first)
+    .bind::<Date, _>(last)
+    .load(&mut conn)
+    .await?;
+    Ok(rows.into_iter().filter_map(|row| Some((row.period?, row.into_row()))).collect())
+}
+
+fn bad_range(message: impl Into<String>) -> Error {
+    Error::new(Code::InvalidTimeRange, message)
+}
+
+fn day(name: &str, given: Option<&str>) -> Result<Option<NaiveDate>> {
+    let Some(text) = given else { return Ok(None) };
+    let day = NaiveDate::parse_from_str(text, "%Y-%m-%d").ok().filter(|day| {
+        // Only the form with all its digits.
+        text.len() == 10 && (EARLIEST..=9999).contains(&day.year())
+    });
+    day.map(Some).ok_or_else(|| bad_range(format!("{name} must be a day as YYYY-MM-DD.")))
+}
+
+fn month(name: &str, given: Option<&str>) -> Result<Option<NaiveDate>> {
+    let Some(text) = given else { return Ok(None) };
+    match day(name, Some(&format!("{text}-01"))) {
+        Ok(month) => Ok(month),
+        Err(_) => Err(bad_range(format!("{name} must be a month as YYYY-MM."))),
+    }
+}
+
+/// Rows by day, ascending.
+pub(crate) async fn daily(
+    conn: &Conn,
+    account: &AccountId,
+    agent: &str,
+    range: &DailyRange,
+    now: Timestamp,
+) -> Result<Vec<CostRow>> {
+    let end = day("endDate", range.end_date.as_deref())?;
+    let start = day("startDate", range.start_date.as_deref())?;
+    let last = end.unwrap_or_else(|| start.map_or(day_of(now), |start| day_of(now).max(start)));
+    let first = start.unwrap_or_else(|| last.checked_sub_days(Days::new(29)).unwrap_or(last));
+    let days = (last - first).num_days() + 1;
+    if first > last {
+        return Err(bad_range("startDate must not be after endDate."));
+    }
+    if days > MOST_DAYS {
+        return Err(bad_range(format!("At most {MOST_DAYS} days can be read at once; these are {days}.")));
+    }
+    let rows = sums(conn, account, agent, "day", (first, last)).await?;
+    let periods = first.iter_days().take(usize::try_from(days).unwrap_or(0));
+    Ok(filled(rows, range.fill == Some(true), periods, |row, day| row.date = Some(day.to_string())))
+}
+
+/// Rows by month, ascending.
+pub(crate) async fn monthly(
+    conn: &Conn,
+    account: &AccountId,
+    agent: &str,
+    range: &MonthlyRange,
+    now: Timestamp,
+) -> Result<Vec<CostRow>> {
+    let this = day_of(now).with_day(1).unwrap_or_default();
+    let end = month("endMonth", range.end_month.as_deref())?;
+    let start = month("startMonth", range.start_month.as_deref())?;
+    let last = end.unwrap_or_else(|| start.map_or(this, |start| this.max(start)));
+    let first = start.unwrap_or_else(|| last.checked_sub_months(Months::new(11)).unwrap_or(last));
+    let months = i64::from((last.year() - first.year()) * 12) + i64::from(last.month()) - i64::from(first.month()) + 1;
+    if first > last {
+        return Err(bad_range("startMonth must not be after endMonth."));
+    }
+    if months > MOST_MONTHS {
+        return Err(bad_range(format!("At most {MOST_MONTHS} months can be read at once; these are {months}.")));
+    }
+    let end = last.checked_add_months(Months::new(1)).and_then(|next| next.pred_opt()).unwrap_or(last);
+    let rows = sums(conn, account, agent, "month", (first, end)).await?;
+    let count = u32::try_from(months).unwrap_or(0);
+    let periods = (0..count).filter_map(|n| first.checked_add_months(Months::new(n)));
+    let name = |row: &mut CostRow, month: NaiveDate| row.month = Some(month.format("%Y-%m").to_string());
+    Ok(filled(rows, range.fill == Some(true), periods, name))
+}
+
+/// Today, and this month.
+pub(crate) async fn summary(conn: &Conn, account: &AccountId, agent: &str, now: Timestamp) -> Result<CostSummary> {
+    let today = Some(day_of(now).to_string());
+    let range = DailyRange { start_date: today.clone(), end_date: today, fill: Some(true) };
+    let this = Some(day_of(now).format("%Y-%m").to_string());
+    let months = MonthlyRange { start_month: this.clone(), end_month: this, fill: Some(true) };
+    let today = daily(conn, account, agent, &range, now).await?;
+    let month = monthly(conn, account, agent, &months, now).await?;
+    Ok(CostSummary {
+        today: today.into_iter().next().unwrap_or_default(),
+        current_month: month.into_iter().next().unwrap_or_default(),
+    })
+}
+
+fn filled(
+    rows: Vec<(NaiveDate, CostRow)>,
+    fill: bool,
+    periods: impl Iterator<Item = NaiveDate>,
+    name: impl Fn(&mut CostRow, NaiveDate),
+) -> Vec<CostRow> {
+    let mut rows: std::collections::BTreeMap<NaiveDate, CostRow> = rows.into_iter().collect();
+    if fill {
+        for period in periods {
+            rows.entry(period).or_insert_with(|| CostRow { currency: "USD", ..CostRow::default() });
+        }
+    }
+    rows.into_iter()
+        .map(|(period, mut row)| {
+            name(&mut row, period);
+            row
+        })
+        .collect()
+}

@@ -1,0 +1,36 @@
+//! Agents and their threads: long work in the background.
+//!
+//! **Owns** the tables `agents`, `agent_versions`, `threads`, `tool_callbacks`, `agent_costs`, `evaluations`; the
+//! endpoints `/v1/agents/…` and `/v1/tool-callbacks/…`. **Needs** `platform-conversation` for messages and the
+//! course of a turn, `platform-jobs` for durable runs and their lanes, `platform-events`, `platform-mail`,
+//! `platform-toolservers` to say which servers an agent uses, and the port `Bases` for the assistants it is
+//! made from.
+//!
+//! **A thread** is one row with its history. Every change of state goes through [`CHANGES`] and is stored by one
+//! function, which makes the runs, events, costs and mail that follow from it in the same transaction. A queued
+//! thread has a run in the lane of its agent; the claim of a run is what makes it processing, so limits on
+//! agents are decided there, exactly, whoever takes it.
+//!
+//! **Invariants**: a thread is in processing exactly while a worker holds its run; every change stands in its
+//! history; a step is stored before the next begins, under the lease's fence; a turn keeps the version of the
+//! agent that it began with; what an agent took is the sum of what providers reported, to the nano-dollar.
+
+mod agent;
+mod costs;
+mod evaluation;
+mod schedule;
+mod schema;
+mod thread;
+
+pub use agent::{
+    Agent, AgentFilter, AgentList, AgentService, AgentSettings, Criterion, EvaluationConfig, NotificationConfig,
+    PeriodicExecution, PgAgentService, PgSubAgents, Specialization, SubAgentConfig,
+};
+pub use costs::{CostRow, CostSummary, DailyRange, MonthlyRange};
+pub use evaluation::{CriterionScore, Evaluation, EvaluationList, NewEvaluation};
+pub use thread::{
+    Action, AsyncResponse, AsyncResponses, CHANGES, Cause, EmptyContentRetries, NewApproval, NewCompletion, NewPause,
+    NewResume, NewThread, ParentLink, PauseOrResume, PendingApproval, PendingAsyncToolCall, PgThreadService, Source,
+    StartedThread, StateChange, Task, Thread, ThreadConfig, ThreadFeedback, ThreadFilter, ThreadList, ThreadMessage,
+    ThreadPatch, ThreadResponded, ThreadResult, ThreadService, ThreadState, ThreadView, picture,
+};

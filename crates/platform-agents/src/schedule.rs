@@ -1,0 +1,80 @@
+//! Threads that start by themselves (contract 03 §2, periodic execution).
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_core::{Code, Error, Result, Timestamp};
+use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    agent::{SCHEDULE, note_run, schedule},
+    thread::{Order, Source, Threads},
+};
+
+/// Starts threads at their times; a time that was missed is made up for once.
+pub(crate) struct Schedules(pub Arc<Threads>);
+
+#[async_trait]
+impl Work for Schedules {
+    fn kind(&self) -> &'static str {
+        SCHEDULE
+    }
+
+    async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
+        let threads = &self.0;
+        let account = run.account();
+        let agent = match threads.agents.live(&account, &run.subject).await {
+            Ok(agent) => agent,
+            Err(error) if error.code() == Code::AgentNotFound => {
+                return end_in(&mut *threads.ports.db.conn().await?, run).await;
+            }
+            Err(error) => return Err(error),
+        };
+        let periodic = &agent.settings.periodic_execution;
+        let now = threads.ports.clock.now();
+        let order = Order {
+            trigger: Some(json!({"type": "cron"})),
+            ..Order::of(Source::Cron, format!("cron:{}", agent.id), periodic.message.clone().unwrap_or_default())
+        };
+        // A thread that cannot even be made must not keep those after it.
+        let start = match threads.prepare(&account, &agent, order).await {
+            Ok(start) => Some(start),
+            Err(error) => {
+                tracing::warn!(agent = agent.id, %error, "A scheduled thread could not be started.");
+                None
+            }
+        };
+        let next = schedule::next(periodic, now).filter(|_| periodic.enabled);
+        let mut start = start;
+        let mut conn = threads.ports.db.conn().await?;
+        let told = conn
+            .transaction::<_, Error, _>(async |conn| {
+                // Who holds the lease starts it; the end of this run and the start of the thread are one.
+                if !is_held_in(conn, run).await? {
+                    return Ok(None);
+                }
+                end_in(conn, run).await?;
+                if let Some(next) = next {
+                    let when = When::After(next.since(now));
+                    enqueue_in(conn, &account, SCHEDULE, &agent.id, json!({"at": next}), when).await?;
+                }
+                note_run(conn, &account, &agent.id, now).await?;
+                match &mut start {
+                    Some(start) if periodic.enabled => threads.start_in(conn, start).await.map(Some),
+                    _ => Ok(None),
+                }
+            })
+            .await?;
+        drop(conn);
+        if let Some(told) = told {
+            threads.tell(&told).await?;
+        }
+        if let Some(delay) = next.map(|next: Timestamp| next.since(now)).filter(|delay| *delay < Duration::from_mins(2)) {
+            threads.jobs.announce_after(delay);
+        }
+        Ok(())
+    }
+}

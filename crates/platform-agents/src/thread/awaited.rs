@@ -1,0 +1,296 @@
+//! Results that come later: from asynchronous tools, and from sub-agents.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use aws_lc_rs::{digest, rand};
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use diesel::prelude::*;
+use diesel_async::{AsyncConnection, RunQueryDsl};
+use platform_core::{AccountId, Checks, Clock, Code, Error, Result, Timestamp};
+use platform_db::Db;
+use platform_jobs::{Run, Work, end_in};
+use platform_runtime::{Callbacks, Later, OpenCall};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ABANDON, END_ALL, RETURN, Threads,
+    commit::after,
+    model::{AsyncResponses, ThreadResponded},
+    record::{By, Record},
+    state::{Action, Cause, Source, ThreadState},
+};
+use crate::schema::{threads, tool_callbacks};
+
+/// Longest result (contract 00 §8).
+const MOST_CONTENT: usize = 1 << 20;
+
+/// Gives addresses for the calls of one thread.
+pub(crate) struct ThreadCallbacks {
+    pub db: Db,
+    pub clock: Arc<dyn Clock>,
+    pub account: AccountId,
+    pub thread: String,
+    pub timeout: std::time::Duration,
+    pub base: String,
+}
+
+#[async_trait]
+impl Callbacks for ThreadCallbacks {
+    async fn open(&self, call: &str) -> Result<String> {
+        let mut random = [0; 32];
+        rand::fill(&mut random).map_err(|_| Error::internal("the system has no random numbers"))?;
+        let token = BASE64_URL_SAFE_NO_PAD.encode(random);
+        diesel::insert_into(tool_callbacks::table)
+            .values((
+                tool_callbacks::digest.eq(hash(&token)),
+                tool_callbacks::account_id.eq(self.account.as_str()),
+                tool_callbacks::thread_id.eq(&self.thread),
+                tool_callbacks::tool_call_id.eq(call),
+                tool_callbacks::expires_ms.eq(after(self.clock.now(), self.timeout).0),
+            ))
+            .execute(&mut *self.db.conn().await?)
+            .await?;
+        Ok(format!("{}/v1/tool-callbacks/{token}", self.base))
+    }
+}
+
+/// Only the digest of a token is stored.
+fn hash(token: &str) -> String {
+    digest::digest(&digest::SHA256, token.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Threads {
+    /// Takes results in; the thread goes on when none is missing.
+    pub(crate) async fn respond(
+        &self,
+        account: &AccountId,
+        id: &str,
+        given: &AsyncResponses,
+        by: &By,
+    ) -> Result<ThreadResponded> {
+        let mut checks = Checks::default();
+        if given.responses.is_empty() {
+            checks.issue("responses", "required", "responses is required: a result for each call");
+        }
+        for (i, response) in given.responses.iter().enumerate() {
+            checks.bytes(&format!("responses[{i}].content"), response.content.to_string().len(), MOST_CONTENT);
+        }
+        checks.finish()?;
+        let now = self.ports.clock.now();
+        let mut conn = self.ports.db.conn().await?;
+        let responding = conn.transaction::<_, Error, _>(async |conn| {
+            let mut record = self.lock_in(conn, account, id, None).await?;
+            record.allow(Action::ToolResponse)?;
+            let known = record.pending_callbacks();
+            let mut checks = Checks::default();
+            for (i, response) in given.responses.iter().enumerate() {
+                if !known.iter().any(|call| call.tool_call_id == response.tool_call_id) {
+                    let message = format!("no call `{}` waits in this thread", response.tool_call_id);
+                    checks.issue(&format!("responses[{i}].tool_call_id"), "unknown", message);
+                }
+            }
+            checks.finish()?;
+            for response in &given.responses {
+                take(&mut record, &response.tool_call_id, &response.content);
+            }
+            go_on(&mut record, by, now)?;
+            let pending = record.pending_callbacks().len();
+            Ok((pending, self.commit_in(conn, &mut record, None, 0, now).await?))
+        });
+        let (pending, told) = responding.await?;
+        drop(conn);
+        self.tell(&told).await?;
+        Ok(ThreadResponded { thread_id: id.to_owned(), pending })
+    }
+
+    /// Takes the result in that came to an address. The address is good for one.
+    pub(crate) async fn callback(&self, token: &str, value: &Value) -> Result<()> {
+        let unknown = || Error::not_found(Code::NotFound, "callback", "this one");
+        let found = tool_callbacks::table
+            .find(hash(token))
+            .filter(tool_callbacks::expires_ms.gt(self.ports.clock.now().0))
+            .select((tool_callbacks::account_id, tool_callbacks::thread_id, tool_callbacks::tool_call_id));
+        let conn = self.ports.db.read().await?;
+        let found: Option<(String, String, String)> = found.first(&mut conn.get()).await.optional()?;
+        let (account, thread, call) = found.ok_or_else(unknown)?;
+        let account = AccountId::parse(&account).expect("only ids are stored");
+        let (by, now) = (By { source: Source::Api, user_uid: None, reason: None }, self.ports.clock.now());
+        let mut conn = self.ports.db.conn().await?;
+        let taking = conn.transaction::<_, Error, _>(async |conn| {
+            let mut record = self.lock_in(conn, &account, &thread, None).await?;
+            // Who deletes it gives the result.
+            if diesel::delete(tool_callbacks::table.find(hash(token))).execute(conn).await? == 0 {
+                return Err(unknown());
+            }
+            take(&mut record, &call, value);
+            go_on(&mut record, &by, now)?;
+            self.commit_in(conn, &mut record, None, 0, now).await
+        });
+        let told = taking.await?;
+        drop(conn);
+        self.tell(&told).await
+    }
+
+    /// Threads of an agent that was deleted end.
+    pub(crate) async fn end_all(&self, account: &AccountId, agent: &str, user_uid: &str) -> Result<()> {
+        loop {
+            let conn = self.ports.db.read().await?;
+            let open: Vec<String> = threads::table
+                .filter(threads::account_id.eq(account.as_str()).and(threads::agent_id.eq(agent)))
+                .filter(threads::state.eq_any(
+                    ThreadState::ALL.iter().filter(|state| !state.is_terminal()).map(|state| state.as_str()),
+                ))
+                .select(threads::id)
+                .limit(100)
+                .load(&mut conn.get())
+                .await?;
+            drop(conn);
+            if open.is_empty() {
+                return Ok(());
+            }
+            for thread in open {
+                self.terminate(account, &thread, "AGENT_DELETED", &By::client(user_uid)).await?;
+            }
+        }
+    }
+
+    async fn terminate(&self, account: &AccountId, id: &str, reason: &str, by: &By) -> Result<()> {
+        let now = self.ports.clock.now();
+        let mut conn = self.ports.db.conn().await?;
+        let ending = conn.transaction::<_, Error, _>(async |conn| {
+            let mut record = self.lock_in(conn, account, id, None).await?;
+            if record.state.is_terminal() {
+                return Ok(None);
+            }
+            self.complete_in(conn, &mut record, (ThreadState::Terminated, reason), by, now).await?;
+            self.commit_in(conn, &mut record, None, 0, now).await.map(Some)
+        });
+        let told = match ending.await {
+            Err(error) if error.code() == Code::ThreadNotFound => None,
+            told => told?,
+        };
+        drop(conn);
+        match told {
+            Some(told) => self.tell(&told).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Gives the call that waits for `from` (its own id, or a thread) its result. A turn that runs finds it when it
+/// stores that the call waits.
+fn take(record: &mut Record, from: &str, value: &Value) {
+    if record.state == ThreadState::Processing {
+        record.facts.arrived.entry(from.to_owned()).or_insert_with(|| value.clone());
+    } else {
+        record.answer(|open| waits_for(open, from).then(|| value.clone()));
+    }
+}
+
+/// Whether a call waits for a result from there.
+fn waits_for(open: &OpenCall, from: &str) -> bool {
+    match open.awaits() {
+        Some(Later::Callback(_)) => open.call.id == from,
+        Some(Later::Thread(thread)) => thread == from,
+        _ => false,
+    }
+}
+
+/// Gives calls the results that came before it was stored that they wait.
+pub(crate) fn take_arrived(record: &mut Record) {
+    for (from, value) in std::mem::take(&mut record.facts.arrived) {
+        if record.answer(|open| waits_for(open, &from).then(|| value.clone())) == 0 {
+            record.facts.arrived.insert(from, value);
+        }
+    }
+}
+
+/// A thread that waits for nothing more is queued.
+pub(crate) fn go_on(record: &mut Record, by: &By, now: Timestamp) -> Result<()> {
+    let done = match record.state {
+        ThreadState::WaitingForResponse => record.pending_callbacks().is_empty(),
+        ThreadState::HandedOff => record.pending_hand_offs().is_empty(),
+        _ => false,
+    };
+    if done { record.enter(Cause::ResultsIn, ThreadState::Queued, by, now) } else { Ok(()) }
+}
+
+/// Gives the results of sub-threads to the threads that wait for them.
+pub(crate) struct Returns(pub Arc<Threads>);
+
+#[derive(Deserialize)]
+struct Returned {
+    waiting: String,
+    thread: String,
+    value: Value,
+}
+
+#[async_trait]
+impl Work for Returns {
+    fn kind(&self) -> &'static str {
+        RETURN
+    }
+
+    async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
+        let threads = &self.0;
+        let Returned { waiting, thread, value } =
+            serde_json::from_value(run.payload.clone()).map_err(Error::internal)?;
+        let (account, now) = (run.account(), threads.ports.clock.now());
+        let by = By { source: Source::SubAgent, user_uid: None, reason: None };
+        let mut conn = threads.ports.db.conn().await?;
+        let giving = conn.transaction::<_, Error, _>(async |conn| {
+            let mut record = threads.lock_in(conn, &account, &waiting, None).await?;
+            take(&mut record, &thread, &value);
+            go_on(&mut record, &by, now)?;
+            threads.commit_in(conn, &mut record, None, 0, now).await
+        });
+        match giving.await {
+            Ok(told) => threads.tell(&told).await?,
+            // Nobody waits any more.
+            Err(error) if error.code() == Code::ThreadNotFound => {}
+            Err(error) => return Err(error),
+        }
+        drop(conn);
+        done(&threads.ports.db, run).await
+    }
+}
+
+/// Ends threads that nobody waits for any more.
+pub(crate) struct Abandons(pub Arc<Threads>);
+
+#[async_trait]
+impl Work for Abandons {
+    fn kind(&self) -> &'static str {
+        ABANDON
+    }
+
+    async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
+        let by = By { source: Source::SubAgent, user_uid: None, reason: None };
+        self.0.terminate(&run.account(), &run.subject, "TERMINATED_BY_USER", &by).await?;
+        done(&self.0.ports.db, run).await
+    }
+}
+
+/// Ends the threads of agents that were deleted.
+pub(crate) struct EndAll(pub Arc<Threads>);
+
+#[async_trait]
+impl Work for EndAll {
+    fn kind(&self) -> &'static str {
+        END_ALL
+    }
+
+    async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
+        let user = run.payload.get("userUID").and_then(Value::as_str).unwrap_or_default();
+        self.0.end_all(&run.account(), &run.subject, user).await?;
+        done(&self.0.ports.db, run).await
+    }
+}
+
+/// A run whose work is done.
+pub(crate) async fn done(db: &Db, run: &Run) -> Result<()> {
+    end_in(&mut *db.conn().await?, run).await
+}

@@ -1,0 +1,269 @@
+//! What follows from a change of a thread, in the transaction that stores it: runs, events, costs, mail.
+
+use std::time::Duration;
+
+use platform_core::{Error, Result, Timestamp};
+use platform_db::Conn;
+use platform_events::{Event, publish_in};
+use platform_jobs::{Run, When, cancel_in, end_in, enqueue_in};
+use platform_mail::Mail;
+use platform_realtime::Key;
+use serde_json::{Value, json};
+
+use super::{
+    ABANDON, FILES, KIND, RETURN, TIMER, Threads, live_key,
+    record::{Moved, Record},
+    state::{Source, ThreadState},
+};
+use crate::{costs, evaluation};
+
+/// Kind of the runs that give the result of a sub-thread to the chat that waits for it.
+const CHAT_RETURN: &str = "chat-return";
+
+/// What is to be told when a change of a thread is committed.
+#[derive(Debug)]
+pub(crate) struct Told {
+    key: Key,
+    pub revision: i64,
+    /// A run that was taken away: whoever works it stops.
+    stopped: Option<String>,
+    /// A run waits to be taken.
+    announces: bool,
+}
+
+impl Threads {
+    /// Stores a change of a thread and everything that follows from it; `held`: the run whose lease the caller
+    /// holds; `revision`: what the thread's is at least.
+    pub async fn commit_in(
+        &self,
+        conn: &mut Conn,
+        record: &mut Record,
+        held: Option<&Run>,
+        revision: i64,
+        now: Timestamp,
+    ) -> Result<Told> {
+        let is_new = record.state_before.is_none();
+        if is_new {
+            if !record.insert_in(conn).await? {
+                return Err(diesel::result::Error::RollbackTransaction.into());
+            }
+        } else {
+            record.update_in(conn, revision, now).await?;
+        }
+        costs::add_in(conn, record, is_new, now).await?;
+        self.publish_in(conn, record, now).await?;
+        let mut told = Told {
+            key: live_key(&record.account, record.id()),
+            revision: record.revision,
+            stopped: None,
+            announces: false,
+        };
+        if record.new_changes().next().is_some() {
+            self.runs_in(conn, record, held, &mut told, now).await?;
+            self.notify_in(conn, record, now).await?;
+        }
+        for thread in std::mem::take(&mut record.abandoned) {
+            let (account, after) = (&record.account, When::After(Duration::ZERO));
+            cancel_in(conn, account, ABANDON, &thread).await?;
+            enqueue_in(conn, account, ABANDON, &thread, Value::Null, after).await?;
+            told.announces = true;
+        }
+        Ok(told)
+    }
+
+    /// The runs of a thread follow from its state.
+    async fn runs_in(
+        &self,
+        conn: &mut Conn,
+        record: &Record,
+        held: Option<&Run>,
+        told: &mut Told,
+        now: Timestamp,
+    ) -> Result<()> {
+        let (account, id) = (&record.account, record.id());
+        if record.state == ThreadState::Processing {
+            return Ok(());
+        }
+        match record.state_before {
+            Some(ThreadState::Queued | ThreadState::Processing) => match held {
+                Some(run) => end_in(conn, run).await?,
+                None => told.stopped = cancel_in(conn, account, KIND, id).await?,
+            },
+            Some(ThreadState::UnderConstruction) if held.is_none() => {
+                // While it is paused its files are fetched all the same.
+                if record.state != ThreadState::Paused {
+                    cancel_in(conn, account, FILES, id).await?;
+                }
+            }
+            Some(_) if held.is_none() => {
+                cancel_in(conn, account, TIMER, id).await?;
+            }
+            // What holds the lease of a timer or of the files ends with this change.
+            Some(_) => end_in(conn, held.expect("looked at above")).await?,
+            None => {}
+        }
+        let pause = record.facts.pause.as_ref();
+        let due = match record.state {
+            ThreadState::Queued => {
+                let when = When::InLane { lane: record.agent_id(), opens: record.started.is_none() };
+                enqueue_in(conn, account, KIND, id, Value::Null, when).await?;
+                told.announces = true;
+                None
+            }
+            ThreadState::UnderConstruction => {
+                enqueue_in(conn, account, FILES, id, Value::Null, When::After(Duration::ZERO)).await?;
+                told.announces = true;
+                None
+            }
+            ThreadState::Paused | ThreadState::PausedForResume => pause.and_then(|pause| pause.until),
+            ThreadState::PausedForApproval => record.facts.approval.as_ref().map(|approval| approval.expires_at_ms),
+            ThreadState::WaitingForResponse => Some(after(now, self.config.async_tool_timeout)),
+            _ => None,
+        };
+        if let Some(due) = due {
+            let delay = due.since(now);
+            enqueue_in(conn, account, TIMER, id, Value::Null, When::After(delay)).await?;
+            self.jobs.announce_after(delay.min(Duration::from_mins(10)));
+        }
+        if record.state.is_terminal()
+            && let Some(parent) = &record.facts.parent
+        {
+            let (kind, waiting) = match (&parent.link.thread, &parent.link.chat) {
+                (Some(thread), _) => (RETURN, thread),
+                (None, Some(chat)) => (CHAT_RETURN, chat),
+                (None, None) => return Ok(()),
+            };
+            let payload = json!({"waiting": waiting, "thread": id, "value": returned(record)});
+            // A sub-thread that went on may end once more.
+            cancel_in(conn, account, kind, id).await?;
+            enqueue_in(conn, account, kind, id, payload, When::After(Duration::ZERO)).await?;
+            told.announces = true;
+        }
+        Ok(())
+    }
+
+    async fn publish_in(&self, conn: &mut Conn, record: &Record, now: Timestamp) -> Result<()> {
+        let (agent, thread, tenant) = (Some(record.agent_id()), Some(record.id()), record.tenant_id());
+        let mut data = json!({"threadId": record.id(), "agentId": record.agent_id()});
+        for (name, value) in [("tenantId", tenant), ("subtenantId", record.subtenant_id())] {
+            if let Some(value) = value {
+                data[name] = value.into();
+            }
+        }
+        let mut events = Vec::new();
+        for (before, change) in record.new_changes() {
+            let mut changed = data.clone();
+            changed["state"] = change.state.as_str().into();
+            changed["previousState"] = before.map_or(Value::Null, |before| before.as_str().into());
+            events.push(Event { kind: "thread.state_changed", data: changed.clone(), agent, thread, tenant });
+            if change.state.is_terminal() {
+                changed["finishReason"] = json!(record.finish_reason);
+                changed["duration"] = record.duration_ms().into();
+                changed["tokenUsage"] = serde_json::to_value(&record.usage).map_err(Error::internal)?;
+                changed["result"] = json!(record.facts.result);
+                events.push(Event { kind: "thread.finished", data: changed, agent, thread, tenant });
+            }
+            if let (ThreadState::PausedForApproval, Some(approval)) = (change.state, &record.facts.approval) {
+                let names: Vec<&str> = approval.tool_calls.iter().map(|call| call.function.name.as_str()).collect();
+                let mut asked = data.clone();
+                asked["pendingApproval"] =
+                    json!({"uid": approval.uid, "expiresAtMs": approval.expires_at_ms, "toolNames": names});
+                events.push(Event { kind: "thread.approval_required", data: asked, agent, thread, tenant });
+            }
+        }
+        publish_in(conn, &record.account, &events, now).await
+    }
+
+    /// Mail to people, and the judge.
+    async fn notify_in(&self, conn: &mut Conn, record: &Record, now: Timestamp) -> Result<()> {
+        let asks = record.state == ThreadState::PausedForApproval;
+        if !record.state.is_terminal() && !asks {
+            return Ok(());
+        }
+        let (account, id) = (&record.account, record.id());
+        let agent = self.agents.ready(account, record.agent_id(), record.facts.turn.version).await?;
+        let config = agent.settings.notifications()?;
+        let (name, state) = (&agent.settings.name, record.state.as_str());
+        if config.enabled && config.enable_email_notification {
+            let mail = if let (true, Some(approval)) = (asks, &record.facts.approval) {
+                let names: Vec<&str> = approval.tool_calls.iter().map(|call| call.function.name.as_str()).collect();
+                Mail {
+                    to: config.approval_emails,
+                    subject: format!("{name}: approval needed"),
+                    text: format!(
+                        "Agent: {name} ({})\nThread: {id}\nTools: {}\n\nThe calls wait until {}.\n",
+                        agent.id,
+                        names.join(", "),
+                        approval.expires_at_ms.to_iso(),
+                    ),
+                }
+            } else {
+                let reason = record.finish_reason.as_deref().unwrap_or("none given");
+                Mail {
+                    to: config.notified_emails,
+                    subject: format!("{name}: {state}"),
+                    text: format!("Agent: {name} ({})\nThread: {id}\nState: {state}\nReason: {reason}\n", agent.id),
+                }
+            };
+            self.mailer.send_in(conn, account, mail).await?;
+        }
+        let judged = agent.settings.evaluation()?;
+        if judged.enabled && matches!(record.state, ThreadState::Completed | ThreadState::Failed) {
+            let evaluation = evaluation::begin("auto", record, &judged, None, None, now);
+            evaluation::insert_in(conn, account, &evaluation, &judged, now).await?;
+        }
+        Ok(())
+    }
+
+    /// Says what a committed change means to others.
+    pub async fn tell(&self, told: &Told) -> Result<()> {
+        self.ports.realtime.changed(&told.key, told.revision);
+        if let Some(run) = &told.stopped {
+            self.jobs.stopped(run).await?;
+        }
+        // A run that was taken away leaves room for another.
+        if told.announces || told.stopped.is_some() {
+            self.jobs.announce().await;
+        }
+        Ok(())
+    }
+
+    /// Publishes changes that many threads went through at once.
+    pub async fn publish_moved_in(
+        &self,
+        conn: &mut Conn,
+        moved: &[Moved],
+        (before, after): (ThreadState, ThreadState),
+        now: Timestamp,
+    ) -> Result<()> {
+        for of in moved {
+            let account = platform_core::AccountId::parse(&of.account_id).expect("only ids are stored");
+            let data = json!({"threadId": of.id, "agentId": of.agent_id, "state": after, "previousState": before,
+                "tenantId": of.tenant_id, "subtenantId": of.subtenant_id});
+            let (agent, thread) = (Some(of.agent_id.as_str()), Some(of.id.as_str()));
+            let event =
+                Event { kind: "thread.state_changed", data, agent, thread, tenant: of.tenant_id.as_deref() };
+            publish_in(conn, &account, &[event], now).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A moment after a time.
+pub(crate) fn after(now: Timestamp, time: Duration) -> Timestamp {
+    Timestamp(now.0.saturating_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX)))
+}
+
+/// What a sub-thread gives to whoever waits for it (contract 03 §8).
+fn returned(record: &Record) -> Value {
+    let by_client = record.changes.last().is_some_and(|change| change.source == Source::Api);
+    match (record.state, &record.facts.result) {
+        _ if by_client => "Terminated by the user".into(),
+        (ThreadState::Completed, Some(result)) => {
+            let response = result.data.clone().map_or_else(|| json!(result.message), Value::Object);
+            json!({"response": response, "subthreadId": record.id(), "state": record.state})
+        }
+        _ => json!({"error": "SUBAGENT_FAILED", "finishReason": record.finish_reason, "subthreadId": record.id(),
+            "state": record.state}),
+    }
+}

@@ -1,0 +1,200 @@
+//! Pausing, going on, ending, and talking to a thread.
+
+use platform_conversation::{
+    ChatMessage, MessageContent, MessageRow, Queued, StoredFile, TurnRequest, enqueue, insert_message,
+    new_message_uid, store_files,
+};
+use platform_core::{Error, Result, Timestamp};
+use platform_db::Conn;
+use platform_runtime::{CallState, Later, Role};
+use serde_json::{Value, json};
+
+use super::{
+    Threads,
+    model::Pause,
+    record::{By, Record, key},
+    state::{Action, Cause, ThreadState},
+};
+
+/// A message that was taken in, screened, and is to be stored with its files.
+pub(crate) struct Arrived {
+    pub message: ChatMessage,
+    pub request: TurnRequest,
+    pub files: Vec<StoredFile>,
+}
+
+impl Threads {
+    /// Pauses at once, or after the running step; `false` when that holds already.
+    pub(crate) async fn pause_in(
+        &self,
+        conn: &mut Conn,
+        record: &mut Record,
+        immediate: bool,
+        pause: Pause,
+        by: &By,
+        now: Timestamp,
+    ) -> Result<bool> {
+        if record.state == ThreadState::Paused {
+            return Ok(false);
+        }
+        record.allow(Action::Pause)?;
+        let pause = Pause { by: by.user_uid.clone(), ..pause };
+        if record.state == ThreadState::Processing && !immediate {
+            if record.facts.pause.as_ref().is_some_and(|pause| pause.requested) {
+                return Ok(false);
+            }
+            record.facts.pause = Some(Pause { requested: true, at: None, ..pause });
+            return Ok(true);
+        }
+        if record.state == ThreadState::Processing {
+            close(conn, record, "INTERRUPTED", |open| !open.waits(), now).await?;
+        }
+        record.enter(Cause::Paused, ThreadState::Paused, by, now)?;
+        record.facts.pause = Some(Pause { requested: false, at: Some(now), ..pause });
+        Ok(true)
+    }
+
+    /// Goes on, or takes a pause back that was asked for; `false` when it does already.
+    pub(crate) fn resume_in(record: &mut Record, by: &By, now: Timestamp) -> Result<bool> {
+        match record.state {
+            ThreadState::Queued | ThreadState::Processing => {
+                if record.facts.pause.take().is_some() {
+                    return Ok(true);
+                }
+                Ok(false)
+            }
+            _ => {
+                record.allow(Action::Resume)?;
+                wake(record);
+                let back = match record.waits_in() {
+                    Some((_, state @ (ThreadState::HandedOff | ThreadState::WaitingForResponse))) => state,
+                    _ => ThreadState::Queued,
+                };
+                record.enter(Cause::Resumed, back, by, now)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Ends a thread for good; `false` when it has ended so.
+    pub(crate) async fn complete_in(
+        &self,
+        conn: &mut Conn,
+        record: &mut Record,
+        (state, reason): (ThreadState, &str),
+        by: &By,
+        now: Timestamp,
+    ) -> Result<bool> {
+        if record.state == state {
+            return Ok(false);
+        }
+        record.allow(Action::Complete)?;
+        record.abandoned = record.pending_hand_offs();
+        close(conn, record, "INTERRUPTED", |_| true, now).await?;
+        record.finish_reason = Some(reason.to_owned());
+        record.enter(Cause::Closed, state, by, now)?;
+        Ok(true)
+    }
+
+    /// Takes a message: a new turn, or the next step of the one that runs.
+    pub(crate) async fn message_in(
+        &self,
+        conn: &mut Conn,
+        record: &mut Record,
+        arrived: &Arrived,
+        by: &By,
+        now: Timestamp,
+    ) -> Result<()> {
+        record.allow(Action::Messages)?;
+        match record.state {
+            ThreadState::UnderConstruction
+            | ThreadState::Queued
+            | ThreadState::Processing
+            | ThreadState::HandedOff
+            | ThreadState::PausedForResume => {
+                queue(conn, record, arrived).await?;
+            }
+            _ => {
+                record.abandoned = record.pending_hand_offs();
+                close(conn, record, "SUPERSEDED", |_| true, now).await?;
+                record.begin_turn(arrived.request.clone());
+                append(conn, record, arrived).await?;
+                record.enter(Cause::Message, ThreadState::Queued, by, now)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gives results to the calls that only waited for time to pass.
+pub(crate) fn wake(record: &mut Record) {
+    record.answer(|open| match open.awaits() {
+        Some(Later::At(at)) => Some(json!({"waitedUntilMs": at})),
+        _ => None,
+    });
+}
+
+/// Stores results of calls that nothing more is done about.
+pub(crate) async fn close(
+    conn: &mut Conn,
+    record: &mut Record,
+    code: &str,
+    which: impl Fn(&platform_runtime::OpenCall) -> bool,
+    now: Timestamp,
+) -> Result<()> {
+    let user = record.facts.turn.request.user_uid.clone();
+    let (id, account) = (record.id().to_owned(), record.account.clone());
+    for open in std::mem::take(&mut record.open) {
+        if !which(&open) {
+            record.open.push(open);
+            continue;
+        }
+        let row = match &open.state {
+            // What came in meanwhile is kept.
+            CallState::Answered(value) => MessageRow::result(&user, &id, &open.call, value, record.message_count, now)?,
+            _ => MessageRow::closed(&user, &id, &open.call, code, record.message_count, now)?,
+        };
+        insert_message(conn, &account, &key(&id), &row).await?;
+        record.message_count += 1;
+    }
+    Ok(())
+}
+
+/// Adds a message at the end.
+pub(crate) async fn append(conn: &mut Conn, record: &mut Record, arrived: &Arrived) -> Result<()> {
+    let row = MessageRow::new(record.message_count, &arrived.message, None)?;
+    let key = key(record.id());
+    insert_message(conn, &record.account, &key, &row).await?;
+    store_files(conn, &record.account, &key, &arrived.message.uid, &arrived.files).await?;
+    record.message_count += 1;
+    Ok(())
+}
+
+/// Has a message wait for the next step.
+pub(crate) async fn queue(conn: &mut Conn, record: &Record, arrived: &Arrived) -> Result<()> {
+    let queued = Queued {
+        uid: arrived.message.uid.clone(),
+        body: serde_json::to_string(&arrived.message).map_err(Error::internal)?,
+        request: serde_json::to_value(&arrived.request).map_err(Error::internal)?,
+        created_ms: arrived.message.timestamp.0,
+    };
+    let key = key(record.id());
+    enqueue(conn, &record.account, &key, &queued).await?;
+    store_files(conn, &record.account, &key, &arrived.message.uid, &arrived.files).await
+}
+
+/// What the platform tells the model of a client's decision.
+pub(crate) fn developer_message(record: &Record, text: &str, user_uid: &str, now: Timestamp) -> Arrived {
+    let message = ChatMessage {
+        role: Role::Developer,
+        content: MessageContent { message: text.to_owned(), ..MessageContent::default() },
+        content_source: Some("user".to_owned()),
+        ..ChatMessage::new(new_message_uid(), record.id(), user_uid, now)
+    };
+    Arrived { message, request: record.facts.turn.request.clone(), files: Vec::new() }
+}
+
+/// A value as it is given to a model in place of a result.
+pub(crate) fn error_value(code: &str) -> Value {
+    json!({"error": code})
+}

@@ -1,0 +1,465 @@
+//! The course of a thread's turn under one lease.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_conversation::{Bounds, HandOff, HandOffs, Turn, turn_tools};
+use platform_core::{AccountId, Code, Error, Result, Timestamp};
+use platform_db::Conn;
+use platform_jobs::{Run, Work};
+use platform_runtime::{Callbacks, Ending, FaultCode, ToolChoice, TurnTool};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    KIND, Threads,
+    act::hold_in,
+    awaited::{ThreadCallbacks, done, take_arrived},
+    commit::after,
+    control::close,
+    hand_off::Hands,
+    keeper::{ThreadKeeper, hand_offs, pause_now, sleeps_until, take_in},
+    live_key,
+    model::{EmptyContentRetries, Pause, ThreadResult},
+    record::{self, By, Record},
+    state::{Cause, ThreadState},
+    tasks,
+};
+use crate::agent::ReadyAgent;
+
+/// An empty answer is asked for again so often.
+const EMPTY_RETRIES: u32 = 2;
+/// A provider that asks for a longer pause has the thread sleep.
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+
+/// Carries out turns of threads.
+pub(crate) struct ThreadTurns(pub Arc<Threads>);
+
+/// What follows the end of a part of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// The turn goes on with what came meanwhile.
+    Again,
+    /// This run has nothing more to do.
+    Done,
+}
+
+#[async_trait]
+impl Work for ThreadTurns {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    async fn take_in(&self, conn: &mut Conn, mut runs: Vec<Run>, now: Timestamp) -> Result<Vec<Run>> {
+        let wanted: Vec<_> = runs.iter().map(|run| (run.account(), run.subject.as_str(), run.attempt)).collect();
+        let moved = record::take(conn, &wanted, now).await?;
+        self.0.publish_moved_in(conn, &moved, (ThreadState::Queued, ThreadState::Processing), now).await?;
+        runs.retain(|run| moved.iter().any(|moved| moved.id == run.subject));
+        Ok(runs)
+    }
+
+    async fn handed_back_in(&self, conn: &mut Conn, runs: &[&Run]) -> Result<()> {
+        let now = self.0.ports.clock.now();
+        let handed: Vec<_> = runs.iter().map(|run| (run.account(), run.subject.as_str())).collect();
+        let moved = record::hand_back(conn, &handed, now).await?;
+        self.0.publish_moved_in(conn, &moved, (ThreadState::Processing, ThreadState::Queued), now).await
+    }
+
+    async fn work(&self, run: &Run, stop: &CancellationToken) -> Result<()> {
+        loop {
+            let worked = self.0.work(run, stop).await;
+            match worked {
+                Ok(Next::Again) => {}
+                Ok(Next::Done) => return Ok(()),
+                // The lease was lost: somebody else goes on, or a client ended it.
+                Err(error) if error.code() == Code::Conflict => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Threads {
+    /// Works a thread until its turn ends, waits, or has something new to take in.
+    async fn work(self: &Arc<Self>, run: &Run, stop: &CancellationToken) -> Result<Next> {
+        let account = run.account();
+        let conn = self.ports.db.read().await?;
+        let found = record::find(conn.get(), &account, &run.subject).await?;
+        drop(conn);
+        let Some(found) = found.filter(|found| found.state == ThreadState::Processing) else {
+            done(&self.ports.db, run).await?;
+            return Ok(Next::Done);
+        };
+        let agent = self.agents.ready(&account, found.agent_id(), found.facts.turn.version).await?;
+        if run.attempt > self.config.max_attempts {
+            let reason = format!("WORKER_LOST: {} attempts", self.config.max_attempts);
+            return self.fail(run, reason, "RESULT_UNKNOWN").await;
+        }
+        if !found.facts.unfetched.is_empty() {
+            return self.fetch_late(run, &found).await;
+        }
+        let found = if found.open.is_empty() {
+            match self.take_in_what_waits(run).await? {
+                None => return Ok(Next::Done),
+                Some(record) => record,
+            }
+        } else {
+            found
+        };
+        self.turn(run, found, &agent, stop).await
+    }
+
+    /// Takes in what was said before the turn goes on; `None` when the lease is lost.
+    async fn take_in_what_waits(&self, run: &Run) -> Result<Option<Record>> {
+        let now = self.ports.clock.now();
+        let mut conn = self.ports.db.conn().await?;
+        let taking = conn.transaction::<_, Error, _>(async |conn| {
+            let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
+            let told = match take_in(conn, &mut record).await? {
+                true => Some(self.commit_in(conn, &mut record, Some(run), 0, now).await?),
+                false => None,
+            };
+            Ok(Some((record, told)))
+        });
+        let Some((record, told)) = taking.await? else { return Ok(None) };
+        drop(conn);
+        if let Some(told) = told {
+            self.tell(&told).await?;
+        }
+        Ok(Some(record))
+    }
+
+    async fn turn(
+        self: &Arc<Self>,
+        run: &Run,
+        found: Record,
+        agent: &Arc<ReadyAgent>,
+        stop: &CancellationToken,
+    ) -> Result<Next> {
+        let account = run.account();
+        let mut tools = self.tools(&account, &found, agent).await?;
+        if let Some(parent) = &found.facts.parent {
+            restrict(&mut tools, &parent.approval_tools);
+        }
+        let keeper = ThreadKeeper {
+            threads: Arc::clone(self),
+            run: run.clone(),
+            version: agent.version,
+            agent_id: agent.id.clone(),
+        };
+        let limit = |most: u64| if most == 0 { u64::MAX } else { most };
+        let settings = &agent.settings;
+        let used = found.usage.tokens.input_tokens.saturating_sub(found.facts.turn.input_before);
+        let empty = found.facts.turn.empty.map_or(0, |empty| empty.attempts);
+        let bounds = Bounds {
+            tool_calls: limit(settings.max_execution_tool_calls),
+            input_tokens: limit(settings.max_execution_input_tokens).saturating_sub(used),
+            empty_answers: Some(EMPTY_RETRIES.saturating_sub(empty)),
+        };
+        let request = found.facts.turn.request.clone();
+        let live = live_key(&account, &run.subject);
+        let earlier = run.fence - 1;
+        let mut turn = Turn::new(&self.ports, &keeper, found.conversation()?, &request, live, earlier);
+        match turn.run(&agent.profile, &tools, bounds, None, stop).await {
+            None => {
+                // Whoever stopped it has stored the end; what was taken until then counts all the same.
+                if let Some(answer) = turn.cut_short() {
+                    self.count_cut_short(&account, &run.subject, &answer).await?;
+                }
+                Ok(Next::Done)
+            }
+            Some(Err(error)) => Err(error),
+            Some(Ok(ending)) if ending.is_halted => Ok(Next::Again),
+            Some(Ok(ending)) if !ending.waiting.is_empty() => self.wait(run, &keeper, &turn, &ending).await,
+            Some(Ok(ending)) => self.end(run, &keeper, turn, ending, agent).await,
+        }
+    }
+
+    /// The tools of a turn, as they are at its start.
+    async fn tools(
+        self: &Arc<Self>,
+        account: &AccountId,
+        found: &Record,
+        agent: &ReadyAgent,
+    ) -> Result<Vec<TurnTool>> {
+        let settings = &agent.profile.settings;
+        let callbacks: Arc<dyn Callbacks> = Arc::new(ThreadCallbacks {
+            db: self.ports.db.clone(),
+            clock: Arc::clone(&self.ports.clock),
+            account: account.clone(),
+            thread: found.id().to_owned(),
+            timeout: self.config.async_tool_timeout,
+            base: self.config.public_url.clone(),
+        });
+        let request = &found.facts.turn.request;
+        let toolbox = &*self.ports.toolbox;
+        let mut tools = turn_tools(toolbox, account, settings, request, Some(&callbacks)).await?;
+        let spec = settings.choose(&*self.ports.model, request.provider.as_deref(), request.model.as_deref());
+        if spec.is_ok_and(|spec| spec.capabilities.tools) {
+            // An agent can always say that it is done.
+            let groups = ["builtin-finish".to_owned()];
+            let choice =
+                ToolChoice { groups: &groups, timeout: Duration::from_secs(60), ..ToolChoice::default() };
+            let finish = toolbox.tools(account, &choice).await?;
+            tools.extend(finish.into_iter().filter(|new| tools.iter().all(|old| old.tool.name != new.tool.name)).collect::<Vec<_>>());
+        }
+        tasks::with_thread(&mut tools, &self.ports.db, account, found.id());
+        if !settings.subagents_ids.is_empty() {
+            let hand_off = HandOff {
+                account: account.clone(),
+                chat: None,
+                thread: Some(found.id().to_owned()),
+                user_uid: found.user_uid().to_owned(),
+                tenant_id: found.tenant_id().map(str::to_owned),
+                subtenant_id: found.subtenant_id().map(str::to_owned),
+                approval_tools: self.approvals_above(found, settings),
+                own_approvals: settings.approval_tools.clone(),
+            };
+            tools.extend(Hands(Arc::clone(self)).tools(&settings.subagents_ids, &hand_off).await?);
+        }
+        Ok(tools)
+    }
+
+    /// What needs approval here or above needs it below.
+    fn approvals_above(&self, found: &Record, settings: &platform_conversation::AssistantSettings) -> Vec<String> {
+        let above = found.facts.parent.iter().flat_map(|parent| parent.approval_tools.clone());
+        let mut all: Vec<String> = settings.approval_tools.iter().cloned().chain(above).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    /// Files that were not there when the thread went on.
+    async fn fetch_late(&self, run: &Run, found: &Record) -> Result<Next> {
+        let fetched = self.fetch(&found.facts.unfetched).await;
+        let now = self.ports.clock.now();
+        let mut conn = self.ports.db.conn().await?;
+        let keeping = conn.transaction::<_, Error, _>(async |conn| {
+            let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
+            match fetched {
+                Ok(files) if !record.facts.unfetched.is_empty() => {
+                    self.keep_files_in(conn, &mut record, files).await?;
+                }
+                Err(name) if !record.facts.unfetched.is_empty() => {
+                    record.finish_reason = Some(format!("FILE_ERROR: {name}"));
+                    record.enter(Cause::Failed, ThreadState::Failed, &By::worker(), now)?;
+                }
+                _ => {}
+            }
+            let next = if record.state.is_terminal() { Next::Done } else { Next::Again };
+            Ok(Some((next, self.commit_in(conn, &mut record, Some(run), 0, now).await?)))
+        });
+        let kept = keeping.await?;
+        drop(conn);
+        self.told(kept).await
+    }
+
+    async fn told(&self, stored: Option<(Next, super::Told)>) -> Result<Next> {
+        let Some((next, told)) = stored else { return Ok(Next::Done) };
+        self.tell(&told).await?;
+        Ok(next)
+    }
+
+    /// Ends a thread whose turn cannot go on.
+    async fn fail(&self, run: &Run, reason: String, code: &str) -> Result<Next> {
+        let now = self.ports.clock.now();
+        let mut conn = self.ports.db.conn().await?;
+        let failing = conn.transaction::<_, Error, _>(async |conn| {
+            let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
+            record.abandoned = record.pending_hand_offs();
+            close(conn, &mut record, code, |_| true, now).await?;
+            record.finish_reason = Some(reason);
+            record.stop_reason = Some("error".to_owned());
+            record.enter(Cause::Failed, ThreadState::Failed, &By::worker(), now)?;
+            Ok(Some((Next::Done, self.commit_in(conn, &mut record, Some(run), 0, now).await?)))
+        });
+        let failed = failing.await?;
+        drop(conn);
+        self.told(failed).await
+    }
+
+    /// Gives the run up until what the thread waits for is there.
+    async fn wait(&self, run: &Run, keeper: &ThreadKeeper, turn: &Turn<'_>, ending: &Ending) -> Result<Next> {
+        let revision = turn.live.next_revision();
+        let now = self.ports.clock.now();
+        let mut conn = self.ports.db.conn().await?;
+        let storing = conn.transaction::<_, Error, _>(async |conn| {
+            let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
+            keeper.write_in(conn, &mut record, &turn.conversation, &[]).await?;
+            record.open.clone_from(&ending.waiting);
+            record.guardrails = turn.guardrails().or(record.guardrails.take());
+            hand_offs(&mut record);
+            take_arrived(&mut record);
+            let next = self.sleep(&mut record, now)?;
+            Ok(Some((next, self.commit_in(conn, &mut record, Some(run), revision, now).await?)))
+        });
+        let stored = storing.await?;
+        drop(conn);
+        self.told(stored).await
+    }
+
+    /// Puts a thread into the state that fits what it waits for.
+    fn sleep(&self, record: &mut Record, now: Timestamp) -> Result<Next> {
+        // Everything came while this was stored.
+        let Some((cause, state)) = record.waits_in() else { return Ok(Next::Again) };
+        let pauses = record.facts.pause.as_ref().is_some_and(|pause| pause.requested);
+        if state == ThreadState::PausedForApproval {
+            let approval = self.approval_of(record, now);
+            record.enter(cause, state, &By::worker(), now)?;
+            record.facts.approval = Some(approval);
+        } else if pauses {
+            pause_now(record, now)?;
+        } else {
+            record.enter(cause, state, &By::worker(), now)?;
+            if state == ThreadState::PausedForResume {
+                let (until, reason) = (sleeps_until(record), Some("WAIT_UNTIL".to_owned()));
+                record.facts.pause = Some(Pause { until, reason, at: Some(now), ..Pause::default() });
+            }
+        }
+        Ok(Next::Done)
+    }
+
+    /// Ends the turn with what its last step left.
+    async fn end(
+        &self,
+        run: &Run,
+        keeper: &ThreadKeeper,
+        mut turn: Turn<'_>,
+        ending: Ending,
+        agent: &ReadyAgent,
+    ) -> Result<Next> {
+        let rows = turn.last_words(&ending)?;
+        let revision = turn.live.next_revision();
+        let now = self.ports.clock.now();
+        let mut conn = self.ports.db.conn().await?;
+        let storing = conn.transaction::<_, Error, _>(async |conn| {
+            let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
+            keeper.write_in(conn, &mut record, &turn.conversation, &rows).await?;
+            record.open.clear();
+            record.guardrails = turn.guardrails().or(record.guardrails.take());
+            if let Some(answer) = &ending.answer {
+                record.provider = Some(answer.model.provider.to_string());
+                record.llm = Some(answer.model.llm.to_string());
+            }
+            note_empty(&mut record, &turn, &ending);
+            let next = conclude(conn, &mut record, &turn, &ending, agent, now).await?;
+            Ok(Some((next, self.commit_in(conn, &mut record, Some(run), revision, now).await?)))
+        });
+        let stored = storing.await?;
+        drop(conn);
+        if let Some((_, told)) = &stored {
+            turn.live.committed(told.revision, "");
+        }
+        self.told(stored).await
+    }
+
+    /// A step that was broken off by a client has taken tokens, too.
+    async fn count_cut_short(
+        &self,
+        account: &AccountId,
+        id: &str,
+        answer: &platform_runtime::Answer,
+    ) -> Result<()> {
+        let now = self.ports.clock.now();
+        let mut conn = self.ports.db.conn().await?;
+        let counting = conn.transaction::<_, Error, _>(async |conn| {
+            // One that is deleted takes nothing any more.
+            let Some(mut record) = record::lock(conn, account, id).await? else { return Ok(()) };
+            record.usage.add(answer, now);
+            self.commit_in(conn, &mut record, None, 0, now).await.map(drop)
+        });
+        counting.await
+    }
+}
+
+/// Notes how often the model answered with nothing.
+fn note_empty(record: &mut Record, turn: &Turn<'_>, ending: &Ending) {
+    if turn.empty_answers > 0 {
+        let before = record.facts.turn.empty.map_or(0, |empty| empty.attempts);
+        let exhausted = ending.fault.as_ref().is_some_and(|fault| fault.code == FaultCode::EmptyContent);
+        let attempts = (before + turn.empty_answers).min(EMPTY_RETRIES);
+        record.facts.turn.empty = Some(EmptyContentRetries { attempts, exhausted });
+    }
+}
+
+/// Puts a thread into the state in which its turn ends.
+async fn conclude(
+    conn: &mut Conn,
+    record: &mut Record,
+    turn: &Turn<'_>,
+    ending: &Ending,
+    agent: &ReadyAgent,
+    now: Timestamp,
+) -> Result<Next> {
+    let by = By::worker();
+    let wait = ending.fault.as_ref().and_then(|fault| fault.retry_after).filter(|wait| *wait > LONGEST_WAIT);
+    if let Some(wait) = wait {
+        record.enter(Cause::Sleeps, ThreadState::PausedForResume, &by, now)?;
+        let (until, reason) = (Some(after(now, wait)), Some("PROVIDER_RETRY".to_owned()));
+        record.facts.pause = Some(Pause { until, reason, at: Some(now), ..Pause::default() });
+        return Ok(Next::Done);
+    }
+    let used = turn.conversation.usage.tokens.input_tokens.saturating_sub(record.facts.turn.input_before);
+    let (cause, state, reason) = outcome(ending, agent, used, &turn.findings);
+    if state == ThreadState::Completed {
+        record.facts.result = result(ending).or(record.facts.result.take());
+        // What was said meanwhile is answered first.
+        if take_in(conn, record).await? {
+            return Ok(Next::Again);
+        }
+    }
+    record.stop_reason = Some(ending.reason.to_owned());
+    record.finish_reason = Some(reason);
+    record.enter(cause, state, &by, now)?;
+    Ok(Next::Done)
+}
+
+/// How a turn ended: why, in which state, and the reason with its code first (contract 03 §4).
+fn outcome(
+    ending: &Ending,
+    agent: &ReadyAgent,
+    input_tokens: u64,
+    findings: &[platform_guardrails::Finding],
+) -> (Cause, ThreadState, String) {
+    if let Some(fault) = &ending.fault {
+        let reason = match fault.code {
+            FaultCode::StructuredOutputInvalid => format!("STRUCTURED_OUTPUT_INVALID: {}", fault.message),
+            FaultCode::EmptyContent => "EMPTY_CONTENT_RETRIES_EXHAUSTED".to_owned(),
+            _ => format!("PROVIDER_ERROR: {}", fault.message),
+        };
+        return (Cause::Failed, ThreadState::Failed, reason);
+    }
+    if ending.is_blocked() {
+        let by = findings.iter().rev().find(|finding| !finding.passed && finding.action == "block");
+        let name = by.map_or("unknown", |finding| finding.guardrail.as_str());
+        return (Cause::Blocked, ThreadState::GuardrailTrigger, format!("GUARDRAIL: {name}"));
+    }
+    match ending.reason {
+        "max_tool_calls" => {
+            let most = agent.settings.max_execution_tool_calls;
+            (Cause::Failed, ThreadState::Failed, format!("MAX_TOOL_CALLS_REACHED: {most} tool calls"))
+        }
+        "max_input_tokens" => {
+            let reason = format!("MAX_INPUT_TOKENS_REACHED: {input_tokens} input tokens");
+            (Cause::Failed, ThreadState::Failed, reason)
+        }
+        _ => (Cause::Finished, ThreadState::Completed, "COMPLETED".to_owned()),
+    }
+}
+
+fn result(ending: &Ending) -> Option<ThreadResult> {
+    if let Some(finish) = &ending.finish {
+        return Some(ThreadResult { message: finish.message.clone(), data: finish.data.clone() });
+    }
+    let answer = ending.answer.as_ref()?;
+    Some(ThreadResult { message: answer.text.clone(), data: ending.data.clone() })
+}
+
+/// Tools that need approval for whoever handed the work over need it here, too.
+fn restrict(tools: &mut [TurnTool], approval: &[String]) {
+    for tool in tools {
+        let named = approval.iter().any(|name| name == "*" || *name == tool.tool.name);
+        let ends = tool.tool.name == "finish_execution";
+        tool.needs_approval |= named && !ends;
+    }
+}

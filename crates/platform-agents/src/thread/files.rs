@@ -1,0 +1,121 @@
+//! Files of messages, fetched after the thread was accepted.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_conversation::{StoredFile, fetch_files, screen_files, store_files};
+use platform_core::{Error, Result};
+use platform_jobs::{Run, Work, end_in};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    FILES, Threads,
+    act::hold_in,
+    awaited::done,
+    model::Unfetched,
+    record::{By, Record, key},
+    state::{Cause, ThreadState},
+};
+
+/// Pauses before a file is asked for again.
+const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
+
+/// Fetches the files of threads that are under construction.
+pub(crate) struct Files(pub Arc<Threads>);
+
+/// A message with what was fetched for it, or the name of the file that could not be.
+pub(crate) type Fetched = std::result::Result<Vec<(String, Vec<StoredFile>)>, String>;
+
+impl Threads {
+    /// Asks for files, three times each.
+    pub(crate) async fn fetch(&self, unfetched: &[Unfetched]) -> Fetched {
+        let mut fetched = Vec::new();
+        for Unfetched { message, files } in unfetched {
+            let mut waits = AGAIN.into_iter();
+            let kept = loop {
+                match fetch_files(&self.egress, files).await {
+                    Ok(kept) => break kept,
+                    Err(error) => match waits.next() {
+                        Some(wait) => tokio::time::sleep(wait).await,
+                        None => {
+                            let at = files.iter().position(|_| true).unwrap_or(0);
+                            let named = (0..files.len()).find(|i| error.message().contains(&format!("files[{i}]")));
+                            let name = files.get(named.unwrap_or(at)).map(|file| file.name.clone());
+                            return Err(name.unwrap_or_default());
+                        }
+                    },
+                }
+            };
+            fetched.push((message.clone(), kept));
+        }
+        Ok(fetched)
+    }
+
+    /// Keeps what was fetched; documents are screened as if the user had written them.
+    pub(crate) async fn keep_files_in(
+        &self,
+        conn: &mut platform_db::Conn,
+        record: &mut Record,
+        fetched: Vec<(String, Vec<StoredFile>)>,
+    ) -> Result<()> {
+        let agent = self.agents.ready(&record.account, record.agent_id(), record.facts.turn.version).await?;
+        let key = key(record.id());
+        for (message, mut files) in fetched {
+            if let Some(screen) = &agent.profile.screen {
+                let (now, request) = (self.ports.clock.now(), &mut record.facts.turn.request);
+                screen_files(screen, &mut files, &message, now, request).await?;
+            }
+            store_files(conn, &record.account, &key, &message, &files).await?;
+        }
+        record.facts.unfetched.clear();
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Work for Files {
+    fn kind(&self) -> &'static str {
+        FILES
+    }
+
+    async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
+        let threads = &self.0;
+        let conn = threads.ports.db.read().await?;
+        let found = super::record::find(conn.get(), &run.account(), &run.subject).await?;
+        drop(conn);
+        let Some(found) = found else { return done(&threads.ports.db, run).await };
+        let fetched = threads.fetch(&found.facts.unfetched).await;
+        let (by, now) = (By::worker(), threads.ports.clock.now());
+        let mut conn = threads.ports.db.conn().await?;
+        let moving = conn.transaction::<_, Error, _>(async |conn| {
+            let held = hold_in(conn, run).await?.filter(|record| !record.facts.unfetched.is_empty());
+            let Some(mut record) = held else { return Ok(None) };
+            let is_new = record.state == ThreadState::UnderConstruction;
+            match fetched {
+                Ok(files) => threads.keep_files_in(conn, &mut record, files).await?,
+                // One that is paused meanwhile asks again when it goes on.
+                Err(_) if !is_new => return Ok(None),
+                Err(name) => {
+                    record.finish_reason = Some(format!("FILE_ERROR: {name}"));
+                    record.enter(Cause::FilesFailed, ThreadState::Failed, &by, now)?;
+                }
+            }
+            if is_new && !record.state.is_terminal() {
+                let paused = (Cause::Paused, ThreadState::Paused);
+                let ready = (Cause::FilesReady, ThreadState::Queued);
+                let (cause, state) = if record.facts.begins_paused { paused } else { ready };
+                record.enter(cause, state, &by, now)?;
+            }
+            let told = threads.commit_in(conn, &mut record, Some(run), 0, now).await?;
+            if !is_new {
+                end_in(conn, run).await?;
+            }
+            Ok(Some(told))
+        });
+        match moving.await? {
+            Some(told) => threads.tell(&told).await,
+            None => done(&threads.ports.db, run).await,
+        }
+    }
+}

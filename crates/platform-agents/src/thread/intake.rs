@@ -1,0 +1,266 @@
+//! Taking work in: threads that start, and messages to those that are there.
+
+use std::sync::Arc;
+
+use diesel_async::AsyncConnection;
+use platform_conversation::{
+    ChatMessage, File, MessageContent, TurnRequest, check_turn_tools, fetch_files, new_message_uid,
+    screen_files,
+};
+use platform_core::{AccountId, Caller, Code, Error, Object, Result, spawn};
+use platform_db::{Conn, Idempotency};
+use platform_guardrails::Moment;
+use platform_jobs::is_full_in;
+use platform_runtime::Role;
+
+use super::{
+    Threads,
+    commit::Told,
+    control::{Arrived, append},
+    model::{Facts, NewThread, Parent, StartedThread, ThreadId, ThreadMessage, Unfetched},
+    record::{By, NewRecord, Record},
+    state::{Cause, Source, ThreadState},
+};
+use crate::agent::ReadyAgent;
+
+/// A thread that is to start.
+pub(crate) struct Start {
+    pub record: Record,
+    pub arrived: Arrived,
+    pub begins_paused: bool,
+    pub by: By,
+}
+
+/// What a thread is to do, whoever asks for it.
+pub(crate) struct Order {
+    pub message: String,
+    pub files: Vec<File>,
+    pub name: Option<String>,
+    pub tags: Vec<String>,
+    pub metadata: Object,
+    pub tenant_id: Option<String>,
+    pub subtenant_id: Option<String>,
+    pub api_source: Option<String>,
+    pub provider: Option<String>,
+    pub llm: Option<String>,
+    pub callback_url: Option<String>,
+    pub begins_paused: bool,
+    pub user_uid: String,
+    pub source: Source,
+    pub trigger: Option<serde_json::Value>,
+    pub parent: Option<Parent>,
+}
+
+impl Order {
+    /// Work that comes from no client.
+    pub fn of(source: Source, user_uid: String, message: String) -> Self {
+        Self {
+            message,
+            files: Vec::new(),
+            name: None,
+            tags: Vec::new(),
+            metadata: Object::new(),
+            tenant_id: None,
+            subtenant_id: None,
+            api_source: None,
+            provider: None,
+            llm: None,
+            callback_url: None,
+            begins_paused: false,
+            user_uid,
+            source,
+            trigger: None,
+            parent: None,
+        }
+    }
+}
+
+impl Threads {
+    /// Starts a thread for a client.
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        caller: &Caller,
+        agent_id: &str,
+        mut new: NewThread,
+        api_source: Option<String>,
+        reject_when_busy: bool,
+        once: Option<&Idempotency>,
+    ) -> Result<StartedThread> {
+        let begins_paused = new.check(&self.config.limits)?;
+        let account = &caller.account;
+        let agent = self.agents.live(account, agent_id).await?;
+        for (path, url) in new.callback_url.iter().map(|url| ("callbackUrl".to_owned(), url)).chain(
+            new.files.iter().enumerate().map(|(i, file)| (format!("files[{i}].downloadUrl"), &file.download_url)),
+        ) {
+            self.egress.check(url).await.map_err(|error| error.into_error(&path))?;
+        }
+        if agent.settings.archived {
+            return Err(Error::new(Code::AgentArchived, "This agent is archived; set archived to false first."));
+        }
+        if agent.settings.disabled {
+            return Err(Error::new(Code::AgentDisabled, "This agent is disabled; set disabled to false first."));
+        }
+        let mut metadata = new.metadata.unwrap_or_default();
+        if let Some(params) = metadata.remove("propmptTemplateParams") {
+            metadata.insert("promptTemplateParams".to_owned(), params);
+        }
+        let order = Order {
+            files: new.files,
+            name: new.name,
+            tags: new.tags,
+            metadata,
+            tenant_id: new.tenant_id,
+            subtenant_id: new.subtenant_id,
+            api_source,
+            provider: new.provider,
+            llm: new.llm,
+            callback_url: new.callback_url,
+            begins_paused,
+            ..Order::of(Source::Api, caller.user_uid.clone(), new.message.unwrap_or_default())
+        };
+        let message = order.message.clone();
+        let start = self.prepare(account, &agent, order).await?;
+        let (threads, once, agent_id) = (Arc::clone(self), once.cloned(), agent_id.to_owned());
+        // A task of its own: what was accepted is begun when the caller leaves in between.
+        let started = spawn("start thread", async move {
+            let mut start = start;
+            let mut conn = threads.ports.db.conn().await?;
+            let (started, told) = conn
+                .transaction::<_, Error, _>(async |conn| {
+                    if let Some(once) = &once {
+                        once.lock(conn).await?;
+                    }
+                    let account = start.record.account.clone();
+                    if reject_when_busy && is_full_in(conn, &account, &agent_id).await? {
+                        let message = "This agent has as many threads as it may have; try again when one has ended.";
+                        return Err(Error::new(Code::AgentBusy, message).retry_after(1));
+                    }
+                    let told = threads.start_in(conn, &mut start).await?;
+                    let record = &start.record;
+                    let started = StartedThread {
+                        id: record.id().to_owned(),
+                        thread_id: record.id().to_owned(),
+                        agent_id: agent_id.clone(),
+                        state: record.state,
+                        message: message.clone(),
+                        created_at: record.created().to_iso(),
+                        creation_timestamp_ms: record.created(),
+                    };
+                    if let Some(once) = &once {
+                        once.store(conn, 201, &started).await?;
+                    }
+                    Ok((started, told))
+                })
+                .await?;
+            drop(conn);
+            threads.tell(&told).await?;
+            Ok::<_, Error>(started)
+        });
+        started.await.map_err(Error::internal)?
+    }
+
+    /// Looks at everything that can be looked at before the thread is stored.
+    pub(crate) async fn prepare(&self, account: &AccountId, agent: &ReadyAgent, order: Order) -> Result<Start> {
+        let now = self.ports.clock.now();
+        let id = String::from(ThreadId::generate());
+        let settings = &agent.profile.settings;
+        let spec = settings.choose(&*self.ports.model, order.provider.as_deref(), order.llm.as_deref())?;
+        let request = TurnRequest {
+            provider: order.provider,
+            model: order.llm,
+            user_uid: order.user_uid.clone(),
+            ..TurnRequest::default()
+        };
+        check_turn_tools(&*self.ports.toolbox, account, settings, &request, &spec).await?;
+        let source = if order.source == Source::Api { "user" } else { order.source.as_str() };
+        let source = if source == "cron" { "trigger" } else { source };
+        let mut arrived = self.arrive(agent, &id, &order.message, source, request).await?;
+        arrived.message.content.files.clone_from(&order.files);
+        let unfetched = (!order.files.is_empty())
+            .then(|| Unfetched { message: arrived.message.uid.clone(), files: order.files });
+        let facts = Facts {
+            parent: order.parent,
+            trigger: order.trigger,
+            callback_url: order.callback_url,
+            unfetched: unfetched.into_iter().collect(),
+            begins_paused: order.begins_paused,
+            ..Facts::default()
+        };
+        let mut record = Record::new(NewRecord {
+            account: account.clone(),
+            id,
+            agent_id: agent.id.clone(),
+            name: order.name,
+            user_uid: order.user_uid.clone(),
+            tenant_id: order.tenant_id,
+            subtenant_id: order.subtenant_id,
+            api_source: order.api_source,
+            metadata: order.metadata,
+            tags: order.tags,
+            facts,
+            now,
+        });
+        record.begin_turn(arrived.request.clone());
+        let by = By { source: order.source, user_uid: Some(order.user_uid), reason: None };
+        Ok(Start { record, arrived, begins_paused: order.begins_paused, by })
+    }
+
+    /// Stores a thread that starts.
+    pub(crate) async fn start_in(&self, conn: &mut Conn, start: &mut Start) -> Result<Told> {
+        let now = start.record.created();
+        let record = &mut start.record;
+        let (cause, state) = match (record.facts.unfetched.is_empty(), start.begins_paused) {
+            (false, _) => (Cause::FilesAwaited, ThreadState::UnderConstruction),
+            (true, false) => (Cause::Accepted, ThreadState::Queued),
+            (true, true) => (Cause::Paused, ThreadState::Paused),
+        };
+        record.enter(cause, state, &start.by, now)?;
+        if state == ThreadState::Paused {
+            record.facts.pause = Some(super::model::Pause { at: Some(now), ..super::model::Pause::default() });
+        }
+        append(conn, record, &start.arrived).await?;
+        self.commit_in(conn, record, None, 0, now).await
+    }
+
+    /// A message as it will be stored: what is redacted here is stored nowhere.
+    pub(crate) async fn arrive(
+        &self,
+        agent: &ReadyAgent,
+        thread: &str,
+        text: &str,
+        source: &str,
+        mut request: TurnRequest,
+    ) -> Result<Arrived> {
+        let (now, uid) = (self.ports.clock.now(), new_message_uid());
+        let mut text = text.to_owned();
+        if let Some(screen) = &agent.profile.screen {
+            let screening = screen.arriving(text, Moment { message_uid: uid.clone(), now }).await?;
+            (text, request.findings, request.blocked) = (screening.text, screening.findings, screening.blocked);
+        }
+        let message = ChatMessage {
+            role: Role::User,
+            content: MessageContent { message: text, ..MessageContent::default() },
+            content_source: Some(source.to_owned()),
+            ..ChatMessage::new(uid, thread, &request.user_uid, now)
+        };
+        Ok(Arrived { message, request, files: Vec::new() })
+    }
+
+    /// A client's message to a thread that is there, with its files.
+    pub(crate) async fn arrive_at(&self, record: &Record, given: ThreadMessage, user_uid: &str) -> Result<Arrived> {
+        given.check(&self.config.limits)?;
+        let agent = self.agents.ready(&record.account, record.agent_id(), None).await?;
+        let request = TurnRequest { user_uid: user_uid.to_owned(), ..TurnRequest::default() };
+        let text = given.message.unwrap_or_default();
+        let mut arrived = self.arrive(&agent, record.id(), &text, "user", request).await?;
+        if !given.files.is_empty() {
+            arrived.files = fetch_files(&self.egress, &given.files).await?;
+            if let Some(screen) = &agent.profile.screen {
+                let (uid, now) = (arrived.message.uid.clone(), self.ports.clock.now());
+                screen_files(screen, &mut arrived.files, &uid, now, &mut arrived.request).await?;
+            }
+            arrived.message.content.files = given.files;
+        }
+        Ok(arrived)
+    }
+}

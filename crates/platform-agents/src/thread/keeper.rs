@@ -1,0 +1,182 @@
+//! Stores the steps of a turn with its thread.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use diesel::prelude::*;
+use diesel_async::{AsyncConnection, RunQueryDsl};
+use platform_conversation::{
+    Compaction, Conversation, Keeper, Kept, Step, TurnRequest, add_compaction, add_secondary, empty, has_compactions, insert_message,
+    queued,
+};
+use platform_core::{Error, Result};
+use platform_db::Conn;
+use platform_jobs::{Run, step_in};
+use platform_runtime::{Answer, CallState, Flow, Later, Operation};
+
+use super::{
+    Threads,
+    act::hold_in,
+    awaited::take_arrived,
+    model::Pause,
+    record::{By, Record, by_id, key},
+    state::{Cause, ThreadState},
+};
+use crate::{costs, schema::threads};
+
+pub(crate) struct ThreadKeeper {
+    pub threads: Arc<Threads>,
+    pub run: Run,
+    /// Version of the agent that the turn works with.
+    pub version: i64,
+    pub agent_id: String,
+}
+
+impl ThreadKeeper {
+    /// Whether the turn goes on after a step: not when it is to be paused, or when more was said meanwhile.
+    async fn flow_in(&self, conn: &mut Conn, record: &mut Record, step: &Step) -> Result<Flow> {
+        let asked = step.model.is_some();
+        if !(asked || step.is_settled) {
+            return Ok(Flow::GoOn);
+        }
+        let pauses = record.facts.pause.as_ref().is_some_and(|pause| pause.requested);
+        if pauses && (asked || record.open.is_empty()) {
+            pause_now(record, self.threads.ports.clock.now())?;
+            return Ok(Flow::Halt);
+        }
+        let more = record.open.is_empty() && !queued(conn, &record.account, &key(record.id())).await?.is_empty();
+        Ok(if more { Flow::Halt } else { Flow::GoOn })
+    }
+
+    /// What a step and an end have in common.
+    pub async fn write_in(
+        &self,
+        conn: &mut Conn,
+        record: &mut Record,
+        conversation: &Conversation,
+        messages: &[platform_conversation::MessageRow],
+    ) -> Result<()> {
+        let key = key(record.id());
+        for message in messages {
+            insert_message(conn, &record.account, &key, message).await?;
+        }
+        record.message_count += i32::try_from(messages.len()).unwrap_or(i32::MAX);
+        record.usage = conversation.usage.clone();
+        record.facts.turn.version = Some(self.version);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Keeper for ThreadKeeper {
+    async fn step(&self, conversation: &Conversation, step: Step) -> Result<Kept> {
+        let threads = &self.threads;
+        let now = threads.ports.clock.now();
+        let mut conn = threads.ports.db.conn().await?;
+        let storing = conn.transaction::<_, Error, _>(async |conn| {
+            let Some(mut record) = hold_in(conn, &self.run).await? else { return Ok(None) };
+            self.write_in(conn, &mut record, conversation, &step.messages).await?;
+            record.open.clone_from(&step.open);
+            hand_offs(&mut record);
+            take_arrived(&mut record);
+            if let Some(model) = &step.model {
+                record.provider = Some(model.provider.to_string());
+                record.llm = Some(model.llm.to_string());
+            }
+            record.facts.turn.attempt = 1;
+            step_in(conn, &self.run).await?;
+            let flow = self.flow_in(conn, &mut record, &step).await?;
+            Ok(Some((flow, threads.commit_in(conn, &mut record, Some(&self.run), step.revision, now).await?)))
+        });
+        let Some((flow, told)) = storing.await? else { return Ok(Kept::Lost) };
+        drop(conn);
+        let revision = told.revision;
+        if flow == Flow::Halt {
+            threads.tell(&told).await?;
+        }
+        Ok(Kept::At(revision, flow))
+    }
+
+    async fn charge(&self, asked: &[(Operation, &Answer)]) -> Result<()> {
+        self.threads.charge(&self.run.account(), &self.agent_id, &self.run.subject, asked).await
+    }
+
+    async fn compacted(&self, known: usize, compaction: &Compaction) -> Result<bool> {
+        let account = self.run.account();
+        let thread = by_id(account.as_str(), &self.run.subject).filter(has_compactions(known));
+        let kept = diesel::update(thread).set(threads::compactions.eq(add_compaction(compaction)?));
+        Ok(kept.execute(&mut *self.threads.ports.db.conn().await?).await? == 1)
+    }
+}
+
+impl Threads {
+    /// Adds calls beside the turns to what a thread and its agent took.
+    pub async fn charge(
+        &self,
+        account: &platform_core::AccountId,
+        agent: &str,
+        thread: &str,
+        asked: &[(Operation, &Answer)],
+    ) -> Result<()> {
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let now = self.ports.clock.now();
+        let cost = asked.iter().map(|(_, answer)| answer.cost.total_cost.nanos()).sum();
+        let mut conn = self.ports.db.conn().await?;
+        conn.transaction::<_, Error, _>(async |conn| {
+            let thread = by_id(account.as_str(), thread);
+            diesel::update(thread).set(threads::secondary.eq(add_secondary(asked))).execute(conn).await?;
+            costs::add_secondary_in(conn, account, agent, cost, now).await
+        })
+        .await
+    }
+}
+
+/// Notes to which threads work was handed.
+pub(crate) fn hand_offs(record: &mut Record) {
+    for thread in record.pending_hand_offs() {
+        if !record.facts.hand_offs.contains(&thread) {
+            record.facts.hand_offs.push(thread);
+        }
+    }
+}
+
+/// A pause that was asked for holds now: calls that are not begun wait for the thread to go on.
+pub(crate) fn pause_now(record: &mut Record, now: platform_core::Timestamp) -> Result<()> {
+    for open in record.open.iter_mut().filter(|open| open.state == CallState::Started) {
+        open.state = CallState::Approved;
+    }
+    let pause = record.facts.pause.clone().unwrap_or_default();
+    let by = By { user_uid: pause.by.clone(), ..By::worker() };
+    record.enter(Cause::Paused, ThreadState::Paused, &by, now)?;
+    record.facts.pause = Some(Pause { requested: false, at: Some(now), ..pause });
+    Ok(())
+}
+
+/// Makes what waits messages of the thread; what was found in them belongs to the turn. Whether there was any.
+pub(crate) async fn take_in(conn: &mut Conn, record: &mut Record) -> Result<bool> {
+    let key = key(record.id());
+    let waiting = queued(conn, &record.account, &key).await?;
+    if waiting.is_empty() {
+        return Ok(false);
+    }
+    for message in waiting {
+        let request: TurnRequest = serde_json::from_value(message.request.clone()).map_err(Error::internal)?;
+        let turn = &mut record.facts.turn.request;
+        turn.findings.extend(request.findings);
+        turn.blocked |= request.blocked;
+        insert_message(conn, &record.account, &key, &message.into_message(record.message_count)?).await?;
+        record.message_count += 1;
+    }
+    empty(conn, &record.account, &key).await?;
+    Ok(true)
+}
+
+/// Whether a call waits for time to pass, and until when.
+pub(crate) fn sleeps_until(record: &Record) -> Option<platform_core::Timestamp> {
+    record.open.iter().filter_map(|open| match open.awaits() {
+        Some(Later::At(at)) => Some(*at),
+        _ => None,
+    }).min()
+}

@@ -1,0 +1,177 @@
+//! Which threads to list, and in which order.
+
+use std::collections::HashMap;
+
+use diesel::{dsl::sql, pg::Pg, prelude::*, sql_types::Text};
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Code, Error, Page, Result, Timestamp};
+use platform_db::Conn;
+
+use super::{
+    model::{ThreadFilter, unknown_state},
+    record::{Record, ThreadRow},
+    state::ThreadState,
+};
+use crate::schema::threads;
+
+const MOST_TAGS: i64 = 1000;
+
+/// A filter that was read.
+pub(crate) struct Conditions {
+    states: Vec<&'static str>,
+    after: Option<Timestamp>,
+    before: Option<Timestamp>,
+    tags: Vec<String>,
+    tenant: Option<String>,
+    subtenant: Option<String>,
+    agent: Option<String>,
+    project: Option<String>,
+    order: (Order, bool),
+}
+
+#[derive(Clone, Copy)]
+enum Order {
+    Date,
+    Duration,
+    Tokens,
+}
+
+impl Conditions {
+    /// `names`: names of the query in the order they were given: the first order counts.
+    pub fn of(filter: ThreadFilter, names: &[String]) -> Result<Self> {
+        let list = |text: Option<String>| -> Vec<String> {
+            let text = text.unwrap_or_default();
+            text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+        };
+        let states = list(filter.state);
+        let states = states
+            .iter()
+            .map(|text| ThreadState::parse(text).map(ThreadState::as_str).ok_or_else(|| unknown_state(text)))
+            .collect::<Result<_>>()?;
+        let after = moment("startDate", filter.start_date.as_deref(), false)?;
+        let before = moment("endDate", filter.end_date.as_deref(), true)?;
+        if after.zip(before).is_some_and(|(after, before)| after > before) {
+            return Err(Error::new(Code::InvalidTimeRange, "startDate must not be after endDate."));
+        }
+        let orders = [
+            ("dateOrder", Order::Date, filter.date_order),
+            ("durationOrder", Order::Duration, filter.duration_order),
+            ("tokensOrder", Order::Tokens, filter.tokens_order),
+        ];
+        let mut given = Vec::new();
+        for (name, order, text) in orders {
+            let Some(text) = text else { continue };
+            let ascending = match text.to_lowercase().as_str() {
+                "asc" => true,
+                "desc" => false,
+                _ => return Err(Error::invalid(name, "enum", format!("{name} must be asc or desc"))),
+            };
+            let place = names.iter().position(|given| given == name).unwrap_or(usize::MAX);
+            given.push((place, (order, ascending)));
+        }
+        let order = given.into_iter().min_by_key(|(place, _)| *place).map_or((Order::Date, false), |(_, order)| order);
+        Ok(Self {
+            states,
+            after,
+            before,
+            tags: list(filter.tags),
+            tenant: filter.tenant_id,
+            subtenant: filter.subtenant_id,
+            agent: filter.agent_id,
+            project: filter.project_id,
+            order,
+        })
+    }
+
+    fn query<'a>(&'a self, account: &'a AccountId) -> threads::BoxedQuery<'a, Pg> {
+        let mut of = threads::table.filter(threads::account_id.eq(account.as_str())).into_boxed();
+        if !self.states.is_empty() {
+            of = of.filter(threads::state.eq_any(&self.states));
+        }
+        if let Some(after) = self.after {
+            of = of.filter(threads::created_ms.ge(after.0));
+        }
+        if let Some(before) = self.before {
+            of = of.filter(threads::created_ms.le(before.0));
+        }
+        if !self.tags.is_empty() {
+            of = of.filter(threads::tags.overlaps_with(&self.tags));
+        }
+        if let Some(tenant) = &self.tenant {
+            of = of.filter(threads::tenant_id.eq(tenant));
+        }
+        if let Some(subtenant) = &self.subtenant {
+            of = of.filter(threads::subtenant_id.eq(subtenant));
+        }
+        if let Some(agent) = &self.agent {
+            of = of.filter(threads::agent_id.eq(agent));
+        }
+        if let Some(project) = &self.project {
+            of = of.filter(threads::project_id.eq(project));
+        }
+        of
+    }
+}
+
+/// ISO 8601 or milliseconds; a day alone is the whole of it.
+fn moment(name: &str, given: Option<&str>, is_end: bool) -> Result<Option<Timestamp>> {
+    let Some(text) = given else { return Ok(None) };
+    let day = |text: &str| {
+        let end = if is_end { "T23:59:59.999Z" } else { "T00:00:00Z" };
+        (text.len() == 10).then(|| Timestamp::from_iso(&format!("{text}{end}"))).flatten()
+    };
+    let read = text.parse().ok().map(Timestamp).or_else(|| Timestamp::from_iso(text)).or_else(|| day(text));
+    let wrong = || Error::new(Code::InvalidTimeRange, format!("{name} must be ISO 8601 or epoch milliseconds."));
+    read.map(Some).ok_or_else(wrong)
+}
+
+/// A page of threads, and how many there are in all.
+pub(crate) async fn list(
+    conn: &Conn,
+    account: &AccountId,
+    conditions: &Conditions,
+    page: Page,
+) -> Result<(Vec<Record>, i64)> {
+    let (mut first, mut second) = (conn, conn);
+    let of = conditions.query(account).limit(page.limit).offset(page.offset);
+    let of = match conditions.order {
+        (Order::Date, false) => of.order((threads::created_ms.desc(), threads::id.desc())),
+        (Order::Date, true) => of.order((threads::created_ms.asc(), threads::id.asc())),
+        (Order::Duration, false) => of.order((threads::duration_ms.desc(), threads::id.desc())),
+        (Order::Duration, true) => of.order((threads::duration_ms.asc(), threads::id.asc())),
+        (Order::Tokens, false) => of.order((threads::total_tokens.desc(), threads::id.desc())),
+        (Order::Tokens, true) => of.order((threads::total_tokens.asc(), threads::id.asc())),
+    };
+    let rows = of.select(ThreadRow::as_select());
+    let total = conditions.query(account).count();
+    let (rows, total) = futures_util::try_join!(rows.load(&mut first), total.get_result(&mut second))?;
+    Ok((rows.into_iter().map(Record::read).collect::<Result<_>>()?, total))
+}
+
+/// Tags in use, sorted; `agent`: on the threads of one agent.
+pub(crate) async fn tags(conn: &Conn, account: &AccountId, agent: Option<&str>) -> Result<Vec<String>> {
+    let mut conn = conn;
+    let mut of = threads::table
+        .filter(threads::account_id.eq(account.as_str()).and(sql::<diesel::sql_types::Bool>("tags <> '{}'")))
+        .select(sql::<Text>("unnest(tags) AS tag"))
+        .distinct()
+        .order(sql::<Text>("tag"))
+        .limit(MOST_TAGS)
+        .into_boxed();
+    if let Some(agent) = agent {
+        of = of.filter(threads::agent_id.eq(agent));
+    }
+    Ok(of.load(&mut conn).await?)
+}
+
+/// Which of these agents are archived.
+pub(crate) async fn archived(conn: &Conn, account: &AccountId, agents: &[String]) -> Result<HashMap<String, bool>> {
+    use crate::schema::agents;
+    let mut conn = conn;
+    let rows: Vec<(String, bool)> = agents::table
+        .filter(agents::account_id.eq(account.as_str()).and(agents::id.eq_any(agents)))
+        .select((agents::id, agents::archived))
+        .load(&mut conn)
+        .await?;
+    Ok(rows.into_iter().collect())
+}

@@ -1,0 +1,98 @@
+mod act;
+mod approval;
+mod awaited;
+mod commit;
+mod control;
+mod course;
+mod files;
+mod hand_off;
+mod intake;
+mod keeper;
+mod list;
+mod model;
+mod picture;
+mod record;
+mod service;
+mod source;
+mod state;
+mod tasks;
+mod timer;
+
+use std::{sync::Arc, time::Duration};
+
+use platform_conversation::Ports;
+use platform_core::{AccountId, Code, Error, FieldLimits};
+use platform_egress::Egress;
+use platform_jobs::Jobs;
+use platform_mail::Mailer;
+use platform_realtime::Key;
+
+use crate::agent::PgAgentService;
+
+pub(crate) use commit::Told;
+pub(crate) use intake::Order;
+pub use model::{
+    AsyncResponse, AsyncResponses, EmptyContentRetries, NewApproval, NewCompletion, NewPause, NewResume, NewThread,
+    ParentLink, PauseOrResume, PendingApproval, PendingAsyncToolCall, StartedThread, Task, Thread, ThreadFeedback,
+    ThreadFilter, ThreadList, ThreadMessage, ThreadPatch, ThreadResponded, ThreadResult, ThreadView,
+};
+pub use picture::picture;
+pub(crate) use record::{Record, find, note_fact};
+pub use service::{PgThreadService, ThreadService};
+pub use state::{Action, CHANGES, Cause, Source, StateChange, ThreadState};
+
+/// Kind of the runs that are turns of threads.
+pub(crate) const KIND: &str = "thread";
+/// Kind of the runs that move a thread on when its time has come.
+const TIMER: &str = "thread-timer";
+/// Kind of the runs that fetch the files of threads.
+const FILES: &str = "thread-files";
+/// Kind of the runs that end a thread whose parent does not wait for it any more.
+const ABANDON: &str = "thread-abandon";
+/// Kind of the runs that give the result of a sub-thread to the thread that waits for it.
+const RETURN: &str = "thread-return";
+/// Kind of the runs that end all threads of an agent that was deleted.
+pub(crate) const END_ALL: &str = "thread-end-all";
+/// Kind of the runs that judge threads.
+pub(crate) const EVALUATION: &str = "thread-evaluation";
+
+/// So long a client waits at the most for what goes on in the background.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(55);
+
+/// Settings of threads.
+#[derive(Debug, Clone)]
+pub struct ThreadConfig {
+    /// A turn whose worker was lost so often fails.
+    pub max_attempts: i32,
+    /// How long an approval may take.
+    pub approval_timeout: Duration,
+    /// How long the result of an asynchronous tool may take.
+    pub async_tool_timeout: Duration,
+    /// How deep work is handed on.
+    pub max_depth: usize,
+    /// Largest frame of a stream, in bytes; 0 = no bound.
+    pub frame_bytes: usize,
+    /// Sizes of fields.
+    pub limits: FieldLimits,
+    /// Base of the addresses that are given to others.
+    pub public_url: String,
+}
+
+/// What everything about threads works with.
+pub(crate) struct Threads {
+    pub ports: Ports,
+    pub jobs: Arc<Jobs>,
+    pub agents: Arc<PgAgentService>,
+    pub mailer: Arc<Mailer>,
+    pub egress: Egress,
+    pub config: ThreadConfig,
+}
+
+/// Under which a thread is shown.
+pub(crate) fn live_key(account: &AccountId, id: &str) -> Key {
+    (account.clone(), format!("thread/{id}").into())
+}
+
+pub(crate) fn not_found(id: &str) -> Error {
+    Error::not_found(Code::ThreadNotFound, "thread", id)
+}

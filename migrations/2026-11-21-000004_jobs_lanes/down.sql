@@ -1,0 +1,4 @@
+DELETE FROM runs WHERE lane IS NOT NULL;
+ALTER TABLE runs DROP COLUMN lane, DROP COLUMN opens;
+DROP SEQUENCE lane_turns;
+DROP TABLE lanes;
