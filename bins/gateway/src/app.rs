@@ -1,6 +1,7 @@
 //! The composition root: which implements which.
 
 use std::{
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -8,15 +9,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use platform_agents::{AgentService, PgAgentService, PgSubAgents, PgThreadService, ThreadConfig, ThreadService};
 use platform_auth::{AuthService, PgAuthService};
 use platform_chat::{AssistantService, ChatConfig, ChatService, PgAssistantService, PgChatService};
 use platform_conversation::Ports;
-use platform_core::{Clock, Error, Id, SystemClock, spawn};
+use platform_core::{Clock, Error, Id, SystemClock, Timestamp, spawn};
 use platform_db::{Bus, Db, DbConfig, Embedded, EmbeddedError, Idempotency};
 use platform_docs::Docs;
 use platform_egress::Egress;
-use platform_jobs::{Jobs, JobsConfig};
+use platform_jobs::{Jobs, JobsConfig, Work};
 use platform_limits::RateLimits;
+use platform_mail::Mailer;
 use platform_models::{ConfigError, Models};
 use platform_realtime::Realtime;
 use platform_runtime::{Model, Toolbox};
@@ -77,6 +80,8 @@ impl From<Error> for StartError {
 /// What handlers use.
 pub(crate) struct Services {
     pub auth: Arc<dyn AuthService>,
+    pub agents: Arc<dyn AgentService>,
+    pub threads: Arc<dyn ThreadService>,
     pub assistants: Arc<dyn AssistantService>,
     pub chat: Arc<dyn ChatService>,
     pub tool_servers: Arc<dyn ToolServerService>,
@@ -102,13 +107,14 @@ pub(crate) struct HttpLimits {
 pub struct App {
     pub(crate) services: Arc<Services>,
     jobs: Arc<Jobs>,
+    works: Vec<Arc<dyn Work>>,
     embedded: Option<Embedded>,
     grace: Duration,
 }
 
 impl App {
-    /// Builds everything, from the bottom up.
-    pub async fn build(config: &Config) -> Result<Self, StartError> {
+    /// Builds everything, from the bottom up; `addr`: where it will listen.
+    pub async fn build(config: &Config, addr: SocketAddr) -> Result<Self, StartError> {
         let (embedded, db) = database(config, false).await?;
         let bus = if embedded.is_some() { Bus::local() } else { Bus::shared(&db) };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -131,9 +137,31 @@ impl App {
             PgToolServerService::new(&db, &bus, Arc::clone(&clock), vault, egress.clone(), config.limits);
         let toolbox: Arc<dyn Toolbox> = Arc::clone(&tool_servers) as Arc<dyn Toolbox>;
         let realtime = Realtime::new(Arc::clone(&clock), config.stream_coalesce);
-        let ports = Ports { db: db.clone(), clock, model, toolbox, sub_agents: Arc::new(()), realtime };
-        let assistants: Arc<dyn AssistantService> =
-            Arc::new(PgAssistantService::new(&ports, &bus, Arc::clone(&jobs), config.limits));
+        let ports = Ports { db: db.clone(), clock, model, toolbox, realtime };
+        let sub_agents = Arc::new(PgSubAgents::new(&db));
+        let assistants =
+            Arc::new(PgAssistantService::new(&ports, &bus, sub_agents.clone(), Arc::clone(&jobs), config.limits));
+        let bases = assistants.clone();
+        let agents =
+            PgAgentService::new(&ports, &bus, bases, sub_agents, egress.clone(), Arc::clone(&jobs), config.limits);
+        let mailer = Arc::new(Mailer::new(&db, config.mail.as_ref()).map_err(StartError::Message)?);
+        let thread_config = ThreadConfig {
+            max_attempts: config.run_max_attempts,
+            approval_timeout: config.approval_timeout,
+            async_tool_timeout: config.async_tool_timeout,
+            max_depth: config.max_subagent_depth,
+            frame_bytes: config.stream_frame_bytes,
+            limits: config.limits,
+            public_url: config.url(addr),
+        };
+        let threads = Arc::new(PgThreadService::new(
+            ports.clone(),
+            Arc::clone(&jobs),
+            Arc::clone(&agents),
+            Arc::clone(&mailer),
+            egress.clone(),
+            thread_config,
+        ));
         let chat_config = ChatConfig {
             max_attempts: config.run_max_attempts,
             client_tool_timeout: config.client_tool_timeout,
@@ -141,9 +169,19 @@ impl App {
             frame_bytes: config.stream_frame_bytes,
             limits: config.limits,
         };
-        let chat = Arc::new(PgChatService::new(ports, Arc::clone(&jobs), Arc::clone(&assistants), egress, chat_config));
-        jobs.start(if config.role == Role::Api { Vec::new() } else { vec![chat.work()] });
-        spawn("purge", purge(db.clone()));
+        let chat = Arc::new(PgChatService::new(
+            ports.clone(),
+            threads.hand_offs(),
+            Arc::clone(&jobs),
+            assistants.clone(),
+            egress,
+            chat_config,
+        ));
+        let mut works = chat.works();
+        works.extend(threads.works());
+        works.push(mailer);
+        jobs.start(if config.role == Role::Api { Vec::new() } else { works.clone() });
+        spawn("purge", purge(db.clone(), ports.clock, config.event_keep));
         let docs = Docs::load(config.docs_dir.as_deref())
             .map_err(|e| StartError::Message(format!("PLATFORM_DOCS_DIR: {e}.")))?;
         let limits = HttpLimits {
@@ -157,9 +195,23 @@ impl App {
         let cors = Cors::new(config.cors_origins.clone());
         let health = Health::new(db.clone());
         let closing = CancellationToken::new();
-        let services =
-            Services { auth, assistants, chat, tool_servers, models, docs, db, health, limits, gate, cors, closing };
-        Ok(Self { services: Arc::new(services), jobs, embedded, grace: config.shutdown_grace })
+        let services = Services {
+            auth,
+            agents,
+            threads,
+            assistants,
+            chat,
+            tool_servers,
+            models,
+            docs,
+            db,
+            health,
+            limits,
+            gate,
+            cors,
+            closing,
+        };
+        Ok(Self { services: Arc::new(services), jobs, works, embedded, grace: config.shutdown_grace })
     }
 
     /// Brings the schema up to date and stops.
@@ -187,7 +239,7 @@ impl App {
     pub(crate) async fn drain(&self) {
         self.services.health.ready.store(false, Ordering::Relaxed);
         self.services.closing.cancel();
-        if let Err(error) = self.jobs.drain(self.grace * 4 / 5).await {
+        if let Err(error) = self.jobs.drain(&self.works, self.grace * 4 / 5).await {
             warn!(%error, "Runs could not be handed back; their leases end by themselves.");
         }
     }
@@ -270,12 +322,18 @@ fn process_name() -> String {
     Id::<Process>::generate().into()
 }
 
-async fn purge(db: Db) {
+async fn purge(db: Db, clock: Arc<dyn Clock>, event_keep: Duration) {
     loop {
         if let Ok(mut conn) = db.conn().await
             && let Err(error) = Idempotency::purge(&mut conn).await
         {
             warn!(%error, "Old idempotency keys could not be purged; trying again in an hour.");
+        }
+        let before = Timestamp(clock.now().0 - i64::try_from(event_keep.as_millis()).unwrap_or(i64::MAX));
+        if let Ok(mut conn) = db.conn().await
+            && let Err(error) = platform_events::purge(&mut conn, before).await
+        {
+            warn!(%error, "Old events could not be purged; trying again in an hour.");
         }
         if let Err(error) = RateLimits::purge(&db).await {
             warn!(%error, "Old rates could not be purged; trying again in an hour.");

@@ -11,6 +11,7 @@ use platform_auth::KeySecret;
 use platform_core::{FieldLimits, Money};
 use platform_egress::{Allowed, EgressRules};
 use platform_limits::Rate;
+use platform_mail::MailConfig;
 use platform_models::{CallLimits, ConfigError, ModelsConfig, Protocol, ProviderConfig, read_providers_file};
 use platform_vault::MasterKey;
 use secrecy::SecretString;
@@ -45,6 +46,11 @@ pub struct Config {
     pub streams_per_key: usize,
     pub limits: FieldLimits,
     pub client_tool_timeout: Duration,
+    pub async_tool_timeout: Duration,
+    pub approval_timeout: Duration,
+    pub max_subagent_depth: usize,
+    pub event_keep: Duration,
+    pub mail: Option<MailConfig>,
     pub secret_key: Option<SecretString>,
     pub secret_key_previous: Vec<SecretString>,
     pub stream_frame_bytes: usize,
@@ -108,6 +114,12 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ),
     ("PLATFORM_SECRET_KEY_PREVIOUS", "", "older master keys, comma list: only to read what they sealed"),
     ("PLATFORM_CLIENT_TOOL_TIMEOUT", "15m", "a chat waits so long for its client's tools and approvals"),
+    ("PLATFORM_ASYNC_TOOL_TIMEOUT", "15d", "a thread waits so long for the result of an asynchronous tool"),
+    ("PLATFORM_APPROVAL_TIMEOUT", "15d", "a thread waits so long for an approval"),
+    ("PLATFORM_MAX_SUBAGENT_DEPTH", "5", "how deep agents may hand work on"),
+    ("PLATFORM_EVENT_DAYS", "30", "days for which events are kept"),
+    ("PLATFORM_SMTP_URL", "", "smtp://user:password@host:587?tls=required or smtps://host; absent: no mail is sent"),
+    ("PLATFORM_MAIL_FROM", "", "sender of mail, required with PLATFORM_SMTP_URL"),
     ("PLATFORM_LIMIT_TOOLS_PER_SERVER", "200", "tools of a tool server"),
     ("PLATFORM_LIMIT_TOOL_RESPONSE_BYTES", "1048576", "a longer tool result is cut"),
     ("PLATFORM_STREAM_LIFETIME", "60s", "a stream is closed after this"),
@@ -217,6 +229,11 @@ fn duration(name: &str) -> Result<Duration> {
 }
 
 impl Config {
+    /// Base of emitted links, when it listens there.
+    pub fn url(&self, addr: SocketAddr) -> String {
+        self.public_url.clone().unwrap_or_else(|| format!("http://{addr}"))
+    }
+
     /// Reads and checks every setting; the error names the one that is wrong.
     pub fn from_env() -> Result<Self> {
         let addr: SocketAddr = read("PLATFORM_ADDR", "an address such as 127.0.0.1:8080", |text| text.parse().ok())?;
@@ -243,6 +260,14 @@ impl Config {
         if role != Role::All && database_url.is_none() {
             return Err(ConfigError("PLATFORM_ROLE: without DATABASE_URL only `all` is possible.".to_owned()));
         }
+        let mail = match (text("PLATFORM_SMTP_URL"), text("PLATFORM_MAIL_FROM")) {
+            (None, _) => None,
+            (Some(url), Some(from)) => Some(MailConfig { url: url.into(), from }),
+            (Some(_), None) => {
+                let missing = "PLATFORM_MAIL_FROM: it is required with PLATFORM_SMTP_URL, such as noreply@example.com.";
+                return Err(ConfigError(missing.to_owned()));
+            }
+        };
         let run_lease = duration("PLATFORM_RUN_LEASE")?;
         let run_heartbeat = duration("PLATFORM_RUN_HEARTBEAT")?;
         if run_heartbeat.is_zero() || run_heartbeat * 2 > run_lease {
@@ -284,6 +309,11 @@ impl Config {
             streams_per_key: number("PLATFORM_STREAMS_PER_KEY", 0)?,
             limits: field_limits()?,
             client_tool_timeout: duration("PLATFORM_CLIENT_TOOL_TIMEOUT")?,
+            async_tool_timeout: duration("PLATFORM_ASYNC_TOOL_TIMEOUT")?,
+            approval_timeout: duration("PLATFORM_APPROVAL_TIMEOUT")?,
+            max_subagent_depth: number("PLATFORM_MAX_SUBAGENT_DEPTH", 0)?,
+            event_keep: Duration::from_hours(24 * number("PLATFORM_EVENT_DAYS", 1)? as u64),
+            mail,
             secret_key: text("PLATFORM_SECRET_KEY").map(|key| master_key("PLATFORM_SECRET_KEY", &key)).transpose()?,
             secret_key_previous: text("PLATFORM_SECRET_KEY_PREVIOUS")
                 .unwrap_or_default()

@@ -157,7 +157,7 @@ async fn handle(
     let answer = async {
         let body = read_body(services, route, request, payload).await?;
         let query = query(request.query_string())?;
-        let fields = Fields::of(&body)?;
+        let fields = if route.is_raw { Fields::default() } else { Fields::of(&body)? };
         let ignored = ignored(route, &query, &fields)?;
         let path = route.parameters().map(|name| (name, request.match_info().get(name).unwrap_or("").to_owned()));
         let mut request = Request {
@@ -165,6 +165,7 @@ async fn handle(
             bearer,
             caller,
             path: path.collect(),
+            query_names: names(request.query_string()),
             query,
             headers: request.headers().clone(),
             body,
@@ -266,6 +267,11 @@ fn query(text: &str) -> Result<BTreeMap<String, String>> {
     }
 }
 
+/// Names in the order they were given.
+fn names(text: &str) -> Vec<String> {
+    text.split('&').filter_map(|pair| Some(percent_decode(pair.split('=').next()?))).collect()
+}
+
 fn percent_decode(text: &str) -> String {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -309,11 +315,12 @@ async fn read_body(
         }
     };
     let kind = text(header::CONTENT_TYPE);
-    let is_json = kind.as_deref().is_some_and(|kind| {
-        let (kind, parameters) = kind.split_once(';').unwrap_or((kind, ""));
-        let charset = parameters.split_once("charset=").map(|(_, charset)| charset.trim_matches('"').trim());
-        kind.trim() == "application/json" && charset.is_none_or(|charset| charset == "utf-8")
-    });
+    let is_json = route.is_raw
+        || kind.as_deref().is_some_and(|kind| {
+            let (kind, parameters) = kind.split_once(';').unwrap_or((kind, ""));
+            let charset = parameters.split_once("charset=").map(|(_, charset)| charset.trim_matches('"').trim());
+            kind.trim() == "application/json" && charset.is_none_or(|charset| charset == "utf-8")
+        });
     let wrong_kind =
         || Error::new(Code::UnsupportedMediaType, "Send the body as JSON, with `Content-Type: application/json`.");
     let declared = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
@@ -339,7 +346,9 @@ async fn read_body(
     };
     let slow = |_| Error::new(Code::RequestTimeout, "The body came too slowly.");
     let body = tokio::time::timeout(BODY_TIMEOUT, read).await.map_err(slow)??;
-    check_json(&body)?;
+    if !route.is_raw {
+        check_json(&body)?;
+    }
     Ok(body)
 }
 

@@ -14,11 +14,14 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 pub(crate) fn status(code: Code) -> StatusCode {
     match code {
         Code::BadRequest
+        | Code::InvalidCron
         | Code::InvalidGuardrail
         | Code::InvalidJson
         | Code::InvalidPagination
         | Code::InvalidSchema
         | Code::InvalidSkills
+        | Code::InvalidStateValue
+        | Code::InvalidSubagentConfig
         | Code::InvalidSubagents
         | Code::InvalidTimeRange
         | Code::InvalidToolDefinition
@@ -31,31 +34,39 @@ pub(crate) fn status(code: Code) -> StatusCode {
         | Code::ValidationError => StatusCode::BAD_REQUEST,
         Code::TokenExpired | Code::TokenRevoked | Code::Unauthenticated => StatusCode::UNAUTHORIZED,
         Code::Forbidden | Code::TenantMismatch => StatusCode::FORBIDDEN,
-        Code::AssistantNotFound
+        Code::AgentNotFound
+        | Code::AssistantNotFound
         | Code::ChatNotFound
         | Code::DocNotFound
         | Code::DocumentNotFound
         | Code::EnvironmentNotFound
+        | Code::EvaluationNotFound
+        | Code::FileNotFound
         | Code::FolderNotFound
         | Code::KeyNotFound
         | Code::MessageNotFound
         | Code::NotFound
         | Code::ProjectNotFound
+        | Code::ThreadNotFound
         | Code::ToolNotFound
         | Code::ToolServerNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
         Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-        Code::AssistantInactive
+        Code::AgentArchived
+        | Code::AgentDisabled
+        | Code::AssistantInactive
         | Code::ChatBusy
+        | Code::ChatHandedOff
         | Code::ChatNotProcessing
         | Code::ChatNotWaiting
         | Code::Conflict
         | Code::IdempotencyInProgress
         | Code::IdentifierTaken
-        | Code::QueueFull => StatusCode::CONFLICT,
+        | Code::QueueFull
+        | Code::ThreadStateConflict => StatusCode::CONFLICT,
         Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-        Code::RateLimitExceeded | Code::TooManyStreams => StatusCode::TOO_MANY_REQUESTS,
+        Code::AgentBusy | Code::RateLimitExceeded | Code::TooManyStreams => StatusCode::TOO_MANY_REQUESTS,
         Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         Code::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,

@@ -23,6 +23,8 @@ pub(crate) struct Request {
     pub caller: Option<Arc<Caller>>,
     pub path: BTreeMap<&'static str, String>,
     pub query: BTreeMap<String, String>,
+    /// Names of the query in the order they were given.
+    pub query_names: Vec<String>,
     pub headers: HeaderMap,
     pub body: Bytes,
     /// The top level of the body.

@@ -1,11 +1,13 @@
 //! Every URL of the platform, and who may call it. A route without a rule cannot be written down.
 
+mod agents;
 mod assistants;
 mod chats;
 mod docs;
 mod health;
 mod keys;
 mod models;
+mod threads;
 mod tool_servers;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -43,6 +45,8 @@ pub(crate) struct Route {
     pub query_fields: Vec<String>,
     /// Names a body may have at its top; `None` = the route reads no body.
     pub body_fields: Option<Vec<String>>,
+    /// It takes any text as its body.
+    pub is_raw: bool,
     /// It makes messages or threads, which have a rate of their own.
     pub creates: bool,
     /// How it stands in the OpenAPI document; `None` = it does not.
@@ -57,11 +61,64 @@ pub(crate) fn table() -> Vec<Route> {
     let key = |scope| Key { session: false, scope };
     let session = |scope| Key { session: true, scope };
     let full = |scope| Full { scope };
+    let (see, act) = ("agents:read", "agents:write");
     vec![
         on(GET, "/livez", Public, health::live),
         on(GET, "/readyz", Public, health::ready),
         on(GET, "/docs", Public, docs::reference),
         on(GET, "/docs/{file}", Public, docs::asset),
+        on(POST, "/v1/agents", key(act), agents::create).with(agents::spec::create()),
+        on(GET, "/v1/agents", key(see), agents::list).with(agents::spec::list()),
+        on(GET, "/v1/agents/agents/{agentId}/costs/daily", key(see), agents::daily_costs)
+            .with(agents::spec::daily_costs()),
+        on(GET, "/v1/agents/agents/{agentId}/costs/monthly", key(see), agents::monthly_costs)
+            .with(agents::spec::monthly_costs()),
+        on(GET, "/v1/agents/agents/{agentId}/costs/summary", key(see), agents::cost_summary)
+            .with(agents::spec::cost_summary()),
+        on(GET, "/v1/agents/agents/{agentId}/evaluation-config", key(see), agents::evaluation_config)
+            .with(agents::spec::evaluation_config()),
+        on(PUT, "/v1/agents/agents/{agentId}/evaluation-config", key(act), agents::update_evaluation_config)
+            .with(agents::spec::update_evaluation_config()),
+        on(GET, "/v1/agents/agents/{agentId}/threads/tags", key(see), threads::tags_of_agent)
+            .with(threads::spec::tags()),
+        on(GET, "/v1/agents/threads", key(see), threads::list).with(threads::spec::list()),
+        on(GET, "/v1/agents/threads/tags", key(see), threads::tags).with(threads::spec::tags()),
+        on(GET, "/v1/agents/threads/{threadId}", session(see), threads::get).with(threads::spec::get()),
+        on(PATCH, "/v1/agents/threads/{threadId}", key(act), threads::update).with(threads::spec::update()),
+        on(DELETE, "/v1/agents/threads/{threadId}", key(act), threads::delete).with(threads::spec::delete()),
+        on(POST, "/v1/agents/threads/{threadId}/approval", session(act), threads::approve)
+            .with(threads::spec::approve()),
+        on(POST, "/v1/agents/threads/{threadId}/complete", session(act), threads::complete)
+            .with(threads::spec::complete()),
+        on(POST, "/v1/agents/threads/{threadId}/evaluate", key(act), threads::evaluate).with(threads::spec::evaluate()),
+        on(GET, "/v1/agents/threads/{threadId}/evaluation", key(see), threads::newest_evaluation)
+            .with(threads::spec::newest_evaluation()),
+        on(GET, "/v1/agents/threads/{threadId}/evaluations", key(see), threads::evaluations)
+            .with(threads::spec::evaluations()),
+        on(GET, "/v1/agents/threads/{threadId}/evaluations/{evaluationId}", key(see), threads::evaluation)
+            .with(threads::spec::evaluation()),
+        on(GET, "/v1/agents/threads/{threadId}/explain", session(see), threads::explain).with(threads::spec::explain()),
+        on(GET, "/v1/agents/threads/{threadId}/feedback", session(see), threads::list_feedback)
+            .with(threads::spec::list_feedback()),
+        on(POST, "/v1/agents/threads/{threadId}/feedback", session(act), threads::give_feedback)
+            .with(threads::spec::give_feedback()),
+        on(POST, "/v1/agents/threads/{threadId}/messages", session(act), threads::say)
+            .with(threads::spec::say())
+            .creating(),
+        on(POST, "/v1/agents/threads/{threadId}/pause", session(act), threads::pause).with(threads::spec::pause()),
+        on(POST, "/v1/agents/threads/{threadId}/pause-resume", session(act), threads::pause_or_resume)
+            .with(threads::spec::pause_or_resume()),
+        on(POST, "/v1/agents/threads/{threadId}/resume", session(act), threads::resume).with(threads::spec::resume()),
+        on(GET, "/v1/agents/threads/{threadId}/search", session(see), threads::search).with(threads::spec::search()),
+        on(GET, "/v1/agents/threads/{threadId}/stream", session(see), threads::stream).with(threads::spec::stream()),
+        on(POST, "/v1/agents/threads/{threadId}/tool-response", key(act), threads::respond)
+            .with(threads::spec::respond()),
+        on(GET, "/v1/agents/{agentId}", session(see), agents::get).with(agents::spec::get()),
+        on(PATCH, "/v1/agents/{agentId}", key(act), agents::update).with(agents::spec::update()),
+        on(PUT, "/v1/agents/{agentId}", key(act), agents::update).with(agents::spec::update()),
+        on(DELETE, "/v1/agents/{agentId}", key(act), agents::delete).with(agents::spec::delete()),
+        on(POST, "/v1/agents/{agentId}/threads", key(act), threads::start).with(threads::spec::start()).creating(),
+        on(GET, "/v1/agents/{agentId}/threads", key(see), threads::list_of_agent).with(threads::spec::list_of_agent()),
         on(GET, "/v1/api-keys", full("keys:read"), keys::list).with(keys::spec::list()),
         on(POST, "/v1/api-keys", full("keys:write"), keys::create).with(keys::spec::create()),
         on(GET, "/v1/api-keys/{id}", full("keys:read"), keys::get).with(keys::spec::get()),
@@ -106,6 +163,7 @@ pub(crate) fn table() -> Vec<Route> {
         on(GET, "/v1/docs/{filename}", key("docs:read"), docs::get).with(docs::spec::get()),
         on(GET, "/v1/health", Public, health::health).with(health::spec::health()),
         on(GET, "/v1/models", key("models:read"), models::list).with(models::spec::list()),
+        on(POST, "/v1/tool-callbacks/{token}", Public, threads::callback).with(threads::spec::callback()).raw(),
         on(GET, "/v1/tool-groups", key(tools_read), tool_servers::groups).with(tool_servers::spec::groups()),
         on(POST, "/v1/tool-servers", key(tools_write), tool_servers::create).with(tool_servers::spec::create()),
         on(GET, "/v1/tool-servers", key(tools_read), tool_servers::list).with(tool_servers::spec::list()),
@@ -162,6 +220,7 @@ where
         handler,
         query_fields: Vec::new(),
         body_fields: None,
+        is_raw: false,
         creates: false,
         operation: None,
     }
@@ -174,6 +233,10 @@ impl Route {
         self.body_fields = operation.body.as_ref().map(TypeDoc::names);
         self.operation = Some(operation);
         self
+    }
+
+    fn raw(self) -> Self {
+        Self { is_raw: true, ..self }
     }
 
     fn creating(self) -> Self {

@@ -1,13 +1,14 @@
 //! Serves the route table until it is told to stop.
 
 use std::{
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     path::Path,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use actix_web::{App as HttpApp, HttpServer, web};
+use socket2::{Domain, Socket, Type};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
@@ -18,13 +19,18 @@ use crate::{
     dispatch, routes,
 };
 
+/// Connections that may wait to be taken.
+const BACKLOG: i32 = 2048;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A write that nobody reads ends its connection after this (contract 00 §1.8).
 const STALLED_WRITE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(config: Config) -> Result<(), StartError> {
     let started = std::time::Instant::now();
-    let app = App::build(&config).await?;
+    let listener = listen(config.addr)
+        .map_err(|e| StartError::Message(format!("PLATFORM_ADDR: cannot listen on {}: {e}.", config.addr)))?;
+    let addr = listener.local_addr()?;
+    let app = App::build(&config, addr).await?;
     let key_file = bootstrap(&app.services.auth, &config).await?;
     let mut table = routes::table();
     if config.role == Role::Worker {
@@ -50,17 +56,14 @@ pub(crate) async fn run(config: Config) -> Result<(), StartError> {
             let _ = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(STALLED_WRITE));
         }
     })
-    .bind(config.addr)
-    .map_err(|e| StartError::Message(format!("PLATFORM_ADDR: cannot listen on {}: {e}.", config.addr)));
+    .listen(listener);
     let server = match server {
-        Ok(server) => server,
+        Ok(server) => server.run(),
         Err(error) => {
             app.stop().await;
-            return Err(error);
+            return Err(error.into());
         }
     };
-    let addr = server.addrs().first().copied().unwrap_or(config.addr);
-    let server = server.run();
     let handle = server.handle();
     let serving = platform_core::spawn("http", server);
     app.services.health.ready.store(true, Ordering::Relaxed);
@@ -80,9 +83,18 @@ pub(crate) async fn run(config: Config) -> Result<(), StartError> {
     Ok(())
 }
 
+/// A socket that takes connections from now on; they are answered when everything is built.
+fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
 /// What a new user wants to know first.
 fn welcome(config: &Config, addr: SocketAddr, app: &App, key_file: Option<&Path>) {
-    let url = config.public_url.clone().unwrap_or_else(|| format!("http://{addr}"));
+    let url = config.url(addr);
     println!("The platform listens on {url} (API at {url}/v1, reference at {url}/docs).");
     println!("Models: {}.", app.services.models.describe());
     let key = match key_file {

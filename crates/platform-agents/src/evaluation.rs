@@ -93,6 +93,13 @@ pub struct Evaluation {
     pub cost: Value,
 }
 
+impl Evaluation {
+    /// The judge has spoken, or cannot.
+    pub fn is_over(&self) -> bool {
+        matches!(self.status.as_str(), "completed" | "failed")
+    }
+}
+
 /// The score of one criterion.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
@@ -168,8 +175,9 @@ fn all_criteria(config: &EvaluationConfig, instead: Option<&[Criterion]>) -> Vec
         weight: 1.0,
     });
     let custom = instead.unwrap_or(&config.custom_criteria);
-    let mut all: Vec<Criterion> =
-        default.filter(|of| !config.disable_default_evaluation && custom.iter().all(|own| own.name != of.name)).collect();
+    let mut all: Vec<Criterion> = default
+        .filter(|of| !config.disable_default_evaluation && custom.iter().all(|own| own.name != of.name))
+        .collect();
     all.extend(custom.iter().cloned());
     all
 }
@@ -183,10 +191,8 @@ pub(crate) async fn insert_in(
     now: Timestamp,
 ) -> Result<()> {
     let weights = &evaluation.criteria;
-    let criteria: Vec<Criterion> = all_criteria(config, None)
-        .into_iter()
-        .filter(|criterion| weights.contains_key(&criterion.name))
-        .collect();
+    let criteria: Vec<Criterion> =
+        all_criteria(config, None).into_iter().filter(|criterion| weights.contains_key(&criterion.name)).collect();
     insert_with_in(conn, account, evaluation, criteria, now).await
 }
 
@@ -224,8 +230,7 @@ fn read(body: Value) -> Result<Evaluation> {
 pub(crate) async fn list(conn: &Conn, account: &AccountId, thread: &str, page: Page) -> Result<EvaluationList> {
     let (mut first, mut second) = (conn, conn);
     let of = || {
-        evaluations::table
-            .filter(evaluations::account_id.eq(account.as_str()).and(evaluations::thread_id.eq(thread)))
+        evaluations::table.filter(evaluations::account_id.eq(account.as_str()).and(evaluations::thread_id.eq(thread)))
     };
     let rows = of()
         .order((evaluations::created_ms.desc(), evaluations::id.desc()))
@@ -239,12 +244,7 @@ pub(crate) async fn list(conn: &Conn, account: &AccountId, thread: &str, page: P
 }
 
 /// One evaluation of a thread, or the newest.
-pub(crate) async fn find(
-    conn: &Conn,
-    account: &AccountId,
-    thread: &str,
-    id: Option<&str>,
-) -> Result<Evaluation> {
+pub(crate) async fn find(conn: &Conn, account: &AccountId, thread: &str, id: Option<&str>) -> Result<Evaluation> {
     let mut conn = conn;
     let mut of = evaluations::table
         .filter(evaluations::account_id.eq(account.as_str()).and(evaluations::thread_id.eq(thread)))
@@ -324,7 +324,7 @@ impl Evaluations {
                 let _ = tokio::time::timeout(std::time::Duration::from_millis(500), made.recv()).await;
                 let conn = threads.ports.db.read().await?;
                 let now = find(conn.get(), account, thread, Some(&running.id)).await?;
-                if matches!(now.status.as_str(), "completed" | "failed") {
+                if now.is_over() {
                     return Ok::<_, Error>(now);
                 }
             }
@@ -342,7 +342,9 @@ impl Evaluations {
         let agent = threads.agents.ready(account, record.agent_id(), record.facts.turn.version).await?;
         let chosen = match &task.model {
             Some(name) => judge(&**model, name),
-            None => agent.profile.settings.choose(&**model, None, None).map(|own| model.helper(Operation::Evaluation, &own)),
+            None => {
+                agent.profile.settings.choose(&**model, None, None).map(|own| model.helper(Operation::Evaluation, &own))
+            }
         };
         let spec = match chosen {
             Ok(spec) => spec,

@@ -72,7 +72,8 @@ impl Work for Schedules {
         if let Some(told) = told {
             threads.tell(&told).await?;
         }
-        if let Some(delay) = next.map(|next: Timestamp| next.since(now)).filter(|delay| *delay < Duration::from_mins(2)) {
+        if let Some(delay) = next.map(|next: Timestamp| next.since(now)).filter(|delay| *delay < Duration::from_mins(2))
+        {
             threads.jobs.announce_after(delay);
         }
         Ok(())

@@ -47,7 +47,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
     };
     let (ours, theirs) = (Arc::clone(&assistants), Arc::clone(&jobs));
     let chat = Arc::new(PgChatService::new(ports, Arc::new(()), theirs, ours, egress, config));
-    jobs.start(if concurrency == 0 { Vec::new() } else { vec![chat.work()] });
+    jobs.start(if concurrency == 0 { Vec::new() } else { chat.works() });
     let caller = Caller {
         account: AccountId::generate(),
         credential: Credential::FullKey("test".into()),

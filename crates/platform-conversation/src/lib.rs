@@ -36,15 +36,15 @@ pub use message::{
     ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TokenUsage, check_files, secondary,
 };
 pub use repository::{
-    Queued, Texts, add_compaction, add_secondary, all_content, bodies_from, compactions, content, contents, delete, empty, enqueue,
-    escape_like, feedback, first_queued, has_compactions, has_message, insert_message, json, open_calls, open_text, queued,
-    settled_calls, summarise, turn_of,
+    Queued, Texts, add_compaction, add_secondary, all_content, bodies_from, compactions, content, contents, delete,
+    empty, enqueue, escape_like, feedback, first_queued, has_compactions, has_message, insert_message, json,
+    open_calls, open_text, queued, settled_calls, summarise, turn_of,
 };
 pub use search::{Match, Matches, search};
 pub use settings::{
-    AccessConfiguration, AssistantSettings, AssistantState, Bases, ContextManagement, CoreMemory, FallbackModel, Profile,
-    takes_no_tools,
+    AccessConfiguration, AssistantSettings, AssistantState, Bases, ContextManagement, CoreMemory, FallbackModel,
+    Profile, takes_no_tools,
 };
-pub use sub_agents::{HandOff, HandOffs, SubAgents, invalid_sub_agents};
+pub use sub_agents::{ABANDON, CHAT_RETURN, HandOff, HandOffs, Returned, SubAgents, invalid_sub_agents};
 pub use tools::{ClientFunction, ClientTool, check_client_tools, check_turn_tools, turn_tools};
 pub use turn::{Bounds, Conversation, Keeper, Kept, Ports, Step, Turn, TurnRequest, guardrail_turns, new_message_uid};

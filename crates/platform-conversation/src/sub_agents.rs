@@ -1,9 +1,26 @@
 use async_trait::async_trait;
 use platform_core::{AccountId, Code, Error, Result};
 use platform_runtime::TurnTool;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::Conversation;
+
+/// Kind of the runs that end a thread nobody waits for any more; the subject is the thread.
+pub const ABANDON: &str = "thread-abandon";
+/// Kind of the runs that bring the result of a sub-thread to the chat that waits for it.
+pub const CHAT_RETURN: &str = "chat-return";
+
+/// What such a run brings.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Returned {
+    /// The chat or thread that waits.
+    pub waiting: String,
+    /// The sub-thread.
+    pub thread: String,
+    /// What the call gave.
+    pub value: Value,
+}
 
 /// The port to agents, as far as others name them (contract 03 §8).
 #[async_trait]

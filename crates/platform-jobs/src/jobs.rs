@@ -177,7 +177,13 @@ impl Jobs {
             active.stop.cancel();
         }
         self.active.lock().expect("lock").insert(run.id.clone(), active.clone());
-        let held = Held { jobs: Arc::clone(self), run: run.id.clone(), fence: run.fence, laned: run.lane.is_some(), _slot: slot };
+        let held = Held {
+            jobs: Arc::clone(self),
+            run: run.id.clone(),
+            fence: run.fence,
+            laned: run.lane.is_some(),
+            _slot: slot,
+        };
         let worked = self.running.track_future(async move {
             let result = tokio::select! {
                 result = work.work(&run, &active.stop) => result,

@@ -224,14 +224,15 @@ struct PickRow {
 const PICK: &str = "WITH item AS (
         SELECT x.*, l.most_running - (SELECT count(*) FROM runs WHERE lane = l.id AND owner IS NOT NULL) AS free
         FROM jsonb_to_recordset($1::jsonb) AS x(lane text, starts int, most int) JOIN lanes l ON l.id = x.lane
-    )
-    SELECT picked.id, item.lane, picked.opens, item.free FROM item, LATERAL (
-        (SELECT id, opens, due FROM runs WHERE lane = item.lane AND owner IS NULL AND due <= now() AND opens
-            ORDER BY due LIMIT greatest(least(item.free, item.starts, item.most), 0) FOR UPDATE SKIP LOCKED)
-        UNION ALL
-        (SELECT id, opens, due FROM runs WHERE lane = item.lane AND owner IS NULL AND due <= now() AND NOT opens
-            ORDER BY due LIMIT greatest(least(item.free, item.most), 0) FOR UPDATE SKIP LOCKED)
-    ) AS picked ORDER BY picked.due";
+    ), opening AS (
+        SELECT run.id, item.lane, true AS opens, item.free, run.due FROM item, LATERAL (
+            SELECT id, due FROM runs WHERE lane = item.lane AND owner IS NULL AND due <= now() AND opens
+            ORDER BY due LIMIT greatest(least(item.free, item.starts, item.most), 0) FOR UPDATE SKIP LOCKED) AS run
+    ), going_on AS (
+        SELECT run.id, item.lane, false AS opens, item.free, run.due FROM item, LATERAL (
+            SELECT id, due FROM runs WHERE lane = item.lane AND owner IS NULL AND due <= now() AND NOT opens
+            ORDER BY due LIMIT greatest(least(item.free, item.most), 0) FOR UPDATE SKIP LOCKED) AS run
+    ) SELECT * FROM opening UNION ALL SELECT * FROM going_on ORDER BY due";
 
 /// Picks up to `most` runs, oldest first in each lane, one of each lane in turn.
 pub(crate) async fn pick(conn: &mut Conn, most: i64) -> Result<Picked> {
@@ -253,8 +254,7 @@ pub(crate) async fn pick(conn: &mut Conn, most: i64) -> Result<Picked> {
         let begun = if lane.window_no == window(lane) { lane.starts } else { 0 };
         lane.most_starts.map_or(i32::MAX, |most| (most - begun).max(0))
     };
-    let items: Vec<Item<'_>> =
-        locked.iter().map(|lane| Item { lane: &lane.id, starts: starts(lane), most }).collect();
+    let items: Vec<Item<'_>> = locked.iter().map(|lane| Item { lane: &lane.id, starts: starts(lane), most }).collect();
     let rows: Vec<PickRow> = JsonStatement::new(PICK, &items)?.load(conn).await?;
     let mut by_lane: HashMap<String, Vec<PickRow>> = HashMap::new();
     for row in rows {
@@ -263,10 +263,8 @@ pub(crate) async fn pick(conn: &mut Conn, most: i64) -> Result<Picked> {
             of.push(row);
         }
     }
-    let mut lanes: Vec<_> = locked
-        .iter()
-        .filter_map(|lane| Some((window(lane), by_lane.remove(&lane.id)?.into_iter())))
-        .collect();
+    let mut lanes: Vec<_> =
+        locked.iter().filter_map(|lane| Some((window(lane), by_lane.remove(&lane.id)?.into_iter()))).collect();
     let mut picked = Vec::new();
     while !lanes.is_empty() && i64::try_from(picked.len()).is_ok_and(|count| count < most) {
         lanes.retain_mut(|(window_no, rows)| {

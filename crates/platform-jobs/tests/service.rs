@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel::QueryableByName;
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Result};
+use platform_core::{AccountId, Result, SystemClock};
 use platform_db::{Bus, Conn, Db, JsonStatement};
 use platform_jobs::{ENQUEUE, FINISH, Jobs, JobsConfig, Run, Work, is_held_in, stop_in};
 use platform_testing::TestDb;
@@ -73,7 +73,7 @@ impl Work for Told {
 
 fn worker(db: &Db, bus: &Bus, name: &str, ends: bool) -> (Arc<Jobs>, mpsc::UnboundedReceiver<Run>) {
     let (runs, told) = mpsc::unbounded_channel();
-    let jobs = Jobs::new(db, bus, CONFIG, name.to_owned());
+    let jobs = Jobs::new(db, bus, Arc::new(SystemClock), CONFIG, name.to_owned());
     jobs.start(vec![Arc::new(Told { runs, ends, db: db.clone() })]);
     (jobs, told)
 }
@@ -134,7 +134,7 @@ async fn a_drained_worker_hands_back_without_counting_the_attempt() {
     let (first, mut told) = worker(&db, &Bus::local(), "first", false);
     let run = told.recv().await.expect("a run");
     assert_eq!((run.attempt, first.active()), (1, 1));
-    first.drain(Duration::from_millis(50)).await.expect("drained");
+    first.drain(&[], Duration::from_millis(50)).await.expect("drained");
     let (_second, mut told) = worker(&db, &Bus::local(), "second", true);
     let again = told.recv().await.expect("the same run");
     assert_eq!((again.id, again.attempt), (run.id, 1));

@@ -10,7 +10,9 @@ use chrono::Datelike;
 use jsonschema::Validator;
 use platform_core::{Clock, Object, Timestamp};
 use platform_egress::Egress;
-use platform_runtime::{Action, Finish, GroupTool, Tool, ToolGroup, ToolResult, compile_schema, fit_bytes, problems};
+use platform_runtime::{
+    Action, Finish, GroupTool, Later, Tool, ToolGroup, ToolResult, compile_schema, fit_bytes, problems,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -41,6 +43,7 @@ pub(crate) enum Does {
     WaitUntil,
     HttpRequest,
     FinishExecution,
+    Tasks,
 }
 
 impl Does {
@@ -100,6 +103,31 @@ pub(crate) static GROUPS: LazyLock<Vec<BuiltInGroup>> = LazyLock::new(|| {
             ],
         },
         BuiltInGroup {
+            uid: "builtin-tasks",
+            name: "Tasks",
+            description: "Has agents plan their work in tasks that can be watched.",
+            tools: vec![
+                tool(
+                    "set_tasks",
+                    Does::Tasks,
+                    "Sets the list of tasks that the work consists of, in place of the one there is.",
+                    json!({"tasks": {"type": "array", "maxItems": 200, "items": {"type": "object", "properties": {
+                        "title": {"type": "string"},
+                        "description": {"type": "string"},
+                        "completed": {"type": "boolean"},
+                    }, "required": ["title"]}}}),
+                    &["tasks"],
+                ),
+                tool(
+                    "complete_task",
+                    Does::Tasks,
+                    "Marks a task as done, by its id.",
+                    json!({"id": {"type": "string", "description": "Id of the task, as set_tasks gave it"}}),
+                    &["id"],
+                ),
+            ],
+        },
+        BuiltInGroup {
             uid: "builtin-http",
             name: "HTTP",
             description: "Calls any public address.",
@@ -136,6 +164,8 @@ pub(crate) struct BuiltInAction {
     pub of: BuiltInTool,
     pub clock: Arc<dyn Clock>,
     pub egress: Egress,
+    /// The turn can wait for a time to pass.
+    pub may_wait: bool,
     pub timeout: Duration,
     /// Longest result in bytes.
     pub most_bytes: usize,
@@ -150,7 +180,10 @@ impl Action for BuiltInAction {
         }
         match self.of.does {
             Does::CurrentTime => ToolResult::of(&current_time(self.clock.now())),
+            Does::WaitUntil if self.may_wait => wait_until(self.clock.now(), &arguments),
             Does::WaitUntil => ToolResult::error("TOOL_NOT_AVAILABLE", "A chat cannot wait; only agents can."),
+            // Agents put their own action in the place of this one.
+            Does::Tasks => ToolResult::error("TOOL_NOT_AVAILABLE", "A chat has no tasks; only agents have."),
             Does::HttpRequest => match free_request(&self.egress, id, &arguments, self.timeout).await {
                 Ok(value) => {
                     let text = fit_bytes(without_nul(value).to_string(), self.most_bytes);
@@ -164,6 +197,19 @@ impl Action for BuiltInAction {
                 ToolResult { finish: Some(Finish { message, data }), ..ToolResult::of(&json!({"finished": true})) }
             }
         }
+    }
+}
+
+/// Waits until a moment; one that has passed is there already.
+fn wait_until(now: Timestamp, arguments: &Object) -> ToolResult {
+    let moment = arguments.get("timestampMs").and_then(Value::as_i64).map(Timestamp);
+    let seconds = arguments.get("seconds").and_then(Value::as_f64).filter(|seconds| seconds.is_finite());
+    #[expect(clippy::cast_possible_truncation, reason = "a number of milliseconds that is too large is the largest")]
+    let after = seconds.map(|seconds| Timestamp(now.0.saturating_add((seconds.clamp(0.0, 1e12) * 1000.0) as i64)));
+    match moment.or(after) {
+        None => ToolResult::error("INVALID_ARGUMENTS", "Give timestampMs or seconds."),
+        Some(moment) if moment <= now => ToolResult::of(&json!({"waitedUntilMs": now})),
+        Some(moment) => ToolResult::later(Later::At(moment)),
     }
 }
 

@@ -24,6 +24,17 @@ const SHORT: usize = 65_536;
 /// Waits before a call is made again.
 const AGAIN: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
+/// What a call needs beside its tool and arguments.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call<'a> {
+    /// The idempotency key.
+    pub id: &'a str,
+    /// Where a result may come that is not given at once.
+    pub callback: Option<&'a str>,
+    /// Longest wait.
+    pub timeout: Duration,
+}
+
 /// What came of a call, and as far as it got.
 pub(crate) struct Called {
     pub url: String,
@@ -32,15 +43,15 @@ pub(crate) struct Called {
 }
 
 impl Calling {
-    /// Calls a tool with arguments that fit its parameters; `id` is the idempotency key.
+    /// Calls a tool with arguments that fit its parameters.
     pub async fn call_http(
         &self,
         server: &Arc<Server>,
         tool: &ToolDefinition,
-        id: &str,
+        call: Call<'_>,
         arguments: &Object,
-        timeout: Duration,
     ) -> Called {
+        let timeout = call.timeout;
         let mut called = Called { url: String::new(), status: None, result: Ok(Value::Null) };
         let Some(base) = server.settings.address() else {
             called.result = Err(Failure::new("URL_NOT_ALLOWED", "The server has no address that can be read."));
@@ -51,7 +62,7 @@ impl Calling {
         let made = async {
             let url = request::address(&base, tool, arguments)?;
             called.url = url.to_string();
-            self.send(server, tool, id, arguments, url, until, &mut called.status).await
+            self.send(server, tool, call, arguments, url, until, &mut called.status).await
         };
         called.result = match timeout_at(until, made).await {
             Ok(result) => result,
@@ -67,7 +78,7 @@ impl Calling {
         &self,
         server: &Arc<Server>,
         tool: &ToolDefinition,
-        id: &str,
+        call: Call<'_>,
         arguments: &Object,
         url: Url,
         until: Instant,
@@ -78,7 +89,7 @@ impl Calling {
         let mut outgoing = Outgoing {
             method: Method::from_bytes(tool.method.as_str().as_bytes()).unwrap_or_default(),
             url,
-            headers: headers(&credentials, id, media_type),
+            headers: headers(&credentials, call, media_type),
             body,
             follows: true,
             timeout: until - Instant::now(),
@@ -87,7 +98,7 @@ impl Calling {
         // A token that is refused before its time: another one, once.
         if let (Ok(Fetched { status: 401, .. }), Some(stale)) = (&answer, credentials.token.take()) {
             credentials = server.credentials(Some(tool), &self.tokens, Some(&stale)).await?;
-            outgoing.headers = headers(&credentials, id, media_type);
+            outgoing.headers = headers(&credentials, call, media_type);
             answer = self.send_again(tool, &outgoing).await;
             credentials.secrets.push(stale);
         }
@@ -138,13 +149,15 @@ async fn read(redactor: Redactor, answer: &Fetched) -> Result<Value, Failure> {
     tokio::task::spawn_blocking(read).await.map_err(lost)
 }
 
-fn headers(credentials: &Credentials, id: &str, media_type: Option<&'static str>) -> HeaderMap {
+fn headers(credentials: &Credentials, call: Call<'_>, media_type: Option<&'static str>) -> HeaderMap {
     enum RequestKind {}
     let request_id = Id::<RequestKind>::generate();
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, */*;q=0.8"));
     headers.extend(media_type.map(|media_type| (CONTENT_TYPE, HeaderValue::from_static(media_type))));
-    for (name, value) in [("x-request-id", request_id.as_str()), ("idempotency-key", id)] {
+    let callback = call.callback.map(|url| ("x-callback-url", url));
+    let own = [("x-request-id", request_id.as_str()), ("idempotency-key", call.id)];
+    for (name, value) in own.into_iter().chain(callback) {
         headers.extend(HeaderValue::from_str(value).ok().map(|value| (HeaderName::from_static(name), value)));
     }
     for (name, value) in &credentials.headers {

@@ -18,7 +18,7 @@ use crate::{
     builtin::GROUPS,
     definition::{ToolDefinition, merge},
     failure::{Failure, without_nul},
-    http::Called,
+    http::{Call, Called},
     mcp::{ChangedServers, McpClients},
     model::{
         CloneRequest, ListedGroup, OpenApiImport, ServerType, TestResult, ToolList, ToolServer, ToolServerFilter,
@@ -136,18 +136,21 @@ impl Calling {
         &self,
         server: &Arc<Server>,
         tool: &ToolDefinition,
-        id: &str,
+        call: Call<'_>,
         arguments: &Object,
-        timeout: Duration,
     ) -> Called {
         let url = server.settings.url.clone().unwrap_or_default();
         if let Err(failure) = server.check(tool, arguments).await {
             return Called { url, status: None, result: Err(failure) };
         }
         let called = if server.kind == ServerType::Mcp {
-            Called { url, status: None, result: self.mcp.call(server, tool, arguments, &self.tokens, timeout).await }
+            Called {
+                url,
+                status: None,
+                result: self.mcp.call(server, tool, arguments, &self.tokens, call.timeout).await,
+            }
         } else {
-            self.call_http(server, tool, id, arguments, timeout).await
+            self.call_http(server, tool, call, arguments).await
         };
         Called { result: called.result.map(without_nul).map_err(Failure::fit), ..called }
     }
@@ -617,7 +620,8 @@ impl ToolServerService for PgToolServerService {
         let tool = server.tool(name).ok_or_else(|| no_tool(name))?;
         let call = platform_runtime::ToolCall::new_id();
         let began = Instant::now();
-        let called = self.calling.call(&server, tool, &call, &arguments, longest(&server, tool)).await;
+        let call = Call { id: &call, callback: None, timeout: longest(&server, tool) };
+        let called = self.calling.call(&server, tool, call, &arguments).await;
         let took = began.elapsed();
         let (data, error) = match called.result {
             Ok(value) => (Some(value), None),

@@ -2,12 +2,15 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use platform_core::{AccountId, Object, Result};
-use platform_runtime::{Action, GroupTool, Tool, ToolChoice, ToolGroup, ToolResult, Toolbox, TurnTool, fit_bytes};
+use platform_runtime::{
+    Action, Callbacks, GroupTool, Later, Tool, ToolChoice, ToolGroup, ToolResult, Toolbox, TurnTool, fit_bytes,
+};
 
 use crate::{
     builtin::{BuiltInAction, BuiltInTool, GROUPS},
     definition::ToolDefinition,
     failure::Failure,
+    http::Call,
     model::ServerType,
     names::{Named, exposed},
     server::Server,
@@ -66,6 +69,7 @@ impl PgToolServerService {
                     of: of.clone(),
                     clock: Arc::clone(&self.clock),
                     egress: self.calling.egress.clone(),
+                    may_wait: choice.callbacks.is_some(),
                     timeout: choice.timeout,
                     most_bytes: self.limits.tool_response_bytes,
                 })),
@@ -89,6 +93,7 @@ impl PgToolServerService {
                         index,
                         timeout: longest(&server, of).min(choice.timeout),
                         server,
+                        callbacks: choice.callbacks.cloned(),
                         most_bytes: self.limits.tool_response_bytes,
                     })),
                 }
@@ -141,6 +146,7 @@ struct ServerAction {
     server: Arc<Server>,
     index: usize,
     timeout: Duration,
+    callbacks: Option<Arc<dyn Callbacks>>,
     most_bytes: usize,
 }
 
@@ -148,7 +154,18 @@ struct ServerAction {
 impl Action for ServerAction {
     async fn call(&self, id: &str, arguments: Object) -> ToolResult {
         let tool = &self.server.settings.tool_definitions[self.index];
-        let called = self.calling.call(&self.server, tool, id, &arguments, self.timeout).await;
+        let callback = match self.callbacks.as_ref().filter(|_| tool.async_callback) {
+            None => None,
+            Some(callbacks) => match callbacks.open(id).await {
+                Ok(url) => Some(url),
+                Err(error) => return ToolResult::error("UPSTREAM_ERROR", error.message()),
+            },
+        };
+        let call = Call { id, callback: callback.as_deref(), timeout: self.timeout };
+        let called = self.calling.call(&self.server, tool, call, &arguments).await;
+        if let (Some(202), Some(url)) = (called.status, callback) {
+            return ToolResult::later(Later::Callback(url));
+        }
         let result = called.result.map_or_else(Failure::into_result, |value| ToolResult::of(&value));
         ToolResult { text: fit_bytes(result.text, self.most_bytes), ..result }
     }

@@ -27,7 +27,7 @@ pub(crate) struct ContentQuery {
 #[serde(default)]
 pub(crate) struct SearchQuery {
     /// Text to find, 1 to 200 characters.
-    q: String,
+    pub q: String,
     /// At most so many matches, 100 at the most.
     #[schema(value_type = Option<i64>)]
     limit: Option<String>,
@@ -126,13 +126,18 @@ pub(crate) async fn realtime(request: Request) -> Result<Answer> {
     Ok(Answer::raw_json(200, request.services.chat.realtime(account, assistant, uid).await?))
 }
 
-pub(crate) async fn stream(request: Request) -> Result<Answer> {
+/// Whether frames may hold only what is new.
+pub(super) fn partial(request: &Request) -> Result<bool> {
     let StreamQuery { partial } = request.query()?;
-    let partial = match partial.as_deref() {
-        None => false,
-        Some("1" | "true") => true,
-        Some(_) => return Err(Error::invalid("partial", "enum", "partial must be 1 or true, or left out")),
-    };
+    match partial.as_deref() {
+        None => Ok(false),
+        Some("1" | "true") => Ok(true),
+        Some(_) => Err(Error::invalid("partial", "enum", "partial must be 1 or true, or left out")),
+    }
+}
+
+pub(crate) async fn stream(request: Request) -> Result<Answer> {
+    let partial = partial(&request)?;
     let (account, assistant, uid) = chat(&request)?;
     let place = request.services.gate.stream(request.caller()?)?;
     let watcher = request.services.chat.watch(account, assistant, uid, partial).await?;

@@ -59,7 +59,9 @@ pub struct Specialization(pub Object);
 
 impl PartialSchema for Specialization {
     fn schema() -> RefOr<Schema> {
-        let RefOr::T(Schema::Object(mut object)) = AssistantSettings::schema() else { return AssistantSettings::schema() };
+        let RefOr::T(Schema::Object(mut object)) = AssistantSettings::schema() else {
+            return AssistantSettings::schema();
+        };
         object.properties.retain(|name, _| SPECIALIZATION.contains(&name.as_str()));
         object.required.clear();
         RefOr::T(Schema::Object(object))
@@ -319,8 +321,7 @@ impl AgentSettings {
         let base = base.cloned().unwrap_or_else(|| AssistantSettings::named(&self.name));
         let mut given = self.assistant_specialization.0.clone();
         given.remove("identifier");
-        let mut settings =
-            overlay(&base, given).map_err(|error| within("assistantSpecialization", error))?;
+        let mut settings = overlay(&base, given).map_err(|error| within("assistantSpecialization", error))?;
         if self.provider.is_some() || self.llm.is_some() {
             settings.provider.clone_from(&self.provider);
             settings.model.clone_from(&self.llm);
@@ -499,8 +500,6 @@ pub struct Agent {
     /// For `ETag`.
     #[serde(skip)]
     pub version: i64,
-    #[serde(skip)]
-    pub(crate) deleted: bool,
 }
 
 /// An agent at one of its versions, ready for turns.

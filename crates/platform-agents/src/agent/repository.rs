@@ -43,7 +43,6 @@ impl AgentRow {
             last_edit_timestamp_ms: Timestamp(self.edited_ms),
             settings,
             version: self.version,
-            deleted: self.deleted,
         })
     }
 }
@@ -132,12 +131,7 @@ async fn keep_version(conn: &mut Conn, account: &AccountId, id: &str, row: &Agen
 }
 
 /// Settings of one version.
-pub(crate) async fn version(
-    conn: &Conn,
-    account: &AccountId,
-    id: &str,
-    version: i64,
-) -> Result<Option<AgentSettings>> {
+pub(crate) async fn version(conn: &Conn, account: &AccountId, id: &str, version: i64) -> Result<Option<AgentSettings>> {
     let mut conn = conn;
     let settings: Option<Value> = agent_versions::table
         .filter(agent_versions::account_id.eq(account.as_str()))

@@ -3,9 +3,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{AssistantSettings, Bases, Ports, SubAgents};
-use platform_core::{
-    AccountId, Caller, Code, Error, FieldLimits, Object, Page, Precondition, Result, beside, overlay,
-};
+use platform_core::{AccountId, Caller, Code, Error, FieldLimits, Object, Page, Precondition, Result, beside, overlay};
 use platform_db::{Bus, Conn, Idempotency, Remembered};
 use platform_egress::Egress;
 use platform_jobs::{Jobs, When, cancel_in, enqueue_in, set_lane_in};
@@ -42,12 +40,7 @@ pub trait AgentService: Send + Sync {
     /// How its threads are judged.
     async fn evaluation_config(&self, account: &AccountId, id: &str) -> Result<EvaluationConfig>;
     /// Changes the given fields of that.
-    async fn update_evaluation_config(
-        &self,
-        account: &AccountId,
-        id: &str,
-        patch: Object,
-    ) -> Result<EvaluationConfig>;
+    async fn update_evaluation_config(&self, account: &AccountId, id: &str, patch: Object) -> Result<EvaluationConfig>;
 }
 
 /// The service on PostgreSQL.
@@ -162,13 +155,7 @@ impl PgAgentService {
         Ok(())
     }
 
-    async fn change(
-        &self,
-        account: &AccountId,
-        id: &str,
-        patch: Object,
-        expected: &Precondition,
-    ) -> Result<Agent> {
+    async fn change(&self, account: &AccountId, id: &str, patch: Object, expected: &Precondition) -> Result<Agent> {
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
         let (row, opened) = conn

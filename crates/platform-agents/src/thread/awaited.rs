@@ -7,16 +7,16 @@ use aws_lc_rs::{digest, rand};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
+use platform_conversation::{ABANDON, Returned};
 use platform_core::{AccountId, Checks, Clock, Code, Error, Result, Timestamp};
 use platform_db::Db;
 use platform_jobs::{Run, Work, end_in};
 use platform_runtime::{Callbacks, Later, OpenCall};
-use serde::Deserialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ABANDON, END_ALL, RETURN, Threads,
+    END_ALL, RETURN, Threads,
     commit::after,
     model::{AsyncResponses, ThreadResponded},
     record::{By, Record},
@@ -138,15 +138,16 @@ impl Threads {
     pub(crate) async fn end_all(&self, account: &AccountId, agent: &str, user_uid: &str) -> Result<()> {
         loop {
             let conn = self.ports.db.read().await?;
-            let open: Vec<String> = threads::table
-                .filter(threads::account_id.eq(account.as_str()).and(threads::agent_id.eq(agent)))
-                .filter(threads::state.eq_any(
-                    ThreadState::ALL.iter().filter(|state| !state.is_terminal()).map(|state| state.as_str()),
-                ))
-                .select(threads::id)
-                .limit(100)
-                .load(&mut conn.get())
-                .await?;
+            let open: Vec<String> =
+                threads::table
+                    .filter(threads::account_id.eq(account.as_str()).and(threads::agent_id.eq(agent)))
+                    .filter(threads::state.eq_any(
+                        ThreadState::ALL.iter().filter(|state| !state.is_terminal()).map(|state| state.as_str()),
+                    ))
+                    .select(threads::id)
+                    .limit(100)
+                    .load(&mut conn.get())
+                    .await?;
             drop(conn);
             if open.is_empty() {
                 return Ok(());
@@ -220,13 +221,6 @@ pub(crate) fn go_on(record: &mut Record, by: &By, now: Timestamp) -> Result<()> 
 
 /// Gives the results of sub-threads to the threads that wait for them.
 pub(crate) struct Returns(pub Arc<Threads>);
-
-#[derive(Deserialize)]
-struct Returned {
-    waiting: String,
-    thread: String,
-    value: Value,
-}
 
 #[async_trait]
 impl Work for Returns {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use platform_conversation::{ABANDON, CHAT_RETURN, Returned};
 use platform_core::{Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_events::{Event, publish_in};
@@ -11,14 +12,11 @@ use platform_realtime::Key;
 use serde_json::{Value, json};
 
 use super::{
-    ABANDON, FILES, KIND, RETURN, TIMER, Threads, live_key,
+    FILES, KIND, RETURN, TIMER, Threads, live_key,
     record::{Moved, Record},
     state::{Source, ThreadState},
 };
 use crate::{costs, evaluation};
-
-/// Kind of the runs that give the result of a sub-thread to the chat that waits for it.
-const CHAT_RETURN: &str = "chat-return";
 
 /// What is to be told when a change of a thread is committed.
 #[derive(Debug)]
@@ -133,7 +131,8 @@ impl Threads {
                 (None, Some(chat)) => (CHAT_RETURN, chat),
                 (None, None) => return Ok(()),
             };
-            let payload = json!({"waiting": waiting, "thread": id, "value": returned(record)});
+            let returned = Returned { waiting: waiting.clone(), thread: id.to_owned(), value: returned(record) };
+            let payload = serde_json::to_value(returned).map_err(Error::internal)?;
             // A sub-thread that went on may end once more.
             cancel_in(conn, account, kind, id).await?;
             enqueue_in(conn, account, kind, id, payload, When::After(Duration::ZERO)).await?;
@@ -241,8 +240,7 @@ impl Threads {
             let data = json!({"threadId": of.id, "agentId": of.agent_id, "state": after, "previousState": before,
                 "tenantId": of.tenant_id, "subtenantId": of.subtenant_id});
             let (agent, thread) = (Some(of.agent_id.as_str()), Some(of.id.as_str()));
-            let event =
-                Event { kind: "thread.state_changed", data, agent, thread, tenant: of.tenant_id.as_deref() };
+            let event = Event { kind: "thread.state_changed", data, agent, thread, tenant: of.tenant_id.as_deref() };
             publish_in(conn, &account, &[event], now).await?;
         }
         Ok(())

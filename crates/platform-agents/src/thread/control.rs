@@ -1,8 +1,8 @@
 //! Pausing, going on, ending, and talking to a thread.
 
 use platform_conversation::{
-    ChatMessage, MessageContent, MessageRow, Queued, StoredFile, TurnRequest, enqueue, insert_message,
-    new_message_uid, store_files,
+    ChatMessage, MessageContent, MessageRow, Queued, StoredFile, TurnRequest, enqueue, insert_message, new_message_uid,
+    store_files,
 };
 use platform_core::{Error, Result, Timestamp};
 use platform_db::Conn;

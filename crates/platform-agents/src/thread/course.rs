@@ -176,12 +176,7 @@ impl Threads {
     }
 
     /// The tools of a turn, as they are at its start.
-    async fn tools(
-        self: &Arc<Self>,
-        account: &AccountId,
-        found: &Record,
-        agent: &ReadyAgent,
-    ) -> Result<Vec<TurnTool>> {
+    async fn tools(self: &Arc<Self>, account: &AccountId, found: &Record, agent: &ReadyAgent) -> Result<Vec<TurnTool>> {
         let settings = &agent.profile.settings;
         let callbacks: Arc<dyn Callbacks> = Arc::new(ThreadCallbacks {
             db: self.ports.db.clone(),
@@ -198,10 +193,14 @@ impl Threads {
         if spec.is_ok_and(|spec| spec.capabilities.tools) {
             // An agent can always say that it is done.
             let groups = ["builtin-finish".to_owned()];
-            let choice =
-                ToolChoice { groups: &groups, timeout: Duration::from_secs(60), ..ToolChoice::default() };
+            let choice = ToolChoice { groups: &groups, timeout: Duration::from_secs(60), ..ToolChoice::default() };
             let finish = toolbox.tools(account, &choice).await?;
-            tools.extend(finish.into_iter().filter(|new| tools.iter().all(|old| old.tool.name != new.tool.name)).collect::<Vec<_>>());
+            tools.extend(
+                finish
+                    .into_iter()
+                    .filter(|new| tools.iter().all(|old| old.tool.name != new.tool.name))
+                    .collect::<Vec<_>>(),
+            );
         }
         tasks::with_thread(&mut tools, &self.ports.db, account, found.id());
         if !settings.subagents_ids.is_empty() {
@@ -354,12 +353,7 @@ impl Threads {
     }
 
     /// A step that was broken off by a client has taken tokens, too.
-    async fn count_cut_short(
-        &self,
-        account: &AccountId,
-        id: &str,
-        answer: &platform_runtime::Answer,
-    ) -> Result<()> {
+    async fn count_cut_short(&self, account: &AccountId, id: &str, answer: &platform_runtime::Answer) -> Result<()> {
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
         let counting = conn.transaction::<_, Error, _>(async |conn| {

@@ -41,10 +41,10 @@ impl HandOffs for Hands {
         if agents.is_empty() {
             return Ok(Vec::new());
         }
-        let (tool, action) = (tool(&agents), HandOffAction { threads: Arc::clone(&self.0), parent: parent.clone(), agents });
+        let (tool, action) =
+            (tool(&agents), HandOffAction { threads: Arc::clone(&self.0), parent: parent.clone(), agents });
         let action: Arc<dyn Action> = Arc::new(action);
-        let needs_approval =
-            parent.own_approvals.iter().any(|name| name == "*" || NAMES.contains(&name.as_str()));
+        let needs_approval = parent.own_approvals.iter().any(|name| name == "*" || NAMES.contains(&name.as_str()));
         let named = |name: &&str| TurnTool {
             tool: Tool { name: (*name).to_owned(), ..tool.clone() },
             needs_approval,
@@ -143,7 +143,8 @@ impl HandOffAction {
         let parent = Parent { link, ancestors, approval_tools: self.parent.approval_tools.clone() };
         let source = Source::SubAgent;
         // Work that an agent hands over is the agent's; a chat's is that of its user.
-        let user = parent.link.agent.as_ref().map_or_else(|| self.parent.user_uid.clone(), |agent| format!("agent:{agent}"));
+        let user =
+            parent.link.agent.as_ref().map_or_else(|| self.parent.user_uid.clone(), |agent| format!("agent:{agent}"));
         let order = Order {
             tenant_id: self.parent.tenant_id.clone(),
             subtenant_id: self.parent.subtenant_id.clone(),
@@ -153,9 +154,7 @@ impl HandOffAction {
         let account = &self.parent.account;
         let mut start = self.threads.prepare(account, agent, order).await?;
         let mut conn = self.threads.ports.db.conn().await?;
-        let told = conn
-            .transaction::<_, Error, _>(async |conn| self.threads.start_in(conn, &mut start).await)
-            .await;
+        let told = conn.transaction::<_, Error, _>(async |conn| self.threads.start_in(conn, &mut start).await).await;
         drop(conn);
         let thread = match told {
             Ok(told) => {
@@ -186,8 +185,11 @@ impl HandOffAction {
             .filter(threads::account_id.eq(self.parent.account.as_str()))
             .filter(fact("facts #>> '{parent,subThreadToolCallId}'").eq(call))
             .filter(
-                fact("coalesce(facts #>> '{parent,parentThreadId}', facts #>> '{parent,parentChatUID}')")
-                    .eq(self.parent.thread.as_ref().or(self.parent.chat.as_ref())),
+                fact("coalesce(facts #>> '{parent,parentThreadId}', facts #>> '{parent,parentChatUID}')").eq(self
+                    .parent
+                    .thread
+                    .as_ref()
+                    .or(self.parent.chat.as_ref())),
             )
             .select(threads::id)
             .first(&mut conn.get())

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    ChatMessage, File, MessageContent, TurnRequest, check_turn_tools, fetch_files, new_message_uid,
-    screen_files,
+    ChatMessage, File, MessageContent, TurnRequest, check_turn_tools, fetch_files, new_message_uid, screen_files,
 };
 use platform_core::{AccountId, Caller, Code, Error, Object, Result, spawn};
 use platform_db::{Conn, Idempotency};
@@ -176,8 +175,8 @@ impl Threads {
         let source = if source == "cron" { "trigger" } else { source };
         let mut arrived = self.arrive(agent, &id, &order.message, source, request).await?;
         arrived.message.content.files.clone_from(&order.files);
-        let unfetched = (!order.files.is_empty())
-            .then(|| Unfetched { message: arrived.message.uid.clone(), files: order.files });
+        let unfetched =
+            (!order.files.is_empty()).then(|| Unfetched { message: arrived.message.uid.clone(), files: order.files });
         let facts = Facts {
             parent: order.parent,
             trigger: order.trigger,

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
-    Compaction, Conversation, Keeper, Kept, Step, TurnRequest, add_compaction, add_secondary, empty, has_compactions, insert_message,
-    queued,
+    Compaction, Conversation, Keeper, Kept, Step, TurnRequest, add_compaction, add_secondary, empty, has_compactions,
+    insert_message, queued,
 };
 use platform_core::{Error, Result};
 use platform_db::Conn;
@@ -175,8 +175,12 @@ pub(crate) async fn take_in(conn: &mut Conn, record: &mut Record) -> Result<bool
 
 /// Whether a call waits for time to pass, and until when.
 pub(crate) fn sleeps_until(record: &Record) -> Option<platform_core::Timestamp> {
-    record.open.iter().filter_map(|open| match open.awaits() {
-        Some(Later::At(at)) => Some(*at),
-        _ => None,
-    }).min()
+    record
+        .open
+        .iter()
+        .filter_map(|open| match open.awaits() {
+            Some(Later::At(at)) => Some(*at),
+            _ => None,
+        })
+        .min()
 }

@@ -47,8 +47,6 @@ pub(crate) const KIND: &str = "thread";
 const TIMER: &str = "thread-timer";
 /// Kind of the runs that fetch the files of threads.
 const FILES: &str = "thread-files";
-/// Kind of the runs that end a thread whose parent does not wait for it any more.
-const ABANDON: &str = "thread-abandon";
 /// Kind of the runs that give the result of a sub-thread to the thread that waits for it.
 const RETURN: &str = "thread-return";
 /// Kind of the runs that end all threads of an agent that was deleted.

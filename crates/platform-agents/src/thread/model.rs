@@ -1,8 +1,6 @@
 use std::collections::BTreeMap;
 
-use platform_conversation::{
-    ChatMessage, Compaction, File, StoredJson, TokenUsage, TurnRequest, check_files,
-};
+use platform_conversation::{ChatMessage, Compaction, File, StoredJson, TokenUsage, TurnRequest, check_files};
 use platform_core::{Checks, Error, FieldLimits, Id, Object, Result, Timestamp};
 use platform_runtime::ToolCall;
 use serde::{Deserialize, Serialize};
@@ -570,9 +568,7 @@ impl NewApproval {
         match (self.action.as_deref().map(str::to_lowercase).as_deref(), self.approved) {
             (Some("approved"), None | Some(true)) | (None, Some(true)) => Ok(true),
             (Some("rejected"), None | Some(false)) | (None, Some(false)) => Ok(false),
-            (None, None) => {
-                Err(Error::invalid("action", "required", "action is required: approved or rejected"))
-            }
+            (None, None) => Err(Error::invalid("action", "required", "action is required: approved or rejected")),
             (Some("approved" | "rejected"), _) => {
                 Err(Error::invalid("approved", "conflict", "action and approved say different things"))
             }

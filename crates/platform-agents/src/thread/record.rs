@@ -1,7 +1,5 @@
 //! A thread as a transaction holds it: locked, changed, and written with everything that follows from the change.
 
-use std::time::Duration;
-
 use diesel::{
     dsl::{AsExprOf, sql},
     expression::{SqlLiteral, UncheckedBind},
@@ -267,7 +265,11 @@ impl Record {
         let from = (!self.changes.is_empty()).then_some(self.state);
         if !may_follow(from, cause, to) {
             let from = from.map_or("new", ThreadState::as_str);
-            return Err(Error::internal(format!("no thread goes from {from} to {} by {}", to.as_str(), cause.as_str())));
+            return Err(Error::internal(format!(
+                "no thread goes from {from} to {} by {}",
+                to.as_str(),
+                cause.as_str()
+            )));
         }
         if from == Some(ThreadState::Processing)
             && let Some(since) = self.changes.last()
@@ -312,8 +314,7 @@ impl Record {
     pub fn conflict(&self, action: Action) -> Error {
         let needs: Vec<&str> =
             ThreadState::ALL.iter().filter(|s| s.allowed().contains(&action)).map(|s| s.as_str()).collect();
-        let message =
-            format!("Thread is {}; {} needs {}.", self.state.as_str(), action.as_str(), needs.join(", "));
+        let message = format!("Thread is {}; {} needs {}.", self.state.as_str(), action.as_str(), needs.join(", "));
         let allowed: Vec<&str> = self.state.allowed().iter().map(|action| action.as_str()).collect();
         Error::new(Code::ThreadStateConflict, message).with("state", self.state).with("allowed", allowed)
     }
@@ -374,9 +375,8 @@ impl Record {
 
     /// The thread as its turn finds it.
     pub fn conversation(&self) -> Result<Conversation> {
-        let answered = |open: &OpenCall| {
-            matches!(open.state, CallState::Approved | CallState::Rejected | CallState::Answered(_))
-        };
+        let answered =
+            |open: &OpenCall| matches!(open.state, CallState::Approved | CallState::Rejected | CallState::Answered(_));
         Ok(Conversation {
             account: self.account.clone(),
             key: key(self.id()),
@@ -512,7 +512,8 @@ impl Record {
         let total = i64::try_from(tokens.input_tokens + tokens.output_tokens).unwrap_or(i64::MAX);
         let usage = serde_json::to_string(&self.usage).map_err(Error::internal)?;
         let open = open_text(&self.open)?;
-        let nullable = |text: &Option<String>| sql::<Nullable<Text>>("").bind::<Nullable<Text>, _>(text.clone()).sql("::json");
+        let nullable =
+            |text: &Option<String>| sql::<Nullable<Text>>("").bind::<Nullable<Text>, _>(text.clone()).sql("::json");
         diesel::update(by_id(self.account.as_str(), &self.row.id))
             .set((
                 threads::state.eq(self.state.as_str()),
@@ -540,11 +541,6 @@ impl Record {
         self.row.total_tokens = total;
         Ok(())
     }
-}
-
-/// A time from now to a moment.
-pub(crate) fn until(moment: Timestamp, now: Timestamp) -> Duration {
-    moment.since(now)
 }
 
 /// Why a queued thread waits, as it is shown.
@@ -587,11 +583,7 @@ pub(crate) async fn revision(conn: &Conn, account: &AccountId, id: &str) -> Resu
 }
 
 /// Threads are taken by workers: what was queued is processed, and what a lost worker held was queued in between.
-pub(crate) async fn take(
-    conn: &mut Conn,
-    taken: &[(AccountId, &str, i32)],
-    now: Timestamp,
-) -> Result<Vec<Moved>> {
+pub(crate) async fn take(conn: &mut Conn, taken: &[(AccountId, &str, i32)], now: Timestamp) -> Result<Vec<Moved>> {
     const SQL: &str = "WITH item AS (
             SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, thread text, attempt int, now_ms bigint)
         )
@@ -648,10 +640,8 @@ pub(crate) async fn hand_back(conn: &mut Conn, handed: &[(AccountId, &str)], now
             AND (threads.account_id, threads.id) IN (SELECT t.account_id, t.id FROM threads t JOIN item i
                 ON t.account_id = i.account AND t.id = i.thread FOR UPDATE OF t SKIP LOCKED)
         RETURNING threads.account_id, threads.id, threads.agent_id, threads.tenant_id, threads.subtenant_id";
-    let items: Vec<Value> = handed
-        .iter()
-        .map(|(account, thread)| json!({"account": account, "thread": thread, "now_ms": now.0}))
-        .collect();
+    let items: Vec<Value> =
+        handed.iter().map(|(account, thread)| json!({"account": account, "thread": thread, "now_ms": now.0})).collect();
     Ok(platform_db::JsonStatement::new(SQL, &items)?.load(conn).await?)
 }
 
@@ -683,9 +673,5 @@ type WithFact<'a> = UncheckedBind<
 >;
 
 fn with_fact<'a>(name: &'a str, value: &'a Value) -> SqlLiteral<Jsonb, WithFact<'a>> {
-    sql::<Jsonb>("facts || jsonb_build_object(")
-        .bind::<Text, _>(name)
-        .sql("::text, ")
-        .bind::<Jsonb, _>(value)
-        .sql(")")
+    sql::<Jsonb>("facts || jsonb_build_object(").bind::<Text, _>(name).sql("::text, ").bind::<Jsonb, _>(value).sql(")")
 }

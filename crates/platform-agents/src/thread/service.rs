@@ -3,7 +3,7 @@ use std::{collections::HashMap, sync::Arc};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    Matches, NewFeedback, StoredJson, all_content, content, contents, feedback, give_feedback_in, search,
+    HandOffs, Matches, NewFeedback, StoredJson, all_content, content, contents, feedback, give_feedback_in, search,
 };
 use platform_core::{AccountId, Caller, Code, Error, Object, Page, Result, Timestamp, overlay};
 use platform_db::Idempotency;
@@ -18,6 +18,7 @@ use super::{
     control::queue,
     course::ThreadTurns,
     files::Files,
+    hand_off::Hands,
     list::{self, Conditions},
     live_key,
     model::{
@@ -58,13 +59,8 @@ pub trait ThreadService: Send + Sync {
         once: Option<&Idempotency>,
     ) -> Result<StartedThread>;
     /// Threads that the filter keeps; `names`: of the query, in the order they were given.
-    async fn list(
-        &self,
-        account: &AccountId,
-        filter: ThreadFilter,
-        names: &[String],
-        page: Page,
-    ) -> Result<ThreadList>;
+    async fn list(&self, account: &AccountId, filter: ThreadFilter, names: &[String], page: Page)
+    -> Result<ThreadList>;
     /// One thread.
     async fn get(&self, account: &AccountId, id: &str, view: ThreadView) -> Result<Thread>;
     /// Changes the given fields.
@@ -84,13 +80,7 @@ pub trait ThreadService: Send + Sync {
     /// Decides about calls that wait for approval.
     async fn approve(&self, caller: &Caller, id: &str, given: NewApproval) -> Result<Thread>;
     /// Says something to it.
-    async fn say(
-        &self,
-        caller: &Caller,
-        id: &str,
-        given: ThreadMessage,
-        once: Option<&Idempotency>,
-    ) -> Result<Thread>;
+    async fn say(&self, caller: &Caller, id: &str, given: ThreadMessage, once: Option<&Idempotency>) -> Result<Thread>;
     /// Gives results of asynchronous calls.
     async fn respond(&self, caller: &Caller, id: &str, given: AsyncResponses) -> Result<ThreadResponded>;
     /// Gives the result of one by its address.
@@ -113,6 +103,8 @@ pub trait ThreadService: Send + Sync {
     async fn tags(&self, account: &AccountId, agent: Option<&str>) -> Result<Vec<String>>;
     /// Ends all threads of an agent that was deleted.
     async fn end_all(&self, caller: &Caller, agent: &str) -> Result<()>;
+    /// `AGENT_NOT_FOUND` unless the agent is or was there.
+    async fn known_agent(&self, account: &AccountId, agent: &str) -> Result<()>;
     /// Judges a thread; waits for the judge unless told not to.
     async fn evaluate(
         &self,
@@ -169,6 +161,11 @@ impl PgThreadService {
         ]
     }
 
+    /// To whom chats hand work.
+    pub fn hand_offs(&self) -> Arc<dyn HandOffs> {
+        Arc::new(Hands(Arc::clone(&self.threads)))
+    }
+
     async fn find(&self, account: &AccountId, id: &str) -> Result<Record> {
         let conn = self.threads.ports.db.read().await?;
         record::find(conn.get(), account, id).await?.ok_or_else(|| not_found(id))
@@ -219,10 +216,6 @@ impl PgThreadService {
 
     fn now(&self) -> Timestamp {
         self.threads.ports.clock.now()
-    }
-
-    async fn known_agent(&self, account: &AccountId, agent: &str) -> Result<()> {
-        self.threads.agents.ready(account, agent, None).await.map(drop)
     }
 }
 
@@ -425,13 +418,7 @@ impl ThreadService for PgThreadService {
         self.after(account, id, told).await
     }
 
-    async fn say(
-        &self,
-        caller: &Caller,
-        id: &str,
-        given: ThreadMessage,
-        once: Option<&Idempotency>,
-    ) -> Result<Thread> {
+    async fn say(&self, caller: &Caller, id: &str, given: ThreadMessage, once: Option<&Idempotency>) -> Result<Thread> {
         given.check(&self.threads.config.limits)?;
         let found = self.find(&caller.account, id).await?;
         // Nothing is fetched for a thread that cannot take it.
@@ -482,8 +469,7 @@ impl ThreadService for PgThreadService {
         let spec = model.helper(Operation::Summary, &own);
         let text = self.protocol(&record, MOST_EXPLAINED).await?;
         let answer = ask(&**model, Operation::Summary, spec, EXPLAIN, text).await.map_err(|fault| {
-            let code =
-                if fault.code == FaultCode::Timeout { Code::UpstreamTimeout } else { Code::UpstreamError };
+            let code = if fault.code == FaultCode::Timeout { Code::UpstreamTimeout } else { Code::UpstreamError };
             Error::new(code, fault.message.as_str())
                 .with("code", fault.code.as_str())
                 .with("provider", &*fault.provider)
@@ -515,8 +501,7 @@ impl ThreadService for PgThreadService {
         let now = self.now();
         let mut conn = self.threads.ports.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
-            let (first, given) =
-                give_feedback_in(conn, &caller.account, &key(id), &caller.user_uid, &new, now).await?;
+            let (first, given) = give_feedback_in(conn, &caller.account, &key(id), &caller.user_uid, &new, now).await?;
             let feedback = ThreadFeedback { given, thread_id: id.to_owned(), agent_id: agent_id.clone() };
             if let Some(once) = once {
                 once.store(conn, if first { 201 } else { 200 }, &feedback).await?;
@@ -536,6 +521,10 @@ impl ThreadService for PgThreadService {
 
     async fn end_all(&self, caller: &Caller, agent: &str) -> Result<()> {
         self.threads.end_all(&caller.account, agent, &caller.user_uid).await
+    }
+
+    async fn known_agent(&self, account: &AccountId, agent: &str) -> Result<()> {
+        self.threads.agents.ready(account, agent, None).await.map(drop)
     }
 
     async fn evaluate(
@@ -605,8 +594,7 @@ impl Threads {
         let bodies = platform_conversation::bodies_from(conn.get(), &record.account, &key(record.id()), 0).await?;
         let mut lines = Vec::new();
         for body in bodies {
-            let message: platform_conversation::ChatMessage =
-                serde_json::from_str(&body).map_err(Error::internal)?;
+            let message: platform_conversation::ChatMessage = serde_json::from_str(&body).map_err(Error::internal)?;
             let who = match message.role {
                 Role::Assistant => "Agent",
                 Role::Tool => "Tool result",

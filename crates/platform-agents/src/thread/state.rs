@@ -111,9 +111,7 @@ impl ThreadState {
     pub fn allowed(self) -> &'static [Action] {
         use Action::{Approval, Complete, Delete, Evaluate, Messages, Pause, Resume, ToolResponse};
         match self {
-            Self::UnderConstruction | Self::Queued | Self::HandedOff | Self::Processing => {
-                &[Pause, Complete, Messages]
-            }
+            Self::UnderConstruction | Self::Queued | Self::HandedOff | Self::Processing => &[Pause, Complete, Messages],
             Self::PausedForResume => &[Pause, Complete, Messages, Resume],
             Self::Paused => &[Resume, Complete, Messages, Pause],
             Self::PausedForApproval => &[Approval, Complete],

@@ -1,12 +1,12 @@
 use diesel::{
     dsl::sql,
     prelude::*,
-    sql_types::{Bool, Nullable, Text},
+    sql_types::{Bool, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
-    Compaction, Conversation, Heard, StoredJson, Texts, TokenUsage, add_secondary, compactions, has_compactions, has_message,
-    open_calls, summarise,
+    Compaction, Conversation, Heard, StoredJson, Texts, TokenUsage, add_secondary, compactions, has_compactions,
+    has_message, open_calls, summarise,
 };
 use platform_core::{AccountId, Error, Object, Page, Result, Timestamp};
 use platform_db::{Conn, Db};

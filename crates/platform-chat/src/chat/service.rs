@@ -3,8 +3,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    HandOffs, Matches, NewFeedback, Ports, Span, Stored, StoredJson, all_content, bodies_from, compact, content, contents,
-    feedback, give_feedback_in, search, turn_of,
+    HandOffs, Matches, NewFeedback, Ports, Span, Stored, StoredJson, all_content, bodies_from, compact, content,
+    contents, feedback, give_feedback_in, search, turn_of,
 };
 use platform_core::{AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Page, Result, overlay, spawn};
 use platform_db::{Db, Idempotency, in_progress};
@@ -12,7 +12,7 @@ use platform_egress::Egress;
 use platform_jobs::{Jobs, Run, Work};
 use platform_realtime::{Realtime, Watcher};
 use platform_runtime::{Fault, FaultCode};
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     filter::ChatFilter,
@@ -23,8 +23,8 @@ use super::{
 use crate::{
     assistant::AssistantService,
     turn::{
-        Accepted, Admission, ChatKeeper, Finisher, Intake, KIND, NewMessage, Responded, Sent, ToolResponses,
-        TurnOutcome, Turns, check_responses, live_key, respond, stop,
+        Accepted, Admission, ChatKeeper, Finisher, Intake, KIND, NewMessage, Responded, Returns, Sent, ToolResponses,
+        TurnOutcome, Turns, abandon_in, check_responses, live_key, respond, stop,
     },
 };
 
@@ -163,9 +163,9 @@ impl PgChatService {
         Self { db, clock, jobs, realtime: ports.realtime, assistants, turns, intake, config }
     }
 
-    /// What carries out the turns that this process takes from the table.
-    pub fn work(&self) -> Arc<dyn Work> {
-        Arc::clone(&self.turns) as Arc<dyn Work>
+    /// What carries out the runs that this process takes from the table.
+    pub fn works(&self) -> Vec<Arc<dyn Work>> {
+        vec![Arc::clone(&self.turns) as Arc<dyn Work>, Arc::new(Returns(Arc::clone(&self.turns)))]
     }
 
     /// The chat, when it is one of this assistant's.
@@ -187,6 +187,13 @@ impl PgChatService {
         }
         let failed = if is_newest { chat.status == "error" } else { !answered };
         Ok((!failed).then(|| Sent { chat_uid: uid.to_owned(), messages, ignored: Vec::new() }))
+    }
+
+    /// Waits until nothing is under way in a chat.
+    async fn until_ended(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<()> {
+        let mut watcher = self.watcher(account, assistant, uid, false).await?;
+        while watcher.next().await?.is_some() {}
+        Ok(())
     }
 
     /// Follows a chat of this assistant.
@@ -232,17 +239,34 @@ impl ChatService for PgChatService {
         let taken = self.intake.take(caller, assistant, message, source, once, true).await?;
         let Accepted { chat_uid, message_uid, ignored, .. } = taken.accepted;
         let outcome = taken.outcome.ok_or_else(|| Error::internal("a turn was accepted without a place"))?;
-        match tokio::time::timeout(self.config.sync_timeout, outcome).await {
+        let until = Instant::now() + self.config.sync_timeout;
+        let outcome = match tokio::time::timeout_at(until, outcome).await {
+            // It was handed to a sub-agent: the end of the turn comes after that.
+            Ok(Ok(TurnOutcome::HandedOff)) => {
+                let ended = self.until_ended(&caller.account, assistant, &chat_uid);
+                match tokio::time::timeout_at(until, ended).await {
+                    Ok(ended) => {
+                        ended?;
+                        let sent = self.outcome_of(&caller.account, &chat_uid, &message_uid).await?;
+                        let failed = || failed_turn(&chat_uid);
+                        return sent.map(|sent| Sent { ignored, ..sent }).ok_or_else(failed);
+                    }
+                    Err(elapsed) => Err(elapsed),
+                }
+            }
+            outcome => outcome,
+        };
+        match outcome {
             Ok(Ok(TurnOutcome::Done(reply))) => {
                 let messages = std::iter::once(StoredJson::message(taken.user_message, None)).chain(reply).collect();
                 Ok(Sent { chat_uid, messages, ignored })
             }
+            Ok(Ok(TurnOutcome::HandedOff)) => Err(Error::internal("a turn that was handed off was followed")),
             Ok(Ok(TurnOutcome::Failed(fault))) => Err(upstream(&fault, &chat_uid)),
             // The lease was lost, or the process is shutting down: somebody else ends the turn.
             Ok(Err(_)) => match self.outcome_of(&caller.account, &chat_uid, &message_uid).await {
                 Ok(Some(sent)) => Ok(sent),
-                Ok(None) => Err(Error::new(Code::UpstreamError, "The turn failed; read the chat for the reason.")
-                    .with("chatUid", &chat_uid)),
+                Ok(None) => Err(failed_turn(&chat_uid)),
                 Err(_) => {
                     let message = "The turn goes on elsewhere; read the chat for its reply.";
                     Err(Error::new(Code::ServiceUnavailable, message).with("chatUid", &chat_uid))
@@ -333,6 +357,9 @@ impl ChatService for PgChatService {
                 if !chat.status().is_terminal() && run.is_none() {
                     return Ok(None);
                 }
+                for open in chat.open_calls()? {
+                    abandon_in(conn, account, &open).await?;
+                }
                 repository::delete(conn, account, uid).await?;
                 Ok(Some(run))
             });
@@ -340,6 +367,7 @@ impl ChatService for PgChatService {
                 break run;
             }
         };
+        self.jobs.announce().await;
         self.realtime.deleted(&live_key(account, &identifier, uid));
         if let Some(run) = run {
             self.jobs.stopped(&run).await?;
@@ -502,6 +530,10 @@ impl ChatService for PgChatService {
             })
             .await
     }
+}
+
+fn failed_turn(chat_uid: &str) -> Error {
+    Error::new(Code::UpstreamError, "The turn failed; read the chat for the reason.").with("chatUid", chat_uid)
 }
 
 /// A model that failed, as whoever waited is told.

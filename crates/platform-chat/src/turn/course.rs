@@ -139,7 +139,8 @@ impl<'a> Course<'a> {
         };
         if let Stored::At(revision) = self.turns.finisher.step(&outcome).await? {
             let said = std::mem::take(&mut self.turn.said);
-            self.show(revision, TurnOutcome::Done(said));
+            let outcome = if status == HANDED_OFF { TurnOutcome::HandedOff } else { TurnOutcome::Done(said) };
+            self.show(revision, outcome);
         }
         Ok(())
     }

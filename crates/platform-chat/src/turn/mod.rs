@@ -7,6 +7,7 @@ mod message;
 mod notes;
 mod queue;
 mod respond;
+mod returned;
 mod work;
 
 pub(crate) use admit::Admission;
@@ -14,6 +15,7 @@ pub(crate) use course::ChatKeeper;
 pub(crate) use finish::Finisher;
 pub(crate) use intake::Intake;
 pub use message::{Accepted, NewMessage, PastMessage, Responded, Sent, ToolResponse, ToolResponses, Waiting};
-pub(crate) use queue::{StopOutcome, pending, stop};
+pub(crate) use queue::{StopOutcome, abandon_in, pending, stop};
 pub(crate) use respond::{check as check_responses, respond};
+pub(crate) use returned::Returns;
 pub(crate) use work::{KIND, TurnChat, TurnOutcome, Turns, live_key};

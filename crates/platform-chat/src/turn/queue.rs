@@ -9,12 +9,15 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
-    AssistantSettings, ChatMessage, MessageRow, Queued, StoredFile, StoredJson, TurnRequest, discard_files, empty,
-    enqueue, first_queued, hand_over_files, insert_message, queued, store_files,
+    ABANDON, AssistantSettings, ChatMessage, MessageRow, Queued, StoredFile, StoredJson, TurnRequest, discard_files,
+    empty, enqueue, first_queued, hand_over_files, insert_message, queued, store_files,
 };
 use platform_core::{AccountId, Code, Error, Result, Timestamp};
 use platform_db::{Conn, Db, Idempotency};
-use platform_jobs::{Run, When, call_again_in, cancel_in, delay_in, describe_in, enqueue_in, find_in, is_held_in, stop_in};
+use platform_jobs::{
+    Run, When, call_again_in, cancel_in, delay_in, describe_in, enqueue_in, find_in, is_held_in, stop_in,
+};
+use platform_runtime::{Later, OpenCall};
 use serde_json::{Value, json};
 
 use super::{
@@ -129,8 +132,11 @@ pub(crate) fn refuse_stranger(chat: &ChatRow, item: &Acceptance) -> Result<()> {
 
 /// The chat is at work, and this message cannot wait.
 pub(crate) fn busy(chat: &ChatRow) -> Error {
-    Error::new(Code::ChatBusy, "This chat is still answering; send again when its turn has ended.")
-        .with("status", &chat.status)
+    let (code, message) = match chat.status() {
+        Status::HandedOff => (Code::ChatHandedOff, "This chat waits for a sub-agent; send again when that has ended."),
+        _ => (Code::ChatBusy, "This chat is still answering; send again when its turn has ended."),
+    };
+    Error::new(code, message).with("status", &chat.status)
 }
 
 /// Makes the chat of a buffered message; `false` when it is there already.
@@ -310,6 +316,7 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
             let payload = run.as_ref().map(|run| run.payload.clone()).unwrap_or_default();
             let request: TurnRequest = serde_json::from_value(payload).unwrap_or_default();
             for open in chat.open_calls()? {
+                abandon_in(conn, account, &open).await?;
                 let row = MessageRow::closed(&request.user_uid, uid, &open.call, "INTERRUPTED", count, now)?;
                 insert_message(conn, account, uid, &row).await?;
                 count += 1;
@@ -331,6 +338,15 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
         Ok(Some(StopOutcome { run: run.map(|run| run.id), revision, discarded, ended }))
     })
     .await
+}
+
+/// Ends the thread that a call waits for.
+pub(crate) async fn abandon_in(conn: &mut Conn, account: &AccountId, open: &OpenCall) -> Result<()> {
+    if let Some(Later::Thread(thread)) = open.awaits() {
+        cancel_in(conn, account, ABANDON, thread).await?;
+        enqueue_in(conn, account, ABANDON, thread, Value::Null, When::After(Duration::ZERO)).await?;
+    }
+    Ok(())
 }
 
 /// Queued messages as watchers see them, with what they wait for.

@@ -30,6 +30,8 @@ pub(crate) const KIND: &str = "chat";
 pub(crate) enum TurnOutcome {
     /// Its messages after the user's.
     Done(Vec<StoredJson>),
+    /// It goes on when a sub-agent has ended.
+    HandedOff,
     /// The model failed.
     Failed(Fault),
 }
