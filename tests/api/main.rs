@@ -1,5 +1,6 @@
 //! The running platform over HTTP. Files mirror the URLs; each test is a sentence.
 
+mod agents;
 mod api_keys;
 mod architecture;
 mod assistants;
@@ -18,6 +19,9 @@ mod process;
 mod queue;
 mod stream;
 mod structured;
+mod sub_agents;
 mod support;
+mod thread_states;
+mod threads;
 mod tool_servers;
 mod tools;

@@ -86,6 +86,63 @@ pub fn is_terminal(state: &Value) -> bool {
     matches!(state["status"].as_str(), Some("completed" | "error" | "limit_exceeded"))
 }
 
+/// Makes an agent; its id.
+pub async fn agent(app: &TestApp, settings: Value) -> String {
+    let mut all = json!({"name": "Agent"});
+    settings.as_object().expect("an object").iter().for_each(|(name, value)| all[name] = value.clone());
+    let made = app.post("/agents", all).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.body);
+    made.body["_id"].as_str().expect("an id").to_owned()
+}
+
+/// Starts a thread; its id.
+pub async fn thread(app: &TestApp, agent: &str, message: &str) -> String {
+    let started = app.post(&format!("/agents/{agent}/threads"), json!({"message": message})).await;
+    assert_eq!(started.status, StatusCode::CREATED, "{:?}", started.body);
+    started.body["threadId"].as_str().expect("an id").to_owned()
+}
+
+/// Follows a thread until it stands so; the thread then.
+pub async fn thread_until(app: &TestApp, thread: &str, stands: impl Fn(&Value) -> bool) -> Value {
+    let patience = std::time::Instant::now();
+    loop {
+        let mut frames = Frames::follow(app, &format!("/agents/threads/{thread}/stream?partial=1")).await;
+        while let Some(frame) = frames.next().await {
+            if frame.event == "snapshot" && stands(&frame.data) {
+                return app.get(&format!("/agents/threads/{thread}?withTasks=true")).await.body;
+            }
+        }
+        let now = app.get(&format!("/agents/threads/{thread}")).await.body;
+        assert!(!stands(&now), "the stream did not show it");
+        assert!(patience.elapsed() < Duration::from_secs(60), "it never came: {now:#}");
+    }
+}
+
+/// Follows a thread into a state.
+pub async fn thread_in(app: &TestApp, thread: &str, state: &str) -> Value {
+    thread_until(app, thread, |thread| thread["state"] == state).await
+}
+
+/// An action on a thread that must work.
+pub async fn act(app: &TestApp, thread: &str, action: &str, body: Value) -> Value {
+    let acted = app.post(&format!("/agents/threads/{thread}/{action}"), body).await;
+    assert_eq!(acted.status, StatusCode::OK, "{action}: {:?}", acted.body);
+    acted.body
+}
+
+/// The states that a thread went through.
+pub fn states(thread: &Value) -> Vec<&str> {
+    let changes = thread["threadStatesChanges"].as_array().expect("a history");
+    changes.iter().map(|change| change["state"].as_str().expect("a state")).collect()
+}
+
+/// Texts of the messages of a thread, by role.
+pub fn said<'a>(thread: &'a Value, role: &str) -> Vec<&'a str> {
+    let content = thread["threadContent"].as_array().expect("content");
+    let of = content.iter().filter(|message| message["role"] == role);
+    of.map(|message| message["content"]["message"].as_str().expect("text")).collect()
+}
+
 /// One server-sent event.
 #[derive(Debug, Clone)]
 pub struct Frame {
@@ -109,8 +166,12 @@ impl Frames {
     /// The stream of a chat of any assistant.
     pub async fn open_of(app: &TestApp, assistant: &str, chat: &str, partial: bool) -> Self {
         let partial = if partial { "?partial=1" } else { "" };
-        let path = format!("/assistants/{assistant}/chats/{chat}/stream{partial}");
-        let response = app.request(Method::GET, &path).send().await.expect("an answer");
+        Self::follow(app, &format!("/assistants/{assistant}/chats/{chat}/stream{partial}")).await
+    }
+
+    /// Any stream.
+    pub async fn follow(app: &TestApp, path: &str) -> Self {
+        let response = app.request(Method::GET, path).send().await.expect("an answer");
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["content-type"], "text/event-stream; charset=utf-8");
         let body = response.bytes_stream().map(|chunk| chunk.map(|bytes| bytes.to_vec()));

@@ -65,6 +65,26 @@ impl TestDb {
         dump
     }
 
+    /// Runs a statement, for what only time would bring about.
+    pub async fn run(&self, sql: &str) {
+        let db = self.connect();
+        let mut conn = db.conn().await.expect("a connection");
+        diesel::sql_query(sql).execute(&mut conn).await.expect("a statement");
+    }
+
+    /// What a statement that selects `n`, a number, gives.
+    pub async fn number(&self, sql: &str) -> i64 {
+        #[derive(diesel::QueryableByName)]
+        struct Number {
+            #[diesel(sql_type = diesel::sql_types::BigInt)]
+            n: i64,
+        }
+        let db = self.connect();
+        let mut conn = db.conn().await.expect("a connection");
+        let number: Number = diesel::sql_query(sql).get_result(&mut conn).await.expect("a number");
+        number.n
+    }
+
     /// A handle to it.
     pub fn connect(&self) -> Db {
         Db::new(&DbConfig { url: self.url.clone(), pool: 8 }).expect("a pool")

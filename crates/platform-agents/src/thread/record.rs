@@ -263,6 +263,8 @@ impl Record {
     /// Goes into another state. A change that the table does not know is ours to mend.
     pub fn enter(&mut self, cause: Cause, to: ThreadState, by: &By, now: Timestamp) -> Result<()> {
         let from = (!self.changes.is_empty()).then_some(self.state);
+        // Whoever waited for the lock looked at the clock before; time does not go back in a history.
+        let now = self.changes.last().map_or(now, |last| last.timestamp.max(now));
         if !may_follow(from, cause, to) {
             let from = from.map_or("new", ThreadState::as_str);
             return Err(Error::internal(format!(
@@ -593,9 +595,9 @@ pub(crate) async fn take(conn: &mut Conn, taken: &[(AccountId, &str, i32)], now:
                 THEN greatest(item.now_ms - (changes -> -1 ->> 'timestamp')::bigint, 0) ELSE 0 END,
             facts = jsonb_set(facts, '{turn,attempt}', to_jsonb(item.attempt)),
             changes = changes || CASE WHEN state = 'processing'
-                THEN jsonb_build_array(jsonb_build_object('state', 'queued', 'timestamp', item.now_ms, 'source', 'worker'))
+                THEN jsonb_build_array(jsonb_build_object('state', 'queued', 'timestamp', greatest(item.now_ms, (changes -> -1 ->> 'timestamp')::bigint), 'source', 'worker'))
                 ELSE '[]' END
-                || jsonb_build_array(jsonb_build_object('state', 'processing', 'timestamp', item.now_ms, 'source', 'worker'))
+                || jsonb_build_array(jsonb_build_object('state', 'processing', 'timestamp', greatest(item.now_ms, (changes -> -1 ->> 'timestamp')::bigint), 'source', 'worker'))
         FROM item WHERE threads.account_id = item.account AND threads.id = item.thread
             AND threads.state IN ('queued', 'processing')
             -- One that somebody changes just now is left to the next.
@@ -634,7 +636,7 @@ pub(crate) async fn hand_back(conn: &mut Conn, handed: &[(AccountId, &str)], now
         UPDATE threads SET state = 'queued', revision = revision + 1, edited_ms = item.now_ms,
             duration_ms = duration_ms + greatest(item.now_ms - (changes -> -1 ->> 'timestamp')::bigint, 0),
             changes = changes || jsonb_build_array(
-                jsonb_build_object('state', 'queued', 'timestamp', item.now_ms, 'source', 'worker'))
+                jsonb_build_object('state', 'queued', 'timestamp', greatest(item.now_ms, (changes -> -1 ->> 'timestamp')::bigint), 'source', 'worker'))
         FROM item WHERE threads.account_id = item.account AND threads.id = item.thread
             AND threads.state = 'processing'
             AND (threads.account_id, threads.id) IN (SELECT t.account_id, t.id FROM threads t JOIN item i
