@@ -1,0 +1,185 @@
+//! Agents and assistants that hand work to other agents (contract 03 §8).
+
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use crate::support::{
+    Frames, act, agent, app, app_with_tools, finished_of, said, start_of, states, thread, thread_in, tool, tool_server,
+};
+
+fn hand_off(agent: &str, input: &Value) -> String {
+    format!("/tool hand_off_subagent {}", json!({"agentId": agent, "input": input}))
+}
+
+#[tokio::test]
+async fn work_is_handed_to_other_agents_and_comes_back_as_the_result_of_the_call() {
+    let app = app().await;
+    let shape = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+    let text = agent(&app, json!({"name": "Text", "subAgentConfig": {"enabled": true}})).await;
+    let typed = agent(&app, json!({"name": "Typed", "subAgentConfig": {"enabled": true, "inputFormat": "json",
+        "inputStructure": shape, "outputFormat": "json", "outputStructure": shape}})).await;
+    let closed = agent(&app, json!({"name": "Closed"})).await;
+    let lead = agent(&app, json!({"assistantSpecialization": {"subagentsIds": [text, typed]}})).await;
+    let calls = [
+        hand_off(&text, &json!("Look it up")),
+        format!("/tool delegate_to_agent {}", json!({"agentId": typed, "input": {"n": 7}})),
+        hand_off(&typed, &json!({"n": "seven"})),
+        hand_off(&closed, &json!("x")),
+    ];
+    let body = json!({"message": format!("{}\nDone", calls.join("\n")), "tenantId": "acme", "subtenantId": "u1"});
+    let started = app.post(&format!("/agents/{lead}/threads"), body).await.body;
+    let ended = thread_in(&app, started["_id"].as_str().expect("an id"), "completed").await;
+    assert_eq!(states(&ended), ["queued", "processing", "handed_off", "queued", "processing", "completed"]);
+    let ids = ended["handOffSubThreadIds"].as_array().expect("ids");
+    assert_eq!((ids.len(), &ended["pendingHandOffSubThreadIds"]), (2, &json!([])));
+    let by_call = |n: usize| {
+        let call = &ended["threadContent"][1]["tool_calls"][n];
+        let content = ended["threadContent"].as_array().expect("content");
+        let result = content.iter().find(|message| message["tool_call_id"] == call["id"]).expect("a result");
+        (call["function"]["name"].clone(), result["content"]["data"].clone())
+    };
+    let (_, first) = by_call(0);
+    assert_eq!((&first["response"], &first["state"]), (&json!("Demo reply: Look it up"), &json!("completed")));
+    let (name, second) = by_call(1);
+    assert_eq!((name, &second["response"]), (json!("delegate_to_agent"), &json!({"n": 0})), "stored as it was called");
+    assert_eq!(by_call(2).1["error"], "INVALID_ARGUMENTS");
+    assert_eq!(by_call(3).1["error"], "INVALID_ARGUMENTS", "only those it is given");
+    let sub = app.get(&format!("/agents/threads/{}", first["subthreadId"].as_str().expect("an id"))).await.body;
+    for (name, value) in [
+        ("isSubthread", json!(true)),
+        ("parentThreadId", ended["_id"].clone()),
+        ("parentAgentId", json!(lead)),
+        ("subThreadToolCallId", ended["threadContent"][1]["tool_calls"][0]["id"].clone()),
+        ("tenantId", json!("acme")),
+        ("subtenantId", json!("u1")),
+        ("userUID", json!(format!("agent:{lead}"))),
+    ] {
+        assert_eq!(sub[name], value, "{name}");
+    }
+    assert_eq!(sub["threadContent"][0]["contentSource"], "subagent");
+    assert_eq!(sub["threadStatesChanges"][0]["source"], "subagent");
+    for (ids, reason) in [(json!(["nobody"]), "NOT_FOUND"), (json!([closed]), "NOT_ENABLED"), (json!([lead]), "SELF")] {
+        let patch = json!({"assistantSpecialization": {"subagentsIds": ids}});
+        let refused = app.patch(&format!("/agents/{lead}"), patch.clone()).await;
+        assert_eq!(refused.error(), "INVALID_SUBAGENTS");
+        assert_eq!(refused.body["details"]["invalidSubagents"][0]["reason"], if reason == "SELF" { "NOT_ENABLED" } else { reason });
+    }
+}
+
+#[tokio::test]
+async fn a_sub_agent_that_fails_or_is_ended_gives_an_error_and_one_that_nobody_waits_for_ends() {
+    let (app, server, _db) = app_with_tools(&[("PLATFORM_MAX_SUBAGENT_DEPTH", "2")]).await;
+    let tools = [tool("hold", "/hold", &json!({})), tool("pay", "/echo/pay", &json!({}))];
+    let tools = tool_server(&app, server.url(), &tools).await;
+    let enabled = json!({"enabled": true});
+    let helper = agent(&app, json!({"subAgentConfig": enabled,
+        "assistantSpecialization": {"availableToolsGroupsUids": [tools]}})).await;
+    let middle = agent(&app, json!({"subAgentConfig": enabled, "assistantSpecialization": {"subagentsIds": [helper]}})).await;
+    let lead = agent(&app, json!({"assistantSpecialization": {"subagentsIds": [helper, middle],
+        "approvalTools": ["pay"]}})).await;
+    let run = async |work: &str| {
+        let id = thread(&app, &lead, &format!("{work}\nDone")).await;
+        let parent = thread_in(&app, &id, "handed_off").await;
+        (id, parent["pendingHandOffSubThreadIds"][0].as_str().expect("an id").to_owned())
+    };
+    let result = |thread: &Value| -> Value { serde_json::from_str(said(thread, "tool")[0]).unwrap_or_default() };
+    let id = thread(&app, &lead, &hand_off(&helper, &json!("/fail 400"))).await;
+    let failed = result(&thread_in(&app, &id, "completed").await);
+    assert_eq!(failed["error"], "SUBAGENT_FAILED");
+    assert!(failed["finishReason"].as_str().is_some_and(|reason| reason.starts_with("PROVIDER_ERROR")));
+
+    let (id, sub) = run(&hand_off(&helper, &json!("/tool hold"))).await;
+    act(&app, &sub, "complete", json!({"state": "terminated"})).await;
+    assert_eq!(said(&thread_in(&app, &id, "completed").await, "tool"), ["Terminated by the user"]);
+    let (id, sub) = run(&hand_off(&helper, &json!("/tool hold"))).await;
+    act(&app, &id, "complete", json!({"state": "completed"})).await;
+    assert_eq!(thread_in(&app, &sub, "terminated").await["finishReason"], "TERMINATED_BY_USER");
+    // While its parent is paused its result is kept.
+    let (id, sub) = run(&hand_off(&helper, &json!("/tool hold"))).await;
+    act(&app, &id, "pause", json!({})).await;
+    assert_eq!(act(&app, &id, "resume", json!({})).await["state"], "handed_off");
+    act(&app, &id, "pause", json!({})).await;
+    server.let_go();
+    thread_in(&app, &sub, "completed").await;
+    act(&app, &id, "resume", json!({})).await;
+    assert_eq!(result(&thread_in(&app, &id, "completed").await)["state"], "completed");
+
+    // What needs approval above needs it below.
+    let (id, sub) = run(&hand_off(&helper, &json!("/tool pay"))).await;
+    thread_in(&app, &sub, "paused_for_approval").await;
+    act(&app, &sub, "approval", json!({"action": "approved"})).await;
+    thread_in(&app, &id, "completed").await;
+    assert_eq!(server.calls("/echo/pay"), 1);
+    let direct = thread(&app, &helper, "/tool pay\nx").await;
+    thread_in(&app, &direct, "completed").await;
+
+    // Two deep works, and no agent hands to one above it.
+    let nested = hand_off(&helper, &json!("deep"));
+    let (id, _) = run(&hand_off(&middle, &json!(nested))).await;
+    assert_eq!(result(&thread_in(&app, &id, "completed").await)["state"], "completed");
+    app.patch(&format!("/agents/{lead}"), json!({"subAgentConfig": {"enabled": true}})).await;
+    let patch = json!({"assistantSpecialization": {"subagentsIds": [lead]}});
+    assert_eq!(app.patch(&format!("/agents/{middle}"), patch).await.status, StatusCode::OK);
+    let (id, sub) = run(&hand_off(&middle, &json!(hand_off(&lead, &json!("round"))))).await;
+    thread_in(&app, &id, "completed").await;
+    assert_eq!(result(&app.get(&format!("/agents/threads/{sub}")).await.body)["error"], "SUBAGENT_DEPTH");
+}
+
+#[tokio::test]
+async fn a_chat_hands_work_to_an_agent_and_goes_on_with_its_result() {
+    let (app, server, _db) = app_with_tools(&[]).await;
+    let tools = tool_server(&app, server.url(), &[tool("hold", "/hold", &json!({}))]).await;
+    let settings = json!({"subAgentConfig": {"enabled": true},
+        "assistantSpecialization": {"availableToolsGroupsUids": [tools]}});
+    let helper = agent(&app, settings).await;
+    let assistant = json!({"identifier": "lead", "name": "Lead", "subagentsIds": [helper]});
+    assert_eq!(app.post("/assistants", assistant).await.status, StatusCode::CREATED);
+    let work = format!("{}\nDone", hand_off(&helper, &json!("/tool hold\nDeep")));
+    let chat = start_of(&app, "lead", &work).await;
+    let mut frames = Frames::open_of(&app, "lead", &chat, false).await;
+    loop {
+        let frame = frames.next().await.expect("it is handed off");
+        if frame.data["status"] == "handed_off" {
+            break;
+        }
+    }
+    let path = format!("/assistants/lead/chats/{chat}");
+    let handed = app.get(&path).await.body;
+    assert_eq!((&handed["handedOff"], &handed["status"]), (&json!(true), &json!("handed_off")));
+    let sub = handed["handedOffSubThreadId"].as_str().expect("an id").to_owned();
+    assert!(handed["handedOffToolCallId"].is_string());
+    let busy = app.post("/assistants/lead/messages", json!({"chatUid": chat, "message": "x"})).await;
+    assert_eq!(busy.error(), "CHAT_HANDED_OFF");
+    let waits = app.post("/assistants/lead/messages?async=true", json!({"chatUid": chat, "message": "And this"})).await;
+    assert_eq!(waits.body["willProcess"], "on_resume");
+    let of = app.get(&format!("/agents/threads/{sub}")).await.body;
+    assert_eq!((&of["parentChatUID"], &of["isSubthread"]), (&json!(chat), &json!(true)));
+    server.let_go();
+    let ended = finished_of(&app, "lead", &chat).await;
+    let content = ended["chatContent"].as_array().expect("content");
+    let result = &content.iter().find(|message| message["role"] == "tool").expect("a result")["content"]["data"];
+    assert_eq!(result["state"], "completed");
+    assert!(result["response"].as_str().is_some_and(|text| text.starts_with("Demo reply: Deep")));
+    assert_eq!(content.iter().filter(|message| message["role"] == "user").count(), 2, "what waited was answered");
+    assert_eq!(ended["handedOff"], false);
+    // Whoever waits for the answer gets it after the sub-agent has ended.
+    let waited = app.post("/assistants/lead/messages", json!({"message": format!("{}\nx", hand_off(&helper, &json!("y")))})).await;
+    assert_eq!(waited.status, StatusCode::OK, "{:?}", waited.body);
+    assert!(waited.body.as_array().is_some_and(|messages| messages.len() == 4), "{:?}", waited.body);
+}
+
+#[tokio::test]
+async fn stopping_a_chat_ends_the_thread_it_waits_for() {
+    let app = app().await;
+    let helper = agent(&app, json!({"subAgentConfig": {"enabled": true}})).await;
+    let assistant = json!({"identifier": "lead", "name": "Lead", "subagentsIds": [helper]});
+    assert_eq!(app.post("/assistants", assistant).await.status, StatusCode::CREATED);
+    let chat = start_of(&app, "lead", &hand_off(&helper, &json!("/wait 60s"))).await;
+    let mut frames = Frames::open_of(&app, "lead", &chat, false).await;
+    while frames.next().await.expect("it is handed off").data["status"] != "handed_off" {}
+    let path = format!("/assistants/lead/chats/{chat}");
+    let sub = app.get(&path).await.body["handedOffSubThreadId"].as_str().expect("an id").to_owned();
+    assert_eq!(app.post(&format!("{path}/stop"), json!({})).await.status, StatusCode::OK);
+    thread_in(&app, &sub, "terminated").await;
+    assert_eq!(app.get(&path).await.body["stopReason"], "stopped_by_user");
+}

@@ -62,7 +62,12 @@ pub async fn say(app: &TestApp, message: &str) -> Reply {
 
 /// Sends a message without waiting; the chat's id.
 pub async fn start(app: &TestApp, message: &str) -> String {
-    let reply = app.post("/assistants/default/messages?async=true", json!({"message": message})).await;
+    start_of(app, "default", message).await
+}
+
+/// The same with any assistant.
+pub async fn start_of(app: &TestApp, assistant: &str, message: &str) -> String {
+    let reply = app.post(&format!("/assistants/{assistant}/messages?async=true"), json!({"message": message})).await;
     assert_eq!(reply.status, StatusCode::OK, "{:?}", reply.body);
     reply.body["chatUid"].as_str().expect("a chat").to_owned()
 }
