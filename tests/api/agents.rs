@@ -1,6 +1,11 @@
 //! `/v1/agents`, `/v1/agents/agents/{agentId}/…`
 
-use std::{io::{BufRead, BufReader, Write}, net::TcpListener, sync::mpsc, time::Duration};
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    sync::mpsc,
+    time::Duration,
+};
 
 use platform_testing::{TestApp, TestDb};
 use reqwest::{Method, StatusCode};
@@ -39,9 +44,13 @@ async fn an_agent_is_made_changed_listed_and_deleted_and_its_turns_keep_what_the
     let running = thread(&app, &id, "/tool hold\nx").await;
     server.called(1).await;
     let path = format!("/agents/{id}");
-    let patch = json!({"assistantSpecialization": {"presets": "changed", "contextManagement": null}, "description": null});
+    let patch =
+        json!({"assistantSpecialization": {"presets": "changed", "contextManagement": null}, "description": null});
     let changed = app.patch(&path, patch).await;
-    assert_eq!(changed.body["assistantSpecialization"], json!({"presets": "changed", "availableToolsGroupsUids": [tools]}));
+    assert_eq!(
+        changed.body["assistantSpecialization"],
+        json!({"presets": "changed", "availableToolsGroupsUids": [tools]})
+    );
     assert_eq!((&changed.body["description"], changed.header("etag")), (&json!(""), "\"2\""));
     server.let_go();
     let ended = thread_in(&app, &running, "completed").await;
@@ -90,9 +99,7 @@ async fn an_assistant_can_be_the_base_of_an_agent() {
 #[tokio::test]
 async fn what_an_agent_cannot_be_is_refused_with_its_code() {
     let app = app().await;
-    let cron = |expression: &str, timezone: &str| {
-        json!({"periodicExecution": {"enabled": true, "cronExpression": expression, "timezone": timezone, "message": "x"}})
-    };
+    let cron = |expression: &str, timezone: &str| json!({"periodicExecution": {"enabled": true, "cronExpression": expression, "timezone": timezone, "message": "x"}});
     let id = agent(&app, json!({})).await;
     for (settings, code) in [
         (json!({"name": ""}), "VALIDATION_ERROR"),
@@ -115,8 +122,11 @@ async fn what_an_agent_cannot_be_is_refused_with_its_code() {
         (json!({"assistantSpecialization": {"knowledgeSkills": [{"id": "s"}]}}), "INVALID_SKILLS"),
         (json!({"assistantSpecialization": {"structuredOutput": {"schema": {"type": 7}}}}), "INVALID_SCHEMA"),
         (json!({"assistantSpecialization": {"availableToolsGroupsUids": ["nobody"]}}), "TOOL_SERVER_NOT_FOUND"),
-        (json!({"assistantSpecialization": {"guardrailsConfiguration": {"enabled": true,
-            "input": [{"name": "x", "kind": "none", "action": "block", "config": {}}]}}}), "INVALID_GUARDRAIL"),
+        (
+            json!({"assistantSpecialization": {"guardrailsConfiguration": {"enabled": true,
+            "input": [{"name": "x", "kind": "none", "action": "block", "config": {}}]}}}),
+            "INVALID_GUARDRAIL",
+        ),
         (cron("* * *", "UTC"), "INVALID_CRON"),
         (cron("0 0 30 2 *", "UTC"), "INVALID_CRON"),
         (cron("0 0 * * *", "Mars/Olympus"), "INVALID_CRON"),
@@ -168,7 +178,10 @@ async fn a_judge_scores_threads_by_request_and_by_itself() {
         assert_eq!(evaluation[name], value, "{name}");
     }
     let names: Vec<&String> = evaluation["criteria"].as_object().expect("criteria").keys().collect();
-    assert_eq!(names, ["executionFinalization", "instructionFollowing", "taskExecution", "taskPlanning", "toolUsageEffectiveness"]);
+    assert_eq!(
+        names,
+        ["executionFinalization", "instructionFollowing", "taskExecution", "taskPlanning", "toolUsageEffectiveness"]
+    );
     let read = app.get(&of(&done, "")[..of(&done, "").len() - 1]).await.body;
     assert_eq!(read["lastEvaluation"]["overallScore"], 8.0);
     let charged = &read["tokenUsage"]["secondaryByOperation"]["evaluation"];
@@ -191,9 +204,13 @@ async fn a_judge_scores_threads_by_request_and_by_itself() {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    assert_eq!((&newest["source"], &newest["overallScore"], &newest["passed"]), (&json!("auto"), &json!(3.0), &json!(false)));
+    assert_eq!(
+        (&newest["source"], &newest["overallScore"], &newest["passed"]),
+        (&json!("auto"), &json!(3.0), &json!(false))
+    );
     assert_eq!(newest["criteria"]["tone"]["weight"], 3.0);
-    let asked = json!({"criteria": [{"name": "a", "description": "x"}, {"name": "b", "description": "y", "weight": 2}]});
+    let asked =
+        json!({"criteria": [{"name": "a", "description": "x"}, {"name": "b", "description": "y", "weight": 2}]});
     let later = app.post(&of(&done, "evaluate?async=true"), asked).await;
     assert_eq!((later.status, &later.body["evaluation"]["status"]), (StatusCode::ACCEPTED, &json!("running")));
     let one = of(&done, &format!("evaluations/{}", later.body["evaluation"]["_id"].as_str().expect("an id")));
@@ -216,7 +233,9 @@ async fn costs_add_up_to_the_nano_dollar() {
         let text = format!(
             "/usage {{\"inputTokens\": {}, \"outputTokens\": {}, \"inputCachedTokens\": 3}}\n/tool current_time\n\
              /usage {{\"inputTokens\": {}, \"outputTokens\": 1}}\n/say done",
-            1_000 + n, 50 + n, 17 * n
+            1_000 + n,
+            50 + n,
+            17 * n
         );
         let ended = thread_in(&app, &thread(&app, &id, &text).await, "completed").await;
         for message in ended["threadContent"].as_array().expect("content") {
@@ -241,7 +260,10 @@ async fn costs_add_up_to_the_nano_dollar() {
         let expected = cost as f64;
         assert!((nanos - expected).abs() < 0.5, "{nanos} and {expected}");
         assert_eq!((row["inputTokens"].as_i64(), row["outputTokens"].as_i64()), (Some(input), Some(output)));
-        assert_eq!((&row["threadCount"], &row["inputCachedTokens"], &row["currency"]), (&json!(7), &json!(21), &json!("USD")));
+        assert_eq!(
+            (&row["threadCount"], &row["inputCachedTokens"], &row["currency"]),
+            (&json!(7), &json!(21), &json!("USD"))
+        );
     }
     assert_eq!(months[0]["totalCost"], 0);
     let filled = app.get(&format!("{path}/daily?startDate=2026-01-01&endDate=2026-01-03&fill=true")).await.body;
@@ -264,7 +286,8 @@ async fn costs_add_up_to_the_nano_dollar() {
 async fn a_schedule_starts_one_thread_each_time_however_many_processes_there_are() {
     let db = TestDb::new().await;
     let (app, _other) = (TestApp::start(PROGRAM, &db, &[]), TestApp::start(PROGRAM, &db, &[]));
-    let periodic = json!({"enabled": true, "cronExpression": "0 4 1 1 *", "timezone": "Europe/Berlin", "message": "Tick"});
+    let periodic =
+        json!({"enabled": true, "cronExpression": "0 4 1 1 *", "timezone": "Europe/Berlin", "message": "Tick"});
     let id = agent(&app, json!({"periodicExecution": periodic})).await;
     let shown = app.get(&format!("/agents/{id}")).await.body["periodicExecution"].clone();
     assert_eq!(shown["nextRunMs"].as_i64().expect("a time") % 86_400_000, 3 * 3_600_000, "04:00 in winter");
@@ -280,7 +303,10 @@ async fn a_schedule_starts_one_thread_each_time_however_many_processes_there_are
         };
         assert_eq!(threads["total"], times);
         let newest = &threads["threads"][0];
-        assert_eq!((&newest["triggerSource"], &newest["userUID"]), (&json!({"type": "cron"}), &json!(format!("cron:{id}"))));
+        assert_eq!(
+            (&newest["triggerSource"], &newest["userUID"]),
+            (&json!({"type": "cron"}), &json!(format!("cron:{id}")))
+        );
         assert_eq!(said(newest, "assistant"), ["Demo reply: Tick"]);
         assert_eq!(newest["threadStatesChanges"][0]["source"], "cron");
     }
@@ -307,7 +333,8 @@ fn mail_server() -> (u16, mpsc::Receiver<String>) {
                         "DATA" => {
                             stream.write_all(b"354 go\r\n")?;
                             let mut mail = String::new();
-                            while let Some(Ok(line)) = lines.next().filter(|line| line.as_ref().is_ok_and(|l| l != ".")) {
+                            while let Some(Ok(line)) = lines.next().filter(|line| line.as_ref().is_ok_and(|l| l != "."))
+                            {
                                 mail.push_str(&line);
                                 mail.push('\n');
                             }
@@ -330,15 +357,22 @@ fn mail_server() -> (u16, mpsc::Receiver<String>) {
 async fn people_get_mail_and_every_change_is_an_event() {
     let (port, mail) = mail_server();
     let url = format!("smtp://127.0.0.1:{port}");
-    let settings = [("PLATFORM_SMTP_URL", url.as_str()), ("PLATFORM_MAIL_FROM", "Platform <p@example.com>"),
-        ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")];
+    let settings = [
+        ("PLATFORM_SMTP_URL", url.as_str()),
+        ("PLATFORM_MAIL_FROM", "Platform <p@example.com>"),
+        ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
+    ];
     let db = TestDb::new().await;
     let app = TestApp::start(PROGRAM, &db, &settings);
     let server = platform_testing::FakeToolServer::start();
     let tools = tool_server(&app, server.url(), &[tool("pay", "/echo", &json!({"requiresApproval": true}))]).await;
-    let id = agent(&app, json!({"name": "Payer", "assistantSpecialization": {"availableToolsGroupsUids": [tools]},
+    let id = agent(
+        &app,
+        json!({"name": "Payer", "assistantSpecialization": {"availableToolsGroupsUids": [tools]},
         "agentNotificationConfig": {"enabled": true, "enableEmailNotification": true,
-            "notifiedEmails": ["done@example.com"], "approvalEmails": ["boss@example.com"]}})).await;
+            "notifiedEmails": ["done@example.com"], "approvalEmails": ["boss@example.com"]}}),
+    )
+    .await;
     let thread = thread(&app, &id, "/tool pay {\"secret\": \"canary\"}\nDone").await;
     thread_in(&app, &thread, "paused_for_approval").await;
     let next = || mail.recv_timeout(Duration::from_secs(20)).expect("mail");

@@ -12,7 +12,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::RwLock;
 
-use crate::support::{Frames, PROGRAM, app_with_tools, finished, finished_of, tool, tool_server};
+use crate::support::{Frames, PROGRAM, agent, app_with_tools, finished, finished_of, tool, tool_server};
 
 const MESSAGES: usize = 200;
 const CHATS: usize = 20;
@@ -195,4 +195,115 @@ async fn approve(app: &RwLock<TestApp>, chat: usize) {
     let answer = json!({"responses": [{"tool_call_id": call, "content": "approved"}]});
     let path = format!("/assistants/helper/chats/{chat}/tool-response");
     assert_eq!(app.post(&path, answer).await.status, StatusCode::OK);
+}
+
+const THREADS: usize = 32;
+const AT_ONCE: usize = 3;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn threads_with_tools_approvals_and_sub_agents_end_whenever_the_process_dies() {
+    let settings =
+        [("PLATFORM_RUN_LEASE", "1s"), ("PLATFORM_RUN_HEARTBEAT", "300ms"), ("PLATFORM_RUN_MAX_ATTEMPTS", "50")];
+    let (app, server, db) = app_with_tools(&settings).await;
+    let tools = [
+        tool("pay", "/slow/30", &json!({"method": "POST"})),
+        tool("read", "/slow/31", &json!({})),
+        tool("mail", "/slow/32", &json!({"method": "POST", "requiresApproval": true})),
+    ];
+    let tools = tool_server(&app, server.url(), &tools).await;
+    let specialization = json!({"availableToolsGroupsUids": [tools]});
+    let helper = agent(
+        &app,
+        json!({"subAgentConfig": {"enabled": true}, "concurrentExecutionLimit": 1000,
+        "assistantSpecialization": specialization}),
+    )
+    .await;
+    let lead = json!({"availableToolsGroupsUids": [tools], "subagentsIds": [helper]});
+    let lead = agent(&app, json!({"concurrentExecutionLimit": AT_ONCE, "assistantSpecialization": lead})).await;
+    let hand_off = json!({"agentId": helper, "input": "/tool pay\n/tool read\nDone"});
+    let text = format!("/tool pay\n/tool read\n/tool mail\n/say x\n/tool hand_off_subagent {hand_off}\nDone");
+    let app = Arc::new(RwLock::new(app));
+    let path = format!("/agents/{lead}/threads");
+    let clients: Vec<_> = (0..THREADS)
+        .map(|number| {
+            let (app, path, text) = (Arc::clone(&app), path.clone(), text.clone());
+            #[expect(clippy::disallowed_methods, reason = "a client of the test, not a task of the platform")]
+            tokio::spawn(async move {
+                // Whoever gets no answer asks again with the same key.
+                let id = loop {
+                    let app = app.read().await;
+                    let body = json!({"message": text, "tags": [format!("n{number}")]});
+                    let request = app.request(Method::POST, &path).header("idempotency-key", format!("start-{number}"));
+                    if let Ok(answer) = request.json(&body).send().await
+                        && answer.status() == StatusCode::CREATED
+                        && let Ok(started) = answer.json::<Value>().await
+                    {
+                        break started["_id"].as_str().expect("an id").to_owned();
+                    }
+                };
+                loop {
+                    let now = {
+                        let app = app.read().await;
+                        let request = app.request(Method::GET, &format!("/agents/threads/{id}")).send().await;
+                        let Ok(answer) = request else { continue };
+                        answer.json::<Value>().await.unwrap_or_default()
+                    };
+                    match now["state"].as_str() {
+                        Some("completed") => return now,
+                        Some("paused_for_approval") => {
+                            let app = app.read().await;
+                            let approval = app.request(Method::POST, &format!("/agents/threads/{id}/approval"));
+                            let _ = approval.json(&json!({"action": "approved"})).send().await;
+                        }
+                        Some("failed" | "terminated") => panic!("it failed: {now:#}"),
+                        _ => tokio::time::sleep(Duration::from_millis(50)).await,
+                    }
+                }
+            })
+        })
+        .collect();
+    kill(&app, KILLS).await;
+    let mut work: Vec<(i64, i64)> = Vec::new();
+    let (mut calls, mut unknown): (HashMap<String, usize>, usize) = (HashMap::new(), 0);
+    let mut ids = std::collections::HashSet::new();
+    for client in clients {
+        let thread = tokio::time::timeout(Duration::from_mins(2), client).await.expect("no thread is stuck");
+        let thread = thread.expect("every thread completes");
+        ids.insert(thread["_id"].as_str().expect("an id").to_owned());
+        let asked: Vec<&Value> =
+            messages(&thread).flat_map(|m| m["tool_calls"].as_array().into_iter().flatten()).collect();
+        let answered: Vec<&Value> = messages(&thread).filter(|m| m["role"] == "tool").collect();
+        assert_eq!((asked.len(), answered.len()), (4, 4), "one result for each call");
+        for (call, answer) in asked.iter().zip(&answered) {
+            assert_eq!(call["id"], answer["tool_call_id"], "in order");
+            let result = &answer["content"]["data"];
+            unknown += usize::from(result["error"] == "RESULT_UNKNOWN");
+            calls.insert(call["id"].as_str().expect("an id").to_owned(), 0);
+            let name = call["function"]["name"].as_str().expect("a name");
+            let good = result["slept"].is_string() || result["state"] == "completed";
+            assert!(
+                good || (matches!(name, "pay" | "mail") && result["error"] == "RESULT_UNKNOWN"),
+                "{name}: {result}"
+            );
+        }
+        let changes = thread["threadStatesChanges"].as_array().expect("a history");
+        for pair in changes.windows(2).filter(|pair| pair[0]["state"] == "processing") {
+            let at = |change: &Value| change["timestamp"].as_i64().expect("a time");
+            work.push((at(&pair[0]), at(&pair[1])));
+        }
+    }
+    assert_eq!(ids.len(), THREADS, "one thread for each key");
+    let most = work.iter().map(|(at, _)| work.iter().filter(|(from, to)| from <= at && at < to).count()).max();
+    assert!(most <= Some(AT_ONCE), "{most:?} threads were in processing at once");
+    let mut posts: HashMap<String, usize> = HashMap::new();
+    for request in server.recorded().iter().filter(|request| request.method == "POST") {
+        *posts.entry(request.header("idempotency-key").to_owned()).or_default() += 1;
+    }
+    assert!(posts.values().all(|count| *count == 1), "never twice: {posts:?}");
+    assert!(unknown > 0, "no kill came between a call and its result");
+    assert_eq!(db.number("SELECT count(*) AS n FROM threads").await, 2 * 32, "one sub-thread for each call");
+}
+
+fn messages(thread: &Value) -> impl Iterator<Item = &Value> {
+    thread["threadContent"].as_array().into_iter().flatten()
 }

@@ -16,8 +16,12 @@ async fn work_is_handed_to_other_agents_and_comes_back_as_the_result_of_the_call
     let app = app().await;
     let shape = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
     let text = agent(&app, json!({"name": "Text", "subAgentConfig": {"enabled": true}})).await;
-    let typed = agent(&app, json!({"name": "Typed", "subAgentConfig": {"enabled": true, "inputFormat": "json",
-        "inputStructure": shape, "outputFormat": "json", "outputStructure": shape}})).await;
+    let typed = agent(
+        &app,
+        json!({"name": "Typed", "subAgentConfig": {"enabled": true, "inputFormat": "json",
+        "inputStructure": shape, "outputFormat": "json", "outputStructure": shape}}),
+    )
+    .await;
     let closed = agent(&app, json!({"name": "Closed"})).await;
     let lead = agent(&app, json!({"assistantSpecialization": {"subagentsIds": [text, typed]}})).await;
     let calls = [
@@ -62,7 +66,10 @@ async fn work_is_handed_to_other_agents_and_comes_back_as_the_result_of_the_call
         let patch = json!({"assistantSpecialization": {"subagentsIds": ids}});
         let refused = app.patch(&format!("/agents/{lead}"), patch.clone()).await;
         assert_eq!(refused.error(), "INVALID_SUBAGENTS");
-        assert_eq!(refused.body["details"]["invalidSubagents"][0]["reason"], if reason == "SELF" { "NOT_ENABLED" } else { reason });
+        assert_eq!(
+            refused.body["details"]["invalidSubagents"][0]["reason"],
+            if reason == "SELF" { "NOT_ENABLED" } else { reason }
+        );
     }
 }
 
@@ -72,11 +79,20 @@ async fn a_sub_agent_that_fails_or_is_ended_gives_an_error_and_one_that_nobody_w
     let tools = [tool("hold", "/hold", &json!({})), tool("pay", "/echo/pay", &json!({}))];
     let tools = tool_server(&app, server.url(), &tools).await;
     let enabled = json!({"enabled": true});
-    let helper = agent(&app, json!({"subAgentConfig": enabled,
-        "assistantSpecialization": {"availableToolsGroupsUids": [tools]}})).await;
-    let middle = agent(&app, json!({"subAgentConfig": enabled, "assistantSpecialization": {"subagentsIds": [helper]}})).await;
-    let lead = agent(&app, json!({"assistantSpecialization": {"subagentsIds": [helper, middle],
-        "approvalTools": ["pay"]}})).await;
+    let helper = agent(
+        &app,
+        json!({"subAgentConfig": enabled,
+        "assistantSpecialization": {"availableToolsGroupsUids": [tools]}}),
+    )
+    .await;
+    let middle =
+        agent(&app, json!({"subAgentConfig": enabled, "assistantSpecialization": {"subagentsIds": [helper]}})).await;
+    let lead = agent(
+        &app,
+        json!({"assistantSpecialization": {"subagentsIds": [helper, middle],
+        "approvalTools": ["pay"]}}),
+    )
+    .await;
     let run = async |work: &str| {
         let id = thread(&app, &lead, &format!("{work}\nDone")).await;
         let parent = thread_in(&app, &id, "handed_off").await;
@@ -163,7 +179,9 @@ async fn a_chat_hands_work_to_an_agent_and_goes_on_with_its_result() {
     assert_eq!(content.iter().filter(|message| message["role"] == "user").count(), 2, "what waited was answered");
     assert_eq!(ended["handedOff"], false);
     // Whoever waits for the answer gets it after the sub-agent has ended.
-    let waited = app.post("/assistants/lead/messages", json!({"message": format!("{}\nx", hand_off(&helper, &json!("y")))})).await;
+    let waited = app
+        .post("/assistants/lead/messages", json!({"message": format!("{}\nx", hand_off(&helper, &json!("y")))}))
+        .await;
     assert_eq!(waited.status, StatusCode::OK, "{:?}", waited.body);
     assert!(waited.body.as_array().is_some_and(|messages| messages.len() == 4), "{:?}", waited.body);
 }

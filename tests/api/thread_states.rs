@@ -39,8 +39,18 @@ const FOLLOWS: &[(&str, &[&str])] = &[
     ("queued", &["processing", "paused", "paused_for_resume", "limit_exceeded", "completed", "failed", "terminated"]),
     (
         "processing",
-        &["queued", "paused", "paused_for_approval", "paused_for_resume", "waiting_for_response", "handed_off",
-          "guardrail_trigger", "completed", "failed", "terminated"],
+        &[
+            "queued",
+            "paused",
+            "paused_for_approval",
+            "paused_for_resume",
+            "waiting_for_response",
+            "handed_off",
+            "guardrail_trigger",
+            "completed",
+            "failed",
+            "terminated",
+        ],
     ),
     ("paused", &["queued", "handed_off", "waiting_for_response", "completed", "failed", "terminated"]),
     ("paused_for_resume", &["queued", "paused", "completed", "failed", "terminated"]),
@@ -92,17 +102,26 @@ async fn every_action_that_a_state_forbids_is_refused_and_says_what_is_allowed()
     let groups = json!([tools, "builtin-time"]);
     let guard = json!({"enabled": true, "input": [
         {"name": "g", "kind": "deny_list", "action": "block", "config": {"words": ["forbidden"]}}]});
-    let helper = agent(&app, json!({"subAgentConfig": {"enabled": true},
-        "assistantSpecialization": {"availableToolsGroupsUids": groups}})).await;
-    let worker = agent(&app, json!({"concurrentExecutionLimit": 2, "assistantSpecialization": {
-        "availableToolsGroupsUids": groups, "subagentsIds": [helper], "guardrailsConfiguration": guard}})).await;
+    let helper = agent(
+        &app,
+        json!({"subAgentConfig": {"enabled": true},
+        "assistantSpecialization": {"availableToolsGroupsUids": groups}}),
+    )
+    .await;
+    let worker = agent(
+        &app,
+        json!({"concurrentExecutionLimit": 2, "assistantSpecialization": {
+        "availableToolsGroupsUids": groups, "subagentsIds": [helper], "guardrailsConfiguration": guard}}),
+    )
+    .await;
     let into = async |message: &str, state: &str| {
         let id = thread(&app, &worker, message).await;
         thread_in(&app, &id, state).await;
         id
     };
     let file = json!({"message": "x", "files": [{"name": "f", "url": format!("{}/hold", server.url())}]});
-    let held = app.post(&format!("/agents/{worker}/threads"), file).await.body["_id"].as_str().expect("an id").to_owned();
+    let held =
+        app.post(&format!("/agents/{worker}/threads"), file).await.body["_id"].as_str().expect("an id").to_owned();
     let hand_off = format!("/tool hand_off_subagent {{\"agentId\": \"{helper}\", \"input\": \"/tool hold\"}}");
     let mut in_state = vec![
         ("under_construction", held),
@@ -146,7 +165,11 @@ async fn every_action_that_a_state_forbids_is_refused_and_says_what_is_allowed()
                 assert_eq!((answer.status, &answer.body["state"]), (StatusCode::OK, &json!(state)), "{state} {action}");
                 continue;
             }
-            assert_eq!((answer.status, answer.error()), (StatusCode::CONFLICT, "THREAD_STATE_CONFLICT"), "{state} {action}");
+            assert_eq!(
+                (answer.status, answer.error()),
+                (StatusCode::CONFLICT, "THREAD_STATE_CONFLICT"),
+                "{state} {action}"
+            );
             assert_eq!(answer.body["details"]["state"], *state);
             assert_eq!(answer.body["details"]["allowed"], json!(allowed), "{state}");
             let read = app.get(&format!("/agents/threads/{id}")).await.body;
@@ -162,7 +185,11 @@ async fn every_action_that_a_state_forbids_is_refused_and_says_what_is_allowed()
             check_history(&app.get(&format!("/agents/threads/{id}")).await.body);
         }
         let again = act(&app, id, "messages", json!({"message": "Hello again"})).await;
-        assert!(matches!(again["state"].as_str(), Some("queued" | "processing" | "completed")), "{state}: {}", again["state"]);
+        assert!(
+            matches!(again["state"].as_str(), Some("queued" | "processing" | "completed")),
+            "{state}: {}",
+            again["state"]
+        );
     }
     server.let_go();
     for (state, id) in &in_state {
@@ -220,7 +247,11 @@ async fn fire(app: &TestApp, thread: &str, fired: &Fired) {
     };
     let answer = app.post(&format!("/agents/threads/{thread}/{action}"), body).await;
     let unknown_call = action == "tool-response" && answer.status == StatusCode::BAD_REQUEST;
-    assert!(matches!(answer.status, StatusCode::OK | StatusCode::CONFLICT) || unknown_call, "{action}: {:?}", answer.body);
+    assert!(
+        matches!(answer.status, StatusCode::OK | StatusCode::CONFLICT) || unknown_call,
+        "{action}: {:?}",
+        answer.body
+    );
 }
 
 /// Every call has one result, and a result follows its call.

@@ -212,8 +212,12 @@ async fn calls_wait_for_approval_and_run_exactly_as_they_were_shown() {
     let settings = [("PLATFORM_APPROVAL_TIMEOUT", "3s")];
     let (app, server, _db) = app_with_tools(&settings).await;
     let tools = [
-        tool("pay", "/echo/pay", &json!({"requiresApproval": true, "method": "POST",
-            "function": {"parameters": {"type": "object", "properties": {"sum": {"type": "number"}}}}})),
+        tool(
+            "pay",
+            "/echo/pay",
+            &json!({"requiresApproval": true, "method": "POST",
+            "function": {"parameters": {"type": "object", "properties": {"sum": {"type": "number"}}}}}),
+        ),
         tool("look", "/echo/look", &json!({})),
     ];
     let agent = with_tools(&app, &server, &tools, json!({})).await;
@@ -250,7 +254,10 @@ async fn calls_wait_for_approval_and_run_exactly_as_they_were_shown() {
     let id = thread(&app, &agent, "/tool pay\nNo").await;
     thread_in(&app, &id, "paused_for_approval").await;
     let rejected = act(&app, &id, "approval", json!({"approved": false})).await;
-    assert_eq!((&rejected["state"], &rejected["finishReason"]), (&json!("approval_rejected"), &json!("APPROVAL_REJECTED")));
+    assert_eq!(
+        (&rejected["state"], &rejected["finishReason"]),
+        (&json!("approval_rejected"), &json!("APPROVAL_REJECTED"))
+    );
     assert!(rejected.get("pendingApproval").is_none());
     let id = thread(&app, &agent, "/tool pay\nNever").await;
     let expired = thread_in(&app, &id, "approval_rejected").await;
@@ -342,7 +349,8 @@ async fn an_agent_has_no_more_threads_at_work_and_begins_no_more_than_it_may() {
     }
     server.called(2).await;
     let third = app.get(&format!("/agents/threads/{}", ids[2])).await.body;
-    let place = |thread: &Value| (thread["state"].clone(), thread["queuedReason"].clone(), thread["queuePosition"].clone());
+    let place =
+        |thread: &Value| (thread["state"].clone(), thread["queuedReason"].clone(), thread["queuePosition"].clone());
     assert_eq!(place(&third), (json!("queued"), json!("CONCURRENCY_LIMIT"), json!(1)));
     let path = format!("/agents/{two}/threads");
     let busy = app.post(&format!("{path}?rejectWhenBusy=true"), json!({"message": "x"})).await;
@@ -422,7 +430,8 @@ async fn a_turn_ends_at_its_limits_with_everything_kept() {
     let failed = thread_in(&app, &thread(&app, &plain, "/empty").await, "failed").await;
     assert_eq!(failed["finishReason"], "EMPTY_CONTENT_RETRIES_EXHAUSTED");
     assert_eq!(failed["emptyContentRetries"], json!({"attempts": 2, "exhausted": true}));
-    let failed = thread_in(&app, &thread(&app, &plain, "/fail stream\n/say one two three four five six").await, "failed").await;
+    let failed =
+        thread_in(&app, &thread(&app, &plain, "/fail stream\n/say one two three four five six").await, "failed").await;
     assert!(failed["finishReason"].as_str().is_some_and(|reason| reason.starts_with("PROVIDER_ERROR: ")));
     assert_eq!(said(&failed, "assistant"), ["one two three four five "]);
     let rules = json!({"assistantSpecialization": {"guardrailsConfiguration": {"enabled": true, "blockMessage": "No.",
@@ -470,7 +479,8 @@ async fn lists_keep_what_is_asked_for_in_the_order_that_is_asked_for() {
     let mut ids = Vec::new();
     for (agent, tokens, tag) in [(&one, 30, "a"), (&one, 10, "b"), (&two, 20, "a")] {
         let body = json!({"message": format!("/tokens {tokens}"), "tags": [tag], "tenantId": tag});
-        let id = app.post(&format!("/agents/{agent}/threads"), body).await.body["_id"].as_str().expect("an id").to_owned();
+        let id =
+            app.post(&format!("/agents/{agent}/threads"), body).await.body["_id"].as_str().expect("an id").to_owned();
         thread_in(&app, &id, "completed").await;
         ids.push(id);
     }

@@ -384,6 +384,7 @@ pub fn secondary(asked: &[(Operation, &Answer)]) -> Object {
 
 impl TokenUsage {
     /// Puts the stored sums of calls beside the turns in.
+    #[must_use]
     pub fn with_secondary(mut self, stored: &Object) -> Self {
         for (operation, sums) in stored {
             let of = |name: &str| sums.get(name).and_then(serde_json::Value::as_i64).unwrap_or(0);
