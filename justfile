@@ -30,6 +30,10 @@ migration NAME:
     mkdir -p migrations/$(date +%Y-%m-%d-%H%M%S)_{{NAME}}
     touch migrations/*_{{NAME}}/up.sql migrations/*_{{NAME}}/down.sql
 
+# the pictures of docs/ that are drawn from the code
+pictures:
+    cargo run --quiet -p platform-agents --example thread_states > docs/thread-states.svg
+
 # the API as a document
 openapi:
     @cargo run --quiet -- openapi

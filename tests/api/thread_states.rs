@@ -172,8 +172,11 @@ async fn every_action_that_a_state_forbids_is_refused_and_says_what_is_allowed()
             );
             assert_eq!(answer.body["details"]["state"], *state);
             assert_eq!(answer.body["details"]["allowed"], json!(allowed), "{state}");
-            let read = app.get(&format!("/agents/threads/{id}")).await.body;
-            assert_eq!(read["state"], *state, "{action} changed nothing");
+            assert_eq!(
+                app.get(&format!("/agents/threads/{id}")).await.body["state"],
+                *state,
+                "{action} changed nothing"
+            );
         }
     }
     // What is allowed works, in an order that each state permits.

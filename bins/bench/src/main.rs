@@ -8,6 +8,7 @@ mod http;
 mod model;
 mod platform;
 mod rows;
+mod threads;
 mod tools;
 
 use std::{path::PathBuf, process::Command, sync::Arc};
@@ -55,7 +56,7 @@ async fn measure(arguments: Arguments) {
     let model = model::start(Arc::clone(&arrivals)).await.expect("a model server");
     let providers = PathBuf::from("target/bench-providers.yaml");
     let models: Vec<String> =
-        ["t1-d0", "t100-d10", "t100-d10-w300", "t500-d0", "t500-d10", "t1000-d10", "t6000-d10", "t60-d1000"]
+        ["t1-d0", "t50-d10", "t100-d10", "t100-d10-w300", "t500-d0", "t500-d10", "t1000-d10", "t6000-d10", "t60-d1000"]
             .iter()
             .map(|name| format!("{{llm: {name}, contextWindow: 128000}}"))
             .collect();
@@ -64,7 +65,7 @@ async fn measure(arguments: Arguments) {
     std::fs::write(&providers, text).expect("written");
     println!("{:>3}  {:<58} {:>14}  {:<26} goal", "row", "what", "measured", "reference in the same run");
     // Row 11 comes with the MCP gateway.
-    for number in (1..=10).chain([12]) {
+    for number in (1..=10).chain([12, 13]) {
         if arguments.rows.is_empty() || arguments.rows.contains(&number) {
             let (database, db) = fresh(&server, number).await;
             let bench = Bench {

@@ -53,7 +53,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn percentile(values: &mut [f64], p: f64) -> f64 {
+pub fn percentile(values: &mut [f64], p: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
     let at = ((values.len() as f64 - 1.0) * p).round() as usize;
@@ -87,7 +87,8 @@ impl Bench {
             8 => self.lists().await,
             9 => self.start_up(),
             10 => self.dispatch().await,
-            _ => self.tools().await,
+            12 => self.tools().await,
+            _ => self.threads().await,
         }
     }
 

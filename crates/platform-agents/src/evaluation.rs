@@ -9,7 +9,7 @@ use platform_core::{AccountId, Checks, Code, Error, Id, Money, Page, Result, Tim
 use platform_db::{Conn, Idempotency};
 use platform_events::{Event, publish_in};
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
-use platform_runtime::{Answer, Operation, Usage, ask};
+use platform_runtime::{Answer, Cost, Operation, Usage, ask};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -443,9 +443,11 @@ impl Work for Evaluations {
             self.judge(&record, &mut evaluation, &task).await?
         };
         let mut total = Usage::default();
-        answers.iter().for_each(|answer| total += answer.usage);
-        let mut cost = platform_runtime::Cost::default();
-        answers.iter().for_each(|answer| cost += answer.cost);
+        let mut cost = Cost::default();
+        for answer in &answers {
+            total += answer.usage;
+            cost += answer.cost;
+        }
         evaluation.token_usage = usage(&total, answers.len());
         evaluation.cost = serde_json::to_value(cost).unwrap_or_default();
         evaluation.cost["currency"] = "USD".into();

@@ -36,8 +36,8 @@ pub use message::{
     ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TokenUsage, check_files, secondary,
 };
 pub use repository::{
-    Queued, Texts, add_compaction, add_secondary, all_content, bodies_from, compactions, content, contents, delete,
-    empty, enqueue, escape_like, feedback, first_queued, has_compactions, has_message, insert_message, json,
+    Queued, Texts, TextsRead, add_compaction, add_secondary, all_content, bodies_from, compactions, content, contents,
+    delete, empty, enqueue, escape_like, feedback, first_queued, has_compactions, has_message, insert_message, json,
     open_calls, open_text, queued, settled_calls, summarise, turn_of,
 };
 pub use search::{Match, Matches, search};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::turn::new_message_uid;
+use crate::{repository::TextsRead, turn::new_message_uid};
 
 /// A chat message as it is sent (contract 00 §12).
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -285,7 +285,7 @@ impl StoredJson {
     }
 
     /// Messages and what they took, in the same order.
-    pub fn messages(bodies: Vec<Option<String>>, took: Vec<Option<String>>) -> Vec<Self> {
+    pub fn messages(bodies: TextsRead, took: TextsRead) -> Vec<Self> {
         let message = |(body, took): (Option<String>, Option<String>)| Some(Self::message(body?, took.as_deref()));
         bodies.into_iter().zip(took).filter_map(message).collect()
     }

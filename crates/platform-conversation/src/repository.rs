@@ -114,6 +114,9 @@ impl<'a> Texts<'a> {
     }
 }
 
+/// What such an expression gives.
+pub type TextsRead = Vec<Option<String>>;
+
 impl Expression for Texts<'_> {
     type SqlType = Array<Nullable<Text>>;
 }

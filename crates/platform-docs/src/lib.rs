@@ -52,7 +52,8 @@ impl Docs {
         let mut pages = BTreeMap::new();
         for file in BUNDLED.files() {
             let edited = file.metadata().map(|meta| meta.modified().duration_since(UNIX_EPOCH).unwrap_or_default());
-            if let Some(text) = file.contents_utf8() {
+            let extension = file.path().extension().and_then(|extension| extension.to_str());
+            if let Some(text) = file.contents_utf8().filter(|_| extension == Some("md")) {
                 add(&mut pages, file.path(), text, edited.unwrap_or_default().as_millis());
             }
         }
@@ -122,6 +123,17 @@ fn render(markdown: &str) -> String {
     let mut html = String::new();
     // Writing to a String cannot fail.
     let _ = format_html(root, &options, &mut html);
+    with_pictures(html)
+}
+
+/// The pictures that lie beside the bundled pages, in the place of what refers to them: a page has no others.
+fn with_pictures(mut html: String) -> String {
+    for picture in BUNDLED.files().filter(|file| file.path().extension().is_some_and(|kind| kind == "svg")) {
+        let (Some(name), Some(svg)) = (picture.path().to_str(), picture.contents_utf8()) else { continue };
+        let Some(at) = html.find(&format!("<img src=\"{name}\"")) else { continue };
+        let end = html[at..].find('>').map_or(html.len(), |end| at + end + 1);
+        html.replace_range(at..end, svg);
+    }
     html
 }
 

@@ -59,7 +59,7 @@ impl Callbacks for ThreadCallbacks {
 
 /// Only the digest of a token is stored.
 fn hash(token: &str) -> String {
-    digest::digest(&digest::SHA256, token.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    BASE64_URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, token.as_bytes()))
 }
 
 impl Threads {

@@ -82,23 +82,20 @@ impl Threads {
         if record.state == ThreadState::Processing {
             return Ok(());
         }
-        match record.state_before {
-            Some(ThreadState::Queued | ThreadState::Processing) => match held {
-                Some(run) => end_in(conn, run).await?,
-                None => told.stopped = cancel_in(conn, account, KIND, id).await?,
-            },
-            Some(ThreadState::UnderConstruction) if held.is_none() => {
-                // While it is paused its files are fetched all the same.
-                if record.state != ThreadState::Paused {
-                    cancel_in(conn, account, FILES, id).await?;
-                }
+        match (held, record.state_before) {
+            (Some(run), _) => end_in(conn, run).await?,
+            (None, Some(ThreadState::Queued | ThreadState::Processing)) => {
+                told.stopped = cancel_in(conn, account, KIND, id).await?;
             }
-            Some(_) if held.is_none() => {
+            // While it is paused its files are fetched all the same.
+            (None, Some(ThreadState::UnderConstruction)) if record.state == ThreadState::Paused => {}
+            (None, Some(ThreadState::UnderConstruction)) => {
+                cancel_in(conn, account, FILES, id).await?;
+            }
+            (None, Some(_)) => {
                 cancel_in(conn, account, TIMER, id).await?;
             }
-            // What holds the lease of a timer or of the files ends with this change.
-            Some(_) => end_in(conn, held.expect("looked at above")).await?,
-            None => {}
+            (None, None) => {}
         }
         let pause = record.facts.pause.as_ref();
         let due = match record.state {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{Bounds, HandOff, HandOffs, Turn, turn_tools};
+use platform_conversation::{AssistantSettings, Bounds, HandOff, HandOffs, Turn, turn_tools};
 use platform_core::{AccountId, Code, Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_jobs::{Run, Work};
@@ -67,7 +67,7 @@ impl Work for ThreadTurns {
 
     async fn work(&self, run: &Run, stop: &CancellationToken) -> Result<()> {
         loop {
-            let worked = self.0.work(run, stop).await;
+            let worked = Box::pin(self.0.work(run, stop)).await;
             match worked {
                 Ok(Next::Again) => {}
                 Ok(Next::Done) => return Ok(()),
@@ -106,7 +106,7 @@ impl Threads {
         } else {
             found
         };
-        self.turn(run, found, &agent, stop).await
+        Box::pin(self.turn(run, found, &agent, stop)).await
     }
 
     /// Takes in what was said before the turn goes on; `None` when the lease is lost.
@@ -115,11 +115,11 @@ impl Threads {
         let mut conn = self.ports.db.conn().await?;
         let taking = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
-            let told = match take_in(conn, &mut record).await? {
-                true => Some(self.commit_in(conn, &mut record, Some(run), 0, now).await?),
-                false => None,
-            };
-            Ok(Some((record, told)))
+            if !take_in(conn, &mut record).await? {
+                return Ok(Some((record, None)));
+            }
+            let told = self.commit_in(conn, &mut record, Some(run), 0, now).await?;
+            Ok(Some((record, Some(told))))
         });
         let Some((record, told)) = taking.await? else { return Ok(None) };
         drop(conn);
@@ -193,7 +193,7 @@ impl Threads {
         if spec.is_ok_and(|spec| spec.capabilities.tools) {
             // An agent can always say that it is done.
             let groups = ["builtin-finish".to_owned()];
-            let choice = ToolChoice { groups: &groups, timeout: Duration::from_secs(60), ..ToolChoice::default() };
+            let choice = ToolChoice { groups: &groups, timeout: Duration::from_mins(1), ..ToolChoice::default() };
             let finish = toolbox.tools(account, &choice).await?;
             tools.extend(
                 finish
@@ -211,21 +211,12 @@ impl Threads {
                 user_uid: found.user_uid().to_owned(),
                 tenant_id: found.tenant_id().map(str::to_owned),
                 subtenant_id: found.subtenant_id().map(str::to_owned),
-                approval_tools: self.approvals_above(found, settings),
+                approval_tools: approvals_above(found, settings),
                 own_approvals: settings.approval_tools.clone(),
             };
             tools.extend(Hands(Arc::clone(self)).tools(&settings.subagents_ids, &hand_off).await?);
         }
         Ok(tools)
-    }
-
-    /// What needs approval here or above needs it below.
-    fn approvals_above(&self, found: &Record, settings: &platform_conversation::AssistantSettings) -> Vec<String> {
-        let above = found.facts.parent.iter().flat_map(|parent| parent.approval_tools.clone());
-        let mut all: Vec<String> = settings.approval_tools.iter().cloned().chain(above).collect();
-        all.sort();
-        all.dedup();
-        all
     }
 
     /// Files that were not there when the thread went on.
@@ -406,6 +397,15 @@ async fn conclude(
     record.finish_reason = Some(reason);
     record.enter(cause, state, &by, now)?;
     Ok(Next::Done)
+}
+
+/// What needs approval here or above needs it below.
+fn approvals_above(found: &Record, settings: &AssistantSettings) -> Vec<String> {
+    let above = found.facts.parent.iter().flat_map(|parent| parent.approval_tools.clone());
+    let mut all: Vec<String> = settings.approval_tools.iter().cloned().chain(above).collect();
+    all.sort();
+    all.dedup();
+    all
 }
 
 /// How a turn ended: why, in which state, and the reason with its code first (contract 03 §4).

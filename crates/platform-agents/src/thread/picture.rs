@@ -4,106 +4,115 @@ use std::fmt::Write;
 
 use super::state::{CHANGES, Cause, ThreadState};
 
-const WIDTH: i32 = 178;
-const HEIGHT: i32 = 34;
+const LABELS: usize = 190;
+const LANE: usize = 84;
+const HEAD: usize = 62;
+const ROW: usize = 25;
 
-/// Column and row of each state.
-fn place(state: ThreadState) -> (i32, i32) {
-    use ThreadState as S;
-    let (column, row) = match state {
-        S::UnderConstruction => (0, 1),
-        S::Queued => (1, 1),
-        S::Processing => (2, 1),
-        S::Paused => (1, 3),
-        S::PausedForResume => (2, 3),
-        S::PausedForApproval => (1, 4),
-        S::WaitingForResponse => (2, 4),
-        S::HandedOff => (2, 5),
-        S::Completed => (3, 0),
-        S::Failed => (3, 1),
-        S::GuardrailTrigger => (3, 2),
-        S::Terminated => (3, 3),
-        S::ApprovalRejected => (3, 4),
-        S::LimitExceeded => (3, 5),
-    };
-    (40 + column * 250, 50 + row * 88)
+const STYLE: &str = "<style>.lane{stroke:#cbd5e1}.change{stroke:#4f46e5;stroke-width:1.6}.from{fill:#4f46e5}\
+                     .band{fill:#f8fafc}.open{fill:#eef2ff;stroke:#4f46e5}.terminal{fill:#f1f5f9;stroke:#334155;\
+                     stroke-width:1.6}text{fill:#0f172a}</style>";
+
+const ARROW: &str = "<defs><marker id=\"arrow\" viewBox=\"0 0 8 8\" refX=\"8\" refY=\"4\" markerWidth=\"6\" \
+                     markerHeight=\"6\" orient=\"auto\"><path d=\"M0 0L8 4L0 8z\" fill=\"#4f46e5\"/></marker></defs>";
+
+/// What leads to a state for one reason: a row of the picture. No state before means a new thread.
+struct Row {
+    cause: Cause,
+    from: Vec<Option<ThreadState>>,
+    to: ThreadState,
 }
 
-/// The picture as SVG (1.1, no script): every change but `complete` and `a message`, which lead from every state
-/// that is not terminal to a terminal one, and back to `queued`.
+/// The picture as SVG (1.1, no script): a lane for each state, a row for each reason of a change, with dots where it
+/// can begin and arrows to where it leads.
 pub fn picture() -> String {
-    let mut svg = String::from(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1010 640\" width=\"1010\" height=\"640\" \
-         role=\"img\" aria-label=\"States of a thread\" font-family=\"system-ui, sans-serif\" font-size=\"13\">\n\
-         <style>.l{stroke:#64748b;fill:none;stroke-width:1.3}.b{fill:#eef2ff;stroke:#4f46e5}\
-         .t{fill:#f1f5f9;stroke:#334155;stroke-width:1.6}.c{fill:#475569;font-size:10.5px;paint-order:stroke;\
-         stroke:#fff;stroke-width:3px}</style>\n\
-         <defs><marker id=\"a\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" markerHeight=\"7\" \
-         orient=\"auto-start-reverse\"><path d=\"M0 0L8 4L0 8z\" fill=\"#64748b\"/></marker></defs>\n\
-         <rect width=\"1010\" height=\"640\" fill=\"#fff\"/>\n",
-    );
-    let mut drawn: Vec<(Option<ThreadState>, ThreadState, Vec<&str>)> = Vec::new();
-    for (from, cause, to) in CHANGES {
-        if matches!(cause, Cause::Closed | Cause::Message) {
-            continue;
-        }
-        match drawn.iter_mut().find(|(f, t, _)| f == from && t == to) {
-            Some((.., causes)) => causes.push(cause.as_str()),
-            None => drawn.push((*from, *to, vec![cause.as_str()])),
-        }
-    }
-    for (i, (from, to, causes)) in drawn.iter().enumerate() {
-        line(&mut svg, i, *from, *to, &causes.join("; "));
-    }
-    for state in ThreadState::ALL {
-        let (x, y) = place(*state);
-        let (class, radius) = if state.is_terminal() { ("t", 3) } else { ("b", 15) };
-        let _ = writeln!(
-            svg,
-            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" rx=\"{radius}\"/>\
-             <text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-            x + WIDTH / 2,
-            y + 22,
-            state.as_str()
-        );
-    }
+    let rows = rows();
+    let (width, height) = (lane(None) + LANE * (ThreadState::ALL.len() + 1), HEAD + ROW * rows.len() + 8);
+    let mut svg = String::new();
     let _ = writeln!(
         svg,
-        "<text x=\"40\" y=\"605\" class=\"c\">Not drawn: `complete` leads from every round state to completed, failed \
-         or terminated; `a message` leads from every square state, and from paused and waiting_for_response, to \
-         queued.</text>\n</svg>"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+         height=\"{height}\" role=\"img\" aria-label=\"States of a thread and what leads from one to another\" \
+         font-family=\"system-ui, sans-serif\" font-size=\"12\">\n{STYLE}\n{ARROW}\n\
+         <rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>"
     );
+    for i in (0..rows.len()).step_by(2) {
+        let _ = writeln!(svg, "<rect class=\"band\" y=\"{}\" width=\"{width}\" height=\"{ROW}\"/>", HEAD + ROW * i);
+    }
+    head(&mut svg, None, height);
+    for state in ThreadState::ALL {
+        head(&mut svg, Some(*state), height);
+    }
+    for (i, row) in rows.iter().enumerate() {
+        change(&mut svg, HEAD + ROW * i + ROW / 2, row);
+    }
+    svg.push_str("</svg>\n");
     svg
 }
 
-fn line(svg: &mut String, i: usize, from: Option<ThreadState>, to: ThreadState, causes: &str) {
-    let (tx, ty) = place(to);
-    let Some(from) = from else {
-        // New threads come from the left or from above.
-        let (x, y) = (tx + 24, ty - 30);
-        let _ = writeln!(
-            svg,
-            "<path class=\"l\" marker-end=\"url(#a)\" d=\"M{x} {y}L{x} {}\"/>\
-             <text class=\"c\" x=\"{}\" y=\"{}\">new: {causes}</text>",
-            ty - 2,
-            x + 5,
-            y + 8
-        );
+fn rows() -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for (from, cause, to) in CHANGES {
+        match rows.iter_mut().find(|row| row.cause == *cause && row.to == *to) {
+            Some(row) => row.from.push(*from),
+            None => rows.push(Row { cause: *cause, from: vec![*from], to: *to }),
+        }
+    }
+    rows
+}
+
+/// Where the lane of a state lies, from the left.
+fn lane(state: Option<ThreadState>) -> usize {
+    let place = state.and_then(|state| ThreadState::ALL.iter().position(|s| *s == state));
+    LABELS + LANE / 2 + place.map_or(0, |place| (place + 1) * LANE)
+}
+
+fn head(svg: &mut String, state: Option<ThreadState>, height: usize) {
+    let x = lane(state);
+    let _ = writeln!(svg, "<line class=\"lane\" x1=\"{x}\" y1=\"{HEAD}\" x2=\"{x}\" y2=\"{}\"/>", height - 8);
+    let Some(state) = state else {
+        let _ = writeln!(svg, "<text x=\"{x}\" y=\"36\" text-anchor=\"middle\">new</text>");
         return;
     };
-    let (fx, fy) = place(from);
-    // Lines between the same two columns leave and arrive at places of their own.
-    let shift = i32::try_from(i % 5).unwrap_or(0) * 9 - 18;
-    let (x1, y1, x2, y2) = match fx.cmp(&tx) {
-        std::cmp::Ordering::Less => (fx + WIDTH, fy + HEIGHT / 2 + shift / 2, tx - 2, ty + HEIGHT / 2 + shift / 2),
-        std::cmp::Ordering::Greater => (fx, fy + HEIGHT / 2 + shift / 2, tx + WIDTH + 2, ty + HEIGHT / 2 + shift / 2),
-        std::cmp::Ordering::Equal if fy < ty => (fx + 70 + shift, fy + HEIGHT, tx + 70 + shift, ty - 2),
-        std::cmp::Ordering::Equal => (fx + 120 + shift, fy, tx + 120 + shift, ty + HEIGHT + 2),
-    };
-    let (mx, my) = (i32::midpoint(x1, x2), i32::midpoint(y1, y2) - 4);
+    let (class, round) = if state.is_terminal() { ("terminal", 2) } else { ("open", 14) };
     let _ = writeln!(
         svg,
-        "<path class=\"l\" marker-end=\"url(#a)\" d=\"M{x1} {y1}L{x2} {y2}\"/>\
-         <text class=\"c\" x=\"{mx}\" y=\"{my}\" text-anchor=\"middle\">{causes}</text>"
+        "<rect class=\"{class}\" x=\"{}\" y=\"10\" width=\"{}\" height=\"42\" rx=\"{round}\"/>",
+        x - LANE / 2 + 2,
+        LANE - 4
     );
+    // A long name stands in two lines, broken where a word ends.
+    let name = state.as_str();
+    let lines = match name.rfind('_') {
+        Some(end) => vec![&name[..=end], &name[end + 1..]],
+        None => vec![name],
+    };
+    for (i, line) in lines.iter().enumerate() {
+        let y = 35 - 7 * (lines.len() - 1) + 15 * i;
+        let _ = writeln!(svg, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\" font-size=\"11\">{line}</text>");
+    }
+}
+
+fn change(svg: &mut String, y: usize, row: &Row) {
+    let to = lane(Some(row.to));
+    let _ = writeln!(svg, "<text x=\"10\" y=\"{}\">{}</text>", y + 4, row.cause.as_str());
+    for from in &row.from {
+        let _ = writeln!(svg, "<circle class=\"from\" cx=\"{}\" cy=\"{y}\" r=\"4\"/>", lane(*from));
+    }
+    let begins = || row.from.iter().map(|from| lane(*from));
+    for outermost in [begins().filter(|x| *x < to).min(), begins().filter(|x| *x > to).max()].into_iter().flatten() {
+        let _ = writeln!(
+            svg,
+            "<line class=\"change\" x1=\"{outermost}\" y1=\"{y}\" x2=\"{to}\" y2=\"{y}\" marker-end=\"url(#arrow)\"/>"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_picture_in_the_docs_is_the_one_that_is_drawn() {
+        let kept = include_str!("../../../../docs/thread-states.svg");
+        assert_eq!(kept, super::picture(), "draw it anew: just pictures");
+    }
 }

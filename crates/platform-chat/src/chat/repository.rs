@@ -5,8 +5,8 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
-    Compaction, Conversation, Heard, StoredJson, Texts, TokenUsage, add_secondary, compactions, has_compactions,
-    has_message, open_calls, summarise,
+    Compaction, Conversation, Heard, StoredJson, Texts, TextsRead, TokenUsage, add_secondary, compactions,
+    has_compactions, has_message, open_calls, summarise,
 };
 use platform_core::{AccountId, Error, Object, Page, Result, Timestamp};
 use platform_db::{Conn, Db};
@@ -269,7 +269,7 @@ pub(crate) async fn find_with_content(
 ) -> Result<Option<(ChatRow, Vec<StoredJson>)>> {
     let mut conn = conn;
     let (content, took) = (Texts::messages(account, uid), Texts::accountings(account, uid));
-    let row: Option<(ChatRow, Vec<Option<String>>, Vec<Option<String>>)> = by_uid(account.as_str(), uid)
+    let row: Option<(ChatRow, TextsRead, TextsRead)> = by_uid(account.as_str(), uid)
         .select((ChatRow::as_select(), content, took))
         .first(&mut conn)
         .await
@@ -285,12 +285,12 @@ pub(crate) async fn find_with_queue(
 ) -> Result<Option<(ChatRow, Vec<String>, Vec<String>)>> {
     let mut conn = conn;
     let (content, queue) = (Texts::shown(account, uid), Texts::queued(account, uid));
-    let row: Option<(ChatRow, Vec<Option<String>>, Vec<Option<String>>)> = by_uid(account.as_str(), uid)
+    let row: Option<(ChatRow, TextsRead, TextsRead)> = by_uid(account.as_str(), uid)
         .select((ChatRow::as_select(), content, queue))
         .first(&mut conn)
         .await
         .optional()?;
-    let whole = |texts: Vec<Option<String>>| texts.into_iter().flatten().collect();
+    let whole = |texts: TextsRead| texts.into_iter().flatten().collect();
     Ok(row.map(|(chat, bodies, queue)| (chat, whole(bodies), whole(queue))))
 }
 
