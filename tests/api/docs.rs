@@ -113,6 +113,19 @@ async fn the_requests_that_the_pages_show_do_what_the_pages_say() {
                 "\"pending\":0",
             ][..],
         ),
+        (
+            "AGENTS",
+            &[
+                "\"finishReason\":\"COMPLETED\"",
+                "\"title\":\"Read the clock\"",
+                "\"state\":\"processing\",\"timestamp\":",
+                "\"state\":\"paused_for_approval\"",
+                "\"handOffSubThreadIds\":[\"",
+                "\"politeness\":{\"",
+                "\"nextRunMs\":",
+                "\"threadCount\":1",
+            ],
+        ),
         ("LIMITS", &["ratelimit-remaining: ", "Second draft", "PRECONDITION_FAILED", "\"apiSource\":\"shop\""][..]),
     ] {
         let said = run(&app, &format!("docs/{page}.md")).await;

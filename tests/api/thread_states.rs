@@ -91,6 +91,7 @@ async fn request(app: &TestApp, thread: &str, action: &str) -> platform_testing:
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one story over all states")]
 async fn every_action_that_a_state_forbids_is_refused_and_says_what_is_allowed() {
     let (app, server, db) = app_with_tools(&[]).await;
     let tools = [

@@ -32,7 +32,7 @@ pub fn picture() -> String {
     let _ = writeln!(
         svg,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
-         height=\"{height}\" role=\"img\" aria-label=\"States of a thread and what leads from one to another\" \
+         height=\"{height}\" style=\"max-width:100%;height:auto\" role=\"img\" aria-label=\"States of a thread and what leads from one to another\" \
          font-family=\"system-ui, sans-serif\" font-size=\"12\">\n{STYLE}\n{ARROW}\n\
          <rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>"
     );
