@@ -20,5 +20,7 @@ ALTER TABLE runs
     ADD COLUMN lane text,
     -- Its first lease counts as a start of its lane.
     ADD COLUMN opens boolean NOT NULL DEFAULT false;
+-- What is due beside the lanes, and what was lost by a worker.
+CREATE INDEX runs_beside ON runs (due) WHERE lane IS NULL OR owner IS NOT NULL;
 CREATE INDEX runs_waiting ON runs (lane, due) WHERE lane IS NOT NULL AND owner IS NULL;
 CREATE INDEX runs_running ON runs (lane) WHERE lane IS NOT NULL AND owner IS NOT NULL;

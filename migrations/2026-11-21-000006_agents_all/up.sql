@@ -93,6 +93,7 @@ CREATE TABLE tool_callbacks (
     FOREIGN KEY (account_id, thread_id) REFERENCES threads ON DELETE CASCADE
 );
 CREATE INDEX tool_callbacks_age ON tool_callbacks (expires_ms);
+CREATE INDEX tool_callbacks_thread ON tool_callbacks (account_id, thread_id);
 
 -- What agents took, by day (UTC); costs in nano-dollars.
 CREATE TABLE agent_costs (

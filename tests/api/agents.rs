@@ -62,7 +62,16 @@ async fn an_agent_is_made_changed_listed_and_deleted_and_its_turns_keep_what_the
     let stale = app.request(Method::PATCH, &path).header("if-match", "\"1\"").json(&json!({"name": "No"}));
     assert_eq!(app.send(stale).await.error(), "PRECONDITION_FAILED");
 
-    let other = agent(&app, json!({"name": "Other"})).await;
+    let shape = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+    let typed = json!({"enabled": true, "inputFormat": "json", "inputStructure": {"type": "object"}});
+    let other = agent(&app, json!({"name": "Other", "subAgentConfig": typed})).await;
+    let merged = json!({"subAgentConfig": {"inputStructure": shape}, "evaluationConfig": {"autoEvaluate": true}});
+    let merged = app.patch(&format!("/agents/{other}"), merged).await.body;
+    assert_eq!(
+        (&merged["subAgentConfig"]["inputStructure"], &merged["subAgentConfig"]["inputFormat"]),
+        (&shape, &json!("json"))
+    );
+    assert_eq!(merged["evaluationConfig"], json!({"enabled": true}));
     app.patch(&format!("/agents/{other}"), json!({"archived": true, "disabled": true})).await;
     let listed = async |query: &str| app.get(&format!("/agents{query}")).await.body["total"].as_i64();
     assert_eq!((listed("").await, listed("?archived=true").await), (Some(1), Some(2)));

@@ -1,6 +1,6 @@
 //! Agents and assistants that hand work to other agents (contract 03 §8).
 
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -62,14 +62,14 @@ async fn work_is_handed_to_other_agents_and_comes_back_as_the_result_of_the_call
     }
     assert_eq!(sub["threadContent"][0]["contentSource"], "subagent");
     assert_eq!(sub["threadStatesChanges"][0]["source"], "subagent");
-    for (ids, reason) in [(json!(["nobody"]), "NOT_FOUND"), (json!([closed]), "NOT_ENABLED"), (json!([lead]), "SELF")] {
-        let patch = json!({"assistantSpecialization": {"subagentsIds": ids}});
+    let archived = agent(&app, json!({"archived": true, "subAgentConfig": {"enabled": true}})).await;
+    for (id, reason) in
+        [("nobody", "NOT_FOUND"), (&closed, "NOT_ENABLED"), (&lead, "NOT_ENABLED"), (&archived, "ARCHIVED")]
+    {
+        let patch = json!({"assistantSpecialization": {"subagentsIds": [id]}});
         let refused = app.patch(&format!("/agents/{lead}"), patch.clone()).await;
         assert_eq!(refused.error(), "INVALID_SUBAGENTS");
-        assert_eq!(
-            refused.body["details"]["invalidSubagents"][0]["reason"],
-            if reason == "SELF" { "NOT_ENABLED" } else { reason }
-        );
+        assert_eq!(refused.body["details"]["invalidSubagents"][0]["reason"], reason);
     }
 }
 
@@ -200,4 +200,57 @@ async fn stopping_a_chat_ends_the_thread_it_waits_for() {
     assert_eq!(app.post(&format!("{path}/stop"), json!({})).await.status, StatusCode::OK);
     thread_in(&app, &sub, "terminated").await;
     assert_eq!(app.get(&path).await.body["stopReason"], "stopped_by_user");
+}
+
+#[tokio::test]
+async fn a_result_that_comes_while_the_thread_still_works_is_kept_until_it_is_asked_for() {
+    let (app, server, _db) = app_with_tools(&[]).await;
+    let tools = [tool("hold", "/hold", &json!({})), tool("later", "/status/202", &json!({"asyncCallback": true}))];
+    let tools = tool_server(&app, server.url(), &tools).await;
+    let helper = agent(&app, json!({"subAgentConfig": {"enabled": true}})).await;
+    let lead = agent(
+        &app,
+        json!({"assistantSpecialization": {"subagentsIds": [helper], "availableToolsGroupsUids": [tools]}}),
+    )
+    .await;
+    let calls = [hand_off(&helper, &json!("Quick")), "/tool later".to_owned(), "/tool hold".to_owned()];
+    let ask = format!("{}\nDone", calls.join("\n"));
+    let result = |thread: &Value, n: usize| {
+        let id = thread["threadContent"][1]["tool_calls"][n]["id"].clone();
+        let content = thread["threadContent"].as_array().expect("content").clone();
+        content.into_iter().find(|m| m["tool_call_id"] == id).map(|m| m["content"]["data"].clone())
+    };
+
+    // Both come while the slow call is under way, and the thread ends with them.
+    let early = async |id: &str| {
+        let sub = loop {
+            let subs = app.get(&format!("/agents/{helper}/threads?state=completed")).await.body;
+            let of =
+                subs["threads"].as_array().expect("threads").iter().find(|sub| sub["parentThreadId"] == id).cloned();
+            if let Some(sub) = of {
+                break sub;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        };
+        let asked = server.recorded().into_iter().rev().find(|request| !request.header("x-callback-url").is_empty());
+        let url = asked.expect("the call").header("x-callback-url").to_owned();
+        let path = url.find("/v1/").map(|at| url[at..].to_owned()).expect("an address");
+        let posted = app.send(app.anonymous(Method::POST, &path).json(&json!({"late": true}))).await;
+        assert_eq!(posted.status, StatusCode::ACCEPTED);
+        sub
+    };
+    let paused = thread(&app, &lead, &ask).await;
+    early(&paused).await;
+    act(&app, &paused, "pause", json!({"mode": "immediate"})).await;
+    act(&app, &paused, "resume", json!({})).await;
+    let resumed = thread_in(&app, &paused, "completed").await;
+    assert_eq!(result(&resumed, 0).expect("a result")["response"], "Demo reply: Quick");
+    assert_eq!(result(&resumed, 1), Some(json!({"late": true})));
+    assert_eq!(result(&resumed, 2), Some(json!({"error": "INTERRUPTED"})));
+    let kept = thread(&app, &lead, &ask).await;
+    early(&kept).await;
+    server.let_go();
+    let ended = thread_in(&app, &kept, "completed").await;
+    assert_eq!(result(&ended, 0).expect("a result")["response"], "Demo reply: Quick");
+    assert_eq!(result(&ended, 1), Some(json!({"late": true})));
 }

@@ -523,3 +523,25 @@ async fn lists_keep_what_is_asked_for_in_the_order_that_is_asked_for() {
         assert_eq!(app.post(&path, body.clone()).await.error(), code, "{body}");
     }
 }
+
+#[tokio::test]
+async fn what_was_never_heard_is_still_judged_and_the_threads_of_a_deleted_agent_begin_nothing() {
+    let app = app().await;
+    let guard = json!({"enabled": true, "input": [
+        {"name": "g", "kind": "deny_list", "action": "block", "config": {"words": ["forbidden"]}}]});
+    let id = agent(&app, json!({"assistantSpecialization": {"guardrailsConfiguration": guard}})).await;
+    let start = async |body: Value| app.post(&format!("/agents/{id}/threads"), body).await.body;
+    let of = |started: Value| started["_id"].as_str().expect("an id").to_owned();
+    let paused = of(start(json!({"message": "a forbidden thing", "state": "paused"})).await);
+    act(&app, &paused, "messages", json!({"message": "Hello"})).await;
+    assert_eq!(thread_in(&app, &paused, "guardrail_trigger").await["finishReason"], "GUARDRAIL: g");
+    // What was said after it begins anew.
+    act(&app, &paused, "messages", json!({"message": "Hello"})).await;
+    thread_in(&app, &paused, "completed").await;
+    let none = app.get(&format!("/agents/threads/{paused}?messageLimit=-1")).await;
+    assert_eq!(none.error(), "INVALID_PAGINATION");
+    app.delete(&format!("/agents/{id}")).await;
+    let late = app.post(&format!("/agents/threads/{paused}/messages"), json!({"message": "Hello"})).await;
+    assert_eq!(late.error(), "AGENT_NOT_FOUND");
+    assert_eq!(app.get(&format!("/agents/threads/{paused}")).await.body["state"], "completed");
+}

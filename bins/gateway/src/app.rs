@@ -335,6 +335,11 @@ async fn purge(db: Db, clock: Arc<dyn Clock>, event_keep: Duration) {
         {
             warn!(%error, "Old events could not be purged; trying again in an hour.");
         }
+        if let Ok(mut conn) = db.conn().await
+            && let Err(error) = platform_agents::purge_callbacks(&mut conn, clock.now()).await
+        {
+            warn!(%error, "Old addresses for results could not be purged; trying again in an hour.");
+        }
         if let Err(error) = RateLimits::purge(&db).await {
             warn!(%error, "Old rates could not be purged; trying again in an hour.");
         }

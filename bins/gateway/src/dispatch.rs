@@ -454,9 +454,10 @@ fn distance(a: &str, b: &str) -> usize {
 fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
     let mut given = request.headers.get_all("idempotency-key");
     let Some(key) = given.next().filter(|_| route.method == Method::POST) else { return Ok(None) };
+    let Some(caller) = &request.caller else { return Ok(None) };
     let key =
         key.to_str().ok().filter(|key| (1..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()));
-    let (Some(key), None, Some(caller)) = (key, given.next(), &request.caller) else {
+    let (Some(key), None) = (key, given.next()) else {
         return Err(Error::new(Code::BadRequest, "Send one Idempotency-Key of 1 to 255 visible ASCII characters."));
     };
     let path: Vec<&str> = request.path.values().map(String::as_str).collect();

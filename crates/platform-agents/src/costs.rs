@@ -105,7 +105,10 @@ const ADD: &str = "WITH item AS (
 pub(crate) async fn add_in(conn: &mut Conn, record: &Record, is_new: bool, now: Timestamp) -> Result<()> {
     let (before, after) = (&record.usage_before, &record.usage);
     let cost = after.cost.total_cost.nanos() - before.cost.total_cost.nanos();
-    let tokens = |of: fn(&platform_runtime::Usage) -> u64| of(&after.tokens) - of(&before.tokens);
+    let tokens = |of: fn(&platform_runtime::Usage) -> u64| {
+        let count = |usage: &platform_runtime::Usage| i64::try_from(of(usage)).unwrap_or(i64::MAX);
+        count(&after.tokens) - count(&before.tokens)
+    };
     let (input, output) = (tokens(|usage| usage.input_tokens), tokens(|usage| usage.output_tokens));
     if !is_new && cost == 0 && input == 0 && output == 0 {
         return Ok(());

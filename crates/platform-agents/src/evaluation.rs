@@ -19,7 +19,9 @@ use utoipa::ToSchema;
 use crate::{
     agent::{Criterion, EvaluationConfig, check_criteria, judge},
     schema::evaluations,
-    thread::{Action, EVALUATION, PATIENCE, Record, Threads, find as find_thread, note_fact},
+    thread::{
+        Action, EVALUATION, PATIENCE, Record, Threads, charge_in, find as find_thread, lock as lock_thread, note_fact,
+    },
 };
 
 /// What threads are judged by, unless their agent says otherwise.
@@ -433,7 +435,11 @@ impl Work for Evaluations {
         let record = find_thread(conn.get(), &account, &task.thread).await?;
         let evaluation = find(conn.get(), &account, &task.thread, Some(&run.subject)).await;
         drop(conn);
-        let (Some(record), Ok(mut evaluation)) = (record, evaluation) else {
+        let evaluation = match evaluation {
+            Err(error) if error.code() == Code::EvaluationNotFound => None,
+            found => Some(found?),
+        };
+        let (Some(record), Some(mut evaluation)) = (record, evaluation) else {
             return end_in(&mut *threads.ports.db.conn().await?, run).await;
         };
         let answers = if run.attempt > threads.config.max_attempts {
@@ -453,43 +459,46 @@ impl Work for Evaluations {
         evaluation.cost["currency"] = "USD".into();
         let now = threads.ports.clock.now();
         let mut conn = threads.ports.db.conn().await?;
-        let stored = conn
-            .transaction::<_, Error, _>(async |conn| {
-                if !is_held_in(conn, run).await? {
-                    return Ok(false);
-                }
-                end_in(conn, run).await?;
-                let body = serde_json::to_value(&evaluation).map_err(Error::internal)?;
-                let of = evaluations::table
-                    .filter(evaluations::account_id.eq(account.as_str()).and(evaluations::id.eq(&evaluation.id)));
-                diesel::update(of)
-                    .set((evaluations::status.eq(&evaluation.status), evaluations::body.eq(body)))
-                    .execute(conn)
-                    .await?;
-                let last = json!({"evaluationId": evaluation.id, "overallScore": evaluation.overall_score,
+        conn.transaction::<_, Error, _>(async |conn| {
+            // A thread comes before its runs, whoever takes both.
+            let thread = lock_thread(conn, &account, &task.thread).await?;
+            if !is_held_in(conn, run).await? {
+                return Ok(());
+            }
+            end_in(conn, run).await?;
+            if thread.is_none() {
+                return Ok(());
+            }
+            if !answers.is_empty() {
+                let asked: Vec<_> = answers.iter().map(|answer| (Operation::Evaluation, answer)).collect();
+                charge_in(conn, &account, &evaluation.agent_id, &task.thread, &asked, now).await?;
+            }
+            let body = serde_json::to_value(&evaluation).map_err(Error::internal)?;
+            let of = evaluations::table
+                .filter(evaluations::account_id.eq(account.as_str()).and(evaluations::id.eq(&evaluation.id)));
+            diesel::update(of)
+                .set((evaluations::status.eq(&evaluation.status), evaluations::body.eq(body)))
+                .execute(conn)
+                .await?;
+            let last = json!({"evaluationId": evaluation.id, "overallScore": evaluation.overall_score,
                     "passed": evaluation.passed});
-                if evaluation.overall_score.is_some() {
-                    note_fact(conn, &account, &task.thread, "evaluation", &last).await?;
-                }
-                let data = json!({"evaluationId": evaluation.id, "threadId": task.thread,
+            if evaluation.overall_score.is_some() {
+                note_fact(conn, &account, &task.thread, "evaluation", &last).await?;
+            }
+            let data = json!({"evaluationId": evaluation.id, "threadId": task.thread,
                     "agentId": evaluation.agent_id, "overallScore": evaluation.overall_score,
                     "passed": evaluation.passed, "status": evaluation.status});
-                let event = Event {
-                    kind: "evaluation.completed",
-                    data,
-                    agent: Some(&evaluation.agent_id),
-                    thread: Some(&task.thread),
-                    tenant: record.tenant_id(),
-                };
-                publish_in(conn, &account, &[event], now).await?;
-                Ok(true)
-            })
-            .await?;
+            let event = Event {
+                kind: "evaluation.completed",
+                data,
+                agent: Some(&evaluation.agent_id),
+                thread: Some(&task.thread),
+                tenant: record.tenant_id(),
+            };
+            publish_in(conn, &account, &[event], now).await
+        })
+        .await?;
         drop(conn);
-        if stored {
-            let asked: Vec<_> = answers.iter().map(|answer| (Operation::Evaluation, answer)).collect();
-            threads.charge(&account, &evaluation.agent_id, &task.thread, &asked).await?;
-        }
         let _ = self.made.send(evaluation.id);
         Ok(())
     }

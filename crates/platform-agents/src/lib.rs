@@ -32,5 +32,5 @@ pub use thread::{
     Action, AsyncResponse, AsyncResponses, CHANGES, Cause, EmptyContentRetries, NewApproval, NewCompletion, NewPause,
     NewResume, NewThread, ParentLink, PauseOrResume, PendingApproval, PendingAsyncToolCall, PgThreadService, Source,
     StartedThread, StateChange, Task, Thread, ThreadConfig, ThreadFeedback, ThreadFilter, ThreadList, ThreadMessage,
-    ThreadPatch, ThreadResponded, ThreadResult, ThreadService, ThreadState, ThreadView, picture,
+    ThreadPatch, ThreadResponded, ThreadResult, ThreadService, ThreadState, ThreadView, picture, purge_callbacks,
 };

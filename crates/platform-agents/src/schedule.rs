@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent::{SCHEDULE, note_run, schedule},
+    agent::{SCHEDULE, hold_agent, note_run, schedule},
     thread::{Order, Source, Threads},
 };
 
@@ -47,11 +47,17 @@ impl Work for Schedules {
                 None
             }
         };
-        let next = schedule::next(periodic, now).filter(|_| periodic.enabled);
+        // Clocks of processes differ: a time that was served is never the next.
+        let at = run.payload.get("at").and_then(serde_json::Value::as_i64).map_or(now, |at| now.max(Timestamp(at)));
+        let next = schedule::next(periodic, at).filter(|_| periodic.enabled);
         let mut start = start;
         let mut conn = threads.ports.db.conn().await?;
         let told = conn
             .transaction::<_, Error, _>(async |conn| {
+                // An agent comes before its runs, whoever takes both.
+                if !hold_agent(conn, &account, &agent.id).await? {
+                    return end_in(conn, run).await.map(|()| None);
+                }
                 // Who holds the lease starts it; the end of this run and the start of the thread are one.
                 if !is_held_in(conn, run).await? {
                     return Ok(None);

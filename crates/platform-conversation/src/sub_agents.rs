@@ -20,13 +20,16 @@ pub struct Returned {
     pub thread: String,
     /// What the call gave.
     pub value: Value,
+    /// How often it was tried in vain.
+    #[serde(default)]
+    pub tries: u32,
 }
 
 /// The port to agents, as far as others name them (contract 03 §8).
 #[async_trait]
 pub trait SubAgents: Send + Sync {
-    /// `INVALID_SUBAGENTS` unless work can be handed to all of them; `own`: the agent that wants to.
-    async fn check(&self, account: &AccountId, ids: &[String], own: Option<&str>) -> Result<()>;
+    /// `INVALID_SUBAGENTS` unless work can be handed to all of them.
+    async fn check(&self, account: &AccountId, ids: &[String]) -> Result<()>;
 }
 
 /// The port to agents, as far as work is handed to them.
@@ -39,7 +42,7 @@ pub trait HandOffs: Send + Sync {
 /// Nobody to hand work to: for whoever has no agents.
 #[async_trait]
 impl SubAgents for () {
-    async fn check(&self, _account: &AccountId, ids: &[String], _own: Option<&str>) -> Result<()> {
+    async fn check(&self, _account: &AccountId, ids: &[String]) -> Result<()> {
         let missing: Vec<(&str, &str)> = ids.iter().map(|id| (id.as_str(), "NOT_FOUND")).collect();
         invalid_sub_agents(&missing)
     }

@@ -337,14 +337,11 @@ impl<'a> Turn<'a> {
                 repository::bodies_from(conn.get(), account, key, *turn_start).await?
             }
         };
-        for body in turn {
-            let message: ChatMessage = serde_json::from_str(&body).map_err(Error::internal)?;
-            match message.role {
-                Role::User => {}
-                // The model has been asked already, and so have they.
-                Role::Assistant => return Ok(false),
-                _ => continue,
-            }
+        let turn = turn.iter().map(|body| serde_json::from_str(body).map_err(Error::internal));
+        let turn: Vec<ChatMessage> = turn.collect::<Result<_>>()?;
+        // What was said before an answer has been judged already.
+        let asked = turn.iter().rposition(|message| message.role == Role::Assistant).map_or(0, |last| last + 1);
+        for message in turn.into_iter().skip(asked).filter(|message| message.role == Role::User) {
             let moment = Moment { message_uid: message.uid, now: self.ports.clock.now() };
             let screening = screen.input(&*self.ports.model, spec, message.content.message, moment).await?;
             if self.found(screening).await?.blocked {

@@ -6,6 +6,18 @@ use crate::Error;
 /// A JSON object whose keys the client chooses.
 pub type Object = serde_json::Map<String, Value>;
 
+/// The value with U+FFFD in place of each U+0000, which PostgreSQL keeps in no JSON.
+pub fn without_nul(value: Value) -> Value {
+    match value {
+        Value::String(text) if text.contains('\0') => text.replace('\0', "\u{fffd}").into(),
+        Value::Array(items) => items.into_iter().map(without_nul).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(name, value)| (name.replace('\0', "\u{fffd}"), without_nul(value))).collect()
+        }
+        other => other,
+    }
+}
+
 /// Applies a PATCH (contract 00 §2.9): each given top-level field replaces the stored one,
 /// `null` brings its default back. The result is read as strictly as a creation.
 pub fn overlay<T: Serialize + DeserializeOwned>(current: &T, patch: Object) -> crate::Result<T> {

@@ -23,7 +23,7 @@ pub use caller::{Caller, Credential};
 pub use checks::{Checks, FieldLimits, Issue};
 pub use error::{Code, Error, Result};
 pub use id::{Account, AccountId, Id, IdError};
-pub use json::{Object, any_case, misfit, overlay};
+pub use json::{Object, any_case, misfit, overlay, without_nul};
 pub use money::Money;
 pub use page::Page;
 pub use precondition::Precondition;

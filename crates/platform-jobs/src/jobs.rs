@@ -1,6 +1,9 @@
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -73,6 +76,8 @@ pub struct Jobs {
     waiting: Notify,
     running: TaskTracker,
     closing: CancellationToken,
+    /// The next odd place goes to a run of a lane.
+    laned_first: AtomicBool,
     /// Where runs live that nobody waits for.
     runtime: Handle,
 }
@@ -128,6 +133,7 @@ impl Jobs {
             waiting: Notify::new(),
             running: TaskTracker::new(),
             closing: CancellationToken::new(),
+            laned_first: AtomicBool::new(true),
             runtime: Handle::current(),
         })
     }
@@ -290,11 +296,12 @@ impl Jobs {
 
     async fn claim(&self, works: &[Arc<dyn Work>], kinds: &[&str], most: usize) -> Result<Vec<Run>> {
         let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let laned_first = self.laned_first.fetch_not(Ordering::Relaxed);
         self.db
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
-                let repository::Due { runs, laned, now } = repository::due(conn, kinds, most).await?;
+                let repository::Due { runs, laned, now } = repository::due(conn, kinds, most, laned_first).await?;
                 let now = now.unwrap_or_else(|| self.clock.now());
                 let mut taken = Vec::with_capacity(runs.len());
                 for work in works {

@@ -40,7 +40,12 @@ pub async fn set_lane_in(conn: &mut Conn, account: &AccountId, lane: &str, limit
         .values((lanes::account_id.eq(account.as_str()), lanes::id.eq(lane), values))
         .on_conflict(lanes::id)
         .do_update()
-        .set(values)
+        // Windows of another length are counted anew.
+        .set((
+            values,
+            lanes::window_no
+                .eq(sql("CASE WHEN lanes.interval_ms = excluded.interval_ms THEN lanes.window_no ELSE 0 END")),
+        ))
         .execute(conn)
         .await?;
     Ok(())
@@ -71,8 +76,10 @@ pub async fn is_full_in(conn: &mut Conn, account: &AccountId, lane: &str) -> Res
         .optional()?;
     let Some((most_running, most_starts, interval_ms, window_no, starts, now)) = row else { return Ok(false) };
     let of = || runs::table.filter(runs::lane.eq(lane));
-    let here: i64 = of().count().get_result(conn).await?;
-    let opening: i64 = of().filter(runs::opens.eq(true)).count().get_result(conn).await?;
+    let running: i64 = of().filter(runs::owner.is_not_null()).count().get_result(conn).await?;
+    let waiting = of().filter(runs::owner.is_null());
+    let opening: i64 = waiting.filter(runs::opens.eq(true)).count().get_result(conn).await?;
+    let here = running + waiting.count().get_result::<i64>(conn).await?;
     let started = if window_no == now / interval_ms { starts } else { 0 };
     let begun = i64::from(started) + opening;
     Ok(here >= i64::from(most_running) || most_starts.is_some_and(|most| begun >= i64::from(most)))

@@ -114,8 +114,9 @@ pub(crate) struct Due {
     pub now: Option<Timestamp>,
 }
 
-/// Up to `most` due runs of `kinds`: those that stand in no lane, oldest first, and one of each lane in turn.
-pub(crate) async fn due(conn: &mut Conn, kinds: &[&str], most: i64) -> Result<Due> {
+/// Up to `most` due runs of `kinds`: those that stand in no lane, oldest first, and one of each lane in turn;
+/// `laned_first`: to which of the two an odd place goes.
+pub(crate) async fn due(conn: &mut Conn, kinds: &[&str], most: i64, laned_first: bool) -> Result<Due> {
     // One that was worked is in its lane already: taking it over changes nothing there.
     let due = runs::table
         .filter(runs::due.le(sql::<Timestamptz>(NOW)).and(runs::kind.eq_any(kinds)))
@@ -129,7 +130,8 @@ pub(crate) async fn due(conn: &mut Conn, kinds: &[&str], most: i64) -> Result<Du
     let lanes::Picked { runs: mut laned, now } = lanes::pick(conn, most).await?;
     // Neither keeps the other from its turn.
     let most = usize::try_from(most).unwrap_or(usize::MAX);
-    laned.truncate(most.saturating_sub(free.len()).max(most.div_ceil(2)));
+    let half = if laned_first { most.div_ceil(2) } else { most / 2 };
+    laned.truncate(most.saturating_sub(free.len()).max(half));
     free.truncate(most - laned.len());
     if !laned.is_empty() {
         let ids: Vec<&str> = laned.iter().map(|run| run.id.as_str()).collect();

@@ -8,17 +8,14 @@ use std::{
 use async_trait::async_trait;
 use chrono::Datelike;
 use jsonschema::Validator;
-use platform_core::{Clock, Object, Timestamp};
+use platform_core::{Clock, Object, Timestamp, without_nul};
 use platform_egress::Egress;
 use platform_runtime::{
     Action, Finish, GroupTool, Later, Tool, ToolGroup, ToolResult, compile_schema, fit_bytes, problems,
 };
 use serde_json::{Value, json};
 
-use crate::{
-    failure::{Failure, without_nul},
-    http::free_request,
-};
+use crate::{failure::Failure, http::free_request};
 
 /// A group that needs no tool server.
 pub(crate) struct BuiltInGroup {

@@ -1,3 +1,4 @@
+use platform_core::without_nul;
 use platform_egress::EgressError;
 use platform_runtime::ToolResult;
 use serde_json::{Map, Value};
@@ -72,18 +73,6 @@ impl From<EgressError> for Failure {
             EgressError::Unreachable(_) | EgressError::Failed(_) => "UPSTREAM_ERROR",
         };
         Self::new(code, error.to_string())
-    }
-}
-
-/// PostgreSQL keeps no NUL in JSON.
-pub(crate) fn without_nul(value: Value) -> Value {
-    match value {
-        Value::String(text) if text.contains('\0') => text.replace('\0', "\u{fffd}").into(),
-        Value::Array(items) => items.into_iter().map(without_nul).collect(),
-        Value::Object(fields) => {
-            fields.into_iter().map(|(name, value)| (name.replace('\0', "\u{fffd}"), without_nul(value))).collect()
-        }
-        other => other,
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use moka::sync::Cache;
-use platform_core::{AccountId, Object};
+use platform_core::{AccountId, Object, without_nul};
 use platform_egress::{Egress, EgressError, Url, header::HeaderMap};
 use platform_vault::Secret;
 use rmcp::{
@@ -28,7 +28,7 @@ use tokio::{sync::Notify, time::timeout};
 
 use crate::{
     definition::{FunctionDefinition, HttpMethod, ToolDefinition},
-    failure::{Failure, without_nul},
+    failure::Failure,
     redact::Redactor,
     server::{Credentials, Server},
     tokens::Tokens,

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use platform_core::{Code, Error, Object, Result};
+use platform_core::{Code, Error, Object, Result, without_nul};
 use platform_egress::Url;
 use platform_runtime::compile_schema;
 use serde_json::{Map, Value, json};
 
-use crate::{failure::without_nul, request::URL_ENCODED};
+use crate::request::URL_ENCODED;
 
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 const OTHER_METHODS: [&str; 3] = ["head", "options", "trace"];

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{
     AccountId, Clock, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, beside, overlay,
-    spawn,
+    spawn, without_nul,
 };
 use platform_db::{Bus, Db, Idempotency, Remembered};
 use platform_egress::Egress;
@@ -17,7 +17,7 @@ use tracing::warn;
 use crate::{
     builtin::GROUPS,
     definition::{ToolDefinition, merge},
-    failure::{Failure, without_nul},
+    failure::Failure,
     http::{Call, Called},
     mcp::{ChangedServers, McpClients},
     model::{

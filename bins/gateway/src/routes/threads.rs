@@ -137,8 +137,8 @@ pub(crate) async fn callback(request: Request) -> Result<Answer> {
             .with("limitBytes", MOST_RESULT)
             .with("actualBytes", request.body.len()));
     }
-    let text = String::from_utf8_lossy(&request.body).replace('\0', "");
-    let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    let text = String::from_utf8_lossy(&request.body).into_owned();
+    let value = platform_core::without_nul(serde_json::from_str(&text).unwrap_or(Value::String(text)));
     request.services.threads.callback(request.path("token"), value).await?;
     Answer::json(202, &json!({"accepted": true}))
 }
@@ -163,6 +163,12 @@ pub(crate) async fn evaluate(request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
     let (given, once, waits) = (request.body()?, request.once.as_ref(), r#async != Some(true));
     let evaluation = request.services.threads.evaluate(account, id, given, waits, once).await?;
+    if let (Some(error), true) = (&evaluation.error, waits) {
+        let message = error["message"].as_str().unwrap_or("The judge gave no answer.");
+        return Err(Error::new(platform_core::Code::UpstreamError, message)
+            .with("code", &error["code"])
+            .with("evaluationId", &evaluation.id));
+    }
     let status = if evaluation.is_over() { 200 } else { 202 };
     Answer::json(status, &Evaluated { evaluation })
 }

@@ -9,7 +9,7 @@ pub use model::{
     Specialization, SubAgentConfig,
 };
 pub(crate) use model::{ReadyAgent, check_criteria, judge};
-pub(crate) use repository::note_run;
+pub(crate) use repository::{hold_agent, note_run};
 pub(crate) use service::SCHEDULE;
 pub use service::{AgentService, PgAgentService};
 pub use sub_agents::PgSubAgents;

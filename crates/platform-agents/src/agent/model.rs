@@ -273,9 +273,9 @@ fn default_concurrency() -> i32 {
 pub(crate) const MERGED: [&str; 3] = ["assistantSpecialization", "evaluationConfig", "subAgentConfig"];
 
 impl AgentSettings {
-    /// All settings at their defaults.
-    pub(crate) fn named(name: &str) -> Self {
-        serde_json::from_value(json!({"name": name})).expect("a name is all that is required")
+    /// Whether work can be handed to it now.
+    pub(crate) fn takes_work(&self) -> bool {
+        self.sub_agent_config.enabled && !self.archived && !self.disabled
     }
 
     /// Every rule of contract 03 §1 that needs no look at other records; `base`: the assistant it is made from.

@@ -162,6 +162,19 @@ pub(crate) async fn find_all(conn: &Conn, account: &AccountId, ids: &[String]) -
 }
 
 /// A live one, locked until the transaction ends.
+/// Keeps an agent as it is until the transaction ends; whether it is there.
+pub(crate) async fn share(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
+    let agent = agents::table
+        .filter(agents::account_id.eq(account.as_str()).and(agents::id.eq(id)))
+        .filter(agents::deleted.eq(false));
+    Ok(agent.for_share().select(agents::id).first::<String>(conn).await.optional()?.is_some())
+}
+
+/// Keeps an agent for this transaction alone; whether it is there.
+pub(crate) async fn hold_agent(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
+    Ok(lock(conn, account, id).await?.is_some())
+}
+
 pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<AgentRow>> {
     let agent = agents::table
         .filter(agents::account_id.eq(account.as_str()).and(agents::id.eq(id)))

@@ -78,12 +78,8 @@ impl PgAgentService {
     }
 
     /// The settings, after every rule on them was looked at; `own`: the agent they are of.
-    async fn checked(
-        &self,
-        account: &AccountId,
-        mut settings: AgentSettings,
-        own: Option<&str>,
-    ) -> Result<AgentSettings> {
+    async fn checked(&self, account: &AccountId, mut settings: AgentSettings) -> Result<AgentSettings> {
+        unalias(&mut settings.evaluation_config);
         let base = self.base(account, &settings).await?;
         let (model, limits) = (Arc::clone(&self.ports.model), self.limits);
         let settings = beside(move || settings.check(base.as_ref(), &*model, &limits).map(|()| settings)).await?;
@@ -91,7 +87,7 @@ impl PgAgentService {
             self.egress.check(url).await.map_err(|error| error.into_error("webhookUrl"))?;
         }
         let ids = settings.effective(None)?.subagents_ids;
-        self.sub_agents.check(account, &ids, own).await?;
+        self.sub_agents.check(account, &ids).await?;
         Ok(settings)
     }
 
@@ -131,6 +127,11 @@ impl PgAgentService {
         self.ready(account, id, Some(version)).await
     }
 
+    /// Keeps an agent from being deleted before this transaction ends; `AGENT_NOT_FOUND` when it was.
+    pub(crate) async fn hold_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+        if repository::share(conn, account, id).await? { Ok(()) } else { Err(not_found(id)) }
+    }
+
     /// Stores what follows from the settings of an agent: its lane, its schedule, the servers it uses.
     async fn settle_in(
         &self,
@@ -165,7 +166,7 @@ impl PgAgentService {
                 expected.check(row.version)?;
                 let current = row.settings()?;
                 let settings = overlay(&current, merged(&current, patch)?)?;
-                let settings = self.checked(account, settings, Some(id)).await?;
+                let settings = self.checked(account, settings).await?;
                 let row = repository::update(conn, account, id, &settings, now).await?;
                 self.settle_in(conn, account, id, Some(&current), &settings).await?;
                 Ok((row, settings.lane() != current.lane()))
@@ -193,7 +194,7 @@ impl AgentService for PgAgentService {
 
     async fn create(&self, caller: &Caller, settings: AgentSettings, once: Option<&Idempotency>) -> Result<Agent> {
         let account = &caller.account;
-        let settings = self.checked(account, settings, None).await?;
+        let settings = self.checked(account, settings).await?;
         let id = String::from(AgentId::generate());
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
@@ -224,9 +225,6 @@ impl AgentService for PgAgentService {
         if let Some(model) = patch.remove("model") {
             patch.entry("llm").or_insert(model);
         }
-        // What is wrong in any case is said before the agent is looked for.
-        let tried = AgentSettings::named("tried");
-        self.checked(account, overlay(&tried, merged(&tried, patch.clone())?)?, None).await?;
         let agent = self.change(account, id, patch, expected).await?;
         self.announce_schedule(&agent);
         Ok(agent)
@@ -267,11 +265,7 @@ impl AgentService for PgAgentService {
         id: &str,
         mut patch: Object,
     ) -> Result<EvaluationConfig> {
-        for (alias, name) in [("evaluationModel", "evaluatorModel"), ("autoEvaluate", "enabled")] {
-            if let Some(value) = patch.remove(alias) {
-                patch.entry(name).or_insert(value);
-            }
-        }
+        unalias(&mut patch);
         let tried: EvaluationConfig = overlay(&EvaluationConfig::default(), patch.clone())?;
         check_evaluation(&tried, &*self.ports.model)?;
         let patch = Object::from_iter([("evaluationConfig".to_owned(), Value::Object(patch))]);
@@ -288,6 +282,15 @@ impl PgAgentService {
             if delay < Duration::from_mins(1) {
                 self.jobs.announce_after(delay);
             }
+        }
+    }
+}
+
+/// Aliases of the configuration of judges count as the fields they stand for (contract 03 §7).
+fn unalias(config: &mut Object) {
+    for (alias, name) in [("evaluationModel", "evaluatorModel"), ("autoEvaluate", "enabled")] {
+        if let Some(value) = config.remove(alias) {
+            config.entry(name).or_insert(value);
         }
     }
 }
@@ -311,6 +314,9 @@ fn merged(current: &AgentSettings, mut patch: Object) -> Result<Object> {
     for field in MERGED {
         let Some(given) = patch.get_mut(field) else { continue };
         let Value::Object(given) = given else { continue };
+        if field == "evaluationConfig" {
+            unalias(given);
+        }
         let mut whole = stored.get(field).and_then(Value::as_object).cloned().unwrap_or_default();
         for (name, value) in std::mem::take(given) {
             if value.is_null() {

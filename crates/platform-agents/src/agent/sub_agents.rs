@@ -17,7 +17,7 @@ impl PgSubAgents {
 
 #[async_trait]
 impl SubAgents for PgSubAgents {
-    async fn check(&self, account: &AccountId, ids: &[String], own: Option<&str>) -> Result<()> {
+    async fn check(&self, account: &AccountId, ids: &[String]) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
         }
@@ -27,8 +27,8 @@ impl SubAgents for PgSubAgents {
         for id in ids {
             let reason = match agents.iter().find(|agent| agent.id == *id) {
                 None => Some("NOT_FOUND"),
-                Some(_) if own == Some(id.as_str()) => Some("SELF"),
                 Some(agent) if !agent.settings()?.sub_agent_config.enabled => Some("NOT_ENABLED"),
+                Some(agent) if agent.settings()?.archived => Some("ARCHIVED"),
                 Some(_) => None,
             };
             invalid.extend(reason.map(|reason| (id.as_str(), reason)));

@@ -6,6 +6,7 @@ use platform_runtime::CallState;
 
 use super::{
     Threads,
+    awaited::take_arrived,
     commit::after,
     control::{close, developer_message, queue},
     model::{NewApproval, PendingApproval},
@@ -73,7 +74,7 @@ impl Threads {
             let cause = if approves { Cause::Approved } else { Cause::RejectedWithRetry };
             record.enter(cause, ThreadState::Queued, by, now)?;
         } else {
-            record.abandoned = record.pending_hand_offs();
+            take_arrived(record);
             close(conn, record, "REJECTED", |_| true, now).await?;
             if let Some(message) = message {
                 super::control::append(conn, record, &developer_message(record, message, &user, now)).await?;

@@ -11,7 +11,7 @@ use platform_conversation::{ABANDON, Returned};
 use platform_core::{AccountId, Checks, Clock, Code, Error, Result, Timestamp};
 use platform_db::Db;
 use platform_jobs::{Run, Work, end_in};
-use platform_runtime::{Callbacks, Later, OpenCall};
+use platform_runtime::{CallState, Callbacks, Later, OpenCall};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -60,6 +60,12 @@ impl Callbacks for ThreadCallbacks {
 /// Only the digest of a token is stored.
 fn hash(token: &str) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, token.as_bytes()))
+}
+
+/// Takes addresses away whose time is over.
+pub async fn purge_callbacks(conn: &mut platform_db::Conn, now: Timestamp) -> Result<()> {
+    diesel::delete(tool_callbacks::table.filter(tool_callbacks::expires_ms.lt(now.0))).execute(conn).await?;
+    Ok(())
 }
 
 impl Threads {
@@ -121,6 +127,9 @@ impl Threads {
         let mut conn = self.ports.db.conn().await?;
         let taking = conn.transaction::<_, Error, _>(async |conn| {
             let mut record = self.lock_in(conn, &account, &thread, None).await?;
+            if !record.is_open(&call) {
+                return Err(unknown());
+            }
             // Who deletes it gives the result.
             if diesel::delete(tool_callbacks::table.find(hash(token))).execute(conn).await? == 0 {
                 return Err(unknown());
@@ -181,13 +190,13 @@ impl Threads {
     }
 }
 
-/// Gives the call that waits for `from` (its own id, or a thread) its result. A turn that runs finds it when it
-/// stores that the call waits.
+/// Gives the call that waits for `from` (its own id, or a thread) its result. While a turn runs, or when it is not
+/// stored yet that the call waits, the result is kept until it is.
 fn take(record: &mut Record, from: &str, value: &Value) {
-    if record.state == ThreadState::Processing {
+    let runs = record.state == ThreadState::Processing;
+    let is_given = !runs && record.answer(|open| waits_for(open, from).then(|| value.clone())) > 0;
+    if !is_given && !record.state.is_terminal() {
         record.facts.arrived.entry(from.to_owned()).or_insert_with(|| value.clone());
-    } else {
-        record.answer(|open| waits_for(open, from).then(|| value.clone()));
     }
 }
 
@@ -196,7 +205,9 @@ fn waits_for(open: &OpenCall, from: &str) -> bool {
     match open.awaits() {
         Some(Later::Callback(_)) => open.call.id == from,
         Some(Later::Thread(thread)) => thread == from,
-        _ => false,
+        // Its result was there before it was stored that it waits.
+        None => open.state == CallState::Started && open.call.id == from,
+        Some(Later::At(_)) => false,
     }
 }
 
@@ -230,7 +241,7 @@ impl Work for Returns {
 
     async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
         let threads = &self.0;
-        let Returned { waiting, thread, value } =
+        let Returned { waiting, thread, value, .. } =
             serde_json::from_value(run.payload.clone()).map_err(Error::internal)?;
         let (account, now) = (run.account(), threads.ports.clock.now());
         let by = By { source: Source::SubAgent, user_uid: None, reason: None };
@@ -241,13 +252,14 @@ impl Work for Returns {
             go_on(&mut record, &by, now)?;
             threads.commit_in(conn, &mut record, None, 0, now).await
         });
-        match giving.await {
+        let given = giving.await;
+        drop(conn);
+        match given {
             Ok(told) => threads.tell(&told).await?,
             // Nobody waits any more.
             Err(error) if error.code() == Code::ThreadNotFound => {}
             Err(error) => return Err(error),
         }
-        drop(conn);
         done(&threads.ports.db, run).await
     }
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     FILES, KIND, RETURN, TIMER, Threads, live_key,
     record::{Moved, Record},
-    state::{Source, ThreadState},
+    state::ThreadState,
 };
 use crate::{costs, evaluation};
 
@@ -48,7 +48,6 @@ impl Threads {
         } else {
             record.update_in(conn, revision, now).await?;
         }
-        costs::add_in(conn, record, is_new, now).await?;
         self.publish_in(conn, record, now).await?;
         let mut told = Told {
             key: live_key(&record.account, record.id()),
@@ -58,14 +57,18 @@ impl Threads {
         };
         if record.new_changes().next().is_some() {
             self.runs_in(conn, record, held, &mut told, now).await?;
-            self.notify_in(conn, record, now).await?;
+            told.announces |= self.notify_in(conn, record, now).await?;
         }
-        for thread in std::mem::take(&mut record.abandoned) {
+        let abandoned =
+            if std::mem::take(&mut record.abandons) { record.abandoned_in(conn).await? } else { Vec::new() };
+        for thread in abandoned {
             let (account, after) = (&record.account, When::After(Duration::ZERO));
             cancel_in(conn, account, ABANDON, &thread).await?;
             enqueue_in(conn, account, ABANDON, &thread, Value::Null, after).await?;
             told.announces = true;
         }
+        // The row of an agent's day, which all its threads add to, is held for as short as can be.
+        costs::add_in(conn, record, is_new, now).await?;
         Ok(told)
     }
 
@@ -128,7 +131,8 @@ impl Threads {
                 (None, Some(chat)) => (CHAT_RETURN, chat),
                 (None, None) => return Ok(()),
             };
-            let returned = Returned { waiting: waiting.clone(), thread: id.to_owned(), value: returned(record) };
+            let returned =
+                Returned { waiting: waiting.clone(), thread: id.to_owned(), value: returned(record), tries: 0 };
             let payload = serde_json::to_value(returned).map_err(Error::internal)?;
             // A sub-thread that went on may end once more.
             cancel_in(conn, account, kind, id).await?;
@@ -170,15 +174,22 @@ impl Threads {
         publish_in(conn, &record.account, &events, now).await
     }
 
-    /// Mail to people, and the judge.
-    async fn notify_in(&self, conn: &mut Conn, record: &Record, now: Timestamp) -> Result<()> {
+    /// Mail to people, and the judge; whether there is something to do for a worker.
+    async fn notify_in(&self, conn: &mut Conn, record: &Record, now: Timestamp) -> Result<bool> {
         let asks = record.state == ThreadState::PausedForApproval;
         if !record.state.is_terminal() && !asks {
-            return Ok(());
+            return Ok(false);
         }
         let (account, id) = (&record.account, record.id());
-        let agent = self.agents.ready(account, record.agent_id(), record.facts.turn.version).await?;
+        let agent = match self.agents.ready(account, record.agent_id(), record.facts.turn.version).await {
+            Ok(agent) => agent,
+            Err(error) => {
+                tracing::warn!(thread = id, %error, "Nobody is told of a change of a thread, since its agent cannot be read.");
+                return Ok(false);
+            }
+        };
         let config = agent.settings.notifications()?;
+        let mut has_work = false;
         let (name, state) = (&agent.settings.name, record.state.as_str());
         if config.enabled && config.enable_email_notification {
             let mail = if let (true, Some(approval)) = (asks, &record.facts.approval) {
@@ -202,13 +213,15 @@ impl Threads {
                 }
             };
             self.mailer.send_in(conn, account, mail).await?;
+            has_work = true;
         }
         let judged = agent.settings.evaluation()?;
         if judged.enabled && matches!(record.state, ThreadState::Completed | ThreadState::Failed) {
             let evaluation = evaluation::begin("auto", record, &judged, None, None, now);
             evaluation::insert_in(conn, account, &evaluation, &judged, now).await?;
+            has_work = true;
         }
-        Ok(())
+        Ok(has_work)
     }
 
     /// Says what a committed change means to others.
@@ -234,8 +247,12 @@ impl Threads {
     ) -> Result<()> {
         for of in moved {
             let account = platform_core::AccountId::parse(&of.account_id).expect("only ids are stored");
-            let data = json!({"threadId": of.id, "agentId": of.agent_id, "state": after, "previousState": before,
-                "tenantId": of.tenant_id, "subtenantId": of.subtenant_id});
+            let mut data = json!({"threadId": of.id, "agentId": of.agent_id, "state": after, "previousState": before});
+            for (name, value) in [("tenantId", &of.tenant_id), ("subtenantId", &of.subtenant_id)] {
+                if let Some(value) = value {
+                    data[name] = value.as_str().into();
+                }
+            }
             let (agent, thread) = (Some(of.agent_id.as_str()), Some(of.id.as_str()));
             let event = Event { kind: "thread.state_changed", data, agent, thread, tenant: of.tenant_id.as_deref() };
             publish_in(conn, &account, &[event], now).await?;
@@ -251,7 +268,7 @@ pub(crate) fn after(now: Timestamp, time: Duration) -> Timestamp {
 
 /// What a sub-thread gives to whoever waits for it (contract 03 §8).
 fn returned(record: &Record) -> Value {
-    let by_client = record.changes.last().is_some_and(|change| change.source == Source::Api);
+    let by_client = record.finish_reason.as_deref().is_some_and(|reason| reason.ends_with("_BY_USER"));
     match (record.state, &record.facts.result) {
         _ if by_client => "Terminated by the user".into(),
         (ThreadState::Completed, Some(result)) => {

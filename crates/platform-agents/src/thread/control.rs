@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 use super::{
     Threads,
+    awaited::take_arrived,
+    keeper::take_in,
     model::Pause,
     record::{By, Record, key},
     state::{Action, Cause, ThreadState},
@@ -46,6 +48,7 @@ impl Threads {
             record.facts.pause = Some(Pause { requested: true, at: None, ..pause });
             return Ok(true);
         }
+        take_arrived(record);
         if record.state == ThreadState::Processing {
             close(conn, record, "INTERRUPTED", |open| !open.waits(), now).await?;
         }
@@ -65,6 +68,7 @@ impl Threads {
             }
             _ => {
                 record.allow(Action::Resume)?;
+                take_arrived(record);
                 wake(record);
                 let back = match record.waits_in() {
                     Some((_, state @ (ThreadState::HandedOff | ThreadState::WaitingForResponse))) => state,
@@ -89,7 +93,7 @@ impl Threads {
             return Ok(false);
         }
         record.allow(Action::Complete)?;
-        record.abandoned = record.pending_hand_offs();
+        take_arrived(record);
         close(conn, record, "INTERRUPTED", |_| true, now).await?;
         record.finish_reason = Some(reason.to_owned());
         record.enter(Cause::Closed, state, by, now)?;
@@ -115,9 +119,16 @@ impl Threads {
                 queue(conn, record, arrived).await?;
             }
             _ => {
-                record.abandoned = record.pending_hand_offs();
+                take_arrived(record);
                 close(conn, record, "SUPERSEDED", |_| true, now).await?;
-                record.begin_turn(arrived.request.clone());
+                self.agents.hold_in(conn, &record.account, record.agent_id()).await?;
+                if record.is_unheard() {
+                    take_in(conn, record).await?;
+                    record.go_on_with(&arrived.request);
+                } else {
+                    record.begin_turn(arrived.request.clone());
+                    take_in(conn, record).await?;
+                }
                 append(conn, record, arrived).await?;
                 record.enter(Cause::Message, ThreadState::Queued, by, now)?;
             }
@@ -149,6 +160,7 @@ pub(crate) async fn close(
             record.open.push(open);
             continue;
         }
+        record.abandons = true;
         let row = match &open.state {
             // What came in meanwhile is kept.
             CallState::Answered(value) => MessageRow::result(&user, &id, &open.call, value, record.message_count, now)?,

@@ -90,11 +90,11 @@ impl Threads {
             done(&self.ports.db, run).await?;
             return Ok(Next::Done);
         };
-        let agent = self.agents.ready(&account, found.agent_id(), found.facts.turn.version).await?;
         if run.attempt > self.config.max_attempts {
             let reason = format!("WORKER_LOST: {} attempts", self.config.max_attempts);
             return self.fail(run, reason, "RESULT_UNKNOWN").await;
         }
+        let agent = self.agents.ready(&account, found.agent_id(), found.facts.turn.version).await?;
         if !found.facts.unfetched.is_empty() {
             return self.fetch_late(run, &found).await;
         }
@@ -104,6 +104,8 @@ impl Threads {
                 Some(record) => record,
             }
         } else {
+            let mut found = found;
+            take_arrived(&mut found);
             found
         };
         Box::pin(self.turn(run, found, &agent, stop)).await
@@ -256,7 +258,7 @@ impl Threads {
         let mut conn = self.ports.db.conn().await?;
         let failing = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
-            record.abandoned = record.pending_hand_offs();
+            take_arrived(&mut record);
             close(conn, &mut record, code, |_| true, now).await?;
             record.finish_reason = Some(reason);
             record.stop_reason = Some("error".to_owned());
@@ -293,12 +295,12 @@ impl Threads {
         // Everything came while this was stored.
         let Some((cause, state)) = record.waits_in() else { return Ok(Next::Again) };
         let pauses = record.facts.pause.as_ref().is_some_and(|pause| pause.requested);
-        if state == ThreadState::PausedForApproval {
+        if pauses {
+            pause_now(record, now)?;
+        } else if state == ThreadState::PausedForApproval {
             let approval = self.approval_of(record, now);
             record.enter(cause, state, &By::worker(), now)?;
             record.facts.approval = Some(approval);
-        } else if pauses {
-            pause_now(record, now)?;
         } else {
             record.enter(cause, state, &By::worker(), now)?;
             if state == ThreadState::PausedForResume {
@@ -325,6 +327,7 @@ impl Threads {
         let storing = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
             keeper.write_in(conn, &mut record, &turn.conversation, &rows).await?;
+            record.abandons = !record.open.is_empty();
             record.open.clear();
             record.guardrails = turn.guardrails().or(record.guardrails.take());
             if let Some(answer) = &ending.answer {
@@ -379,6 +382,10 @@ async fn conclude(
     let by = By::worker();
     let wait = ending.fault.as_ref().and_then(|fault| fault.retry_after).filter(|wait| *wait > LONGEST_WAIT);
     if let Some(wait) = wait {
+        if record.facts.pause.as_ref().is_some_and(|pause| pause.requested) {
+            pause_now(record, now)?;
+            return Ok(Next::Done);
+        }
         record.enter(Cause::Sleeps, ThreadState::PausedForResume, &by, now)?;
         let (until, reason) = (Some(after(now, wait)), Some("PROVIDER_RETRY".to_owned()));
         record.facts.pause = Some(Pause { until, reason, at: Some(now), ..Pause::default() });

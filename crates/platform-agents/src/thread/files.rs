@@ -113,7 +113,9 @@ impl Work for Files {
             }
             Ok(Some(told))
         });
-        match moving.await? {
+        let moved = moving.await?;
+        drop(conn);
+        match moved {
             Some(told) => threads.tell(&told).await,
             None => done(&threads.ports.db, run).await,
         }

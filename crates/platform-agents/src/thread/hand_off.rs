@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{HandOff, HandOffs};
-use platform_core::{Code, Error, Object, Result};
+use platform_core::{Code, Error, Object, Result, spawn};
 use platform_runtime::{Action, Later, Tool, ToolResult, TurnTool, compile_schema, problems};
 use serde_json::{Value, json};
 
@@ -31,8 +31,8 @@ impl HandOffs for Hands {
         let mut agents = Vec::new();
         for id in ids {
             match self.0.agents.live(&parent.account, id).await {
-                Ok(agent) if agent.settings.sub_agent_config.enabled => agents.push(agent),
-                // It was deleted, or takes no work any more.
+                Ok(agent) if agent.settings.takes_work() => agents.push(agent),
+                // It was deleted, or takes no work now.
                 Ok(_) => {}
                 Err(error) if error.code() == Code::AgentNotFound => {}
                 Err(error) => return Err(error),
@@ -130,7 +130,8 @@ impl HandOffAction {
             return Ok(ToolResult::error("INVALID_ARGUMENTS", "input is empty: say what the agent is to do."));
         }
         let (above, ancestors) = self.ancestors().await?;
-        if ancestors.contains(&agent.id) || ancestors.len() > self.threads.config.max_depth {
+        let depth = ancestors.len() + usize::from(self.parent.chat.is_some());
+        if ancestors.contains(&agent.id) || depth > self.threads.config.max_depth {
             let message = "Work cannot be handed to an agent above, or so deep.";
             return Ok(ToolResult::error("SUBAGENT_DEPTH", message));
         }
@@ -153,15 +154,18 @@ impl HandOffAction {
         };
         let account = &self.parent.account;
         let mut start = self.threads.prepare(account, agent, order).await?;
-        let mut conn = self.threads.ports.db.conn().await?;
-        let told = conn.transaction::<_, Error, _>(async |conn| self.threads.start_in(conn, &mut start).await).await;
-        drop(conn);
-        let thread = match told {
-            Ok(told) => {
-                self.threads.tell(&told).await?;
-                start.record.id().to_owned()
-            }
-            // The call was made before: its thread is there.
+        let threads = Arc::clone(&self.threads);
+        // A task of its own: the turn stores results of other calls meanwhile, and waits for locks that this holds.
+        let starting = spawn("hand off", async move {
+            let mut conn = threads.ports.db.conn().await?;
+            let told = conn.transaction::<_, Error, _>(async |conn| threads.start_in(conn, &mut start).await).await?;
+            drop(conn);
+            threads.tell(&told).await?;
+            Ok::<_, Error>(start.record.id().to_owned())
+        });
+        let thread = match starting.await.map_err(Error::internal)? {
+            Ok(thread) => thread,
+            // The call was made before: its thread is there, and gives its result by itself.
             Err(error) => self.made_before(call).await?.ok_or(error)?,
         };
         Ok(ToolResult::later(Later::Thread(thread)))
@@ -181,15 +185,14 @@ impl HandOffAction {
     async fn made_before(&self, call: &str) -> Result<Option<String>> {
         let fact = |path: &str| diesel::dsl::sql::<diesel::sql_types::Nullable<diesel::sql_types::Text>>(path);
         let conn = self.threads.ports.db.read().await?;
+        let of_chat = || self.parent.chat.as_ref().map(|chat| format!("chat:{chat}"));
+        let above = self.parent.thread.clone().or_else(of_chat);
         Ok(threads::table
             .filter(threads::account_id.eq(self.parent.account.as_str()))
             .filter(fact("facts #>> '{parent,subThreadToolCallId}'").eq(call))
             .filter(
-                fact("coalesce(facts #>> '{parent,parentThreadId}', facts #>> '{parent,parentChatUID}')").eq(self
-                    .parent
-                    .thread
-                    .as_ref()
-                    .or(self.parent.chat.as_ref())),
+                fact("coalesce(facts #>> '{parent,parentThreadId}', 'chat:' || (facts #>> '{parent,parentChatUID}'))")
+                    .eq(above),
             )
             .select(threads::id)
             .first(&mut conn.get())

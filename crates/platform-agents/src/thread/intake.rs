@@ -17,7 +17,7 @@ use super::{
     commit::Told,
     control::{Arrived, append},
     model::{Facts, NewThread, Parent, StartedThread, ThreadId, ThreadMessage, Unfetched},
-    record::{By, NewRecord, Record},
+    record::{self, By, NewRecord, Record},
     state::{Cause, Source, ThreadState},
 };
 use crate::agent::ReadyAgent;
@@ -117,8 +117,8 @@ impl Threads {
             begins_paused,
             ..Order::of(Source::Api, caller.user_uid.clone(), new.message.unwrap_or_default())
         };
-        let message = order.message.clone();
         let start = self.prepare(account, &agent, order).await?;
+        let message = start.arrived.message.content.message.clone();
         let (threads, once, agent_id) = (Arc::clone(self), once.cloned(), agent_id.to_owned());
         // A task of its own: what was accepted is begun when the caller leaves in between.
         let started = spawn("start thread", async move {
@@ -130,6 +130,7 @@ impl Threads {
                         once.lock(conn).await?;
                     }
                     let account = start.record.account.clone();
+                    threads.agents.hold_in(conn, &account, &agent_id).await?;
                     if reject_when_busy && is_full_in(conn, &account, &agent_id).await? {
                         let message = "This agent has as many threads as it may have; try again when one has ended.";
                         return Err(Error::new(Code::AgentBusy, message).retry_after(1));
@@ -208,6 +209,10 @@ impl Threads {
     pub(crate) async fn start_in(&self, conn: &mut Conn, start: &mut Start) -> Result<Told> {
         let now = start.record.created();
         let record = &mut start.record;
+        self.agents.hold_in(conn, &record.account, record.agent_id()).await?;
+        if let Some(above) = record.facts.parent.as_ref().and_then(|parent| parent.link.thread.as_deref()) {
+            record::hold_processing(conn, &record.account, above).await?;
+        }
         let (cause, state) = match (record.facts.unfetched.is_empty(), start.begins_paused) {
             (false, _) => (Cause::FilesAwaited, ThreadState::UnderConstruction),
             (true, false) => (Cause::Accepted, ThreadState::Queued),

@@ -78,7 +78,6 @@ impl Keeper for ThreadKeeper {
             self.write_in(conn, &mut record, conversation, &step.messages).await?;
             record.open.clone_from(&step.open);
             hand_offs(&mut record);
-            take_arrived(&mut record);
             if let Some(model) = &step.model {
                 record.provider = Some(model.provider.to_string());
                 record.llm = Some(model.llm.to_string());
@@ -122,15 +121,24 @@ impl Threads {
             return Ok(());
         }
         let now = self.ports.clock.now();
-        let cost = asked.iter().map(|(_, answer)| answer.cost.total_cost.nanos()).sum();
         let mut conn = self.ports.db.conn().await?;
-        conn.transaction::<_, Error, _>(async |conn| {
-            let thread = by_id(account.as_str(), thread);
-            diesel::update(thread).set(threads::secondary.eq(add_secondary(asked))).execute(conn).await?;
-            costs::add_secondary_in(conn, account, agent, cost, now).await
-        })
-        .await
+        conn.transaction::<_, Error, _>(async |conn| charge_in(conn, account, agent, thread, asked, now).await).await
     }
+}
+
+/// Adds calls beside the turns in the transaction that stores what they gave.
+pub(crate) async fn charge_in(
+    conn: &mut Conn,
+    account: &platform_core::AccountId,
+    agent: &str,
+    thread: &str,
+    asked: &[(Operation, &Answer)],
+    now: platform_core::Timestamp,
+) -> Result<()> {
+    let cost = asked.iter().map(|(_, answer)| answer.cost.total_cost.nanos()).sum();
+    let thread = by_id(account.as_str(), thread);
+    diesel::update(thread).set(threads::secondary.eq(add_secondary(asked))).execute(conn).await?;
+    costs::add_secondary_in(conn, account, agent, cost, now).await
 }
 
 /// Notes to which threads work was handed.
@@ -144,6 +152,7 @@ pub(crate) fn hand_offs(record: &mut Record) {
 
 /// A pause that was asked for holds now: calls that are not begun wait for the thread to go on.
 pub(crate) fn pause_now(record: &mut Record, now: platform_core::Timestamp) -> Result<()> {
+    take_arrived(record);
     for open in record.open.iter_mut().filter(|open| open.state == CallState::Started) {
         open.state = CallState::Approved;
     }

@@ -29,15 +29,17 @@ use platform_realtime::Key;
 
 use crate::agent::PgAgentService;
 
+pub use awaited::purge_callbacks;
 pub(crate) use commit::Told;
 pub(crate) use intake::Order;
+pub(crate) use keeper::charge_in;
 pub use model::{
     AsyncResponse, AsyncResponses, EmptyContentRetries, NewApproval, NewCompletion, NewPause, NewResume, NewThread,
     ParentLink, PauseOrResume, PendingApproval, PendingAsyncToolCall, StartedThread, Task, Thread, ThreadFeedback,
     ThreadFilter, ThreadList, ThreadMessage, ThreadPatch, ThreadResponded, ThreadResult, ThreadView,
 };
 pub use picture::picture;
-pub(crate) use record::{Record, find, note_fact};
+pub(crate) use record::{Record, find, lock, note_fact};
 pub use service::{PgThreadService, ThreadService};
 pub use state::{Action, CHANGES, Cause, Source, StateChange, ThreadState};
 

@@ -104,8 +104,8 @@ pub(crate) struct Record {
     pub revision: i64,
     pub started: Option<Timestamp>,
     pub finished: Option<Timestamp>,
-    /// Sub-threads that nobody waits for any more.
-    pub abandoned: Vec<String>,
+    /// Calls were closed: sub-threads that nobody waits for any more are to end.
+    pub abandons: bool,
     duration_ms: i64,
 }
 
@@ -188,7 +188,7 @@ impl Record {
             revision: 0,
             started: None,
             finished: None,
-            abandoned: Vec::new(),
+            abandons: false,
             duration_ms: 0,
         }
     }
@@ -218,7 +218,7 @@ impl Record {
             revision: row.revision,
             started: row.started_ms.map(Timestamp),
             finished: row.finished_ms.map(Timestamp),
-            abandoned: Vec::new(),
+            abandons: false,
             duration_ms: row.duration_ms,
             row,
         })
@@ -280,6 +280,8 @@ impl Record {
         }
         if to.is_terminal() {
             self.finished = Some(now);
+            self.facts.unfetched.clear();
+            self.facts.arrived.clear();
         }
         if from == Some(ThreadState::PausedForApproval) {
             self.facts.approval = None;
@@ -296,12 +298,27 @@ impl Record {
 
     /// A new turn begins with what is stored next: what was of the last one is forgotten.
     pub fn begin_turn(&mut self, request: platform_conversation::TurnRequest) {
+        self.facts.arrived.clear();
         self.turn_start = self.message_count;
         self.facts.turn = super::model::TurnFacts {
             request,
             input_before: self.usage.tokens.input_tokens,
             ..super::model::TurnFacts::default()
         };
+        (self.finish_reason, self.stop_reason, self.started, self.finished) = (None, None, None, None);
+    }
+
+    /// Whether what was said last never got to a model, nor to who judges it.
+    pub fn is_unheard(&self) -> bool {
+        let is_blocked = self.facts.turn.request.blocked && self.state != ThreadState::GuardrailTrigger;
+        self.started.is_none() || is_blocked
+    }
+
+    /// More is said in the turn that there is; what was found in it belongs to the turn.
+    pub fn go_on_with(&mut self, request: &platform_conversation::TurnRequest) {
+        let turn = &mut self.facts.turn.request;
+        turn.findings.extend(request.findings.iter().cloned());
+        turn.blocked |= request.blocked;
         (self.finish_reason, self.stop_reason, self.started, self.finished) = (None, None, None, None);
     }
 
@@ -330,6 +347,28 @@ impl Record {
                 _ => None,
             })
             .collect()
+    }
+
+    /// Whether a call has no result yet.
+    pub fn is_open(&self, call: &str) -> bool {
+        self.open.iter().any(|open| open.call.id == call && !matches!(open.state, CallState::Answered(_)))
+    }
+
+    /// Sub-threads at work for calls that are not open any more.
+    pub async fn abandoned_in(&self, conn: &mut Conn) -> Result<Vec<String>> {
+        use diesel::{dsl::sql, sql_types::Text};
+        let terminal = ThreadState::ALL.iter().filter(|state| state.is_terminal()).map(|state| state.as_str());
+        let above = "coalesce(facts #>> '{parent,parentThreadId}', 'chat:' || (facts #>> '{parent,parentChatUID}'))";
+        let at_work: Vec<(String, String)> = threads::table
+            .filter(threads::account_id.eq(self.account.as_str()))
+            .filter(sql::<Text>(above).eq(self.id()))
+            .filter(sql::<diesel::sql_types::Bool>("facts #>> '{parent,subThreadToolCallId}' IS NOT NULL"))
+            .filter(threads::state.ne_all(terminal))
+            .select((threads::id, sql::<Text>("facts #>> '{parent,subThreadToolCallId}'")))
+            .load(conn)
+            .await?;
+        let is_open = |call: &String| self.open.iter().any(|open| open.call.id == *call);
+        Ok(at_work.into_iter().filter(|(_, call)| !is_open(call)).map(|(id, _)| id).collect())
     }
 
     /// Calls whose results come to an address.
@@ -572,6 +611,13 @@ pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<O
     let mut conn = conn;
     let row = by_id(account.as_str(), id).select(ThreadRow::as_select()).first(&mut conn).await.optional()?;
     row.map(Record::read).transpose()
+}
+
+/// `CONFLICT` unless a worker has the thread; it stays so until this transaction ends.
+pub(crate) async fn hold_processing(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+    let processing = by_id(account.as_str(), id).filter(threads::state.eq(ThreadState::Processing.as_str()));
+    let held: Option<String> = processing.for_share().select(threads::id).first(conn).await.optional()?;
+    held.map(drop).ok_or_else(|| Error::new(Code::Conflict, "The thread that hands the work over has ended."))
 }
 
 pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<Record>> {

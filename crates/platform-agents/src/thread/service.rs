@@ -269,6 +269,10 @@ impl ThreadService for PgThreadService {
                 (None, None) => all_content(conn.get(), account, &key(id)).await?,
                 (offset, limit) => {
                     let page = Page { limit: limit.unwrap_or(1000).min(1000), offset: offset.unwrap_or(0) };
+                    if page.limit < 1 || page.offset < 0 {
+                        let message = "messageLimit begins with 1, messageOffset with 0.";
+                        return Err(Error::new(Code::InvalidPagination, message));
+                    }
                     content(conn.get(), account, &key(id), page).await?
                 }
             };

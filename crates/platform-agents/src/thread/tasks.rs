@@ -3,19 +3,21 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Id, Object, Result};
-use platform_db::Db;
+use diesel_async::AsyncConnection;
+use platform_core::{AccountId, Error, Id, Object, Result, spawn};
+use platform_db::{Conn, Db};
 use platform_runtime::{Action, ToolResult, TurnTool};
 use serde_json::{Value, json};
 
 use super::{
     model::Task,
-    record::{find, note_fact},
+    record::{lock, note_fact},
 };
 
 const MOST_TASKS: usize = 200;
 
 /// Carries out a tool of the group for one thread.
+#[derive(Clone)]
 struct TaskAction {
     db: Db,
     account: AccountId,
@@ -48,7 +50,7 @@ impl Action for TaskAction {
         if !checked.text.contains("TOOL_NOT_AVAILABLE") {
             return checked;
         }
-        match self.change(&arguments).await {
+        match self.change(arguments).await {
             Ok(result) => result,
             Err(error) => ToolResult::error("UPSTREAM_ERROR", error.message()),
         }
@@ -56,11 +58,21 @@ impl Action for TaskAction {
 }
 
 impl TaskAction {
-    async fn change(&self, arguments: &Object) -> Result<ToolResult> {
+    /// A task of its own: the turn stores results of other calls meanwhile, and waits for the lock that this holds.
+    async fn change(&self, arguments: Object) -> Result<ToolResult> {
+        let of = self.clone();
+        let changing = spawn("change tasks", async move {
+            let mut conn = of.db.conn().await?;
+            conn.transaction::<_, Error, _>(async |conn| of.change_in(conn, &arguments).await).await
+        });
+        changing.await.map_err(Error::internal)?
+    }
+
+    async fn change_in(&self, conn: &mut Conn, arguments: &Object) -> Result<ToolResult> {
         let text = |of: &Value, name: &str| of.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        // Calls of one answer change the list one after the other.
+        let thread = lock(conn, &self.account, &self.thread).await?;
         let tasks = if self.completes {
-            let conn = self.db.read().await?;
-            let thread = find(conn.get(), &self.account, &self.thread).await?;
             let mut tasks = thread.map(|thread| thread.facts.tasks).unwrap_or_default();
             let id = arguments.get("id").and_then(Value::as_str).unwrap_or_default();
             let Some(task) = tasks.iter_mut().find(|task| task.id == id) else {
@@ -79,8 +91,8 @@ impl TaskAction {
             };
             given.map(task).collect()
         };
-        let value = serde_json::to_value(&tasks).map_err(platform_core::Error::internal)?;
-        note_fact(&mut *self.db.conn().await?, &self.account, &self.thread, "tasks", &value).await?;
+        let value = serde_json::to_value(&tasks).map_err(Error::internal)?;
+        note_fact(conn, &self.account, &self.thread, "tasks", &value).await?;
         Ok(ToolResult::of(&json!({"tasks": tasks})))
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     TIMER, Threads,
     act::hold_in,
-    awaited::done,
+    awaited::{done, take_arrived},
     control::{close, error_value, wake},
     record::By,
     state::{Cause, ThreadState},
@@ -35,6 +35,7 @@ impl Work for Timers {
             let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
             match record.state {
                 ThreadState::Paused | ThreadState::PausedForResume => {
+                    take_arrived(&mut record);
                     wake(&mut record);
                     let back = match (record.state, record.waits_in()) {
                         // One that slept is woken, whatever else it waits for.
@@ -47,7 +48,7 @@ impl Work for Timers {
                     record.enter(Cause::Resumed, back, &by, now)?;
                 }
                 ThreadState::PausedForApproval => {
-                    record.abandoned = record.pending_hand_offs();
+                    take_arrived(&mut record);
                     close(conn, &mut record, "TIMEOUT", |_| true, now).await?;
                     record.finish_reason = Some("APPROVAL_EXPIRED".to_owned());
                     record.enter(Cause::Expired, ThreadState::ApprovalRejected, &by, now)?;
@@ -63,7 +64,9 @@ impl Work for Timers {
             }
             threads.commit_in(conn, &mut record, Some(run), 0, now).await.map(Some)
         });
-        match moving.await? {
+        let moved = moving.await?;
+        drop(conn);
+        match moved {
             Some(told) => threads.tell(&told).await,
             None => done(&threads.ports.db, run).await,
         }

@@ -78,7 +78,7 @@ impl PgAssistantService {
 
     /// The settings, after every rule on them was looked at.
     async fn checked(&self, account: &AccountId, mut settings: AssistantSettings) -> Result<AssistantSettings> {
-        self.sub_agents.check(account, &settings.subagents_ids, None).await?;
+        self.sub_agents.check(account, &settings.subagents_ids).await?;
         let (model, limits) = (Arc::clone(&self.ports.model), self.limits);
         beside(move || settings.check(&*model, &limits).map(|()| settings)).await
     }

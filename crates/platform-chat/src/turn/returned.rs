@@ -17,8 +17,9 @@ use crate::{
     schema::chats,
 };
 
-/// A chat whose turn is just being stored is looked at again after this.
+/// A chat whose turn is still at work is looked at again after this, and then after twice as long each time.
 const SOON: Duration = Duration::from_millis(50);
+const MOST_DOUBLINGS: u32 = 6;
 
 /// Gives results of sub-threads to chats.
 pub(crate) struct Returns(pub Arc<Turns>);
@@ -32,14 +33,16 @@ impl Work for Returns {
     async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
         let (turns, account) = (&self.0, run.account());
         let returned: Returned = serde_json::from_value(run.payload.clone()).map_err(Error::internal)?;
+        let pause = SOON * 2_u32.pow(returned.tries.min(MOST_DOUBLINGS));
         let mut conn = turns.ports.db.conn().await?;
         let given = conn
             .transaction::<_, Error, _>(async |conn| {
                 let given = give_in(turns, conn, &account, &returned).await?;
                 end_in(conn, run).await?;
                 if matches!(given, Given::NotYet) {
-                    let payload = run.payload.clone();
-                    enqueue_in(conn, &account, CHAT_RETURN, &run.subject, payload, When::After(SOON)).await?;
+                    let mut payload = run.payload.clone();
+                    payload["tries"] = (returned.tries + 1).into();
+                    enqueue_in(conn, &account, CHAT_RETURN, &run.subject, payload, When::After(pause)).await?;
                 }
                 Ok(given)
             })
@@ -50,7 +53,7 @@ impl Work for Returns {
                 turns.ports.realtime.changed(&live_key(&account, &assistant, &returned.waiting), revision);
                 turns.jobs.announce().await;
             }
-            Given::NotYet => turns.jobs.announce_after(SOON),
+            Given::NotYet => turns.jobs.announce_after(pause),
             Given::Nobody => {}
         }
         Ok(())

@@ -107,7 +107,7 @@ impl Work for Turns {
         let conn = self.ports.db.read().await?;
         let Some(mut chat) = repository::turn_chat(conn.get(), &account, &run.subject).await? else {
             // Nothing is left to answer.
-            platform_jobs::cancel_in(&mut *self.ports.db.conn().await?, &account, KIND, &run.subject).await?;
+            platform_jobs::end_in(&mut *self.ports.db.conn().await?, run).await?;
             return Ok(());
         };
         let mut request: TurnRequest = serde_json::from_value(run.payload.clone()).map_err(Error::internal)?;
