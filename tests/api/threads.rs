@@ -8,7 +8,8 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Folded, Frames, act, agent, app, app_with_tools, said, states, thread, thread_in, thread_until, tool, tool_server,
+    Folded, Frames, PROGRAM, act, agent, app, app_with_tools, said, states, thread, thread_in, thread_until, tool,
+    tool_server,
 };
 
 /// An agent with the tools of a server.
@@ -340,7 +341,8 @@ async fn a_thread_sleeps_until_its_time_and_goes_on_with_what_it_knows() {
 
 #[tokio::test]
 async fn an_agent_has_no_more_threads_at_work_and_begins_no_more_than_it_may() {
-    let (app, server, _db) = app_with_tools(&[]).await;
+    let (app, server, db) = app_with_tools(&[]).await;
+    let _other = TestApp::start(PROGRAM, &db, &[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")]);
     let hold = [tool("hold", "/hold", &json!({}))];
     let two = with_tools(&app, &server, &hold, json!({"concurrentExecutionLimit": 2})).await;
     let mut ids = Vec::new();
@@ -538,6 +540,13 @@ async fn what_was_never_heard_is_still_judged_and_the_threads_of_a_deleted_agent
     // What was said after it begins anew.
     act(&app, &paused, "messages", json!({"message": "Hello"})).await;
     thread_in(&app, &paused, "completed").await;
+    let guard = json!({"enabled": true, "output": [
+        {"name": "o", "kind": "deny_list", "action": "block", "config": {"words": ["hush"]}}]});
+    let quiet = agent(&app, json!({"assistantSpecialization": {"guardrailsConfiguration": guard}})).await;
+    let told = thread(&app, &quiet, "/tool finish_execution {\"message\": \"hush\"}").await;
+    let told = thread_in(&app, &told, "guardrail_trigger").await;
+    let content = told["threadContent"].as_array().expect("content");
+    assert!(!content[1..].iter().any(|message| message.to_string().contains("hush")), "{content:?}");
     let none = app.get(&format!("/agents/threads/{paused}?messageLimit=-1")).await;
     assert_eq!(none.error(), "INVALID_PAGINATION");
     app.delete(&format!("/agents/{id}")).await;

@@ -45,7 +45,7 @@ impl Bench {
                 let mut connection = Connection::open(&address).await.expect("connected");
                 let mut times = Vec::new();
                 for n in 0..EACH {
-                    let text = format!("thread-{of}-{n}");
+                    let text = format!("n-{of}-{n}");
                     start(&mut connection, &agent, &text).await;
                     let accepted = Instant::now();
                     let arrival = loop {
@@ -77,13 +77,12 @@ impl Bench {
                 let mut connection = Connection::open(&address).await.expect("connected");
                 for n in 0..WAITING / 50 {
                     let agent = &agents[usize::try_from(lane + n).unwrap_or(0) % agents.len()];
-                    start(&mut connection, agent, &format!("thread-q-{lane}-{n}")).await;
+                    start(&mut connection, agent, &format!("n-q-{lane}-{n}")).await;
                 }
             });
         }
         tasks.join_all().await;
-        let arrived =
-            || self.arrivals.lock().expect("lock").keys().filter(|t| t.starts_with("thread-q-")).count() as u64;
+        let arrived = || self.arrivals.lock().expect("lock").keys().filter(|t| t.starts_with("n-q-")).count() as u64;
         while arrived() < WAITING {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

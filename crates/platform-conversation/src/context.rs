@@ -154,7 +154,7 @@ impl Context<'_> {
     }
 
     fn tool_tokens(&self) -> u64 {
-        let tools = self.tools.iter().map(|TurnTool { tool, .. }| {
+        let tools = self.tools.iter().filter(|tool| !tool.is_alias).map(|TurnTool { tool, .. }| {
             self.count(&tool.name) + self.count(&tool.description) + self.count(&tool.parameters.to_string())
         });
         tools.sum()
@@ -296,7 +296,7 @@ impl Context<'_> {
         Ok(Prompt {
             fallbacks,
             system,
-            tools: self.tools.iter().map(|tool| tool.tool.clone()).collect(),
+            tools: self.tools.iter().filter(|tool| !tool.is_alias).map(|tool| tool.tool.clone()).collect(),
             turn: turn.unwrap_or(messages.len()),
             messages,
             temperature: settings.temperature,

@@ -65,6 +65,7 @@ pub async fn turn_tools(
             description: tool.function.description.clone(),
             parameters: parameters(tool),
         },
+        is_alias: false,
         needs_approval: false,
         is_repeatable: false,
         action: None,

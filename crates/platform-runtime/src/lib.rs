@@ -31,8 +31,8 @@ pub use model::{
 };
 pub use structured::{OutputSchema, StructuredOutput, compile_schema, problems};
 pub use tools::{
-    Action, CallResult, CallState, Callbacks, Finish, GroupTool, Later, OpenCall, ToolChoice, ToolGroup, ToolResult,
-    Toolbox, TurnTool, fit, fit_bytes, is_function_name,
+    Action, CallResult, CallState, Callbacks, FINISH_TOOL, Finish, GroupTool, Later, OpenCall, ToolChoice, ToolGroup,
+    ToolResult, Toolbox, TurnTool, fit, fit_bytes, is_function_name,
 };
 pub use turn::{Ending, Flow, Limits, Listener, Resumed, Verdict, run_turn};
 pub use usage::{Cost, Usage};

@@ -62,11 +62,16 @@ pub trait Callbacks: Send + Sync {
     async fn open(&self, call: &str) -> Result<String>;
 }
 
+/// The tool that ends a turn with its message.
+pub const FINISH_TOOL: &str = "finish_execution";
+
 /// A tool of a turn.
 #[derive(Clone)]
 pub struct TurnTool {
     /// What the model is told.
     pub tool: Tool,
+    /// The model is not told of it; a call by this name is carried out all the same.
+    pub is_alias: bool,
     /// Calls wait for approval.
     pub needs_approval: bool,
     /// A call may be made again when its result was lost.

@@ -19,18 +19,13 @@ pub trait Listener: Send {
     /// A piece of the answer that is being written. Must not block.
     fn delta(&mut self, delta: Delta<'_>);
 
-    /// Judges a whole answer before anybody else sees it; may change its text.
+    /// Judges a whole answer before anybody else sees it; may change its text, and what [`FINISH_TOOL`] is called with.
     async fn answered(&mut self, _answer: &mut Answer) -> Result<Verdict> {
         Ok(Verdict::Pass)
     }
 
     /// Judges results of tools before the model sees them; may change their text.
     async fn called(&mut self, _results: &mut [CallResult]) -> Result<Verdict> {
-        Ok(Verdict::Pass)
-    }
-
-    /// Judges what a tool ends the turn with; may change its message.
-    async fn finished(&mut self, _finish: &mut Finish) -> Result<Verdict> {
         Ok(Verdict::Pass)
     }
 
@@ -336,7 +331,7 @@ impl Calls<'_> {
             return Ok(Some(Ending::halted()));
         }
         if let Some(finish) = finish {
-            return self.finish(finish, prompt, listener).await.map(Some);
+            return self.finish(finish, prompt).await.map(Some);
         }
         if !open.is_empty() {
             return Ok(Some(Ending { waiting: open, ..Ending::because(StopReason::ToolUse.as_str()) }));
@@ -344,8 +339,8 @@ impl Calls<'_> {
         Ok(spent.then(|| Ending::because(MAX_TOOL_CALLS)))
     }
 
-    /// What a tool ends the turn with is judged as an answer is.
-    async fn finish(&self, mut finish: Finish, prompt: &Prompt, listener: &mut dyn Listener) -> Result<Ending> {
+    /// What a tool ends the turn with has the form that an answer has.
+    async fn finish(&self, mut finish: Finish, prompt: &Prompt) -> Result<Ending> {
         if let Some(output) = &prompt.output {
             let given = finish.data.take().map_or(finish.message, |data| Value::Object(data).to_string());
             match output.check(&given).await? {
@@ -355,9 +350,6 @@ impl Calls<'_> {
                 }
                 Err(problems) => return Ok(Ending::failed(None, invalid_output(&prompt.model, &problems))),
             }
-        }
-        if listener.finished(&mut finish).await? == Verdict::Block {
-            return Ok(Ending::blocked());
         }
         Ok(Ending { finish: Some(finish), ..Ending::because(StopReason::EndTurn.as_str()) })
     }

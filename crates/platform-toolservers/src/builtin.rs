@@ -11,7 +11,7 @@ use jsonschema::Validator;
 use platform_core::{Clock, Object, Timestamp, without_nul};
 use platform_egress::Egress;
 use platform_runtime::{
-    Action, Finish, GroupTool, Later, Tool, ToolGroup, ToolResult, compile_schema, fit_bytes, problems,
+    Action, FINISH_TOOL, Finish, GroupTool, Later, Tool, ToolGroup, ToolResult, compile_schema, fit_bytes, problems,
 };
 use serde_json::{Value, json};
 
@@ -146,7 +146,7 @@ pub(crate) static GROUPS: LazyLock<Vec<BuiltInGroup>> = LazyLock::new(|| {
             name: "Finish",
             description: "Ends the work with a final message.",
             tools: vec![tool(
-                "finish_execution",
+                FINISH_TOOL,
                 Does::FinishExecution,
                 "Ends the work: the message is the final answer.",
                 json!({"message": {"type": "string"}, "data": {"type": "object"}}),

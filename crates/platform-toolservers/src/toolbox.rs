@@ -63,6 +63,7 @@ impl PgToolServerService {
         match source {
             Source::BuiltIn(of) => TurnTool {
                 tool: Tool { name, ..of.tool.clone() },
+                is_alias: false,
                 needs_approval: approval || (of.does.is_delicate() && choice.approval.is_empty()),
                 is_repeatable: of.does.is_repeatable(),
                 action: Some(Arc::new(BuiltInAction {
@@ -83,6 +84,7 @@ impl PgToolServerService {
                         description: function.description.clone(),
                         parameters: function.parameters.clone(),
                     },
+                    is_alias: false,
                     needs_approval: approval || of.requires_approval,
                     is_repeatable: match server.kind {
                         ServerType::Http => of.is_repeatable(),

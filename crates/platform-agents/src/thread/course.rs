@@ -8,7 +8,7 @@ use platform_conversation::{AssistantSettings, Bounds, HandOff, HandOffs, Turn, 
 use platform_core::{AccountId, Code, Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_jobs::{Run, Work};
-use platform_runtime::{Callbacks, Ending, FaultCode, ToolChoice, TurnTool};
+use platform_runtime::{Callbacks, Ending, FINISH_TOOL, FaultCode, ToolChoice, TurnTool};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -460,7 +460,7 @@ fn result(ending: &Ending) -> Option<ThreadResult> {
 fn restrict(tools: &mut [TurnTool], approval: &[String]) {
     for tool in tools {
         let named = approval.iter().any(|name| name == "*" || *name == tool.tool.name);
-        let ends = tool.tool.name == "finish_execution";
+        let ends = tool.tool.name == FINISH_TOOL;
         tool.needs_approval |= named && !ends;
     }
 }

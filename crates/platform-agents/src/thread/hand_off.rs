@@ -47,6 +47,7 @@ impl HandOffs for Hands {
         let needs_approval = parent.own_approvals.iter().any(|name| name == "*" || NAMES.contains(&name.as_str()));
         let named = |name: &&str| TurnTool {
             tool: Tool { name: (*name).to_owned(), ..tool.clone() },
+            is_alias: *name != NAMES[0],
             needs_approval,
             // A call makes its thread once, however often it is made.
             is_repeatable: true,

@@ -1,9 +1,11 @@
 use async_trait::async_trait;
-use platform_core::Result;
+use platform_core::{Object, Result};
 use platform_guardrails::Moment;
 use platform_runtime::{
-    Answer, CallResult, Delta, Finish, Flow, Listener, OpenCall, ToolCall, ToolFunction, ToolResult, Verdict,
+    Answer, CallResult, Delta, FINISH_TOOL, Flow, Listener, OpenCall, ToolCall, ToolFunction, ToolResult, Verdict,
 };
+
+use serde_json::Value;
 
 use super::{Turn, tool_row};
 use crate::message::MessageContent;
@@ -23,7 +25,9 @@ impl Listener for Turn<'_> {
                 call.id.push_str(id);
                 call.function.name.push_str(name);
                 call.function.arguments.push_str(arguments);
-                self.live.tool_calls(&serde_json::to_string(&self.calls).unwrap_or_default());
+                if self.shows_growth {
+                    self.live.tool_calls(&serde_json::to_string(&self.calls).unwrap_or_default());
+                }
             }
         }
     }
@@ -32,13 +36,28 @@ impl Listener for Turn<'_> {
         let Some(screen) = self.screen.clone() else { return Ok(Verdict::Pass) };
         let moment = Moment { message_uid: self.live.uid(), now: self.ports.clock.now() };
         let text = std::mem::take(&mut answer.text);
-        let screening = screen.output(&*self.ports.model, &answer.model, text, moment).await?;
+        let screening = screen.output(&*self.ports.model, &answer.model, text, moment.clone()).await?;
         let screening = self.found(screening).await?;
-        if screening.blocked {
+        let mut blocked = screening.blocked;
+        answer.text = screening.text;
+        // What a tool ends the turn with is an answer, too: it is judged before it is stored as a call.
+        for call in answer.tool_calls.iter_mut().filter(|call| call.function.name == FINISH_TOOL) {
+            let Ok(mut arguments) = serde_json::from_str::<Object>(&call.function.arguments) else { continue };
+            for (_, value) in &mut arguments {
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let screening = screen.output(&*self.ports.model, &answer.model, text, moment.clone()).await?;
+                let screening = self.found(screening).await?;
+                blocked |= screening.blocked;
+                let parsed = if value.is_string() { None } else { serde_json::from_str(&screening.text).ok() };
+                *value = parsed.unwrap_or(Value::String(screening.text));
+            }
+            call.function.arguments = Value::Object(arguments).to_string();
+        }
+        if blocked {
+            answer.text.clear();
             answer.tool_calls.clear();
             return Ok(Verdict::Block);
         }
-        answer.text = screening.text;
         Ok(Verdict::Pass)
     }
 
@@ -61,16 +80,6 @@ impl Listener for Turn<'_> {
             }
         }
         Ok(verdict)
-    }
-
-    async fn finished(&mut self, finish: &mut Finish) -> Result<Verdict> {
-        let Some((screen, (spec, _))) = self.screen.clone().zip(self.asked.clone()) else { return Ok(Verdict::Pass) };
-        let moment = Moment { message_uid: self.live.uid(), now: self.ports.clock.now() };
-        let text = std::mem::take(&mut finish.message);
-        let screening = screen.output(&*self.ports.model, &spec, text, moment).await?;
-        let screening = self.found(screening).await?;
-        finish.message = screening.text;
-        Ok(if screening.blocked { Verdict::Block } else { Verdict::Pass })
     }
 
     fn wasted(&mut self, answer: &Answer) {
