@@ -19,7 +19,7 @@ pub trait Listener: Send {
     /// A piece of the answer that is being written. Must not block.
     fn delta(&mut self, delta: Delta<'_>);
 
-    /// Judges a whole answer before anybody else sees it; may change its text, and what [`FINISH_TOOL`] is called with.
+    /// Judges a whole answer before anybody else sees it; may change its text, and what `FINISH_TOOL` is called with.
     async fn answered(&mut self, _answer: &mut Answer) -> Result<Verdict> {
         Ok(Verdict::Pass)
     }
