@@ -11,7 +11,9 @@ use platform_testing::{TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, act, agent, app, app_with_tools, said, thread, thread_in, tool, tool_server};
+use crate::support::{
+    PROGRAM, act, agent, app, app_with_tools, eventually, said, thread, thread_in, tool, tool_server,
+};
 
 #[tokio::test]
 async fn an_agent_is_made_changed_listed_and_deleted_and_its_turns_keep_what_they_began_with() {
@@ -206,13 +208,10 @@ async fn a_judge_scores_threads_by_request_and_by_itself() {
     assert_eq!((&again["enabled"], &again["threshold"]), (&json!(true), &json!(8.5)), "what is not given stays");
     let failing = thread(&app, &id, "/fail 400").await;
     thread_in(&app, &failing, "failed").await;
-    let newest = loop {
-        let newest = app.get(&of(&failing, "evaluation")).await.body;
-        if newest["status"] == "completed" {
-            break newest;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+    let completed = async |path: &str| {
+        eventually(path, async || Some(app.get(path).await.body).filter(|of| of["status"] == "completed")).await
     };
+    let newest = completed(&of(&failing, "evaluation")).await;
     assert_eq!(
         (&newest["source"], &newest["overallScore"], &newest["passed"]),
         (&json!("auto"), &json!(3.0), &json!(false))
@@ -223,9 +222,7 @@ async fn a_judge_scores_threads_by_request_and_by_itself() {
     let later = app.post(&of(&done, "evaluate?async=true"), asked).await;
     assert_eq!((later.status, &later.body["evaluation"]["status"]), (StatusCode::ACCEPTED, &json!("running")));
     let one = of(&done, &format!("evaluations/{}", later.body["evaluation"]["_id"].as_str().expect("an id")));
-    while app.get(&one).await.body["status"] != "completed" {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    completed(&one).await;
     let page = app.get(&of(&done, "evaluations?limit=1")).await.body;
     assert_eq!((&page["total"], &page["evaluations"][0]["criteria"]["b"]["weight"]), (&json!(2), &json!(2.0)));
     let running = thread(&app, &id, "/wait 60s").await;
@@ -303,13 +300,9 @@ async fn a_schedule_starts_one_thread_each_time_however_many_processes_there_are
     assert!(shown.get("lastRunMs").is_none());
     for times in 1..=3 {
         db.run("UPDATE runs SET due = now() WHERE kind = 'agent-schedule'").await;
-        let threads = loop {
-            let threads = app.get(&format!("/agents/{id}/threads?state=completed")).await.body;
-            if threads["total"].as_i64() >= Some(times) {
-                break threads;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        };
+        let path = format!("/agents/{id}/threads?state=completed");
+        let begun = async || Some(app.get(&path).await.body).filter(|threads| threads["total"].as_i64() >= Some(times));
+        let threads = eventually("the thread of its time", begun).await;
         assert_eq!(threads["total"], times);
         let newest = &threads["threads"][0];
         assert_eq!(

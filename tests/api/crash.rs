@@ -302,6 +302,15 @@ async fn threads_with_tools_approvals_and_sub_agents_end_whenever_the_process_di
     assert!(posts.values().all(|count| *count == 1), "never twice: {posts:?}");
     assert!(unknown > 0, "no kill came between a call and its result");
     assert_eq!(db.number("SELECT count(*) AS n FROM threads").await, 2 * 32, "one sub-thread for each call");
+    let torn = "SELECT count(*) AS n FROM (SELECT data ->> 'previousState' AS told,
+        lag(data ->> 'state') OVER (PARTITION BY thread_id ORDER BY id) AS was FROM events
+        WHERE kind = 'thread.state_changed') e WHERE told IS DISTINCT FROM was";
+    assert_eq!(db.number(torn).await, 0, "each change is an event, and follows the one before");
+    let (changes, events) = (
+        "SELECT sum(jsonb_array_length(changes))::bigint AS n FROM threads",
+        "SELECT count(*) AS n FROM events WHERE kind = 'thread.state_changed'",
+    );
+    assert_eq!(db.number(changes).await, db.number(events).await);
 }
 
 fn messages(thread: &Value) -> impl Iterator<Item = &Value> {

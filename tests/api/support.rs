@@ -123,6 +123,18 @@ pub async fn thread_until(app: &TestApp, thread: &str, stands: impl Fn(&Value) -
     }
 }
 
+/// Asks again until there is an answer: for what no stream shows.
+pub async fn eventually<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+    let patience = std::time::Instant::now();
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(patience.elapsed() < Duration::from_mins(1), "{what} never came");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Follows a thread into a state.
 pub async fn thread_in(app: &TestApp, thread: &str, state: &str) -> Value {
     thread_until(app, thread, |thread| thread["state"] == state).await

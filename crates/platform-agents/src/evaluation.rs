@@ -489,13 +489,14 @@ impl Work for Evaluations {
                     "agentId": evaluation.agent_id, "overallScore": evaluation.overall_score,
                     "passed": evaluation.passed, "status": evaluation.status});
             let event = Event {
+                account: &account,
                 kind: "evaluation.completed",
                 data,
                 agent: Some(&evaluation.agent_id),
                 thread: Some(&task.thread),
                 tenant: record.tenant_id(),
             };
-            publish_in(conn, &account, &[event], now).await
+            publish_in(conn, &[event], now).await
         })
         .await?;
         drop(conn);

@@ -63,32 +63,6 @@ pub struct Given {
     pub user_uid: String,
 }
 
-impl Given {
-    #[expect(clippy::too_many_arguments, reason = "the columns of a row")]
-    pub(crate) fn new(
-        id: String,
-        request_id: String,
-        user_uid: String,
-        feedback: bool,
-        feedback_comment: Option<String>,
-        feedback_data: Option<Object>,
-        created: Timestamp,
-        edited: Timestamp,
-    ) -> Self {
-        let (creation_timestamp, last_edit_timestamp) = (created.to_iso(), edited.to_iso());
-        Self {
-            id,
-            request_id,
-            creation_timestamp,
-            feedback,
-            feedback_comment,
-            feedback_data,
-            last_edit_timestamp,
-            user_uid,
-        }
-    }
-}
-
 enum FeedbackKind {}
 
 /// Gives feedback on a message, in the caller's transaction; `true` when it is the first.

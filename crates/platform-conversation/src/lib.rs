@@ -33,7 +33,7 @@ pub use feedback::{Given, NewFeedback, give_feedback_in};
 pub use files::{StoredFile, discard_files, fetch_files, hand_over_files, screen_files, store_files};
 pub use history::kept_history;
 pub use message::{
-    ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TokenUsage, check_files, secondary,
+    ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TokenUsage, check_message, secondary,
 };
 pub use repository::{
     Queued, Texts, TextsRead, add_compaction, add_secondary, all_content, bodies_from, compactions, content, contents,

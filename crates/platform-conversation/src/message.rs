@@ -128,16 +128,20 @@ fn file_type_of(name: &str) -> String {
     .to_owned()
 }
 
-/// Every rule on the files of a message.
-pub fn check_files(checks: &mut Checks, path: &str, files: &[File], limits: &FieldLimits) {
-    checks.count(path, files.len(), limits.files_per_message);
+/// Every rule on the text and the files of a message.
+pub fn check_message(checks: &mut Checks, message: Option<&str>, files: &[File], limits: &FieldLimits) {
+    if message.is_none_or(str::is_empty) && files.is_empty() {
+        checks.issue("message", "required", "message is required: say something, or attach files");
+    }
+    checks.bytes("message", message.map_or(0, str::len), limits.message_bytes);
+    checks.count("files", files.len(), limits.files_per_message);
     for (i, file) in files.iter().enumerate() {
-        checks.length(&format!("{path}[{i}].name"), &file.name, 1..=200);
+        checks.length(&format!("files[{i}].name"), &file.name, 1..=200);
         if file.download_url.is_empty() {
-            checks.issue(&format!("{path}[{i}].downloadUrl"), "required", "a file needs its downloadUrl");
+            checks.issue(&format!("files[{i}].downloadUrl"), "required", "a file needs its downloadUrl");
         }
         if !["image", "document", "audio", "video", "other"].contains(&file.file_type.as_str()) {
-            let path = format!("{path}[{i}].fileType");
+            let path = format!("files[{i}].fileType");
             checks.issue(&path, "enum", "fileType must be one of image, document, audio, video, other");
         }
     }

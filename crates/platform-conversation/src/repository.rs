@@ -429,14 +429,32 @@ pub async fn empty(conn: &mut Conn, account: &AccountId, conversation: &str) -> 
     Ok(())
 }
 
-type FeedbackRow = (String, String, String, bool, Option<String>, Option<Value>, i64, i64);
+#[derive(Queryable, Selectable)]
+#[diesel(table_name = message_feedback)]
+struct FeedbackRow {
+    id: String,
+    message_uid: String,
+    user_uid: String,
+    feedback: bool,
+    comment: Option<String>,
+    data: Option<Value>,
+    created_ms: i64,
+    edited_ms: i64,
+}
 
-fn given((id, message, user, feedback, comment, data, created, edited): FeedbackRow) -> Given {
-    let data = data.and_then(|data| match data {
-        Value::Object(data) => Some(data),
-        _ => None,
-    });
-    Given::new(id, message, user, feedback, comment, data, Timestamp(created), Timestamp(edited))
+impl From<FeedbackRow> for Given {
+    fn from(row: FeedbackRow) -> Self {
+        Self {
+            id: row.id,
+            request_id: row.message_uid,
+            creation_timestamp: Timestamp(row.created_ms).to_iso(),
+            feedback: row.feedback,
+            feedback_comment: row.comment,
+            feedback_data: row.data.and_then(|data| data.as_object().cloned()),
+            last_edit_timestamp: Timestamp(row.edited_ms).to_iso(),
+            user_uid: row.user_uid,
+        }
+    }
 }
 
 /// Stores feedback on a message, in place of what was said before. `true` when it is the first.
@@ -472,19 +490,10 @@ pub(crate) async fn upsert_feedback(
             table::data.eq(new.feedback_data.clone().map(Value::Object)),
             table::edited_ms.eq(now.0),
         ))
-        .returning((
-            table::id,
-            table::message_uid,
-            table::user_uid,
-            table::feedback,
-            table::comment,
-            table::data,
-            table::created_ms,
-            table::edited_ms,
-        ))
+        .returning(FeedbackRow::as_returning())
         .get_result(conn)
         .await?;
-    Ok((row.0 == id, given(row)))
+    Ok((row.id == id, row.into()))
 }
 
 /// Feedback on the messages of a conversation, newest first.
@@ -495,17 +504,8 @@ pub async fn feedback(conn: &Conn, account: &AccountId, conversation: &str) -> R
         .filter(table::account_id.eq(account.as_str()).and(table::conversation.eq(conversation)))
         .order(table::created_ms.desc())
         .limit(1000)
-        .select((
-            table::id,
-            table::message_uid,
-            table::user_uid,
-            table::feedback,
-            table::comment,
-            table::data,
-            table::created_ms,
-            table::edited_ms,
-        ))
+        .select(FeedbackRow::as_select())
         .load(&mut conn)
         .await?;
-    Ok(rows.into_iter().map(given).collect())
+    Ok(rows.into_iter().map(Given::from).collect())
 }

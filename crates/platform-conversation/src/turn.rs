@@ -74,12 +74,17 @@ pub struct TurnRequest {
 }
 
 impl TurnRequest {
+    /// What the input rules found in one more message is of this turn.
+    pub fn note_found(&mut self, findings: Vec<Finding>, blocked: bool) {
+        self.findings.extend(findings);
+        self.blocked |= blocked;
+    }
+
     /// One turn for many messages: what the last one wants, what was found in any; `None` without messages.
     pub fn joined(requests: Vec<Self>) -> Option<Self> {
-        requests.into_iter().reduce(|earlier, last| Self {
-            findings: earlier.findings.into_iter().chain(last.findings).collect(),
-            blocked: earlier.blocked || last.blocked,
-            ..last
+        requests.into_iter().reduce(|mut earlier, last| {
+            earlier.note_found(last.findings, last.blocked);
+            Self { findings: earlier.findings, blocked: earlier.blocked, ..last }
         })
     }
 }

@@ -103,8 +103,20 @@ impl Checks {
         }
     }
 
+    /// A tenant and an end user within it (contract 00 §2.2).
+    pub fn tenants(&mut self, tenant: Option<&str>, subtenant: Option<&str>) {
+        for (path, id) in [("tenantId", tenant), ("subtenantId", subtenant)] {
+            if let Some(id) = id {
+                self.tenant(path, id);
+            }
+        }
+        if tenant == Some("tiers") {
+            self.issue("tenantId", "conflict", "tenantId `tiers` is reserved; choose another");
+        }
+    }
+
     /// A tenant or subtenant id: 1 to 128 characters, no control character, no `/` (contract 00 §2.2).
-    pub fn tenant(&mut self, path: &str, id: &str) {
+    fn tenant(&mut self, path: &str, id: &str) {
         self.length(path, id, 1..=128);
         if id.chars().any(|c| c.is_control() || c == '/') {
             self.issue(path, "format", format!("{path} must not contain control characters or a slash"));

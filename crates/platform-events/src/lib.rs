@@ -30,6 +30,8 @@ use schema::events;
 /// Something that happened.
 #[derive(Debug, Clone)]
 pub struct Event<'a, T> {
+    /// Whose it is.
+    pub account: &'a AccountId,
     /// What, such as `thread.finished`.
     pub kind: &'static str,
     /// Particulars, as they are sent.
@@ -45,17 +47,12 @@ pub struct Event<'a, T> {
 enum EventKind {}
 
 /// Writes events, in the transaction of their cause.
-pub async fn publish_in<T: Serialize>(
-    conn: &mut Conn,
-    account: &AccountId,
-    happened: &[Event<'_, T>],
-    now: Timestamp,
-) -> Result<()> {
+pub async fn publish_in<T: Serialize>(conn: &mut Conn, happened: &[Event<'_, T>], now: Timestamp) -> Result<()> {
     let row = |event: &Event<'_, T>| {
         let data = serde_json::to_value(&event.data).map_err(Error::internal)?;
         Ok((
             events::id.eq(String::from(Id::<EventKind>::generate())),
-            events::account_id.eq(account.as_str().to_owned()),
+            events::account_id.eq(event.account.as_str().to_owned()),
             events::kind.eq(event.kind),
             events::data.eq(data),
             events::agent_id.eq(event.agent.map(str::to_owned)),

@@ -39,10 +39,12 @@ pub const STEP: &str = "UPDATE runs SET attempt = CASE WHEN item.sleep_ms IS NUL
     FROM item WHERE runs.id = item.run AND runs.fence = item.fence RETURNING runs.id";
 
 /// A run as its worker holds it.
-#[derive(Debug, Clone, Queryable)]
+#[derive(Debug, Clone, Queryable, Selectable)]
+#[diesel(table_name = runs)]
 pub struct Run {
     /// Id of the run.
     pub id: String,
+    #[diesel(column_name = account_id)]
     account: String,
     /// Which [`crate::Work`] carries it out.
     pub kind: String,
@@ -59,30 +61,6 @@ pub struct Run {
     /// The lane it stands in.
     pub lane: Option<String>,
 }
-
-type RunColumns = (
-    runs::id,
-    runs::account_id,
-    runs::kind,
-    runs::subject,
-    runs::payload,
-    runs::fence,
-    runs::attempt,
-    runs::stop,
-    runs::lane,
-);
-
-const RUN: RunColumns = (
-    runs::id,
-    runs::account_id,
-    runs::kind,
-    runs::subject,
-    runs::payload,
-    runs::fence,
-    runs::attempt,
-    runs::stop,
-    runs::lane,
-);
 
 impl Run {
     /// A run whose lease was taken as it was enqueued.
@@ -125,7 +103,7 @@ pub(crate) async fn due(conn: &mut Conn, kinds: &[&str], most: i64, laned_first:
         .limit(most)
         .for_update()
         .skip_locked()
-        .select(RUN);
+        .select(Run::as_select());
     let mut free: Vec<Run> = due.load(conn).await?;
     let lanes::Picked { runs: mut laned, now } = lanes::pick(conn, most).await?;
     // Neither keeps the other from its turn.
@@ -135,7 +113,7 @@ pub(crate) async fn due(conn: &mut Conn, kinds: &[&str], most: i64, laned_first:
     free.truncate(most - laned.len());
     if !laned.is_empty() {
         let ids: Vec<&str> = laned.iter().map(|run| run.id.as_str()).collect();
-        free.extend(runs::table.filter(runs::id.eq_any(ids)).select(RUN).load::<Run>(conn).await?);
+        free.extend(runs::table.filter(runs::id.eq_any(ids)).select(Run::as_select()).load::<Run>(conn).await?);
     }
     for run in &mut free {
         run.fence += 1;
@@ -190,7 +168,7 @@ pub(crate) async fn hand_back(conn: &mut Conn, owner: &str) -> Result<Vec<Run>> 
             runs::attempt.eq(runs::attempt - sql::<Integer>("1")),
             runs::due.eq(sql::<Timestamptz>(NOW)),
         ))
-        .returning(RUN)
+        .returning(Run::as_returning())
         .get_results(conn)
         .await?;
     Ok(handed)

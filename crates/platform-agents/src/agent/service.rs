@@ -83,12 +83,15 @@ impl PgAgentService {
         let base = self.base(account, &settings).await?;
         let (model, limits) = (Arc::clone(&self.ports.model), self.limits);
         let settings = beside(move || settings.check(base.as_ref(), &*model, &limits).map(|()| settings)).await?;
-        if let Some(url) = &settings.webhook_url {
-            self.egress.check(url).await.map_err(|error| error.into_error("webhookUrl"))?;
-        }
         let ids = settings.effective(None)?.subagents_ids;
         self.sub_agents.check(account, &ids).await?;
         Ok(settings)
+    }
+
+    /// Names are looked up on the network, so this comes before any lock.
+    async fn check_webhook(&self, url: Option<&str>) -> Result<()> {
+        let Some(url) = url else { return Ok(()) };
+        self.egress.check(url).await.map(drop).map_err(|error| error.into_error("webhookUrl"))
     }
 
     /// An agent at a version, or as it is now; deleted ones too.
@@ -194,6 +197,7 @@ impl AgentService for PgAgentService {
 
     async fn create(&self, caller: &Caller, settings: AgentSettings, once: Option<&Idempotency>) -> Result<Agent> {
         let account = &caller.account;
+        self.check_webhook(settings.webhook_url.as_deref()).await?;
         let settings = self.checked(account, settings).await?;
         let id = String::from(AgentId::generate());
         let now = self.ports.clock.now();
@@ -225,6 +229,7 @@ impl AgentService for PgAgentService {
         if let Some(model) = patch.remove("model") {
             patch.entry("llm").or_insert(model);
         }
+        self.check_webhook(patch.get("webhookUrl").and_then(Value::as_str)).await?;
         let agent = self.change(account, id, patch, expected).await?;
         self.announce_schedule(&agent);
         Ok(agent)

@@ -143,35 +143,37 @@ impl Threads {
     }
 
     async fn publish_in(&self, conn: &mut Conn, record: &Record, now: Timestamp) -> Result<()> {
-        let (agent, thread, tenant) = (Some(record.agent_id()), Some(record.id()), record.tenant_id());
-        let mut data = json!({"threadId": record.id(), "agentId": record.agent_id()});
-        for (name, value) in [("tenantId", tenant), ("subtenantId", record.subtenant_id())] {
-            if let Some(value) = value {
-                data[name] = value.into();
-            }
-        }
+        let data = about(record.id(), record.agent_id(), record.tenant_id(), record.subtenant_id());
+        let event = |kind, data| Event {
+            account: &record.account,
+            kind,
+            data,
+            agent: Some(record.agent_id()),
+            thread: Some(record.id()),
+            tenant: record.tenant_id(),
+        };
         let mut events = Vec::new();
         for (before, change) in record.new_changes() {
             let mut changed = data.clone();
             changed["state"] = change.state.as_str().into();
             changed["previousState"] = before.map_or(Value::Null, |before| before.as_str().into());
-            events.push(Event { kind: "thread.state_changed", data: changed.clone(), agent, thread, tenant });
+            events.push(event("thread.state_changed", changed.clone()));
             if change.state.is_terminal() {
                 changed["finishReason"] = json!(record.finish_reason);
                 changed["duration"] = record.duration_ms().into();
                 changed["tokenUsage"] = serde_json::to_value(&record.usage).map_err(Error::internal)?;
                 changed["result"] = json!(record.facts.result);
-                events.push(Event { kind: "thread.finished", data: changed, agent, thread, tenant });
+                events.push(event("thread.finished", changed));
             }
             if let (ThreadState::PausedForApproval, Some(approval)) = (change.state, &record.facts.approval) {
                 let names: Vec<&str> = approval.tool_calls.iter().map(|call| call.function.name.as_str()).collect();
                 let mut asked = data.clone();
                 asked["pendingApproval"] =
                     json!({"uid": approval.uid, "expiresAtMs": approval.expires_at_ms, "toolNames": names});
-                events.push(Event { kind: "thread.approval_required", data: asked, agent, thread, tenant });
+                events.push(event("thread.approval_required", asked));
             }
         }
-        publish_in(conn, &record.account, &events, now).await
+        publish_in(conn, &events, now).await
     }
 
     /// Mail to people, and the judge; whether there is something to do for a worker.
@@ -245,20 +247,35 @@ impl Threads {
         (before, after): (ThreadState, ThreadState),
         now: Timestamp,
     ) -> Result<()> {
-        for of in moved {
-            let account = platform_core::AccountId::parse(&of.account_id).expect("only ids are stored");
-            let mut data = json!({"threadId": of.id, "agentId": of.agent_id, "state": after, "previousState": before});
-            for (name, value) in [("tenantId", &of.tenant_id), ("subtenantId", &of.subtenant_id)] {
-                if let Some(value) = value {
-                    data[name] = value.as_str().into();
-                }
+        let owners: Vec<_> = moved.iter().map(Moved::account).collect();
+        let mut events = Vec::new();
+        for (of, account) in moved.iter().zip(&owners) {
+            let mut publish = |before: ThreadState, after: ThreadState| {
+                let mut data = about(&of.id, &of.agent_id, of.tenant_id.as_deref(), of.subtenant_id.as_deref());
+                data["state"] = after.as_str().into();
+                data["previousState"] = before.as_str().into();
+                let (agent, thread) = (Some(of.agent_id.as_str()), Some(of.id.as_str()));
+                let (kind, tenant) = ("thread.state_changed", of.tenant_id.as_deref());
+                events.push(Event { account, kind, data, agent, thread, tenant });
+            };
+            if of.was_lost {
+                publish(after, before);
             }
-            let (agent, thread) = (Some(of.agent_id.as_str()), Some(of.id.as_str()));
-            let event = Event { kind: "thread.state_changed", data, agent, thread, tenant: of.tenant_id.as_deref() };
-            publish_in(conn, &account, &[event], now).await?;
+            publish(before, after);
         }
-        Ok(())
+        publish_in(conn, &events, now).await
     }
+}
+
+/// What every event of a thread says.
+fn about(thread: &str, agent: &str, tenant: Option<&str>, subtenant: Option<&str>) -> Value {
+    let mut data = json!({"threadId": thread, "agentId": agent});
+    for (name, value) in [("tenantId", tenant), ("subtenantId", subtenant)] {
+        if let Some(value) = value {
+            data[name] = value.into();
+        }
+    }
+    data
 }
 
 /// A moment after a time.

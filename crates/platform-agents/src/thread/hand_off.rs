@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use diesel::prelude::*;
-use diesel_async::{AsyncConnection, RunQueryDsl};
+use diesel_async::AsyncConnection;
 use platform_conversation::{HandOff, HandOffs};
 use platform_core::{Code, Error, Object, Result, spawn};
 use platform_runtime::{Action, Later, Tool, ToolResult, TurnTool, compile_schema, problems};
@@ -17,7 +16,7 @@ use super::{
     record,
     state::Source,
 };
-use crate::{agent::ReadyAgent, schema::threads};
+use crate::agent::ReadyAgent;
 
 /// The tool, and the other name it goes by.
 const NAMES: [&str; 2] = ["hand_off_subagent", "delegate_to_agent"];
@@ -184,20 +183,9 @@ impl HandOffAction {
     }
 
     async fn made_before(&self, call: &str) -> Result<Option<String>> {
-        let fact = |path: &str| diesel::dsl::sql::<diesel::sql_types::Nullable<diesel::sql_types::Text>>(path);
-        let conn = self.threads.ports.db.read().await?;
         let of_chat = || self.parent.chat.as_ref().map(|chat| format!("chat:{chat}"));
-        let above = self.parent.thread.clone().or_else(of_chat);
-        Ok(threads::table
-            .filter(threads::account_id.eq(self.parent.account.as_str()))
-            .filter(fact("facts #>> '{parent,subThreadToolCallId}'").eq(call))
-            .filter(
-                fact("coalesce(facts #>> '{parent,parentThreadId}', 'chat:' || (facts #>> '{parent,parentChatUID}'))")
-                    .eq(above),
-            )
-            .select(threads::id)
-            .first(&mut conn.get())
-            .await
-            .optional()?)
+        let Some(above) = self.parent.thread.clone().or_else(of_chat) else { return Ok(None) };
+        let conn = self.threads.ports.db.read().await?;
+        record::handed_to(conn.get(), &self.parent.account, &above, call).await
     }
 }

@@ -130,10 +130,14 @@ impl Threads {
                         once.lock(conn).await?;
                     }
                     let account = start.record.account.clone();
-                    threads.agents.hold_in(conn, &account, &agent_id).await?;
-                    if reject_when_busy && is_full_in(conn, &account, &agent_id).await? {
-                        let message = "This agent has as many threads as it may have; try again when one has ended.";
-                        return Err(Error::new(Code::AgentBusy, message).retry_after(1));
+                    if reject_when_busy {
+                        // An agent comes before its lane, whoever takes both.
+                        threads.agents.hold_in(conn, &account, &agent_id).await?;
+                        if is_full_in(conn, &account, &agent_id).await? {
+                            let message =
+                                "This agent has as many threads as it may have; try again when one has ended.";
+                            return Err(Error::new(Code::AgentBusy, message).retry_after(1));
+                        }
                     }
                     let told = threads.start_in(conn, &mut start).await?;
                     let record = &start.record;

@@ -172,9 +172,7 @@ pub(crate) async fn take_in(conn: &mut Conn, record: &mut Record) -> Result<bool
     }
     for message in waiting {
         let request: TurnRequest = serde_json::from_value(message.request.clone()).map_err(Error::internal)?;
-        let turn = &mut record.facts.turn.request;
-        turn.findings.extend(request.findings);
-        turn.blocked |= request.blocked;
+        record.facts.turn.request.note_found(request.findings, request.blocked);
         insert_message(conn, &record.account, &key, &message.into_message(record.message_count)?).await?;
         record.message_count += 1;
     }

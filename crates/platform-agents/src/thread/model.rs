@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use platform_conversation::{ChatMessage, Compaction, File, StoredJson, TokenUsage, TurnRequest, check_files};
+use platform_conversation::{ChatMessage, Compaction, File, StoredJson, TokenUsage, TurnRequest, check_message};
 use platform_core::{Checks, Error, FieldLimits, Id, Object, Result, Timestamp};
 use platform_runtime::ToolCall;
 use serde::{Deserialize, Serialize};
@@ -364,14 +364,7 @@ impl NewThread {
         if let Some(metadata) = &self.metadata {
             checks.metadata("metadata", metadata);
         }
-        for (path, id) in [("tenantId", &self.tenant_id), ("subtenantId", &self.subtenant_id)] {
-            if let Some(id) = id {
-                checks.tenant(path, id);
-            }
-        }
-        if self.tenant_id.as_deref() == Some("tiers") {
-            checks.issue("tenantId", "conflict", "tenantId `tiers` is reserved; choose another");
-        }
+        checks.tenants(self.tenant_id.as_deref(), self.subtenant_id.as_deref());
         checks.finish()?;
         match self.state.as_deref().map(|state| (state, ThreadState::parse(state))) {
             None | Some((_, Some(ThreadState::Queued))) => Ok(false),
@@ -388,14 +381,6 @@ pub(crate) fn unknown_state(given: &str) -> Error {
     let shown: String = given.chars().take(64).collect();
     Error::new(platform_core::Code::InvalidStateValue, format!("`{shown}` is no state of a thread."))
         .with("states", states)
-}
-
-fn check_message(checks: &mut Checks, message: Option<&str>, files: &[File], limits: &FieldLimits) {
-    if message.is_none_or(str::is_empty) && files.is_empty() {
-        checks.issue("message", "required", "message is required: say something, or attach files");
-    }
-    checks.bytes("message", message.map_or(0, str::len), limits.message_bytes);
-    check_files(checks, "files", files, limits);
 }
 
 /// What a client is told of a thread that was accepted.

@@ -4,7 +4,7 @@ use diesel::{
     dsl::{AsExprOf, sql},
     expression::{SqlLiteral, UncheckedBind},
     prelude::*,
-    sql_types::{Jsonb, Nullable, Text},
+    sql_types::{Bool, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_conversation::{
@@ -58,6 +58,10 @@ pub(crate) struct ThreadRow {
     created_ms: i64,
     edited_ms: i64,
 }
+
+/// What a sub-thread was handed over by, as its index has it: a thread, or `chat:` and a chat; and by which call.
+const ABOVE: &str = "coalesce(facts #>> '{parent,parentThreadId}', 'chat:' || (facts #>> '{parent,parentChatUID}'))";
+const FOR_CALL: &str = "facts #>> '{parent,subThreadToolCallId}'";
 
 /// Who brings a change about.
 #[derive(Debug, Clone)]
@@ -316,9 +320,7 @@ impl Record {
 
     /// More is said in the turn that there is; what was found in it belongs to the turn.
     pub fn go_on_with(&mut self, request: &platform_conversation::TurnRequest) {
-        let turn = &mut self.facts.turn.request;
-        turn.findings.extend(request.findings.iter().cloned());
-        turn.blocked |= request.blocked;
+        self.facts.turn.request.note_found(request.findings.clone(), request.blocked);
         (self.finish_reason, self.stop_reason, self.started, self.finished) = (None, None, None, None);
     }
 
@@ -356,15 +358,12 @@ impl Record {
 
     /// Sub-threads at work for calls that are not open any more.
     pub async fn abandoned_in(&self, conn: &mut Conn) -> Result<Vec<String>> {
-        use diesel::{dsl::sql, sql_types::Text};
         let terminal = ThreadState::ALL.iter().filter(|state| state.is_terminal()).map(|state| state.as_str());
-        let above = "coalesce(facts #>> '{parent,parentThreadId}', 'chat:' || (facts #>> '{parent,parentChatUID}'))";
         let at_work: Vec<(String, String)> = threads::table
             .filter(threads::account_id.eq(self.account.as_str()))
-            .filter(sql::<Text>(above).eq(self.id()))
-            .filter(sql::<diesel::sql_types::Bool>("facts #>> '{parent,subThreadToolCallId}' IS NOT NULL"))
+            .filter(sql::<Text>(ABOVE).eq(self.id()).and(sql::<Text>(FOR_CALL).is_not_null()))
             .filter(threads::state.ne_all(terminal))
-            .select((threads::id, sql::<Text>("facts #>> '{parent,subThreadToolCallId}'")))
+            .select((threads::id, sql::<Text>(FOR_CALL)))
             .load(conn)
             .await?;
         let is_open = |call: &String| self.open.iter().any(|open| open.call.id == *call);
@@ -613,6 +612,15 @@ pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<O
     row.map(Record::read).transpose()
 }
 
+/// The thread that a call has handed its work to; `above`: the thread, or `chat:` and the chat, of the call.
+pub(crate) async fn handed_to(conn: &Conn, account: &AccountId, above: &str, call: &str) -> Result<Option<String>> {
+    let mut conn = conn;
+    let thread = threads::table
+        .filter(threads::account_id.eq(account.as_str()))
+        .filter(sql::<Text>(ABOVE).eq(above).and(sql::<Text>(FOR_CALL).eq(call)));
+    Ok(thread.select(threads::id).first(&mut conn).await.optional()?)
+}
+
 /// `CONFLICT` unless a worker has the thread; it stays so until this transaction ends.
 pub(crate) async fn hold_processing(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
     let processing = by_id(account.as_str(), id).filter(threads::state.eq(ThreadState::Processing.as_str()));
@@ -634,22 +642,24 @@ pub(crate) async fn revision(conn: &Conn, account: &AccountId, id: &str) -> Resu
 pub(crate) async fn take(conn: &mut Conn, taken: &[(AccountId, &str, i32)], now: Timestamp) -> Result<Vec<Moved>> {
     const SQL: &str = "WITH item AS (
             SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, thread text, attempt int, now_ms bigint)
+        ), held AS (
+            -- One that somebody changes just now is left to the next.
+            SELECT t.account_id, t.id, t.state FROM threads t JOIN item i ON t.account_id = i.account AND t.id = i.thread
+            WHERE t.state IN ('queued', 'processing') FOR UPDATE OF t SKIP LOCKED
         )
         UPDATE threads SET state = 'processing', revision = revision + 1, edited_ms = item.now_ms,
             started_ms = coalesce(started_ms, item.now_ms),
-            duration_ms = duration_ms + CASE WHEN state = 'processing'
+            duration_ms = duration_ms + CASE WHEN held.state = 'processing'
                 THEN greatest(item.now_ms - (changes -> -1 ->> 'timestamp')::bigint, 0) ELSE 0 END,
             facts = jsonb_set(facts, '{turn,attempt}', to_jsonb(item.attempt)),
-            changes = changes || CASE WHEN state = 'processing'
+            changes = changes || CASE WHEN held.state = 'processing'
                 THEN jsonb_build_array(jsonb_build_object('state', 'queued', 'timestamp', greatest(item.now_ms, (changes -> -1 ->> 'timestamp')::bigint), 'source', 'worker'))
                 ELSE '[]' END
                 || jsonb_build_array(jsonb_build_object('state', 'processing', 'timestamp', greatest(item.now_ms, (changes -> -1 ->> 'timestamp')::bigint), 'source', 'worker'))
-        FROM item WHERE threads.account_id = item.account AND threads.id = item.thread
-            AND threads.state IN ('queued', 'processing')
-            -- One that somebody changes just now is left to the next.
-            AND (threads.account_id, threads.id) IN (SELECT t.account_id, t.id FROM threads t JOIN item i
-                ON t.account_id = i.account AND t.id = i.thread FOR UPDATE OF t SKIP LOCKED)
-        RETURNING threads.account_id, threads.id, threads.agent_id, threads.tenant_id, threads.subtenant_id";
+        FROM item, held WHERE threads.account_id = item.account AND threads.id = item.thread
+            AND held.account_id = threads.account_id AND held.id = threads.id
+        RETURNING threads.account_id, threads.id, threads.agent_id, threads.tenant_id, threads.subtenant_id,
+            held.state = 'processing' AS was_lost";
     let items: Vec<Value> = taken
         .iter()
         .map(|(account, thread, attempt)| {
@@ -663,7 +673,7 @@ pub(crate) async fn take(conn: &mut Conn, taken: &[(AccountId, &str, i32)], now:
 #[derive(diesel::QueryableByName)]
 pub(crate) struct Moved {
     #[diesel(sql_type = Text)]
-    pub account_id: String,
+    account_id: String,
     #[diesel(sql_type = Text)]
     pub id: String,
     #[diesel(sql_type = Text)]
@@ -672,6 +682,15 @@ pub(crate) struct Moved {
     pub tenant_id: Option<String>,
     #[diesel(sql_type = Nullable<Text>)]
     pub subtenant_id: Option<String>,
+    /// Its worker was lost: it was queued in between.
+    #[diesel(sql_type = Bool)]
+    pub was_lost: bool,
+}
+
+impl Moved {
+    pub fn account(&self) -> AccountId {
+        AccountId::parse(&self.account_id).expect("only ids are stored")
+    }
 }
 
 /// Threads are handed back by a worker that shuts down.
@@ -687,7 +706,8 @@ pub(crate) async fn hand_back(conn: &mut Conn, handed: &[(AccountId, &str)], now
             AND threads.state = 'processing'
             AND (threads.account_id, threads.id) IN (SELECT t.account_id, t.id FROM threads t JOIN item i
                 ON t.account_id = i.account AND t.id = i.thread FOR UPDATE OF t SKIP LOCKED)
-        RETURNING threads.account_id, threads.id, threads.agent_id, threads.tenant_id, threads.subtenant_id";
+        RETURNING threads.account_id, threads.id, threads.agent_id, threads.tenant_id, threads.subtenant_id,
+            false AS was_lost";
     let items: Vec<Value> =
         handed.iter().map(|(account, thread)| json!({"account": account, "thread": thread, "now_ms": now.0})).collect();
     Ok(platform_db::JsonStatement::new(SQL, &items)?.load(conn).await?)

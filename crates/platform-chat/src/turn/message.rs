@@ -1,4 +1,4 @@
-use platform_conversation::{ClientTool, File, StoredJson, check_client_tools, check_files};
+use platform_conversation::{ClientTool, File, StoredJson, check_client_tools, check_message};
 use platform_core::{Checks, FieldLimits, Object, Result};
 use platform_runtime::Role;
 use serde::{Deserialize, Serialize};
@@ -59,11 +59,7 @@ pub struct PastMessage {
 impl NewMessage {
     pub(crate) fn check(&mut self, limits: &FieldLimits) -> Result<()> {
         let mut checks = Checks::within(limits);
-        let empty = self.message.as_ref().is_none_or(String::is_empty);
-        if empty && self.files.is_empty() {
-            checks.issue("message", "required", "message is required: say something, or attach files");
-        }
-        checks.bytes("message", self.message.as_ref().map_or(0, String::len), limits.message_bytes);
+        check_message(&mut checks, self.message.as_deref(), &self.files, limits);
         if let Some(uid) = &self.chat_uid
             && crate::chat::ChatId::parse(uid).is_err()
         {
@@ -72,18 +68,10 @@ impl NewMessage {
         if let Some(name) = &self.user_name {
             checks.length("userName", name, 0..=200);
         }
-        check_files(&mut checks, "files", &self.files, limits);
         if let Some(metadata) = &self.metadata {
             checks.metadata("metadata", metadata);
         }
-        for (path, id) in [("tenantId", &self.tenant_id), ("subtenantId", &self.subtenant_id)] {
-            if let Some(id) = id {
-                checks.tenant(path, id);
-            }
-        }
-        if self.tenant_id.as_deref() == Some("tiers") {
-            checks.issue("tenantId", "conflict", "tenantId `tiers` is reserved; choose another");
-        }
+        checks.tenants(self.tenant_id.as_deref(), self.subtenant_id.as_deref());
         checks.count("previousConversation", self.previous_conversation.len(), MOST_PAST_MESSAGES);
         for (i, past) in self.previous_conversation.iter().enumerate() {
             checks.bytes(&format!("previousConversation[{i}].message"), past.message.len(), limits.message_bytes);
