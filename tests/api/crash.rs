@@ -228,38 +228,7 @@ async fn threads_with_tools_approvals_and_sub_agents_end_whenever_the_process_di
         .map(|number| {
             let (app, path, text) = (Arc::clone(&app), path.clone(), text.clone());
             #[expect(clippy::disallowed_methods, reason = "a client of the test, not a task of the platform")]
-            tokio::spawn(async move {
-                // Whoever gets no answer asks again with the same key.
-                let id = loop {
-                    let app = app.read().await;
-                    let body = json!({"message": text, "tags": [format!("n{number}")]});
-                    let request = app.request(Method::POST, &path).header("idempotency-key", format!("start-{number}"));
-                    if let Ok(answer) = request.json(&body).send().await
-                        && answer.status() == StatusCode::CREATED
-                        && let Ok(started) = answer.json::<Value>().await
-                    {
-                        break started["_id"].as_str().expect("an id").to_owned();
-                    }
-                };
-                loop {
-                    let now = {
-                        let app = app.read().await;
-                        let request = app.request(Method::GET, &format!("/agents/threads/{id}")).send().await;
-                        let Ok(answer) = request else { continue };
-                        answer.json::<Value>().await.unwrap_or_default()
-                    };
-                    match now["state"].as_str() {
-                        Some("completed") => return now,
-                        Some("paused_for_approval") => {
-                            let app = app.read().await;
-                            let approval = app.request(Method::POST, &format!("/agents/threads/{id}/approval"));
-                            let _ = approval.json(&json!({"action": "approved"})).send().await;
-                        }
-                        Some("failed" | "terminated") => panic!("it failed: {now:#}"),
-                        _ => tokio::time::sleep(Duration::from_millis(50)).await,
-                    }
-                }
-            })
+            tokio::spawn(async move { see_through(&app, &path, number, &text).await })
         })
         .collect();
     kill(&app, KILLS).await;
@@ -301,7 +270,8 @@ async fn threads_with_tools_approvals_and_sub_agents_end_whenever_the_process_di
     }
     assert!(posts.values().all(|count| *count == 1), "never twice: {posts:?}");
     assert!(unknown > 0, "no kill came between a call and its result");
-    assert_eq!(db.number("SELECT count(*) AS n FROM threads").await, 2 * 32, "one sub-thread for each call");
+    let threads = i64::try_from(2 * THREADS).expect("a small number");
+    assert_eq!(db.number("SELECT count(*) AS n FROM threads").await, threads, "one sub-thread for each call");
     let torn = "SELECT count(*) AS n FROM (SELECT data ->> 'previousState' AS told,
         lag(data ->> 'state') OVER (PARTITION BY thread_id ORDER BY id) AS was FROM events
         WHERE kind = 'thread.state_changed') e WHERE told IS DISTINCT FROM was";
@@ -311,6 +281,40 @@ async fn threads_with_tools_approvals_and_sub_agents_end_whenever_the_process_di
         "SELECT count(*) AS n FROM events WHERE kind = 'thread.state_changed'",
     );
     assert_eq!(db.number(changes).await, db.number(events).await);
+}
+
+/// Starts a thread and approves what it waits for, until it is completed.
+async fn see_through(app: &RwLock<TestApp>, path: &str, number: usize, text: &str) -> Value {
+    // Whoever gets no answer asks again with the same key.
+    let id = loop {
+        let app = app.read().await;
+        let body = json!({"message": text, "tags": [format!("n{number}")]});
+        let request = app.request(Method::POST, path).header("idempotency-key", format!("start-{number}"));
+        if let Ok(answer) = request.json(&body).send().await
+            && answer.status() == StatusCode::CREATED
+            && let Ok(started) = answer.json::<Value>().await
+        {
+            break started["_id"].as_str().expect("an id").to_owned();
+        }
+    };
+    loop {
+        let now = {
+            let app = app.read().await;
+            let request = app.request(Method::GET, &format!("/agents/threads/{id}")).send().await;
+            let Ok(answer) = request else { continue };
+            answer.json::<Value>().await.unwrap_or_default()
+        };
+        match now["state"].as_str() {
+            Some("completed") => return now,
+            Some("paused_for_approval") => {
+                let app = app.read().await;
+                let approval = app.request(Method::POST, &format!("/agents/threads/{id}/approval"));
+                let _ = approval.json(&json!({"action": "approved"})).send().await;
+            }
+            Some("failed" | "terminated") => panic!("it failed: {now:#}"),
+            _ => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
 }
 
 fn messages(thread: &Value) -> impl Iterator<Item = &Value> {

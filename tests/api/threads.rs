@@ -554,3 +554,25 @@ async fn what_was_never_heard_is_still_judged_and_the_threads_of_a_deleted_agent
     assert_eq!(late.error(), "AGENT_NOT_FOUND");
     assert_eq!(app.get(&format!("/agents/threads/{paused}")).await.body["state"], "completed");
 }
+
+#[tokio::test]
+async fn an_action_has_one_effect_however_often_it_is_sent_under_one_key() {
+    let app = app().await;
+    let id = agent(&app, json!({})).await;
+    let body = json!({"message": "first", "state": "paused"});
+    let paused = app.post(&format!("/agents/{id}/threads"), body).await.body["_id"].clone();
+    let path = format!("/agents/threads/{}/resume", paused.as_str().expect("an id"));
+    let resume = async || {
+        let request = app.request(Method::POST, &path).header("idempotency-key", "resume-1");
+        app.send(request.json(&json!({"message": "second"}))).await
+    };
+    for answer in join_all((0..16).map(|_| resume())).await {
+        let in_progress = (answer.status, answer.error()) == (StatusCode::CONFLICT, "IDEMPOTENCY_IN_PROGRESS");
+        assert!(in_progress || answer.status == StatusCode::OK, "{}", answer.body);
+    }
+    let ended = thread_in(&app, paused.as_str().expect("an id"), "completed").await;
+    assert_eq!(said(&ended, "user"), ["first", "second"]);
+    let again = resume().await;
+    assert_eq!((again.status, again.header("idempotent-replayed")), (StatusCode::OK, "true"));
+    assert_eq!(again.body["state"], "queued", "what the first was told");
+}

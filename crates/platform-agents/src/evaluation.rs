@@ -331,10 +331,11 @@ impl Evaluations {
                 }
             }
         };
-        match tokio::time::timeout(PATIENCE, ended).await {
-            Ok(evaluation) => evaluation,
-            Err(_) => Ok(running),
-        }
+        let Ok(ended) = tokio::time::timeout(PATIENCE, ended).await else { return Ok(running) };
+        let evaluation = ended?;
+        let Some(error) = &evaluation.error else { return Ok(evaluation) };
+        let message = error["message"].as_str().unwrap_or("The judge gave no answer.");
+        Err(Error::new(Code::UpstreamError, message).with("code", &error["code"]).with("evaluationId", &evaluation.id))
     }
 
     /// Asks the judge. What it took counts, whatever it says.

@@ -96,38 +96,38 @@ pub(crate) async fn stream(request: Request) -> Result<Answer> {
 }
 
 pub(crate) async fn pause(request: Request) -> Result<Answer> {
-    let (caller, id) = (request.caller()?, request.path("threadId"));
-    Answer::ok(&request.services.threads.pause(caller, id, request.body()?).await?)
+    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    Answer::ok(&request.services.threads.pause(caller, id, request.body()?, once).await?)
 }
 
 pub(crate) async fn resume(request: Request) -> Result<Answer> {
-    let (caller, id) = (request.caller()?, request.path("threadId"));
-    Answer::ok(&request.services.threads.resume(caller, id, request.body()?).await?)
+    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    Answer::ok(&request.services.threads.resume(caller, id, request.body()?, once).await?)
 }
 
 pub(crate) async fn pause_or_resume(request: Request) -> Result<Answer> {
-    let (caller, id) = (request.caller()?, request.path("threadId"));
-    Answer::ok(&request.services.threads.pause_or_resume(caller, id, request.body()?).await?)
+    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    Answer::ok(&request.services.threads.pause_or_resume(caller, id, request.body()?, once).await?)
 }
 
 pub(crate) async fn complete(request: Request) -> Result<Answer> {
-    let (caller, id) = (request.caller()?, request.path("threadId"));
-    Answer::ok(&request.services.threads.complete(caller, id, request.body()?).await?)
+    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    Answer::ok(&request.services.threads.complete(caller, id, request.body()?, once).await?)
 }
 
 pub(crate) async fn approve(request: Request) -> Result<Answer> {
-    let (caller, id) = (request.caller()?, request.path("threadId"));
-    Answer::ok(&request.services.threads.approve(caller, id, request.body()?).await?)
+    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    Answer::ok(&request.services.threads.approve(caller, id, request.body()?, once).await?)
 }
 
 pub(crate) async fn say(request: Request) -> Result<Answer> {
-    let (caller, id) = (request.caller()?, request.path("threadId"));
-    Answer::ok(&request.services.threads.say(caller, id, request.body()?, request.once.as_ref()).await?)
+    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    Answer::ok(&request.services.threads.say(caller, id, request.body()?, once).await?)
 }
 
 pub(crate) async fn respond(request: Request) -> Result<Answer> {
-    let (caller, id) = (request.caller()?, request.path("threadId"));
-    Answer::ok(&request.services.threads.respond(caller, id, request.body()?).await?)
+    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    Answer::ok(&request.services.threads.respond(caller, id, request.body()?, once).await?)
 }
 
 pub(crate) async fn callback(request: Request) -> Result<Answer> {
@@ -163,12 +163,6 @@ pub(crate) async fn evaluate(request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
     let (given, once, waits) = (request.body()?, request.once.as_ref(), r#async != Some(true));
     let evaluation = request.services.threads.evaluate(account, id, given, waits, once).await?;
-    if let (Some(error), true) = (&evaluation.error, waits) {
-        let message = error["message"].as_str().unwrap_or("The judge gave no answer.");
-        return Err(Error::new(platform_core::Code::UpstreamError, message)
-            .with("code", &error["code"])
-            .with("evaluationId", &evaluation.id));
-    }
     let status = if evaluation.is_over() { 200 } else { 202 };
     Answer::json(status, &Evaluated { evaluation })
 }

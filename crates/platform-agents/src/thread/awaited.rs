@@ -9,7 +9,7 @@ use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{ABANDON, Returned};
 use platform_core::{AccountId, Checks, Clock, Code, Error, Result, Timestamp};
-use platform_db::Db;
+use platform_db::{Db, Idempotency};
 use platform_jobs::{Run, Work, end_in};
 use platform_runtime::{CallState, Callbacks, Later, OpenCall};
 use serde_json::Value;
@@ -76,6 +76,7 @@ impl Threads {
         id: &str,
         given: &AsyncResponses,
         by: &By,
+        once: Option<&Idempotency>,
     ) -> Result<ThreadResponded> {
         let mut checks = Checks::default();
         if given.responses.is_empty() {
@@ -88,7 +89,7 @@ impl Threads {
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
         let responding = conn.transaction::<_, Error, _>(async |conn| {
-            let mut record = self.lock_in(conn, account, id, None).await?;
+            let mut record = self.lock_in(conn, account, id, once).await?;
             record.allow(Action::ToolResponse)?;
             let known = record.pending_callbacks();
             let mut checks = Checks::default();
@@ -103,13 +104,17 @@ impl Threads {
                 take(&mut record, &response.tool_call_id, &response.content);
             }
             go_on(&mut record, by, now)?;
-            let pending = record.pending_callbacks().len();
-            Ok((pending, self.commit_in(conn, &mut record, None, 0, now).await?))
+            let told = self.commit_in(conn, &mut record, None, 0, now).await?;
+            let responded = ThreadResponded { thread_id: id.to_owned(), pending: record.pending_callbacks().len() };
+            if let Some(once) = once {
+                once.store(conn, 200, &responded).await?;
+            }
+            Ok((responded, told))
         });
-        let (pending, told) = responding.await?;
+        let (responded, told) = responding.await?;
         drop(conn);
         self.tell(&told).await?;
-        Ok(ThreadResponded { thread_id: id.to_owned(), pending })
+        Ok(responded)
     }
 
     /// Takes the result in that came to an address. The address is good for one.

@@ -70,19 +70,43 @@ pub trait ThreadService: Send + Sync {
     /// Follows a thread.
     async fn watch(&self, account: &AccountId, id: &str, partial: bool) -> Result<Watcher>;
     /// Pauses it.
-    async fn pause(&self, caller: &Caller, id: &str, given: NewPause) -> Result<Thread>;
+    async fn pause(&self, caller: &Caller, id: &str, given: NewPause, once: Option<&Idempotency>) -> Result<Thread>;
     /// Goes on with it.
-    async fn resume(&self, caller: &Caller, id: &str, given: NewResume) -> Result<Thread>;
+    async fn resume(&self, caller: &Caller, id: &str, given: NewResume, once: Option<&Idempotency>) -> Result<Thread>;
     /// Either of them.
-    async fn pause_or_resume(&self, caller: &Caller, id: &str, given: PauseOrResume) -> Result<Thread>;
+    async fn pause_or_resume(
+        &self,
+        caller: &Caller,
+        id: &str,
+        given: PauseOrResume,
+        once: Option<&Idempotency>,
+    ) -> Result<Thread>;
     /// Ends it.
-    async fn complete(&self, caller: &Caller, id: &str, given: NewCompletion) -> Result<Thread>;
+    async fn complete(
+        &self,
+        caller: &Caller,
+        id: &str,
+        given: NewCompletion,
+        once: Option<&Idempotency>,
+    ) -> Result<Thread>;
     /// Decides about calls that wait for approval.
-    async fn approve(&self, caller: &Caller, id: &str, given: NewApproval) -> Result<Thread>;
+    async fn approve(
+        &self,
+        caller: &Caller,
+        id: &str,
+        given: NewApproval,
+        once: Option<&Idempotency>,
+    ) -> Result<Thread>;
     /// Says something to it.
     async fn say(&self, caller: &Caller, id: &str, given: ThreadMessage, once: Option<&Idempotency>) -> Result<Thread>;
     /// Gives results of asynchronous calls.
-    async fn respond(&self, caller: &Caller, id: &str, given: AsyncResponses) -> Result<ThreadResponded>;
+    async fn respond(
+        &self,
+        caller: &Caller,
+        id: &str,
+        given: AsyncResponses,
+        once: Option<&Idempotency>,
+    ) -> Result<ThreadResponded>;
     /// Gives the result of one by its address.
     async fn callback(&self, token: &str, value: Value) -> Result<()>;
     /// Messages that hold a text.
@@ -334,23 +358,23 @@ impl ThreadService for PgThreadService {
         if watcher.begin().await? { Ok(watcher) } else { Err(not_found(id)) }
     }
 
-    async fn pause(&self, caller: &Caller, id: &str, given: NewPause) -> Result<Thread> {
+    async fn pause(&self, caller: &Caller, id: &str, given: NewPause, once: Option<&Idempotency>) -> Result<Thread> {
         let immediate = given.check()?;
         let by = By { reason: given.reason.clone(), ..By::client(&caller.user_uid) };
         let pause = Pause { until: given.until.map(Timestamp), reason: given.reason, ..Pause::default() };
         let (threads, account, now) = (&self.threads, &caller.account, self.now());
         let mut conn = threads.ports.db.conn().await?;
         let pausing = conn.transaction::<_, Error, _>(async |conn| {
-            let mut record = threads.lock_in(conn, account, id, None).await?;
+            let mut record = threads.lock_in(conn, account, id, once).await?;
             let changed = threads.pause_in(conn, &mut record, immediate, pause, &by, now).await?;
-            threads.settle_in(conn, &mut record, changed, now).await
+            threads.settle_in(conn, &mut record, changed, once, now).await
         });
         let told = pausing.await?;
         drop(conn);
         self.after(account, id, told).await
     }
 
-    async fn resume(&self, caller: &Caller, id: &str, given: NewResume) -> Result<Thread> {
+    async fn resume(&self, caller: &Caller, id: &str, given: NewResume, once: Option<&Idempotency>) -> Result<Thread> {
         let by = By::client(&caller.user_uid);
         let found = self.find(&caller.account, id).await?;
         let arrived = match given.message.filter(|message| !message.is_empty()) {
@@ -363,31 +387,43 @@ impl ThreadService for PgThreadService {
         let (threads, account, now) = (&self.threads, &caller.account, self.now());
         let mut conn = threads.ports.db.conn().await?;
         let resuming = conn.transaction::<_, Error, _>(async |conn| {
-            let mut record = threads.lock_in(conn, account, id, None).await?;
+            let mut record = threads.lock_in(conn, account, id, once).await?;
             let changed = Threads::resume_in(&mut record, &by, now)?;
             if let Some(arrived) = &arrived {
                 queue(conn, &record, arrived).await?;
             }
-            threads.settle_in(conn, &mut record, changed || arrived.is_some(), now).await
+            threads.settle_in(conn, &mut record, changed || arrived.is_some(), once, now).await
         });
         let told = resuming.await?;
         drop(conn);
         self.after(account, id, told).await
     }
 
-    async fn pause_or_resume(&self, caller: &Caller, id: &str, given: PauseOrResume) -> Result<Thread> {
+    async fn pause_or_resume(
+        &self,
+        caller: &Caller,
+        id: &str,
+        given: PauseOrResume,
+        once: Option<&Idempotency>,
+    ) -> Result<Thread> {
         let PauseOrResume { action, mode, until, reason, message } = given;
         let Some(action) = action else {
             return Err(Error::invalid("action", "required", "action is required: paused or queued"));
         };
         match ThreadState::parse(&action).ok_or_else(|| unknown_state(&action))? {
-            ThreadState::Paused => self.pause(caller, id, NewPause { mode, until, reason }).await,
-            ThreadState::Queued => self.resume(caller, id, NewResume { message }).await,
+            ThreadState::Paused => self.pause(caller, id, NewPause { mode, until, reason }, once).await,
+            ThreadState::Queued => self.resume(caller, id, NewResume { message }, once).await,
             _ => Err(Error::invalid("action", "enum", "action must be paused or queued")),
         }
     }
 
-    async fn complete(&self, caller: &Caller, id: &str, given: NewCompletion) -> Result<Thread> {
+    async fn complete(
+        &self,
+        caller: &Caller,
+        id: &str,
+        given: NewCompletion,
+        once: Option<&Idempotency>,
+    ) -> Result<Thread> {
         let state = given.check()?;
         let reason = match state {
             ThreadState::Completed => "COMPLETED_BY_USER",
@@ -398,24 +434,30 @@ impl ThreadService for PgThreadService {
         let (threads, account, now) = (&self.threads, &caller.account, self.now());
         let mut conn = threads.ports.db.conn().await?;
         let ending = conn.transaction::<_, Error, _>(async |conn| {
-            let mut record = threads.lock_in(conn, account, id, None).await?;
+            let mut record = threads.lock_in(conn, account, id, once).await?;
             let changed = threads.complete_in(conn, &mut record, (state, reason), &by, now).await?;
-            threads.settle_in(conn, &mut record, changed, now).await
+            threads.settle_in(conn, &mut record, changed, once, now).await
         });
         let told = ending.await?;
         drop(conn);
         self.after(account, id, told).await
     }
 
-    async fn approve(&self, caller: &Caller, id: &str, given: NewApproval) -> Result<Thread> {
+    async fn approve(
+        &self,
+        caller: &Caller,
+        id: &str,
+        given: NewApproval,
+        once: Option<&Idempotency>,
+    ) -> Result<Thread> {
         let approves = given.check(&self.threads.config.limits)?;
         let by = By { source: super::Source::Approval, ..By::client(&caller.user_uid) };
         let (threads, account, now) = (&self.threads, &caller.account, self.now());
         let mut conn = threads.ports.db.conn().await?;
         let deciding = conn.transaction::<_, Error, _>(async |conn| {
-            let mut record = threads.lock_in(conn, account, id, None).await?;
+            let mut record = threads.lock_in(conn, account, id, once).await?;
             threads.decide_in(conn, &mut record, &given, approves, &by, now).await?;
-            threads.settle_in(conn, &mut record, true, now).await
+            threads.settle_in(conn, &mut record, true, once, now).await
         });
         let told = deciding.await?;
         drop(conn);
@@ -434,20 +476,21 @@ impl ThreadService for PgThreadService {
         let saying = conn.transaction::<_, Error, _>(async |conn| {
             let mut record = threads.lock_in(conn, account, id, once).await?;
             threads.message_in(conn, &mut record, &arrived, &by, now).await?;
-            let told = threads.settle_in(conn, &mut record, true, now).await?;
-            if let Some(once) = once {
-                // What a repetition is told: the thread as it is now.
-                once.store(conn, 200, &record.into_thread(None, None)?).await?;
-            }
-            Ok(told)
+            threads.settle_in(conn, &mut record, true, once, now).await
         });
         let told = saying.await?;
         drop(conn);
         self.after(account, id, told).await
     }
 
-    async fn respond(&self, caller: &Caller, id: &str, given: AsyncResponses) -> Result<ThreadResponded> {
-        self.threads.respond(&caller.account, id, &given, &By::client(&caller.user_uid)).await
+    async fn respond(
+        &self,
+        caller: &Caller,
+        id: &str,
+        given: AsyncResponses,
+        once: Option<&Idempotency>,
+    ) -> Result<ThreadResponded> {
+        self.threads.respond(&caller.account, id, &given, &By::client(&caller.user_uid), once).await
     }
 
     async fn callback(&self, token: &str, value: Value) -> Result<()> {
@@ -581,15 +624,20 @@ impl PgThreadService {
 }
 
 impl Threads {
-    /// Stores an action, if it changed anything.
+    /// Stores an action, if it changed anything, and what a repetition is told: the thread as it is now.
     async fn settle_in(
         &self,
         conn: &mut platform_db::Conn,
         record: &mut Record,
         changed: bool,
+        once: Option<&Idempotency>,
         now: Timestamp,
     ) -> Result<Option<super::Told>> {
-        if changed { self.commit_in(conn, record, None, 0, now).await.map(Some) } else { Ok(None) }
+        let told = if changed { Some(self.commit_in(conn, record, None, 0, now).await?) } else { None };
+        if let Some(once) = once {
+            once.store(conn, 200, &record.clone().into_thread(None, None)?).await?;
+        }
+        Ok(told)
     }
 
     /// What a thread did, as text for a model: the newest part when it is long.
