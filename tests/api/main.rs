@@ -1,5 +1,6 @@
 //! The running platform over HTTP. Files mirror the URLs; each test is a sentence.
 
+mod access;
 mod agents;
 mod api_keys;
 mod architecture;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use platform_agents::{AgentService, PgAgentService, PgSubAgents, PgThreadService, ThreadConfig, ThreadService};
-use platform_auth::{AuthService, PgAuthService};
+use platform_auth::{AuthConfig, AuthService, KeyService, PgAuthService, SessionService};
 use platform_chat::{AssistantService, ChatConfig, ChatService, PgAssistantService, PgChatService};
 use platform_conversation::Ports;
 use platform_core::{Clock, Error, Id, SystemClock, Timestamp, spawn};
@@ -80,6 +80,8 @@ impl From<Error> for StartError {
 /// What handlers use.
 pub(crate) struct Services {
     pub auth: Arc<dyn AuthService>,
+    pub keys: Arc<dyn KeyService>,
+    pub sessions: Arc<dyn SessionService>,
     pub agents: Arc<dyn AgentService>,
     pub threads: Arc<dyn ThreadService>,
     pub assistants: Arc<dyn AssistantService>,
@@ -118,8 +120,8 @@ impl App {
         let (embedded, db) = database(config, false).await?;
         let bus = if embedded.is_some() { Bus::local() } else { Bus::shared(&db) };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let auth: Arc<dyn AuthService> =
-            Arc::new(PgAuthService::new(&db, &bus, Arc::clone(&clock), &config.key_prefix));
+        let vault = Arc::new(vault(config)?);
+        let auth = Arc::new(auth(config, addr, &db, &bus, Arc::clone(&vault)));
         let models = Models::start(config.models.clone()).await?;
         let model: Arc<dyn Model> = Arc::clone(&models) as Arc<dyn Model>;
         let jobs_config = JobsConfig {
@@ -132,7 +134,6 @@ impl App {
             jobs.reclaim_all().await?;
         }
         let egress = Egress::new(config.egress.clone()).map_err(|e| StartError::Message(e.to_string()))?;
-        let vault = Arc::new(vault(config)?);
         let tool_servers =
             PgToolServerService::new(&db, &bus, Arc::clone(&clock), vault, egress.clone(), config.limits);
         let toolbox: Arc<dyn Toolbox> = Arc::clone(&tool_servers) as Arc<dyn Toolbox>;
@@ -191,11 +192,13 @@ impl App {
         };
         // Alone on a database of its own a process need not ask anybody.
         let rates = RateLimits::new(embedded.is_none().then(|| db.clone()));
-        let gate = Gate::new(rates, config.rates, config.streams_per_key, config.trusted_proxies.clone());
+        let gate = Gate::new(rates, config);
         let cors = Cors::new(config.cors_origins.clone());
         let health = Health::new(db.clone());
         let closing = CancellationToken::new();
         let services = Services {
+            keys: auth.clone(),
+            sessions: auth.clone(),
             auth,
             agents,
             threads,
@@ -225,11 +228,11 @@ impl App {
     /// Runs a command on accounts or keys, beside a running server or alone.
     pub(crate) async fn with_auth(
         config: &Config,
-        command: impl AsyncFnOnce(Arc<dyn AuthService>) -> Result<(), StartError>,
+        command: impl AsyncFnOnce(Arc<PgAuthService>) -> Result<(), StartError>,
     ) -> Result<(), StartError> {
         let (embedded, db) = database(config, true).await?;
         let bus = if embedded.is_some() { Bus::local() } else { Bus::shared(&db) };
-        let auth = PgAuthService::new(&db, &bus, Arc::new(SystemClock), &config.key_prefix);
+        let auth = auth(config, config.addr, &db, &bus, Arc::new(vault(config)?));
         let outcome = command(Arc::new(auth)).await;
         stop(embedded).await;
         outcome
@@ -282,6 +285,11 @@ async fn database(config: &Config, as_guest: bool) -> Result<(Option<Embedded>, 
             Err(error)
         }
     }
+}
+
+fn auth(config: &Config, addr: SocketAddr, db: &Db, bus: &Bus, vault: Arc<Vault>) -> PgAuthService {
+    let of_server = AuthConfig { key_prefix: config.key_prefix.clone(), issuer: config.url(addr) };
+    PgAuthService::new(db, bus, Arc::new(SystemClock), vault, of_server)
 }
 
 /// The master keys: those of the settings, else one that is made in the data directory.
@@ -339,6 +347,11 @@ async fn purge(db: Db, clock: Arc<dyn Clock>, event_keep: Duration) {
             && let Err(error) = platform_agents::purge_callbacks(&mut conn, clock.now()).await
         {
             warn!(%error, "Old addresses for results could not be purged; trying again in an hour.");
+        }
+        if let Ok(mut conn) = db.conn().await
+            && let Err(error) = platform_auth::purge_sessions(&mut conn, clock.now()).await
+        {
+            warn!(%error, "Old sessions could not be purged; trying again in an hour.");
         }
         if let Err(error) = RateLimits::purge(&db).await {
             warn!(%error, "Old rates could not be purged; trying again in an hour.");

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use actix_web::http::header::{self, HeaderMap};
-use platform_auth::AuthService;
-use platform_core::{Caller, Code, Error, Result};
+use platform_auth::{AuthService, Identity};
+use platform_core::{Code, Error, Result};
 use secrecy::{ExposeSecret, SecretString};
 
 /// The value after `Bearer`, which cannot be printed.
@@ -32,7 +32,7 @@ impl Bearer {
     }
 
     /// Whom it stands for now.
-    pub async fn caller(&self, auth: &Arc<dyn AuthService>) -> Result<Arc<Caller>> {
+    pub async fn identity(&self, auth: &Arc<dyn AuthService>) -> Result<Arc<Identity>> {
         auth.authenticate(self.0.expose_secret()).await
     }
 }

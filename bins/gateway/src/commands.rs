@@ -1,9 +1,9 @@
 //! The command line.
 
-use std::{process::ExitCode, sync::Arc};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use platform_auth::{AuthService, KeySecret, NewApiKey};
+use platform_auth::{AuthService, KeySecret, KeyService, NewApiKey};
 use platform_core::{AccountId, Caller, Credential, Page};
 use serde::Serialize;
 
@@ -124,28 +124,29 @@ async fn accounts(config: &Config, command: Accounts) -> Result<(), StartError> 
 async fn keys(config: &Config, command: Keys) -> Result<(), StartError> {
     App::with_auth(config, async |auth| match command {
         Keys::Create { account, name, kind: _ } => {
-            let caller = operator(find_account(&auth, &account).await?);
+            let caller = operator(find_account(&*auth, &account).await?);
             print(&auth.create_key(&caller, NewApiKey { name, ..NewApiKey::default() }, None).await?);
             Ok(())
         }
         Keys::List { account } => {
-            let account = find_account(&auth, &account).await?;
+            let caller = operator(find_account(&*auth, &account).await?);
             let all = Page { limit: i64::MAX, offset: 0 };
-            auth.list_keys(&account, all).await?.items.iter().for_each(print);
+            auth.list_keys(&caller, all).await?.items.iter().for_each(print);
             Ok(())
         }
     })
     .await
 }
 
-async fn find_account(auth: &Arc<dyn AuthService>, id_or_name: &str) -> Result<AccountId, StartError> {
+async fn find_account(auth: &dyn AuthService, id_or_name: &str) -> Result<AccountId, StartError> {
     let found = auth.find_account(id_or_name).await?;
     found.ok_or_else(|| StartError::Message(format!("There is no account `{id_or_name}`; `accounts list` shows them.")))
 }
 
 /// Who makes a key from the command line.
 fn operator(account: AccountId) -> Caller {
-    Caller { account, credential: Credential::FullKey("server".to_owned()), user_uid: "server".to_owned() }
+    let (credential, user_uid) = (Credential::FullKey("server".to_owned()), "server".to_owned());
+    Caller { account, credential, user_uid, projects: None }
 }
 
 fn print(record: &impl Serialize) {
@@ -154,7 +155,8 @@ fn print(record: &impl Serialize) {
 
 /// Makes sure there is an account and a key to begin with; returns the file of the first key, if it has one.
 pub(crate) async fn bootstrap(
-    auth: &Arc<dyn AuthService>,
+    auth: &dyn AuthService,
+    keys: &dyn KeyService,
     config: &Config,
 ) -> Result<Option<std::path::PathBuf>, StartError> {
     let account = match auth.find_account("default").await? {
@@ -166,11 +168,11 @@ pub(crate) async fn bootstrap(
         },
     };
     if let Some(secret) = &config.bootstrap_key {
-        auth.ensure_key(&account, "bootstrap", secret).await?;
+        keys.ensure_key(&account, "bootstrap", secret).await?;
         return Ok(None);
     }
     let path = config.data_dir.join("bootstrap-key");
-    if auth.list_keys(&account, Page { limit: 1, offset: 0 }).await?.total == 0 {
+    if keys.list_keys(&operator(account.clone()), Page { limit: 1, offset: 0 }).await?.total == 0 {
         let stored = std::fs::read_to_string(&path).ok();
         let secret = match stored.and_then(|text| KeySecret::parse(text.trim(), &config.key_prefix)) {
             Some(secret) => secret,
@@ -180,7 +182,7 @@ pub(crate) async fn bootstrap(
                 secret
             }
         };
-        auth.ensure_key(&account, "bootstrap", &secret).await?;
+        keys.ensure_key(&account, "bootstrap", &secret).await?;
     }
     Ok(path.exists().then_some(path))
 }

@@ -44,6 +44,7 @@ pub struct Config {
     pub egress: EgressRules,
     pub rates: Rates,
     pub streams_per_key: usize,
+    pub streams_per_session: usize,
     pub limits: FieldLimits,
     pub client_tool_timeout: Duration,
     pub async_tool_timeout: Duration,
@@ -73,8 +74,16 @@ pub struct Config {
 pub struct Rates {
     /// Requests of a full key.
     pub full: Rate,
+    /// Requests of a restricted key.
+    pub restricted: Rate,
+    /// Requests of the sessions of one end user.
+    pub session: Rate,
     /// Messages of a full key.
     pub create_full: Rate,
+    /// Messages of a restricted key.
+    pub create_key: Rate,
+    /// Messages of the sessions of one end user.
+    pub create_session: Rate,
     /// Credentials that are no good, per client address.
     pub bad_credential: Rate,
 }
@@ -96,9 +105,14 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_ALLOW_PRIVATE_EGRESS", "false", "true: addresses that clients name may be inner ones"),
     ("PLATFORM_EGRESS_ALLOW", "", "inner hosts and networks that may be called, separated by commas"),
     ("PLATFORM_RATE_FULL", "6000:1000", "requests of a full key, per minute:burst; 0 = no bound, here and below"),
-    ("PLATFORM_RATE_CREATE_FULL", "0", "messages of a full key"),
+    ("PLATFORM_RATE_RESTRICTED", "600:100", "requests of a restricted key"),
+    ("PLATFORM_RATE_SESSION", "300:60", "requests of the sessions of one end user"),
+    ("PLATFORM_RATE_CREATE_FULL", "0", "messages and threads of a full key"),
+    ("PLATFORM_RATE_CREATE_KEY", "120:30", "messages and threads of a restricted key"),
+    ("PLATFORM_RATE_CREATE_SESSION", "30:8", "messages and threads of the sessions of one end user"),
     ("PLATFORM_RATE_BAD_CREDENTIAL", "60:20", "credentials that are no good, per client address"),
     ("PLATFORM_STREAMS_PER_KEY", "100", "open streams of a key in this process"),
+    ("PLATFORM_STREAMS_PER_SESSION", "4", "open streams of a session in this process"),
     ("PLATFORM_LIMIT_MESSAGE_BYTES", "262144", "text of a message"),
     ("PLATFORM_LIMIT_PRESETS_BYTES", "262144", "system prompt"),
     ("PLATFORM_LIMIT_METADATA_BYTES", "65536", "metadata as JSON"),
@@ -303,10 +317,15 @@ impl Config {
             },
             rates: Rates {
                 full: rate("PLATFORM_RATE_FULL")?,
+                restricted: rate("PLATFORM_RATE_RESTRICTED")?,
+                session: rate("PLATFORM_RATE_SESSION")?,
                 create_full: rate("PLATFORM_RATE_CREATE_FULL")?,
+                create_key: rate("PLATFORM_RATE_CREATE_KEY")?,
+                create_session: rate("PLATFORM_RATE_CREATE_SESSION")?,
                 bad_credential: rate("PLATFORM_RATE_BAD_CREDENTIAL")?,
             },
             streams_per_key: number("PLATFORM_STREAMS_PER_KEY", 0)?,
+            streams_per_session: number("PLATFORM_STREAMS_PER_SESSION", 0)?,
             limits: field_limits()?,
             client_tool_timeout: duration("PLATFORM_CLIENT_TOOL_TIMEOUT")?,
             async_tool_timeout: duration("PLATFORM_ASYNC_TOOL_TIMEOUT")?,

@@ -5,6 +5,8 @@ use actix_web::http::header::{
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
     ACCESS_CONTROL_REQUEST_METHOD, HeaderMap, HeaderValue, ORIGIN, VARY,
 };
+use platform_auth::{Identity, Rights};
+use platform_core::Credential;
 
 const MAX_AGE_SECONDS: &str = "600";
 const REQUEST_HEADERS: &str = "Authorization, Content-Type, Idempotency-Key, If-Match, Last-Event-ID, X-Request-Id, \
@@ -50,9 +52,22 @@ impl Cors {
         }
     }
 
-    /// Lets a browser read an answer to a caller who has no full key.
-    pub fn answer(&self, asked: &HeaderMap, answer: &mut HeaderMap) {
-        if asked.contains_key(ORIGIN) && self.allow(asked, answer) {
+    /// Lets a browser read an answer; not one to a full key, which no browser should hold.
+    pub fn answer(&self, asked: &HeaderMap, identity: Option<&Identity>, answer: &mut HeaderMap) {
+        let Some(origin) = asked.get(ORIGIN) else { return };
+        let allowed = match identity {
+            Some(Identity { caller, .. }) if matches!(caller.credential, Credential::FullKey(_)) => false,
+            Some(Identity { rights: Rights::Key(rules), .. }) if !rules.domains.is_empty() => {
+                answer.append(VARY, HeaderValue::from_static("Origin"));
+                let allowed = rules.allows_origin(origin.to_str().ok());
+                if allowed {
+                    answer.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+                }
+                allowed
+            }
+            _ => self.allow(asked, answer),
+        };
+        if allowed {
             answer.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
         }
     }

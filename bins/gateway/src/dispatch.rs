@@ -18,12 +18,14 @@ use actix_web::{
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt, StreamExt};
-use platform_core::{Caller, Code, Error, Id, Result};
+use platform_auth::Identity;
+use platform_core::{Code, Error, Id, Result};
 use platform_db::{Idempotency, Stored};
 use platform_limits::Allowance;
 use tracing::{error, info};
 
 use crate::{
+    access,
     app::Services,
     auth::Bearer,
     cors::Cors,
@@ -73,13 +75,13 @@ async fn serve(
     let request_id = request_id(request.headers());
     let preflight = request.method() == Method::OPTIONS && allow.is_some() && Cors::is_preflight(request.headers());
     let handled = handle(&services, route.as_deref(), &request, payload, allow.is_some());
-    let (mut response, caller, allowance) = if preflight {
+    let (mut response, identity, allowance) = if preflight {
         (HttpResponse::NoContent().finish(), None, None)
     } else {
         match AssertUnwindSafe(handled).catch_unwind().await {
-            Ok(Handled { outcome: Ok(answer), caller, allowance }) => (answer.into_response(), caller, allowance),
-            Ok(Handled { outcome: Err(error), caller, allowance }) => {
-                (error::answer(&error, &request_id), caller, allowance)
+            Ok(Handled { outcome: Ok(answer), identity, allowance }) => (answer.into_response(), identity, allowance),
+            Ok(Handled { outcome: Err(error), identity, allowance }) => {
+                (error::answer(&error, &request_id), identity, allowance)
             }
             Err(_) => {
                 error!(request_id, "A handler panicked.");
@@ -104,13 +106,14 @@ async fn serve(
     }
     if preflight {
         services.cors.preflight(request.headers(), allow.as_deref().unwrap_or_default(), headers);
-    } else if caller.is_none() {
-        services.cors.answer(request.headers(), headers);
+    } else {
+        services.cors.answer(request.headers(), identity.as_deref(), headers);
     }
     if !headers.contains_key(header::CACHE_CONTROL) {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
     let route = route.as_ref().map_or("(none)", |route| route.path);
+    let caller = identity.as_ref().map(|identity| identity.caller.user_uid.as_str());
     let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(0);
     let status = response.status().as_u16();
     info!(request_id, status, micros, caller, "{} {route} was answered with {status}.", request.method());
@@ -120,7 +123,7 @@ async fn serve(
 /// What came of a request, who asked, and how much more may be asked.
 struct Handled {
     outcome: Result<Answer>,
-    caller: Option<String>,
+    identity: Option<Arc<Identity>>,
     allowance: Option<Allowance>,
 }
 
@@ -137,22 +140,24 @@ async fn handle(
         } else {
             Error::new(Code::NotFound, "There is nothing at this path; see /v1/openapi.json for what there is.")
         };
-        return Handled { outcome: Err(error), caller: None, allowance: None };
+        return Handled { outcome: Err(error), identity: None, allowance: None };
     };
-    let (bearer, caller) = match route.access {
+    let (bearer, identity) = match route.access {
         Access::Public => (None, None),
-        Access::Key { .. } | Access::Full { .. } => match admit(services, request).await {
-            Ok((bearer, caller)) => (Some(bearer), Some(caller)),
-            Err(error) => return Handled { outcome: Err(error), caller: None, allowance: None },
+        _ => match admit(services, request).await {
+            Ok((bearer, identity)) => (Some(bearer), Some(identity)),
+            Err(error) => return Handled { outcome: Err(error), identity: None, allowance: None },
         },
     };
-    let user = caller.as_ref().map(|caller| caller.user_uid.clone());
-    let (allowance, passes) = match &caller {
-        Some(caller) => services.gate.request(caller, route.creates).await,
+    let (allowance, passes) = match &identity {
+        Some(identity) => match access::permit(identity, route, request.path(), request.headers()) {
+            Ok(()) => services.gate.request(&identity.caller, route.creates).await,
+            Err(error) => (None, Err(error)),
+        },
         None => (None, Ok(())),
     };
     if let Err(error) = passes {
-        return Handled { outcome: Err(error), caller: user, allowance };
+        return Handled { outcome: Err(error), identity, allowance };
     }
     let answer = async {
         let body = read_body(services, route, request, payload).await?;
@@ -163,7 +168,7 @@ async fn handle(
         let mut request = Request {
             services: Arc::clone(services),
             bearer,
-            caller,
+            identity: identity.clone(),
             path: path.collect(),
             query_names: names(request.query_string()),
             query,
@@ -173,14 +178,16 @@ async fn handle(
             once: None,
         };
         request.once = once(route, &request)?;
+        access::impose(&mut request, route)?;
+        access::reach(&request).await?;
         Ok(run(route, request).await?.ignoring(ignored))
     };
-    Handled { outcome: answer.await, caller: user, allowance }
+    Handled { outcome: answer.await, identity, allowance }
 }
 
-async fn admit(services: &Arc<Services>, request: &HttpRequest) -> Result<(Bearer, Arc<Caller>)> {
+async fn admit(services: &Arc<Services>, request: &HttpRequest) -> Result<(Bearer, Arc<Identity>)> {
     let admitted = match Bearer::of(request.headers()) {
-        Ok(bearer) => bearer.caller(&services.auth).await.map(|caller| (bearer, caller)),
+        Ok(bearer) => bearer.identity(&services.auth).await.map(|identity| (bearer, identity)),
         Err(error) => Err(error),
     };
     match admitted {
@@ -454,14 +461,14 @@ fn distance(a: &str, b: &str) -> usize {
 fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
     let mut given = request.headers.get_all("idempotency-key");
     let Some(key) = given.next().filter(|_| route.method == Method::POST) else { return Ok(None) };
-    let Some(caller) = &request.caller else { return Ok(None) };
+    let Some(identity) = &request.identity else { return Ok(None) };
     let key =
         key.to_str().ok().filter(|key| (1..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()));
     let (Some(key), None) = (key, given.next()) else {
         return Err(Error::new(Code::BadRequest, "Send one Idempotency-Key of 1 to 255 visible ASCII characters."));
     };
     let path: Vec<&str> = request.path.values().map(String::as_str).collect();
-    let (account, credential) = (caller.account.as_str(), caller.credential_id());
+    let (account, credential) = (identity.caller.account.as_str(), identity.caller.principal());
     let scope = format!("{account}|{credential}|POST {}|{}|{key}", route.path, path.join("|"));
     let hash = digest(&SHA256, &request.body);
     let body_hash = hash.as_ref().iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));

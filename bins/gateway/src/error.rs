@@ -25,6 +25,10 @@ pub(crate) fn status(code: Code) -> StatusCode {
         | Code::InvalidSubagents
         | Code::InvalidTimeRange
         | Code::InvalidToolDefinition
+        | Code::InvalidTtl
+        | Code::InvalidUsageAmount
+        | Code::InvalidUsageSource
+        | Code::TenantIdRequired
         | Code::DuplicateToolName
         | Code::TemplateError
         | Code::ModelNotSupported
@@ -33,7 +37,19 @@ pub(crate) fn status(code: Code) -> StatusCode {
         | Code::UrlNotAllowed
         | Code::ValidationError => StatusCode::BAD_REQUEST,
         Code::TokenExpired | Code::TokenRevoked | Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Code::Forbidden | Code::TenantMismatch => StatusCode::FORBIDDEN,
+        Code::BrowserMintForbidden
+        | Code::Forbidden
+        | Code::FullKeyRequired
+        | Code::InsufficientScope
+        | Code::KeyDomainForbidden
+        | Code::KeyEndpointForbidden
+        | Code::KeyRequiresSession
+        | Code::NotOwner
+        | Code::PresetsForbidden
+        | Code::ProjectForbidden
+        | Code::SessionCannotMint
+        | Code::SessionRouteForbidden
+        | Code::TenantMismatch => StatusCode::FORBIDDEN,
         Code::AgentNotFound
         | Code::AssistantNotFound
         | Code::ChatNotFound
@@ -47,7 +63,10 @@ pub(crate) fn status(code: Code) -> StatusCode {
         | Code::MessageNotFound
         | Code::NotFound
         | Code::ProjectNotFound
+        | Code::SessionNotFound
+        | Code::TenantNotFound
         | Code::ThreadNotFound
+        | Code::TierNotFound
         | Code::ToolNotFound
         | Code::ToolServerNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -63,10 +82,15 @@ pub(crate) fn status(code: Code) -> StatusCode {
         | Code::Conflict
         | Code::IdempotencyInProgress
         | Code::IdentifierTaken
+        | Code::NameTaken
+        | Code::ProjectArchived
         | Code::QueueFull
-        | Code::ThreadStateConflict => StatusCode::CONFLICT,
+        | Code::ThreadStateConflict
+        | Code::TierInUse => StatusCode::CONFLICT,
         Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-        Code::AgentBusy | Code::RateLimitExceeded | Code::TooManyStreams => StatusCode::TOO_MANY_REQUESTS,
+        Code::AgentBusy | Code::RateLimitExceeded | Code::TenantLimitExceeded | Code::TooManyStreams => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
         Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         Code::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,

@@ -8,10 +8,10 @@ use std::{
 
 use actix_web::HttpRequest;
 use ipnet::IpNet;
-use platform_core::{Caller, Code, Error, Result};
+use platform_core::{Caller, Code, Credential, Error, Result};
 use platform_limits::{Allowance, RateLimits};
 
-use crate::config::Rates;
+use crate::config::{Config, Rates};
 
 /// Seconds after which a refused stream may be tried again.
 const STREAM_RETRY: u64 = 5;
@@ -21,6 +21,7 @@ pub(crate) struct Gate {
     limits: RateLimits,
     rates: Rates,
     streams_per_key: usize,
+    streams_per_session: usize,
     streams: Arc<Mutex<HashMap<String, usize>>>,
     trusted_proxies: Vec<IpNet>,
 }
@@ -44,16 +45,28 @@ impl Drop for StreamPlace {
 }
 
 impl Gate {
-    pub fn new(limits: RateLimits, rates: Rates, streams_per_key: usize, trusted_proxies: Vec<IpNet>) -> Self {
-        Self { limits, rates, streams_per_key, streams: Arc::default(), trusted_proxies }
+    pub fn new(limits: RateLimits, config: &Config) -> Self {
+        Self {
+            limits,
+            rates: config.rates,
+            streams_per_key: config.streams_per_key,
+            streams_per_session: config.streams_per_session,
+            streams: Arc::default(),
+            trusted_proxies: config.trusted_proxies.clone(),
+        }
     }
 
     /// Counts a request; the tightest bucket it fell into, or why it is refused.
     pub async fn request(&self, caller: &Caller, creates: bool) -> (Option<Allowance>, Result<()>) {
-        let credential = caller.credential_id();
-        let mut tightest = self.limits.take(&format!("key|{credential}"), self.rates.full).await;
+        let (all, created) = match caller.credential {
+            Credential::FullKey(_) => (self.rates.full, self.rates.create_full),
+            Credential::RestrictedKey(_) => (self.rates.restricted, self.rates.create_key),
+            Credential::Session(_) => (self.rates.session, self.rates.create_session),
+        };
+        let (account, principal) = (caller.account.as_str(), caller.principal());
+        let mut tightest = self.limits.take(&format!("key|{account}|{principal}"), all).await;
         if creates && tightest.is_none_or(|allowance| allowance.allowed) {
-            let created = self.limits.take(&format!("create|{credential}"), self.rates.create_full).await;
+            let created = self.limits.take(&format!("create|{account}|{principal}"), created).await;
             let tighter =
                 |a: Allowance, b: Allowance| if (b.allowed, b.remaining) < (a.allowed, a.remaining) { b } else { a };
             tightest = tightest.zip(created).map(|(a, b)| tighter(a, b)).or(tightest).or(created);
@@ -81,10 +94,13 @@ impl Gate {
 
     /// A place for one more stream.
     pub fn stream(&self, caller: &Caller) -> Result<StreamPlace> {
-        let credential = caller.credential_id().to_owned();
+        let (credential, most) = match &caller.credential {
+            Credential::Session(session) => (session.id.clone(), self.streams_per_session),
+            _ => (caller.principal().into_owned(), self.streams_per_key),
+        };
         let mut streams = self.streams.lock().expect("lock");
         let open = streams.entry(credential.clone()).or_default();
-        if self.streams_per_key > 0 && *open >= self.streams_per_key {
+        if most > 0 && *open >= most {
             let message = format!("This credential has {open} open streams already; close one first.");
             return Err(Error::new(Code::TooManyStreams, message).with("limit", *open).retry_after(STREAM_RETRY));
         }

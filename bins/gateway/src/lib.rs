@@ -7,6 +7,7 @@ pub mod app;
 pub mod commands;
 pub mod config;
 
+mod access;
 mod auth;
 mod cors;
 mod dispatch;

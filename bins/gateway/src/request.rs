@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use actix_web::http::header::{HeaderMap, IF_MATCH};
 use bytes::Bytes;
+use platform_auth::Identity;
 use platform_chat::ChatPage;
-use platform_core::{Caller, Code, Error, Object, Page, Precondition, Result, misfit};
+use platform_core::{Caller, Code, Error, Object, Page, Precondition, Result, Session, misfit};
 use platform_db::Idempotency;
 use serde::{
     Deserialize,
@@ -20,7 +21,7 @@ use crate::{app::Services, auth::Bearer};
 pub(crate) struct Request {
     pub services: Arc<Services>,
     pub bearer: Option<Bearer>,
-    pub caller: Option<Arc<Caller>>,
+    pub identity: Option<Arc<Identity>>,
     pub path: BTreeMap<&'static str, String>,
     pub query: BTreeMap<String, String>,
     /// Names of the query in the order they were given.
@@ -35,7 +36,21 @@ pub(crate) struct Request {
 impl Request {
     /// Who calls; only on routes that want a credential.
     pub fn caller(&self) -> Result<&Caller> {
-        self.caller.as_deref().ok_or_else(|| Error::internal("a public route asked for its caller"))
+        let identity = self.identity.as_ref().ok_or_else(|| Error::internal("a public route asked for its caller"))?;
+        Ok(&identity.caller)
+    }
+
+    /// The session that calls, if one does.
+    pub fn session(&self) -> Option<&Session> {
+        self.identity.as_ref()?.caller.session()
+    }
+
+    /// Sets a field of the body.
+    pub fn set_field(&mut self, name: &str, value: &str) -> Result<()> {
+        let json = serde_json::value::to_raw_value(value).map_err(Error::internal)?;
+        self.fields.0.insert(name.to_owned(), json);
+        self.body = serde_json::to_vec(&self.fields.0).map_err(Error::internal)?.into();
+        Ok(())
     }
 
     /// A path parameter.
@@ -185,6 +200,11 @@ impl Fields {
 
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.0.keys()
+    }
+
+    /// A field that is text.
+    pub fn text(&self, name: &str) -> Option<String> {
+        serde_json::from_str(self.0.get(name)?.get()).ok()
     }
 
     /// The body as text without its nulls, if it has any.

@@ -7,6 +7,7 @@ mod docs;
 mod health;
 mod keys;
 mod models;
+mod sessions;
 mod threads;
 mod tool_servers;
 
@@ -29,8 +30,10 @@ pub(crate) enum Access {
     Public,
     /// A full key, or a restricted key whose lists permit the route; `session`: a tenant session, too.
     Key { session: bool, scope: &'static str },
-    /// A full key only; `scope` also opens it to OAuth.
-    Full { scope: &'static str },
+    /// A full key only, and with `account_wide` one that is bound to no project; `scope` also opens it to OAuth.
+    Full { scope: &'static str, account_wide: bool },
+    /// Any key of a backend, a signed one too: here sessions are made.
+    Mint { scope: &'static str },
 }
 
 type Handler = Box<dyn Fn(Request) -> LocalBoxFuture<'static, Result<Answer>> + Send + Sync>;
@@ -56,12 +59,12 @@ pub(crate) struct Route {
 /// The whole table.
 #[expect(clippy::too_many_lines, reason = "the table is one list")]
 pub(crate) fn table() -> Vec<Route> {
-    use Access::{Full, Key, Public};
+    use Access::{Full, Key, Mint, Public};
     let (read, write) = ("assistants:read", "assistants:write");
     let (tools_read, tools_write) = ("tool-servers:read", "tool-servers:write");
     let key = |scope| Key { session: false, scope };
     let session = |scope| Key { session: true, scope };
-    let full = |scope| Full { scope };
+    let full = |scope, account_wide| Full { scope, account_wide };
     let (see, act) = ("agents:read", "agents:write");
     vec![
         on(GET, "/livez", Public, health::live),
@@ -120,12 +123,12 @@ pub(crate) fn table() -> Vec<Route> {
         on(DELETE, "/v1/agents/{agentId}", key(act), agents::delete).with(agents::spec::delete()),
         on(POST, "/v1/agents/{agentId}/threads", key(act), threads::start).with(threads::spec::start()).creating(),
         on(GET, "/v1/agents/{agentId}/threads", key(see), threads::list_of_agent).with(threads::spec::list_of_agent()),
-        on(GET, "/v1/api-keys", full("keys:read"), keys::list).with(keys::spec::list()),
-        on(POST, "/v1/api-keys", full("keys:write"), keys::create).with(keys::spec::create()),
-        on(GET, "/v1/api-keys/{id}", full("keys:read"), keys::get).with(keys::spec::get()),
-        on(PATCH, "/v1/api-keys/{id}", full("keys:write"), keys::update).with(keys::spec::update()),
-        on(DELETE, "/v1/api-keys/{id}", full("keys:write"), keys::delete).with(keys::spec::delete()),
-        on(POST, "/v1/api-keys/{id}/rotate", full("keys:write"), keys::rotate).with(keys::spec::rotate()),
+        on(GET, "/v1/api-keys", full("keys:read", false), keys::list).with(keys::spec::list()),
+        on(POST, "/v1/api-keys", full("keys:write", false), keys::create).with(keys::spec::create()),
+        on(GET, "/v1/api-keys/{id}", full("keys:read", false), keys::get).with(keys::spec::get()),
+        on(PATCH, "/v1/api-keys/{id}", full("keys:write", false), keys::update).with(keys::spec::update()),
+        on(DELETE, "/v1/api-keys/{id}", full("keys:write", false), keys::delete).with(keys::spec::delete()),
+        on(POST, "/v1/api-keys/{id}/rotate", full("keys:write", false), keys::rotate).with(keys::spec::rotate()),
         on(POST, "/v1/assistants", key(write), assistants::create).with(assistants::spec::create()),
         on(GET, "/v1/assistants", session(read), assistants::list).with(assistants::spec::list()),
         on(POST, "/v1/assistants/chats", session(read), chats::filter).with(chats::spec::filter()),
@@ -164,6 +167,13 @@ pub(crate) fn table() -> Vec<Route> {
         on(GET, "/v1/docs/{filename}", key("docs:read"), docs::get).with(docs::spec::get()),
         on(GET, "/v1/health", Public, health::health).with(health::spec::health()),
         on(GET, "/v1/models", key("models:read"), models::list).with(models::spec::list()),
+        on(GET, "/v1/tenant-sessions", full("tenant-sessions:read", true), sessions::list).with(sessions::spec::list()),
+        on(DELETE, "/v1/tenant-sessions", full("tenant-sessions:write", true), sessions::revoke_all)
+            .with(sessions::spec::revoke_all()),
+        on(POST, "/v1/tenant-sessions", Mint { scope: "tenant-sessions:write" }, sessions::mint)
+            .with(sessions::spec::mint()),
+        on(DELETE, "/v1/tenant-sessions/{sessionId}", full("tenant-sessions:write", true), sessions::revoke)
+            .with(sessions::spec::revoke()),
         on(POST, "/v1/tool-callbacks/{token}", Public, threads::callback).with(threads::spec::callback()).raw(),
         on(GET, "/v1/tool-groups", key(tools_read), tool_servers::groups).with(tool_servers::spec::groups()),
         on(POST, "/v1/tool-servers", key(tools_write), tool_servers::create).with(tool_servers::spec::create()),

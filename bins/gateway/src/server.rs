@@ -31,7 +31,7 @@ pub(crate) async fn run(config: Config) -> Result<(), StartError> {
         .map_err(|e| StartError::Message(format!("PLATFORM_ADDR: cannot listen on {}: {e}.", config.addr)))?;
     let addr = listener.local_addr()?;
     let app = App::build(&config, addr).await?;
-    let key_file = bootstrap(&app.services.auth, &config).await?;
+    let key_file = bootstrap(&*app.services.auth, &*app.services.keys, &config).await?;
     let mut table = routes::table();
     if config.role == Role::Worker {
         table.retain(|route| matches!(route.path, "/livez" | "/readyz"));

@@ -74,7 +74,7 @@ impl Connection {
             }
             self.judged = now;
             if let Some(bearer) = &self.bearer
-                && let Err(error) = bearer.caller(&self.services.auth).await
+                && let Err(error) = bearer.identity(&self.services.auth).await
                 && error.cause().is_none()
             {
                 return None;

@@ -1,19 +1,30 @@
-//! Accounts and API keys: who is calling.
+//! Accounts, API keys and tenant sessions: who is calling, and with what rights.
 //!
-//! **Owns** the tables `accounts` and `api_keys`; the endpoints `/v1/api-keys`; the commands
-//! `accounts` and `keys`. **Needs** `platform-db`.
+//! **Owns** the tables `accounts`, `api_keys`, `tenant_sessions` and `signing_keys`; the endpoints
+//! `/v1/api-keys` and `/v1/tenant-sessions`; the commands `accounts` and `keys`. **Needs**
+//! `platform-db` and a vault for what the server signs with.
 //!
-//! **Invariants**: the value of a key is shown once and stored only as SHA-256; a key is looked
-//! up through a bounded cache that every process forgets at once when the key changes; a key
-//! that is unknown, disabled or past its time gets the precise 401 of contract 01 §3; the last
-//! usable full key of an account cannot be taken away.
+//! **Invariants**: the value of a key is shown once and stored only as SHA-256; a credential is
+//! looked up through a bounded cache that every process empties at once when a key or session
+//! changes; one that is unknown, disabled, revoked or past its time gets the precise 401 of
+//! contract 01 §3; no credential makes a wider one; the last usable full key of an account cannot
+//! be taken away or narrowed; a session ends with the key that minted it.
 
-mod model;
-mod repository;
+mod account;
+mod identity;
+mod key;
 mod schema;
-mod secret;
 mod service;
+mod session;
+mod signing;
 
-pub use model::{AccountRecord, ApiKey, ApiKeyPage, ApiKeyWithSecret, IdentityMode, KeyKind, NewApiKey, Rotation};
-pub use secret::KeySecret;
-pub use service::{AuthService, PgAuthService};
+pub use account::AccountRecord;
+pub use identity::{Identity, Rights};
+pub use key::{
+    ApiKey, ApiKeyPage, ApiKeyWithSecret, Endpoint, IdentityMode, KeyKind, KeyRules, KeySecret, KeyService, NewApiKey,
+    Preset, Rotation,
+};
+pub use service::{AuthConfig, AuthService, PgAuthService};
+pub use session::{
+    MintedSession, NewSession, SessionFilter, SessionPage, SessionService, TenantSession, purge_sessions,
+};

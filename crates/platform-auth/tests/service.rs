@@ -2,20 +2,28 @@
 
 use std::sync::Arc;
 
-use platform_auth::{AuthService, KeySecret, NewApiKey, PgAuthService, Rotation};
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use platform_auth::{
+    AuthConfig, AuthService, KeySecret, KeyService, NewApiKey, NewSession, PgAuthService, Rotation, SessionService,
+};
 use platform_core::{Caller, Clock, Code, Credential, Timestamp};
 use platform_db::Bus;
 use platform_testing::{TestClock, TestDb};
+use platform_vault::{MasterKey, Vault};
+use serde_json::{Value, json};
 
 const NOW: Timestamp = Timestamp(1_800_000_000_000);
 
 async fn service() -> (Arc<TestClock>, PgAuthService, Caller) {
     let db = TestDb::new().await.connect();
     let clock = Arc::new(TestClock::at(NOW));
-    let auth = PgAuthService::new(&db, &Bus::local(), Arc::clone(&clock) as Arc<dyn Clock>, "ak");
+    let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
+    let config = AuthConfig { key_prefix: "ak".into(), issuer: "https://api.example".into() };
+    let auth = PgAuthService::new(&db, &Bus::local(), Arc::clone(&clock) as Arc<dyn Clock>, vault, config);
     let account = auth.create_account("acme").await.expect("an account").id;
     auth.ensure_key(&account, "first", &KeySecret::generate("ak").expect("random")).await.expect("a key");
-    let caller = Caller { account, credential: Credential::FullKey("test".into()), user_uid: "test".into() };
+    let (credential, user_uid) = (Credential::FullKey("test".into()), "test".into());
+    let caller = Caller { account, credential, user_uid, projects: None };
     (clock, auth, caller)
 }
 
@@ -24,9 +32,12 @@ async fn a_key_works_until_its_time_and_an_old_value_until_its_grace() {
     let (clock, auth, caller) = service().await;
     let new = NewApiKey { name: "k".into(), expires_at_ms: Some(Timestamp(NOW.0 + 10_000)), ..NewApiKey::default() };
     let made = auth.create_key(&caller, new, None).await.expect("made");
-    assert_eq!(auth.authenticate(&made.key).await.expect("known").user_uid, format!("apikey:{}", made.record.id));
+    assert_eq!(
+        auth.authenticate(&made.key).await.expect("known").caller.user_uid,
+        format!("apikey:{}", made.record.id)
+    );
 
-    let rotated = auth.rotate_key(&caller.account, &made.record.id, Rotation { grace_seconds: 5 }, None).await;
+    let rotated = auth.rotate_key(&caller, &made.record.id, Rotation { grace_seconds: 5 }, None).await;
     let rotated = rotated.expect("rotated");
     clock.advance_ms(4999);
     assert!(auth.authenticate(&made.key).await.is_ok(), "within its grace");
@@ -36,7 +47,7 @@ async fn a_key_works_until_its_time_and_an_old_value_until_its_grace() {
     clock.advance_ms(5000);
     assert_eq!(auth.authenticate(&rotated.key).await.expect_err("over").code(), Code::TokenExpired);
     assert_eq!(auth.authenticate("ak-unknown").await.expect_err("unknown").code(), Code::Unauthenticated);
-    let wrong = auth.rotate_key(&caller.account, &made.record.id, Rotation { grace_seconds: 86_401 }, None).await;
+    let wrong = auth.rotate_key(&caller, &made.record.id, Rotation { grace_seconds: 86_401 }, None).await;
     assert_eq!(wrong.expect_err("too long").code(), Code::ValidationError);
 }
 
@@ -44,10 +55,107 @@ async fn a_key_works_until_its_time_and_an_old_value_until_its_grace() {
 async fn another_accounts_key_is_not_found_and_names_of_accounts_are_unique() {
     let (_, auth, caller) = service().await;
     let other = auth.create_account("other").await.expect("an account").id;
+    let stranger = Caller { account: other.clone(), ..caller.clone() };
     let made = auth.create_key(&caller, NewApiKey { name: "k".into(), ..NewApiKey::default() }, None).await;
     let id = made.expect("made").record.id;
-    assert_eq!(auth.get_key(&other, &id).await.expect_err("foreign").code(), Code::KeyNotFound);
-    assert_eq!(auth.delete_key(&other, &id).await.expect_err("foreign").code(), Code::KeyNotFound);
+    assert_eq!(auth.get_key(&stranger, &id).await.expect_err("foreign").code(), Code::KeyNotFound);
+    assert_eq!(auth.delete_key(&stranger, &id).await.expect_err("foreign").code(), Code::KeyNotFound);
     assert_eq!(auth.create_account("other").await.expect_err("taken").code(), Code::Conflict);
     assert_eq!(auth.find_account("other").await.expect("a look"), Some(other));
+}
+
+/// A session token and what its payload says.
+async fn minted(auth: &PgAuthService, caller: &Caller) -> (String, Value) {
+    let key = auth.create_key(caller, NewApiKey { name: "backend".into(), ..NewApiKey::default() }, None).await;
+    let key = auth.authenticate(&key.expect("made").key).await.expect("known");
+    let new = NewSession { tenant_id: Some("acme".into()), ttl_seconds: Some(json!(90.9)), ..NewSession::default() };
+    let session = auth.mint(&key.caller, &new, None).await.expect("minted");
+    assert_eq!(session.expires_in, 90);
+    let claims = jsonwebtoken::dangerous::insecure_decode::<Value>(&session.token).expect("a token").claims;
+    (session.token, claims)
+}
+
+#[tokio::test]
+async fn a_session_works_until_its_end_and_ends_with_its_key() {
+    let (clock, auth, caller) = service().await;
+    let (token, claims) = minted(&auth, &caller).await;
+    let identity = auth.authenticate(&token).await.expect("a session");
+    assert_eq!(identity.caller.user_uid, "tenant:acme");
+    clock.advance_ms(94_999);
+    assert!(auth.authenticate(&token).await.is_ok(), "a clock may be five seconds behind");
+    clock.advance_ms(1);
+    assert_eq!(auth.authenticate(&token).await.expect_err("over").code(), Code::TokenExpired);
+
+    let (token, _) = minted(&auth, &caller).await;
+    assert!(auth.authenticate(&token).await.is_ok());
+    let key = claims["key"].as_str().expect("a key").to_owned();
+    auth.delete_key(&caller, &key).await.expect("deleted");
+    assert!(auth.authenticate(&token).await.is_ok(), "another key minted it");
+    let (_, claims) = minted(&auth, &caller).await;
+    let (newest, key) = (minted(&auth, &caller).await, claims["key"].as_str().expect("a key"));
+    auth.delete_key(&caller, newest.1["key"].as_str().expect("a key")).await.expect("deleted");
+    assert_eq!(auth.authenticate(&newest.0).await.expect_err("ended").code(), Code::TokenRevoked);
+    auth.update_key(&caller, key, json!({"disabled": true}).as_object().expect("fields").clone()).await.expect("off");
+    // The next month signs with another secret; what the old one signed is still read.
+    clock.advance_ms(30 * 86_400_000 - 200_000);
+    let (old, _) = minted(&auth, &caller).await;
+    clock.advance_ms(80_000);
+    let (new, _) = minted(&auth, &caller).await;
+    let kid = |token: &str| jsonwebtoken::decode_header(token).expect("a header").kid;
+    assert_eq!(kid(&old), kid(&new));
+    clock.advance_ms(90_000);
+    let (new, _) = minted(&auth, &caller).await;
+    assert_ne!(kid(&old), kid(&new));
+    assert_eq!(auth.authenticate(&old).await.expect_err("its time is over").code(), Code::TokenExpired);
+    assert!(auth.authenticate(&new).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_forged_session_token_is_no_credential() {
+    let (_, auth, caller) = service().await;
+    let (token, claims) = minted(&auth, &caller).await;
+    let header = jsonwebtoken::decode_header(&token).expect("a header");
+    let parts: Vec<&str> = token.split('.').collect();
+    let part = |json: &Value| base64(&json.to_string());
+    let signed = |header: &Header, claims: &Value, secret: &[u8]| {
+        encode(header, claims, &EncodingKey::from_secret(secret)).expect("a token")
+    };
+    let with = |name: &str, value: Value| {
+        let mut claims = claims.clone();
+        claims[name] = value;
+        claims
+    };
+    let mut forged = vec![
+        signed(&header, &claims, b"guessed"),
+        signed(&header, &claims, b""),
+        signed(&Header { kid: None, ..header.clone() }, &claims, b"guessed"),
+        signed(&Header { kid: Some("other".into()), ..header.clone() }, &claims, b"guessed"),
+        signed(&Header { alg: Algorithm::HS512, ..header.clone() }, &claims, b"guessed"),
+        format!("{}.{}.", parts[0], parts[1]),
+        format!("{}.{}", parts[0], parts[1]),
+        format!("{token}."),
+        format!("{token}.{}", parts[2]),
+        format!(" {token}"),
+        format!("{token}x"),
+        format!("{}.{}.{}", parts[0], part(&with("tid", json!("other"))), parts[2]),
+        format!("{}.{}.{}", parts[0], part(&with("exp", json!(9_999_999_999_i64))), parts[2]),
+    ];
+    for alg in ["none", "None", "NONE", "nOnE", "HS384", "HS512", "RS256", "ES256", "EdDSA", "hs256", ""] {
+        let header = part(&json!({"alg": alg, "kid": header.kid, "typ": "JWT"}));
+        forged.push(format!("{header}.{}.", parts[1]));
+        forged.push(format!("{header}.{}.{}", parts[1], parts[2]));
+    }
+    for field in ["jku", "x5u", "jwk", "crit"] {
+        let header = part(&json!({"alg": "HS256", "kid": header.kid, field: ["https://evil.example/keys"]}));
+        forged.push(format!("{header}.{}.{}", parts[1], parts[2]));
+    }
+    for token in forged {
+        assert_eq!(auth.authenticate(&token).await.expect_err(&token).code(), Code::Unauthenticated, "{token}");
+    }
+    assert!(auth.authenticate(&token).await.is_ok(), "the real one");
+}
+
+fn base64(text: &str) -> String {
+    use base64::Engine;
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text)
 }

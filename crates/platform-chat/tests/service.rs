@@ -51,6 +51,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
     let caller = Caller {
         account: AccountId::generate(),
         credential: Credential::FullKey("test".into()),
+        projects: None,
         user_uid: "apikey:test".into(),
     };
     House { assistants, chat, caller }

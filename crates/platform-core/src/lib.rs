@@ -19,7 +19,7 @@ mod precondition;
 mod task;
 mod time;
 
-pub use caller::{Caller, Credential};
+pub use caller::{Caller, Credential, Owner, Session};
 pub use checks::{Checks, FieldLimits, Issue};
 pub use error::{Code, Error, Result};
 pub use id::{Account, AccountId, Id, IdError};

@@ -1,6 +1,9 @@
 //! `/v1/agents`, `/v1/agents/agents/{agentId}/…`
 
-use platform_core::Result;
+use platform_agents::{Agent, AgentSettings};
+use platform_core::{Code, Error, Result};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::{request::Request, respond::Answer};
 
@@ -19,8 +22,30 @@ pub(crate) async fn create(request: Request) -> Result<Answer> {
     Ok(Answer::created(&agent)?.header("etag", etag(agent.version)))
 }
 
+/// What an end user may know of an agent that works for their tenant (contract 01 §6).
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct KnownAgent {
+    #[serde(rename = "_id")]
+    id: String,
+    name: String,
+    description: String,
+    img_url: String,
+    disabled: bool,
+    archived: bool,
+}
+
 pub(crate) async fn get(request: Request) -> Result<Answer> {
-    let agent = request.services.agents.get(&request.caller()?.account, request.path("agentId")).await?;
+    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    let agent = request.services.agents.get(account, id).await?;
+    if let Some(session) = request.session() {
+        if !request.services.threads.is_known_to(account, id, session).await? {
+            return Err(Error::not_found(Code::AgentNotFound, "agent", id));
+        }
+        let Agent { id, settings, .. } = agent;
+        let AgentSettings { name, description, img_url, disabled, archived, .. } = settings;
+        return Answer::ok(&KnownAgent { id, name, description, img_url, disabled, archived });
+    }
     Ok(Answer::ok(&agent)?.header("etag", etag(agent.version)))
 }
 

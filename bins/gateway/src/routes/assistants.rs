@@ -1,7 +1,7 @@
 //! `/v1/assistants`
 
 use platform_chat::Assistant;
-use platform_core::Result;
+use platform_core::{Code, Error, Result};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -18,7 +18,10 @@ pub(crate) async fn list(request: Request) -> Result<Answer> {
     let filter = request.query()?;
     let (assistants, account) = (&request.services.assistants, &request.caller()?.account);
     let mut described = Vec::new();
-    for assistant in assistants.list(account, &filter).await? {
+    let open = |assistant: &Assistant| {
+        request.session().is_none_or(|session| assistant.is_external() && assistant.is_listed_by(session))
+    };
+    for assistant in assistants.list(account, &filter).await?.into_iter().filter(open) {
         described.push(assistants.describe(account, assistant).await?);
     }
     Answer::ok(&described)
@@ -32,6 +35,9 @@ pub(crate) async fn create(request: Request) -> Result<Answer> {
 
 pub(crate) async fn get(request: Request) -> Result<Answer> {
     let IncludePresets { include_presets } = request.query()?;
+    if include_presets == Some(true) && request.session().is_some() {
+        return Err(Error::new(Code::PresetsForbidden, "Sessions cannot read system prompts."));
+    }
     let (assistants, account) = (&request.services.assistants, &request.caller()?.account);
     let assistant = assistants.get(account, request.path("identifier")).await?;
     let assistant = assistants.describe(account, Assistant::clone(&assistant)).await?;

@@ -1,6 +1,6 @@
 //! `/v1/assistants/{identifier}/messages`, `/v1/assistants/{identifier}/chats`, `/v1/assistants/chats`
 
-use platform_chat::{ChatListQuery, NewMessage};
+use platform_chat::{ChatFilter, ChatListQuery, NewMessage};
 use platform_core::{AccountId, Checks, Error, Result};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -72,7 +72,12 @@ pub(crate) async fn send(request: Request) -> Result<Answer> {
 }
 
 pub(crate) async fn filter(request: Request) -> Result<Answer> {
-    let (page, filter) = (request.chat_page()?, request.body()?);
+    let (page, mut filter) = (request.chat_page()?, request.body::<ChatFilter>()?);
+    if let Some(listed) = request.session().and_then(|session| session.assistants.as_ref()) {
+        let (assistants, account) = (&request.services.assistants, &request.caller()?.account);
+        let identifiers = listed.iter().map(|assistant| assistants.identifier(account, assistant));
+        filter.among = Some(futures_util::future::try_join_all(identifiers).await?);
+    }
     let chats = request.services.chat.list(&request.caller()?.account, filter, page).await?;
     Answer::created(&chats)
 }
@@ -85,7 +90,7 @@ pub(crate) async fn list(request: Request) -> Result<Answer> {
 }
 
 pub(crate) async fn tags(request: Request) -> Result<Answer> {
-    Answer::ok(&request.services.chat.tags(&request.caller()?.account).await?)
+    Answer::ok(&request.services.chat.tags(&request.caller()?.account, request.session()).await?)
 }
 
 pub(crate) async fn get(request: Request) -> Result<Answer> {

@@ -6,32 +6,32 @@ use crate::{request::Request, respond::Answer};
 
 pub(crate) async fn list(request: Request) -> Result<Answer> {
     let page = request.page(20, 100)?;
-    Answer::ok(&request.services.auth.list_keys(&request.caller()?.account, page).await?)
+    Answer::ok(&request.services.keys.list_keys(request.caller()?, page).await?)
 }
 
 pub(crate) async fn create(request: Request) -> Result<Answer> {
-    let key = request.services.auth.create_key(request.caller()?, request.body()?, request.once.as_ref()).await?;
+    let key = request.services.keys.create_key(request.caller()?, request.body()?, request.once.as_ref()).await?;
     Answer::created(&key)
 }
 
 pub(crate) async fn get(request: Request) -> Result<Answer> {
-    Answer::ok(&request.services.auth.get_key(&request.caller()?.account, request.path("id")).await?)
+    Answer::ok(&request.services.keys.get_key(request.caller()?, request.path("id")).await?)
 }
 
 pub(crate) async fn update(request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("id"));
-    Answer::ok(&request.services.auth.update_key(account, id, request.patch()?).await?)
+    let (caller, id) = (request.caller()?, request.path("id"));
+    Answer::ok(&request.services.keys.update_key(caller, id, request.patch()?).await?)
 }
 
 pub(crate) async fn delete(request: Request) -> Result<Answer> {
     let id = request.path("id");
-    request.services.auth.delete_key(&request.caller()?.account, id).await?;
+    request.services.keys.delete_key(request.caller()?, id).await?;
     Answer::deleted("API key", id)
 }
 
 pub(crate) async fn rotate(request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("id"));
-    Answer::ok(&request.services.auth.rotate_key(account, id, request.body()?, request.once.as_ref()).await?)
+    let (caller, id, once) = (request.caller()?, request.path("id"), request.once.as_ref());
+    Answer::ok(&request.services.keys.rotate_key(caller, id, request.body()?, once).await?)
 }
 
 pub(super) mod spec {

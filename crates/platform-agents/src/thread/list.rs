@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use diesel::{dsl::sql, pg::Pg, prelude::*, sql_types::Text};
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Code, Error, Page, Result, Timestamp};
+use platform_core::{AccountId, Code, Error, Owner, Page, Result, Session, Timestamp};
 use platform_db::Conn;
 
 use super::{
     model::{ThreadFilter, unknown_state},
-    record::{Record, ThreadRow},
+    record::{Record, ThreadRow, by_id},
     state::ThreadState,
 };
 use crate::schema::threads;
@@ -174,4 +174,25 @@ pub(crate) async fn archived(conn: &Conn, account: &AccountId, agents: &[String]
         .load(&mut conn)
         .await?;
     Ok(rows.into_iter().collect())
+}
+
+/// To whom a thread belongs.
+pub(crate) async fn owner(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<Owner>> {
+    let mut conn = conn;
+    let owner = by_id(account.as_str(), id).select((threads::tenant_id, threads::subtenant_id)).first(&mut conn);
+    Ok(owner.await.optional()?.map(|(tenant_id, subtenant_id)| Owner { tenant_id, subtenant_id }))
+}
+
+/// Whether a session's tenant has a thread of the agent.
+pub(crate) async fn is_known_to(conn: &Conn, account: &AccountId, agent: &str, session: &Session) -> Result<bool> {
+    let mut conn = conn;
+    let mut of_session = threads::table
+        .filter(threads::account_id.eq(account.as_str()).and(threads::agent_id.eq(agent)))
+        .filter(threads::tenant_id.eq(&session.tenant_id))
+        .into_boxed();
+    if let Some(subtenant) = &session.subtenant_id {
+        of_session = of_session.filter(threads::subtenant_id.eq(subtenant));
+    }
+    let found: Option<String> = of_session.select(threads::id).first(&mut conn).await.optional()?;
+    Ok(found.is_some())
 }

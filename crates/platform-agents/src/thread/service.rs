@@ -5,7 +5,7 @@ use diesel_async::AsyncConnection;
 use platform_conversation::{
     HandOffs, Matches, NewFeedback, StoredJson, all_content, content, contents, feedback, give_feedback_in, search,
 };
-use platform_core::{AccountId, Caller, Code, Error, Object, Page, Result, Timestamp, overlay};
+use platform_core::{AccountId, Caller, Code, Error, Object, Owner, Page, Result, Session, Timestamp, overlay};
 use platform_db::Idempotency;
 use platform_jobs::{Work, places};
 use platform_realtime::Watcher;
@@ -67,6 +67,10 @@ pub trait ThreadService: Send + Sync {
     async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Thread>;
     /// Takes a thread away that has ended.
     async fn delete(&self, account: &AccountId, id: &str) -> Result<()>;
+    /// To whom a thread belongs, if there is one.
+    async fn owner(&self, account: &AccountId, id: &str) -> Result<Option<Owner>>;
+    /// Whether a session's tenant has a thread of the agent.
+    async fn is_known_to(&self, account: &AccountId, agent: &str, session: &Session) -> Result<bool>;
     /// Follows a thread.
     async fn watch(&self, account: &AccountId, id: &str, partial: bool) -> Result<Watcher>;
     /// Pauses it.
@@ -304,6 +308,14 @@ impl ThreadService for PgThreadService {
         }
         let thread = self.placed(account, vec![record], of, !omit).await?.into_iter().next();
         Ok(Thread { tasks, ..thread.ok_or_else(|| not_found(id))? })
+    }
+
+    async fn owner(&self, account: &AccountId, id: &str) -> Result<Option<Owner>> {
+        list::owner(self.threads.ports.db.read().await?.get(), account, id).await
+    }
+
+    async fn is_known_to(&self, account: &AccountId, agent: &str, session: &Session) -> Result<bool> {
+        list::is_known_to(self.threads.ports.db.read().await?.get(), account, agent, session).await
     }
 
     async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Thread> {

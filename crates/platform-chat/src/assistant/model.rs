@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use platform_conversation::{AssistantSettings, Profile};
-use platform_core::{Error, Object, Result, Timestamp};
+use platform_core::{Error, Object, Result, Session, Timestamp};
 use platform_runtime::ToolGroup;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -105,6 +105,17 @@ impl Assistant {
             fields.insert("presets".to_owned(), Value::String(presets));
         }
         self
+    }
+
+    /// Sessions may know it.
+    pub fn is_external(&self) -> bool {
+        self.settings().access_configuration.external_access
+    }
+
+    /// The session is limited to it and others, or to none.
+    pub fn is_listed_by(&self, session: &Session) -> bool {
+        let is_this = |name: &String| *name == self.id || *name == self.identifier;
+        session.assistants.as_ref().is_none_or(|listed| listed.iter().any(is_this))
     }
 
     /// What the client set.

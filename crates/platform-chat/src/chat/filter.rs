@@ -46,6 +46,10 @@ pub struct ChatFilter {
     pub metadata: Option<Object>,
     /// Any of these tags.
     pub tags: Option<Vec<String>>,
+    /// Only these assistants: what a session is limited to.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub among: Option<Vec<String>>,
 }
 
 /// A moment as epoch milliseconds or ISO 8601.
@@ -129,6 +133,9 @@ impl ChatFilter {
         );
         if let Some(assistant) = &self.assistant_specialization_identifier {
             condition = Box::new(condition.and(chats::assistant.eq(assistant.clone())));
+        }
+        if let Some(among) = &self.among {
+            condition = Box::new(condition.and(chats::assistant.eq_any(among.clone())));
         }
         if let Some(name) = &self.name {
             condition = Box::new(condition.and(chats::name.eq(name.clone())));

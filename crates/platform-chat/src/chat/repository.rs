@@ -8,7 +8,7 @@ use platform_conversation::{
     Compaction, Conversation, Heard, StoredJson, Texts, TextsRead, TokenUsage, add_secondary, compactions,
     has_compactions, has_message, open_calls, summarise,
 };
-use platform_core::{AccountId, Error, Object, Page, Result, Timestamp};
+use platform_core::{AccountId, Error, Object, Owner, Page, Result, Session, Timestamp};
 use platform_db::{Conn, Db};
 use platform_runtime::{Answer, CallState, Later, OpenCall, Operation};
 use serde_json::Value;
@@ -249,10 +249,24 @@ pub(crate) async fn at_work(conn: &mut Conn, account: &AccountId, assistant: &st
         .await?)
 }
 
-pub(crate) async fn tags(conn: &Conn, account: &AccountId) -> Result<Vec<String>> {
+/// To whom a chat belongs.
+pub(crate) async fn owner(conn: &Conn, account: &AccountId, uid: &str) -> Result<Option<Owner>> {
     let mut conn = conn;
-    Ok(chats::table
-        .filter(chats::account_id.eq(account.as_str()).and(sql::<Bool>("tags <> '{}'")))
+    let owner = by_uid(account.as_str(), uid).select((chats::tenant_id, chats::subtenant_id)).first(&mut conn);
+    Ok(owner.await.optional()?.map(|(tenant_id, subtenant_id)| Owner { tenant_id, subtenant_id }))
+}
+
+pub(crate) async fn tags(conn: &Conn, account: &AccountId, session: Option<&Session>) -> Result<Vec<String>> {
+    let mut conn = conn;
+    let mut tagged =
+        chats::table.filter(chats::account_id.eq(account.as_str()).and(sql::<Bool>("tags <> '{}'"))).into_boxed();
+    if let Some(session) = session {
+        tagged = tagged.filter(chats::tenant_id.eq(&session.tenant_id));
+        if let Some(subtenant) = &session.subtenant_id {
+            tagged = tagged.filter(chats::subtenant_id.eq(subtenant));
+        }
+    }
+    Ok(tagged
         .select(sql::<Text>("unnest(tags) AS tag"))
         .distinct()
         .order(sql::<Text>("tag"))

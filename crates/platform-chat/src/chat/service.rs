@@ -6,7 +6,9 @@ use platform_conversation::{
     HandOffs, Matches, NewFeedback, Ports, Span, Stored, StoredJson, all_content, bodies_from, compact, content,
     contents, feedback, give_feedback_in, search, turn_of,
 };
-use platform_core::{AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Page, Result, overlay, spawn};
+use platform_core::{
+    AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Result, Session, overlay, spawn,
+};
 use platform_db::{Db, Idempotency, in_progress};
 use platform_egress::Egress;
 use platform_jobs::{Jobs, Run, Work};
@@ -69,8 +71,10 @@ pub trait ChatService: Send + Sync {
     async fn content(&self, account: &AccountId, assistant: &str, uid: &str, page: Page) -> Result<Vec<StoredJson>>;
     /// Messages that hold a text.
     async fn search(&self, account: &AccountId, assistant: &str, uid: &str, text: &str, limit: i64) -> Result<Matches>;
-    /// Tags in use, sorted.
-    async fn tags(&self, account: &AccountId) -> Result<Vec<String>>;
+    /// Tags in use, sorted; with a session, those of its own chats.
+    async fn tags(&self, account: &AccountId, session: Option<&Session>) -> Result<Vec<String>>;
+    /// To whom a chat belongs, if there is one.
+    async fn owner(&self, account: &AccountId, uid: &str) -> Result<Option<Owner>>;
     /// The realtime object as JSON.
     async fn realtime(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<String>;
     /// Follows the realtime object.
@@ -387,9 +391,12 @@ impl ChatService for PgChatService {
         search(conn.get(), account, uid, text, limit).await
     }
 
-    async fn tags(&self, account: &AccountId) -> Result<Vec<String>> {
-        let conn = self.db.read().await?;
-        repository::tags(conn.get(), account).await
+    async fn tags(&self, account: &AccountId, session: Option<&Session>) -> Result<Vec<String>> {
+        repository::tags(self.db.read().await?.get(), account, session).await
+    }
+
+    async fn owner(&self, account: &AccountId, uid: &str) -> Result<Option<Owner>> {
+        repository::owner(self.db.read().await?.get(), account, uid).await
     }
 
     async fn realtime(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<String> {

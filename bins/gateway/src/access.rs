@@ -1,0 +1,125 @@
+//! Who may do what: what a credential opens, and what of it is its own (contract 01 §3, §6, §7).
+
+use actix_web::http::header::{HeaderMap, ORIGIN, REFERER};
+use platform_auth::{Identity, KeyRules, Rights};
+use platform_core::{Caller, Code, Error, Owner, Result, Session};
+
+use crate::{
+    request::Request,
+    routes::{Access, Route},
+};
+
+/// Whether a credential opens a route; `path` is the one that was asked for.
+pub(crate) fn permit(identity: &Identity, route: &Route, path: &str, headers: &HeaderMap) -> Result<()> {
+    match &identity.rights {
+        Rights::Key(rules) => permit_key(&identity.caller, rules, route, path, headers),
+        Rights::Session => match route.access {
+            Access::Public | Access::Key { session: true, .. } => Ok(()),
+            Access::Mint { .. } => {
+                let message = "A session cannot mint sessions; the backend does that with its API key.";
+                Err(Error::new(Code::SessionCannotMint, message))
+            }
+            _ => Err(Error::new(Code::SessionRouteForbidden, "Sessions cannot reach this endpoint.")),
+        },
+    }
+}
+
+fn permit_key(caller: &Caller, rules: &KeyRules, route: &Route, path: &str, headers: &HeaderMap) -> Result<()> {
+    let mints = matches!(route.access, Access::Mint { .. });
+    if rules.is_signed && !mints {
+        let message = "This key only mints sessions (POST /v1/tenant-sessions); call with a session's token.";
+        return Err(Error::new(Code::KeyRequiresSession, message));
+    }
+    if mints && (headers.contains_key(ORIGIN) || !rules.domains.is_empty()) {
+        let message =
+            "Sessions are minted by backends: without an Origin header, with a key that is bound to no domain.";
+        return Err(Error::new(Code::BrowserMintForbidden, message));
+    }
+    if !rules.allows_origin(origin(headers)) {
+        let message = "This key may not be used from here; see its allowedDomains.";
+        return Err(Error::new(Code::KeyDomainForbidden, message));
+    }
+    let is_bound = !rules.endpoints.is_empty() || rules.preset.is_some();
+    if is_bound && !rules.lists(route.method.as_str(), unmounted(path)) && !(rules.preset.is_some() && is_for_ui(route))
+    {
+        let message = "This key may not reach this endpoint; see its allowedEndpoints and preset.";
+        return Err(Error::new(Code::KeyEndpointForbidden, message));
+    }
+    let full_only = match route.access {
+        Access::Full { account_wide, .. } => rules.is_restricted() || (account_wide && caller.projects.is_some()),
+        _ => false,
+    };
+    if full_only {
+        let message = "Only a full API key of the whole account may do this.";
+        return Err(Error::new(Code::FullKeyRequired, message));
+    }
+    Ok(())
+}
+
+/// From where a browser asks.
+fn origin(headers: &HeaderMap) -> Option<&str> {
+    headers.get(ORIGIN).or_else(|| headers.get(REFERER))?.to_str().ok()
+}
+
+/// The path without its mount prefix, as lists of endpoints name it.
+fn unmounted(path: &str) -> &str {
+    let path = path.strip_prefix("/api").unwrap_or(path);
+    path.strip_prefix("/v1").unwrap_or(path)
+}
+
+/// What the preset `ui` opens beside lists: the session surface, and some groups whole.
+fn is_for_ui(route: &Route) -> bool {
+    let groups = ["/v1/tenant-usage/", "/v1/memory/", "/v1/tenant-integrations", "/v1/tenant-mcp"];
+    let in_group = groups.iter().any(|group| route.path.starts_with(group)) && route.path != "/v1/tenant-usage/tiers";
+    matches!(route.access, Access::Key { session: true, .. }) || in_group
+}
+
+/// Imposes a session's tenant on path, query and body: absent is filled in, another is refused.
+pub(crate) fn impose(request: &mut Request, route: &Route) -> Result<()> {
+    let Some(session) = request.session().cloned() else { return Ok(()) };
+    for (name, own) in [("tenantId", Some(&session.tenant_id)), ("subtenantId", session.subtenant_id.as_ref())] {
+        let Some(own) = own else { continue };
+        let in_query = request.query.get(name).cloned();
+        let in_body = request.fields.text(name);
+        let in_path = request.path.get(name).cloned();
+        if [&in_query, &in_body, &in_path].into_iter().flatten().any(|given| given != own) {
+            let message = format!("{name} is not the one of this session; leave it out.");
+            return Err(Error::new(Code::TenantMismatch, message));
+        }
+        if route.query_fields.iter().any(|field| field == name) {
+            request.query.insert(name.to_owned(), own.clone());
+        }
+        if route.body_fields.iter().flatten().any(|field| field == name) {
+            request.set_field(name, own)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether what the path and the body name is the session's own. What does not exist is left to the handler.
+pub(crate) async fn reach(request: &Request) -> Result<()> {
+    let Some(session) = request.session() else { return Ok(()) };
+    let (services, account) = (&request.services, &request.caller()?.account);
+    if let Some(assistant) = request.path.get("identifier") {
+        services.assistants.open_to(account, session, assistant).await?;
+    }
+    let chat = request.path.get("chatUid").cloned().or_else(|| request.fields.text("chatUid"));
+    if let Some(chat) = chat
+        && let Some(owner) = services.chat.owner(account, &chat).await?
+    {
+        check_owner(session, &owner)?;
+    }
+    if let Some(thread) = request.path.get("threadId")
+        && let Some(owner) = services.threads.owner(account, thread).await?
+    {
+        check_owner(session, &owner)?;
+    }
+    Ok(())
+}
+
+fn check_owner(session: &Session, owner: &Owner) -> Result<()> {
+    if session.owns(owner) {
+        return Ok(());
+    }
+    Err(Error::new(Code::NotOwner, "This belongs to another tenant or subtenant."))
+}

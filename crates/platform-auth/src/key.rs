@@ -1,0 +1,13 @@
+//! API keys (contract 01 §3).
+
+mod model;
+pub(crate) mod repository;
+mod rules;
+mod secret;
+mod service;
+
+pub use model::{ApiKey, ApiKeyPage, ApiKeyWithSecret, Endpoint, IdentityMode, KeyKind, NewApiKey, Preset, Rotation};
+pub use rules::KeyRules;
+pub use secret::KeySecret;
+pub(crate) use secret::sha256;
+pub use service::KeyService;

@@ -1,0 +1,181 @@
+use diesel::prelude::*;
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Error, Page, Result, Timestamp};
+use platform_db::Conn;
+use serde_json::Value;
+
+use super::model::{ApiKey, Endpoint, IdentityMode, KeyKind, NewApiKey, Preset};
+use crate::schema::api_keys;
+
+#[derive(Queryable, Selectable, Insertable, Clone)]
+#[diesel(table_name = api_keys)]
+pub(crate) struct KeyRow {
+    pub id: String,
+    pub account_id: String,
+    pub name: String,
+    pub digest: String,
+    pub old_digest: Option<String>,
+    pub old_digest_until_ms: Option<i64>,
+    pub prefix: String,
+    pub last4: String,
+    pub disabled: bool,
+    pub expires_at_ms: Option<i64>,
+    pub last_used_ms: Option<i64>,
+    pub created_by: String,
+    pub created_ms: i64,
+    pub edited_ms: i64,
+    pub identity_mode: String,
+    pub allowed_domains: Vec<String>,
+    pub allowed_endpoints: Value,
+    pub preset: Option<String>,
+    pub project_ids: Option<Vec<String>>,
+}
+
+impl KeyRow {
+    /// What its maker may change of it.
+    pub fn settings(&self) -> Result<NewApiKey> {
+        let endpoints: Vec<Endpoint> =
+            serde_json::from_value(self.allowed_endpoints.clone()).map_err(Error::internal)?;
+        Ok(NewApiKey {
+            name: self.name.clone(),
+            identity_mode: if self.identity_mode == "signed" { IdentityMode::Signed } else { IdentityMode::Open },
+            expires_at_ms: self.expires_at_ms.map(Timestamp),
+            disabled: self.disabled,
+            allowed_domains: self.allowed_domains.clone(),
+            allowed_endpoints: endpoints,
+            preset: self.preset.as_ref().map(|_| Preset::Ui),
+            project_ids: self.project_ids.clone(),
+        })
+    }
+
+    /// Takes what its maker changed.
+    pub fn set(&mut self, new: NewApiKey) -> Result<()> {
+        let mode = if new.identity_mode == IdentityMode::Signed { "signed" } else { "open" };
+        mode.clone_into(&mut self.identity_mode);
+        self.name = new.name;
+        self.disabled = new.disabled;
+        self.expires_at_ms = new.expires_at_ms.map(|at| at.0);
+        self.allowed_domains = new.allowed_domains;
+        self.allowed_endpoints = serde_json::to_value(new.allowed_endpoints).map_err(Error::internal)?;
+        self.preset = new.preset.map(|Preset::Ui| "ui".to_owned());
+        self.project_ids = new.project_ids;
+        Ok(())
+    }
+
+    pub fn into_key(self) -> Result<ApiKey> {
+        let settings = self.settings()?;
+        Ok(ApiKey {
+            kind: if settings.rules().is_restricted() { KeyKind::Restricted } else { KeyKind::Full },
+            id: self.id,
+            name: settings.name,
+            identity_mode: settings.identity_mode,
+            prefix: self.prefix,
+            last4: self.last4,
+            allowed_domains: settings.allowed_domains,
+            allowed_endpoints: settings.allowed_endpoints,
+            preset: settings.preset,
+            project_ids: settings.project_ids,
+            disabled: self.disabled,
+            creation_timestamp_ms: Timestamp(self.created_ms),
+            last_edit_timestamp_ms: Timestamp(self.edited_ms),
+            last_used_timestamp_ms: self.last_used_ms.map(Timestamp),
+            expires_at_ms: settings.expires_at_ms,
+            created_by: self.created_by,
+        })
+    }
+
+    /// It works now.
+    pub fn is_usable(&self, now: Timestamp) -> bool {
+        !self.disabled && self.expires_at_ms.is_none_or(|expires| expires > now.0)
+    }
+}
+
+pub(crate) async fn insert_key(conn: &mut Conn, key: &KeyRow) -> Result<bool> {
+    let inserted =
+        diesel::insert_into(api_keys::table).values(key).on_conflict(api_keys::digest).do_nothing().execute(conn);
+    Ok(inserted.await? == 1)
+}
+
+/// By the digest of a credential: the only query that needs no account, since it finds it.
+pub(crate) async fn key_by_digest(conn: &mut &Conn, digest: &str) -> Result<Option<KeyRow>> {
+    let key = api_keys::table
+        .filter(api_keys::digest.eq(digest).or(api_keys::old_digest.eq(digest)))
+        .select(KeyRow::as_select());
+    Ok(key.first(conn).await.optional()?)
+}
+
+pub(crate) async fn key(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<KeyRow>> {
+    let key = api_keys::table
+        .filter(api_keys::account_id.eq(account.as_str()).and(api_keys::id.eq(id)))
+        .for_no_key_update()
+        .select(KeyRow::as_select());
+    Ok(key.first(conn).await.optional()?)
+}
+
+/// `within`: only keys that reach no other projects.
+pub(crate) async fn list_keys(
+    conn: &mut Conn,
+    account: &AccountId,
+    within: Option<&[String]>,
+    page: Page,
+) -> Result<(Vec<KeyRow>, i64)> {
+    let keys = || {
+        let keys = api_keys::table.filter(api_keys::account_id.eq(account.as_str())).into_boxed();
+        match within {
+            Some(projects) => keys.filter(api_keys::project_ids.is_contained_by(projects.to_vec())),
+            None => keys,
+        }
+    };
+    let total = keys().count().get_result(conn).await?;
+    let rows = keys()
+        .order((api_keys::created_ms.desc(), api_keys::id.desc()))
+        .limit(page.limit)
+        .offset(page.offset)
+        .select(KeyRow::as_select())
+        .load(conn)
+        .await?;
+    Ok((rows, total))
+}
+
+pub(crate) async fn update_key(conn: &mut Conn, account: &AccountId, key: &KeyRow) -> Result<()> {
+    diesel::update(api_keys::table.filter(api_keys::account_id.eq(account.as_str()).and(api_keys::id.eq(&key.id))))
+        .set((
+            api_keys::name.eq(&key.name),
+            api_keys::digest.eq(&key.digest),
+            api_keys::old_digest.eq(&key.old_digest),
+            api_keys::old_digest_until_ms.eq(key.old_digest_until_ms),
+            api_keys::last4.eq(&key.last4),
+            api_keys::disabled.eq(key.disabled),
+            api_keys::expires_at_ms.eq(key.expires_at_ms),
+            api_keys::edited_ms.eq(key.edited_ms),
+            api_keys::identity_mode.eq(&key.identity_mode),
+            api_keys::allowed_domains.eq(&key.allowed_domains),
+            api_keys::allowed_endpoints.eq(&key.allowed_endpoints),
+            api_keys::preset.eq(&key.preset),
+            api_keys::project_ids.eq(&key.project_ids),
+        ))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn delete_key(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+    diesel::delete(api_keys::table.filter(api_keys::account_id.eq(account.as_str()).and(api_keys::id.eq(id))))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// All keys of the account, locked, so that two requests cannot take the last two away together.
+pub(crate) async fn lock_keys(conn: &mut Conn, account: &AccountId) -> Result<Vec<KeyRow>> {
+    let keys = api_keys::table.filter(api_keys::account_id.eq(account.as_str())).order(api_keys::id);
+    Ok(keys.for_no_key_update().select(KeyRow::as_select()).load(conn).await?)
+}
+
+pub(crate) async fn touch_key(conn: &mut Conn, account: &AccountId, id: &str, now: Timestamp) -> Result<()> {
+    diesel::update(api_keys::table.filter(api_keys::account_id.eq(account.as_str()).and(api_keys::id.eq(id))))
+        .set(api_keys::last_used_ms.eq(now.0))
+        .execute(conn)
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,245 @@
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_core::{AccountId, Caller, Code, Credential, Error, Id, Object, Page, Result, Timestamp, overlay};
+use platform_db::{Conn, Idempotency};
+use platform_vault::MASK;
+
+use super::{
+    model::{ApiKey, ApiKeyPage, ApiKeyWithSecret, NewApiKey, Rotation},
+    repository::{self, KeyRow},
+    secret::KeySecret,
+};
+use crate::{PgAuthService, session::revoke_of_key};
+
+/// API keys. No caller sees, changes or makes one that reaches further than its own credential.
+#[async_trait]
+pub trait KeyService: Send + Sync {
+    /// Makes a key. With `once`, the answer is stored for repetitions, its value masked.
+    async fn create_key(&self, caller: &Caller, new: NewApiKey, once: Option<&Idempotency>)
+    -> Result<ApiKeyWithSecret>;
+    /// Keys of the account, newest first.
+    async fn list_keys(&self, caller: &Caller, page: Page) -> Result<ApiKeyPage>;
+    /// One key.
+    async fn get_key(&self, caller: &Caller, id: &str) -> Result<ApiKey>;
+    /// Changes the given fields.
+    async fn update_key(&self, caller: &Caller, id: &str, patch: Object) -> Result<ApiKey>;
+    /// Takes a key away, and its sessions with it; not the last full one that works.
+    async fn delete_key(&self, caller: &Caller, id: &str) -> Result<()>;
+    /// Gives a key a new value; the old one works for the grace.
+    async fn rotate_key(
+        &self,
+        caller: &Caller,
+        id: &str,
+        rotation: Rotation,
+        once: Option<&Idempotency>,
+    ) -> Result<ApiKeyWithSecret>;
+    /// Makes sure that the full key with this value exists in the account.
+    async fn ensure_key(&self, account: &AccountId, name: &str, secret: &KeySecret) -> Result<()>;
+}
+
+impl PgAuthService {
+    fn key_row(&self, account: &AccountId, created_by: &str, new: NewApiKey, secret: &KeySecret) -> Result<KeyRow> {
+        enum Key {}
+        let now = self.clock.now();
+        let mut row = KeyRow {
+            id: Id::<Key>::generate().into(),
+            account_id: account.as_str().to_owned(),
+            name: String::new(),
+            digest: secret.digest(),
+            old_digest: None,
+            old_digest_until_ms: None,
+            prefix: self.config.key_prefix.clone(),
+            last4: secret.last4(),
+            disabled: false,
+            expires_at_ms: None,
+            last_used_ms: None,
+            created_by: created_by.to_owned(),
+            created_ms: now.0,
+            edited_ms: now.0,
+            identity_mode: String::new(),
+            allowed_domains: Vec::new(),
+            allowed_endpoints: serde_json::Value::Null,
+            preset: None,
+            project_ids: None,
+        };
+        row.set(new)?;
+        Ok(row)
+    }
+}
+
+#[async_trait]
+impl KeyService for PgAuthService {
+    async fn create_key(
+        &self,
+        caller: &Caller,
+        mut new: NewApiKey,
+        once: Option<&Idempotency>,
+    ) -> Result<ApiKeyWithSecret> {
+        new.settle()?;
+        refuse_wider(caller, &new)?;
+        let secret = KeySecret::generate(&self.config.key_prefix)?;
+        let row = self.key_row(&caller.account, &caller.user_uid, new, &secret)?;
+        let answer = ApiKeyWithSecret::new(row.clone().into_key()?, &secret);
+        let mut conn = self.db.conn().await?;
+        let creating = conn.transaction::<_, Error, _>(async |conn| {
+            repository::insert_key(conn, &row).await?;
+            store_masked(conn, once, 201, &answer).await
+        });
+        creating.await?;
+        Ok(answer)
+    }
+
+    async fn list_keys(&self, caller: &Caller, page: Page) -> Result<ApiKeyPage> {
+        let mut conn = self.db.conn().await?;
+        let within = caller.projects.as_deref();
+        let (rows, total) = repository::list_keys(&mut conn, &caller.account, within, page).await?;
+        let items = rows.into_iter().map(KeyRow::into_key).collect::<Result<_>>()?;
+        Ok(ApiKeyPage { items, total, offset: page.offset, limit: page.limit })
+    }
+
+    async fn get_key(&self, caller: &Caller, id: &str) -> Result<ApiKey> {
+        let row = repository::key(&mut *self.db.conn().await?, &caller.account, id).await?;
+        let row = row.ok_or_else(|| not_found(id))?;
+        refuse_other_projects(caller, &row.settings()?)?;
+        row.into_key()
+    }
+
+    async fn update_key(&self, caller: &Caller, id: &str, patch: Object) -> Result<ApiKey> {
+        let (account, now) = (&caller.account, self.clock.now());
+        let mut conn = self.db.conn().await?;
+        let updating = conn.transaction::<_, Error, _>(async |conn| {
+            let keys = repository::lock_keys(conn, account).await?;
+            let mut row = keys.iter().find(|key| key.id == id).ok_or_else(|| not_found(id))?.clone();
+            let current = row.settings()?;
+            refuse_wider(caller, &current)?;
+            let mut changed: NewApiKey = overlay(&current, patch)?;
+            changed.settle()?;
+            refuse_wider(caller, &changed)?;
+            row.set(changed)?;
+            row.edited_ms = now.0;
+            if !is_last_resort(&row, now)? && !others_remain(&keys, id, now)? {
+                return Err(last_key());
+            }
+            if row.disabled {
+                revoke_of_key(conn, account, id, now).await?;
+            }
+            repository::update_key(conn, account, &row).await?;
+            Ok(row)
+        });
+        let updated = updating.await?;
+        drop(conn);
+        self.known.changed(id).await?;
+        updated.into_key()
+    }
+
+    async fn delete_key(&self, caller: &Caller, id: &str) -> Result<()> {
+        let (account, now) = (&caller.account, self.clock.now());
+        let mut conn = self.db.conn().await?;
+        let deleting = conn.transaction::<_, Error, _>(async |conn| {
+            let keys = repository::lock_keys(conn, account).await?;
+            let row = keys.iter().find(|key| key.id == id).ok_or_else(|| not_found(id))?;
+            refuse_wider(caller, &row.settings()?)?;
+            if !others_remain(&keys, id, now)? {
+                return Err(last_key());
+            }
+            revoke_of_key(conn, account, id, now).await?;
+            repository::delete_key(conn, account, id).await
+        });
+        deleting.await?;
+        drop(conn);
+        self.known.changed(id).await
+    }
+
+    async fn rotate_key(
+        &self,
+        caller: &Caller,
+        id: &str,
+        rotation: Rotation,
+        once: Option<&Idempotency>,
+    ) -> Result<ApiKeyWithSecret> {
+        rotation.check()?;
+        let secret = KeySecret::generate(&self.config.key_prefix)?;
+        let (account, now) = (&caller.account, self.clock.now());
+        let mut conn = self.db.conn().await?;
+        let rotating = conn.transaction::<_, Error, _>(async |conn| {
+            let mut row = repository::key(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            refuse_wider(caller, &row.settings()?)?;
+            let grace = rotation.grace_seconds > 0;
+            row.old_digest = grace.then(|| row.digest.clone());
+            row.old_digest_until_ms = grace.then(|| now.0 + rotation.grace_seconds * 1000);
+            row.digest = secret.digest();
+            row.last4 = secret.last4();
+            row.edited_ms = now.0;
+            repository::update_key(conn, account, &row).await?;
+            let answer = ApiKeyWithSecret::new(row.into_key()?, &secret);
+            store_masked(conn, once, 200, &answer).await?;
+            Ok(answer)
+        });
+        let answer = rotating.await?;
+        drop(conn);
+        self.known.changed(id).await?;
+        Ok(answer)
+    }
+
+    async fn ensure_key(&self, account: &AccountId, name: &str, secret: &KeySecret) -> Result<()> {
+        let new = NewApiKey { name: name.to_owned(), ..NewApiKey::default() };
+        let row = self.key_row(account, "server", new, secret)?;
+        repository::insert_key(&mut *self.db.conn().await?, &row).await?;
+        Ok(())
+    }
+}
+
+/// A key that works and opens the whole account.
+fn is_last_resort(key: &KeyRow, now: Timestamp) -> Result<bool> {
+    Ok(key.is_usable(now) && key.settings()?.is_unbound())
+}
+
+fn others_remain(keys: &[KeyRow], id: &str, now: Timestamp) -> Result<bool> {
+    for other in keys.iter().filter(|key| key.id != id) {
+        if is_last_resort(other, now)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// No credential makes or changes a key that reaches further than itself (contract 01 §3).
+fn refuse_wider(caller: &Caller, key: &NewApiKey) -> Result<()> {
+    refuse_other_projects(caller, key)?;
+    let rules = key.rules();
+    match caller.credential {
+        Credential::FullKey(_) => Ok(()),
+        _ if rules.is_restricted() || rules.is_signed => Ok(()),
+        _ => Err(Error::new(Code::Forbidden, "Only a full key or an administrator may make or change a full key.")),
+    }
+}
+
+fn refuse_other_projects(caller: &Caller, key: &NewApiKey) -> Result<()> {
+    let Some(own) = &caller.projects else { return Ok(()) };
+    match &key.project_ids {
+        Some(projects) if projects.iter().all(|project| own.contains(project)) => Ok(()),
+        _ => {
+            let message = "This key reaches other projects than your credential; projectIds must be among your own.";
+            Err(Error::new(Code::Forbidden, message).with("projectIds", own))
+        }
+    }
+}
+
+/// An answer that showed a secret is replayed with the secret masked (contract 00 §5).
+async fn store_masked(
+    conn: &mut Conn,
+    once: Option<&Idempotency>,
+    status: u16,
+    answer: &ApiKeyWithSecret,
+) -> Result<()> {
+    let Some(once) = once else { return Ok(()) };
+    once.store(conn, status, &ApiKeyWithSecret { key: MASK.to_owned(), ..answer.clone() }).await
+}
+
+fn not_found(id: &str) -> Error {
+    Error::not_found(Code::KeyNotFound, "API key", id)
+}
+
+fn last_key() -> Error {
+    Error::new(Code::Conflict, "This is the last full key that works; make another one first.")
+}

@@ -1,0 +1,13 @@
+//! Tenant sessions (contract 01 §4).
+
+mod model;
+mod repository;
+mod service;
+mod token;
+
+pub use model::{MintedSession, NewSession, SessionFilter, SessionPage, TenantSession};
+pub use repository::purge as purge_sessions;
+pub(crate) use repository::revoke_of_key;
+pub use service::SessionService;
+pub(crate) use service::authenticate;
+pub(crate) use token::is_session_token;

@@ -1,0 +1,142 @@
+use diesel::prelude::*;
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Page, Result, Timestamp};
+use platform_db::Conn;
+
+use super::model::{SessionFilter, TenantSession};
+use crate::{
+    key::repository::KeyRow,
+    schema::{api_keys, tenant_sessions},
+};
+
+/// Sessions that have ended are known so long.
+const KEEP_MS: i64 = 7 * 86_400_000;
+
+#[derive(Queryable, Selectable, Insertable)]
+#[diesel(table_name = tenant_sessions)]
+pub(crate) struct SessionRow {
+    pub id: String,
+    pub account_id: String,
+    pub tenant_id: String,
+    pub subtenant_id: Option<String>,
+    pub api_key_id: String,
+    pub assistant_ids: Option<Vec<String>>,
+    pub created_ms: i64,
+    pub expires_ms: i64,
+    pub revoked_ms: Option<i64>,
+}
+
+impl From<SessionRow> for TenantSession {
+    fn from(row: SessionRow) -> Self {
+        Self {
+            session_id: row.id,
+            tenant_id: row.tenant_id,
+            subtenant_id: row.subtenant_id,
+            api_key_id: row.api_key_id,
+            assistant_ids: row.assistant_ids,
+            creation_timestamp_ms: Timestamp(row.created_ms),
+            expires_at: Timestamp(row.expires_ms),
+            revoked_timestamp_ms: row.revoked_ms.map(Timestamp),
+        }
+    }
+}
+
+pub(crate) async fn insert(conn: &mut Conn, session: &SessionRow) -> Result<()> {
+    diesel::insert_into(tenant_sessions::table).values(session).execute(conn).await?;
+    Ok(())
+}
+
+/// A session and the key that minted it, if that is still there.
+pub(crate) async fn find(
+    conn: &mut &Conn,
+    account: &AccountId,
+    id: &str,
+) -> Result<Option<(SessionRow, Option<KeyRow>)>> {
+    let session = tenant_sessions::table
+        .left_join(api_keys::table.on(api_keys::id.eq(tenant_sessions::api_key_id)))
+        .filter(tenant_sessions::account_id.eq(account.as_str()).and(tenant_sessions::id.eq(id)))
+        .select((SessionRow::as_select(), Option::<KeyRow>::as_select()));
+    Ok(session.first(conn).await.optional()?)
+}
+
+pub(crate) async fn list(
+    conn: &mut Conn,
+    account: &AccountId,
+    filter: &SessionFilter,
+    page: Page,
+    now: Timestamp,
+) -> Result<(Vec<SessionRow>, i64)> {
+    let sessions = || {
+        let mut sessions = tenant_sessions::table.filter(tenant_sessions::account_id.eq(account.as_str())).into_boxed();
+        if let Some(tenant) = &filter.tenant_id {
+            sessions = sessions.filter(tenant_sessions::tenant_id.eq(tenant.clone()));
+        }
+        if let Some(subtenant) = &filter.subtenant_id {
+            sessions = sessions.filter(tenant_sessions::subtenant_id.eq(subtenant.clone()));
+        }
+        if filter.active != Some(false) {
+            let works = tenant_sessions::revoked_ms.is_null().and(tenant_sessions::expires_ms.gt(now.0));
+            sessions = sessions.filter(works);
+        }
+        sessions
+    };
+    let total = sessions().count().get_result(conn).await?;
+    let rows = sessions()
+        .order((tenant_sessions::created_ms.desc(), tenant_sessions::id.desc()))
+        .limit(page.limit)
+        .offset(page.offset)
+        .select(SessionRow::as_select())
+        .load(conn)
+        .await?;
+    Ok((rows, total))
+}
+
+/// `None` when there is no such session.
+pub(crate) async fn revoke(conn: &mut Conn, account: &AccountId, id: &str, now: Timestamp) -> Result<Option<()>> {
+    let session = tenant_sessions::account_id.eq(account.as_str()).and(tenant_sessions::id.eq(id));
+    let first = diesel::dsl::sql::<diesel::sql_types::Nullable<diesel::sql_types::BigInt>>("coalesce(revoked_ms, ")
+        .bind::<diesel::sql_types::BigInt, _>(now.0)
+        .sql(")");
+    let revoked = diesel::update(tenant_sessions::table.filter(session)).set(tenant_sessions::revoked_ms.eq(first));
+    Ok((revoked.execute(conn).await? == 1).then_some(()))
+}
+
+/// All that work now, of a tenant or of one of its end users.
+pub(crate) async fn revoke_all(
+    conn: &mut Conn,
+    account: &AccountId,
+    tenant: &str,
+    subtenant: Option<&str>,
+    now: Timestamp,
+) -> Result<usize> {
+    let of_tenant = tenant_sessions::account_id.eq(account.as_str()).and(tenant_sessions::tenant_id.eq(tenant));
+    let works = tenant_sessions::revoked_ms.is_null().and(tenant_sessions::expires_ms.gt(now.0));
+    let revoked = tenant_sessions::revoked_ms.eq(now.0);
+    Ok(match subtenant {
+        Some(subtenant) => {
+            let of = of_tenant.and(works).and(tenant_sessions::subtenant_id.eq(subtenant));
+            diesel::update(tenant_sessions::table.filter(of)).set(revoked).execute(conn).await?
+        }
+        None => {
+            let of = of_tenant.and(works);
+            diesel::update(tenant_sessions::table.filter(of)).set(revoked).execute(conn).await?
+        }
+    })
+}
+
+/// All that a key minted and that work now.
+pub(crate) async fn revoke_of_key(conn: &mut Conn, account: &AccountId, key: &str, now: Timestamp) -> Result<()> {
+    let of_key = tenant_sessions::account_id.eq(account.as_str()).and(tenant_sessions::api_key_id.eq(key));
+    let works = tenant_sessions::revoked_ms.is_null().and(tenant_sessions::expires_ms.gt(now.0));
+    diesel::update(tenant_sessions::table.filter(of_key.and(works)))
+        .set(tenant_sessions::revoked_ms.eq(now.0))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Forgets sessions that ended seven days ago.
+pub async fn purge(conn: &mut Conn, now: Timestamp) -> Result<usize> {
+    let old = tenant_sessions::expires_ms.lt(now.0 - KEEP_MS);
+    Ok(diesel::delete(tenant_sessions::table.filter(old)).execute(conn).await?)
+}

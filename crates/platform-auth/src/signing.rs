@@ -1,0 +1,152 @@
+//! What the server signs with: made when needed, sealed at rest, the same for all processes.
+
+use std::sync::{Arc, RwLock};
+
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use diesel::{prelude::*, sql_query};
+use diesel_async::{AsyncConnection, RunQueryDsl};
+use platform_core::{AccountId, Clock, Error, Id, Result, Timestamp};
+use platform_db::{Conn, Db};
+use platform_vault::{Place, Vault};
+use secrecy::zeroize::Zeroizing;
+
+use crate::schema::signing_keys;
+
+const DAY_MS: i64 = 86_400_000;
+/// A key signs so long; what it signed lives a day at the most, and is read until then.
+const SIGNS_MS: i64 = 30 * DAY_MS;
+const VERIFIES_MS: i64 = SIGNS_MS + DAY_MS;
+/// Names of keys that are not known are looked up at most this often.
+const RELOAD_MS: i64 = 1000;
+
+/// What a key signs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Tenant sessions: 32 random bytes for HMAC.
+    Session,
+}
+
+impl Purpose {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+        }
+    }
+
+    fn generate(self) -> Result<Zeroizing<Vec<u8>>> {
+        let mut bytes = Zeroizing::new(vec![0; 32]);
+        SystemRandom::new().fill(&mut bytes).map_err(|_| Error::internal("the system has no randomness"))?;
+        Ok(bytes)
+    }
+}
+
+/// A key the server signs with.
+pub(crate) struct SigningKey {
+    pub id: String,
+    purpose: String,
+    pub secret: Zeroizing<Vec<u8>>,
+    created: Timestamp,
+}
+
+/// All of them that are still of use.
+pub(crate) struct SigningKeys {
+    db: Db,
+    vault: Arc<Vault>,
+    clock: Arc<dyn Clock>,
+    known: RwLock<(Timestamp, Vec<Arc<SigningKey>>)>,
+}
+
+impl SigningKeys {
+    pub fn new(db: &Db, vault: Arc<Vault>, clock: Arc<dyn Clock>) -> Self {
+        Self { db: db.clone(), vault, clock, known: RwLock::new((Timestamp(0), Vec::new())) }
+    }
+
+    /// The key to sign with now.
+    pub async fn current(&self, purpose: Purpose) -> Result<Arc<SigningKey>> {
+        if let Some(key) = self.newest(purpose) {
+            return Ok(key);
+        }
+        let mut conn = self.db.conn().await?;
+        let keys = conn.transaction::<_, Error, _>(async |conn| {
+            sql_query("SELECT pg_advisory_xact_lock(hashtextextended('signing_keys', 0))").execute(conn).await?;
+            self.load(conn).await?;
+            if self.newest(purpose).is_none() {
+                self.make(conn, purpose).await?;
+            }
+            Ok(())
+        });
+        keys.await?;
+        self.load(&mut conn).await?;
+        self.newest(purpose).ok_or_else(|| Error::internal("a signing key was made and is not there"))
+    }
+
+    /// The key of that name, if it is still good.
+    pub async fn find(&self, purpose: Purpose, id: &str) -> Result<Option<Arc<SigningKey>>> {
+        if let Some(key) = self.named(purpose, id) {
+            return Ok(Some(key));
+        }
+        if self.clock.now().0 - self.known.read().expect("lock").0.0 >= RELOAD_MS {
+            self.load(&mut *self.db.conn().await?).await?;
+        }
+        Ok(self.named(purpose, id))
+    }
+
+    fn newest(&self, purpose: Purpose) -> Option<Arc<SigningKey>> {
+        let since = self.clock.now().0 - SIGNS_MS;
+        let known = self.known.read().expect("lock");
+        let signs = known.1.iter().filter(|key| key.purpose == purpose.as_str() && key.created.0 > since);
+        signs.max_by_key(|key| key.created).cloned()
+    }
+
+    fn named(&self, purpose: Purpose, id: &str) -> Option<Arc<SigningKey>> {
+        let since = self.clock.now().0 - VERIFIES_MS;
+        let known = self.known.read().expect("lock");
+        let named = |key: &&Arc<SigningKey>| key.id == id && key.purpose == purpose.as_str() && key.created.0 > since;
+        known.1.iter().find(named).cloned()
+    }
+
+    async fn load(&self, conn: &mut Conn) -> Result<()> {
+        let now = self.clock.now();
+        let rows: Vec<(String, String, String, i64)> = signing_keys::table
+            .filter(signing_keys::created_ms.gt(now.0 - VERIFIES_MS))
+            .select((signing_keys::id, signing_keys::purpose, signing_keys::sealed, signing_keys::created_ms))
+            .load(conn)
+            .await?;
+        let open = |(id, purpose, sealed, created): (String, String, String, i64)| {
+            let text = self.vault.open(&place(&server(), &id), &sealed)?;
+            let secret = Zeroizing::new(STANDARD.decode(text.expose()).map_err(Error::internal)?);
+            Ok(Arc::new(SigningKey { id, purpose, secret, created: Timestamp(created) }))
+        };
+        let keys = rows.into_iter().map(open).collect::<Result<Vec<_>>>()?;
+        *self.known.write().expect("lock") = (now, keys);
+        Ok(())
+    }
+
+    async fn make(&self, conn: &mut Conn, purpose: Purpose) -> Result<()> {
+        let now = self.clock.now();
+        let id = String::from(Id::<SigningKey>::generate());
+        let secret = Zeroizing::new(STANDARD.encode(&*purpose.generate()?));
+        let old = signing_keys::created_ms.le(now.0 - VERIFIES_MS);
+        diesel::delete(signing_keys::table.filter(old)).execute(conn).await?;
+        diesel::insert_into(signing_keys::table)
+            .values((
+                signing_keys::id.eq(&id),
+                signing_keys::purpose.eq(purpose.as_str()),
+                signing_keys::sealed.eq(self.vault.seal(&place(&server(), &id), &secret)),
+                signing_keys::created_ms.eq(now.0),
+            ))
+            .execute(conn)
+            .await?;
+        Ok(())
+    }
+}
+
+/// Signing keys are of no account.
+fn server() -> AccountId {
+    AccountId::parse("server").expect("a good id")
+}
+
+fn place<'a>(account: &'a AccountId, row: &'a str) -> Place<'a> {
+    Place { account, table: "signing_keys", column: "sealed", row }
+}
