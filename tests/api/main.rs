@@ -22,6 +22,7 @@ mod stream;
 mod structured;
 mod sub_agents;
 mod support;
+mod tenants;
 mod thread_states;
 mod threads;
 mod tool_servers;

@@ -22,7 +22,8 @@ use platform_limits::RateLimits;
 use platform_mail::Mailer;
 use platform_models::{ConfigError, Models};
 use platform_realtime::Realtime;
-use platform_runtime::{Model, Toolbox};
+use platform_runtime::{Catalog, Model, Toolbox};
+use platform_tenants::{PgTenantService, Quotas, TenantService, UsageService};
 use platform_toolservers::{PgToolServerService, ToolServerService};
 use platform_vault::{MasterKey, Vault};
 use secrecy::ExposeSecret;
@@ -87,6 +88,8 @@ pub(crate) struct Services {
     pub assistants: Arc<dyn AssistantService>,
     pub chat: Arc<dyn ChatService>,
     pub tool_servers: Arc<dyn ToolServerService>,
+    pub tenants: Arc<dyn TenantService>,
+    pub usage: Arc<dyn UsageService>,
     pub models: Arc<Models>,
     pub docs: Docs,
     pub db: Db,
@@ -123,7 +126,8 @@ impl App {
         let vault = Arc::new(vault(config)?);
         let auth = Arc::new(auth(config, addr, &db, &bus, Arc::clone(&vault)));
         let models = Models::start(config.models.clone()).await?;
-        let model: Arc<dyn Model> = Arc::clone(&models) as Arc<dyn Model>;
+        let quotas = Arc::new(Quotas::new(&db, &bus, Arc::clone(&models) as Arc<dyn Model>));
+        let tenants = Arc::new(PgTenantService::new(&db, &bus, Arc::clone(&clock), Arc::clone(&quotas)));
         let jobs_config = JobsConfig {
             lease: config.run_lease,
             heartbeat: config.run_heartbeat,
@@ -138,7 +142,8 @@ impl App {
             PgToolServerService::new(&db, &bus, Arc::clone(&clock), vault, egress.clone(), config.limits);
         let toolbox: Arc<dyn Toolbox> = Arc::clone(&tool_servers) as Arc<dyn Toolbox>;
         let realtime = Realtime::new(Arc::clone(&clock), config.stream_coalesce);
-        let ports = Ports { db: db.clone(), clock, model, toolbox, realtime };
+        let catalog: Arc<dyn Catalog> = Arc::clone(&models) as Arc<dyn Catalog>;
+        let ports = Ports { db: db.clone(), clock, catalog, budget: quotas, toolbox, realtime };
         let sub_agents = Arc::new(PgSubAgents::new(&db));
         let assistants =
             Arc::new(PgAssistantService::new(&ports, &bus, sub_agents.clone(), Arc::clone(&jobs), config.limits));
@@ -160,6 +165,7 @@ impl App {
             Arc::clone(&jobs),
             Arc::clone(&agents),
             Arc::clone(&mailer),
+            tenants.clone(),
             egress.clone(),
             thread_config,
         ));
@@ -175,6 +181,7 @@ impl App {
             threads.hand_offs(),
             Arc::clone(&jobs),
             assistants.clone(),
+            tenants.clone(),
             egress,
             chat_config,
         ));
@@ -182,6 +189,7 @@ impl App {
         works.extend(threads.works());
         works.push(mailer);
         jobs.start(if config.role == Role::Api { Vec::new() } else { works.clone() });
+        spawn("usage windows", Arc::clone(&tenants).keep());
         spawn("purge", purge(db.clone(), ports.clock, config.event_keep));
         let docs = Docs::load(config.docs_dir.as_deref())
             .map_err(|e| StartError::Message(format!("PLATFORM_DOCS_DIR: {e}.")))?;
@@ -205,6 +213,8 @@ impl App {
             assistants,
             chat,
             tool_servers,
+            usage: tenants.clone(),
+            tenants,
             models,
             docs,
             db,
@@ -232,7 +242,9 @@ impl App {
     ) -> Result<(), StartError> {
         let (embedded, db) = database(config, true).await?;
         let bus = if embedded.is_some() { Bus::local() } else { Bus::shared(&db) };
-        let auth = auth(config, config.addr, &db, &bus, Arc::new(vault(config)?));
+        // A command signs and seals nothing.
+        let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
+        let auth = auth(config, config.addr, &db, &bus, vault);
         let outcome = command(Arc::new(auth)).await;
         stop(embedded).await;
         outcome

@@ -8,8 +8,10 @@ mod health;
 mod keys;
 mod models;
 mod sessions;
+mod tenants;
 mod threads;
 mod tool_servers;
+mod usage;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -31,7 +33,7 @@ pub(crate) enum Access {
     /// A full key, or a restricted key whose lists permit the route; `session`: a tenant session, too.
     Key { session: bool, scope: &'static str },
     /// A full key only, and with `account_wide` one that is bound to no project; `scope` also opens it to OAuth.
-    Full { scope: &'static str, account_wide: bool },
+    Full { scope: Option<&'static str>, account_wide: bool },
     /// Any key of a backend, a signed one too: here sessions are made.
     Mint { scope: &'static str },
 }
@@ -65,6 +67,7 @@ pub(crate) fn table() -> Vec<Route> {
     let key = |scope| Key { session: false, scope };
     let session = |scope| Key { session: true, scope };
     let full = |scope, account_wide| Full { scope, account_wide };
+    let (admin, audited) = (full(None, true), full(Some("tenant-admin:read"), true));
     let (see, act) = ("agents:read", "agents:write");
     vec![
         on(GET, "/livez", Public, health::live),
@@ -123,12 +126,12 @@ pub(crate) fn table() -> Vec<Route> {
         on(DELETE, "/v1/agents/{agentId}", key(act), agents::delete).with(agents::spec::delete()),
         on(POST, "/v1/agents/{agentId}/threads", key(act), threads::start).with(threads::spec::start()).creating(),
         on(GET, "/v1/agents/{agentId}/threads", key(see), threads::list_of_agent).with(threads::spec::list_of_agent()),
-        on(GET, "/v1/api-keys", full("keys:read", false), keys::list).with(keys::spec::list()),
-        on(POST, "/v1/api-keys", full("keys:write", false), keys::create).with(keys::spec::create()),
-        on(GET, "/v1/api-keys/{id}", full("keys:read", false), keys::get).with(keys::spec::get()),
-        on(PATCH, "/v1/api-keys/{id}", full("keys:write", false), keys::update).with(keys::spec::update()),
-        on(DELETE, "/v1/api-keys/{id}", full("keys:write", false), keys::delete).with(keys::spec::delete()),
-        on(POST, "/v1/api-keys/{id}/rotate", full("keys:write", false), keys::rotate).with(keys::spec::rotate()),
+        on(GET, "/v1/api-keys", full(Some("keys:read"), false), keys::list).with(keys::spec::list()),
+        on(POST, "/v1/api-keys", full(Some("keys:write"), false), keys::create).with(keys::spec::create()),
+        on(GET, "/v1/api-keys/{id}", full(Some("keys:read"), false), keys::get).with(keys::spec::get()),
+        on(PATCH, "/v1/api-keys/{id}", full(Some("keys:write"), false), keys::update).with(keys::spec::update()),
+        on(DELETE, "/v1/api-keys/{id}", full(Some("keys:write"), false), keys::delete).with(keys::spec::delete()),
+        on(POST, "/v1/api-keys/{id}/rotate", full(Some("keys:write"), false), keys::rotate).with(keys::spec::rotate()),
         on(POST, "/v1/assistants", key(write), assistants::create).with(assistants::spec::create()),
         on(GET, "/v1/assistants", session(read), assistants::list).with(assistants::spec::list()),
         on(POST, "/v1/assistants/chats", session(read), chats::filter).with(chats::spec::filter()),
@@ -167,13 +170,59 @@ pub(crate) fn table() -> Vec<Route> {
         on(GET, "/v1/docs/{filename}", key("docs:read"), docs::get).with(docs::spec::get()),
         on(GET, "/v1/health", Public, health::health).with(health::spec::health()),
         on(GET, "/v1/models", key("models:read"), models::list).with(models::spec::list()),
-        on(GET, "/v1/tenant-sessions", full("tenant-sessions:read", true), sessions::list).with(sessions::spec::list()),
-        on(DELETE, "/v1/tenant-sessions", full("tenant-sessions:write", true), sessions::revoke_all)
+        on(POST, "/v1/tenant-admin/tiers", admin, usage::create_tier).with(usage::spec::create_tier()),
+        on(PUT, "/v1/tenant-admin/tiers/{tierId}", admin, usage::replace_tier).with(usage::spec::replace_tier()),
+        on(DELETE, "/v1/tenant-admin/tiers/{tierId}", admin, usage::delete_tier).with(usage::spec::delete_tier()),
+        on(POST, "/v1/tenant-admin/{tenantId}/add-usage", admin, usage::add_usage).with(usage::spec::add_usage()),
+        on(GET, "/v1/tenant-admin/{tenantId}/audit", audited, usage::audit).with(usage::spec::audit()),
+        on(POST, "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/add-usage", admin, usage::add_usage)
+            .with(usage::spec::add_usage()),
+        on(GET, "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/audit", audited, usage::audit)
+            .with(usage::spec::audit()),
+        on(POST, "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/tier", admin, usage::set_tier)
+            .with(usage::spec::set_tier()),
+        on(POST, "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/usage-limits/reset", admin, usage::reset)
+            .with(usage::spec::reset()),
+        on(POST, "/v1/tenant-admin/{tenantId}/tier", admin, usage::set_tier).with(usage::spec::set_tier()),
+        on(PUT, "/v1/tenant-admin/{tenantId}/usage-limits", admin, usage::set_limits).with(usage::spec::set_limits()),
+        on(GET, "/v1/tenant-admin/{tenantId}/usage-limits", audited, usage::limits).with(usage::spec::limits()),
+        on(POST, "/v1/tenant-admin/{tenantId}/usage-limits/reset", admin, usage::reset).with(usage::spec::reset()),
+        on(GET, "/v1/tenant-sessions", full(Some("tenant-sessions:read"), true), sessions::list)
+            .with(sessions::spec::list()),
+        on(DELETE, "/v1/tenant-sessions", full(Some("tenant-sessions:write"), true), sessions::revoke_all)
             .with(sessions::spec::revoke_all()),
         on(POST, "/v1/tenant-sessions", Mint { scope: "tenant-sessions:write" }, sessions::mint)
             .with(sessions::spec::mint()),
-        on(DELETE, "/v1/tenant-sessions/{sessionId}", full("tenant-sessions:write", true), sessions::revoke)
+        on(DELETE, "/v1/tenant-sessions/{sessionId}", full(Some("tenant-sessions:write"), true), sessions::revoke)
             .with(sessions::spec::revoke()),
+        on(GET, "/v1/tenant-usage/tiers", key("tenant-usage:read"), usage::tiers).with(usage::spec::tiers()),
+        on(GET, "/v1/tenant-usage/{tenantId}", session("tenant-usage:read"), usage::usage).with(usage::spec::usage()),
+        on(GET, "/v1/tenant-usage/{tenantId}/history", session("tenant-usage:read"), usage::history)
+            .with(usage::spec::history()),
+        on(GET, "/v1/tenant-usage/{tenantId}/subtenants/{subtenantId}", session("tenant-usage:read"), usage::usage)
+            .with(usage::spec::usage()),
+        on(
+            GET,
+            "/v1/tenant-usage/{tenantId}/subtenants/{subtenantId}/history",
+            session("tenant-usage:read"),
+            usage::history,
+        )
+        .with(usage::spec::history()),
+        on(GET, "/v1/tenants", key("tenants:read"), tenants::list).with(tenants::spec::list()),
+        on(POST, "/v1/tenants", key("tenants:write"), tenants::create).with(tenants::spec::create()),
+        on(GET, "/v1/tenants/{tenantId}", key("tenants:read"), tenants::get).with(tenants::spec::get()),
+        on(PATCH, "/v1/tenants/{tenantId}", key("tenants:write"), tenants::update).with(tenants::spec::update()),
+        on(DELETE, "/v1/tenants/{tenantId}", key("tenants:write"), tenants::delete).with(tenants::spec::delete()),
+        on(GET, "/v1/tenants/{tenantId}/costs", key("tenants:read"), tenants::costs).with(tenants::spec::costs()),
+        on(GET, "/v1/tenants/{tenantId}/stats", key("tenants:read"), tenants::stats).with(tenants::spec::stats()),
+        on(GET, "/v1/tenants/{tenantId}/subtenants", key("tenants:read"), tenants::list_users)
+            .with(tenants::spec::list_users()),
+        on(GET, "/v1/tenants/{tenantId}/subtenants/{subtenantId}", key("tenants:read"), tenants::get_user)
+            .with(tenants::spec::get_user()),
+        on(PATCH, "/v1/tenants/{tenantId}/subtenants/{subtenantId}", key("tenants:write"), tenants::update_user)
+            .with(tenants::spec::update_user()),
+        on(DELETE, "/v1/tenants/{tenantId}/subtenants/{subtenantId}", key("tenants:write"), tenants::delete_user)
+            .with(tenants::spec::delete_user()),
         on(POST, "/v1/tool-callbacks/{token}", Public, threads::callback).with(threads::spec::callback()).raw(),
         on(GET, "/v1/tool-groups", key(tools_read), tool_servers::groups).with(tool_servers::spec::groups()),
         on(POST, "/v1/tool-servers", key(tools_write), tool_servers::create).with(tool_servers::spec::create()),

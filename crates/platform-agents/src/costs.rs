@@ -1,22 +1,18 @@
 //! What agents took, by day (contract 03 §9).
 
-use chrono::{Datelike, Days, Months, NaiveDate};
+use chrono::NaiveDate;
 use diesel::{
     QueryableByName,
     sql_types::{BigInt, Date, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Code, Error, Money, Result, Timestamp};
+use platform_core::{AccountId, Money, Period, Result, Timestamp, day_of};
 use platform_db::{Conn, JsonStatement};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
 use crate::thread::Record;
-
-const MOST_DAYS: i64 = 366;
-const MOST_MONTHS: i64 = 60;
-const EARLIEST: i32 = 1970;
 
 /// What an agent took in a day or a month.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
@@ -80,10 +76,6 @@ pub struct MonthlyRange {
     pub end_month: Option<String>,
     /// Rows for months without activity, too.
     pub fill: Option<bool>,
-}
-
-fn day_of(at: Timestamp) -> NaiveDate {
-    chrono::DateTime::from_timestamp_millis(at.0).unwrap_or_default().date_naive()
 }
 
 const ADD: &str = "WITH item AS (
@@ -174,14 +166,8 @@ impl Sums {
     }
 }
 
-async fn sums(
-    conn: &Conn,
-    account: &AccountId,
-    agent: &str,
-    unit: &'static str,
-    (first, last): (NaiveDate, NaiveDate),
-) -> Result<Vec<(NaiveDate, CostRow)>> {
-    let mut conn = conn;
+async fn sums(conn: &Conn, account: &AccountId, agent: &str, period: Period) -> Result<Vec<(NaiveDate, CostRow)>> {
+    let (mut conn, unit) = (conn, period.unit());
     let rows: Vec<Sums> = diesel::sql_query(format!(
         "SELECT date_trunc('{unit}', day)::date AS period, sum(cost)::bigint AS cost,
             sum(secondary_cost)::bigint AS secondary_cost, sum(input_tokens)::bigint AS input_tokens,
@@ -193,32 +179,11 @@ async fn sums(
     ))
     .bind::<Text, _>(account.as_str())
     .bind::<Text, _>(agent)
-    .bind::<Date, _>(first)
-    .bind::<Date, _>(last)
+    .bind::<Date, _>(period.first)
+    .bind::<Date, _>(period.last)
     .load(&mut conn)
     .await?;
     Ok(rows.into_iter().filter_map(|row| Some((row.period?, row.into_row()))).collect())
-}
-
-fn bad_range(message: impl Into<String>) -> Error {
-    Error::new(Code::InvalidTimeRange, message)
-}
-
-fn day(name: &str, given: Option<&str>) -> Result<Option<NaiveDate>> {
-    let Some(text) = given else { return Ok(None) };
-    let day = NaiveDate::parse_from_str(text, "%Y-%m-%d").ok().filter(|day| {
-        // Only the form with all its digits.
-        text.len() == 10 && (EARLIEST..=9999).contains(&day.year())
-    });
-    day.map(Some).ok_or_else(|| bad_range(format!("{name} must be a day as YYYY-MM-DD.")))
-}
-
-fn month(name: &str, given: Option<&str>) -> Result<Option<NaiveDate>> {
-    let Some(text) = given else { return Ok(None) };
-    match day(name, Some(&format!("{text}-01"))) {
-        Ok(month) => Ok(month),
-        Err(_) => Err(bad_range(format!("{name} must be a month as YYYY-MM."))),
-    }
 }
 
 /// Rows by day, ascending.
@@ -229,20 +194,10 @@ pub(crate) async fn daily(
     range: &DailyRange,
     now: Timestamp,
 ) -> Result<Vec<CostRow>> {
-    let end = day("endDate", range.end_date.as_deref())?;
-    let start = day("startDate", range.start_date.as_deref())?;
-    let last = end.unwrap_or_else(|| start.map_or(day_of(now), |start| day_of(now).max(start)));
-    let first = start.unwrap_or_else(|| last.checked_sub_days(Days::new(29)).unwrap_or(last));
-    let days = (last - first).num_days() + 1;
-    if first > last {
-        return Err(bad_range("startDate must not be after endDate."));
-    }
-    if days > MOST_DAYS {
-        return Err(bad_range(format!("At most {MOST_DAYS} days can be read at once; these are {days}.")));
-    }
-    let rows = sums(conn, account, agent, "day", (first, last)).await?;
-    let periods = first.iter_days().take(usize::try_from(days).unwrap_or(0));
-    Ok(filled(rows, range.fill == Some(true), periods, |row, day| row.date = Some(day.to_string())))
+    let (start, end) = (range.start_date.as_deref(), range.end_date.as_deref());
+    let period = Period::days(("startDate", start), ("endDate", end), now)?;
+    let rows = sums(conn, account, agent, period).await?;
+    Ok(filled(rows, range.fill == Some(true), period, |row, name| row.date = Some(name)))
 }
 
 /// Rows by month, ascending.
@@ -253,24 +208,10 @@ pub(crate) async fn monthly(
     range: &MonthlyRange,
     now: Timestamp,
 ) -> Result<Vec<CostRow>> {
-    let this = day_of(now).with_day(1).unwrap_or_default();
-    let end = month("endMonth", range.end_month.as_deref())?;
-    let start = month("startMonth", range.start_month.as_deref())?;
-    let last = end.unwrap_or_else(|| start.map_or(this, |start| this.max(start)));
-    let first = start.unwrap_or_else(|| last.checked_sub_months(Months::new(11)).unwrap_or(last));
-    let months = i64::from((last.year() - first.year()) * 12) + i64::from(last.month()) - i64::from(first.month()) + 1;
-    if first > last {
-        return Err(bad_range("startMonth must not be after endMonth."));
-    }
-    if months > MOST_MONTHS {
-        return Err(bad_range(format!("At most {MOST_MONTHS} months can be read at once; these are {months}.")));
-    }
-    let end = last.checked_add_months(Months::new(1)).and_then(|next| next.pred_opt()).unwrap_or(last);
-    let rows = sums(conn, account, agent, "month", (first, end)).await?;
-    let count = u32::try_from(months).unwrap_or(0);
-    let periods = (0..count).filter_map(|n| first.checked_add_months(Months::new(n)));
-    let name = |row: &mut CostRow, month: NaiveDate| row.month = Some(month.format("%Y-%m").to_string());
-    Ok(filled(rows, range.fill == Some(true), periods, name))
+    let (start, end) = (range.start_month.as_deref(), range.end_month.as_deref());
+    let period = Period::months(("startMonth", start), ("endMonth", end), now)?;
+    let rows = sums(conn, account, agent, period).await?;
+    Ok(filled(rows, range.fill == Some(true), period, |row, name| row.month = Some(name)))
 }
 
 /// Today, and this month.
@@ -290,19 +231,18 @@ pub(crate) async fn summary(conn: &Conn, account: &AccountId, agent: &str, now: 
 fn filled(
     rows: Vec<(NaiveDate, CostRow)>,
     fill: bool,
-    periods: impl Iterator<Item = NaiveDate>,
-    name: impl Fn(&mut CostRow, NaiveDate),
+    period: Period,
+    name: impl Fn(&mut CostRow, String),
 ) -> Vec<CostRow> {
     let mut rows: std::collections::BTreeMap<NaiveDate, CostRow> = rows.into_iter().collect();
     if fill {
-        for period in periods {
-            rows.entry(period).or_insert_with(|| CostRow { currency: "USD", ..CostRow::default() });
+        for begins in period.each() {
+            rows.entry(begins).or_insert_with(|| CostRow { currency: "USD", ..CostRow::default() });
         }
     }
-    rows.into_iter()
-        .map(|(period, mut row)| {
-            name(&mut row, period);
-            row
-        })
-        .collect()
+    let named = |(begins, mut row): (NaiveDate, CostRow)| {
+        name(&mut row, period.name(begins));
+        row
+    };
+    rows.into_iter().map(named).collect()
 }

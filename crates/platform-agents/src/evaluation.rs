@@ -287,7 +287,7 @@ impl Evaluations {
         check_criteria(&mut checks, "criteria", given.criteria.as_deref().unwrap_or_default());
         checks.finish()?;
         if let Some(model) = &given.evaluator_model {
-            judge(&*threads.ports.model, model)?;
+            judge(&*threads.ports.catalog, model)?;
         }
         let conn = threads.ports.db.read().await?;
         let record = find_thread(conn.get(), account, thread).await?;
@@ -302,6 +302,9 @@ impl Evaluations {
         if evaluation.criteria.is_empty() {
             let message = "There is nothing to judge by: the default criteria are off and there are no others";
             return Err(Error::invalid("criteria", "required", message));
+        }
+        if let Some(refusal) = threads.ports.budget.spent(&record.payer()).await? {
+            return Err(Error::from(&refusal));
         }
         let mut made = self.made.subscribe();
         let mut conn = threads.ports.db.conn().await?;
@@ -341,13 +344,16 @@ impl Evaluations {
     /// Asks the judge. What it took counts, whatever it says.
     async fn judge(&self, record: &Record, evaluation: &mut Evaluation, task: &Task) -> Result<Vec<Answer>> {
         let threads = &self.threads;
-        let (model, account) = (&threads.ports.model, &record.account);
+        let (catalog, account) = (&threads.ports.catalog, &record.account);
+        let model = threads.ports.budget.model(&record.payer(), None);
         let agent = threads.agents.ready(account, record.agent_id(), record.facts.turn.version).await?;
         let chosen = match &task.model {
-            Some(name) => judge(&**model, name),
-            None => {
-                agent.profile.settings.choose(&**model, None, None).map(|own| model.helper(Operation::Evaluation, &own))
-            }
+            Some(name) => judge(&**catalog, name),
+            None => agent
+                .profile
+                .settings
+                .choose(&**catalog, None, None)
+                .map(|own| catalog.helper(Operation::Evaluation, &own)),
         };
         let spec = match chosen {
             Ok(spec) => spec,
@@ -363,7 +369,7 @@ impl Evaluations {
         .to_string();
         let mut answers = Vec::new();
         for _ in 0..TRIES {
-            match ask(&**model, Operation::Evaluation, spec.clone(), PROMPT, text.clone()).await {
+            match ask(&*model, Operation::Evaluation, spec.clone(), PROMPT, text.clone()).await {
                 Ok(answer) => {
                     let judged = scores(&answer.text, &task.criteria);
                     answers.push(answer);

@@ -14,6 +14,7 @@ use platform_jobs::{Jobs, JobsConfig};
 use platform_models::{Models, ModelsConfig};
 use platform_realtime::Realtime;
 use platform_runtime::{Model, Toolbox};
+use platform_tenants::{PgTenantService, Quotas};
 use platform_testing::TestDb;
 use platform_toolservers::PgToolServerService;
 use platform_vault::{MasterKey, Vault};
@@ -27,7 +28,7 @@ struct House {
 async fn house(db: &Db, concurrency: usize) -> House {
     let (bus, limits) = (Bus::local(), FieldLimits::default());
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let model: Arc<dyn Model> = Models::start(ModelsConfig::default()).await.expect("models");
+    let models = Models::start(ModelsConfig::default()).await.expect("models");
     let config = JobsConfig { lease: Duration::from_secs(2), heartbeat: Duration::from_millis(500), concurrency };
     let jobs = Jobs::new(db, &bus, Arc::clone(&clock), config, AccountId::generate().into());
     let realtime = Realtime::new(Arc::clone(&clock), Duration::from_millis(25));
@@ -35,7 +36,9 @@ async fn house(db: &Db, concurrency: usize) -> House {
     let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
     let toolbox: Arc<dyn Toolbox> =
         PgToolServerService::new(db, &bus, Arc::clone(&clock), vault, egress.clone(), limits);
-    let ports = Ports { db: db.clone(), clock, model, toolbox, realtime };
+    let quotas = Arc::new(Quotas::new(&db, &bus, Arc::clone(&models) as Arc<dyn Model>));
+    let tenants = Arc::new(PgTenantService::new(&db, &bus, Arc::clone(&clock), Arc::clone(&quotas)));
+    let ports = Ports { db: db.clone(), clock, catalog: models, budget: quotas, toolbox, realtime };
     let assistants: Arc<dyn AssistantService> =
         Arc::new(PgAssistantService::new(&ports, &bus, Arc::new(()), Arc::clone(&jobs), limits));
     let config = ChatConfig {
@@ -46,7 +49,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
         limits,
     };
     let (ours, theirs) = (Arc::clone(&assistants), Arc::clone(&jobs));
-    let chat = Arc::new(PgChatService::new(ports, Arc::new(()), theirs, ours, egress, config));
+    let chat = Arc::new(PgChatService::new(ports, Arc::new(()), theirs, ours, tenants, egress, config));
     jobs.start(if concurrency == 0 { Vec::new() } else { chat.works() });
     let caller = Caller {
         account: AccountId::generate(),

@@ -1,7 +1,7 @@
 //! Older messages become a summary for the model (contract 02 §5, compaction).
 
 use platform_core::{Result, Timestamp};
-use platform_runtime::{Fault, ModelSpec, Operation, Role, ask};
+use platform_runtime::{Fault, Model, ModelSpec, Operation, Role, ask};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -54,10 +54,10 @@ pub async fn compact(
     ports: &Ports,
     keeper: &dyn Keeper,
     chat: &mut Conversation,
+    model: &dyn Model,
     own: &ModelSpec,
     span: Span,
 ) -> Result<Result<bool, Fault>> {
-    let model = &*ports.model;
     let spec = model.helper(Operation::Compaction, own);
     let most = spec.context_window * PIECE / 100;
     let mut summary = chat.compactions.last().map(|compaction| compaction.summary.clone()).unwrap_or_default();
@@ -76,7 +76,7 @@ pub async fn compact(
             let tokens = model.count(&spec, &line);
             before += tokens;
             if size + tokens > most && !piece.is_empty() {
-                match sum_up(ports, keeper, &spec, &summary, &piece).await? {
+                match sum_up(model, keeper, &spec, &summary, &piece).await? {
                     Ok(text) => summary = text,
                     Err(fault) => return Ok(Err(fault)),
                 }
@@ -89,7 +89,7 @@ pub async fn compact(
             break;
         }
     }
-    match sum_up(ports, keeper, &spec, &summary, &piece).await? {
+    match sum_up(model, keeper, &spec, &summary, &piece).await? {
         Ok(text) => summary = text,
         Err(fault) => return Ok(Err(fault)),
     }
@@ -109,7 +109,7 @@ pub async fn compact(
 }
 
 async fn sum_up(
-    ports: &Ports,
+    model: &dyn Model,
     keeper: &dyn Keeper,
     spec: &ModelSpec,
     summary: &str,
@@ -119,7 +119,7 @@ async fn sum_up(
         "" => piece.to_owned(),
         summary => format!("{summary}\n\n{piece}"),
     };
-    match ask(&*ports.model, Operation::Compaction, spec.clone(), PROMPT, text).await {
+    match ask(model, Operation::Compaction, spec.clone(), PROMPT, text).await {
         Ok(answer) => {
             keeper.charge(&[(Operation::Compaction, &answer)]).await?;
             Ok(Ok(answer.text))

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use platform_core::{Error, Result};
-use platform_runtime::{Attachment, Fault, FaultCode, Message, ModelSpec, Prompt, Role, ToolCall, TurnTool, fit};
+use platform_runtime::{
+    Attachment, Fault, FaultCode, Message, Model, ModelSpec, Prompt, Role, ToolCall, TurnTool, fit,
+};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -104,6 +106,7 @@ pub(crate) struct Context<'a> {
     pub profile: &'a Profile,
     pub spec: &'a ModelSpec,
     pub tools: &'a [TurnTool],
+    pub model: &'a dyn Model,
 }
 
 impl Context<'_> {
@@ -127,7 +130,7 @@ impl Context<'_> {
         {
             let before = self.conversation.compacted_to();
             let span = Span { from: before, until: keep_from, kept_tokens: kept(&history, keep_from) + fixed };
-            match compact::compact(self.ports, self.keeper, self.conversation, self.spec, span).await? {
+            match compact::compact(self.ports, self.keeper, self.conversation, self.model, self.spec, span).await? {
                 Ok(_) => history = self.history(known, fixed).await?,
                 Err(fault) => return Ok(Err(fault)),
             }
@@ -150,7 +153,7 @@ impl Context<'_> {
     }
 
     fn count(&self, text: &str) -> u64 {
-        self.ports.model.count(self.spec, text)
+        self.ports.catalog.count(self.spec, text)
     }
 
     fn tool_tokens(&self) -> u64 {
@@ -212,7 +215,7 @@ impl Context<'_> {
                 let Some(mut said) = reader.read(position, stored, in_turn) else { continue };
                 if said.message.role == Role::Tool {
                     let most = settings.max_tool_response_input_tokens.into();
-                    said.message.text = fit(&*self.ports.model, self.spec, &said.message.text, most);
+                    said.message.text = fit(&*self.ports.catalog, self.spec, &said.message.text, most);
                 }
                 said.tokens = self.count(&said.message.text)
                     + said.message.tool_calls.iter().map(|call| self.count(&call.function.arguments)).sum::<u64>()
@@ -250,11 +253,11 @@ impl Context<'_> {
 
     async fn assemble(&self, system: String, state: Option<String>, history: History) -> Result<Prompt> {
         let settings = &self.profile.settings;
-        let model = &*self.ports.model;
+        let catalog = &*self.ports.catalog;
         let fallbacks = settings
             .fallback_models
             .iter()
-            .filter_map(|fallback| model.choose(Some(&fallback.provider), Some(&fallback.model)).ok())
+            .filter_map(|fallback| catalog.choose(Some(&fallback.provider), Some(&fallback.model)).ok())
             .filter(|fallback| fallback != self.spec)
             .collect();
         let with_files: Vec<String> = history

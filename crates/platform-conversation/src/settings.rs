@@ -3,7 +3,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Object, Result, any_case};
 use platform_guardrails::{Guardrails, Screen};
-use platform_runtime::{Model, ModelSpec, OutputSchema, StructuredOutput};
+use platform_runtime::{Catalog, ModelSpec, OutputSchema, StructuredOutput};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -211,7 +211,7 @@ impl AssistantSettings {
     }
 
     /// Every rule of contract 02 §1 that this server can check.
-    pub fn check(&mut self, model: &dyn Model, limits: &FieldLimits) -> Result<()> {
+    pub fn check(&mut self, catalog: &dyn Catalog, limits: &FieldLimits) -> Result<()> {
         let mut checks = Checks::within(limits);
         if let Some(identifier) = &self.identifier {
             check_identifier(&mut checks, identifier);
@@ -248,14 +248,14 @@ impl AssistantSettings {
         if let Some(output) = &self.structured_output {
             output.compile()?;
         }
-        self.guardrails_configuration.check(model)?;
+        self.guardrails_configuration.check(catalog)?;
         self.check_references()?;
-        let chosen = self.choose(model, None, None)?;
+        let chosen = self.choose(catalog, None, None)?;
         if !self.available_tools_groups_uids.is_empty() && !chosen.capabilities.tools {
             return Err(takes_no_tools(&chosen));
         }
         for fallback in &self.fallback_models {
-            model.choose(Some(&fallback.provider), Some(&fallback.model))?;
+            catalog.choose(Some(&fallback.provider), Some(&fallback.model))?;
         }
         Ok(())
     }
@@ -285,10 +285,10 @@ impl AssistantSettings {
     }
 
     /// The model of a turn: what the message asks for, else what the assistant says, else the default.
-    pub fn choose(&self, model: &dyn Model, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
+    pub fn choose(&self, catalog: &dyn Catalog, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
         match (provider, llm) {
-            (None, None) => model.choose(self.provider.as_deref(), self.model.as_deref()),
-            asked => model.choose(asked.0, asked.1),
+            (None, None) => catalog.choose(self.provider.as_deref(), self.model.as_deref()),
+            asked => catalog.choose(asked.0, asked.1),
         }
     }
 }

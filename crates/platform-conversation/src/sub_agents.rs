@@ -95,8 +95,8 @@ impl HandOff {
             chat: Some(chat.uid.clone()),
             thread: None,
             user_uid: user_uid.to_owned(),
-            tenant_id: chat.tenant_id.clone(),
-            subtenant_id: chat.subtenant_id.clone(),
+            tenant_id: chat.payer.tenant_id.clone(),
+            subtenant_id: chat.payer.subtenant_id.clone(),
             approval_tools: approval_tools.to_vec(),
             own_approvals: approval_tools.to_vec(),
         }

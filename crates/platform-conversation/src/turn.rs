@@ -10,10 +10,11 @@ use platform_db::Db;
 use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_realtime::{Key, Live, Realtime};
 use platform_runtime::{
-    Answer, CallState, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall, Operation, Resumed, Role,
-    StopReason, ToolCall, Toolbox, TurnTool, Usage, run_turn,
+    Answer, Budget, CallState, Catalog, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall, Operation,
+    Payer, Resumed, Role, StopReason, Tab, ToolCall, Toolbox, TurnTool, Usage, run_turn,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -33,8 +34,10 @@ pub struct Ports {
     pub db: Db,
     /// The time.
     pub clock: Arc<dyn Clock>,
-    /// Whom to ask.
-    pub model: Arc<dyn Model>,
+    /// What models there are.
+    pub catalog: Arc<dyn Catalog>,
+    /// Who lets them be asked.
+    pub budget: Arc<dyn Budget>,
     /// What may be called.
     pub toolbox: Arc<dyn Toolbox>,
     /// Where growth is shown.
@@ -118,10 +121,8 @@ pub struct Conversation {
     pub guardrails: Option<String>,
     /// Summaries that stand for older messages.
     pub compactions: Vec<Compaction>,
-    /// Tenant.
-    pub tenant_id: Option<String>,
-    /// End user within the tenant.
-    pub subtenant_id: Option<String>,
+    /// Who pays for its calls.
+    pub payer: Payer,
 }
 
 impl Conversation {
@@ -149,6 +150,8 @@ pub struct Step {
     pub messages: Vec<MessageRow>,
     /// Calls without a result.
     pub open: Vec<OpenCall>,
+    /// What its model calls took of quotas.
+    pub took: Vec<Value>,
     /// Whose answer it holds, if any.
     pub model: Option<ModelSpec>,
     /// The conversation's revision is at least this then.
@@ -196,6 +199,10 @@ pub struct Turn<'a> {
     ports: &'a Ports,
     keeper: &'a dyn Keeper,
     request: &'a TurnRequest,
+    /// Whom it asks, at its payer's cost.
+    model: Arc<dyn Model>,
+    /// What calls took of quotas and is not stored yet.
+    pub tab: Arc<Tab>,
     screen: Option<Arc<Screen>>,
     shows_growth: bool,
     calls: Vec<ToolCall>,
@@ -212,7 +219,8 @@ pub fn new_message_uid() -> String {
 }
 
 impl<'a> Turn<'a> {
-    /// `live`: under which it is shown; `earlier`: leases of the turn before this one.
+    /// `live`: under which it is shown; `earlier`: leases of the turn before this one; `tab`: where what is
+    /// reserved for its first call stands, if it is.
     pub fn new(
         ports: &'a Ports,
         keeper: &'a dyn Keeper,
@@ -220,8 +228,11 @@ impl<'a> Turn<'a> {
         request: &'a TurnRequest,
         live: Key,
         earlier: i64,
+        tab: Arc<Tab>,
     ) -> Self {
         Self {
+            model: ports.budget.model(&conversation.payer, Some(Arc::clone(&tab))),
+            tab,
             live: ports.realtime.open(live, conversation.revision, &new_message_uid(), earlier),
             conversation,
             said: Vec::new(),
@@ -280,7 +291,7 @@ impl<'a> Turn<'a> {
         if self.request.blocked {
             return Ok(Ending::blocked());
         }
-        let model = Arc::clone(&self.ports.model);
+        let model = Arc::clone(&self.model);
         let settings = &profile.settings;
         let spec = settings.choose(&*model, self.request.provider.as_deref(), self.request.model.as_deref());
         let spec = match spec {
@@ -312,6 +323,7 @@ impl<'a> Turn<'a> {
                 profile,
                 spec: &spec,
                 tools,
+                model: &*model,
             };
             let (prompt, heard) = match context.prompt(known, forced).await? {
                 Ok(prompt) => prompt,
@@ -348,7 +360,7 @@ impl<'a> Turn<'a> {
         let asked = turn.iter().rposition(|message| message.role == Role::Assistant).map_or(0, |last| last + 1);
         for message in turn.into_iter().skip(asked).filter(|message| message.role == Role::User) {
             let moment = Moment { message_uid: message.uid, now: self.ports.clock.now() };
-            let screening = screen.input(&*self.ports.model, spec, message.content.message, moment).await?;
+            let screening = screen.input(&*self.model, spec, message.content.message, moment).await?;
             if self.found(screening).await?.blocked {
                 return Ok(true);
             }
@@ -464,13 +476,18 @@ impl<'a> Turn<'a> {
         let step = Step {
             messages,
             open: open.to_vec(),
+            took: self.tab.take(),
             model: model.cloned(),
             revision: self.live.next_revision(),
             is_settled: open.iter().all(|open| open.state != CallState::Started),
         };
         self.saving.send_replace(true);
+        let took = step.took.clone();
         let kept = self.keeper.step(&self.conversation, step).await;
         self.saving.send_replace(false);
+        if !matches!(kept, Ok(Kept::At(..))) {
+            self.tab.put_back(took);
+        }
         let Kept::At(revision, flow) = kept? else {
             return Err(Error::new(Code::Conflict, "The lease of this turn was lost."));
         };

@@ -6,7 +6,7 @@ use std::{
 };
 
 use platform_core::{Checks, Code, Error, Result, Timestamp};
-use platform_runtime::{Answer, Model, ModelSpec, Operation, ask};
+use platform_runtime::{Answer, Catalog, Model, ModelSpec, Operation, ask};
 use serde::Deserialize;
 use tracing::warn;
 
@@ -88,13 +88,13 @@ const LONGEST: Duration = Duration::from_secs(10);
 impl Guardrails {
     /// Judges the rules, and whether the models of their judges are there; `INVALID_GUARDRAIL` names each
     /// rule that cannot be used.
-    pub fn check(&self, model: &dyn Model) -> Result<()> {
+    pub fn check(&self, catalog: &dyn Catalog) -> Result<()> {
         let (mut checks, screen) = self.read();
         for (stage, rules) in [("input", &screen.input), ("output", &screen.output)] {
             for rule in rules {
                 if let Matcher::Judge(judge) = &rule.matcher
                     && (judge.provider.is_some() || judge.model.is_some())
-                    && let Err(error) = model.choose(judge.provider.as_deref(), judge.model.as_deref())
+                    && let Err(error) = catalog.choose(judge.provider.as_deref(), judge.model.as_deref())
                 {
                     let at = rule.at;
                     checks.issue(&format!("{PATH}.{stage}[{at}].config.model"), "unknown", error.message());

@@ -7,7 +7,9 @@ use std::{
 
 use async_trait::async_trait;
 use platform_core::{Code, Error, Result, spawn};
-use platform_runtime::{Answer, Delta, Fault, FaultCode, Model, ModelSpec, Operation, Prompt, StopReason, Usage};
+use platform_runtime::{
+    Answer, Catalog, Delta, Fault, FaultCode, Model, ModelSpec, Operation, Prompt, StopReason, Usage,
+};
 use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
@@ -224,8 +226,7 @@ impl Models {
     }
 }
 
-#[async_trait]
-impl Model for Models {
+impl Catalog for Models {
     fn choose(&self, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
         let unsupported = |provider: &str, llm: &str, available: Vec<String>| {
             Error::new(Code::ModelNotSupported, format!("The provider `{provider}` has no model `{llm}`."))
@@ -277,7 +278,10 @@ impl Model for Models {
         let spec = choice.as_ref().and_then(|(provider, llm)| self.choose(Some(provider), Some(llm)).ok());
         spec.unwrap_or_else(|| own.clone())
     }
+}
 
+#[async_trait]
+impl Model for Models {
     async fn answer(&self, prompt: &Prompt, on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send)) -> Result<Answer, Fault> {
         let mut last = None;
         for model in std::iter::once(&prompt.model).chain(&prompt.fallbacks) {

@@ -1,7 +1,7 @@
 //! The agent loop and its ports: what a model, and whoever follows a turn, must offer.
 //!
-//! **Owns** no table and no endpoint; knows neither SQL nor HTTP. **Needs** a [`Model`], a
-//! [`Toolbox`] and a [`Listener`]; chats and agents run the same [`run_turn`].
+//! **Owns** no table and no endpoint; knows neither SQL nor HTTP. **Needs** a [`Model`], which a
+//! [`Budget`] gives to who pays, a [`Toolbox`] and a [`Listener`]; chats and agents run the same [`run_turn`].
 //!
 //! **Invariants**: a model call and its result reach the listener in order; text that was
 //! streamed before a failure is never lost, the [`Ending`] carries it; usage is counted by
@@ -19,15 +19,17 @@
 //! # Ok(()) }
 //! ```
 
+mod budget;
 mod model;
 mod structured;
 mod tools;
 mod turn;
 mod usage;
 
+pub use budget::{Budget, Charge, Payer, Refusal, Spender, Tab, Unmetered};
 pub use model::{
-    Answer, Attachment, Capabilities, Delta, Fault, FaultCode, Message, Model, ModelSpec, Operation, Prices, Prompt,
-    Role, StopReason, Tool, ToolCall, ToolFunction, ask,
+    Answer, Attachment, Capabilities, Catalog, Delta, Fault, FaultCode, Message, Model, ModelSpec, Operation, Prices,
+    Prompt, Role, StopReason, Tool, ToolCall, ToolFunction, ask,
 };
 pub use structured::{OutputSchema, StructuredOutput, compile_schema, problems};
 pub use tools::{

@@ -7,22 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::{Cost, OutputSchema, Usage};
+use crate::{Cost, OutputSchema, Refusal, Usage};
 
-/// The port to language models: choose one, stream one completion from it.
-#[async_trait]
-pub trait Model: Send + Sync {
+/// The port to what models there are: asking about them costs nothing.
+pub trait Catalog: Send + Sync {
     /// The model to use (contract 18 §2); neither given means the server's default.
     /// `PROVIDER_NOT_CONFIGURED` or `MODEL_NOT_SUPPORTED` when there is none such.
     fn choose(&self, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec>;
-
-    /// Streams one completion. `on` is called for each piece as it comes; the answer holds the whole.
-    /// Dropping the future closes the upstream connection.
-    async fn answer(
-        &self,
-        prompt: &Prompt,
-        on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
-    ) -> std::result::Result<Answer, Fault>;
 
     /// Tokens of a text as this model counts them, or about so: four bytes a token.
     fn count(&self, _model: &ModelSpec, text: &str) -> u64 {
@@ -33,6 +24,18 @@ pub trait Model: Send + Sync {
     fn helper(&self, _operation: Operation, own: &ModelSpec) -> ModelSpec {
         own.clone()
     }
+}
+
+/// The port to language models: stream one completion. Who pays is settled: a [`Budget`](crate::Budget) gave it.
+#[async_trait]
+pub trait Model: Catalog {
+    /// Streams one completion. `on` is called for each piece as it comes; the answer holds the whole.
+    /// Dropping the future closes the upstream connection.
+    async fn answer(
+        &self,
+        prompt: &Prompt,
+        on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
+    ) -> std::result::Result<Answer, Fault>;
 }
 
 /// A model call beside the turns; counted as secondary usage under its name (contract 00 §13).
@@ -359,13 +362,21 @@ pub struct Fault {
     pub partial: Option<Box<Answer>>,
     /// The provider asks to be left alone for so long.
     pub retry_after: Option<Duration>,
+    /// The quota that had no room for the call.
+    pub refusal: Option<Box<Refusal>>,
 }
 
 impl Fault {
     /// A failure that is no provider's answer.
     pub fn of(code: FaultCode, message: impl Into<String>, provider: &Arc<str>) -> Self {
         let (message, provider) = (message.into(), Arc::clone(provider));
-        Self { code, message, provider, status: None, partial: None, retry_after: None }
+        Self { code, message, provider, status: None, partial: None, retry_after: None, refusal: None }
+    }
+
+    /// No quota was left for the call.
+    pub fn refused(refusal: Refusal, provider: &Arc<str>) -> Self {
+        let fault = Self::of(FaultCode::LimitExceeded, refusal.message.clone(), provider);
+        Self { refusal: Some(Box::new(refusal)), ..fault }
     }
 }
 
@@ -383,6 +394,7 @@ pub enum FaultCode {
     StructuredOutputInvalid,
     EmptyContent,
     Timeout,
+    LimitExceeded,
 }
 
 impl FaultCode {
@@ -399,6 +411,7 @@ impl FaultCode {
             Self::StructuredOutputInvalid => "STRUCTURED_OUTPUT_INVALID",
             Self::EmptyContent => "EMPTY_CONTENT_RETRIES_EXHAUSTED",
             Self::Timeout => "TIMEOUT",
+            Self::LimitExceeded => "TENANT_LIMIT_EXCEEDED",
         }
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::{Model, ModelSpec, Tool, ToolCall};
+use crate::{Catalog, ModelSpec, Tool, ToolCall};
 
 /// The port to tools: which a turn has, and who carries their calls out.
 #[async_trait]
@@ -202,14 +202,14 @@ pub fn is_function_name(name: &str) -> bool {
 }
 
 /// The result as it fits into so many tokens: a longer one is cut (contract 00 §8).
-pub fn fit(model: &dyn Model, spec: &ModelSpec, text: &str, most: u64) -> String {
-    let tokens = model.count(spec, text);
+pub fn fit(catalog: &dyn Catalog, spec: &ModelSpec, text: &str, most: u64) -> String {
+    let tokens = catalog.count(spec, text);
     if tokens <= most {
         return text.to_owned();
     }
     let share = |most: u64, tokens: u64| (text.len() as u128 * u128::from(most) / u128::from(tokens.max(1))) as usize;
     let mut end = text.floor_char_boundary(share(most, tokens));
-    while end > 0 && model.count(spec, &text[..end]) > most {
+    while end > 0 && catalog.count(spec, &text[..end]) > most {
         end = text.floor_char_boundary(end * 9 / 10);
     }
     cut(&text[..end])

@@ -2,6 +2,7 @@
 
 use platform_auth::{NewSession, SessionFilter};
 use platform_core::Result;
+use platform_tenants::Visit;
 use serde_json::json;
 
 use crate::{request::Request, respond::Answer};
@@ -11,6 +12,9 @@ pub(crate) async fn mint(request: Request) -> Result<Answer> {
     for assistant in new.assistant_ids.iter().flatten() {
         request.services.assistants.get(&caller.account, assistant).await?;
     }
+    let tenant = new.tenant()?;
+    let visit = Visit::of(tenant, new.subtenant_id.as_deref(), &new.metadata, false);
+    request.services.tenants.register(&caller.account, &visit).await?;
     Answer::created(&request.services.sessions.mint(caller, &new, once).await?)
 }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use platform_conversation::{AssistantSettings, FallbackModel, Profile};
 use platform_core::{Checks, Code, Error, FieldLimits, Id, Object, Result, Timestamp, overlay};
 use platform_jobs::LaneLimits;
-use platform_runtime::{Model, StructuredOutput, compile_schema};
+use platform_runtime::{Catalog, StructuredOutput, compile_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{
@@ -282,7 +282,7 @@ impl AgentSettings {
     pub(crate) fn check(
         &mut self,
         base: Option<&AssistantSettings>,
-        model: &dyn Model,
+        catalog: &dyn Catalog,
         limits: &FieldLimits,
     ) -> Result<()> {
         let mut checks = Checks::within(limits);
@@ -302,7 +302,7 @@ impl AgentSettings {
         checks.tags("tags", &mut self.tags);
         check_emails(&mut checks, &self.notifications()?);
         checks.finish()?;
-        check_evaluation(&self.evaluation()?, model)?;
+        check_evaluation(&self.evaluation()?, catalog)?;
         self.sub_agent_config.check()?;
         schedule::check(&mut self.periodic_execution, limits)?;
         if let Some(id) = &self.project_id {
@@ -313,7 +313,7 @@ impl AgentSettings {
         }
         self.assistant_specialization.0.retain(|name, _| SPECIALIZATION.contains(&name.as_str()));
         let mut effective = self.effective(base)?;
-        effective.check(model, limits).map_err(|error| within("assistantSpecialization", error))
+        effective.check(catalog, limits).map_err(|error| within("assistantSpecialization", error))
     }
 
     /// What its turns work with.
@@ -405,13 +405,13 @@ fn check_emails(checks: &mut Checks, config: &NotificationConfig) {
 }
 
 /// Every rule on how threads are judged.
-pub(crate) fn check_evaluation(config: &EvaluationConfig, model: &dyn Model) -> Result<()> {
+pub(crate) fn check_evaluation(config: &EvaluationConfig, catalog: &dyn Catalog) -> Result<()> {
     let mut checks = Checks::default();
     checks.range("threshold", config.threshold, &(0.0..=10.0));
     check_criteria(&mut checks, "customCriteria", &config.custom_criteria);
     checks.finish().map_err(|error| within("evaluationConfig", error))?;
     if let Some(name) = &config.evaluator_model {
-        judge(model, name)?;
+        judge(catalog, name)?;
     }
     Ok(())
 }
@@ -432,10 +432,10 @@ pub(crate) fn check_criteria(checks: &mut Checks, path: &str, criteria: &[Criter
 }
 
 /// The model of a judge, `provider:model` or a model alone; `MODEL_NOT_SUPPORTED` when there is none such.
-pub(crate) fn judge(model: &dyn Model, name: &str) -> Result<platform_runtime::ModelSpec> {
-    let alone = model.choose(None, Some(name));
+pub(crate) fn judge(catalog: &dyn Catalog, name: &str) -> Result<platform_runtime::ModelSpec> {
+    let alone = catalog.choose(None, Some(name));
     let spec = match name.split_once(':') {
-        Some((provider, llm)) => alone.or_else(|_| model.choose(Some(provider), Some(llm))),
+        Some((provider, llm)) => alone.or_else(|_| catalog.choose(Some(provider), Some(llm))),
         None => alone,
     };
     spec.map_err(|error| {

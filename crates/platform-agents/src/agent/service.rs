@@ -81,7 +81,7 @@ impl PgAgentService {
     async fn checked(&self, account: &AccountId, mut settings: AgentSettings) -> Result<AgentSettings> {
         unalias(&mut settings.evaluation_config);
         let base = self.base(account, &settings).await?;
-        let (model, limits) = (Arc::clone(&self.ports.model), self.limits);
+        let (model, limits) = (Arc::clone(&self.ports.catalog), self.limits);
         let settings = beside(move || settings.check(base.as_ref(), &*model, &limits).map(|()| settings)).await?;
         let ids = settings.effective(None)?.subagents_ids;
         self.sub_agents.check(account, &ids).await?;
@@ -272,7 +272,7 @@ impl AgentService for PgAgentService {
     ) -> Result<EvaluationConfig> {
         unalias(&mut patch);
         let tried: EvaluationConfig = overlay(&EvaluationConfig::default(), patch.clone())?;
-        check_evaluation(&tried, &*self.ports.model)?;
+        check_evaluation(&tried, &*self.ports.catalog)?;
         let patch = Object::from_iter([("evaluationConfig".to_owned(), Value::Object(patch))]);
         self.change(account, id, patch, &Precondition::None).await?.settings.evaluation()
     }

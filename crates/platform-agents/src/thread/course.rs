@@ -8,7 +8,8 @@ use platform_conversation::{AssistantSettings, Bounds, HandOff, HandOffs, Turn, 
 use platform_core::{AccountId, Code, Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_jobs::{Run, Work};
-use platform_runtime::{Callbacks, Ending, FINISH_TOOL, FaultCode, ToolChoice, TurnTool};
+use platform_runtime::{Callbacks, Ending, FINISH_TOOL, FaultCode, Refusal, Tab, ToolChoice, TurnTool};
+use platform_tenants::settle_in;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -161,7 +162,7 @@ impl Threads {
         let request = found.facts.turn.request.clone();
         let live = live_key(&account, &run.subject);
         let earlier = run.fence - 1;
-        let mut turn = Turn::new(&self.ports, &keeper, found.conversation()?, &request, live, earlier);
+        let mut turn = Turn::new(&self.ports, &keeper, found.conversation()?, &request, live, earlier, Arc::default());
         match turn.run(&agent.profile, &tools, bounds, None, stop).await {
             None => {
                 // Whoever stopped it has stored the end; what was taken until then counts all the same.
@@ -191,7 +192,7 @@ impl Threads {
         let request = &found.facts.turn.request;
         let toolbox = &*self.ports.toolbox;
         let mut tools = turn_tools(toolbox, account, settings, request, Some(&callbacks)).await?;
-        let spec = settings.choose(&*self.ports.model, request.provider.as_deref(), request.model.as_deref());
+        let spec = settings.choose(&*self.ports.catalog, request.provider.as_deref(), request.model.as_deref());
         if spec.is_ok_and(|spec| spec.capabilities.tools) {
             // An agent can always say that it is done.
             let groups = ["builtin-finish".to_owned()];
@@ -273,11 +274,12 @@ impl Threads {
     /// Gives the run up until what the thread waits for is there.
     async fn wait(&self, run: &Run, keeper: &ThreadKeeper, turn: &Turn<'_>, ending: &Ending) -> Result<Next> {
         let revision = turn.live.next_revision();
-        let now = self.ports.clock.now();
+        let (now, took) = (self.ports.clock.now(), turn.tab.take());
         let mut conn = self.ports.db.conn().await?;
         let storing = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
             keeper.write_in(conn, &mut record, &turn.conversation, &[]).await?;
+            settle_in(conn, &took).await?;
             record.open.clone_from(&ending.waiting);
             record.guardrails = turn.guardrails().or(record.guardrails.take());
             hand_offs(&mut record);
@@ -285,9 +287,9 @@ impl Threads {
             let next = self.sleep(&mut record, now)?;
             Ok(Some((next, self.commit_in(conn, &mut record, Some(run), revision, now).await?)))
         });
-        let stored = storing.await?;
+        let stored = storing.await;
         drop(conn);
-        self.told(stored).await
+        self.told(kept_or_owed(stored, &turn.tab, took)?).await
     }
 
     /// Puts a thread into the state that fits what it waits for.
@@ -322,11 +324,13 @@ impl Threads {
     ) -> Result<Next> {
         let rows = turn.last_words(&ending)?;
         let revision = turn.live.next_revision();
-        let now = self.ports.clock.now();
+        let (now, took) = (self.ports.clock.now(), turn.tab.take());
         let mut conn = self.ports.db.conn().await?;
         let storing = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
+            let is_first_step = record.facts.turn.version.is_none();
             keeper.write_in(conn, &mut record, &turn.conversation, &rows).await?;
+            settle_in(conn, &took).await?;
             record.abandons = !record.open.is_empty();
             record.open.clear();
             record.guardrails = turn.guardrails().or(record.guardrails.take());
@@ -335,11 +339,16 @@ impl Threads {
                 record.llm = Some(answer.model.llm.to_string());
             }
             note_empty(&mut record, &turn, &ending);
+            if let Some(refusal) = ending.fault.as_ref().and_then(|fault| fault.refusal.as_deref()) {
+                out_of_quota(&mut record, refusal, is_first_step, now)?;
+                return Ok(Some((Next::Done, self.commit_in(conn, &mut record, Some(run), revision, now).await?)));
+            }
             let next = conclude(conn, &mut record, &turn, &ending, agent, now).await?;
             Ok(Some((next, self.commit_in(conn, &mut record, Some(run), revision, now).await?)))
         });
-        let stored = storing.await?;
+        let stored = storing.await;
         drop(conn);
+        let stored = kept_or_owed(stored, &turn.tab, took)?;
         if let Some((_, told)) = &stored {
             turn.live.committed(told.revision, "");
         }
@@ -359,6 +368,36 @@ impl Threads {
         counting.await
     }
 }
+
+/// What was not stored of quotas is owed all the same.
+fn kept_or_owed<T>(stored: Result<Option<T>>, tab: &Tab, took: Vec<serde_json::Value>) -> Result<Option<T>> {
+    if !matches!(stored, Ok(Some(_))) {
+        tab.put_back(took);
+    }
+    stored
+}
+
+/// No quota is left: a turn that has not begun ends, another one goes on when there is some again.
+fn out_of_quota(record: &mut Record, refusal: &Refusal, is_first_step: bool, now: Timestamp) -> Result<()> {
+    let by = By { reason: Some(refusal.message.clone()), ..By::worker() };
+    if record.facts.pause.as_ref().is_some_and(|pause| pause.requested) {
+        return pause_now(record, now);
+    }
+    if is_first_step {
+        // It was taken for nothing.
+        record.enter(Cause::LeaseLost, ThreadState::Queued, &by, now)?;
+        record.stop_reason = Some("limit_exceeded".to_owned());
+        record.finish_reason = Some(OUT_OF_QUOTA.to_owned());
+        return record.enter(Cause::QuotaSpent, ThreadState::LimitExceeded, &by, now);
+    }
+    record.enter(Cause::Sleeps, ThreadState::PausedForResume, &by, now)?;
+    let (until, reason) = (Some(refusal.resets_at), Some(OUT_OF_QUOTA.to_owned()));
+    record.facts.pause = Some(Pause { until, reason, at: Some(now), ..Pause::default() });
+    Ok(())
+}
+
+/// Why a thread ends or waits whose tenant has no quota left.
+pub(crate) const OUT_OF_QUOTA: &str = "TENANT_LIMIT_EXCEEDED";
 
 /// Notes how often the model answered with nothing.
 fn note_empty(record: &mut Record, turn: &Turn<'_>, ending: &Ending) {

@@ -10,12 +10,14 @@ use platform_core::{AccountId, Caller, Code, Error, Object, Result, spawn};
 use platform_db::{Conn, Idempotency};
 use platform_guardrails::Moment;
 use platform_jobs::is_full_in;
-use platform_runtime::Role;
+use platform_runtime::{Refusal, Role};
+use platform_tenants::Visit;
 
 use super::{
     Threads,
     commit::Told,
     control::{Arrived, append},
+    course::OUT_OF_QUOTA,
     model::{Facts, NewThread, Parent, StartedThread, ThreadId, ThreadMessage, Unfetched},
     record::{self, By, NewRecord, Record},
     state::{Cause, Source, ThreadState},
@@ -28,6 +30,8 @@ pub(crate) struct Start {
     pub arrived: Arrived,
     pub begins_paused: bool,
     pub by: By,
+    /// Its tenant has no quota left: it is kept, and ends at once.
+    pub refusal: Option<Refusal>,
 }
 
 /// What a thread is to do, whoever asks for it.
@@ -103,13 +107,17 @@ impl Threads {
         if let Some(params) = metadata.remove("propmptTemplateParams") {
             metadata.insert("promptTemplateParams".to_owned(), params);
         }
+        let subtenant_id = Visit::subtenant_of(new.subtenant_id, &metadata);
+        if let Some(tenant) = &new.tenant_id {
+            self.tenants.register(account, &Visit::of(tenant, subtenant_id.as_deref(), &metadata, true)).await?;
+        }
         let order = Order {
             files: new.files,
             name: new.name,
             tags: new.tags,
             metadata,
             tenant_id: new.tenant_id,
-            subtenant_id: new.subtenant_id,
+            subtenant_id,
             api_source,
             provider: new.provider,
             llm: new.llm,
@@ -117,7 +125,8 @@ impl Threads {
             begins_paused,
             ..Order::of(Source::Api, caller.user_uid.clone(), new.message.unwrap_or_default())
         };
-        let start = self.prepare(account, &agent, order).await?;
+        let mut start = self.prepare(account, &agent, order).await?;
+        start.refusal = self.ports.budget.spent(&start.record.payer()).await?;
         let message = start.arrived.message.content.message.clone();
         let (threads, once, agent_id) = (Arc::clone(self), once.cloned(), agent_id.to_owned());
         // A task of its own: what was accepted is begun when the caller leaves in between.
@@ -150,7 +159,7 @@ impl Threads {
                         created_at: record.created().to_iso(),
                         creation_timestamp_ms: record.created(),
                     };
-                    if let Some(once) = &once {
+                    if let (Some(once), None) = (&once, &start.refusal) {
                         once.store(conn, 201, &started).await?;
                     }
                     Ok((started, told))
@@ -158,7 +167,10 @@ impl Threads {
                 .await?;
             drop(conn);
             threads.tell(&told).await?;
-            Ok::<_, Error>(started)
+            match &start.refusal {
+                Some(refusal) => Err(Error::from(refusal).with("threadId", &started.thread_id)),
+                None => Ok::<_, Error>(started),
+            }
         });
         started.await.map_err(Error::internal)?
     }
@@ -168,7 +180,7 @@ impl Threads {
         let now = self.ports.clock.now();
         let id = String::from(ThreadId::generate());
         let settings = &agent.profile.settings;
-        let spec = settings.choose(&*self.ports.model, order.provider.as_deref(), order.llm.as_deref())?;
+        let spec = settings.choose(&*self.ports.catalog, order.provider.as_deref(), order.llm.as_deref())?;
         let request = TurnRequest {
             provider: order.provider,
             model: order.llm,
@@ -206,7 +218,7 @@ impl Threads {
         });
         record.begin_turn(arrived.request.clone());
         let by = By { source: order.source, user_uid: Some(order.user_uid), reason: None };
-        Ok(Start { record, arrived, begins_paused: order.begins_paused, by })
+        Ok(Start { record, arrived, begins_paused: order.begins_paused, by, refusal: None })
     }
 
     /// Stores a thread that starts.
@@ -218,10 +230,16 @@ impl Threads {
             record::hold_processing(conn, &record.account, above).await?;
         }
         let (cause, state) = match (record.facts.unfetched.is_empty(), start.begins_paused) {
+            _ if start.refusal.is_some() => (Cause::QuotaSpent, ThreadState::LimitExceeded),
             (false, _) => (Cause::FilesAwaited, ThreadState::UnderConstruction),
             (true, false) => (Cause::Accepted, ThreadState::Queued),
             (true, true) => (Cause::Paused, ThreadState::Paused),
         };
+        if let Some(refusal) = &start.refusal {
+            start.by.reason = Some(refusal.message.clone());
+            record.stop_reason = Some("limit_exceeded".to_owned());
+            record.finish_reason = Some(OUT_OF_QUOTA.to_owned());
+        }
         record.enter(cause, state, &start.by, now)?;
         if state == ThreadState::Paused {
             record.facts.pause = Some(super::model::Pause { at: Some(now), ..super::model::Pause::default() });

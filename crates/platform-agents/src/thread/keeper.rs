@@ -13,6 +13,7 @@ use platform_core::{Error, Result};
 use platform_db::Conn;
 use platform_jobs::{Run, step_in};
 use platform_runtime::{Answer, CallState, Flow, Later, Operation};
+use platform_tenants::settle_in;
 
 use super::{
     Threads,
@@ -76,6 +77,7 @@ impl Keeper for ThreadKeeper {
         let storing = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, &self.run).await? else { return Ok(None) };
             self.write_in(conn, &mut record, conversation, &step.messages).await?;
+            settle_in(conn, &step.took).await?;
             record.open.clone_from(&step.open);
             hand_offs(&mut record);
             if let Some(model) = &step.model {

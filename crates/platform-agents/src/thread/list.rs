@@ -176,6 +176,18 @@ pub(crate) async fn archived(conn: &Conn, account: &AccountId, agents: &[String]
     Ok(rows.into_iter().collect())
 }
 
+/// How many threads of each agent a tenant has.
+pub(crate) async fn count_by_agent(conn: &Conn, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>> {
+    let mut conn = conn;
+    Ok(threads::table
+        .filter(threads::account_id.eq(account.as_str()).and(threads::tenant_id.eq(tenant)))
+        .group_by(threads::agent_id)
+        .order(threads::agent_id)
+        .select((threads::agent_id, diesel::dsl::count_star()))
+        .load(&mut conn)
+        .await?)
+}
+
 /// To whom a thread belongs.
 pub(crate) async fn owner(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<Owner>> {
     let mut conn = conn;

@@ -84,6 +84,7 @@ pub(crate) struct Threads {
     pub jobs: Arc<Jobs>,
     pub agents: Arc<PgAgentService>,
     pub mailer: Arc<Mailer>,
+    pub tenants: Arc<dyn platform_tenants::TenantService>,
     pub egress: Egress,
     pub config: ThreadConfig,
 }

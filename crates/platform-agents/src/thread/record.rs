@@ -13,7 +13,7 @@ use platform_conversation::{
 use platform_core::{AccountId, Code, Error, Object, Result, Timestamp};
 use platform_db::Conn;
 use platform_jobs::Place;
-use platform_runtime::{CallState, Later, OpenCall};
+use platform_runtime::{CallState, Later, OpenCall, Payer, Spender};
 use serde_json::{Value, json};
 
 use super::{
@@ -431,9 +431,18 @@ impl Record {
             metadata: object(self.row.metadata.clone()),
             guardrails: self.guardrails.clone(),
             compactions: compactions(self.row.compactions.as_deref())?,
+            payer: self.payer(),
+        })
+    }
+
+    /// Who pays for its model calls.
+    pub fn payer(&self) -> Payer {
+        Payer {
+            account: self.account.clone(),
             tenant_id: self.row.tenant_id.clone(),
             subtenant_id: self.row.subtenant_id.clone(),
-        })
+            spender: Spender::Agent(self.agent_id().to_owned()),
+        }
     }
 
     /// The thread as it is sent.

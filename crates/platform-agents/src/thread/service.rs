@@ -67,6 +67,8 @@ pub trait ThreadService: Send + Sync {
     async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Thread>;
     /// Takes a thread away that has ended.
     async fn delete(&self, account: &AccountId, id: &str) -> Result<()>;
+    /// How many threads of each agent a tenant has.
+    async fn count_by_agent(&self, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>>;
     /// To whom a thread belongs, if there is one.
     async fn owner(&self, account: &AccountId, id: &str) -> Result<Option<Owner>>;
     /// Whether a session's tenant has a thread of the agent.
@@ -161,16 +163,17 @@ pub struct PgThreadService {
 }
 
 impl PgThreadService {
-    /// Needs what turns work with, durable runs, the agents, mail and the way out.
+    /// Needs what turns work with, durable runs, the agents, mail, the tenants and the way out.
     pub fn new(
         ports: platform_conversation::Ports,
         jobs: Arc<platform_jobs::Jobs>,
         agents: Arc<PgAgentService>,
         mailer: Arc<platform_mail::Mailer>,
+        tenants: Arc<dyn platform_tenants::TenantService>,
         egress: platform_egress::Egress,
         config: ThreadConfig,
     ) -> Self {
-        let threads = Arc::new(Threads { ports, jobs, agents, mailer, egress, config });
+        let threads = Arc::new(Threads { ports, jobs, agents, mailer, tenants, egress, config });
         Self { evaluations: Evaluations::new(&threads), threads }
     }
 
@@ -308,6 +311,10 @@ impl ThreadService for PgThreadService {
         }
         let thread = self.placed(account, vec![record], of, !omit).await?.into_iter().next();
         Ok(Thread { tasks, ..thread.ok_or_else(|| not_found(id))? })
+    }
+
+    async fn count_by_agent(&self, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>> {
+        list::count_by_agent(self.threads.ports.db.read().await?.get(), account, tenant).await
     }
 
     async fn owner(&self, account: &AccountId, id: &str) -> Result<Option<Owner>> {
@@ -523,11 +530,15 @@ impl ThreadService for PgThreadService {
             return Ok(text.clone());
         }
         let agent = self.threads.agents.ready(account, record.agent_id(), record.facts.turn.version).await?;
-        let model = &self.threads.ports.model;
-        let own = agent.profile.settings.choose(&**model, None, None)?;
-        let spec = model.helper(Operation::Summary, &own);
+        let catalog = &self.threads.ports.catalog;
+        let own = agent.profile.settings.choose(&**catalog, None, None)?;
+        let spec = catalog.helper(Operation::Summary, &own);
+        let model = self.threads.ports.budget.model(&record.payer(), None);
         let text = self.protocol(&record, MOST_EXPLAINED).await?;
-        let answer = ask(&**model, Operation::Summary, spec, EXPLAIN, text).await.map_err(|fault| {
+        let answer = ask(&*model, Operation::Summary, spec, EXPLAIN, text).await.map_err(|fault| {
+            if let Some(refusal) = &fault.refusal {
+                return Error::from(&**refusal);
+            }
             let code = if fault.code == FaultCode::Timeout { Code::UpstreamTimeout } else { Code::UpstreamError };
             Error::new(code, fault.message.as_str())
                 .with("code", fault.code.as_str())

@@ -26,6 +26,11 @@ pub struct NewSession {
 }
 
 impl NewSession {
+    /// The tenant, once everything that is given was looked at.
+    pub fn tenant(&self) -> Result<&str> {
+        self.check().map(|(tenant, _)| tenant)
+    }
+
     /// The tenant and the lifetime in seconds.
     pub(crate) fn check(&self) -> Result<(&str, i64)> {
         let tenant = self.tenant_id.as_deref().filter(|tenant| !tenant.is_empty());

@@ -83,7 +83,7 @@ impl PgAssistantService {
     /// The settings, after every rule on them was looked at.
     async fn checked(&self, account: &AccountId, mut settings: AssistantSettings) -> Result<AssistantSettings> {
         self.sub_agents.check(account, &settings.subagents_ids).await?;
-        let (model, limits) = (Arc::clone(&self.ports.model), self.limits);
+        let (model, limits) = (Arc::clone(&self.ports.catalog), self.limits);
         beside(move || settings.check(&*model, &limits).map(|()| settings)).await
     }
 

@@ -83,6 +83,12 @@ pub struct Chat {
     /// Memories used.
     #[schema(value_type = Vec<Object>)]
     pub recalled_memories: Vec<Object>,
+    /// Out of quota: until when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_until: Option<Timestamp>,
+    /// Out of quota: `TENANT_LIMIT_EXCEEDED`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_reason: Option<&'static str>,
     /// Core memories.
     #[schema(value_type = Vec<Object>)]
     pub core_memories: Vec<Object>,
@@ -95,6 +101,9 @@ pub(crate) const WAITING: &str = "waiting_for_tool_response";
 
 /// [`Status::HandedOff`] as it is stored and sent.
 pub(crate) const HANDED_OFF: &str = "handed_off";
+
+/// How a chat without quota is stored and sent; a case of [`Status::Ended`].
+pub(crate) const LIMIT_EXCEEDED: &str = "limit_exceeded";
 
 /// What a chat does (contract 02 §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use platform_conversation::{
 };
 use platform_core::{AccountId, Error, Object, Owner, Page, Result, Session, Timestamp};
 use platform_db::{Conn, Db};
-use platform_runtime::{Answer, CallState, Later, OpenCall, Operation};
+use platform_runtime::{Answer, CallState, Later, OpenCall, Operation, Payer, Spender};
 use serde_json::Value;
 
-pub(crate) use super::model::{HANDED_OFF, Status, WAITING};
+pub(crate) use super::model::{HANDED_OFF, LIMIT_EXCEEDED, Status, WAITING};
 use super::{
     filter::ChatFilter,
     model::{Chat, ChatPatch, GuardrailResults},
@@ -79,7 +79,12 @@ impl ChatRow {
             _ => None,
         });
         let (sub_thread, tool_call) = handed_off.unzip();
+        let is_limited = self.status == LIMIT_EXCEEDED;
+        let limit = self.error.as_deref().filter(|_| is_limited).and_then(|of| serde_json::from_str::<Value>(of).ok());
+        let resets_at = limit.and_then(|limit| limit["resetsAt"].as_i64()).map(Timestamp);
         Ok(Chat {
+            paused_until: resets_at,
+            paused_reason: is_limited.then_some("TENANT_LIMIT_EXCEEDED"),
             handed_off: sub_thread.is_some(),
             handed_off_sub_thread_id: sub_thread,
             handed_off_tool_call_id: tool_call,
@@ -146,8 +151,12 @@ impl ChatRow {
                 metadata: object(self.metadata),
                 guardrails: self.guardrails,
                 compactions: compactions(self.compactions.as_deref())?,
-                tenant_id: self.tenant_id,
-                subtenant_id: self.subtenant_id,
+                payer: Payer {
+                    account: AccountId::parse(&self.account_id).expect("only ids are stored"),
+                    tenant_id: self.tenant_id,
+                    subtenant_id: self.subtenant_id,
+                    spender: Spender::Assistant { identifier: self.assistant.clone(), id: self.assistant.clone() },
+                },
             },
             assistant: self.assistant,
             status,
@@ -246,6 +255,18 @@ pub(crate) async fn at_work(conn: &mut Conn, account: &AccountId, assistant: &st
         .filter(chats::status.ne_all(["completed", "error", "limit_exceeded"]).or(chats::queued.gt(0)))
         .select(chats::uid)
         .load(conn)
+        .await?)
+}
+
+/// How many chats a tenant has with each assistant.
+pub(crate) async fn count_by_assistant(conn: &Conn, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>> {
+    let mut conn = conn;
+    Ok(chats::table
+        .filter(chats::account_id.eq(account.as_str()).and(chats::tenant_id.eq(tenant)))
+        .group_by(chats::assistant)
+        .order(chats::assistant)
+        .select((chats::assistant, diesel::dsl::count_star()))
+        .load(&mut conn)
         .await?)
 }
 

@@ -13,7 +13,8 @@ use platform_db::{Db, Idempotency, in_progress};
 use platform_egress::Egress;
 use platform_jobs::{Jobs, Run, Work};
 use platform_realtime::{Realtime, Watcher};
-use platform_runtime::{Fault, FaultCode};
+use platform_runtime::{Fault, FaultCode, Payer};
+use platform_tenants::TenantService;
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
@@ -26,7 +27,7 @@ use crate::{
     assistant::AssistantService,
     turn::{
         Accepted, Admission, ChatKeeper, Finisher, Intake, KIND, NewMessage, Responded, Returns, Sent, ToolResponses,
-        TurnOutcome, Turns, abandon_in, check_responses, live_key, respond, stop,
+        TurnOutcome, Turns, abandon_in, check_responses, live_key, payer, respond, stop,
     },
 };
 
@@ -73,6 +74,8 @@ pub trait ChatService: Send + Sync {
     async fn search(&self, account: &AccountId, assistant: &str, uid: &str, text: &str, limit: i64) -> Result<Matches>;
     /// Tags in use, sorted; with a session, those of its own chats.
     async fn tags(&self, account: &AccountId, session: Option<&Session>) -> Result<Vec<String>>;
+    /// How many chats a tenant has with each assistant.
+    async fn count_by_assistant(&self, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>>;
     /// To whom a chat belongs, if there is one.
     async fn owner(&self, account: &AccountId, uid: &str) -> Result<Option<Owner>>;
     /// The realtime object as JSON.
@@ -133,12 +136,13 @@ pub struct ChatConfig {
 }
 
 impl PgChatService {
-    /// Needs what turns work with, durable runs, the assistants and the way out.
+    /// Needs what turns work with, durable runs, the assistants, the tenants and the way out.
     pub fn new(
         ports: Ports,
         hand_offs: Arc<dyn HandOffs>,
         jobs: Arc<Jobs>,
         assistants: Arc<dyn AssistantService>,
+        tenants: Arc<dyn TenantService>,
         egress: Egress,
         config: ChatConfig,
     ) -> Self {
@@ -156,7 +160,9 @@ impl PgChatService {
             db: db.clone(),
             clock: Arc::clone(&clock),
             jobs: Arc::clone(&jobs),
-            model: ports.model,
+            catalog: ports.catalog,
+            budget: ports.budget,
+            tenants,
             assistants: Arc::clone(&assistants),
             toolbox: ports.toolbox,
             egress,
@@ -395,6 +401,10 @@ impl ChatService for PgChatService {
         repository::tags(self.db.read().await?.get(), account, session).await
     }
 
+    async fn count_by_assistant(&self, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>> {
+        repository::count_by_assistant(self.db.read().await?.get(), account, tenant).await
+    }
+
     async fn owner(&self, account: &AccountId, uid: &str) -> Result<Option<Owner>> {
         repository::owner(self.db.read().await?.get(), account, uid).await
     }
@@ -434,14 +444,17 @@ impl ChatService for PgChatService {
             return refused(if chat.compactions.is_empty() { "too_short" } else { "nothing_new" });
         }
         let assistant = self.assistants.get(account, assistant).await?;
-        let own = assistant.settings().choose(&*self.turns.ports.model, None, None)?;
+        let own = assistant.settings().choose(&*self.turns.ports.catalog, None, None)?;
         let conn = self.db.read().await?;
         for body in bodies_from(conn.get(), account, uid, chat.turn_start).await? {
-            span.kept_tokens += self.turns.ports.model.count(&own, Stored::read(&body)?.text());
+            span.kept_tokens += self.turns.ports.catalog.count(&own, Stored::read(&body)?.text());
         }
         let run = Run::begun(String::new(), account, KIND, uid.to_owned(), serde_json::Value::Null);
         let keeper = ChatKeeper { turns: &self.turns, run: &run };
-        match compact(&self.turns.ports, &keeper, &mut chat, &own, span).await? {
+        let Payer { tenant_id, subtenant_id, .. } = chat.payer.clone();
+        let payer = payer(account, &assistant, tenant_id, subtenant_id);
+        let model = self.turns.ports.budget.model(&payer, None);
+        match compact(&self.turns.ports, &keeper, &mut chat, &*model, &own, span).await? {
             Ok(true) => {}
             Ok(false) => return refused("nothing_new"),
             Err(fault) => return Err(upstream(&fault, uid)),
@@ -545,6 +558,9 @@ fn failed_turn(chat_uid: &str) -> Error {
 
 /// A model that failed, as whoever waited is told.
 fn upstream(fault: &Fault, chat_uid: &str) -> Error {
+    if let Some(refusal) = &fault.refusal {
+        return Error::from(&**refusal).with("chatUid", chat_uid);
+    }
     let code = match fault.code {
         FaultCode::Timeout => Code::UpstreamTimeout,
         _ => Code::UpstreamError,

@@ -9,7 +9,7 @@ use serde_json::{Value, value::RawValue};
 
 use super::{
     model::StatusError,
-    repository::{self, ChatRow, Status},
+    repository::{self, ChatRow, LIMIT_EXCEEDED, Status},
 };
 use crate::turn::pending;
 
@@ -31,6 +31,9 @@ struct RealtimeChatHistory<'a> {
     stop_reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<StatusError>,
+    /// The quota that is spent: `{message, blockingRule, current, limit, resetsAt}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_exceeded: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     truncated: Option<bool>,
 }
@@ -91,6 +94,7 @@ impl ChatSource {
         let status = chat.status();
         let waiting = queue.iter().map(|body| pending(body, status.queue_word())).collect::<Result<_>>()?;
         let open = if status == Status::Waiting { chat.open_calls()? } else { Vec::new() };
+        let is_limited = chat.status == LIMIT_EXCEEDED;
         let state = RealtimeChatHistory {
             chat_uid: &chat.uid,
             client_uid: self.account.as_str(),
@@ -100,10 +104,11 @@ impl ChatSource {
             pending_user_messages: waiting,
             pending_tool_calls: open.iter().filter_map(PendingToolCall::of).collect(),
             stop_reason: chat.stop_reason.as_deref(),
-            error: chat.error.as_deref().and_then(|error| serde_json::from_str(error).ok()),
+            error: chat.error.as_deref().filter(|_| !is_limited).and_then(|error| serde_json::from_str(error).ok()),
+            limit_exceeded: chat.error.as_deref().filter(|_| is_limited).and_then(|of| serde_json::from_str(of).ok()),
             truncated: truncated.then_some(true),
         };
-        let terminal = status.is_terminal() && chat.queued == 0;
+        let terminal = status.is_terminal() && (chat.queued == 0 || is_limited);
         Head::new(chat.revision, Timestamp(chat.edited_ms), terminal, &state).map_err(Error::internal)
     }
 }

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use diesel::{
     QueryableByName,
@@ -10,6 +10,8 @@ use platform_conversation::{StoredFile, store_files};
 use platform_core::{AccountId, Error, Object, Result};
 use platform_db::{Conn, Db, GroupWriter, Idempotency, JsonStatement};
 use platform_jobs::ENQUEUE;
+use platform_runtime::{Charge, Refusal};
+use platform_tenants::{RESERVE, refusals};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -39,7 +41,13 @@ pub(crate) struct Acceptance {
     pub message_uid: String,
     pub message: String,
     pub now_ms: i64,
+    /// What is reserved of quotas for the turn's first call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub charge: Option<Value>,
 }
+
+/// What became of an acceptance: `None` when the chat cannot take the message, a refusal when its payer is out of quota.
+pub(crate) type Outcome = Result<Option<AcceptedChat>, Box<Refusal>>;
 
 impl Acceptance {
     /// Whose chat it is.
@@ -102,12 +110,12 @@ struct Row {
 }
 
 /// Accepts turns; a chat that is busy, another assistant's or another tenant's gives no row.
-const ACCEPT: [&str; 3] = [
+const ACCEPT: [&str; 5] = [
     "WITH item AS (
         SELECT row_number() OVER () - 1 AS n, x.* FROM jsonb_to_recordset($1::jsonb) AS x(
             account text, subject text, kind text, run text, owner text, lease_ms bigint, payload jsonb,
             assistant text, name text, named bool, user_uid text, tenant_id text, subtenant_id text, api_source text,
-            metadata jsonb, tags text[], previous jsonb, message_uid text, message text, now_ms bigint)
+            metadata jsonb, tags text[], previous jsonb, message_uid text, message text, now_ms bigint, charge jsonb)
     ), chat AS (
         INSERT INTO chats AS c (account_id, uid, assistant, name, named, status, user_uid, tenant_id, subtenant_id,
             api_source, metadata, tags, revision, message_count, turn_start, created_ms, edited_ms)
@@ -139,17 +147,28 @@ const ACCEPT: [&str; 3] = [
         SELECT account, subject, message_count - 1, message_uid, 'user', message::json, now_ms FROM accepted
     ), queued AS (",
     ENQUEUE,
-    ")
+    ")",
+    "
     SELECT item.n::int, accepted.created, accepted.revision, accepted.message_count, accepted.turn_start,
         accepted.usage, accepted.stored_metadata AS metadata, accepted.stored_named AS named, accepted.guardrails, accepted.compactions,
         accepted.tenant, accepted.subtenant
-    FROM item LEFT JOIN accepted USING (n) ORDER BY item.n",
+    FROM item LEFT JOIN accepted USING (n)",
+    " ORDER BY item.n",
 ];
+
+/// The same with what is reserved for those that were accepted: it fails when anybody has no room.
+static METERED: LazyLock<String> = LazyLock::new(|| {
+    let charges = "(SELECT jsonb_agg(charge || jsonb_build_object('n', n)) FROM accepted WHERE charge IS NOT NULL)";
+    let quota = format!(", quota AS MATERIALIZED (SELECT {}{charges}{} AS refused)", RESERVE.0, RESERVE.1);
+    let [item, enqueue, end, select, order] = ACCEPT;
+    [item, enqueue, end, &quota, select, " CROSS JOIN quota", order].concat()
+});
+static PLAIN: LazyLock<String> = LazyLock::new(|| ACCEPT.concat());
 
 /// Accepts turns in groups.
 pub(crate) struct Acceptor {
     db: Db,
-    group: GroupWriter<Acceptance, Option<AcceptedChat>>,
+    group: GroupWriter<Acceptance, Outcome>,
 }
 
 impl Acceptor {
@@ -158,7 +177,7 @@ impl Acceptor {
     }
 
     /// The chat as it is now, or `None` when it cannot take this message.
-    pub async fn accept(&self, item: Acceptance) -> Result<Option<AcceptedChat>> {
+    pub async fn accept(&self, item: Acceptance) -> Result<Outcome> {
         self.group.write(item).await
     }
 
@@ -169,7 +188,7 @@ impl Acceptor {
         files: &[StoredFile],
         once: Option<&Idempotency>,
         answer: Option<&Accepted>,
-    ) -> Result<Option<AcceptedChat>> {
+    ) -> Result<Outcome> {
         self.db
             .conn()
             .await?
@@ -184,18 +203,21 @@ impl Acceptor {
                     }
                     (None, _) => {}
                 }
-                let mut accepted = accept(conn, std::slice::from_ref(item)).await?;
-                match accepted.pop().flatten() {
+                match write(conn, std::slice::from_ref(item)).await?.pop().flatten() {
                     Some(chat) => {
                         store_files(conn, &item.account(), &item.subject, &item.message_uid, files).await?;
-                        Ok(Some(chat))
+                        Ok(Ok(Some(chat)))
                     }
                     // The key stays free.
                     None => Err(diesel::result::Error::RollbackTransaction.into()),
                 }
             })
             .await
-            .or_else(|error| if is_rollback(&error) { Ok(None) } else { Err(error) })
+            .or_else(|error| match refusal_of(item, &error) {
+                Some(refusal) => Ok(Err(Box::new(refusal))),
+                None if is_rollback(&error) => Ok(Ok(None)),
+                None => Err(error),
+            })
     }
 }
 
@@ -203,10 +225,44 @@ fn is_rollback(error: &Error) -> bool {
     error.cause().is_some_and(|cause| matches!(cause.downcast_ref(), Some(diesel::result::Error::RollbackTransaction)))
 }
 
-async fn accept(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<Option<AcceptedChat>>> {
-    static SQL: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| ACCEPT.concat());
+fn refusal_of(item: &Acceptance, error: &Error) -> Option<Refusal> {
+    refused(std::slice::from_ref(item), error)?.pop().map(|(_, refusal)| refusal)
+}
+
+/// Which of the items were refused, when that is why the statement failed.
+fn refused(items: &[Acceptance], error: &Error) -> Option<Vec<(usize, Refusal)>> {
+    let charge = |item: &Acceptance| Some(Charge { reserve: Some(item.charge.clone()?), settle: Value::Null });
+    refusals(&items.iter().map(charge).collect::<Vec<_>>(), error)
+}
+
+/// Writes a group. Those that are refused leave it, and the others are tried once more.
+async fn accept(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<Outcome>> {
+    let mut outcomes: Vec<Option<Outcome>> = items.iter().map(|_| None).collect();
+    let mut left: Vec<usize> = (0..items.len()).collect();
+    while !left.is_empty() {
+        let tried: Vec<Acceptance> = left.iter().map(|at| items[*at].clone()).collect();
+        match write(conn, &tried).await {
+            Ok(rows) => {
+                for (at, row) in left.drain(..).zip(rows) {
+                    outcomes[at] = Some(Ok(row));
+                }
+            }
+            Err(error) => {
+                let Some(refused) = refused(&tried, &error) else { return Err(error) };
+                for (n, refusal) in refused {
+                    outcomes[left[n]] = Some(Err(Box::new(refusal)));
+                }
+                left.retain(|at| outcomes[*at].is_none());
+            }
+        }
+    }
+    Ok(outcomes.into_iter().flatten().collect())
+}
+
+async fn write(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<Option<AcceptedChat>>> {
     debug_assert!(items.iter().all(|item| item.kind == KIND));
-    let rows: Vec<Row> = JsonStatement::new(&SQL, items)?.load(conn).await?;
+    let sql = if items.iter().any(|item| item.charge.is_some()) { &METERED } else { &PLAIN };
+    let rows: Vec<Row> = JsonStatement::new(sql, items)?.load(conn).await?;
     Ok(rows
         .into_iter()
         .enumerate()

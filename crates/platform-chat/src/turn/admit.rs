@@ -4,12 +4,13 @@ use platform_conversation::{Conversation, StoredFile, TokenUsage, TurnRequest, c
 use platform_core::{AccountId, Error, Result, spawn};
 use platform_db::{Db, Idempotency};
 use platform_jobs::{Jobs, Run, Slot, Work};
+use platform_runtime::{Charge, Refusal, Tab};
 use tokio::sync::oneshot;
 
 use super::{
     accept::{Acceptance, AcceptedChat, Acceptor},
     message::Accepted,
-    work::{KIND, TurnChat, TurnOutcome, Turns, Warm, WarmStart},
+    work::{KIND, TurnChat, TurnOutcome, Turns, Warm, WarmStart, payer},
 };
 use crate::{assistant::Assistant, chat::repository::Status};
 
@@ -32,6 +33,8 @@ pub(crate) struct Candidate {
     /// Somebody waits for the end.
     pub waits: bool,
     pub once: Option<Idempotency>,
+    /// What is to be reserved for its first call.
+    pub charge: Option<Charge>,
     /// What an asynchronous caller is told.
     pub accepted: Accepted,
 }
@@ -51,31 +54,40 @@ impl Admission {
 
     /// Accepts a turn and starts it; `None` when its chat cannot take it. A task of its own, so that
     /// what was accepted is started when the caller leaves in between.
-    pub async fn admit(self: &Arc<Self>, candidate: Candidate) -> Result<Option<Admitted>> {
+    pub async fn admit(self: &Arc<Self>, candidate: Candidate) -> Result<Result<Option<Admitted>, Box<Refusal>>> {
         let admission = Arc::clone(self);
         spawn("admit", async move { admission.accept_and_start(candidate).await }).await.map_err(Error::internal)?
     }
 
-    async fn accept_and_start(&self, candidate: Candidate) -> Result<Option<Admitted>> {
+    async fn accept_and_start(&self, candidate: Candidate) -> Result<Result<Option<Admitted>, Box<Refusal>>> {
         let chat = if candidate.once.is_none() && candidate.files.is_empty() {
             self.acceptor.accept(candidate.item.clone()).await?
         } else {
             let answer = (!candidate.waits).then_some(&candidate.accepted);
             self.acceptor.accept_with(&candidate.item, &candidate.files, candidate.once.as_ref(), answer).await?
         };
-        let Some(chat) = chat else { return Ok(None) };
+        let chat = match chat {
+            Ok(Some(chat)) => chat,
+            Ok(None) => return Ok(Ok(None)),
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         let created = chat.created;
         if candidate.slot.is_none() {
             self.jobs.announce().await;
-            return Ok(Some(Admitted { created, outcome: None }));
+            return Ok(Ok(Some(Admitted { created, outcome: None })));
         }
         let outcome = Some(self.start(candidate, chat)?);
-        Ok(Some(Admitted { created, outcome }))
+        Ok(Ok(Some(Admitted { created, outcome })))
     }
 
     /// Works a turn in this process, with what is known of it.
     fn start(&self, candidate: Candidate, chat: AcceptedChat) -> Result<oneshot::Receiver<TurnOutcome>> {
-        let Candidate { account, item, assistant, request, slot, waits, .. } = candidate;
+        let Candidate { account, item, assistant, request, slot, waits, charge, .. } = candidate;
+        let tab = Tab::holding(charge);
+        if item.subtenant_id != chat.subtenant_id {
+            // The chat is of an end user whom the message did not name: their rules count, too.
+            tab.let_go();
+        }
         let (waiter, outcome) = oneshot::channel();
         let payload = serde_json::Value::clone(&item.payload);
         let run = Run::begun(item.run, &account, KIND, item.subject.clone(), payload);
@@ -98,11 +110,10 @@ impl Admission {
             metadata: chat.metadata,
             guardrails: chat.guardrails,
             compactions: compactions(chat.compactions.as_deref())?,
-            tenant_id: chat.tenant_id,
-            subtenant_id: chat.subtenant_id,
+            payer: payer(&account, &assistant, chat.tenant_id, chat.subtenant_id),
         };
         let chat = TurnChat { conversation, assistant: item.assistant, status: Status::Processing, named: chat.named };
-        let start = WarmStart { chat, messages, waiter };
+        let start = WarmStart { chat, messages, waiter, tab };
         let work: Arc<dyn Work> =
             Arc::new(Warm { turns: Arc::clone(&self.turns), assistant, request, start: Mutex::new(Some(start)) });
         let slot = slot.unwrap_or_else(|| self.jobs.slot_at_once());

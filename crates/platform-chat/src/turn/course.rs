@@ -1,4 +1,4 @@
-use std::pin::pin;
+use std::{pin::pin, sync::Arc};
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
@@ -8,7 +8,7 @@ use platform_conversation::{
 };
 use platform_core::{Code, Result, spawn};
 use platform_jobs::Run;
-use platform_runtime::{Answer, Ending, FaultCode, Flow, Later, OpenCall, Operation, TurnTool};
+use platform_runtime::{Answer, Ending, FaultCode, Flow, Later, OpenCall, Operation, Tab, TurnTool};
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     assistant::Assistant,
-    chat::repository::{self, HANDED_OFF, WAITING},
+    chat::repository::{self, HANDED_OFF, LIMIT_EXCEEDED, WAITING},
 };
 
 /// A sub-agent's thread ends at some time; until then nobody has to look.
@@ -49,6 +49,7 @@ impl Keeper for ChatKeeper<'_> {
     async fn step(&self, chat: &Conversation, step: Step) -> Result<Kept> {
         let mut outcome = Outcome {
             open_calls: open_text(&step.open)?,
+            took: step.took,
             ..Outcome::of(self.run, chat, step.revision, step.messages, self.turns.ports.clock.now())
         };
         if let Some(model) = &step.model {
@@ -76,12 +77,13 @@ impl<'a> Course<'a> {
         chat: &'a TurnChat,
         request: &'a TurnRequest,
         waiter: Option<oneshot::Sender<TurnOutcome>>,
+        tab: Arc<Tab>,
     ) -> Self {
         let ChatKeeper { turns, run } = keeper;
         let of = chat.conversation.clone();
         let key = live_key(&of.account, &chat.assistant, &of.uid);
         let first_said = of.message_count;
-        let turn = Turn::new(&turns.ports, keeper, of, request, key, run.fence - 1);
+        let turn = Turn::new(&turns.ports, keeper, of, request, key, run.fence - 1, tab);
         Self { turns, chat, request, run, turn, waiter, first_said }
     }
 
@@ -151,7 +153,11 @@ impl<'a> Course<'a> {
             return self.wait(&ending.waiting).await;
         }
         let rows = self.turn.last_words(&ending)?;
+        let refusal = ending.fault.as_ref().and_then(|fault| fault.refusal.clone());
         let error = ending.fault.as_ref().map(|fault| {
+            if let Some(refusal) = &fault.refusal {
+                return refusal.details().to_string();
+            }
             let code = match fault.code {
                 FaultCode::ContextTooLong => "CONTEXT_TOO_LONG",
                 FaultCode::StructuredOutputInvalid => "STRUCTURED_OUTPUT_INVALID",
@@ -162,8 +168,12 @@ impl<'a> Course<'a> {
         let by_guardrail = ending.is_blocked();
         let model = ending.answer.map(|answer| answer.model);
         let mut outcome = Outcome { guardrails: self.turn.guardrails(), ..self.outcome(rows) };
-        outcome.status = if ending.fault.is_some() { "error" } else { "completed" };
-        outcome.stop_reason = Some(ending.reason);
+        (outcome.status, outcome.stop_reason) = match (&refusal, &ending.fault) {
+            (Some(_), _) => (LIMIT_EXCEEDED, Some(LIMIT_EXCEEDED)),
+            (None, Some(_)) => ("error", Some(ending.reason)),
+            (None, None) => ("completed", Some(ending.reason)),
+        };
+        outcome.resets_ms = refusal.map(|refusal| refusal.resets_at.0);
         outcome.error = error;
         if let Some(model) = &model {
             outcome.answered_by(model);
@@ -247,7 +257,12 @@ impl<'a> Course<'a> {
     /// Stores the end; the revision the chat has then, or `None` when the lease was lost.
     async fn commit(&mut self, outcome: Outcome) -> Result<Option<i64>> {
         let said = MessageRow::spoken(&outcome.messages);
-        let stored = self.turns.finisher.finish(self.run, outcome).await?;
+        let took = outcome.took.clone();
+        let stored = self.turns.finisher.finish(self.run, outcome).await;
+        if !matches!(stored, Ok(Stored::At(_) | Stored::GoesOn(_))) {
+            self.turn.tab.put_back(took);
+        }
+        let stored = stored?;
         self.turn.said.extend(said);
         Ok(match stored {
             Stored::Lost => None,
@@ -270,6 +285,7 @@ impl<'a> Course<'a> {
     /// An end, as far as all are alike.
     fn outcome(&self, messages: Vec<MessageRow>) -> Outcome {
         let now = self.turns.ports.clock.now();
-        Outcome::of(self.run, &self.turn.conversation, self.turn.live.next_revision(), messages, now)
+        let outcome = Outcome::of(self.run, &self.turn.conversation, self.turn.live.next_revision(), messages, now);
+        Outcome { took: self.turn.tab.take(), ..outcome }
     }
 }

@@ -11,10 +11,12 @@ use platform_core::{Error, Result, Timestamp};
 use platform_db::{Conn, Db, GroupWriter, JsonStatement};
 use platform_jobs::{FINISH, Run, STEP, When, end_in, enqueue_in, is_held_in};
 use platform_runtime::ModelSpec;
+use platform_tenants::SETTLE;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::work::KIND;
+use crate::chat::repository::LIMIT_EXCEEDED;
 
 /// What a turn leaves behind, at a step or at its end.
 #[derive(Debug, Clone, Serialize)]
@@ -46,6 +48,12 @@ pub(crate) struct Outcome {
     /// The run waits for so long at the most, for whoever answers.
     pub sleep_ms: Option<i64>,
     pub now_ms: i64,
+    /// What its model calls took of quotas.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub took: Vec<Value>,
+    /// When there is quota again, if there was none.
+    #[serde(skip)]
+    pub resets_ms: Option<i64>,
 }
 
 impl Outcome {
@@ -75,6 +83,8 @@ impl Outcome {
             open_calls: None,
             sleep_ms: None,
             now_ms: now.0,
+            took: Vec::new(),
+            resets_ms: None,
         }
     }
 
@@ -109,7 +119,7 @@ const ITEM: &str = "WITH item AS (
     SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(
         run text, fence bigint, account text, chat text, status text, stop_reason text, error text,
         provider text, llm text, context_window bigint, input_tokens bigint, output_tokens bigint, usage text,
-        revision bigint, messages jsonb, message_count int, turn_start int, guardrails text, open_calls text, sleep_ms bigint, now_ms bigint)
+        revision bigint, messages jsonb, message_count int, turn_start int, guardrails text, open_calls text, sleep_ms bigint, now_ms bigint, took jsonb)
 ), ";
 
 const STORE: &str = "chat AS (
@@ -128,7 +138,10 @@ const STORE: &str = "chat AS (
     SELECT held.account, held.chat, m.position, m.uid, m.role, m.body::json, m.accounting::json, m.created_ms
     FROM held JOIN chat ON chat.account_id = held.account AND chat.uid = held.chat, jsonb_to_recordset(held.messages) AS m(
         position int, uid text, role text, body text, accounting text, created_ms bigint)
-) SELECT held.run, chat.revision FROM held JOIN chat ON chat.account_id = held.account AND chat.uid = held.chat";
+)";
+
+const SELECT: &str =
+    " SELECT held.run, chat.revision FROM held JOIN chat ON chat.account_id = held.account AND chat.uid = held.chat";
 
 /// Stores what turns do and, in groups, how they end, each under its lease.
 pub(crate) struct Finisher {
@@ -138,7 +151,7 @@ pub(crate) struct Finisher {
 
 impl Finisher {
     pub fn new(db: &Db) -> Self {
-        Self { db: db.clone(), group: GroupWriter::new(db, 64, |conn, items| store(conn, items, &END).boxed()) }
+        Self { db: db.clone(), group: GroupWriter::new(db, 64, |conn, items| store(conn, items, &ENDS).boxed()) }
     }
 
     /// Ends a run with its result. When messages were queued meanwhile, the chat goes on with another run.
@@ -147,9 +160,9 @@ impl Finisher {
             return Ok(Stored::At(revision));
         }
         // A failure stays to be seen until the next turn begins.
-        let failed = outcome.status == "error";
+        let failed = outcome.status == "error" || outcome.status == LIMIT_EXCEEDED;
         let next = Outcome {
-            status: if failed { "error" } else { "processing" },
+            status: if failed { outcome.status } else { "processing" },
             stop_reason: outcome.stop_reason.filter(|_| failed),
             turn_start: Some(outcome.message_count),
             ..outcome
@@ -159,7 +172,7 @@ impl Finisher {
 
     /// Stores what a run has done that goes on, or sleeps.
     pub async fn step(&self, outcome: &Outcome) -> Result<Stored> {
-        let stored = store(&mut *self.db.conn().await?, std::slice::from_ref(outcome), &KEEP).await?;
+        let stored = store(&mut *self.db.conn().await?, std::slice::from_ref(outcome), &KEEPS).await?;
         Ok(stored.into_iter().next().flatten().map_or(Stored::Lost, Stored::At))
     }
 
@@ -172,27 +185,43 @@ impl Finisher {
                 if !is_held_in(conn, run).await? {
                     return Ok(Stored::Lost);
                 }
-                let stored = store(conn, std::slice::from_ref(outcome), &KEEP).await?;
+                let stored = store(conn, std::slice::from_ref(outcome), &KEEPS).await?;
                 end_in(conn, run).await?;
-                enqueue_in(conn, &run.account(), KIND, &run.subject, json!({}), When::After(Duration::ZERO)).await?;
+                // What is queued waits until there is quota again.
+                let wait = outcome.resets_ms.map_or(0, |resets| resets - outcome.now_ms).max(0);
+                let after = When::After(Duration::from_millis(wait.unsigned_abs()));
+                enqueue_in(conn, &run.account(), KIND, &run.subject, json!({}), after).await?;
                 Ok(stored.into_iter().next().flatten().map_or(Stored::Lost, Stored::GoesOn))
             })
             .await
     }
 }
 
-static END: LazyLock<String> = LazyLock::new(|| statement(FINISH));
-static KEEP: LazyLock<String> = LazyLock::new(|| statement(STEP));
-
-/// Writes each outcome whose lease is held, as `runs` finds, a piece of SQL of the crate that owns them.
-fn statement(runs: &str) -> String {
-    format!(
-        "{ITEM} run AS ({runs}), held AS (
-        SELECT item.* FROM item JOIN run ON run.id = item.run ORDER BY item.account, item.chat), {STORE}"
-    )
+/// A statement, and the same with what is settled of quotas.
+struct Statements {
+    plain: String,
+    metered: String,
 }
 
-async fn store(conn: &mut Conn, items: &[Outcome], sql: &'static str) -> Result<Vec<Option<i64>>> {
+static ENDS: LazyLock<Statements> = LazyLock::new(|| Statements::over(FINISH));
+static KEEPS: LazyLock<Statements> = LazyLock::new(|| Statements::over(STEP));
+
+impl Statements {
+    /// Writes each outcome whose lease is held, as `runs` finds, a piece of SQL of the crate that owns them.
+    fn over(runs: &str) -> Self {
+        let write = format!(
+            "{ITEM} run AS ({runs}), held AS (
+            SELECT item.* FROM item JOIN run ON run.id = item.run ORDER BY item.account, item.chat), {STORE}"
+        );
+        let took = "(SELECT jsonb_agg(took.one) FROM held JOIN chat ON chat.account_id = held.account
+            AND chat.uid = held.chat, jsonb_array_elements(held.took) AS took(one))";
+        let settled = format!(", quota AS MATERIALIZED (SELECT {}{took}{} AS settled)", SETTLE.0, SETTLE.1);
+        Self { plain: format!("{write}{SELECT}"), metered: format!("{write}{settled}{SELECT} CROSS JOIN quota") }
+    }
+}
+
+async fn store(conn: &mut Conn, items: &[Outcome], sql: &'static Statements) -> Result<Vec<Option<i64>>> {
+    let sql = if items.iter().any(|item| !item.took.is_empty()) { &sql.metered } else { &sql.plain };
     let rows: Vec<Held> = JsonStatement::new(sql, items)?.load(conn).await?;
     let held: std::collections::HashMap<String, i64> = rows.into_iter().map(|row| (row.run, row.revision)).collect();
     Ok(items.iter().map(|item| held.get(&item.run).copied()).collect())

@@ -4,12 +4,13 @@ use platform_conversation::{
     AssistantState, ChatMessage, File, MessageContent, StoredFile, TurnRequest, check_turn_tools, fetch_files,
     new_message_uid, screen_files,
 };
-use platform_core::{Caller, Clock, Code, Error, FieldLimits, Id, Result, spawn};
+use platform_core::{Caller, Clock, Code, Error, FieldLimits, Id, Object, Result, spawn};
 use platform_db::{Db, Idempotency};
 use platform_egress::Egress;
 use platform_guardrails::Moment;
 use platform_jobs::Jobs;
-use platform_runtime::{Model, Role, Toolbox};
+use platform_runtime::{Budget, Catalog, Role, Toolbox};
+use platform_tenants::{TenantService, Visit};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::{
@@ -17,7 +18,7 @@ use super::{
     admit::{Admission, Candidate},
     message::{Accepted, NewMessage},
     queue::{Place, busy, refuse_stranger, wait_in_line},
-    work::{KIND, TurnOutcome},
+    work::{KIND, TurnOutcome, payer},
 };
 use crate::{
     assistant::{Assistant, AssistantService},
@@ -33,7 +34,9 @@ pub(crate) struct Intake {
     pub db: Db,
     pub clock: Arc<dyn Clock>,
     pub jobs: Arc<Jobs>,
-    pub model: Arc<dyn Model>,
+    pub catalog: Arc<dyn Catalog>,
+    pub budget: Arc<dyn Budget>,
+    pub tenants: Arc<dyn TenantService>,
     pub assistants: Arc<dyn AssistantService>,
     pub toolbox: Arc<dyn Toolbox>,
     pub egress: Egress,
@@ -70,8 +73,9 @@ impl Intake {
         message.check(&self.limits)?;
         let assistant = self.assistants.get(&caller.account, assistant).await?;
         let settings = assistant.settings();
-        let spec = settings.choose(&*self.model, message.provider.as_deref(), message.model.as_deref())?;
+        let spec = settings.choose(&*self.catalog, message.provider.as_deref(), message.model.as_deref())?;
         check_active(&assistant)?;
+        self.register(caller, &mut message).await?;
         let had_previous = !message.previous_conversation.is_empty();
         let given = std::mem::take(&mut message.files);
         let (mut item, mut request) = self.acceptance(caller, &assistant, message, source, &given).await?;
@@ -88,11 +92,23 @@ impl Intake {
             }
         }
         let files: Arc<[StoredFile]> = files.into();
+        let payer = payer(&caller.account, &assistant, item.tenant_id.clone(), item.subtenant_id.clone());
+        if wait && let Some(refusal) = self.budget.spent(&payer).await? {
+            // A chat that is busy says so first.
+            self.refuse(caller, &item, wait).await?;
+            return Err(Error::from(&refusal));
+        }
+        let mut may_reserve = true;
         for _ in 0..TRIES {
             if wait || settings.input_delay_ms == 0 {
                 let slot = if wait { Some(self.jobs.slot_at_once()) } else { self.jobs.slot() };
                 item.owner = slot.is_some().then(|| self.jobs.owner().to_owned());
                 item.lease_ms = slot.is_some().then(|| self.jobs.lease_ms());
+                let charge = match may_reserve && slot.is_some() {
+                    true => self.budget.charge(&payer, &spec).await?,
+                    false => None,
+                };
+                item.charge = charge.as_ref().and_then(|charge| charge.reserve.clone());
                 let (account, assistant) = (caller.account.clone(), Arc::clone(&assistant));
                 let (item, request, files) = (item.clone(), request.clone(), Arc::clone(&files));
                 let accepted = accepted(&item);
@@ -106,9 +122,19 @@ impl Intake {
                     slot,
                     waits: wait,
                     once: once.cloned(),
+                    charge,
                     accepted: accepted.clone(),
                 };
-                if let Some(admitted) = self.admission.admit(candidate).await? {
+                let admitted = match self.admission.admit(candidate).await? {
+                    Ok(admitted) => admitted,
+                    Err(refusal) if wait => return Err(Error::from(&*refusal)),
+                    Err(_) => {
+                        // It is accepted all the same; its turn finds out again.
+                        may_reserve = false;
+                        continue;
+                    }
+                };
+                if let Some(admitted) = admitted {
                     let ignored =
                         if had_previous && !admitted.created { vec!["previousConversation"] } else { Vec::new() };
                     let accepted = Accepted { ignored, ..accepted };
@@ -158,6 +184,16 @@ impl Intake {
             user_message: item.message.clone(),
             queued_at: Some((item.assistant.clone(), revision)),
         }))
+    }
+
+    /// Notes whose message it is, before anything else is done with it.
+    async fn register(&self, caller: &Caller, message: &mut NewMessage) -> Result<()> {
+        let nothing = Object::new();
+        let metadata = message.metadata.as_ref().unwrap_or(&nothing);
+        message.subtenant_id = Visit::subtenant_of(message.subtenant_id.take(), metadata);
+        let Some(tenant) = &message.tenant_id else { return Ok(()) };
+        let visit = Visit::of(tenant, message.subtenant_id.as_deref(), metadata, true);
+        self.tenants.register(&caller.account, &visit).await
     }
 
     /// Why a chat did not take a message that cannot wait; `Ok` when it has become free meanwhile.
@@ -249,6 +285,7 @@ impl Intake {
             message_uid,
             message: body,
             now_ms: now.0,
+            charge: None,
             subject,
         };
         Ok((item, request))

@@ -18,4 +18,4 @@ pub use message::{Accepted, NewMessage, PastMessage, Responded, Sent, ToolRespon
 pub(crate) use queue::{StopOutcome, abandon_in, pending, stop};
 pub(crate) use respond::{check as check_responses, respond};
 pub(crate) use returned::Returns;
-pub(crate) use work::{KIND, TurnChat, TurnOutcome, Turns, live_key};
+pub(crate) use work::{KIND, TurnChat, TurnOutcome, Turns, live_key, payer};

@@ -56,7 +56,7 @@ impl Notes {
         let long = heard.iter().cloned().chain(said).filter(|heard| heard.text.len() > LONG).collect::<Vec<_>>();
         let notes = Self {
             db: turns.ports.db.clone(),
-            model: Arc::clone(&turns.ports.model),
+            model: turns.ports.budget.model(&chat.conversation.payer, None),
             account: chat.conversation.account.clone(),
             chat: chat.conversation.uid.clone(),
             own: own.clone(),
@@ -84,6 +84,8 @@ impl Notes {
         let text: String = text.chars().take(MOST_READ).collect();
         match ask(&*self.model, operation, spec, task, text).await {
             Ok(answer) => Some(answer),
+            // Nobody is told: a turn is told.
+            Err(fault) if fault.refusal.is_some() => None,
             Err(fault) => {
                 warn!(chat = self.chat, reason = fault.message, "No {} could be made.", operation.as_str());
                 None

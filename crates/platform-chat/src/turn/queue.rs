@@ -26,7 +26,7 @@ use super::{
     work::{KIND, TurnChat},
 };
 use crate::{
-    chat::repository::{self, ChatRow, Status, by_uid},
+    chat::repository::{self, ChatRow, LIMIT_EXCEEDED, Status, by_uid},
     schema::chats,
 };
 
@@ -85,7 +85,10 @@ pub(crate) async fn wait_in_line(
                 let message = format!("{most} messages wait already; send again when a turn has ended.");
                 return Err(Error::new(Code::QueueFull, message).with("status", &chat.status).with("limit", most));
             }
-            if status == Status::Buffering {
+            if chat.status == LIMIT_EXCEEDED {
+                // There may be quota again: whoever waits is answered together with this one.
+                delay_in(conn, account, &run, Duration::ZERO).await?;
+            } else if status == Status::Buffering {
                 let first = first_queued(conn, account, &item.subject).await?;
                 let waited = Timestamp(item.now_ms).since(first);
                 delay_in(conn, account, &run, delay.min((delay * LONGEST_DELAY).saturating_sub(waited))).await?;

@@ -8,7 +8,7 @@ use platform_conversation::{Conversation, HandOffs, Ports, StoredJson, TurnReque
 use platform_core::{AccountId, Code, Error, Result};
 use platform_jobs::{Jobs, Run, Work};
 use platform_realtime::Key;
-use platform_runtime::Fault;
+use platform_runtime::{Fault, Payer, Spender, Tab};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -80,6 +80,19 @@ pub(crate) struct WarmStart {
     /// All messages of the chat, when it is new.
     pub messages: Option<Vec<String>>,
     pub waiter: oneshot::Sender<TurnOutcome>,
+    /// Where what was reserved for its first call stands.
+    pub tab: Arc<Tab>,
+}
+
+/// Who pays for the calls of a chat.
+pub(crate) fn payer(
+    account: &AccountId,
+    assistant: &Assistant,
+    tenant_id: Option<String>,
+    subtenant_id: Option<String>,
+) -> Payer {
+    let (identifier, id) = (assistant.identifier.clone(), assistant.id.clone());
+    Payer { account: account.clone(), tenant_id, subtenant_id, spender: Spender::Assistant { identifier, id } }
 }
 
 #[async_trait]
@@ -91,7 +104,7 @@ impl Work for Warm {
     async fn work(&self, run: &Run, stop: &CancellationToken) -> Result<()> {
         let Some(start) = self.start.lock().expect("lock").take() else { return Ok(()) };
         let keeper = ChatKeeper { turns: &self.turns, run };
-        let course = Course::new(&keeper, &start.chat, &self.request, Some(start.waiter));
+        let course = Course::new(&keeper, &start.chat, &self.request, Some(start.waiter), start.tab);
         course.work(&self.assistant, start.messages, stop).await
     }
 }
@@ -115,15 +128,22 @@ impl Work for Turns {
         if chat.awaits_messages() {
             match take_in(&self.ports.db, run, self.ports.clock.now()).await? {
                 TakenIn::Lost => return Ok(()),
-                TakenIn::Nothing => return Course::new(&keeper, &chat, &request, None).end_empty().await,
+                TakenIn::Nothing => {
+                    return Course::new(&keeper, &chat, &request, None, Arc::default()).end_empty().await;
+                }
                 TakenIn::Turn(turn) => (chat, request) = *turn,
             }
         }
-        let course = Course::new(&keeper, &chat, &request, None);
+        let assistant = self.assistants.get(&account, &chat.assistant).await;
+        if let Ok(assistant) = &assistant {
+            let Payer { tenant_id, subtenant_id, .. } = chat.conversation.payer;
+            chat.conversation.payer = payer(&account, assistant, tenant_id, subtenant_id);
+        }
+        let course = Course::new(&keeper, &chat, &request, None, Arc::default());
         if run.attempt > self.max_attempts {
             return course.give_up("WORKER_LOST", "The worker of this turn was lost too often.").await;
         }
-        match self.assistants.get(&account, &chat.assistant).await {
+        match assistant {
             Ok(assistant) => course.work(&assistant, None, stop).await,
             Err(error) if error.code() == Code::AssistantNotFound => course.end_empty().await,
             Err(error) => Err(error),

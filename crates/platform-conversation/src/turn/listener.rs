@@ -36,7 +36,7 @@ impl Listener for Turn<'_> {
         let Some(screen) = self.screen.clone() else { return Ok(Verdict::Pass) };
         let moment = Moment { message_uid: self.live.uid(), now: self.ports.clock.now() };
         let text = std::mem::take(&mut answer.text);
-        let screening = screen.output(&*self.ports.model, &answer.model, text, moment.clone()).await?;
+        let screening = screen.output(&*self.model, &answer.model, text, moment.clone()).await?;
         let screening = self.found(screening).await?;
         let mut blocked = screening.blocked;
         answer.text = screening.text;
@@ -45,7 +45,7 @@ impl Listener for Turn<'_> {
             let Ok(mut arguments) = serde_json::from_str::<Object>(&call.function.arguments) else { continue };
             for (_, value) in &mut arguments {
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                let screening = screen.output(&*self.ports.model, &answer.model, text, moment.clone()).await?;
+                let screening = screen.output(&*self.model, &answer.model, text, moment.clone()).await?;
                 let screening = self.found(screening).await?;
                 blocked |= screening.blocked;
                 let parsed = if value.is_string() { None } else { serde_json::from_str(&screening.text).ok() };
@@ -70,7 +70,7 @@ impl Listener for Turn<'_> {
         for CallResult { result, .. } in results {
             let moment = Moment { message_uid: self.live.uid(), now: self.ports.clock.now() };
             let text = std::mem::take(&mut result.text);
-            let screening = screen.result(&*self.ports.model, &spec, text, moment).await?;
+            let screening = screen.result(&*self.model, &spec, text, moment).await?;
             let screening = self.found(screening).await?;
             result.text = screening.text;
             if screening.blocked {

@@ -1,0 +1,133 @@
+//! What happens to windows by themselves: they end, calls that never came back are let go, limits are told of.
+
+use std::{sync::Arc, time::Duration};
+
+use diesel::{
+    QueryableByName,
+    sql_types::{BigInt, Integer, Nullable, Text},
+};
+use diesel_async::{AsyncConnection, RunQueryDsl, SimpleAsyncConnection};
+use platform_core::{AccountId, Error, Result};
+use platform_events::{Event, publish_in};
+use serde_json::json;
+use tracing::warn;
+
+use crate::{PgTenantService, rule::Metric, usage::percent};
+
+const EVERY: Duration = Duration::from_secs(5);
+
+/// Writes windows that have ended to the history, each once whoever does it.
+const CAPTURE: &str = "WITH closed AS (
+        UPDATE usage_counters SET captured = true
+        WHERE NOT captured AND ends_ms <= extract(epoch FROM usage_clock()) * 1000 RETURNING *
+    )
+    INSERT INTO usage_history (account_id, tenant_id, subtenant_id, metric, window_unit, window_every, window_key,
+        starts_ms, ends_ms, consumed, exempt, external, rule_limit, tier_id, captured_ms)
+    SELECT account_id, tenant_id, subtenant_id, metric, window_unit, window_every, window_key,
+        usage_start(window_unit, window_every, window_key), ends_ms, consumed, exempt, external, rule_limit, tier_id,
+        (extract(epoch FROM usage_clock()) * 1000)::bigint
+    FROM closed WHERE consumed > 0 OR exempt > 0 ON CONFLICT DO NOTHING";
+
+/// Gives back what was reserved for calls that never came back.
+const RELEASE: &str = "WITH old AS (
+        DELETE FROM usage_reservations WHERE made_at < usage_clock() - interval '15 minutes' RETURNING holds
+    ), held AS (
+        SELECT account_id, tenant_id, subtenant_id, metric, window_unit, window_every, window_key, sum(amount) AS amount
+        FROM old, jsonb_to_recordset(holds) AS h(account_id text, tenant_id text, subtenant_id text, metric text,
+            window_unit text, window_every integer, window_key bigint, amount bigint)
+        GROUP BY 1, 2, 3, 4, 5, 6, 7
+    )
+    UPDATE usage_counters c SET reserved = greatest(0, c.reserved - held.amount) FROM held
+    WHERE c.account_id = held.account_id AND c.tenant_id = held.tenant_id AND c.subtenant_id = held.subtenant_id
+        AND c.metric = held.metric AND c.window_unit = held.window_unit AND c.window_every = held.window_every
+        AND c.window_key = held.window_key";
+
+/// Forgets counters of windows that are in the history for long.
+const PURGE: &str = "DELETE FROM usage_counters
+        WHERE captured AND reserved = 0 AND ends_ms < (extract(epoch FROM usage_clock()) - 172800) * 1000;
+    DELETE FROM usage_crossings WHERE told AND ends_ms < (extract(epoch FROM usage_clock()) - 172800) * 1000";
+
+#[derive(QueryableByName)]
+struct Crossing {
+    #[diesel(sql_type = Text)]
+    account_id: String,
+    #[diesel(sql_type = Text)]
+    tenant_id: String,
+    #[diesel(sql_type = Text)]
+    subtenant_id: String,
+    #[diesel(sql_type = Text)]
+    metric: String,
+    #[diesel(sql_type = Text)]
+    window_unit: String,
+    #[diesel(sql_type = Integer)]
+    window_every: i32,
+    #[diesel(sql_type = Integer)]
+    percent: i32,
+    #[diesel(sql_type = BigInt)]
+    consumed: i64,
+    #[diesel(sql_type = BigInt)]
+    rule_limit: i64,
+    #[diesel(sql_type = Nullable<Text>)]
+    tier_id: Option<String>,
+    #[diesel(sql_type = BigInt)]
+    ends_ms: i64,
+}
+
+impl PgTenantService {
+    /// Keeps windows for as long as the process lives.
+    pub async fn keep(self: Arc<Self>) {
+        loop {
+            if let Err(error) = self.keep_once().await {
+                warn!(%error, "Windows of usage could not be looked after; trying again shortly.");
+            }
+            tokio::time::sleep(EVERY).await;
+        }
+    }
+
+    async fn keep_once(&self) -> Result<()> {
+        let mut conn = self.db.conn().await?;
+        diesel::sql_query(CAPTURE).execute(&mut conn).await?;
+        diesel::sql_query(RELEASE).execute(&mut conn).await?;
+        let telling = conn.transaction::<_, Error, _>(async |conn| {
+            let crossed = "UPDATE usage_crossings SET told = true WHERE NOT told
+                RETURNING account_id, tenant_id, subtenant_id, metric, window_unit, window_every, percent, consumed,
+                    rule_limit, tier_id, ends_ms";
+            let crossed: Vec<Crossing> = diesel::sql_query(crossed).load(conn).await?;
+            let accounts: Vec<Option<AccountId>> =
+                crossed.iter().map(|of| AccountId::parse(&of.account_id).ok()).collect();
+            let mut events = Vec::new();
+            for (of, account) in crossed.iter().zip(&accounts) {
+                let Some(account) = account else { continue };
+                events.push(Event {
+                    account,
+                    kind: if of.percent >= 100 { "tenant.limit_reached" } else { "tenant.limit_warning" },
+                    data: of.data(),
+                    agent: None,
+                    thread: None,
+                    tenant: Some(&of.tenant_id),
+                });
+            }
+            publish_in(conn, &events, self.clock.now()).await
+        });
+        telling.await?;
+        conn.batch_execute(PURGE).await?;
+        Ok(())
+    }
+}
+
+impl Crossing {
+    fn data(&self) -> serde_json::Value {
+        let metric = Metric::of(&self.metric);
+        let in_tier = self.tier_id.is_some();
+        let subtenant = Some(&self.subtenant_id).filter(|subtenant| !subtenant.is_empty());
+        let mut data = json!({"tenantId": self.tenant_id, "subtenantId": subtenant,
+            "scope": if subtenant.is_some() { "subtenant" } else { "tenant" }, "metric": self.metric,
+            "windowUnit": self.window_unit, "windowEvery": self.window_every, "limit": metric.shown(self.rule_limit),
+            "current": metric.shown(self.consumed), "percent": percent(self.consumed, self.rule_limit).min(100.0),
+            "resetsAt": self.ends_ms, "origin": if in_tier { "tier" } else { "adhoc" }});
+        if let Some(tier) = &self.tier_id {
+            data["tierId"] = tier.clone().into();
+        }
+        data
+    }
+}

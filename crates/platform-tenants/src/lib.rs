@@ -1,0 +1,32 @@
+//! Tenants and their end users, what they may take and what they took (contract 10 §1 to §5).
+//!
+//! **Owns** the tables `tenants`, `subtenants`, `tiers`, `usage_*`, `tenant_costs` and `tenant_audit`; the
+//! endpoints `/v1/tenants`, `/v1/tenant-usage` and `/v1/tenant-admin`; the SQL functions that reserve and settle.
+//! **Needs** `platform-db`, `platform-events`, and a model whose calls it meters as the runtime's `Budget`.
+//!
+//! **Invariants**: each model call of a tenant is reserved before it is made and settled after, in one statement
+//! each, which the first and last call of a chat's turn share with the turn's own writes; all rules of a call have
+//! room or it is refused; calls that race take at most one call more than the limit, on however many processes; the
+//! database's clock decides on windows; a window that has ended is written to the history once.
+
+mod audit;
+mod keeper;
+mod quota;
+mod rule;
+mod schema;
+mod service;
+mod tenant;
+mod usage;
+
+pub use audit::{AuditEntry, AuditPage};
+pub use quota::{Quotas, RESERVE, SETTLE, refusals, settle_in};
+pub use rule::{Metric, NewTier, Rule, Scope, Tier, WindowUnit};
+pub use service::PgTenantService;
+pub use tenant::{
+    NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantCost, TenantFilter, TenantPage, TenantPatch,
+    TenantService, TenantTotals, Visit,
+};
+pub use usage::{
+    AddedUsage, HistoryFilter, HistoryRow, Limits, NewLimits, NewUsage, Reset, ResetDone, TierChange, TierChanged,
+    Usage, UsageEntry, UsageService,
+};

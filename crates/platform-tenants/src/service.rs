@@ -1,0 +1,50 @@
+use std::sync::{Arc, Mutex};
+
+use platform_core::{Clock, Timestamp};
+use platform_db::{Bus, Db, Remembered};
+
+use crate::{
+    Quotas,
+    quota::Payers,
+    tenant::{TENANT, Visit},
+};
+
+/// Tenants that are remembered as seen.
+const MOST_REMEMBERED: u64 = 100_000;
+/// `lastSeenAt` is written at most this often.
+const SEEN_MS: i64 = 60_000;
+
+/// Tenants and their usage on PostgreSQL.
+pub struct PgTenantService {
+    pub(crate) db: Db,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) quotas: Arc<Quotas>,
+    /// When a tenant or end user was written last, and with what.
+    pub(crate) seen: Arc<Remembered<Payers, Seen>>,
+}
+
+pub(crate) struct Seen(Mutex<(Timestamp, Visit)>);
+
+impl Seen {
+    pub fn new(now: Timestamp, visit: &Visit) -> Self {
+        Self(Mutex::new((now, visit.clone())))
+    }
+
+    /// Whether it is to be written again; who asks does it.
+    pub fn is_due(&self, now: Timestamp, visit: &Visit) -> bool {
+        let mut last = self.0.lock().expect("lock");
+        let due = now.0 - last.0.0 >= SEEN_MS || last.1 != *visit;
+        if due {
+            *last = (now, visit.clone());
+        }
+        due
+    }
+}
+
+impl PgTenantService {
+    /// Tells the quotas, and other processes over the bus, when rules change.
+    pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, quotas: Arc<Quotas>) -> Self {
+        let seen = Remembered::new(bus, TENANT, MOST_REMEMBERED);
+        Self { db: db.clone(), clock, quotas, seen }
+    }
+}

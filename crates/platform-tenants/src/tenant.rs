@@ -1,0 +1,14 @@
+//! Tenants and their end users (contract 10 §1).
+
+mod costs;
+mod model;
+mod repository;
+mod service;
+
+pub use costs::{TenantCost, TenantTotals};
+pub use model::{
+    NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantPage, TenantPatch, Visit,
+};
+pub(crate) use repository::{TENANT, exists, lock, register_in, standing};
+pub use service::TenantService;
+pub(crate) use service::{not_found, user_not_found};

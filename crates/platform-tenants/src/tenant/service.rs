@@ -1,0 +1,283 @@
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use futures_util::future::try_join_all;
+use platform_core::{AccountId, Bound, Code, Error, Object, Page, Period, Result, overlay};
+use platform_db::Idempotency;
+
+use super::{
+    costs::{self, TenantCost, TenantTotals},
+    model::{
+        NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantPage, TenantPatch, Visit,
+        domain_of,
+    },
+    repository::{self, SUBTENANT, TENANT, TenantRow},
+};
+use crate::{PgTenantService, quota::counters};
+
+/// Tenants of an account and their end users.
+#[async_trait]
+pub trait TenantService: Send + Sync {
+    /// Notes that a tenant and its end user were seen; makes them when they are new.
+    async fn register(&self, account: &AccountId, visit: &Visit) -> Result<()>;
+    /// Tenants, newest first.
+    async fn list(&self, account: &AccountId, filter: &TenantFilter, page: Page) -> Result<TenantPage>;
+    /// Makes a tenant; `IDENTIFIER_TAKEN` when there is one of that name.
+    async fn create(&self, account: &AccountId, new: NewTenant, once: Option<&Idempotency>) -> Result<Tenant>;
+    /// One tenant.
+    async fn get(&self, account: &AccountId, tenant: &str) -> Result<Tenant>;
+    /// Changes the given fields, which from then on change by nothing else.
+    async fn update(&self, account: &AccountId, tenant: &str, patch: Object) -> Result<Tenant>;
+    /// Takes a tenant away, with its end users, counters and own rules; what it said and cost stays.
+    async fn delete(&self, account: &AccountId, tenant: &str) -> Result<()>;
+    /// What it cost, by day or with `by_month` by month.
+    async fn costs(
+        &self,
+        account: &AccountId,
+        tenant: &str,
+        subtenant: Option<&str>,
+        by_month: bool,
+        range: (Bound<'_>, Bound<'_>),
+    ) -> Result<Vec<TenantCost>>;
+    /// What it cost in all.
+    async fn totals(&self, account: &AccountId, tenant: &str) -> Result<TenantTotals>;
+    /// End users of a tenant, newest first.
+    async fn list_users(
+        &self,
+        account: &AccountId,
+        tenant: &str,
+        filter: &TenantFilter,
+        page: Page,
+    ) -> Result<SubtenantPage>;
+    /// One end user.
+    async fn get_user(&self, account: &AccountId, tenant: &str, subtenant: &str) -> Result<Subtenant>;
+    /// Changes the given fields, which from then on change by nothing else.
+    async fn update_user(&self, account: &AccountId, tenant: &str, subtenant: &str, patch: Object)
+    -> Result<Subtenant>;
+    /// Takes an end user away, with their counters.
+    async fn delete_user(&self, account: &AccountId, tenant: &str, subtenant: &str) -> Result<()>;
+}
+
+impl PgTenantService {
+    async fn shown(&self, account: &AccountId, rows: Vec<TenantRow>) -> Result<Vec<Tenant>> {
+        let conn = self.db.read().await?;
+        let names: Vec<String> = rows.iter().map(|row| row.tenant_id.clone()).collect();
+        let users = repository::count_users(conn.get(), account, &names).await?;
+        let blocked = try_join_all(rows.iter().map(|row| self.is_blocked(account, &row.tenant_id))).await?;
+        let tenant = |(row, blocked): (TenantRow, bool)| {
+            let count = users.get(&row.tenant_id).copied().unwrap_or(0);
+            row.into_tenant(count, blocked)
+        };
+        Ok(rows.into_iter().zip(blocked).map(tenant).collect())
+    }
+
+    async fn is_blocked(&self, account: &AccountId, tenant: &str) -> Result<bool> {
+        let standing = self.quotas.standing(account, tenant, None).await?;
+        if standing.rules.is_empty() {
+            return Ok(false);
+        }
+        let conn = self.db.read().await?;
+        let counters = counters(conn.get(), account, tenant, &standing.rules).await?;
+        Ok(standing.rules.iter().zip(&counters).any(|(found, counter)| counter.consumed >= found.rule.most()))
+    }
+}
+
+#[async_trait]
+impl TenantService for PgTenantService {
+    async fn register(&self, account: &AccountId, visit: &Visit) -> Result<()> {
+        let now = self.clock.now();
+        let key = (account.clone(), visit.tenant_id.clone(), visit.subtenant_id.clone());
+        let write = async || {
+            let mut conn = self.db.conn().await?;
+            conn.transaction::<_, Error, _>(async |conn| repository::register_in(conn, account, visit, now).await).await
+        };
+        let load = async {
+            write().await?;
+            Ok(Some(crate::service::Seen::new(now, visit)))
+        };
+        let Some(seen) = self.seen.get_or_load(&key, load).await? else { return Ok(()) };
+        if seen.is_due(now, visit) {
+            write().await?;
+        }
+        Ok(())
+    }
+
+    async fn list(&self, account: &AccountId, filter: &TenantFilter, page: Page) -> Result<TenantPage> {
+        let conn = self.db.read().await?;
+        let (rows, total) = repository::list(conn.get(), account, filter.search.as_deref(), page).await?;
+        drop(conn);
+        Ok(TenantPage { items: self.shown(account, rows).await?, total })
+    }
+
+    async fn create(&self, account: &AccountId, new: NewTenant, once: Option<&Idempotency>) -> Result<Tenant> {
+        new.check()?;
+        let fields = [
+            ("displayName", &new.display_name),
+            ("email", &new.email),
+            ("imageUrl", &new.image_url),
+            ("domain", &new.domain),
+        ];
+        let pinned: Vec<String> =
+            fields.iter().filter(|(_, given)| given.is_some()).map(|(n, _)| (*n).into()).collect();
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let creating = conn.transaction::<_, Error, _>(async |conn| {
+            if let Some(tier) = &new.tier_id {
+                self.require_tier(conn, account, tier).await?;
+            }
+            if !repository::insert(conn, account, &new, pinned, now).await? {
+                let message = format!("There is a tenant `{}` already.", new.tenant_id);
+                return Err(Error::new(Code::IdentifierTaken, message));
+            }
+            let row = repository::lock(conn, account, &new.tenant_id).await?;
+            let tenant = row.ok_or_else(|| not_found(&new.tenant_id))?.into_tenant(0, false);
+            if let Some(once) = once {
+                once.store(conn, 201, &tenant).await?;
+            }
+            Ok(tenant)
+        });
+        let tenant = creating.await?;
+        drop(conn);
+        self.quotas.changed(&tenant.tenant_id).await?;
+        Ok(tenant)
+    }
+
+    async fn get(&self, account: &AccountId, tenant: &str) -> Result<Tenant> {
+        let conn = self.db.read().await?;
+        let row = repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
+        drop(conn);
+        let mut shown = self.shown(account, vec![row]).await?;
+        shown.pop().ok_or_else(|| not_found(tenant))
+    }
+
+    async fn update(&self, account: &AccountId, tenant: &str, patch: Object) -> Result<Tenant> {
+        let mut conn = self.db.conn().await?;
+        let updating = conn.transaction::<_, Error, _>(async |conn| {
+            let mut row = repository::lock(conn, account, tenant).await?.ok_or_else(|| not_found(tenant))?;
+            let current = TenantPatch {
+                display_name: row.display_name.clone(),
+                email: row.email.clone(),
+                image_url: row.image_url.clone(),
+                domain: row.domain.clone(),
+                metadata: row.metadata(),
+            };
+            let given: Vec<String> = patch.keys().cloned().collect();
+            let changed = overlay(&current, patch)?;
+            changed.check()?;
+            pin(&mut row.pinned, &given, &["displayName", "email", "imageUrl", "domain"]);
+            let domain_is_its_own = row.pinned.iter().any(|name| name == "domain");
+            let follows_mail = given.iter().any(|name| name == "email") && !domain_is_its_own;
+            row.domain = if follows_mail { domain_of(&changed.email) } else { changed.domain };
+            (row.display_name, row.email, row.image_url) = (changed.display_name, changed.email, changed.image_url);
+            repository::update(conn, account, &row, changed.metadata).await
+        });
+        updating.await?;
+        drop(conn);
+        self.get(account, tenant).await
+    }
+
+    async fn delete(&self, account: &AccountId, tenant: &str) -> Result<()> {
+        let mut conn = self.db.conn().await?;
+        let deleting = conn.transaction::<_, Error, _>(async |conn| repository::delete(conn, account, tenant).await);
+        let deleted = deleting.await?;
+        drop(conn);
+        if !deleted {
+            return Err(not_found(tenant));
+        }
+        self.quotas.changed(tenant).await
+    }
+
+    async fn costs(
+        &self,
+        account: &AccountId,
+        tenant: &str,
+        subtenant: Option<&str>,
+        by_month: bool,
+        (from, to): (Bound<'_>, Bound<'_>),
+    ) -> Result<Vec<TenantCost>> {
+        let now = self.clock.now();
+        let period = if by_month { Period::months(from, to, now)? } else { Period::days(from, to, now)? };
+        let conn = self.db.read().await?;
+        repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
+        costs::price_in(conn.get(), account, tenant, subtenant, period).await
+    }
+
+    async fn totals(&self, account: &AccountId, tenant: &str) -> Result<TenantTotals> {
+        let conn = self.db.read().await?;
+        repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
+        costs::totals(conn.get(), account, tenant).await
+    }
+
+    async fn list_users(
+        &self,
+        account: &AccountId,
+        tenant: &str,
+        filter: &TenantFilter,
+        page: Page,
+    ) -> Result<SubtenantPage> {
+        let conn = self.db.read().await?;
+        repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
+        let (rows, total) = repository::list_users(conn.get(), account, tenant, filter.search.as_deref(), page).await?;
+        Ok(SubtenantPage { items: rows.into_iter().map(Subtenant::from).collect(), total })
+    }
+
+    async fn get_user(&self, account: &AccountId, tenant: &str, subtenant: &str) -> Result<Subtenant> {
+        let conn = self.db.read().await?;
+        let row = repository::find_user(conn.get(), account, tenant, subtenant).await?;
+        Ok(row.ok_or_else(|| user_not_found(subtenant))?.into())
+    }
+
+    async fn update_user(
+        &self,
+        account: &AccountId,
+        tenant: &str,
+        subtenant: &str,
+        patch: Object,
+    ) -> Result<Subtenant> {
+        let mut conn = self.db.conn().await?;
+        let updating = conn.transaction::<_, Error, _>(async |conn| {
+            let row = repository::lock_user(conn, account, tenant, subtenant).await?;
+            let mut row = row.ok_or_else(|| user_not_found(subtenant))?;
+            let current = SubtenantPatch {
+                display_name: row.display_name.clone(),
+                email: row.email.clone(),
+                image_url: row.image_url.clone(),
+            };
+            let given: Vec<String> = patch.keys().cloned().collect();
+            let changed = overlay(&current, patch)?;
+            changed.check()?;
+            pin(&mut row.pinned, &given, &["displayName", "email", "imageUrl"]);
+            (row.display_name, row.email, row.image_url) = (changed.display_name, changed.email, changed.image_url);
+            repository::update_user(conn, account, &row).await?;
+            Ok(row.into())
+        });
+        updating.await
+    }
+
+    async fn delete_user(&self, account: &AccountId, tenant: &str, subtenant: &str) -> Result<()> {
+        let mut conn = self.db.conn().await?;
+        let deleting = conn
+            .transaction::<_, Error, _>(async |conn| repository::delete_user(conn, account, tenant, subtenant).await);
+        let deleted = deleting.await?;
+        drop(conn);
+        if !deleted {
+            return Err(user_not_found(subtenant));
+        }
+        self.quotas.changed(tenant).await
+    }
+}
+
+fn pin(pinned: &mut Vec<String>, given: &[String], fields: &[&str]) {
+    for name in given.iter().filter(|name| fields.contains(&name.as_str())) {
+        if !pinned.contains(name) {
+            pinned.push(name.clone());
+        }
+    }
+}
+
+pub(crate) fn not_found(tenant: &str) -> Error {
+    Error::not_found(Code::TenantNotFound, TENANT, tenant)
+}
+
+pub(crate) fn user_not_found(subtenant: &str) -> Error {
+    Error::not_found(Code::TenantNotFound, SUBTENANT, subtenant)
+}

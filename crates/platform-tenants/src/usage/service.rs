@@ -1,0 +1,523 @@
+use async_trait::async_trait;
+use diesel::{
+    pg::Pg,
+    prelude::*,
+    sql_types::{BigInt, Bool, Nullable, Text},
+};
+use diesel_async::{AsyncConnection, RunQueryDsl};
+use platform_core::{AccountId, Caller, Checks, Code, Error, Object, Page, Precondition, Result, Timestamp, misfit};
+use platform_db::{Conn, Idempotency};
+use serde_json::{Value, json};
+
+use super::{
+    model::{
+        AddedUsage, HistoryFilter, HistoryRow, Limits, NewLimits, NewUsage, Reset, ResetDone, TierChange, TierChanged,
+        Usage, UsageEntry, origin, percent, shown,
+    },
+    tiers,
+};
+use crate::{
+    PgTenantService,
+    audit::{self, AuditPage},
+    quota::{Standing, counted, counters, refusal, settle_in},
+    rule::{Effective, Metric, NewTier, Rule, Scope, Tier, check_rules},
+    schema::usage_history,
+    tenant::{Visit, exists, lock, not_found, register_in, standing, user_not_found},
+};
+
+/// What tenants may take and took.
+#[async_trait]
+pub trait UsageService: Send + Sync {
+    /// All tiers, newest first.
+    async fn tiers(&self, account: &AccountId) -> Result<Vec<Tier>>;
+    /// Makes a tier; `IDENTIFIER_TAKEN` when there is one of that name.
+    async fn create_tier(&self, account: &AccountId, new: NewTier, once: Option<&Idempotency>) -> Result<Tier>;
+    /// Replaces a tier, for all its tenants at once.
+    async fn replace_tier(&self, account: &AccountId, new: NewTier, expected: &Precondition) -> Result<Tier>;
+    /// Takes a tier away that nobody has; `TIER_IN_USE` otherwise.
+    async fn delete_tier(&self, account: &AccountId, tier: &str, expected: &Precondition) -> Result<()>;
+    /// Rules of a tenant.
+    async fn limits(&self, account: &AccountId, tenant: &str) -> Result<Limits>;
+    /// Replaces the rules of a tenant alone; one that was never seen is registered.
+    async fn set_limits(&self, caller: &Caller, tenant: &str, new: NewLimits) -> Result<Limits>;
+    /// How the rules of a tenant, or of one of its end users, stand; `strangers` may ask for one never seen.
+    async fn usage(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>, strangers: bool)
+    -> Result<Usage>;
+    /// Windows that have ended, newest first, and how many there are.
+    async fn history(
+        &self,
+        account: &AccountId,
+        tenant: &str,
+        filter: &HistoryFilter,
+        page: Page,
+    ) -> Result<(Vec<HistoryRow>, i64)>;
+    /// Adds usage from outside, whole, unless a window is spent already.
+    async fn add_usage(
+        &self,
+        caller: &Caller,
+        tenant: &str,
+        subtenant: Option<&str>,
+        new: NewUsage,
+        once: Option<&Idempotency>,
+    ) -> Result<AddedUsage>;
+    /// Has the windows of now begin anew.
+    async fn reset(
+        &self,
+        caller: &Caller,
+        tenant: &str,
+        subtenant: Option<&str>,
+        which: Reset,
+        once: Option<&Idempotency>,
+    ) -> Result<ResetDone>;
+    /// Gives a tenant, or one of its end users, another tier.
+    async fn set_tier(
+        &self,
+        caller: &Caller,
+        tenant: &str,
+        subtenant: Option<&str>,
+        change: Object,
+        once: Option<&Idempotency>,
+    ) -> Result<TierChanged>;
+    /// What was changed by hand.
+    async fn audit(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>, page: Page) -> Result<AuditPage>;
+}
+
+impl PgTenantService {
+    /// `TIER_NOT_FOUND` when there is no such tier; it stays until the end of the transaction.
+    pub(crate) async fn require_tier(&self, conn: &mut Conn, account: &AccountId, tier: &str) -> Result<()> {
+        tiers::lock(conn, account, tier).await?.map(drop).ok_or_else(|| tier_not_found(tier))
+    }
+
+    /// How rules stand in the windows of now.
+    async fn entries(
+        &self,
+        conn: &Conn,
+        account: &AccountId,
+        tenant: &str,
+        rules: &[Effective],
+    ) -> Result<Vec<UsageEntry>> {
+        let counters = counters(conn, account, tenant, rules).await?;
+        let entry = |(found, counter): (&Effective, &crate::quota::Counter)| {
+            UsageEntry::new(found, counter.consumed, counter.external, Timestamp(counter.resets_ms))
+        };
+        Ok(rules.iter().zip(&counters).map(entry).collect())
+    }
+
+    async fn register_for(
+        &self,
+        conn: &mut Conn,
+        account: &AccountId,
+        tenant: &str,
+        subtenant: Option<&str>,
+    ) -> Result<()> {
+        let mut checks = Checks::default();
+        checks.tenants(Some(tenant), subtenant);
+        checks.finish().map_err(|_| not_found(tenant))?;
+        let visit = Visit::of(tenant, subtenant, &Object::new(), false);
+        register_in(conn, account, &visit, self.clock.now()).await
+    }
+}
+
+#[async_trait]
+impl UsageService for PgTenantService {
+    async fn tiers(&self, account: &AccountId) -> Result<Vec<Tier>> {
+        tiers::list(self.db.read().await?.get(), account).await
+    }
+
+    async fn create_tier(&self, account: &AccountId, mut new: NewTier, once: Option<&Idempotency>) -> Result<Tier> {
+        new.check()?;
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let creating = conn.transaction::<_, Error, _>(async |conn| {
+            if !tiers::insert(conn, account, &new, now).await? {
+                let message = format!("There is a tier `{}` already.", new.tier_id);
+                return Err(Error::new(Code::IdentifierTaken, message));
+            }
+            let tier = tiers::lock(conn, account, &new.tier_id).await?.ok_or_else(|| tier_not_found(&new.tier_id))?;
+            if let Some(once) = once {
+                once.store(conn, 201, &tier).await?;
+            }
+            Ok(tier)
+        });
+        let tier = creating.await?;
+        drop(conn);
+        self.quotas.changed(&tier.tier_id).await?;
+        Ok(tier)
+    }
+
+    async fn replace_tier(&self, account: &AccountId, mut new: NewTier, expected: &Precondition) -> Result<Tier> {
+        new.check()?;
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let replacing = conn.transaction::<_, Error, _>(async |conn| {
+            let missing = || tier_not_found(&new.tier_id);
+            let current = tiers::lock(conn, account, &new.tier_id).await?.ok_or_else(missing)?;
+            expected.check(current.version)?;
+            tiers::replace(conn, account, &new, now).await?;
+            tiers::lock(conn, account, &new.tier_id).await?.ok_or_else(missing)
+        });
+        let tier = replacing.await?;
+        drop(conn);
+        self.quotas.changed(&tier.tier_id).await?;
+        Ok(tier)
+    }
+
+    async fn delete_tier(&self, account: &AccountId, tier: &str, expected: &Precondition) -> Result<()> {
+        let mut conn = self.db.conn().await?;
+        let deleting = conn.transaction::<_, Error, _>(async |conn| {
+            let current = tiers::lock(conn, account, tier).await?.ok_or_else(|| tier_not_found(tier))?;
+            expected.check(current.version)?;
+            if current.is_default || tiers::is_assigned(conn, account, tier).await? {
+                let message = "This tier is the default or somebody has it; give them another one first.";
+                return Err(Error::new(Code::TierInUse, message).with("isDefault", current.is_default));
+            }
+            tiers::delete(conn, account, tier).await
+        });
+        deleting.await?;
+        drop(conn);
+        self.quotas.changed(tier).await
+    }
+
+    async fn limits(&self, account: &AccountId, tenant: &str) -> Result<Limits> {
+        let mut conn = self.db.conn().await?;
+        let own = tiers::assigned(&mut conn, account, tenant, None).await?.ok_or_else(|| not_found(tenant))?;
+        let rules = lock(&mut conn, account, tenant).await?.ok_or_else(|| not_found(tenant))?.rules()?;
+        let tier = tiers::holding(&conn, account, own).await?;
+        let same = |a: &Rule, b: &Rule| {
+            let what = |rule: &Rule| (rule.scope, rule.metric, rule.window_unit, rule.window_every);
+            what(a) == what(b)
+        };
+        let mut effective = Vec::new();
+        if let Some(tier) = &tier {
+            let kept = tier.rules.iter().filter(|rule| rule.enabled && !rules.iter().any(|own| same(own, rule)));
+            for rule in kept {
+                effective.push(shown(rule, Some(&tier.tier_id))?);
+            }
+        }
+        for rule in rules.iter().filter(|rule| rule.enabled) {
+            effective.push(shown(rule, None)?);
+        }
+        Ok(Limits { rules, effective })
+    }
+
+    async fn set_limits(&self, caller: &Caller, tenant: &str, mut new: NewLimits) -> Result<Limits> {
+        let mut checks = Checks::default();
+        check_rules(&mut checks, &mut new.rules);
+        checks.finish()?;
+        let account = &caller.account;
+        let mut conn = self.db.conn().await?;
+        let setting = conn.transaction::<_, Error, _>(async |conn| {
+            self.register_for(conn, account, tenant, None).await?;
+            let before = lock(conn, account, tenant).await?.ok_or_else(|| not_found(tenant))?.rules()?;
+            let rules = serde_json::to_value(&new.rules).map_err(Error::internal)?;
+            tiers::set_rules(conn, account, tenant, rules.clone()).await?;
+            let body = json!({"from": before, "to": rules});
+            audit::note_in(conn, caller, (tenant, None), "limits", body, self.clock.now()).await
+        });
+        setting.await?;
+        drop(conn);
+        self.quotas.changed(tenant).await?;
+        self.limits(account, tenant).await
+    }
+
+    async fn usage(
+        &self,
+        account: &AccountId,
+        tenant: &str,
+        subtenant: Option<&str>,
+        strangers: bool,
+    ) -> Result<Usage> {
+        let (tenant_id, subtenant_id) = (tenant.to_owned(), subtenant.map(str::to_owned));
+        let mut conn = self.db.conn().await?;
+        let Some(own) = tiers::assigned(&mut conn, account, tenant, None).await? else {
+            if strangers {
+                return Ok(Usage { tenant_id, subtenant_id, tier_id: None, usage: Vec::new() });
+            }
+            return Err(not_found(tenant));
+        };
+        if let Some(subtenant) = subtenant
+            && !strangers
+            && tiers::assigned(&mut conn, account, tenant, Some(subtenant)).await?.is_none()
+        {
+            return Err(user_not_found(subtenant));
+        }
+        let tier_id = tiers::holding(&conn, account, own).await?.map(|tier| tier.tier_id);
+        let standing = standing(&conn, account, tenant, subtenant).await?;
+        let usage = self.entries(&conn, account, tenant, &standing.rules).await?;
+        Ok(Usage { tenant_id, subtenant_id, tier_id, usage })
+    }
+
+    async fn history(
+        &self,
+        account: &AccountId,
+        tenant: &str,
+        filter: &HistoryFilter,
+        page: Page,
+    ) -> Result<(Vec<HistoryRow>, i64)> {
+        if let (Some(from), Some(to)) = (filter.from, filter.to)
+            && from > to
+        {
+            return Err(Error::new(Code::InvalidTimeRange, "from must not be after to."));
+        }
+        let conn = self.db.read().await?;
+        let mut conn = conn.get();
+        let found = || usage_history::table.filter(condition(account, tenant, filter));
+        let total = found().count().get_result(&mut conn).await?;
+        let rows: Vec<HistoryRecord> = found()
+            .order((
+                usage_history::ends_ms.desc(),
+                usage_history::captured_ms.desc(),
+                usage_history::subtenant_id,
+                usage_history::metric,
+                usage_history::window_unit,
+                usage_history::window_every,
+            ))
+            .limit(page.limit)
+            .offset(page.offset)
+            .select(HistoryRecord::as_select())
+            .load(&mut conn)
+            .await?;
+        Ok((rows.into_iter().map(HistoryRow::from).collect(), total))
+    }
+
+    async fn add_usage(
+        &self,
+        caller: &Caller,
+        tenant: &str,
+        subtenant: Option<&str>,
+        new: NewUsage,
+        once: Option<&Idempotency>,
+    ) -> Result<AddedUsage> {
+        let amounts = new.check()?;
+        let account = &caller.account;
+        let mut conn = self.db.conn().await?;
+        let adding = conn.transaction::<_, Error, _>(async |conn| {
+            if let Some(once) = once {
+                once.lock(conn).await?;
+            }
+            self.register_for(conn, account, tenant, subtenant).await?;
+            let Standing { rules, .. } = standing(conn, account, tenant, subtenant).await?;
+            let took = |tokens: i64, cost: i64| {
+                json!({"id": "", "account": account, "tenant": tenant, "subtenant": subtenant.unwrap_or_default(),
+                    "kind": "external", "spender": amounts.source, "input": tokens, "output": 0, "cost": cost,
+                    "secondary": false, "exempt": false, "external": true,
+                    "rules": rules.iter().map(counted).collect::<Vec<_>>()})
+            };
+            // Adding nothing makes the counters and locks them: who comes at the same moment waits here.
+            settle_in(conn, &[took(0, 0)]).await?;
+            let before = counters(conn, account, tenant, &rules).await?;
+            let spent = rules.iter().zip(&before).filter(|(found, counter)| counter.consumed >= found.rule.most());
+            if let Some((found, counter)) = spent.max_by_key(|(_, counter)| counter.resets_ms) {
+                let (resets, waits) = (Timestamp(counter.resets_ms), counter.waits.unsigned_abs().max(1));
+                return Err(Error::from(&refusal(found.rule.named(), counter.consumed, resets, waits)));
+            }
+            settle_in(conn, &[took(amounts.tokens, Metric::Cost.counted(amounts.cost))]).await?;
+            let counts = |found: &Effective| match found.rule.metric {
+                Metric::Tokens => amounts.tokens > 0,
+                Metric::Cost => amounts.cost > 0.0,
+            };
+            let applied = amounts.applied(rules.iter().any(counts));
+            let body = json!({"source": amounts.source, "reason": new.reason, "amounts": applied});
+            let now = self.clock.now();
+            audit::note_in(conn, caller, (tenant, subtenant), "add_usage", body, now).await?;
+            let added = AddedUsage {
+                tenant_id: tenant.to_owned(),
+                subtenant_id: subtenant.map(str::to_owned),
+                source: amounts.source.clone(),
+                applied,
+                usage: self.entries(conn, account, tenant, &rules).await?,
+            };
+            if let Some(once) = once {
+                once.store(conn, 200, &added).await?;
+            }
+            Ok(added)
+        });
+        adding.await
+    }
+
+    async fn reset(
+        &self,
+        caller: &Caller,
+        tenant: &str,
+        subtenant: Option<&str>,
+        which: Reset,
+        once: Option<&Idempotency>,
+    ) -> Result<ResetDone> {
+        let account = &caller.account;
+        let mut conn = self.db.conn().await?;
+        let resetting = conn.transaction::<_, Error, _>(async |conn| {
+            if !exists(conn, account, tenant).await? {
+                return Err(not_found(tenant));
+            }
+            let cleared = clear(conn, account, tenant, subtenant, &which).await?;
+            let body = json!({"reason": which.reason, "amounts": {"cleared": cleared},
+                "from": {"metric": which.metric, "windowUnit": which.window_unit}});
+            audit::note_in(conn, caller, (tenant, subtenant), "reset", body, self.clock.now()).await?;
+            let Standing { rules, .. } = standing(conn, account, tenant, subtenant).await?;
+            let usage = self.entries(conn, account, tenant, &rules).await?;
+            let done = ResetDone { success: true, cleared, usage };
+            if let Some(once) = once {
+                once.store(conn, 200, &done).await?;
+            }
+            Ok(done)
+        });
+        resetting.await
+    }
+
+    async fn set_tier(
+        &self,
+        caller: &Caller,
+        tenant: &str,
+        subtenant: Option<&str>,
+        change: Object,
+        once: Option<&Idempotency>,
+    ) -> Result<TierChanged> {
+        if !change.contains_key("tierId") {
+            return Err(Error::invalid("tierId", "required", "tierId is required; null takes the tier away"));
+        }
+        let given: Object = change.into_iter().filter(|(name, value)| name == "tierId" || !value.is_null()).collect();
+        let change: TierChange = serde_path_to_error::deserialize(Value::Object(given)).map_err(|error| {
+            let path = error.path().to_string();
+            misfit(&path, &error.into_inner())
+        })?;
+        let (account, now) = (&caller.account, self.clock.now());
+        let mut conn = self.db.conn().await?;
+        let changing = conn.transaction::<_, Error, _>(async |conn| {
+            let missing = || subtenant.map_or_else(|| not_found(tenant), user_not_found);
+            let before = tiers::assigned(conn, account, tenant, subtenant).await?.ok_or_else(missing)?;
+            if let Some(tier) = &change.tier_id {
+                self.require_tier(conn, account, tier).await?;
+            }
+            tiers::assign(conn, account, tenant, subtenant, change.tier_id.as_deref()).await?;
+            if change.reset_usage {
+                clear(conn, account, tenant, subtenant, &Reset::default()).await?;
+            }
+            let body = json!({"from": before, "to": change.tier_id, "reason": change.reason});
+            audit::note_in(conn, caller, (tenant, subtenant), "tier", body, now).await?;
+            let Standing { rules, .. } = standing(conn, account, tenant, subtenant).await?;
+            let changed = TierChanged {
+                tenant_id: tenant.to_owned(),
+                subtenant_id: subtenant.map(str::to_owned),
+                tier_id: change.tier_id.clone(),
+                previous_tier_id: before,
+                usage: self.entries(conn, account, tenant, &rules).await?,
+            };
+            if let Some(once) = once {
+                once.store(conn, 200, &changed).await?;
+            }
+            Ok(changed)
+        });
+        let changed = changing.await?;
+        drop(conn);
+        self.quotas.changed(tenant).await?;
+        Ok(changed)
+    }
+
+    async fn audit(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>, page: Page) -> Result<AuditPage> {
+        let conn = self.db.read().await?;
+        audit::list(conn.get(), account, tenant, subtenant, page).await
+    }
+}
+
+/// Clears the counters of the windows of now; how many held something.
+async fn clear(
+    conn: &mut Conn,
+    account: &AccountId,
+    tenant: &str,
+    subtenant: Option<&str>,
+    which: &Reset,
+) -> Result<usize> {
+    let sql = "UPDATE usage_counters SET consumed = 0, exempt = 0, external = 0
+        WHERE account_id = $1 AND tenant_id = $2 AND subtenant_id = $3 AND ($4 IS NULL OR metric = $4)
+            AND ($5 IS NULL OR window_unit = $5) AND (consumed > 0 OR exempt > 0)
+            AND ends_ms > extract(epoch FROM usage_clock()) * 1000";
+    Ok(diesel::sql_query(sql)
+        .bind::<Text, _>(account.as_str())
+        .bind::<Text, _>(tenant)
+        .bind::<Text, _>(subtenant.unwrap_or_default())
+        .bind::<Nullable<Text>, _>(which.metric.map(Metric::as_str))
+        .bind::<Nullable<Text>, _>(which.window_unit.map(crate::rule::WindowUnit::as_str))
+        .execute(conn)
+        .await?)
+}
+
+fn condition(
+    account: &AccountId,
+    tenant: &str,
+    filter: &HistoryFilter,
+) -> Box<dyn BoxableExpression<usage_history::table, Pg, SqlType = Bool>> {
+    let of =
+        usage_history::account_id.eq(account.as_str().to_owned()).and(usage_history::tenant_id.eq(tenant.to_owned()));
+    let mut all: Box<dyn BoxableExpression<usage_history::table, Pg, SqlType = Bool>> = Box::new(of);
+    if let Some(metric) = filter.metric {
+        all = Box::new(all.and(usage_history::metric.eq(metric.as_str())));
+    }
+    if let Some(unit) = filter.window_unit {
+        all = Box::new(all.and(usage_history::window_unit.eq(unit.as_str())));
+    }
+    match filter.scope {
+        Some(Scope::Tenant) => all = Box::new(all.and(usage_history::subtenant_id.eq(""))),
+        Some(Scope::Subtenant) => all = Box::new(all.and(usage_history::subtenant_id.ne(""))),
+        None => {}
+    }
+    if let Some(subtenant) = &filter.subtenant_id {
+        all = Box::new(all.and(usage_history::subtenant_id.eq(subtenant.clone())));
+    }
+    if let Some(from) = filter.from {
+        all = Box::new(all.and(usage_history::ends_ms.ge(from.into_sql::<BigInt>())));
+    }
+    if let Some(to) = filter.to {
+        all = Box::new(all.and(usage_history::starts_ms.le(to.into_sql::<BigInt>())));
+    }
+    all
+}
+
+#[derive(Queryable, Selectable)]
+#[diesel(table_name = usage_history)]
+struct HistoryRecord {
+    account_id: String,
+    tenant_id: String,
+    subtenant_id: String,
+    metric: String,
+    window_unit: String,
+    window_every: i32,
+    window_key: i64,
+    starts_ms: i64,
+    ends_ms: i64,
+    consumed: i64,
+    exempt: i64,
+    external: i64,
+    rule_limit: i64,
+    tier_id: Option<String>,
+    captured_ms: i64,
+}
+
+impl From<HistoryRecord> for HistoryRow {
+    fn from(row: HistoryRecord) -> Self {
+        let metric = Metric::of(&row.metric);
+        Self {
+            scope: if row.subtenant_id.is_empty() { Scope::Tenant } else { Scope::Subtenant },
+            tenant_id: row.tenant_id,
+            subtenant_id: row.subtenant_id,
+            metric: row.metric,
+            window_unit: row.window_unit,
+            window_every: row.window_every,
+            window_start: Timestamp(row.starts_ms),
+            window_end: Timestamp(row.ends_ms),
+            consumption: metric.shown(row.consumed),
+            exempt_consumption: metric.shown(row.exempt),
+            external_consumption: metric.shown(row.external),
+            limit: metric.shown(row.rule_limit),
+            percent: percent(row.consumed, row.rule_limit),
+            origin: origin(row.tier_id.as_ref()),
+            tier_id: row.tier_id,
+            client_uid: row.account_id,
+            window_key: row.window_key.to_string(),
+            captured_at: Timestamp(row.captured_ms),
+        }
+    }
+}
+
+fn tier_not_found(tier: &str) -> Error {
+    Error::not_found(Code::TierNotFound, "tier", tier)
+}
