@@ -252,7 +252,14 @@ async fn a_session_reaches_its_surface_and_what_is_of_its_tenant() {
     assert_eq!(get(&app, &other, "/assistants/open/chats").await.body["total"], 1);
     assert_eq!(get(&app, &user, "/assistants/tags").await.body, json!(["mine"]));
     assert_eq!(get(&app, &other, "/assistants/tags").await.body, json!([]));
+}
 
+#[tokio::test]
+async fn a_session_sees_of_agents_what_they_do_for_its_tenant() {
+    let app = app().await;
+    let acme = session(&app, json!({"tenantId": "acme"})).await;
+    let user = session(&app, json!({"tenantId": "acme", "subtenantId": "u1"})).await;
+    let other = session(&app, json!({"tenantId": "other"})).await;
     let agent_id = agent(&app, json!({"assistantSpecialization": {"presets": "secret"}})).await;
     let started = app.post(&format!("/agents/{agent_id}/threads"), json!({"message": "Hi", "tenantId": "acme"})).await;
     let of_acme = text(&started.body["threadId"]);
@@ -300,7 +307,7 @@ async fn what_was_revoked_ends_on_every_process_at_once_and_closes_its_streams()
     for token in [&one, &two, &three] {
         assert_eq!(get(&b, token, "/assistants").await.status, StatusCode::OK, "any process reads what one signed");
     }
-    let slow = json!({"message": "/slow 400 50 x", "chatUid": "c1"});
+    let slow = json!({"message": "/delay 50ms\n/tokens 200", "chatUid": "c1"});
     let said = post(&b, &one, "/assistants/open/messages?async=true", slow).await;
     assert_eq!(said.status, StatusCode::OK, "{}", said.body);
     let path = "/v1/assistants/open/chats/c1/stream";

@@ -16,6 +16,7 @@ mod idempotency;
 mod limits;
 mod messages;
 mod models;
+mod oauth;
 mod process;
 mod queue;
 mod stream;

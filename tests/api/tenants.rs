@@ -326,7 +326,7 @@ async fn windows_are_those_of_the_clock_of_the_database_and_end_up_in_the_histor
                 && row["metric"] == *metric
                 && row["windowUnit"] == *unit
                 && row["windowEvery"] == *every
-                && row["windowKey"] == key.to_string()
+                && row["windowKey"] == json!(key.to_string())
         };
         let row = rows.iter().find(of).unwrap_or_else(|| panic!("{whose} {metric} {unit} {every} {key}"));
         assert_eq!(row["consumption"].as_f64(), Some(*amount), "{row}");

@@ -1,4 +1,5 @@
-//! Tool servers against real ones from npm and PyPI: `just real` installs them and runs these tests.
+//! Other projects from npm and PyPI, as servers of tools and as OAuth clients: `just real` installs them and runs these
+//! tests.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -240,4 +241,83 @@ async fn openapi_descriptions_of_public_packages_become_tools() {
             made.body["toolCount"]
         );
     }
+}
+
+/// What a program of another project prints at its end, as JSON.
+async fn printed(program: &str, arguments: &[&str]) -> Value {
+    let program = if program == "python" { directory().join("venv/bin/python") } else { PathBuf::from(program) };
+    let run = tokio::process::Command::new(&program).args(arguments).current_dir(directory()).output();
+    let run = run.await.unwrap_or_else(|error| panic!("{}: {error}; `just real` installs it", program.display()));
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(run.status.success(), "{}: {text} {}", program.display(), String::from_utf8_lossy(&run.stderr));
+    serde_json::from_str(text.lines().last().unwrap_or_default()).unwrap_or_else(|_| panic!("JSON: {text}"))
+}
+
+#[tokio::test]
+async fn real_oauth_clients_log_in_refresh_and_leave() {
+    let app = platform(&[]).await;
+    let (email, password) = ("ann@example.com", "correct horse battery");
+    let user = app.post("/users", json!({"email": email, "password": password})).await;
+    assert_eq!(user.status, StatusCode::CREATED, "{}", user.body);
+    let redirects = json!(["http://127.0.0.1/callback", "http://localhost/callback"]);
+    let made = async |confidential: bool| {
+        let body = json!({"name": "Real", "redirectUris": redirects, "confidential": confidential});
+        app.post("/oauth-clients", body).await.body
+    };
+    let (open, closed) = (made(false).await, made(true).await);
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let got = printed("node", &["oauth_clients.mjs", app.url(), &text(&open["clientId"]), email, password]).await;
+    let openid = json!({"scope": "assistants:read models:read", "listed": 200, "rotated": true, "after": 401});
+    assert_eq!(got["openidClient"], openid);
+    let audience = format!("{}/v1/mcp", app.url());
+    let mcp = json!({"asked": "REDIRECT", "given": "AUTHORIZED", "again": "AUTHORIZED", "audience": audience,
+        "scope": "mcp-gateway:read", "rotated": true});
+    assert_eq!(got["mcp"], mcp);
+    let (id, secret) = (text(&closed["clientId"]), text(&closed["clientSecret"]));
+    let authlib = printed("python", &["oauth_client.py", app.url(), &id, &secret, email, password]).await;
+    assert_eq!(authlib, json!({"models": 200, "scope": "models:read", "after": 401}));
+}
+
+#[tokio::test]
+async fn access_tokens_of_a_certified_issuer_are_taken_when_it_is_trusted() {
+    let port = free_port();
+    let real = node(&["oauth_server.mjs", &port.to_string()], port);
+    let issuer = real.url("");
+    let settings =
+        [("PLATFORM_OAUTH_TRUSTED_ISSUER", issuer.as_str()), ("PLATFORM_OAUTH_TRUSTED_AUDIENCE", "platform")];
+    let app = platform(&settings).await;
+    let token = async |scope: &str| {
+        let fields = [
+            ("grant_type", "client_credentials"),
+            ("client_id", "tools"),
+            ("resource", "urn:platform"),
+            ("client_secret", "client-canary-of-the-real-server"),
+            ("scope", scope),
+        ];
+        let answer = reqwest::Client::new().post(real.url("/token")).form(&fields).send().await.expect("an answer");
+        let answer: Value = answer.json().await.expect("JSON");
+        answer["access_token"].as_str().unwrap_or_else(|| panic!("a token: {answer}")).to_owned()
+    };
+    let get = async |app: &TestApp, token: &str, path: &str| {
+        app.send(app.anonymous(reqwest::Method::GET, path).bearer_auth(token)).await
+    };
+    let good = token("models:read").await;
+    assert_eq!(get(&app, &good, "/v1/models").await.status, StatusCode::OK);
+    assert_eq!(get(&app, &good, "/v1/assistants").await.error(), "INSUFFICIENT_SCOPE");
+    let users = app.get("/users").await.body;
+    assert_eq!((&users["items"][0]["userUID"], &users["items"][0]["role"]), (&json!("tools"), &json!("member")));
+    let mut parts: Vec<&str> = good.split('.').collect();
+    let signature = parts[2].replace(['A', 'B', 'C'], "x");
+    parts[2] = &signature;
+    assert_eq!(get(&app, &parts.join("."), "/v1/models").await.error(), "UNAUTHENTICATED");
+    let other = platform(&[settings[0], ("PLATFORM_OAUTH_TRUSTED_AUDIENCE", "something else")]).await;
+    assert_eq!(get(&other, &good, "/v1/models").await.error(), "UNAUTHENTICATED", "it is for somebody else");
+    let stranger = platform(&[]).await;
+    assert_eq!(get(&stranger, &good, "/v1/models").await.error(), "UNAUTHENTICATED", "nobody trusts it");
+    // Nobody can be asked for keys: that is no fault of the token.
+    let settings = [("PLATFORM_OAUTH_TRUSTED_ISSUER", issuer.as_str()), settings[1]];
+    let late = platform(&settings).await;
+    drop(real);
+    assert_eq!(get(&late, &good, "/v1/models").await.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(get(&app, &good, "/v1/models").await.status, StatusCode::OK, "whoever has the keys needs nobody");
 }

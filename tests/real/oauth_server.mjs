@@ -13,7 +13,20 @@ const client = {
 };
 const provider = new Provider(issuer, {
   clients: [client],
-  features: { clientCredentials: { enabled: true }, devInteractions: { enabled: false } },
+  features: {
+    clientCredentials: { enabled: true },
+    devInteractions: { enabled: false },
+    // With `resource` a token is a JWT for it, which the platform takes as that of a trusted issuer.
+    resourceIndicators: {
+      enabled: true,
+      getResourceServerInfo: () => ({
+        scope: "assistants:read models:read",
+        audience: "platform",
+        accessTokenFormat: "jwt",
+        accessTokenTTL: 600,
+      }),
+    },
+  },
   rotateRefreshToken: true,
   scopes: ["openid", "offline_access", "read"],
   findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id }) }),

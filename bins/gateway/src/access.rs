@@ -1,8 +1,9 @@
 //! Who may do what: what a credential opens, and what of it is its own (contract 01 §3, §6, §7).
 
 use actix_web::http::header::{HeaderMap, ORIGIN, REFERER};
-use platform_auth::{Identity, KeyRules, Rights};
+use platform_auth::{Identity, KeyRules, Rights, Scopes};
 use platform_core::{Caller, Code, Error, Owner, Result, Session};
+use url::Url;
 
 use crate::{
     request::Request,
@@ -12,6 +13,7 @@ use crate::{
 /// Whether a credential opens a route; `path` is the one that was asked for.
 pub(crate) fn permit(identity: &Identity, route: &Route, path: &str, headers: &HeaderMap) -> Result<()> {
     match &identity.rights {
+        Rights::Token { scopes, resource } => permit_token(scopes, resource.as_deref(), route, path),
         Rights::Key(rules) => permit_key(&identity.caller, rules, route, path, headers),
         Rights::Session => match route.access {
             Access::Public | Access::Key { session: true, .. } => Ok(()),
@@ -52,6 +54,31 @@ fn permit_key(caller: &Caller, rules: &KeyRules, route: &Route, path: &str, head
     if full_only {
         let message = "Only a full API key of the whole account may do this.";
         return Err(Error::new(Code::FullKeyRequired, message));
+    }
+    Ok(())
+}
+
+fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &str) -> Result<()> {
+    let needed = match route.access {
+        Access::Public => return Ok(()),
+        Access::Key { scope, .. } | Access::Mint { scope } | Access::Full { scope: Some(scope), .. } => scope,
+        Access::Full { scope: None, .. } => {
+            let message = "Only a full API key may do this; no access token can.";
+            return Err(Error::new(Code::FullKeyRequired, message));
+        }
+    };
+    let address = resource.and_then(|resource| Url::parse(resource).ok());
+    let is_within = |address: &Url| {
+        let below = address.path().trim_end_matches('/');
+        path.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    if resource.is_some() && !address.as_ref().is_some_and(is_within) {
+        let message = "This access token is good for another resource alone.";
+        return Err(Error::new(Code::Forbidden, message).with_some("resource", resource));
+    }
+    if !scopes.open(needed) {
+        let message = format!("The access token does not have the scope {needed}; ask the user for it.");
+        return Err(Error::new(Code::InsufficientScope, message).with("requiredScopes", [needed]));
     }
     Ok(())
 }

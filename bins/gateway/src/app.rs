@@ -10,7 +10,9 @@ use std::{
 };
 
 use platform_agents::{AgentService, PgAgentService, PgSubAgents, PgThreadService, ThreadConfig, ThreadService};
-use platform_auth::{AuthConfig, AuthService, KeyService, PgAuthService, SessionService};
+use platform_auth::{
+    AuthConfig, AuthService, ClientService, KeyService, OAuthService, PgAuthService, SessionService, UserService,
+};
 use platform_chat::{AssistantService, ChatConfig, ChatService, PgAssistantService, PgChatService};
 use platform_conversation::Ports;
 use platform_core::{Clock, Error, Id, SystemClock, Timestamp, spawn};
@@ -83,6 +85,9 @@ pub(crate) struct Services {
     pub auth: Arc<dyn AuthService>,
     pub keys: Arc<dyn KeyService>,
     pub sessions: Arc<dyn SessionService>,
+    pub users: Arc<dyn UserService>,
+    pub clients: Arc<dyn ClientService>,
+    pub oauth: Arc<dyn OAuthService>,
     pub agents: Arc<dyn AgentService>,
     pub threads: Arc<dyn ThreadService>,
     pub assistants: Arc<dyn AssistantService>,
@@ -124,7 +129,7 @@ impl App {
         let bus = if embedded.is_some() { Bus::local() } else { Bus::shared(&db) };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let vault = Arc::new(vault(config)?);
-        let auth = Arc::new(auth(config, addr, &db, &bus, Arc::clone(&vault)));
+        let auth = Arc::new(auth(config, addr, &db, &bus, Arc::clone(&vault))?);
         let models = Models::start(config.models.clone()).await?;
         let quotas = Arc::new(Quotas::new(&db, &bus, Arc::clone(&models) as Arc<dyn Model>));
         let tenants = Arc::new(PgTenantService::new(&db, &bus, Arc::clone(&clock), Arc::clone(&quotas)));
@@ -151,15 +156,6 @@ impl App {
         let agents =
             PgAgentService::new(&ports, &bus, bases, sub_agents, egress.clone(), Arc::clone(&jobs), config.limits);
         let mailer = Arc::new(Mailer::new(&db, config.mail.as_ref()).map_err(StartError::Message)?);
-        let thread_config = ThreadConfig {
-            max_attempts: config.run_max_attempts,
-            approval_timeout: config.approval_timeout,
-            async_tool_timeout: config.async_tool_timeout,
-            max_depth: config.max_subagent_depth,
-            frame_bytes: config.stream_frame_bytes,
-            limits: config.limits,
-            public_url: config.url(addr),
-        };
         let threads = Arc::new(PgThreadService::new(
             ports.clone(),
             Arc::clone(&jobs),
@@ -167,15 +163,8 @@ impl App {
             Arc::clone(&mailer),
             tenants.clone(),
             egress.clone(),
-            thread_config,
+            thread_config(config, addr),
         ));
-        let chat_config = ChatConfig {
-            max_attempts: config.run_max_attempts,
-            client_tool_timeout: config.client_tool_timeout,
-            sync_timeout: config.sync_timeout,
-            frame_bytes: config.stream_frame_bytes,
-            limits: config.limits,
-        };
         let chat = Arc::new(PgChatService::new(
             ports.clone(),
             threads.hand_offs(),
@@ -183,7 +172,7 @@ impl App {
             assistants.clone(),
             tenants.clone(),
             egress,
-            chat_config,
+            chat_config(config),
         ));
         let mut works = chat.works();
         works.extend(threads.works());
@@ -207,6 +196,9 @@ impl App {
         let services = Services {
             keys: auth.clone(),
             sessions: auth.clone(),
+            users: auth.clone(),
+            clients: auth.clone(),
+            oauth: auth.clone(),
             auth,
             agents,
             threads,
@@ -244,7 +236,7 @@ impl App {
         let bus = if embedded.is_some() { Bus::local() } else { Bus::shared(&db) };
         // A command signs and seals nothing.
         let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
-        let auth = auth(config, config.addr, &db, &bus, vault);
+        let auth = auth(config, config.addr, &db, &bus, vault)?;
         let outcome = command(Arc::new(auth)).await;
         stop(embedded).await;
         outcome
@@ -299,8 +291,42 @@ async fn database(config: &Config, as_guest: bool) -> Result<(Option<Embedded>, 
     }
 }
 
-fn auth(config: &Config, addr: SocketAddr, db: &Db, bus: &Bus, vault: Arc<Vault>) -> PgAuthService {
-    let of_server = AuthConfig { key_prefix: config.key_prefix.clone(), issuer: config.url(addr) };
+fn thread_config(config: &Config, addr: SocketAddr) -> ThreadConfig {
+    ThreadConfig {
+        max_attempts: config.run_max_attempts,
+        approval_timeout: config.approval_timeout,
+        async_tool_timeout: config.async_tool_timeout,
+        max_depth: config.max_subagent_depth,
+        frame_bytes: config.stream_frame_bytes,
+        limits: config.limits,
+        public_url: config.url(addr),
+    }
+}
+
+fn chat_config(config: &Config) -> ChatConfig {
+    ChatConfig {
+        max_attempts: config.run_max_attempts,
+        client_tool_timeout: config.client_tool_timeout,
+        sync_timeout: config.sync_timeout,
+        frame_bytes: config.stream_frame_bytes,
+        limits: config.limits,
+    }
+}
+
+fn auth(
+    config: &Config,
+    addr: SocketAddr,
+    db: &Db,
+    bus: &Bus,
+    vault: Arc<Vault>,
+) -> platform_core::Result<PgAuthService> {
+    let of_server = AuthConfig {
+        key_prefix: config.key_prefix.clone(),
+        issuer: config.url(addr),
+        access_ttl: config.access_ttl,
+        refresh_ttl: config.refresh_ttl,
+        trusted: config.trusted_issuer.clone(),
+    };
     PgAuthService::new(db, bus, Arc::new(SystemClock), vault, of_server)
 }
 
@@ -364,6 +390,11 @@ async fn purge(db: Db, clock: Arc<dyn Clock>, event_keep: Duration) {
             && let Err(error) = platform_auth::purge_sessions(&mut conn, clock.now()).await
         {
             warn!(%error, "Old sessions could not be purged; trying again in an hour.");
+        }
+        if let Ok(mut conn) = db.conn().await
+            && let Err(error) = platform_auth::purge_grants(&mut conn, clock.now()).await
+        {
+            warn!(%error, "Old grants could not be purged; trying again in an hour.");
         }
         if let Err(error) = RateLimits::purge(&db).await {
             warn!(%error, "Old rates could not be purged; trying again in an hour.");

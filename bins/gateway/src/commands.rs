@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use platform_auth::{AuthService, KeySecret, KeyService, NewApiKey};
+use platform_auth::{AuthService, KeySecret, KeyService, NewApiKey, NewUser, Role as UserRole, UserService};
 use platform_core::{AccountId, Caller, Credential, Page};
 use serde::Serialize;
 
@@ -39,6 +39,28 @@ enum Command {
     /// API keys of an account.
     #[command(subcommand)]
     Keys(Keys),
+    /// Users of an account, who log in to applications.
+    #[command(subcommand)]
+    Users(Users),
+}
+
+#[derive(Subcommand)]
+enum Users {
+    /// Make a user; the password is read from standard input. Prints the user as JSON.
+    Create {
+        /// Account: its clientUID or name.
+        #[arg(long, default_value = "default")]
+        account: String,
+        /// Address they log in with.
+        #[arg(long)]
+        email: String,
+        /// Name for people.
+        #[arg(long, default_value = "")]
+        name: String,
+        /// What they may do.
+        #[arg(long, default_value = "member", value_parser = ["admin", "member"])]
+        role: String,
+    },
 }
 
 #[derive(Subcommand)]
@@ -101,6 +123,7 @@ fn run(command: Command) -> Result<(), StartError> {
             Command::Migrate => App::migrate(&config).await,
             Command::Accounts(command) => accounts(&config, command).await,
             Command::Keys(command) => keys(&config, command).await,
+            Command::Users(command) => users(&config, command).await,
         }
     });
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
@@ -134,6 +157,23 @@ async fn keys(config: &Config, command: Keys) -> Result<(), StartError> {
             auth.list_keys(&caller, all).await?.items.iter().for_each(print);
             Ok(())
         }
+    })
+    .await
+}
+
+async fn users(config: &Config, command: Users) -> Result<(), StartError> {
+    let Users::Create { account, email, name, role } = command;
+    // Not an argument: those are shown to everybody on the machine.
+    let mut password = String::new();
+    eprintln!("Password of {email} (12 characters or more):");
+    std::io::stdin().read_line(&mut password)?;
+    let role = if role == "admin" { UserRole::Admin } else { UserRole::Member };
+    let password = Some(password.trim_end_matches(['\r', '\n']).to_owned());
+    let new = NewUser { email, password, name, role, disabled: false };
+    App::with_auth(config, async |auth| {
+        let account = find_account(&*auth, &account).await?;
+        print(&auth.create_user(&account, new, None).await?);
+        Ok(())
     })
     .await
 }

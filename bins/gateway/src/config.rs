@@ -7,7 +7,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use platform_auth::KeySecret;
+use platform_auth::{KeySecret, TrustedIssuer};
 use platform_core::{FieldLimits, Money};
 use platform_egress::{Allowed, EgressRules};
 use platform_limits::Rate;
@@ -37,6 +37,9 @@ pub struct Config {
     pub database_pool: usize,
     pub data_dir: PathBuf,
     pub key_prefix: String,
+    pub access_ttl: Duration,
+    pub refresh_ttl: Duration,
+    pub trusted_issuer: Option<TrustedIssuer>,
     pub bootstrap_key: Option<KeySecret>,
     pub max_json_bytes: usize,
     pub trusted_proxies: Vec<IpNet>,
@@ -78,6 +81,8 @@ pub struct Rates {
     pub restricted: Rate,
     /// Requests of the sessions of one end user.
     pub session: Rate,
+    /// Requests of an application for one user.
+    pub oauth: Rate,
     /// Messages of a full key.
     pub create_full: Rate,
     /// Messages of a restricted key.
@@ -98,6 +103,13 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_DATA_DIR", "./.platform", "embedded database, first key, master key"),
     ("PLATFORM_KEY_PREFIX", "ak", "prefix of API keys"),
     ("PLATFORM_BOOTSTRAP_KEY", "", "value of a full key that is made at start"),
+    ("PLATFORM_OAUTH_ACCESS_TTL", "30m", "how long access tokens last"),
+    ("PLATFORM_OAUTH_REFRESH_TTL", "30d", "how long a refresh token lasts that nobody uses"),
+    ("PLATFORM_OAUTH_TRUSTED_ISSUER", "", "https address of another issuer whose access tokens are taken"),
+    ("PLATFORM_OAUTH_TRUSTED_AUDIENCE", "", "what their aud must contain; required with the issuer"),
+    ("PLATFORM_OAUTH_TRUSTED_ACCOUNT", "default", "clientUID or name of their account, or claim:<name>"),
+    ("PLATFORM_OAUTH_TRUSTED_SCOPE_CLAIM", "scope", "their claim that holds scopes"),
+    ("PLATFORM_OAUTH_TRUSTED_ADMIN_CLAIM", "", "name=value of the claim that makes an administrator"),
     ("PLATFORM_MAX_JSON_BYTES", "2097152", "largest JSON body"),
     ("PLATFORM_SYNC_TIMEOUT", "10m", "longest wait of a synchronous message"),
     ("PLATFORM_TRUSTED_PROXIES", "", "addresses or networks whose X-Forwarded-For counts, separated by commas"),
@@ -106,9 +118,14 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_EGRESS_ALLOW", "", "inner hosts and networks that may be called, separated by commas"),
     ("PLATFORM_RATE_FULL", "6000:1000", "requests of a full key, per minute:burst; 0 = no bound, here and below"),
     ("PLATFORM_RATE_RESTRICTED", "600:100", "requests of a restricted key"),
+    ("PLATFORM_RATE_OAUTH", "600:100", "requests of an application for one user"),
     ("PLATFORM_RATE_SESSION", "300:60", "requests of the sessions of one end user"),
     ("PLATFORM_RATE_CREATE_FULL", "0", "messages and threads of a full key"),
-    ("PLATFORM_RATE_CREATE_KEY", "120:30", "messages and threads of a restricted key"),
+    (
+        "PLATFORM_RATE_CREATE_KEY",
+        "120:30",
+        "messages and threads of a restricted key, or of an application for one user",
+    ),
     ("PLATFORM_RATE_CREATE_SESSION", "30:8", "messages and threads of the sessions of one end user"),
     ("PLATFORM_RATE_BAD_CREDENTIAL", "60:20", "credentials that are no good, per client address"),
     ("PLATFORM_STREAMS_PER_KEY", "100", "open streams of a key in this process"),
@@ -297,6 +314,9 @@ impl Config {
             database_pool: number("PLATFORM_DATABASE_POOL", 1)?,
             data_dir: PathBuf::from(text("PLATFORM_DATA_DIR").unwrap_or_default()),
             key_prefix,
+            access_ttl: duration("PLATFORM_OAUTH_ACCESS_TTL")?,
+            refresh_ttl: duration("PLATFORM_OAUTH_REFRESH_TTL")?,
+            trusted_issuer: trusted_issuer()?,
             bootstrap_key,
             max_json_bytes: number("PLATFORM_MAX_JSON_BYTES", 1)?,
             trusted_proxies: list("PLATFORM_TRUSTED_PROXIES", "a list of addresses or networks", |text| {
@@ -315,15 +335,7 @@ impl Config {
                 allow: list("PLATFORM_EGRESS_ALLOW", "a list of hosts and networks", Allowed::parse)?,
                 most_bytes: number("PLATFORM_LIMIT_EGRESS_BYTES", 0)?,
             },
-            rates: Rates {
-                full: rate("PLATFORM_RATE_FULL")?,
-                restricted: rate("PLATFORM_RATE_RESTRICTED")?,
-                session: rate("PLATFORM_RATE_SESSION")?,
-                create_full: rate("PLATFORM_RATE_CREATE_FULL")?,
-                create_key: rate("PLATFORM_RATE_CREATE_KEY")?,
-                create_session: rate("PLATFORM_RATE_CREATE_SESSION")?,
-                bad_credential: rate("PLATFORM_RATE_BAD_CREDENTIAL")?,
-            },
+            rates: rates()?,
             streams_per_key: number("PLATFORM_STREAMS_PER_KEY", 0)?,
             streams_per_session: number("PLATFORM_STREAMS_PER_SESSION", 0)?,
             limits: field_limits()?,
@@ -355,6 +367,55 @@ impl Config {
             shutdown_grace: duration("PLATFORM_SHUTDOWN_GRACE")?,
         })
     }
+}
+
+fn rates() -> Result<Rates> {
+    Ok(Rates {
+        full: rate("PLATFORM_RATE_FULL")?,
+        restricted: rate("PLATFORM_RATE_RESTRICTED")?,
+        session: rate("PLATFORM_RATE_SESSION")?,
+        oauth: rate("PLATFORM_RATE_OAUTH")?,
+        create_full: rate("PLATFORM_RATE_CREATE_FULL")?,
+        create_key: rate("PLATFORM_RATE_CREATE_KEY")?,
+        create_session: rate("PLATFORM_RATE_CREATE_SESSION")?,
+        bad_credential: rate("PLATFORM_RATE_BAD_CREDENTIAL")?,
+    })
+}
+
+fn trusted_issuer() -> Result<Option<TrustedIssuer>> {
+    let Some(issuer) = text("PLATFORM_OAUTH_TRUSTED_ISSUER") else { return Ok(None) };
+    let is_good = url::Url::parse(&issuer).is_ok_and(|url| match url.scheme() {
+        "https" => true,
+        "http" => match url.host() {
+            Some(url::Host::Domain(name)) => name == "localhost",
+            Some(url::Host::Ipv4(address)) => address.is_loopback(),
+            Some(url::Host::Ipv6(address)) => address.is_loopback(),
+            None => false,
+        },
+        _ => false,
+    });
+    if !is_good {
+        let message = "PLATFORM_OAUTH_TRUSTED_ISSUER: it must be an https address; http only on this machine.";
+        return Err(ConfigError(message.to_owned()));
+    }
+    let Some(audience) = text("PLATFORM_OAUTH_TRUSTED_AUDIENCE") else {
+        let message = "PLATFORM_OAUTH_TRUSTED_AUDIENCE: it is required with PLATFORM_OAUTH_TRUSTED_ISSUER.";
+        return Err(ConfigError(message.to_owned()));
+    };
+    let admin_claim = read("PLATFORM_OAUTH_TRUSTED_ADMIN_CLAIM", "name=value", |text| {
+        if text.is_empty() {
+            return Some(None);
+        }
+        let (name, value) = text.split_once('=')?;
+        Some(Some((name.to_owned(), value.to_owned())))
+    })?;
+    Ok(Some(TrustedIssuer {
+        issuer,
+        audience,
+        account: text("PLATFORM_OAUTH_TRUSTED_ACCOUNT").unwrap_or_default(),
+        scope_claim: text("PLATFORM_OAUTH_TRUSTED_SCOPE_CLAIM").unwrap_or_default(),
+        admin_claim,
+    }))
 }
 
 fn field_limits() -> Result<FieldLimits> {

@@ -30,7 +30,7 @@ use crate::{
     auth::Bearer,
     cors::Cors,
     error,
-    request::{Fields, Request, check_json},
+    request::{Fields, Request, check_json, percent_decode},
     respond::{Answer, Body},
     routes::{Access, Resource, Route, Table},
 };
@@ -173,6 +173,7 @@ async fn handle(
             query_names: names(request.query_string()),
             query,
             headers: request.headers().clone(),
+            client: services.gate.client(request),
             body,
             fields,
             once: None,
@@ -277,25 +278,6 @@ fn query(text: &str) -> Result<BTreeMap<String, String>> {
 /// Names in the order they were given.
 fn names(text: &str) -> Vec<String> {
     text.split('&').filter_map(|pair| Some(percent_decode(pair.split('=').next()?))).collect()
-}
-
-fn percent_decode(text: &str) -> String {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        let code = after.get(..2).and_then(|code| std::str::from_utf8(code).ok());
-        match (byte, code.and_then(|code| u8::from_str_radix(code, 16).ok())) {
-            (b'%', Some(code)) => {
-                decoded.push(code);
-                rest = &after[2..];
-            }
-            _ => {
-                decoded.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 async fn read_body(

@@ -62,6 +62,7 @@ impl Gate {
             Credential::FullKey(_) => (self.rates.full, self.rates.create_full),
             Credential::RestrictedKey(_) => (self.rates.restricted, self.rates.create_key),
             Credential::Session(_) => (self.rates.session, self.rates.create_session),
+            Credential::Token { .. } => (self.rates.oauth, self.rates.create_key),
         };
         let (account, principal) = (caller.account.as_str(), caller.principal());
         let mut tightest = self.limits.take(&format!("key|{account}|{principal}"), all).await;
@@ -92,6 +93,18 @@ impl Gate {
         }
     }
 
+    /// Counts a try to log in; why it is refused.
+    pub async fn log_in(&self, client: Option<IpAddr>) -> Result<()> {
+        let Some(address) = client else { return Ok(()) };
+        match self.limits.take(&format!("login|{address}"), self.rates.bad_credential).await {
+            Some(refused) if !refused.allowed => {
+                let message = "Too many tries to log in came from here; wait a minute.";
+                Err(Error::new(Code::RateLimitExceeded, message).retry_after(refused.retry_after))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A place for one more stream.
     pub fn stream(&self, caller: &Caller) -> Result<StreamPlace> {
         let (credential, most) = match &caller.credential {
@@ -109,7 +122,7 @@ impl Gate {
     }
 
     /// Who is at the other end: the peer, or behind a trusted proxy the last that it names (contract 00 §1.3).
-    fn client(&self, request: &HttpRequest) -> Option<IpAddr> {
+    pub fn client(&self, request: &HttpRequest) -> Option<IpAddr> {
         let peer = request.peer_addr()?.ip();
         if !self.trusted_proxies.iter().any(|network| network.contains(&peer)) {
             return Some(peer);

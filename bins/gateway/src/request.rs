@@ -1,6 +1,6 @@
 //! What handlers see of a request: strictly typed path, query and body.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use actix_web::http::header::{HeaderMap, IF_MATCH};
 use bytes::Bytes;
@@ -27,6 +27,8 @@ pub(crate) struct Request {
     /// Names of the query in the order they were given.
     pub query_names: Vec<String>,
     pub headers: HeaderMap,
+    /// Who is at the other end.
+    pub client: Option<IpAddr>,
     pub body: Bytes,
     /// The top level of the body.
     pub fields: Fields,
@@ -182,6 +184,26 @@ impl<'de> serde::Deserializer<'de> for QueryValue<'_> {
         i8 i16 i32 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
         newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
     }
+}
+
+/// Text as it was before it was put into an address.
+pub(crate) fn percent_decode(text: &str) -> String {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        let code = after.get(..2).and_then(|code| std::str::from_utf8(code).ok());
+        match (byte, code.and_then(|code| u8::from_str_radix(code, 16).ok())) {
+            (b'%', Some(code)) => {
+                decoded.push(code);
+                rest = &after[2..];
+            }
+            _ => {
+                decoded.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 /// The top level of a body: an object, each name once.

@@ -7,6 +7,7 @@ mod docs;
 mod health;
 mod keys;
 mod models;
+mod oauth;
 mod sessions;
 mod tenants;
 mod threads;
@@ -72,6 +73,16 @@ pub(crate) fn table() -> Vec<Route> {
     vec![
         on(GET, "/livez", Public, health::live),
         on(GET, "/readyz", Public, health::ready),
+        on(GET, "/.well-known/jwks.json", Public, oauth::jwks),
+        on(GET, "/.well-known/oauth-authorization-server", Public, oauth::metadata),
+        on(GET, "/.well-known/oauth-protected-resource", Public, oauth::resource),
+        on(GET, "/.well-known/oauth-protected-resource/v1/mcp", Public, oauth::resource_mcp),
+        on(GET, "/.well-known/oauth-protected-resource/v1/mcp/{slug}", Public, oauth::resource_profile),
+        on(GET, "/oauth/authorize", Public, oauth::authorize),
+        on(POST, "/oauth/authorize", Public, oauth::decide).raw(),
+        on(POST, "/oauth/introspect", full(None, false), oauth::introspect).raw(),
+        on(POST, "/oauth/revoke", Public, oauth::revoke).raw(),
+        on(POST, "/oauth/token", Public, oauth::token).raw(),
         on(GET, "/docs", Public, docs::reference),
         on(GET, "/docs/{file}", Public, docs::asset),
         on(POST, "/v1/agents", key(act), agents::create).with(agents::spec::create()),
@@ -256,6 +267,16 @@ pub(crate) fn table() -> Vec<Route> {
             .with(tool_servers::spec::delete_tool()),
         on(POST, "/v1/tool-servers/{toolServerId}/tools/{toolName}/test", key(tools_write), tool_servers::test)
             .with(tool_servers::spec::test()),
+        on(GET, "/v1/oauth-clients", admin, oauth::list_clients).with(oauth::spec::list_clients()),
+        on(POST, "/v1/oauth-clients", admin, oauth::create_client).with(oauth::spec::create_client()),
+        on(GET, "/v1/oauth-clients/{id}", admin, oauth::get_client).with(oauth::spec::get_client()),
+        on(PATCH, "/v1/oauth-clients/{id}", admin, oauth::update_client).with(oauth::spec::update_client()),
+        on(DELETE, "/v1/oauth-clients/{id}", admin, oauth::delete_client).with(oauth::spec::delete_client()),
+        on(GET, "/v1/users", admin, oauth::list_users).with(oauth::spec::list_users()),
+        on(POST, "/v1/users", admin, oauth::create_user).with(oauth::spec::create_user()),
+        on(GET, "/v1/users/{userUID}", admin, oauth::get_user).with(oauth::spec::get_user()),
+        on(PATCH, "/v1/users/{userUID}", admin, oauth::update_user).with(oauth::spec::update_user()),
+        on(DELETE, "/v1/users/{userUID}", admin, oauth::delete_user).with(oauth::spec::delete_user()),
         on(GET, "/v1/openapi.json", Public, docs::openapi).with(docs::spec::openapi()),
     ]
 }

@@ -1,6 +1,6 @@
 use platform_core::Caller;
 
-use crate::KeyRules;
+use crate::{KeyRules, Scopes};
 
 /// Whom a credential stands for, and what it may be used for.
 #[derive(Debug)]
@@ -18,4 +18,11 @@ pub enum Rights {
     Key(KeyRules),
     /// The session surface.
     Session,
+    /// What a user granted an application.
+    Token {
+        /// What it opens.
+        scopes: Scopes,
+        /// The address it is good for alone; `None` = the whole API.
+        resource: Option<String>,
+    },
 }

@@ -1,22 +1,25 @@
-//! Accounts, API keys and tenant sessions: who is calling, and with what rights.
+//! Accounts, API keys, tenant sessions, users and OAuth: who is calling, and with what rights.
 //!
-//! **Owns** the tables `accounts`, `api_keys`, `tenant_sessions` and `signing_keys`; the endpoints
-//! `/v1/api-keys` and `/v1/tenant-sessions`; the commands `accounts` and `keys`. **Needs**
-//! `platform-db` and a vault for what the server signs with.
+//! **Owns** the tables `accounts`, `api_keys`, `tenant_sessions`, `users`, `oauth_*` and `signing_keys`;
+//! the endpoints `/v1/api-keys`, `/v1/tenant-sessions`, `/v1/users`, `/v1/oauth-clients` and `/oauth`; the
+//! commands `accounts`, `keys` and `users`. **Needs** `platform-db`, and a vault for what the server signs with.
 //!
 //! **Invariants**: the value of a key is shown once and stored only as SHA-256; a credential is
 //! looked up through a bounded cache that every process empties at once when a key or session
 //! changes; one that is unknown, disabled, revoked or past its time gets the precise 401 of
 //! contract 01 §3; no credential makes a wider one; the last usable full key of an account cannot
-//! be taken away or narrowed; a session ends with the key that minted it.
+//! be taken away or narrowed; a session ends with the key that minted it; a code and a refresh token
+//! are good once, and a second use revokes everything that followed.
 
 mod account;
 mod identity;
 mod key;
+mod oauth;
 mod schema;
 mod service;
 mod session;
 mod signing;
+mod user;
 
 pub use account::AccountRecord;
 pub use identity::{Identity, Rights};
@@ -24,7 +27,12 @@ pub use key::{
     ApiKey, ApiKeyPage, ApiKeyWithSecret, Endpoint, IdentityMode, KeyKind, KeyRules, KeySecret, KeyService, NewApiKey,
     Preset, Rotation,
 };
+pub use oauth::{
+    Authorization, AuthorizeRequest, ClientPage, ClientService, ClientWithSecret, NewClient, OAuthClient, OAuthError,
+    OAuthService, SCOPES, Scopes, TokenRequest, Tokens, TrustedIssuer, purge_grants,
+};
 pub use service::{AuthConfig, AuthService, PgAuthService};
 pub use session::{
     MintedSession, NewSession, SessionFilter, SessionPage, SessionService, TenantSession, purge_sessions,
 };
+pub use user::{NewUser, Role, User, UserPage, UserService};

@@ -55,3 +55,63 @@ diesel::table! {
 }
 
 diesel::allow_tables_to_appear_in_same_query!(tenant_sessions, api_keys);
+
+diesel::table! {
+    users (id) {
+        id -> Text,
+        account_id -> Text,
+        email -> Nullable<Text>,
+        password -> Nullable<Text>,
+        issuer -> Nullable<Text>,
+        subject -> Nullable<Text>,
+        name -> Text,
+        role -> Text,
+        disabled -> Bool,
+        created_ms -> Int8,
+        edited_ms -> Int8,
+    }
+}
+
+diesel::table! {
+    oauth_clients (id) {
+        id -> Text,
+        account_id -> Text,
+        client_id -> Text,
+        name -> Text,
+        redirect_uris -> Array<Text>,
+        secret_digest -> Nullable<Text>,
+        scopes -> Array<Text>,
+        created_ms -> Int8,
+        edited_ms -> Int8,
+    }
+}
+
+diesel::table! {
+    oauth_grants (id) {
+        id -> Text,
+        account_id -> Text,
+        client_id -> Text,
+        user_id -> Text,
+        scope -> Text,
+        audience -> Text,
+        code_digest -> Text,
+        code_expires_ms -> Int8,
+        code_used_ms -> Nullable<Int8>,
+        redirect_uri -> Text,
+        challenge -> Text,
+        created_ms -> Int8,
+        revoked_ms -> Nullable<Int8>,
+    }
+}
+
+diesel::table! {
+    oauth_refresh_tokens (digest) {
+        digest -> Text,
+        grant_id -> Text,
+        expires_ms -> Int8,
+        used_ms -> Nullable<Int8>,
+        sealed_answer -> Nullable<Text>,
+    }
+}
+
+diesel::allow_tables_to_appear_in_same_query!(oauth_grants, oauth_refresh_tokens, users, oauth_clients);

@@ -1,4 +1,7 @@
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use platform_core::{AccountId, Caller, Clock, Code, Credential, Error, Result, Timestamp, spawn};
@@ -9,6 +12,7 @@ use crate::{
     account::{self, AccountRecord},
     identity::{Identity, Rights},
     key::{repository, sha256},
+    oauth::{self, External, TrustedIssuer},
     session,
     signing::SigningKeys,
 };
@@ -39,6 +43,12 @@ pub struct AuthConfig {
     pub key_prefix: String,
     /// Address under which the server is known: the issuer of its tokens.
     pub issuer: String,
+    /// How long access tokens last.
+    pub access_ttl: Duration,
+    /// How long a refresh token lasts that nobody uses.
+    pub refresh_ttl: Duration,
+    /// Whose access tokens are taken beside our own.
+    pub trusted: Option<TrustedIssuer>,
 }
 
 /// Accounts, keys and sessions on PostgreSQL.
@@ -47,6 +57,8 @@ pub struct PgAuthService {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) config: AuthConfig,
     pub(crate) signing: SigningKeys,
+    pub(crate) vault: Arc<Vault>,
+    pub(crate) external: Option<External>,
     /// Digest of a credential → what it was when it was looked up.
     pub(crate) known: Arc<Remembered<String, Known>>,
 }
@@ -63,15 +75,19 @@ pub(crate) struct Known {
 
 impl PgAuthService {
     /// Tells other processes of changes over the bus.
-    pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, vault: Arc<Vault>, config: AuthConfig) -> Self {
+    pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, vault: Arc<Vault>, config: AuthConfig) -> Result<Self> {
         let known = Remembered::new(bus, "credential", MOST_REMEMBERED);
-        let signing = SigningKeys::new(db, vault, Arc::clone(&clock));
-        Self { db: db.clone(), clock, config, signing, known }
+        let signing = SigningKeys::new(db, Arc::clone(&vault), Arc::clone(&clock));
+        let external = config.trusted.clone().map(External::new).transpose()?;
+        Ok(Self { db: db.clone(), clock, config, signing, vault, external, known })
     }
 
     async fn look_up(&self, credential: &str, digest: &str) -> Result<Option<Known>> {
         if session::is_session_token(credential) {
             return session::authenticate(self, credential).await;
+        }
+        if oauth::part(credential, 1).is_some() {
+            return oauth::authenticate(self, credential).await;
         }
         let conn = self.db.read().await?;
         let Some(row) = repository::key_by_digest(&mut conn.get(), digest).await? else { return Ok(None) };

@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, RwLock};
 
-use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use aws_lc_rs::{
+    rand::{SecureRandom, SystemRandom},
+    signature::Ed25519KeyPair,
+};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use diesel::{prelude::*, sql_query};
 use diesel_async::{AsyncConnection, RunQueryDsl};
@@ -25,19 +28,31 @@ const RELOAD_MS: i64 = 1000;
 pub(crate) enum Purpose {
     /// Tenant sessions: 32 random bytes for HMAC.
     Session,
+    /// Access tokens: a key pair for Ed25519, as PKCS #8.
+    Access,
 }
 
 impl Purpose {
     fn as_str(self) -> &'static str {
         match self {
             Self::Session => "session",
+            Self::Access => "access",
         }
     }
 
     fn generate(self) -> Result<Zeroizing<Vec<u8>>> {
-        let mut bytes = Zeroizing::new(vec![0; 32]);
-        SystemRandom::new().fill(&mut bytes).map_err(|_| Error::internal("the system has no randomness"))?;
-        Ok(bytes)
+        let (random, none) = (SystemRandom::new(), |_| Error::internal("the system has no randomness"));
+        match self {
+            Self::Session => {
+                let mut bytes = Zeroizing::new(vec![0; 32]);
+                random.fill(&mut bytes).map_err(none)?;
+                Ok(bytes)
+            }
+            Self::Access => {
+                let pair = Ed25519KeyPair::generate_pkcs8v1(&random).map_err(none)?;
+                Ok(Zeroizing::new(pair.as_ref().to_vec()))
+            }
+        }
     }
 }
 
@@ -90,6 +105,14 @@ impl SigningKeys {
             self.load(&mut *self.db.conn().await?).await?;
         }
         Ok(self.named(purpose, id))
+    }
+
+    /// All that verify.
+    pub fn all(&self, purpose: Purpose) -> Vec<Arc<SigningKey>> {
+        let since = self.clock.now().0 - VERIFIES_MS;
+        let known = self.known.read().expect("lock");
+        let good = known.1.iter().filter(|key| key.purpose == purpose.as_str() && key.created.0 > since);
+        good.cloned().collect()
     }
 
     fn newest(&self, purpose: Purpose) -> Option<Arc<SigningKey>> {

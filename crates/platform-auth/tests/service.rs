@@ -1,6 +1,6 @@
 //! Keys and time, through the trait, on a real PostgreSQL.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use platform_auth::{
@@ -18,8 +18,15 @@ async fn service() -> (Arc<TestClock>, PgAuthService, Caller) {
     let db = TestDb::new().await.connect();
     let clock = Arc::new(TestClock::at(NOW));
     let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
-    let config = AuthConfig { key_prefix: "ak".into(), issuer: "https://api.example".into() };
-    let auth = PgAuthService::new(&db, &Bus::local(), Arc::clone(&clock) as Arc<dyn Clock>, vault, config);
+    let config = AuthConfig {
+        key_prefix: "ak".into(),
+        issuer: "https://api.example".into(),
+        access_ttl: Duration::from_mins(30),
+        refresh_ttl: Duration::from_hours(720),
+        trusted: None,
+    };
+    let auth =
+        PgAuthService::new(&db, &Bus::local(), Arc::clone(&clock) as Arc<dyn Clock>, vault, config).expect("a service");
     let account = auth.create_account("acme").await.expect("an account").id;
     auth.ensure_key(&account, "first", &KeySecret::generate("ak").expect("random")).await.expect("a key");
     let (credential, user_uid) = (Credential::FullKey("test".into()), "test".into());

@@ -36,8 +36,8 @@ async fn house(db: &Db, concurrency: usize) -> House {
     let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
     let toolbox: Arc<dyn Toolbox> =
         PgToolServerService::new(db, &bus, Arc::clone(&clock), vault, egress.clone(), limits);
-    let quotas = Arc::new(Quotas::new(&db, &bus, Arc::clone(&models) as Arc<dyn Model>));
-    let tenants = Arc::new(PgTenantService::new(&db, &bus, Arc::clone(&clock), Arc::clone(&quotas)));
+    let quotas = Arc::new(Quotas::new(db, &bus, Arc::clone(&models) as Arc<dyn Model>));
+    let tenants = Arc::new(PgTenantService::new(db, &bus, Arc::clone(&clock), Arc::clone(&quotas)));
     let ports = Ports { db: db.clone(), clock, catalog: models, budget: quotas, toolbox, realtime };
     let assistants: Arc<dyn AssistantService> =
         Arc::new(PgAssistantService::new(&ports, &bus, Arc::new(()), Arc::clone(&jobs), limits));

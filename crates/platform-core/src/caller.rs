@@ -24,6 +24,15 @@ pub enum Credential {
     RestrictedKey(String),
     /// A tenant session.
     Session(Session),
+    /// An access token by which an application acts for a user.
+    Token {
+        /// Id of the user.
+        user: String,
+        /// The application.
+        client: String,
+        /// The user is an administrator.
+        is_admin: bool,
+    },
 }
 
 /// A session of an end user: everything it does is of one tenant (contract 01 §6).
@@ -61,6 +70,7 @@ impl Caller {
     pub fn principal(&self) -> Cow<'_, str> {
         match &self.credential {
             Credential::FullKey(id) | Credential::RestrictedKey(id) => id.into(),
+            Credential::Token { user, client, .. } => format!("oauth|{user}|{client}").into(),
             Credential::Session(session) => {
                 format!("session|{}|{}", session.tenant_id, session.subtenant_id.as_deref().unwrap_or_default()).into()
             }
@@ -77,6 +87,10 @@ impl Caller {
 
     /// It stands for the whole account (contract 01 §2).
     pub fn is_admin(&self) -> bool {
-        matches!(self.credential, Credential::FullKey(_)) && self.projects.is_none()
+        match self.credential {
+            Credential::FullKey(_) => self.projects.is_none(),
+            Credential::Token { is_admin, .. } => is_admin,
+            _ => false,
+        }
     }
 }

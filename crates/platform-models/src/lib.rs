@@ -10,7 +10,7 @@
 //!
 //! ```no_run
 //! # use platform_models::{Models, ModelsConfig};
-//! # use platform_runtime::{Message, Model, Prompt};
+//! # use platform_runtime::{Message, Catalog, Model, Prompt};
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let models = Models::start(ModelsConfig::default()).await?;
 //! let prompt = Prompt { messages: vec![Message::user("Hello")], ..Prompt::new(models.choose(None, None)?) };

@@ -208,7 +208,7 @@ fn refuse_wider(caller: &Caller, key: &NewApiKey) -> Result<()> {
     refuse_other_projects(caller, key)?;
     let rules = key.rules();
     match caller.credential {
-        Credential::FullKey(_) => Ok(()),
+        Credential::FullKey(_) | Credential::Token { is_admin: true, .. } => Ok(()),
         _ if rules.is_restricted() || rules.is_signed => Ok(()),
         _ => Err(Error::new(Code::Forbidden, "Only a full key or an administrator may make or change a full key.")),
     }

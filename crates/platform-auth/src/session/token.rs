@@ -1,9 +1,11 @@
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
-use platform_core::{Error, Object, Result};
+use platform_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::signing::{Purpose, SigningKeys};
+use crate::{
+    oauth::part,
+    signing::{Purpose, SigningKeys},
+};
 
 const TYPE: &str = "tenant-session";
 pub(crate) const AUDIENCE: &str = "api";
@@ -37,15 +39,6 @@ impl Claims {
 /// Whether a credential says that it is a session token; nothing of it is believed yet.
 pub(crate) fn is_session_token(credential: &str) -> bool {
     part(credential, 1).is_some_and(|claims| claims.get("typ").is_some_and(|typ| typ == TYPE))
-}
-
-/// A part of a JWT of three parts, as JSON.
-fn part(token: &str, at: usize) -> Option<Object> {
-    let parts: Vec<&str> = token.split('.').collect();
-    (parts.len() == 3)
-        .then(|| URL_SAFE_NO_PAD.decode(parts[at]).ok())
-        .flatten()
-        .and_then(|json| serde_json::from_slice(&json).ok())
 }
 
 pub(crate) async fn sign(keys: &SigningKeys, claims: &Claims) -> Result<String> {

@@ -104,10 +104,8 @@ impl Intake {
                 let slot = if wait { Some(self.jobs.slot_at_once()) } else { self.jobs.slot() };
                 item.owner = slot.is_some().then(|| self.jobs.owner().to_owned());
                 item.lease_ms = slot.is_some().then(|| self.jobs.lease_ms());
-                let charge = match may_reserve && slot.is_some() {
-                    true => self.budget.charge(&payer, &spec).await?,
-                    false => None,
-                };
+                let reserves = may_reserve && slot.is_some();
+                let charge = if reserves { self.budget.charge(&payer, &spec).await? } else { None };
                 item.charge = charge.as_ref().and_then(|charge| charge.reserve.clone());
                 let (account, assistant) = (caller.account.clone(), Arc::clone(&assistant));
                 let (item, request, files) = (item.clone(), request.clone(), Arc::clone(&files));

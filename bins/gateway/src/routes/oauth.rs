@@ -1,0 +1,274 @@
+//! `/oauth`, `/.well-known`, `/v1/oauth-clients`, `/v1/users`
+
+use std::collections::BTreeMap;
+
+use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use platform_auth::{Authorization, AuthorizeRequest, OAuthError, TokenRequest};
+use platform_core::{Code, Error, Result};
+use secrecy::SecretString;
+use serde_json::{Value, json};
+
+use crate::{
+    request::{Request, percent_decode},
+    respond::Answer,
+};
+
+mod page;
+
+type Fields = BTreeMap<String, String>;
+
+/// The fields of a body: a form, or JSON whose names may be in camel case.
+fn fields(request: &Request) -> Result<Fields> {
+    let kind = request.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if kind.starts_with("application/json") {
+        let json: Value = serde_json::from_slice(&request.body)
+            .map_err(|error| Error::new(Code::InvalidJson, format!("The body is not the JSON we read: {error}.")))?;
+        let named = json.as_object().into_iter().flatten();
+        return Ok(named.filter_map(|(name, value)| Some((snake(name), value.as_str()?.to_owned()))).collect());
+    }
+    let text = String::from_utf8_lossy(&request.body);
+    let decode = |text: &str| percent_decode(&text.replace('+', " "));
+    let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
+    Ok(pairs.map(|(name, value)| (decode(name), decode(value))).collect())
+}
+
+fn snake(name: &str) -> String {
+    name.chars().fold(String::new(), |mut snake, c| {
+        if c.is_ascii_uppercase() {
+            snake.push('_');
+        }
+        snake.push(c.to_ascii_lowercase());
+        snake
+    })
+}
+
+fn asked(fields: &Fields) -> AuthorizeRequest {
+    let text = |name: &str| fields.get(name).filter(|text| !text.is_empty()).cloned();
+    AuthorizeRequest {
+        response_type: text("response_type"),
+        client_id: text("client_id"),
+        redirect_uri: text("redirect_uri"),
+        scope: text("scope"),
+        state: text("state"),
+        code_challenge: text("code_challenge"),
+        code_challenge_method: text("code_challenge_method"),
+        resource: text("resource"),
+    }
+}
+
+/// Shows who asks for what, and where to log in.
+pub(crate) async fn authorize(request: Request) -> Result<Answer> {
+    let asked = asked(&request.query);
+    match request.services.oauth.authorization(&asked).await? {
+        Ok(authorization) => Ok(page::form(200, &authorization, &request.query, None)),
+        Err(error) => Ok(refuse(&error)),
+    }
+}
+
+/// What the user decided.
+pub(crate) async fn decide(request: Request) -> Result<Answer> {
+    let fields = fields(&request)?;
+    let oauth = &request.services.oauth;
+    let authorization = match oauth.authorization(&asked(&fields)).await? {
+        Ok(authorization) => authorization,
+        Err(error) => return Ok(refuse(&error)),
+    };
+    if fields.get("decision").is_none_or(|decision| decision != "allow") {
+        return Ok(redirect(&oauth.denied(&authorization)));
+    }
+    if let Err(error) = request.services.gate.log_in(request.client).await {
+        return Ok(page::form(429, &authorization, &fields, Some(error.message())));
+    }
+    let text = |name: &str| fields.get(name).cloned().unwrap_or_default();
+    let password = SecretString::from(text("password"));
+    match oauth.grant(&authorization, text("email").trim(), password).await? {
+        Some(address) => Ok(redirect(&address)),
+        None => Ok(page::form(401, &authorization, &fields, Some("This e-mail address or password is wrong."))),
+    }
+}
+
+fn redirect(address: &str) -> Answer {
+    Answer::text(303, "text/plain; charset=utf-8", String::new()).header("location", address)
+}
+
+/// Errors go to the application where it is proven, else they are shown (RFC 6749 §4.1.2.1).
+fn refuse(error: &OAuthError) -> Answer {
+    match &error.redirect {
+        Some(address) => redirect(address),
+        None => page::error(&error.description),
+    }
+}
+
+pub(crate) async fn token(request: Request) -> Result<Answer> {
+    let mut fields = fields(&request)?;
+    let by_basic = basic(&request);
+    if let Some((client, secret)) = by_basic.clone() {
+        fields.insert("client_id".to_owned(), client);
+        fields.insert("client_secret".to_owned(), secret);
+    }
+    let text = |name: &str| fields.get(name).filter(|text| !text.is_empty()).cloned();
+    let asked = TokenRequest {
+        grant_type: text("grant_type"),
+        client_id: text("client_id"),
+        client_secret: text("client_secret"),
+        redirect_uri: text("redirect_uri"),
+        code: text("code"),
+        code_verifier: text("code_verifier"),
+        refresh_token: text("refresh_token"),
+        scope: text("scope"),
+    };
+    match request.services.oauth.token(&asked).await? {
+        Ok(tokens) => Ok(Answer::ok(&tokens)?.header("pragma", "no-cache")),
+        Err(error) => {
+            let status = if error.error == "invalid_client" { 401 } else { 400 };
+            let answer = Answer::json(status, &json!({"error": error.error, "error_description": error.description}))?;
+            Ok(if status == 401 { answer.header("www-authenticate", "Basic realm=\"oauth\"") } else { answer })
+        }
+    }
+}
+
+/// Name and secret of a client in the header (RFC 6749 §2.3.1).
+fn basic(request: &Request) -> Option<(String, String)> {
+    let header = request.headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, encoded) = header.split_once(' ')?;
+    let decoded = scheme.eq_ignore_ascii_case("basic").then(|| STANDARD.decode(encoded.trim()).ok()).flatten()?;
+    let text = String::from_utf8(decoded).ok()?;
+    let (client, secret) = text.split_once(':')?;
+    let decode = |text: &str| percent_decode(&text.replace('+', " "));
+    Some((decode(client), decode(secret)))
+}
+
+pub(crate) async fn revoke(request: Request) -> Result<Answer> {
+    let fields = fields(&request)?;
+    let client = basic(&request).map(|(client, _)| client).or_else(|| fields.get("client_id").cloned());
+    if let Some(token) = fields.get("token") {
+        request.services.oauth.revoke(token, client.as_deref()).await?;
+    }
+    Answer::ok(&json!({}))
+}
+
+pub(crate) async fn introspect(request: Request) -> Result<Answer> {
+    let fields = fields(&request)?;
+    let token = fields.get("token").map(String::as_str).unwrap_or_default();
+    Answer::ok(&request.services.oauth.introspect(&request.caller()?.account, token).await?)
+}
+
+pub(crate) async fn jwks(request: Request) -> Result<Answer> {
+    Answer::ok(&request.services.oauth.jwks().await?)
+}
+
+pub(crate) async fn metadata(request: Request) -> Result<Answer> {
+    Answer::ok(&request.services.oauth.metadata())
+}
+
+pub(crate) async fn resource(request: Request) -> Result<Answer> {
+    Answer::ok(&request.services.oauth.resource_metadata(""))
+}
+
+pub(crate) async fn resource_mcp(request: Request) -> Result<Answer> {
+    Answer::ok(&request.services.oauth.resource_metadata("/v1/mcp"))
+}
+
+pub(crate) async fn resource_profile(request: Request) -> Result<Answer> {
+    let path = format!("/v1/mcp/{}", request.path("slug"));
+    Answer::ok(&request.services.oauth.resource_metadata(&path))
+}
+
+pub(crate) async fn create_client(request: Request) -> Result<Answer> {
+    let (account, once) = (&request.caller()?.account, request.once.as_ref());
+    Answer::created(&request.services.clients.create_client(account, request.body()?, once).await?)
+}
+
+pub(crate) async fn list_clients(request: Request) -> Result<Answer> {
+    let (account, page) = (&request.caller()?.account, request.page(20, 100)?);
+    Answer::ok(&request.services.clients.list_clients(account, page).await?)
+}
+
+pub(crate) async fn get_client(request: Request) -> Result<Answer> {
+    Answer::ok(&request.services.clients.get_client(&request.caller()?.account, request.path("id")).await?)
+}
+
+pub(crate) async fn update_client(request: Request) -> Result<Answer> {
+    let (account, id) = (&request.caller()?.account, request.path("id"));
+    Answer::ok(&request.services.clients.update_client(account, id, request.patch()?).await?)
+}
+
+pub(crate) async fn delete_client(request: Request) -> Result<Answer> {
+    let id = request.path("id");
+    request.services.clients.delete_client(&request.caller()?.account, id).await?;
+    Answer::deleted("OAuth client", id)
+}
+
+pub(crate) async fn create_user(request: Request) -> Result<Answer> {
+    let (account, once) = (&request.caller()?.account, request.once.as_ref());
+    Answer::created(&request.services.users.create_user(account, request.body()?, once).await?)
+}
+
+pub(crate) async fn list_users(request: Request) -> Result<Answer> {
+    let (account, page) = (&request.caller()?.account, request.page(20, 100)?);
+    Answer::ok(&request.services.users.list_users(account, page).await?)
+}
+
+pub(crate) async fn get_user(request: Request) -> Result<Answer> {
+    Answer::ok(&request.services.users.get_user(&request.caller()?.account, request.path("userUID")).await?)
+}
+
+pub(crate) async fn update_user(request: Request) -> Result<Answer> {
+    let (account, id) = (&request.caller()?.account, request.path("userUID"));
+    Answer::ok(&request.services.users.update_user(account, id, request.patch()?).await?)
+}
+
+pub(crate) async fn delete_user(request: Request) -> Result<Answer> {
+    let id = request.path("userUID");
+    request.services.users.delete_user(&request.caller()?.account, id).await?;
+    Answer::deleted("user", id)
+}
+
+pub(super) mod spec {
+    use platform_auth::{ClientPage, ClientWithSecret, NewClient, NewUser, OAuthClient, User, UserPage};
+
+    use crate::openapi::{Deleted, Operation};
+
+    pub fn create_client() -> Operation {
+        Operation::new("Make an OAuth client; its secret is shown this once")
+            .body::<NewClient>()
+            .answers::<ClientWithSecret>(201)
+    }
+    pub fn list_clients() -> Operation {
+        Operation::new("List OAuth clients").paged().answers::<ClientPage>(200)
+    }
+    pub fn get_client() -> Operation {
+        Operation::new("Read an OAuth client").answers::<OAuthClient>(200)
+    }
+    pub fn update_client() -> Operation {
+        Operation::new("Change an OAuth client").body::<NewClient>().answers::<OAuthClient>(200)
+    }
+    pub fn delete_client() -> Operation {
+        Operation::new("Delete an OAuth client, with all that was granted it").answers::<Deleted>(200)
+    }
+    pub fn create_user() -> Operation {
+        Operation::new("Make a user").body::<NewUser>().answers::<User>(201)
+    }
+    pub fn list_users() -> Operation {
+        Operation::new("List users").paged().answers::<UserPage>(200)
+    }
+    pub fn get_user() -> Operation {
+        Operation::new("Read a user").answers::<User>(200)
+    }
+    pub fn update_user() -> Operation {
+        Operation::new("Change a user; who is disabled is out at once").body::<NewUser>().answers::<User>(200)
+    }
+    pub fn delete_user() -> Operation {
+        Operation::new("Delete a user, with all that they granted").answers::<Deleted>(200)
+    }
+}
+
+/// Where the user is sent back to, for the policy of the page.
+fn origin_of(authorization: &Authorization) -> String {
+    let origin = url::Url::parse(&authorization.redirect_uri).map(|url| {
+        let origin = url.origin();
+        if origin.is_tuple() { origin.ascii_serialization() } else { format!("{}:", url.scheme()) }
+    });
+    origin.unwrap_or_default()
+}

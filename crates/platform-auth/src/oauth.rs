@@ -1,0 +1,16 @@
+//! The authorization server (contract 01 §5; OAuth 2.1, RFC 7636, 7009, 7662, 8414, 8707, 9207).
+
+mod access;
+mod clients;
+mod external;
+mod grants;
+mod scopes;
+mod server;
+
+pub(crate) use access::{authenticate, part};
+pub use clients::{ClientPage, ClientService, ClientWithSecret, NewClient, OAuthClient};
+pub(crate) use external::External;
+pub use external::TrustedIssuer;
+pub use grants::purge as purge_grants;
+pub use scopes::{SCOPES, Scopes};
+pub use server::{Authorization, AuthorizeRequest, OAuthError, OAuthService, TokenRequest, Tokens};

@@ -1,0 +1,143 @@
+//! Access tokens: signed by this server, good for as long as what they follow from.
+
+use std::{sync::Arc, time::Duration};
+
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
+use platform_core::{AccountId, Caller, Credential, Error, Id, Object, Result, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{
+    grants::{self, GrantRow},
+    scopes::Scopes,
+};
+use crate::{
+    PgAuthService,
+    identity::{Identity, Rights},
+    service::Known,
+    signing::{Purpose, SigningKey, SigningKeys},
+    user::{Role, repository::UserRow},
+};
+
+/// Who may take a token that names no resource.
+pub(crate) const API: &str = "api";
+
+/// What an access token says (contract 01 §5); `sid` names the grant it follows from.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Claims {
+    pub iss: String,
+    pub aud: String,
+    pub sub: String,
+    pub cid: String,
+    pub client_id: String,
+    pub scope: String,
+    pub role: String,
+    /// Seconds since 1970.
+    pub iat: i64,
+    pub exp: i64,
+    pub jti: String,
+    pub sid: String,
+}
+
+/// A part of a JWT of three parts, as JSON.
+pub(crate) fn part(token: &str, at: usize) -> Option<Object> {
+    let parts: Vec<&str> = token.split('.').collect();
+    let json = (parts.len() == 3).then(|| URL_SAFE_NO_PAD.decode(parts[at]).ok()).flatten()?;
+    serde_json::from_slice(&json).ok()
+}
+
+fn public(key: &SigningKey) -> Result<String> {
+    let pair = Ed25519KeyPair::from_pkcs8(&key.secret).map_err(|_| Error::internal("a signing key is damaged"))?;
+    Ok(URL_SAFE_NO_PAD.encode(pair.public_key().as_ref()))
+}
+
+/// Keys that verify access tokens (RFC 7517).
+pub(crate) async fn jwks(keys: &SigningKeys) -> Result<Value> {
+    keys.current(Purpose::Access).await?;
+    let keys = keys.all(Purpose::Access);
+    let jwk = |key: &Arc<SigningKey>| {
+        Ok(json!({"kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA", "kid": key.id, "x": public(key)?}))
+    };
+    Ok(json!({"keys": keys.iter().map(jwk).collect::<Result<Vec<_>>>()?}))
+}
+
+/// A token for what was granted.
+pub(crate) async fn issue(
+    auth: &PgAuthService,
+    grant: &GrantRow,
+    user: &UserRow,
+    scope: &Scopes,
+    life: Duration,
+) -> Result<String> {
+    let now = auth.clock.now().0 / 1000;
+    let claims = Claims {
+        iss: auth.config.issuer.clone(),
+        aud: grant.audience.clone(),
+        sub: grant.user_id.clone(),
+        cid: grant.account_id.clone(),
+        client_id: grant.client_id.clone(),
+        scope: scope.to_string(),
+        role: user.role().as_str().to_owned(),
+        iat: now,
+        exp: now + i64::try_from(life.as_secs()).unwrap_or(i64::MAX - now),
+        jti: Id::<Claims>::generate().into(),
+        sid: grant.id.clone(),
+    };
+    let key = auth.signing.current(Purpose::Access).await?;
+    let mut header = Header::new(Algorithm::EdDSA);
+    (header.kid, header.typ) = (Some(key.id.clone()), Some("at+jwt".to_owned()));
+    encode(&header, &claims, &EncodingKey::from_ed_der(&key.secret)).map_err(Error::internal)
+}
+
+/// What a token says, if this server signed it; its time is not looked at.
+pub(crate) async fn verify(keys: &SigningKeys, token: &str) -> Result<Option<Claims>> {
+    let Some(header) = part(token, 0) else { return Ok(None) };
+    let Some(kid) = header.get("kid").and_then(Value::as_str) else { return Ok(None) };
+    if header.get("alg").is_none_or(|alg| alg != "EdDSA") || header.contains_key("crit") {
+        return Ok(None);
+    }
+    let Some(key) = keys.find(Purpose::Access, kid).await? else { return Ok(None) };
+    let Ok(verifier) = DecodingKey::from_ed_components(&public(&key)?) else { return Ok(None) };
+    let mut wanted = Validation::new(Algorithm::EdDSA);
+    wanted.validate_exp = false;
+    wanted.validate_aud = false;
+    Ok(decode::<Claims>(token, &verifier, &wanted).ok().map(|token| token.claims))
+}
+
+/// Whom an access token stands for; `None` when it is not one of ours.
+pub(crate) async fn authenticate(auth: &PgAuthService, token: &str) -> Result<Option<Known>> {
+    let issuer = part(token, 1).and_then(|claims| Some(claims.get("iss")?.as_str()?.to_owned()));
+    if let (Some(external), Some(issuer)) = (&auth.external, &issuer)
+        && external.is_issuer(issuer)
+    {
+        return external.authenticate(auth, token).await;
+    }
+    let Some(claims) = verify(&auth.signing, token).await? else { return Ok(None) };
+    let conn = auth.db.read().await?;
+    let Some((grant, user, client)) = grants::find(conn.get(), &claims.sid).await? else { return Ok(None) };
+    let Ok(account) = AccountId::parse(&claims.cid) else { return Ok(None) };
+    if grant.account_id != claims.cid || grant.user_id != claims.sub {
+        return Ok(None);
+    }
+    // What a client may no longer ask for its tokens no longer open.
+    let scopes = Scopes::parse(&claims.scope);
+    let narrowed =
+        Scopes::of(scopes.names().filter(|scope| client.scopes.iter().any(|of| of == scope)).map(str::to_owned));
+    let caller = caller(account, &user, &grant.client_id);
+    let resource = (claims.aud != API).then_some(claims.aud);
+    Ok(Some(Known {
+        identity: Arc::new(Identity { caller, rights: Rights::Token { scopes: narrowed, resource } }),
+        is_revoked: grant.revoked_ms.is_some() || user.disabled,
+        expires: Some(Timestamp(claims.exp.saturating_mul(1000))),
+        touched: None,
+    }))
+}
+
+/// The caller behind a user's token.
+pub(crate) fn caller(account: AccountId, user: &UserRow, client: &str) -> Caller {
+    let credential =
+        Credential::Token { user: user.id.clone(), client: client.to_owned(), is_admin: user.role() == Role::Admin };
+    Caller { account, credential, user_uid: user.id.clone(), projects: None }
+}

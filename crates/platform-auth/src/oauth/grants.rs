@@ -1,0 +1,111 @@
+//! What users granted: codes, and the families of tokens that follow from them.
+
+use diesel::prelude::*;
+use diesel_async::RunQueryDsl;
+use platform_core::{Result, Timestamp};
+use platform_db::Conn;
+
+use super::clients::ClientRow;
+use crate::{
+    schema::{oauth_clients, oauth_grants, oauth_refresh_tokens, users},
+    user::repository::UserRow,
+};
+
+/// Grants that nothing follows from any more are known so long.
+const KEEP_MS: i64 = 7 * 86_400_000;
+
+#[derive(Queryable, Selectable, Insertable, Clone)]
+#[diesel(table_name = oauth_grants)]
+pub(crate) struct GrantRow {
+    pub id: String,
+    pub account_id: String,
+    pub client_id: String,
+    pub user_id: String,
+    pub scope: String,
+    pub audience: String,
+    pub code_digest: String,
+    pub code_expires_ms: i64,
+    pub code_used_ms: Option<i64>,
+    pub redirect_uri: String,
+    pub challenge: String,
+    pub created_ms: i64,
+    pub revoked_ms: Option<i64>,
+}
+
+#[derive(Queryable, Selectable, Insertable, Clone)]
+#[diesel(table_name = oauth_refresh_tokens)]
+pub(crate) struct RefreshRow {
+    pub digest: String,
+    pub grant_id: String,
+    pub expires_ms: i64,
+    pub used_ms: Option<i64>,
+    pub sealed_answer: Option<String>,
+}
+
+pub(crate) async fn insert(conn: &mut Conn, grant: &GrantRow) -> Result<()> {
+    diesel::insert_into(oauth_grants::table).values(grant).execute(conn).await?;
+    Ok(())
+}
+
+/// The grant of a code, locked: a code is used once.
+pub(crate) async fn lock_by_code(conn: &mut Conn, digest: &str) -> Result<Option<GrantRow>> {
+    let grant = oauth_grants::table.filter(oauth_grants::code_digest.eq(digest));
+    Ok(grant.for_no_key_update().select(GrantRow::as_select()).first(conn).await.optional()?)
+}
+
+pub(crate) async fn use_code(conn: &mut Conn, id: &str, now: Timestamp) -> Result<()> {
+    let grant = oauth_grants::table.filter(oauth_grants::id.eq(id));
+    diesel::update(grant).set(oauth_grants::code_used_ms.eq(now.0)).execute(conn).await?;
+    Ok(())
+}
+
+/// Whether there was anything to revoke.
+pub(crate) async fn revoke(conn: &mut Conn, id: &str, now: Timestamp) -> Result<bool> {
+    let grant = oauth_grants::table.filter(oauth_grants::id.eq(id).and(oauth_grants::revoked_ms.is_null()));
+    Ok(diesel::update(grant).set(oauth_grants::revoked_ms.eq(now.0)).execute(conn).await? == 1)
+}
+
+/// A grant with who gave it and to whom, as they are now.
+pub(crate) async fn find(conn: &Conn, id: &str) -> Result<Option<(GrantRow, UserRow, ClientRow)>> {
+    let mut conn = conn;
+    let grant = oauth_grants::table
+        .inner_join(users::table.on(users::id.eq(oauth_grants::user_id)))
+        .inner_join(oauth_clients::table.on(oauth_clients::client_id.eq(oauth_grants::client_id)))
+        .filter(oauth_grants::id.eq(id))
+        .select((GrantRow::as_select(), UserRow::as_select(), ClientRow::as_select()));
+    Ok(grant.first(&mut conn).await.optional()?)
+}
+
+pub(crate) async fn insert_refresh(conn: &mut Conn, token: &RefreshRow) -> Result<()> {
+    diesel::insert_into(oauth_refresh_tokens::table).values(token).execute(conn).await?;
+    Ok(())
+}
+
+/// A refresh token, locked: it is exchanged once.
+pub(crate) async fn lock_refresh(conn: &mut Conn, digest: &str) -> Result<Option<RefreshRow>> {
+    let token = oauth_refresh_tokens::table.filter(oauth_refresh_tokens::digest.eq(digest));
+    Ok(token.for_no_key_update().select(RefreshRow::as_select()).first(conn).await.optional()?)
+}
+
+pub(crate) async fn find_refresh(conn: &Conn, digest: &str) -> Result<Option<RefreshRow>> {
+    let mut conn = conn;
+    let token = oauth_refresh_tokens::table.filter(oauth_refresh_tokens::digest.eq(digest));
+    Ok(token.select(RefreshRow::as_select()).first(&mut conn).await.optional()?)
+}
+
+pub(crate) async fn use_refresh(conn: &mut Conn, digest: &str, answer: &str, now: Timestamp) -> Result<()> {
+    let token = oauth_refresh_tokens::table.filter(oauth_refresh_tokens::digest.eq(digest));
+    let used = (oauth_refresh_tokens::used_ms.eq(now.0), oauth_refresh_tokens::sealed_answer.eq(answer));
+    diesel::update(token).set(used).execute(conn).await?;
+    Ok(())
+}
+
+/// Forgets tokens past their time, and grants without any.
+pub async fn purge(conn: &mut Conn, now: Timestamp) -> Result<()> {
+    let old = oauth_refresh_tokens::expires_ms.lt(now.0 - KEEP_MS);
+    diesel::delete(oauth_refresh_tokens::table.filter(old)).execute(conn).await?;
+    let tokens = oauth_refresh_tokens::table.filter(oauth_refresh_tokens::grant_id.eq(oauth_grants::id));
+    let empty = oauth_grants::created_ms.lt(now.0 - KEEP_MS).and(diesel::dsl::not(diesel::dsl::exists(tokens)));
+    diesel::delete(oauth_grants::table.filter(empty)).execute(conn).await?;
+    Ok(())
+}

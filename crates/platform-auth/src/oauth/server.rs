@@ -1,0 +1,473 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use aws_lc_rs::{
+    constant_time::verify_slices_are_equal,
+    digest::{SHA256, digest},
+};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use diesel_async::AsyncConnection;
+use platform_core::{AccountId, Error, Id, Result, Timestamp};
+use platform_db::Conn;
+use platform_vault::Place;
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use url::Url;
+
+use super::{
+    access::{self, API},
+    clients::{ClientRow, by_client_id},
+    grants::{self, GrantRow, RefreshRow},
+    scopes::{SCOPES, Scopes},
+};
+use crate::{
+    PgAuthService,
+    key::{KeySecret, sha256},
+    user::{repository as users, sign_in},
+};
+
+/// A code is good for so long.
+const CODE_MS: i64 = 60_000;
+/// A refresh token that is used again within this is a repetition, not theft.
+const REPEAT_MS: i64 = 10_000;
+/// First parts of codes and refresh tokens.
+const CODE: &str = "ac";
+const REFRESH: &str = "rt";
+
+/// What an application asks of a user (RFC 6749 §4.1.1, RFC 7636, RFC 8707).
+#[derive(Debug, Clone, Default)]
+#[expect(missing_docs, reason = "the names are the protocol's")]
+pub struct AuthorizeRequest {
+    pub response_type: Option<String>,
+    pub client_id: Option<String>,
+    pub redirect_uri: Option<String>,
+    pub scope: Option<String>,
+    pub state: Option<String>,
+    pub code_challenge: Option<String>,
+    pub code_challenge_method: Option<String>,
+    pub resource: Option<String>,
+}
+
+/// A request that can be put to the user.
+#[derive(Debug, Clone)]
+pub struct Authorization {
+    account: AccountId,
+    client_id: String,
+    /// Name of the application.
+    pub client_name: String,
+    /// Where the user is sent back to.
+    pub redirect_uri: String,
+    state: Option<String>,
+    /// What the application asks for.
+    pub scopes: Scopes,
+    audience: String,
+    challenge: String,
+}
+
+/// An error of the protocol (RFC 6749 §4.1.2.1, §5.2).
+#[derive(Debug, Clone)]
+pub struct OAuthError {
+    /// Such as `invalid_grant`.
+    pub error: &'static str,
+    /// A sentence for developers.
+    pub description: String,
+    /// Where the user may be sent with it; `None` = nowhere, it is shown.
+    pub redirect: Option<String>,
+}
+
+impl OAuthError {
+    fn new(error: &'static str, description: impl Into<String>) -> Self {
+        Self { error, description: description.into(), redirect: None }
+    }
+}
+
+/// What a client asks the token endpoint.
+#[derive(Debug, Clone, Default)]
+#[expect(missing_docs, reason = "the names are the protocol's")]
+pub struct TokenRequest {
+    pub grant_type: Option<String>,
+    pub client_id: Option<String>,
+    pub client_secret: Option<String>,
+    pub redirect_uri: Option<String>,
+    pub code: Option<String>,
+    pub code_verifier: Option<String>,
+    pub refresh_token: Option<String>,
+    pub scope: Option<String>,
+}
+
+/// A pair of tokens (RFC 6749 §5.1).
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Tokens {
+    /// For requests.
+    pub access_token: String,
+    /// Always `Bearer`.
+    pub token_type: String,
+    /// Seconds the access token lasts.
+    pub expires_in: u64,
+    /// For the next pair; good once.
+    pub refresh_token: String,
+    /// What was granted.
+    pub scope: String,
+}
+
+/// Outcome of an endpoint of the protocol: our own failures, and those that the protocol names.
+pub type Outcome<T> = Result<std::result::Result<T, OAuthError>>;
+
+/// The authorization server.
+#[async_trait]
+pub trait OAuthService: Send + Sync {
+    /// Judges what an application asks before the user is shown anything.
+    async fn authorization(&self, request: &AuthorizeRequest) -> Outcome<Authorization>;
+    /// Grants it for who logs in so; where to send them, or `None` when address or password is wrong.
+    async fn grant(&self, asked: &Authorization, email: &str, password: SecretString) -> Result<Option<String>>;
+    /// Where to send a user who does not want it.
+    fn denied(&self, asked: &Authorization) -> String;
+    /// Exchanges a code or refresh token.
+    async fn token(&self, request: &TokenRequest) -> Outcome<Tokens>;
+    /// Ends what a token follows from, if it is one.
+    async fn revoke(&self, token: &str, client: Option<&str>) -> Result<()>;
+    /// What a token of the account is good for (RFC 7662).
+    async fn introspect(&self, account: &AccountId, token: &str) -> Result<Value>;
+    /// Keys that verify access tokens.
+    async fn jwks(&self) -> Result<Value>;
+    /// What the server can do (RFC 8414).
+    fn metadata(&self) -> Value;
+    /// Who grants access to a resource of this server (RFC 9728); `path`: below its address.
+    fn resource_metadata(&self, path: &str) -> Value;
+}
+
+#[async_trait]
+impl OAuthService for PgAuthService {
+    async fn authorization(&self, request: &AuthorizeRequest) -> Outcome<Authorization> {
+        let shown = |description: &str| Ok(Err(OAuthError::new("invalid_request", description)));
+        let Some(client_id) = &request.client_id else { return shown("client_id is missing.") };
+        let conn = self.db.read().await?;
+        let Some(client) = by_client_id(conn.get(), client_id).await? else {
+            return shown("This application is not known here.");
+        };
+        let Some(redirect_uri) = &request.redirect_uri else { return shown("redirect_uri is missing.") };
+        if !client.may_redirect_to(redirect_uri) {
+            return shown("The redirect_uri is not one of this application's.");
+        }
+        Ok(self.judge(request, &client, redirect_uri).map_err(|error| {
+            let given = [("error", error.error), ("error_description", &error.description)];
+            let redirect = self.back(redirect_uri, &given, request.state.as_deref());
+            OAuthError { redirect: Some(redirect), ..error }
+        }))
+    }
+
+    async fn grant(&self, asked: &Authorization, email: &str, password: SecretString) -> Result<Option<String>> {
+        let Some(user) = sign_in(self, &asked.account, email, password).await? else { return Ok(None) };
+        let code = KeySecret::generate(CODE)?;
+        let now = self.clock.now();
+        let grant = GrantRow {
+            id: Id::<GrantRow>::generate().into(),
+            account_id: asked.account.as_str().to_owned(),
+            client_id: asked.client_id.clone(),
+            user_id: user.id,
+            scope: asked.scopes.to_string(),
+            audience: asked.audience.clone(),
+            code_digest: sha256(code.expose()),
+            code_expires_ms: now.0 + CODE_MS,
+            code_used_ms: None,
+            redirect_uri: asked.redirect_uri.clone(),
+            challenge: asked.challenge.clone(),
+            created_ms: now.0,
+            revoked_ms: None,
+        };
+        grants::insert(&mut *self.db.conn().await?, &grant).await?;
+        Ok(Some(self.back(&asked.redirect_uri, &[("code", code.expose())], asked.state.as_deref())))
+    }
+
+    fn denied(&self, asked: &Authorization) -> String {
+        self.back(&asked.redirect_uri, &[("error", "access_denied")], asked.state.as_deref())
+    }
+
+    async fn token(&self, request: &TokenRequest) -> Outcome<Tokens> {
+        let Some(client_id) = &request.client_id else {
+            return Ok(Err(OAuthError::new("invalid_client", "client_id is missing.")));
+        };
+        let conn = self.db.read().await?;
+        let client = by_client_id(conn.get(), client_id).await?;
+        drop(conn);
+        let Some(client) = client.filter(|client| client.is_secret(request.client_secret.as_deref())) else {
+            return Ok(Err(OAuthError::new("invalid_client", "The client is not known, or its secret is wrong.")));
+        };
+        match request.grant_type.as_deref() {
+            Some("authorization_code") => self.exchange_code(&client, request).await,
+            Some("refresh_token") => self.exchange_refresh(&client, request).await,
+            _ => {
+                let description = "grant_type must be authorization_code or refresh_token.";
+                Ok(Err(OAuthError::new("unsupported_grant_type", description)))
+            }
+        }
+    }
+
+    async fn revoke(&self, token: &str, client: Option<&str>) -> Result<()> {
+        let conn = self.db.read().await?;
+        let grant = match grants::find_refresh(conn.get(), &sha256(token)).await? {
+            Some(refresh) => Some(refresh.grant_id),
+            None => access::verify(&self.signing, token).await?.map(|claims| claims.sid),
+        };
+        let Some(grant) = grant else { return Ok(()) };
+        let found = grants::find(conn.get(), &grant).await?;
+        drop(conn);
+        let of_client = |(grant, ..): &(GrantRow, _, _)| client.is_none_or(|client| client == grant.client_id);
+        if found.as_ref().is_some_and(of_client) {
+            self.revoke_grant(&grant).await?;
+        }
+        Ok(())
+    }
+
+    async fn introspect(&self, account: &AccountId, token: &str) -> Result<Value> {
+        let (now, inactive) = (self.clock.now(), json!({"active": false}));
+        let conn = self.db.read().await?;
+        let (grant, scope, expires) = match grants::find_refresh(conn.get(), &sha256(token)).await? {
+            Some(refresh) if refresh.used_ms.is_some() => return Ok(inactive),
+            Some(refresh) => (refresh.grant_id, None, Timestamp(refresh.expires_ms)),
+            None => match access::verify(&self.signing, token).await? {
+                Some(claims) => (claims.sid, Some(claims.scope), Timestamp(claims.exp.saturating_mul(1000))),
+                None => return Ok(inactive),
+            },
+        };
+        let Some((grant, user, _)) = grants::find(conn.get(), &grant).await? else { return Ok(inactive) };
+        let is_over = grant.revoked_ms.is_some() || user.disabled || expires <= now;
+        if is_over || grant.account_id != account.as_str() {
+            return Ok(inactive);
+        }
+        Ok(json!({"active": true, "scope": scope.unwrap_or(grant.scope), "client_id": grant.client_id,
+            "sub": grant.user_id, "exp": expires.0 / 1000}))
+    }
+
+    async fn jwks(&self) -> Result<Value> {
+        access::jwks(&self.signing).await
+    }
+
+    fn metadata(&self) -> Value {
+        let issuer = &self.config.issuer;
+        json!({
+            "issuer": issuer,
+            "authorization_endpoint": format!("{issuer}/oauth/authorize"),
+            "token_endpoint": format!("{issuer}/oauth/token"),
+            "revocation_endpoint": format!("{issuer}/oauth/revoke"),
+            "introspection_endpoint": format!("{issuer}/oauth/introspect"),
+            "jwks_uri": format!("{issuer}/.well-known/jwks.json"),
+            "scopes_supported": *SCOPES,
+            "response_types_supported": ["code"],
+            "response_modes_supported": ["query"],
+            "grant_types_supported": ["authorization_code", "refresh_token"],
+            "code_challenge_methods_supported": ["S256"],
+            "token_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
+            "revocation_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
+            "authorization_response_iss_parameter_supported": true,
+            "service_documentation": format!("{issuer}/docs"),
+        })
+    }
+
+    fn resource_metadata(&self, path: &str) -> Value {
+        let issuer = &self.config.issuer;
+        json!({
+            "resource": format!("{issuer}{path}"),
+            "authorization_servers": [issuer],
+            "scopes_supported": *SCOPES,
+            "bearer_methods_supported": ["header"],
+        })
+    }
+}
+
+impl PgAuthService {
+    fn judge(
+        &self,
+        request: &AuthorizeRequest,
+        client: &ClientRow,
+        redirect_uri: &str,
+    ) -> std::result::Result<Authorization, OAuthError> {
+        if request.response_type.as_deref() != Some("code") {
+            return Err(OAuthError::new("unsupported_response_type", "response_type must be code."));
+        }
+        let is_challenge = |text: &&String| {
+            text.len() == 43 && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+        };
+        let challenge = request.code_challenge.as_ref().filter(is_challenge);
+        let (Some(challenge), Some("S256")) = (challenge, request.code_challenge_method.as_deref()) else {
+            let description = "code_challenge with code_challenge_method S256 is required.";
+            return Err(OAuthError::new("invalid_request", description));
+        };
+        let scopes = match request.scope.as_deref().map(Scopes::parse).filter(|scopes| !scopes.is_empty()) {
+            Some(asked) if !asked.is_within(&client.scopes()) => {
+                return Err(OAuthError::new("invalid_scope", "The application may not ask for this scope."));
+            }
+            Some(asked) => asked,
+            None => client.scopes(),
+        };
+        let audience = match &request.resource {
+            None => API.to_owned(),
+            Some(resource) if self.is_own(resource) => resource.clone(),
+            Some(_) => {
+                return Err(OAuthError::new("invalid_target", "The resource is not one of this server's."));
+            }
+        };
+        Ok(Authorization {
+            account: crate::service::stored_account(&client.account_id)
+                .map_err(|_| OAuthError::new("server_error", "The application is stored wrongly."))?,
+            client_id: client.client_id.clone(),
+            client_name: client.name.clone(),
+            redirect_uri: redirect_uri.to_owned(),
+            state: request.state.clone(),
+            scopes,
+            audience,
+            challenge: challenge.clone(),
+        })
+    }
+
+    /// A resource at this server's address.
+    fn is_own(&self, resource: &str) -> bool {
+        let (Ok(resource), Ok(own)) = (Url::parse(resource), Url::parse(&self.config.issuer)) else { return false };
+        resource.fragment().is_none() && resource.origin() == own.origin() && resource.path().starts_with(own.path())
+    }
+
+    /// The redirect URI with more parameters, and who sends the user there (RFC 9207).
+    fn back(&self, redirect_uri: &str, parameters: &[(&str, &str)], state: Option<&str>) -> String {
+        let Ok(mut url) = Url::parse(redirect_uri) else { return redirect_uri.to_owned() };
+        let state = state.map(|state| ("state", state));
+        url.query_pairs_mut()
+            .extend_pairs(parameters.iter().copied().chain(state))
+            .append_pair("iss", &self.config.issuer);
+        url.into()
+    }
+
+    async fn exchange_code(&self, client: &ClientRow, request: &TokenRequest) -> Outcome<Tokens> {
+        let invalid = |description: &str| Ok(Err(OAuthError::new("invalid_grant", description)));
+        let (Some(code), Some(verifier)) = (&request.code, &request.code_verifier) else {
+            return Ok(Err(OAuthError::new("invalid_request", "code and code_verifier are required.")));
+        };
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let exchanging = conn.transaction::<_, Error, _>(async |conn| {
+            let Some(grant) = grants::lock_by_code(conn, &sha256(code)).await? else {
+                return invalid("The code is not known.");
+            };
+            if grant.client_id != client.client_id {
+                return invalid("The code was given to another client.");
+            }
+            if grant.code_used_ms.is_some() {
+                grants::revoke(conn, &grant.id, now).await?;
+                return invalid("The code was used before; everything that followed from it is revoked.");
+            }
+            grants::use_code(conn, &grant.id, now).await?;
+            if grant.code_expires_ms <= now.0 || grant.revoked_ms.is_some() {
+                return invalid("The code is past its time.");
+            }
+            if request.redirect_uri.as_ref().is_some_and(|uri| *uri != grant.redirect_uri) {
+                return invalid("redirect_uri is not the one the code was asked with.");
+            }
+            let length = (43..=128).contains(&verifier.len());
+            let hash = URL_SAFE_NO_PAD.encode(digest(&SHA256, verifier.as_bytes()));
+            if !length || verify_slices_are_equal(hash.as_bytes(), grant.challenge.as_bytes()).is_err() {
+                return invalid("code_verifier does not fit the code_challenge.");
+            }
+            self.tokens_in(conn, &grant, Scopes::parse(&grant.scope), now).await
+        });
+        let outcome = exchanging.await?;
+        drop(conn);
+        if outcome.is_err() {
+            self.known.changed("code").await?;
+        }
+        Ok(outcome)
+    }
+
+    async fn exchange_refresh(&self, client: &ClientRow, request: &TokenRequest) -> Outcome<Tokens> {
+        let invalid = |description: &str| Ok(Err(OAuthError::new("invalid_grant", description)));
+        let Some(token) = &request.refresh_token else {
+            return Ok(Err(OAuthError::new("invalid_request", "refresh_token is required.")));
+        };
+        let (digest, now) = (sha256(token), self.clock.now());
+        let mut conn = self.db.conn().await?;
+        let mut stolen = None;
+        let exchanging = conn.transaction::<_, Error, _>(async |conn| {
+            let Some(refresh) = grants::lock_refresh(conn, &digest).await? else {
+                return invalid("The refresh token is not known.");
+            };
+            let Some((grant, ..)) = grants::find(conn, &refresh.grant_id).await? else {
+                return invalid("What the token follows from is gone.");
+            };
+            let account = crate::service::stored_account(&grant.account_id)?;
+            if grant.client_id != client.client_id {
+                return invalid("The refresh token was given to another client.");
+            }
+            if grant.revoked_ms.is_some() {
+                return invalid("What the token follows from was revoked.");
+            }
+            if let (Some(used), Some(answer)) = (refresh.used_ms, &refresh.sealed_answer) {
+                if now.0 - used < REPEAT_MS {
+                    let opened = self.vault.open(&place(&account, &digest), answer)?;
+                    return Ok(Ok(serde_json::from_str(opened.expose()).map_err(Error::internal)?));
+                }
+                grants::revoke(conn, &grant.id, now).await?;
+                stolen = Some(grant.id);
+                return invalid("The refresh token was used before; everything that followed is revoked.");
+            }
+            if refresh.expires_ms <= now.0 {
+                return invalid("The refresh token is past its time.");
+            }
+            let granted = Scopes::parse(&grant.scope);
+            let scopes = match request.scope.as_deref().map(Scopes::parse).filter(|scopes| !scopes.is_empty()) {
+                Some(asked) if !asked.is_within(&granted) => {
+                    return Ok(Err(OAuthError::new("invalid_scope", "This was not granted.")));
+                }
+                Some(asked) => asked,
+                None => granted,
+            };
+            let outcome = self.tokens_in(conn, &grant, scopes, now).await?;
+            if let Ok(tokens) = &outcome {
+                let answer = serde_json::to_string(tokens).map_err(Error::internal)?;
+                let sealed = self.vault.seal(&place(&account, &digest), &answer);
+                grants::use_refresh(conn, &digest, &sealed, now).await?;
+            }
+            Ok(outcome)
+        });
+        let outcome = exchanging.await?;
+        drop(conn);
+        if let Some(grant) = stolen {
+            self.known.changed(&grant).await?;
+        }
+        Ok(outcome)
+    }
+
+    /// The next pair of a family.
+    async fn tokens_in(&self, conn: &mut Conn, grant: &GrantRow, scopes: Scopes, now: Timestamp) -> Outcome<Tokens> {
+        let account = crate::service::stored_account(&grant.account_id)?;
+        let user = users::find(conn, &account, &grant.user_id).await?.filter(|user| !user.disabled);
+        let Some(user) = user else {
+            return Ok(Err(OAuthError::new("invalid_grant", "The user is no longer there.")));
+        };
+        let secret = KeySecret::generate(REFRESH)?;
+        let life = i64::try_from(self.config.refresh_ttl.as_millis()).unwrap_or(i64::MAX);
+        let refresh = RefreshRow {
+            digest: sha256(secret.expose()),
+            grant_id: grant.id.clone(),
+            expires_ms: now.0.saturating_add(life),
+            used_ms: None,
+            sealed_answer: None,
+        };
+        grants::insert_refresh(conn, &refresh).await?;
+        let access_token = access::issue(self, grant, &user, &scopes, self.config.access_ttl).await?;
+        Ok(Ok(Tokens {
+            access_token,
+            token_type: "Bearer".to_owned(),
+            expires_in: Duration::as_secs(&self.config.access_ttl),
+            refresh_token: secret.expose().to_owned(),
+            scope: scopes.to_string(),
+        }))
+    }
+
+    async fn revoke_grant(&self, id: &str) -> Result<()> {
+        let revoked = grants::revoke(&mut *self.db.conn().await?, id, self.clock.now()).await?;
+        if revoked { self.known.changed(id).await } else { Ok(()) }
+    }
+}
+
+fn place<'a>(account: &'a AccountId, row: &'a str) -> Place<'a> {
+    Place { account, table: "oauth_refresh_tokens", column: "sealed_answer", row }
+}

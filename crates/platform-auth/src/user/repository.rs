@@ -1,0 +1,118 @@
+use diesel::{dsl::sql, prelude::*, sql_types::Text};
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Page, Result, Timestamp};
+use platform_db::Conn;
+
+use super::model::{Role, User};
+use crate::schema::users;
+
+#[derive(Queryable, Selectable, Insertable, Clone)]
+#[diesel(table_name = users)]
+pub(crate) struct UserRow {
+    pub id: String,
+    pub account_id: String,
+    pub email: Option<String>,
+    pub password: Option<String>,
+    pub issuer: Option<String>,
+    pub subject: Option<String>,
+    pub name: String,
+    pub role: String,
+    pub disabled: bool,
+    pub created_ms: i64,
+    pub edited_ms: i64,
+}
+
+impl UserRow {
+    pub fn role(&self) -> Role {
+        Role::of(&self.role)
+    }
+}
+
+impl From<UserRow> for User {
+    fn from(row: UserRow) -> Self {
+        Self {
+            role: row.role(),
+            id: row.id,
+            email: row.email,
+            name: row.name,
+            disabled: row.disabled,
+            creation_timestamp_ms: Timestamp(row.created_ms),
+            last_edit_timestamp_ms: Timestamp(row.edited_ms),
+        }
+    }
+}
+
+/// `false` when the address, or the subject of the issuer, is there already.
+pub(crate) async fn insert(conn: &mut Conn, user: &UserRow) -> Result<bool> {
+    let inserted = diesel::insert_into(users::table).values(user).on_conflict_do_nothing().execute(conn).await?;
+    Ok(inserted == 1)
+}
+
+pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<UserRow>> {
+    let user = users::table.filter(users::account_id.eq(account.as_str()).and(users::id.eq(id)));
+    Ok(user.for_no_key_update().select(UserRow::as_select()).first(conn).await.optional()?)
+}
+
+pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<UserRow>> {
+    let mut conn = conn;
+    let user = users::table.filter(users::account_id.eq(account.as_str()).and(users::id.eq(id)));
+    Ok(user.select(UserRow::as_select()).first(&mut conn).await.optional()?)
+}
+
+pub(crate) async fn by_email(conn: &Conn, account: &AccountId, email: &str) -> Result<Option<UserRow>> {
+    let mut conn = conn;
+    let same = sql::<diesel::sql_types::Bool>("lower(email) = lower(").bind::<Text, _>(email).sql(")");
+    let user = users::table.filter(users::account_id.eq(account.as_str()).and(same));
+    Ok(user.select(UserRow::as_select()).first(&mut conn).await.optional()?)
+}
+
+pub(crate) async fn by_subject(
+    conn: &Conn,
+    account: &AccountId,
+    issuer: &str,
+    subject: &str,
+) -> Result<Option<UserRow>> {
+    let mut conn = conn;
+    let user = users::account_id.eq(account.as_str()).and(users::issuer.eq(issuer)).and(users::subject.eq(subject));
+    Ok(users::table.filter(user).select(UserRow::as_select()).first(&mut conn).await.optional()?)
+}
+
+pub(crate) async fn list(conn: &Conn, account: &AccountId, page: Page) -> Result<(Vec<UserRow>, i64)> {
+    let mut conn = conn;
+    let of = || users::table.filter(users::account_id.eq(account.as_str()));
+    let total = of().count().get_result(&mut conn).await?;
+    let rows = of()
+        .order((users::created_ms.desc(), users::id.desc()))
+        .limit(page.limit)
+        .offset(page.offset)
+        .select(UserRow::as_select())
+        .load(&mut conn)
+        .await?;
+    Ok((rows, total))
+}
+
+/// `false` when the address is there already.
+pub(crate) async fn update(conn: &mut Conn, account: &AccountId, user: &UserRow) -> Result<bool> {
+    let updated =
+        diesel::update(users::table.filter(users::account_id.eq(account.as_str()).and(users::id.eq(&user.id))))
+            .set((
+                users::email.eq(&user.email),
+                users::password.eq(&user.password),
+                users::name.eq(&user.name),
+                users::role.eq(&user.role),
+                users::disabled.eq(user.disabled),
+                users::edited_ms.eq(user.edited_ms),
+            ))
+            .execute(conn)
+            .await;
+    match updated {
+        Ok(_) => Ok(true),
+        Err(diesel::result::Error::DatabaseError(diesel::result::DatabaseErrorKind::UniqueViolation, _)) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
+    let user = users::table.filter(users::account_id.eq(account.as_str()).and(users::id.eq(id)));
+    Ok(diesel::delete(user).execute(conn).await? == 1)
+}

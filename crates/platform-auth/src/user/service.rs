@@ -1,0 +1,198 @@
+use argon2::{
+    Argon2,
+    password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash},
+};
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_core::{AccountId, Code, Error, Id, Object, Page, Result, beside, overlay};
+use platform_db::Idempotency;
+use secrecy::{ExposeSecret, SecretString};
+
+use super::{
+    model::{NewUser, Role, User, UserPage},
+    repository::{self, UserRow},
+};
+use crate::{PgAuthService, key::sha256};
+
+/// Hash of a password that nobody has: an unknown address takes as long to refuse as a wrong password.
+const NOBODY: &str =
+    "$argon2id$v=19$m=19456,t=2,p=1$c29tZXNhbHRzb21lc2FsdA$hO4D2SExLBqBxTDRZMS1KXBpgw5q6bC8L4HgQmEz2zM";
+
+/// Users of an account.
+#[async_trait]
+pub trait UserService: Send + Sync {
+    /// Makes a user; `NAME_TAKEN` when the address is there already.
+    async fn create_user(&self, account: &AccountId, new: NewUser, once: Option<&Idempotency>) -> Result<User>;
+    /// Users, newest first.
+    async fn list_users(&self, account: &AccountId, page: Page) -> Result<UserPage>;
+    /// One user.
+    async fn get_user(&self, account: &AccountId, id: &str) -> Result<User>;
+    /// Changes the given fields. Who is disabled is out at once.
+    async fn update_user(&self, account: &AccountId, id: &str, patch: Object) -> Result<User>;
+    /// Takes a user away, with everything they granted.
+    async fn delete_user(&self, account: &AccountId, id: &str) -> Result<()>;
+}
+
+#[async_trait]
+impl UserService for PgAuthService {
+    async fn create_user(&self, account: &AccountId, new: NewUser, once: Option<&Idempotency>) -> Result<User> {
+        new.check(true, true)?;
+        let now = self.clock.now();
+        let row = UserRow {
+            id: Id::<User>::generate().into(),
+            account_id: account.as_str().to_owned(),
+            password: hashed(new.password).await?,
+            email: Some(new.email),
+            issuer: None,
+            subject: None,
+            name: new.name,
+            role: new.role.as_str().to_owned(),
+            disabled: new.disabled,
+            created_ms: now.0,
+            edited_ms: now.0,
+        };
+        let mut conn = self.db.conn().await?;
+        let creating = conn.transaction::<_, Error, _>(async |conn| {
+            if !repository::insert(conn, &row).await? {
+                return Err(taken());
+            }
+            let user = User::from(row);
+            if let Some(once) = once {
+                once.store(conn, 201, &user).await?;
+            }
+            Ok(user)
+        });
+        creating.await
+    }
+
+    async fn list_users(&self, account: &AccountId, page: Page) -> Result<UserPage> {
+        let (rows, total) = repository::list(self.db.read().await?.get(), account, page).await?;
+        let items = rows.into_iter().map(User::from).collect();
+        Ok(UserPage { items, total, offset: page.offset, limit: page.limit })
+    }
+
+    async fn get_user(&self, account: &AccountId, id: &str) -> Result<User> {
+        let row = repository::find(self.db.read().await?.get(), account, id).await?;
+        Ok(row.ok_or_else(|| not_found(id))?.into())
+    }
+
+    async fn update_user(&self, account: &AccountId, id: &str, patch: Object) -> Result<User> {
+        let given = patch.get("password").and_then(|password| password.as_str()).map(str::to_owned);
+        if patch.get("password").is_some_and(|password| !password.is_string()) {
+            return Err(Error::invalid("password", "type", "password must be text of 12 characters or more"));
+        }
+        let blank = NewUser { password: given.clone(), email: "a@b".to_owned(), ..NewUser::default() };
+        blank.check(false, true)?;
+        let password = hashed(given).await?;
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let updating = conn.transaction::<_, Error, _>(async |conn| {
+            let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            let current = NewUser {
+                email: row.email.clone().unwrap_or_default(),
+                password: None,
+                name: row.name.clone(),
+                role: row.role(),
+                disabled: row.disabled,
+            };
+            let changed: NewUser = overlay(&current, patch)?;
+            let is_external = row.issuer.is_some();
+            changed.check(false, !is_external)?;
+            if !is_external {
+                row.email = Some(changed.email);
+                row.password = password.or(row.password);
+            }
+            (row.name, row.disabled, row.edited_ms) = (changed.name, changed.disabled, now.0);
+            changed.role.as_str().clone_into(&mut row.role);
+            if !repository::update(conn, account, &row).await? {
+                return Err(taken());
+            }
+            Ok(User::from(row))
+        });
+        let user = updating.await?;
+        drop(conn);
+        self.known.changed(id).await?;
+        Ok(user)
+    }
+
+    async fn delete_user(&self, account: &AccountId, id: &str) -> Result<()> {
+        let deleted = repository::delete(&mut *self.db.conn().await?, account, id).await?;
+        if !deleted {
+            return Err(not_found(id));
+        }
+        self.known.changed(id).await
+    }
+}
+
+async fn hashed(password: Option<String>) -> Result<Option<String>> {
+    let Some(password) = password.map(SecretString::from) else { return Ok(None) };
+    let hash = move || {
+        let hash = Argon2::default().hash_password(password.expose_secret().as_bytes());
+        Ok(Some(hash.map_err(|error| Error::internal(error.to_string()))?.to_string()))
+    };
+    beside(hash).await
+}
+
+/// The user whose address and password these are; `None` for all others alike, and as slowly.
+pub(crate) async fn sign_in(
+    auth: &PgAuthService,
+    account: &AccountId,
+    email: &str,
+    password: SecretString,
+) -> Result<Option<UserRow>> {
+    let user = repository::by_email(auth.db.read().await?.get(), account, email).await?;
+    let stored = user.as_ref().and_then(|user| user.password.clone()).unwrap_or_else(|| NOBODY.to_owned());
+    let verify = move || {
+        let Ok(hash) = PasswordHash::new(&stored) else { return Ok(false) };
+        Ok(Argon2::default().verify_password(password.expose_secret().as_bytes(), &hash).is_ok())
+    };
+    let is_right = beside(verify).await?;
+    Ok(user.filter(|user| is_right && !user.disabled && user.password.is_some()))
+}
+
+/// The user of another issuer, made as a member when they come for the first time.
+pub(crate) async fn external_user(
+    auth: &PgAuthService,
+    account: &AccountId,
+    issuer: &str,
+    subject: &str,
+) -> Result<UserRow> {
+    let find = async || repository::by_subject(auth.db.read().await?.get(), account, issuer, subject).await;
+    if let Some(user) = find().await? {
+        return Ok(user);
+    }
+    let now = auth.clock.now();
+    // The subject is the id where it has the form of one.
+    let id = match Id::<User>::parse(subject) {
+        Ok(id) => id.into(),
+        Err(_) => format!("user-{}", &sha256(&format!("{issuer} {subject}"))[..32]),
+    };
+    let row = |id: String| UserRow {
+        id,
+        account_id: account.as_str().to_owned(),
+        email: None,
+        password: None,
+        issuer: Some(issuer.to_owned()),
+        subject: Some(subject.to_owned()),
+        name: String::new(),
+        role: Role::Member.as_str().to_owned(),
+        disabled: false,
+        created_ms: now.0,
+        edited_ms: now.0,
+    };
+    for id in [id, Id::<User>::generate().into()] {
+        repository::insert(&mut *auth.db.conn().await?, &row(id)).await?;
+        if let Some(user) = find().await? {
+            return Ok(user);
+        }
+    }
+    Err(Error::internal("a user of another issuer could not be made"))
+}
+
+fn taken() -> Error {
+    Error::new(Code::NameTaken, "There is a user with this e-mail address already.")
+}
+
+fn not_found(id: &str) -> Error {
+    Error::not_found(Code::NotFound, "user", id)
+}

@@ -1,0 +1,1 @@
+DROP TABLE oauth_refresh_tokens, oauth_grants, oauth_clients, users;
