@@ -294,7 +294,9 @@ async fn access_tokens_of_a_certified_issuer_are_taken_when_it_is_trusted() {
             ("client_secret", "client-canary-of-the-real-server"),
             ("scope", scope),
         ];
-        let answer = reqwest::Client::new().post(real.url("/token")).form(&fields).send().await.expect("an answer");
+        let fields = fields.map(|(name, value)| format!("{name}={}", value.replace(':', "%3A"))).join("&");
+        let post = reqwest::Client::new().post(real.url("/token")).body(fields);
+        let answer = post.header("content-type", "application/x-www-form-urlencoded").send().await.expect("an answer");
         let answer: Value = answer.json().await.expect("JSON");
         answer["access_token"].as_str().unwrap_or_else(|| panic!("a token: {answer}")).to_owned()
     };

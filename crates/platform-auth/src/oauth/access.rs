@@ -123,8 +123,8 @@ pub(crate) async fn authenticate(auth: &PgAuthService, token: &str) -> Result<Op
     }
     // What a client may no longer ask for its tokens no longer open.
     let scopes = Scopes::parse(&claims.scope);
-    let narrowed =
-        Scopes::of(scopes.names().filter(|scope| client.scopes.iter().any(|of| of == scope)).map(str::to_owned));
+    let may_ask = client.scopes();
+    let narrowed = Scopes::of(scopes.names().filter(|scope| may_ask.open(scope)).map(str::to_owned));
     let caller = caller(account, &user, &grant.client_id);
     let resource = (claims.aud != API).then_some(claims.aud);
     Ok(Some(Known {

@@ -56,9 +56,9 @@ impl Scopes {
         self.0.is_empty()
     }
 
-    /// Each of these scopes is among others.
+    /// They open nothing that others do not.
     pub(crate) fn is_within(&self, others: &Self) -> bool {
-        self.0.is_subset(&others.0)
+        self.are_known() && self.0.iter().all(|scope| others.open(scope))
     }
 
     /// Each scope by its name.
@@ -95,6 +95,9 @@ mod tests {
         for closed in ["keys:write", "tenant-admin:read", "tenant-admin:write"] {
             assert!(!open("platform:read platform:write", closed) && open(closed, closed), "{closed}");
         }
+        let within = |asked: &str, granted: &str| Scopes::parse(asked).is_within(&Scopes::parse(granted));
+        assert!(within("agents:read models:read", "platform:read") && !within("agents:write", "platform:read"));
+        assert!(!within("nonsense:read", "platform:read") && !within("keys:write", "platform:write"));
         assert!(!open("", "agents:read") && !open("agents", "agents:read") && !open("*:read", "agents:read"));
     }
 }
