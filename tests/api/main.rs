@@ -14,6 +14,7 @@ mod guardrails;
 mod http;
 mod idempotency;
 mod limits;
+mod matrix;
 mod messages;
 mod models;
 mod oauth;

@@ -8,6 +8,7 @@ mod http;
 mod model;
 mod platform;
 mod rows;
+mod tenants;
 mod threads;
 mod tools;
 
@@ -65,7 +66,7 @@ async fn measure(arguments: Arguments) {
     std::fs::write(&providers, text).expect("written");
     println!("{:>3}  {:<58} {:>14}  {:<26} goal", "row", "what", "measured", "reference in the same run");
     // Row 11 comes with the MCP gateway.
-    for number in (1..=10).chain([12, 13]) {
+    for number in (1..=10).chain(12..=14) {
         if arguments.rows.is_empty() || arguments.rows.contains(&number) {
             let (database, db) = fresh(&server, number).await;
             let bench = Bench {

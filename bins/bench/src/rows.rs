@@ -46,7 +46,7 @@ pub struct Bench {
     pub streams: usize,
 }
 
-const MESSAGES: &str = "/v1/assistants/default/messages";
+pub const MESSAGES: &str = "/v1/assistants/default/messages";
 
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -88,11 +88,12 @@ impl Bench {
             9 => self.start_up(),
             10 => self.dispatch().await,
             12 => self.tools().await,
-            _ => self.threads().await,
+            13 => self.threads().await,
+            _ => self.tenants().await,
         }
     }
 
-    fn platform(&self) -> Platform {
+    pub fn platform(&self) -> Platform {
         Platform::start(&self.database, &self.providers, &[])
     }
 

@@ -86,7 +86,7 @@ impl Bench {
     }
 
     /// Transactions that wrote something have a number of their own: the next one.
-    async fn next_transaction(&self) -> f64 {
+    pub async fn next_transaction(&self) -> f64 {
         let mut conn = self.db.conn().await.expect("a connection");
         let next = diesel::sql_query("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS xid");
         let next: Next = next.get_result(&mut *conn).await.expect("a number");

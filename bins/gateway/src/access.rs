@@ -2,7 +2,7 @@
 
 use actix_web::http::header::{HeaderMap, ORIGIN, REFERER};
 use platform_auth::{Identity, KeyRules, Rights, Scopes};
-use platform_core::{Caller, Code, Error, Owner, Result, Session};
+use platform_core::{Caller, Code, Credential, Error, Owner, Result, Session};
 use url::Url;
 
 use crate::{
@@ -123,13 +123,17 @@ pub(crate) fn impose(request: &mut Request, route: &Route) -> Result<()> {
     Ok(())
 }
 
-/// Whether what the path and the body name is the session's own. What does not exist is left to the handler.
+/// Whether what the path and the body name is open to the caller. What does not exist is left to the handler.
 pub(crate) async fn reach(request: &Request) -> Result<()> {
-    let Some(session) = request.session() else { return Ok(()) };
-    let (services, account) = (&request.services, &request.caller()?.account);
-    if let Some(assistant) = request.path.get("identifier") {
-        services.assistants.open_to(account, session, assistant).await?;
+    let Some(identity) = &request.identity else { return Ok(()) };
+    let (services, caller, account) = (&request.services, &identity.caller, &identity.caller.account);
+    if matches!(caller.credential, Credential::FullKey(_) | Credential::RestrictedKey(_)) {
+        return Ok(());
     }
+    if let Some(assistant) = request.path.get("identifier") {
+        services.assistants.open_to(caller, assistant).await?;
+    }
+    let Some(session) = caller.session() else { return Ok(()) };
     let chat = request.path.get("chatUid").cloned().or_else(|| request.fields.text("chatUid"));
     if let Some(chat) = chat
         && let Some(owner) = services.chat.owner(account, &chat).await?

@@ -1,16 +1,20 @@
 //! The OpenAPI 3.1 document, made from the route table.
 
+use platform_auth::SCOPES;
 use platform_core::Issue;
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::{
     PartialSchema, ToSchema,
     openapi::{
         ComponentsBuilder, ContentBuilder, HttpMethod, InfoBuilder, OpenApiBuilder, PathItem, PathsBuilder, Ref, RefOr,
         Required, ResponseBuilder, Schema,
+        extensions::Extensions,
         path::{OperationBuilder, ParameterBuilder, ParameterIn},
         request_body::RequestBodyBuilder,
         schema::{ObjectBuilder, OneOfBuilder, Type},
-        security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+        security::{
+            AuthorizationCode, Flow, HttpAuthScheme, HttpBuilder, OAuth2, Scopes, SecurityRequirement, SecurityScheme,
+        },
     },
 };
 
@@ -163,13 +167,16 @@ struct ErrorObject {
 
 /// The whole document as JSON.
 pub(crate) fn document(routes: &[Route]) -> String {
+    let scopes = Scopes::from_iter(SCOPES.iter().map(|scope| (scope.clone(), scope.replace([':', '-'], " "))));
+    let code = AuthorizationCode::new("/oauth/authorize", "/oauth/token", scopes);
     let mut components = ComponentsBuilder::new()
         .schema("Error", ErrorObject::schema())
         .schema("Issue", Issue::schema())
         .security_scheme(
             "bearer",
             SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").build()),
-        );
+        )
+        .security_scheme("oauth", SecurityScheme::OAuth2(OAuth2::new([Flow::AuthorizationCode(code)])));
     let mut paths = PathsBuilder::new();
     for route in routes {
         let Some(operation) = &route.operation else { continue };
@@ -236,10 +243,20 @@ fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Oper
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Error"))).build();
     let failure = ResponseBuilder::new().description("The error object").content("application/json", content).build();
     described = described.response("default", failure);
+    let (keys, session, scope) = match route.access {
+        Access::Public => ("public", false, None),
+        Access::Key { session, scope } => ("key", session, Some(scope)),
+        Access::Full { scope, .. } => ("full", false, scope),
+        Access::Mint { scope } => ("key, signed", false, Some(scope)),
+    };
     if route.access != Access::Public {
         described = described.security(SecurityRequirement::new("bearer", Vec::<String>::new()));
     }
-    described.build()
+    if let Some(scope) = scope {
+        described = described.security(SecurityRequirement::new("oauth", [scope]));
+    }
+    let access = json!({"keys": keys, "session": session, "scope": scope});
+    described.extensions(Some(Extensions::builder().add("x-access", access).build())).build()
 }
 
 /// `POST /v1/assistants/{identifier}/messages` → `postAssistantsByIdentifierMessages`.

@@ -18,9 +18,8 @@ pub(crate) async fn list(request: Request) -> Result<Answer> {
     let filter = request.query()?;
     let (assistants, account) = (&request.services.assistants, &request.caller()?.account);
     let mut described = Vec::new();
-    let open = |assistant: &Assistant| {
-        request.session().is_none_or(|session| assistant.is_external() && assistant.is_listed_by(session))
-    };
+    let caller = request.caller()?;
+    let open = |assistant: &Assistant| assistant.is_known_to(caller) && assistant.is_open_to(caller);
     for assistant in assistants.list(account, &filter).await?.into_iter().filter(open) {
         described.push(assistants.describe(account, assistant).await?);
     }

@@ -15,6 +15,7 @@ use crate::{
     PgAuthService,
     identity::{Identity, Rights},
     service::{Known, stored_account},
+    user::repository as users,
 };
 
 /// A clock may be so far behind ours.
@@ -124,6 +125,12 @@ pub(crate) async fn authenticate(auth: &PgAuthService, token: &str) -> Result<Op
     let Ok(account) = AccountId::parse(&claims.cid) else { return Ok(None) };
     let conn = auth.db.read().await?;
     let Some((row, key)) = repository::find(&mut conn.get(), &account, &claims.jti).await? else { return Ok(None) };
+    let minter_is_gone = match (&key, &row.api_key_id.split('|').collect::<Vec<_>>()[..]) {
+        (Some(key), _) => key.disabled,
+        // An application minted it for a user.
+        (None, ["oauth", user, _]) => users::find(conn.get(), &account, user).await?.is_none_or(|user| user.disabled),
+        (None, _) => true,
+    };
     let subtenant = row.subtenant_id.as_deref().map_or_else(String::new, |subtenant| format!(":{subtenant}"));
     let caller = Caller {
         account: stored_account(&row.account_id)?,
@@ -138,7 +145,7 @@ pub(crate) async fn authenticate(auth: &PgAuthService, token: &str) -> Result<Op
     };
     Ok(Some(Known {
         identity: Arc::new(Identity { caller, rights: Rights::Session }),
-        is_revoked: row.revoked_ms.is_some() || key.as_ref().is_none_or(|key| key.disabled),
+        is_revoked: row.revoked_ms.is_some() || minter_is_gone,
         expires: [Some(row.expires_ms + LEEWAY_MS), key.and_then(|key| key.expires_at_ms)]
             .into_iter()
             .flatten()

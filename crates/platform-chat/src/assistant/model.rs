@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use platform_conversation::{AssistantSettings, Profile};
-use platform_core::{Error, Object, Result, Session, Timestamp};
+use platform_core::{Caller, Credential, Error, Object, Result, Timestamp};
 use platform_runtime::ToolGroup;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -107,15 +107,24 @@ impl Assistant {
         self
     }
 
-    /// Sessions may know it.
-    pub fn is_external(&self) -> bool {
-        self.settings().access_configuration.external_access
+    /// Whether it exists for a caller: sessions know what is open to them, users what is of their role.
+    pub fn is_known_to(&self, caller: &Caller) -> bool {
+        let access = &self.settings().access_configuration;
+        match &caller.credential {
+            Credential::Session(_) => access.external_access,
+            Credential::Token { is_admin, .. } => {
+                let role = if *is_admin { "admin" } else { "member" };
+                access.visibility_by_role.is_empty() || access.visibility_by_role.iter().any(|of| of == role)
+            }
+            _ => true,
+        }
     }
 
-    /// The session is limited to it and others, or to none.
-    pub fn is_listed_by(&self, session: &Session) -> bool {
+    /// Whether a caller who knows it may use it: sessions may be limited to some.
+    pub fn is_open_to(&self, caller: &Caller) -> bool {
         let is_this = |name: &String| *name == self.id || *name == self.identifier;
-        session.assistants.as_ref().is_none_or(|listed| listed.iter().any(is_this))
+        let listed = caller.session().and_then(|session| session.assistants.as_ref());
+        listed.is_none_or(|listed| listed.iter().any(is_this))
     }
 
     /// What the client set.

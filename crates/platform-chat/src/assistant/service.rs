@@ -3,9 +3,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{AssistantSettings, Bases, Ports, SubAgents};
-use platform_core::{
-    AccountId, Caller, Code, Error, FieldLimits, Id, Object, Precondition, Result, Session, beside, overlay,
-};
+use platform_core::{AccountId, Caller, Code, Error, FieldLimits, Id, Object, Precondition, Result, beside, overlay};
 use platform_db::{Bus, Conn, Idempotency, Remembered};
 use platform_jobs::Jobs;
 use platform_toolservers::{hold_in, use_in};
@@ -38,8 +36,8 @@ pub trait AssistantService: Send + Sync {
     async fn get(&self, account: &AccountId, name: &str) -> Result<Arc<Assistant>>;
     /// Identifier of one that is or was there: its chats can still be read.
     async fn identifier(&self, account: &AccountId, name: &str) -> Result<String>;
-    /// Refuses a session that may not know the assistant, or may not use it.
-    async fn open_to(&self, account: &AccountId, session: &Session, name: &str) -> Result<()>;
+    /// Refuses a caller who may not know the assistant, or may not use it.
+    async fn open_to(&self, caller: &Caller, name: &str) -> Result<()>;
     /// Changes the given fields of the version that is expected.
     async fn update(
         &self,
@@ -169,10 +167,13 @@ impl AssistantService for PgAssistantService {
         Ok(self.find(account, name).await?.ok_or_else(|| not_found(name))?.assistant.identifier.clone())
     }
 
-    async fn open_to(&self, account: &AccountId, session: &Session, name: &str) -> Result<()> {
-        let known = self.find(account, name).await?;
-        let assistant = known.map(|known| Arc::clone(&known.assistant)).filter(|assistant| assistant.is_external());
-        if assistant.ok_or_else(|| not_found(name))?.is_listed_by(session) {
+    async fn open_to(&self, caller: &Caller, name: &str) -> Result<()> {
+        let assistant = match name {
+            DEFAULT_ASSISTANT => Some(Arc::clone(&self.built_in)),
+            name => self.find(&caller.account, name).await?.map(|known| Arc::clone(&known.assistant)),
+        };
+        let assistant = assistant.filter(|assistant| assistant.is_known_to(caller)).ok_or_else(|| not_found(name))?;
+        if assistant.is_open_to(caller) {
             return Ok(());
         }
         Err(Error::new(Code::Forbidden, "This session is limited to other assistants."))

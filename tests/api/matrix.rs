@@ -1,0 +1,238 @@
+//! Every route with every kind of credential, and with ids of somebody else: made from the route table itself.
+
+use std::collections::BTreeSet;
+
+use platform_testing::{TestApp, TestDb};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::{PROGRAM, agent, app, tool, tool_server};
+
+/// Who may call what; each line `METHOD path | keys | session | scope`.
+const TABLE: &str = include_str!("access_table.txt");
+
+struct Route {
+    method: Method,
+    path: String,
+    keys: String,
+    session: bool,
+    scope: Option<String>,
+}
+
+async fn routes(app: &TestApp) -> Vec<Route> {
+    let document = app.get("/openapi.json").await.body;
+    let mut routes = Vec::new();
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in methods.as_object().expect("methods") {
+            let access = &operation["x-access"];
+            routes.push(Route {
+                method: Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method"),
+                path: path.clone(),
+                keys: access["keys"].as_str().expect("keys").to_owned(),
+                session: access["session"] == true,
+                scope: access["scope"].as_str().map(str::to_owned),
+            });
+        }
+    }
+    routes
+}
+
+#[tokio::test]
+async fn the_route_table_is_the_one_that_was_agreed() {
+    let app = app().await;
+    let line = |route: &Route| {
+        let (session, scope) = (if route.session { "yes" } else { "-" }, route.scope.as_deref().unwrap_or("-"));
+        format!("{} {} | {} | {session} | {scope}", route.method, route.path, route.keys)
+    };
+    let there: BTreeSet<String> = routes(&app).await.iter().map(line).collect();
+    let agreed: BTreeSet<String> = TABLE.lines().map(str::to_owned).collect();
+    let (more, less): (Vec<_>, Vec<_>) = (there.difference(&agreed).collect(), agreed.difference(&there).collect());
+    assert!(more.is_empty() && less.is_empty(), "not agreed: {more:#?}\nnot there: {less:#?}");
+}
+
+/// What comes of a request to a route, its placeholders filled in.
+async fn call(app: &TestApp, credential: &str, route: &Route, fill: impl Fn(&str) -> String) -> (StatusCode, String) {
+    let path: Vec<String> = route
+        .path
+        .split('/')
+        .map(|segment| match segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
+            Some(name) => fill(name),
+            None => segment.to_owned(),
+        })
+        .collect();
+    let request = app.anonymous(route.method.clone(), &path.join("/"));
+    let request = if credential.is_empty() { request } else { request.bearer_auth(credential) };
+    let reply = app.send(if route.method == Method::GET { request } else { request.json(&json!({})) }).await;
+    (reply.status, reply.error().to_owned())
+}
+
+const MISSING: &str = "018f0000-0000-7000-8000-000000000000";
+
+#[tokio::test]
+async fn every_credential_opens_what_its_row_says_and_nothing_else() {
+    let settings = [
+        ("PLATFORM_RATE_BAD_CREDENTIAL", "0"),
+        ("PLATFORM_RATE_CREATE_SESSION", "0"),
+        ("PLATFORM_RATE_CREATE_KEY", "0"),
+        ("PLATFORM_RATE_SESSION", "0"),
+        ("PLATFORM_RATE_RESTRICTED", "0"),
+        ("PLATFORM_RATE_OAUTH", "0"),
+    ];
+    let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
+    let key = async |body: Value| app.post("/api-keys", body).await.body["key"].as_str().expect("a key").to_owned();
+    let listed = key(json!({"name": "l", "allowedEndpoints": [{"method": "*", "path": "/**"}]})).await;
+    let unlisted = key(json!({"name": "u", "allowedEndpoints": [{"method": "GET", "path": "/nothing"}]})).await;
+    let page = key(json!({"name": "p", "allowedDomains": ["a.b"]})).await;
+    let signed = key(json!({"name": "s", "identityMode": "signed"})).await;
+    let bound = key(json!({"name": "b", "projectIds": []})).await;
+    let session = app.post("/tenant-sessions", json!({"tenantId": "acme"})).await.body["token"]
+        .as_str()
+        .expect("a token")
+        .to_owned();
+    let mut tried = 0;
+    for route in routes(&app).await {
+        let named = format!("{} {}", route.method, route.path);
+        let public = route.keys == "public";
+        let full = route.keys == "full";
+        let account_wide = full && !route.path.starts_with("/v1/api-keys");
+        let mints = route.keys == "key, signed";
+        let policy = |refused: bool, code: &'static str| (!public && refused).then_some(code);
+        for (who, credential, refusal) in [
+            ("nobody", "", policy(true, "UNAUTHENTICATED")),
+            ("a guess", "ak-0000000000000000000000000000000000000000000", policy(true, "UNAUTHENTICATED")),
+            ("no token", "a.b.c", policy(true, "UNAUTHENTICATED")),
+            ("a full key", app.key(), None),
+            ("a listed key", listed.as_str(), policy(full, "FULL_KEY_REQUIRED")),
+            ("an unlisted key", unlisted.as_str(), policy(true, "KEY_ENDPOINT_FORBIDDEN")),
+            (
+                "a page's key",
+                page.as_str(),
+                policy(true, if mints { "BROWSER_MINT_FORBIDDEN" } else { "KEY_DOMAIN_FORBIDDEN" }),
+            ),
+            ("a signed key", signed.as_str(), policy(!mints, "KEY_REQUIRES_SESSION")),
+            ("a project's key", bound.as_str(), policy(account_wide, "FULL_KEY_REQUIRED")),
+            (
+                "a session",
+                session.as_str(),
+                policy(!route.session, if mints { "SESSION_CANNOT_MINT" } else { "SESSION_ROUTE_FORBIDDEN" }),
+            ),
+        ] {
+            let fill = |name: &str| {
+                if who == "a session" && name == "tenantId" { "acme".to_owned() } else { MISSING.to_owned() }
+            };
+            let (status, code) = call(&app, credential, &route, fill).await;
+            tried += 1;
+            match refusal {
+                Some(expected) => assert_eq!(code, expected, "{who}: {named}"),
+                None => {
+                    let policy =
+                        ["UNAUTHENTICATED", "FULL_KEY_REQUIRED", "KEY_", "SESSION_ROUTE", "INSUFFICIENT_SCOPE"];
+                    assert!(
+                        !policy.iter().any(|of| code.starts_with(of)) || code == "KEY_NOT_FOUND",
+                        "{who}: {named}: {code}"
+                    );
+                    assert!(status.as_u16() < 500, "{who}: {named}: {status} {code}");
+                }
+            }
+        }
+    }
+    assert!(tried > 800, "{tried}");
+}
+
+#[tokio::test]
+async fn what_belongs_to_another_account_looks_as_if_it_were_not_there() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_RATE_FULL", "0")]);
+    // What there is in the first account.
+    let server = tool_server(&app, "https://a.example", &[tool("canary", "/x", &json!({}))]).await;
+    let agent_id = agent(&app, json!({"subAgentConfig": {"enabled": true}})).await;
+    let started = app.post(&format!("/agents/{agent_id}/threads"), json!({"message": "canary"})).await.body;
+    app.post("/assistants", json!({"name": "canary", "identifier": "theirs"})).await;
+    app.post(
+        "/assistants/theirs/messages",
+        json!({"message": "canary", "chatUid": "their-chat", "tenantId": "their-tenant",
+        "subtenantId": "their-user"}),
+    )
+    .await;
+    app.post("/tenant-admin/tiers", json!({"tierId": "their-tier", "name": "canary"})).await;
+    let session = app.post("/tenant-sessions", json!({"tenantId": "their-tenant"})).await.body;
+    let key = app.post("/api-keys", json!({"name": "canary"})).await.body;
+    let user = app.post("/users", json!({"email": "canary@a.b", "password": "correct horse battery"})).await.body;
+    let client = app.post("/oauth-clients", json!({"name": "canary", "redirectUris": ["https://a.b/"]})).await.body;
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let theirs = |path: &str, name: &str| match name {
+        "agentId" => agent_id.clone(),
+        "threadId" => text(&started["threadId"]),
+        "identifier" => "theirs".to_owned(),
+        "chatUid" => "their-chat".to_owned(),
+        "toolServerId" => server.clone(),
+        "toolName" => "canary".to_owned(),
+        "tenantId" => "their-tenant".to_owned(),
+        "subtenantId" => "their-user".to_owned(),
+        "tierId" => "their-tier".to_owned(),
+        "sessionId" => text(&session["sessionId"]),
+        "userUID" => text(&user["userUID"]),
+        "id" if path.contains("api-keys") => text(&key["_id"]),
+        "id" => text(&client["_id"]),
+        _ => MISSING.to_owned(),
+    };
+    // A second account, made as an operator makes one.
+    let run = async |arguments: &[&str]| {
+        let output = tokio::process::Command::new(PROGRAM).args(arguments).env("DATABASE_URL", db.url()).output().await;
+        let output = output.expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
+    };
+    let account = text(&run(&["accounts", "create", "--name", "other"]).await["clientUID"]);
+    let other = text(&run(&["keys", "create", "--account", &account]).await["key"]);
+    for route in routes(&app).await {
+        if !route.path.contains('{') || route.keys == "public" || route.path.starts_with("/v1/docs") {
+            continue;
+        }
+        let foreign = call(&app, &other, &route, |name| theirs(&route.path, name)).await;
+        let missing = call(&app, &other, &route, |_| MISSING.to_owned()).await;
+        assert_eq!(foreign, missing, "{} {}", route.method, route.path);
+    }
+    // Ids in bodies are no way in, either.
+    let post = async |path: &str, body: Value| {
+        let request = app.anonymous(Method::POST, &format!("/v1{path}")).bearer_auth(&other);
+        app.send(request.json(&body)).await
+    };
+    for (path, body) in [
+        ("/assistants", json!({"name": "n", "availableToolsGroupsUids": ["ID"]})),
+        ("/agents", json!({"name": "n", "assistantSpecialization": {"availableToolsGroupsUids": ["ID"]}})),
+    ] {
+        let with = |id: &str| serde_json::from_str::<Value>(&body.to_string().replace("ID", id)).expect("JSON");
+        let (foreign, missing) = (post(path, with(&server)).await, post(path, with(MISSING)).await);
+        assert!(foreign.status.is_client_error(), "{path}: {}", foreign.body);
+        assert_eq!((foreign.status, foreign.error()), (missing.status, missing.error()), "{path}");
+    }
+    for (path, body) in [
+        ("/agents", json!({"name": "n", "assistantSpecialization": {"subagentsIds": [agent_id]}})),
+        ("/assistants", json!({"name": "n", "subagentsIds": [agent_id]})),
+        ("/tenant-sessions", json!({"tenantId": "t", "assistantIds": ["theirs"]})),
+        ("/tenants", json!({"tenantId": "t2", "tierId": "their-tier"})),
+    ] {
+        let refused = post(path, body).await;
+        assert!(refused.status.is_client_error(), "{path}: {}", refused.body);
+    }
+    let everything = async |path: &str| {
+        let request = app.anonymous(Method::GET, &format!("/v1{path}")).bearer_auth(&other);
+        app.send(request).await.body.to_string()
+    };
+    for path in [
+        "/agents",
+        "/agents/threads",
+        "/assistants",
+        "/tool-servers",
+        "/tenants",
+        "/tenant-usage/tiers",
+        "/users",
+        "/oauth-clients",
+        "/api-keys",
+        "/tenant-sessions?active=false",
+        "/assistants/tags",
+    ] {
+        assert!(!everything(path).await.contains("canary"), "{path}");
+    }
+}
