@@ -126,6 +126,31 @@ async fn the_requests_that_the_pages_show_do_what_the_pages_say() {
                 "\"threadCount\":1",
             ],
         ),
+        (
+            "ACCESS",
+            &[
+                "\"kind\":\"restricted\"",
+                "\"subtenantId\":\"ann\"",
+                "SESSION_ROUTE_FORBIDDEN",
+                "\"revoked\":1",
+                "TOKEN_REVOKED",
+                "\"models\":[",
+                "\"requiredScopes\":[\"agents:read\"]",
+                "\"token_type\":\"Bearer\"",
+            ],
+        ),
+        (
+            "TENANTS",
+            &[
+                "\"domain\":\"globex.example\"",
+                "\"origin\":\"adhoc\"",
+                "\"countedTowardLimits\":true",
+                "TENANT_LIMIT_EXCEEDED",
+                "Usage limit reached: 5K / 5K tokens per month",
+                "\"previousTierId\":null",
+                "\"action\":\"add_usage\"",
+            ],
+        ),
         ("LIMITS", &["ratelimit-remaining: ", "Second draft", "PRECONDITION_FAILED", "\"apiSource\":\"shop\""][..]),
     ] {
         let said = run(&app, &format!("docs/{page}.md")).await;
