@@ -1,5 +1,6 @@
 DROP FUNCTION settle_usage(jsonb);
 DROP FUNCTION reserve_usage(jsonb, boolean);
+DROP FUNCTION lock_usage(text, text);
 DROP FUNCTION usage_start(text, integer, bigint);
 DROP FUNCTION usage_window(text, integer, timestamptz);
 DROP FUNCTION usage_clock();

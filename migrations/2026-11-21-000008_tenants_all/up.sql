@@ -182,6 +182,11 @@ CREATE FUNCTION usage_start(unit text, every integer, key bigint) RETURNS bigint
     END
 $$;
 
+-- One at a time counts for a tenant, until the end of its transaction.
+CREATE FUNCTION lock_usage(account text, tenant text) RETURNS void LANGUAGE sql AS $$
+    SELECT pg_advisory_xact_lock(hashtextextended(account || '/' || tenant, 0))
+$$;
+
 -- Reserves for each charge {n, id, account, tenant, tokens, cost, rules: [{subtenant, metric, unit, every, most, tier}]}
 -- what it is expected to take, at most what is left. Gives those that have no room: {n, rule, current, resets}; with
 -- `strict` it fails then, so that nothing is done for anybody.
@@ -189,7 +194,6 @@ CREATE FUNCTION reserve_usage(charges jsonb, strict boolean) RETURNS jsonb LANGU
 DECLARE
     charge record;
     blocking record;
-    found_rules bigint;
     refused jsonb := '[]';
     clock timestamptz := usage_clock();
 BEGIN
@@ -198,17 +202,14 @@ BEGIN
             n integer, id text, account text, tenant text, tokens bigint, cost bigint, rules jsonb)
         ORDER BY account, tenant, n
     LOOP
+        PERFORM lock_usage(charge.account, charge.tenant);
         FOR pass IN 1..2 LOOP
-            SELECT count(*), bool_or(room <= 0) AS is_full INTO blocking FROM (
-                SELECT c.rule_limit, r.most - c.consumed - c.reserved AS room
-                FROM jsonb_to_recordset(charge.rules) AS r(
-                    subtenant text, metric text, unit text, every integer, most bigint)
-                JOIN usage_counters c ON c.account_id = charge.account AND c.tenant_id = charge.tenant
-                    AND c.subtenant_id = r.subtenant AND c.metric = r.metric AND c.window_unit = r.unit
-                    AND c.window_every = r.every AND c.window_key = usage_window(r.unit, r.every, clock)
-                ORDER BY c.subtenant_id, c.metric, c.window_unit, c.window_every
-                FOR NO KEY UPDATE OF c
-            ) AS locked;
+            SELECT count(*), bool_or(c.consumed + c.reserved >= r.most) AS is_full INTO blocking
+            FROM jsonb_to_recordset(charge.rules) AS r(
+                subtenant text, metric text, unit text, every integer, most bigint)
+            JOIN usage_counters c ON c.account_id = charge.account AND c.tenant_id = charge.tenant
+                AND c.subtenant_id = r.subtenant AND c.metric = r.metric AND c.window_unit = r.unit
+                AND c.window_every = r.every AND c.window_key = usage_window(r.unit, r.every, clock);
             EXIT WHEN blocking.count = jsonb_array_length(charge.rules);
             INSERT INTO usage_counters (account_id, tenant_id, subtenant_id, metric, window_unit, window_every,
                 window_key, rule_limit, tier_id, ends_ms)
@@ -217,7 +218,6 @@ BEGIN
                 usage_start(r.unit, r.every, usage_window(r.unit, r.every, clock) + 1)
             FROM jsonb_to_recordset(charge.rules) AS r(
                 subtenant text, metric text, unit text, every integer, most bigint, tier text)
-            ORDER BY r.subtenant, r.metric, r.unit, r.every
             ON CONFLICT DO NOTHING;
         END LOOP;
         IF blocking.is_full THEN
@@ -275,6 +275,7 @@ BEGIN
             cost bigint, secondary boolean, exempt boolean, external boolean, rules jsonb)
         ORDER BY account, tenant, id
     LOOP
+        PERFORM lock_usage(took.account, took.tenant);
         DELETE FROM usage_reservations WHERE id = took.id RETURNING holds INTO held;
         IF NOT FOUND THEN
             INSERT INTO usage_counters (account_id, tenant_id, subtenant_id, metric, window_unit, window_every,
@@ -284,7 +285,6 @@ BEGIN
                 usage_start(r.unit, r.every, usage_window(r.unit, r.every, clock) + 1)
             FROM jsonb_to_recordset(took.rules) AS r(
                 subtenant text, metric text, unit text, every integer, most bigint, tier text)
-            ORDER BY r.subtenant, r.metric, r.unit, r.every
             ON CONFLICT (account_id, tenant_id, subtenant_id, metric, window_unit, window_every, window_key)
             DO UPDATE SET rule_limit = excluded.rule_limit, tier_id = excluded.tier_id;
             SELECT jsonb_agg(jsonb_build_object('account_id', took.account, 'tenant_id', took.tenant,
@@ -303,7 +303,6 @@ BEGIN
                 SELECT *, CASE metric WHEN 'tokens' THEN took.input + took.output ELSE took.cost END AS took
                 FROM jsonb_to_recordset(held) AS h(account_id text, tenant_id text, subtenant_id text, metric text,
                     window_unit text, window_every integer, window_key bigint, amount bigint)
-                ORDER BY subtenant_id, metric, window_unit, window_every
             ) AS h
             WHERE c.account_id = h.account_id AND c.tenant_id = h.tenant_id AND c.subtenant_id = h.subtenant_id
                 AND c.metric = h.metric AND c.window_unit = h.window_unit AND c.window_every = h.window_every

@@ -40,6 +40,7 @@ impl Bench {
             alone.push(rates[2] / rates[1]);
             for (at, tenants) in [0, 1].into_iter().enumerate() {
                 let body = body(tenants, 0);
+                let mut admin = Connection::open(&platform.address).await.expect("connected");
                 let before = self.next_transaction().await;
                 for _ in 0..TURNS {
                     admin.exchange(&body).await.expect("an answer");

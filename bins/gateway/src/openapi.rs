@@ -167,7 +167,7 @@ struct ErrorObject {
 
 /// The whole document as JSON.
 pub(crate) fn document(routes: &[Route]) -> String {
-    let scopes = Scopes::from_iter(SCOPES.iter().map(|scope| (scope.clone(), scope.replace([':', '-'], " "))));
+    let scopes = SCOPES.iter().map(|scope| (scope.clone(), scope.replace([':', '-'], " "))).collect::<Scopes>();
     let code = AuthorizationCode::new("/oauth/authorize", "/oauth/token", scopes);
     let mut components = ComponentsBuilder::new()
         .schema("Error", ErrorObject::schema())

@@ -21,7 +21,7 @@ pub trait Budget: Send + Sync {
 }
 
 /// Who pays for model calls, and for whose work (contract 10 §3).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Payer {
     /// The account.
     pub account: AccountId,

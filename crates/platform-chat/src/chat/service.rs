@@ -169,6 +169,7 @@ impl PgChatService {
             limits: config.limits,
             admission: Admission::new(&db, Arc::clone(&jobs), Arc::clone(&turns)),
             fetches: Semaphore::new(MOST_FETCHES),
+            refused: Intake::none_refused(),
         };
         Self { db, clock, jobs, realtime: ports.realtime, assistants, turns, intake, config }
     }

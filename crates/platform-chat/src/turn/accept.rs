@@ -237,23 +237,19 @@ fn refused(items: &[Acceptance], error: &Error) -> Option<Vec<(usize, Refusal)>>
 
 /// Writes a group. Those that are refused leave it, and the others are tried once more.
 async fn accept(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<Outcome>> {
+    let refused = match write(conn, items).await {
+        Ok(rows) => return Ok(rows.into_iter().map(Ok).collect()),
+        Err(error) => refused(items, &error).ok_or(error)?,
+    };
     let mut outcomes: Vec<Option<Outcome>> = items.iter().map(|_| None).collect();
-    let mut left: Vec<usize> = (0..items.len()).collect();
-    while !left.is_empty() {
-        let tried: Vec<Acceptance> = left.iter().map(|at| items[*at].clone()).collect();
-        match write(conn, &tried).await {
-            Ok(rows) => {
-                for (at, row) in left.drain(..).zip(rows) {
-                    outcomes[at] = Some(Ok(row));
-                }
-            }
-            Err(error) => {
-                let Some(refused) = refused(&tried, &error) else { return Err(error) };
-                for (n, refusal) in refused {
-                    outcomes[left[n]] = Some(Err(Box::new(refusal)));
-                }
-                left.retain(|at| outcomes[*at].is_none());
-            }
+    for (n, refusal) in refused {
+        outcomes[n] = Some(Err(Box::new(refusal)));
+    }
+    let left: Vec<usize> = (0..items.len()).filter(|n| outcomes[*n].is_none()).collect();
+    if !left.is_empty() {
+        let again: Vec<Acceptance> = left.iter().map(|n| items[*n].clone()).collect();
+        for (n, outcome) in left.into_iter().zip(Box::pin(accept(conn, &again)).await?) {
+            outcomes[n] = Some(outcome);
         }
     }
     Ok(outcomes.into_iter().flatten().collect())

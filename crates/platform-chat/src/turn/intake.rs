@@ -1,5 +1,6 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use moka::sync::Cache;
 use platform_conversation::{
     AssistantState, ChatMessage, File, MessageContent, StoredFile, TurnRequest, check_turn_tools, fetch_files,
     new_message_uid, screen_files,
@@ -9,7 +10,7 @@ use platform_db::{Db, Idempotency};
 use platform_egress::Egress;
 use platform_guardrails::Moment;
 use platform_jobs::Jobs;
-use platform_runtime::{Budget, Catalog, Role, Toolbox};
+use platform_runtime::{Budget, Catalog, Payer, Role, Toolbox};
 use platform_tenants::{TenantService, Visit};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -26,6 +27,8 @@ use crate::{
 };
 
 const TITLE_CHARACTERS: usize = 60;
+const MOST_REFUSED: u64 = 10_000;
+const REFUSED: Duration = Duration::from_secs(5);
 /// A chat that is busy when a message would begin its turn, and free when it would wait, is tried so often.
 const TRIES: usize = 8;
 
@@ -44,6 +47,16 @@ pub(crate) struct Intake {
     pub admission: Arc<Admission>,
     /// Messages whose files are fetched at once.
     pub fetches: Semaphore,
+    /// Who was out of quota a moment ago: they are asked about before they disturb those whose turns are accepted
+    /// together with theirs.
+    pub refused: Cache<Payer, ()>,
+}
+
+impl Intake {
+    /// Nobody is known to be out of quota yet.
+    pub fn none_refused() -> Cache<Payer, ()> {
+        Cache::builder().max_capacity(MOST_REFUSED).time_to_live(REFUSED).build()
+    }
 }
 
 /// A message that was taken in.
@@ -93,7 +106,10 @@ impl Intake {
         }
         let files: Arc<[StoredFile]> = files.into();
         let payer = payer(&caller.account, &assistant, item.tenant_id.clone(), item.subtenant_id.clone());
-        if wait && let Some(refusal) = self.budget.spent(&payer).await? {
+        if wait
+            && self.refused.contains_key(&payer)
+            && let Some(refusal) = self.budget.spent(&payer).await?
+        {
             // A chat that is busy says so first.
             self.refuse(caller, &item, wait).await?;
             return Err(Error::from(&refusal));
@@ -125,7 +141,10 @@ impl Intake {
                 };
                 let admitted = match self.admission.admit(candidate).await? {
                     Ok(admitted) => admitted,
-                    Err(refusal) if wait => return Err(Error::from(&*refusal)),
+                    Err(refusal) if wait => {
+                        self.refused.insert(payer, ());
+                        return Err(Error::from(&*refusal));
+                    }
                     Err(_) => {
                         // It is accepted all the same; its turn finds out again.
                         may_reserve = false;

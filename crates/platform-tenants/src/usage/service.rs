@@ -427,6 +427,11 @@ async fn clear(
     subtenant: Option<&str>,
     which: &Reset,
 ) -> Result<usize> {
+    diesel::sql_query("SELECT lock_usage($1, $2)")
+        .bind::<Text, _>(account.as_str())
+        .bind::<Text, _>(tenant)
+        .execute(conn)
+        .await?;
     let sql = "UPDATE usage_counters SET consumed = 0, exempt = 0, external = 0
         WHERE account_id = $1 AND tenant_id = $2 AND subtenant_id = $3 AND ($4 IS NULL OR metric = $4)
             AND ($5 IS NULL OR window_unit = $5) AND (consumed > 0 OR exempt > 0)
