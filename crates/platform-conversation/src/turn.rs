@@ -14,7 +14,7 @@ use platform_runtime::{
     Payer, Resumed, Role, StopReason, Tab, ToolCall, Toolbox, TurnTool, Usage, run_turn,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -151,7 +151,7 @@ pub struct Step {
     /// Calls without a result.
     pub open: Vec<OpenCall>,
     /// What its model calls took of quotas.
-    pub took: Vec<Value>,
+    pub took: Vec<Arc<RawValue>>,
     /// Whose answer it holds, if any.
     pub model: Option<ModelSpec>,
     /// The conversation's revision is at least this then.

@@ -1,10 +1,14 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Code, Error, Result, Timestamp};
-use serde_json::{Value, json};
+use platform_core::{AccountId, Code, Error, Money, Result, Timestamp};
+use serde::{Serialize, Serializer};
+use serde_json::{
+    Value, json,
+    value::{RawValue, to_raw_value},
+};
 
-use crate::{Model, ModelSpec};
+use crate::{Model, ModelSpec, Usage};
 
 /// The port to quotas, and the only way to a model that answers: whoever asks says who pays.
 #[async_trait]
@@ -47,25 +51,83 @@ pub enum Spender {
     Agent(String),
 }
 
-/// A call that is to be paid.
+/// A call that is to be paid. As JSON it is what is reserved for it.
 #[derive(Debug, Clone)]
 pub struct Charge {
-    /// What is reserved for it; `None` when nothing has to be.
-    pub reserve: Option<Value>,
-    /// What is noted of it beside what it takes.
-    pub settle: Value,
+    /// What is reserved; `None` when nothing has to be.
+    pub reserve: Option<Arc<RawValue>>,
+    /// The rules that must have room, as they are named in a refusal.
+    pub rules: Arc<[Value]>,
+    /// Whose it is.
+    pub note: Arc<Note>,
 }
 
-impl Charge {
-    /// What is noted when its call was never made.
-    pub fn unused(self) -> Value {
-        let mut settle = self.settle;
-        for (name, nothing) in
-            [("input", json!(0)), ("output", json!(0)), ("cost", json!(0)), ("secondary", json!(false))]
-        {
-            settle[name] = nothing;
-        }
-        settle
+impl Serialize for Charge {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        self.reserve.serialize(serializer)
+    }
+}
+
+/// What is noted of a call beside what it took.
+#[derive(Debug, Clone)]
+pub struct Note {
+    /// Id of the reservation.
+    pub id: String,
+    /// Whose quotas count.
+    pub payer: Payer,
+    /// It does not count toward them.
+    pub exempt: bool,
+    /// The rules that count it, as JSON.
+    pub rules: Arc<RawValue>,
+}
+
+/// A call as it is settled.
+#[derive(Serialize)]
+struct Settlement<'a> {
+    id: &'a str,
+    account: &'a AccountId,
+    tenant: &'a str,
+    subtenant: &'a str,
+    kind: &'static str,
+    spender: &'a str,
+    exempt: bool,
+    external: bool,
+    rules: &'a RawValue,
+    input: u64,
+    output: u64,
+    /// Nano-dollars.
+    cost: i64,
+    secondary: bool,
+}
+
+impl Note {
+    /// What the call took; `beside`: it was none of a turn.
+    pub fn took(&self, usage: &Usage, cost: Money, beside: bool) -> Arc<RawValue> {
+        let (kind, spender) = match &self.payer.spender {
+            Spender::Assistant { identifier, .. } => ("assistant", identifier),
+            Spender::Agent(id) => ("agent", id),
+        };
+        let settlement = Settlement {
+            id: &self.id,
+            account: &self.payer.account,
+            tenant: self.payer.tenant_id.as_deref().unwrap_or_default(),
+            subtenant: self.payer.subtenant_id.as_deref().unwrap_or_default(),
+            kind,
+            spender,
+            exempt: self.exempt,
+            external: false,
+            rules: &self.rules,
+            input: usage.input_tokens,
+            output: usage.output_tokens,
+            cost: cost.nanos(),
+            secondary: beside,
+        };
+        to_raw_value(&settlement).expect("text and numbers are JSON").into()
+    }
+
+    /// The same of a call that was never made.
+    pub fn unused(&self) -> Arc<RawValue> {
+        self.took(&Usage::default(), Money::ZERO, false)
     }
 }
 
@@ -73,7 +135,7 @@ impl Charge {
 #[derive(Debug, Default)]
 pub struct Tab {
     held: Mutex<Option<Charge>>,
-    took: Mutex<Vec<Value>>,
+    took: Mutex<Vec<Arc<RawValue>>>,
 }
 
 impl Tab {
@@ -90,22 +152,22 @@ impl Tab {
     /// The first call is to be reserved anew.
     pub fn let_go(&self) {
         if let Some(charge) = self.held() {
-            self.add(charge.unused());
+            self.add(charge.note.unused());
         }
     }
 
     /// Notes what a call took.
-    pub fn add(&self, took: Value) {
+    pub fn add(&self, took: Arc<RawValue>) {
         self.took.lock().expect("lock").push(took);
     }
 
     /// What could not be stored is owed all the same.
-    pub fn put_back(&self, took: Vec<Value>) {
+    pub fn put_back(&self, took: Vec<Arc<RawValue>>) {
         self.took.lock().expect("lock").extend(took);
     }
 
     /// What calls took since it was last asked for: whoever takes it stores it.
-    pub fn take(&self) -> Vec<Value> {
+    pub fn take(&self) -> Vec<Arc<RawValue>> {
         std::mem::take(&mut self.took.lock().expect("lock"))
     }
 }

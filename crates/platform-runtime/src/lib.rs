@@ -26,7 +26,7 @@ mod tools;
 mod turn;
 mod usage;
 
-pub use budget::{Budget, Charge, Payer, Refusal, Spender, Tab, Unmetered};
+pub use budget::{Budget, Charge, Note, Payer, Refusal, Spender, Tab, Unmetered};
 pub use model::{
     Answer, Attachment, Capabilities, Catalog, Delta, Fault, FaultCode, Message, Model, ModelSpec, Operation, Prices,
     Prompt, Role, StopReason, Tool, ToolCall, ToolFunction, ask,

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use async_trait::async_trait;
@@ -16,10 +16,14 @@ use moka::sync::Cache;
 use platform_core::{AccountId, Error, Id, Money, Result, Timestamp, spawn};
 use platform_db::{Bus, Conn, Db, GroupWriter, JsonStatement, Remembered};
 use platform_runtime::{
-    Answer, Budget, Catalog, Charge, Delta, Fault, FaultCode, Model, ModelSpec, Operation, Payer, Prompt, Refusal,
-    Spender, Tab, Usage,
+    Answer, Budget, Catalog, Charge, Delta, Fault, FaultCode, Model, ModelSpec, Note, Operation, Payer, Prompt,
+    Refusal, Spender, Tab, Usage,
 };
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{
+    Value, json,
+    value::{RawValue, to_raw_value},
+};
 use tracing::error;
 
 use crate::{
@@ -47,9 +51,24 @@ pub(crate) struct Standing {
     pub rules: Vec<Effective>,
     pub excluded_assistants: Vec<String>,
     pub excluded_agents: Vec<String>,
+    /// The rules as they are counted, and as they are named, made once.
+    counted: OnceLock<(Arc<RawValue>, Arc<[Value]>)>,
 }
 
 impl Standing {
+    pub fn new(rules: Vec<Effective>, excluded_assistants: Vec<String>, excluded_agents: Vec<String>) -> Self {
+        Self { rules, excluded_assistants, excluded_agents, counted: OnceLock::new() }
+    }
+
+    fn counted(&self) -> (Arc<RawValue>, Arc<[Value]>) {
+        let make = || {
+            let counted = to_raw_value(&self.rules.iter().map(counted).collect::<Vec<_>>());
+            let named = self.rules.iter().map(|found| found.rule.named()).collect();
+            (counted.expect("values are JSON").into(), named)
+        };
+        self.counted.get_or_init(make).clone()
+    }
+
     /// What the assistant or agent takes is not counted.
     fn exempts(&self, spender: &Spender) -> bool {
         match spender {
@@ -77,7 +96,7 @@ struct Inner {
     model: Arc<dyn Model>,
     standings: Arc<Remembered<Payers, Standing>>,
     reserving: GroupWriter<Charge, Option<Refusal>>,
-    settling: GroupWriter<Value, ()>,
+    settling: GroupWriter<Arc<RawValue>, ()>,
     /// By assistant or agent, those beside its turns apart.
     calls: Cache<(AccountId, Spender, bool), LastCalls>,
 }
@@ -122,21 +141,18 @@ impl Inner {
         let Some(tenant) = &payer.tenant_id else { return Ok(None) };
         let standing = self.standing(&payer.account, tenant, payer.subtenant_id.as_deref()).await?;
         let exempt = standing.exempts(&payer.spender);
-        let (kind, spender) = match &payer.spender {
-            Spender::Assistant { identifier, .. } => ("assistant", identifier),
-            Spender::Agent(id) => ("agent", id),
-        };
-        let rules: Vec<Value> = standing.rules.iter().map(counted).collect();
+        let (counted, rules) = standing.counted();
         let id = String::from(Id::<Charge>::generate());
-        let reserve = (!rules.is_empty() && !exempt).then(|| {
+        let reserve = if standing.rules.is_empty() || exempt {
+            None
+        } else {
             let (tokens, cost) = self.expected(payer, model, beside);
-            json!({"id": id, "account": payer.account, "tenant": tenant, "tokens": tokens, "cost": cost,
-                "rules": rules, "named": standing.rules.iter().map(|found| found.rule.named()).collect::<Vec<_>>()})
-        });
-        let settle = json!({"id": id, "account": payer.account, "tenant": tenant,
-            "subtenant": payer.subtenant_id.as_deref().unwrap_or_default(), "kind": kind, "spender": spender,
-            "exempt": exempt, "external": false, "rules": rules});
-        Ok(Some(Charge { reserve, settle }))
+            let rules = &counted;
+            let reserved = Reserved { id: &id, account: &payer.account, tenant, tokens, cost, rules };
+            Some(to_raw_value(&reserved).map_err(Error::internal)?.into())
+        };
+        let note = Arc::new(Note { id, payer: payer.clone(), exempt, rules: counted });
+        Ok(Some(Charge { reserve, rules, note }))
     }
 
     /// Tokens and nano-dollars that a call of the payer may take.
@@ -163,6 +179,24 @@ impl Inner {
             calls.pop_front();
         }
     }
+}
+
+/// What is reserved for a call, as the SQL function reads it.
+#[derive(Serialize)]
+struct Reserved<'a> {
+    id: &'a str,
+    account: &'a AccountId,
+    tenant: &'a str,
+    tokens: i64,
+    cost: i64,
+    rules: &'a RawValue,
+}
+
+/// The same at its place in a group.
+#[derive(Serialize)]
+struct Numbered<'a> {
+    n: usize,
+    charge: &'a RawValue,
 }
 
 /// A rule as the SQL functions read it.
@@ -321,7 +355,7 @@ impl Call<'_> {
         if tokens > 0 {
             self.paid.quotas.learn(&self.paid.payer, beside, i64::try_from(tokens).unwrap_or(i64::MAX), nanos);
         }
-        self.paid.tab.add(settled(charge.settle, &usage, cost, beside));
+        self.paid.tab.add(charge.note.took(&usage, cost, beside));
     }
 }
 
@@ -337,14 +371,6 @@ impl Drop for Call<'_> {
     }
 }
 
-fn settled(mut settle: Value, usage: &Usage, cost: Money, secondary: bool) -> Value {
-    settle["input"] = usage.input_tokens.into();
-    settle["output"] = usage.output_tokens.into();
-    settle["cost"] = cost.nanos().into();
-    settle["secondary"] = secondary.into();
-    settle
-}
-
 #[derive(QueryableByName)]
 struct Refused {
     #[diesel(sql_type = Jsonb)]
@@ -352,42 +378,38 @@ struct Refused {
 }
 
 async fn reserve(conn: &mut Conn, charges: &[Charge]) -> Result<Vec<Option<Refusal>>> {
-    let items: Vec<Value> = charges.iter().enumerate().filter_map(|(n, charge)| numbered(charge, n)).collect();
-    let sql = "SELECT reserve_usage($1::jsonb, false) AS refused";
+    let items: Vec<_> = charges
+        .iter()
+        .enumerate()
+        .filter_map(|(n, charge)| Some(Numbered { n, charge: charge.reserve.as_ref()? }))
+        .collect();
+    let sql = "SELECT reserve_usage((SELECT jsonb_agg(x.charge || jsonb_build_object('n', x.n))
+        FROM jsonb_to_recordset($1::jsonb) AS x(n integer, charge jsonb)), false) AS refused";
     let rows: Vec<Refused> = JsonStatement::new(sql, &items)?.load(conn).await?;
     let mut outcomes = vec![None; charges.len()];
     for row in rows {
-        for (n, refusal) in read_refusals(charges, &row.refused) {
+        for (n, refusal) in read_refusals(&charges.iter().map(Some).collect::<Vec<_>>(), &row.refused) {
             outcomes[n] = Some(refusal);
         }
     }
     Ok(outcomes)
 }
 
-/// What is reserved for the charge at this index of a group.
-pub(crate) fn numbered(charge: &Charge, n: usize) -> Option<Value> {
-    let mut item = charge.reserve.clone()?;
-    item["n"] = n.into();
-    Some(item)
-}
-
 /// Which charges of a statement with [`RESERVE`] had no room, by their index; `None` when it failed for another reason.
-pub fn refusals(charges: &[Option<Charge>], error: &Error) -> Option<Vec<(usize, Refusal)>> {
+pub fn refusals(charges: &[Option<&Charge>], error: &Error) -> Option<Vec<(usize, Refusal)>> {
     let diesel::result::Error::DatabaseError(_, info) = error.cause()?.downcast_ref()? else { return None };
     if info.message() != "USAGE_REFUSED" {
         return None;
     }
     let refused: Value = serde_json::from_str(info.details()?).ok()?;
-    let charges: Vec<Charge> =
-        charges.iter().map(|charge| charge.clone().unwrap_or(Charge { reserve: None, settle: Value::Null })).collect();
-    Some(read_refusals(&charges, &refused))
+    Some(read_refusals(charges, &refused))
 }
 
-fn read_refusals(charges: &[Charge], refused: &Value) -> Vec<(usize, Refusal)> {
+fn read_refusals(charges: &[Option<&Charge>], refused: &Value) -> Vec<(usize, Refusal)> {
     let read = |found: &Value| {
         let n = usize::try_from(found["n"].as_u64()?).ok()?;
         let rule = usize::try_from(found["rule"].as_u64()?).ok()?;
-        let named = charges.get(n)?.reserve.as_ref()?["named"].get(rule)?.clone();
+        let named = (*charges.get(n)?)?.rules.get(rule)?.clone();
         let waits = found["waits"].as_u64().unwrap_or(1).max(1);
         Some((n, refusal(named, found["current"].as_i64()?, Timestamp(found["resets"].as_i64()?), waits)))
     };
@@ -425,13 +447,13 @@ fn short(number: &Value) -> String {
     format!("{text}{unit}")
 }
 
-async fn settle_all(conn: &mut Conn, took: &[Value]) -> Result<Vec<()>> {
+async fn settle_all(conn: &mut Conn, took: &[Arc<RawValue>]) -> Result<Vec<()>> {
     settle_in(conn, took).await?;
     Ok(vec![(); took.len()])
 }
 
 /// Writes down what a [`Tab`] gave, in the caller's transaction.
-pub async fn settle_in(conn: &mut Conn, took: &[Value]) -> Result<()> {
+pub async fn settle_in(conn: &mut Conn, took: &[Arc<RawValue>]) -> Result<()> {
     if took.is_empty() {
         return Ok(());
     }

@@ -10,6 +10,7 @@ use platform_db::Conn;
 use platform_jobs::{Run, Work};
 use platform_runtime::{Callbacks, Ending, FINISH_TOOL, FaultCode, Refusal, Tab, ToolChoice, TurnTool};
 use platform_tenants::settle_in;
+use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -370,7 +371,7 @@ impl Threads {
 }
 
 /// What was not stored of quotas is owed all the same.
-fn kept_or_owed<T>(stored: Result<Option<T>>, tab: &Tab, took: Vec<serde_json::Value>) -> Result<Option<T>> {
+fn kept_or_owed<T>(stored: Result<Option<T>>, tab: &Tab, took: Vec<Arc<RawValue>>) -> Result<Option<T>> {
     if !matches!(stored, Ok(Some(_))) {
         tab.put_back(took);
     }

@@ -43,7 +43,7 @@ pub(crate) struct Acceptance {
     pub now_ms: i64,
     /// What is reserved of quotas for the turn's first call.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub charge: Option<Value>,
+    pub charge: Option<Charge>,
 }
 
 /// What became of an acceptance: `None` when the chat cannot take the message, a refusal when its payer is out of quota.
@@ -158,7 +158,8 @@ const ACCEPT: [&str; 5] = [
 
 /// The same with what is reserved for those that were accepted: it fails when anybody has no room.
 static METERED: LazyLock<String> = LazyLock::new(|| {
-    let charges = "(SELECT jsonb_agg(charge || jsonb_build_object('n', n)) FROM accepted WHERE charge IS NOT NULL)";
+    let charges =
+        "(SELECT jsonb_agg(charge || jsonb_build_object('n', n)) FROM accepted WHERE jsonb_typeof(charge) = 'object')";
     let quota = format!(", quota AS MATERIALIZED (SELECT {}{charges}{} AS refused)", RESERVE.0, RESERVE.1);
     let [item, enqueue, end, select, order] = ACCEPT;
     [item, enqueue, end, &quota, select, " CROSS JOIN quota", order].concat()
@@ -231,8 +232,7 @@ fn refusal_of(item: &Acceptance, error: &Error) -> Option<Refusal> {
 
 /// Which of the items were refused, when that is why the statement failed.
 fn refused(items: &[Acceptance], error: &Error) -> Option<Vec<(usize, Refusal)>> {
-    let charge = |item: &Acceptance| Some(Charge { reserve: Some(item.charge.clone()?), settle: Value::Null });
-    refusals(&items.iter().map(charge).collect::<Vec<_>>(), error)
+    refusals(&items.iter().map(|item| item.charge.as_ref()).collect::<Vec<_>>(), error)
 }
 
 /// Writes a group. Those that are refused leave it, and the others are tried once more.
@@ -257,7 +257,8 @@ async fn accept(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<Outcome>> {
 
 async fn write(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<Option<AcceptedChat>>> {
     debug_assert!(items.iter().all(|item| item.kind == KIND));
-    let sql = if items.iter().any(|item| item.charge.is_some()) { &METERED } else { &PLAIN };
+    let reserves = |item: &Acceptance| item.charge.as_ref().is_some_and(|charge| charge.reserve.is_some());
+    let sql = if items.iter().any(reserves) { &METERED } else { &PLAIN };
     let rows: Vec<Row> = JsonStatement::new(sql, items)?.load(conn).await?;
     Ok(rows
         .into_iter()

@@ -4,7 +4,7 @@ use platform_conversation::{Conversation, StoredFile, TokenUsage, TurnRequest, c
 use platform_core::{AccountId, Error, Result, spawn};
 use platform_db::{Db, Idempotency};
 use platform_jobs::{Jobs, Run, Slot, Work};
-use platform_runtime::{Charge, Refusal, Tab};
+use platform_runtime::{Refusal, Tab};
 use tokio::sync::oneshot;
 
 use super::{
@@ -33,8 +33,6 @@ pub(crate) struct Candidate {
     /// Somebody waits for the end.
     pub waits: bool,
     pub once: Option<Idempotency>,
-    /// What is to be reserved for its first call.
-    pub charge: Option<Charge>,
     /// What an asynchronous caller is told.
     pub accepted: Accepted,
 }
@@ -82,8 +80,8 @@ impl Admission {
 
     /// Works a turn in this process, with what is known of it.
     fn start(&self, candidate: Candidate, chat: AcceptedChat) -> Result<oneshot::Receiver<TurnOutcome>> {
-        let Candidate { account, item, assistant, request, slot, waits, charge, .. } = candidate;
-        let tab = Tab::holding(charge);
+        let Candidate { account, item, assistant, request, slot, waits, .. } = candidate;
+        let tab = Tab::holding(item.charge);
         if item.subtenant_id != chat.subtenant_id {
             // The chat is of an end user whom the message did not name: their rules count, too.
             tab.let_go();

@@ -1,4 +1,7 @@
-use std::{sync::LazyLock, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use diesel::{
     QueryableByName,
@@ -13,7 +16,7 @@ use platform_jobs::{FINISH, Run, STEP, When, end_in, enqueue_in, is_held_in};
 use platform_runtime::ModelSpec;
 use platform_tenants::SETTLE;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{json, value::RawValue};
 
 use super::work::KIND;
 use crate::chat::repository::LIMIT_EXCEEDED;
@@ -50,7 +53,7 @@ pub(crate) struct Outcome {
     pub now_ms: i64,
     /// What its model calls took of quotas.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub took: Vec<Value>,
+    pub took: Vec<Arc<RawValue>>,
     /// When there is quota again, if there was none.
     #[serde(skip)]
     pub resets_ms: Option<i64>,

@@ -121,8 +121,7 @@ impl Intake {
                 item.owner = slot.is_some().then(|| self.jobs.owner().to_owned());
                 item.lease_ms = slot.is_some().then(|| self.jobs.lease_ms());
                 let reserves = may_reserve && slot.is_some();
-                let charge = if reserves { self.budget.charge(&payer, &spec).await? } else { None };
-                item.charge = charge.as_ref().and_then(|charge| charge.reserve.clone());
+                item.charge = if reserves { self.budget.charge(&payer, &spec).await? } else { None };
                 let (account, assistant) = (caller.account.clone(), Arc::clone(&assistant));
                 let (item, request, files) = (item.clone(), request.clone(), Arc::clone(&files));
                 let accepted = accepted(&item);
@@ -136,7 +135,6 @@ impl Intake {
                     slot,
                     waits: wait,
                     once: once.cloned(),
-                    charge,
                     accepted: accepted.clone(),
                 };
                 let admitted = match self.admission.admit(candidate).await? {

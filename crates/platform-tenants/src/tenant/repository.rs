@@ -219,7 +219,7 @@ pub(crate) async fn standing(
     let (excluded_assistants, excluded_agents) =
         of_tenant.map(|row| (row.2.clone(), row.3.clone())).unwrap_or_default();
     let rules = effective(rules.as_ref(), own_rules.as_ref(), &ad_hoc, subtenant);
-    Ok(Standing { rules, excluded_assistants, excluded_agents })
+    Ok(Standing::new(rules, excluded_assistants, excluded_agents))
 }
 
 pub(crate) async fn find(conn: &Conn, account: &AccountId, tenant: &str) -> Result<Option<TenantRow>> {

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use diesel::{
     pg::Pg,
@@ -7,7 +9,7 @@ use diesel::{
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_core::{AccountId, Caller, Checks, Code, Error, Object, Page, Precondition, Result, Timestamp, misfit};
 use platform_db::{Conn, Idempotency};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::to_raw_value};
 
 use super::{
     model::{
@@ -298,20 +300,24 @@ impl UsageService for PgTenantService {
             self.register_for(conn, account, tenant, subtenant).await?;
             let Standing { rules, .. } = standing(conn, account, tenant, subtenant).await?;
             let took = |tokens: i64, cost: i64| {
-                json!({"id": "", "account": account, "tenant": tenant, "subtenant": subtenant.unwrap_or_default(),
+                to_raw_value(
+                    &json!({"id": "", "account": account, "tenant": tenant, "subtenant": subtenant.unwrap_or_default(),
                     "kind": "external", "spender": amounts.source, "input": tokens, "output": 0, "cost": cost,
                     "secondary": false, "exempt": false, "external": true,
-                    "rules": rules.iter().map(counted).collect::<Vec<_>>()})
+                    "rules": rules.iter().map(counted).collect::<Vec<_>>()}),
+                )
+                .map(Arc::from)
+                .map_err(Error::internal)
             };
             // Adding nothing makes the counters and locks them: who comes at the same moment waits here.
-            settle_in(conn, &[took(0, 0)]).await?;
+            settle_in(conn, &[took(0, 0)?]).await?;
             let before = counters(conn, account, tenant, &rules).await?;
             let spent = rules.iter().zip(&before).filter(|(found, counter)| counter.consumed >= found.rule.most());
             if let Some((found, counter)) = spent.max_by_key(|(_, counter)| counter.resets_ms) {
                 let (resets, waits) = (Timestamp(counter.resets_ms), counter.waits.unsigned_abs().max(1));
                 return Err(Error::from(&refusal(found.rule.named(), counter.consumed, resets, waits)));
             }
-            settle_in(conn, &[took(amounts.tokens, Metric::Cost.counted(amounts.cost))]).await?;
+            settle_in(conn, &[took(amounts.tokens, Metric::Cost.counted(amounts.cost))?]).await?;
             let counts = |found: &Effective| match found.rule.metric {
                 Metric::Tokens => amounts.tokens > 0,
                 Metric::Cost => amounts.cost > 0.0,
