@@ -5,7 +5,7 @@ use platform_testing::{Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::support::{Frames, PROGRAM, app, start};
+use crate::support::{Frames, PROGRAM, app, eventually, start};
 
 fn number(reply: &Reply, header: &str) -> u64 {
     reply.header(header).parse().unwrap_or_else(|_| panic!("{header}: {:?}", reply.headers))
@@ -89,15 +89,12 @@ async fn a_key_has_so_many_streams_and_gets_one_back_when_it_closes_it() {
     let missing = app.get("/assistants/default/chats/none/stream").await;
     assert_eq!(missing.error(), "TOO_MANY_STREAMS", "before the chat is looked for");
     drop(first);
-    let patience = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    loop {
+    let open = async || {
         let request = app.request(Method::GET, &format!("/assistants/default/chats/{chat}/stream"));
-        if request.send().await.expect("an answer").status() == StatusCode::OK {
-            break;
-        }
-        assert!(std::time::Instant::now() < patience, "the place was never given back");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+        (request.send().await.expect("an answer").status() == StatusCode::OK).then_some(())
+    };
+    let given_back = eventually("the place that was given back", open);
+    tokio::time::timeout(std::time::Duration::from_secs(20), given_back).await.expect("given back in time");
     app.post(&format!("/assistants/default/chats/{chat}/stop"), json!({})).await;
 }
 

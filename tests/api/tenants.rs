@@ -83,6 +83,8 @@ async fn tenants_are_registered_by_use_and_keep_what_was_set_by_hand() {
     assert_eq!(stats["byAssistant"], json!([{"assistantIdentifier": "default", "chats": 2}]));
     let days = app.get("/tenants/acme/costs?subtenantId=u1").await.body;
     assert!(days[0]["outputTokens"].as_i64() > Some(0) && days[0]["date"].is_string(), "{days}");
+    let whole = app.get("/tenants/acme/costs").await.body;
+    assert_eq!(whole[0]["outputTokens"], stats["cost"]["outputTokens"], "a day and all there is");
     assert!(app.get("/tenants/acme/costs?granularity=monthly").await.body[0]["month"].is_string());
     assert_eq!(app.get("/tenants/acme/costs?from=2026-02-01&to=2026-01-01").await.error(), "INVALID_TIME_RANGE");
     assert_eq!(app.get("/tenants/nobody/costs").await.error(), "TENANT_NOT_FOUND");
@@ -109,6 +111,10 @@ async fn a_spent_tenant_spends_nothing_more_by_any_door() {
     let used = counted(&app, "acme").await;
     assert!(used.as_i64() >= Some(50), "{used}");
     assert_eq!(app.get("/tenants/acme").await.body["blocked"], true);
+    app.post("/tenants", json!({"tenantId": "other"})).await;
+    let listed = app.get("/tenants").await.body;
+    let blocked = |at: usize| (&listed["items"][at]["tenantId"], &listed["items"][at]["blocked"]);
+    assert_eq!((blocked(0), blocked(1)), ((&json!("other"), &json!(false)), (&json!("acme"), &json!(true))));
     let calls = model.recorded().len();
 
     let sync = say(&app, "acme", "no").await;
@@ -244,9 +250,13 @@ async fn a_turn_whose_quota_ends_between_its_calls_stands_still_with_what_it_has
     thread_in(&app, &thread, "completed").await;
 
     // A chat: the second call of the turn is not made, and whoever waits is told so.
-    let limits = json!({"rules": [{"scope": "tenant", "metric": "tokens", "windowUnit": "hour", "limit": 1000}]});
-    let set = app.request(reqwest::Method::PUT, "/tenant-admin/beta/usage-limits").json(&limits);
-    assert_eq!(app.send(set).await.body["effective"][1]["origin"], "adhoc");
+    let mut off = json!({"scope": "subtenant", "metric": "cost", "windowUnit": "day", "windowEvery": 2, "limit": 9});
+    off["enabled"] = false.into();
+    let hour = json!({"scope": "tenant", "metric": "tokens", "windowUnit": "hour", "limit": 1000});
+    let set = app.request(reqwest::Method::PUT, "/tenant-admin/beta/usage-limits").json(&json!({"rules": [hour, off]}));
+    let limits = app.send(set).await.body;
+    let origins: Vec<&Value> = limits["effective"].as_array().expect("rules").iter().map(|of| &of["origin"]).collect();
+    assert_eq!(origins, ["tier", "adhoc"], "what is switched off replaces nothing");
     let helper = json!({"name": "h", "identifier": "h", "availableToolsGroupsUids": ["builtin-time"]});
     assert_eq!(app.post("/assistants", helper).await.status, StatusCode::CREATED);
     let message = "/usage {\"inputTokens\": 1200}\n/tool current_time\nDone";

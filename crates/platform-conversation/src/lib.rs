@@ -37,8 +37,8 @@ pub use message::{
 };
 pub use repository::{
     Queued, Texts, TextsRead, add_compaction, add_secondary, all_content, bodies_from, compactions, content, contents,
-    delete, empty, enqueue, escape_like, feedback, first_queued, has_compactions, has_message, insert_message, json,
-    open_calls, open_text, queued, settled_calls, summarise, turn_of,
+    delete, empty, enqueue, feedback, first_queued, has_compactions, has_message, insert_message, json, open_calls,
+    open_text, queued, settled_calls, summarise, turn_of,
 };
 pub use search::{Match, Matches, search};
 pub use settings::{

@@ -11,7 +11,7 @@ use diesel::{
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
-use platform_db::Conn;
+use platform_db::{Conn, containing};
 use platform_runtime::{Answer, OpenCall, Operation, Role};
 use serde::Deserialize;
 use serde_json::Value;
@@ -71,11 +71,6 @@ pub fn open_text(open: &[OpenCall]) -> Result<Option<String>> {
         return Ok(None);
     }
     serde_json::to_string(open).map(Some).map_err(Error::internal)
-}
-
-/// A text that LIKE takes literally.
-pub fn escape_like(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_")
 }
 
 /// Texts of a conversation as one expression in a statement of whoever owns it, so that both are of one moment.
@@ -323,7 +318,7 @@ pub(crate) async fn search(
     limit: i64,
 ) -> Result<(Vec<Hit>, i64)> {
     let (mut first, mut second) = (conn, conn);
-    let pattern = format!("%{}%", escape_like(text));
+    let pattern = containing(text);
     let hits = || {
         of(account.as_str(), conversation)
             .filter(sql::<Bool>("body -> 'content' ->> 'message' ILIKE ").bind::<Text, _>(pattern.clone()))

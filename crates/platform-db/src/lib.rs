@@ -30,4 +30,4 @@ pub use embedded::{Embedded, EmbeddedError};
 pub use group::GroupWriter;
 pub use idempotency::{Idempotency, Stored, in_progress};
 pub use migrate::MIGRATIONS_HASH;
-pub use statement::JsonStatement;
+pub use statement::{JsonStatement, containing};

@@ -7,6 +7,11 @@ use diesel::{
     sql_types::{Text, Untyped},
 };
 
+/// A pattern for `LIKE` that finds a text anywhere, as it stands.
+pub fn containing(text: &str) -> String {
+    format!("%{}%", text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"))
+}
+
 /// A prepared statement with one parameter, a JSON array of rows: `jsonb_to_recordset($1)`.
 ///
 /// This is how one statement writes for many callers at once. Unlike `diesel::sql_query`,

@@ -227,13 +227,7 @@ impl Budget for Quotas {
             return Ok(None);
         }
         let conn = self.inner.db.read().await?;
-        let counters = counters(conn.get(), &payer.account, tenant, &standing.rules).await?;
-        let spent = standing.rules.iter().zip(&counters);
-        let spent = spent.filter(|(found, counter)| counter.consumed >= found.rule.most());
-        Ok(spent.max_by_key(|(_, counter)| counter.resets_ms).map(|(found, counter)| {
-            let (resets, waits) = (Timestamp(counter.resets_ms), counter.waits.unsigned_abs().max(1));
-            refusal(found.rule.named(), counter.consumed, resets, waits)
-        }))
+        spent(conn.get(), &payer.account, tenant, &standing.rules).await
     }
 }
 
@@ -417,7 +411,7 @@ fn read_refusals(charges: &[Option<&Charge>], refused: &Value) -> Vec<(usize, Re
 }
 
 /// A refusal by a rule as it is named.
-pub(crate) fn refusal(rule: Value, consumed: i64, resets_at: Timestamp, retry_after: u64) -> Refusal {
+fn refusal(rule: Value, consumed: i64, resets_at: Timestamp, retry_after: u64) -> Refusal {
     let metric = Metric::of(rule["metric"].as_str().unwrap_or_default());
     let current = metric.shown(consumed);
     let every = match rule["windowEvery"].as_i64() {
@@ -481,29 +475,53 @@ pub(crate) struct Counter {
     pub waits: i64,
 }
 
-/// The counters of rules in the windows of now.
-pub(crate) async fn counters(
+impl Counter {
+    pub fn has_spent(&self, found: &Effective) -> bool {
+        self.consumed >= found.rule.most()
+    }
+}
+
+/// The refusal of a tenant one of whose rules is spent, by the one that is so for longest.
+pub(crate) async fn spent(
     conn: &Conn,
     account: &AccountId,
     tenant: &str,
     rules: &[Effective],
+) -> Result<Option<Refusal>> {
+    let counters = counters(conn, account, rules.iter().map(|found| (tenant, found))).await?;
+    let spent = rules.iter().zip(&counters).filter(|(found, counter)| counter.has_spent(found));
+    Ok(spent.max_by_key(|(_, counter)| counter.resets_ms).map(|(found, counter)| {
+        let (resets, waits) = (Timestamp(counter.resets_ms), counter.waits.unsigned_abs().max(1));
+        refusal(found.rule.named(), counter.consumed, resets, waits)
+    }))
+}
+
+/// The counters of rules of these tenants in the windows of now.
+pub(crate) async fn counters(
+    conn: &Conn,
+    account: &AccountId,
+    rules: impl Iterator<Item = (&str, &Effective)>,
 ) -> Result<Vec<Counter>> {
     let mut conn = conn;
-    let rules: Vec<Value> = rules.iter().map(counted).collect();
+    let of = |(tenant, found): (&str, &Effective)| json!({"tenant": tenant, "rule": counted(found)});
+    let rules: Vec<Value> = rules.map(of).collect();
+    if rules.is_empty() {
+        return Ok(Vec::new());
+    }
     let sql = "SELECT coalesce(c.consumed, 0) AS consumed, coalesce(c.external, 0) AS external,
             usage_start(r.unit, r.every, r.key + 1) AS resets_ms,
             ceil((usage_start(r.unit, r.every, r.key + 1) - extract(epoch FROM usage_clock()) * 1000) / 1000)::bigint
                 AS waits
-        FROM (SELECT body ->> 'subtenant' AS subtenant, body ->> 'metric' AS metric, body ->> 'unit' AS unit,
+        FROM (SELECT tenant, body ->> 'subtenant' AS subtenant, body ->> 'metric' AS metric, body ->> 'unit' AS unit,
                 (body ->> 'every')::integer AS every, position,
                 usage_window(body ->> 'unit', (body ->> 'every')::integer, usage_clock()) AS key
-            FROM jsonb_array_elements($3) WITH ORDINALITY AS x(body, position)) AS r
-        LEFT JOIN usage_counters c ON c.account_id = $1 AND c.tenant_id = $2 AND c.subtenant_id = r.subtenant
+            FROM jsonb_array_elements($2) WITH ORDINALITY AS x(of, position),
+                LATERAL (SELECT of ->> 'tenant' AS tenant, of -> 'rule' AS body) AS named) AS r
+        LEFT JOIN usage_counters c ON c.account_id = $1 AND c.tenant_id = r.tenant AND c.subtenant_id = r.subtenant
             AND c.metric = r.metric AND c.window_unit = r.unit AND c.window_every = r.every AND c.window_key = r.key
         ORDER BY r.position";
     Ok(diesel::sql_query(sql)
         .bind::<Text, _>(account.as_str())
-        .bind::<Text, _>(tenant)
         .bind::<Jsonb, _>(Value::from(rules))
         .load(&mut conn)
         .await?)

@@ -133,6 +133,12 @@ impl Rule {
         what(self) == what(other)
     }
 
+    /// As a rule of the tenant alone, it counts instead of this one of a tier, for everybody whom that one is for.
+    pub(crate) fn replaces(&self, other: &Self) -> bool {
+        let whoever = self.subtenant_id.is_none() || self.subtenant_id == other.subtenant_id;
+        self.enabled && whoever && self.counts_as(other)
+    }
+
     /// The rule as it is named in a refusal.
     pub(crate) fn named(&self) -> Value {
         let mut named = json!({"scope": self.scope, "metric": self.metric, "windowUnit": self.window_unit,

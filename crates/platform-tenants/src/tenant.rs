@@ -9,6 +9,6 @@ pub use costs::{TenantCost, TenantTotals};
 pub use model::{
     NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantPage, TenantPatch, Visit,
 };
-pub(crate) use repository::{TENANT, exists, lock, register_in, standing};
+pub(crate) use repository::{TENANT, exists, find, find_user, lock, register_in, standing};
 pub use service::TenantService;
 pub(crate) use service::{not_found, user_not_found};

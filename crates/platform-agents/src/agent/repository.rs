@@ -1,8 +1,7 @@
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
-use platform_conversation::escape_like;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
-use platform_db::Conn;
+use platform_db::{Conn, containing};
 use serde_json::Value;
 
 use super::model::{Agent, AgentFilter, AgentSettings};
@@ -202,7 +201,7 @@ pub(crate) async fn list(
             of = of.filter(agents::project_id.eq(project.clone()));
         }
         if let Some(search) = &filter.search {
-            let pattern = format!("%{}%", escape_like(search));
+            let pattern = containing(search);
             of = of.filter(agents::name.ilike(pattern.clone()).or(agents::description.ilike(pattern)));
         }
         of

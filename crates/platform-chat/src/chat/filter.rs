@@ -4,8 +4,8 @@ use diesel::{
     prelude::*,
     sql_types::{Bool, Jsonb, Text},
 };
-use platform_conversation::escape_like;
 use platform_core::{AccountId, Checks, Code, Error, Object, Result, Timestamp};
+use platform_db::containing;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -141,7 +141,7 @@ impl ChatFilter {
             condition = Box::new(condition.and(chats::name.eq(name.clone())));
         }
         if let Some(search) = &self.search {
-            condition = Box::new(condition.and(chats::name.ilike(format!("%{}%", escape_like(search)))));
+            condition = Box::new(condition.and(chats::name.ilike(containing(search))));
         }
         if let Some(llm) = &self.llm {
             condition = Box::new(condition.and(chats::llm.eq(llm.clone()).assume_not_null()));

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use chrono::NaiveDate;
-use diesel::prelude::*;
+use diesel::{
+    QueryableByName,
+    sql_types::{BigInt, Date, Nullable, Text},
+};
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Money, Period, Result};
 use platform_db::Conn;
@@ -11,7 +14,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::schema::tenant_costs;
+/// Sums beyond this are shown as this.
+const MOST: i64 = i64::MAX;
 
 /// What a tenant cost in a day or month.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
@@ -54,16 +58,24 @@ pub struct TenantTotals {
     pub output_tokens: i64,
 }
 
-#[derive(Queryable, Selectable)]
-#[diesel(table_name = tenant_costs)]
+/// What an assistant, agent or source took in a day or month.
+#[derive(QueryableByName)]
 struct Row {
-    day: NaiveDate,
+    #[diesel(sql_type = Date)]
+    period: NaiveDate,
+    #[diesel(sql_type = Text)]
     kind: String,
+    #[diesel(sql_type = Text)]
     spender: String,
+    #[diesel(sql_type = BigInt)]
     input_tokens: i64,
+    #[diesel(sql_type = BigInt)]
     output_tokens: i64,
+    #[diesel(sql_type = BigInt)]
     cost: i64,
+    #[diesel(sql_type = BigInt)]
     secondary_tokens: i64,
+    #[diesel(sql_type = BigInt)]
     secondary_cost: i64,
 }
 
@@ -75,17 +87,27 @@ pub(crate) async fn price_in(
     subtenant: Option<&str>,
     period: Period,
 ) -> Result<Vec<TenantCost>> {
-    let mut conn = conn;
-    let of = tenant_costs::account_id.eq(account.as_str()).and(tenant_costs::tenant_id.eq(tenant));
-    let mut rows =
-        tenant_costs::table.filter(of.and(tenant_costs::day.between(period.first, period.last))).into_boxed();
-    if let Some(subtenant) = subtenant {
-        rows = rows.filter(tenant_costs::subtenant_id.eq(subtenant.to_owned()));
-    }
-    let rows: Vec<Row> = rows.select(Row::as_select()).load(&mut conn).await?;
+    let (mut conn, unit) = (conn, period.unit());
+    let rows: Vec<Row> = diesel::sql_query(format!(
+        "SELECT date_trunc('{unit}', day)::date AS period, kind, spender,
+            least(sum(input_tokens), {MOST})::bigint AS input_tokens,
+            least(sum(output_tokens), {MOST})::bigint AS output_tokens, least(sum(cost), {MOST})::bigint AS cost,
+            least(sum(secondary_tokens), {MOST})::bigint AS secondary_tokens,
+            least(sum(secondary_cost), {MOST})::bigint AS secondary_cost
+        FROM tenant_costs WHERE account_id = $1 AND tenant_id = $2 AND day BETWEEN $3 AND $4
+            AND ($5 IS NULL OR subtenant_id = $5)
+        GROUP BY 1, 2, 3"
+    ))
+    .bind::<Text, _>(account.as_str())
+    .bind::<Text, _>(tenant)
+    .bind::<Date, _>(period.first)
+    .bind::<Date, _>(period.last)
+    .bind::<Nullable<Text>, _>(subtenant)
+    .load(&mut conn)
+    .await?;
     let mut periods: BTreeMap<String, Vec<Row>> = BTreeMap::new();
     for row in rows {
-        periods.entry(period.name(row.day)).or_default().push(row);
+        periods.entry(period.name(row.period)).or_default().push(row);
     }
     let by_month = period.unit() == "month";
     let cost = |(name, rows): (String, Vec<Row>)| {
@@ -130,10 +152,26 @@ fn sum(rows: &[Row]) -> TenantCost {
 
 /// In all.
 pub(crate) async fn totals(conn: &Conn, account: &AccountId, tenant: &str) -> Result<TenantTotals> {
+    #[derive(QueryableByName)]
+    struct Totals {
+        #[diesel(sql_type = BigInt)]
+        cost: i64,
+        #[diesel(sql_type = BigInt)]
+        input_tokens: i64,
+        #[diesel(sql_type = BigInt)]
+        output_tokens: i64,
+    }
     let mut conn = conn;
-    let of = tenant_costs::account_id.eq(account.as_str()).and(tenant_costs::tenant_id.eq(tenant));
-    let rows: Vec<Row> = tenant_costs::table.filter(of).select(Row::as_select()).load(&mut conn).await?;
-    let sum = sum(&rows);
-    let total_cost = sum.total_cost + sum.secondary_cost;
-    Ok(TenantTotals { total_cost, input_tokens: sum.input_tokens, output_tokens: sum.output_tokens })
+    let totals: Totals = diesel::sql_query(format!(
+        "SELECT least(coalesce(sum(cost) + sum(secondary_cost), 0), {MOST})::bigint AS cost,
+            least(coalesce(sum(input_tokens) FILTER (WHERE kind <> 'external'), 0), {MOST})::bigint AS input_tokens,
+            least(coalesce(sum(output_tokens) FILTER (WHERE kind <> 'external'), 0), {MOST})::bigint AS output_tokens
+        FROM tenant_costs WHERE account_id = $1 AND tenant_id = $2"
+    ))
+    .bind::<Text, _>(account.as_str())
+    .bind::<Text, _>(tenant)
+    .get_result(&mut conn)
+    .await?;
+    let Totals { cost, input_tokens, output_tokens } = totals;
+    Ok(TenantTotals { total_cost: Money::from_nanos(cost), input_tokens, output_tokens })
 }

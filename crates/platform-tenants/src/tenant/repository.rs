@@ -5,7 +5,7 @@ use diesel::{
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Id, Object, Page, Result, Timestamp};
-use platform_db::Conn;
+use platform_db::{Conn, containing};
 use serde_json::Value;
 
 use super::model::{Facts, Subtenant, Tenant, Visit, domain_of};
@@ -302,11 +302,6 @@ pub(crate) async fn delete_user(conn: &mut Conn, account: &AccountId, tenant: &s
         .execute(conn)
         .await?;
     Ok(deleted)
-}
-
-/// A pattern for `ILIKE` that finds a text as it is.
-fn containing(text: &str) -> String {
-    format!("%{}%", text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"))
 }
 
 pub(crate) async fn list(

@@ -1,8 +1,10 @@
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use futures_util::future::try_join_all;
 use platform_core::{AccountId, Bound, Code, Error, Object, Page, Period, Result, overlay};
-use platform_db::Idempotency;
+use platform_db::{Conn, Idempotency};
 
 use super::{
     costs::{self, TenantCost, TenantTotals},
@@ -12,7 +14,7 @@ use super::{
     },
     repository::{self, SUBTENANT, TENANT, TenantRow},
 };
-use crate::{PgTenantService, quota::counters};
+use crate::{PgTenantService, quota::counters, rule::Effective};
 
 /// Tenants of an account and their end users.
 #[async_trait]
@@ -62,22 +64,26 @@ impl PgTenantService {
         let conn = self.db.read().await?;
         let names: Vec<String> = rows.iter().map(|row| row.tenant_id.clone()).collect();
         let users = repository::count_users(conn.get(), account, &names).await?;
-        let blocked = try_join_all(rows.iter().map(|row| self.is_blocked(account, &row.tenant_id))).await?;
-        let tenant = |(row, blocked): (TenantRow, bool)| {
-            let count = users.get(&row.tenant_id).copied().unwrap_or(0);
-            row.into_tenant(count, blocked)
+        let blocked = self.blocked(conn.get(), account, &names).await?;
+        let tenant = |row: TenantRow| {
+            let (count, blocked) = (users.get(&row.tenant_id).copied(), blocked.contains(&row.tenant_id));
+            row.into_tenant(count.unwrap_or(0), blocked)
         };
-        Ok(rows.into_iter().zip(blocked).map(tenant).collect())
+        Ok(rows.into_iter().map(tenant).collect())
     }
 
-    async fn is_blocked(&self, account: &AccountId, tenant: &str) -> Result<bool> {
-        let standing = self.quotas.standing(account, tenant, None).await?;
-        if standing.rules.is_empty() {
-            return Ok(false);
-        }
-        let conn = self.db.read().await?;
-        let counters = counters(conn.get(), account, tenant, &standing.rules).await?;
-        Ok(standing.rules.iter().zip(&counters).any(|(found, counter)| counter.consumed >= found.rule.most()))
+    /// Those of these tenants a rule of whom is spent.
+    async fn blocked(&self, conn: &Conn, account: &AccountId, tenants: &[String]) -> Result<HashSet<String>> {
+        let standings = tenants.iter().map(|tenant| self.quotas.standing(account, tenant, None));
+        let standings = try_join_all(standings).await?;
+        let rules: Vec<(&str, &Effective)> = tenants
+            .iter()
+            .zip(&standings)
+            .flat_map(|(tenant, standing)| standing.rules.iter().map(|found| (tenant.as_str(), found)))
+            .collect();
+        let counters = counters(conn, account, rules.iter().copied()).await?;
+        let spent = rules.iter().zip(&counters).filter(|((_, found), counter)| counter.has_spent(found));
+        Ok(spent.map(|((tenant, _), _)| (*tenant).to_owned()).collect())
     }
 }
 

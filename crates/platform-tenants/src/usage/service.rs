@@ -21,10 +21,10 @@ use super::{
 use crate::{
     PgTenantService,
     audit::{self, AuditPage},
-    quota::{Standing, counted, counters, refusal, settle_in},
+    quota::{Standing, counted, counters, settle_in, spent},
     rule::{Effective, Metric, NewTier, Rule, Scope, Tier, check_rules},
     schema::usage_history,
-    tenant::{Visit, exists, lock, not_found, register_in, standing, user_not_found},
+    tenant::{Visit, exists, find, find_user, lock, not_found, register_in, standing, user_not_found},
 };
 
 /// What tenants may take and took.
@@ -98,7 +98,7 @@ impl PgTenantService {
         tenant: &str,
         rules: &[Effective],
     ) -> Result<Vec<UsageEntry>> {
-        let counters = counters(conn, account, tenant, rules).await?;
+        let counters = counters(conn, account, rules.iter().map(|found| (tenant, found))).await?;
         let entry = |(found, counter): (&Effective, &crate::quota::Counter)| {
             UsageEntry::new(found, counter.consumed, counter.external, Timestamp(counter.resets_ms))
         };
@@ -181,17 +181,14 @@ impl UsageService for PgTenantService {
     }
 
     async fn limits(&self, account: &AccountId, tenant: &str) -> Result<Limits> {
-        let mut conn = self.db.conn().await?;
-        let own = tiers::assigned(&mut conn, account, tenant, None).await?.ok_or_else(|| not_found(tenant))?;
-        let rules = lock(&mut conn, account, tenant).await?.ok_or_else(|| not_found(tenant))?.rules()?;
-        let tier = tiers::holding(&conn, account, own).await?;
-        let same = |a: &Rule, b: &Rule| {
-            let what = |rule: &Rule| (rule.scope, rule.metric, rule.window_unit, rule.window_every);
-            what(a) == what(b)
-        };
+        let conn = self.db.read().await?;
+        let found = find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
+        let rules = found.rules()?;
+        let tier = tiers::holding(conn.get(), account, found.tier_id).await?;
+        let replaced = |rule: &Rule| rules.iter().any(|own| own.replaces(rule));
         let mut effective = Vec::new();
         if let Some(tier) = &tier {
-            let kept = tier.rules.iter().filter(|rule| rule.enabled && !rules.iter().any(|own| same(own, rule)));
+            let kept = tier.rules.iter().filter(|rule| rule.enabled && !replaced(rule));
             for rule in kept {
                 effective.push(shown(rule, Some(&tier.tier_id))?);
             }
@@ -230,8 +227,9 @@ impl UsageService for PgTenantService {
         strangers: bool,
     ) -> Result<Usage> {
         let (tenant_id, subtenant_id) = (tenant.to_owned(), subtenant.map(str::to_owned));
-        let mut conn = self.db.conn().await?;
-        let Some(own) = tiers::assigned(&mut conn, account, tenant, None).await? else {
+        let conn = self.db.read().await?;
+        let conn = conn.get();
+        let Some(found) = find(conn, account, tenant).await? else {
             if strangers {
                 return Ok(Usage { tenant_id, subtenant_id, tier_id: None, usage: Vec::new() });
             }
@@ -239,13 +237,13 @@ impl UsageService for PgTenantService {
         };
         if let Some(subtenant) = subtenant
             && !strangers
-            && tiers::assigned(&mut conn, account, tenant, Some(subtenant)).await?.is_none()
+            && find_user(conn, account, tenant, subtenant).await?.is_none()
         {
             return Err(user_not_found(subtenant));
         }
-        let tier_id = tiers::holding(&conn, account, own).await?.map(|tier| tier.tier_id);
-        let standing = standing(&conn, account, tenant, subtenant).await?;
-        let usage = self.entries(&conn, account, tenant, &standing.rules).await?;
+        let tier_id = tiers::holding(conn, account, found.tier_id).await?.map(|tier| tier.tier_id);
+        let standing = standing(conn, account, tenant, subtenant).await?;
+        let usage = self.entries(conn, account, tenant, &standing.rules).await?;
         Ok(Usage { tenant_id, subtenant_id, tier_id, usage })
     }
 
@@ -311,11 +309,8 @@ impl UsageService for PgTenantService {
             };
             // Adding nothing makes the counters and locks them: who comes at the same moment waits here.
             settle_in(conn, &[took(0, 0)?]).await?;
-            let before = counters(conn, account, tenant, &rules).await?;
-            let spent = rules.iter().zip(&before).filter(|(found, counter)| counter.consumed >= found.rule.most());
-            if let Some((found, counter)) = spent.max_by_key(|(_, counter)| counter.resets_ms) {
-                let (resets, waits) = (Timestamp(counter.resets_ms), counter.waits.unsigned_abs().max(1));
-                return Err(Error::from(&refusal(found.rule.named(), counter.consumed, resets, waits)));
+            if let Some(refusal) = spent(conn, account, tenant, &rules).await? {
+                return Err(Error::from(&refusal));
             }
             settle_in(conn, &[took(amounts.tokens, Metric::Cost.counted(amounts.cost))?]).await?;
             let counts = |found: &Effective| match found.rule.metric {
