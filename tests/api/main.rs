@@ -19,6 +19,7 @@ mod messages;
 mod models;
 mod oauth;
 mod process;
+mod projects;
 mod queue;
 mod stream;
 mod structured;

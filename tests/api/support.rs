@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use platform_testing::{FakeModelServer, FakeToolServer, Reply, TestApp, TestDb};
-use reqwest::{Method, StatusCode};
+use reqwest::{Method, StatusCode, Url};
 use serde_json::{Value, json};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_platform-under-test");
@@ -188,7 +188,13 @@ impl Frames {
 
     /// Any stream.
     pub async fn follow(app: &TestApp, path: &str) -> Self {
-        let response = app.request(Method::GET, path).send().await.expect("an answer");
+        Self::follow_as(app, app.key(), path).await
+    }
+
+    /// The same with another credential.
+    pub async fn follow_as(app: &TestApp, credential: &str, path: &str) -> Self {
+        let request = app.anonymous(Method::GET, &format!("/v1{path}")).bearer_auth(credential);
+        let response = request.send().await.expect("an answer");
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["content-type"], "text/event-stream; charset=utf-8");
         let body = response.bytes_stream().map(|chunk| chunk.map(|bytes| bytes.to_vec()));
@@ -251,4 +257,35 @@ impl Folded {
         let stored = stored.and_then(|message| message["content"]["message"].as_str());
         streaming.or(stored).unwrap_or_default().to_owned()
     }
+}
+
+/// A user of the account who let an application act for them: their id, and a token with all scopes.
+pub async fn user(app: &TestApp, name: &str, role: &str) -> (String, String) {
+    let (verifier, challenge) =
+        ("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk", "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM");
+    let (back, email, password) = ("https://app.example/back", format!("{name}@example.com"), "correct horse battery");
+    let client = app.post("/oauth-clients", json!({"name": name, "redirectUris": [back]})).await.body;
+    let user = app.post("/users", json!({"email": email, "password": password, "role": role})).await.body;
+    let client = client["clientId"].as_str().expect("an id");
+    let decision = [
+        ("response_type", "code"),
+        ("client_id", client),
+        ("redirect_uri", back),
+        ("code_challenge", challenge),
+        ("code_challenge_method", "S256"),
+        ("email", &email),
+        ("password", password),
+        ("decision", "allow"),
+    ];
+    let body = Url::parse_with_params("http://x/", decision).expect("a URL").query().unwrap_or_default().to_owned();
+    let browser = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().expect("a client");
+    let request = browser.post(format!("{}/oauth/authorize", app.url()));
+    let sent = app.send(request.header("content-type", "application/x-www-form-urlencoded").body(body)).await;
+    let location = Url::parse(sent.header("location")).unwrap_or_else(|_| panic!("a redirect: {}", sent.body));
+    let code = location.query_pairs().find(|(name, _)| name == "code").expect("a code").1.into_owned();
+    let exchange = json!({"grantType": "authorization_code", "clientId": client, "redirectUri": back, "code": code,
+        "codeVerifier": verifier});
+    let tokens = app.send(app.anonymous(Method::POST, "/oauth/token").json(&exchange)).await.body;
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    (text(&user["userUID"]), text(&tokens["access_token"]))
 }

@@ -3,6 +3,8 @@
 use actix_web::http::header::{HeaderMap, ORIGIN, REFERER};
 use platform_auth::{Identity, KeyRules, Rights, Scopes};
 use platform_core::{Caller, Code, Credential, Error, Owner, Result, Session};
+use platform_projects::ProjectRole;
+use serde_json::Value;
 use url::Url;
 
 use crate::{
@@ -123,13 +125,20 @@ pub(crate) fn impose(request: &mut Request, route: &Route) -> Result<()> {
     Ok(())
 }
 
-/// Whether what the path and the body name is open to the caller. What does not exist is left to the handler.
-pub(crate) async fn reach(request: &Request) -> Result<()> {
-    let Some(identity) = &request.identity else { return Ok(()) };
-    let (services, caller, account) = (&request.services, &identity.caller, &identity.caller.account);
-    if matches!(caller.credential, Credential::FullKey(_) | Credential::RestrictedKey(_)) {
-        return Ok(());
+/// Whether what the path and the body name is open to the caller; the project of what the path names, if that decided.
+/// What does not exist is left to the handler.
+pub(crate) async fn reach(request: &Request, route: &Route) -> Result<Option<String>> {
+    let Some(identity) = &request.identity else { return Ok(None) };
+    let caller = &identity.caller;
+    if !matches!(caller.credential, Credential::FullKey(_) | Credential::RestrictedKey(_)) {
+        own(request, caller).await?;
     }
+    shared(request, route, caller).await
+}
+
+/// What is hidden from users and sessions, and what is of another tenant than a session.
+async fn own(request: &Request, caller: &Caller) -> Result<()> {
+    let (services, account) = (&request.services, &caller.account);
     if let Some(assistant) = request.path.get("identifier") {
         services.assistants.open_to(caller, assistant).await?;
     }
@@ -146,6 +155,59 @@ pub(crate) async fn reach(request: &Request) -> Result<()> {
         check_owner(session, &owner)?;
     }
     Ok(())
+}
+
+/// What is in projects: its members see it, editors change it and put something there.
+async fn shared(request: &Request, route: &Route, caller: &Caller) -> Result<Option<String>> {
+    let reach = request.services.projects.reach(caller).await?;
+    let takes_project = route.body_fields.iter().flatten().any(|field| field == "projectId");
+    let joins = if takes_project { request.fields.text("projectId") } else { None };
+    if reach.is_whole() && joins.is_none() {
+        return Ok(None);
+    }
+    let mut project = None;
+    for (name, id) in &request.path {
+        project = project.or(project_of(request, caller, name, id).await?);
+    }
+    if let Some(project) = &project {
+        reach.check(project, if route.changes { ProjectRole::Editor } else { ProjectRole::Viewer })?;
+    }
+    if !reach.is_whole() {
+        for (name, id) in named(&request.body) {
+            if let Some(project) = project_of(request, caller, name, &id).await? {
+                reach.check(&project, ProjectRole::Viewer)?;
+            }
+        }
+    }
+    if let Some(joined) = joins.filter(|joined| project.as_ref() != Some(joined)) {
+        reach.admits(&joined)?;
+    }
+    Ok(project)
+}
+
+/// The project of what a placeholder of a path stands for.
+async fn project_of(request: &Request, caller: &Caller, name: &str, id: &str) -> Result<Option<String>> {
+    let (services, account) = (&request.services, &caller.account);
+    match name {
+        "agentId" => services.agents.project(account, id).await,
+        "threadId" => services.threads.project(account, id).await,
+        "identifier" => services.assistants.project(account, id).await,
+        "toolServerId" => services.tool_servers.project(account, id).await,
+        _ => Ok(None),
+    }
+}
+
+/// What a body refers to, by the placeholder that would stand for it in a path.
+fn named(body: &[u8]) -> Vec<(&'static str, String)> {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let specialization = &body["assistantSpecialization"];
+    let lists = [("subagentsIds", "agentId"), ("availableToolsGroupsUids", "toolServerId")];
+    let listed = lists.iter().flat_map(|(field, name)| {
+        let ids = [&body[field], &specialization[field]].into_iter().filter_map(Value::as_array).flatten();
+        ids.filter_map(|id| Some((*name, id.as_str()?.to_owned())))
+    });
+    let base = specialization["identifier"].as_str().map(|id| ("identifier", id.to_owned()));
+    listed.chain(base).collect()
 }
 
 fn check_owner(session: &Session, owner: &Owner) -> Result<()> {

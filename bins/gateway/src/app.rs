@@ -23,6 +23,7 @@ use platform_jobs::{Jobs, JobsConfig, Work};
 use platform_limits::RateLimits;
 use platform_mail::Mailer;
 use platform_models::{ConfigError, Models};
+use platform_projects::{PgProjectService, ProjectService};
 use platform_realtime::Realtime;
 use platform_runtime::{Catalog, Model, Toolbox};
 use platform_tenants::{PgTenantService, Quotas, TenantService, UsageService};
@@ -93,6 +94,7 @@ pub(crate) struct Services {
     pub assistants: Arc<dyn AssistantService>,
     pub chat: Arc<dyn ChatService>,
     pub tool_servers: Arc<dyn ToolServerService>,
+    pub projects: Arc<dyn ProjectService>,
     pub tenants: Arc<dyn TenantService>,
     pub usage: Arc<dyn UsageService>,
     pub models: Arc<Models>,
@@ -130,6 +132,7 @@ impl App {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let vault = Arc::new(vault(config)?);
         let auth = Arc::new(auth(config, addr, &db, &bus, Arc::clone(&vault))?);
+        let projects = Arc::new(PgProjectService::new(&db, &bus, Arc::clone(&clock), auth.clone()));
         let models = Models::start(config.models.clone()).await?;
         let quotas = Arc::new(Quotas::new(&db, &bus, Arc::clone(&models) as Arc<dyn Model>));
         let tenants = Arc::new(PgTenantService::new(&db, &bus, Arc::clone(&clock), Arc::clone(&quotas)));
@@ -205,6 +208,7 @@ impl App {
             assistants,
             chat,
             tool_servers,
+            projects,
             usage: tenants.clone(),
             tenants,
             models,

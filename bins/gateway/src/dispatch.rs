@@ -177,10 +177,11 @@ async fn handle(
             body,
             fields,
             once: None,
+            project: None,
         };
         request.once = once(route, &request)?;
         access::impose(&mut request, route)?;
-        access::reach(&request).await?;
+        request.project = access::reach(&request, route).await?;
         Ok(run(route, request).await?.ignoring(ignored))
     };
     Handled { outcome: answer.await, identity, allowance }

@@ -33,6 +33,8 @@ pub(crate) struct Request {
     /// The top level of the body.
     pub fields: Fields,
     pub once: Option<Idempotency>,
+    /// The project of what the path names, when the caller does not reach all.
+    pub project: Option<String>,
 }
 
 impl Request {
@@ -45,6 +47,11 @@ impl Request {
     /// The session that calls, if one does.
     pub fn session(&self) -> Option<&Session> {
         self.identity.as_ref()?.caller.session()
+    }
+
+    /// Projects whose objects the caller sees in lists; `None` = all.
+    pub async fn within(&self) -> Result<Option<Vec<String>>> {
+        Ok(self.services.projects.reach(self.caller()?).await?.readable())
     }
 
     /// Sets a field of the body.

@@ -8,6 +8,7 @@ mod health;
 mod keys;
 mod models;
 mod oauth;
+mod projects;
 mod sessions;
 mod tenants;
 mod threads;
@@ -55,6 +56,8 @@ pub(crate) struct Route {
     pub is_raw: bool,
     /// It makes messages or threads, which have a rate of their own.
     pub creates: bool,
+    /// It changes what its path names: that takes an editor of its project.
+    pub changes: bool,
     /// How it stands in the OpenAPI document; `None` = it does not.
     pub operation: Option<Operation>,
 }
@@ -70,6 +73,7 @@ pub(crate) fn table() -> Vec<Route> {
     let full = |scope, account_wide| Full { scope, account_wide };
     let (admin, audited) = (full(None, true), full(Some("tenant-admin:read"), true));
     let (see, act) = ("agents:read", "agents:write");
+    let (look, manage) = ("projects:read", "projects:write");
     vec![
         on(GET, "/livez", Public, health::live),
         on(GET, "/readyz", Public, health::ready),
@@ -181,6 +185,22 @@ pub(crate) fn table() -> Vec<Route> {
         on(GET, "/v1/docs/{filename}", key("docs:read"), docs::get).with(docs::spec::get()),
         on(GET, "/v1/health", Public, health::health).with(health::spec::health()),
         on(GET, "/v1/models", key("models:read"), models::list).with(models::spec::list()),
+        on(GET, "/v1/projects", key(look), projects::list).with(projects::spec::list()),
+        on(POST, "/v1/projects", key(manage), projects::create).with(projects::spec::create()),
+        on(GET, "/v1/projects/{id}", key(look), projects::get).with(projects::spec::get()),
+        on(PATCH, "/v1/projects/{id}", key(manage), projects::update).with(projects::spec::update()),
+        on(DELETE, "/v1/projects/{id}", key(manage), projects::archive).with(projects::spec::archive()),
+        on(GET, "/v1/projects/{id}/conversations", key(look), projects::conversations)
+            .with(projects::spec::conversations()),
+        on(GET, "/v1/projects/{id}/costs/daily", key(look), projects::daily_costs).with(projects::spec::daily_costs()),
+        on(GET, "/v1/projects/{id}/costs/monthly", key(look), projects::monthly_costs)
+            .with(projects::spec::monthly_costs()),
+        on(GET, "/v1/projects/{id}/members", key(look), projects::members).with(projects::spec::members()),
+        on(POST, "/v1/projects/{id}/members", key(manage), projects::set_member).with(projects::spec::set_member()),
+        on(DELETE, "/v1/projects/{id}/members/{userUID}", key(manage), projects::remove_member)
+            .with(projects::spec::remove_member()),
+        on(GET, "/v1/projects/{id}/stats", key(look), projects::stats).with(projects::spec::stats()),
+        on(GET, "/v1/projects/{id}/threads", key(look), projects::threads).with(projects::spec::threads()),
         on(POST, "/v1/tenant-admin/tiers", admin, usage::create_tier).with(usage::spec::create_tier()),
         on(PUT, "/v1/tenant-admin/tiers/{tierId}", admin, usage::replace_tier).with(usage::spec::replace_tier()),
         on(DELETE, "/v1/tenant-admin/tiers/{tierId}", admin, usage::delete_tier).with(usage::spec::delete_tier()),
@@ -248,17 +268,20 @@ pub(crate) fn table() -> Vec<Route> {
         on(DELETE, "/v1/tool-servers/{toolServerId}", key(tools_write), tool_servers::delete)
             .with(tool_servers::spec::delete()),
         on(POST, "/v1/tool-servers/{toolServerId}/clone", key(tools_write), tool_servers::duplicate)
-            .with(tool_servers::spec::duplicate()),
+            .with(tool_servers::spec::duplicate())
+            .changing(),
         on(GET, "/v1/tool-servers/{toolServerId}/definition", key(tools_read), tool_servers::definition)
             .with(tool_servers::spec::definition()),
         on(PATCH, "/v1/tool-servers/{toolServerId}/definition", key(tools_write), tool_servers::define)
             .with(tool_servers::spec::define()),
         on(POST, "/v1/tool-servers/{toolServerId}/refresh", key(tools_write), tool_servers::refresh)
-            .with(tool_servers::spec::refresh()),
+            .with(tool_servers::spec::refresh())
+            .changing(),
         on(GET, "/v1/tool-servers/{toolServerId}/tools", key(tools_read), tool_servers::list_tools)
             .with(tool_servers::spec::list_tools()),
         on(POST, "/v1/tool-servers/{toolServerId}/tools", key(tools_write), tool_servers::add_tool)
-            .with(tool_servers::spec::add_tool()),
+            .with(tool_servers::spec::add_tool())
+            .changing(),
         on(GET, "/v1/tool-servers/{toolServerId}/tools/{toolName}", key(tools_read), tool_servers::get_tool)
             .with(tool_servers::spec::get_tool()),
         on(PATCH, "/v1/tool-servers/{toolServerId}/tools/{toolName}", key(tools_write), tool_servers::update_tool)
@@ -294,6 +317,7 @@ where
     Fut: Future<Output = Result<Answer>> + 'static,
 {
     let handler: Handler = Box::new(move |request| handler(request).boxed_local());
+    let changes = [PUT, PATCH, DELETE].contains(&method);
     Route {
         method,
         path,
@@ -303,6 +327,7 @@ where
         body_fields: None,
         is_raw: false,
         creates: false,
+        changes,
         operation: None,
     }
 }
@@ -322,6 +347,10 @@ impl Route {
 
     fn creating(self) -> Self {
         Self { creates: true, ..self }
+    }
+
+    fn changing(self) -> Self {
+        Self { changes: true, ..self }
     }
 
     /// HEAD works wherever GET does.

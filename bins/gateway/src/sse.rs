@@ -4,11 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
+use platform_core::Result;
+use platform_projects::ProjectRole;
 use platform_realtime::Watcher;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-use crate::{app::Services, auth::Bearer, gate::StreamPlace};
+use crate::{app::Services, auth::Bearer, gate::StreamPlace, request::Request};
 
 const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const SERVER_ERROR: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SERVER_ERROR\"}\n\n");
@@ -21,6 +23,7 @@ struct Connection {
     _place: StreamPlace,
     services: Arc<Services>,
     bearer: Option<Bearer>,
+    project: Option<String>,
     ends: Instant,
     spoke: Instant,
     judged: Instant,
@@ -31,13 +34,13 @@ struct Connection {
 pub(crate) fn events(
     watcher: Watcher,
     place: StreamPlace,
-    services: Arc<Services>,
-    bearer: Option<Bearer>,
-) -> impl Stream<Item = Result<Bytes, std::io::Error>> {
+    request: Request,
+) -> impl Stream<Item = std::io::Result<Bytes>> {
+    let Request { services, bearer, project, .. } = request;
     let now = Instant::now();
     let ends = now + services.limits.stream_lifetime;
     let connection =
-        Connection { watcher, _place: place, services, bearer, ends, spoke: now, judged: now, over: false };
+        Connection { watcher, _place: place, services, bearer, project, ends, spoke: now, judged: now, over: false };
     stream::unfold(connection, |mut connection| async move {
         let frame = connection.next().await?;
         connection.spoke = Instant::now();
@@ -73,14 +76,23 @@ impl Connection {
                 return Some(KEEP_ALIVE);
             }
             self.judged = now;
-            if let Some(bearer) = &self.bearer
-                && let Err(error) = bearer.identity(&self.services.auth).await
+            if let Err(error) = self.judge().await
                 && error.cause().is_none()
             {
                 return None;
             }
         }
         None
+    }
+
+    /// Whether its caller still has the right to follow it.
+    async fn judge(&self) -> Result<()> {
+        let Some(bearer) = &self.bearer else { return Ok(()) };
+        let identity = bearer.identity(&self.services.auth).await?;
+        match &self.project {
+            Some(project) => self.services.projects.reach(&identity.caller).await?.check(project, ProjectRole::Viewer),
+            None => Ok(()),
+        }
     }
 
     fn last(&mut self, frame: Bytes) -> Bytes {

@@ -197,7 +197,7 @@ pub(crate) async fn daily(
     let (start, end) = (range.start_date.as_deref(), range.end_date.as_deref());
     let period = Period::days(("startDate", start), ("endDate", end), now)?;
     let rows = sums(conn, account, agent, period).await?;
-    Ok(filled(rows, range.fill == Some(true), period, |row, name| row.date = Some(name)))
+    Ok(filled(rows, range.fill == Some(true), period))
 }
 
 /// Rows by month, ascending.
@@ -211,7 +211,7 @@ pub(crate) async fn monthly(
     let (start, end) = (range.start_month.as_deref(), range.end_month.as_deref());
     let period = Period::months(("startMonth", start), ("endMonth", end), now)?;
     let rows = sums(conn, account, agent, period).await?;
-    Ok(filled(rows, range.fill == Some(true), period, |row, name| row.month = Some(name)))
+    Ok(filled(rows, range.fill == Some(true), period))
 }
 
 /// Today, and this month.
@@ -228,21 +228,16 @@ pub(crate) async fn summary(conn: &Conn, account: &AccountId, agent: &str, now: 
     })
 }
 
-fn filled(
-    rows: Vec<(NaiveDate, CostRow)>,
-    fill: bool,
-    period: Period,
-    name: impl Fn(&mut CostRow, String),
-) -> Vec<CostRow> {
+fn filled(rows: Vec<(NaiveDate, CostRow)>, fill: bool, period: Period) -> Vec<CostRow> {
     let mut rows: std::collections::BTreeMap<NaiveDate, CostRow> = rows.into_iter().collect();
     if fill {
         for begins in period.each() {
             rows.entry(begins).or_insert_with(|| CostRow { currency: "USD", ..CostRow::default() });
         }
     }
-    let named = |(begins, mut row): (NaiveDate, CostRow)| {
-        name(&mut row, period.name(begins));
-        row
+    let named = |(begins, row): (NaiveDate, CostRow)| {
+        let (date, month) = period.names(begins);
+        CostRow { date, month, ..row }
     };
     rows.into_iter().map(named).collect()
 }

@@ -34,7 +34,6 @@ diesel::table! {
         account_id -> Text,
         id -> Text,
         agent_id -> Text,
-        project_id -> Nullable<Text>,
         state -> Text,
         finish_reason -> Nullable<Text>,
         stop_reason -> Nullable<Text>,
@@ -103,3 +102,5 @@ diesel::table! {
         created_ms -> Int8,
     }
 }
+
+diesel::allow_tables_to_appear_in_same_query!(agents, threads);

@@ -9,6 +9,7 @@ diesel::table! {
         settings -> Jsonb,
         version -> Int8,
         deleted -> Bool,
+        project_id -> Nullable<Text>,
         created_ms -> Int8,
         edited_ms -> Int8,
     }
@@ -49,3 +50,5 @@ diesel::table! {
         open_calls -> Nullable<Text>,
     }
 }
+
+diesel::allow_tables_to_appear_in_same_query!(assistants, chats);

@@ -263,9 +263,6 @@ impl AssistantSettings {
     /// Records of groups this server does not have cannot exist.
     fn check_references(&self) -> Result<()> {
         let missing = |code, what, id: &String| Err(Error::not_found(code, what, id));
-        if let Some(id) = &self.project_id {
-            return missing(Code::ProjectNotFound, "project", id);
-        }
         if let Some(id) = &self.environment_id {
             return missing(Code::EnvironmentNotFound, "environment", id);
         }

@@ -1,4 +1,6 @@
-use chrono::{DateTime, Datelike, Days, Months, NaiveDate};
+use std::ops::Range;
+
+use chrono::{DateTime, Datelike, Days, Months, NaiveDate, NaiveTime};
 
 use crate::{Code, Error, Result, Timestamp};
 
@@ -69,9 +71,21 @@ impl Period {
         if self.by_month { "month" } else { "day" }
     }
 
-    /// The name of the day or month that begins so.
-    pub fn name(self, begins: NaiveDate) -> String {
-        begins.format(if self.by_month { "%Y-%m" } else { "%Y-%m-%d" }).to_string()
+    /// The name of the day, or of the month, that begins so: the one it is asked by.
+    pub fn names(self, begins: NaiveDate) -> (Option<String>, Option<String>) {
+        let name = begins.format(if self.by_month { "%Y-%m" } else { "%Y-%m-%d" }).to_string();
+        if self.by_month { (None, Some(name)) } else { (Some(name), None) }
+    }
+
+    /// SQL for the beginning of the day or month in which a column of epoch milliseconds lies.
+    pub fn beginning(self, column: &str) -> String {
+        format!("date_trunc('{}', to_timestamp({column} / 1000) AT TIME ZONE 'UTC')::date", self.unit())
+    }
+
+    /// Its moments.
+    pub fn moments(self) -> Range<Timestamp> {
+        let midnight = |day: NaiveDate| Timestamp(day.and_time(NaiveTime::MIN).and_utc().timestamp_millis());
+        midnight(self.first)..midnight(self.last.succ_opt().unwrap_or(self.last))
     }
 }
 

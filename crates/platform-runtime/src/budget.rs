@@ -33,8 +33,17 @@ pub struct Payer {
     pub tenant_id: Option<String>,
     /// Its end user.
     pub subtenant_id: Option<String>,
+    /// The project of who works.
+    pub project_id: Option<String>,
     /// Who works.
     pub spender: Spender,
+}
+
+impl Payer {
+    /// Whether anybody wants to know what its calls take.
+    pub fn is_counted(&self) -> bool {
+        self.tenant_id.is_some() || self.project_id.is_some()
+    }
 }
 
 /// An assistant or agent that has models called.
@@ -88,6 +97,8 @@ struct Settlement<'a> {
     account: &'a AccountId,
     tenant: &'a str,
     subtenant: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project: Option<&'a str>,
     kind: &'static str,
     spender: &'a str,
     exempt: bool,
@@ -95,6 +106,9 @@ struct Settlement<'a> {
     rules: &'a RawValue,
     input: u64,
     output: u64,
+    cached: u64,
+    written: u64,
+    reasoning: u64,
     /// Nano-dollars.
     cost: i64,
     secondary: bool,
@@ -112,6 +126,7 @@ impl Note {
             account: &self.payer.account,
             tenant: self.payer.tenant_id.as_deref().unwrap_or_default(),
             subtenant: self.payer.subtenant_id.as_deref().unwrap_or_default(),
+            project: self.payer.project_id.as_deref(),
             kind,
             spender,
             exempt: self.exempt,
@@ -119,6 +134,9 @@ impl Note {
             rules: &self.rules,
             input: usage.input_tokens,
             output: usage.output_tokens,
+            cached: usage.input_cached_tokens,
+            written: usage.input_cache_write_tokens,
+            reasoning: usage.reasoning_output_tokens,
             cost: cost.nanos(),
             secondary: beside,
         };

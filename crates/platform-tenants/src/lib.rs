@@ -1,6 +1,6 @@
-//! Tenants and their end users, what they may take and what they took (contract 10 §1 to §5).
+//! Tenants and their end users, what they may take and what they took (contract 10 §1 to §5); what is spent in projects.
 //!
-//! **Owns** the tables `tenants`, `subtenants`, `tiers`, `usage_*`, `tenant_costs` and `tenant_audit`; the
+//! **Owns** the tables `tenants`, `subtenants`, `tiers`, `usage_*`, `costs` and `tenant_audit`; the
 //! endpoints `/v1/tenants`, `/v1/tenant-usage` and `/v1/tenant-admin`; the SQL functions that reserve and settle.
 //! **Needs** `platform-db`, `platform-events`, and a model whose calls it meters as the runtime's `Budget`.
 //!
@@ -10,6 +10,7 @@
 //! database's clock decides on windows; a window that has ended is written to the history once.
 
 mod audit;
+mod costs;
 mod keeper;
 mod quota;
 mod rule;
@@ -19,12 +20,13 @@ mod tenant;
 mod usage;
 
 pub use audit::{AuditEntry, AuditPage};
+pub use costs::{CostTotals, Currency, ProjectCost, ProjectCosts, TenantCost};
 pub use quota::{Quotas, RESERVE, SETTLE, refusals, settle_in};
 pub use rule::{Metric, NewTier, Rule, Scope, Tier, WindowUnit};
 pub use service::PgTenantService;
 pub use tenant::{
-    NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantCost, TenantFilter, TenantPage, TenantPatch,
-    TenantService, TenantTotals, Visit,
+    NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantPage, TenantPatch, TenantService,
+    Visit,
 };
 pub use usage::{
     AddedUsage, HistoryFilter, HistoryRow, Limits, NewLimits, NewUsage, Reset, ResetDone, TierChange, TierChanged,

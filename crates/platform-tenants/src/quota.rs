@@ -1,4 +1,5 @@
-//! The `Budget` of the runtime: every model call of a tenant is reserved before it is made, and settled after.
+//! The `Budget` of the runtime: every model call of a tenant is reserved before it is made, and settled after; so is
+//! what calls in projects take, which have no quotas.
 
 use std::{
     collections::VecDeque,
@@ -95,6 +96,8 @@ struct Inner {
     db: Db,
     model: Arc<dyn Model>,
     standings: Arc<Remembered<Payers, Standing>>,
+    /// Of whoever has no tenant.
+    unlimited: Arc<Standing>,
     reserving: GroupWriter<Charge, Option<Refusal>>,
     settling: GroupWriter<Arc<RawValue>, ()>,
     /// By assistant or agent, those beside its turns apart.
@@ -108,6 +111,7 @@ impl Quotas {
             db: db.clone(),
             model,
             standings: Remembered::new(bus, TENANT, MOST_REMEMBERED),
+            unlimited: Arc::default(),
             reserving: GroupWriter::new(db, TOGETHER, |conn, items| reserve(conn, items).boxed()),
             settling: GroupWriter::new(db, TOGETHER, |conn, items| settle_all(conn, items).boxed()),
             calls: Cache::new(MOST_REMEMBERED),
@@ -136,23 +140,27 @@ impl Inner {
         Ok(self.standings.get_or_load(&key, load).await?.unwrap_or_default())
     }
 
-    /// What a call of the payer would be; `None` when it has no tenant.
-    async fn charge(&self, payer: &Payer, model: &ModelSpec, beside: bool) -> Result<Option<Charge>> {
-        let Some(tenant) = &payer.tenant_id else { return Ok(None) };
-        let standing = self.standing(&payer.account, tenant, payer.subtenant_id.as_deref()).await?;
+    /// What a call of the payer would be.
+    async fn charge(&self, payer: &Payer, model: &ModelSpec, beside: bool) -> Result<Charge> {
+        let tenant = payer.tenant_id.as_deref();
+        let standing = match tenant {
+            Some(tenant) => self.standing(&payer.account, tenant, payer.subtenant_id.as_deref()).await?,
+            None => Arc::clone(&self.unlimited),
+        };
         let exempt = standing.exempts(&payer.spender);
         let (counted, rules) = standing.counted();
         let id = String::from(Id::<Charge>::generate());
-        let reserve = if standing.rules.is_empty() || exempt {
-            None
-        } else {
-            let (tokens, cost) = self.expected(payer, model, beside);
-            let rules = &counted;
-            let reserved = Reserved { id: &id, account: &payer.account, tenant, tokens, cost, rules };
-            Some(to_raw_value(&reserved).map_err(Error::internal)?.into())
+        let reserve = match tenant.filter(|_| !standing.rules.is_empty() && !exempt) {
+            None => None,
+            Some(tenant) => {
+                let (tokens, cost) = self.expected(payer, model, beside);
+                let rules = &counted;
+                let reserved = Reserved { id: &id, account: &payer.account, tenant, tokens, cost, rules };
+                Some(to_raw_value(&reserved).map_err(Error::internal)?.into())
+            }
         };
         let note = Arc::new(Note { id, payer: payer.clone(), exempt, rules: counted });
-        Ok(Some(Charge { reserve, rules, note }))
+        Ok(Charge { reserve, rules, note })
     }
 
     /// Tokens and nano-dollars that a call of the payer may take.
@@ -209,7 +217,7 @@ pub(crate) fn counted(found: &Effective) -> Value {
 #[async_trait]
 impl Budget for Quotas {
     fn model(&self, payer: &Payer, tab: Option<Arc<Tab>>) -> Arc<dyn Model> {
-        if payer.tenant_id.is_none() {
+        if !payer.is_counted() {
             return Arc::clone(&self.inner.model);
         }
         let at_once = tab.is_none();
@@ -217,7 +225,10 @@ impl Budget for Quotas {
     }
 
     async fn charge(&self, payer: &Payer, model: &ModelSpec) -> Result<Option<Charge>> {
-        self.inner.charge(payer, model, false).await
+        if !payer.is_counted() {
+            return Ok(None);
+        }
+        self.inner.charge(payer, model, false).await.map(Some)
     }
 
     async fn spent(&self, payer: &Payer) -> Result<Option<Refusal>> {
@@ -231,7 +242,7 @@ impl Budget for Quotas {
     }
 }
 
-/// A model whose calls a tenant pays.
+/// A model whose calls are counted.
 struct Paid {
     quotas: Arc<Inner>,
     payer: Payer,
@@ -296,7 +307,6 @@ impl Paid {
             Fault::of(FaultCode::Unavailable, "The quotas cannot be reached at the moment.", &model.provider)
         };
         let charge = self.quotas.charge(&self.payer, model, beside).await.map_err(away)?;
-        let charge = charge.ok_or_else(|| away(Error::internal("a payer lost its tenant")))?;
         if charge.reserve.is_some()
             && let Some(refusal) = self.quotas.reserving.write(charge.clone()).await.map_err(away)?
         {
@@ -346,7 +356,7 @@ impl Call<'_> {
         let Some(charge) = self.charge.take() else { return };
         let (tokens, nanos) = (usage.input_tokens.saturating_add(usage.output_tokens), cost.nanos());
         let beside = self.prompt.operation.is_some();
-        if tokens > 0 {
+        if tokens > 0 && self.paid.payer.tenant_id.is_some() {
             self.paid.quotas.learn(&self.paid.payer, beside, i64::try_from(tokens).unwrap_or(i64::MAX), nanos);
         }
         self.paid.tab.add(charge.note.took(&usage, cost, beside));

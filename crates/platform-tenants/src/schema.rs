@@ -71,15 +71,19 @@ diesel::table! {
 }
 
 diesel::table! {
-    tenant_costs (account_id, tenant_id, subtenant_id, day, kind, spender) {
+    costs (account_id, tenant_id, subtenant_id, project_id, day, kind, spender) {
         account_id -> Text,
         tenant_id -> Text,
         subtenant_id -> Text,
+        project_id -> Text,
         day -> Date,
         kind -> Text,
         spender -> Text,
         input_tokens -> Int8,
         output_tokens -> Int8,
+        input_cached_tokens -> Int8,
+        input_cache_write_tokens -> Int8,
+        reasoning_output_tokens -> Int8,
         cost -> Int8,
         secondary_tokens -> Int8,
         secondary_cost -> Int8,

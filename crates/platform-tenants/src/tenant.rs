@@ -1,11 +1,9 @@
 //! Tenants and their end users (contract 10 §1).
 
-mod costs;
 mod model;
 mod repository;
 mod service;
 
-pub use costs::{TenantCost, TenantTotals};
 pub use model::{
     NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantPage, TenantPatch, Visit,
 };

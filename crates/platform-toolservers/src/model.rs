@@ -1,4 +1,4 @@
-use platform_core::{Checks, Error, FieldLimits, Object, Result, Timestamp, any_case};
+use platform_core::{Checks, FieldLimits, Object, Result, Timestamp, any_case};
 use platform_egress::Url;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -153,9 +153,6 @@ impl ToolServerSettings {
         checks.range("timeoutMs", self.timeout_ms, &(1000..=300_000));
         self.authentication_config.check(&mut checks);
         checks.finish()?;
-        if let Some(id) = &self.project_id {
-            return Err(Error::not_found(platform_core::Code::ProjectNotFound, "project", id));
-        }
         if self.mcp_type {
             // What their server says of them is not the client's to mend.
             return check_switches(&self.tool_definitions);
@@ -242,6 +239,10 @@ pub struct ToolServerFilter {
     pub r#type: Option<ServerType>,
     /// Part of name or description.
     pub search: Option<String>,
+    /// Beside those in no project, only those of these; `None` = all.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub within: Option<Vec<String>>,
 }
 
 /// A page of tool servers.

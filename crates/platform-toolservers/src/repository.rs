@@ -236,6 +236,9 @@ fn kept<'a>(account: &'a AccountId, filter: &'a ToolServerFilter) -> Kept<'a> {
     if let Some(project) = &filter.project_id {
         servers = servers.filter(tool_servers::project_id.eq(project));
     }
+    if let Some(within) = &filter.within {
+        servers = servers.filter(tool_servers::project_id.is_null().or(tool_servers::project_id.eq_any(within)));
+    }
     if let Some(kind) = filter.r#type {
         servers = servers.filter(tool_servers::kind.eq(kind.as_str()));
     }
@@ -247,11 +250,11 @@ fn kept<'a>(account: &'a AccountId, filter: &'a ToolServerFilter) -> Kept<'a> {
     servers
 }
 
-/// Ids of the enabled servers, newest first.
-pub(crate) async fn enabled(conn: &Conn, account: &AccountId) -> Result<Vec<String>> {
+/// Ids of the enabled servers that the filter keeps, newest first.
+pub(crate) async fn enabled(conn: &Conn, account: &AccountId, filter: &ToolServerFilter) -> Result<Vec<String>> {
     let mut conn = conn;
-    Ok(tool_servers::table
-        .filter(tool_servers::account_id.eq(account.as_str()).and(tool_servers::enabled))
+    Ok(kept(account, filter)
+        .filter(tool_servers::enabled)
         .order((tool_servers::created_ms.desc(), tool_servers::id.desc()))
         .limit(MOST_LISTED)
         .select(tool_servers::id)

@@ -107,8 +107,10 @@ pub trait ToolServerService: Send + Sync {
     async fn delete_tool(&self, account: &AccountId, id: &str, name: &str, expected: &Precondition) -> Result<()>;
     /// Calls a tool for real; what goes wrong is part of the result.
     async fn test(&self, account: &AccountId, id: &str, name: &str, arguments: Object) -> Result<TestResult>;
-    /// What assistants and agents can choose: built-in groups, then enabled servers.
-    async fn list_groups(&self, account: &AccountId) -> Result<Vec<ListedGroup>>;
+    /// What assistants and agents can choose: built-in groups, then the enabled servers that the filter keeps.
+    async fn list_groups(&self, account: &AccountId, filter: &ToolServerFilter) -> Result<Vec<ListedGroup>>;
+    /// The project of a server, if it is in one.
+    async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>>;
 }
 
 /// The service on PostgreSQL.
@@ -638,11 +640,15 @@ impl ToolServerService for PgToolServerService {
         })
     }
 
-    async fn list_groups(&self, account: &AccountId) -> Result<Vec<ListedGroup>> {
+    async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>> {
+        Ok(self.find(account, id).await?.and_then(|server| server.settings.project_id.clone()))
+    }
+
+    async fn list_groups(&self, account: &AccountId, filter: &ToolServerFilter) -> Result<Vec<ListedGroup>> {
         let mut groups: Vec<ListedGroup> =
             GROUPS.iter().map(|group| ListedGroup { group: group.group(), builtin: true }).collect();
         let conn = self.db.read().await?;
-        let ids = repository::enabled(conn.get(), account).await?;
+        let ids = repository::enabled(conn.get(), account, filter).await?;
         drop(conn);
         for id in ids {
             if let Some(server) = self.find(account, &id).await? {

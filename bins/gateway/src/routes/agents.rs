@@ -1,6 +1,6 @@
 //! `/v1/agents`, `/v1/agents/agents/{agentId}/…`
 
-use platform_agents::{Agent, AgentSettings};
+use platform_agents::{Agent, AgentFilter, AgentSettings};
 use platform_core::{Code, Error, Result};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -13,6 +13,7 @@ fn etag(version: i64) -> String {
 
 pub(crate) async fn list(request: Request) -> Result<Answer> {
     let (page, filter, account) = (request.page(10, 100)?, request.query()?, &request.caller()?.account);
+    let filter = AgentFilter { within: request.within().await?, ..filter };
     Answer::ok(&request.services.agents.list(account, &filter, page).await?)
 }
 

@@ -1,6 +1,6 @@
 //! `/v1/assistants`
 
-use platform_chat::Assistant;
+use platform_chat::{Assistant, AssistantFilter};
 use platform_core::{Code, Error, Result};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -15,7 +15,7 @@ pub(crate) struct IncludePresets {
 }
 
 pub(crate) async fn list(request: Request) -> Result<Answer> {
-    let filter = request.query()?;
+    let filter = AssistantFilter { within: request.within().await?, ..request.query()? };
     let (assistants, account) = (&request.services.assistants, &request.caller()?.account);
     let mut described = Vec::new();
     let caller = request.caller()?;

@@ -78,6 +78,7 @@ pub(crate) async fn filter(request: Request) -> Result<Answer> {
         let identifiers = listed.iter().map(|assistant| assistants.identifier(account, assistant));
         filter.among = Some(futures_util::future::try_join_all(identifiers).await?);
     }
+    filter.within = request.within().await?;
     let chats = request.services.chat.list(&request.caller()?.account, filter, page).await?;
     Answer::created(&chats)
 }
@@ -90,7 +91,8 @@ pub(crate) async fn list(request: Request) -> Result<Answer> {
 }
 
 pub(crate) async fn tags(request: Request) -> Result<Answer> {
-    Answer::ok(&request.services.chat.tags(&request.caller()?.account, request.session()).await?)
+    let (account, within) = (&request.caller()?.account, request.within().await?);
+    Answer::ok(&request.services.chat.tags(account, request.session(), within.as_deref()).await?)
 }
 
 pub(crate) async fn get(request: Request) -> Result<Answer> {
@@ -146,7 +148,7 @@ pub(crate) async fn stream(request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
     let place = request.services.gate.stream(request.caller()?)?;
     let watcher = request.services.chat.watch(account, assistant, uid, partial).await?;
-    Ok(Answer::events(sse::events(watcher, place, request.services, request.bearer)))
+    Ok(Answer::events(sse::events(watcher, place, request)))
 }
 
 pub(crate) async fn compact(request: Request) -> Result<Answer> {

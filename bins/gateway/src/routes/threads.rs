@@ -52,6 +52,7 @@ pub(crate) async fn start(request: Request) -> Result<Answer> {
 pub(crate) async fn list(request: Request) -> Result<Answer> {
     let (page, filter): (_, ThreadFilter) = (request.page(10, 100)?, request.query()?);
     let account = &request.caller()?.account;
+    let filter = ThreadFilter { within: request.within().await?, ..filter };
     Answer::ok(&request.services.threads.list(account, filter, &request.query_names, page).await?)
 }
 
@@ -64,11 +65,13 @@ pub(crate) async fn list_of_agent(request: Request) -> Result<Answer> {
 }
 
 pub(crate) async fn tags(request: Request) -> Result<Answer> {
-    Answer::ok(&request.services.threads.tags(&request.caller()?.account, None).await?)
+    let within = request.within().await?;
+    Answer::ok(&request.services.threads.tags(&request.caller()?.account, None, within.as_deref()).await?)
 }
 
 pub(crate) async fn tags_of_agent(request: Request) -> Result<Answer> {
-    Answer::ok(&request.services.threads.tags(&request.caller()?.account, Some(request.path("agentId"))).await?)
+    let (account, agent) = (&request.caller()?.account, request.path("agentId"));
+    Answer::ok(&request.services.threads.tags(account, Some(agent), None).await?)
 }
 
 pub(crate) async fn get(request: Request) -> Result<Answer> {
@@ -92,7 +95,7 @@ pub(crate) async fn stream(request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
     let place = request.services.gate.stream(request.caller()?)?;
     let watcher = request.services.threads.watch(account, id, partial).await?;
-    Ok(Answer::events(sse::events(watcher, place, request.services, request.bearer)))
+    Ok(Answer::events(sse::events(watcher, place, request)))
 }
 
 pub(crate) async fn pause(request: Request) -> Result<Answer> {

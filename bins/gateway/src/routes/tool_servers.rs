@@ -1,7 +1,7 @@
 //! `/v1/tool-servers`, `/v1/tool-groups`
 
 use platform_core::{AccountId, Object, Result};
-use platform_toolservers::{TestRequest, ToolServer};
+use platform_toolservers::{TestRequest, ToolServer, ToolServerFilter};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -68,6 +68,7 @@ pub(crate) async fn import(request: Request) -> Result<Answer> {
 
 pub(crate) async fn list(request: Request) -> Result<Answer> {
     let (filter, page) = (request.query()?, request.page(10, 100)?);
+    let filter = ToolServerFilter { within: request.within().await?, ..filter };
     Answer::ok(&request.services.tool_servers.list(&request.caller()?.account, &filter, page).await?)
 }
 
@@ -90,6 +91,9 @@ pub(crate) async fn delete(request: Request) -> Result<Answer> {
 
 pub(crate) async fn duplicate(request: Request) -> Result<Answer> {
     let ((account, id), once) = (server(&request)?, request.once.as_ref());
+    if let Some(project) = request.services.tool_servers.project(account, id).await? {
+        request.services.projects.reach(request.caller()?).await?.admits(&project)?;
+    }
     made(&request.services.tool_servers.duplicate(account, id, request.body()?, once).await?)
 }
 
@@ -148,7 +152,8 @@ pub(crate) async fn test(request: Request) -> Result<Answer> {
 }
 
 pub(crate) async fn groups(request: Request) -> Result<Answer> {
-    Answer::ok(&request.services.tool_servers.list_groups(&request.caller()?.account).await?)
+    let filter = ToolServerFilter { within: request.within().await?, ..ToolServerFilter::default() };
+    Answer::ok(&request.services.tool_servers.list_groups(&request.caller()?.account, &filter).await?)
 }
 
 pub(super) mod spec {

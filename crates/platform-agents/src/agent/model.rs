@@ -305,9 +305,6 @@ impl AgentSettings {
         check_evaluation(&self.evaluation()?, catalog)?;
         self.sub_agent_config.check()?;
         schedule::check(&mut self.periodic_execution, limits)?;
-        if let Some(id) = &self.project_id {
-            return Err(Error::not_found(Code::ProjectNotFound, "project", id));
-        }
         if let Some(id) = &self.environment_id {
             return Err(Error::not_found(Code::EnvironmentNotFound, "environment", id));
         }
@@ -523,6 +520,10 @@ pub struct AgentFilter {
     pub project_id: Option<String>,
     /// Part of name or description.
     pub search: Option<String>,
+    /// Beside those in no project, only those of these; `None` = all.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub within: Option<Vec<String>>,
 }
 
 /// A page of agents.

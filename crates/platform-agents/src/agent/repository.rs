@@ -149,6 +149,13 @@ pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<O
     Ok(agent.select(AgentRow::as_select()).first(&mut conn).await.optional()?)
 }
 
+/// The project of an agent, if it is in one; of a deleted one, too.
+pub(crate) async fn project(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<String>> {
+    let mut conn = conn;
+    let agent = agents::table.filter(agents::account_id.eq(account.as_str()).and(agents::id.eq(id)));
+    Ok(agent.select(agents::project_id).first(&mut conn).await.optional()?.flatten())
+}
+
 /// Those of these that are there.
 pub(crate) async fn find_all(conn: &Conn, account: &AccountId, ids: &[String]) -> Result<Vec<AgentRow>> {
     let mut conn = conn;
@@ -199,6 +206,9 @@ pub(crate) async fn list(
         }
         if let Some(project) = &filter.project_id {
             of = of.filter(agents::project_id.eq(project.clone()));
+        }
+        if let Some(within) = &filter.within {
+            of = of.filter(agents::project_id.is_null().or(agents::project_id.eq_any(within.clone())));
         }
         if let Some(search) = &filter.search {
             let pattern = containing(search);

@@ -35,6 +35,8 @@ pub trait AgentService: Send + Sync {
     async fn get(&self, account: &AccountId, id: &str) -> Result<Agent>;
     /// Changes the given fields of the version that is expected. Turns that run keep what they began with.
     async fn update(&self, account: &AccountId, id: &str, patch: Object, expected: &Precondition) -> Result<Agent>;
+    /// The project of an agent that is or was there, if it is in one.
+    async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>>;
     /// Takes it away and ends its threads, which stay readable.
     async fn delete(&self, caller: &Caller, id: &str, expected: &Precondition) -> Result<()>;
     /// How its threads are judged.
@@ -233,6 +235,10 @@ impl AgentService for PgAgentService {
         let agent = self.change(account, id, patch, expected).await?;
         self.announce_schedule(&agent);
         Ok(agent)
+    }
+
+    async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>> {
+        repository::project(self.ports.db.read().await?.get(), account, id).await
     }
 
     async fn delete(&self, caller: &Caller, id: &str, expected: &Precondition) -> Result<()> {

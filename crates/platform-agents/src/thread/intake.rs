@@ -206,6 +206,7 @@ impl Threads {
             account: account.clone(),
             id,
             agent_id: agent.id.clone(),
+            project_id: agent.settings.project_id.clone(),
             name: order.name,
             user_uid: order.user_uid.clone(),
             tenant_id: order.tenant_id,

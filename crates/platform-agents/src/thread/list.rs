@@ -2,17 +2,23 @@
 
 use std::collections::HashMap;
 
-use diesel::{dsl::sql, pg::Pg, prelude::*, sql_types::Text};
+use chrono::NaiveDate;
+use diesel::{
+    dsl::sql,
+    pg::Pg,
+    prelude::*,
+    sql_types::{Bool, Date, Nullable, Text},
+};
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Code, Error, Owner, Page, Result, Session, Timestamp};
+use platform_core::{AccountId, Code, Error, Owner, Page, Period, Result, Session, Timestamp};
 use platform_db::Conn;
 
 use super::{
     model::{ThreadFilter, unknown_state},
-    record::{Record, ThreadRow, by_id},
+    record::{PROJECT, Record, ThreadRow, by_id},
     state::ThreadState,
 };
-use crate::schema::threads;
+use crate::schema::{agents, threads};
 
 const MOST_TAGS: i64 = 1000;
 
@@ -26,6 +32,7 @@ pub(crate) struct Conditions {
     subtenant: Option<String>,
     agent: Option<String>,
     project: Option<String>,
+    within: Option<Vec<String>>,
     order: (Order, bool),
 }
 
@@ -79,6 +86,7 @@ impl Conditions {
             subtenant: filter.subtenant_id,
             agent: filter.agent_id,
             project: filter.project_id,
+            within: filter.within,
             order,
         })
     }
@@ -107,10 +115,30 @@ impl Conditions {
             of = of.filter(threads::agent_id.eq(agent));
         }
         if let Some(project) = &self.project {
-            of = of.filter(threads::project_id.eq(project));
+            of = of.filter(threads::agent_id.eq_any(agents_of(account, project)));
+        }
+        if let Some(within) = &self.within {
+            of = of.filter(threads::agent_id.ne_all(agents_beyond(account, within)));
         }
         of
     }
+}
+
+/// Agents of a project.
+#[diesel::dsl::auto_type(no_type_alias)]
+fn agents_of<'a>(account: &'a AccountId, project: &'a str) -> _ {
+    let account: &'a str = account.as_str();
+    agents::table.filter(agents::account_id.eq(account).and(agents::project_id.eq(project))).select(agents::id)
+}
+
+/// Agents of all projects but these.
+#[diesel::dsl::auto_type(no_type_alias)]
+fn agents_beyond<'a>(account: &'a AccountId, projects: &'a [String]) -> _ {
+    let account: &'a str = account.as_str();
+    agents::table
+        .filter(agents::account_id.eq(account).and(agents::project_id.is_not_null()))
+        .filter(agents::project_id.ne_all(projects).assume_not_null())
+        .select(agents::id)
 }
 
 /// ISO 8601 or milliseconds; a day alone is the whole of it.
@@ -148,11 +176,16 @@ pub(crate) async fn list(
     Ok((rows.into_iter().map(Record::read).collect::<Result<_>>()?, total))
 }
 
-/// Tags in use, sorted; `agent`: on the threads of one agent.
-pub(crate) async fn tags(conn: &Conn, account: &AccountId, agent: Option<&str>) -> Result<Vec<String>> {
+/// Tags in use, sorted; `agent`: on the threads of one agent; `within`: as in [`ThreadFilter`].
+pub(crate) async fn tags(
+    conn: &Conn,
+    account: &AccountId,
+    agent: Option<&str>,
+    within: Option<&[String]>,
+) -> Result<Vec<String>> {
     let mut conn = conn;
     let mut of = threads::table
-        .filter(threads::account_id.eq(account.as_str()).and(sql::<diesel::sql_types::Bool>("tags <> '{}'")))
+        .filter(threads::account_id.eq(account.as_str()).and(sql::<Bool>("tags <> '{}'")))
         .select(sql::<Text>("unnest(tags) AS tag"))
         .distinct()
         .order(sql::<Text>("tag"))
@@ -161,12 +194,14 @@ pub(crate) async fn tags(conn: &Conn, account: &AccountId, agent: Option<&str>) 
     if let Some(agent) = agent {
         of = of.filter(threads::agent_id.eq(agent));
     }
+    if let Some(within) = within {
+        of = of.filter(threads::agent_id.ne_all(agents_beyond(account, within)));
+    }
     Ok(of.load(&mut conn).await?)
 }
 
 /// Which of these agents are archived.
 pub(crate) async fn archived(conn: &Conn, account: &AccountId, agents: &[String]) -> Result<HashMap<String, bool>> {
-    use crate::schema::agents;
     let mut conn = conn;
     let rows: Vec<(String, bool)> = agents::table
         .filter(agents::account_id.eq(account.as_str()).and(agents::id.eq_any(agents)))
@@ -186,6 +221,33 @@ pub(crate) async fn count_by_agent(conn: &Conn, account: &AccountId, tenant: &st
         .select((threads::agent_id, diesel::dsl::count_star()))
         .load(&mut conn)
         .await?)
+}
+
+/// How many threads were made in a project, by day or month.
+pub(crate) async fn count_in(
+    conn: &Conn,
+    account: &AccountId,
+    project: &str,
+    tenant: Option<&str>,
+    period: Period,
+) -> Result<Vec<(NaiveDate, i64)>> {
+    let (mut conn, moments) = (conn, period.moments());
+    let begins = sql::<Date>(&period.beginning("created_ms"));
+    Ok(threads::table
+        .filter(threads::account_id.eq(account.as_str()).and(threads::agent_id.eq_any(agents_of(account, project))))
+        .filter(threads::created_ms.ge(moments.start.0).and(threads::created_ms.lt(moments.end.0)))
+        .filter(threads::tenant_id.eq(tenant).assume_not_null().or(tenant.is_none().into_sql::<Bool>()))
+        .group_by(begins.clone())
+        .select((begins, diesel::dsl::count_star()))
+        .load(&mut conn)
+        .await?)
+}
+
+/// The project of a thread, if it is in one.
+pub(crate) async fn project(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<String>> {
+    let mut conn = conn;
+    let project = by_id(account.as_str(), id).select(sql::<Nullable<Text>>(PROJECT));
+    Ok(project.first(&mut conn).await.optional()?.flatten())
 }
 
 /// To whom a thread belongs.

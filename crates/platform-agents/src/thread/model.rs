@@ -617,6 +617,10 @@ pub struct ThreadFilter {
     pub project_id: Option<String>,
     /// Leave the messages out.
     pub omit_content: Option<bool>,
+    /// Beside those in no project, only those of these; `None` = all.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub within: Option<Vec<String>>,
 }
 
 /// A page of threads.

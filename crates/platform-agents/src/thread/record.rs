@@ -28,6 +28,8 @@ pub(crate) struct ThreadRow {
     account_id: String,
     pub id: String,
     pub agent_id: String,
+    #[diesel(select_expression = sql::<Nullable<Text>>(PROJECT))]
+    #[diesel(select_expression_type = SqlLiteral<Nullable<Text>>)]
     project_id: Option<String>,
     state: String,
     finish_reason: Option<String>,
@@ -59,6 +61,9 @@ pub(crate) struct ThreadRow {
     edited_ms: i64,
 }
 
+/// The project of the thread's agent.
+pub(crate) const PROJECT: &str = "(SELECT project_id FROM agents
+    WHERE agents.account_id = threads.account_id AND agents.id = threads.agent_id)";
 /// What a sub-thread was handed over by, as its index has it: a thread, or `chat:` and a chat; and by which call.
 const ABOVE: &str = "coalesce(facts #>> '{parent,parentThreadId}', 'chat:' || (facts #>> '{parent,parentChatUID}'))";
 const FOR_CALL: &str = "facts #>> '{parent,subThreadToolCallId}'";
@@ -118,6 +123,7 @@ pub(crate) struct NewRecord {
     pub account: AccountId,
     pub id: String,
     pub agent_id: String,
+    pub project_id: Option<String>,
     pub name: Option<String>,
     pub user_uid: String,
     pub tenant_id: Option<String>,
@@ -141,7 +147,7 @@ impl Record {
             account_id: new.account.as_str().to_owned(),
             id: new.id,
             agent_id: new.agent_id,
-            project_id: None,
+            project_id: new.project_id,
             state: String::new(),
             finish_reason: None,
             stop_reason: None,
@@ -441,6 +447,7 @@ impl Record {
             account: self.account.clone(),
             tenant_id: self.row.tenant_id.clone(),
             subtenant_id: self.row.subtenant_id.clone(),
+            project_id: self.row.project_id.clone(),
             spender: Spender::Agent(self.agent_id().to_owned()),
         }
     }

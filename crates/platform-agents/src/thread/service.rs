@@ -1,11 +1,12 @@
 use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
+use chrono::NaiveDate;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
     HandOffs, Matches, NewFeedback, StoredJson, all_content, content, contents, feedback, give_feedback_in, search,
 };
-use platform_core::{AccountId, Caller, Code, Error, Object, Owner, Page, Result, Session, Timestamp, overlay};
+use platform_core::{AccountId, Caller, Code, Error, Object, Owner, Page, Period, Result, Session, Timestamp, overlay};
 use platform_db::Idempotency;
 use platform_jobs::{Work, places};
 use platform_realtime::Watcher;
@@ -73,6 +74,16 @@ pub trait ThreadService: Send + Sync {
     async fn owner(&self, account: &AccountId, id: &str) -> Result<Option<Owner>>;
     /// Whether a session's tenant has a thread of the agent.
     async fn is_known_to(&self, account: &AccountId, agent: &str, session: &Session) -> Result<bool>;
+    /// The project of a thread, if it is in one.
+    async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>>;
+    /// How many threads were made in a project, by day or month; `tenant`: by that one alone.
+    async fn count_in(
+        &self,
+        account: &AccountId,
+        project: &str,
+        tenant: Option<&str>,
+        period: Period,
+    ) -> Result<Vec<(NaiveDate, i64)>>;
     /// Follows a thread.
     async fn watch(&self, account: &AccountId, id: &str, partial: bool) -> Result<Watcher>;
     /// Pauses it.
@@ -129,8 +140,8 @@ pub trait ThreadService: Send + Sync {
         new: NewFeedback,
         once: Option<&Idempotency>,
     ) -> Result<(bool, ThreadFeedback)>;
-    /// Tags in use, on the threads of one agent or of all.
-    async fn tags(&self, account: &AccountId, agent: Option<&str>) -> Result<Vec<String>>;
+    /// Tags in use, on the threads of one agent or of all; `within`: as in [`ThreadFilter`].
+    async fn tags(&self, account: &AccountId, agent: Option<&str>, within: Option<&[String]>) -> Result<Vec<String>>;
     /// Ends all threads of an agent that was deleted.
     async fn end_all(&self, caller: &Caller, agent: &str) -> Result<()>;
     /// `AGENT_NOT_FOUND` unless the agent is or was there.
@@ -323,6 +334,20 @@ impl ThreadService for PgThreadService {
 
     async fn is_known_to(&self, account: &AccountId, agent: &str, session: &Session) -> Result<bool> {
         list::is_known_to(self.threads.ports.db.read().await?.get(), account, agent, session).await
+    }
+
+    async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>> {
+        list::project(self.threads.ports.db.read().await?.get(), account, id).await
+    }
+
+    async fn count_in(
+        &self,
+        account: &AccountId,
+        project: &str,
+        tenant: Option<&str>,
+        period: Period,
+    ) -> Result<Vec<(NaiveDate, i64)>> {
+        list::count_in(self.threads.ports.db.read().await?.get(), account, project, tenant, period).await
     }
 
     async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Thread> {
@@ -581,12 +606,12 @@ impl ThreadService for PgThreadService {
         .await
     }
 
-    async fn tags(&self, account: &AccountId, agent: Option<&str>) -> Result<Vec<String>> {
+    async fn tags(&self, account: &AccountId, agent: Option<&str>, within: Option<&[String]>) -> Result<Vec<String>> {
         if let Some(agent) = agent {
             self.known_agent(account, agent).await?;
         }
         let conn = self.threads.ports.db.read().await?;
-        list::tags(conn.get(), account, agent).await
+        list::tags(conn.get(), account, agent, within).await
     }
 
     async fn end_all(&self, caller: &Caller, agent: &str) -> Result<()> {

@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use diesel::{dsl::sql, prelude::*, sql_types::Text};
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Page, Result, Timestamp};
@@ -89,6 +91,16 @@ pub(crate) async fn list(conn: &Conn, account: &AccountId, page: Page) -> Result
         .load(&mut conn)
         .await?;
     Ok((rows, total))
+}
+
+pub(crate) async fn emails(conn: &Conn, account: &AccountId, ids: &[&str]) -> Result<HashMap<String, String>> {
+    let mut conn = conn;
+    let rows: Vec<(String, String)> = users::table
+        .filter(users::account_id.eq(account.as_str()).and(users::id.eq_any(ids)).and(users::email.is_not_null()))
+        .select((users::id, users::email.assume_not_null()))
+        .load(&mut conn)
+        .await?;
+    Ok(rows.into_iter().collect())
 }
 
 /// `false` when the address is there already.

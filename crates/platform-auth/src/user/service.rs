@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use argon2::{
     Argon2,
     password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash},
@@ -27,6 +29,8 @@ pub trait UserService: Send + Sync {
     async fn list_users(&self, account: &AccountId, page: Page) -> Result<UserPage>;
     /// One user.
     async fn get_user(&self, account: &AccountId, id: &str) -> Result<User>;
+    /// Addresses of those of these users that have one, by id.
+    async fn emails(&self, account: &AccountId, ids: &[&str]) -> Result<HashMap<String, String>>;
     /// Changes the given fields. Who is disabled is out at once.
     async fn update_user(&self, account: &AccountId, id: &str, patch: Object) -> Result<User>;
     /// Takes a user away, with everything they granted.
@@ -74,6 +78,10 @@ impl UserService for PgAuthService {
     async fn get_user(&self, account: &AccountId, id: &str) -> Result<User> {
         let row = repository::find(self.db.read().await?.get(), account, id).await?;
         Ok(row.ok_or_else(|| not_found(id))?.into())
+    }
+
+    async fn emails(&self, account: &AccountId, ids: &[&str]) -> Result<HashMap<String, String>> {
+        repository::emails(self.db.read().await?.get(), account, ids).await
     }
 
     async fn update_user(&self, account: &AccountId, id: &str, patch: Object) -> Result<User> {

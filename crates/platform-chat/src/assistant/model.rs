@@ -143,6 +143,10 @@ pub struct AssistantFilter {
     pub project_id: Option<String>,
     /// Part of name, description or identifier.
     pub search: Option<String>,
+    /// Beside those in no project, only those of these; `None` = all.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub within: Option<Vec<String>>,
 }
 
 impl AssistantFilter {
@@ -150,12 +154,14 @@ impl AssistantFilter {
         let settings = assistant.settings();
         let external = self.external != Some(true) || settings.access_configuration.external_access;
         let project = self.project_id.is_none() || self.project_id == settings.project_id;
+        let within = settings.project_id.as_ref().zip(self.within.as_ref());
+        let is_within = within.is_none_or(|(project, within)| within.contains(project));
         let found = self.search.as_ref().is_none_or(|search| {
             let search = search.to_lowercase();
             [&settings.name, &settings.description, &assistant.identifier]
                 .iter()
                 .any(|text| text.to_lowercase().contains(&search))
         });
-        external && project && found
+        external && project && is_within && found
     }
 }

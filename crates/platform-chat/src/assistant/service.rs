@@ -36,6 +36,8 @@ pub trait AssistantService: Send + Sync {
     async fn get(&self, account: &AccountId, name: &str) -> Result<Arc<Assistant>>;
     /// Identifier of one that is or was there: its chats can still be read.
     async fn identifier(&self, account: &AccountId, name: &str) -> Result<String>;
+    /// The project of one that is or was there, if it is in one.
+    async fn project(&self, account: &AccountId, name: &str) -> Result<Option<String>>;
     /// Refuses a caller who may not know the assistant, or may not use it.
     async fn open_to(&self, caller: &Caller, name: &str) -> Result<()>;
     /// Changes the given fields of the version that is expected.
@@ -165,6 +167,13 @@ impl AssistantService for PgAssistantService {
             return Ok(name.to_owned());
         }
         Ok(self.find(account, name).await?.ok_or_else(|| not_found(name))?.assistant.identifier.clone())
+    }
+
+    async fn project(&self, account: &AccountId, name: &str) -> Result<Option<String>> {
+        if name == DEFAULT_ASSISTANT {
+            return Ok(None);
+        }
+        Ok(self.find(account, name).await?.and_then(|known| known.assistant.settings().project_id.clone()))
     }
 
     async fn open_to(&self, caller: &Caller, name: &str) -> Result<()> {

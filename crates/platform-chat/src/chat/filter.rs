@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::schema::chats;
+use crate::schema::{assistants, chats};
 
 /// Which chats to list (specification, filtered list of chats); all given conditions must hold.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -50,6 +50,14 @@ pub struct ChatFilter {
     #[serde(skip)]
     #[schema(ignore)]
     pub among: Option<Vec<String>>,
+    /// Only those with assistants of this project.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub project: Option<String>,
+    /// Beside those with assistants in no project, only those of these; `None` = all.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub within: Option<Vec<String>>,
 }
 
 /// A moment as epoch milliseconds or ISO 8601.
@@ -101,6 +109,25 @@ impl ChatListQuery {
     }
 }
 
+/// Assistants of a project.
+#[diesel::dsl::auto_type(no_type_alias)]
+pub(crate) fn assistants_of(account: &AccountId, project: &str) -> _ {
+    let (account, project): (String, String) = (account.to_string(), project.to_owned());
+    assistants::table
+        .filter(assistants::account_id.eq(account).and(assistants::project_id.eq(project).assume_not_null()))
+        .select(assistants::identifier)
+}
+
+/// Assistants of all projects but these.
+#[diesel::dsl::auto_type(no_type_alias)]
+pub(crate) fn assistants_beyond(account: &AccountId, projects: &[String]) -> _ {
+    let (account, projects): (String, Vec<String>) = (account.to_string(), projects.to_vec());
+    assistants::table
+        .filter(assistants::account_id.eq(account).and(assistants::project_id.is_not_null()))
+        .filter(assistants::project_id.ne_all(projects).assume_not_null())
+        .select(assistants::identifier)
+}
+
 type Condition = Box<dyn BoxableExpression<chats::table, Pg, SqlType = Bool>>;
 
 impl ChatFilter {
@@ -136,6 +163,12 @@ impl ChatFilter {
         }
         if let Some(among) = &self.among {
             condition = Box::new(condition.and(chats::assistant.eq_any(among.clone())));
+        }
+        if let Some(project) = &self.project {
+            condition = Box::new(condition.and(chats::assistant.eq_any(assistants_of(account, project))));
+        }
+        if let Some(within) = &self.within {
+            condition = Box::new(condition.and(chats::assistant.ne_all(assistants_beyond(account, within))));
         }
         if let Some(name) = &self.name {
             condition = Box::new(condition.and(chats::name.eq(name.clone())));

@@ -1,21 +1,22 @@
+use chrono::NaiveDate;
 use diesel::{
     dsl::sql,
     prelude::*,
-    sql_types::{Bool, Text},
+    sql_types::{Bool, Date, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
     Compaction, Conversation, Heard, StoredJson, Texts, TextsRead, TokenUsage, add_secondary, compactions,
     has_compactions, has_message, open_calls, summarise,
 };
-use platform_core::{AccountId, Error, Object, Owner, Page, Result, Session, Timestamp};
+use platform_core::{AccountId, Error, Object, Owner, Page, Period, Result, Session, Timestamp};
 use platform_db::{Conn, Db};
 use platform_runtime::{Answer, CallState, Later, OpenCall, Operation, Payer, Spender};
 use serde_json::Value;
 
 pub(crate) use super::model::{HANDED_OFF, LIMIT_EXCEEDED, Status, WAITING};
 use super::{
-    filter::ChatFilter,
+    filter::{ChatFilter, assistants_beyond, assistants_of},
     model::{Chat, ChatPatch, GuardrailResults},
 };
 use crate::{schema::chats, turn::TurnChat};
@@ -155,6 +156,8 @@ impl ChatRow {
                     account: AccountId::parse(&self.account_id).expect("only ids are stored"),
                     tenant_id: self.tenant_id,
                     subtenant_id: self.subtenant_id,
+                    // Whoever works on the chat knows its assistant.
+                    project_id: None,
                     spender: Spender::Assistant { identifier: self.assistant.clone(), id: self.assistant.clone() },
                 },
             },
@@ -270,6 +273,27 @@ pub(crate) async fn count_by_assistant(conn: &Conn, account: &AccountId, tenant:
         .await?)
 }
 
+/// How many chats were made in a project, by day or month.
+pub(crate) async fn count_in(
+    conn: &Conn,
+    account: &AccountId,
+    project: &str,
+    tenant: Option<&str>,
+    period: Period,
+) -> Result<Vec<(NaiveDate, i64)>> {
+    let (mut conn, moments) = (conn, period.moments());
+    let begins = sql::<Date>(&period.beginning("created_ms"));
+    Ok(chats::table
+        .filter(chats::account_id.eq(account.as_str()).and(chats::archived.eq_any([false, true])))
+        .filter(chats::assistant.eq_any(assistants_of(account, project)))
+        .filter(chats::created_ms.ge(moments.start.0).and(chats::created_ms.lt(moments.end.0)))
+        .filter(chats::tenant_id.eq(tenant).assume_not_null().or(tenant.is_none().into_sql::<Bool>()))
+        .group_by(begins.clone())
+        .select((begins, diesel::dsl::count_star()))
+        .load(&mut conn)
+        .await?)
+}
+
 /// To whom a chat belongs.
 pub(crate) async fn owner(conn: &Conn, account: &AccountId, uid: &str) -> Result<Option<Owner>> {
     let mut conn = conn;
@@ -277,7 +301,13 @@ pub(crate) async fn owner(conn: &Conn, account: &AccountId, uid: &str) -> Result
     Ok(owner.await.optional()?.map(|(tenant_id, subtenant_id)| Owner { tenant_id, subtenant_id }))
 }
 
-pub(crate) async fn tags(conn: &Conn, account: &AccountId, session: Option<&Session>) -> Result<Vec<String>> {
+/// Tags in use; `within`: as in [`ChatFilter`].
+pub(crate) async fn tags(
+    conn: &Conn,
+    account: &AccountId,
+    session: Option<&Session>,
+    within: Option<&[String]>,
+) -> Result<Vec<String>> {
     let mut conn = conn;
     let mut tagged =
         chats::table.filter(chats::account_id.eq(account.as_str()).and(sql::<Bool>("tags <> '{}'"))).into_boxed();
@@ -286,6 +316,9 @@ pub(crate) async fn tags(conn: &Conn, account: &AccountId, session: Option<&Sess
         if let Some(subtenant) = &session.subtenant_id {
             tagged = tagged.filter(chats::subtenant_id.eq(subtenant));
         }
+    }
+    if let Some(within) = within {
+        tagged = tagged.filter(chats::assistant.ne_all(assistants_beyond(account, within)));
     }
     Ok(tagged
         .select(sql::<Text>("unnest(tags) AS tag"))

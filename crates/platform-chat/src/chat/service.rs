@@ -1,13 +1,14 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use chrono::NaiveDate;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
     HandOffs, Matches, NewFeedback, Ports, Span, Stored, StoredJson, all_content, bodies_from, compact, content,
     contents, feedback, give_feedback_in, search, turn_of,
 };
 use platform_core::{
-    AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Result, Session, overlay, spawn,
+    AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Period, Result, Session, overlay, spawn,
 };
 use platform_db::{Db, Idempotency, in_progress};
 use platform_egress::Egress;
@@ -72,8 +73,21 @@ pub trait ChatService: Send + Sync {
     async fn content(&self, account: &AccountId, assistant: &str, uid: &str, page: Page) -> Result<Vec<StoredJson>>;
     /// Messages that hold a text.
     async fn search(&self, account: &AccountId, assistant: &str, uid: &str, text: &str, limit: i64) -> Result<Matches>;
-    /// Tags in use, sorted; with a session, those of its own chats.
-    async fn tags(&self, account: &AccountId, session: Option<&Session>) -> Result<Vec<String>>;
+    /// Tags in use, sorted; with a session, those of its own chats; `within`: as in [`ChatFilter`].
+    async fn tags(
+        &self,
+        account: &AccountId,
+        session: Option<&Session>,
+        within: Option<&[String]>,
+    ) -> Result<Vec<String>>;
+    /// How many chats were made in a project, by day or month; `tenant`: by that one alone.
+    async fn count_in(
+        &self,
+        account: &AccountId,
+        project: &str,
+        tenant: Option<&str>,
+        period: Period,
+    ) -> Result<Vec<(NaiveDate, i64)>>;
     /// How many chats a tenant has with each assistant.
     async fn count_by_assistant(&self, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>>;
     /// To whom a chat belongs, if there is one.
@@ -398,8 +412,23 @@ impl ChatService for PgChatService {
         search(conn.get(), account, uid, text, limit).await
     }
 
-    async fn tags(&self, account: &AccountId, session: Option<&Session>) -> Result<Vec<String>> {
-        repository::tags(self.db.read().await?.get(), account, session).await
+    async fn tags(
+        &self,
+        account: &AccountId,
+        session: Option<&Session>,
+        within: Option<&[String]>,
+    ) -> Result<Vec<String>> {
+        repository::tags(self.db.read().await?.get(), account, session, within).await
+    }
+
+    async fn count_in(
+        &self,
+        account: &AccountId,
+        project: &str,
+        tenant: Option<&str>,
+        period: Period,
+    ) -> Result<Vec<(NaiveDate, i64)>> {
+        repository::count_in(self.db.read().await?.get(), account, project, tenant, period).await
     }
 
     async fn count_by_assistant(&self, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>> {

@@ -92,7 +92,8 @@ pub(crate) fn payer(
     subtenant_id: Option<String>,
 ) -> Payer {
     let (identifier, id) = (assistant.identifier.clone(), assistant.id.clone());
-    Payer { account: account.clone(), tenant_id, subtenant_id, spender: Spender::Assistant { identifier, id } }
+    let (project_id, spender) = (assistant.settings().project_id.clone(), Spender::Assistant { identifier, id });
+    Payer { account: account.clone(), tenant_id, subtenant_id, project_id, spender }
 }
 
 #[async_trait]

@@ -7,14 +7,18 @@ use platform_core::{AccountId, Bound, Code, Error, Object, Page, Period, Result,
 use platform_db::{Conn, Idempotency};
 
 use super::{
-    costs::{self, TenantCost, TenantTotals},
     model::{
         NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantPage, TenantPatch, Visit,
         domain_of,
     },
     repository::{self, SUBTENANT, TENANT, TenantRow},
 };
-use crate::{PgTenantService, quota::counters, rule::Effective};
+use crate::{
+    PgTenantService,
+    costs::{self, CostTotals, Of, TenantCost},
+    quota::counters,
+    rule::Effective,
+};
 
 /// Tenants of an account and their end users.
 #[async_trait]
@@ -41,7 +45,7 @@ pub trait TenantService: Send + Sync {
         range: (Bound<'_>, Bound<'_>),
     ) -> Result<Vec<TenantCost>>;
     /// What it cost in all.
-    async fn totals(&self, account: &AccountId, tenant: &str) -> Result<TenantTotals>;
+    async fn totals(&self, account: &AccountId, tenant: &str) -> Result<CostTotals>;
     /// End users of a tenant, newest first.
     async fn list_users(
         &self,
@@ -204,13 +208,13 @@ impl TenantService for PgTenantService {
         let period = if by_month { Period::months(from, to, now)? } else { Period::days(from, to, now)? };
         let conn = self.db.read().await?;
         repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
-        costs::price_in(conn.get(), account, tenant, subtenant, period).await
+        costs::of_tenant(conn.get(), account, tenant, subtenant, period).await
     }
 
-    async fn totals(&self, account: &AccountId, tenant: &str) -> Result<TenantTotals> {
+    async fn totals(&self, account: &AccountId, tenant: &str) -> Result<CostTotals> {
         let conn = self.db.read().await?;
         repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
-        costs::totals(conn.get(), account, tenant).await
+        costs::totals(conn.get(), account, Of::Tenant(tenant, None), None).await
     }
 
     async fn list_users(

@@ -7,7 +7,9 @@ use diesel::{
     sql_types::{BigInt, Bool, Nullable, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use platform_core::{AccountId, Caller, Checks, Code, Error, Object, Page, Precondition, Result, Timestamp, misfit};
+use platform_core::{
+    AccountId, Caller, Checks, Code, Error, Object, Page, Period, Precondition, Result, Timestamp, misfit,
+};
 use platform_db::{Conn, Idempotency};
 use serde_json::{Value, json, value::to_raw_value};
 
@@ -21,6 +23,7 @@ use super::{
 use crate::{
     PgTenantService,
     audit::{self, AuditPage},
+    costs::{self, CostTotals, Of, ProjectCosts},
     quota::{Standing, counted, counters, settle_in, spent},
     rule::{Effective, Metric, NewTier, Rule, Scope, Tier, check_rules},
     schema::usage_history,
@@ -80,6 +83,16 @@ pub trait UsageService: Send + Sync {
         change: Object,
         once: Option<&Idempotency>,
     ) -> Result<TierChanged>;
+    /// What was spent in a project by day or month; only those in which something was. `tenant`: for that one alone.
+    async fn project_costs(
+        &self,
+        account: &AccountId,
+        project: &str,
+        tenant: Option<&str>,
+        period: Period,
+    ) -> Result<ProjectCosts>;
+    /// What was spent in a project in all, and in the last 30 days.
+    async fn project_totals(&self, account: &AccountId, project: &str) -> Result<(CostTotals, CostTotals)>;
     /// What was changed by hand.
     async fn audit(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>, page: Page) -> Result<AuditPage>;
 }
@@ -412,6 +425,23 @@ impl UsageService for PgTenantService {
         drop(conn);
         self.quotas.changed(tenant).await?;
         Ok(changed)
+    }
+
+    async fn project_costs(
+        &self,
+        account: &AccountId,
+        project: &str,
+        tenant: Option<&str>,
+        period: Period,
+    ) -> Result<ProjectCosts> {
+        costs::of_project(self.db.read().await?.get(), account, project, tenant, period).await
+    }
+
+    async fn project_totals(&self, account: &AccountId, project: &str) -> Result<(CostTotals, CostTotals)> {
+        let month = Period::days(("", None), ("", None), self.clock.now())?;
+        let (conn, of) = (self.db.read().await?, Of::Project(project, None));
+        let all = costs::totals(conn.get(), account, of, None).await?;
+        Ok((all, costs::totals(conn.get(), account, of, Some(month.first)).await?))
     }
 
     async fn audit(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>, page: Page) -> Result<AuditPage> {

@@ -1,0 +1,211 @@
+use platform_core::{Checks, Result, Timestamp, any_case};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+const LONGEST_DESCRIPTION: usize = 4000;
+const LONGEST_URL: usize = 2000;
+
+/// Who may read what is in a project.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Visibility {
+    /// Its members.
+    #[default]
+    Private,
+    /// Every user of the account, who may also use it.
+    Public,
+}
+
+impl Visibility {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Private => "private",
+            Self::Public => "public",
+        }
+    }
+
+    pub(crate) fn of(name: &str) -> Self {
+        if name == "public" { Self::Public } else { Self::Private }
+    }
+}
+
+/// What a member may do; each includes what the ones before it may.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ProjectRole {
+    /// Read and use what is in the project.
+    #[default]
+    Viewer,
+    /// Change it.
+    Editor,
+    /// Change the project and its members.
+    Owner,
+}
+
+impl ProjectRole {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Editor => "editor",
+            Self::Owner => "owner",
+        }
+    }
+
+    pub(crate) fn of(name: &str) -> Self {
+        match name {
+            "owner" => Self::Owner,
+            "editor" => Self::Editor,
+            _ => Self::Viewer,
+        }
+    }
+}
+
+/// A project (contract 05).
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Project {
+    /// Id of the record.
+    #[serde(rename = "_id")]
+    pub id: String,
+    /// The account.
+    #[serde(rename = "clientUID")]
+    pub client_uid: String,
+    /// Who made it.
+    #[serde(rename = "createdByUserUID")]
+    pub created_by_user_uid: String,
+    /// Name for people.
+    pub name: String,
+    /// Name in URLs; never changes.
+    pub identifier: String,
+    /// What it is about.
+    pub description: String,
+    /// Picture.
+    pub image_url: String,
+    /// Who may read it.
+    pub visibility: Visibility,
+    /// Made at.
+    pub creation_timestamp_ms: Timestamp,
+    /// Last changed at.
+    pub last_edit_timestamp_ms: Timestamp,
+    /// Nothing can be added; what is there keeps working.
+    pub archived: bool,
+}
+
+/// A project to make.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NewProject {
+    /// Name for people, 1 to 200 characters.
+    pub name: String,
+    /// Name in URLs, `^[a-z0-9][a-z0-9-]{0,62}$`; unique, never changes.
+    pub identifier: String,
+    /// What it is about, at most 4000 characters.
+    pub description: String,
+    /// Picture.
+    pub image_url: String,
+    /// Who may read it.
+    #[serde(deserialize_with = "any_case")]
+    pub visibility: Visibility,
+}
+
+impl NewProject {
+    pub(crate) fn check(&self) -> Result<()> {
+        let mut checks = Checks::default();
+        let identifier = self.identifier.as_bytes();
+        let good = (1..=63).contains(&identifier.len())
+            && identifier[0] != b'-'
+            && identifier.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-');
+        if self.identifier.is_empty() {
+            checks.issue("identifier", "required", "identifier is required: the name of the project in URLs");
+        } else if !good {
+            checks.issue("identifier", "format", "identifier must match ^[a-z0-9][a-z0-9-]{0,62}$");
+        }
+        let Self { name, description, image_url, visibility, .. } = self.clone();
+        ProjectPatch { name, description, image_url, visibility, archived: false }.check(checks)
+    }
+}
+
+/// What can be changed of a project.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ProjectPatch {
+    /// Name for people, 1 to 200 characters.
+    pub name: String,
+    /// What it is about, at most 4000 characters.
+    pub description: String,
+    /// Picture.
+    pub image_url: String,
+    /// Who may read it.
+    #[serde(deserialize_with = "any_case")]
+    pub visibility: Visibility,
+    /// `false` brings an archived project back.
+    pub archived: bool,
+}
+
+impl Default for ProjectPatch {
+    fn default() -> Self {
+        let (name, description, image_url) = (String::new(), String::new(), String::new());
+        Self { name, description, image_url, visibility: Visibility::Private, archived: false }
+    }
+}
+
+impl ProjectPatch {
+    pub(crate) fn check(&self, mut checks: Checks) -> Result<()> {
+        if self.name.is_empty() {
+            checks.issue("name", "required", "name is required: 1 to 200 characters");
+        }
+        checks.length("name", &self.name, 0..=200);
+        checks.length("description", &self.description, 0..=LONGEST_DESCRIPTION);
+        checks.length("imageUrl", &self.image_url, 0..=LONGEST_URL);
+        checks.finish()
+    }
+}
+
+/// Which projects to list.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ProjectFilter {
+    /// Archived ones, too.
+    pub archived: Option<bool>,
+}
+
+/// A page of projects.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct ProjectPage {
+    /// Those the caller reaches, newest first.
+    pub projects: Vec<Project>,
+    /// How many there are in all.
+    pub total: i64,
+    /// Skipped.
+    pub offset: i64,
+    /// At most this many.
+    pub limit: i64,
+}
+
+/// A user who belongs to a project.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Member {
+    /// The user.
+    #[serde(rename = "userUID")]
+    pub user_uid: String,
+    /// Their address, if they have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub email: Option<String>,
+    /// What they may do.
+    pub role: ProjectRole,
+    /// Since when they belong to it.
+    pub added_timestamp_ms: Timestamp,
+}
+
+/// A user to add to a project, or the role they are to have.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NewMember {
+    /// The user.
+    #[serde(rename = "userUID")]
+    pub user_uid: String,
+    /// What they may do.
+    #[serde(deserialize_with = "any_case")]
+    pub role: ProjectRole,
+}

@@ -1,0 +1,2 @@
+DROP INDEX agents_project;
+ALTER TABLE threads ADD COLUMN project_id text;
