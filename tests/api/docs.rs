@@ -140,6 +140,17 @@ async fn the_requests_that_the_pages_show_do_what_the_pages_say() {
             ],
         ),
         (
+            "PROJECTS",
+            &[
+                "\"assistants\":1,",
+                "\"role\":\"editor\"",
+                "PROJECT_FORBIDDEN",
+                "\"chatCount\":1",
+                "\"archived\":true}",
+                "PROJECT_ARCHIVED",
+            ],
+        ),
+        (
             "TENANTS",
             &[
                 "\"domain\":\"globex.example\"",

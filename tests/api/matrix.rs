@@ -159,6 +159,7 @@ async fn what_belongs_to_another_account_looks_as_if_it_were_not_there() {
     let key = app.post("/api-keys", json!({"name": "canary"})).await.body;
     let user = app.post("/users", json!({"email": "canary@a.b", "password": "correct horse battery"})).await.body;
     let client = app.post("/oauth-clients", json!({"name": "canary", "redirectUris": ["https://a.b/"]})).await.body;
+    let project = app.post("/projects", json!({"name": "canary", "identifier": "theirs"})).await.body;
     let text = |value: &Value| value.as_str().expect("text").to_owned();
     let theirs = |path: &str, name: &str| match name {
         "agentId" => agent_id.clone(),
@@ -173,6 +174,7 @@ async fn what_belongs_to_another_account_looks_as_if_it_were_not_there() {
         "sessionId" => text(&session["sessionId"]),
         "userUID" => text(&user["userUID"]),
         "id" if path.contains("api-keys") => text(&key["_id"]),
+        "id" if path.contains("projects") => text(&project["_id"]),
         "id" => text(&client["_id"]),
         _ => MISSING.to_owned(),
     };
@@ -212,6 +214,7 @@ async fn what_belongs_to_another_account_looks_as_if_it_were_not_there() {
         ("/assistants", json!({"name": "n", "subagentsIds": [agent_id]})),
         ("/tenant-sessions", json!({"tenantId": "t", "assistantIds": ["theirs"]})),
         ("/tenants", json!({"tenantId": "t2", "tierId": "their-tier"})),
+        ("/agents", json!({"name": "n", "projectId": project["_id"]})),
     ] {
         let refused = post(path, body).await;
         assert!(refused.status.is_client_error(), "{path}: {}", refused.body);
@@ -229,6 +232,7 @@ async fn what_belongs_to_another_account_looks_as_if_it_were_not_there() {
         "/tenant-usage/tiers",
         "/users",
         "/oauth-clients",
+        "/projects?archived=true",
         "/api-keys",
         "/tenant-sessions?active=false",
         "/assistants/tags",

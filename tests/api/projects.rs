@@ -131,7 +131,9 @@ async fn furnished(app: &TestApp) -> [(Option<String>, [String; 4]); 3] {
 
 #[tokio::test]
 async fn who_is_no_member_does_not_see_what_is_in_a_private_project_and_only_editors_change_it() {
-    let app = app().await;
+    let rates = ["RESTRICTED", "OAUTH", "CREATE_KEY"].map(|rate| format!("PLATFORM_RATE_{rate}"));
+    let settings: Vec<(&str, &str)> = rates.iter().map(|rate| (rate.as_str(), "0")).collect();
+    let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
     let rooms = furnished(&app).await;
     let [(Some(private), hidden), (Some(public), open), (None, free)] = &rooms else { panic!("{rooms:?}") };
     let (ann, token) = user(&app, "ann", "member").await;

@@ -132,19 +132,17 @@ pub(crate) async fn update(
 
 /// What decides about access in an account.
 pub(crate) async fn known(conn: &Conn, account: &AccountId) -> Result<Known> {
-    let (mut first, mut second) = (conn, conn);
-    let projects = projects::table.filter(projects::account_id.eq(account.as_str())).select((
-        projects::id,
-        projects::visibility,
-        projects::archived,
-    ));
-    let members = project_members::table.filter(project_members::account_id.eq(account.as_str())).select((
-        project_members::user_id,
-        project_members::project_id,
-        project_members::role,
-    ));
-    let (projects, members): (Vec<(String, String, bool)>, Vec<(String, String, String)>) =
-        futures_util::try_join!(projects.load(&mut first), members.load(&mut second))?;
+    let mut conn = conn;
+    let projects: Vec<(String, String, bool)> = projects::table
+        .filter(projects::account_id.eq(account.as_str()))
+        .select((projects::id, projects::visibility, projects::archived))
+        .load(&mut conn)
+        .await?;
+    let members: Vec<(String, String, String)> = project_members::table
+        .filter(project_members::account_id.eq(account.as_str()))
+        .select((project_members::user_id, project_members::project_id, project_members::role))
+        .load(&mut conn)
+        .await?;
     let mut known = Known::default();
     for (id, visibility, archived) in projects {
         known.projects.insert(id, KnownProject { visibility: Visibility::of(&visibility), archived });
