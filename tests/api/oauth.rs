@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use platform_testing::{Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode, Url};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, app, eventually};
+use crate::support::{PROGRAM, app, eventually, user};
 
 const VERIFIER: &str = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
 const CHALLENGE: &str = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
@@ -178,6 +179,37 @@ async fn an_application_acts_for_a_user_who_let_it() {
     assert_eq!(house.get(&access, "/assistants").await.error(), "TOKEN_REVOKED");
     assert_eq!(house.refresh(&tokens.body["refresh_token"]).await.error(), "invalid_grant");
     assert_eq!(house.decide(PASSWORD, &[]).await.status, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn tokens_are_signed_as_it_is_set_and_stay_good_when_that_changes() {
+    let db = TestDb::new().await;
+    let older = TestApp::start(PROGRAM, &db, &[("PLATFORM_OAUTH_ALGORITHM", "RS256")]);
+    let newer = TestApp::start(PROGRAM, &db, &[]);
+    let said = |token: &str| {
+        let header = URL_SAFE_NO_PAD.decode(token.split('.').next().unwrap_or_default()).expect("base64");
+        serde_json::from_slice::<Value>(&header).expect("JSON")
+    };
+    for (app, name, kind) in [(&older, "RS256", "RSA"), (&newer, "EdDSA", "OKP")] {
+        let (_, token) = user(app, &kind.to_lowercase(), "member").await;
+        let header = said(&token);
+        assert_eq!(header["alg"], name);
+        let jwks = app.send(app.anonymous(Method::GET, "/.well-known/jwks.json")).await.body;
+        let keys = jwks["keys"].as_array().expect("keys");
+        let key = keys.iter().find(|key| key["kid"] == header["kid"]).expect("its key");
+        assert_eq!([&key["kty"], &key["alg"], &key["use"]], [&json!(kind), &json!(name), &json!("sig")]);
+        assert!(["d", "p", "q"].iter().all(|secret| key.get(secret).is_none()), "{key}");
+        for process in [&older, &newer] {
+            let request = process.anonymous(Method::GET, "/v1/models").bearer_auth(&token);
+            assert_eq!(process.send(request).await.status, StatusCode::OK, "{name}");
+        }
+        // The same words under the other algorithm's name.
+        let other = if name == "RS256" { "EdDSA" } else { "RS256" };
+        let header = URL_SAFE_NO_PAD.encode(header.to_string().replace(name, other));
+        let forged = format!("{header}.{}", token.split_once('.').expect("a JWT").1);
+        let refused = app.send(app.anonymous(Method::GET, "/v1/models").bearer_auth(&forged)).await;
+        assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
+    }
 }
 
 #[tokio::test]

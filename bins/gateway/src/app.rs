@@ -327,6 +327,7 @@ fn auth(
     let of_server = AuthConfig {
         key_prefix: config.key_prefix.clone(),
         issuer: config.url(addr),
+        token_algorithm: config.token_algorithm,
         access_ttl: config.access_ttl,
         refresh_ttl: config.refresh_ttl,
         trusted: config.trusted_issuer.clone(),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use platform_auth::{KeySecret, TrustedIssuer};
+use platform_auth::{KeySecret, TokenAlgorithm, TrustedIssuer};
 use platform_core::{FieldLimits, Money};
 use platform_egress::{Allowed, EgressRules};
 use platform_limits::Rate;
@@ -37,6 +37,7 @@ pub struct Config {
     pub database_pool: usize,
     pub data_dir: PathBuf,
     pub key_prefix: String,
+    pub token_algorithm: TokenAlgorithm,
     pub access_ttl: Duration,
     pub refresh_ttl: Duration,
     pub trusted_issuer: Option<TrustedIssuer>,
@@ -103,6 +104,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_DATA_DIR", "./.platform", "embedded database, first key, master key"),
     ("PLATFORM_KEY_PREFIX", "ak", "prefix of API keys"),
     ("PLATFORM_BOOTSTRAP_KEY", "", "value of a full key that is made at start"),
+    ("PLATFORM_OAUTH_ALGORITHM", "eddsa", "how access tokens are signed: eddsa or rs256"),
     ("PLATFORM_OAUTH_ACCESS_TTL", "30m", "how long access tokens last"),
     ("PLATFORM_OAUTH_REFRESH_TTL", "30d", "how long a refresh token lasts that nobody uses"),
     ("PLATFORM_OAUTH_TRUSTED_ISSUER", "", "https address of another issuer whose access tokens are taken"),
@@ -314,6 +316,13 @@ impl Config {
             database_pool: number("PLATFORM_DATABASE_POOL", 1)?,
             data_dir: PathBuf::from(text("PLATFORM_DATA_DIR").unwrap_or_default()),
             key_prefix,
+            token_algorithm: read("PLATFORM_OAUTH_ALGORITHM", "eddsa or rs256", |text| {
+                match text.to_lowercase().as_str() {
+                    "eddsa" => Some(TokenAlgorithm::EdDsa),
+                    "rs256" => Some(TokenAlgorithm::Rs256),
+                    _ => None,
+                }
+            })?,
             access_ttl: duration("PLATFORM_OAUTH_ACCESS_TTL")?,
             refresh_ttl: duration("PLATFORM_OAUTH_REFRESH_TTL")?,
             trusted_issuer: trusted_issuer()?,

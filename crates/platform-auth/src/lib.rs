@@ -35,4 +35,5 @@ pub use service::{AuthConfig, AuthService, PgAuthService};
 pub use session::{
     MintedSession, NewSession, SessionFilter, SessionPage, SessionService, TenantSession, purge_sessions,
 };
+pub use signing::TokenAlgorithm;
 pub use user::{NewUser, Role, User, UserPage, UserService};

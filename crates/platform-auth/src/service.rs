@@ -14,7 +14,7 @@ use crate::{
     key::{repository, sha256},
     oauth::{self, External, TrustedIssuer},
     session,
-    signing::SigningKeys,
+    signing::{SigningKeys, TokenAlgorithm},
 };
 
 /// The last use of a key is written at most this often.
@@ -43,6 +43,8 @@ pub struct AuthConfig {
     pub key_prefix: String,
     /// Address under which the server is known: the issuer of its tokens.
     pub issuer: String,
+    /// How access tokens are signed.
+    pub token_algorithm: TokenAlgorithm,
     /// How long access tokens last.
     pub access_ttl: Duration,
     /// How long a refresh token lasts that nobody uses.

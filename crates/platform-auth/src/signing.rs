@@ -3,8 +3,10 @@
 use std::sync::{Arc, RwLock};
 
 use aws_lc_rs::{
+    encoding::AsDer,
     rand::{SecureRandom, SystemRandom},
-    signature::Ed25519KeyPair,
+    rsa::KeySize,
+    signature::{Ed25519KeyPair, RsaKeyPair},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use diesel::{prelude::*, sql_query};
@@ -20,23 +22,34 @@ const DAY_MS: i64 = 86_400_000;
 /// A key signs so long; what it signed lives a day at the most, and is read until then.
 const SIGNS_MS: i64 = 30 * DAY_MS;
 const VERIFIES_MS: i64 = SIGNS_MS + DAY_MS;
-/// Names of keys that are not known are looked up at most this often.
-const RELOAD_MS: i64 = 1000;
+/// Before the PKCS #1 of an RSA key of this size in its PKCS #8.
+const PKCS8_HEADER: usize = 26;
+
+/// How access tokens are signed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TokenAlgorithm {
+    /// `EdDSA` over Ed25519.
+    #[default]
+    EdDsa,
+    /// RSA with SHA-256, for clients that know nothing newer.
+    Rs256,
+}
 
 /// What a key signs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Tenant sessions: 32 random bytes for HMAC.
     Session,
-    /// Access tokens: a key pair for Ed25519, as PKCS #8.
-    Access,
+    /// Access tokens: a key pair for Ed25519, as PKCS #8, or for RSA, as PKCS #1.
+    Access(TokenAlgorithm),
 }
 
 impl Purpose {
     fn as_str(self) -> &'static str {
         match self {
             Self::Session => "session",
-            Self::Access => "access",
+            Self::Access(TokenAlgorithm::EdDsa) => "access",
+            Self::Access(TokenAlgorithm::Rs256) => "access-rs256",
         }
     }
 
@@ -48,7 +61,12 @@ impl Purpose {
                 random.fill(&mut bytes).map_err(none)?;
                 Ok(bytes)
             }
-            Self::Access => {
+            Self::Access(TokenAlgorithm::Rs256) => {
+                let pair = RsaKeyPair::generate(KeySize::Rsa2048).map_err(none)?;
+                let pkcs8 = pair.as_der().map_err(|_| Error::internal("an RSA key cannot be written down"))?;
+                Ok(Zeroizing::new(pkcs8.as_ref()[PKCS8_HEADER..].to_vec()))
+            }
+            Self::Access(TokenAlgorithm::EdDsa) => {
                 let pair = Ed25519KeyPair::generate_pkcs8v1(&random).map_err(none)?;
                 Ok(Zeroizing::new(pair.as_ref().to_vec()))
             }
@@ -69,12 +87,12 @@ pub(crate) struct SigningKeys {
     db: Db,
     vault: Arc<Vault>,
     clock: Arc<dyn Clock>,
-    known: RwLock<(Timestamp, Vec<Arc<SigningKey>>)>,
+    known: RwLock<Vec<Arc<SigningKey>>>,
 }
 
 impl SigningKeys {
     pub fn new(db: &Db, vault: Arc<Vault>, clock: Arc<dyn Clock>) -> Self {
-        Self { db: db.clone(), vault, clock, known: RwLock::new((Timestamp(0), Vec::new())) }
+        Self { db: db.clone(), vault, clock, known: RwLock::default() }
     }
 
     /// The key to sign with now.
@@ -101,9 +119,8 @@ impl SigningKeys {
         if let Some(key) = self.named(purpose, id) {
             return Ok(Some(key));
         }
-        if self.clock.now().0 - self.known.read().expect("lock").0.0 >= RELOAD_MS {
-            self.load(&mut *self.db.conn().await?).await?;
-        }
+        // Another process may have made it a moment ago.
+        self.load(&mut *self.db.conn().await?).await?;
         Ok(self.named(purpose, id))
     }
 
@@ -111,14 +128,14 @@ impl SigningKeys {
     pub fn all(&self, purpose: Purpose) -> Vec<Arc<SigningKey>> {
         let since = self.clock.now().0 - VERIFIES_MS;
         let known = self.known.read().expect("lock");
-        let good = known.1.iter().filter(|key| key.purpose == purpose.as_str() && key.created.0 > since);
+        let good = known.iter().filter(|key| key.purpose == purpose.as_str() && key.created.0 > since);
         good.cloned().collect()
     }
 
     fn newest(&self, purpose: Purpose) -> Option<Arc<SigningKey>> {
         let since = self.clock.now().0 - SIGNS_MS;
         let known = self.known.read().expect("lock");
-        let signs = known.1.iter().filter(|key| key.purpose == purpose.as_str() && key.created.0 > since);
+        let signs = known.iter().filter(|key| key.purpose == purpose.as_str() && key.created.0 > since);
         signs.max_by_key(|key| key.created).cloned()
     }
 
@@ -126,7 +143,7 @@ impl SigningKeys {
         let since = self.clock.now().0 - VERIFIES_MS;
         let known = self.known.read().expect("lock");
         let named = |key: &&Arc<SigningKey>| key.id == id && key.purpose == purpose.as_str() && key.created.0 > since;
-        known.1.iter().find(named).cloned()
+        known.iter().find(named).cloned()
     }
 
     async fn load(&self, conn: &mut Conn) -> Result<()> {
@@ -142,7 +159,7 @@ impl SigningKeys {
             Ok(Arc::new(SigningKey { id, purpose, secret, created: Timestamp(created) }))
         };
         let keys = rows.into_iter().map(open).collect::<Result<Vec<_>>>()?;
-        *self.known.write().expect("lock") = (now, keys);
+        *self.known.write().expect("lock") = keys;
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use platform_auth::{
     AuthConfig, AuthService, KeySecret, KeyService, NewApiKey, NewSession, PgAuthService, Rotation, SessionService,
+    TokenAlgorithm,
 };
 use platform_core::{Caller, Clock, Code, Credential, Timestamp};
 use platform_db::Bus;
@@ -21,6 +22,7 @@ async fn service() -> (Arc<TestClock>, PgAuthService, Caller) {
     let config = AuthConfig {
         key_prefix: "ak".into(),
         issuer: "https://api.example".into(),
+        token_algorithm: TokenAlgorithm::EdDsa,
         access_ttl: Duration::from_mins(30),
         refresh_ttl: Duration::from_hours(720),
         trusted: None,

@@ -2,9 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
+use jsonwebtoken::{
+    Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode,
+    jwk::{Jwk, PublicKeyUse},
+};
 use platform_core::{AccountId, Caller, Credential, Error, Id, Object, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -17,7 +19,7 @@ use crate::{
     PgAuthService,
     identity::{Identity, Rights},
     service::Known,
-    signing::{Purpose, SigningKey, SigningKeys},
+    signing::{Purpose, SigningKey, SigningKeys, TokenAlgorithm},
     user::{Role, repository::UserRow},
 };
 
@@ -48,19 +50,39 @@ pub(crate) fn part(token: &str, at: usize) -> Option<Object> {
     serde_json::from_slice(&json).ok()
 }
 
-fn public(key: &SigningKey) -> Result<String> {
-    let pair = Ed25519KeyPair::from_pkcs8(&key.secret).map_err(|_| Error::internal("a signing key is damaged"))?;
-    Ok(URL_SAFE_NO_PAD.encode(pair.public_key().as_ref()))
+impl TokenAlgorithm {
+    const ALL: [Self; 2] = [Self::EdDsa, Self::Rs256];
+
+    fn name(self) -> Algorithm {
+        match self {
+            Self::EdDsa => Algorithm::EdDSA,
+            Self::Rs256 => Algorithm::RS256,
+        }
+    }
+
+    fn encoding(self, key: &SigningKey) -> EncodingKey {
+        match self {
+            Self::EdDsa => EncodingKey::from_ed_der(&key.secret),
+            Self::Rs256 => EncodingKey::from_rsa_der(&key.secret),
+        }
+    }
+
+    /// The public half of a key.
+    fn public(self, key: &SigningKey) -> Result<Jwk> {
+        let mut jwk = Jwk::from_encoding_key(&self.encoding(key), self.name()).map_err(Error::internal)?;
+        (jwk.common.key_id, jwk.common.public_key_use) = (Some(key.id.clone()), Some(PublicKeyUse::Signature));
+        Ok(jwk)
+    }
 }
 
-/// Keys that verify access tokens (RFC 7517).
-pub(crate) async fn jwks(keys: &SigningKeys) -> Result<Value> {
-    keys.current(Purpose::Access).await?;
-    let keys = keys.all(Purpose::Access);
-    let jwk = |key: &Arc<SigningKey>| {
-        Ok(json!({"kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA", "kid": key.id, "x": public(key)?}))
+/// Keys that verify access tokens (RFC 7517): those of the algorithm in use, and of one that was in use before.
+pub(crate) async fn jwks(auth: &PgAuthService) -> Result<Value> {
+    auth.signing.current(Purpose::Access(auth.config.token_algorithm)).await?;
+    let of = |algorithm: TokenAlgorithm| {
+        let keys = auth.signing.all(Purpose::Access(algorithm));
+        keys.into_iter().map(move |key| algorithm.public(&key))
     };
-    Ok(json!({"keys": keys.iter().map(jwk).collect::<Result<Vec<_>>>()?}))
+    Ok(json!({"keys": TokenAlgorithm::ALL.into_iter().flat_map(of).collect::<Result<Vec<_>>>()?}))
 }
 
 /// A token for what was granted.
@@ -85,22 +107,29 @@ pub(crate) async fn issue(
         jti: Id::<Claims>::generate().into(),
         sid: grant.id.clone(),
     };
-    let key = auth.signing.current(Purpose::Access).await?;
-    let mut header = Header::new(Algorithm::EdDSA);
+    let algorithm = auth.config.token_algorithm;
+    let key = auth.signing.current(Purpose::Access(algorithm)).await?;
+    let mut header = Header::new(algorithm.name());
     (header.kid, header.typ) = (Some(key.id.clone()), Some("at+jwt".to_owned()));
-    encode(&header, &claims, &EncodingKey::from_ed_der(&key.secret)).map_err(Error::internal)
+    encode(&header, &claims, &algorithm.encoding(&key)).map_err(Error::internal)
 }
 
 /// What a token says, if this server signed it; its time is not looked at.
 pub(crate) async fn verify(keys: &SigningKeys, token: &str) -> Result<Option<Claims>> {
     let Some(header) = part(token, 0) else { return Ok(None) };
     let Some(kid) = header.get("kid").and_then(Value::as_str) else { return Ok(None) };
-    if header.get("alg").is_none_or(|alg| alg != "EdDSA") || header.contains_key("crit") {
+    let algorithm = match header.get("alg").and_then(Value::as_str) {
+        Some("EdDSA") => TokenAlgorithm::EdDsa,
+        Some("RS256") => TokenAlgorithm::Rs256,
+        _ => return Ok(None),
+    };
+    if header.contains_key("crit") {
         return Ok(None);
     }
-    let Some(key) = keys.find(Purpose::Access, kid).await? else { return Ok(None) };
-    let Ok(verifier) = DecodingKey::from_ed_components(&public(&key)?) else { return Ok(None) };
-    let mut wanted = Validation::new(Algorithm::EdDSA);
+    // A key is good for its own algorithm alone.
+    let Some(key) = keys.find(Purpose::Access(algorithm), kid).await? else { return Ok(None) };
+    let Ok(verifier) = DecodingKey::from_jwk(&algorithm.public(&key)?) else { return Ok(None) };
+    let mut wanted = Validation::new(algorithm.name());
     wanted.validate_exp = false;
     wanted.validate_aud = false;
     Ok(decode::<Claims>(token, &verifier, &wanted).ok().map(|token| token.claims))

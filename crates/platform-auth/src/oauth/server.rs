@@ -241,7 +241,7 @@ impl OAuthService for PgAuthService {
     }
 
     async fn jwks(&self) -> Result<Value> {
-        access::jwks(&self.signing).await
+        access::jwks(self).await
     }
 
     fn metadata(&self) -> Value {
