@@ -38,6 +38,7 @@ use crate::{
     config::{Config, Role},
     cors::Cors,
     gate::Gate,
+    metrics::Metrics,
 };
 
 /// Why the program cannot start, as one line.
@@ -104,6 +105,8 @@ pub(crate) struct Services {
     pub limits: HttpLimits,
     pub gate: Gate,
     pub cors: Cors,
+    /// Counts what happens, when somebody wants to know.
+    pub metrics: Option<Arc<Metrics>>,
     /// Cancelled when the process shuts down: streams say `reconnect`.
     pub closing: CancellationToken,
 }
@@ -118,7 +121,7 @@ pub(crate) struct HttpLimits {
 /// The running platform.
 pub struct App {
     pub(crate) services: Arc<Services>,
-    jobs: Arc<Jobs>,
+    pub(crate) jobs: Arc<Jobs>,
     works: Vec<Arc<dyn Work>>,
     embedded: Option<Embedded>,
     grace: Duration,
@@ -134,7 +137,10 @@ impl App {
         let auth = Arc::new(auth(config, addr, &db, &bus, Arc::clone(&vault))?);
         let projects = Arc::new(PgProjectService::new(&db, &bus, Arc::clone(&clock), auth.clone()));
         let models = Models::start(config.models.clone()).await?;
-        let quotas = Arc::new(Quotas::new(&db, &bus, Arc::clone(&models) as Arc<dyn Model>));
+        let metrics = config.metrics_addr.map(|_| Arc::new(Metrics::new()));
+        let model: Arc<dyn Model> = Arc::clone(&models) as Arc<dyn Model>;
+        let model = metrics.as_ref().map_or_else(|| Arc::clone(&model), |metrics| metrics.observe(Arc::clone(&model)));
+        let quotas = Arc::new(Quotas::new(&db, &bus, model));
         let tenants = Arc::new(PgTenantService::new(&db, &bus, Arc::clone(&clock), Arc::clone(&quotas)));
         let jobs_config = JobsConfig {
             lease: config.run_lease,
@@ -218,6 +224,7 @@ impl App {
             limits,
             gate,
             cors,
+            metrics,
             closing,
         };
         Ok(Self { services: Arc::new(services), jobs, works, embedded, grace: config.shutdown_grace })

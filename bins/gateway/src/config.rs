@@ -38,6 +38,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     pub key_prefix: String,
     pub token_algorithm: TokenAlgorithm,
+    /// Where metrics are served; `None` = nowhere.
+    pub metrics_addr: Option<SocketAddr>,
     pub access_ttl: Duration,
     pub refresh_ttl: Duration,
     pub trusted_issuer: Option<TrustedIssuer>,
@@ -181,6 +183,8 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_MODEL_TIMEOUT", "10m", "longest attempt"),
     ("PLATFORM_MODEL_CONCURRENCY", "64", "calls at once per provider; 0 = no bound"),
     ("PLATFORM_DOCS_DIR", "", "a directory of more documentation pages"),
+    ("PLATFORM_METRICS", "off", "on: GET /metrics (OpenMetrics) on PLATFORM_METRICS_ADDR"),
+    ("PLATFORM_METRICS_ADDR", "127.0.0.1:9090", "listen address of the metrics"),
     ("PLATFORM_LOG", "info", "log filter; JSON lines to stderr"),
     ("PLATFORM_SHUTDOWN_GRACE", "25s", "time to drain after SIGTERM"),
 ];
@@ -308,7 +312,15 @@ impl Config {
                 "PLATFORM_RUN_HEARTBEAT: it must be above 0 and at most half of PLATFORM_RUN_LEASE.".to_owned(),
             ));
         }
+        let has_metrics = read("PLATFORM_METRICS", "on or off", |text| match text.to_lowercase().as_str() {
+            "on" | "true" | "1" => Some(true),
+            "off" | "false" | "0" => Some(false),
+            _ => None,
+        })?;
+        let metrics_addr =
+            read("PLATFORM_METRICS_ADDR", "an address such as 127.0.0.1:9090", |text| text.parse().ok())?;
         Ok(Self {
+            metrics_addr: has_metrics.then_some(metrics_addr),
             public_url: text("PLATFORM_PUBLIC_URL").map(|url| url.trim_end_matches('/').to_owned()),
             addr,
             role,

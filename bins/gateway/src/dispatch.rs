@@ -114,6 +114,9 @@ async fn serve(
     }
     let route = route.as_ref().map_or("(none)", |route| route.path);
     let caller = identity.as_ref().map(|identity| identity.caller.user_uid.as_str());
+    if let Some(metrics) = &services.metrics {
+        metrics.request(request.method().as_str(), route, response.status().as_u16(), started.elapsed());
+    }
     let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(0);
     let status = response.status().as_u16();
     info!(request_id, status, micros, caller, "{} {route} was answered with {status}.", request.method());

@@ -121,6 +121,11 @@ impl Gate {
         Ok(StreamPlace { streams: Arc::clone(&self.streams), credential })
     }
 
+    /// Streams that are open in this process.
+    pub fn open_streams(&self) -> usize {
+        self.streams.lock().expect("lock").values().sum()
+    }
+
     /// Who is at the other end: the peer, or behind a trusted proxy the last that it names (contract 00 §1.3).
     pub fn client(&self, request: &HttpRequest) -> Option<IpAddr> {
         let peer = request.peer_addr()?.ip();

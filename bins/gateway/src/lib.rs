@@ -13,6 +13,7 @@ mod cors;
 mod dispatch;
 mod error;
 mod gate;
+mod metrics;
 mod openapi;
 mod request;
 mod respond;

@@ -16,7 +16,7 @@ use crate::{
     app::{App, StartError},
     commands::bootstrap,
     config::{Config, Role},
-    dispatch, routes,
+    dispatch, metrics, routes,
 };
 
 /// Connections that may wait to be taken.
@@ -30,6 +30,11 @@ pub(crate) async fn run(config: Config) -> Result<(), StartError> {
     let listener = listen(config.addr)
         .map_err(|e| StartError::Message(format!("PLATFORM_ADDR: cannot listen on {}: {e}.", config.addr)))?;
     let addr = listener.local_addr()?;
+    let metrics_at = config.metrics_addr.map(|addr| {
+        let refused = |e| StartError::Message(format!("PLATFORM_METRICS_ADDR: cannot listen on {addr}: {e}."));
+        listen(addr).map_err(refused)
+    });
+    let metrics_at = metrics_at.transpose()?;
     let app = App::build(&config, addr).await?;
     let key_file = bootstrap(&*app.services.auth, &*app.services.keys, &config).await?;
     let mut table = routes::table();
@@ -64,6 +69,11 @@ pub(crate) async fn run(config: Config) -> Result<(), StartError> {
             return Err(error.into());
         }
     };
+    if let (Some(listener), Some(metrics)) = (metrics_at, &app.services.metrics) {
+        info!(addr = %listener.local_addr()?, "Metrics are served.");
+        let (services, jobs) = (Arc::clone(&app.services), Arc::clone(&app.jobs));
+        metrics::serve(listener, Arc::clone(metrics), metrics::Watched { services, jobs })?;
+    }
     let handle = server.handle();
     let serving = platform_core::spawn("http", server);
     app.services.health.ready.store(true, Ordering::Relaxed);

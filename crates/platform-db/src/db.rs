@@ -43,6 +43,17 @@ pub struct DbConfig {
     pub pool: usize,
 }
 
+/// How the connections of a pool are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolUse {
+    /// Lent.
+    pub used: usize,
+    /// Open and free.
+    pub idle: usize,
+    /// Callers that wait for one.
+    pub waiting: usize,
+}
+
 /// Handle to the database; cheap to clone.
 #[derive(Clone)]
 pub struct Db {
@@ -134,6 +145,12 @@ impl Db {
     pub(crate) async fn listener(&self) -> Result<AsyncPgConnection> {
         let opened = tokio::time::timeout(WAIT, connect(self.url.to_string(), true)).await;
         Ok(opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?.0)
+    }
+
+    /// How the pool is used now.
+    pub fn pool(&self) -> PoolUse {
+        let status = self.pool.status();
+        PoolUse { used: status.size - status.available, idle: status.available, waiting: status.waiting }
     }
 
     /// Whether the database answers.

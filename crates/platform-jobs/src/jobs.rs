@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
-use crate::repository::{self, Run};
+use crate::repository::{self, Queue, Run};
 
 const STOP: &str = "run-stop";
 const WAITING: &str = "run-waiting";
@@ -230,6 +230,11 @@ impl Jobs {
     /// Runs that this process works now.
     pub fn active(&self) -> usize {
         self.active.lock().expect("lock").len()
+    }
+
+    /// How much there is to do, by kind of run, over all processes.
+    pub async fn queues(&self) -> Result<Vec<Queue>> {
+        repository::queues(self.db.read().await?.get()).await
     }
 
     /// Makes all runs due that a process before us left behind. Only for a database of our own.

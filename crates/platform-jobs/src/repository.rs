@@ -4,7 +4,7 @@ use diesel::{
     dsl::sql,
     expression::SqlLiteral,
     prelude::*,
-    sql_types::{Array, BigInt, Integer, Text, Timestamptz},
+    sql_types::{Array, BigInt, Double, Integer, Text, Timestamptz},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Id, Result, Timestamp};
@@ -325,4 +325,40 @@ pub async fn cancel_in(conn: &mut Conn, account: &AccountId, kind: &str, subject
         .filter(runs::kind.eq(kind))
         .filter(runs::subject.eq(subject));
     Ok(diesel::delete(run).returning(runs::id).get_result(conn).await.optional()?)
+}
+
+/// Runs of one kind that have not ended.
+#[derive(Debug, Clone, PartialEq, QueryableByName)]
+pub struct Queue {
+    /// Which kind.
+    #[diesel(sql_type = Text)]
+    pub kind: String,
+    /// A worker holds them.
+    #[diesel(sql_type = BigInt)]
+    pub working: i64,
+    /// They are due, and nobody has taken them.
+    #[diesel(sql_type = BigInt)]
+    pub waiting: i64,
+    /// Their time has not come.
+    #[diesel(sql_type = BigInt)]
+    pub sleeping: i64,
+    /// Their worker is silent for longer than its lease.
+    #[diesel(sql_type = BigInt)]
+    pub lost: i64,
+    /// For how long the oldest of those that are due has been so, in seconds.
+    #[diesel(sql_type = Double)]
+    pub oldest_seconds: f64,
+}
+
+/// All runs by kind.
+pub(crate) async fn queues(conn: &Conn) -> Result<Vec<Queue>> {
+    let mut conn = conn;
+    let sql = "SELECT kind, count(*) FILTER (WHERE owner IS NOT NULL AND due > now()) AS working,
+            count(*) FILTER (WHERE owner IS NULL AND due <= now()) AS waiting,
+            count(*) FILTER (WHERE owner IS NULL AND due > now()) AS sleeping,
+            count(*) FILTER (WHERE owner IS NOT NULL AND due <= now()) AS lost,
+            coalesce(extract(epoch FROM now() - min(due) FILTER (WHERE due <= now())), 0)::double precision
+                AS oldest_seconds
+        FROM runs GROUP BY kind ORDER BY kind";
+    Ok(diesel::sql_query(sql).load(&mut conn).await?)
 }

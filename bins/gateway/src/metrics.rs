@@ -1,0 +1,349 @@
+//! What an operator wants to watch, as `OpenMetrics` text on an address of its own (contract 00 §14).
+
+use std::{
+    net::TcpListener,
+    sync::{Arc, atomic::AtomicU64},
+    time::{Duration, Instant},
+};
+
+use actix_web::{App, HttpResponse, HttpServer, web};
+use async_trait::async_trait;
+use platform_core::Result;
+use platform_jobs::Jobs;
+use platform_runtime::{Answer, Catalog, Delta, Fault, Model, ModelSpec, Operation, Prompt};
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{
+        counter::Counter,
+        family::{Family, MetricConstructor},
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+        info::Info,
+    },
+    registry::{Registry, Unit},
+};
+use tracing::warn;
+
+use crate::app::Services;
+
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabels {
+    method: String,
+    route: &'static str,
+    status: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct CallLabels {
+    provider: String,
+    model: String,
+    /// `turn`, or what else the call was for.
+    operation: &'static str,
+    /// `ok`, `dropped`, or the code of the fault.
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ModelLabels {
+    provider: String,
+    model: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct TokenLabels {
+    provider: String,
+    model: String,
+    /// `input`, of which `cached`; `output`, of which `reasoning`.
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RunLabels {
+    kind: String,
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct KindLabels {
+    kind: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct StateLabels {
+    state: &'static str,
+}
+
+/// Histograms over the same buckets, in seconds.
+#[derive(Clone, Copy)]
+struct Seconds {
+    shortest: f64,
+    doublings: u16,
+}
+
+impl MetricConstructor<Histogram> for Seconds {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(exponential_buckets(self.shortest, 2.0, self.doublings))
+    }
+}
+
+type Timed<L> = Family<L, Histogram, Seconds>;
+
+/// All figures of this process; what is shared with others is read when somebody asks.
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    request_seconds: Timed<RouteLabels>,
+    calls: Arc<Calls>,
+    streams: Gauge,
+    runs_here: Gauge,
+    runs: Family<RunLabels, Gauge>,
+    oldest: Family<KindLabels, Gauge<f64, AtomicU64>>,
+    connections: Family<StateLabels, Gauge>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RouteLabels {
+    route: &'static str,
+}
+
+/// Figures of model calls.
+struct Calls {
+    count: Family<CallLabels, Counter>,
+    tokens: Family<TokenLabels, Counter>,
+    cost: Family<ModelLabels, Counter<f64, AtomicU64>>,
+    seconds: Timed<ModelLabels>,
+    first_token: Timed<ModelLabels>,
+}
+
+impl Metrics {
+    pub fn new() -> Self {
+        let (quick, slow) = (Seconds { shortest: 0.000_5, doublings: 16 }, Seconds { shortest: 0.05, doublings: 14 });
+        let calls = Calls {
+            count: Family::default(),
+            tokens: Family::default(),
+            cost: Family::default(),
+            seconds: Family::new_with_constructor(slow),
+            first_token: Family::new_with_constructor(slow),
+        };
+        let mut metrics = Self {
+            registry: Registry::with_prefix("platform"),
+            requests: Family::default(),
+            request_seconds: Family::new_with_constructor(quick),
+            calls: Arc::new(calls),
+            streams: Gauge::default(),
+            runs_here: Gauge::default(),
+            runs: Family::default(),
+            oldest: Family::default(),
+            connections: Family::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let Self { registry, requests, request_seconds, calls, streams, runs_here, runs, oldest, connections } = self;
+        registry.register("build", "What runs here", Info::new([("version", "1.0.0")]));
+        registry.register("http_requests", "Requests that were answered", requests.clone());
+        registry.register_with_unit(
+            "http_request_duration",
+            "Until the head of the answer",
+            Unit::Seconds,
+            request_seconds.clone(),
+        );
+        registry.register("streams_open", "Streams that are open in this process", streams.clone());
+        registry.register("runs_here", "Runs that this process works", runs_here.clone());
+        registry.register(
+            "runs",
+            "Runs of all processes: working, waiting for a worker, sleeping until their time, or lost by their worker",
+            runs.clone(),
+        );
+        registry.register_with_unit(
+            "run_oldest_wait",
+            "How long the oldest run that is due has waited",
+            Unit::Seconds,
+            oldest.clone(),
+        );
+        registry.register("model_calls", "Calls of models that have ended", calls.count.clone());
+        registry.register("model_tokens", "Tokens as providers reported them", calls.tokens.clone());
+        registry.register("model_cost_usd", "What calls cost, in US dollars", calls.cost.clone());
+        registry.register_with_unit("model_call_duration", "Of a whole call", Unit::Seconds, calls.seconds.clone());
+        registry.register_with_unit(
+            "model_first_token",
+            "From the call to its first token",
+            Unit::Seconds,
+            calls.first_token.clone(),
+        );
+        registry.register(
+            "database_connections",
+            "Connections of the pool: used, idle; and callers that wait for one",
+            connections.clone(),
+        );
+    }
+
+    /// Counts a request that was answered.
+    pub fn request(&self, method: &str, route: &'static str, status: u16, took: Duration) {
+        self.requests.get_or_create(&RequestLabels { method: method.to_owned(), route, status }).inc();
+        self.request_seconds.get_or_create(&RouteLabels { route }).observe(took.as_secs_f64());
+    }
+
+    /// The same model, its calls counted.
+    pub fn observe(&self, model: Arc<dyn Model>) -> Arc<dyn Model> {
+        Arc::new(Observed { model, calls: Arc::clone(&self.calls) })
+    }
+
+    /// Everything as text; the queue as all processes share it is read from the database.
+    async fn render(&self, watched: &Watched) -> Result<String> {
+        self.streams.set(i64::try_from(watched.services.gate.open_streams()).unwrap_or(i64::MAX));
+        self.runs_here.set(i64::try_from(watched.jobs.active()).unwrap_or(i64::MAX));
+        let pool = watched.services.db.pool();
+        for (state, count) in [("used", pool.used), ("idle", pool.idle), ("waiting", pool.waiting)] {
+            self.connections.get_or_create(&StateLabels { state }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        match watched.jobs.queues().await {
+            Ok(queues) => {
+                self.runs.clear();
+                self.oldest.clear();
+                for queue in queues {
+                    let states = [
+                        ("working", queue.working),
+                        ("waiting", queue.waiting),
+                        ("sleeping", queue.sleeping),
+                        ("lost", queue.lost),
+                    ];
+                    for (state, count) in states {
+                        self.runs.get_or_create(&RunLabels { kind: queue.kind.clone(), state }).set(count);
+                    }
+                    self.oldest.get_or_create(&KindLabels { kind: queue.kind }).set(queue.oldest_seconds);
+                }
+            }
+            // The other figures are wanted most when the database is away.
+            Err(error) => warn!(%error, "The queue could not be read for the metrics; its last figures stand."),
+        }
+        let mut text = String::new();
+        encode(&mut text, &self.registry).map_err(platform_core::Error::internal)?;
+        Ok(text)
+    }
+}
+
+/// What is looked at when somebody asks.
+pub(crate) struct Watched {
+    pub services: Arc<Services>,
+    pub jobs: Arc<Jobs>,
+}
+
+/// Serves `GET /metrics` until the process ends.
+pub(crate) fn serve(listener: TcpListener, metrics: Arc<Metrics>, watched: Watched) -> std::io::Result<()> {
+    let watched = web::Data::new(watched);
+    let server = HttpServer::new(move || {
+        let (metrics, watched) = (Arc::clone(&metrics), watched.clone());
+        let answer = move || {
+            let (metrics, watched) = (Arc::clone(&metrics), watched.clone());
+            async move {
+                match metrics.render(&watched).await {
+                    Ok(text) => HttpResponse::Ok().content_type(CONTENT_TYPE).body(text),
+                    Err(_) => HttpResponse::InternalServerError().finish(),
+                }
+            }
+        };
+        App::new().route("/metrics", web::get().to(answer))
+    })
+    .workers(1)
+    .disable_signals()
+    .listen(listener)?
+    .run();
+    platform_core::spawn("metrics", server);
+    Ok(())
+}
+
+/// A model whose calls are counted.
+struct Observed {
+    model: Arc<dyn Model>,
+    calls: Arc<Calls>,
+}
+
+impl Catalog for Observed {
+    fn choose(&self, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
+        self.model.choose(provider, llm)
+    }
+
+    fn count(&self, model: &ModelSpec, text: &str) -> u64 {
+        self.model.count(model, text)
+    }
+
+    fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
+        self.model.helper(operation, own)
+    }
+}
+
+#[async_trait]
+impl Model for Observed {
+    async fn answer(
+        &self,
+        prompt: &Prompt,
+        on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
+    ) -> std::result::Result<Answer, Fault> {
+        let mut call = Call { calls: &self.calls, prompt, began: Instant::now(), ended: false };
+        let mut first = true;
+        let mut watch = |delta: Delta<'_>| {
+            if std::mem::take(&mut first) {
+                let labels = labels(&prompt.model);
+                self.calls.first_token.get_or_create(&labels).observe(call.began.elapsed().as_secs_f64());
+            }
+            on(delta);
+        };
+        let answer = self.model.answer(prompt, &mut watch).await;
+        match &answer {
+            Ok(answer) => call.end("ok", Some(answer)),
+            Err(fault) => call.end(fault.code.as_str(), fault.partial.as_deref()),
+        }
+        answer
+    }
+}
+
+/// A call under way; one that is broken off counts, too.
+struct Call<'a> {
+    calls: &'a Calls,
+    prompt: &'a Prompt,
+    began: Instant,
+    ended: bool,
+}
+
+impl Call<'_> {
+    fn end(&mut self, outcome: &'static str, answer: Option<&Answer>) {
+        self.ended = true;
+        let ModelLabels { provider, model } = labels(answer.map_or(&self.prompt.model, |answer| &answer.model));
+        let operation = self.prompt.operation.map_or("turn", Operation::as_str);
+        let of = CallLabels { provider: provider.clone(), model: model.clone(), operation, outcome };
+        self.calls.count.get_or_create(&of).inc();
+        let labels = ModelLabels { provider: provider.clone(), model: model.clone() };
+        self.calls.seconds.get_or_create(&labels).observe(self.began.elapsed().as_secs_f64());
+        let Some(answer) = answer else { return };
+        let kinds = [
+            ("input", answer.usage.input_tokens),
+            ("cached", answer.usage.input_cached_tokens),
+            ("output", answer.usage.output_tokens),
+            ("reasoning", answer.usage.reasoning_output_tokens),
+        ];
+        for (kind, count) in kinds.into_iter().filter(|(_, count)| *count > 0) {
+            let of = TokenLabels { provider: provider.clone(), model: model.clone(), kind };
+            self.calls.tokens.get_or_create(&of).inc_by(count);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a figure to watch, not to bill")]
+        let dollars = answer.cost.total_cost.nanos() as f64 / 1e9;
+        self.calls.cost.get_or_create(&labels).inc_by(dollars);
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end("dropped", None);
+        }
+    }
+}
+
+fn labels(model: &ModelSpec) -> ModelLabels {
+    ModelLabels { provider: model.provider.to_string(), model: model.llm.to_string() }
+}
