@@ -25,7 +25,7 @@ BEGIN
             output bigint, cached bigint, written bigint, reasoning bigint, cost bigint, secondary boolean,
             exempt boolean, external boolean, rules jsonb)
         -- Rows are locked in one order, whoever writes.
-        ORDER BY account, tenant, kind, spender, project, id
+        ORDER BY account, tenant, subtenant, kind, spender, project, id
     LOOP
         IF took.tenant <> '' THEN
             PERFORM lock_usage(took.account, took.tenant);

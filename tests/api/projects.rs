@@ -5,7 +5,7 @@ use platform_testing::{Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{Frames, PROGRAM, app, eventually, thread, thread_until, tool, tool_server, user};
+use crate::support::{Frames, PROGRAM, app, eventually, thread, thread_until, tool, tool_server, user, user_with};
 
 /// A request with any credential.
 async fn call(app: &TestApp, credential: &str, method: Method, path: &str, body: Value) -> Reply {
@@ -255,6 +255,78 @@ async fn who_is_no_member_does_not_see_what_is_in_a_private_project_and_only_edi
     }
     let of_key = call(&app, &bound, Method::PATCH, "/projects/private", json!({"description": "d"})).await;
     assert_eq!(of_key.error(), "FORBIDDEN", "a key that is bound to projects is an editor there");
+}
+
+#[tokio::test]
+async fn no_detour_leads_into_a_private_project() {
+    let app = app().await;
+    let rooms = furnished(&app).await;
+    let [(Some(private), hidden), (Some(_), open), (None, _)] = &rooms else { panic!("{rooms:?}") };
+    let (_, token) = user(&app, "ann", "member").await;
+    let post = async |path: &str, body: Value| call(&app, &token, Method::POST, path, body).await;
+    let refused = |reply: &Reply, code: &str| assert_eq!((reply.status, reply.error()), (StatusCode::FORBIDDEN, code));
+
+    // A name that is the id of something else stands for itself alone.
+    let twin = post("/projects", json!({"name": "twin", "identifier": private, "visibility": "public"})).await;
+    assert_eq!(twin.status, StatusCode::CREATED, "{}", twin.body);
+    assert_eq!(app.patch("/projects/private", json!({"description": "ours"})).await.body["visibility"], "private");
+    assert_eq!(app.get(&format!("/projects/{private}")).await.body["identifier"], "private");
+    refused(&get(&app, &token, &format!("/projects/{private}")).await, "PROJECT_FORBIDDEN");
+    let id_of_theirs = app.get(&format!("/assistants/{}", hidden[1])).await.body["_id"].clone();
+    let mine = post("/assistants", json!({"name": "mine", "identifier": id_of_theirs})).await;
+    assert_eq!(mine.status, StatusCode::CREATED, "{}", mine.body);
+    let theirs = format!("/assistants/{}", id_of_theirs.as_str().expect("an id"));
+    refused(&get(&app, &token, &theirs).await, "PROJECT_FORBIDDEN");
+    assert_eq!(app.delete(&theirs).await.status, StatusCode::OK);
+    let left = app.get("/assistants").await.body.to_string();
+    assert!(left.contains("\"mine\"") && !left.contains(&format!("\"{}\"", hidden[1])), "only the one that was named");
+
+    // What a user makes reaches no further than they do.
+    let session = post("/tenant-sessions", json!({"tenantId": "t"})).await.body["token"].clone();
+    let session = session.as_str().expect("a token");
+    let external = json!({"accessConfiguration": {"externalAccess": true}});
+    for (at, room) in [(0, hidden), (1, open)] {
+        let made = json!({"name": "n", "identifier": format!("e{at}"), "projectId": rooms[at].0});
+        app.post("/assistants", made).await;
+        app.patch(&format!("/assistants/e{at}"), external.clone()).await;
+        let body = json!({"message": "Hi", "tenantId": "t", "chatUid": format!("t{at}")});
+        assert_eq!(app.post(&format!("/assistants/e{at}/messages"), body).await.status, StatusCode::OK);
+        app.post(&format!("/agents/{}/threads", room[0]), json!({"message": "Hi", "tenantId": "t"})).await;
+    }
+    refused(&get(&app, session, "/assistants/e0/chats/t0").await, "PROJECT_FORBIDDEN");
+    assert_eq!(get(&app, session, "/assistants/e1/chats/t1").await.status, StatusCode::OK);
+    refused(&post("/tenant-sessions", json!({"tenantId": "t", "assistantIds": ["e0"]})).await, "PROJECT_FORBIDDEN");
+    let scopes = json!(["platform:read", "platform:write", "keys:write"]);
+    let writer = user_with(&app, "bob", "member", Some(scopes)).await.1;
+    let endpoints = json!([{"method": "*", "path": "/**"}]);
+    let key = json!({"name": "k", "allowedEndpoints": endpoints});
+    refused(&call(&app, &writer, Method::POST, "/api-keys", key.clone()).await, "FORBIDDEN");
+    let into = json!({"name": "k", "allowedEndpoints": endpoints, "projectIds": [private]});
+    refused(&call(&app, &writer, Method::POST, "/api-keys", into).await, "FORBIDDEN");
+    let none = json!({"name": "k", "allowedEndpoints": endpoints, "projectIds": []});
+    assert_eq!(call(&app, &writer, Method::POST, "/api-keys", none).await.status, StatusCode::CREATED);
+    let wide = app.post("/api-keys", key).await.body["_id"].clone();
+    let rotate = format!("/api-keys/{}/rotate", wide.as_str().expect("an id"));
+    refused(&call(&app, &writer, Method::POST, &rotate, json!({})).await, "FORBIDDEN");
+
+    // An assistant that comes into a project later is no base for what is not in it.
+    let made = post("/agents", json!({"name": "n", "assistantSpecialization": {"identifier": "payroll"}})).await;
+    let payroll = json!({"name": "p", "identifier": "payroll", "projectId": private, "model": "demo-1",
+        "presets": "/say The secret is canary"});
+    assert_eq!(app.post("/assistants", payroll).await.status, StatusCode::CREATED);
+    let mine = thread(&app, made.body["_id"].as_str().expect("an id"), "Hi").await;
+    let mine = thread_until(&app, &mine, |thread| thread["state"] == "completed").await;
+    assert!(!mine.to_string().contains("canary"), "{mine}");
+
+    // Sums over a tenant leave out what is in there; deciding for others takes an editor.
+    for path in ["/tenants/t/stats", "/tenants/t/costs"] {
+        let (all, some) = (app.get(path).await.body.to_string(), get(&app, &token, path).await.body.to_string());
+        assert!(all.contains("e0") && all.contains("e1") && !some.contains("e0") && some.contains("e1"), "{some}");
+        assert!(all.contains(&hidden[0]) && !some.contains(&hidden[0]), "{path}");
+    }
+    for action in ["approval", "complete"] {
+        refused(&post(&format!("/agents/threads/{}/{action}", open[3]), json!({})).await, "FORBIDDEN");
+    }
 }
 
 #[tokio::test]

@@ -261,10 +261,19 @@ impl Folded {
 
 /// A user of the account who let an application act for them: their id, and a token with all scopes.
 pub async fn user(app: &TestApp, name: &str, role: &str) -> (String, String) {
+    user_with(app, name, role, None).await
+}
+
+/// The same with these scopes.
+pub async fn user_with(app: &TestApp, name: &str, role: &str, scopes: Option<Value>) -> (String, String) {
     let (verifier, challenge) =
         ("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk", "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM");
     let (back, email, password) = ("https://app.example/back", format!("{name}@example.com"), "correct horse battery");
-    let client = app.post("/oauth-clients", json!({"name": name, "redirectUris": [back]})).await.body;
+    let mut client = json!({"name": name, "redirectUris": [back]});
+    if let Some(scopes) = scopes {
+        client["scopes"] = scopes;
+    }
+    let client = app.post("/oauth-clients", client).await.body;
     let user = app.post("/users", json!({"email": email, "password": password, "role": role})).await.body;
     let client = client["clientId"].as_str().expect("an id");
     let decision = [

@@ -1,5 +1,7 @@
 //! Who may do what: what a credential opens, and what of it is its own (contract 01 §3, §6, §7).
 
+use std::collections::BTreeSet;
+
 use actix_web::http::header::{HeaderMap, ORIGIN, REFERER};
 use platform_auth::{Identity, KeyRules, Rights, Scopes};
 use platform_core::{Caller, Code, Credential, Error, Owner, Result, Session};
@@ -11,6 +13,12 @@ use crate::{
     request::Request,
     routes::{Access, Route},
 };
+
+/// Fields that refer to other records, with the placeholder that would stand for one in a path.
+const REFERENCES: [(&str, &str); 3] =
+    [("assistantIds", "identifier"), ("availableToolsGroupsUids", "toolServerId"), ("subagentsIds", "agentId")];
+/// References of one request that are looked at.
+const MOST_REFERENCES: usize = 500;
 
 /// Whether a credential opens a route; `path` is the one that was asked for.
 pub(crate) fn permit(identity: &Identity, route: &Route, path: &str, headers: &HeaderMap) -> Result<()> {
@@ -162,7 +170,8 @@ async fn shared(request: &Request, route: &Route, caller: &Caller) -> Result<Opt
     let reach = request.services.projects.reach(caller).await?;
     let takes_project = route.body_fields.iter().flatten().any(|field| field == "projectId");
     let joins = if takes_project { request.fields.text("projectId") } else { None };
-    if reach.is_whole() && joins.is_none() {
+    // Who follows a stream may lose what it reaches now.
+    if reach.is_whole() && joins.is_none() && !route.path.ends_with("/stream") {
         return Ok(None);
     }
     let mut project = None;
@@ -173,7 +182,7 @@ async fn shared(request: &Request, route: &Route, caller: &Caller) -> Result<Opt
         reach.check(project, if route.changes { ProjectRole::Editor } else { ProjectRole::Viewer })?;
     }
     if !reach.is_whole() {
-        for (name, id) in named(&request.body) {
+        for (name, id) in named(request, route)? {
             if let Some(project) = project_of(request, caller, name, &id).await? {
                 reach.check(&project, ProjectRole::Viewer)?;
             }
@@ -197,17 +206,23 @@ async fn project_of(request: &Request, caller: &Caller, name: &str, id: &str) ->
     }
 }
 
-/// What a body refers to, by the placeholder that would stand for it in a path.
-fn named(body: &[u8]) -> Vec<(&'static str, String)> {
-    let body: Value = serde_json::from_slice(body).unwrap_or_default();
-    let specialization = &body["assistantSpecialization"];
-    let lists = [("subagentsIds", "agentId"), ("availableToolsGroupsUids", "toolServerId")];
-    let listed = lists.iter().flat_map(|(field, name)| {
-        let ids = [&body[field], &specialization[field]].into_iter().filter_map(Value::as_array).flatten();
-        ids.filter_map(|id| Some((*name, id.as_str()?.to_owned())))
-    });
-    let base = specialization["identifier"].as_str().map(|id| ("identifier", id.to_owned()));
-    listed.chain(base).collect()
+/// What a body refers to.
+fn named(request: &Request, route: &Route) -> Result<BTreeSet<(&'static str, String)>> {
+    let read = |field: &&str| route.body_fields.iter().flatten().any(|known| known == field);
+    let specialization = "assistantSpecialization";
+    let within = if read(&specialization) { request.fields.value(specialization) } else { Value::Null };
+    let mut named = BTreeSet::new();
+    for (field, name) in REFERENCES {
+        let own = if read(&field) { request.fields.value(field) } else { Value::Null };
+        let ids = [&own, &within[field]].into_iter().filter_map(Value::as_array).flatten();
+        named.extend(ids.filter_map(|id| Some((name, id.as_str()?.to_owned()))));
+    }
+    named.extend(within["identifier"].as_str().map(|id| ("identifier", id.to_owned())));
+    if named.len() > MOST_REFERENCES {
+        let message = format!("At most {MOST_REFERENCES} other records can be referred to at once.");
+        return Err(Error::new(Code::ValidationError, message));
+    }
+    Ok(named)
 }
 
 fn check_owner(session: &Session, owner: &Owner) -> Result<()> {

@@ -376,7 +376,7 @@ fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &Fields) -> 
 }
 
 /// Fields that a record shows and a client may send back, without effect.
-const SERVER_OWNED: [&str; 44] = [
+const SERVER_OWNED: [&str; 45] = [
     "_id",
     "apiSource",
     "assistantSpecializationIdentifier",
@@ -394,6 +394,7 @@ const SERVER_OWNED: [&str; 44] = [
     "guardrailResults",
     "handedOff",
     "health",
+    "identifier",
     "inputTokens",
     "integration",
     "isCustom",

@@ -13,7 +13,7 @@ use serde::{
     de::{DeserializeOwned, IntoDeserializer, Visitor, value::MapDeserializer},
     forward_to_deserialize_any,
 };
-use serde_json::{error::Category, value::RawValue};
+use serde_json::{Value, error::Category, value::RawValue};
 
 use crate::{app::Services, auth::Bearer};
 
@@ -229,6 +229,11 @@ impl Fields {
 
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.0.keys()
+    }
+
+    /// A field as it is; `null` when it is not there.
+    pub fn value(&self, name: &str) -> Value {
+        self.0.get(name).and_then(|json| serde_json::from_str(json.get()).ok()).unwrap_or_default()
     }
 
     /// A field that is text.

@@ -56,7 +56,7 @@ pub(crate) struct Route {
     pub is_raw: bool,
     /// It makes messages or threads, which have a rate of their own.
     pub creates: bool,
-    /// It changes what its path names: that takes an editor of its project.
+    /// It takes an editor of the project of what its path names.
     pub changes: bool,
     /// How it stands in the OpenAPI document; `None` = it does not.
     pub operation: Option<Operation>,
@@ -109,9 +109,11 @@ pub(crate) fn table() -> Vec<Route> {
         on(PATCH, "/v1/agents/threads/{threadId}", key(act), threads::update).with(threads::spec::update()),
         on(DELETE, "/v1/agents/threads/{threadId}", key(act), threads::delete).with(threads::spec::delete()),
         on(POST, "/v1/agents/threads/{threadId}/approval", session(act), threads::approve)
-            .with(threads::spec::approve()),
+            .with(threads::spec::approve())
+            .changing(),
         on(POST, "/v1/agents/threads/{threadId}/complete", session(act), threads::complete)
-            .with(threads::spec::complete()),
+            .with(threads::spec::complete())
+            .changing(),
         on(POST, "/v1/agents/threads/{threadId}/evaluate", key(act), threads::evaluate).with(threads::spec::evaluate()),
         on(GET, "/v1/agents/threads/{threadId}/evaluation", key(see), threads::newest_evaluation)
             .with(threads::spec::newest_evaluation()),

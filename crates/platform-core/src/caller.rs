@@ -11,7 +11,7 @@ pub struct Caller {
     pub credential: Credential,
     /// How the caller is named on records, for example `apikey:<id>` (contract 01 §2).
     pub user_uid: String,
-    /// Private projects whose objects it may reach; `None` = all of them.
+    /// Projects that its key is bound to; `None` = to none.
     pub projects: Option<Vec<String>>,
 }
 
@@ -46,6 +46,8 @@ pub struct Session {
     pub subtenant_id: Option<String>,
     /// Assistants it is limited to, by identifier or id; `None` = all that are open to sessions.
     pub assistants: Option<Vec<String>>,
+    /// The user for whom an application minted it, unless an administrator: it reaches no more projects than they.
+    pub minted_for: Option<String>,
 }
 
 /// To whom a record belongs within its account.

@@ -7,7 +7,7 @@
 //! request in asks [`Reach`]: may this caller put something into that project, may it see or change what is there.
 //! Lists take [`Reach::readable`].
 //!
-//! **Invariants**: an identifier never changes; a project that has an owner keeps one; what a caller reaches is
+//! **Invariants**: an identifier never changes; a project that has an owner keeps one, unless that user is deleted; what a caller reaches is
 //! answered from memory, which every process empties at once when a project or its members change.
 
 mod model;

@@ -30,11 +30,10 @@ impl Visibility {
 }
 
 /// What a member may do; each includes what the ones before it may.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProjectRole {
     /// Read and use what is in the project.
-    #[default]
     Viewer,
     /// Change it.
     Editor,
@@ -126,7 +125,7 @@ impl NewProject {
 }
 
 /// What can be changed of a project.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProjectPatch {
     /// Name for people, 1 to 200 characters.
@@ -140,13 +139,6 @@ pub struct ProjectPatch {
     pub visibility: Visibility,
     /// `false` brings an archived project back.
     pub archived: bool,
-}
-
-impl Default for ProjectPatch {
-    fn default() -> Self {
-        let (name, description, image_url) = (String::new(), String::new(), String::new());
-        Self { name, description, image_url, visibility: Visibility::Private, archived: false }
-    }
 }
 
 impl ProjectPatch {

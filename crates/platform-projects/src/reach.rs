@@ -1,6 +1,6 @@
 use std::{collections::HashMap, sync::Arc};
 
-use platform_core::{Caller, Code, Credential, Error, Result};
+use platform_core::{Caller, Code, Credential, Error, Result, Session};
 
 use crate::model::{ProjectRole, Visibility};
 
@@ -39,7 +39,8 @@ enum By<'a> {
 impl<'a> Reach<'a> {
     pub(crate) fn new(known: Arc<Known>, caller: &'a Caller) -> Self {
         let by = match (&caller.credential, &caller.projects) {
-            (Credential::Token { is_admin: false, user, .. }, _) => By::User(user),
+            (Credential::Token { is_admin: false, user, .. }, _)
+            | (Credential::Session(Session { minted_for: Some(user), .. }), _) => By::User(user),
             (Credential::Token { .. }, _) | (Credential::FullKey(_), None) => By::All(ProjectRole::Owner),
             (_, Some(bound)) => By::Key(bound),
             (Credential::RestrictedKey(_) | Credential::Session(_), None) => By::All(ProjectRole::Editor),
@@ -93,6 +94,16 @@ impl<'a> Reach<'a> {
             return Err(Error::new(Code::ProjectArchived, message).with("projectId", id));
         }
         Ok(())
+    }
+
+    /// Projects that a key may be bound to which this caller makes; `None` = to none.
+    pub fn editable(&self) -> Option<Vec<String>> {
+        let editable = |id: &&String| self.role(id) >= Some(ProjectRole::Editor);
+        match &self.by {
+            By::All(_) => None,
+            By::Key(bound) => Some(bound.to_vec()),
+            By::User(_) => Some(self.known.projects.keys().filter(editable).cloned().collect()),
+        }
     }
 
     /// Projects whose objects it sees beside those that are in none; `None` = all.

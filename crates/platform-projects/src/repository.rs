@@ -61,23 +61,20 @@ pub(crate) async fn insert(conn: &mut Conn, project: &ProjectRow) -> Result<bool
     Ok(inserted == 1)
 }
 
-/// By id or identifier.
-#[diesel::dsl::auto_type(no_type_alias)]
-fn named<'a>(account: &'a str, name: &'a str) -> _ {
-    projects::table
-        .filter(projects::account_id.eq(account))
-        .filter(projects::id.eq(name).or(projects::identifier.eq(name)))
-}
-
+/// By id, or else by identifier: no identifier hides an id.
 pub(crate) async fn find(conn: &Conn, account: &AccountId, name: &str) -> Result<Option<ProjectRow>> {
     let mut conn = conn;
-    let project = named(account.as_str(), name).select(ProjectRow::as_select());
+    let project = projects::table
+        .filter(projects::account_id.eq(account.as_str()))
+        .filter(projects::id.eq(name).or(projects::identifier.eq(name)))
+        .order(projects::id.eq(name).desc())
+        .select(ProjectRow::as_select());
     Ok(project.first(&mut conn).await.optional()?)
 }
 
 pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<ProjectRow>> {
-    let project = named(account.as_str(), id).for_no_key_update().select(ProjectRow::as_select());
-    Ok(project.first(conn).await.optional()?)
+    let project = projects::table.filter(projects::account_id.eq(account.as_str()).and(projects::id.eq(id)));
+    Ok(project.for_no_key_update().select(ProjectRow::as_select()).first(conn).await.optional()?)
 }
 
 /// A page of those that are `readable`, `None` = all; and how many there are.

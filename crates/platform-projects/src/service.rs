@@ -43,6 +43,8 @@ pub trait ProjectService: Send + Sync {
     ) -> Result<(bool, Member)>;
     /// Takes a user out; takes an owner, and leaves one.
     async fn remove_member(&self, caller: &Caller, name: &str, user: &str) -> Result<()>;
+    /// A user was deleted, and what they were a member of with them.
+    async fn user_deleted(&self, user: &str) -> Result<()>;
 }
 
 /// Projects on PostgreSQL.
@@ -194,6 +196,10 @@ impl ProjectService for PgProjectService {
         removing.await?;
         drop(conn);
         self.known.changed(&project.id).await
+    }
+
+    async fn user_deleted(&self, user: &str) -> Result<()> {
+        self.known.changed(user).await
     }
 }
 

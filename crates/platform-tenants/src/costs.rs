@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::NaiveDate;
 use diesel::{
     QueryableByName,
-    sql_types::{BigInt, Date, Nullable, Text},
+    sql_types::{Array, BigInt, Date, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Money, Period, Result};
@@ -112,18 +112,26 @@ pub struct CostTotals {
 /// Whose costs; within a tenant or project, perhaps only some.
 #[derive(Clone, Copy)]
 pub(crate) enum Of<'a> {
-    Tenant(&'a str, Option<&'a str>),
+    /// Of a tenant, perhaps of one end user, and beside what is in no project perhaps only in these.
+    Tenant(&'a str, Option<&'a str>, Option<&'a [String]>),
+    /// In a project, perhaps of one tenant.
     Project(&'a str, Option<&'a str>),
 }
 
 impl<'a> Of<'a> {
-    /// The condition over `$2` and `$3`, and what they are.
-    fn condition(self) -> (&'static str, &'a str, Option<&'a str>) {
+    /// The condition over `$2` to `$4`, and what they are.
+    fn condition(self) -> (&'static str, &'a str, Option<&'a str>, Option<&'a [String]>) {
         match self {
-            Self::Tenant(tenant, subtenant) => {
-                ("tenant_id = $2 AND ($3 IS NULL OR subtenant_id = $3)", tenant, subtenant)
+            Self::Tenant(tenant, subtenant, within) => (
+                "tenant_id = $2 AND ($3 IS NULL OR subtenant_id = $3)
+                    AND ($4 IS NULL OR project_id = '' OR project_id = ANY($4))",
+                tenant,
+                subtenant,
+                within,
+            ),
+            Self::Project(project, tenant) => {
+                ("project_id = $2 AND ($3 IS NULL OR tenant_id = $3) AND $4 IS NULL", project, tenant, None)
             }
-            Self::Project(project, tenant) => ("project_id = $2 AND ($3 IS NULL OR tenant_id = $3)", project, tenant),
         }
     }
 }
@@ -156,7 +164,7 @@ struct Row {
 }
 
 async fn rows(conn: &Conn, account: &AccountId, of: Of<'_>, period: Period) -> Result<BTreeMap<NaiveDate, Vec<Row>>> {
-    let (mut conn, unit, (condition, whose, within)) = (conn, period.unit(), of.condition());
+    let (mut conn, unit, (condition, whose, part, within)) = (conn, period.unit(), of.condition());
     let sum = |column: &str| format!("least(sum({column}), {MOST})::bigint AS {column}");
     let sums = [
         "input_tokens",
@@ -171,11 +179,12 @@ async fn rows(conn: &Conn, account: &AccountId, of: Of<'_>, period: Period) -> R
     let sums = sums.map(sum).join(", ");
     let rows: Vec<Row> = diesel::sql_query(format!(
         "SELECT date_trunc('{unit}', day)::date AS period, kind, spender, {sums}
-        FROM costs WHERE account_id = $1 AND {condition} AND day BETWEEN $4 AND $5 GROUP BY 1, 2, 3"
+        FROM costs WHERE account_id = $1 AND {condition} AND day BETWEEN $5 AND $6 GROUP BY 1, 2, 3"
     ))
     .bind::<Text, _>(account.as_str())
     .bind::<Text, _>(whose)
-    .bind::<Nullable<Text>, _>(within)
+    .bind::<Nullable<Text>, _>(part)
+    .bind::<Nullable<Array<Text>>, _>(within)
     .bind::<Date, _>(period.first)
     .bind::<Date, _>(period.last)
     .load(&mut conn)
@@ -188,14 +197,8 @@ async fn rows(conn: &Conn, account: &AccountId, of: Of<'_>, period: Period) -> R
 }
 
 /// Of a tenant, ascending; only days or months in which something was taken.
-pub(crate) async fn of_tenant(
-    conn: &Conn,
-    account: &AccountId,
-    tenant: &str,
-    subtenant: Option<&str>,
-    period: Period,
-) -> Result<Vec<TenantCost>> {
-    let periods = rows(conn, account, Of::Tenant(tenant, subtenant), period).await?;
+pub(crate) async fn of_tenant(conn: &Conn, account: &AccountId, of: Of<'_>, period: Period) -> Result<Vec<TenantCost>> {
+    let periods = rows(conn, account, of, period).await?;
     let cost = |(begins, rows): (NaiveDate, Vec<Row>)| {
         let (date, month) = period.names(begins);
         TenantCost { date, month, ..tenant_sum(&rows) }
@@ -204,14 +207,8 @@ pub(crate) async fn of_tenant(
 }
 
 /// Of a project; only days or months in which something was spent.
-pub(crate) async fn of_project(
-    conn: &Conn,
-    account: &AccountId,
-    project: &str,
-    tenant: Option<&str>,
-    period: Period,
-) -> Result<ProjectCosts> {
-    let periods = rows(conn, account, Of::Project(project, tenant), period).await?;
+pub(crate) async fn of_project(conn: &Conn, account: &AccountId, of: Of<'_>, period: Period) -> Result<ProjectCosts> {
+    let periods = rows(conn, account, of, period).await?;
     let cost = |(begins, rows): (NaiveDate, Vec<Row>)| (begins, project_sum(&rows));
     Ok(periods.into_iter().map(cost).collect())
 }
@@ -290,16 +287,17 @@ pub(crate) async fn totals(
         #[diesel(sql_type = BigInt)]
         output_tokens: i64,
     }
-    let (mut conn, (condition, whose, within)) = (conn, of.condition());
+    let (mut conn, (condition, whose, part, within)) = (conn, of.condition());
     let totals: Totals = diesel::sql_query(format!(
         "SELECT least(coalesce(sum(cost) + sum(secondary_cost), 0), {MOST})::bigint AS cost,
             least(coalesce(sum(input_tokens) FILTER (WHERE kind <> 'external'), 0), {MOST})::bigint AS input_tokens,
             least(coalesce(sum(output_tokens) FILTER (WHERE kind <> 'external'), 0), {MOST})::bigint AS output_tokens
-        FROM costs WHERE account_id = $1 AND {condition} AND ($4 IS NULL OR day >= $4)"
+        FROM costs WHERE account_id = $1 AND {condition} AND ($5 IS NULL OR day >= $5)"
     ))
     .bind::<Text, _>(account.as_str())
     .bind::<Text, _>(whose)
-    .bind::<Nullable<Text>, _>(within)
+    .bind::<Nullable<Text>, _>(part)
+    .bind::<Nullable<Array<Text>>, _>(within)
     .bind::<Nullable<Date>, _>(since)
     .get_result(&mut conn)
     .await?;

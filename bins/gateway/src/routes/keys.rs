@@ -1,37 +1,45 @@
 //! `/v1/api-keys`
 
-use platform_core::Result;
+use platform_core::{Caller, Result};
 
 use crate::{request::Request, respond::Answer};
 
+/// The caller, bound to the projects in which it may change things: no key that it makes reaches further.
+async fn bound(request: &Request) -> Result<Caller> {
+    let caller = request.caller()?;
+    let projects = request.services.projects.reach(caller).await?.editable();
+    Ok(Caller { projects, ..caller.clone() })
+}
+
 pub(crate) async fn list(request: Request) -> Result<Answer> {
     let page = request.page(20, 100)?;
-    Answer::ok(&request.services.keys.list_keys(request.caller()?, page).await?)
+    Answer::ok(&request.services.keys.list_keys(&bound(&request).await?, page).await?)
 }
 
 pub(crate) async fn create(request: Request) -> Result<Answer> {
-    let key = request.services.keys.create_key(request.caller()?, request.body()?, request.once.as_ref()).await?;
+    let (caller, once) = (bound(&request).await?, request.once.as_ref());
+    let key = request.services.keys.create_key(&caller, request.body()?, once).await?;
     Answer::created(&key)
 }
 
 pub(crate) async fn get(request: Request) -> Result<Answer> {
-    Answer::ok(&request.services.keys.get_key(request.caller()?, request.path("id")).await?)
+    Answer::ok(&request.services.keys.get_key(&bound(&request).await?, request.path("id")).await?)
 }
 
 pub(crate) async fn update(request: Request) -> Result<Answer> {
-    let (caller, id) = (request.caller()?, request.path("id"));
-    Answer::ok(&request.services.keys.update_key(caller, id, request.patch()?).await?)
+    let (caller, id) = (bound(&request).await?, request.path("id"));
+    Answer::ok(&request.services.keys.update_key(&caller, id, request.patch()?).await?)
 }
 
 pub(crate) async fn delete(request: Request) -> Result<Answer> {
     let id = request.path("id");
-    request.services.keys.delete_key(request.caller()?, id).await?;
+    request.services.keys.delete_key(&bound(&request).await?, id).await?;
     Answer::deleted("API key", id)
 }
 
 pub(crate) async fn rotate(request: Request) -> Result<Answer> {
-    let (caller, id, once) = (request.caller()?, request.path("id"), request.once.as_ref());
-    Answer::ok(&request.services.keys.rotate_key(caller, id, request.body()?, once).await?)
+    let (caller, id, once) = (bound(&request).await?, request.path("id"), request.once.as_ref());
+    Answer::ok(&request.services.keys.rotate_key(&caller, id, request.body()?, once).await?)
 }
 
 pub(super) mod spec {

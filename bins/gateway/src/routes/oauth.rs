@@ -222,6 +222,7 @@ pub(crate) async fn update_user(request: Request) -> Result<Answer> {
 pub(crate) async fn delete_user(request: Request) -> Result<Answer> {
     let id = request.path("userUID");
     request.services.users.delete_user(&request.caller()?.account, id).await?;
+    request.services.projects.user_deleted(id).await?;
     Answer::deleted("user", id)
 }
 

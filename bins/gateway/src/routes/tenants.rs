@@ -56,15 +56,17 @@ pub(crate) async fn costs(request: Request) -> Result<Answer> {
     };
     let (account, tenant) = (&request.caller()?.account, request.path("tenantId"));
     let range = (("from", from.as_deref()), ("to", to.as_deref()));
-    let costs = request.services.tenants.costs(account, tenant, subtenant_id.as_deref(), by_month, range).await?;
-    Answer::ok(&costs)
+    let (subtenant, within) = (subtenant_id.as_deref(), request.within().await?);
+    Answer::ok(&request.services.tenants.costs(account, tenant, subtenant, within.as_deref(), by_month, range).await?)
 }
 
 pub(crate) async fn stats(request: Request) -> Result<Answer> {
     let (services, account, tenant) = (&request.services, &request.caller()?.account, request.path("tenantId"));
-    let cost = services.tenants.totals(account, tenant).await?;
-    let chats = services.chat.count_by_assistant(account, tenant).await?;
-    let threads = services.threads.count_by_agent(account, tenant).await?;
+    let within = request.within().await?;
+    let within = within.as_deref();
+    let cost = services.tenants.totals(account, tenant, within).await?;
+    let chats = services.chat.count_by_assistant(account, tenant, within).await?;
+    let threads = services.threads.count_by_agent(account, tenant, within).await?;
     let total = |counts: &[(String, i64)]| counts.iter().map(|(_, count)| count).sum::<i64>();
     let totals = json!({"chats": total(&chats), "threads": total(&threads)});
     let by_assistant = chats.iter().map(|(name, chats)| json!({"assistantIdentifier": name, "chats": chats}));

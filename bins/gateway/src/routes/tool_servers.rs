@@ -1,6 +1,6 @@
 //! `/v1/tool-servers`, `/v1/tool-groups`
 
-use platform_core::{AccountId, Object, Result};
+use platform_core::{AccountId, Code, Error, Object, Result};
 use platform_toolservers::{TestRequest, ToolServer, ToolServerFilter};
 use serde::Deserialize;
 use serde_json::Value;
@@ -85,6 +85,11 @@ pub(crate) async fn update(request: Request) -> Result<Answer> {
 pub(crate) async fn delete(request: Request) -> Result<Answer> {
     let DeleteQuery { force } = request.query()?;
     let (account, id) = server(&request)?;
+    let reach = request.services.projects.reach(request.caller()?).await?;
+    if force == Some(true) && !reach.is_whole() {
+        let message = "Who is bound to projects cannot take a tool server out of what uses it; change those first.";
+        return Err(Error::new(Code::Forbidden, message));
+    }
     request.services.tool_servers.delete(account, id, force == Some(true), &request.if_match()?).await?;
     Answer::deleted("tool server", id)
 }

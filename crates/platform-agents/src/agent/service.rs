@@ -72,11 +72,12 @@ impl PgAgentService {
         Arc::new(Self { ports: ports.clone(), bases, sub_agents, egress, jobs, limits, ready })
     }
 
+    /// The assistant it is made from. What is in a project is the base of agents of that project alone, whoever
+    /// put it there later.
     async fn base(&self, account: &AccountId, settings: &AgentSettings) -> Result<Option<AssistantSettings>> {
-        match settings.base_identifier() {
-            None => Ok(None),
-            Some(identifier) => self.bases.base(account, identifier).await,
-        }
+        let Some(identifier) = settings.base_identifier() else { return Ok(None) };
+        let base = self.bases.base(account, identifier).await?;
+        Ok(base.filter(|base| base.project_id.is_none() || base.project_id == settings.project_id))
     }
 
     /// The settings, after every rule on them was looked at; `own`: the agent they are of.

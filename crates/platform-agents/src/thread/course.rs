@@ -280,13 +280,14 @@ impl Threads {
         let storing = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
             keeper.write_in(conn, &mut record, &turn.conversation, &[]).await?;
-            settle_in(conn, &took).await?;
             record.open.clone_from(&ending.waiting);
             record.guardrails = turn.guardrails().or(record.guardrails.take());
             hand_offs(&mut record);
             take_arrived(&mut record);
             let next = self.sleep(&mut record, now)?;
-            Ok(Some((next, self.commit_in(conn, &mut record, Some(run), revision, now).await?)))
+            let told = self.commit_in(conn, &mut record, Some(run), revision, now).await?;
+            settle_in(conn, &took).await?;
+            Ok(Some((next, told)))
         });
         let stored = storing.await;
         drop(conn);
@@ -331,7 +332,6 @@ impl Threads {
             let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
             let is_first_step = record.facts.turn.version.is_none();
             keeper.write_in(conn, &mut record, &turn.conversation, &rows).await?;
-            settle_in(conn, &took).await?;
             record.abandons = !record.open.is_empty();
             record.open.clear();
             record.guardrails = turn.guardrails().or(record.guardrails.take());
@@ -340,12 +340,16 @@ impl Threads {
                 record.llm = Some(answer.model.llm.to_string());
             }
             note_empty(&mut record, &turn, &ending);
-            if let Some(refusal) = ending.fault.as_ref().and_then(|fault| fault.refusal.as_deref()) {
-                out_of_quota(&mut record, refusal, is_first_step, now)?;
-                return Ok(Some((Next::Done, self.commit_in(conn, &mut record, Some(run), revision, now).await?)));
-            }
-            let next = conclude(conn, &mut record, &turn, &ending, agent, now).await?;
-            Ok(Some((next, self.commit_in(conn, &mut record, Some(run), revision, now).await?)))
+            let next = match ending.fault.as_ref().and_then(|fault| fault.refusal.as_deref()) {
+                Some(refusal) => {
+                    out_of_quota(&mut record, refusal, is_first_step, now)?;
+                    Next::Done
+                }
+                None => conclude(conn, &mut record, &turn, &ending, agent, now).await?,
+            };
+            let told = self.commit_in(conn, &mut record, Some(run), revision, now).await?;
+            settle_in(conn, &took).await?;
+            Ok(Some((next, told)))
         });
         let stored = storing.await;
         drop(conn);

@@ -77,7 +77,6 @@ impl Keeper for ThreadKeeper {
         let storing = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, &self.run).await? else { return Ok(None) };
             self.write_in(conn, &mut record, conversation, &step.messages).await?;
-            settle_in(conn, &step.took).await?;
             record.open.clone_from(&step.open);
             hand_offs(&mut record);
             if let Some(model) = &step.model {
@@ -87,7 +86,9 @@ impl Keeper for ThreadKeeper {
             record.facts.turn.attempt = 1;
             step_in(conn, &self.run).await?;
             let flow = self.flow_in(conn, &mut record, &step).await?;
-            Ok(Some((flow, threads.commit_in(conn, &mut record, Some(&self.run), step.revision, now).await?)))
+            let told = threads.commit_in(conn, &mut record, Some(&self.run), step.revision, now).await?;
+            settle_in(conn, &step.took).await?;
+            Ok(Some((flow, told)))
         });
         let Some((flow, told)) = storing.await? else { return Ok(Kept::Lost) };
         drop(conn);

@@ -212,10 +212,17 @@ pub(crate) async fn archived(conn: &Conn, account: &AccountId, agents: &[String]
 }
 
 /// How many threads of each agent a tenant has.
-pub(crate) async fn count_by_agent(conn: &Conn, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>> {
+pub(crate) async fn count_by_agent(
+    conn: &Conn,
+    account: &AccountId,
+    tenant: &str,
+    within: Option<&[String]>,
+) -> Result<Vec<(String, i64)>> {
     let mut conn = conn;
+    let is_within = threads::agent_id.ne_all(agents_beyond(account, within.unwrap_or_default()));
     Ok(threads::table
         .filter(threads::account_id.eq(account.as_str()).and(threads::tenant_id.eq(tenant)))
+        .filter(is_within.or(within.is_none().into_sql::<Bool>()))
         .group_by(threads::agent_id)
         .order(threads::agent_id)
         .select((threads::agent_id, diesel::dsl::count_star()))

@@ -68,8 +68,13 @@ pub trait ThreadService: Send + Sync {
     async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Thread>;
     /// Takes a thread away that has ended.
     async fn delete(&self, account: &AccountId, id: &str) -> Result<()>;
-    /// How many threads of each agent a tenant has.
-    async fn count_by_agent(&self, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>>;
+    /// How many threads of each agent a tenant has; `within`: as in [`ThreadFilter`].
+    async fn count_by_agent(
+        &self,
+        account: &AccountId,
+        tenant: &str,
+        within: Option<&[String]>,
+    ) -> Result<Vec<(String, i64)>>;
     /// To whom a thread belongs, if there is one.
     async fn owner(&self, account: &AccountId, id: &str) -> Result<Option<Owner>>;
     /// Whether a session's tenant has a thread of the agent.
@@ -324,8 +329,13 @@ impl ThreadService for PgThreadService {
         Ok(Thread { tasks, ..thread.ok_or_else(|| not_found(id))? })
     }
 
-    async fn count_by_agent(&self, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>> {
-        list::count_by_agent(self.threads.ports.db.read().await?.get(), account, tenant).await
+    async fn count_by_agent(
+        &self,
+        account: &AccountId,
+        tenant: &str,
+        within: Option<&[String]>,
+    ) -> Result<Vec<(String, i64)>> {
+        list::count_by_agent(self.threads.ports.db.read().await?.get(), account, tenant, within).await
     }
 
     async fn owner(&self, account: &AccountId, id: &str) -> Result<Option<Owner>> {

@@ -15,7 +15,7 @@ use crate::{
     PgAuthService,
     identity::{Identity, Rights},
     service::{Known, stored_account},
-    user::repository as users,
+    user::{Role, repository as users},
 };
 
 /// A clock may be so far behind ours.
@@ -125,11 +125,14 @@ pub(crate) async fn authenticate(auth: &PgAuthService, token: &str) -> Result<Op
     let Ok(account) = AccountId::parse(&claims.cid) else { return Ok(None) };
     let conn = auth.db.read().await?;
     let Some((row, key)) = repository::find(&mut conn.get(), &account, &claims.jti).await? else { return Ok(None) };
-    let minter_is_gone = match (&key, &row.api_key_id.split('|').collect::<Vec<_>>()[..]) {
-        (Some(key), _) => key.disabled,
+    let (minter_is_gone, minted_for) = match (&key, &row.api_key_id.split('|').collect::<Vec<_>>()[..]) {
+        (Some(key), _) => (key.disabled, None),
         // An application minted it for a user.
-        (None, ["oauth", user, _]) => users::find(conn.get(), &account, user).await?.is_none_or(|user| user.disabled),
-        (None, _) => true,
+        (None, ["oauth", user, _]) => match users::find(conn.get(), &account, user).await? {
+            Some(user) => (user.disabled, (user.role() != Role::Admin).then_some(user.id)),
+            None => (true, None),
+        },
+        (None, _) => (true, None),
     };
     let subtenant = row.subtenant_id.as_deref().map_or_else(String::new, |subtenant| format!(":{subtenant}"));
     let caller = Caller {
@@ -141,6 +144,7 @@ pub(crate) async fn authenticate(auth: &PgAuthService, token: &str) -> Result<Op
             tenant_id: row.tenant_id,
             subtenant_id: row.subtenant_id,
             assistants: row.assistant_ids,
+            minted_for,
         }),
     };
     Ok(Some(Known {

@@ -5,7 +5,7 @@ use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Conn;
 use serde_json::Value;
 
-use super::model::Assistant;
+use super::model::{Assistant, AssistantFilter};
 use crate::schema::assistants;
 
 const MOST: i64 = 1000;
@@ -59,11 +59,12 @@ pub(crate) async fn insert(
     Ok(inserted == 1)
 }
 
-/// By identifier or id, deleted ones too.
+/// By id, or else by identifier: no identifier hides an id. Deleted ones too.
 pub(crate) async fn find(conn: &mut &Conn, account: &AccountId, name: &str) -> Result<Option<AssistantRow>> {
     let assistant = assistants::table
         .filter(assistants::account_id.eq(account.as_str()))
         .filter(assistants::identifier.eq(name).or(assistants::id.eq(name)))
+        .order(assistants::id.eq(name).desc())
         .select(AssistantRow::as_select());
     Ok(assistant.first(conn).await.optional()?)
 }
@@ -73,14 +74,24 @@ pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, name: &str) -> Re
     let assistant = assistants::table
         .filter(assistants::account_id.eq(account.as_str()).and(assistants::deleted.eq(false)))
         .filter(assistants::identifier.eq(name).or(assistants::id.eq(name)))
+        .order(assistants::id.eq(name).desc())
         .for_update()
         .select(AssistantRow::as_select());
     Ok(assistant.first(conn).await.optional()?)
 }
 
-pub(crate) async fn list(conn: &mut &Conn, account: &AccountId) -> Result<Vec<AssistantRow>> {
-    Ok(assistants::table
+/// Those that may pass the filter.
+pub(crate) async fn list(conn: &mut &Conn, account: &AccountId, filter: &AssistantFilter) -> Result<Vec<AssistantRow>> {
+    let mut of = assistants::table
         .filter(assistants::account_id.eq(account.as_str()).and(assistants::deleted.eq(false)))
+        .into_boxed();
+    if let Some(project) = &filter.project_id {
+        of = of.filter(assistants::project_id.eq(project));
+    }
+    if let Some(within) = &filter.within {
+        of = of.filter(assistants::project_id.is_null().or(assistants::project_id.eq_any(within)));
+    }
+    Ok(of
         .order((assistants::created_ms.desc(), assistants::id.desc()))
         .limit(MOST)
         .select(AssistantRow::as_select())
@@ -108,19 +119,12 @@ pub(crate) async fn update(
         .await?)
 }
 
-pub(crate) async fn delete(
-    conn: &mut Conn,
-    account: &AccountId,
-    name: &str,
-    now: Timestamp,
-) -> Result<Option<(String, String)>> {
+pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, identifier: &str, now: Timestamp) -> Result<()> {
     let assistant = assistants::table
-        .filter(assistants::account_id.eq(account.as_str()).and(assistants::deleted.eq(false)))
-        .filter(assistants::identifier.eq(name).or(assistants::id.eq(name)));
-    Ok(diesel::update(assistant)
+        .filter(assistants::account_id.eq(account.as_str()).and(assistants::identifier.eq(identifier)));
+    diesel::update(assistant)
         .set((assistants::deleted.eq(true), assistants::edited_ms.eq(now.0)))
-        .returning((assistants::id, assistants::identifier))
-        .get_result(conn)
-        .await
-        .optional()?)
+        .execute(conn)
+        .await?;
+    Ok(())
 }

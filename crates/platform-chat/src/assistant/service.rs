@@ -103,7 +103,7 @@ impl PgAssistantService {
 impl AssistantService for PgAssistantService {
     async fn list(&self, account: &AccountId, filter: &AssistantFilter) -> Result<Vec<Assistant>> {
         let conn = self.ports.db.read().await?;
-        let rows = repository::list(&mut conn.get(), account).await?;
+        let rows = repository::list(&mut conn.get(), account, filter).await?;
         let mut assistants: Vec<Assistant> =
             rows.into_iter().map(repository::AssistantRow::into_assistant).collect::<Result<_>>()?;
         assistants.push(Assistant::clone(&self.built_in));
@@ -244,10 +244,11 @@ impl AssistantService for PgAssistantService {
             .transaction::<_, Error, _>(async |conn| {
                 hold_servers(conn, account, name, &Value::Null).await?;
                 let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
-                expected.check(row.into_assistant()?.version)?;
-                let gone = repository::delete(conn, account, name, now).await?.ok_or_else(|| not_found(name))?;
-                use_in(conn, account, USERS, &gone.0, &[]).await?;
-                Ok(gone)
+                let current = row.into_assistant()?;
+                expected.check(current.version)?;
+                repository::delete(conn, account, &current.identifier, now).await?;
+                use_in(conn, account, USERS, &current.id, &[]).await?;
+                Ok((current.id, current.identifier))
             })
             .await?;
         self.known.changed(&id).await?;

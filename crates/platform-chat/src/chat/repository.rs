@@ -262,10 +262,17 @@ pub(crate) async fn at_work(conn: &mut Conn, account: &AccountId, assistant: &st
 }
 
 /// How many chats a tenant has with each assistant.
-pub(crate) async fn count_by_assistant(conn: &Conn, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>> {
+pub(crate) async fn count_by_assistant(
+    conn: &Conn,
+    account: &AccountId,
+    tenant: &str,
+    within: Option<&[String]>,
+) -> Result<Vec<(String, i64)>> {
     let mut conn = conn;
+    let is_within = chats::assistant.ne_all(assistants_beyond(account, within.unwrap_or_default()));
     Ok(chats::table
         .filter(chats::account_id.eq(account.as_str()).and(chats::tenant_id.eq(tenant)))
+        .filter(is_within.or(within.is_none().into_sql::<Bool>()))
         .group_by(chats::assistant)
         .order(chats::assistant)
         .select((chats::assistant, diesel::dsl::count_star()))

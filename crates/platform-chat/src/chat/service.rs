@@ -88,8 +88,13 @@ pub trait ChatService: Send + Sync {
         tenant: Option<&str>,
         period: Period,
     ) -> Result<Vec<(NaiveDate, i64)>>;
-    /// How many chats a tenant has with each assistant.
-    async fn count_by_assistant(&self, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>>;
+    /// How many chats a tenant has with each assistant; `within`: as in [`ChatFilter`].
+    async fn count_by_assistant(
+        &self,
+        account: &AccountId,
+        tenant: &str,
+        within: Option<&[String]>,
+    ) -> Result<Vec<(String, i64)>>;
     /// To whom a chat belongs, if there is one.
     async fn owner(&self, account: &AccountId, uid: &str) -> Result<Option<Owner>>;
     /// The realtime object as JSON.
@@ -431,8 +436,13 @@ impl ChatService for PgChatService {
         repository::count_in(self.db.read().await?.get(), account, project, tenant, period).await
     }
 
-    async fn count_by_assistant(&self, account: &AccountId, tenant: &str) -> Result<Vec<(String, i64)>> {
-        repository::count_by_assistant(self.db.read().await?.get(), account, tenant).await
+    async fn count_by_assistant(
+        &self,
+        account: &AccountId,
+        tenant: &str,
+        within: Option<&[String]>,
+    ) -> Result<Vec<(String, i64)>> {
+        repository::count_by_assistant(self.db.read().await?.get(), account, tenant, within).await
     }
 
     async fn owner(&self, account: &AccountId, uid: &str) -> Result<Option<Owner>> {

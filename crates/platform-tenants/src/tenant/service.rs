@@ -35,17 +35,18 @@ pub trait TenantService: Send + Sync {
     async fn update(&self, account: &AccountId, tenant: &str, patch: Object) -> Result<Tenant>;
     /// Takes a tenant away, with its end users, counters and own rules; what it said and cost stays.
     async fn delete(&self, account: &AccountId, tenant: &str) -> Result<()>;
-    /// What it cost, by day or with `by_month` by month.
+    /// What it cost, by day or with `by_month` by month; `within`: beside what is in no project only in these.
     async fn costs(
         &self,
         account: &AccountId,
         tenant: &str,
         subtenant: Option<&str>,
+        within: Option<&[String]>,
         by_month: bool,
         range: (Bound<'_>, Bound<'_>),
     ) -> Result<Vec<TenantCost>>;
     /// What it cost in all.
-    async fn totals(&self, account: &AccountId, tenant: &str) -> Result<CostTotals>;
+    async fn totals(&self, account: &AccountId, tenant: &str, within: Option<&[String]>) -> Result<CostTotals>;
     /// End users of a tenant, newest first.
     async fn list_users(
         &self,
@@ -201,6 +202,7 @@ impl TenantService for PgTenantService {
         account: &AccountId,
         tenant: &str,
         subtenant: Option<&str>,
+        within: Option<&[String]>,
         by_month: bool,
         (from, to): (Bound<'_>, Bound<'_>),
     ) -> Result<Vec<TenantCost>> {
@@ -208,13 +210,13 @@ impl TenantService for PgTenantService {
         let period = if by_month { Period::months(from, to, now)? } else { Period::days(from, to, now)? };
         let conn = self.db.read().await?;
         repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
-        costs::of_tenant(conn.get(), account, tenant, subtenant, period).await
+        costs::of_tenant(conn.get(), account, Of::Tenant(tenant, subtenant, within), period).await
     }
 
-    async fn totals(&self, account: &AccountId, tenant: &str) -> Result<CostTotals> {
+    async fn totals(&self, account: &AccountId, tenant: &str, within: Option<&[String]>) -> Result<CostTotals> {
         let conn = self.db.read().await?;
         repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
-        costs::totals(conn.get(), account, Of::Tenant(tenant, None), None).await
+        costs::totals(conn.get(), account, Of::Tenant(tenant, None, within), None).await
     }
 
     async fn list_users(

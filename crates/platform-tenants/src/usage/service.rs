@@ -434,7 +434,7 @@ impl UsageService for PgTenantService {
         tenant: Option<&str>,
         period: Period,
     ) -> Result<ProjectCosts> {
-        costs::of_project(self.db.read().await?.get(), account, project, tenant, period).await
+        costs::of_project(self.db.read().await?.get(), account, Of::Project(project, tenant), period).await
     }
 
     async fn project_totals(&self, account: &AccountId, project: &str) -> Result<(CostTotals, CostTotals)> {
