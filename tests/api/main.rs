@@ -18,6 +18,7 @@ mod matrix;
 mod messages;
 mod models;
 mod oauth;
+mod operations;
 mod process;
 mod projects;
 mod queue;

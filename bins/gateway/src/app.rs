@@ -41,6 +41,11 @@ use crate::{
     metrics::Metrics,
 };
 
+/// A queue that is looked at for longer counts as one that does not answer.
+const LONGEST_LOOK: Duration = Duration::from_secs(2);
+/// A run that has been due for so long has no worker.
+const UNWORKED_SECONDS: f64 = 60.0;
+
 /// Why the program cannot start, as one line.
 #[derive(Debug)]
 pub enum StartError {
@@ -200,7 +205,7 @@ impl App {
         let rates = RateLimits::new(embedded.is_none().then(|| db.clone()));
         let gate = Gate::new(rates, config);
         let cors = Cors::new(config.cors_origins.clone());
-        let health = Health::new(db.clone());
+        let health = Health::new(db.clone(), Arc::clone(&jobs));
         let closing = CancellationToken::new();
         let services = Services {
             keys: auth.clone(),
@@ -418,27 +423,48 @@ async fn purge(db: Db, clock: Arc<dyn Clock>, event_keep: Duration) {
 /// How the process is; asks the database at most once a second.
 pub(crate) struct Health {
     db: Db,
+    jobs: Arc<Jobs>,
     pub ready: AtomicBool,
     pub started: Instant,
-    last: tokio::sync::Mutex<Option<(Instant, bool)>>,
+    last: tokio::sync::Mutex<Option<(Instant, Store)>>,
+}
+
+/// How the database and what is queued in it are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Store {
+    Down,
+    /// It answers, but runs that are due find no worker.
+    Unworked,
+    Fine,
 }
 
 impl Health {
-    fn new(db: Db) -> Self {
-        Self { db, ready: AtomicBool::new(false), started: Instant::now(), last: tokio::sync::Mutex::default() }
+    fn new(db: Db, jobs: Arc<Jobs>) -> Self {
+        let last = tokio::sync::Mutex::default();
+        Self { db, jobs, ready: AtomicBool::new(false), started: Instant::now(), last }
     }
 
-    /// Whether the database answers.
-    pub async fn database(&self) -> bool {
+    pub async fn store(&self) -> Store {
         // One question at a time is what the lock is for.
         let mut last = self.last.lock().await;
         match *last {
-            Some((at, up)) if at.elapsed() < Duration::from_secs(1) => up,
+            Some((at, store)) if at.elapsed() < Duration::from_secs(1) => store,
             _ => {
-                let up = self.db.ping().await.is_ok();
-                *last = Some((Instant::now(), up));
-                up
+                let store = self.look().await;
+                *last = Some((Instant::now(), store));
+                store
             }
+        }
+    }
+
+    async fn look(&self) -> Store {
+        if self.db.ping().await.is_err() {
+            return Store::Down;
+        }
+        match tokio::time::timeout(LONGEST_LOOK, self.jobs.queues()).await {
+            Ok(Ok(queues)) if queues.iter().all(|queue| queue.oldest_seconds < UNWORKED_SECONDS) => Store::Fine,
+            Ok(Ok(_)) => Store::Unworked,
+            _ => Store::Down,
         }
     }
 }

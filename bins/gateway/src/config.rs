@@ -219,6 +219,13 @@ fn text(name: &str) -> Option<String> {
     variable(name).or_else(|| (!default.is_empty()).then(|| (*default).to_owned()))
 }
 
+/// One of a few words, in any case.
+fn one_of<T: Copy>(name: &str, words: &[(&str, T)]) -> Result<T> {
+    let named: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    let find = |text: &str| words.iter().find(|(word, _)| text.eq_ignore_ascii_case(word)).map(|(_, of)| *of);
+    read(name, &named.join(" or "), find)
+}
+
 fn read<T>(name: &str, what: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
     let value = text(name).unwrap_or_default();
     parse(value.trim()).ok_or_else(|| ConfigError(format!("{name}: `{value}` is not {what}.")))
@@ -288,23 +295,10 @@ impl Config {
             })
             .transpose()?;
         let database_url = text("DATABASE_URL");
-        let role = read("PLATFORM_ROLE", "all, api or worker", |text| match text.to_lowercase().as_str() {
-            "all" => Some(Role::All),
-            "api" => Some(Role::Api),
-            "worker" => Some(Role::Worker),
-            _ => None,
-        })?;
+        let role = one_of("PLATFORM_ROLE", &[("all", Role::All), ("api", Role::Api), ("worker", Role::Worker)])?;
         if role != Role::All && database_url.is_none() {
             return Err(ConfigError("PLATFORM_ROLE: without DATABASE_URL only `all` is possible.".to_owned()));
         }
-        let mail = match (text("PLATFORM_SMTP_URL"), text("PLATFORM_MAIL_FROM")) {
-            (None, _) => None,
-            (Some(url), Some(from)) => Some(MailConfig { url: url.into(), from }),
-            (Some(_), None) => {
-                let missing = "PLATFORM_MAIL_FROM: it is required with PLATFORM_SMTP_URL, such as noreply@example.com.";
-                return Err(ConfigError(missing.to_owned()));
-            }
-        };
         let run_lease = duration("PLATFORM_RUN_LEASE")?;
         let run_heartbeat = duration("PLATFORM_RUN_HEARTBEAT")?;
         if run_heartbeat.is_zero() || run_heartbeat * 2 > run_lease {
@@ -312,11 +306,7 @@ impl Config {
                 "PLATFORM_RUN_HEARTBEAT: it must be above 0 and at most half of PLATFORM_RUN_LEASE.".to_owned(),
             ));
         }
-        let has_metrics = read("PLATFORM_METRICS", "on or off", |text| match text.to_lowercase().as_str() {
-            "on" | "true" | "1" => Some(true),
-            "off" | "false" | "0" => Some(false),
-            _ => None,
-        })?;
+        let has_metrics = one_of("PLATFORM_METRICS", &[("on", true), ("off", false)])?;
         let metrics_addr =
             read("PLATFORM_METRICS_ADDR", "an address such as 127.0.0.1:9090", |text| text.parse().ok())?;
         Ok(Self {
@@ -328,13 +318,10 @@ impl Config {
             database_pool: number("PLATFORM_DATABASE_POOL", 1)?,
             data_dir: PathBuf::from(text("PLATFORM_DATA_DIR").unwrap_or_default()),
             key_prefix,
-            token_algorithm: read("PLATFORM_OAUTH_ALGORITHM", "eddsa or rs256", |text| {
-                match text.to_lowercase().as_str() {
-                    "eddsa" => Some(TokenAlgorithm::EdDsa),
-                    "rs256" => Some(TokenAlgorithm::Rs256),
-                    _ => None,
-                }
-            })?,
+            token_algorithm: one_of(
+                "PLATFORM_OAUTH_ALGORITHM",
+                &[("eddsa", TokenAlgorithm::EdDsa), ("rs256", TokenAlgorithm::Rs256)],
+            )?,
             access_ttl: duration("PLATFORM_OAUTH_ACCESS_TTL")?,
             refresh_ttl: duration("PLATFORM_OAUTH_REFRESH_TTL")?,
             trusted_issuer: trusted_issuer()?,
@@ -365,7 +352,7 @@ impl Config {
             approval_timeout: duration("PLATFORM_APPROVAL_TIMEOUT")?,
             max_subagent_depth: number("PLATFORM_MAX_SUBAGENT_DEPTH", 0)?,
             event_keep: Duration::from_hours(24 * number("PLATFORM_EVENT_DAYS", 1)? as u64),
-            mail,
+            mail: mail()?,
             secret_key: text("PLATFORM_SECRET_KEY").map(|key| master_key("PLATFORM_SECRET_KEY", &key)).transpose()?,
             secret_key_previous: text("PLATFORM_SECRET_KEY_PREVIOUS")
                 .unwrap_or_default()
@@ -387,6 +374,17 @@ impl Config {
             log: text("PLATFORM_LOG").unwrap_or_default(),
             shutdown_grace: duration("PLATFORM_SHUTDOWN_GRACE")?,
         })
+    }
+}
+
+fn mail() -> Result<Option<MailConfig>> {
+    match (text("PLATFORM_SMTP_URL"), text("PLATFORM_MAIL_FROM")) {
+        (None, _) => Ok(None),
+        (Some(url), Some(from)) => Ok(Some(MailConfig { url: url.into(), from })),
+        (Some(_), None) => {
+            let missing = "PLATFORM_MAIL_FROM: it is required with PLATFORM_SMTP_URL, such as noreply@example.com.";
+            Err(ConfigError(missing.to_owned()))
+        }
     }
 }
 

@@ -161,7 +161,7 @@ impl Metrics {
         );
         registry.register_with_unit(
             "run_oldest_wait",
-            "How long the oldest run that is due has waited",
+            "How long the oldest run that is due, and that no lane holds back, has waited",
             Unit::Seconds,
             oldest.clone(),
         );

@@ -345,7 +345,7 @@ pub struct Queue {
     /// Their worker is silent for longer than its lease.
     #[diesel(sql_type = BigInt)]
     pub lost: i64,
-    /// For how long the oldest of those that are due has been so, in seconds.
+    /// For how long the oldest of those that are due, and that no lane holds back, has been so, in seconds.
     #[diesel(sql_type = Double)]
     pub oldest_seconds: f64,
 }
@@ -357,8 +357,8 @@ pub(crate) async fn queues(conn: &Conn) -> Result<Vec<Queue>> {
             count(*) FILTER (WHERE owner IS NULL AND due <= now()) AS waiting,
             count(*) FILTER (WHERE owner IS NULL AND due > now()) AS sleeping,
             count(*) FILTER (WHERE owner IS NOT NULL AND due <= now()) AS lost,
-            coalesce(extract(epoch FROM now() - min(due) FILTER (WHERE due <= now())), 0)::double precision
-                AS oldest_seconds
+            coalesce(extract(epoch FROM now() - min(due) FILTER (
+                WHERE due <= now() AND (lane IS NULL OR owner IS NOT NULL))), 0)::double precision AS oldest_seconds
         FROM runs GROUP BY kind ORDER BY kind";
     Ok(diesel::sql_query(sql).load(&mut conn).await?)
 }

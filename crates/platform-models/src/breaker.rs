@@ -30,6 +30,11 @@ impl Breaker {
         }
     }
 
+    /// Whether the one it guards is left alone now, or is being tried again.
+    pub fn is_open(&self) -> bool {
+        self.0.lock().expect("lock").closed_until.is_some()
+    }
+
     pub fn succeeded(&self) {
         *self.0.lock().expect("lock") = State::default();
     }
@@ -53,8 +58,8 @@ mod tests {
         (0..9).for_each(|_| breaker.failed());
         assert!(breaker.admits());
         breaker.failed();
-        assert!(!breaker.admits());
+        assert!(!breaker.admits() && breaker.is_open());
         breaker.succeeded();
-        assert!(breaker.admits());
+        assert!(breaker.admits() && !breaker.is_open());
     }
 }

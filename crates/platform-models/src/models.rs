@@ -110,6 +110,13 @@ impl Models {
         names.join(", ")
     }
 
+    /// How many providers there are, without the demo model, and how many of them are left alone since they fail.
+    pub fn failing(&self) -> (usize, usize) {
+        let real = |provider: &&Provider| provider.is_configured() && provider.config.protocol != Protocol::Demo;
+        let real: Vec<&Provider> = self.providers.iter().filter(real).collect();
+        (real.len(), real.iter().filter(|provider| provider.breaker.is_open()).count())
+    }
+
     fn check_default(&self) -> Result<(), ConfigError> {
         let bad = |name: &str, e: &Error| ConfigError(format!("{name}: {}", e.message()));
         if let Some(provider) = &self.default_provider {

@@ -39,8 +39,11 @@ enum By<'a> {
 impl<'a> Reach<'a> {
     pub(crate) fn new(known: Arc<Known>, caller: &'a Caller) -> Self {
         let by = match (&caller.credential, &caller.projects) {
-            (Credential::Token { is_admin: false, user, .. }, _)
-            | (Credential::Session(Session { minted_for: Some(user), .. }), _) => By::User(user),
+            (
+                Credential::Token { is_admin: false, user, .. }
+                | Credential::Session(Session { minted_for: Some(user), .. }),
+                _,
+            ) => By::User(user),
             (Credential::Token { .. }, _) | (Credential::FullKey(_), None) => By::All(ProjectRole::Owner),
             (_, Some(bound)) => By::Key(bound),
             (Credential::RestrictedKey(_) | Credential::Session(_), None) => By::All(ProjectRole::Editor),

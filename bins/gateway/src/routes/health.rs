@@ -6,7 +6,7 @@ use platform_core::{Clock, Result, SystemClock, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{request::Request, respond::Answer};
+use crate::{app::Store, request::Request, respond::Answer};
 
 /// How the server is (contract 16).
 #[derive(Serialize, ToSchema)]
@@ -27,7 +27,7 @@ pub(crate) async fn live(_: Request) -> Result<Answer> {
 
 pub(crate) async fn ready(request: Request) -> Result<Answer> {
     let health = &request.services.health;
-    let ready = health.ready.load(Ordering::Relaxed) && health.database().await;
+    let ready = health.ready.load(Ordering::Relaxed) && health.store().await != Store::Down;
     let (status, word) = if ready { (200, "ok") } else { (503, "not ready") };
     Ok(Answer::text(status, "text/plain; charset=utf-8", word.to_owned()))
 }
@@ -35,16 +35,31 @@ pub(crate) async fn ready(request: Request) -> Result<Answer> {
 pub(crate) async fn health(request: Request) -> Result<Answer> {
     let health = &request.services.health;
     // The run queue and all storage are tables of the database.
-    let word = if health.database().await { "ok" } else { "down" };
-    let checks = BTreeMap::from([("database", word), ("queue", word), ("storage", word), ("provider", "ok")]);
+    let (database, queue) = match health.store().await {
+        Store::Down => ("down", "down"),
+        Store::Unworked => ("ok", "degraded"),
+        Store::Fine => ("ok", "ok"),
+    };
+    let provider = match request.services.models.failing() {
+        (_, 0) => "ok",
+        (all, failing) if failing < all => "degraded",
+        _ => "down",
+    };
+    let status = match (database, queue, provider) {
+        ("down", ..) => "down",
+        ("ok", "ok", "ok") => "ok",
+        _ => "degraded",
+    };
+    let checks =
+        BTreeMap::from([("database", database), ("queue", queue), ("storage", database), ("provider", provider)]);
     let report = HealthReport {
-        status: word,
+        status,
         version: "1.0.0",
         timestamp: SystemClock.now(),
         uptime_ms: u64::try_from(health.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         checks,
     };
-    Answer::json(if word == "ok" { 200 } else { 503 }, &report)
+    Answer::json(if status == "down" { 503 } else { 200 }, &report)
 }
 
 pub(super) mod spec {

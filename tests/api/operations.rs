@@ -1,0 +1,107 @@
+//! What an operator sees: `/metrics`, on an address of its own.
+
+use std::net::TcpListener;
+
+use platform_testing::{FakeModelServer, Script, TestApp, TestDb};
+use reqwest::StatusCode;
+use serde_json::json;
+
+use crate::support::{Frames, PROGRAM, agent, eventually, say};
+
+/// An address that nobody listens on.
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address").to_string()
+}
+
+#[tokio::test]
+async fn what_happens_is_counted_where_an_operator_looks_for_it() {
+    let addr = free_address();
+    let settings =
+        [("PLATFORM_METRICS", "on"), ("PLATFORM_METRICS_ADDR", addr.as_str()), ("PLATFORM_DEMO_PRICE", "1:2")];
+    let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
+    let read = async || {
+        let reply = reqwest::get(format!("http://{addr}/metrics")).await.expect("an answer");
+        assert_eq!(reply.status(), StatusCode::OK);
+        assert_eq!(reply.headers()["content-type"], "application/openmetrics-text; version=1.0.0; charset=utf-8");
+        let text = reply.text().await.expect("text");
+        assert!(text.ends_with("# EOF\n"), "it is whole");
+        text
+    };
+    let value = |text: &str, sample: &str| -> Option<f64> {
+        let line = text.lines().find(|line| line.strip_prefix(sample).is_some_and(|rest| rest.starts_with(' ')))?;
+        line.rsplit(' ').next()?.parse().ok()
+    };
+    let hello = json!({"message": "Hello", "skipSummarization": true});
+    assert_eq!(app.post("/assistants/default/messages", hello).await.status, StatusCode::OK);
+    app.get("/nothing").await;
+    let text = read().await;
+    let model = "provider=\"demo\",model=\"demo-1\"";
+    for (sample, expected) in [
+        (format!("platform_model_calls_total{{{model},operation=\"turn\",outcome=\"ok\"}}"), 1.0),
+        (format!("platform_model_tokens_total{{{model},kind=\"output\"}}"), 3.0),
+        (
+            "platform_http_requests_total{method=\"POST\",route=\"/v1/assistants/{identifier}/messages\",status=\"200\"}"
+                .to_owned(),
+            1.0,
+        ),
+        ("platform_http_requests_total{method=\"GET\",route=\"(none)\",status=\"404\"}".to_owned(), 1.0),
+        ("platform_streams_open".to_owned(), 0.0),
+        ("platform_database_connections{state=\"waiting\"}".to_owned(), 0.0),
+    ] {
+        assert_eq!(value(&text, &sample), Some(expected), "{sample}: {text}");
+    }
+    let cost = value(&text, &format!("platform_model_cost_usd_total{{{model}}}")).expect("a cost");
+    assert!(cost > 6e-6, "three tokens at two dollars a million: {cost}");
+
+    // A thread that sleeps, a stream, and a call that is broken off.
+    let agent = agent(&app, json!({})).await;
+    let paused = json!({"message": "Hi", "state": "paused"});
+    let thread = app.post(&format!("/agents/{agent}/threads"), paused).await.body["threadId"].clone();
+    let until = json!({"until": 4_102_444_800_000_i64});
+    app.post(&format!("/agents/threads/{}/pause", thread.as_str().expect("an id")), until).await;
+    let sent = json!({"message": "/delay 100ms\n/say one two three four five six seven eight", "chatUid": "slow"});
+    app.post("/assistants/default/messages?async=true", sent).await;
+    let mut frames = Frames::open(&app, "slow", true).await;
+    frames.next().await.expect("a frame");
+    let text = read().await;
+    assert_eq!(value(&text, "platform_streams_open"), Some(1.0), "{text}");
+    assert_eq!(value(&text, "platform_runs{kind=\"chat\",state=\"working\"}"), Some(1.0), "{text}");
+    assert_eq!(value(&text, "platform_runs_here"), Some(1.0));
+    app.post("/assistants/default/chats/slow/stop", json!({})).await;
+    let dropped = format!("platform_model_calls_total{{{model},operation=\"turn\",outcome=\"dropped\"}}");
+    eventually("the call that was stopped is counted", async || value(&read().await, &dropped)).await;
+}
+
+#[tokio::test]
+async fn health_says_when_nobody_works_or_no_provider_answers() {
+    let db = TestDb::new().await;
+    let model = FakeModelServer::start();
+    let base = format!("{}/v1", model.url());
+    let settings = [
+        ("PLATFORM_ROLE", "api"),
+        ("OPENAI_BASE_URL", base.as_str()),
+        ("PLATFORM_DEFAULT_MODEL", "gpt-4o"),
+        ("PLATFORM_MODEL_ATTEMPTS", "1"),
+    ];
+    let app = TestApp::start(PROGRAM, &db, &settings);
+    let health = app.get("/health").await;
+    assert_eq!((health.status, &health.body["status"]), (StatusCode::OK, &json!("ok")), "{}", health.body);
+    for _ in 0..10 {
+        model.script([Script::refusal(500)]);
+        assert_eq!(say(&app, "Hello").await.status, StatusCode::BAD_GATEWAY);
+    }
+    app.post("/assistants/default/messages?async=true", json!({"message": "Hello", "chatUid": "waits"})).await;
+    let ready = app.send(app.anonymous(reqwest::Method::GET, "/readyz")).await;
+    assert_eq!(ready.status, StatusCode::OK, "it can answer all the same");
+    db.run("UPDATE runs SET due = now() - interval '2 minutes'").await;
+    let degraded = async || {
+        let health = app.get("/health").await;
+        let checks = &health.body["checks"];
+        let expected = [&json!("ok"), &json!("degraded"), &json!("down")];
+        ([&checks["database"], &checks["queue"], &checks["provider"]] == expected)
+            .then_some((health.status, health.body["status"].clone()))
+    };
+    let said = eventually("the health is what it is", degraded).await;
+    assert_eq!(said, (StatusCode::OK, json!("degraded")));
+}
