@@ -10,6 +10,7 @@ mod context;
 mod crash;
 mod docs;
 mod files;
+mod fleet;
 mod guardrails;
 mod http;
 mod idempotency;

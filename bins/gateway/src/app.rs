@@ -24,7 +24,7 @@ use platform_limits::RateLimits;
 use platform_mail::Mailer;
 use platform_models::{ConfigError, Models};
 use platform_projects::{PgProjectService, ProjectService};
-use platform_realtime::Realtime;
+use platform_realtime::{Realtime, Relay};
 use platform_runtime::{Catalog, Model, Toolbox};
 use platform_tenants::{PgTenantService, Quotas, TenantService, UsageService};
 use platform_toolservers::{PgToolServerService, ToolServerService};
@@ -160,7 +160,8 @@ impl App {
         let tool_servers =
             PgToolServerService::new(&db, &bus, Arc::clone(&clock), vault, egress.clone(), config.limits);
         let toolbox: Arc<dyn Toolbox> = Arc::clone(&tool_servers) as Arc<dyn Toolbox>;
-        let realtime = Realtime::new(Arc::clone(&clock), config.stream_coalesce);
+        let relay = relay(config, jobs.owner()).await?;
+        let realtime = Realtime::new(Arc::clone(&clock), config.stream_coalesce, relay);
         let catalog: Arc<dyn Catalog> = Arc::clone(&models) as Arc<dyn Catalog>;
         let ports = Ports { db: db.clone(), clock, catalog, budget: quotas, toolbox, realtime };
         let sub_agents = Arc::new(PgSubAgents::new(&db));
@@ -305,6 +306,13 @@ async fn database(config: &Config, as_guest: bool) -> Result<(Option<Embedded>, 
             Err(error)
         }
     }
+}
+
+async fn relay(config: &Config, process: &str) -> Result<Option<Relay>, StartError> {
+    let Some(url) = &config.nats_url else { return Ok(None) };
+    let wrong =
+        |error| StartError::Message(format!("PLATFORM_NATS_URL: it must be such as nats://host:4222: {error}."));
+    Relay::connect(url.expose_secret(), process.to_owned()).await.map(Some).map_err(wrong)
 }
 
 fn thread_config(config: &Config, addr: SocketAddr) -> ThreadConfig {

@@ -38,6 +38,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     pub key_prefix: String,
     pub token_algorithm: TokenAlgorithm,
+    /// NATS servers between the processes.
+    pub nats_url: Option<SecretString>,
     /// Where metrics are served; `None` = nowhere.
     pub metrics_addr: Option<SocketAddr>,
     pub access_ttl: Duration,
@@ -103,6 +105,11 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_ROLE", "all", "all, api (HTTP only) or worker (runs only)"),
     ("DATABASE_URL", "", "PostgreSQL 15 or newer; absent: one of our own under the data directory"),
     ("PLATFORM_DATABASE_POOL", "32", "connections per process"),
+    (
+        "PLATFORM_NATS_URL",
+        "",
+        "NATS servers, separated by commas: what one process writes streams on all; else on its own",
+    ),
     ("PLATFORM_DATA_DIR", "./.platform", "embedded database, first key, master key"),
     ("PLATFORM_KEY_PREFIX", "ak", "prefix of API keys"),
     ("PLATFORM_BOOTSTRAP_KEY", "", "value of a full key that is made at start"),
@@ -310,6 +317,7 @@ impl Config {
         let metrics_addr =
             read("PLATFORM_METRICS_ADDR", "an address such as 127.0.0.1:9090", |text| text.parse().ok())?;
         Ok(Self {
+            nats_url: text("PLATFORM_NATS_URL").map(SecretString::from),
             metrics_addr: has_metrics.then_some(metrics_addr),
             public_url: text("PLATFORM_PUBLIC_URL").map(|url| url.trim_end_matches('/').to_owned()),
             addr,

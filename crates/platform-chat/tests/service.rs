@@ -31,7 +31,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
     let models = Models::start(ModelsConfig::default()).await.expect("models");
     let config = JobsConfig { lease: Duration::from_secs(2), heartbeat: Duration::from_millis(500), concurrency };
     let jobs = Jobs::new(db, &bus, Arc::clone(&clock), config, AccountId::generate().into());
-    let realtime = Realtime::new(Arc::clone(&clock), Duration::from_millis(25));
+    let realtime = Realtime::new(Arc::clone(&clock), Duration::from_millis(25), None);
     let egress = Egress::new(EgressRules::default()).expect("a client");
     let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
     let toolbox: Arc<dyn Toolbox> =

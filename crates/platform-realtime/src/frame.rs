@@ -68,6 +68,11 @@ impl Streaming {
         self.length == 0 && self.tool_calls.is_empty()
     }
 
+    /// What was written after the first `from` bytes.
+    pub fn text_from(&self, from: usize) -> String {
+        self.with_text(from, str::to_owned)
+    }
+
     /// The `streamingMessage` object.
     pub fn json(&self) -> String {
         let message = self.with_text(0, json_text);
@@ -99,7 +104,7 @@ impl Streaming {
         self.frames.partial.get_or_init(frame).clone()
     }
 
-    /// What was written after the first `from` bytes.
+    /// The same as a frame.
     pub fn delta(&self, from: usize) -> Bytes {
         let (start, frame) = self.frames.delta.get_or_init(|| (from, self.encode_delta(from)));
         if *start == from { frame.clone() } else { self.encode_delta(from) }

@@ -5,6 +5,10 @@
 //! PostgreSQL holds the truth; this crate holds only the message that is being written.
 //! A run shows it through [`Live`], a stream follows it through a [`Watcher`].
 //!
+//! Between processes a [`Relay`] carries it over NATS: a run says once that it begins and what revisions it commits,
+//! and what it writes only when somebody elsewhere watches. Words may be lost; whoever sees a gap asks again, and the
+//! store is asked from time to time, often when there is no relay.
+//!
 //! **Invariants**: nothing is queued, a reader holds only the newest state and a slow one
 //! costs nobody anything; a frame is encoded once, whoever watches; a frame never shows
 //! text that a later frame lacks; with `partial`, folding the frames of a connection gives
@@ -12,8 +16,10 @@
 
 mod frame;
 mod live;
+mod relay;
 mod watcher;
 
 pub use frame::Head;
 pub use live::{Key, Live, Realtime};
+pub use relay::Relay;
 pub use watcher::{Source, Watcher};

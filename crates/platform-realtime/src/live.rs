@@ -4,15 +4,18 @@ use std::{
     time::Duration,
 };
 
-use platform_core::{AccountId, Clock, Timestamp};
+use futures_util::StreamExt;
+use platform_core::{AccountId, Clock, Timestamp, spawn};
 use tokio::{
     sync::{Notify, OnceCell, watch},
+    task::AbortHandle,
     time::Instant,
 };
 
 use crate::{
-    Source, Watcher,
+    Relay, Source, Watcher,
     frame::{Frames, Head, Streaming},
+    relay::Word,
 };
 
 /// Frames of other changes that may be shown while a commit is on its way.
@@ -43,6 +46,27 @@ pub(crate) struct Channel {
     pub state: watch::Sender<State>,
     /// The committed state at or after a revision, read once for all watchers.
     pub head: Mutex<(i64, Arc<OnceCell<Arc<Head>>>)>,
+    told: Mutex<Told>,
+    /// What follows the runs of other processes.
+    line: Mutex<Option<AbortHandle>>,
+}
+
+/// What the other processes were told of the message being written.
+#[derive(Debug, Default)]
+struct Told {
+    /// Somebody there watches.
+    wanted: bool,
+    uid: Arc<str>,
+    length: usize,
+}
+
+/// What another process was heard to write.
+#[derive(Default)]
+struct Heard {
+    /// What it has committed: what stands on an older state comes from a run that lost its lease.
+    committed: i64,
+    uid: Arc<str>,
+    text: Arc<Mutex<String>>,
 }
 
 /// All chats and threads that are run or watched in this process.
@@ -50,18 +74,26 @@ pub struct Realtime {
     channels: Mutex<HashMap<Key, Arc<Channel>>>,
     clock: Arc<dyn Clock>,
     coalesce: Duration,
+    relay: Option<Arc<Relay>>,
 }
 
 impl Realtime {
-    /// `coalesce`: the shortest time between two frames of growing text.
-    pub fn new(clock: Arc<dyn Clock>, coalesce: Duration) -> Arc<Self> {
-        Arc::new(Self { channels: Mutex::default(), clock, coalesce })
+    /// `coalesce`: the shortest time between two frames of growing text; `relay`: the line to other processes.
+    pub fn new(clock: Arc<dyn Clock>, coalesce: Duration, relay: Option<Relay>) -> Arc<Self> {
+        let relay = relay.map(Arc::new);
+        let realtime = Arc::new(Self { channels: Mutex::default(), clock, coalesce, relay: relay.clone() });
+        if let Some(relay) = relay {
+            spawn("questions", Arc::clone(&realtime).answer(relay));
+        }
+        realtime
     }
 
     /// A run begins to write message `uid` on top of `revision`. `earlier` counts the
     /// leases of the same turn before this one, which may have shown text: the sequence rises above theirs.
     pub fn open(self: &Arc<Self>, key: Key, revision: i64, uid: &str, earlier: i64) -> Arc<Live> {
         let channel = self.channel(&key, |channel| {
+            // Whoever watches elsewhere asks anew.
+            *channel.told.lock().expect("lock") = Told::default();
             channel.state.send_modify(|state| {
                 let (revision, runs) = (state.revision.max(revision), state.runs + 1);
                 let sequence = state.sequence.max(revision + earlier * 100_000);
@@ -69,6 +101,9 @@ impl Realtime {
             });
             Arc::clone(channel)
         });
+        if let Some(relay) = &self.relay {
+            relay.say(&key, &Word::Begun { by: relay.process.clone() });
+        }
         Arc::new(Live {
             realtime: Arc::clone(self),
             key,
@@ -80,6 +115,12 @@ impl Realtime {
 
     /// The store changed, besides what a run of this process writes.
     pub fn changed(&self, key: &Key, revision: i64) {
+        self.stored(key, revision);
+        self.say(key, &Word::Stored { revision });
+    }
+
+    /// The store is known to have changed.
+    pub(crate) fn stored(&self, key: &Key, revision: i64) {
         self.modify(key, |state| {
             if revision <= state.revision {
                 return;
@@ -96,12 +137,28 @@ impl Realtime {
 
     /// It was deleted: streams end.
     pub fn deleted(&self, key: &Key) {
+        self.gone(key);
+        self.say(key, &Word::Gone);
+    }
+
+    pub(crate) fn gone(&self, key: &Key) {
         self.modify(key, |state| state.gone = true);
+    }
+
+    /// Whether other processes say when the store changes.
+    pub(crate) fn hears_others(&self) -> bool {
+        self.relay.as_ref().is_some_and(|relay| *relay.up().borrow())
     }
 
     /// Follows a chat; `partial` allows frames that hold only what is new.
     pub fn watch(self: &Arc<Self>, key: Key, source: Arc<dyn Source>, partial: bool) -> Watcher {
         let (channel, state) = self.channel(&key, |channel| (Arc::clone(channel), channel.state.subscribe()));
+        if let Some(relay) = &self.relay {
+            channel.line.lock().expect("lock").get_or_insert_with(|| {
+                let following = Arc::clone(self).follow(Arc::clone(relay), key.clone(), Arc::clone(&channel));
+                spawn("follow", following).abort_handle()
+            });
+        }
         Watcher::new(Arc::clone(self), key, channel, state, source, partial)
     }
 
@@ -111,6 +168,128 @@ impl Realtime {
         let state = channel.state.borrow();
         let streaming = state.streaming.as_ref().filter(|streaming| !streaming.is_empty())?;
         Some((state.revision, streaming.at, streaming.json()))
+    }
+
+    fn say(&self, key: &Key, word: &Word) {
+        if let Some(relay) = &self.relay {
+            relay.say(key, word);
+        }
+    }
+
+    /// Tells the other processes what is written, when any of them watches; one that asks gets the `whole`.
+    fn tell(&self, key: &Key, channel: &Channel, whole: bool) {
+        let Some(relay) = &self.relay else { return };
+        let mut told = channel.told.lock().expect("lock");
+        if whole {
+            *told = Told { wanted: true, ..Told::default() };
+        }
+        if !told.wanted {
+            return;
+        }
+        let state = channel.state.borrow().clone();
+        let Some(streaming) = state.streaming.filter(|streaming| !streaming.is_empty()) else {
+            return relay.say(key, &Word::Committed { revision: state.revision });
+        };
+        let from = if told.uid == streaming.uid { told.length } else { 0 };
+        relay.say(
+            key,
+            &Word::Written {
+                revision: state.revision,
+                sequence: streaming.sequence,
+                at: streaming.at,
+                uid: streaming.uid.to_string(),
+                from,
+                text: streaming.text_from(from),
+                tool_calls: streaming.tool_calls.to_string(),
+            },
+        );
+        *told = Told { wanted: true, uid: streaming.uid, length: streaming.length };
+    }
+
+    /// Answers whoever asks for what runs here.
+    async fn answer(self: Arc<Self>, relay: Arc<Relay>) {
+        let Some(questions) = relay.questions().await else { return };
+        let mut questions = futures_util::stream::select_all(questions);
+        while let Some(question) = questions.next().await {
+            let Ok((account, name)) = serde_json::from_slice::<(String, String)>(&question.payload) else { continue };
+            let Ok(account) = AccountId::parse(&account) else { continue };
+            let key = (account, name.into());
+            let channel = self.channels.lock().expect("lock").get(&key).cloned();
+            if let Some(channel) = channel.filter(|channel| channel.state.borrow().runs > 0) {
+                self.tell(&key, &channel, true);
+            }
+        }
+    }
+
+    /// Takes in what other processes say, for as long as somebody here watches.
+    async fn follow(self: Arc<Self>, relay: Arc<Relay>, key: Key, channel: Arc<Channel>) {
+        let Some(mut words) = relay.listen(&key).await else { return };
+        let (mut up, mut heard) = (relay.up(), Heard::default());
+        relay.ask(&key, None);
+        loop {
+            tokio::select! {
+                word = words.next() => match word {
+                    Some(word) => {
+                        if let Ok(word) = serde_json::from_slice(&word.payload) {
+                            self.hear(&relay, &key, &channel, &mut heard, word);
+                        }
+                    }
+                    None => return,
+                },
+                changed = up.changed() => match changed {
+                    // Whatever was said meanwhile is lost.
+                    Ok(()) if *up.borrow_and_update() => relay.ask(&key, None),
+                    Ok(()) => {}
+                    Err(_) => return,
+                },
+            }
+        }
+    }
+
+    fn hear(&self, relay: &Relay, key: &Key, channel: &Channel, heard: &mut Heard, word: Word) {
+        match word {
+            Word::Begun { by } => relay.ask(key, Some(&by)),
+            Word::Stored { revision } => self.stored(key, revision),
+            Word::Committed { revision } => {
+                heard.committed = heard.committed.max(revision);
+                channel.state.send_modify(|state| {
+                    state.revision = state.revision.max(revision);
+                    state.sequence = state.sequence.max(revision);
+                    if state.runs == 0 {
+                        state.streaming = None;
+                    }
+                });
+            }
+            Word::Ended => channel.state.send_modify(|state| {
+                if state.runs == 0 {
+                    state.streaming = None;
+                }
+            }),
+            Word::Gone => self.gone(key),
+            Word::Written { revision, sequence, at, uid, from, text, tool_calls } => {
+                if channel.state.borrow().runs > 0 || revision < heard.committed {
+                    return;
+                }
+                let Some(length) = heard.take_in(&uid, from, &text) else {
+                    // Something was lost on the way.
+                    relay.ask(key, None);
+                    return;
+                };
+                channel.state.send_modify(|state| {
+                    state.revision = state.revision.max(revision);
+                    state.sequence = sequence.max(state.sequence + 1);
+                    state.streaming = Some(Streaming {
+                        uid: Arc::clone(&heard.uid),
+                        text: Arc::clone(&heard.text),
+                        length,
+                        tool_calls: tool_calls.into(),
+                        sequence: state.sequence,
+                        at,
+                        frames: Arc::default(),
+                    });
+                });
+            }
+        }
     }
 
     fn modify(&self, key: &Key, change: impl FnOnce(&mut State)) {
@@ -123,7 +302,10 @@ impl Realtime {
     /// Does something with a channel that cannot be released meanwhile.
     fn channel<T>(&self, key: &Key, then: impl FnOnce(&Arc<Channel>) -> T) -> T {
         let mut channels = self.channels.lock().expect("lock");
-        let new = || Arc::new(Channel { state: watch::Sender::default(), head: Mutex::default() });
+        let new = || {
+            let (head, told, line) = (Mutex::default(), Mutex::default(), Mutex::default());
+            Arc::new(Channel { state: watch::Sender::default(), head, told, line })
+        };
         then(channels.entry(key.clone()).or_insert_with(new))
     }
 
@@ -133,7 +315,26 @@ impl Realtime {
         let idle = channel.state.borrow().runs == 0 && channel.state.receiver_count() == 0;
         if idle && channels.get(key).is_some_and(|held| Arc::ptr_eq(held, channel)) {
             channels.remove(key);
+            if let Some(line) = channel.line.lock().expect("lock").take() {
+                line.abort();
+            }
         }
+    }
+}
+
+impl Heard {
+    /// Adds a piece of text; its length then, or `None` when there is a gap before the piece.
+    fn take_in(&mut self, uid: &str, from: usize, text: &str) -> Option<usize> {
+        if *self.uid != *uid {
+            if from > 0 {
+                return None;
+            }
+            (self.uid, self.text) = (uid.into(), Arc::default());
+        }
+        let mut known = self.text.lock().expect("lock");
+        let seen = known.len().checked_sub(from)?;
+        known.push_str(text.get(seen..).unwrap_or_default());
+        Some(known.len())
     }
 }
 
@@ -221,6 +422,7 @@ impl Live {
             state.sequence = state.sequence.max(revision);
             state.streaming = None;
         });
+        self.realtime.say(&self.key, &Word::Committed { revision });
     }
 
     fn show(&self, draft: &mut Draft) {
@@ -239,6 +441,7 @@ impl Live {
                 frames: Arc::new(Frames::default()),
             });
         });
+        self.realtime.tell(&self.key, &self.channel, false);
     }
 }
 
@@ -250,6 +453,9 @@ impl Drop for Live {
                 state.streaming = None;
             }
         });
+        if self.channel.told.lock().expect("lock").wanted {
+            self.realtime.say(&self.key, &Word::Ended);
+        }
         self.realtime.release(&self.key, &self.channel);
     }
 }

@@ -13,6 +13,8 @@ use crate::{
 
 /// How often the store is asked about a chat that another process runs.
 const POLL: Duration = Duration::from_millis(500);
+/// The same when the others say what they do: a word may have been lost.
+const SELDOM: Duration = Duration::from_secs(5);
 
 /// Reads committed state from the store.
 #[async_trait]
@@ -78,7 +80,7 @@ impl Watcher {
             let newer = head.revision > state.revision;
             if newer && state.streaming.as_ref().is_some_and(|streaming| !head.holds(&streaming.uid)) {
                 // Something else was committed, and nobody here was told yet.
-                self.realtime.changed(&self.key, head.revision);
+                self.realtime.stored(&self.key, head.revision);
                 continue;
             }
             // A newer commit already holds what is being written.
@@ -150,13 +152,14 @@ impl Watcher {
             let _ = receiver.changed().await;
             return Ok(());
         }
+        let pause = if self.realtime.hears_others() { SELDOM } else { POLL };
         tokio::select! {
             _ = receiver.changed() => {}
-            () = tokio::time::sleep(POLL) => {
+            () = tokio::time::sleep(pause) => {
                 match self.source.revision().await? {
-                    Some(revision) if revision != shown => self.realtime.changed(&self.key, revision),
+                    Some(revision) if revision != shown => self.realtime.stored(&self.key, revision),
                     Some(_) => {}
-                    None => self.realtime.deleted(&self.key),
+                    None => self.realtime.gone(&self.key),
                 }
             }
         }

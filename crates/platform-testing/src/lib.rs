@@ -8,6 +8,7 @@ mod app;
 mod clock;
 mod db;
 mod model_server;
+mod nats;
 mod server;
 mod tool_server;
 
@@ -15,4 +16,5 @@ pub use app::{Reply, TestApp};
 pub use clock::TestClock;
 pub use db::TestDb;
 pub use model_server::{Ending, FakeModelServer, Recorded, Script};
+pub use nats::NatsServer;
 pub use tool_server::{FakeToolServer, ToolRequest};

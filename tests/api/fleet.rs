@@ -1,0 +1,202 @@
+//! Many processes over one database: what one works is watched on all.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use platform_testing::{NatsServer, TestApp, TestDb};
+use reqwest::StatusCode;
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+
+use crate::support::{Folded, Frames, PROGRAM, agent, eventually, is_terminal, thread};
+
+const WORDS: &str = "/delay 60ms\n/say one two three four five six seven eight nine ten eleven twelve thirteen";
+
+/// A name nobody has used.
+fn another() -> String {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    format!("again-{}", COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// How a stream was seen to grow: frames in which text was added, and the last state.
+async fn watched(mut frames: Frames) -> (usize, Folded) {
+    let (mut grown, mut folded) = (0, Folded::default());
+    while let Some(frame) = frames.next().await {
+        let before = folded.reply();
+        folded.fold(&frame);
+        let reply = folded.reply();
+        assert!(reply.starts_with(&before), "text only grows: {before:?} {reply:?}");
+        grown += usize::from(reply.len() > before.len());
+    }
+    (grown, folded)
+}
+
+/// Sends a message to one process and follows it there; how often its text grew.
+async fn streamed(app: &TestApp, chat: &str) -> usize {
+    let body = json!({"message": WORDS, "chatUid": chat, "skipSummarization": true});
+    assert_eq!(app.post("/assistants/default/messages?async=true", body).await.status, StatusCode::OK);
+    let (grown, folded) = watched(Frames::open(app, chat, true).await).await;
+    assert!(is_terminal(&folded.0), "it ends with the last state: {:?}", folded.0);
+    let stored = app.get(&format!("/assistants/default/chats/{chat}")).await.body;
+    assert_eq!(stored["chatContent"][1]["content"]["message"], folded.reply());
+    grown
+}
+
+#[tokio::test]
+async fn what_a_worker_writes_streams_on_the_process_that_answers() {
+    let Some(mut nats) = NatsServer::start() else { return };
+    let (db, url) = (TestDb::new().await, nats.url());
+    let log = std::env::temp_dir().join(format!("fleet-{}.log", std::process::id()));
+    let settings = |role| [("PLATFORM_ROLE", role), ("PLATFORM_NATS_URL", url.as_str()), ("PLATFORM_LOG", "info")];
+    let api = TestApp::start_logging(PROGRAM, &db, &settings("api"), &log);
+    let all = TestApp::start(PROGRAM, &db, &[("PLATFORM_NATS_URL", url.as_str())]);
+    // Only one of them works: the other one's streams come over the bus.
+    let grown = streamed(&api, "first").await;
+    assert!(grown > 5, "the reply was seen to grow: {grown}");
+    // Some come in the middle, at both processes, and see the same.
+    let body = json!({"message": WORDS, "chatUid": "second", "skipSummarization": true});
+    api.post("/assistants/default/messages?async=true", body).await;
+    let mut first = Frames::open(&api, "second", true).await;
+    let mut begun = Folded::default();
+    while begun.reply().is_empty() {
+        begun.fold(&first.next().await.expect("a frame"));
+    }
+    let late = [Frames::open(&api, "second", false).await, Frames::open(&all, "second", true).await];
+    let seen = join_all(late.map(watched)).await;
+    assert!(seen.iter().all(|(grown, folded)| *grown > 3 && is_terminal(&folded.0)));
+    let stored = all.get("/assistants/default/chats/second").await.body;
+    assert!(seen.iter().all(|(_, folded)| stored["chatContent"][1]["content"]["message"] == folded.reply()));
+    // A stop at one process ends the run at the other, and its stream with it.
+    let body = json!({"message": format!("{WORDS} {WORDS}"), "chatUid": "third"});
+    api.post("/assistants/default/messages?async=true", body).await;
+    let mut frames = Frames::open(&api, "third", true).await;
+    frames.next().await.expect("a frame");
+    let asked = Instant::now();
+    assert_eq!(api.post("/assistants/default/chats/third/stop", json!({})).await.status, StatusCode::OK);
+    while frames.next().await.is_some() {}
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    // Threads, too.
+    let agent = agent(&api, json!({})).await;
+    let thread = thread(&api, &agent, WORDS).await;
+    let mut frames = Frames::follow(&api, &format!("/agents/threads/{thread}/stream?partial=1")).await;
+    let mut deltas = 0;
+    while let Some(frame) = frames.next().await {
+        deltas += usize::from(frame.event == "delta");
+    }
+    assert!(deltas > 3, "{deltas}");
+
+    // Without the bus chats go on and streams follow the store; with it again they grow again.
+    nats.down();
+    let away = async || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("NATS is away")).then_some(());
+    eventually("the log says so", away).await;
+    let grown = timeout(Duration::from_secs(20), streamed(&api, "alone")).await.expect("it ends");
+    assert!(grown <= 1, "it comes with the commit: {grown}");
+    nats.up();
+    let back = async |n: usize| {
+        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        (log.matches("NATS connects the processes").count() >= n).then_some(())
+    };
+    eventually("it is back", async || back(2).await).await;
+    // The other process may need a moment longer to find its way back.
+    let grows = async || (streamed(&api, &another()).await > 5).then_some(());
+    eventually("streams grow again", grows).await;
+    let _ = std::fs::remove_file(&log);
+}
+
+/// Sends a message to one process after the other until one takes it.
+async fn sent(urls: &Mutex<Vec<String>>, key: &str, chat: &str, n: usize) {
+    let client = reqwest::Client::new();
+    let patience = Instant::now() + Duration::from_mins(1);
+    for turn in n.. {
+        let url = {
+            let urls = urls.lock().expect("lock");
+            urls[turn % urls.len()].clone()
+        };
+        let body = json!({"message": format!("/delay 20ms\nmessage {n}"), "chatUid": chat, "skipSummarization": true});
+        let request = client.post(format!("{url}/v1/assistants/default/messages?async=true")).bearer_auth(key);
+        let answer = request.header("idempotency-key", format!("{chat}-{n}")).json(&body).send().await;
+        match answer.map(|answer| answer.status()) {
+            Ok(StatusCode::OK) => return,
+            // It shuts down, or is gone: another one takes it.
+            Ok(status) => assert!(status == StatusCode::CONFLICT || status.is_server_error(), "{status}"),
+            Err(_) => {}
+        }
+        assert!(Instant::now() < patience, "nobody takes {chat}-{n}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn ten_processes_are_replaced_one_by_one_under_load_and_nothing_is_lost_or_answered_twice() {
+    const CHATS: usize = 30;
+    const EACH: usize = 6;
+    let (db, nats) = (TestDb::new().await, NatsServer::start());
+    let url = nats.as_ref().map(NatsServer::url).unwrap_or_default();
+    let mut settings = vec![
+        ("PLATFORM_DATABASE_POOL", "6"),
+        ("PLATFORM_RUN_LEASE", "3s"),
+        ("PLATFORM_RUN_HEARTBEAT", "1s"),
+        ("PLATFORM_SHUTDOWN_GRACE", "3s"),
+    ];
+    if nats.is_some() {
+        settings.push(("PLATFORM_NATS_URL", &url));
+    }
+    let start = || TestApp::start(PROGRAM, &db, &settings);
+    let mut fleet: Vec<TestApp> = (0..10).map(|_| start()).collect();
+    let key = fleet[0].key().to_owned();
+    let urls = Mutex::new(fleet.iter().map(|app| app.url().to_owned()).collect::<Vec<_>>());
+    let clients = join_all((0..CHATS).map(|chat| {
+        let (urls, key, chat) = (&urls, &key, format!("chat-{chat}"));
+        async move {
+            for n in 0..EACH {
+                sent(urls, key, &chat, n).await;
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+        }
+    }));
+    let replaced = async {
+        for place in 0..fleet.len() {
+            let next = start();
+            urls.lock().expect("lock")[place] = next.url().to_owned();
+            let last = std::mem::replace(&mut fleet[place], next);
+            // Every other one dies without a word.
+            if place % 2 == 0 {
+                last.signal("TERM");
+                assert_eq!(last.ended().await, Some(0));
+            } else {
+                drop(last);
+            }
+        }
+        fleet
+    };
+    let (_, fleet) = tokio::join!(clients, replaced);
+    for chat in 0..CHATS {
+        let path = format!("/assistants/default/chats/chat-{chat}");
+        let app = &fleet[chat % fleet.len()];
+        let settled = async || {
+            let chat = app.get(&path).await.body;
+            let is_over =
+                chat["status"] == "completed" && chat["chatContent"].as_array().is_some_and(|all| all.len() > EACH);
+            is_over.then_some(chat)
+        };
+        let chat = eventually("the chat is answered", settled).await;
+        let said: Vec<&str> = chat["chatContent"]
+            .as_array()
+            .expect("messages")
+            .iter()
+            .filter(|message| message["role"] == "user")
+            .map(|message| message["content"]["message"].as_str().expect("text"))
+            .collect();
+        let expected: Vec<String> = (0..EACH).map(|n| format!("/delay 20ms\nmessage {n}")).collect();
+        assert_eq!(said, expected, "each once, in order");
+        let last = chat["chatContent"].as_array().and_then(|all| all.last()).expect("a message");
+        assert_eq!(last["role"], "assistant");
+    }
+    assert_eq!(db.number("SELECT count(*) AS n FROM runs WHERE kind = 'chat'").await, 0, "nothing is left to do");
+}
