@@ -111,7 +111,7 @@ async fn what_a_worker_writes_streams_on_the_process_that_answers() {
 
 /// Sends a message to one process after the other until one takes it.
 async fn sent(urls: &Mutex<Vec<String>>, key: &str, chat: &str, n: usize) {
-    let client = reqwest::Client::new();
+    let client = reqwest::Client::builder().timeout(Duration::from_secs(10)).build().expect("a client");
     let patience = Instant::now() + Duration::from_mins(1);
     for turn in n.. {
         let url = {
@@ -161,10 +161,10 @@ async fn ten_processes_are_replaced_one_by_one_under_load_and_nothing_is_lost_or
         }
     }));
     let replaced = async {
-        for place in 0..fleet.len() {
+        for (place, process) in fleet.iter_mut().enumerate() {
             let next = start();
-            urls.lock().expect("lock")[place] = next.url().to_owned();
-            let last = std::mem::replace(&mut fleet[place], next);
+            next.url().clone_into(&mut urls.lock().expect("lock")[place]);
+            let last = std::mem::replace(process, next);
             // Every other one dies without a word.
             if place % 2 == 0 {
                 last.signal("TERM");

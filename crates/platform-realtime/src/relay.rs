@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use aws_lc_rs::digest::{SHA256, digest};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use platform_core::{Timestamp, spawn};
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -131,7 +132,5 @@ async fn send(client: Client, mut words: mpsc::Receiver<(String, Vec<u8>)>) {
 /// Who may not find a chat must not learn its name from a subject.
 fn subject(key: &Key) -> String {
     let name = format!("{}/{}", key.0.as_str(), key.1);
-    let digest = digest(&SHA256, name.as_bytes());
-    let hex: String = digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("platform.live.{hex}")
+    format!("platform.live.{}", URL_SAFE_NO_PAD.encode(digest(&SHA256, name.as_bytes())))
 }
