@@ -1,6 +1,8 @@
 //! Other projects from npm and PyPI, as servers of tools and as OAuth clients: `just real` installs them and runs these
 //! tests.
 
+mod openapi;
+
 use std::{
     io::{BufRead, BufReader, Read},
     net::{TcpListener, TcpStream},

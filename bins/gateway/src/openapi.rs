@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use utoipa::{
     PartialSchema, ToSchema,
     openapi::{
-        ComponentsBuilder, ContentBuilder, HttpMethod, InfoBuilder, OpenApiBuilder, PathItem, PathsBuilder, Ref, RefOr,
-        Required, ResponseBuilder, Schema,
+        ComponentsBuilder, ContentBuilder, HttpMethod, InfoBuilder, LicenseBuilder, OpenApiBuilder, PathItem,
+        PathsBuilder, Ref, RefOr, Required, ResponseBuilder, Schema, Server,
         extensions::Extensions,
         path::{OperationBuilder, ParameterBuilder, ParameterIn},
         request_body::RequestBodyBuilder,
@@ -154,9 +154,8 @@ struct ErrorObject {
     error: String,
     /// What to do, for a person.
     message: String,
-    /// Particulars; `issues` for broken fields.
-    #[schema(value_type = Object)]
-    details: Value,
+    /// Particulars, by code.
+    details: ErrorDetails,
     /// The HTTP status again.
     status_code: u16,
     /// Finds the request in the log.
@@ -165,13 +164,26 @@ struct ErrorObject {
     retry_after: Option<u64>,
 }
 
+/// Particulars of an error; more of them by its code.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what error.rs builds")]
+struct ErrorDetails {
+    /// Fields that broke their rules, with `VALIDATION_ERROR`.
+    #[schema(nullable = false)]
+    issues: Option<Vec<Issue>>,
+}
+
 /// The whole document as JSON.
 pub(crate) fn document(routes: &[Route]) -> String {
     let scopes = SCOPES.iter().map(|scope| (scope.clone(), scope.replace([':', '-'], " "))).collect::<Scopes>();
     let code = AuthorizationCode::new("/oauth/authorize", "/oauth/token", scopes);
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Error"))).build();
+    let failure = ResponseBuilder::new().description("The error object").content("application/json", content).build();
     let mut components = ComponentsBuilder::new()
         .schema("Error", ErrorObject::schema())
+        .schema("ErrorDetails", ErrorDetails::schema())
         .schema("Issue", Issue::schema())
+        .response("Error", failure)
         .security_scheme(
             "bearer",
             SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").build()),
@@ -204,9 +216,30 @@ pub(crate) fn document(routes: &[Route]) -> String {
         .title("AI Agent and Assistant Platform API")
         .version("1.0.0")
         .description(Some("Assistants over HTTP: send messages, watch replies arrive, read everything back."))
+        .license(Some(LicenseBuilder::new().name("Apache-2.0").identifier(Some("Apache-2.0")).build()))
         .build();
-    let document = OpenApiBuilder::new().info(info).paths(paths.build()).components(Some(components.build())).build();
-    document.to_json().expect("the document is JSON")
+    // Where the document is, the API is.
+    let document = OpenApiBuilder::new()
+        .info(info)
+        .servers(Some([Server::new("/")]))
+        .paths(paths.build())
+        .components(Some(components.build()))
+        .build();
+    let mut document = serde_json::to_value(document).expect("the document is JSON");
+    without_null_defaults(&mut document);
+    document.to_string()
+}
+
+/// What is absent by default has no default.
+fn without_null_defaults(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            fields.retain(|name, value| name != "default" || !value.is_null());
+            fields.values_mut().for_each(without_null_defaults);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_null_defaults),
+        _ => {}
+    }
 }
 
 fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Operation {
@@ -240,18 +273,17 @@ fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Oper
         let response = ResponseBuilder::new().description("Done").content(*kind, content).build();
         described = described.response(status.to_string(), response);
     }
-    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Error"))).build();
-    let failure = ResponseBuilder::new().description("The error object").content("application/json", content).build();
-    described = described.response("default", failure);
+    for statuses in ["4XX", "5XX"] {
+        described = described.response(statuses, Ref::from_response_name("Error"));
+    }
     let (keys, session, scope) = match route.access {
         Access::Public => ("public", false, None),
         Access::Key { session, scope } => ("key", session, Some(scope)),
         Access::Full { scope, .. } => ("full", false, scope),
         Access::Mint { scope } => ("key, signed", false, Some(scope)),
     };
-    if route.access != Access::Public {
-        described = described.security(SecurityRequirement::new("bearer", Vec::<String>::new()));
-    }
+    let bearer = (route.access != Access::Public).then(|| SecurityRequirement::new("bearer", Vec::<String>::new()));
+    described = described.securities(Some(bearer));
     if let Some(scope) = scope {
         described = described.security(SecurityRequirement::new("oauth", [scope]));
     }

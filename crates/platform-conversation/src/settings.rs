@@ -28,6 +28,7 @@ pub enum AssistantState {
 pub struct AssistantSettings {
     /// Name in URLs, `^[a-z0-9][a-z0-9_-]{0,63}$`; unique, never changes. Made when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub identifier: Option<String>,
     /// Name, 1 to 200 characters.
     pub name: String,

@@ -22,11 +22,13 @@ pub struct ToolServerSettings {
     pub url: Option<String>,
     /// `^[a-z0-9-]{1,24}$`, unique; stands before names that clash. Made of the name when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub identifier: Option<String>,
     /// Assistants and agents may use it.
     pub enabled: bool,
     /// Derived: `mcp` when `mcpType` is true.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "any_case_opt")]
+    #[schema(nullable = false)]
     pub r#type: Option<ServerType>,
     /// A remote MCP server over HTTP.
     pub mcp_type: bool,
