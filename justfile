@@ -20,6 +20,10 @@ real *ARGS:
 check:
     bash .ci/run
 
+# the experiments of docs/RELIABILITY.md, all or some: crash race matrix egress hostile providers database fleet
+prove *WHAT:
+    bash tests/prove.sh {{WHAT}}
+
 # the figures of docs/PERFORMANCE.md; `just bench 1 7` measures rows 1 and 7
 bench *ARGS:
     cargo build --release -p platform-gateway -p platform-bench

@@ -8,6 +8,7 @@ mod assistants;
 mod chats;
 mod context;
 mod crash;
+mod database;
 mod docs;
 mod files;
 mod fleet;

@@ -1,12 +1,15 @@
-//! What an operator sees: `/metrics`, on an address of its own.
+//! What an operator sees and does: metrics, health, upgrade, backup.
 
-use std::net::TcpListener;
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+};
 
 use platform_testing::{FakeModelServer, Script, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::json;
 
-use crate::support::{Frames, PROGRAM, agent, eventually, say};
+use crate::support::{Frames, PROGRAM, agent, eventually, say, thread, thread_until};
 
 /// An address that nobody listens on.
 fn free_address() -> String {
@@ -104,4 +107,99 @@ async fn health_says_when_nobody_works_or_no_provider_answers() {
     };
     let said = eventually("the health is what it is", degraded).await;
     assert_eq!(said, (StatusCode::OK, json!("degraded")));
+}
+
+/// Everything a database of some age holds; what of it is compared later.
+async fn furnish(app: &TestApp) -> Vec<serde_json::Value> {
+    let tier = json!({"tierId": "pro", "name": "Pro", "isDefault": true, "rules": [
+        {"scope": "tenant", "metric": "tokens", "windowUnit": "month", "limit": 1000}]});
+    app.post("/tenant-admin/tiers", tier).await;
+    let chat = json!({"message": "Hello", "chatUid": "kept", "tenantId": "acme", "skipSummarization": true});
+    assert_eq!(app.post("/assistants/default/messages", chat).await.status, StatusCode::OK);
+    let agent = agent(app, json!({"name": "Kept"})).await;
+    let thread = thread(app, &agent, "Work").await;
+    thread_until(app, &thread, |thread| thread["state"] == "completed").await;
+    let secret = json!({"authenticationMethod": "jwt", "token": "canary"});
+    let server = json!({"name": "Kept", "url": "https://a.example", "authenticationConfig": secret});
+    assert_eq!(app.post("/tool-servers", server).await.status, StatusCode::CREATED);
+    seen(app).await
+}
+
+async fn seen(app: &TestApp) -> Vec<serde_json::Value> {
+    let mut seen = Vec::new();
+    for path in [
+        "/assistants/default/chats/kept",
+        "/agents/threads",
+        "/agents",
+        "/tool-servers",
+        "/tenants/acme/costs",
+        "/tenant-usage/acme",
+    ] {
+        let reply = app.get(path).await;
+        assert_eq!(reply.status, StatusCode::OK, "{path}: {}", reply.body);
+        seen.push(reply.body);
+    }
+    seen
+}
+
+#[tokio::test]
+async fn a_database_of_an_older_version_comes_up_to_date_and_keeps_what_it_holds() {
+    let db = TestDb::new().await;
+    let before = furnish(&TestApp::start(PROGRAM, &db, &[])).await;
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../migrations");
+    let mut migrations: Vec<_> =
+        std::fs::read_dir(directory).expect("migrations").map(|entry| entry.expect("one").path()).collect();
+    migrations.sort();
+    for migration in migrations.iter().rev().take(5) {
+        let down = std::fs::read_to_string(migration.join("down.sql")).expect("a way back");
+        db.run(&format!("BEGIN; {down}; COMMIT")).await;
+    }
+    db.run(
+        "DELETE FROM __diesel_schema_migrations WHERE version IN (
+        SELECT version FROM __diesel_schema_migrations ORDER BY version DESC LIMIT 5)",
+    )
+    .await;
+    let start = || TestApp::start(PROGRAM, &db, &[]);
+    let starting = std::thread::scope(|at_once| {
+        [0, 1].map(|_| at_once.spawn(start)).map(|process| process.join().expect("it starts"))
+    });
+    for app in &starting {
+        assert_eq!(seen(app).await, before);
+    }
+    let project = starting[0].post("/projects", json!({"name": "p", "identifier": "p"})).await;
+    assert_eq!(project.status, StatusCode::CREATED, "what is new is there");
+}
+
+#[tokio::test]
+async fn a_backup_that_is_restored_elsewhere_holds_everything() {
+    let Some(programs) = postgres_programs() else { return };
+    let (db, other) = (TestDb::new().await, TestDb::new().await);
+    let before = furnish(&TestApp::start(PROGRAM, &db, &[])).await;
+    let file = std::env::temp_dir().join(format!("backup-{}.dump", std::process::id()));
+    let file = file.to_str().expect("a path");
+    for (program, arguments) in [
+        ("pg_dump", ["--format=custom", "--file", file, "--dbname", db.url()].as_slice()),
+        ("pg_restore", &["--clean", "--if-exists", "--no-owner", "--dbname", other.url(), file]),
+    ] {
+        let output = tokio::process::Command::new(programs.join(program)).args(arguments).output().await.expect("run");
+        assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    // The same master key: `TestApp` has but one.
+    let restored = TestApp::start(PROGRAM, &other, &[]);
+    assert_eq!(seen(&restored).await, before);
+    let again = json!({"message": "And now?", "chatUid": "kept", "tenantId": "acme"});
+    assert_eq!(restored.post("/assistants/default/messages", again).await.status, StatusCode::OK);
+    let _ = std::fs::remove_file(file);
+}
+
+/// Where the programs of an installed PostgreSQL are.
+fn postgres_programs() -> Option<PathBuf> {
+    let installed = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = installed.map(|entry| entry.path().join("bin")).collect();
+    found.sort();
+    let found = found.into_iter().rev().find(|bin| bin.join("pg_dump").exists() && bin.join("pg_restore").exists());
+    if found.is_none() {
+        eprintln!("There is no pg_dump here: a backup is not tried.");
+    }
+    found
 }

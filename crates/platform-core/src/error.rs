@@ -242,7 +242,19 @@ impl From<diesel::result::Error> for Error {
         match &error {
             Db::DatabaseError(Kind::ClosedConnection | Kind::UnableToSendCommand | Kind::SerializationFailure, _)
             | Db::BrokenTransactionManager => Self::unavailable(error),
+            Db::DatabaseError(_, told) if PASSING.iter().any(|begin| told.message().starts_with(begin)) => {
+                Self::unavailable(error)
+            }
             _ => Self::internal(error),
         }
     }
 }
+
+/// How PostgreSQL begins to say that it is going, coming or full; Diesel passes no SQLSTATE on.
+const PASSING: [&str; 5] = [
+    "terminating connection",
+    "the database system is",
+    "sorry, too many clients",
+    "remaining connection slots",
+    "could not extend file",
+];

@@ -1,6 +1,6 @@
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -13,7 +13,7 @@ use diesel_async::{
 };
 use futures_util::FutureExt;
 use platform_core::{Error, Result, spawn};
-use tokio::{runtime::Handle, sync::RwLock};
+use tokio::{runtime::Handle, sync::RwLock, task::AbortHandle};
 use tokio_postgres::config::{Host, SslMode};
 
 /// A connection, as repositories take it.
@@ -23,6 +23,8 @@ pub type PooledConn = diesel_async::pooled_connection::deadpool::Object<AsyncPgC
 
 /// How long a caller waits for a connection before it is told 503.
 const WAIT: Duration = Duration::from_secs(2);
+/// How often a database that is in use is asked whether it is there.
+const WATCH: Duration = Duration::from_millis(500);
 /// Shared connections for pipelined reads: each thread that reads keeps to one of them, whose
 /// driver runs on that thread's runtime, so that a read crosses no thread.
 const READERS: usize = 8;
@@ -61,6 +63,24 @@ pub struct Db {
     readers: Arc<[RwLock<Option<ReadConn>>]>,
     url: Arc<str>,
     runtime: Handle,
+    drivers: Arc<Drivers>,
+}
+
+/// What carries the connections of this process.
+#[derive(Default)]
+struct Drivers(Mutex<Vec<AbortHandle>>);
+
+impl Drivers {
+    fn add(&self, driver: AbortHandle) {
+        let mut drivers = self.0.lock().expect("lock");
+        drivers.retain(|driver| !driver.is_finished());
+        drivers.push(driver);
+    }
+
+    /// Cuts all connections: who waits for an answer on one is told that it is closed.
+    fn cut(&self) {
+        self.0.lock().expect("lock").drain(..).for_each(|driver| driver.abort());
+    }
 }
 
 /// A share of a connection on which independent statements are pipelined.
@@ -87,11 +107,13 @@ impl Db {
         let runtime = Handle::current();
         let mut manager = ManagerConfig::default();
         manager.recycling_method = RecyclingMethod::Fast;
-        let home = runtime.clone();
+        let (home, drivers) = (runtime.clone(), Arc::<Drivers>::default());
+        let carriers = Arc::clone(&drivers);
         manager.custom_setup = Box::new(move |url| {
-            let (home, url) = (home.clone(), url.to_owned());
-            async move { Ok(establish(&home, url).await?.0) }.boxed()
+            let (home, url, drivers) = (home.clone(), url.to_owned(), Arc::clone(&carriers));
+            async move { Ok(establish(&home, url, drivers).await?.0) }.boxed()
         });
+        spawn("watch the database", watch(config.url.clone(), Arc::downgrade(&drivers)));
         let pool = Pool::builder(AsyncDieselConnectionManager::new_with_config(&config.url, manager))
             .max_size(config.pool)
             .wait_timeout(Some(WAIT))
@@ -104,6 +126,7 @@ impl Db {
             readers: (0..READERS).map(|_| RwLock::new(None)).collect(),
             url: config.url.as_str().into(),
             runtime,
+            drivers,
         })
     }
 
@@ -122,7 +145,7 @@ impl Db {
         if let Some(conn) = slot.as_ref().filter(|conn| conn.is_open()) {
             return Ok(conn.clone());
         }
-        let opened = tokio::time::timeout(WAIT, connect(self.url.to_string(), false)).await;
+        let opened = tokio::time::timeout(WAIT, connect(self.url.to_string(), Some(&self.drivers))).await;
         let (conn, closed) = opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?;
         let conn = ReadConn { conn: Arc::new(conn), closed };
         *slot = Some(conn.clone());
@@ -131,19 +154,20 @@ impl Db {
 
     /// A connection outside the pool, for work that must not wait for one (heartbeat, LISTEN).
     pub async fn dedicated(&self) -> Result<AsyncPgConnection> {
-        let opened = tokio::time::timeout(WAIT, establish(&self.runtime, self.url.to_string())).await;
+        let opened =
+            tokio::time::timeout(WAIT, establish(&self.runtime, self.url.to_string(), Arc::clone(&self.drivers))).await;
         Ok(opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?.0)
     }
 
     /// A connection whose driver lives on the runtime of the caller.
     pub(crate) async fn connect_here(&self) -> Result<AsyncPgConnection> {
-        let opened = tokio::time::timeout(WAIT, connect(self.url.to_string(), false)).await;
+        let opened = tokio::time::timeout(WAIT, connect(self.url.to_string(), Some(&self.drivers))).await;
         Ok(opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?.0)
     }
 
     /// A connection that hears notifications.
     pub(crate) async fn listener(&self) -> Result<AsyncPgConnection> {
-        let opened = tokio::time::timeout(WAIT, connect(self.url.to_string(), true)).await;
+        let opened = tokio::time::timeout(WAIT, connect(self.url.to_string(), None)).await;
         Ok(opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?.0)
     }
 
@@ -163,46 +187,90 @@ impl Db {
 
 /// Opens a connection whose driver lives on the main runtime, whichever thread asked for it.
 /// The flag rises when the connection is closed.
-async fn establish(runtime: &Handle, url: String) -> ConnectionResult<(AsyncPgConnection, Arc<AtomicBool>)> {
-    runtime.spawn(connect(url, false)).await.map_err(|e| bad_connection(&e))?
+async fn establish(
+    runtime: &Handle,
+    url: String,
+    drivers: Arc<Drivers>,
+) -> ConnectionResult<(AsyncPgConnection, Arc<AtomicBool>)> {
+    runtime.spawn(async move { connect(url, Some(&drivers)).await }).await.map_err(|e| bad_connection(&e))?
 }
 
-async fn connect(url: String, listens: bool) -> ConnectionResult<(AsyncPgConnection, Arc<AtomicBool>)> {
+/// Asks whether the database is there; when it does not answer at all, nobody waits for it any longer.
+async fn watch(url: String, drivers: Weak<Drivers>) {
+    let mut conn: Option<AsyncPgConnection> = None;
+    loop {
+        tokio::time::sleep(WATCH).await;
+        let Some(drivers) = drivers.upgrade() else { return };
+        let asked = tokio::time::timeout(WAIT, async {
+            let asking = match &mut conn {
+                Some(conn) => conn,
+                None => {
+                    let opened = connect(url.clone(), Some(&Drivers::default())).await;
+                    conn.insert(opened.map_err(Error::unavailable)?.0)
+                }
+            };
+            asking.batch_execute("SELECT 1").await.map_err(Error::from)
+        });
+        match asked.await {
+            Ok(Ok(())) => {}
+            // Whoever has a connection is told the same.
+            Ok(Err(_)) => conn = None,
+            Err(_) => {
+                tracing::warn!("The database does not answer; its connections are closed.");
+                conn = None;
+                drivers.cut();
+            }
+        }
+    }
+}
+
+/// Without `drivers` it is a connection that hears notifications.
+async fn connect(url: String, drivers: Option<&Drivers>) -> ConnectionResult<(AsyncPgConnection, Arc<AtomicBool>)> {
     let mut config: tokio_postgres::Config = url.parse().map_err(|e| bad_connection(&e))?;
     config.application_name("platform").connect_timeout(WAIT);
     let local = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
     if local || config.get_ssl_mode() == SslMode::Disable {
         let (client, driver) = config.connect(tokio_postgres::NoTls).await.map_err(|e| bad_connection(&e))?;
-        return drive(client, driver, listens).await;
+        return drive(client, driver, drivers).await;
     }
     let mut roots = rustls::RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let tls = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     let tls = tokio_postgres_rustls::MakeRustlsConnect::new(tls);
     let (client, driver) = config.connect(tls).await.map_err(|e| bad_connection(&e))?;
-    drive(client, driver, listens).await
+    drive(client, driver, drivers).await
 }
 
 async fn drive<T>(
     client: tokio_postgres::Client,
     driver: tokio_postgres::Connection<tokio_postgres::Socket, T>,
-    listens: bool,
+    drivers: Option<&Drivers>,
 ) -> ConnectionResult<(AsyncPgConnection, Arc<AtomicBool>)>
 where
     T: tokio_postgres::tls::TlsStream + Unpin + Send + 'static,
 {
     let closed = Arc::new(AtomicBool::new(false));
-    if listens {
+    let Some(drivers) = drivers else {
         return Ok((AsyncPgConnection::try_from_client_and_connection(client, driver).await?, closed));
-    }
-    let flag = Arc::clone(&closed);
-    spawn("database connection", async move {
+    };
+    let flag = Closes(Arc::clone(&closed));
+    let carrying = spawn("database connection", async move {
         if let Err(error) = driver.await {
             tracing::debug!(%error, "A database connection was lost.");
         }
-        flag.store(true, Ordering::Relaxed);
+        drop(flag);
     });
+    drivers.add(carrying.abort_handle());
     Ok((AsyncPgConnection::try_from(client).await?, closed))
+}
+
+/// Raises the flag of a connection when what carries it ends, in whatever way.
+struct Closes(Arc<AtomicBool>);
+
+impl Drop for Closes {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn bad_connection(error: &impl std::error::Error) -> ConnectionError {

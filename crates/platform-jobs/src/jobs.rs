@@ -14,6 +14,7 @@ use platform_db::{Bus, Conn, Db, Notice};
 use tokio::{
     runtime::Handle,
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
+    time::Instant,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
@@ -24,6 +25,8 @@ const STOP: &str = "run-stop";
 const WAITING: &str = "run-waiting";
 /// How often the table is looked at when nobody says that there is something in it.
 const POLL: Duration = Duration::from_millis(500);
+/// A run that broke off is tried again after this.
+const AFTER_BREAK: Duration = Duration::from_secs(1);
 
 /// Carries out one kind of run.
 #[async_trait]
@@ -195,10 +198,15 @@ impl Jobs {
                 result = work.work(&run, &active.stop) => result,
                 () = active.lost.cancelled() => Ok(()),
             };
-            if let Err(error) = result {
-                warn!(run = run.id, attempt = run.attempt, %error, "A run broke off; it is tried again when its lease ends.");
-            }
+            let jobs = Arc::clone(&held.jobs);
             drop(held);
+            if let Err(error) = result {
+                warn!(run = run.id, attempt = run.attempt, %error, "A run broke off; it is tried again shortly.");
+                tokio::select! {
+                    () = jobs.give_up(&run) => {}
+                    () = jobs.closing.cancelled() => {}
+                }
+            }
         });
         spawn("run", worked);
     }
@@ -267,6 +275,19 @@ impl Jobs {
             let _ = self.bus.tell(WAITING, "").await;
         }
         Ok(())
+    }
+
+    /// Ends the lease of a run that broke off, as soon as the database takes it, or else when it ends by itself.
+    async fn give_up(self: &Arc<Self>, run: &Run) {
+        let ends = Instant::now() + self.config.lease;
+        while Instant::now() < ends {
+            if let Ok(mut conn) = self.db.conn().await
+                && repository::give_up(&mut conn, run).await.is_ok()
+            {
+                return self.announce_after(AFTER_BREAK);
+            }
+            tokio::time::sleep(POLL).await;
+        }
     }
 
     async fn take(self: Arc<Self>, works: Vec<Arc<dyn Work>>) {

@@ -174,6 +174,16 @@ pub(crate) async fn hand_back(conn: &mut Conn, owner: &str) -> Result<Vec<Run>> 
     Ok(handed)
 }
 
+/// Has a lease end in a second: its worker has given the run up.
+pub(crate) async fn give_up(conn: &mut Conn, run: &Run) -> Result<()> {
+    let held = runs::table.filter(runs::id.eq(&run.id).and(runs::fence.eq(run.fence)).and(runs::owner.is_not_null()));
+    diesel::update(held)
+        .set(runs::due.eq(sql::<Timestamptz>("least(due, now() + interval '1 second')")))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
 /// Makes every lease due: for a database that no other process can be using.
 pub(crate) async fn reclaim_all(conn: &mut Conn) -> Result<usize> {
     Ok(diesel::update(runs::table.filter(runs::owner.is_not_null()))

@@ -65,11 +65,10 @@ impl TestDb {
         dump
     }
 
-    /// Runs a statement, for what only time would bring about.
+    /// Runs statements, for what only time would bring about.
     pub async fn run(&self, sql: &str) {
         let db = self.connect();
-        let mut conn = db.conn().await.expect("a connection");
-        diesel::sql_query(sql).execute(&mut conn).await.expect("a statement");
+        db.conn().await.expect("a connection").batch_execute(sql).await.expect("a statement");
     }
 
     /// What a statement that selects `n`, a number, gives.

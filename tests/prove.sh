@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# The experiments of docs/RELIABILITY.md: `just prove`, or some of them by name. Fails on one miss.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# experiment | package | what of its tests
+experiments="
+crash      platform-tests  crash:: process::a_stopped tools::after_a_crash
+race       platform-tests  idempotency:: tenants::racing queue:: thread_states::
+matrix     platform-tests  matrix:: access:: oauth:: projects::
+matrix     platform-auth
+egress     platform-tests  files:: tools::calls_that_cannot
+egress     platform-egress
+hostile    platform-tests  http:: limits:: tool_servers::
+providers  platform-tests  messages::provider models:: structured::
+database   platform-tests  database:: operations::
+fleet      platform-tests  fleet:: process::sigterm
+"
+asked=("$@")
+proved=0
+while read -r name package tests; do
+  [ -n "$name" ] || continue
+  [ ${#asked[@]} = 0 ] || [[ " ${asked[*]} " == *" $name "* ]] || continue
+  printf '\n== %s (%s)\n' "$name" "$package"
+  # shellcheck disable=SC2086 # each word is a filter
+  said=$(cargo test --quiet --package "$package" --tests -- $tests 2>/dev/null) || { printf '%s\n' "$said"; exit 1; }
+  count=$(grep -o '[0-9]* passed' <<<"$said" | awk '{ sum += $1 } END { print sum + 0 }')
+  [ "$count" -gt 0 ] || { echo "There is no such test: $tests"; exit 1; }
+  echo "$count passed, 0 failed"
+  proved=$((proved + count))
+done <<<"$experiments"
+[ "$proved" -gt 0 ] || { echo "There is no experiment ${asked[*]}."; exit 1; }
+printf '\n%s experiments hold.\n' "$proved"
