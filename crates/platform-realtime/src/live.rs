@@ -459,3 +459,42 @@ impl Drop for Live {
         self.realtime.release(&self.key, &self.channel);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn whatever_is_lost_or_said_twice_what_is_heard_is_the_beginning_of_what_was_written(
+            pieces in prop::collection::vec("[a-zäß漢🦀]{0,5}", 1..12),
+            arrives in prop::collection::vec(0..4_u8, 12),
+        ) {
+            let whole: String = pieces.concat();
+            let (mut heard, mut from) = (Heard::default(), 0);
+            for (piece, fate) in pieces.iter().zip(arrives) {
+                let known = heard.text.lock().expect("lock").len();
+                let end = from + piece.len();
+                match fate {
+                    0 => {}
+                    // Whoever sees a gap asks, and is told the whole.
+                    1 => prop_assert_eq!(heard.take_in("m", 0, &whole[..end]), Some(end.max(known))),
+                    times => {
+                        for _ in 1..times {
+                            let length = heard.take_in("m", from, piece);
+                            let is_gap = known < from || (known == 0 && from > 0);
+                            prop_assert_eq!(length, (!is_gap).then_some(end.max(known)));
+                        }
+                    }
+                }
+                from = end;
+                let text = heard.text.lock().expect("lock").clone();
+                prop_assert!(whole.starts_with(&text), "{} {}", whole, text);
+            }
+            prop_assert_eq!(heard.take_in("next", 3, "x"), None, "another message begins at its beginning");
+            prop_assert_eq!(heard.take_in("next", 0, "x"), Some(1));
+        }
+    }
+}
