@@ -13,6 +13,7 @@ use tokio::{
     io::copy_bidirectional,
     net::{UnixListener, UnixStream},
     sync::watch,
+    task::JoinSet,
 };
 
 use crate::support::{PROGRAM, eventually};
@@ -42,14 +43,21 @@ impl Proxy {
         let path = directory.join(".s.PGSQL.5432");
         let _ = std::fs::remove_file(&path);
         let host = db.url().split(' ').find_map(|part| part.strip_prefix("host=")).expect("a socket");
-        let (behind, listener) =
-            (PathBuf::from(host).join(".s.PGSQL.5432"), UnixListener::bind(path).expect("a socket"));
+        let behind = PathBuf::from(host).join(".s.PGSQL.5432");
+        let listener = std::os::unix::net::UnixListener::bind(path).expect("a socket");
+        listener.set_nonblocking(true).expect("set");
         let line = watch::Sender::new(Line::Open);
         let state = line.clone();
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(carry(client, behind.clone(), state.subscribe()));
-            }
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let carrying = async {
+                let listener = UnixListener::from_std(listener).expect("a listener");
+                let mut lines = JoinSet::new();
+                while let Ok((client, _)) = listener.accept().await {
+                    lines.spawn(carry(client, behind.clone(), state.subscribe()));
+                }
+            };
+            runtime.block_on(carrying);
         });
         Self { directory, line }
     }
@@ -89,7 +97,7 @@ async fn carry(mut client: UnixStream, behind: PathBuf, mut line: watch::Receive
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn who_asks_while_the_database_is_away_hears_so_at_once_and_nothing_acknowledged_is_lost() {
     let db = TestDb::new().await;
     let proxy = Proxy::start(&db);

@@ -1,4 +1,4 @@
-//! Other projects from npm and PyPI, as servers of tools and as OAuth clients: `just real` installs them and runs these
+//! Other projects from npm and `PyPI`, as servers of tools and as OAuth clients: `just real` installs them and runs these
 //! tests.
 
 mod openapi;
@@ -37,7 +37,7 @@ impl Real {
             .unwrap_or_else(|error| panic!("{}: {error}; `just real` installs it", program.display()));
         let mut real = Self { child, port };
         real.drain();
-        let patience = Instant::now() + Duration::from_secs(60);
+        let patience = Instant::now() + Duration::from_mins(1);
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(Instant::now() < patience, "{} never listens on {port}", program.display());
             std::thread::sleep(Duration::from_millis(50)); // it has no other way to say so
@@ -297,7 +297,8 @@ async fn access_tokens_of_a_certified_issuer_are_taken_when_it_is_trusted() {
             ("scope", scope),
         ];
         let fields = fields.map(|(name, value)| format!("{name}={}", value.replace(':', "%3A"))).join("&");
-        let post = reqwest::Client::new().post(real.url("/token")).body(fields);
+        let client = reqwest::Client::builder().build().expect("a client");
+        let post = client.post(real.url("/token")).body(fields);
         let answer = post.header("content-type", "application/x-www-form-urlencoded").send().await.expect("an answer");
         let answer: Value = answer.json().await.expect("JSON");
         answer["access_token"].as_str().unwrap_or_else(|| panic!("a token: {answer}")).to_owned()
