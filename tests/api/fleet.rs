@@ -12,7 +12,10 @@ use futures_util::future::join_all;
 use platform_testing::{NatsServer, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::json;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 
 use crate::support::{Folded, Frames, PROGRAM, agent, eventually, is_terminal, thread};
 
@@ -136,6 +139,7 @@ async fn sent(urls: &Mutex<Vec<String>>, key: &str, chat: &str, n: usize) {
 async fn ten_processes_are_replaced_one_by_one_under_load_and_nothing_is_lost_or_answered_twice() {
     const CHATS: usize = 30;
     const EACH: usize = 6;
+    const PROCESSES: usize = 10;
     let (db, nats) = (TestDb::new().await, NatsServer::start());
     let url = nats.as_ref().map(NatsServer::url).unwrap_or_default();
     let mut settings = vec![
@@ -148,19 +152,21 @@ async fn ten_processes_are_replaced_one_by_one_under_load_and_nothing_is_lost_or
         settings.push(("PLATFORM_NATS_URL", &url));
     }
     let start = || TestApp::start(PROGRAM, &db, &settings);
-    let mut fleet: Vec<TestApp> = (0..10).map(|_| start()).collect();
+    let mut fleet: Vec<TestApp> = (0..PROCESSES).map(|_| start()).collect();
+    let replaced = watch::Sender::new(0_usize);
     let key = fleet[0].key().to_owned();
     let urls = Mutex::new(fleet.iter().map(|app| app.url().to_owned()).collect::<Vec<_>>());
     let clients = join_all((0..CHATS).map(|chat| {
-        let (urls, key, chat) = (&urls, &key, format!("chat-{chat}"));
+        let (urls, key, chat, mut replaced) = (&urls, &key, format!("chat-{chat}"), replaced.subscribe());
         async move {
             for n in 0..EACH {
+                // Spread over the time in which processes come and go.
+                replaced.wait_for(|replaced| replaced * EACH >= n * PROCESSES).await.expect("it goes on");
                 sent(urls, key, &chat, n).await;
-                tokio::time::sleep(Duration::from_millis(300)).await;
             }
         }
     }));
-    let replaced = async {
+    let replacing = async {
         for (place, process) in fleet.iter_mut().enumerate() {
             let next = start();
             next.url().clone_into(&mut urls.lock().expect("lock")[place]);
@@ -172,10 +178,11 @@ async fn ten_processes_are_replaced_one_by_one_under_load_and_nothing_is_lost_or
             } else {
                 drop(last);
             }
+            replaced.send_modify(|replaced| *replaced += 1);
         }
         fleet
     };
-    let (_, fleet) = tokio::join!(clients, replaced);
+    let (_, fleet) = tokio::join!(clients, replacing);
     for chat in 0..CHATS {
         let path = format!("/assistants/default/chats/chat-{chat}");
         let app = &fleet[chat % fleet.len()];

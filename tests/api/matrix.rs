@@ -6,7 +6,7 @@ use platform_testing::{TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, agent, app, tool, tool_server};
+use crate::support::{PROGRAM, agent, app, tool, tool_server, user, user_with};
 
 /// Who may call what; each line `METHOD path | keys | session | scope`.
 const TABLE: &str = include_str!("access_table.txt");
@@ -89,6 +89,8 @@ async fn every_credential_opens_what_its_row_says_and_nothing_else() {
         .as_str()
         .expect("a token")
         .to_owned();
+    let (_, token) = user(&app, "ann", "member").await;
+    let (_, models) = user_with(&app, "bob", "admin", Some(json!(["models:read"]))).await;
     let mut tried = 0;
     for route in routes(&app).await {
         let named = format!("{} {}", route.method, route.path);
@@ -97,6 +99,12 @@ async fn every_credential_opens_what_its_row_says_and_nothing_else() {
         let account_wide = full && !route.path.starts_with("/v1/api-keys");
         let mints = route.keys == "key, signed";
         let policy = |refused: bool, code: &'static str| (!public && refused).then_some(code);
+        // What the catch-alls of a token do not open.
+        let apart = |scope: &String| scope.starts_with("tenant-admin:") || scope == "keys:write";
+        let out_of = |opens: &dyn Fn(&String) -> bool| match &route.scope {
+            None => policy(true, "FULL_KEY_REQUIRED"),
+            Some(scope) => policy(!opens(scope), "INSUFFICIENT_SCOPE"),
+        };
         for (who, credential, refusal) in [
             ("nobody", "", policy(true, "UNAUTHENTICATED")),
             ("a guess", "ak-0000000000000000000000000000000000000000000", policy(true, "UNAUTHENTICATED")),
@@ -110,6 +118,8 @@ async fn every_credential_opens_what_its_row_says_and_nothing_else() {
                 policy(true, if mints { "BROWSER_MINT_FORBIDDEN" } else { "KEY_DOMAIN_FORBIDDEN" }),
             ),
             ("a signed key", signed.as_str(), policy(!mints, "KEY_REQUIRES_SESSION")),
+            ("a user's token", token.as_str(), out_of(&|scope| !apart(scope))),
+            ("a token for models", models.as_str(), out_of(&|scope| scope == "models:read")),
             ("a project's key", bound.as_str(), policy(account_wide, "FULL_KEY_REQUIRED")),
             (
                 "a session",

@@ -206,7 +206,7 @@ impl App {
         let rates = RateLimits::new(embedded.is_none().then(|| db.clone()));
         let gate = Gate::new(rates, config);
         let cors = Cors::new(config.cors_origins.clone());
-        let health = Health::new(db.clone(), Arc::clone(&jobs));
+        let health = Health::new(Arc::clone(&jobs));
         let closing = CancellationToken::new();
         let services = Services {
             keys: auth.clone(),
@@ -430,7 +430,6 @@ async fn purge(db: Db, clock: Arc<dyn Clock>, event_keep: Duration) {
 
 /// How the process is; asks the database at most once a second.
 pub(crate) struct Health {
-    db: Db,
     jobs: Arc<Jobs>,
     pub ready: AtomicBool,
     pub started: Instant,
@@ -447,9 +446,9 @@ pub(crate) enum Store {
 }
 
 impl Health {
-    fn new(db: Db, jobs: Arc<Jobs>) -> Self {
+    fn new(jobs: Arc<Jobs>) -> Self {
         let last = tokio::sync::Mutex::default();
-        Self { db, jobs, ready: AtomicBool::new(false), started: Instant::now(), last }
+        Self { jobs, ready: AtomicBool::new(false), started: Instant::now(), last }
     }
 
     pub async fn store(&self) -> Store {
@@ -466,9 +465,6 @@ impl Health {
     }
 
     async fn look(&self) -> Store {
-        if self.db.ping().await.is_err() {
-            return Store::Down;
-        }
         match tokio::time::timeout(LONGEST_LOOK, self.jobs.queues()).await {
             Ok(Ok(queues)) if queues.iter().all(|queue| queue.oldest_seconds < UNWORKED_SECONDS) => Store::Fine,
             Ok(Ok(_)) => Store::Unworked,

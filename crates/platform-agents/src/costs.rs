@@ -8,6 +8,7 @@ use diesel::{
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Money, Period, Result, Timestamp, day_of};
 use platform_db::{Conn, JsonStatement};
+use platform_tenants::Currency;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
@@ -41,7 +42,8 @@ pub struct CostRow {
     /// US dollars of evaluations, guardrails and the like.
     pub secondary_cost: Money,
     /// Always `USD`.
-    pub currency: &'static str,
+    #[schema(value_type = String)]
+    pub currency: Currency,
 }
 
 /// Today, and the month up to now.
@@ -160,7 +162,6 @@ impl Sums {
             input_cached_tokens: self.input_cached_tokens,
             input_cache_write_tokens: self.input_cache_write_tokens,
             reasoning_output_tokens: self.reasoning_output_tokens,
-            currency: "USD",
             ..CostRow::default()
         }
     }
@@ -232,7 +233,7 @@ fn filled(rows: Vec<(NaiveDate, CostRow)>, fill: bool, period: Period) -> Vec<Co
     let mut rows: std::collections::BTreeMap<NaiveDate, CostRow> = rows.into_iter().collect();
     if fill {
         for begins in period.each() {
-            rows.entry(begins).or_insert_with(|| CostRow { currency: "USD", ..CostRow::default() });
+            rows.entry(begins).or_default();
         }
     }
     let named = |(begins, row): (NaiveDate, CostRow)| {

@@ -23,6 +23,11 @@ pub struct Period {
 pub type Bound<'a> = (&'a str, Option<&'a str>);
 
 impl Period {
+    /// Months, or else days, between two bounds.
+    pub fn of(by_month: bool, (start, end): (Bound<'_>, Bound<'_>), now: Timestamp) -> Result<Self> {
+        if by_month { Self::months(start, end, now) } else { Self::days(start, end, now) }
+    }
+
     /// Days as `YYYY-MM-DD`, at most 366; by default the last 30.
     pub fn days(start: Bound<'_>, end: Bound<'_>, now: Timestamp) -> Result<Self> {
         let today = day_of(now);

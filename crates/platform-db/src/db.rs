@@ -178,13 +178,6 @@ impl Db {
         let status = self.pool.status();
         PoolUse { used: status.size - status.available, idle: status.available, waiting: status.waiting }
     }
-
-    /// Whether the database answers.
-    pub async fn ping(&self) -> Result<()> {
-        let conn = self.read().await?;
-        tokio::time::timeout(WAIT, conn.get().batch_execute("SELECT 1")).await.map_err(Error::unavailable)??;
-        Ok(())
-    }
 }
 
 /// Opens a connection whose driver lives on the main runtime, whichever thread asked for it.

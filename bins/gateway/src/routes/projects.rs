@@ -2,7 +2,7 @@
 
 use platform_agents::{AgentFilter, ThreadFilter, ThreadState};
 use platform_chat::{AssistantFilter, Chat, ChatFilter, ChatList};
-use platform_core::{Clock, Page, Period, Result, SystemClock};
+use platform_core::{Bound, Page, Result};
 use platform_projects::Project;
 use platform_tenants::{CostTotals, ProjectCost};
 use platform_toolservers::ToolServerFilter;
@@ -178,23 +178,27 @@ pub(crate) struct MonthlyQuery {
 }
 
 pub(crate) async fn daily_costs(request: Request) -> Result<Answer> {
-    let query: DailyQuery = request.query()?;
-    let (start, end) = (query.start_date.as_deref(), query.end_date.as_deref());
-    let period = Period::days(("startDate", start), ("endDate", end), SystemClock.now())?;
-    Answer::ok(&costs(&request, period, query.tenant_id.as_deref(), query.fill == Some(true)).await?)
+    let DailyQuery { start_date, end_date, fill, tenant_id } = request.query()?;
+    let range = (("startDate", start_date.as_deref()), ("endDate", end_date.as_deref()));
+    Answer::ok(&costs(&request, false, range, tenant_id.as_deref(), fill == Some(true)).await?)
 }
 
 pub(crate) async fn monthly_costs(request: Request) -> Result<Answer> {
-    let query: MonthlyQuery = request.query()?;
-    let (start, end) = (query.start_month.as_deref(), query.end_month.as_deref());
-    let period = Period::months(("startMonth", start), ("endMonth", end), SystemClock.now())?;
-    Answer::ok(&costs(&request, period, query.tenant_id.as_deref(), query.fill == Some(true)).await?)
+    let MonthlyQuery { start_month, end_month, fill, tenant_id } = request.query()?;
+    let range = (("startMonth", start_month.as_deref()), ("endMonth", end_month.as_deref()));
+    Answer::ok(&costs(&request, true, range, tenant_id.as_deref(), fill == Some(true)).await?)
 }
 
 /// What was spent, with the threads and chats that were made, ascending.
-async fn costs(request: &Request, period: Period, tenant: Option<&str>, fill: bool) -> Result<Vec<ProjectCost>> {
+async fn costs(
+    request: &Request,
+    by_month: bool,
+    range: (Bound<'_>, Bound<'_>),
+    tenant: Option<&str>,
+    fill: bool,
+) -> Result<Vec<ProjectCost>> {
     let (services, account, id) = (&request.services, &request.caller()?.account, project(request).await?.id);
-    let mut costs = services.usage.project_costs(account, &id, tenant, period).await?;
+    let (period, mut costs) = services.usage.project_costs(account, &id, tenant, by_month, range).await?;
     for (begins, count) in services.threads.count_in(account, &id, tenant, period).await? {
         costs.entry(begins).or_default().thread_count = count;
     }

@@ -167,7 +167,6 @@ pub(crate) async fn find_all(conn: &Conn, account: &AccountId, ids: &[String]) -
         .await?)
 }
 
-/// A live one, locked until the transaction ends.
 /// Keeps an agent as it is until the transaction ends; whether it is there.
 pub(crate) async fn share(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
     let agent = agents::table
@@ -181,6 +180,7 @@ pub(crate) async fn hold_agent(conn: &mut Conn, account: &AccountId, id: &str) -
     Ok(lock(conn, account, id).await?.is_some())
 }
 
+/// A live one, locked until the transaction ends.
 pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<AgentRow>> {
     let agent = agents::table
         .filter(agents::account_id.eq(account.as_str()).and(agents::id.eq(id)))

@@ -204,10 +204,9 @@ impl TenantService for PgTenantService {
         subtenant: Option<&str>,
         within: Option<&[String]>,
         by_month: bool,
-        (from, to): (Bound<'_>, Bound<'_>),
+        range: (Bound<'_>, Bound<'_>),
     ) -> Result<Vec<TenantCost>> {
-        let now = self.clock.now();
-        let period = if by_month { Period::months(from, to, now)? } else { Period::days(from, to, now)? };
+        let period = Period::of(by_month, range, self.clock.now())?;
         let conn = self.db.read().await?;
         repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
         costs::of_tenant(conn.get(), account, Of::Tenant(tenant, subtenant, within), period).await

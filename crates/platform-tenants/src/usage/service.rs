@@ -8,7 +8,7 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_core::{
-    AccountId, Caller, Checks, Code, Error, Object, Page, Period, Precondition, Result, Timestamp, misfit,
+    AccountId, Bound, Caller, Checks, Code, Error, Object, Page, Period, Precondition, Result, Timestamp, misfit,
 };
 use platform_db::{Conn, Idempotency};
 use serde_json::{Value, json, value::to_raw_value};
@@ -83,14 +83,16 @@ pub trait UsageService: Send + Sync {
         change: Object,
         once: Option<&Idempotency>,
     ) -> Result<TierChanged>;
-    /// What was spent in a project by day or month; only those in which something was. `tenant`: for that one alone.
+    /// What was spent in a project by day, or with `by_month` by month, and the period that was asked for; only those in
+    /// which something was. `tenant`: for that one alone.
     async fn project_costs(
         &self,
         account: &AccountId,
         project: &str,
         tenant: Option<&str>,
-        period: Period,
-    ) -> Result<ProjectCosts>;
+        by_month: bool,
+        range: (Bound<'_>, Bound<'_>),
+    ) -> Result<(Period, ProjectCosts)>;
     /// What was spent in a project in all, and in the last 30 days.
     async fn project_totals(&self, account: &AccountId, project: &str) -> Result<(CostTotals, CostTotals)>;
     /// What was changed by hand.
@@ -432,9 +434,12 @@ impl UsageService for PgTenantService {
         account: &AccountId,
         project: &str,
         tenant: Option<&str>,
-        period: Period,
-    ) -> Result<ProjectCosts> {
-        costs::of_project(self.db.read().await?.get(), account, Of::Project(project, tenant), period).await
+        by_month: bool,
+        range: (Bound<'_>, Bound<'_>),
+    ) -> Result<(Period, ProjectCosts)> {
+        let period = Period::of(by_month, range, self.clock.now())?;
+        let conn = self.db.read().await?;
+        Ok((period, costs::of_project(conn.get(), account, Of::Project(project, tenant), period).await?))
     }
 
     async fn project_totals(&self, account: &AccountId, project: &str) -> Result<(CostTotals, CostTotals)> {
