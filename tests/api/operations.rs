@@ -5,11 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use platform_testing::{FakeModelServer, Script, TestApp, TestDb};
+use platform_testing::{FakeCollector, FakeModelServer, FakeToolServer, Script, Span, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::json;
 
-use crate::support::{Frames, PROGRAM, agent, eventually, say, thread, thread_until};
+use crate::support::{
+    Frames, PROGRAM, agent, eventually, finished, say, start, thread, thread_until, tool, tool_server,
+};
 
 /// An address that nobody listens on.
 fn free_address() -> String {
@@ -74,6 +76,85 @@ async fn what_happens_is_counted_where_an_operator_looks_for_it() {
     app.post("/assistants/default/chats/slow/stop", json!({})).await;
     let dropped = format!("platform_model_calls_total{{{model},operation=\"turn\",outcome=\"dropped\"}}");
     eventually("the call that was stopped is counted", async || value(&read().await, &dropped)).await;
+}
+
+#[tokio::test]
+async fn traces_say_where_the_time_went_and_not_what_was_said() {
+    let (collector, tools, db) = (FakeCollector::start(), FakeToolServer::start(), TestDb::new().await);
+    let settings = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url()),
+        ("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test"),
+        ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
+        ("PLATFORM_DEMO_PRICE", "1:2"),
+    ];
+    let app = TestApp::start(PROGRAM, &db, &settings);
+    let server = tool_server(&app, tools.url(), &[tool("look_up", "/echo", &json!({}))]).await;
+    let helper = json!({"name": "Helper", "identifier": "helper", "availableToolsGroupsUids": [server]});
+    app.post("/assistants", helper).await;
+    let ours = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let asked = json!({"message": "/tool look_up {}", "chatUid": "traced", "skipSummarization": true});
+    let request = app.request(reqwest::Method::POST, "/assistants/helper/messages").json(&asked);
+    let sent = app.send(request.header("traceparent", format!("00-{ours}-00f067aa0ba902b7-01"))).await;
+    assert_eq!(sent.status, StatusCode::OK, "{}", sent.body);
+    let chat = start(&app, "/fail 500\ncanary").await;
+    finished(&app, &chat).await;
+    app.signal("TERM");
+    assert_eq!(app.ended().await, Some(0));
+
+    let spans = collector.spans();
+    let of = |span: &Span, name: &str| span.attributes.get(name).cloned().unwrap_or_default();
+    let path = |span: &Span| {
+        let mut names = vec![span.name.clone()];
+        let mut parent = span.parent.clone();
+        while let Some(span) = spans.iter().find(|span| span.id == parent) {
+            names.push(span.name.clone());
+            parent.clone_from(&span.parent);
+        }
+        names.reverse();
+        names.join(" > ")
+    };
+    let turn = "POST /v1/assistants/{identifier}/messages > run chat > invoke_agent";
+    let traced: Vec<&Span> = spans.iter().filter(|span| span.trace == ours).collect();
+    let mut paths: Vec<String> = traced.iter().map(|span| path(span)).collect();
+    paths.sort();
+    let expected = [
+        "POST /v1/assistants/{identifier}/messages".to_owned(),
+        "POST /v1/assistants/{identifier}/messages > run chat".to_owned(),
+        format!("{turn} helper"),
+        format!("{turn} helper > chat demo-1"),
+        format!("{turn} helper > chat demo-1"),
+        format!("{turn} helper > execute_tool look_up"),
+    ];
+    assert_eq!(paths, expected);
+    for span in &traced {
+        let expected: &[(&str, &str)] = match span.name.as_str() {
+            "chat demo-1" => &[
+                ("gen_ai.operation.name", "chat"),
+                ("gen_ai.provider.name", "demo"),
+                ("gen_ai.request.model", "demo-1"),
+                ("gen_ai.response.model", "demo-1"),
+            ],
+            "execute_tool look_up" => &[("gen_ai.operation.name", "execute_tool"), ("gen_ai.tool.name", "look_up")],
+            "invoke_agent helper" => &[("gen_ai.agent.name", "helper"), ("gen_ai.conversation.id", "traced")],
+            "run chat" => &[("platform.run.attempt", "1")],
+            _ => &[("http.response.status_code", "200"), ("http.request.method", "POST")],
+        };
+        for (name, value) in
+            expected.iter().chain(&[("service.name", "platform-gateway"), ("deployment.environment", "test")])
+        {
+            assert_eq!(of(span, name), *value, "{name} of {span:?}");
+        }
+        let took: Option<u64> = of(span, "gen_ai.usage.output_tokens").parse().ok();
+        assert_eq!(took.is_some_and(|tokens| tokens > 0), span.name == "chat demo-1", "{span:?}");
+    }
+    let failed: Vec<&Span> = spans.iter().filter(|span| span.failed).collect();
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert_eq!(path(failed[0]), format!("{turn} default > chat demo-1"));
+    assert_eq!(of(failed[0], "error.type"), "UNAVAILABLE");
+    let all = format!("{spans:?}");
+    for secret in ["canary", "/tool look_up", "ak-"] {
+        assert!(!all.contains(secret), "{secret} in {all}");
+    }
 }
 
 #[tokio::test]

@@ -10,7 +10,8 @@ use serde::Serialize;
 use crate::{
     app::{App, StartError},
     config::{Config, help},
-    openapi, routes, server, telemetry,
+    openapi, routes, server,
+    telemetry::Telemetry,
 };
 
 /// The open AI agent and assistant platform.
@@ -115,7 +116,7 @@ fn run(command: Command) -> Result<(), StartError> {
         return Ok(());
     }
     let config = Config::from_env()?;
-    telemetry::init(&config.log)?;
+    let _telemetry = Telemetry::start(&config.log, config.traces && matches!(command, Command::Serve))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         match command {

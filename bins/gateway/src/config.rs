@@ -40,6 +40,8 @@ pub struct Config {
     pub token_algorithm: TokenAlgorithm,
     /// NATS servers between the processes.
     pub nats_url: Option<SecretString>,
+    /// Somebody collects traces.
+    pub traces: bool,
     /// Where metrics are served; `None` = nowhere.
     pub metrics_addr: Option<SocketAddr>,
     pub access_ttl: Duration,
@@ -192,6 +194,12 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_DOCS_DIR", "", "a directory of more documentation pages"),
     ("PLATFORM_METRICS", "off", "on: GET /metrics (OpenMetrics) on PLATFORM_METRICS_ADDR"),
     ("PLATFORM_METRICS_ADDR", "127.0.0.1:9090", "listen address of the metrics"),
+    (
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "",
+        "collector that gets traces by OTLP over HTTP, as http://localhost:4318; the other OTEL_ variables hold, too",
+    ),
+    ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", "the same, with the whole path"),
     ("PLATFORM_LOG", "info", "log filter; JSON lines to stderr"),
     ("PLATFORM_SHUTDOWN_GRACE", "25s", "time to drain after SIGTERM"),
 ];
@@ -316,8 +324,18 @@ impl Config {
         let has_metrics = one_of("PLATFORM_METRICS", &[("on", true), ("off", false)])?;
         let metrics_addr =
             read("PLATFORM_METRICS_ADDR", "an address such as 127.0.0.1:9090", |text| text.parse().ok())?;
+        let mut traces = false;
+        for name in ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] {
+            let is_http = |url: url::Url| matches!(url.scheme(), "http" | "https");
+            traces |= match text(name).map(|endpoint| url::Url::parse(&endpoint).is_ok_and(is_http)) {
+                None => false,
+                Some(true) => true,
+                Some(false) => return Err(ConfigError(format!("{name}: it must be such as http://localhost:4318."))),
+            };
+        }
         Ok(Self {
             nats_url: text("PLATFORM_NATS_URL").map(SecretString::from),
+            traces,
             metrics_addr: has_metrics.then_some(metrics_addr),
             public_url: text("PLATFORM_PUBLIC_URL").map(|url| url.trim_end_matches('/').to_owned()),
             addr,

@@ -22,7 +22,7 @@ use platform_auth::Identity;
 use platform_core::{Code, Error, Id, Result};
 use platform_db::{Idempotency, Stored};
 use platform_limits::Allowance;
-use tracing::{error, info};
+use tracing::{Instrument, error, info};
 
 use crate::{
     access,
@@ -33,6 +33,7 @@ use crate::{
     request::{Fields, Request, check_json, percent_decode},
     respond::{Answer, Body},
     routes::{Access, Resource, Route, Table},
+    telemetry,
 };
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -74,7 +75,13 @@ async fn serve(
     let started = Instant::now();
     let request_id = request_id(request.headers());
     let preflight = request.method() == Method::OPTIONS && allow.is_some() && Cors::is_preflight(request.headers());
-    let handled = handle(&services, route.as_deref(), &request, payload, allow.is_some());
+    let span = telemetry::request_span(
+        request.method().as_str(),
+        route.as_ref().map_or("(none)", |route| route.path),
+        &request_id,
+        request.headers(),
+    );
+    let handled = handle(&services, route.as_deref(), &request, payload, allow.is_some()).instrument(span.clone());
     let (mut response, identity, allowance) = if preflight {
         (HttpResponse::NoContent().finish(), None, None)
     } else {
@@ -119,6 +126,7 @@ async fn serve(
     }
     let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(0);
     let status = response.status().as_u16();
+    telemetry::answered(&span, status);
     info!(request_id, status, micros, caller, "{} {route} was answered with {status}.", request.method());
     response
 }

@@ -5,18 +5,19 @@ mod listener;
 use std::{pin::pin, sync::Arc};
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Clock, Code, Error, Id, Object, Result, Timestamp};
+use platform_core::{AccountId, Clock, Code, Error, Id, Object, Result, TRACES, Timestamp};
 use platform_db::Db;
 use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_realtime::{Key, Live, Realtime};
 use platform_runtime::{
     Answer, Budget, CallState, Catalog, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall, Operation,
-    Payer, Resumed, Role, StopReason, Tab, ToolCall, Toolbox, TurnTool, Usage, run_turn,
+    Payer, Resumed, Role, Spender, StopReason, Tab, ToolCall, Toolbox, TurnTool, Usage, run_turn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span, info_span};
 
 use crate::{
     Compaction, Profile,
@@ -266,6 +267,7 @@ impl<'a> Turn<'a> {
         if self.conversation.has_waited && self.screen.is_some() {
             self.recall_findings();
         }
+        let span = self.span();
         let live = Arc::clone(&self.live);
         let mut saving = self.saving.subscribe();
         let stopped = async {
@@ -275,10 +277,28 @@ impl<'a> Turn<'a> {
         };
         tokio::select! {
             biased;
-            end = self.answer(profile, tools, bounds, messages) => Some(end),
+            end = self.answer(profile, tools, bounds, messages).instrument(span) => Some(end),
             () = stopped => None,
             never = pin!(live.flush()) => match never {},
         }
+    }
+
+    fn span(&self) -> Span {
+        let Conversation { uid, payer, .. } = &self.conversation;
+        let (name, id) = match &payer.spender {
+            Spender::Assistant { identifier, id } => (identifier, id),
+            Spender::Agent(id) => (id, id),
+        };
+        info_span!(
+            target: TRACES,
+            "invoke_agent",
+            otel.name = format!("invoke_agent {name}"),
+            gen_ai.operation.name = "invoke_agent",
+            gen_ai.agent.id = id,
+            gen_ai.agent.name = name,
+            gen_ai.conversation.id = uid,
+            platform.tenant.id = payer.tenant_id,
+        )
     }
 
     async fn answer(

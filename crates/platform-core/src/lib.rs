@@ -29,5 +29,5 @@ pub use money::Money;
 pub use page::Page;
 pub use period::{Bound, Period, day_of};
 pub use precondition::Precondition;
-pub use task::{beside, spawn};
+pub use task::{TRACES, beside, spawn, to_the_end};
 pub use time::{Clock, SystemClock, Timestamp};

@@ -3,9 +3,12 @@ use std::future::Future;
 use crate::{Error, Result};
 
 use tokio::task::JoinHandle;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
-/// Spawns a task that shows up in the log under its name, its span inherited from here.
+/// Target of the spans that become traces; they are in no log.
+pub const TRACES: &str = "traces";
+
+/// Spawns a task that shows up in the log under its name.
 pub fn spawn<F>(name: &'static str, future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
@@ -13,6 +16,15 @@ where
 {
     #[expect(clippy::disallowed_methods, reason = "the one place that spawns")]
     tokio::spawn(future.instrument(tracing::debug_span!("task", name)))
+}
+
+/// Does what must not be left half done when whoever waits for it leaves: in a task of its own, a part of what
+/// is traced here.
+pub async fn to_the_end<T: Send + 'static>(
+    name: &'static str,
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    spawn(name, work.instrument(Span::current())).await.map_err(Error::internal)?
 }
 
 /// Does what takes long (compiling rules and schemas, reading large texts) beside the threads that serve others.

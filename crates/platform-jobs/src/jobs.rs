@@ -9,7 +9,7 @@ use std::{
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{Clock, Error, Result, Timestamp, spawn};
+use platform_core::{Clock, Error, Result, TRACES, Timestamp, spawn};
 use platform_db::{Bus, Conn, Db, Notice};
 use tokio::{
     runtime::Handle,
@@ -17,7 +17,8 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{info, warn};
+use tracing::{Instrument, Span, info, info_span, warn};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use crate::repository::{self, Queue, Run};
 
@@ -181,6 +182,7 @@ impl Jobs {
 
     /// The same on the runtime of the caller, who waits for it: nothing crosses a thread.
     pub fn begin_here(self: &Arc<Self>, work: Arc<dyn Work>, run: Run, slot: Slot) {
+        let span = span(&run);
         let active = Active { fence: run.fence, stop: CancellationToken::new(), lost: self.closing.child_token() };
         if run.stop {
             active.stop.cancel();
@@ -208,7 +210,7 @@ impl Jobs {
                 }
             }
         });
-        spawn("run", worked);
+        spawn("run", worked.instrument(span));
     }
 
     /// Says that a run was enqueued without a lease.
@@ -416,4 +418,21 @@ impl Jobs {
         }
         missing
     }
+}
+
+/// The span of a run; one that a request began belongs to the request's trace, and may outlast it.
+fn span(run: &Run) -> Span {
+    let span = info_span!(
+        target: TRACES,
+        parent: None,
+        "run",
+        otel.name = format!("run {}", run.kind),
+        platform.run.id = run.id,
+        platform.run.attempt = run.attempt,
+    );
+    if !span.is_disabled() {
+        // A child of its span would keep that open.
+        let _ = span.set_parent(Span::current().context());
+    }
+    span
 }

@@ -23,6 +23,7 @@ mod budget;
 mod model;
 mod structured;
 mod tools;
+mod trace;
 mod turn;
 mod usage;
 

@@ -5,9 +5,10 @@ use bytes::Bytes;
 use platform_core::{Id, Money, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tracing::Instrument;
 use utoipa::ToSchema;
 
-use crate::{Cost, OutputSchema, Refusal, Usage};
+use crate::{Cost, OutputSchema, Refusal, Usage, trace};
 
 /// The port to what models there are: asking about them costs nothing.
 pub trait Catalog: Send + Sync {
@@ -76,7 +77,19 @@ pub async fn ask(
         messages: vec![Message::user(text)],
         ..Prompt::new(spec)
     };
-    model.answer(&prompt, &mut |_| {}).await
+    answer(model, &prompt, &mut |_| {}).await
+}
+
+/// Asks a model, under a span of its own.
+pub(crate) async fn answer(
+    model: &dyn Model,
+    prompt: &Prompt,
+    on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
+) -> std::result::Result<Answer, Fault> {
+    let span = trace::model_call(prompt);
+    let outcome = model.answer(prompt, on).instrument(span.clone()).await;
+    trace::answered(&span, &outcome);
+    outcome
 }
 
 /// A model as it can be used now.

@@ -4,10 +4,13 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use platform_core::{Error, Object, Result};
 use serde_json::Value;
+use tracing::Instrument;
 
 use crate::{
     Answer, Delta, Fault, FaultCode, Message, Model, ModelSpec, Prompt, Role, StopReason, ToolCall,
+    model::answer,
     tools::{CallResult, CallState, Finish, OpenCall, ToolResult, TurnTool, fit},
+    trace,
 };
 
 /// Calls of one answer that are made at once.
@@ -159,7 +162,7 @@ pub async fn run_turn(
         if input_left == 0 {
             return Ok(Ending::because(MAX_INPUT_TOKENS));
         }
-        let mut answer = match model.answer(&prompt, &mut |delta| listener.delta(delta)).await {
+        let mut answer = match answer(model, &prompt, &mut |delta| listener.delta(delta)).await {
             Ok(answer) => answer,
             Err(mut fault) => {
                 let mut partial = fault.partial.take().map(|partial| *partial);
@@ -385,7 +388,7 @@ impl Calls<'_> {
             return ToolResult::error("RESULT_UNKNOWN", message);
         }
         match tool.and_then(|tool| tool.action.as_ref()) {
-            Some(action) => action.call(&call.id, arguments).await,
+            Some(action) => action.call(&call.id, arguments).instrument(trace::tool_call(call)).await,
             None => ToolResult::error("TOOL_NOT_AVAILABLE", format!("There is no tool `{name}`.")),
         }
     }

@@ -6,6 +6,7 @@
 
 mod app;
 mod clock;
+mod collector;
 mod db;
 mod model_server;
 mod nats;
@@ -14,6 +15,7 @@ mod tool_server;
 
 pub use app::{Reply, TestApp};
 pub use clock::TestClock;
+pub use collector::{FakeCollector, Span};
 pub use db::TestDb;
 pub use model_server::{Ending, FakeModelServer, Recorded, Script};
 pub use nats::NatsServer;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{HandOff, HandOffs};
-use platform_core::{Code, Error, Object, Result, spawn};
+use platform_core::{Code, Error, Object, Result, to_the_end};
 use platform_runtime::{Action, Later, Tool, ToolResult, TurnTool, compile_schema, problems};
 use serde_json::{Value, json};
 
@@ -156,14 +156,14 @@ impl HandOffAction {
         let mut start = self.threads.prepare(account, agent, order).await?;
         let threads = Arc::clone(&self.threads);
         // A task of its own: the turn stores results of other calls meanwhile, and waits for locks that this holds.
-        let starting = spawn("hand off", async move {
+        let starting = to_the_end("hand off", async move {
             let mut conn = threads.ports.db.conn().await?;
             let told = conn.transaction::<_, Error, _>(async |conn| threads.start_in(conn, &mut start).await).await?;
             drop(conn);
             threads.tell(&told).await?;
-            Ok::<_, Error>(start.record.id().to_owned())
+            Ok(start.record.id().to_owned())
         });
-        let thread = match starting.await.map_err(Error::internal)? {
+        let thread = match starting.await {
             Ok(thread) => thread,
             // The call was made before: its thread is there, and gives its result by itself.
             Err(error) => self.made_before(call).await?.ok_or(error)?,

@@ -8,7 +8,8 @@ use platform_conversation::{
     contents, feedback, give_feedback_in, search, turn_of,
 };
 use platform_core::{
-    AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Period, Result, Session, overlay, spawn,
+    AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Period, Result, Session, overlay,
+    to_the_end,
 };
 use platform_db::{Db, Idempotency, in_progress};
 use platform_egress::Egress;
@@ -546,15 +547,14 @@ impl ChatService for PgChatService {
         let (chat, name, once, now) = (uid.to_owned(), identifier.clone(), once.cloned(), self.clock.now());
         let key = live_key(&account, &identifier, uid);
         // A task of its own: a turn that was told to go on is begun when the caller leaves in between.
-        let responded = spawn("respond", async move {
+        let responded = to_the_end("respond", async move {
             let responded = respond(&db, &account, &name, &chat, &given, once.as_ref(), now).await?;
             if matches!(&responded, Some((Responded { pending: 0, .. }, _))) {
                 jobs.announce().await;
             }
-            Ok::<_, Error>(responded)
+            Ok(responded)
         });
-        let responded = responded.await.map_err(Error::internal)??;
-        let (responded, revision) = responded.ok_or_else(|| not_found(uid))?;
+        let (responded, revision) = responded.await?.ok_or_else(|| not_found(uid))?;
         self.realtime.changed(&key, revision);
         Ok(responded)
     }

@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use platform_conversation::{Conversation, StoredFile, TokenUsage, TurnRequest, compactions};
-use platform_core::{AccountId, Error, Result, spawn};
+use platform_core::{AccountId, Error, Result, to_the_end};
 use platform_db::{Db, Idempotency};
 use platform_jobs::{Jobs, Run, Slot, Work};
 use platform_runtime::{Refusal, Tab};
@@ -54,7 +54,7 @@ impl Admission {
     /// what was accepted is started when the caller leaves in between.
     pub async fn admit(self: &Arc<Self>, candidate: Candidate) -> Result<Result<Option<Admitted>, Box<Refusal>>> {
         let admission = Arc::clone(self);
-        spawn("admit", async move { admission.accept_and_start(candidate).await }).await.map_err(Error::internal)?
+        to_the_end("admit", async move { admission.accept_and_start(candidate).await }).await
     }
 
     async fn accept_and_start(&self, candidate: Candidate) -> Result<Result<Option<Admitted>, Box<Refusal>>> {

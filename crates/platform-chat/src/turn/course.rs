@@ -12,6 +12,7 @@ use platform_runtime::{Answer, Ending, FaultCode, Flow, Later, OpenCall, Operati
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 
 use super::{
     finish::{Outcome, Stored},
@@ -208,7 +209,7 @@ impl<'a> Course<'a> {
             }
             None => {
                 self.show(revision, outcome);
-                spawn("notes", async move { asked.await.store().await });
+                spawn("notes", async move { asked.await.store().await }.instrument(Span::current()));
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use platform_conversation::{
     AssistantState, ChatMessage, File, MessageContent, StoredFile, TurnRequest, check_turn_tools, fetch_files,
     new_message_uid, screen_files,
 };
-use platform_core::{Caller, Clock, Code, Error, FieldLimits, Id, Object, Result, spawn};
+use platform_core::{Caller, Clock, Code, Error, FieldLimits, Id, Object, Result, to_the_end};
 use platform_db::{Db, Idempotency};
 use platform_egress::Egress;
 use platform_guardrails::Moment;
@@ -181,15 +181,15 @@ impl Intake {
     ) -> Result<Option<Taken>> {
         let (db, jobs, account) = (self.db.clone(), Arc::clone(&self.jobs), caller.account.clone());
         let (line, once) = ((item.clone(), Arc::clone(assistant), Arc::clone(files)), once.cloned());
-        let waiting = spawn("queue", async move {
+        let waiting = to_the_end("queue", async move {
             let (item, assistant, files) = line;
             let place = wait_in_line(&db, &account, &item, assistant.settings(), &files, once.as_ref()).await?;
             if let Place::Queued { due: Some(due), .. } = &place {
                 jobs.announce_after(*due);
             }
-            Ok::<_, Error>(place)
+            Ok(place)
         });
-        let Place::Queued { accepted, revision, created, .. } = waiting.await.map_err(Error::internal)?? else {
+        let Place::Queued { accepted, revision, created, .. } = waiting.await? else {
             return Ok(None);
         };
         let ignored = if had_previous && !created { vec!["previousConversation"] } else { Vec::new() };
