@@ -1,7 +1,10 @@
 //! The database goes away and comes back: what was acknowledged is there, and nobody waits for long.
 
 use std::{
+    cell::RefCell,
+    io::Write,
     path::PathBuf,
+    process::{Command, Stdio},
     sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
@@ -153,4 +156,97 @@ async fn who_asks_while_the_database_is_away_hears_so_at_once_and_nothing_acknow
     let replies = replies.filter(|message| message["role"] == "assistant").count();
     let acknowledged = acknowledged.load(Ordering::Relaxed);
     assert!(replies >= acknowledged && acknowledged >= 4, "{replies} of {acknowledged}");
+}
+
+/// A small file system of its own, for who may make one.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn new() -> Option<Self> {
+        let path = std::env::temp_dir().join(format!("small-disk-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=44m,mode=755", "tmpfs"])
+            .arg(&path)
+            .stderr(Stdio::null())
+            .status();
+        mounted.is_ok_and(|status| status.success()).then_some(Self(path))
+    }
+
+    /// Leaves no room on it.
+    fn fill(&self) {
+        let mut file = std::fs::File::create(self.0.join("fill")).expect("a file");
+        while file.write_all(&[0; 4096]).is_ok() {}
+    }
+
+    fn clear(&self) {
+        std::fs::remove_file(self.0.join("fill")).expect("removed");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// A message of so many words that no compression makes much shorter.
+fn noise(words: u64) -> String {
+    let random =
+        |n: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (0..words).map(|n| format!("{:016x} ", random(n))).collect()
+}
+
+#[tokio::test]
+async fn a_database_of_our_own_comes_back_when_it_is_killed_and_when_its_disk_was_full() {
+    let home = std::env::temp_dir().join(format!("platform-own-{}", std::process::id()));
+    let begin = || TestApp::start_alone(PROGRAM, &home, &[("PLATFORM_RATE_FULL", "0")]);
+    let mut app = begin();
+    let told = RefCell::new(0);
+    let say = async |app: &TestApp, words: u64| {
+        let (began, chat) = (Instant::now(), format!("chat-{}", told.borrow()));
+        let body = json!({"message": noise(words), "chatUid": chat, "skipSummarization": true});
+        let reply = app.post("/assistants/default/messages", body).await;
+        assert!(began.elapsed() < LONGEST, "{:?}", began.elapsed());
+        let known = [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE, StatusCode::CONFLICT];
+        assert!(known.contains(&reply.status), "{}: {}", reply.status, reply.body);
+        (reply.status == StatusCode::OK).then(|| *told.borrow_mut() += 1)
+    };
+    say(&app, 10).await.expect("it works");
+    let server = std::fs::read_to_string(home.join("postgres/postmaster.pid")).expect("the server's process");
+    let killed = Command::new("kill").args(["-9", server.lines().next().expect("a number")]).status();
+    assert!(killed.is_ok_and(|status| status.success()));
+    eventually("a new server answers", async || say(&app, 10).await).await;
+
+    if let Some(disk) = SmallDisk::new() {
+        app.signal("TERM");
+        assert_eq!(app.ended().await, Some(0));
+        let (log, there) = (home.join("postgres/pg_wal"), disk.0.join("pg_wal"));
+        let moved = Command::new("cp").arg("-a").args([&log, &there]).status();
+        assert!(moved.is_ok_and(|status| status.success()));
+        std::fs::remove_dir_all(&log).expect("removed");
+        std::os::unix::fs::symlink(&there, &log).expect("linked");
+        app = begin();
+        disk.fill();
+        let mut refused = 0;
+        while refused < 10 {
+            refused += usize::from(say(&app, 4000).await.is_none());
+        }
+        let said = std::fs::read_to_string(home.join("postgres.log")).expect("the server's log");
+        assert!(said.contains("No space left on device"), "{said}");
+        disk.clear();
+        eventually("it answers when there is room", async || say(&app, 10).await).await;
+    } else {
+        eprintln!("Nobody but root may make a small disk: a full one is not tried.");
+    }
+    for chat in 0..*told.borrow() {
+        let kept = app.get(&format!("/assistants/default/chats/chat-{chat}")).await;
+        assert_eq!(kept.status, StatusCode::OK, "chat {chat} was acknowledged");
+        let messages = kept.body["chatContent"].as_array().map(Vec::len);
+        assert!(messages >= Some(2), "chat {chat}: {messages:?} messages");
+    }
+    app.signal("TERM");
+    assert_eq!(app.ended().await, Some(0));
+    std::fs::remove_dir_all(home).expect("removed");
 }

@@ -250,11 +250,16 @@ impl From<diesel::result::Error> for Error {
     }
 }
 
-/// How PostgreSQL begins to say that it is going, coming or full; Diesel passes no SQLSTATE on.
-const PASSING: [&str; 5] = [
+/// How PostgreSQL begins to say that it is going, coming, full, or a standby; Diesel passes no SQLSTATE on.
+const PASSING: [&str; 10] = [
     "terminating connection",
     "the database system is",
     "sorry, too many clients",
     "remaining connection slots",
     "could not extend file",
+    "could not write to file",
+    "could not resize shared memory",
+    "out of memory",
+    "canceling statement due to",
+    "cannot execute",
 ];

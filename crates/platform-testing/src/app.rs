@@ -52,13 +52,19 @@ impl Reply {
 impl TestApp {
     /// Starts `program` on a database, with more settings.
     pub fn start(program: &str, db: &TestDb, settings: &[(&str, &str)]) -> Self {
-        Self::start_with(program, environment(db, settings), Stdio::inherit())
+        Self::start_with(program, environment(&on(db, settings)), Stdio::inherit())
+    }
+
+    /// Starts `program` with a database of its own in a data directory.
+    pub fn start_alone(program: &str, data_dir: &Path, settings: &[(&str, &str)]) -> Self {
+        let own = [("PLATFORM_DATA_DIR", data_dir.to_str().expect("a path"))];
+        Self::start_with(program, environment(&[&own, settings].concat()), Stdio::inherit())
     }
 
     /// The same with its log in a file.
     pub fn start_logging(program: &str, db: &TestDb, settings: &[(&str, &str)], log: &Path) -> Self {
         let log = File::create(log).expect("a log file");
-        Self::start_with(program, environment(db, settings), log.into())
+        Self::start_with(program, environment(&on(db, settings)), log.into())
     }
 
     fn start_with(program: &str, environment: Vec<(String, String)>, log: Stdio) -> Self {
@@ -163,9 +169,12 @@ impl TestApp {
     }
 }
 
-fn environment(db: &TestDb, settings: &[(&str, &str)]) -> Vec<(String, String)> {
+fn on<'a>(db: &'a TestDb, settings: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    [&[("DATABASE_URL", db.url())], settings].concat()
+}
+
+fn environment(settings: &[(&str, &str)]) -> Vec<(String, String)> {
     let own = [
-        ("DATABASE_URL", db.url()),
         ("PLATFORM_SECRET_KEY", SECRET_KEY),
         ("PLATFORM_BOOTSTRAP_KEY", KEY),
         ("PLATFORM_ADDR", "127.0.0.1:0"),
