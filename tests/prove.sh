@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The experiments of docs/RELIABILITY.md: `just prove`, or some of them by name. Fails on one miss.
+# They are as large here as the promises say; in the check the same tests are smaller.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -7,15 +8,17 @@ cd "$(dirname "$0")/.."
 experiments="
 crash      platform-tests  crash:: process::a_stopped tools::after_a_crash
 race       platform-tests  idempotency:: tenants::racing queue:: thread_states::
+streams    platform-tests  stream::
 matrix     platform-tests  matrix:: access:: oauth:: projects::
 matrix     platform-auth
 egress     platform-tests  files:: tools::calls_that_cannot
 egress     platform-egress
 hostile    platform-tests  http:: limits:: tool_servers::
-providers  platform-tests  messages::provider models:: structured::
+providers  platform-tests  faults:: messages::provider models:: structured::
 database   platform-tests  database:: operations::
 fleet      platform-tests  fleet:: process::sigterm
 "
+export PROVE=whole
 asked=("$@")
 proved=0
 while read -r name package tests; do

@@ -6,15 +6,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use platform_testing::{TestApp, TestDb};
+use platform_testing::TestApp;
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::RwLock;
 
-use crate::support::{Frames, PROGRAM, agent, app_with_tools, finished, finished_of, tool, tool_server};
+use crate::support::{
+    Frames, UNBOUNDED, agent, app_with, app_with_tools, factor, finished, finished_of, tool, tool_server,
+};
 
-const MESSAGES: usize = 200;
+const MESSAGES_OF_A_CHAT: usize = 10;
 const CHATS: usize = 20;
 const KILLS: usize = 10;
 const LEASE: Duration = Duration::from_secs(1);
@@ -54,16 +56,17 @@ async fn kill(app: &RwLock<TestApp>, times: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_messages_and_ten_kills_lose_nothing_double_nothing_and_leave_nothing_stuck() {
+    let (chats, kills) = (CHATS * factor(10), KILLS * factor(5));
     let settings =
         [("PLATFORM_RUN_LEASE", "1s"), ("PLATFORM_RUN_HEARTBEAT", "300ms"), ("PLATFORM_RUN_MAX_ATTEMPTS", "50")];
-    let app = Arc::new(RwLock::new(TestApp::start(PROGRAM, &TestDb::new().await, &settings)));
-    let senders: Vec<_> = (0..CHATS)
+    let app = Arc::new(RwLock::new(app_with(&[&settings[..], &UNBOUNDED].concat()).await));
+    let senders: Vec<_> = (0..chats)
         .map(|chat| {
             let app = Arc::clone(&app);
             #[expect(clippy::disallowed_methods, reason = "a client of the test, not a task of the platform")]
             tokio::spawn(async move {
                 let mut accepted = Vec::new();
-                for number in 0..MESSAGES / CHATS {
+                for number in 0..MESSAGES_OF_A_CHAT {
                     let text = format!("/delay 5ms\n/say reply {number} to {chat} done");
                     accepted.push(send(&app, "default", chat, number, &text).await);
                 }
@@ -71,13 +74,13 @@ async fn two_hundred_messages_and_ten_kills_lose_nothing_double_nothing_and_leav
             })
         })
         .collect();
-    kill(&app, KILLS).await;
+    kill(&app, kills).await;
     let mut accepted = HashMap::new();
     for (chat, sender) in senders.into_iter().enumerate() {
         accepted.insert(chat, sender.await.expect("every message was accepted"));
     }
     let app = app.read().await;
-    let ends = (0..CHATS).map(|chat| {
+    let ends = (0..chats).map(|chat| {
         let app = &app;
         async move { finished(app, &format!("chat-{chat}")).await }
     });
@@ -103,7 +106,10 @@ async fn two_hundred_messages_and_ten_kills_lose_nothing_double_nothing_and_leav
         }
         assert_eq!(last, None, "chat {chat}: every message is answered");
     }
-    assert!(turns < MESSAGES, "some messages waited for a turn and shared it, or the queue was not tried");
+    assert!(
+        turns < chats * MESSAGES_OF_A_CHAT,
+        "some messages waited for a turn and shared it, or the queue was not tried"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

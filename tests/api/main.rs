@@ -10,6 +10,7 @@ mod context;
 mod crash;
 mod database;
 mod docs;
+mod faults;
 mod files;
 mod fleet;
 mod guardrails;

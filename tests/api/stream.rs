@@ -8,7 +8,9 @@ use reqwest::{Method, StatusCode};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
-use crate::support::{Folded, Frames, app, app_with_model, finished, is_terminal, say, start};
+use crate::support::{
+    Folded, Frames, UNBOUNDED, app, app_with, app_with_model, factor, finished, is_terminal, say, start,
+};
 
 #[tokio::test]
 async fn snapshots_come_without_partial_and_deltas_with_it() {
@@ -45,11 +47,11 @@ async fn snapshots_come_without_partial_and_deltas_with_it() {
 
 #[tokio::test]
 async fn what_a_client_folds_equals_the_stored_reply_however_often_it_drops() {
-    let app = app().await;
+    let app = app_with(&UNBOUNDED).await;
     let mut runner = TestRunner::deterministic();
     let drops = prop::collection::vec(0_usize..6, 1..8);
     let mut clients = Vec::new();
-    for _ in 0..12 {
+    for _ in 0..12 * factor(84) {
         let drops = drops.new_tree(&mut runner).expect("generated").current();
         let chat = start(&app, "/delay 15ms\n/tokens 60").await;
         let app = &app;
@@ -121,11 +123,11 @@ async fn a_deleted_chat_and_a_revoked_key_end_the_stream_without_a_frame() {
 
 #[tokio::test]
 async fn readers_that_do_not_read_slow_nobody() {
-    let app = app().await;
+    let app = app_with(&UNBOUNDED).await;
     let chat = start(&app, "/delay 1ms\n/tokens 2000").await;
     let address = app.url().trim_start_matches("http://");
     let mut idle = Vec::new();
-    for _ in 0..100 {
+    for _ in 0..100 * factor(10) {
         let mut socket = tokio::net::TcpStream::connect(address).await.expect("connected");
         let request = format!(
             "GET /v1/assistants/default/chats/{chat}/stream HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n",

@@ -7,10 +7,25 @@ use serde_json::{Value, json};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_platform-under-test");
 
+/// How many times larger an experiment is when the whole of it is asked for (`just prove`); in the check it is small.
+pub fn factor(whole: usize) -> usize {
+    #[expect(clippy::disallowed_methods, reason = "a setting of the tests, not of the platform")]
+    let is_whole = std::env::var("PROVE").is_ok_and(|how| how == "whole");
+    if is_whole { whole } else { 1 }
+}
+
 /// The platform with the demo model on a database of its own.
 pub async fn app() -> TestApp {
-    TestApp::start(PROGRAM, &TestDb::new().await, &[])
+    app_with(&[]).await
 }
+
+/// The platform with the demo model, and with more settings.
+pub async fn app_with(settings: &[(&str, &str)]) -> TestApp {
+    TestApp::start(PROGRAM, &TestDb::new().await, settings)
+}
+
+/// As many requests and streams as a client likes.
+pub const UNBOUNDED: [(&str, &str); 2] = [("PLATFORM_RATE_FULL", "0"), ("PLATFORM_STREAMS_PER_KEY", "0")];
 
 /// The platform with a scripted OpenAI-compatible server as its default model.
 pub async fn app_with_model(settings: &[(&str, &str)]) -> (TestApp, FakeModelServer) {

@@ -181,7 +181,7 @@ impl Reader {
             Event::MessageStart { message } => self.count(message.usage, draft),
             Event::ContentBlockStart { index, content_block } => {
                 if content_block.r#type == "tool_use" {
-                    draft.tool_call(self.calls.len(), &content_block.id, &content_block.name, "", on);
+                    draft.tool_call(self.calls.len(), &content_block.id, &content_block.name, "", on)?;
                     self.calls.push(index);
                 } else {
                     draft.text(&content_block.text, on);
@@ -192,7 +192,7 @@ impl Reader {
                 if !delta.partial_json.is_empty()
                     && let Some(call) = self.calls.iter().position(|block| *block == index)
                 {
-                    draft.tool_call(call, "", "", &delta.partial_json, on);
+                    draft.tool_call(call, "", "", &delta.partial_json, on)?;
                 }
             }
             Event::MessageDelta { delta, usage } => {

@@ -1,6 +1,7 @@
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
-use futures_util::StreamExt;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, TryStreamExt};
 use platform_runtime::{Fault, FaultCode, ModelSpec, Prompt};
 use reqwest::{Response, StatusCode, header};
 use secrecy::ExposeSecret;
@@ -13,6 +14,9 @@ use crate::{
     draft::{Draft, On},
     gemini, openai,
 };
+
+/// Bytes of one answer, as they come over the wire.
+const LARGEST_ANSWER: usize = 64 << 20;
 
 /// One attempt that came to nothing, and what may be done about it.
 #[derive(Debug)]
@@ -146,11 +150,12 @@ async fn exchange(
         .and_then(|kind| kind.to_str().ok())
         .is_some_and(|kind| kind.starts_with("text/event-stream"));
     if is_stream {
-        read_stream(response, provider.protocol, limits, draft, on).await?;
+        read_stream(bounded(response), provider.protocol, limits, draft, on).await?;
     } else if provider.protocol == Protocol::OpenAi {
-        let body = tokio::time::timeout(limits.first_byte, response.text()).await;
-        let body = body.map_err(|_| Broken::timeout("no answer"))?;
-        openai::read(&body.map_err(|_| Broken::unreachable("the connection broke"))?, draft, on)?;
+        let body = bounded(response).try_fold(Vec::new(), async |body, chunk| Ok([body, chunk.to_vec()].concat()));
+        let body = tokio::time::timeout(limits.first_byte, body).await.map_err(|_| Broken::timeout("no answer"))?;
+        let body = body.map_err(|_| Broken::unreachable("the connection broke"))?;
+        openai::read(&String::from_utf8_lossy(&body), draft, on)?;
         draft.complete = draft.stop.is_some();
     } else {
         return Err(Broken::protocol("the answer is not a stream"));
@@ -162,14 +167,24 @@ async fn exchange(
     }
 }
 
-async fn read_stream(
-    response: Response,
+/// The body of an answer; one that is too large breaks off.
+fn bounded(response: Response) -> impl Stream<Item = std::io::Result<Bytes>> {
+    let mut left = LARGEST_ANSWER;
+    response.bytes_stream().map(move |chunk| {
+        let chunk = chunk.map_err(std::io::Error::other)?;
+        left = left.checked_sub(chunk.len()).ok_or_else(|| std::io::Error::other("the answer is too large"))?;
+        Ok(chunk)
+    })
+}
+
+pub(crate) async fn read_stream(
+    bytes: impl Stream<Item = std::io::Result<Bytes>>,
     protocol: Protocol,
     limits: &CallLimits,
     draft: &mut Draft,
     on: &mut On<'_>,
 ) -> Result<(), Broken> {
-    let mut events = SseStream::from_bytes_stream(response.bytes_stream());
+    let mut events = pin!(SseStream::from_bytes_stream(bytes));
     let mut anthropic = anthropic::Reader::default();
     let mut patience = limits.first_byte;
     loop {

@@ -206,7 +206,7 @@ pub(crate) async fn call(prompt: &Prompt, attempt: u32, draft: &mut Draft, on: &
     let (reply, cut) = cut(&reply, prompt.max_output_tokens);
     speak(reply, delay, breaks, draft, on).await?;
     for (index, (name, arguments)) in script.calls.iter().enumerate() {
-        draft.tool_call(index, "", name, arguments, on);
+        draft.tool_call(index, "", name, arguments, on)?;
     }
     draft.usage = Some(usage(prompt, reply, &script.reported));
     draft.stop = Some(match script.stop {

@@ -1,5 +1,10 @@
 use platform_runtime::{Delta, StopReason, ToolCall, ToolFunction, Usage};
 
+use crate::call::Broken;
+
+/// Tool calls of one answer.
+pub(crate) const MOST_CALLS: usize = 128;
+
 /// Whoever is told of each piece.
 pub(crate) type On<'a> = dyn for<'d> FnMut(Delta<'d>) + Send + 'a;
 
@@ -27,7 +32,17 @@ impl Draft {
     }
 
     /// A piece of the call at `index`; a first piece carries the name, and the id if the provider gives one.
-    pub fn tool_call(&mut self, index: usize, id: &str, name: &str, arguments: &str, on: &mut On<'_>) {
+    pub fn tool_call(
+        &mut self,
+        index: usize,
+        id: &str,
+        name: &str,
+        arguments: &str,
+        on: &mut On<'_>,
+    ) -> Result<(), Broken> {
+        if index >= MOST_CALLS {
+            return Err(Broken::protocol("an answer has more than 128 tool calls"));
+        }
         let is_first = self.tool_calls.len() <= index;
         while self.tool_calls.len() <= index {
             let function = ToolFunction { name: String::new(), arguments: String::new() };
@@ -41,6 +56,7 @@ impl Draft {
         call.function.arguments.push_str(arguments);
         let id = if is_first { &call.id } else { id };
         on(Delta::ToolCall { index, id, name, arguments });
+        Ok(())
     }
 }
 

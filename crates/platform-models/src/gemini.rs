@@ -154,7 +154,7 @@ pub(crate) fn read(data: &str, draft: &mut Draft, on: &mut On<'_>) -> Result<(),
             let index = draft.tool_calls.len();
             let id = call.id.unwrap_or_default();
             let arguments = if call.args.is_null() { "{}".to_owned() } else { call.args.to_string() };
-            draft.tool_call(index, &id, &call.name, &arguments, on);
+            draft.tool_call(index, &id, &call.name, &arguments, on)?;
         }
     }
     if let Some(reason) = candidate.finish_reason {

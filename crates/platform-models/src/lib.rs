@@ -27,6 +27,8 @@ mod config;
 mod demo;
 mod draft;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod gemini;
 #[cfg(test)]
 mod golden;

@@ -152,12 +152,9 @@ pub(crate) fn read(data: &str, draft: &mut Draft, on: &mut On<'_>) -> Result<(),
         draft.text(&piece.refusal.unwrap_or_default(), on);
         for (position, call) in piece.tool_calls.unwrap_or_default().into_iter().enumerate() {
             let index = call.index.unwrap_or(position);
-            if index > 127 {
-                return Err(Broken::protocol("an answer has more than 128 tool calls"));
-            }
             let function = call.function.unwrap_or(FunctionPiece { name: None, arguments: None });
             let (id, name) = (call.id.unwrap_or_default(), function.name.unwrap_or_default());
-            draft.tool_call(index, &id, &name, &function.arguments.unwrap_or_default(), on);
+            draft.tool_call(index, &id, &name, &function.arguments.unwrap_or_default(), on)?;
         }
     }
     if let Some(reason) = choice.finish_reason {

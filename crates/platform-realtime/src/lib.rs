@@ -15,6 +15,8 @@
 //! the state at every moment (contract 02 §7).
 
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod live;
 mod relay;
 mod watcher;

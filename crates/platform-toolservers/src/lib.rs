@@ -16,6 +16,8 @@ mod authentication;
 mod builtin;
 mod definition;
 mod failure;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod http;
 mod mcp;
 mod model;
