@@ -13,6 +13,8 @@
 //! its attempt counted; a drained process hands its leases back without counting; a run for
 //! whose subject more work came does not end unnoticed; of a lane no more runs are worked, and no more begun in a
 //! window, than it allows, whoever takes them, and lanes are served in turn.
+//!
+//! `examples/takeover.rs` shows a run whose worker is lost, with nothing but this crate and `platform-db`.
 
 mod jobs;
 mod lanes;

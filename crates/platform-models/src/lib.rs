@@ -18,6 +18,8 @@
 //! println!("{}", answer.text);
 //! # Ok(()) }
 //! ```
+//!
+//! `examples/ask.rs` is the same as a program.
 
 mod anthropic;
 mod breaker;

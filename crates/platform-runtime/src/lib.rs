@@ -18,6 +18,8 @@
 //! println!("{:?}", ending.reason);
 //! # Ok(()) }
 //! ```
+//!
+//! `examples/turn.rs` is a whole turn, with a model and a tool of one's own.
 
 mod budget;
 mod model;
