@@ -29,6 +29,15 @@ bench *ARGS:
     cargo build --release -p platform-gateway -p platform-bench
     ./target/release/platform-bench {{ARGS}}
 
+# the curves of docs/PERFORMANCE.md: how costs grow with chats, messages and streams
+growth *ARGS:
+    cargo build --release -p platform-gateway -p platform-bench
+    ./target/release/platform-bench --growth docs/growth.svg {{ARGS}}
+
+# a coverage-guided fuzzer for a while: provider_stream, tool_address or stream_frames (needs cargo-fuzz and a nightly compiler)
+fuzz TARGET SECONDS="60":
+    cargo +nightly fuzz run --fuzz-dir fuzz --sanitizer none {{TARGET}} -- -max_total_time={{SECONDS}} -max_len=4096
+
 # a new migration: `just migration chat_labels`
 migration NAME:
     mkdir -p migrations/$(date +%Y-%m-%d-%H%M%S)_{{NAME}}

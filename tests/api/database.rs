@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use platform_testing::{TestApp, TestDb};
+use platform_testing::{FakeToolServer, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use tokio::{
@@ -19,7 +19,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::support::{PROGRAM, eventually};
+use crate::support::{PROGRAM, eventually, finished_of, tool, tool_server};
 
 /// The longest that anybody waits to hear that the database is away, with room for a busy machine.
 const LONGEST: Duration = Duration::from_secs(4);
@@ -41,7 +41,8 @@ struct Proxy {
 
 impl Proxy {
     fn start(db: &TestDb) -> Self {
-        let directory = std::env::temp_dir().join(format!("proxy-{}", std::process::id()));
+        let name = db.url().rsplit("dbname=").next().unwrap_or_default();
+        let directory = std::env::temp_dir().join(format!("proxy-{name}"));
         std::fs::create_dir_all(&directory).expect("a directory");
         let path = directory.join(".s.PGSQL.5432");
         let _ = std::fs::remove_file(&path);
@@ -156,6 +157,50 @@ async fn who_asks_while_the_database_is_away_hears_so_at_once_and_nothing_acknow
     let replies = replies.filter(|message| message["role"] == "assistant").count();
     let acknowledged = acknowledged.load(Ordering::Relaxed);
     assert!(replies >= acknowledged && acknowledged >= 4, "{replies} of {acknowledged}");
+}
+
+#[tokio::test]
+async fn a_worker_that_is_cut_off_from_the_database_is_taken_over_and_repeats_nothing() {
+    for line in [Line::Cut, Line::Silent] {
+        let (db, server) = (TestDb::new().await, FakeToolServer::start());
+        let proxy = Proxy::start(&db);
+        let url = proxy.url(&db);
+        let settings = [
+            ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
+            ("PLATFORM_RUN_LEASE", "1s"),
+            ("PLATFORM_RUN_HEARTBEAT", "300ms"),
+        ];
+        let lost = TestApp::start(PROGRAM, &db, &[&settings[..], &[("DATABASE_URL", url.as_str())]].concat());
+        let tools = [tool("pay", "/hold", &json!({"method": "POST"})), tool("read", "/echo", &json!({}))];
+        let tools = tool_server(&lost, server.url(), &tools).await;
+        let helper = json!({"name": "h", "identifier": "helper", "availableToolsGroupsUids": [tools]});
+        assert_eq!(lost.post("/assistants", helper).await.status, StatusCode::CREATED);
+        let message = "/tool read\n/tool pay\nDone";
+        let asked = json!({"chatUid": "cut", "message": message, "skipSummarization": true});
+        assert_eq!(lost.post("/assistants/helper/messages?async=true", asked).await.status, StatusCode::OK);
+        server.called(2).await;
+        proxy.line.send_replace(line);
+        let other = TestApp::start(PROGRAM, &db, &settings);
+        // The answer comes to who cannot store it.
+        server.let_go();
+        let chat = finished_of(&other, "helper", "cut").await;
+        assert_eq!(chat["status"], "completed", "{chat}");
+        let results = |chat: &serde_json::Value| -> Vec<String> {
+            let messages = chat["chatContent"].as_array().expect("messages").iter();
+            let results = messages.filter(|message| message["role"] == "tool");
+            results.map(|message| message["content"]["data"].to_string()).collect()
+        };
+        let told = results(&chat);
+        assert!(told.len() == 2 && told[1].contains("RESULT_UNKNOWN"), "{told:?}");
+        assert_eq!(server.calls("/hold"), 1, "a payment is made once");
+        proxy.line.send_replace(Line::Open);
+        let ready =
+            async || (lost.send(lost.anonymous(Method::GET, "/readyz")).await.status == StatusCode::OK).then_some(());
+        eventually("it is ready by itself", ready).await;
+        let after = lost.get("/assistants/helper/chats/cut").await.body;
+        assert_eq!(after["chatContent"], chat["chatContent"], "whoever was cut off changes nothing");
+        assert_eq!(server.calls("/hold"), 1);
+    }
 }
 
 /// A small file system of its own, for who may make one.

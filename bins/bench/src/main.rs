@@ -4,6 +4,7 @@
 //! dropped. The platform runs as its own process over a PostgreSQL with fsync on; the model server
 //! and the load generator live here.
 
+mod growth;
 mod http;
 mod model;
 mod platform;
@@ -40,6 +41,9 @@ struct Arguments {
     /// Streams that row 6 opens.
     #[arg(long, default_value_t = 18_000)]
     streams: usize,
+    /// Draws how costs grow into this file instead.
+    #[arg(long)]
+    growth: Option<PathBuf>,
 }
 
 fn main() {
@@ -64,25 +68,31 @@ async fn measure(arguments: Arguments) {
     let text =
         format!("providers:\n  - {{name: paced, baseUrl: 'http://{model}/v1', models: [{}]}}\n", models.join(", "));
     std::fs::write(&providers, text).expect("written");
-    println!("{:>3}  {:<58} {:>14}  {:<26} goal", "row", "what", "measured", "reference in the same run");
-    // Row 11 comes with the MCP gateway.
-    for number in (1..=10).chain(12..=14) {
-        if arguments.rows.is_empty() || arguments.rows.contains(&number) {
-            let (database, db) = fresh(&server, number).await;
-            let bench = Bench {
-                database,
-                db,
-                model: model.clone(),
-                arrivals: Arc::clone(&arrivals),
-                providers: providers.clone(),
-                pgbench: pgbench(),
-                rounds: arguments.rounds,
-                seconds: arguments.seconds,
-                chats: arguments.chats,
-                streams: arguments.streams,
-            };
-            for Row { what, measured, reference, goal } in bench.row(number).await {
-                println!("{number:>3}  {what:<58} {measured:>14}  {reference:<26} {goal}");
+    let bench = async |row: u32| {
+        let (database, db) = fresh(&server, row).await;
+        Bench {
+            database,
+            db,
+            model: model.clone(),
+            arrivals: Arc::clone(&arrivals),
+            providers: providers.clone(),
+            pgbench: pgbench(),
+            rounds: arguments.rounds,
+            seconds: arguments.seconds,
+            chats: arguments.chats,
+            streams: arguments.streams,
+        }
+    };
+    if let Some(picture) = &arguments.growth {
+        growth::draw(bench(101).await, bench(102).await, bench(103).await, picture).await;
+    } else {
+        println!("{:>3}  {:<58} {:>14}  {:<26} goal", "row", "what", "measured", "reference in the same run");
+        // Row 11 comes with the MCP gateway.
+        for number in (1..=10).chain(12..=14) {
+            if arguments.rows.is_empty() || arguments.rows.contains(&number) {
+                for Row { what, measured, reference, goal } in bench(number).await.row(number).await {
+                    println!("{number:>3}  {what:<58} {measured:>14}  {reference:<26} {goal}");
+                }
             }
         }
     }

@@ -33,6 +33,16 @@ impl Row {
     }
 }
 
+/// What open streams took.
+pub struct Open {
+    /// Memory of each.
+    pub kib_each: f64,
+    /// CPU time of the platform while they were watched.
+    pub cpu_ms: f64,
+    /// Events that came meanwhile.
+    pub events: u64,
+}
+
 pub struct Bench {
     pub database: String,
     pub db: Db,
@@ -70,7 +80,7 @@ pub fn count(number: u64) -> f64 {
 }
 
 /// A message whose turn is one model call: titles and summaries are others.
-fn message(model: &str, text: &str) -> String {
+pub fn message(model: &str, text: &str) -> String {
     format!("{{\"message\":\"{text}\",\"model\":\"{model}\",\"skipSummarization\":true}}")
 }
 
@@ -349,6 +359,18 @@ impl Bench {
     }
 
     async fn open_streams(&self) -> Vec<Row> {
+        let seconds = 10;
+        let Open { kib_each, cpu_ms, events } = self.open(self.streams, Duration::from_secs(seconds)).await;
+        let what = format!("{} open streams over 100 chats, memory each", self.streams);
+        let mut rows = Row::new(&what, format!("{kib_each:.1} KiB"), String::new(), "<= 28 KiB");
+        let what = format!("  CPU an event ({:.0} events/s)", count(events) / count(seconds));
+        let cpu = cpu_ms * 1000.0 / count(events.max(1));
+        rows.extend(Row::new(&what, format!("{cpu:.1} us"), String::new(), "<= 20 us"));
+        rows
+    }
+
+    /// Opens so many streams over 100 chats in which something happens once a second, and watches them.
+    pub async fn open(&self, streams: usize, watched: Duration) -> Open {
         let platform = self.platform();
         let mut first = Connection::open(&platform.address).await.expect("connected");
         let mut chats = Vec::new();
@@ -357,7 +379,7 @@ impl Bench {
         }
         let (empty, events) = (platform.memory_kib(), Arc::new(AtomicU64::new(0)));
         let mut tasks = JoinSet::new();
-        for n in 0..self.streams {
+        for n in 0..streams {
             let mut connection = Connection::open(&platform.address).await.expect("connected");
             let head = connection.begin(&stream(&chats[n % chats.len()])).await.expect("a stream");
             assert_eq!(status(&head), 200, "{head}");
@@ -368,17 +390,12 @@ impl Bench {
                 }
             });
         }
-        let each = count(platform.memory_kib().saturating_sub(empty)) / count(self.streams as u64);
+        let kib_each = count(platform.memory_kib().saturating_sub(empty)) / count(streams as u64);
         let (before, seen) = (platform.cpu_ms(), events.load(Ordering::Relaxed));
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        let seen = events.load(Ordering::Relaxed) - seen;
-        let cpu = (platform.cpu_ms() - before) * 1000.0 / count(seen.max(1));
+        tokio::time::sleep(watched).await;
+        let events = events.load(Ordering::Relaxed) - seen;
         tasks.abort_all();
-        let what = format!("{} open streams over 100 chats, memory each", self.streams);
-        let mut rows = Row::new(&what, format!("{each:.1} KiB"), String::new(), "<= 28 KiB");
-        let what = format!("  CPU an event ({:.0} events/s)", count(seen) / 10.0);
-        rows.extend(Row::new(&what, format!("{cpu:.1} us"), String::new(), "<= 20 us"));
-        rows
+        Open { kib_each, cpu_ms: platform.cpu_ms() - before, events }
     }
 
     async fn reads(&self) -> Vec<Row> {
@@ -408,7 +425,7 @@ impl Bench {
 
     async fn lists(&self) -> Vec<Row> {
         let platform = self.platform();
-        self.fill().await;
+        self.fill(self.chats).await;
         let account = {
             let mut connection = Connection::open(&platform.address).await.expect("connected");
             let (_, body) =
@@ -466,7 +483,7 @@ impl Bench {
     }
 
     /// Fills the first account with chats, once.
-    async fn fill(&self) {
+    pub async fn fill(&self, chats: usize) {
         let mut conn = self.db.conn().await.expect("a connection");
         let fill = format!(
             "INSERT INTO chats (account_id, uid, assistant, name, status, user_uid, tenant_id, metadata, tags, llm, provider,
@@ -474,8 +491,7 @@ impl Bench {
              SELECT (SELECT id FROM accounts ORDER BY created_ms LIMIT 1), 'bench-' || n, 'a' || n % 50, 'chat ' || n, 'completed', 'u',
                 't' || n % 1000, jsonb_build_object('subtenantId', 's' || n % 100000, 'order', jsonb_build_object('id', n)),
                 ARRAY['g' || n % 1000, 'h' || n % 7], 'm' || n % 20, 'p', n % 10000, n % 1000, 1, 0, 0, 1700000000000 + n, 1700000000000 + n
-             FROM generate_series(1, {}) n ON CONFLICT DO NOTHING; ANALYZE chats",
-            self.chats
+             FROM generate_series(1, {chats}) n ON CONFLICT DO NOTHING; ANALYZE chats"
         );
         conn.batch_execute("VACUUM chats").await.expect("vacuumed");
         conn.batch_execute(&fill).await.expect("filled");
