@@ -33,6 +33,7 @@ fn a_wrong_setting_stops_the_start_with_one_line_that_names_it() {
         ("PLATFORM_SECRET_KEY", "short"),
         ("PLATFORM_PROVIDERS_FILE", "/no/such/file"),
         ("OPENAI_BASE_URL", "ftp://x"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
         ("DATABASE_URL", "host=/nowhere user=x"),
     ] {
         let output = run(&[], &[(name, value)]);

@@ -2,11 +2,8 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use platform_agents::{AgentService, PgAgentService, PgSubAgents, PgThreadService, ThreadConfig, ThreadService};
@@ -15,8 +12,8 @@ use platform_auth::{
 };
 use platform_chat::{AssistantService, ChatConfig, ChatService, PgAssistantService, PgChatService};
 use platform_conversation::Ports;
-use platform_core::{Clock, Error, Id, SystemClock, Timestamp, spawn};
-use platform_db::{Bus, Db, DbConfig, Embedded, EmbeddedError, Idempotency};
+use platform_core::{Clock, Error, Id, SystemClock, spawn};
+use platform_db::{Bus, Db, DbConfig, Embedded, EmbeddedError};
 use platform_docs::Docs;
 use platform_egress::Egress;
 use platform_jobs::{Jobs, JobsConfig, Work};
@@ -38,13 +35,10 @@ use crate::{
     config::{Config, Role},
     cors::Cors,
     gate::Gate,
+    health::Health,
     metrics::Metrics,
+    purge,
 };
-
-/// A queue that is looked at for longer counts as one that does not answer.
-const LONGEST_LOOK: Duration = Duration::from_secs(2);
-/// A run that has been due for so long has no worker.
-const UNWORKED_SECONDS: f64 = 60.0;
 
 /// Why the program cannot start, as one line.
 #[derive(Debug)]
@@ -194,7 +188,7 @@ impl App {
         works.push(mailer);
         jobs.start(if config.role == Role::Api { Vec::new() } else { works.clone() });
         spawn("usage windows", Arc::clone(&tenants).keep());
-        spawn("purge", purge(db.clone(), ports.clock, config.event_keep));
+        spawn("purge", purge::hourly(db.clone(), ports.clock, config.event_keep));
         let docs = Docs::load(config.docs_dir.as_deref())
             .map_err(|e| StartError::Message(format!("PLATFORM_DOCS_DIR: {e}.")))?;
         let limits = HttpLimits {
@@ -391,84 +385,4 @@ async fn stop(embedded: Option<Embedded>) {
 fn process_name() -> String {
     enum Process {}
     Id::<Process>::generate().into()
-}
-
-async fn purge(db: Db, clock: Arc<dyn Clock>, event_keep: Duration) {
-    loop {
-        if let Ok(mut conn) = db.conn().await
-            && let Err(error) = Idempotency::purge(&mut conn).await
-        {
-            warn!(%error, "Old idempotency keys could not be purged; trying again in an hour.");
-        }
-        let before = Timestamp(clock.now().0 - i64::try_from(event_keep.as_millis()).unwrap_or(i64::MAX));
-        if let Ok(mut conn) = db.conn().await
-            && let Err(error) = platform_events::purge(&mut conn, before).await
-        {
-            warn!(%error, "Old events could not be purged; trying again in an hour.");
-        }
-        if let Ok(mut conn) = db.conn().await
-            && let Err(error) = platform_agents::purge_callbacks(&mut conn, clock.now()).await
-        {
-            warn!(%error, "Old addresses for results could not be purged; trying again in an hour.");
-        }
-        if let Ok(mut conn) = db.conn().await
-            && let Err(error) = platform_auth::purge_sessions(&mut conn, clock.now()).await
-        {
-            warn!(%error, "Old sessions could not be purged; trying again in an hour.");
-        }
-        if let Ok(mut conn) = db.conn().await
-            && let Err(error) = platform_auth::purge_grants(&mut conn, clock.now()).await
-        {
-            warn!(%error, "Old grants could not be purged; trying again in an hour.");
-        }
-        if let Err(error) = RateLimits::purge(&db).await {
-            warn!(%error, "Old rates could not be purged; trying again in an hour.");
-        }
-        tokio::time::sleep(Duration::from_hours(1)).await;
-    }
-}
-
-/// How the process is; asks the database at most once a second.
-pub(crate) struct Health {
-    jobs: Arc<Jobs>,
-    pub ready: AtomicBool,
-    pub started: Instant,
-    last: tokio::sync::Mutex<Option<(Instant, Store)>>,
-}
-
-/// How the database and what is queued in it are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Store {
-    Down,
-    /// It answers, but runs that are due find no worker.
-    Unworked,
-    Fine,
-}
-
-impl Health {
-    fn new(jobs: Arc<Jobs>) -> Self {
-        let last = tokio::sync::Mutex::default();
-        Self { jobs, ready: AtomicBool::new(false), started: Instant::now(), last }
-    }
-
-    pub async fn store(&self) -> Store {
-        // One question at a time is what the lock is for.
-        let mut last = self.last.lock().await;
-        match *last {
-            Some((at, store)) if at.elapsed() < Duration::from_secs(1) => store,
-            _ => {
-                let store = self.look().await;
-                *last = Some((Instant::now(), store));
-                store
-            }
-        }
-    }
-
-    async fn look(&self) -> Store {
-        match tokio::time::timeout(LONGEST_LOOK, self.jobs.queues()).await {
-            Ok(Ok(queues)) if queues.iter().all(|queue| queue.oldest_seconds < UNWORKED_SECONDS) => Store::Fine,
-            Ok(Ok(_)) => Store::Unworked,
-            _ => Store::Down,
-        }
-    }
 }

@@ -246,6 +246,19 @@ fn read<T>(name: &str, what: &str, parse: impl Fn(&str) -> Option<T>) -> Result<
     parse(value.trim()).ok_or_else(|| ConfigError(format!("{name}: `{value}` is not {what}.")))
 }
 
+/// Whether somebody collects traces; the library reads where.
+fn collects_traces() -> Result<bool> {
+    let mut collects = false;
+    for name in ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] {
+        let Some(endpoint) = text(name) else { continue };
+        if !url::Url::parse(&endpoint).is_ok_and(|url| matches!(url.scheme(), "http" | "https")) {
+            return Err(ConfigError(format!("{name}: it must be such as http://localhost:4318.")));
+        }
+        collects = true;
+    }
+    Ok(collects)
+}
+
 fn number(name: &str, least: usize) -> Result<usize> {
     let what = if least == 0 { "a whole number" } else { "a whole number of 1 or more" };
     read(name, what, |text| text.parse().ok().filter(|number| *number >= least))
@@ -324,18 +337,9 @@ impl Config {
         let has_metrics = one_of("PLATFORM_METRICS", &[("on", true), ("off", false)])?;
         let metrics_addr =
             read("PLATFORM_METRICS_ADDR", "an address such as 127.0.0.1:9090", |text| text.parse().ok())?;
-        let mut traces = false;
-        for name in ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] {
-            let is_http = |url: url::Url| matches!(url.scheme(), "http" | "https");
-            traces |= match text(name).map(|endpoint| url::Url::parse(&endpoint).is_ok_and(is_http)) {
-                None => false,
-                Some(true) => true,
-                Some(false) => return Err(ConfigError(format!("{name}: it must be such as http://localhost:4318."))),
-            };
-        }
         Ok(Self {
             nats_url: text("PLATFORM_NATS_URL").map(SecretString::from),
-            traces,
+            traces: collects_traces()?,
             metrics_addr: has_metrics.then_some(metrics_addr),
             public_url: text("PLATFORM_PUBLIC_URL").map(|url| url.trim_end_matches('/').to_owned()),
             addr,

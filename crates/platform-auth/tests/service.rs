@@ -158,6 +158,20 @@ async fn a_forged_session_token_is_no_credential() {
         let header = part(&json!({"alg": "HS256", "kid": header.kid, field: ["https://evil.example/keys"]}));
         forged.push(format!("{header}.{}.{}", parts[1], parts[2]));
     }
+    // Every claim as something else, under the old signature and under none that counts.
+    let others = [json!(null), json!(""), json!(0), json!(-1), json!(9_999_999_999_i64), json!([]), json!({})];
+    for name in claims.as_object().expect("claims").keys() {
+        for other in others.iter().filter(|other| claims[name] != **other) {
+            let changed = with(name, other.clone());
+            forged.push(format!("{}.{}.{}", parts[0], part(&changed), parts[2]));
+            forged.push(signed(&header, &changed, b"guessed"));
+        }
+    }
+    for kid in ["", "/dev/null", "../../key", "x' OR '1'='1", "\0"] {
+        forged.push(signed(&Header { kid: Some(kid.to_owned()), ..header.clone() }, &claims, b""));
+    }
+    forged.extend((0..parts[2].len()).step_by(6).map(|end| format!("{}.{}.{}", parts[0], parts[1], &parts[2][..end])));
+    assert!(forged.len() >= 122, "{} tokens", forged.len());
     for token in forged {
         assert_eq!(auth.authenticate(&token).await.expect_err(&token).code(), Code::Unauthenticated, "{token}");
     }

@@ -197,6 +197,61 @@ mod tests {
         }
     }
 
+    /// All the ways in which somebody has written an address to get past a judge.
+    fn spellings(address: Ipv4Addr) -> Vec<String> {
+        let ([a, b, c, d], n) = (address.octets(), u32::from(address));
+        let (high, low, rest, last) = (n >> 16, n & 0xffff, n & 0xff_ffff, n & 0xffff);
+        let dotted = address.to_string();
+        let wide = |text: &str| text.chars().map(|c| char::from_u32(u32::from(c) + 0xfee0).unwrap_or(c)).collect();
+        let encoded = dotted.bytes().fold(String::new(), |text, byte| format!("{text}%{byte:02x}"));
+        vec![
+            dotted.clone(),
+            format!("{dotted}."),
+            n.to_string(),
+            format!("0x{n:x}"),
+            format!("0X{n:08X}"),
+            format!("0{n:o}"),
+            format!("0x{a:x}.0x{b:x}.0x{c:x}.0x{d:x}"),
+            format!("0{a:o}.0{b:o}.0{c:o}.0{d:o}"),
+            format!("000{a:o}.{b}.0x{c:x}.{d}"),
+            format!("{a}.{rest}"),
+            format!("0x{a:x}.0{rest:o}"),
+            format!("{a}.{b}.{last}"),
+            wide(&dotted),
+            dotted.replace('.', "。"),
+            encoded,
+            format!("[::ffff:{dotted}]"),
+            format!("[::FFFF:{high:x}:{low:x}]"),
+            format!("[0:0:0:0:0:ffff:{high:x}:{low:x}]"),
+            format!("[::ffff:0:{high:x}:{low:x}]"),
+            format!("[::{dotted}]"),
+            format!("[64:ff9b::{dotted}]"),
+            format!("[64:ff9b:1::{high:x}:{low:x}]"),
+            format!("[2002:{high:x}:{low:x}::1]"),
+        ]
+    }
+
+    #[test]
+    fn an_inner_address_passes_in_no_spelling() {
+        let inner = "0.0.0.0 10.1.2.3 100.64.0.1 100.100.100.200 127.0.0.1 127.255.255.254 169.254.169.254 172.16.0.1
+            172.31.255.255 192.0.0.192 192.0.2.1 192.168.1.1 198.18.0.1 224.0.0.1 240.0.0.1 255.255.255.255";
+        let rules = EgressRules::default();
+        let mut tried = 0;
+        for address in inner.split_whitespace() {
+            for host in spellings(address.parse().expect("an address")) {
+                for url in [format!("http://{host}/"), format!("https://{host}:8443/x?y#z")] {
+                    let refused = Url::parse(&url).map_or(true, |url| rules.judge_url(&url).is_err());
+                    assert!(refused, "{url} is {address}");
+                    tried += 1;
+                }
+            }
+        }
+        assert!(tried >= 592, "{tried} spellings");
+        for url in spellings(Ipv4Addr::new(1, 1, 1, 1)).iter().take(15).map(|host| format!("http://{host}/")) {
+            assert!(Url::parse(&url).is_ok_and(|url| rules.judge_url(&url).is_ok()), "{url} is a public address");
+        }
+    }
+
     #[test]
     fn odd_spellings_of_inner_addresses_are_seen_through() {
         let rules = EgressRules::default();

@@ -4,7 +4,7 @@ use diesel::{
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{Error, Result};
-use platform_db::{Db, JsonStatement};
+use platform_db::{Conn, Db, JsonStatement};
 
 #[derive(QueryableByName)]
 struct Row {
@@ -48,10 +48,10 @@ pub(crate) async fn take(db: &Db, name: &str, wanted: i64, capacity: i64) -> Res
 
 impl crate::RateLimits {
     /// Forgets shared buckets that have been full for an hour.
-    pub async fn purge(db: &Db) -> Result<()> {
+    pub async fn purge(conn: &mut Conn) -> Result<()> {
         let old =
             "DELETE FROM rate_buckets WHERE used_until_us < extract(epoch FROM now() - interval '1 hour') * 1000000";
-        diesel::sql_query(old).execute(&mut *db.conn().await?).await?;
+        diesel::sql_query(old).execute(conn).await?;
         Ok(())
     }
 }

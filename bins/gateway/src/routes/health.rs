@@ -6,7 +6,7 @@ use platform_core::{Clock, Result, SystemClock, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{app::Store, request::Request, respond::Answer};
+use crate::{health::Store, request::Request, respond::Answer};
 
 /// How the server is (contract 16).
 #[derive(Serialize, ToSchema)]
