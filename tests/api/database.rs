@@ -1,7 +1,7 @@
 //! The database goes away and comes back: what was acknowledged is there, and nobody waits for long.
 
 use std::{
-    cell::RefCell,
+    cell::Cell,
     io::Write,
     path::PathBuf,
     process::{Command, Stdio},
@@ -240,7 +240,7 @@ impl Drop for SmallDisk {
 fn noise(words: u64) -> String {
     let random =
         |n: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (0..words).map(|n| format!("{:016x} ", random(n))).collect()
+    (0..words).fold(String::new(), |text, n| text + &format!("{:016x} ", random(n)))
 }
 
 #[tokio::test]
@@ -248,15 +248,15 @@ async fn a_database_of_our_own_comes_back_when_it_is_killed_and_when_its_disk_wa
     let home = std::env::temp_dir().join(format!("platform-own-{}", std::process::id()));
     let begin = || TestApp::start_alone(PROGRAM, &home, &[("PLATFORM_RATE_FULL", "0")]);
     let mut app = begin();
-    let told = RefCell::new(0);
+    let told = Cell::new(0);
     let say = async |app: &TestApp, words: u64| {
-        let (began, chat) = (Instant::now(), format!("chat-{}", told.borrow()));
+        let (began, chat) = (Instant::now(), format!("chat-{}", told.get()));
         let body = json!({"message": noise(words), "chatUid": chat, "skipSummarization": true});
         let reply = app.post("/assistants/default/messages", body).await;
         assert!(began.elapsed() < LONGEST, "{:?}", began.elapsed());
         let known = [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE, StatusCode::CONFLICT];
         assert!(known.contains(&reply.status), "{}: {}", reply.status, reply.body);
-        (reply.status == StatusCode::OK).then(|| *told.borrow_mut() += 1)
+        (reply.status == StatusCode::OK).then(|| told.set(told.get() + 1))
     };
     say(&app, 10).await.expect("it works");
     let server = std::fs::read_to_string(home.join("postgres/postmaster.pid")).expect("the server's process");
@@ -285,7 +285,7 @@ async fn a_database_of_our_own_comes_back_when_it_is_killed_and_when_its_disk_wa
     } else {
         eprintln!("Nobody but root may make a small disk: a full one is not tried.");
     }
-    for chat in 0..*told.borrow() {
+    for chat in 0..told.get() {
         let kept = app.get(&format!("/assistants/default/chats/chat-{chat}")).await;
         assert_eq!(kept.status, StatusCode::OK, "chat {chat} was acknowledged");
         let messages = kept.body["chatContent"].as_array().map(Vec::len);

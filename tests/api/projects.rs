@@ -238,6 +238,23 @@ async fn who_is_no_member_does_not_see_what_is_in_a_private_project_and_only_edi
         let refused = call(&app, &token, Method::POST, path, body).await;
         assert_eq!((refused.status, refused.error()), (StatusCode::FORBIDDEN, "PROJECT_FORBIDDEN"), "{path}");
     }
+    // Who sends a record back as it was changes nothing.
+    let [free_agent, free_assistant, ..] = free;
+    let specialized = json!({"availableToolsGroupsUids": [server]});
+    for (path, held, more) in [
+        (format!("/assistants/{free_assistant}"), specialized.clone(), json!({"subagentsIds": [agent]})),
+        (
+            format!("/agents/{free_agent}"),
+            json!({"assistantSpecialization": specialized}),
+            json!({"assistantSpecialization": {"availableToolsGroupsUids": [server], "identifier": assistant}}),
+        ),
+    ] {
+        let status = async |who: &str, body: &Value| call(&app, who, Method::PATCH, &path, body.clone()).await.status;
+        assert_eq!(status(&token, &held).await, StatusCode::FORBIDDEN, "{path}");
+        assert_eq!(status(app.key(), &held).await, StatusCode::OK, "{path}");
+        assert_eq!(status(&token, &held).await, StatusCode::OK, "{path}");
+        assert_eq!(status(&token, &more).await, StatusCode::FORBIDDEN, "{path}");
+    }
     let into = call(&app, &token, Method::POST, "/agents", json!({"name": "n", "projectId": public})).await;
     assert_eq!((into.status, into.error()), (StatusCode::FORBIDDEN, "FORBIDDEN"), "reading is not adding");
 

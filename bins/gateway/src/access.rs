@@ -183,8 +183,11 @@ async fn shared(request: &Request, route: &Route, caller: &Caller) -> Result<Opt
     }
     if !reach.is_whole() {
         for (name, id) in named(request, route)? {
-            if let Some(project) = project_of(request, caller, name, &id).await? {
-                reach.check(&project, ProjectRole::Viewer)?;
+            if let Some(project) = project_of(request, caller, name, &id).await?
+                && let Err(refused) = reach.check(&project, ProjectRole::Viewer)
+                && !referred(request, caller).await?.contains(&(name, id))
+            {
+                return Err(refused);
             }
         }
     }
@@ -207,22 +210,42 @@ async fn project_of(request: &Request, caller: &Caller, name: &str, id: &str) ->
 }
 
 /// What a body refers to.
-fn named(request: &Request, route: &Route) -> Result<BTreeSet<(&'static str, String)>> {
-    let read = |field: &&str| route.body_fields.iter().flatten().any(|known| known == field);
-    let specialization = "assistantSpecialization";
-    let within = if read(&specialization) { request.fields.value(specialization) } else { Value::Null };
-    let mut named = BTreeSet::new();
-    for (field, name) in REFERENCES {
-        let own = if read(&field) { request.fields.value(field) } else { Value::Null };
-        let ids = [&own, &within[field]].into_iter().filter_map(Value::as_array).flatten();
-        named.extend(ids.filter_map(|id| Some((name, id.as_str()?.to_owned()))));
-    }
-    named.extend(within["identifier"].as_str().map(|id| ("identifier", id.to_owned())));
+fn named(request: &Request, route: &Route) -> Result<References> {
+    let reads = |field: &str| route.body_fields.iter().flatten().any(|known| known == field);
+    let named = references(|field| if reads(field) { request.fields.value(field) } else { Value::Null });
     if named.len() > MOST_REFERENCES {
         let message = format!("At most {MOST_REFERENCES} other records can be referred to at once.");
         return Err(Error::new(Code::ValidationError, message));
     }
     Ok(named)
+}
+
+/// What the record that is changed refers to already: whoever sends it back as it was changes nothing.
+async fn referred(request: &Request, caller: &Caller) -> Result<References> {
+    let (services, account) = (&request.services, &caller.account);
+    let record = match (request.path.get("identifier"), request.path.get("agentId")) {
+        (Some(assistant), _) => serde_json::to_value(&*services.assistants.get(account, assistant).await?),
+        (_, Some(agent)) => serde_json::to_value(services.agents.get(account, agent).await?),
+        _ => Ok(Value::Null),
+    };
+    let record = record.map_err(Error::internal)?;
+    Ok(references(|field| record[field].clone()))
+}
+
+/// Placeholder and id of each record that is referred to.
+type References = BTreeSet<(&'static str, String)>;
+
+/// The references among the fields of a record, and in its specialization.
+fn references(field: impl Fn(&str) -> Value) -> References {
+    let within = field("assistantSpecialization");
+    let mut found = References::new();
+    for (list, name) in REFERENCES {
+        let own = field(list);
+        let ids = [&own, &within[list]].into_iter().filter_map(Value::as_array).flatten();
+        found.extend(ids.filter_map(|id| Some((name, id.as_str()?.to_owned()))));
+    }
+    found.extend(within["identifier"].as_str().map(|id| ("identifier", id.to_owned())));
+    found
 }
 
 fn check_owner(session: &Session, owner: &Owner) -> Result<()> {

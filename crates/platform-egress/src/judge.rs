@@ -199,18 +199,18 @@ mod tests {
 
     /// All the ways in which somebody has written an address to get past a judge.
     fn spellings(address: Ipv4Addr) -> Vec<String> {
-        let ([a, b, c, d], n) = (address.octets(), u32::from(address));
-        let (high, low, rest, last) = (n >> 16, n & 0xffff, n & 0xff_ffff, n & 0xffff);
+        let ([a, b, c, d], number) = (address.octets(), u32::from(address));
+        let (high, low, rest, last) = (number >> 16, number & 0xffff, number & 0xff_ffff, number & 0xffff);
         let dotted = address.to_string();
         let wide = |text: &str| text.chars().map(|c| char::from_u32(u32::from(c) + 0xfee0).unwrap_or(c)).collect();
         let encoded = dotted.bytes().fold(String::new(), |text, byte| format!("{text}%{byte:02x}"));
         vec![
             dotted.clone(),
             format!("{dotted}."),
-            n.to_string(),
-            format!("0x{n:x}"),
-            format!("0X{n:08X}"),
-            format!("0{n:o}"),
+            number.to_string(),
+            format!("0x{number:x}"),
+            format!("0X{number:08X}"),
+            format!("0{number:o}"),
             format!("0x{a:x}.0x{b:x}.0x{c:x}.0x{d:x}"),
             format!("0{a:o}.0{b:o}.0{c:o}.0{d:o}"),
             format!("000{a:o}.{b}.0x{c:x}.{d}"),

@@ -86,10 +86,8 @@ mod tests {
             events in prop::collection::vec(select(&WORDS[..]), 0..40),
             framed in any::<bool>(),
         ) {
-            let body: String = match framed {
-                true => events.iter().map(|event| format!("data: {event}\n\n")).collect(),
-                false => events.concat(),
-            };
+            let (before, after) = if framed { ("data: ", "\n\n") } else { ("", "") };
+            let body: String = events.iter().flat_map(|event| [before, event, after]).collect();
             super::answer(&[&head[..], body.as_bytes()].concat());
         }
     }

@@ -79,12 +79,16 @@ impl Listener for Printer {
     }
 
     async fn asked(&mut self, answer: &Answer, _open: &[OpenCall]) -> Result<Flow> {
-        answer.tool_calls.iter().for_each(|call| println!("model   wants {}", call.function.name));
+        for call in &answer.tool_calls {
+            println!("model   wants {}", call.function.name);
+        }
         Ok(Flow::GoOn)
     }
 
     async fn settled(&mut self, results: &[CallResult], _open: &[OpenCall]) -> Result<Flow> {
-        results.iter().for_each(|result| println!("result  {}", result.result.text));
+        for result in results {
+            println!("result  {}", result.result.text);
+        }
         Ok(Flow::GoOn)
     }
 }
