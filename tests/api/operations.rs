@@ -284,3 +284,53 @@ fn postgres_programs() -> Option<PathBuf> {
     }
     found
 }
+
+/// Everything in a directory, as text.
+fn everything_in(directory: &Path) -> String {
+    let mut text = String::new();
+    for entry in std::fs::read_dir(directory).expect("a directory").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            text.push_str(&everything_in(&path));
+        } else if path.is_file() && entry.file_name() != "bootstrap-key" {
+            text.push_str(&String::from_utf8_lossy(&std::fs::read(&path).expect("a file")));
+        }
+    }
+    text
+}
+
+#[tokio::test]
+async fn no_secret_is_on_the_disk_not_even_in_the_write_ahead_log() {
+    let home = std::env::temp_dir().join(format!("platform-secrets-{}", std::process::id()));
+    let app = TestApp::start_alone(PROGRAM, &home, &[("PLATFORM_RATE_FULL", "0")]);
+    let mut given = vec![app.key().to_owned()];
+    for n in 0..50 {
+        let secret = |what: &str| format!("kanarie-{what}-{n}");
+        for auth in [
+            json!({"authenticationMethod": "jwt", "token": secret("token")}),
+            json!({"authenticationMethod": "customHeader", "customHeaders": [
+                {"headerName": "X-Secret", "value": secret("header"), "isSecret": true}]}),
+            json!({"authenticationMethod": "oauth2", "clientId": "c", "clientSecret": secret("client"),
+                "refreshToken": secret("refresh"), "refreshTokenEndpoint": "https://a.example/token"}),
+        ] {
+            let server = json!({"name": "visible-name", "url": "https://a.example", "authenticationConfig": auth});
+            let made = app.post("/tool-servers", server).await;
+            assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+        }
+    }
+    let user = json!({"email": "a@b.example", "password": "kanarie-password-of-a-user"});
+    assert_eq!(app.post("/users", user).await.status, StatusCode::CREATED);
+    let made = [
+        app.post("/api-keys", json!({"name": "k"})).await.body["key"].clone(),
+        app.post("/tenant-sessions", json!({"tenantId": "t", "subtenantId": "s"})).await.body["token"].clone(),
+    ];
+    given.extend(made.iter().map(|value| value.as_str().expect("a value").to_owned()));
+    app.signal("TERM");
+    assert_eq!(app.ended().await, Some(0));
+    let written = everything_in(&home);
+    assert!(written.contains("visible-name"), "what is no secret is found");
+    for secret in given.iter().map(String::as_str).chain(["kanarie"]) {
+        assert!(!written.contains(secret), "{secret} is on the disk");
+    }
+    std::fs::remove_dir_all(home).expect("removed");
+}

@@ -110,7 +110,7 @@ fn keep(cluster: &Cluster, settings: &[String], mut server: Option<Child>, stopp
         pause = LOOK;
         let runs = match &mut server {
             Some(server) => matches!(server.try_wait(), Ok(None)),
-            None => cluster.answers(),
+            None => cluster.is_up(),
         };
         if runs {
             continue;

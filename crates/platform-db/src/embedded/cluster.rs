@@ -143,10 +143,19 @@ impl Cluster {
         lines[lines.len().saturating_sub(5)..].join("\n")
     }
 
+    /// Whether a server is there, even one that takes no more sessions.
+    pub fn is_up(&self) -> bool {
+        self.connect().is_ok()
+    }
+
+    fn connect(&self) -> io::Result<UnixStream> {
+        UnixStream::connect(self.socket_dir.join(".s.PGSQL.5432"))
+    }
+
     /// Whether the server accepts sessions: a start-up packet is answered by an authentication request.
-    pub fn answers(&self) -> bool {
+    fn answers(&self) -> bool {
         use io::{Read, Write};
-        let Ok(mut socket) = UnixStream::connect(self.socket_dir.join(".s.PGSQL.5432")) else { return false };
+        let Ok(mut socket) = self.connect() else { return false };
         let _ = socket.set_read_timeout(Some(Duration::from_secs(2)));
         let parameters = b"\0\x03\0\0user\0platform\0database\0postgres\0\0";
         let length = u32::try_from(parameters.len() + 4).unwrap_or(u32::MAX);
