@@ -59,6 +59,10 @@ async fn median_of(connection: &mut Connection, bytes: &[u8], samples: usize) ->
     percentile(&mut times, 0.5)
 }
 
+fn message_to(chat: &str) -> String {
+    format!("{{\"message\":\"Hello\",\"chatUid\":\"{chat}\",\"model\":\"t1-d0\",\"skipSummarization\":true}}")
+}
+
 #[expect(clippy::cast_precision_loss, reason = "counts are small")]
 fn as_point(number: usize) -> f64 {
     number as f64
@@ -67,8 +71,7 @@ fn as_point(number: usize) -> f64 {
 async fn by_chats(bench: &Bench) -> Chart {
     let platform = bench.platform();
     let mut connection = Connection::open(&platform.address).await.expect("connected");
-    let read = "{\"message\":\"Hello\",\"chatUid\":\"read\",\"model\":\"t1-d0\",\"skipSummarization\":true}";
-    median_of(&mut connection, &request("POST", MESSAGES, KEY, read), 1).await;
+    median_of(&mut connection, &request("POST", MESSAGES, KEY, &message_to("read")), 1).await;
     let kinds = [
         ("a turn", request("POST", MESSAGES, KEY, &message("t1-d0", "Hello"))),
         ("a chat by its key", request("GET", "/v1/assistants/default/chats/read", KEY, "")),
@@ -98,9 +101,7 @@ async fn by_messages(bench: &Bench) -> Chart {
     let (mut turns, mut pages) = (vec![], vec![]);
     for messages in MESSAGE_COUNTS {
         let chat = format!("long-{messages}");
-        let turn =
-            format!("{{\"message\":\"Hello\",\"chatUid\":\"{chat}\",\"model\":\"t1-d0\",\"skipSummarization\":true}}");
-        let turn = request("POST", "/v1/assistants/short/messages", KEY, &turn);
+        let turn = request("POST", "/v1/assistants/short/messages", KEY, &message_to(&chat));
         median_of(&mut connection, &turn, 1).await;
         let fill = format!(
             "INSERT INTO messages (account_id, conversation, position, uid, role, body, created_ms)

@@ -182,13 +182,17 @@ async fn shared(request: &Request, route: &Route, caller: &Caller) -> Result<Opt
         reach.check(project, if route.changes { ProjectRole::Editor } else { ProjectRole::Viewer })?;
     }
     if !reach.is_whole() {
+        let mut hidden = Vec::new();
         for (name, id) in named(request, route)? {
             if let Some(project) = project_of(request, caller, name, &id).await?
                 && let Err(refused) = reach.check(&project, ProjectRole::Viewer)
-                && !referred(request, caller).await?.contains(&(name, id))
             {
-                return Err(refused);
+                hidden.push(((name, id), refused));
             }
+        }
+        let held = if hidden.is_empty() { References::new() } else { referred(request, caller).await? };
+        if let Some((_, refused)) = hidden.into_iter().find(|(reference, _)| !held.contains(reference)) {
+            return Err(refused);
         }
     }
     if let Some(joined) = joins.filter(|joined| project.as_ref() != Some(joined)) {

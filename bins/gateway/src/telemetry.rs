@@ -63,7 +63,7 @@ fn provider() -> Result<SdkTracerProvider, ConfigError> {
     let name = Key::new("service.name");
     let unnamed =
         |resource: &Resource| resource.get(&name).is_none_or(|name| name.as_str().starts_with("unknown_service"));
-    let mut resource = Resource::builder().with_attribute(KeyValue::new("service.version", "1.0.0"));
+    let mut resource = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
     if unnamed(&Resource::builder().build()) {
         resource = resource.with_service_name("platform-gateway");
     }

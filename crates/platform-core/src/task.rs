@@ -18,13 +18,14 @@ where
     tokio::spawn(future.instrument(tracing::debug_span!("task", name)))
 }
 
-/// Does what must not be left half done when whoever waits for it leaves: in a task of its own, a part of what
-/// is traced here.
-pub async fn to_the_end<T: Send + 'static>(
+/// Does what must not be left half done when whoever waits for it leaves: in a task of its own, which begins at
+/// once and is a part of what is traced here.
+pub fn to_the_end<T: Send + 'static>(
     name: &'static str,
     work: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<T> {
-    spawn(name, work.instrument(Span::current())).await.map_err(Error::internal)?
+) -> impl Future<Output = Result<T>> {
+    let task = spawn(name, work.instrument(Span::current()));
+    async { task.await.map_err(Error::internal)? }
 }
 
 /// Does what takes long (compiling rules and schemas, reading large texts) beside the threads that serve others.

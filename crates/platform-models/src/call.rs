@@ -152,10 +152,10 @@ async fn exchange(
     if is_stream {
         read_stream(bounded(response), provider.protocol, limits, draft, on).await?;
     } else if provider.protocol == Protocol::OpenAi {
-        let body = bounded(response).try_fold(Vec::new(), async |body, chunk| Ok([body, chunk.to_vec()].concat()));
+        let body = bounded(response).try_collect::<Vec<Bytes>>();
         let body = tokio::time::timeout(limits.first_byte, body).await.map_err(|_| Broken::timeout("no answer"))?;
         let body = body.map_err(|_| Broken::unreachable("the connection broke"))?;
-        openai::read(&String::from_utf8_lossy(&body), draft, on)?;
+        openai::read(&String::from_utf8_lossy(&body.concat()), draft, on)?;
         draft.complete = draft.stop.is_some();
     } else {
         return Err(Broken::protocol("the answer is not a stream"));

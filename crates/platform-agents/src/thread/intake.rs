@@ -130,52 +130,49 @@ impl Threads {
         let message = start.arrived.message.content.message.clone();
         let (threads, once, agent_id) = (Arc::clone(self), once.cloned(), agent_id.to_owned());
         // A task of its own: what was accepted is begun when the caller leaves in between.
-        to_the_end(
-            "start thread",
-            Box::pin(async move {
-                let mut start = start;
-                let mut conn = threads.ports.db.conn().await?;
-                let (started, told) = conn
-                    .transaction::<_, Error, _>(async |conn| {
-                        if let Some(once) = &once {
-                            once.lock(conn).await?;
+        let started = to_the_end("start thread", async move {
+            let mut start = start;
+            let mut conn = threads.ports.db.conn().await?;
+            let (started, told) = conn
+                .transaction::<_, Error, _>(async |conn| {
+                    if let Some(once) = &once {
+                        once.lock(conn).await?;
+                    }
+                    let account = start.record.account.clone();
+                    if reject_when_busy {
+                        // An agent comes before its lane, whoever takes both.
+                        threads.agents.hold_in(conn, &account, &agent_id).await?;
+                        if is_full_in(conn, &account, &agent_id).await? {
+                            let message =
+                                "This agent has as many threads as it may have; try again when one has ended.";
+                            return Err(Error::new(Code::AgentBusy, message).retry_after(1));
                         }
-                        let account = start.record.account.clone();
-                        if reject_when_busy {
-                            // An agent comes before its lane, whoever takes both.
-                            threads.agents.hold_in(conn, &account, &agent_id).await?;
-                            if is_full_in(conn, &account, &agent_id).await? {
-                                let message =
-                                    "This agent has as many threads as it may have; try again when one has ended.";
-                                return Err(Error::new(Code::AgentBusy, message).retry_after(1));
-                            }
-                        }
-                        let told = threads.start_in(conn, &mut start).await?;
-                        let record = &start.record;
-                        let started = StartedThread {
-                            id: record.id().to_owned(),
-                            thread_id: record.id().to_owned(),
-                            agent_id: agent_id.clone(),
-                            state: record.state,
-                            message: message.clone(),
-                            created_at: record.created().to_iso(),
-                            creation_timestamp_ms: record.created(),
-                        };
-                        if let (Some(once), None) = (&once, &start.refusal) {
-                            once.store(conn, 201, &started).await?;
-                        }
-                        Ok((started, told))
-                    })
-                    .await?;
-                drop(conn);
-                threads.tell(&told).await?;
-                match &start.refusal {
-                    Some(refusal) => Err(Error::from(refusal).with("threadId", &started.thread_id)),
-                    None => Ok(started),
-                }
-            }),
-        )
-        .await
+                    }
+                    let told = threads.start_in(conn, &mut start).await?;
+                    let record = &start.record;
+                    let started = StartedThread {
+                        id: record.id().to_owned(),
+                        thread_id: record.id().to_owned(),
+                        agent_id: agent_id.clone(),
+                        state: record.state,
+                        message: message.clone(),
+                        created_at: record.created().to_iso(),
+                        creation_timestamp_ms: record.created(),
+                    };
+                    if let (Some(once), None) = (&once, &start.refusal) {
+                        once.store(conn, 201, &started).await?;
+                    }
+                    Ok((started, told))
+                })
+                .await?;
+            drop(conn);
+            threads.tell(&told).await?;
+            match &start.refusal {
+                Some(refusal) => Err(Error::from(refusal).with("threadId", &started.thread_id)),
+                None => Ok(started),
+            }
+        });
+        started.await
     }
 
     /// Looks at everything that can be looked at before the thread is stored.

@@ -277,7 +277,7 @@ impl ThreadService for PgThreadService {
         reject_when_busy: bool,
         once: Option<&Idempotency>,
     ) -> Result<StartedThread> {
-        Box::pin(self.threads.start(caller, agent, new, api_source, reject_when_busy, once)).await
+        self.threads.start(caller, agent, new, api_source, reject_when_busy, once).await
     }
 
     async fn list(
