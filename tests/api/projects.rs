@@ -302,17 +302,17 @@ async fn no_detour_leads_into_a_private_project() {
     let session = post("/tenant-sessions", json!({"tenantId": "t"})).await.body["token"].clone();
     let session = session.as_str().expect("a token");
     let external = json!({"accessConfiguration": {"externalAccess": true}});
-    for (at, room) in [(0, hidden), (1, open)] {
-        let made = json!({"name": "n", "identifier": format!("e{at}"), "projectId": rooms[at].0});
+    for (at, (name, room)) in [("inside", hidden), ("outside", open)].into_iter().enumerate() {
+        let made = json!({"name": "n", "identifier": name, "projectId": rooms[at].0});
         app.post("/assistants", made).await;
-        app.patch(&format!("/assistants/e{at}"), external.clone()).await;
+        app.patch(&format!("/assistants/{name}"), external.clone()).await;
         let body = json!({"message": "Hi", "tenantId": "t", "chatUid": format!("t{at}")});
-        assert_eq!(app.post(&format!("/assistants/e{at}/messages"), body).await.status, StatusCode::OK);
+        assert_eq!(app.post(&format!("/assistants/{name}/messages"), body).await.status, StatusCode::OK);
         app.post(&format!("/agents/{}/threads", room[0]), json!({"message": "Hi", "tenantId": "t"})).await;
     }
-    refused(&get(&app, session, "/assistants/e0/chats/t0").await, "PROJECT_FORBIDDEN");
-    assert_eq!(get(&app, session, "/assistants/e1/chats/t1").await.status, StatusCode::OK);
-    refused(&post("/tenant-sessions", json!({"tenantId": "t", "assistantIds": ["e0"]})).await, "PROJECT_FORBIDDEN");
+    refused(&get(&app, session, "/assistants/inside/chats/t0").await, "PROJECT_FORBIDDEN");
+    assert_eq!(get(&app, session, "/assistants/outside/chats/t1").await.status, StatusCode::OK);
+    refused(&post("/tenant-sessions", json!({"tenantId": "t", "assistantIds": ["inside"]})).await, "PROJECT_FORBIDDEN");
     let scopes = json!(["platform:read", "platform:write", "keys:write"]);
     let writer = user_with(&app, "bob", "member", Some(scopes)).await.1;
     let endpoints = json!([{"method": "*", "path": "/**"}]);
@@ -338,7 +338,9 @@ async fn no_detour_leads_into_a_private_project() {
     // Sums over a tenant leave out what is in there; deciding for others takes an editor.
     for path in ["/tenants/t/stats", "/tenants/t/costs"] {
         let (all, some) = (app.get(path).await.body.to_string(), get(&app, &token, path).await.body.to_string());
-        assert!(all.contains("e0") && all.contains("e1") && !some.contains("e0") && some.contains("e1"), "{some}");
+        for (name, seen) in [("\"inside\"", false), ("\"outside\"", true)] {
+            assert!(all.contains(name) && some.contains(name) == seen, "{name} in {some}");
+        }
         assert!(all.contains(&hidden[0]) && !some.contains(&hidden[0]), "{path}");
     }
     for action in ["approval", "complete"] {
