@@ -58,8 +58,8 @@ pub(crate) struct Route {
     pub creates: bool,
     /// It takes an editor of the project of what its path names.
     pub changes: bool,
-    /// How it stands in the OpenAPI document; `None` = it does not.
-    pub operation: Option<Operation>,
+    /// Makes what stands of it in the OpenAPI document; `None` = it does not.
+    pub operation: Option<fn() -> Operation>,
 }
 
 /// The whole table.
@@ -89,220 +89,218 @@ pub(crate) fn table() -> Vec<Route> {
         on(POST, "/oauth/token", Public, oauth::token).raw(),
         on(GET, "/docs", Public, docs::reference),
         on(GET, "/docs/{file}", Public, docs::asset),
-        on(POST, "/v1/agents", key(act), agents::create).with(agents::spec::create()),
-        on(GET, "/v1/agents", key(see), agents::list).with(agents::spec::list()),
+        on(POST, "/v1/agents", key(act), agents::create).with(agents::spec::create),
+        on(GET, "/v1/agents", key(see), agents::list).with(agents::spec::list),
         on(GET, "/v1/agents/agents/{agentId}/costs/daily", key(see), agents::daily_costs)
-            .with(agents::spec::daily_costs()),
+            .with(agents::spec::daily_costs),
         on(GET, "/v1/agents/agents/{agentId}/costs/monthly", key(see), agents::monthly_costs)
-            .with(agents::spec::monthly_costs()),
+            .with(agents::spec::monthly_costs),
         on(GET, "/v1/agents/agents/{agentId}/costs/summary", key(see), agents::cost_summary)
-            .with(agents::spec::cost_summary()),
+            .with(agents::spec::cost_summary),
         on(GET, "/v1/agents/agents/{agentId}/evaluation-config", key(see), agents::evaluation_config)
-            .with(agents::spec::evaluation_config()),
+            .with(agents::spec::evaluation_config),
         on(PUT, "/v1/agents/agents/{agentId}/evaluation-config", key(act), agents::update_evaluation_config)
-            .with(agents::spec::update_evaluation_config()),
-        on(GET, "/v1/agents/agents/{agentId}/threads/tags", key(see), threads::tags_of_agent)
-            .with(threads::spec::tags()),
-        on(GET, "/v1/agents/threads", key(see), threads::list).with(threads::spec::list()),
-        on(GET, "/v1/agents/threads/tags", key(see), threads::tags).with(threads::spec::tags()),
-        on(GET, "/v1/agents/threads/{threadId}", session(see), threads::get).with(threads::spec::get()),
-        on(PATCH, "/v1/agents/threads/{threadId}", key(act), threads::update).with(threads::spec::update()),
-        on(DELETE, "/v1/agents/threads/{threadId}", key(act), threads::delete).with(threads::spec::delete()),
+            .with(agents::spec::update_evaluation_config),
+        on(GET, "/v1/agents/agents/{agentId}/threads/tags", key(see), threads::tags_of_agent).with(threads::spec::tags),
+        on(GET, "/v1/agents/threads", key(see), threads::list).with(threads::spec::list),
+        on(GET, "/v1/agents/threads/tags", key(see), threads::tags).with(threads::spec::tags),
+        on(GET, "/v1/agents/threads/{threadId}", session(see), threads::get).with(threads::spec::get),
+        on(PATCH, "/v1/agents/threads/{threadId}", key(act), threads::update).with(threads::spec::update),
+        on(DELETE, "/v1/agents/threads/{threadId}", key(act), threads::delete).with(threads::spec::delete),
         on(POST, "/v1/agents/threads/{threadId}/approval", session(act), threads::approve)
-            .with(threads::spec::approve())
+            .with(threads::spec::approve)
             .changing(),
         on(POST, "/v1/agents/threads/{threadId}/complete", session(act), threads::complete)
-            .with(threads::spec::complete())
+            .with(threads::spec::complete)
             .changing(),
-        on(POST, "/v1/agents/threads/{threadId}/evaluate", key(act), threads::evaluate).with(threads::spec::evaluate()),
+        on(POST, "/v1/agents/threads/{threadId}/evaluate", key(act), threads::evaluate).with(threads::spec::evaluate),
         on(GET, "/v1/agents/threads/{threadId}/evaluation", key(see), threads::newest_evaluation)
-            .with(threads::spec::newest_evaluation()),
+            .with(threads::spec::newest_evaluation),
         on(GET, "/v1/agents/threads/{threadId}/evaluations", key(see), threads::evaluations)
-            .with(threads::spec::evaluations()),
+            .with(threads::spec::evaluations),
         on(GET, "/v1/agents/threads/{threadId}/evaluations/{evaluationId}", key(see), threads::evaluation)
-            .with(threads::spec::evaluation()),
-        on(GET, "/v1/agents/threads/{threadId}/explain", session(see), threads::explain).with(threads::spec::explain()),
+            .with(threads::spec::evaluation),
+        on(GET, "/v1/agents/threads/{threadId}/explain", session(see), threads::explain).with(threads::spec::explain),
         on(GET, "/v1/agents/threads/{threadId}/feedback", session(see), threads::list_feedback)
-            .with(threads::spec::list_feedback()),
+            .with(threads::spec::list_feedback),
         on(POST, "/v1/agents/threads/{threadId}/feedback", session(act), threads::give_feedback)
-            .with(threads::spec::give_feedback()),
+            .with(threads::spec::give_feedback),
         on(POST, "/v1/agents/threads/{threadId}/messages", session(act), threads::say)
-            .with(threads::spec::say())
+            .with(threads::spec::say)
             .creating(),
-        on(POST, "/v1/agents/threads/{threadId}/pause", session(act), threads::pause).with(threads::spec::pause()),
+        on(POST, "/v1/agents/threads/{threadId}/pause", session(act), threads::pause).with(threads::spec::pause),
         on(POST, "/v1/agents/threads/{threadId}/pause-resume", session(act), threads::pause_or_resume)
-            .with(threads::spec::pause_or_resume()),
-        on(POST, "/v1/agents/threads/{threadId}/resume", session(act), threads::resume).with(threads::spec::resume()),
-        on(GET, "/v1/agents/threads/{threadId}/search", session(see), threads::search).with(threads::spec::search()),
-        on(GET, "/v1/agents/threads/{threadId}/stream", session(see), threads::stream).with(threads::spec::stream()),
+            .with(threads::spec::pause_or_resume),
+        on(POST, "/v1/agents/threads/{threadId}/resume", session(act), threads::resume).with(threads::spec::resume),
+        on(GET, "/v1/agents/threads/{threadId}/search", session(see), threads::search).with(threads::spec::search),
+        on(GET, "/v1/agents/threads/{threadId}/stream", session(see), threads::stream).with(threads::spec::stream),
         on(POST, "/v1/agents/threads/{threadId}/tool-response", key(act), threads::respond)
-            .with(threads::spec::respond()),
-        on(GET, "/v1/agents/{agentId}", session(see), agents::get).with(agents::spec::get()),
-        on(PATCH, "/v1/agents/{agentId}", key(act), agents::update).with(agents::spec::update()),
-        on(PUT, "/v1/agents/{agentId}", key(act), agents::update).with(agents::spec::update()),
-        on(DELETE, "/v1/agents/{agentId}", key(act), agents::delete).with(agents::spec::delete()),
-        on(POST, "/v1/agents/{agentId}/threads", key(act), threads::start).with(threads::spec::start()).creating(),
-        on(GET, "/v1/agents/{agentId}/threads", key(see), threads::list_of_agent).with(threads::spec::list_of_agent()),
-        on(GET, "/v1/api-keys", full(Some("keys:read"), false), keys::list).with(keys::spec::list()),
-        on(POST, "/v1/api-keys", full(Some("keys:write"), false), keys::create).with(keys::spec::create()),
-        on(GET, "/v1/api-keys/{id}", full(Some("keys:read"), false), keys::get).with(keys::spec::get()),
-        on(PATCH, "/v1/api-keys/{id}", full(Some("keys:write"), false), keys::update).with(keys::spec::update()),
-        on(DELETE, "/v1/api-keys/{id}", full(Some("keys:write"), false), keys::delete).with(keys::spec::delete()),
-        on(POST, "/v1/api-keys/{id}/rotate", full(Some("keys:write"), false), keys::rotate).with(keys::spec::rotate()),
-        on(POST, "/v1/assistants", key(write), assistants::create).with(assistants::spec::create()),
-        on(GET, "/v1/assistants", session(read), assistants::list).with(assistants::spec::list()),
-        on(POST, "/v1/assistants/chats", session(read), chats::filter).with(chats::spec::filter()),
-        on(GET, "/v1/assistants/tags", session(read), chats::tags).with(chats::spec::tags()),
-        on(GET, "/v1/assistants/{identifier}", session(read), assistants::get).with(assistants::spec::get()),
-        on(PATCH, "/v1/assistants/{identifier}", key(write), assistants::update).with(assistants::spec::update()),
-        on(PUT, "/v1/assistants/{identifier}", key(write), assistants::update).with(assistants::spec::update()),
-        on(DELETE, "/v1/assistants/{identifier}", key(write), assistants::delete).with(assistants::spec::delete()),
+            .with(threads::spec::respond),
+        on(GET, "/v1/agents/{agentId}", session(see), agents::get).with(agents::spec::get),
+        on(PATCH, "/v1/agents/{agentId}", key(act), agents::update).with(agents::spec::update),
+        on(PUT, "/v1/agents/{agentId}", key(act), agents::update).with(agents::spec::update),
+        on(DELETE, "/v1/agents/{agentId}", key(act), agents::delete).with(agents::spec::delete),
+        on(POST, "/v1/agents/{agentId}/threads", key(act), threads::start).with(threads::spec::start).creating(),
+        on(GET, "/v1/agents/{agentId}/threads", key(see), threads::list_of_agent).with(threads::spec::list_of_agent),
+        on(GET, "/v1/api-keys", full(Some("keys:read"), false), keys::list).with(keys::spec::list),
+        on(POST, "/v1/api-keys", full(Some("keys:write"), false), keys::create).with(keys::spec::create),
+        on(GET, "/v1/api-keys/{id}", full(Some("keys:read"), false), keys::get).with(keys::spec::get),
+        on(PATCH, "/v1/api-keys/{id}", full(Some("keys:write"), false), keys::update).with(keys::spec::update),
+        on(DELETE, "/v1/api-keys/{id}", full(Some("keys:write"), false), keys::delete).with(keys::spec::delete),
+        on(POST, "/v1/api-keys/{id}/rotate", full(Some("keys:write"), false), keys::rotate).with(keys::spec::rotate),
+        on(POST, "/v1/assistants", key(write), assistants::create).with(assistants::spec::create),
+        on(GET, "/v1/assistants", session(read), assistants::list).with(assistants::spec::list),
+        on(POST, "/v1/assistants/chats", session(read), chats::filter).with(chats::spec::filter),
+        on(GET, "/v1/assistants/tags", session(read), chats::tags).with(chats::spec::tags),
+        on(GET, "/v1/assistants/{identifier}", session(read), assistants::get).with(assistants::spec::get),
+        on(PATCH, "/v1/assistants/{identifier}", key(write), assistants::update).with(assistants::spec::update),
+        on(PUT, "/v1/assistants/{identifier}", key(write), assistants::update).with(assistants::spec::update),
+        on(DELETE, "/v1/assistants/{identifier}", key(write), assistants::delete).with(assistants::spec::delete),
         on(POST, "/v1/assistants/{identifier}/messages", session(write), chats::send)
-            .with(chats::spec::send())
+            .with(chats::spec::send)
             .creating(),
-        on(GET, "/v1/assistants/{identifier}/chats", session(read), chats::list).with(chats::spec::list()),
-        on(GET, "/v1/assistants/{identifier}/chats/{chatUid}", session(read), chats::get).with(chats::spec::get()),
-        on(PATCH, "/v1/assistants/{identifier}/chats/{chatUid}", key(write), chats::update).with(chats::spec::update()),
-        on(DELETE, "/v1/assistants/{identifier}/chats/{chatUid}", key(write), chats::delete)
-            .with(chats::spec::delete()),
+        on(GET, "/v1/assistants/{identifier}/chats", session(read), chats::list).with(chats::spec::list),
+        on(GET, "/v1/assistants/{identifier}/chats/{chatUid}", session(read), chats::get).with(chats::spec::get),
+        on(PATCH, "/v1/assistants/{identifier}/chats/{chatUid}", key(write), chats::update).with(chats::spec::update),
+        on(DELETE, "/v1/assistants/{identifier}/chats/{chatUid}", key(write), chats::delete).with(chats::spec::delete),
         on(POST, "/v1/assistants/{identifier}/chats/{chatUid}/compact", key(write), chats::compact)
-            .with(chats::spec::compact()),
+            .with(chats::spec::compact),
         on(GET, "/v1/assistants/{identifier}/chats/{chatUid}/content", session(read), chats::content)
-            .with(chats::spec::content()),
+            .with(chats::spec::content),
         on(GET, "/v1/assistants/{identifier}/chats/{chatUid}/feedback", session(read), chats::list_feedback)
-            .with(chats::spec::list_feedback()),
+            .with(chats::spec::list_feedback),
         on(POST, "/v1/assistants/{identifier}/chats/{chatUid}/feedback", session(write), chats::give_feedback)
-            .with(chats::spec::give_feedback()),
+            .with(chats::spec::give_feedback),
         on(GET, "/v1/assistants/{identifier}/chats/{chatUid}/realtime", session(read), chats::realtime)
-            .with(chats::spec::realtime()),
+            .with(chats::spec::realtime),
         on(GET, "/v1/assistants/{identifier}/chats/{chatUid}/search", session(read), chats::search)
-            .with(chats::spec::search()),
+            .with(chats::spec::search),
         on(POST, "/v1/assistants/{identifier}/chats/{chatUid}/stop", session(write), chats::stop)
-            .with(chats::spec::stop()),
+            .with(chats::spec::stop),
         on(GET, "/v1/assistants/{identifier}/chats/{chatUid}/stream", session(read), chats::stream)
-            .with(chats::spec::stream()),
+            .with(chats::spec::stream),
         on(POST, "/v1/assistants/{identifier}/chats/{chatUid}/tool-response", session(write), chats::respond)
-            .with(chats::spec::respond()),
-        on(GET, "/v1/docs", key("docs:read"), docs::list).with(docs::spec::list()),
-        on(GET, "/v1/docs/{filename}", key("docs:read"), docs::get).with(docs::spec::get()),
-        on(GET, "/v1/health", Public, health::health).with(health::spec::health()),
-        on(GET, "/v1/models", key("models:read"), models::list).with(models::spec::list()),
-        on(GET, "/v1/projects", key(look), projects::list).with(projects::spec::list()),
-        on(POST, "/v1/projects", key(manage), projects::create).with(projects::spec::create()),
-        on(GET, "/v1/projects/{id}", key(look), projects::get).with(projects::spec::get()),
-        on(PATCH, "/v1/projects/{id}", key(manage), projects::update).with(projects::spec::update()),
-        on(DELETE, "/v1/projects/{id}", key(manage), projects::archive).with(projects::spec::archive()),
+            .with(chats::spec::respond),
+        on(GET, "/v1/docs", key("docs:read"), docs::list).with(docs::spec::list),
+        on(GET, "/v1/docs/{filename}", key("docs:read"), docs::get).with(docs::spec::get),
+        on(GET, "/v1/health", Public, health::health).with(health::spec::health),
+        on(GET, "/v1/models", key("models:read"), models::list).with(models::spec::list),
+        on(GET, "/v1/projects", key(look), projects::list).with(projects::spec::list),
+        on(POST, "/v1/projects", key(manage), projects::create).with(projects::spec::create),
+        on(GET, "/v1/projects/{id}", key(look), projects::get).with(projects::spec::get),
+        on(PATCH, "/v1/projects/{id}", key(manage), projects::update).with(projects::spec::update),
+        on(DELETE, "/v1/projects/{id}", key(manage), projects::archive).with(projects::spec::archive),
         on(GET, "/v1/projects/{id}/conversations", key(look), projects::conversations)
-            .with(projects::spec::conversations()),
-        on(GET, "/v1/projects/{id}/costs/daily", key(look), projects::daily_costs).with(projects::spec::daily_costs()),
+            .with(projects::spec::conversations),
+        on(GET, "/v1/projects/{id}/costs/daily", key(look), projects::daily_costs).with(projects::spec::daily_costs),
         on(GET, "/v1/projects/{id}/costs/monthly", key(look), projects::monthly_costs)
-            .with(projects::spec::monthly_costs()),
-        on(GET, "/v1/projects/{id}/members", key(look), projects::members).with(projects::spec::members()),
-        on(POST, "/v1/projects/{id}/members", key(manage), projects::set_member).with(projects::spec::set_member()),
+            .with(projects::spec::monthly_costs),
+        on(GET, "/v1/projects/{id}/members", key(look), projects::members).with(projects::spec::members),
+        on(POST, "/v1/projects/{id}/members", key(manage), projects::set_member).with(projects::spec::set_member),
         on(DELETE, "/v1/projects/{id}/members/{userUID}", key(manage), projects::remove_member)
-            .with(projects::spec::remove_member()),
-        on(GET, "/v1/projects/{id}/stats", key(look), projects::stats).with(projects::spec::stats()),
-        on(GET, "/v1/projects/{id}/threads", key(look), projects::threads).with(projects::spec::threads()),
-        on(POST, "/v1/tenant-admin/tiers", admin, usage::create_tier).with(usage::spec::create_tier()),
-        on(PUT, "/v1/tenant-admin/tiers/{tierId}", admin, usage::replace_tier).with(usage::spec::replace_tier()),
-        on(DELETE, "/v1/tenant-admin/tiers/{tierId}", admin, usage::delete_tier).with(usage::spec::delete_tier()),
-        on(POST, "/v1/tenant-admin/{tenantId}/add-usage", admin, usage::add_usage).with(usage::spec::add_usage()),
-        on(GET, "/v1/tenant-admin/{tenantId}/audit", audited, usage::audit).with(usage::spec::audit()),
+            .with(projects::spec::remove_member),
+        on(GET, "/v1/projects/{id}/stats", key(look), projects::stats).with(projects::spec::stats),
+        on(GET, "/v1/projects/{id}/threads", key(look), projects::threads).with(projects::spec::threads),
+        on(POST, "/v1/tenant-admin/tiers", admin, usage::create_tier).with(usage::spec::create_tier),
+        on(PUT, "/v1/tenant-admin/tiers/{tierId}", admin, usage::replace_tier).with(usage::spec::replace_tier),
+        on(DELETE, "/v1/tenant-admin/tiers/{tierId}", admin, usage::delete_tier).with(usage::spec::delete_tier),
+        on(POST, "/v1/tenant-admin/{tenantId}/add-usage", admin, usage::add_usage).with(usage::spec::add_usage),
+        on(GET, "/v1/tenant-admin/{tenantId}/audit", audited, usage::audit).with(usage::spec::audit),
         on(POST, "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/add-usage", admin, usage::add_usage)
-            .with(usage::spec::add_usage()),
+            .with(usage::spec::add_usage),
         on(GET, "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/audit", audited, usage::audit)
-            .with(usage::spec::audit()),
+            .with(usage::spec::audit),
         on(POST, "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/tier", admin, usage::set_tier)
-            .with(usage::spec::set_tier()),
+            .with(usage::spec::set_tier),
         on(POST, "/v1/tenant-admin/{tenantId}/subtenants/{subtenantId}/usage-limits/reset", admin, usage::reset)
-            .with(usage::spec::reset()),
-        on(POST, "/v1/tenant-admin/{tenantId}/tier", admin, usage::set_tier).with(usage::spec::set_tier()),
-        on(PUT, "/v1/tenant-admin/{tenantId}/usage-limits", admin, usage::set_limits).with(usage::spec::set_limits()),
-        on(GET, "/v1/tenant-admin/{tenantId}/usage-limits", audited, usage::limits).with(usage::spec::limits()),
-        on(POST, "/v1/tenant-admin/{tenantId}/usage-limits/reset", admin, usage::reset).with(usage::spec::reset()),
+            .with(usage::spec::reset),
+        on(POST, "/v1/tenant-admin/{tenantId}/tier", admin, usage::set_tier).with(usage::spec::set_tier),
+        on(PUT, "/v1/tenant-admin/{tenantId}/usage-limits", admin, usage::set_limits).with(usage::spec::set_limits),
+        on(GET, "/v1/tenant-admin/{tenantId}/usage-limits", audited, usage::limits).with(usage::spec::limits),
+        on(POST, "/v1/tenant-admin/{tenantId}/usage-limits/reset", admin, usage::reset).with(usage::spec::reset),
         on(GET, "/v1/tenant-sessions", full(Some("tenant-sessions:read"), true), sessions::list)
-            .with(sessions::spec::list()),
+            .with(sessions::spec::list),
         on(DELETE, "/v1/tenant-sessions", full(Some("tenant-sessions:write"), true), sessions::revoke_all)
-            .with(sessions::spec::revoke_all()),
+            .with(sessions::spec::revoke_all),
         on(POST, "/v1/tenant-sessions", Mint { scope: "tenant-sessions:write" }, sessions::mint)
-            .with(sessions::spec::mint()),
+            .with(sessions::spec::mint),
         on(DELETE, "/v1/tenant-sessions/{sessionId}", full(Some("tenant-sessions:write"), true), sessions::revoke)
-            .with(sessions::spec::revoke()),
-        on(GET, "/v1/tenant-usage/tiers", key("tenant-usage:read"), usage::tiers).with(usage::spec::tiers()),
-        on(GET, "/v1/tenant-usage/{tenantId}", session("tenant-usage:read"), usage::usage).with(usage::spec::usage()),
+            .with(sessions::spec::revoke),
+        on(GET, "/v1/tenant-usage/tiers", key("tenant-usage:read"), usage::tiers).with(usage::spec::tiers),
+        on(GET, "/v1/tenant-usage/{tenantId}", session("tenant-usage:read"), usage::usage).with(usage::spec::usage),
         on(GET, "/v1/tenant-usage/{tenantId}/history", session("tenant-usage:read"), usage::history)
-            .with(usage::spec::history()),
+            .with(usage::spec::history),
         on(GET, "/v1/tenant-usage/{tenantId}/subtenants/{subtenantId}", session("tenant-usage:read"), usage::usage)
-            .with(usage::spec::usage()),
+            .with(usage::spec::usage),
         on(
             GET,
             "/v1/tenant-usage/{tenantId}/subtenants/{subtenantId}/history",
             session("tenant-usage:read"),
             usage::history,
         )
-        .with(usage::spec::history()),
-        on(GET, "/v1/tenants", key("tenants:read"), tenants::list).with(tenants::spec::list()),
-        on(POST, "/v1/tenants", key("tenants:write"), tenants::create).with(tenants::spec::create()),
-        on(GET, "/v1/tenants/{tenantId}", key("tenants:read"), tenants::get).with(tenants::spec::get()),
-        on(PATCH, "/v1/tenants/{tenantId}", key("tenants:write"), tenants::update).with(tenants::spec::update()),
-        on(DELETE, "/v1/tenants/{tenantId}", key("tenants:write"), tenants::delete).with(tenants::spec::delete()),
-        on(GET, "/v1/tenants/{tenantId}/costs", key("tenants:read"), tenants::costs).with(tenants::spec::costs()),
-        on(GET, "/v1/tenants/{tenantId}/stats", key("tenants:read"), tenants::stats).with(tenants::spec::stats()),
+        .with(usage::spec::history),
+        on(GET, "/v1/tenants", key("tenants:read"), tenants::list).with(tenants::spec::list),
+        on(POST, "/v1/tenants", key("tenants:write"), tenants::create).with(tenants::spec::create),
+        on(GET, "/v1/tenants/{tenantId}", key("tenants:read"), tenants::get).with(tenants::spec::get),
+        on(PATCH, "/v1/tenants/{tenantId}", key("tenants:write"), tenants::update).with(tenants::spec::update),
+        on(DELETE, "/v1/tenants/{tenantId}", key("tenants:write"), tenants::delete).with(tenants::spec::delete),
+        on(GET, "/v1/tenants/{tenantId}/costs", key("tenants:read"), tenants::costs).with(tenants::spec::costs),
+        on(GET, "/v1/tenants/{tenantId}/stats", key("tenants:read"), tenants::stats).with(tenants::spec::stats),
         on(GET, "/v1/tenants/{tenantId}/subtenants", key("tenants:read"), tenants::list_users)
-            .with(tenants::spec::list_users()),
+            .with(tenants::spec::list_users),
         on(GET, "/v1/tenants/{tenantId}/subtenants/{subtenantId}", key("tenants:read"), tenants::get_user)
-            .with(tenants::spec::get_user()),
+            .with(tenants::spec::get_user),
         on(PATCH, "/v1/tenants/{tenantId}/subtenants/{subtenantId}", key("tenants:write"), tenants::update_user)
-            .with(tenants::spec::update_user()),
+            .with(tenants::spec::update_user),
         on(DELETE, "/v1/tenants/{tenantId}/subtenants/{subtenantId}", key("tenants:write"), tenants::delete_user)
-            .with(tenants::spec::delete_user()),
-        on(POST, "/v1/tool-callbacks/{token}", Public, threads::callback).with(threads::spec::callback()).raw(),
-        on(GET, "/v1/tool-groups", key(tools_read), tool_servers::groups).with(tool_servers::spec::groups()),
-        on(POST, "/v1/tool-servers", key(tools_write), tool_servers::create).with(tool_servers::spec::create()),
-        on(GET, "/v1/tool-servers", key(tools_read), tool_servers::list).with(tool_servers::spec::list()),
+            .with(tenants::spec::delete_user),
+        on(POST, "/v1/tool-callbacks/{token}", Public, threads::callback).with(threads::spec::callback).raw(),
+        on(GET, "/v1/tool-groups", key(tools_read), tool_servers::groups).with(tool_servers::spec::groups),
+        on(POST, "/v1/tool-servers", key(tools_write), tool_servers::create).with(tool_servers::spec::create),
+        on(GET, "/v1/tool-servers", key(tools_read), tool_servers::list).with(tool_servers::spec::list),
         on(POST, "/v1/tool-servers/import-openapi", key(tools_write), tool_servers::import)
-            .with(tool_servers::spec::import()),
-        on(GET, "/v1/tool-servers/{toolServerId}", key(tools_read), tool_servers::get).with(tool_servers::spec::get()),
+            .with(tool_servers::spec::import),
+        on(GET, "/v1/tool-servers/{toolServerId}", key(tools_read), tool_servers::get).with(tool_servers::spec::get),
         on(PATCH, "/v1/tool-servers/{toolServerId}", key(tools_write), tool_servers::update)
-            .with(tool_servers::spec::update()),
+            .with(tool_servers::spec::update),
         on(PUT, "/v1/tool-servers/{toolServerId}", key(tools_write), tool_servers::update)
-            .with(tool_servers::spec::update()),
+            .with(tool_servers::spec::update),
         on(DELETE, "/v1/tool-servers/{toolServerId}", key(tools_write), tool_servers::delete)
-            .with(tool_servers::spec::delete()),
+            .with(tool_servers::spec::delete),
         on(POST, "/v1/tool-servers/{toolServerId}/clone", key(tools_write), tool_servers::duplicate)
-            .with(tool_servers::spec::duplicate())
+            .with(tool_servers::spec::duplicate)
             .changing(),
         on(GET, "/v1/tool-servers/{toolServerId}/definition", key(tools_read), tool_servers::definition)
-            .with(tool_servers::spec::definition()),
+            .with(tool_servers::spec::definition),
         on(PATCH, "/v1/tool-servers/{toolServerId}/definition", key(tools_write), tool_servers::define)
-            .with(tool_servers::spec::define()),
+            .with(tool_servers::spec::define),
         on(POST, "/v1/tool-servers/{toolServerId}/refresh", key(tools_write), tool_servers::refresh)
-            .with(tool_servers::spec::refresh())
+            .with(tool_servers::spec::refresh)
             .changing(),
         on(GET, "/v1/tool-servers/{toolServerId}/tools", key(tools_read), tool_servers::list_tools)
-            .with(tool_servers::spec::list_tools()),
+            .with(tool_servers::spec::list_tools),
         on(POST, "/v1/tool-servers/{toolServerId}/tools", key(tools_write), tool_servers::add_tool)
-            .with(tool_servers::spec::add_tool())
+            .with(tool_servers::spec::add_tool)
             .changing(),
         on(GET, "/v1/tool-servers/{toolServerId}/tools/{toolName}", key(tools_read), tool_servers::get_tool)
-            .with(tool_servers::spec::get_tool()),
+            .with(tool_servers::spec::get_tool),
         on(PATCH, "/v1/tool-servers/{toolServerId}/tools/{toolName}", key(tools_write), tool_servers::update_tool)
-            .with(tool_servers::spec::update_tool()),
+            .with(tool_servers::spec::update_tool),
         on(DELETE, "/v1/tool-servers/{toolServerId}/tools/{toolName}", key(tools_write), tool_servers::delete_tool)
-            .with(tool_servers::spec::delete_tool()),
+            .with(tool_servers::spec::delete_tool),
         on(POST, "/v1/tool-servers/{toolServerId}/tools/{toolName}/test", key(tools_write), tool_servers::test)
-            .with(tool_servers::spec::test()),
-        on(GET, "/v1/oauth-clients", admin, oauth::list_clients).with(oauth::spec::list_clients()),
-        on(POST, "/v1/oauth-clients", admin, oauth::create_client).with(oauth::spec::create_client()),
-        on(GET, "/v1/oauth-clients/{id}", admin, oauth::get_client).with(oauth::spec::get_client()),
-        on(PATCH, "/v1/oauth-clients/{id}", admin, oauth::update_client).with(oauth::spec::update_client()),
-        on(DELETE, "/v1/oauth-clients/{id}", admin, oauth::delete_client).with(oauth::spec::delete_client()),
-        on(GET, "/v1/users", admin, oauth::list_users).with(oauth::spec::list_users()),
-        on(POST, "/v1/users", admin, oauth::create_user).with(oauth::spec::create_user()),
-        on(GET, "/v1/users/{userUID}", admin, oauth::get_user).with(oauth::spec::get_user()),
-        on(PATCH, "/v1/users/{userUID}", admin, oauth::update_user).with(oauth::spec::update_user()),
-        on(DELETE, "/v1/users/{userUID}", admin, oauth::delete_user).with(oauth::spec::delete_user()),
-        on(GET, "/v1/openapi.json", Public, docs::openapi).with(docs::spec::openapi()),
+            .with(tool_servers::spec::test),
+        on(GET, "/v1/oauth-clients", admin, oauth::list_clients).with(oauth::spec::list_clients),
+        on(POST, "/v1/oauth-clients", admin, oauth::create_client).with(oauth::spec::create_client),
+        on(GET, "/v1/oauth-clients/{id}", admin, oauth::get_client).with(oauth::spec::get_client),
+        on(PATCH, "/v1/oauth-clients/{id}", admin, oauth::update_client).with(oauth::spec::update_client),
+        on(DELETE, "/v1/oauth-clients/{id}", admin, oauth::delete_client).with(oauth::spec::delete_client),
+        on(GET, "/v1/users", admin, oauth::list_users).with(oauth::spec::list_users),
+        on(POST, "/v1/users", admin, oauth::create_user).with(oauth::spec::create_user),
+        on(GET, "/v1/users/{userUID}", admin, oauth::get_user).with(oauth::spec::get_user),
+        on(PATCH, "/v1/users/{userUID}", admin, oauth::update_user).with(oauth::spec::update_user),
+        on(DELETE, "/v1/users/{userUID}", admin, oauth::delete_user).with(oauth::spec::delete_user),
+        on(GET, "/v1/openapi.json", Public, docs::openapi).with(docs::spec::openapi),
     ]
 }
 
@@ -336,10 +334,11 @@ where
 
 impl Route {
     /// Describes it; what the description names is what the route accepts.
-    fn with(mut self, operation: Operation) -> Self {
+    fn with(mut self, describe: fn() -> Operation) -> Self {
+        let operation = describe();
         self.query_fields = operation.query_names();
         self.body_fields = operation.body.as_ref().map(TypeDoc::names);
-        self.operation = Some(operation);
+        self.operation = Some(describe);
         self
     }
 
