@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use platform_agents::{AgentService, PgAgentService, PgSubAgents, PgThreadService, ThreadConfig, ThreadService};
+use platform_agents::{
+    AgentService, EvaluationService, PgAgentService, PgEvaluationService, PgSubAgents, PgThreadService, ThreadConfig,
+    ThreadService,
+};
 use platform_auth::{
     AuthConfig, AuthService, ClientService, KeyService, OAuthService, PgAuthService, SessionService, UserService,
 };
@@ -91,6 +94,7 @@ pub(crate) struct Services {
     pub oauth: Arc<dyn OAuthService>,
     pub agents: Arc<dyn AgentService>,
     pub threads: Arc<dyn ThreadService>,
+    pub evaluations: Arc<dyn EvaluationService>,
     pub assistants: Arc<dyn AssistantService>,
     pub chat: Arc<dyn ChatService>,
     pub tool_servers: Arc<dyn ToolServerService>,
@@ -184,18 +188,16 @@ impl App {
             chat_config(config),
         ));
         let mut works = chat.works();
+        let evaluations = Arc::new(PgEvaluationService::new(&threads));
         works.extend(threads.works());
+        works.push(Arc::clone(&evaluations) as Arc<dyn Work>);
         works.push(mailer);
         jobs.start(if config.role == Role::Api { Vec::new() } else { works.clone() });
         spawn("usage windows", Arc::clone(&tenants).keep());
         spawn("purge", purge::hourly(db.clone(), ports.clock, config.event_keep));
         let docs = Docs::load(config.docs_dir.as_deref())
             .map_err(|e| StartError::Message(format!("PLATFORM_DOCS_DIR: {e}.")))?;
-        let limits = HttpLimits {
-            json_bytes: config.max_json_bytes,
-            stream_lifetime: config.stream_lifetime,
-            stream_keepalive: config.stream_keepalive,
-        };
+        let limits = http_limits(config);
         // Alone on a database of its own a process need not ask anybody.
         let rates = RateLimits::new(embedded.is_none().then(|| db.clone()));
         let gate = Gate::new(rates, config);
@@ -211,6 +213,7 @@ impl App {
             auth,
             agents,
             threads,
+            evaluations,
             assistants,
             chat,
             tool_servers,
@@ -318,6 +321,14 @@ fn thread_config(config: &Config, addr: SocketAddr) -> ThreadConfig {
         frame_bytes: config.stream_frame_bytes,
         limits: config.limits,
         public_url: config.url(addr),
+    }
+}
+
+fn http_limits(config: &Config) -> HttpLimits {
+    HttpLimits {
+        json_bytes: config.max_json_bytes,
+        stream_lifetime: config.stream_lifetime,
+        stream_keepalive: config.stream_keepalive,
     }
 }
 

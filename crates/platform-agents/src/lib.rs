@@ -23,11 +23,14 @@ mod schema;
 mod thread;
 
 pub use agent::{
-    Agent, AgentFilter, AgentList, AgentService, AgentSettings, Criterion, EvaluationConfig, NotificationConfig,
-    PeriodicExecution, PgAgentService, PgSubAgents, Specialization, SubAgentConfig,
+    Agent, AgentFilter, AgentList, AgentService, AgentSettings, NotificationConfig, PeriodicExecution, PgAgentService,
+    PgSubAgents, Specialization, SubAgentConfig,
 };
 pub use costs::{CostRow, CostSummary, DailyRange, MonthlyRange};
-pub use evaluation::{CriterionScore, Evaluation, EvaluationList, NewEvaluation};
+pub use evaluation::{
+    Criterion, CriterionScore, Evaluation, EvaluationConfig, EvaluationList, EvaluationService, NewEvaluation,
+    PgEvaluationService,
+};
 pub use thread::{
     Action, AsyncResponse, AsyncResponses, CHANGES, Cause, EmptyContentRetries, NewApproval, NewCompletion, NewPause,
     NewResume, NewThread, ParentLink, PauseOrResume, PendingApproval, PendingAsyncToolCall, PgThreadService, Source,

@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
+    calling::Calling,
     definition::{HttpMethod, REFUSED_HEADERS, ToolDefinition},
     failure::Failure,
     redact::Redactor,
     request, script,
     server::{Credentials, Server},
-    service::Calling,
 };
 
 /// A longer answer takes long enough to read that others would wait for it, in bytes.

@@ -14,6 +14,7 @@
 
 mod authentication;
 mod builtin;
+mod calling;
 mod definition;
 mod failure;
 #[cfg(any(test, fuzzing))]
@@ -24,6 +25,7 @@ mod model;
 mod names;
 mod openapi;
 mod redact;
+mod refresh;
 mod repository;
 mod request;
 mod rules;

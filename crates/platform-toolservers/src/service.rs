@@ -1,30 +1,30 @@
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{
     AccountId, Clock, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, beside, overlay,
-    spawn, without_nul,
+    spawn,
 };
 use platform_db::{Bus, Db, Idempotency, Remembered};
 use platform_egress::Egress;
 use platform_runtime::fit_bytes;
 use platform_vault::{Place, Vault};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
-use tracing::warn;
+use tokio::time::Instant;
 
 use crate::{
     builtin::GROUPS,
+    calling::Calling,
     definition::{ToolDefinition, merge},
-    failure::Failure,
-    http::{Call, Called},
+    http::Call,
     mcp::{ChangedServers, McpClients},
     model::{
         CloneRequest, ListedGroup, OpenApiImport, ServerType, TestResult, ToolList, ToolServer, ToolServerFilter,
         ToolServerList, ToolServerSettings,
     },
     openapi,
+    refresh::refresh_asked,
     repository::{self, ServerRow},
     rules::{
         aliased, identifier_taken, in_use, laid_over, masked, no_tool, not_found, note_tools, numbered, of_definitions,
@@ -39,12 +39,6 @@ use crate::{
 const MOST_REMEMBERED: u64 = 10_000;
 /// Identifiers that are tried when the one made of the name is taken.
 const TRIES: usize = 1000;
-/// Tools of an MCP server that were read longer ago are read again, beside the turn that uses them.
-const STALE: Duration = Duration::from_mins(10);
-/// The same for a server that did not answer.
-const STALE_WHEN_DOWN: Duration = Duration::from_secs(30);
-const REFRESHES_AT_ONCE: usize = 8;
-const BETWEEN_REFRESHES: Duration = Duration::from_secs(1);
 
 /// Tool servers of an account, their tools, and calls to try them.
 #[async_trait]
@@ -115,47 +109,14 @@ pub trait ToolServerService: Send + Sync {
 
 /// The service on PostgreSQL.
 pub struct PgToolServerService {
-    db: Db,
+    pub(crate) db: Db,
     bus: Bus,
     pub(crate) clock: Arc<dyn Clock>,
     vault: Arc<Vault>,
     pub(crate) limits: FieldLimits,
     pub(crate) calling: Arc<Calling>,
-    known: Arc<Remembered<(AccountId, String), Server>>,
-    changed: Arc<ChangedServers>,
-}
-
-/// What makes calls.
-pub(crate) struct Calling {
-    pub egress: Egress,
-    pub tokens: Arc<Tokens>,
-    pub mcp: McpClients,
-}
-
-impl Calling {
-    /// Calls a tool, after its arguments were checked.
-    pub async fn call(
-        &self,
-        server: &Arc<Server>,
-        tool: &ToolDefinition,
-        call: Call<'_>,
-        arguments: &Object,
-    ) -> Called {
-        let url = server.settings.url.clone().unwrap_or_default();
-        if let Err(failure) = server.check(tool, arguments).await {
-            return Called { url, status: None, result: Err(failure) };
-        }
-        let called = if server.kind == ServerType::Mcp {
-            Called {
-                url,
-                status: None,
-                result: self.mcp.call(server, tool, arguments, &self.tokens, call.timeout).await,
-            }
-        } else {
-            self.call_http(server, tool, call, arguments).await
-        };
-        Called { result: called.result.map(without_nul).map_err(Failure::fit), ..called }
-    }
+    pub(crate) known: Arc<Remembered<(AccountId, String), Server>>,
+    pub(crate) changed: Arc<ChangedServers>,
 }
 
 enum ToolServerKind {}
@@ -337,66 +298,6 @@ impl PgToolServerService {
         self.known.changed(id).await?;
         // The record is changed whether its server answers or not.
         if fetches { self.fetch_tools(account, id).await.map(|(server, _)| server) } else { Ok(server) }
-    }
-
-    /// Fetches the tools of an MCP server and keeps them; those it has stay when it does not answer.
-    async fn fetch_tools(&self, account: &AccountId, id: &str) -> Result<(ToolServer, Option<Failure>)> {
-        let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
-        let fetched =
-            Box::pin(self.calling.mcp.tools(&server, &self.calling.tokens, self.limits.tools_per_server)).await;
-        let failure = fetched.as_ref().err().cloned();
-        let now = self.clock.now();
-        let mut conn = self.db.conn().await?;
-        let shown = conn.transaction::<_, Error, _>(async |conn| {
-            let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
-            let before = row.settings()?.tool_definitions;
-            let health = row.health.clone();
-            let changed = note_tools(&mut row, fetched, &before, now)?;
-            if changed {
-                row.version += 1;
-            }
-            repository::update(conn, account, &row).await?;
-            // Who was read well is not read again for a while: that too must be known.
-            Ok((row.shown(), changed || row.health != health || row.health.as_deref() == Some("ok")))
-        });
-        let shown = shown.await?;
-        drop(conn);
-        let (shown, changed) = shown;
-        if changed {
-            self.known.changed(id).await?;
-        }
-        Ok((shown, failure))
-    }
-
-    /// Has the tools of an MCP server read again when that was long ago.
-    pub(crate) fn refresh_soon(&self, server: &Server) {
-        let shown = &server.shown;
-        let stale = if shown.health.as_deref() == Some("ok") { STALE } else { STALE_WHEN_DOWN };
-        let age = shown.last_refresh_ms.map(|at| self.clock.now().since(Timestamp(at)));
-        if server.kind == ServerType::Mcp && age.is_none_or(|age| age > stale) {
-            self.changed.add((server.account.clone(), server.id.clone()));
-        }
-    }
-}
-
-/// Reads tools again that somebody says are old or changed.
-async fn refresh_asked(service: Arc<PgToolServerService>) {
-    use futures_util::StreamExt;
-    loop {
-        let servers = service.changed.take().await;
-        let refreshed = futures_util::stream::iter(servers).for_each_concurrent(REFRESHES_AT_ONCE, |(account, id)| {
-            let service = Arc::clone(&service);
-            async move {
-                if let Err(error) = service.fetch_tools(&account, &id).await
-                    && error.code() != Code::ToolServerNotFound
-                {
-                    warn!(server = id, %error, "The tools of an MCP server could not be stored.");
-                }
-            }
-        });
-        refreshed.await;
-        // A server that says so all the time is not asked all the time.
-        sleep(BETWEEN_REFRESHES).await;
     }
 }
 

@@ -8,13 +8,14 @@ use platform_runtime::{
 
 use crate::{
     builtin::{BuiltInAction, BuiltInTool, GROUPS},
+    calling::Calling,
     definition::ToolDefinition,
     failure::Failure,
     http::Call,
     model::ServerType,
     names::{Named, exposed},
     server::Server,
-    service::{Calling, PgToolServerService},
+    service::PgToolServerService,
 };
 
 #[async_trait]

@@ -75,17 +75,17 @@ pub(crate) async fn update_evaluation_config(request: Request) -> Result<Answer>
 
 pub(crate) async fn daily_costs(request: Request) -> Result<Answer> {
     let (account, id) = (&request.caller()?.account, request.path("agentId"));
-    Answer::ok(&request.services.threads.daily_costs(account, id, request.query()?).await?)
+    Answer::ok(&request.services.agents.daily_costs(account, id, request.query()?).await?)
 }
 
 pub(crate) async fn monthly_costs(request: Request) -> Result<Answer> {
     let (account, id) = (&request.caller()?.account, request.path("agentId"));
-    Answer::ok(&request.services.threads.monthly_costs(account, id, request.query()?).await?)
+    Answer::ok(&request.services.agents.monthly_costs(account, id, request.query()?).await?)
 }
 
 pub(crate) async fn cost_summary(request: Request) -> Result<Answer> {
     let (account, id) = (&request.caller()?.account, request.path("agentId"));
-    Answer::ok(&request.services.threads.cost_summary(account, id).await?)
+    Answer::ok(&request.services.agents.cost_summary(account, id).await?)
 }
 
 pub(super) mod spec {

@@ -165,24 +165,24 @@ pub(crate) async fn evaluate(request: Request) -> Result<Answer> {
     let EvaluateQuery { r#async } = request.query()?;
     let (account, id) = thread(&request)?;
     let (given, once, waits) = (request.body()?, request.once.as_ref(), r#async != Some(true));
-    let evaluation = request.services.threads.evaluate(account, id, given, waits, once).await?;
+    let evaluation = request.services.evaluations.create(account, id, given, waits, once).await?;
     let status = if evaluation.is_over() { 200 } else { 202 };
     Answer::json(status, &Evaluated { evaluation })
 }
 
 pub(crate) async fn evaluations(request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    Answer::ok(&request.services.threads.evaluations(account, id, request.page(20, 100)?).await?)
+    Answer::ok(&request.services.evaluations.list(account, id, request.page(20, 100)?).await?)
 }
 
 pub(crate) async fn newest_evaluation(request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    Answer::ok(&request.services.threads.evaluation(account, id, None).await?)
+    Answer::ok(&request.services.evaluations.get(account, id, None).await?)
 }
 
 pub(crate) async fn evaluation(request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    Answer::ok(&request.services.threads.evaluation(account, id, Some(request.path("evaluationId"))).await?)
+    Answer::ok(&request.services.evaluations.get(account, id, Some(request.path("evaluationId"))).await?)
 }
 
 pub(crate) async fn list_feedback(request: Request) -> Result<Answer> {

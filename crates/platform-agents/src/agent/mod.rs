@@ -5,10 +5,9 @@ mod service;
 mod sub_agents;
 
 pub use model::{
-    Agent, AgentFilter, AgentList, AgentSettings, Criterion, EvaluationConfig, NotificationConfig, PeriodicExecution,
-    Specialization, SubAgentConfig,
+    Agent, AgentFilter, AgentList, AgentSettings, NotificationConfig, PeriodicExecution, Specialization, SubAgentConfig,
 };
-pub(crate) use model::{ReadyAgent, check_criteria, judge};
+pub(crate) use model::{ReadyAgent, within};
 pub(crate) use repository::{hold_agent, note_run};
 pub(crate) use service::SCHEDULE;
 pub use service::{AgentService, PgAgentService};

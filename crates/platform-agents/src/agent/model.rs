@@ -12,13 +12,13 @@ use utoipa::{
 };
 
 use super::schedule;
+use crate::evaluation::{EvaluationConfig, check_evaluation};
 
 /// Kind of agent ids.
 pub(crate) enum AgentKind {}
 pub(crate) type AgentId = Id<AgentKind>;
 
 const MOST_EMAILS: usize = 20;
-const MOST_CRITERIA: usize = 20;
 /// Longest interval: 31 days.
 const INTERVAL_MS: std::ops::RangeInclusive<i64> = 1000..=2_678_400_000;
 
@@ -151,52 +151,6 @@ pub struct NotificationConfig {
     pub notified_emails: Vec<String>,
     /// Told when a thread needs approval, at most 20.
     pub approval_emails: Vec<String>,
-}
-
-/// How threads are judged (contract 03 §7).
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct EvaluationConfig {
-    /// The judge, `provider:model` or a model; absent = the server's.
-    #[serde(alias = "evaluationModel", skip_serializing_if = "Option::is_none")]
-    pub evaluator_model: Option<String>,
-    /// Threads are judged by themselves when they have completed or failed.
-    #[serde(alias = "autoEvaluate")]
-    pub enabled: bool,
-    /// Overall score from which a thread passes, 0 to 10.
-    pub threshold: f64,
-    /// Criteria of your own, at most 20.
-    pub custom_criteria: Vec<Criterion>,
-    /// Judge by those alone.
-    pub disable_default_evaluation: bool,
-}
-
-impl Default for EvaluationConfig {
-    fn default() -> Self {
-        Self {
-            evaluator_model: None,
-            enabled: false,
-            threshold: 7.0,
-            custom_criteria: Vec::new(),
-            disable_default_evaluation: false,
-        }
-    }
-}
-
-/// What a thread is judged by.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Criterion {
-    /// Name.
-    pub name: String,
-    /// What it means.
-    pub description: String,
-    /// How much it counts.
-    #[serde(default = "one")]
-    pub weight: f64,
-}
-
-fn one() -> f64 {
-    1.0
 }
 
 /// Whether and how work is handed to an agent (contract 03 §8).
@@ -399,47 +353,6 @@ fn check_emails(checks: &mut Checks, config: &NotificationConfig) {
             }
         }
     }
-}
-
-/// Every rule on how threads are judged.
-pub(crate) fn check_evaluation(config: &EvaluationConfig, catalog: &dyn Catalog) -> Result<()> {
-    let mut checks = Checks::default();
-    checks.range("threshold", config.threshold, &(0.0..=10.0));
-    check_criteria(&mut checks, "customCriteria", &config.custom_criteria);
-    checks.finish().map_err(|error| within("evaluationConfig", error))?;
-    if let Some(name) = &config.evaluator_model {
-        judge(catalog, name)?;
-    }
-    Ok(())
-}
-
-pub(crate) fn check_criteria(checks: &mut Checks, path: &str, criteria: &[Criterion]) {
-    checks.count(path, criteria.len(), MOST_CRITERIA);
-    let mut names = std::collections::HashSet::new();
-    for (i, criterion) in criteria.iter().enumerate() {
-        checks.length(&format!("{path}[{i}].name"), &criterion.name, 1..=64);
-        checks.length(&format!("{path}[{i}].description"), &criterion.description, 1..=4000);
-        if !(criterion.weight.is_finite() && criterion.weight > 0.0 && criterion.weight <= 1e6) {
-            checks.issue(&format!("{path}[{i}].weight"), "range", "weight must be a number above 0");
-        }
-        if !names.insert(&criterion.name) {
-            checks.issue(&format!("{path}[{i}].name"), "unique", "two criteria have this name");
-        }
-    }
-}
-
-/// The model of a judge, `provider:model` or a model alone; `MODEL_NOT_SUPPORTED` when there is none such.
-pub(crate) fn judge(catalog: &dyn Catalog, name: &str) -> Result<platform_runtime::ModelSpec> {
-    let alone = catalog.choose(None, Some(name));
-    let spec = match name.split_once(':') {
-        Some((provider, llm)) => alone.or_else(|_| catalog.choose(Some(provider), Some(llm))),
-        None => alone,
-    };
-    spec.map_err(|error| {
-        let message = format!("There is no model `{name}` to judge with; give `provider:model` or a model.");
-        let missing = Error::new(Code::ModelNotSupported, message).with("model", name);
-        missing.with_some("available", error.details().get("available"))
-    })
 }
 
 impl SubAgentConfig {

@@ -11,12 +11,14 @@ use platform_toolservers::{hold_in, use_in};
 use serde_json::{Value, json};
 
 use super::{
-    model::{
-        Agent, AgentFilter, AgentId, AgentList, AgentSettings, EvaluationConfig, MERGED, ReadyAgent, check_evaluation,
-    },
+    model::{Agent, AgentFilter, AgentId, AgentList, AgentSettings, MERGED, ReadyAgent},
     repository, schedule,
 };
-use crate::thread;
+use crate::{
+    costs::{self, CostRow, CostSummary, DailyRange, MonthlyRange},
+    evaluation::{EvaluationConfig, check_evaluation},
+    thread,
+};
 
 /// What agents are called among those who use tool servers, and under what their changes are told.
 const USERS: &str = "agents";
@@ -43,6 +45,12 @@ pub trait AgentService: Send + Sync {
     async fn evaluation_config(&self, account: &AccountId, id: &str) -> Result<EvaluationConfig>;
     /// Changes the given fields of that.
     async fn update_evaluation_config(&self, account: &AccountId, id: &str, patch: Object) -> Result<EvaluationConfig>;
+    /// What it took by day.
+    async fn daily_costs(&self, account: &AccountId, id: &str, range: DailyRange) -> Result<Vec<CostRow>>;
+    /// What it took by month.
+    async fn monthly_costs(&self, account: &AccountId, id: &str, range: MonthlyRange) -> Result<Vec<CostRow>>;
+    /// What it took today and this month.
+    async fn cost_summary(&self, account: &AccountId, id: &str) -> Result<CostSummary>;
 }
 
 /// The service on PostgreSQL.
@@ -282,6 +290,24 @@ impl AgentService for PgAgentService {
         check_evaluation(&tried, &*self.ports.catalog)?;
         let patch = Object::from_iter([("evaluationConfig".to_owned(), Value::Object(patch))]);
         self.change(account, id, patch, &Precondition::None).await?.settings.evaluation()
+    }
+
+    async fn daily_costs(&self, account: &AccountId, id: &str, range: DailyRange) -> Result<Vec<CostRow>> {
+        self.ready(account, id, None).await?;
+        let conn = self.ports.db.read().await?;
+        costs::daily(conn.get(), account, id, &range, self.ports.clock.now()).await
+    }
+
+    async fn monthly_costs(&self, account: &AccountId, id: &str, range: MonthlyRange) -> Result<Vec<CostRow>> {
+        self.ready(account, id, None).await?;
+        let conn = self.ports.db.read().await?;
+        costs::monthly(conn.get(), account, id, &range, self.ports.clock.now()).await
+    }
+
+    async fn cost_summary(&self, account: &AccountId, id: &str) -> Result<CostSummary> {
+        self.ready(account, id, None).await?;
+        let conn = self.ports.db.read().await?;
+        costs::summary(conn.get(), account, id, self.ports.clock.now()).await
     }
 }
 

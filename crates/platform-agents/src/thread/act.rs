@@ -1,15 +1,95 @@
 //! Changing a thread: its row is locked first, its runs after it, whoever changes it.
 
-use platform_core::{AccountId, Result};
+use diesel_async::AsyncConnection;
+use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::{Conn, Idempotency, in_progress};
 use platform_jobs::{Run, is_held_in};
 
 use super::{
-    Threads, not_found,
-    record::{self, Record},
+    Threads, Told,
+    control::{Arrived, queue},
+    facts::Pause,
+    not_found,
+    record::{By, Record},
+    repository,
+    request::NewApproval,
+    state::{Source, ThreadState},
 };
 
+/// What a client does to a thread, looked at and ready.
+pub(crate) enum Act {
+    Pause { immediate: bool, pause: Pause },
+    Resume { says: Option<Arrived> },
+    Complete { state: ThreadState },
+    Decide { given: NewApproval, approves: bool },
+    Say(Arrived),
+}
+
 impl Threads {
+    /// Does it, and tells what came of it.
+    pub async fn act(&self, account: &AccountId, id: &str, act: Act, by: By, once: Option<&Idempotency>) -> Result<()> {
+        let now = self.ports.clock.now();
+        let mut conn = self.ports.db.conn().await?;
+        let acting = conn.transaction::<_, Error, _>(async |conn| {
+            let mut record = self.lock_in(conn, account, id, once).await?;
+            let changed = self.act_in(conn, &mut record, act, by, now).await?;
+            self.settle_in(conn, &mut record, changed, once, now).await
+        });
+        let told = acting.await?;
+        drop(conn);
+        match told {
+            Some(told) => self.tell(&told).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it changed anything.
+    async fn act_in(&self, conn: &mut Conn, record: &mut Record, act: Act, by: By, now: Timestamp) -> Result<bool> {
+        match act {
+            Act::Pause { immediate, pause } => self.pause_in(conn, record, immediate, pause, &by, now).await,
+            Act::Resume { says } => {
+                let changed = Self::resume_in(record, &by, now)?;
+                if let Some(says) = &says {
+                    queue(conn, record, says).await?;
+                }
+                Ok(changed || says.is_some())
+            }
+            Act::Complete { state } => {
+                let reason = match state {
+                    ThreadState::Completed => "COMPLETED_BY_USER",
+                    ThreadState::Failed => "FAILED_BY_USER",
+                    _ => "TERMINATED_BY_USER",
+                };
+                self.complete_in(conn, record, (state, reason), &by, now).await
+            }
+            Act::Decide { given, approves } => {
+                let by = By { source: Source::Approval, ..by };
+                self.decide_in(conn, record, &given, approves, &by, now).await?;
+                Ok(true)
+            }
+            Act::Say(arrived) => {
+                self.message_in(conn, record, &arrived, &by, now).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Stores an action, if it changed anything, and what a repetition is told: the thread as it is now.
+    async fn settle_in(
+        &self,
+        conn: &mut Conn,
+        record: &mut Record,
+        changed: bool,
+        once: Option<&Idempotency>,
+        now: Timestamp,
+    ) -> Result<Option<Told>> {
+        let told = if changed { Some(self.commit_in(conn, record, None, 0, now).await?) } else { None };
+        if let Some(once) = once {
+            once.store(conn, 200, &record.clone().into_thread(None, None)?).await?;
+        }
+        Ok(told)
+    }
+
     /// Locks a thread to change it; once for each idempotency key.
     pub async fn lock_in(
         &self,
@@ -25,12 +105,12 @@ impl Threads {
                 return Err(in_progress());
             }
         }
-        record::lock(conn, account, id).await?.ok_or_else(|| not_found(id))
+        repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))
     }
 }
 
 /// Locks the thread of a run whose lease is held; `None` when it is lost, or the thread is gone.
 pub(crate) async fn hold_in(conn: &mut Conn, run: &Run) -> Result<Option<Record>> {
-    let Some(record) = record::lock(conn, &run.account(), &run.subject).await? else { return Ok(None) };
+    let Some(record) = repository::lock(conn, &run.account(), &run.subject).await? else { return Ok(None) };
     Ok(is_held_in(conn, run).await?.then_some(record))
 }

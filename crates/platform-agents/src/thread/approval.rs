@@ -9,8 +9,9 @@ use super::{
     awaited::take_arrived,
     commit::after,
     control::{close, developer_message, queue},
-    model::{NewApproval, PendingApproval},
+    model::PendingApproval,
     record::{By, Record},
+    request::NewApproval,
     state::{Action, Cause, ThreadState},
 };
 

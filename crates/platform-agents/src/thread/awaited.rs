@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     END_ALL, RETURN, Threads,
     commit::after,
-    model::{AsyncResponses, ThreadResponded},
     record::{By, Record},
+    request::{AsyncResponses, ThreadResponded},
     state::{Action, Cause, Source, ThreadState},
 };
 use crate::schema::{threads, tool_callbacks};

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use super::{
     FILES, KIND, RETURN, TIMER, Threads, live_key,
-    record::{Moved, Record},
+    record::Record,
+    repository::{self, Moved},
     state::ThreadState,
 };
 use crate::{costs, evaluation};
@@ -42,11 +43,11 @@ impl Threads {
     ) -> Result<Told> {
         let is_new = record.state_before.is_none();
         if is_new {
-            if !record.insert_in(conn).await? {
+            if !repository::insert(conn, record).await? {
                 return Err(diesel::result::Error::RollbackTransaction.into());
             }
         } else {
-            record.update_in(conn, revision, now).await?;
+            repository::update(conn, record, revision, now).await?;
         }
         self.publish_in(conn, record, now).await?;
         let mut told = Told {
@@ -60,7 +61,7 @@ impl Threads {
             told.announces |= self.notify_in(conn, record, now).await?;
         }
         let abandoned =
-            if std::mem::take(&mut record.abandons) { record.abandoned_in(conn).await? } else { Vec::new() };
+            if std::mem::take(&mut record.abandons) { repository::abandoned(conn, record).await? } else { Vec::new() };
         for thread in abandoned {
             let (account, after) = (&record.account, When::After(Duration::ZERO));
             cancel_in(conn, account, ABANDON, &thread).await?;
@@ -220,7 +221,7 @@ impl Threads {
         let judged = agent.settings.evaluation()?;
         if judged.enabled && matches!(record.state, ThreadState::Completed | ThreadState::Failed) {
             let evaluation = evaluation::begin("auto", record, &judged, None, None, now);
-            evaluation::insert_in(conn, account, &evaluation, &judged, now).await?;
+            evaluation::insert_in(conn, account, &evaluation, evaluation::all_criteria(&judged, None), now).await?;
             has_work = true;
         }
         Ok(has_work)

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::{
     Threads,
     awaited::take_arrived,
+    facts::Pause,
     keeper::take_in,
-    model::Pause,
     record::{By, Record, key},
     state::{Action, Cause, ThreadState},
 };

@@ -19,11 +19,13 @@ use super::{
     awaited::{ThreadCallbacks, done, take_arrived},
     commit::after,
     control::close,
+    facts::Pause,
     hand_off::Hands,
     keeper::{ThreadKeeper, hand_offs, pause_now, sleeps_until, take_in},
     live_key,
-    model::{EmptyContentRetries, Pause, ThreadResult},
-    record::{self, By, Record},
+    model::{EmptyContentRetries, ThreadResult},
+    record::{By, Record},
+    repository,
     state::{Cause, ThreadState},
     tasks,
 };
@@ -54,7 +56,7 @@ impl Work for ThreadTurns {
 
     async fn take_in(&self, conn: &mut Conn, mut runs: Vec<Run>, now: Timestamp) -> Result<Vec<Run>> {
         let wanted: Vec<_> = runs.iter().map(|run| (run.account(), run.subject.as_str(), run.attempt)).collect();
-        let moved = record::take(conn, &wanted, now).await?;
+        let moved = repository::take(conn, &wanted, now).await?;
         self.0.publish_moved_in(conn, &moved, (ThreadState::Queued, ThreadState::Processing), now).await?;
         runs.retain(|run| moved.iter().any(|moved| moved.id == run.subject));
         Ok(runs)
@@ -63,7 +65,7 @@ impl Work for ThreadTurns {
     async fn handed_back_in(&self, conn: &mut Conn, runs: &[&Run]) -> Result<()> {
         let now = self.0.ports.clock.now();
         let handed: Vec<_> = runs.iter().map(|run| (run.account(), run.subject.as_str())).collect();
-        let moved = record::hand_back(conn, &handed, now).await?;
+        let moved = repository::hand_back(conn, &handed, now).await?;
         self.0.publish_moved_in(conn, &moved, (ThreadState::Processing, ThreadState::Queued), now).await
     }
 
@@ -86,7 +88,7 @@ impl Threads {
     async fn work(self: &Arc<Self>, run: &Run, stop: &CancellationToken) -> Result<Next> {
         let account = run.account();
         let conn = self.ports.db.read().await?;
-        let found = record::find(conn.get(), &account, &run.subject).await?;
+        let found = repository::find(conn.get(), &account, &run.subject).await?;
         drop(conn);
         let Some(found) = found.filter(|found| found.state == ThreadState::Processing) else {
             done(&self.ports.db, run).await?;
@@ -366,7 +368,7 @@ impl Threads {
         let mut conn = self.ports.db.conn().await?;
         let counting = conn.transaction::<_, Error, _>(async |conn| {
             // One that is deleted takes nothing any more.
-            let Some(mut record) = record::lock(conn, account, id).await? else { return Ok(()) };
+            let Some(mut record) = repository::lock(conn, account, id).await? else { return Ok(()) };
             record.usage.add(answer, now);
             self.commit_in(conn, &mut record, None, 0, now).await.map(drop)
         });

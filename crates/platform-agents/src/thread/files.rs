@@ -13,7 +13,7 @@ use super::{
     FILES, Threads,
     act::hold_in,
     awaited::done,
-    model::Unfetched,
+    facts::Unfetched,
     record::{By, Record, key},
     state::{Cause, ThreadState},
 };
@@ -82,7 +82,7 @@ impl Work for Files {
     async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
         let threads = &self.0;
         let conn = threads.ports.db.read().await?;
-        let found = super::record::find(conn.get(), &run.account(), &run.subject).await?;
+        let found = super::repository::find(conn.get(), &run.account(), &run.subject).await?;
         drop(conn);
         let Some(found) = found else { return done(&threads.ports.db, run).await };
         let fetched = threads.fetch(&found.facts.unfetched).await;

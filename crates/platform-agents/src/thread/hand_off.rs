@@ -9,13 +9,7 @@ use platform_core::{Code, Error, Object, Result, to_the_end};
 use platform_runtime::{Action, Later, Tool, ToolResult, TurnTool, compile_schema, problems};
 use serde_json::{Value, json};
 
-use super::{
-    Threads,
-    intake::Order,
-    model::{Parent, ParentLink},
-    record,
-    state::Source,
-};
+use super::{Threads, facts::Parent, intake::Order, model::ParentLink, repository, state::Source};
 use crate::agent::ReadyAgent;
 
 /// The tool, and the other name it goes by.
@@ -175,7 +169,7 @@ impl HandOffAction {
     async fn ancestors(&self) -> Result<(Option<String>, Vec<String>)> {
         let Some(thread) = &self.parent.thread else { return Ok((None, Vec::new())) };
         let conn = self.threads.ports.db.read().await?;
-        let found = record::find(conn.get(), &self.parent.account, thread).await?;
+        let found = repository::find(conn.get(), &self.parent.account, thread).await?;
         let found = found.ok_or_else(|| super::not_found(thread))?;
         let mut ancestors = found.facts.parent.clone().unwrap_or_default().ancestors;
         ancestors.push(found.agent_id().to_owned());
@@ -186,6 +180,6 @@ impl HandOffAction {
         let of_chat = || self.parent.chat.as_ref().map(|chat| format!("chat:{chat}"));
         let Some(above) = self.parent.thread.clone().or_else(of_chat) else { return Ok(None) };
         let conn = self.threads.ports.db.read().await?;
-        record::handed_to(conn.get(), &self.parent.account, &above, call).await
+        repository::handed_to(conn.get(), &self.parent.account, &above, call).await
     }
 }

@@ -18,8 +18,11 @@ use super::{
     commit::Told,
     control::{Arrived, append},
     course::OUT_OF_QUOTA,
-    model::{Facts, NewThread, Parent, StartedThread, ThreadId, ThreadMessage, Unfetched},
-    record::{self, By, NewRecord, Record},
+    facts::{Facts, Parent, Pause, Unfetched},
+    model::ThreadId,
+    record::{By, NewRecord, Record},
+    repository,
+    request::{NewThread, StartedThread, ThreadMessage},
     state::{Cause, Source, ThreadState},
 };
 use crate::agent::ReadyAgent;
@@ -228,7 +231,7 @@ impl Threads {
         let record = &mut start.record;
         self.agents.hold_in(conn, &record.account, record.agent_id()).await?;
         if let Some(above) = record.facts.parent.as_ref().and_then(|parent| parent.link.thread.as_deref()) {
-            record::hold_processing(conn, &record.account, above).await?;
+            repository::hold_processing(conn, &record.account, above).await?;
         }
         let (cause, state) = match (record.facts.unfetched.is_empty(), start.begins_paused) {
             _ if start.refusal.is_some() => (Cause::QuotaSpent, ThreadState::LimitExceeded),
@@ -243,7 +246,7 @@ impl Threads {
         }
         record.enter(cause, state, &start.by, now)?;
         if state == ThreadState::Paused {
-            record.facts.pause = Some(super::model::Pause { at: Some(now), ..super::model::Pause::default() });
+            record.facts.pause = Some(Pause { at: Some(now), ..Pause::default() });
         }
         append(conn, record, &start.arrived).await?;
         self.commit_in(conn, record, None, 0, now).await

@@ -19,8 +19,9 @@ use super::{
     Threads,
     act::hold_in,
     awaited::take_arrived,
-    model::Pause,
-    record::{By, Record, by_id, key},
+    facts::Pause,
+    record::{By, Record, key},
+    repository::by_id,
     state::{Cause, ThreadState},
 };
 use crate::{costs, schema::threads};

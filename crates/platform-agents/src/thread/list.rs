@@ -14,8 +14,10 @@ use platform_core::{AccountId, Code, Error, Owner, Page, Period, Result, Session
 use platform_db::Conn;
 
 use super::{
-    model::{ThreadFilter, unknown_state},
-    record::{PROJECT, Record, ThreadRow, by_id},
+    model::ThreadFilter,
+    record::Record,
+    repository::{PROJECT, ThreadRow, by_id},
+    request::unknown_state,
     state::ThreadState,
 };
 use crate::schema::{agents, threads};

@@ -4,6 +4,8 @@ mod awaited;
 mod commit;
 mod control;
 mod course;
+mod explain;
+mod facts;
 mod files;
 mod hand_off;
 mod intake;
@@ -12,6 +14,8 @@ mod list;
 mod model;
 mod picture;
 mod record;
+mod repository;
+mod request;
 mod service;
 mod source;
 mod state;
@@ -34,12 +38,16 @@ pub(crate) use commit::Told;
 pub(crate) use intake::Order;
 pub(crate) use keeper::charge_in;
 pub use model::{
-    AsyncResponse, AsyncResponses, EmptyContentRetries, NewApproval, NewCompletion, NewPause, NewResume, NewThread,
-    ParentLink, PauseOrResume, PendingApproval, PendingAsyncToolCall, StartedThread, Task, Thread, ThreadFeedback,
-    ThreadFilter, ThreadList, ThreadMessage, ThreadPatch, ThreadResponded, ThreadResult, ThreadView,
+    EmptyContentRetries, ParentLink, PendingApproval, PendingAsyncToolCall, Task, Thread, ThreadFeedback, ThreadFilter,
+    ThreadList, ThreadResult, ThreadView,
 };
 pub use picture::picture;
-pub(crate) use record::{Record, find, lock, note_fact};
+pub(crate) use record::Record;
+pub(crate) use repository::{find, lock, note_fact};
+pub use request::{
+    AsyncResponse, AsyncResponses, NewApproval, NewCompletion, NewPause, NewResume, NewThread, PauseOrResume,
+    StartedThread, ThreadMessage, ThreadPatch, ThreadResponded,
+};
 pub use service::{PgThreadService, ThreadService};
 pub use state::{Action, CHANGES, Cause, Source, StateChange, ThreadState};
 

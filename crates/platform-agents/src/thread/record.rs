@@ -1,72 +1,17 @@
 //! A thread as a transaction holds it: locked, changed, and written with everything that follows from the change.
 
-use diesel::{
-    dsl::{AsExprOf, sql},
-    expression::{SqlLiteral, UncheckedBind},
-    prelude::*,
-    sql_types::{Bool, Jsonb, Nullable, Text},
-};
-use diesel_async::RunQueryDsl;
-use platform_conversation::{
-    Conversation, StoredJson, TokenUsage, compactions, guardrail_turns, json, open_calls, open_text,
-};
+use platform_conversation::{Conversation, StoredJson, TokenUsage, compactions, guardrail_turns, open_calls};
 use platform_core::{AccountId, Code, Error, Object, Result, Timestamp};
-use platform_db::Conn;
 use platform_jobs::Place;
 use platform_runtime::{CallState, Later, OpenCall, Payer, Spender};
 use serde_json::{Value, json};
 
 use super::{
-    model::{Facts, PendingAsyncToolCall, Thread},
+    facts::{Facts, TurnFacts},
+    model::{PendingAsyncToolCall, Thread},
+    repository::ThreadRow,
     state::{Action, Cause, Source, StateChange, ThreadState, may_follow},
 };
-use crate::schema::threads;
-
-#[derive(Queryable, Selectable, Clone)]
-#[diesel(table_name = threads)]
-pub(crate) struct ThreadRow {
-    account_id: String,
-    pub id: String,
-    pub agent_id: String,
-    #[diesel(select_expression = sql::<Nullable<Text>>(PROJECT))]
-    #[diesel(select_expression_type = SqlLiteral<Nullable<Text>>)]
-    project_id: Option<String>,
-    state: String,
-    finish_reason: Option<String>,
-    stop_reason: Option<String>,
-    name: Option<String>,
-    user_uid: String,
-    tenant_id: Option<String>,
-    subtenant_id: Option<String>,
-    api_source: Option<String>,
-    metadata: Value,
-    tags: Vec<String>,
-    provider: Option<String>,
-    llm: Option<String>,
-    usage: Option<String>,
-    secondary: Option<Value>,
-    total_tokens: i64,
-    open_calls: Option<String>,
-    guardrails: Option<String>,
-    compactions: Option<String>,
-    revision: i64,
-    message_count: i32,
-    turn_start: i32,
-    changes: Value,
-    facts: Value,
-    started_ms: Option<i64>,
-    finished_ms: Option<i64>,
-    duration_ms: i64,
-    created_ms: i64,
-    edited_ms: i64,
-}
-
-/// The project of the thread's agent.
-pub(crate) const PROJECT: &str = "(SELECT project_id FROM agents
-    WHERE agents.account_id = threads.account_id AND agents.id = threads.agent_id)";
-/// What a sub-thread was handed over by, as its index has it: a thread, or `chat:` and a chat; and by which call.
-const ABOVE: &str = "coalesce(facts #>> '{parent,parentThreadId}', 'chat:' || (facts #>> '{parent,parentChatUID}'))";
-const FOR_CALL: &str = "facts #>> '{parent,subThreadToolCallId}'";
 
 /// Who brings a change about.
 #[derive(Debug, Clone)]
@@ -91,7 +36,7 @@ impl By {
 /// A thread with its parts read.
 #[derive(Clone)]
 pub(crate) struct Record {
-    row: ThreadRow,
+    pub(super) row: ThreadRow,
     pub account: AccountId,
     pub state: ThreadState,
     pub facts: Facts,
@@ -115,7 +60,7 @@ pub(crate) struct Record {
     pub finished: Option<Timestamp>,
     /// Calls were closed: sub-threads that nobody waits for any more are to end.
     pub abandons: bool,
-    duration_ms: i64,
+    pub(super) duration_ms: i64,
 }
 
 /// What a new thread begins with.
@@ -310,11 +255,7 @@ impl Record {
     pub fn begin_turn(&mut self, request: platform_conversation::TurnRequest) {
         self.facts.arrived.clear();
         self.turn_start = self.message_count;
-        self.facts.turn = super::model::TurnFacts {
-            request,
-            input_before: self.usage.tokens.input_tokens,
-            ..super::model::TurnFacts::default()
-        };
+        self.facts.turn = TurnFacts { request, input_before: self.usage.tokens.input_tokens, ..TurnFacts::default() };
         (self.finish_reason, self.stop_reason, self.started, self.finished) = (None, None, None, None);
     }
 
@@ -360,20 +301,6 @@ impl Record {
     /// Whether a call has no result yet.
     pub fn is_open(&self, call: &str) -> bool {
         self.open.iter().any(|open| open.call.id == call && !matches!(open.state, CallState::Answered(_)))
-    }
-
-    /// Sub-threads at work for calls that are not open any more.
-    pub async fn abandoned_in(&self, conn: &mut Conn) -> Result<Vec<String>> {
-        let terminal = ThreadState::ALL.iter().filter(|state| state.is_terminal()).map(|state| state.as_str());
-        let at_work: Vec<(String, String)> = threads::table
-            .filter(threads::account_id.eq(self.account.as_str()))
-            .filter(sql::<Text>(ABOVE).eq(self.id()).and(sql::<Text>(FOR_CALL).is_not_null()))
-            .filter(threads::state.ne_all(terminal))
-            .select((threads::id, sql::<Text>(FOR_CALL)))
-            .load(conn)
-            .await?;
-        let is_open = |call: &String| self.open.iter().any(|open| open.call.id == *call);
-        Ok(at_work.into_iter().filter(|(_, call)| !is_open(call)).map(|(id, _)| id).collect())
     }
 
     /// Calls whose results come to an address.
@@ -525,78 +452,6 @@ impl Record {
         let before = |i: usize| i.checked_sub(1).map(|i| self.changes[i].state);
         self.changes.iter().enumerate().skip(from).map(move |(i, change)| (before(i), change))
     }
-
-    /// Stores a new thread.
-    pub async fn insert_in(&mut self, conn: &mut Conn) -> Result<bool> {
-        self.revision = 1;
-        let row = &self.row;
-        let inserted = diesel::insert_into(threads::table)
-            .values((
-                (
-                    threads::account_id.eq(&row.account_id),
-                    threads::id.eq(&row.id),
-                    threads::agent_id.eq(&row.agent_id),
-                    threads::name.eq(&row.name),
-                    threads::user_uid.eq(&row.user_uid),
-                    threads::tenant_id.eq(&row.tenant_id),
-                    threads::subtenant_id.eq(&row.subtenant_id),
-                    threads::api_source.eq(&row.api_source),
-                    threads::metadata.eq(&row.metadata),
-                    threads::tags.eq(&row.tags),
-                ),
-                threads::state.eq(self.state.as_str()),
-                threads::finish_reason.eq(&self.finish_reason),
-                threads::revision.eq(self.revision),
-                threads::message_count.eq(self.message_count),
-                threads::turn_start.eq(self.turn_start),
-                threads::changes.eq(serde_json::to_value(&self.changes).map_err(Error::internal)?),
-                threads::facts.eq(serde_json::to_value(&self.facts).map_err(Error::internal)?),
-                threads::finished_ms.eq(self.finished.map(|at| at.0)),
-                threads::created_ms.eq(row.created_ms),
-                threads::edited_ms.eq(row.edited_ms),
-            ))
-            .on_conflict_do_nothing()
-            .execute(conn)
-            .await?;
-        Ok(inserted == 1)
-    }
-
-    /// Stores a locked thread as it is now; its revision is at least `revision`, and above the one before.
-    pub async fn update_in(&mut self, conn: &mut Conn, revision: i64, now: Timestamp) -> Result<()> {
-        self.revision = revision.max(self.revision + 1);
-        let tokens = &self.usage.tokens;
-        let total = i64::try_from(tokens.input_tokens + tokens.output_tokens).unwrap_or(i64::MAX);
-        let usage = serde_json::to_string(&self.usage).map_err(Error::internal)?;
-        let open = open_text(&self.open)?;
-        let nullable =
-            |text: &Option<String>| sql::<Nullable<Text>>("").bind::<Nullable<Text>, _>(text.clone()).sql("::json");
-        diesel::update(by_id(self.account.as_str(), &self.row.id))
-            .set((
-                threads::state.eq(self.state.as_str()),
-                threads::finish_reason.eq(&self.finish_reason),
-                threads::stop_reason.eq(&self.stop_reason),
-                threads::provider.eq(&self.provider),
-                threads::llm.eq(&self.llm),
-                threads::usage.eq(json(&usage).nullable()),
-                threads::total_tokens.eq(total),
-                threads::open_calls.eq(nullable(&open)),
-                threads::guardrails.eq(nullable(&self.guardrails)),
-                threads::revision.eq(self.revision),
-                threads::message_count.eq(self.message_count),
-                threads::turn_start.eq(self.turn_start),
-                threads::changes.eq(serde_json::to_value(&self.changes).map_err(Error::internal)?),
-                threads::facts.eq(serde_json::to_value(&self.facts).map_err(Error::internal)?),
-                threads::started_ms.eq(self.started.map(|at| at.0)),
-                threads::finished_ms.eq(self.finished.map(|at| at.0)),
-                threads::duration_ms.eq(self.duration_ms),
-                threads::edited_ms.eq(now.0),
-            ))
-            .execute(conn)
-            .await?;
-        self.row.edited_ms = now.0;
-        self.row.total_tokens = total;
-        Ok(())
-    }
 }
 
 /// Why a queued thread waits, as it is shown.
@@ -615,147 +470,4 @@ fn object(value: Value) -> Object {
         Value::Object(object) => object,
         _ => Object::new(),
     }
-}
-
-#[diesel::dsl::auto_type(no_type_alias)]
-pub(crate) fn by_id<'a>(account: &'a str, id: &'a str) -> _ {
-    threads::table.filter(threads::account_id.eq(account)).filter(threads::id.eq(id))
-}
-
-pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<Record>> {
-    let mut conn = conn;
-    let row = by_id(account.as_str(), id).select(ThreadRow::as_select()).first(&mut conn).await.optional()?;
-    row.map(Record::read).transpose()
-}
-
-/// The thread that a call has handed its work to; `above`: the thread, or `chat:` and the chat, of the call.
-pub(crate) async fn handed_to(conn: &Conn, account: &AccountId, above: &str, call: &str) -> Result<Option<String>> {
-    let mut conn = conn;
-    let thread = threads::table
-        .filter(threads::account_id.eq(account.as_str()))
-        .filter(sql::<Text>(ABOVE).eq(above).and(sql::<Text>(FOR_CALL).eq(call)));
-    Ok(thread.select(threads::id).first(&mut conn).await.optional()?)
-}
-
-/// `CONFLICT` unless a worker has the thread; it stays so until this transaction ends.
-pub(crate) async fn hold_processing(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
-    let processing = by_id(account.as_str(), id).filter(threads::state.eq(ThreadState::Processing.as_str()));
-    let held: Option<String> = processing.for_share().select(threads::id).first(conn).await.optional()?;
-    held.map(drop).ok_or_else(|| Error::new(Code::Conflict, "The thread that hands the work over has ended."))
-}
-
-pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<Record>> {
-    let row = by_id(account.as_str(), id).for_update().select(ThreadRow::as_select()).first(conn).await.optional()?;
-    row.map(Record::read).transpose()
-}
-
-pub(crate) async fn revision(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<i64>> {
-    let mut conn = conn;
-    Ok(by_id(account.as_str(), id).select(threads::revision).first(&mut conn).await.optional()?)
-}
-
-/// Threads are taken by workers: what was queued is processed, and what a lost worker held was queued in between.
-pub(crate) async fn take(conn: &mut Conn, taken: &[(AccountId, &str, i32)], now: Timestamp) -> Result<Vec<Moved>> {
-    const SQL: &str = "WITH item AS (
-            SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, thread text, attempt int, now_ms bigint)
-        ), held AS (
-            -- One that somebody changes just now is left to the next.
-            SELECT t.account_id, t.id, t.state FROM threads t JOIN item i ON t.account_id = i.account AND t.id = i.thread
-            WHERE t.state IN ('queued', 'processing') FOR UPDATE OF t SKIP LOCKED
-        )
-        UPDATE threads SET state = 'processing', revision = revision + 1, edited_ms = item.now_ms,
-            started_ms = coalesce(started_ms, item.now_ms),
-            duration_ms = duration_ms + CASE WHEN held.state = 'processing'
-                THEN greatest(item.now_ms - (changes -> -1 ->> 'timestamp')::bigint, 0) ELSE 0 END,
-            facts = jsonb_set(facts, '{turn,attempt}', to_jsonb(item.attempt)),
-            changes = changes || CASE WHEN held.state = 'processing'
-                THEN jsonb_build_array(jsonb_build_object('state', 'queued', 'timestamp', greatest(item.now_ms, (changes -> -1 ->> 'timestamp')::bigint), 'source', 'worker'))
-                ELSE '[]' END
-                || jsonb_build_array(jsonb_build_object('state', 'processing', 'timestamp', greatest(item.now_ms, (changes -> -1 ->> 'timestamp')::bigint), 'source', 'worker'))
-        FROM item, held WHERE threads.account_id = item.account AND threads.id = item.thread
-            AND held.account_id = threads.account_id AND held.id = threads.id
-        RETURNING threads.account_id, threads.id, threads.agent_id, threads.tenant_id, threads.subtenant_id,
-            held.state = 'processing' AS was_lost";
-    let items: Vec<Value> = taken
-        .iter()
-        .map(|(account, thread, attempt)| {
-            json!({"account": account, "thread": thread, "attempt": attempt, "now_ms": now.0})
-        })
-        .collect();
-    Ok(platform_db::JsonStatement::new(SQL, &items)?.load(conn).await?)
-}
-
-/// A thread whose state was changed among others.
-#[derive(diesel::QueryableByName)]
-pub(crate) struct Moved {
-    #[diesel(sql_type = Text)]
-    account_id: String,
-    #[diesel(sql_type = Text)]
-    pub id: String,
-    #[diesel(sql_type = Text)]
-    pub agent_id: String,
-    #[diesel(sql_type = Nullable<Text>)]
-    pub tenant_id: Option<String>,
-    #[diesel(sql_type = Nullable<Text>)]
-    pub subtenant_id: Option<String>,
-    /// Its worker was lost: it was queued in between.
-    #[diesel(sql_type = Bool)]
-    pub was_lost: bool,
-}
-
-impl Moved {
-    pub fn account(&self) -> AccountId {
-        AccountId::parse(&self.account_id).expect("only ids are stored")
-    }
-}
-
-/// Threads are handed back by a worker that shuts down.
-pub(crate) async fn hand_back(conn: &mut Conn, handed: &[(AccountId, &str)], now: Timestamp) -> Result<Vec<Moved>> {
-    const SQL: &str = "WITH item AS (
-            SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, thread text, now_ms bigint)
-        )
-        UPDATE threads SET state = 'queued', revision = revision + 1, edited_ms = item.now_ms,
-            duration_ms = duration_ms + greatest(item.now_ms - (changes -> -1 ->> 'timestamp')::bigint, 0),
-            changes = changes || jsonb_build_array(
-                jsonb_build_object('state', 'queued', 'timestamp', greatest(item.now_ms, (changes -> -1 ->> 'timestamp')::bigint), 'source', 'worker'))
-        FROM item WHERE threads.account_id = item.account AND threads.id = item.thread
-            AND threads.state = 'processing'
-            AND (threads.account_id, threads.id) IN (SELECT t.account_id, t.id FROM threads t JOIN item i
-                ON t.account_id = i.account AND t.id = i.thread FOR UPDATE OF t SKIP LOCKED)
-        RETURNING threads.account_id, threads.id, threads.agent_id, threads.tenant_id, threads.subtenant_id,
-            false AS was_lost";
-    let items: Vec<Value> =
-        handed.iter().map(|(account, thread)| json!({"account": account, "thread": thread, "now_ms": now.0})).collect();
-    Ok(platform_db::JsonStatement::new(SQL, &items)?.load(conn).await?)
-}
-
-/// Adds a JSON value to the facts of a thread, beside everything else that happens to it; watchers see it.
-pub(crate) async fn note_fact(conn: &mut Conn, account: &AccountId, id: &str, name: &str, value: &Value) -> Result<()> {
-    diesel::update(by_id(account.as_str(), id))
-        .set((threads::facts.eq(with_fact(name, value)), threads::revision.eq(threads::revision + 1)))
-        .execute(conn)
-        .await?;
-    Ok(())
-}
-
-/// The same for what is no part of the thread as it is shown.
-pub(crate) async fn note_quietly(
-    conn: &mut Conn,
-    account: &AccountId,
-    id: &str,
-    name: &str,
-    value: &Value,
-) -> Result<()> {
-    let noted = threads::facts.eq(with_fact(name, value));
-    diesel::update(by_id(account.as_str(), id)).set(noted).execute(conn).await?;
-    Ok(())
-}
-
-type WithFact<'a> = UncheckedBind<
-    SqlLiteral<Jsonb, UncheckedBind<SqlLiteral<Jsonb>, AsExprOf<&'a str, Text>>>,
-    AsExprOf<&'a Value, Jsonb>,
->;
-
-fn with_fact<'a>(name: &'a str, value: &'a Value) -> SqlLiteral<Jsonb, WithFact<'a>> {
-    sql::<Jsonb>("facts || jsonb_build_object(").bind::<Text, _>(name).sql("::text, ").bind::<Jsonb, _>(value).sql(")")
 }

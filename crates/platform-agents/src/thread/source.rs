@@ -8,7 +8,8 @@ use serde_json::value::RawValue;
 
 use super::{
     model::{PendingApproval, Task},
-    record::{Record, ThreadRow, by_id, key, revision},
+    record::{Record, key},
+    repository::{ThreadRow, by_id, revision},
     state::ThreadState,
 };
 

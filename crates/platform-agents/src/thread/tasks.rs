@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     model::Task,
-    record::{lock, note_fact},
+    repository::{lock, note_fact},
 };
 
 const MOST_TASKS: usize = 200;

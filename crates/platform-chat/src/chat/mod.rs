@@ -1,8 +1,10 @@
+mod compaction;
 mod filter;
 mod model;
 pub(crate) mod repository;
 mod service;
 mod source;
+mod waiting;
 
 pub use filter::{ChatFilter, ChatListQuery, TimeBound};
 pub(crate) use model::ChatId;

@@ -4,32 +4,31 @@ use async_trait::async_trait;
 use chrono::NaiveDate;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    HandOffs, Matches, NewFeedback, Ports, Span, Stored, StoredJson, all_content, bodies_from, compact, content,
-    contents, feedback, give_feedback_in, search, turn_of,
+    HandOffs, Matches, NewFeedback, Ports, StoredJson, all_content, content, contents, feedback, give_feedback_in,
+    search,
 };
 use platform_core::{
     AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Period, Result, Session, overlay,
     to_the_end,
 };
-use platform_db::{Db, Idempotency, in_progress};
+use platform_db::{Db, Idempotency};
 use platform_egress::Egress;
-use platform_jobs::{Jobs, Run, Work};
+use platform_jobs::{Jobs, Work};
 use platform_realtime::{Realtime, Watcher};
-use platform_runtime::{Fault, FaultCode, Payer};
 use platform_tenants::TenantService;
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::sync::Semaphore;
 
 use super::{
     filter::ChatFilter,
-    model::{Chat, ChatList, ChatPage, ChatPatch, Checkpoint, Compacted, Feedback, Stopped},
-    repository::{self, ChatRow, Status},
+    model::{Chat, ChatList, ChatPage, ChatPatch, Compacted, Feedback, Stopped},
+    repository::{self, ChatRow},
     source::ChatSource,
 };
 use crate::{
     assistant::AssistantService,
     turn::{
-        Accepted, Admission, ChatKeeper, Finisher, Intake, KIND, NewMessage, Responded, Returns, Sent, ToolResponses,
-        TurnOutcome, Turns, abandon_in, check_responses, live_key, payer, respond, stop,
+        Accepted, Admission, Finisher, Intake, KIND, NewMessage, Responded, Returns, Sent, ToolResponses, Turns,
+        abandon_in, check_responses, live_key, respond, stop,
     },
 };
 
@@ -130,14 +129,14 @@ pub trait ChatService: Send + Sync {
 
 /// The service on PostgreSQL.
 pub struct PgChatService {
-    db: Db,
-    clock: Arc<dyn Clock>,
-    jobs: Arc<Jobs>,
-    realtime: Arc<Realtime>,
-    assistants: Arc<dyn AssistantService>,
-    turns: Arc<Turns>,
-    intake: Intake,
-    config: ChatConfig,
+    pub(super) db: Db,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) jobs: Arc<Jobs>,
+    pub(super) realtime: Arc<Realtime>,
+    pub(super) assistants: Arc<dyn AssistantService>,
+    pub(super) turns: Arc<Turns>,
+    pub(super) intake: Intake,
+    pub(super) config: ChatConfig,
 }
 
 /// Settings of chats.
@@ -200,35 +199,21 @@ impl PgChatService {
     }
 
     /// The chat, when it is one of this assistant's.
-    async fn find(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<ChatRow> {
+    pub(super) async fn find(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<ChatRow> {
         let identifier = self.assistants.identifier(account, assistant).await?;
         let conn = self.db.read().await?;
         let chat = repository::find(conn.get(), account, uid).await?;
         chat.filter(|chat| chat.assistant == identifier).ok_or_else(|| not_found(uid))
     }
 
-    /// The end of a turn whose outcome nobody told us: its messages, or `None` when it failed.
-    async fn outcome_of(&self, account: &AccountId, uid: &str, message: &str) -> Result<Option<Sent>> {
-        let conn = self.db.read().await?;
-        let chat = repository::find(conn.get(), account, uid).await?.ok_or_else(|| not_found(uid))?;
-        let (position, messages, answered) = turn_of(conn.get(), account, uid, message).await?;
-        let is_newest = position >= chat.turn_start;
-        if is_newest && !chat.status().is_terminal() && chat.status() != Status::Waiting {
-            return Err(in_progress());
-        }
-        let failed = if is_newest { chat.status == "error" } else { !answered };
-        Ok((!failed).then(|| Sent { chat_uid: uid.to_owned(), messages, ignored: Vec::new() }))
-    }
-
-    /// Waits until nothing is under way in a chat.
-    async fn until_ended(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<()> {
-        let mut watcher = self.watcher(account, assistant, uid, false).await?;
-        while watcher.next().await?.is_some() {}
-        Ok(())
-    }
-
     /// Follows a chat of this assistant.
-    async fn watcher(&self, account: &AccountId, assistant: &str, uid: &str, partial: bool) -> Result<Watcher> {
+    pub(super) async fn watcher(
+        &self,
+        account: &AccountId,
+        assistant: &str,
+        uid: &str,
+        partial: bool,
+    ) -> Result<Watcher> {
         let assistant = self.assistants.identifier(account, assistant).await?;
         let key = live_key(account, &assistant, uid);
         let source = self.source(account, assistant, uid);
@@ -268,46 +253,7 @@ impl ChatService for PgChatService {
         once: Option<&Idempotency>,
     ) -> Result<Sent> {
         let taken = self.intake.take(caller, assistant, message, source, once, true).await?;
-        let Accepted { chat_uid, message_uid, ignored, .. } = taken.accepted;
-        let outcome = taken.outcome.ok_or_else(|| Error::internal("a turn was accepted without a place"))?;
-        let until = Instant::now() + self.config.sync_timeout;
-        let outcome = match tokio::time::timeout_at(until, outcome).await {
-            // It was handed to a sub-agent: the end of the turn comes after that.
-            Ok(Ok(TurnOutcome::HandedOff)) => {
-                let ended = self.until_ended(&caller.account, assistant, &chat_uid);
-                match tokio::time::timeout_at(until, ended).await {
-                    Ok(ended) => {
-                        ended?;
-                        let sent = self.outcome_of(&caller.account, &chat_uid, &message_uid).await?;
-                        let failed = || failed_turn(&chat_uid);
-                        return sent.map(|sent| Sent { ignored, ..sent }).ok_or_else(failed);
-                    }
-                    Err(elapsed) => Err(elapsed),
-                }
-            }
-            outcome => outcome,
-        };
-        match outcome {
-            Ok(Ok(TurnOutcome::Done(reply))) => {
-                let messages = std::iter::once(StoredJson::message(taken.user_message, None)).chain(reply).collect();
-                Ok(Sent { chat_uid, messages, ignored })
-            }
-            Ok(Ok(TurnOutcome::HandedOff)) => Err(Error::internal("a turn that was handed off was followed")),
-            Ok(Ok(TurnOutcome::Failed(fault))) => Err(upstream(&fault, &chat_uid)),
-            // The lease was lost, or the process is shutting down: somebody else ends the turn.
-            Ok(Err(_)) => match self.outcome_of(&caller.account, &chat_uid, &message_uid).await {
-                Ok(Some(sent)) => Ok(sent),
-                Ok(None) => Err(failed_turn(&chat_uid)),
-                Err(_) => {
-                    let message = "The turn goes on elsewhere; read the chat for its reply.";
-                    Err(Error::new(Code::ServiceUnavailable, message).with("chatUid", &chat_uid))
-                }
-            },
-            Err(_) => {
-                Err(Error::new(Code::UpstreamTimeout, "The turn takes long and goes on; read the chat for its reply.")
-                    .with("chatUid", chat_uid))
-            }
-        }
+        self.end_of(&caller.account, assistant, taken).await
     }
 
     async fn replay(&self, account: &AccountId, reference: &str) -> Result<Option<Sent>> {
@@ -470,43 +416,7 @@ impl ChatService for PgChatService {
     }
 
     async fn compact(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Compacted> {
-        let chat = self.find(account, assistant, uid).await?;
-        if !chat.status().is_terminal() {
-            return Err(Error::new(
-                Code::ChatBusy,
-                "This chat is still answering; compact it when its turn has ended.",
-            )
-            .with("status", &chat.status));
-        }
-        let refused = |reason| Ok(Compacted { compacted: false, reason: Some(reason), checkpoint: None });
-        let mut chat = chat.into_turn_chat()?.conversation;
-        let mut span = Span { from: chat.compacted_to(), until: chat.turn_start, kept_tokens: 0 };
-        if span.until <= span.from {
-            return refused(if chat.compactions.is_empty() { "too_short" } else { "nothing_new" });
-        }
-        let assistant = self.assistants.get(account, assistant).await?;
-        let own = assistant.settings().choose(&*self.turns.ports.catalog, None, None)?;
-        let conn = self.db.read().await?;
-        for body in bodies_from(conn.get(), account, uid, chat.turn_start).await? {
-            span.kept_tokens += self.turns.ports.catalog.count(&own, Stored::read(&body)?.text());
-        }
-        let run = Run::begun(String::new(), account, KIND, uid.to_owned(), serde_json::Value::Null);
-        let keeper = ChatKeeper { turns: &self.turns, run: &run };
-        let Payer { tenant_id, subtenant_id, .. } = chat.payer.clone();
-        let payer = payer(account, &assistant, tenant_id, subtenant_id);
-        let model = self.turns.ports.budget.model(&payer, None);
-        match compact(&self.turns.ports, &keeper, &mut chat, &*model, &own, span).await? {
-            Ok(true) => {}
-            Ok(false) => return refused("nothing_new"),
-            Err(fault) => return Err(upstream(&fault, uid)),
-        }
-        let made = chat.compactions.last().ok_or_else(|| Error::internal("a compaction was made"))?;
-        let checkpoint = Checkpoint {
-            compacted_message_count: made.compacted_message_count,
-            tokens_before: made.tokens_before,
-            tokens_after: made.tokens_after,
-        };
-        Ok(Compacted { compacted: true, reason: None, checkpoint: Some(checkpoint) })
+        self.compact_now(account, assistant, uid).await
     }
 
     async fn stop(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Stopped> {
@@ -592,26 +502,6 @@ impl ChatService for PgChatService {
     }
 }
 
-fn failed_turn(chat_uid: &str) -> Error {
-    Error::new(Code::UpstreamError, "The turn failed; read the chat for the reason.").with("chatUid", chat_uid)
-}
-
-/// A model that failed, as whoever waited is told.
-fn upstream(fault: &Fault, chat_uid: &str) -> Error {
-    if let Some(refusal) = &fault.refusal {
-        return Error::from(&**refusal).with("chatUid", chat_uid);
-    }
-    let code = match fault.code {
-        FaultCode::Timeout => Code::UpstreamTimeout,
-        _ => Code::UpstreamError,
-    };
-    Error::new(code, fault.message.as_str())
-        .with("chatUid", chat_uid)
-        .with("code", fault.code.as_str())
-        .with("provider", &*fault.provider)
-        .with_some("status", fault.status)
-}
-
-fn not_found(uid: &str) -> Error {
+pub(super) fn not_found(uid: &str) -> Error {
     Error::not_found(Code::ChatNotFound, "chat", uid)
 }

@@ -1,0 +1,131 @@
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_core::{AccountId, Checks, Code, Error, Page, Result};
+use platform_db::Idempotency;
+use serde_json::json;
+use tokio::sync::broadcast;
+
+use super::{
+    config::{all_criteria, check_criteria, judge_model},
+    model::{Evaluation, EvaluationList, NewEvaluation, begin},
+    repository,
+};
+use crate::thread::{Action, PATIENCE, PgThreadService, Record, Threads, find as find_thread, not_found};
+
+/// Evaluations of threads.
+#[async_trait]
+pub trait EvaluationService: Send + Sync {
+    /// Judges a thread; waits for the judge unless told not to.
+    async fn create(
+        &self,
+        account: &AccountId,
+        thread: &str,
+        given: NewEvaluation,
+        waits: bool,
+        once: Option<&Idempotency>,
+    ) -> Result<Evaluation>;
+    /// Those of a thread, newest first.
+    async fn list(&self, account: &AccountId, thread: &str, page: Page) -> Result<EvaluationList>;
+    /// One of them, or the newest.
+    async fn get(&self, account: &AccountId, thread: &str, id: Option<&str>) -> Result<Evaluation>;
+}
+
+/// The service on PostgreSQL; it also carries out the runs that judge.
+pub struct PgEvaluationService {
+    pub(super) threads: Arc<Threads>,
+    /// Ids of those that are made.
+    pub(super) made: broadcast::Sender<String>,
+}
+
+impl PgEvaluationService {
+    /// Needs the threads it judges.
+    pub fn new(threads: &PgThreadService) -> Self {
+        Self { threads: threads.threads(), made: broadcast::channel(1024).0 }
+    }
+
+    async fn thread(&self, account: &AccountId, id: &str) -> Result<Record> {
+        let conn = self.threads.ports.db.read().await?;
+        find_thread(conn.get(), account, id).await?.ok_or_else(|| not_found(id))
+    }
+}
+
+#[async_trait]
+impl EvaluationService for PgEvaluationService {
+    async fn create(
+        &self,
+        account: &AccountId,
+        thread: &str,
+        given: NewEvaluation,
+        waits: bool,
+        once: Option<&Idempotency>,
+    ) -> Result<Evaluation> {
+        let threads = &self.threads;
+        let mut checks = Checks::default();
+        check_criteria(&mut checks, "criteria", given.criteria.as_deref().unwrap_or_default());
+        checks.finish()?;
+        if let Some(model) = &given.evaluator_model {
+            judge_model(&*threads.ports.catalog, model)?;
+        }
+        let record = self.thread(account, thread).await?;
+        record.allow(Action::Evaluate)?;
+        let agent = threads.agents.ready(account, record.agent_id(), None).await?;
+        let config = agent.settings.evaluation()?;
+        let now = threads.ports.clock.now();
+        let (model, criteria) = (given.evaluator_model.as_deref(), given.criteria.as_deref());
+        let evaluation = begin("manual", &record, &config, model, criteria, now);
+        if evaluation.criteria.is_empty() {
+            let message = "There is nothing to judge by: the default criteria are off and there are no others";
+            return Err(Error::invalid("criteria", "required", message));
+        }
+        if let Some(refusal) = threads.ports.budget.spent(&record.payer()).await? {
+            return Err(Error::from(&refusal));
+        }
+        let mut made = self.made.subscribe();
+        let mut conn = threads.ports.db.conn().await?;
+        conn.transaction::<_, Error, _>(async |conn| {
+            repository::insert_in(conn, account, &evaluation, all_criteria(&config, criteria), now).await?;
+            let told = Evaluation { status: "running".to_owned(), ..evaluation.clone() };
+            match once {
+                Some(once) if !waits => once.store(conn, 202, &json!({"evaluation": told})).await,
+                _ => Ok(()),
+            }
+        })
+        .await?;
+        drop(conn);
+        threads.jobs.announce().await;
+        let running = Evaluation { status: "running".to_owned(), ..evaluation };
+        if !waits {
+            return Ok(running);
+        }
+        let ended = async {
+            loop {
+                // Another process may make it: look from time to time.
+                let _ = tokio::time::timeout(Duration::from_millis(500), made.recv()).await;
+                let conn = threads.ports.db.read().await?;
+                let now = repository::find(conn.get(), account, thread, Some(&running.id)).await?;
+                if now.is_over() {
+                    return Ok::<_, Error>(now);
+                }
+            }
+        };
+        let Ok(ended) = tokio::time::timeout(PATIENCE, ended).await else { return Ok(running) };
+        let evaluation = ended?;
+        let Some(error) = &evaluation.error else { return Ok(evaluation) };
+        let message = error["message"].as_str().unwrap_or("The judge gave no answer.");
+        Err(Error::new(Code::UpstreamError, message).with("code", &error["code"]).with("evaluationId", &evaluation.id))
+    }
+
+    async fn list(&self, account: &AccountId, thread: &str, page: Page) -> Result<EvaluationList> {
+        self.thread(account, thread).await?;
+        let conn = self.threads.ports.db.read().await?;
+        repository::list(conn.get(), account, thread, page).await
+    }
+
+    async fn get(&self, account: &AccountId, thread: &str, id: Option<&str>) -> Result<Evaluation> {
+        self.thread(account, thread).await?;
+        let conn = self.threads.ports.db.read().await?;
+        repository::find(conn.get(), account, thread, id).await
+    }
+}

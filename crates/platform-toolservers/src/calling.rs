@@ -1,0 +1,47 @@
+use std::sync::Arc;
+
+use platform_core::{Object, without_nul};
+use platform_egress::Egress;
+
+use crate::{
+    definition::ToolDefinition,
+    failure::Failure,
+    http::{Call, Called},
+    mcp::McpClients,
+    model::ServerType,
+    server::Server,
+    tokens::Tokens,
+};
+
+/// What makes calls.
+pub(crate) struct Calling {
+    pub egress: Egress,
+    pub tokens: Arc<Tokens>,
+    pub mcp: McpClients,
+}
+
+impl Calling {
+    /// Calls a tool, after its arguments were checked.
+    pub async fn call(
+        &self,
+        server: &Arc<Server>,
+        tool: &ToolDefinition,
+        call: Call<'_>,
+        arguments: &Object,
+    ) -> Called {
+        let url = server.settings.url.clone().unwrap_or_default();
+        if let Err(failure) = server.check(tool, arguments).await {
+            return Called { url, status: None, result: Err(failure) };
+        }
+        let called = if server.kind == ServerType::Mcp {
+            Called {
+                url,
+                status: None,
+                result: self.mcp.call(server, tool, arguments, &self.tokens, call.timeout).await,
+            }
+        } else {
+            self.call_http(server, tool, call, arguments).await
+        };
+        Called { result: called.result.map(without_nul).map_err(Failure::fit), ..called }
+    }
+}

@@ -1,0 +1,86 @@
+//! Tools of MCP servers, read again.
+
+use std::{sync::Arc, time::Duration};
+
+use diesel_async::AsyncConnection;
+use platform_core::{AccountId, Code, Error, Result, Timestamp};
+use tokio::time::sleep;
+use tracing::warn;
+
+use crate::{
+    failure::Failure,
+    model::{ServerType, ToolServer},
+    repository,
+    rules::{not_found, note_tools},
+    server::Server,
+    service::PgToolServerService,
+};
+
+/// Tools of an MCP server that were read longer ago are read again, beside the turn that uses them.
+const STALE: Duration = Duration::from_mins(10);
+/// The same for a server that did not answer.
+const STALE_WHEN_DOWN: Duration = Duration::from_secs(30);
+const REFRESHES_AT_ONCE: usize = 8;
+const BETWEEN_REFRESHES: Duration = Duration::from_secs(1);
+
+impl PgToolServerService {
+    /// Fetches the tools of an MCP server and keeps them; those it has stay when it does not answer.
+    pub(crate) async fn fetch_tools(&self, account: &AccountId, id: &str) -> Result<(ToolServer, Option<Failure>)> {
+        let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
+        let fetched =
+            Box::pin(self.calling.mcp.tools(&server, &self.calling.tokens, self.limits.tools_per_server)).await;
+        let failure = fetched.as_ref().err().cloned();
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let shown = conn.transaction::<_, Error, _>(async |conn| {
+            let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            let before = row.settings()?.tool_definitions;
+            let health = row.health.clone();
+            let changed = note_tools(&mut row, fetched, &before, now)?;
+            if changed {
+                row.version += 1;
+            }
+            repository::update(conn, account, &row).await?;
+            // Who was read well is not read again for a while: that too must be known.
+            Ok((row.shown(), changed || row.health != health || row.health.as_deref() == Some("ok")))
+        });
+        let shown = shown.await?;
+        drop(conn);
+        let (shown, changed) = shown;
+        if changed {
+            self.known.changed(id).await?;
+        }
+        Ok((shown, failure))
+    }
+
+    /// Has the tools of an MCP server read again when that was long ago.
+    pub(crate) fn refresh_soon(&self, server: &Server) {
+        let shown = &server.shown;
+        let stale = if shown.health.as_deref() == Some("ok") { STALE } else { STALE_WHEN_DOWN };
+        let age = shown.last_refresh_ms.map(|at| self.clock.now().since(Timestamp(at)));
+        if server.kind == ServerType::Mcp && age.is_none_or(|age| age > stale) {
+            self.changed.add((server.account.clone(), server.id.clone()));
+        }
+    }
+}
+
+/// Reads tools again that somebody says are old or changed.
+pub(crate) async fn refresh_asked(service: Arc<PgToolServerService>) {
+    use futures_util::StreamExt;
+    loop {
+        let servers = service.changed.take().await;
+        let refreshed = futures_util::stream::iter(servers).for_each_concurrent(REFRESHES_AT_ONCE, |(account, id)| {
+            let service = Arc::clone(&service);
+            async move {
+                if let Err(error) = service.fetch_tools(&account, &id).await
+                    && error.code() != Code::ToolServerNotFound
+                {
+                    warn!(server = id, %error, "The tools of an MCP server could not be stored.");
+                }
+            }
+        });
+        refreshed.await;
+        // A server that says so all the time is not asked all the time.
+        sleep(BETWEEN_REFRESHES).await;
+    }
+}
