@@ -17,6 +17,7 @@ mod guardrails;
 mod http;
 mod idempotency;
 mod limits;
+mod malformed;
 mod matrix;
 mod messages;
 mod models;

@@ -6,7 +6,7 @@ use platform_testing::{TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, agent, app, tool, tool_server, user, user_with};
+use crate::support::{MISSING, PROGRAM, app, one_of_each, user, user_with};
 
 /// Who may call what; each line `METHOD path | keys | session | scope`.
 const TABLE: &str = include_str!("access_table.txt");
@@ -65,8 +65,6 @@ async fn call(app: &TestApp, credential: &str, route: &Route, fill: impl Fn(&str
     let reply = app.send(if route.method == Method::GET { request } else { request.json(&json!({})) }).await;
     (reply.status, reply.error().to_owned())
 }
-
-const MISSING: &str = "018f0000-0000-7000-8000-000000000000";
 
 #[tokio::test]
 async fn every_credential_opens_what_its_row_says_and_nothing_else() {
@@ -153,41 +151,9 @@ async fn every_credential_opens_what_its_row_says_and_nothing_else() {
 async fn what_belongs_to_another_account_looks_as_if_it_were_not_there() {
     let db = TestDb::new().await;
     let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_RATE_FULL", "0")]);
-    // What there is in the first account.
-    let server = tool_server(&app, "https://a.example", &[tool("canary", "/x", &json!({}))]).await;
-    let agent_id = agent(&app, json!({"subAgentConfig": {"enabled": true}})).await;
-    let started = app.post(&format!("/agents/{agent_id}/threads"), json!({"message": "canary"})).await.body;
-    app.post("/assistants", json!({"name": "canary", "identifier": "theirs"})).await;
-    app.post(
-        "/assistants/theirs/messages",
-        json!({"message": "canary", "chatUid": "their-chat", "tenantId": "their-tenant",
-        "subtenantId": "their-user"}),
-    )
-    .await;
-    app.post("/tenant-admin/tiers", json!({"tierId": "their-tier", "name": "canary"})).await;
-    let session = app.post("/tenant-sessions", json!({"tenantId": "their-tenant"})).await.body;
-    let key = app.post("/api-keys", json!({"name": "canary"})).await.body;
-    let user = app.post("/users", json!({"email": "canary@a.b", "password": "correct horse battery"})).await.body;
-    let client = app.post("/oauth-clients", json!({"name": "canary", "redirectUris": ["https://a.b/"]})).await.body;
-    let project = app.post("/projects", json!({"name": "canary", "identifier": "theirs"})).await.body;
+    let theirs = one_of_each(&app, "their").await;
+    let (server, agent_id, project) = (theirs("", "toolServerId"), theirs("", "agentId"), theirs("/projects", "id"));
     let text = |value: &Value| value.as_str().expect("text").to_owned();
-    let theirs = |path: &str, name: &str| match name {
-        "agentId" => agent_id.clone(),
-        "threadId" => text(&started["threadId"]),
-        "identifier" => "theirs".to_owned(),
-        "chatUid" => "their-chat".to_owned(),
-        "toolServerId" => server.clone(),
-        "toolName" => "canary".to_owned(),
-        "tenantId" => "their-tenant".to_owned(),
-        "subtenantId" => "their-user".to_owned(),
-        "tierId" => "their-tier".to_owned(),
-        "sessionId" => text(&session["sessionId"]),
-        "userUID" => text(&user["userUID"]),
-        "id" if path.contains("api-keys") => text(&key["_id"]),
-        "id" if path.contains("projects") => text(&project["_id"]),
-        "id" => text(&client["_id"]),
-        _ => MISSING.to_owned(),
-    };
     // A second account, made as an operator makes one.
     let run = async |arguments: &[&str]| {
         let output = tokio::process::Command::new(PROGRAM).args(arguments).env("DATABASE_URL", db.url()).output().await;
@@ -222,9 +188,9 @@ async fn what_belongs_to_another_account_looks_as_if_it_were_not_there() {
     for (path, body) in [
         ("/agents", json!({"name": "n", "assistantSpecialization": {"subagentsIds": [agent_id]}})),
         ("/assistants", json!({"name": "n", "subagentsIds": [agent_id]})),
-        ("/tenant-sessions", json!({"tenantId": "t", "assistantIds": ["theirs"]})),
+        ("/tenant-sessions", json!({"tenantId": "t", "assistantIds": ["their-assistant"]})),
         ("/tenants", json!({"tenantId": "t2", "tierId": "their-tier"})),
-        ("/agents", json!({"name": "n", "projectId": project["_id"]})),
+        ("/agents", json!({"name": "n", "projectId": project})),
     ] {
         let refused = post(path, body).await;
         assert!(refused.status.is_client_error(), "{path}: {}", refused.body);

@@ -23,3 +23,4 @@ mod routes;
 mod server;
 mod sse;
 mod telemetry;
+mod unknown;

@@ -1,5 +1,6 @@
 //! What tenants may take and took: tiers, limits, usage, history (contract 10 §2 to §5).
 
+mod history;
 mod model;
 mod service;
 mod tiers;

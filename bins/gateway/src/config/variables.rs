@@ -1,0 +1,206 @@
+//! The variables that are read, and how.
+
+use std::time::Duration;
+
+use platform_limits::Rate;
+use platform_models::ConfigError;
+
+/// Name, default, meaning. An empty default means absent.
+const SETTINGS: &[(&str, &str, &str)] = &[
+    ("PLATFORM_ADDR", "127.0.0.1:8080", "listen address"),
+    ("PLATFORM_PUBLIC_URL", "", "base of emitted links (http://<addr>)"),
+    ("PLATFORM_ROLE", "all", "all, api (HTTP only) or worker (runs only)"),
+    ("DATABASE_URL", "", "PostgreSQL 15 or newer; absent: one of our own under the data directory"),
+    ("PLATFORM_DATABASE_POOL", "32", "connections per process"),
+    (
+        "PLATFORM_NATS_URL",
+        "",
+        "NATS servers, separated by commas: what one process writes streams on all; else on its own",
+    ),
+    ("PLATFORM_DATA_DIR", "./.platform", "embedded database, first key, master key"),
+    ("PLATFORM_KEY_PREFIX", "ak", "prefix of API keys"),
+    ("PLATFORM_BOOTSTRAP_KEY", "", "value of a full key that is made at start"),
+    ("PLATFORM_OAUTH_ALGORITHM", "eddsa", "how access tokens are signed: eddsa or rs256"),
+    ("PLATFORM_OAUTH_ACCESS_TTL", "30m", "how long access tokens last"),
+    ("PLATFORM_OAUTH_REFRESH_TTL", "30d", "how long a refresh token lasts that nobody uses"),
+    ("PLATFORM_OAUTH_TRUSTED_ISSUER", "", "https address of another issuer whose access tokens are taken"),
+    ("PLATFORM_OAUTH_TRUSTED_AUDIENCE", "", "what their aud must contain; required with the issuer"),
+    ("PLATFORM_OAUTH_TRUSTED_ACCOUNT", "default", "clientUID or name of their account, or claim:<name>"),
+    ("PLATFORM_OAUTH_TRUSTED_SCOPE_CLAIM", "scope", "their claim that holds scopes"),
+    ("PLATFORM_OAUTH_TRUSTED_ADMIN_CLAIM", "", "name=value of the claim that makes an administrator"),
+    ("PLATFORM_MAX_JSON_BYTES", "2097152", "largest JSON body"),
+    ("PLATFORM_SYNC_TIMEOUT", "10m", "longest wait of a synchronous message"),
+    ("PLATFORM_TRUSTED_PROXIES", "", "addresses or networks whose X-Forwarded-For counts, separated by commas"),
+    ("PLATFORM_CORS_ORIGINS", "*", "origins that browsers may call from, separated by commas"),
+    ("PLATFORM_ALLOW_PRIVATE_EGRESS", "false", "true: addresses that clients name may be inner ones"),
+    ("PLATFORM_EGRESS_ALLOW", "", "inner hosts and networks that may be called, separated by commas"),
+    ("PLATFORM_RATE_FULL", "6000:1000", "requests of a full key, per minute:burst; 0 = no bound, here and below"),
+    ("PLATFORM_RATE_RESTRICTED", "600:100", "requests of a restricted key"),
+    ("PLATFORM_RATE_OAUTH", "600:100", "requests of an application for one user"),
+    ("PLATFORM_RATE_SESSION", "300:60", "requests of the sessions of one end user"),
+    ("PLATFORM_RATE_CREATE_FULL", "0", "messages and threads of a full key"),
+    (
+        "PLATFORM_RATE_CREATE_KEY",
+        "120:30",
+        "messages and threads of a restricted key, or of an application for one user",
+    ),
+    ("PLATFORM_RATE_CREATE_SESSION", "30:8", "messages and threads of the sessions of one end user"),
+    ("PLATFORM_RATE_BAD_CREDENTIAL", "60:20", "credentials that are no good, per client address"),
+    ("PLATFORM_STREAMS_PER_KEY", "100", "open streams of a key in this process"),
+    ("PLATFORM_STREAMS_PER_SESSION", "4", "open streams of a session in this process"),
+    ("PLATFORM_LIMIT_MESSAGE_BYTES", "262144", "text of a message"),
+    ("PLATFORM_LIMIT_PRESETS_BYTES", "262144", "system prompt"),
+    ("PLATFORM_LIMIT_METADATA_BYTES", "65536", "metadata as JSON"),
+    ("PLATFORM_LIMIT_METADATA_DEPTH", "10", "levels of metadata"),
+    ("PLATFORM_LIMIT_TAGS", "50", "tags of a record"),
+    ("PLATFORM_LIMIT_FILES_PER_MESSAGE", "20", "files of a message"),
+    ("PLATFORM_LIMIT_EGRESS_BYTES", "10485760", "response of an address that a client named"),
+    ("PLATFORM_LIMIT_STREAM_FRAME_BYTES", "8388608", "frame of a stream; above it only the newest messages"),
+    (
+        "PLATFORM_SECRET_KEY",
+        "",
+        "master key of secrets at rest, 32 bytes in base64; made in the data dir, required with DATABASE_URL",
+    ),
+    ("PLATFORM_SECRET_KEY_PREVIOUS", "", "older master keys, comma list: only to read what they sealed"),
+    ("PLATFORM_CLIENT_TOOL_TIMEOUT", "15m", "a chat waits so long for its client's tools and approvals"),
+    ("PLATFORM_ASYNC_TOOL_TIMEOUT", "15d", "a thread waits so long for the result of an asynchronous tool"),
+    ("PLATFORM_APPROVAL_TIMEOUT", "15d", "a thread waits so long for an approval"),
+    ("PLATFORM_MAX_SUBAGENT_DEPTH", "5", "how deep agents may hand work on"),
+    ("PLATFORM_EVENT_DAYS", "30", "days for which events are kept"),
+    ("PLATFORM_SMTP_URL", "", "smtp://user:password@host:587?tls=required or smtps://host; absent: no mail is sent"),
+    ("PLATFORM_MAIL_FROM", "", "sender of mail, required with PLATFORM_SMTP_URL"),
+    ("PLATFORM_LIMIT_TOOLS_PER_SERVER", "200", "tools of a tool server"),
+    ("PLATFORM_LIMIT_TOOL_RESPONSE_BYTES", "1048576", "a longer tool result is cut"),
+    ("PLATFORM_STREAM_LIFETIME", "60s", "a stream is closed after this"),
+    ("PLATFORM_STREAM_KEEPALIVE", "15s", "a comment after so much silence"),
+    ("PLATFORM_STREAM_COALESCE", "25ms", "growing text is sent at most so often"),
+    ("PLATFORM_RUN_LEASE", "30s", "a silent worker's runs are taken over after this"),
+    ("PLATFORM_RUN_HEARTBEAT", "10s", "how often leases are renewed"),
+    ("PLATFORM_RUN_MAX_ATTEMPTS", "3", "a run lost so often ends in error"),
+    ("PLATFORM_WORKER_CONCURRENCY", "256", "runs at once in this process"),
+    ("OPENAI_API_KEY", "", "OpenAI; OPENAI_BASE_URL alone is enough for a server without keys"),
+    ("OPENAI_BASE_URL", "", "https://api.openai.com/v1"),
+    ("ANTHROPIC_API_KEY", "", "Anthropic"),
+    ("ANTHROPIC_BASE_URL", "", "https://api.anthropic.com"),
+    ("GEMINI_API_KEY", "", "Gemini"),
+    ("GEMINI_BASE_URL", "", "https://generativelanguage.googleapis.com"),
+    ("OLLAMA_HOST", "", "an Ollama server; probed at start and every 60 s"),
+    ("PLATFORM_PROVIDERS_FILE", "", "more OpenAI-compatible servers, models and prices (YAML or JSON)"),
+    ("PLATFORM_DEFAULT_PROVIDER", "", "the first configured one"),
+    ("PLATFORM_DEFAULT_MODEL", "", "that provider's first model"),
+    ("PLATFORM_SECONDARY_MODEL", "", "provider:model of titles, summaries, compaction; the turn's own"),
+    ("PLATFORM_EVALUATOR_MODEL", "", "provider:model of judges; the turn's own"),
+    ("PLATFORM_DEMO_PRICE", "0:0", "price of demo-1, input:output in USD per million tokens"),
+    ("PLATFORM_MODEL_ATTEMPTS", "3", "tries before a fall-back is asked"),
+    ("PLATFORM_MODEL_FIRST_BYTE", "120s", "longest wait for a model's first byte"),
+    ("PLATFORM_MODEL_IDLE", "60s", "longest silence of a model after that"),
+    ("PLATFORM_MODEL_TIMEOUT", "10m", "longest attempt"),
+    ("PLATFORM_MODEL_CONCURRENCY", "64", "calls at once per provider; 0 = no bound"),
+    ("PLATFORM_DOCS_DIR", "", "a directory of more documentation pages"),
+    ("PLATFORM_METRICS", "off", "on: GET /metrics (OpenMetrics) on PLATFORM_METRICS_ADDR"),
+    ("PLATFORM_METRICS_ADDR", "127.0.0.1:9090", "listen address of the metrics"),
+    (
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "",
+        "collector that gets traces by OTLP over HTTP, as http://localhost:4318; the other OTEL_ variables hold, too",
+    ),
+    ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", "the same, with the whole path"),
+    ("PLATFORM_LOG", "info", "log filter; JSON lines to stderr"),
+    ("PLATFORM_SHUTDOWN_GRACE", "25s", "time to drain after SIGTERM"),
+];
+
+/// The table of settings, for `--help`.
+pub fn help() -> String {
+    let width = SETTINGS.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    let mut text = "Settings (environment variables; durations as 250ms, 30s, 10m, 15d):\n".to_owned();
+    for (name, default, meaning) in SETTINGS {
+        let default = if default.is_empty() { String::new() } else { format!(" [{default}]") };
+        text = format!("{text}  {name:width$}  {meaning}{default}\n");
+    }
+    text.push_str(
+        "\nExamples:\n  platform-gateway                                  start; the log says where the first key is\n  \
+         OPENAI_API_KEY=… platform-gateway                 answer with OpenAI's models\n  \
+         DATABASE_URL=postgres://… platform-gateway serve  use a PostgreSQL of yours\n  \
+         platform-gateway keys create --name ci            make another key",
+    );
+    text
+}
+
+pub type Result<T> = std::result::Result<T, ConfigError>;
+
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The value of a setting, its default when it is not set, `None` when it has none.
+pub fn text(name: &str) -> Option<String> {
+    let (_, default, _) = SETTINGS.iter().find(|(known, ..)| *known == name).expect("a known setting");
+    variable(name).or_else(|| (!default.is_empty()).then(|| (*default).to_owned()))
+}
+
+/// One of a few words, in any case.
+pub fn one_of<T: Copy>(name: &str, words: &[(&str, T)]) -> Result<T> {
+    let named: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    let find = |text: &str| words.iter().find(|(word, _)| text.eq_ignore_ascii_case(word)).map(|(_, of)| *of);
+    read(name, &named.join(" or "), find)
+}
+
+pub fn read<T>(name: &str, what: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
+    let value = text(name).unwrap_or_default();
+    parse(value.trim()).ok_or_else(|| ConfigError(format!("{name}: `{value}` is not {what}.")))
+}
+
+/// Whether somebody collects traces; the library reads where.
+pub fn collects_traces() -> Result<bool> {
+    let mut collects = false;
+    for name in ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] {
+        let Some(endpoint) = text(name) else { continue };
+        if !url::Url::parse(&endpoint).is_ok_and(|url| matches!(url.scheme(), "http" | "https")) {
+            return Err(ConfigError(format!("{name}: it must be such as http://localhost:4318.")));
+        }
+        collects = true;
+    }
+    Ok(collects)
+}
+
+pub fn number(name: &str, least: usize) -> Result<usize> {
+    let what = if least == 0 { "a whole number" } else { "a whole number of 1 or more" };
+    read(name, what, |text| text.parse().ok().filter(|number| *number >= least))
+}
+
+pub fn rate(name: &str) -> Result<Rate> {
+    read(name, "a rate such as 6000:1000 (per minute:burst), or 0", Rate::parse)
+}
+
+pub fn list<T>(name: &str, what: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
+    read(name, what, |text| {
+        text.split(',').map(str::trim).filter(|element| !element.is_empty()).map(&parse).collect::<Option<Vec<T>>>()
+    })
+}
+
+/// `provider:model`.
+pub fn choice(name: &str) -> Result<Option<(String, String)>> {
+    let Some(text) = text(name) else { return Ok(None) };
+    match text.split_once(':') {
+        Some((provider, model)) if !provider.is_empty() && !model.is_empty() => {
+            Ok(Some((provider.to_owned(), model.to_owned())))
+        }
+        _ => Err(ConfigError(format!("{name}: `{text}` is not provider:model."))),
+    }
+}
+
+pub fn duration(name: &str) -> Result<Duration> {
+    read(name, "a duration such as 250ms, 30s, 10m or 15d", |text| {
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let number: u64 = digits.parse().ok()?;
+        match &text[digits.len()..] {
+            "ms" => Some(Duration::from_millis(number)),
+            "s" => Some(Duration::from_secs(number)),
+            "m" => number.checked_mul(60).map(Duration::from_secs),
+            "h" => number.checked_mul(3600).map(Duration::from_secs),
+            "d" => number.checked_mul(86_400).map(Duration::from_secs),
+            _ => None,
+        }
+    })
+}

@@ -1,0 +1,143 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use platform_core::{Error, Money, Result, spawn};
+use platform_runtime::{
+    Answer, Catalog, Charge, Delta, Fault, FaultCode, Model, ModelSpec, Operation, Payer, Prompt, Tab, Usage,
+};
+use tracing::error;
+
+use super::Inner;
+
+/// A model whose calls are counted.
+pub(super) struct Paid {
+    pub quotas: Arc<Inner>,
+    pub payer: Payer,
+    pub tab: Arc<Tab>,
+    /// Nobody else stores what calls took.
+    pub at_once: bool,
+}
+
+impl Catalog for Paid {
+    fn choose(&self, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
+        self.quotas.model.choose(provider, llm)
+    }
+
+    fn count(&self, model: &ModelSpec, text: &str) -> u64 {
+        self.quotas.model.count(model, text)
+    }
+
+    fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
+        self.quotas.model.helper(operation, own)
+    }
+}
+
+#[async_trait]
+impl Model for Paid {
+    async fn answer(
+        &self,
+        prompt: &Prompt,
+        on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
+    ) -> std::result::Result<Answer, Fault> {
+        let charge = match self.tab.held() {
+            Some(charge) => charge,
+            None => self.reserve(prompt).await?,
+        };
+        let mut call = Call { paid: self, prompt, charge: Some(charge), written: 0 };
+        let mut count = |delta: Delta<'_>| {
+            call.written += match delta {
+                Delta::Text(text) => text.len(),
+                Delta::ToolCall { arguments, .. } => arguments.len(),
+            };
+            on(delta);
+        };
+        let answer = self.quotas.model.answer(prompt, &mut count).await;
+        let took = match &answer {
+            Ok(answer) => Some(answer),
+            Err(fault) => fault.partial.as_deref(),
+        };
+        let took = took.map_or((Usage::default(), Money::ZERO), |answer| (answer.usage, answer.cost.total_cost));
+        call.settle(took.0, took.1);
+        drop(call);
+        if self.at_once {
+            self.store().await;
+        }
+        answer
+    }
+}
+
+impl Paid {
+    async fn reserve(&self, prompt: &Prompt) -> std::result::Result<Charge, Fault> {
+        let (model, beside) = (&prompt.model, prompt.operation.is_some());
+        let away = |error: Error| {
+            error!(%error, "A quota could not be looked at; the call is not made.");
+            Fault::of(FaultCode::Unavailable, "The quotas cannot be reached at the moment.", &model.provider)
+        };
+        let charge = self.quotas.charge(&self.payer, model, beside).await.map_err(away)?;
+        if charge.reserve.is_some()
+            && let Some(refusal) = self.quotas.reserving.write(charge.clone()).await.map_err(away)?
+        {
+            return Err(Fault::refused(refusal, &model.provider));
+        }
+        Ok(charge)
+    }
+
+    /// Stores what calls took and nobody has stored.
+    async fn store(&self) {
+        for took in self.tab.take() {
+            if let Err(error) = self.quotas.settling.write(took).await {
+                error!(%error, "What a call took could not be counted.");
+            }
+        }
+    }
+}
+
+impl Drop for Paid {
+    fn drop(&mut self) {
+        self.tab.let_go();
+        let left = self.tab.take();
+        if left.is_empty() {
+            return;
+        }
+        let quotas = Arc::clone(&self.quotas);
+        spawn("settle", async move {
+            for took in left {
+                if let Err(error) = quotas.settling.write(took).await {
+                    error!(%error, "What a call took could not be counted.");
+                }
+            }
+        });
+    }
+}
+
+/// A call under way. One that is broken off is settled by what it was asked and what it wrote.
+struct Call<'a> {
+    paid: &'a Paid,
+    prompt: &'a Prompt,
+    charge: Option<Charge>,
+    written: usize,
+}
+
+impl Call<'_> {
+    fn settle(&mut self, usage: Usage, cost: Money) {
+        let Some(charge) = self.charge.take() else { return };
+        let (tokens, nanos) = (usage.input_tokens.saturating_add(usage.output_tokens), cost.nanos());
+        let beside = self.prompt.operation.is_some();
+        if tokens > 0 && self.paid.payer.tenant_id.is_some() {
+            self.paid.quotas.learn(&self.paid.payer, beside, i64::try_from(tokens).unwrap_or(i64::MAX), nanos);
+        }
+        self.paid.tab.add(charge.note.took(&usage, cost, beside));
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if self.charge.is_some() {
+            let mut usage = Usage::estimated(self.prompt, "", &[]);
+            usage.output_tokens = self.written.div_ceil(4) as u64;
+            let usage = usage.normalised();
+            let cost = usage.cost(&self.prompt.model.prices).total_cost;
+            self.settle(usage, cost);
+        }
+    }
+}
