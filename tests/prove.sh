@@ -13,7 +13,7 @@ matrix     platform-tests  matrix:: access:: oauth:: projects::
 matrix     platform-auth
 egress     platform-tests  files:: tools::calls_that_cannot
 egress     platform-egress
-hostile    platform-tests  http:: limits:: tool_servers::
+hostile    platform-tests  http:: malformed:: limits:: tool_servers::
 providers  platform-tests  faults:: messages::provider models:: structured::
 database   platform-tests  database:: operations::
 fleet      platform-tests  fleet:: process::sigterm
@@ -26,7 +26,7 @@ while read -r name package tests; do
   [ ${#asked[@]} = 0 ] || [[ " ${asked[*]} " == *" $name "* ]] || continue
   printf '\n== %s (%s)\n' "$name" "$package"
   # shellcheck disable=SC2086 # each word is a filter
-  said=$(cargo test --quiet --package "$package" --tests -- $tests 2>/dev/null) || { printf '%s\n' "$said"; exit 1; }
+  said=$(cargo test --quiet --package "$package" --tests -- $tests 2>&1) || { printf '%s\n' "$said"; exit 1; }
   count=$(grep -o '[0-9]* passed' <<<"$said" | awk '{ sum += $1 } END { print sum + 0 }')
   [ "$count" -gt 0 ] || { echo "There is no such test: $tests"; exit 1; }
   echo "$count passed, 0 failed"

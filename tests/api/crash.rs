@@ -114,9 +114,10 @@ async fn two_hundred_messages_and_ten_kills_lose_nothing_double_nothing_and_leav
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_may_not_be_repeated_is_called_at_most_once_whenever_the_process_dies() {
+    let chats = CHATS * factor(3);
     let settings =
         [("PLATFORM_RUN_LEASE", "1s"), ("PLATFORM_RUN_HEARTBEAT", "300ms"), ("PLATFORM_RUN_MAX_ATTEMPTS", "50")];
-    let (app, server, _db) = app_with_tools(&settings).await;
+    let (app, server, _db) = app_with_tools(&[&settings[..], &UNBOUNDED].concat()).await;
     let tools = [
         tool("pay", "/slow/30", &json!({"method": "POST"})),
         tool("read", "/slow/31", &json!({})),
@@ -126,7 +127,7 @@ async fn a_tool_that_may_not_be_repeated_is_called_at_most_once_whenever_the_pro
     let helper = json!({"name": "h", "identifier": "helper", "availableToolsGroupsUids": [id]});
     assert_eq!(app.post("/assistants", helper).await.status, StatusCode::CREATED);
     let app = Arc::new(RwLock::new(app));
-    let senders: Vec<_> = (0..CHATS)
+    let senders: Vec<_> = (0..chats)
         .map(|chat| {
             let app = Arc::clone(&app);
             #[expect(clippy::disallowed_methods, reason = "a client of the test, not a task of the platform")]
@@ -138,18 +139,18 @@ async fn a_tool_that_may_not_be_repeated_is_called_at_most_once_whenever_the_pro
             })
         })
         .collect();
-    kill(&app, KILLS).await;
+    kill(&app, KILLS * factor(5)).await;
     for sender in senders {
         sender.await.expect("every message was accepted");
     }
-    let approvals = (0..CHATS).map(|chat| approve(&app, chat));
+    let approvals = (0..chats).map(|chat| approve(&app, chat));
     let approved = tokio::time::timeout(Duration::from_mins(1), futures_util::future::join_all(approvals)).await;
     approved.expect("every chat waits for approval");
-    kill(&app, 3).await;
+    kill(&app, 3 * factor(3)).await;
     let app = app.read().await;
     let mut calls: HashMap<String, usize> = HashMap::new();
     let (mut paid, mut unknown) = (0, 0);
-    for chat in 0..CHATS {
+    for chat in 0..chats {
         let name = format!("chat-{chat}");
         let ended = tokio::time::timeout(LEASE + Duration::from_secs(20), finished_of(&app, "helper", &name));
         let messages = ended.await.expect("no chat is stuck")["chatContent"].clone();
@@ -208,9 +209,10 @@ const AT_ONCE: usize = 3;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn threads_with_tools_approvals_and_sub_agents_end_whenever_the_process_dies() {
+    let threads = THREADS * factor(4);
     let settings =
         [("PLATFORM_RUN_LEASE", "1s"), ("PLATFORM_RUN_HEARTBEAT", "300ms"), ("PLATFORM_RUN_MAX_ATTEMPTS", "50")];
-    let (app, server, db) = app_with_tools(&settings).await;
+    let (app, server, db) = app_with_tools(&[&settings[..], &UNBOUNDED].concat()).await;
     let tools = [
         tool("pay", "/slow/30", &json!({"method": "POST"})),
         tool("read", "/slow/31", &json!({})),
@@ -230,14 +232,14 @@ async fn threads_with_tools_approvals_and_sub_agents_end_whenever_the_process_di
     let text = format!("/tool pay\n/tool read\n/tool mail\n/say x\n/tool hand_off_subagent {hand_off}\nDone");
     let app = Arc::new(RwLock::new(app));
     let path = format!("/agents/{lead}/threads");
-    let clients: Vec<_> = (0..THREADS)
+    let clients: Vec<_> = (0..threads)
         .map(|number| {
             let (app, path, text) = (Arc::clone(&app), path.clone(), text.clone());
             #[expect(clippy::disallowed_methods, reason = "a client of the test, not a task of the platform")]
             tokio::spawn(async move { see_through(&app, &path, number, &text).await })
         })
         .collect();
-    kill(&app, KILLS).await;
+    kill(&app, KILLS * factor(4)).await;
     let mut work: Vec<(i64, i64)> = Vec::new();
     let (mut calls, mut unknown): (HashMap<String, usize>, usize) = (HashMap::new(), 0);
     let mut ids = std::collections::HashSet::new();
@@ -267,7 +269,7 @@ async fn threads_with_tools_approvals_and_sub_agents_end_whenever_the_process_di
             work.push((at(&pair[0]), at(&pair[1])));
         }
     }
-    assert_eq!(ids.len(), THREADS, "one thread for each key");
+    assert_eq!(ids.len(), threads, "one thread for each key");
     let most = work.iter().map(|(at, _)| work.iter().filter(|(from, to)| from <= at && at < to).count()).max();
     assert!(most <= Some(AT_ONCE), "{most:?} threads were in processing at once");
     let mut posts: HashMap<String, usize> = HashMap::new();
@@ -276,7 +278,7 @@ async fn threads_with_tools_approvals_and_sub_agents_end_whenever_the_process_di
     }
     assert!(posts.values().all(|count| *count == 1), "never twice: {posts:?}");
     assert!(unknown > 0, "no kill came between a call and its result");
-    let threads = i64::try_from(2 * THREADS).expect("a small number");
+    let threads = i64::try_from(2 * threads).expect("a small number");
     assert_eq!(db.number("SELECT count(*) AS n FROM threads").await, threads, "one sub-thread for each call");
     let torn = "SELECT count(*) AS n FROM (SELECT data ->> 'previousState' AS told,
         lag(data ->> 'state') OVER (PARTITION BY thread_id ORDER BY id) AS was FROM events

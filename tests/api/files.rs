@@ -1,8 +1,13 @@
 //! Files of messages, and the rules of the way out (contract 02 §3, 00 §9).
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use platform_testing::{FakeModelServer, TestApp, TestDb};
@@ -10,13 +15,17 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{PROGRAM, app};
+use crate::support::{PROGRAM, UNBOUNDED, app, factor, tool, tool_server};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\nnot much of a picture";
 
 /// A server of files that counts who connects.
 async fn file_server() -> (String, Arc<AtomicUsize>) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    file_server_at("127.0.0.1:0").await
+}
+
+async fn file_server_at(address: &str) -> (String, Arc<AtomicUsize>) {
+    let listener = tokio::net::TcpListener::bind(address).await.expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));
     let connections = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&connections);
@@ -179,4 +188,74 @@ async fn addresses_that_are_not_public_are_never_called() {
     }
     let nobody = send(&app, "http://127.0.0.1:1/a".to_owned()).await;
     assert_eq!(nobody.error(), "VALIDATION_ERROR");
+}
+
+/// The platform in a mount namespace of its own, where `/etc/hosts` is this file; `None` where none may be made.
+fn app_with_hosts(db: &TestDb, hosts: &Path, settings: &[(&str, &str)]) -> Option<TestApp> {
+    let may = std::process::Command::new("unshare").args(["--mount", "true"]).output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        eprintln!("No mount namespace can be made here: names that change are not tried.");
+        return None;
+    }
+    let program = hosts.with_extension("sh");
+    let mount = format!("mount --bind {} /etc/hosts && exec {PROGRAM} \"$@\"", hosts.display());
+    std::fs::write(&program, format!("#!/bin/sh\nexec unshare --mount sh -c '{mount}' sh \"$@\"\n")).expect("written");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).expect("it can be started");
+    Some(TestApp::start(program.to_str().expect("a path"), db, settings))
+}
+
+#[tokio::test]
+async fn a_name_that_is_allowed_when_it_is_looked_at_and_leads_inside_when_it_is_called_is_not_called() {
+    let (inside, reached) = file_server().await;
+    let port = inside.rsplit(':').next().expect("a port");
+    let (_, allowed) = file_server_at(&format!("127.0.0.2:{port}")).await;
+    let hosts = std::env::temp_dir().join(format!("hosts-{}", std::process::id()));
+    // Written in place: what is mounted is this file, not its name.
+    let lead_to = |addresses: &[&str]| {
+        let line = |address: &&str| format!("{address} there.example\n");
+        std::fs::write(&hosts, addresses.iter().map(line).collect::<String>()).expect("written");
+    };
+    lead_to(&["127.0.0.2"]);
+    let db = TestDb::new().await;
+    let Some(app) = app_with_hosts(&db, &hosts, &[&UNBOUNDED[..], &[("PLATFORM_EGRESS_ALLOW", "127.0.0.2")]].concat())
+    else {
+        return;
+    };
+    let url = format!("http://there.example:{port}");
+    let id = tool_server(&app, &url, &[tool("look", "/notes.txt", &json!({}))]).await;
+    let called = format!("/tool-servers/{id}/tools/look/test");
+    let call = async || app.post(&called, json!({"arguments": {}})).await.body;
+    assert_eq!(call().await["success"], true, "what is allowed is called");
+    for addresses in [&["127.0.0.1"][..], &["127.0.0.2", "127.0.0.1"], &["::1"], &["10.0.0.1", "127.0.0.2"]] {
+        lead_to(addresses);
+        let refused = call().await;
+        let error = refused["error"].as_str().unwrap_or_default();
+        assert!(error.starts_with("URL_NOT_ALLOWED: "), "{addresses:?}: {refused}");
+        let message = json!({"message": "x", "files": [{"name": "a.txt", "url": format!("{url}/notes.txt")}]});
+        assert_eq!(app.post("/assistants/default/messages", message).await.error(), "URL_NOT_ALLOWED", "{addresses:?}");
+        let import = app.post("/tool-servers/import-openapi", json!({"url": format!("{url}/spec.json")})).await;
+        assert_eq!(import.error(), "URL_NOT_ALLOWED", "{addresses:?}");
+    }
+    // The name goes to and fro while it is called.
+    let (is_called, before) = (AtomicBool::new(true), allowed.load(Ordering::Relaxed));
+    let calls = async {
+        for _ in 0..200 * factor(10) {
+            call().await;
+        }
+        is_called.store(false, Ordering::Relaxed);
+    };
+    let flips = async {
+        while is_called.load(Ordering::Relaxed) {
+            for address in ["127.0.0.1", "127.0.0.2"] {
+                lead_to(&[address]);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    };
+    tokio::join!(calls, flips);
+    assert!(allowed.load(Ordering::Relaxed) > before, "some calls were made");
+    assert_eq!(reached.load(Ordering::Relaxed), 0, "none of them inside");
+    for file in [hosts.with_extension("sh"), hosts] {
+        std::fs::remove_file(file).expect("removed");
+    }
 }

@@ -4,7 +4,7 @@ use platform_testing::{Reply, TestApp};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{app, finished};
+use crate::support::{UNBOUNDED, app, app_with, factor, finished};
 
 async fn post(app: &TestApp, path: &str, key: &str, body: Value) -> Reply {
     app.send(app.request(Method::POST, path).header("idempotency-key", key).json(&body)).await
@@ -12,21 +12,23 @@ async fn post(app: &TestApp, path: &str, key: &str, body: Value) -> Reply {
 
 #[tokio::test]
 async fn sixty_four_identical_posts_have_one_effect() {
-    let app = app().await;
-    let body = json!({"message": "Once"});
+    let app = app_with(&UNBOUNDED).await;
     let path = "/assistants/default/messages?async=true";
-    let replies = futures_util::future::join_all((0..64).map(|_| post(&app, path, "k1", body.clone()))).await;
-    let first = replies.iter().find(|reply| reply.status == StatusCode::OK).expect("one was accepted").body.clone();
-    for reply in &replies {
-        match reply.status {
-            StatusCode::OK => assert_eq!(reply.body, first),
-            status => assert_eq!((status, reply.error()), (StatusCode::CONFLICT, "IDEMPOTENCY_IN_PROGRESS")),
+    for round in 1..=factor(25) {
+        let (key, body) = (format!("k{round}"), json!({"message": "Once"}));
+        let replies = futures_util::future::join_all((0..64).map(|_| post(&app, path, &key, body.clone()))).await;
+        let first = replies.iter().find(|reply| reply.status == StatusCode::OK).expect("one was accepted").body.clone();
+        for reply in &replies {
+            match reply.status {
+                StatusCode::OK => assert_eq!(reply.body, first),
+                status => assert_eq!((status, reply.error()), (StatusCode::CONFLICT, "IDEMPOTENCY_IN_PROGRESS")),
+            }
         }
+        finished(&app, first["chatUid"].as_str().expect("a chat")).await;
+        assert_eq!(app.post("/assistants/chats", json!({})).await.body["total"], round);
+        let again = post(&app, path, &key, body).await;
+        assert_eq!((again.header("idempotent-replayed"), &again.body), ("true", &first));
     }
-    finished(&app, first["chatUid"].as_str().expect("a chat")).await;
-    assert_eq!(app.post("/assistants/chats", json!({})).await.body["total"], 1);
-    let again = post(&app, path, "k1", body).await;
-    assert_eq!((again.header("idempotent-replayed"), &again.body), ("true", &first));
     let other = post(&app, path, "k1", json!({"message": "Other"})).await;
     assert_eq!((other.status, other.error()), (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_KEY_REUSED"));
     let odd = app.request(Method::POST, path).header("idempotency-key", "").json(&json!({}));

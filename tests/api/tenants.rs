@@ -5,7 +5,7 @@ use platform_testing::{Reply, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, act, agent, app, app_with_model, eventually, finished, thread_in, thread_until};
+use crate::support::{PROGRAM, act, agent, app, app_with_model, eventually, factor, finished, thread_in, thread_until};
 
 /// Makes a tier with these rules, the default one.
 async fn tier(app: &TestApp, rules: Value) {
@@ -185,14 +185,18 @@ async fn racing_calls_take_at_most_one_more_than_the_limit_on_however_many_proce
     let db = TestDb::new().await;
     let apps = [TestApp::start(PROGRAM, &db, &[]), TestApp::start(PROGRAM, &db, &[])];
     tier(&apps[0], tokens(1000)).await;
-    let add = |n: usize| apps[n % 2].post("/tenant-admin/acme/add-usage", json!({"tokens": 30}));
-    let replies = join_all((0..64).map(add)).await;
-    let accepted = replies.iter().filter(|reply| reply.status == StatusCode::OK).count();
-    assert_eq!(accepted, 34);
-    assert!(replies.iter().all(|reply| reply.status == StatusCode::OK || reply.error() == "TENANT_LIMIT_EXCEEDED"));
-    assert_eq!(counted(&apps[1], "acme").await, 1020);
+    for round in 0..factor(25) {
+        let tenant = format!("acme{round}");
+        let path = format!("/tenant-admin/{tenant}/add-usage");
+        let add = |n: usize| apps[n % 2].post(&path, json!({"tokens": 30}));
+        let replies = join_all((0..64).map(add)).await;
+        let (accepted, refused): (Vec<_>, Vec<_>) = replies.iter().partition(|reply| reply.status == StatusCode::OK);
+        assert_eq!(accepted.len(), 34, "round {round}");
+        assert!(refused.iter().all(|reply| reply.error() == "TENANT_LIMIT_EXCEEDED"));
+        assert_eq!(counted(&apps[1], &tenant).await, 1020);
+    }
     // Calls reserve what they may take: of many at once no more are admitted than there is room for.
-    for round in 0..20 {
+    for round in 0..20 * factor(5) {
         let tenant = format!("t{round}");
         let send = |n: usize| {
             let body = json!({"message": "/wait 50ms\n/usage {\"inputTokens\": 700, \"outputTokens\": 50}\nx", "tenantId": tenant,
