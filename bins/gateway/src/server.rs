@@ -22,6 +22,8 @@ use crate::{
 /// Connections that may wait to be taken.
 const BACKLOG: i32 = 2048;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of answers that wait for their reader, for each connection.
+const WRITE_BUFFER: usize = 8 * 1024;
 /// A write that nobody reads ends its connection after this (contract 00 §1.8).
 const STALLED_WRITE: Duration = Duration::from_secs(30);
 
@@ -51,6 +53,7 @@ pub(crate) async fn run(config: Config) -> Result<(), StartError> {
     .tcp_nodelay(true)
     // A client that closes its end has left: its stream's place is free at once.
     .h1_allow_half_closed(false)
+    .h1_write_buffer_size(WRITE_BUFFER)
     .client_request_timeout(HEADER_TIMEOUT)
     .keep_alive(Duration::from_secs(75))
     .shutdown_timeout(config.shutdown_grace.as_secs())
