@@ -10,7 +10,7 @@ use reqwest::StatusCode;
 use serde_json::json;
 
 use crate::support::{
-    Frames, PROGRAM, agent, eventually, finished, say, start, thread, thread_until, tool, tool_server,
+    Frames, PROGRAM, agent, eventually, finished, finished_of, say, start, thread, thread_until, tool, tool_server,
 };
 
 /// An address that nobody listens on.
@@ -100,6 +100,19 @@ async fn traces_say_where_the_time_went_and_not_what_was_said() {
     finished(&app, &chat).await;
     app.signal("TERM");
     assert_eq!(app.ended().await, Some(0));
+    // What another process carries out is in the trace of the request all the same.
+    let role = |role| TestApp::start(PROGRAM, &db, &[&settings[..], &[("PLATFORM_ROLE", role)]].concat());
+    let (api, worker) = (role("api"), role("worker"));
+    let theirs = "0af7651916cd43dd8448eb211c80319c";
+    let request = api.request(reqwest::Method::POST, "/assistants/helper/messages?async=true");
+    let asked = json!({"message": "Hi", "chatUid": "elsewhere", "skipSummarization": true});
+    let sent = api.send(request.json(&asked).header("traceparent", format!("00-{theirs}-b7ad6b7169203331-01"))).await;
+    assert_eq!(sent.status, StatusCode::OK, "{}", sent.body);
+    finished_of(&api, "helper", "elsewhere").await;
+    for process in [worker, api] {
+        process.signal("TERM");
+        assert_eq!(process.ended().await, Some(0));
+    }
 
     let spans = collector.spans();
     let of = |span: &Span, name: &str| span.attributes.get(name).cloned().unwrap_or_default();
@@ -126,6 +139,8 @@ async fn traces_say_where_the_time_went_and_not_what_was_said() {
         format!("{turn} helper > execute_tool look_up"),
     ];
     assert_eq!(paths, expected);
+    let call = spans.iter().find(|span| span.trace == theirs && span.name.starts_with("chat "));
+    assert_eq!(call.map(|span| path(span)), Some(format!("{turn} helper > chat demo-1")));
     for span in &traced {
         let expected: &[(&str, &str)] = match span.name.as_str() {
             "chat demo-1" => &[

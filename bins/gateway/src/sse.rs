@@ -17,9 +17,13 @@ const SERVER_ERROR: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code
 const SHUTDOWN: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SHUTDOWN\"}\n\n");
 /// A right that was taken away ends the stream after this at the latest.
 const RIGHTS: Duration = Duration::from_secs(3);
+/// A frame is handed on in pieces of this many bytes: what was handed on is copied for each reader.
+const PIECE: usize = 4096;
 
 struct Connection {
     watcher: Watcher,
+    /// What is left of the newest frame.
+    rest: Bytes,
     _place: StreamPlace,
     services: Arc<Services>,
     bearer: Option<Bearer>,
@@ -39,12 +43,17 @@ pub(crate) fn events(
     let Request { services, bearer, project, .. } = request;
     let now = Instant::now();
     let ends = now + services.limits.stream_lifetime;
-    let connection =
-        Connection { watcher, _place: place, services, bearer, project, ends, spoke: now, judged: now, over: false };
+    let rest = Bytes::new();
+    let (spoke, judged, over) = (now, now, false);
+    let connection = Connection { watcher, rest, _place: place, services, bearer, project, ends, spoke, judged, over };
     stream::unfold(connection, |mut connection| async move {
-        let frame = connection.next().await?;
+        let mut piece = std::mem::take(&mut connection.rest);
+        if piece.is_empty() {
+            piece = connection.next().await?;
+        }
+        connection.rest = piece.split_off(piece.len().min(PIECE));
         connection.spoke = Instant::now();
-        Some((Ok(frame), connection))
+        Some((Ok(piece), connection))
     })
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{Clock, Error, Result, TRACES, Timestamp, spawn};
+use platform_core::{Clock, Error, Result, Timestamp, spawn};
 use platform_db::{Bus, Conn, Db, Notice};
 use tokio::{
     runtime::Handle,
@@ -17,10 +17,12 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{Instrument, Span, info, info_span, warn};
-use tracing_opentelemetry::OpenTelemetrySpanExt;
+use tracing::{Instrument, info, warn};
 
-use crate::repository::{self, Queue, Run};
+use crate::{
+    repository::{self, Queue, Run},
+    trace::span,
+};
 
 const STOP: &str = "run-stop";
 const WAITING: &str = "run-waiting";
@@ -418,21 +420,4 @@ impl Jobs {
         }
         missing
     }
-}
-
-/// The span of a run; one that a request began belongs to the request's trace, and may outlast it.
-fn span(run: &Run) -> Span {
-    let span = info_span!(
-        target: TRACES,
-        parent: None,
-        "run",
-        otel.name = format!("run {}", run.kind),
-        platform.run.id = run.id,
-        platform.run.attempt = run.attempt,
-    );
-    if !span.is_disabled() {
-        // A child of its span would keep that open.
-        let _ = span.set_parent(Span::current().context());
-    }
-    span
 }

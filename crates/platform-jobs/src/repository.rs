@@ -11,12 +11,13 @@ use platform_core::{AccountId, Id, Result, Timestamp};
 use platform_db::Conn;
 use serde_json::Value;
 
-use crate::{lanes, schema::runs};
+use crate::{lanes, schema::runs, trace::traceparent};
 
 /// Enqueues runs: a data-modifying CTE over `accepted`, which offers `run` (id), `account`, `kind`,
-/// `subject`, `payload`, `owner` and `lease_ms` (both null for a run that anybody may take).
-pub const ENQUEUE: &str = "INSERT INTO runs (id, account_id, kind, subject, payload, owner, fence, attempt, due)
-    SELECT run, account, kind, subject, payload, owner,
+/// `subject`, `payload`, `owner` and `lease_ms` (both null for a run that anybody may take), and `trace`
+/// ([`traceparent`]).
+pub const ENQUEUE: &str = "INSERT INTO runs (id, account_id, kind, subject, payload, trace, owner, fence, attempt, due)
+    SELECT run, account, kind, subject, payload, trace, owner,
            CASE WHEN owner IS NULL THEN 0 ELSE 1 END, CASE WHEN owner IS NULL THEN 0 ELSE 1 END,
            now() + coalesce(lease_ms, 0) * interval '1 millisecond'
     FROM accepted";
@@ -60,13 +61,15 @@ pub struct Run {
     pub stop: bool,
     /// The lane it stands in.
     pub lane: Option<String>,
+    /// The trace of whoever enqueued it, for whoever takes it from the table.
+    pub(crate) trace: Option<String>,
 }
 
 impl Run {
     /// A run whose lease was taken as it was enqueued.
     pub fn begun(id: String, account: &AccountId, kind: &str, subject: String, payload: Value) -> Self {
         let (account, kind) = (account.as_str().to_owned(), kind.to_owned());
-        Self { id, account, kind, subject, payload, fence: 1, attempt: 1, stop: false, lane: None }
+        Self { id, account, kind, subject, payload, fence: 1, attempt: 1, stop: false, lane: None, trace: None }
     }
 
     /// The account it belongs to.
@@ -231,6 +234,7 @@ pub async fn enqueue_in(
             runs::due.eq(after(delay)),
             runs::lane.eq(lane),
             runs::opens.eq(opens),
+            runs::trace.eq(traceparent()),
         ))
         .execute(conn)
         .await?;

@@ -13,6 +13,7 @@ diesel::table! {
         due -> Timestamptz,
         lane -> Nullable<Text>,
         opens -> Bool,
+        trace -> Nullable<Text>,
     }
 }
 

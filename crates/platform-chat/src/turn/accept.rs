@@ -27,6 +27,8 @@ pub(crate) struct Acceptance {
     pub owner: Option<String>,
     pub lease_ms: Option<i64>,
     pub payload: Arc<Value>,
+    /// The trace that its run belongs to, whoever carries it out.
+    pub trace: Option<String>,
     pub assistant: String,
     pub name: String,
     /// The name is final.
@@ -113,7 +115,7 @@ struct Row {
 const ACCEPT: [&str; 5] = [
     "WITH item AS (
         SELECT row_number() OVER () - 1 AS n, x.* FROM jsonb_to_recordset($1::jsonb) AS x(
-            account text, subject text, kind text, run text, owner text, lease_ms bigint, payload jsonb,
+            account text, subject text, kind text, run text, owner text, lease_ms bigint, payload jsonb, trace text,
             assistant text, name text, named bool, user_uid text, tenant_id text, subtenant_id text, api_source text,
             metadata jsonb, tags text[], previous jsonb, message_uid text, message text, now_ms bigint, charge jsonb)
     ), chat AS (

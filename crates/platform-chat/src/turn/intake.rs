@@ -9,7 +9,7 @@ use platform_core::{Caller, Clock, Code, Error, FieldLimits, Id, Object, Result,
 use platform_db::{Db, Idempotency};
 use platform_egress::Egress;
 use platform_guardrails::Moment;
-use platform_jobs::Jobs;
+use platform_jobs::{Jobs, traceparent};
 use platform_runtime::{Budget, Catalog, Payer, Role, Toolbox};
 use platform_tenants::{TenantService, Visit};
 use tokio::sync::{Semaphore, oneshot};
@@ -286,6 +286,7 @@ impl Intake {
             run: Id::<RunKind>::generate().into(),
             owner: None,
             lease_ms: None,
+            trace: traceparent(),
             payload: Arc::new(serde_json::to_value(&request).map_err(Error::internal)?),
             assistant: assistant.identifier.clone(),
             name,
