@@ -188,8 +188,8 @@ async fn what_belongs_to_another_account_looks_as_if_it_were_not_there() {
     for (path, body) in [
         ("/agents", json!({"name": "n", "assistantSpecialization": {"subagentsIds": [agent_id]}})),
         ("/assistants", json!({"name": "n", "subagentsIds": [agent_id]})),
-        ("/tenant-sessions", json!({"tenantId": "t", "assistantIds": ["their-assistant"]})),
-        ("/tenants", json!({"tenantId": "t2", "tierId": "their-tier"})),
+        ("/tenant-sessions", json!({"tenantId": "t", "assistantIds": [theirs("", "identifier")]})),
+        ("/tenants", json!({"tenantId": "t2", "tierId": theirs("", "tierId")})),
         ("/agents", json!({"name": "n", "projectId": project})),
     ] {
         let refused = post(path, body).await;

@@ -140,7 +140,7 @@ async fn traces_say_where_the_time_went_and_not_what_was_said() {
     ];
     assert_eq!(paths, expected);
     let call = spans.iter().find(|span| span.trace == theirs && span.name.starts_with("chat "));
-    assert_eq!(call.map(|span| path(span)), Some(format!("{turn} helper > chat demo-1")));
+    assert_eq!(call.map(path), Some(format!("{turn} helper > chat demo-1")));
     for span in &traced {
         let expected: &[(&str, &str)] = match span.name.as_str() {
             "chat demo-1" => &[

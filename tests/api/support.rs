@@ -320,36 +320,42 @@ pub const MISSING: &str = "018f0000-0000-7000-8000-000000000000";
 /// Makes one record of each kind, named after `whose` and holding the word `canary`; gives what to put for a
 /// placeholder of a path.
 pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> String + use<> {
-    let named = |what: &str| format!("{whose}-{what}");
+    let named = |what: &str| format!("{whose}-canary-{what}");
+    let make = async |path: &str, body: Value| {
+        let made = app.post(path, body).await;
+        assert!(made.status.is_success(), "{path}: {}", made.body);
+        made.body
+    };
     let server = tool_server(app, "https://a.example", &[tool("canary", "/x", &json!({}))]).await;
-    let agent = agent(app, json!({"subAgentConfig": {"enabled": true}})).await;
+    let agent = agent(app, json!({"name": "canary", "subAgentConfig": {"enabled": true}})).await;
     let thread = thread(app, &agent, "canary").await;
     let identifier = named("assistant");
-    app.post("/assistants", json!({"name": "canary", "identifier": identifier})).await;
+    make("/assistants", json!({"name": "canary", "identifier": identifier})).await;
     let message = json!({"message": "canary", "chatUid": named("chat"), "tenantId": named("tenant"),
-        "subtenantId": named("user")});
-    app.post(&format!("/assistants/{identifier}/messages"), message).await;
-    app.post("/tenant-admin/tiers", json!({"tierId": named("tier"), "name": "canary"})).await;
+        "subtenantId": named("user"), "tags": ["canary"]});
+    make(&format!("/assistants/{identifier}/messages"), message).await;
+    make("/tenant-admin/tiers", json!({"tierId": named("tier"), "name": "canary"})).await;
     let id = |record: &Value, name: &str| record[name].as_str().expect("an id").to_owned();
-    let session = id(&app.post("/tenant-sessions", json!({"tenantId": named("tenant")})).await.body, "sessionId");
-    let key = id(&app.post("/api-keys", json!({"name": "canary"})).await.body, "_id");
-    let user = json!({"email": format!("{whose}@a.b"), "password": "correct horse battery"});
-    let user = id(&app.post("/users", user).await.body, "userUID");
+    let session = id(&make("/tenant-sessions", json!({"tenantId": named("tenant")})).await, "sessionId");
+    let key = id(&make("/api-keys", json!({"name": "canary"})).await, "_id");
+    let user = json!({"email": format!("canary-{whose}@a.b"), "password": "correct horse battery"});
+    let user = id(&make("/users", user).await, "userUID");
     let client = json!({"name": "canary", "redirectUris": ["https://a.b/"]});
-    let client = id(&app.post("/oauth-clients", client).await.body, "_id");
+    let client = id(&make("/oauth-clients", client).await, "_id");
     let project = json!({"name": "canary", "identifier": named("project")});
-    let project = id(&app.post("/projects", project).await.body, "_id");
+    let project = id(&make("/projects", project).await, "_id");
     let whose = whose.to_owned();
+    let named = move |what: &str| format!("{whose}-canary-{what}");
     move |path: &str, name: &str| match name {
         "agentId" => agent.clone(),
         "threadId" => thread.clone(),
-        "identifier" => format!("{whose}-assistant"),
-        "chatUid" => format!("{whose}-chat"),
+        "identifier" => named("assistant"),
+        "chatUid" => named("chat"),
         "toolServerId" => server.clone(),
         "toolName" => "canary".to_owned(),
-        "tenantId" => format!("{whose}-tenant"),
-        "subtenantId" => format!("{whose}-user"),
-        "tierId" => format!("{whose}-tier"),
+        "tenantId" => named("tenant"),
+        "subtenantId" => named("user"),
+        "tierId" => named("tier"),
         "sessionId" => session.clone(),
         "userUID" => user.clone(),
         "id" if path.contains("api-keys") => key.clone(),

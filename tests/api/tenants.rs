@@ -5,7 +5,9 @@ use platform_testing::{Reply, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, act, agent, app, app_with_model, eventually, factor, finished, thread_in, thread_until};
+use crate::support::{
+    PROGRAM, UNBOUNDED, act, agent, app, app_with_model, eventually, factor, finished, thread_in, thread_until,
+};
 
 /// Makes a tier with these rules, the default one.
 async fn tier(app: &TestApp, rules: Value) {
@@ -183,7 +185,7 @@ async fn a_spent_tenant_spends_nothing_more_by_any_door() {
 #[tokio::test]
 async fn racing_calls_take_at_most_one_more_than_the_limit_on_however_many_processes() {
     let db = TestDb::new().await;
-    let apps = [TestApp::start(PROGRAM, &db, &[]), TestApp::start(PROGRAM, &db, &[])];
+    let apps = [TestApp::start(PROGRAM, &db, &UNBOUNDED), TestApp::start(PROGRAM, &db, &UNBOUNDED)];
     tier(&apps[0], tokens(1000)).await;
     for round in 0..factor(25) {
         let tenant = format!("acme{round}");

@@ -33,7 +33,7 @@ pub enum Role {
 }
 
 /// All settings.
-#[expect(missing_docs, reason = "each field is the setting of its name, described in SETTINGS")]
+#[expect(missing_docs, reason = "each field is the setting of its name, described in variables.rs")]
 pub struct Config {
     pub addr: SocketAddr,
     pub public_url: Option<String>,

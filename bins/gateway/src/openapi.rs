@@ -191,7 +191,7 @@ pub(crate) fn document(routes: &[Route]) -> String {
         .security_scheme("oauth", SecurityScheme::OAuth2(OAuth2::new([Flow::AuthorizationCode(code)])));
     let mut paths = PathsBuilder::new();
     for route in routes {
-        let Some(operation) = route.operation.map(|describe| describe()) else { continue };
+        let Some(operation) = route.operation.map(|make| make()) else { continue };
         for doc in operation.query.iter().chain(&operation.body) {
             for (name, schema) in &doc.others {
                 components = components.schema(name, schema.clone());

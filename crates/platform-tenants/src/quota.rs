@@ -29,7 +29,7 @@ use crate::{
     rule::Effective,
     tenant::{self, TENANT},
 };
-pub(crate) use counters::{Counter, counted, counters, spent};
+pub(crate) use counters::{Counter, clear, counted, counters, spent};
 pub use counters::{RESERVE, SETTLE, refusals, settle_in};
 
 /// Tenants whose rules are remembered at once.

@@ -1,3 +1,5 @@
+//! One call of a tool, whatever its server speaks.
+
 use std::sync::Arc;
 
 use platform_core::{Object, without_nul};

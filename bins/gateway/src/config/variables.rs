@@ -126,33 +126,35 @@ pub fn help() -> String {
     text
 }
 
-pub type Result<T> = std::result::Result<T, ConfigError>;
+pub(super) type Result<T> = std::result::Result<T, ConfigError>;
 
+/// What the environment says, unless it is empty.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
-pub fn variable(name: &str) -> Option<String> {
+pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// The value of a setting, its default when it is not set, `None` when it has none.
-pub fn text(name: &str) -> Option<String> {
+pub(super) fn text(name: &str) -> Option<String> {
     let (_, default, _) = SETTINGS.iter().find(|(known, ..)| *known == name).expect("a known setting");
     variable(name).or_else(|| (!default.is_empty()).then(|| (*default).to_owned()))
 }
 
 /// One of a few words, in any case.
-pub fn one_of<T: Copy>(name: &str, words: &[(&str, T)]) -> Result<T> {
+pub(super) fn one_of<T: Copy>(name: &str, words: &[(&str, T)]) -> Result<T> {
     let named: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
     let find = |text: &str| words.iter().find(|(word, _)| text.eq_ignore_ascii_case(word)).map(|(_, of)| *of);
     read(name, &named.join(" or "), find)
 }
 
-pub fn read<T>(name: &str, what: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
+/// A setting as `what` it is to be.
+pub(super) fn read<T>(name: &str, what: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
     let value = text(name).unwrap_or_default();
     parse(value.trim()).ok_or_else(|| ConfigError(format!("{name}: `{value}` is not {what}.")))
 }
 
 /// Whether somebody collects traces; the library reads where.
-pub fn collects_traces() -> Result<bool> {
+pub(super) fn collects_traces() -> Result<bool> {
     let mut collects = false;
     for name in ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] {
         let Some(endpoint) = text(name) else { continue };
@@ -164,23 +166,26 @@ pub fn collects_traces() -> Result<bool> {
     Ok(collects)
 }
 
-pub fn number(name: &str, least: usize) -> Result<usize> {
+/// A whole number of `least` or more.
+pub(super) fn number(name: &str, least: usize) -> Result<usize> {
     let what = if least == 0 { "a whole number" } else { "a whole number of 1 or more" };
     read(name, what, |text| text.parse().ok().filter(|number| *number >= least))
 }
 
-pub fn rate(name: &str) -> Result<Rate> {
+/// Requests a minute and burst.
+pub(super) fn rate(name: &str) -> Result<Rate> {
     read(name, "a rate such as 6000:1000 (per minute:burst), or 0", Rate::parse)
 }
 
-pub fn list<T>(name: &str, what: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
+/// Elements separated by commas.
+pub(super) fn list<T>(name: &str, what: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
     read(name, what, |text| {
         text.split(',').map(str::trim).filter(|element| !element.is_empty()).map(&parse).collect::<Option<Vec<T>>>()
     })
 }
 
 /// `provider:model`.
-pub fn choice(name: &str) -> Result<Option<(String, String)>> {
+pub(super) fn choice(name: &str) -> Result<Option<(String, String)>> {
     let Some(text) = text(name) else { return Ok(None) };
     match text.split_once(':') {
         Some((provider, model)) if !provider.is_empty() && !model.is_empty() => {
@@ -190,7 +195,8 @@ pub fn choice(name: &str) -> Result<Option<(String, String)>> {
     }
 }
 
-pub fn duration(name: &str) -> Result<Duration> {
+/// A number with its unit.
+pub(super) fn duration(name: &str) -> Result<Duration> {
     read(name, "a duration such as 250ms, 30s, 10m or 15d", |text| {
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let number: u64 = digits.parse().ok()?;

@@ -45,7 +45,7 @@ pub trait AgentService: Send + Sync {
     async fn evaluation_config(&self, account: &AccountId, id: &str) -> Result<EvaluationConfig>;
     /// Changes the given fields of that.
     async fn update_evaluation_config(&self, account: &AccountId, id: &str, patch: Object) -> Result<EvaluationConfig>;
-    /// What it took by day.
+    /// What an agent that is or was there took by day.
     async fn daily_costs(&self, account: &AccountId, id: &str, range: DailyRange) -> Result<Vec<CostRow>>;
     /// What it took by month.
     async fn monthly_costs(&self, account: &AccountId, id: &str, range: MonthlyRange) -> Result<Vec<CostRow>>;

@@ -76,7 +76,7 @@ pub(crate) fn check_evaluation(config: &EvaluationConfig, catalog: &dyn Catalog)
     Ok(())
 }
 
-pub(crate) fn check_criteria(checks: &mut Checks, path: &str, criteria: &[Criterion]) {
+pub(super) fn check_criteria(checks: &mut Checks, path: &str, criteria: &[Criterion]) {
     checks.count(path, criteria.len(), MOST_CRITERIA);
     let mut names = std::collections::HashSet::new();
     for (i, criterion) in criteria.iter().enumerate() {
@@ -92,7 +92,7 @@ pub(crate) fn check_criteria(checks: &mut Checks, path: &str, criteria: &[Criter
 }
 
 /// The model of a judge, `provider:model` or a model alone; `MODEL_NOT_SUPPORTED` when there is none such.
-pub(crate) fn judge_model(catalog: &dyn Catalog, name: &str) -> Result<ModelSpec> {
+pub(super) fn judge_model(catalog: &dyn Catalog, name: &str) -> Result<ModelSpec> {
     let alone = catalog.choose(None, Some(name));
     let spec = match name.split_once(':') {
         Some((provider, llm)) => alone.or_else(|_| catalog.choose(Some(provider), Some(llm))),
@@ -106,7 +106,7 @@ pub(crate) fn judge_model(catalog: &dyn Catalog, name: &str) -> Result<ModelSpec
 }
 
 /// The default criteria and the custom ones.
-pub(crate) fn all_criteria(config: &EvaluationConfig, instead: Option<&[Criterion]>) -> Vec<Criterion> {
+pub(super) fn all_criteria(config: &EvaluationConfig, instead: Option<&[Criterion]>) -> Vec<Criterion> {
     let default = DEFAULT.iter().map(|(name, description)| Criterion {
         name: (*name).to_owned(),
         description: (*description).to_owned(),

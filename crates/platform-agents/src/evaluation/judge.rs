@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{Code, Error, Result};
+use platform_core::{Error, Result};
 use platform_events::{Event, publish_in};
 use platform_jobs::{Run, Work, end_in, is_held_in};
 use platform_runtime::{Answer, Cost, Operation, Usage, ask};
@@ -13,12 +13,13 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    KIND,
     config::{Criterion, judge_model},
     model::{CriterionScore, Evaluation, usage},
     repository,
     service::PgEvaluationService,
 };
-use crate::thread::{EVALUATION, Record, charge_in, find as find_thread, lock as lock_thread, note_fact};
+use crate::thread::{Record, charge_in, find as find_thread, lock as lock_thread, note_fact};
 
 const MOST_PROTOCOL: usize = 60_000;
 /// A judge that answers nonsense is asked again so often.
@@ -121,7 +122,7 @@ fn scores(text: &str, criteria: &[Criterion]) -> Option<(BTreeMap<String, Criter
 #[async_trait]
 impl Work for PgEvaluationService {
     fn kind(&self) -> &'static str {
-        EVALUATION
+        KIND
     }
 
     async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
@@ -130,12 +131,8 @@ impl Work for PgEvaluationService {
         let task: Task = serde_json::from_value(run.payload.clone()).map_err(Error::internal)?;
         let conn = threads.ports.db.read().await?;
         let record = find_thread(conn.get(), &account, &task.thread).await?;
-        let evaluation = repository::find(conn.get(), &account, &task.thread, Some(&run.subject)).await;
+        let evaluation = repository::find(conn.get(), &account, &task.thread, Some(&run.subject)).await?;
         drop(conn);
-        let evaluation = match evaluation {
-            Err(error) if error.code() == Code::EvaluationNotFound => None,
-            found => Some(found?),
-        };
         let (Some(record), Some(mut evaluation)) = (record, evaluation) else {
             return end_in(&mut *threads.ports.db.conn().await?, run).await;
         };

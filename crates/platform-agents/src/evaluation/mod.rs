@@ -1,12 +1,16 @@
+//! Judging threads with a model (contract 03 §7).
+
 mod config;
 mod judge;
 mod model;
 mod repository;
 mod service;
 
+pub(crate) use config::check_evaluation;
 pub use config::{Criterion, EvaluationConfig};
-pub(crate) use config::{all_criteria, check_evaluation};
-pub(crate) use model::begin;
 pub use model::{CriterionScore, Evaluation, EvaluationList, NewEvaluation};
-pub(crate) use repository::insert_in;
+pub(crate) use service::begin_in;
 pub use service::{EvaluationService, PgEvaluationService};
+
+/// Kind of the runs that judge threads.
+const KIND: &str = "thread-evaluation";

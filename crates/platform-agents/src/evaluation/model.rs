@@ -101,7 +101,7 @@ pub struct EvaluationList {
 }
 
 /// An evaluation that is to be made.
-pub(crate) fn begin(
+pub(super) fn begin(
     source: &str,
     record: &Record,
     config: &EvaluationConfig,

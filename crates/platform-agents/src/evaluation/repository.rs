@@ -1,25 +1,16 @@
-use std::time::Duration;
-
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Code, Error, Page, Result, Timestamp};
+use platform_core::{AccountId, Error, Page, Result, Timestamp};
 use platform_db::Conn;
-use platform_jobs::{When, enqueue_in};
 use serde_json::Value;
 
-use super::{
-    config::Criterion,
-    judge::Task,
-    model::{Evaluation, EvaluationList},
-};
-use crate::{schema::evaluations, thread::EVALUATION};
+use super::model::{Evaluation, EvaluationList};
+use crate::schema::evaluations;
 
-/// Stores an evaluation and the run that makes it.
-pub(crate) async fn insert_in(
+pub(super) async fn insert(
     conn: &mut Conn,
     account: &AccountId,
     evaluation: &Evaluation,
-    criteria: Vec<Criterion>,
     now: Timestamp,
 ) -> Result<()> {
     diesel::insert_into(evaluations::table)
@@ -34,10 +25,6 @@ pub(crate) async fn insert_in(
         ))
         .execute(conn)
         .await?;
-    let model = Some(evaluation.evaluation_model.clone()).filter(|model| !model.is_empty());
-    let task = Task { thread: evaluation.thread_id.clone(), criteria, model };
-    let payload = serde_json::to_value(task).map_err(Error::internal)?;
-    enqueue_in(conn, account, EVALUATION, &evaluation.id, payload, When::After(Duration::ZERO)).await?;
     Ok(())
 }
 
@@ -63,7 +50,12 @@ pub(super) async fn list(conn: &Conn, account: &AccountId, thread: &str, page: P
 }
 
 /// One evaluation of a thread, or the newest.
-pub(super) async fn find(conn: &Conn, account: &AccountId, thread: &str, id: Option<&str>) -> Result<Evaluation> {
+pub(super) async fn find(
+    conn: &Conn,
+    account: &AccountId,
+    thread: &str,
+    id: Option<&str>,
+) -> Result<Option<Evaluation>> {
     let mut conn = conn;
     let mut of = evaluations::table
         .filter(evaluations::account_id.eq(account.as_str()).and(evaluations::thread_id.eq(thread)))
@@ -74,8 +66,7 @@ pub(super) async fn find(conn: &Conn, account: &AccountId, thread: &str, id: Opt
         of = of.filter(evaluations::id.eq(id));
     }
     let body: Option<Value> = of.first(&mut conn).await.optional()?;
-    let missing = || Error::not_found(Code::EvaluationNotFound, "evaluation", id.unwrap_or("newest"));
-    read(body.ok_or_else(missing)?)
+    body.map(read).transpose()
 }
 
 /// Stores what came of an evaluation.

@@ -2,17 +2,23 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Checks, Code, Error, Page, Result};
-use platform_db::Idempotency;
+use platform_core::{AccountId, Checks, Code, Error, Page, Result, Timestamp};
+use platform_db::{Conn, Idempotency};
+use platform_jobs::{When, enqueue_in};
 use serde_json::json;
 use tokio::sync::broadcast;
 
 use super::{
-    config::{all_criteria, check_criteria, judge_model},
+    KIND,
+    config::{Criterion, EvaluationConfig, all_criteria, check_criteria, judge_model},
+    judge::Task,
     model::{Evaluation, EvaluationList, NewEvaluation, begin},
     repository,
 };
-use crate::thread::{Action, PATIENCE, PgThreadService, Record, Threads, find as find_thread, not_found};
+use crate::thread::{Action, PgThreadService, Record, Threads};
+
+/// So long a client waits at the most for the judge.
+const PATIENCE: Duration = Duration::from_secs(55);
 
 /// Evaluations of threads.
 #[async_trait]
@@ -44,11 +50,6 @@ impl PgEvaluationService {
     pub fn new(threads: &PgThreadService) -> Self {
         Self { threads: threads.threads(), made: broadcast::channel(1024).0 }
     }
-
-    async fn thread(&self, account: &AccountId, id: &str) -> Result<Record> {
-        let conn = self.threads.ports.db.read().await?;
-        find_thread(conn.get(), account, id).await?.ok_or_else(|| not_found(id))
-    }
 }
 
 #[async_trait]
@@ -68,7 +69,7 @@ impl EvaluationService for PgEvaluationService {
         if let Some(model) = &given.evaluator_model {
             judge_model(&*threads.ports.catalog, model)?;
         }
-        let record = self.thread(account, thread).await?;
+        let record = self.threads.find(account, thread).await?;
         record.allow(Action::Evaluate)?;
         let agent = threads.agents.ready(account, record.agent_id(), None).await?;
         let config = agent.settings.evaluation()?;
@@ -85,7 +86,7 @@ impl EvaluationService for PgEvaluationService {
         let mut made = self.made.subscribe();
         let mut conn = threads.ports.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
-            repository::insert_in(conn, account, &evaluation, all_criteria(&config, criteria), now).await?;
+            store_in(conn, account, &evaluation, all_criteria(&config, criteria), now).await?;
             let told = Evaluation { status: "running".to_owned(), ..evaluation.clone() };
             match once {
                 Some(once) if !waits => once.store(conn, 202, &json!({"evaluation": told})).await,
@@ -105,6 +106,7 @@ impl EvaluationService for PgEvaluationService {
                 let _ = tokio::time::timeout(Duration::from_millis(500), made.recv()).await;
                 let conn = threads.ports.db.read().await?;
                 let now = repository::find(conn.get(), account, thread, Some(&running.id)).await?;
+                let now = now.ok_or_else(|| not_found(Some(&running.id)))?;
                 if now.is_over() {
                     return Ok::<_, Error>(now);
                 }
@@ -118,14 +120,45 @@ impl EvaluationService for PgEvaluationService {
     }
 
     async fn list(&self, account: &AccountId, thread: &str, page: Page) -> Result<EvaluationList> {
-        self.thread(account, thread).await?;
+        self.threads.find(account, thread).await?;
         let conn = self.threads.ports.db.read().await?;
         repository::list(conn.get(), account, thread, page).await
     }
 
     async fn get(&self, account: &AccountId, thread: &str, id: Option<&str>) -> Result<Evaluation> {
-        self.thread(account, thread).await?;
+        self.threads.find(account, thread).await?;
         let conn = self.threads.ports.db.read().await?;
-        repository::find(conn.get(), account, thread, id).await
+        repository::find(conn.get(), account, thread, id).await?.ok_or_else(|| not_found(id))
     }
+}
+
+/// Has a thread that has ended judged as its agent says.
+pub(crate) async fn begin_in(
+    conn: &mut Conn,
+    record: &Record,
+    config: &EvaluationConfig,
+    now: Timestamp,
+) -> Result<()> {
+    let evaluation = begin("auto", record, config, None, None, now);
+    store_in(conn, &record.account, &evaluation, all_criteria(config, None), now).await
+}
+
+/// Stores an evaluation and the run that makes it.
+async fn store_in(
+    conn: &mut Conn,
+    account: &AccountId,
+    evaluation: &Evaluation,
+    criteria: Vec<Criterion>,
+    now: Timestamp,
+) -> Result<()> {
+    repository::insert(conn, account, evaluation, now).await?;
+    let model = Some(evaluation.evaluation_model.clone()).filter(|model| !model.is_empty());
+    let task = Task { thread: evaluation.thread_id.clone(), criteria, model };
+    let payload = serde_json::to_value(task).map_err(Error::internal)?;
+    enqueue_in(conn, account, KIND, &evaluation.id, payload, When::After(Duration::ZERO)).await?;
+    Ok(())
+}
+
+fn not_found(id: Option<&str>) -> Error {
+    Error::not_found(Code::EvaluationNotFound, "evaluation", id.unwrap_or("newest"))
 }

@@ -17,7 +17,7 @@ use super::{
 };
 
 /// What a client does to a thread, looked at and ready.
-pub(crate) enum Act {
+pub(super) enum Act {
     Pause { immediate: bool, pause: Pause },
     Resume { says: Option<Arrived> },
     Complete { state: ThreadState },
@@ -27,7 +27,14 @@ pub(crate) enum Act {
 
 impl Threads {
     /// Does it, and tells what came of it.
-    pub async fn act(&self, account: &AccountId, id: &str, act: Act, by: By, once: Option<&Idempotency>) -> Result<()> {
+    pub(super) async fn act(
+        &self,
+        account: &AccountId,
+        id: &str,
+        act: Act,
+        by: By,
+        once: Option<&Idempotency>,
+    ) -> Result<()> {
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
         let acting = conn.transaction::<_, Error, _>(async |conn| {

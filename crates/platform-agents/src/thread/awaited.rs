@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     END_ALL, RETURN, Threads,
     commit::after,
+    model::ThreadResponded,
     record::{By, Record},
-    request::{AsyncResponses, ThreadResponded},
+    request::AsyncResponses,
     state::{Action, Cause, Source, ThreadState},
 };
 use crate::schema::{threads, tool_callbacks};

@@ -220,8 +220,7 @@ impl Threads {
         }
         let judged = agent.settings.evaluation()?;
         if judged.enabled && matches!(record.state, ThreadState::Completed | ThreadState::Failed) {
-            let evaluation = evaluation::begin("auto", record, &judged, None, None, now);
-            evaluation::insert_in(conn, account, &evaluation, evaluation::all_criteria(&judged, None), now).await?;
+            evaluation::begin_in(conn, record, &judged, now).await?;
             has_work = true;
         }
         Ok(has_work)
@@ -241,7 +240,7 @@ impl Threads {
     }
 
     /// Publishes changes that many threads went through at once.
-    pub async fn publish_moved_in(
+    pub(super) async fn publish_moved_in(
         &self,
         conn: &mut Conn,
         moved: &[Moved],

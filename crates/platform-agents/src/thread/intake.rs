@@ -19,10 +19,10 @@ use super::{
     control::{Arrived, append},
     course::OUT_OF_QUOTA,
     facts::{Facts, Parent, Pause, Unfetched},
-    model::ThreadId,
+    model::{StartedThread, ThreadId},
     record::{By, NewRecord, Record},
     repository,
-    request::{NewThread, StartedThread, ThreadMessage},
+    request::{NewThread, ThreadMessage},
     state::{Cause, Source, ThreadState},
 };
 use crate::agent::ReadyAgent;

@@ -25,7 +25,7 @@ mod timer;
 use std::{sync::Arc, time::Duration};
 
 use platform_conversation::Ports;
-use platform_core::{AccountId, Code, Error, FieldLimits};
+use platform_core::{AccountId, Code, Error, FieldLimits, Result};
 use platform_egress::Egress;
 use platform_jobs::Jobs;
 use platform_mail::Mailer;
@@ -34,19 +34,19 @@ use platform_realtime::Key;
 use crate::agent::PgAgentService;
 
 pub use awaited::purge_callbacks;
-pub(crate) use commit::Told;
+use commit::Told;
 pub(crate) use intake::Order;
 pub(crate) use keeper::charge_in;
 pub use model::{
-    EmptyContentRetries, ParentLink, PendingApproval, PendingAsyncToolCall, Task, Thread, ThreadFeedback, ThreadFilter,
-    ThreadList, ThreadResult, ThreadView,
+    EmptyContentRetries, ParentLink, PendingApproval, PendingAsyncToolCall, StartedThread, Task, Thread,
+    ThreadFeedback, ThreadFilter, ThreadList, ThreadResponded, ThreadResult, ThreadView,
 };
 pub use picture::picture;
 pub(crate) use record::Record;
 pub(crate) use repository::{find, lock, note_fact};
 pub use request::{
     AsyncResponse, AsyncResponses, NewApproval, NewCompletion, NewPause, NewResume, NewThread, PauseOrResume,
-    StartedThread, ThreadMessage, ThreadPatch, ThreadResponded,
+    ThreadMessage, ThreadPatch,
 };
 pub use service::{PgThreadService, ThreadService};
 pub use state::{Action, CHANGES, Cause, Source, StateChange, ThreadState};
@@ -61,11 +61,6 @@ const FILES: &str = "thread-files";
 const RETURN: &str = "thread-return";
 /// Kind of the runs that end all threads of an agent that was deleted.
 pub(crate) const END_ALL: &str = "thread-end-all";
-/// Kind of the runs that judge threads.
-pub(crate) const EVALUATION: &str = "thread-evaluation";
-
-/// So long a client waits at the most for what goes on in the background.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(55);
 
 /// Settings of threads.
 #[derive(Debug, Clone)]
@@ -97,11 +92,19 @@ pub(crate) struct Threads {
     pub config: ThreadConfig,
 }
 
+impl Threads {
+    /// `THREAD_NOT_FOUND` when it is not there.
+    pub async fn find(&self, account: &AccountId, id: &str) -> Result<Record> {
+        let conn = self.ports.db.read().await?;
+        find(conn.get(), account, id).await?.ok_or_else(|| not_found(id))
+    }
+}
+
 /// Under which a thread is shown.
 pub(crate) fn live_key(account: &AccountId, id: &str) -> Key {
     (account.clone(), format!("thread/{id}").into())
 }
 
-pub(crate) fn not_found(id: &str) -> Error {
+fn not_found(id: &str) -> Error {
     Error::not_found(Code::ThreadNotFound, "thread", id)
 }

@@ -232,6 +232,37 @@ pub struct ThreadResult {
     pub data: Option<Object>,
 }
 
+/// What a client is told of a thread that was accepted.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StartedThread {
+    /// Id of the thread.
+    #[serde(rename = "_id")]
+    pub id: String,
+    /// The same.
+    pub thread_id: String,
+    /// Its agent.
+    pub agent_id: String,
+    /// `queued`, `paused` or `under_construction`.
+    pub state: ThreadState,
+    /// Its first message.
+    pub message: String,
+    /// Made at, ISO 8601.
+    pub created_at: String,
+    /// Made at.
+    pub creation_timestamp_ms: Timestamp,
+}
+
+/// Calls that still wait for their results.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ThreadResponded {
+    /// The thread.
+    pub thread_id: String,
+    /// How many; it goes on at 0.
+    pub pending: usize,
+}
+
 /// Which threads to list; all given conditions must hold (contract 03 §6).
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]

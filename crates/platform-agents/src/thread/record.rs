@@ -1,4 +1,4 @@
-//! A thread as a transaction holds it: locked, changed, and written with everything that follows from the change.
+//! A thread as a transaction holds it: read, and changed in memory.
 
 use platform_conversation::{Conversation, StoredJson, TokenUsage, compactions, guardrail_turns, open_calls};
 use platform_core::{AccountId, Code, Error, Object, Result, Timestamp};
@@ -148,7 +148,7 @@ impl Record {
         }
     }
 
-    pub fn read(row: ThreadRow) -> Result<Self> {
+    pub(super) fn read(row: ThreadRow) -> Result<Self> {
         let state = ThreadState::parse(&row.state).ok_or_else(|| Error::internal("an unknown state was stored"))?;
         let changes: Vec<StateChange> = serde_json::from_value(row.changes.clone()).map_err(Error::internal)?;
         let usage = row.usage.as_deref().map(serde_json::from_str).transpose().map_err(Error::internal)?;

@@ -10,12 +10,16 @@ use platform_core::{AccountId, Code, Error, Result, Timestamp};
 use platform_db::{Conn, JsonStatement};
 use serde_json::{Value, json};
 
-use super::{record::Record, state::ThreadState};
+use super::{
+    record::{Record, key},
+    request::ThreadPatch,
+    state::ThreadState,
+};
 use crate::schema::threads;
 
 #[derive(Queryable, Selectable, Clone)]
 #[diesel(table_name = threads)]
-pub(crate) struct ThreadRow {
+pub(super) struct ThreadRow {
     pub account_id: String,
     pub id: String,
     pub agent_id: String,
@@ -53,19 +57,19 @@ pub(crate) struct ThreadRow {
 }
 
 /// The project of the thread's agent.
-pub(crate) const PROJECT: &str = "(SELECT project_id FROM agents
+pub(super) const PROJECT: &str = "(SELECT project_id FROM agents
     WHERE agents.account_id = threads.account_id AND agents.id = threads.agent_id)";
 /// What a sub-thread was handed over by, as its index has it: a thread, or `chat:` and a chat; and by which call.
 const ABOVE: &str = "coalesce(facts #>> '{parent,parentThreadId}', 'chat:' || (facts #>> '{parent,parentChatUID}'))";
 const FOR_CALL: &str = "facts #>> '{parent,subThreadToolCallId}'";
 
 #[diesel::dsl::auto_type(no_type_alias)]
-pub(crate) fn by_id<'a>(account: &'a str, id: &'a str) -> _ {
+pub(super) fn by_id<'a>(account: &'a str, id: &'a str) -> _ {
     threads::table.filter(threads::account_id.eq(account)).filter(threads::id.eq(id))
 }
 
 /// Stores a new thread.
-pub(crate) async fn insert(conn: &mut Conn, record: &mut Record) -> Result<bool> {
+pub(super) async fn insert(conn: &mut Conn, record: &mut Record) -> Result<bool> {
     record.revision = 1;
     let row = &record.row;
     let inserted = diesel::insert_into(threads::table)
@@ -100,7 +104,7 @@ pub(crate) async fn insert(conn: &mut Conn, record: &mut Record) -> Result<bool>
 }
 
 /// Stores a locked thread as it is now; its revision is at least `revision`, and above the one before.
-pub(crate) async fn update(conn: &mut Conn, record: &mut Record, revision: i64, now: Timestamp) -> Result<()> {
+pub(super) async fn update(conn: &mut Conn, record: &mut Record, revision: i64, now: Timestamp) -> Result<()> {
     record.revision = revision.max(record.revision + 1);
     let tokens = &record.usage.tokens;
     let total = i64::try_from(tokens.input_tokens + tokens.output_tokens).unwrap_or(i64::MAX);
@@ -136,8 +140,35 @@ pub(crate) async fn update(conn: &mut Conn, record: &mut Record, revision: i64, 
     Ok(())
 }
 
+/// Changes what a client may change at any time.
+pub(super) async fn edit(
+    conn: &mut Conn,
+    account: &AccountId,
+    id: &str,
+    patch: &ThreadPatch,
+    now: Timestamp,
+) -> Result<()> {
+    diesel::update(by_id(account.as_str(), id))
+        .set((
+            threads::name.eq(&patch.name),
+            threads::tags.eq(&patch.tags),
+            threads::metadata.eq(Value::Object(patch.metadata.clone())),
+            threads::revision.eq(threads::revision + 1),
+            threads::edited_ms.eq(now.0),
+        ))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+pub(super) async fn delete(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+    platform_conversation::delete(conn, account, &key(id)).await?;
+    diesel::delete(by_id(account.as_str(), id)).execute(conn).await?;
+    Ok(())
+}
+
 /// Sub-threads at work for calls that are not open any more.
-pub(crate) async fn abandoned(conn: &mut Conn, record: &Record) -> Result<Vec<String>> {
+pub(super) async fn abandoned(conn: &mut Conn, record: &Record) -> Result<Vec<String>> {
     let terminal = ThreadState::ALL.iter().filter(|state| state.is_terminal()).map(|state| state.as_str());
     let at_work: Vec<(String, String)> = threads::table
         .filter(threads::account_id.eq(record.account.as_str()))
@@ -157,7 +188,7 @@ pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<O
 }
 
 /// The thread that a call has handed its work to; `above`: the thread, or `chat:` and the chat, of the call.
-pub(crate) async fn handed_to(conn: &Conn, account: &AccountId, above: &str, call: &str) -> Result<Option<String>> {
+pub(super) async fn handed_to(conn: &Conn, account: &AccountId, above: &str, call: &str) -> Result<Option<String>> {
     let mut conn = conn;
     let thread = threads::table
         .filter(threads::account_id.eq(account.as_str()))
@@ -166,7 +197,7 @@ pub(crate) async fn handed_to(conn: &Conn, account: &AccountId, above: &str, cal
 }
 
 /// `CONFLICT` unless a worker has the thread; it stays so until this transaction ends.
-pub(crate) async fn hold_processing(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+pub(super) async fn hold_processing(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
     let processing = by_id(account.as_str(), id).filter(threads::state.eq(ThreadState::Processing.as_str()));
     let held: Option<String> = processing.for_share().select(threads::id).first(conn).await.optional()?;
     held.map(drop).ok_or_else(|| Error::new(Code::Conflict, "The thread that hands the work over has ended."))
@@ -177,13 +208,13 @@ pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Resu
     row.map(Record::read).transpose()
 }
 
-pub(crate) async fn revision(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<i64>> {
+pub(super) async fn revision(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<i64>> {
     let mut conn = conn;
     Ok(by_id(account.as_str(), id).select(threads::revision).first(&mut conn).await.optional()?)
 }
 
 /// Threads are taken by workers: what was queued is processed, and what a lost worker held was queued in between.
-pub(crate) async fn take(conn: &mut Conn, taken: &[(AccountId, &str, i32)], now: Timestamp) -> Result<Vec<Moved>> {
+pub(super) async fn take(conn: &mut Conn, taken: &[(AccountId, &str, i32)], now: Timestamp) -> Result<Vec<Moved>> {
     const SQL: &str = "WITH item AS (
             SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, thread text, attempt int, now_ms bigint)
         ), held AS (
@@ -215,7 +246,7 @@ pub(crate) async fn take(conn: &mut Conn, taken: &[(AccountId, &str, i32)], now:
 
 /// A thread whose state was changed among others.
 #[derive(diesel::QueryableByName)]
-pub(crate) struct Moved {
+pub(super) struct Moved {
     #[diesel(sql_type = Text)]
     account_id: String,
     #[diesel(sql_type = Text)]
@@ -238,7 +269,7 @@ impl Moved {
 }
 
 /// Threads are handed back by a worker that shuts down.
-pub(crate) async fn hand_back(conn: &mut Conn, handed: &[(AccountId, &str)], now: Timestamp) -> Result<Vec<Moved>> {
+pub(super) async fn hand_back(conn: &mut Conn, handed: &[(AccountId, &str)], now: Timestamp) -> Result<Vec<Moved>> {
     const SQL: &str = "WITH item AS (
             SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, thread text, now_ms bigint)
         )
@@ -267,7 +298,7 @@ pub(crate) async fn note_fact(conn: &mut Conn, account: &AccountId, id: &str, na
 }
 
 /// The same for what is no part of the thread as it is shown.
-pub(crate) async fn note_quietly(
+pub(super) async fn note_quietly(
     conn: &mut Conn,
     account: &AccountId,
     id: &str,

@@ -1,7 +1,7 @@
-//! What clients send to threads.
+//! The bodies that clients send to threads.
 
 use platform_conversation::{File, check_message};
-use platform_core::{Checks, Code, Error, FieldLimits, Object, Result, Timestamp};
+use platform_core::{Checks, Code, Error, FieldLimits, Object, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -66,27 +66,6 @@ pub(crate) fn unknown_state(given: &str) -> Error {
     let states: Vec<&str> = ThreadState::ALL.iter().map(|state| state.as_str()).collect();
     let shown: String = given.chars().take(64).collect();
     Error::new(Code::InvalidStateValue, format!("`{shown}` is no state of a thread.")).with("states", states)
-}
-
-/// What a client is told of a thread that was accepted.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct StartedThread {
-    /// Id of the thread.
-    #[serde(rename = "_id")]
-    pub id: String,
-    /// The same.
-    pub thread_id: String,
-    /// Its agent.
-    pub agent_id: String,
-    /// `queued`, `paused` or `under_construction`.
-    pub state: ThreadState,
-    /// Its first message.
-    pub message: String,
-    /// Made at, ISO 8601.
-    pub created_at: String,
-    /// Made at.
-    pub creation_timestamp_ms: Timestamp,
 }
 
 /// Changes to a thread.
@@ -245,16 +224,6 @@ impl NewApproval {
             _ => Err(Error::invalid("action", "enum", "action must be approved or rejected")),
         }
     }
-}
-
-/// Calls that still wait for their results.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ThreadResponded {
-    /// The thread.
-    pub thread_id: String,
-    /// How many; it goes on at 0.
-    pub pending: usize,
 }
 
 /// Results of calls that come later.

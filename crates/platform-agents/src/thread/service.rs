@@ -22,19 +22,19 @@ use super::{
     hand_off::Hands,
     list::{self, Conditions},
     live_key,
-    model::{Thread, ThreadFeedback, ThreadFilter, ThreadList, ThreadView},
+    model::{StartedThread, Thread, ThreadFeedback, ThreadFilter, ThreadList, ThreadResponded, ThreadView},
     not_found,
     record::{By, Record, key, queued_reason},
-    repository::{self, by_id},
+    repository,
     request::{
-        AsyncResponses, NewApproval, NewCompletion, NewPause, NewResume, NewThread, PauseOrResume, StartedThread,
-        ThreadMessage, ThreadPatch, ThreadResponded, unknown_state,
+        AsyncResponses, NewApproval, NewCompletion, NewPause, NewResume, NewThread, PauseOrResume, ThreadMessage,
+        ThreadPatch, unknown_state,
     },
     source::ThreadSource,
     state::{Action, ThreadState},
     timer::Timers,
 };
-use crate::{agent::PgAgentService, schedule::Schedules, schema::threads};
+use crate::{agent::PgAgentService, schedule::Schedules};
 
 /// Threads of an account: starting, steering, reading, following.
 #[async_trait]
@@ -185,11 +185,6 @@ impl PgThreadService {
         Arc::clone(&self.threads)
     }
 
-    async fn find(&self, account: &AccountId, id: &str) -> Result<Record> {
-        let conn = self.threads.ports.db.read().await?;
-        repository::find(conn.get(), account, id).await?.ok_or_else(|| not_found(id))
-    }
-
     /// Threads as they are sent, with where they wait.
     async fn placed(
         &self,
@@ -230,7 +225,7 @@ impl PgThreadService {
         let account = &caller.account;
         let by = By { reason, ..By::client(&caller.user_uid) };
         self.threads.act(account, id, act, by, once).await?;
-        let record = self.find(account, id).await?;
+        let record = self.threads.find(account, id).await?;
         let threads = self.placed(account, vec![record], HashMap::new(), false).await?;
         threads.into_iter().next().ok_or_else(|| not_found(id))
     }
@@ -285,7 +280,7 @@ impl ThreadService for PgThreadService {
     }
 
     async fn get(&self, account: &AccountId, id: &str, view: ThreadView) -> Result<Thread> {
-        let record = self.find(account, id).await?;
+        let record = self.threads.find(account, id).await?;
         let tasks = (view.with_tasks == Some(true)).then(|| record.facts.tasks.clone());
         let omit = view.omit_content == Some(true);
         let mut of = HashMap::new();
@@ -340,8 +335,6 @@ impl ThreadService for PgThreadService {
     }
 
     async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Thread> {
-        use diesel::ExpressionMethods;
-        use diesel_async::RunQueryDsl;
         let limits = &self.threads.config.limits;
         let blank = ThreadPatch { name: None, tags: Vec::new(), metadata: Object::new() };
         overlay(&blank, patch.clone())?.check(limits)?;
@@ -353,17 +346,7 @@ impl ThreadService for PgThreadService {
             let current = ThreadPatch { name: thread.name, tags: thread.tags, metadata: thread.metadata };
             let mut changed = overlay(&current, patch)?;
             changed.check(limits)?;
-            diesel::update(by_id(account.as_str(), id))
-                .set((
-                    threads::name.eq(&changed.name),
-                    threads::tags.eq(&changed.tags),
-                    threads::metadata.eq(Value::Object(changed.metadata)),
-                    threads::revision.eq(threads::revision + 1),
-                    threads::edited_ms.eq(now.0),
-                ))
-                .execute(conn)
-                .await?;
-            Ok(())
+            repository::edit(conn, account, id, &changed, now).await
         })
         .await?;
         drop(conn);
@@ -371,14 +354,11 @@ impl ThreadService for PgThreadService {
     }
 
     async fn delete(&self, account: &AccountId, id: &str) -> Result<()> {
-        use diesel_async::RunQueryDsl;
         let mut conn = self.threads.ports.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
             let record = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             record.allow(Action::Delete)?;
-            platform_conversation::delete(conn, account, &key(id)).await?;
-            diesel::delete(by_id(account.as_str(), id)).execute(conn).await?;
-            Ok(())
+            repository::delete(conn, account, id).await
         })
         .await?;
         self.threads.ports.realtime.deleted(&live_key(account, id));
@@ -398,7 +378,7 @@ impl ThreadService for PgThreadService {
     }
 
     async fn resume(&self, caller: &Caller, id: &str, given: NewResume, once: Option<&Idempotency>) -> Result<Thread> {
-        let found = self.find(&caller.account, id).await?;
+        let found = self.threads.find(&caller.account, id).await?;
         let says = match given.message.filter(|message| !message.is_empty()) {
             None => None,
             Some(message) => {
@@ -451,7 +431,7 @@ impl ThreadService for PgThreadService {
 
     async fn say(&self, caller: &Caller, id: &str, given: ThreadMessage, once: Option<&Idempotency>) -> Result<Thread> {
         given.check(&self.threads.config.limits)?;
-        let found = self.find(&caller.account, id).await?;
+        let found = self.threads.find(&caller.account, id).await?;
         // Nothing is fetched for a thread that cannot take it.
         found.allow(Action::Messages)?;
         let arrived = self.threads.arrive_at(&found, given, &caller.user_uid).await?;
@@ -473,17 +453,17 @@ impl ThreadService for PgThreadService {
     }
 
     async fn search(&self, account: &AccountId, id: &str, text: &str, limit: i64) -> Result<Matches> {
-        self.find(account, id).await?;
+        self.threads.find(account, id).await?;
         let conn = self.threads.ports.db.read().await?;
         search(conn.get(), account, &key(id), text, limit).await
     }
 
     async fn explain(&self, account: &AccountId, id: &str) -> Result<String> {
-        self.threads.explain(self.find(account, id).await?).await
+        self.threads.explain(self.threads.find(account, id).await?).await
     }
 
     async fn feedback(&self, account: &AccountId, id: &str) -> Result<Vec<ThreadFeedback>> {
-        let record = self.find(account, id).await?;
+        let record = self.threads.find(account, id).await?;
         let conn = self.threads.ports.db.read().await?;
         let given = feedback(conn.get(), account, &key(id)).await?;
         let of = |given| ThreadFeedback { given, thread_id: id.to_owned(), agent_id: record.agent_id().to_owned() };
@@ -498,7 +478,7 @@ impl ThreadService for PgThreadService {
         once: Option<&Idempotency>,
     ) -> Result<(bool, ThreadFeedback)> {
         new.check()?;
-        let agent_id = self.find(&caller.account, id).await?.agent_id().to_owned();
+        let agent_id = self.threads.find(&caller.account, id).await?.agent_id().to_owned();
         let now = self.now();
         let mut conn = self.threads.ports.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {

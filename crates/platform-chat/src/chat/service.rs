@@ -130,12 +130,12 @@ pub trait ChatService: Send + Sync {
 /// The service on PostgreSQL.
 pub struct PgChatService {
     pub(super) db: Db,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) jobs: Arc<Jobs>,
-    pub(super) realtime: Arc<Realtime>,
+    clock: Arc<dyn Clock>,
+    jobs: Arc<Jobs>,
+    realtime: Arc<Realtime>,
     pub(super) assistants: Arc<dyn AssistantService>,
     pub(super) turns: Arc<Turns>,
-    pub(super) intake: Intake,
+    intake: Intake,
     pub(super) config: ChatConfig,
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use diesel::{
     QueryableByName,
-    sql_types::{BigInt, Integer, Jsonb, Text},
+    sql_types::{BigInt, Integer, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Result, Timestamp};
@@ -13,12 +13,15 @@ use platform_runtime::{Charge, Refusal};
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-use crate::rule::{Effective, Metric, Rule};
+use crate::{
+    rule::{Effective, Metric, Rule, WindowUnit},
+    usage::Reset,
+};
 
 /// Reserves in the statement of the caller: an expression over a JSON array of [`Charge::reserve`], each with its
 /// index `n`. When one has no room the statement fails, and [`refusals`] says which.
 pub const RESERVE: (&str, &str) = ("reserve_usage(coalesce(", ", '[]'), true)");
-/// Settles in the statement of the caller: an expression over a JSON array of what a `Tab` gave.
+/// Settles in the statement of the caller: an expression over a JSON array of what a [`platform_runtime::Tab`] gave.
 pub const SETTLE: (&str, &str) = ("settle_usage(coalesce(", ", '[]'))");
 
 /// A charge at its place in a group.
@@ -116,7 +119,7 @@ pub(super) async fn settle_all(conn: &mut Conn, took: &[Arc<RawValue>]) -> Resul
     Ok(vec![(); took.len()])
 }
 
-/// Writes down what a `Tab` gave, in the caller's transaction.
+/// Writes down what a [`platform_runtime::Tab`] gave, in the caller's transaction.
 pub async fn settle_in(conn: &mut Conn, took: &[Arc<RawValue>]) -> Result<()> {
     if took.is_empty() {
         return Ok(());
@@ -194,6 +197,33 @@ pub(crate) async fn counters(
         .bind::<Text, _>(account.as_str())
         .bind::<Jsonb, _>(Value::from(rules))
         .load(&mut conn)
+        .await?)
+}
+
+/// Clears the counters of the windows of now; how many held something.
+pub(crate) async fn clear(
+    conn: &mut Conn,
+    account: &AccountId,
+    tenant: &str,
+    subtenant: Option<&str>,
+    which: &Reset,
+) -> Result<usize> {
+    diesel::sql_query("SELECT lock_usage($1, $2)")
+        .bind::<Text, _>(account.as_str())
+        .bind::<Text, _>(tenant)
+        .execute(conn)
+        .await?;
+    let sql = "UPDATE usage_counters SET consumed = 0, exempt = 0, external = 0
+        WHERE account_id = $1 AND tenant_id = $2 AND subtenant_id = $3 AND ($4 IS NULL OR metric = $4)
+            AND ($5 IS NULL OR window_unit = $5) AND (consumed > 0 OR exempt > 0)
+            AND ends_ms > extract(epoch FROM usage_clock()) * 1000";
+    Ok(diesel::sql_query(sql)
+        .bind::<Text, _>(account.as_str())
+        .bind::<Text, _>(tenant)
+        .bind::<Text, _>(subtenant.unwrap_or_default())
+        .bind::<Nullable<Text>, _>(which.metric.map(Metric::as_str))
+        .bind::<Nullable<Text>, _>(which.window_unit.map(WindowUnit::as_str))
+        .execute(conn)
         .await?)
 }
 

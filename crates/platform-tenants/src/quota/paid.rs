@@ -1,3 +1,5 @@
+//! Model calls that are counted.
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

@@ -1,17 +1,17 @@
-//! Windows that have ended, and the beginning of those of now.
+//! Windows that have ended.
 
 use diesel::{
     pg::Pg,
     prelude::*,
-    sql_types::{BigInt, Bool, Nullable, Text},
+    sql_types::{BigInt, Bool},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Page, Result, Timestamp};
 use platform_db::Conn;
 
-use super::model::{HistoryFilter, HistoryRow, Reset, origin, percent};
+use super::model::{HistoryFilter, HistoryRow, origin, percent};
 use crate::{
-    rule::{Metric, Scope, WindowUnit},
+    rule::{Metric, Scope},
     schema::usage_history,
 };
 
@@ -41,33 +41,6 @@ pub(super) async fn list(
         .load(&mut conn)
         .await?;
     Ok((rows.into_iter().map(HistoryRow::from).collect(), total))
-}
-
-/// Clears the counters of the windows of now; how many held something.
-pub(super) async fn clear(
-    conn: &mut Conn,
-    account: &AccountId,
-    tenant: &str,
-    subtenant: Option<&str>,
-    which: &Reset,
-) -> Result<usize> {
-    diesel::sql_query("SELECT lock_usage($1, $2)")
-        .bind::<Text, _>(account.as_str())
-        .bind::<Text, _>(tenant)
-        .execute(conn)
-        .await?;
-    let sql = "UPDATE usage_counters SET consumed = 0, exempt = 0, external = 0
-        WHERE account_id = $1 AND tenant_id = $2 AND subtenant_id = $3 AND ($4 IS NULL OR metric = $4)
-            AND ($5 IS NULL OR window_unit = $5) AND (consumed > 0 OR exempt > 0)
-            AND ends_ms > extract(epoch FROM usage_clock()) * 1000";
-    Ok(diesel::sql_query(sql)
-        .bind::<Text, _>(account.as_str())
-        .bind::<Text, _>(tenant)
-        .bind::<Text, _>(subtenant.unwrap_or_default())
-        .bind::<Nullable<Text>, _>(which.metric.map(Metric::as_str))
-        .bind::<Nullable<Text>, _>(which.window_unit.map(WindowUnit::as_str))
-        .execute(conn)
-        .await?)
 }
 
 fn condition(

@@ -9,7 +9,7 @@ use platform_db::{Conn, Idempotency};
 use serde_json::{Value, json, value::to_raw_value};
 
 use super::{
-    history::{self, clear},
+    history,
     model::{
         AddedUsage, HistoryFilter, HistoryRow, Limits, NewLimits, NewUsage, Reset, ResetDone, TierChange, TierChanged,
         Usage, UsageEntry, shown,
@@ -20,7 +20,7 @@ use crate::{
     PgTenantService,
     audit::{self, AuditPage},
     costs::{self, CostTotals, Of, ProjectCosts},
-    quota::{Standing, counted, counters, settle_in, spent},
+    quota::{Standing, clear, counted, counters, settle_in, spent},
     rule::{Effective, Metric, NewTier, Rule, Tier, check_rules},
     tenant::{Visit, exists, find, find_user, lock, not_found, register_in, standing, user_not_found},
 };
