@@ -4,7 +4,7 @@ use platform_testing::{Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{Frames, PROGRAM, agent, app, thread};
+use crate::support::{Frames, PROGRAM, agent, app, text, thread};
 
 /// Makes an API key; its id and value.
 async fn key(app: &TestApp, settings: Value) -> (String, String) {
@@ -13,10 +13,6 @@ async fn key(app: &TestApp, settings: Value) -> (String, String) {
     let made = app.post("/api-keys", all).await;
     assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
     (text(&made.body["_id"]), text(&made.body["key"]))
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_else(|| panic!("text: {value}")).to_owned()
 }
 
 /// Mints a session with the first key; its token.
@@ -158,7 +154,13 @@ async fn a_signed_key_only_mints_and_no_key_makes_a_wider_one() {
     // A key that is bound to something is no replacement for the last one that is not.
     let first =
         text(&app.get("/api-keys?limit=100").await.body["items"].as_array().expect("keys").last().expect("one")["_id"]);
-    for narrowed in [json!({"preset": "ui"}), json!({"identityMode": "signed"}), json!({"projectIds": []})] {
+    for narrowed in [
+        json!({"preset": "ui"}),
+        json!({"identityMode": "signed"}),
+        json!({"projectIds": []}),
+        json!({"disabled": true}),
+        json!({"expiresAtMs": 1}),
+    ] {
         assert_eq!(app.patch(&format!("/api-keys/{first}"), narrowed).await.error(), "CONFLICT");
     }
     assert_eq!(app.delete(&format!("/api-keys/{first}")).await.error(), "CONFLICT");

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use platform_testing::{FakeModelServer, Script, TestApp, TestDb};
+use platform_testing::{Script, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -175,14 +175,8 @@ async fn a_model_that_finds_its_prompt_too_long_is_asked_again_with_a_summary() 
 
 #[tokio::test]
 async fn older_turns_lose_their_tool_calls_and_long_messages_become_summaries() {
-    let model = FakeModelServer::start();
-    let base = format!("{}/v1", model.url());
-    let settings = [
-        ("OPENAI_BASE_URL", base.as_str()),
-        ("PLATFORM_SECONDARY_MODEL", "demo:demo-1"),
-        ("PLATFORM_DEFAULT_PROVIDER", "demo"),
-    ];
-    let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
+    let settings = [("PLATFORM_DEFAULT_PROVIDER", "demo"), ("PLATFORM_DEFAULT_MODEL", "demo-1")];
+    let (app, model) = app_with_model(&settings).await;
     for (identifier, management) in [
         ("short", json!({"fullContextTurnDepth": 1})),
         ("users", json!({"fullContextTurnDepth": 1, "alwaysIncludeUserMessages": true})),

@@ -5,14 +5,10 @@ use platform_testing::{Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::support::{Frames, PROGRAM, app, eventually, start};
+use crate::support::{Frames, PROGRAM, app, app_with, eventually, start};
 
 fn number(reply: &Reply, header: &str) -> u64 {
     reply.header(header).parse().unwrap_or_else(|_| panic!("{header}: {:?}", reply.headers))
-}
-
-async fn app_with(settings: &[(&str, &str)]) -> TestApp {
-    TestApp::start(PROGRAM, &TestDb::new().await, settings)
 }
 
 #[tokio::test]
@@ -109,7 +105,7 @@ async fn a_change_may_name_the_version_it_expects() {
     let changed = change(Method::PATCH, "\"1\"", json!({"name": "B"})).await;
     assert_eq!((changed.status, changed.header("etag")), (StatusCode::OK, "\"2\""));
     for method in [Method::PATCH, Method::PUT, Method::DELETE] {
-        for stale in ["\"1\"", "W/\"2\"", "\"1\", \"7\""] {
+        for stale in ["\"1\"", "W/\"2\"", "\"1\", \"7\"", "\"two\""] {
             let refused = change(method.clone(), stale, json!({"name": "C"})).await;
             assert_eq!((refused.status, refused.error()), (StatusCode::PRECONDITION_FAILED, "PRECONDITION_FAILED"));
             assert_eq!(refused.body["details"]["current"], 2);

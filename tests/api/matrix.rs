@@ -6,7 +6,7 @@ use platform_testing::{TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{MISSING, PROGRAM, app, one_of_each, user, user_with};
+use crate::support::{MISSING, PROGRAM, app, one_of_each, text, user, user_with};
 
 /// Who may call what; each line `METHOD path | keys | session | scope`.
 const TABLE: &str = include_str!("access_table.txt");
@@ -153,7 +153,6 @@ async fn what_belongs_to_another_account_looks_as_if_it_were_not_there() {
     let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_RATE_FULL", "0")]);
     let theirs = one_of_each(&app, "their").await;
     let (server, agent_id, project) = (theirs("", "toolServerId"), theirs("", "agentId"), theirs("/projects", "id"));
-    let text = |value: &Value| value.as_str().expect("text").to_owned();
     // A second account, made as an operator makes one.
     let run = async |arguments: &[&str]| {
         let output = tokio::process::Command::new(PROGRAM).args(arguments).env("DATABASE_URL", db.url()).output().await;

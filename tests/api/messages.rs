@@ -226,23 +226,3 @@ async fn a_client_that_leaves_does_not_stop_its_turn() {
     };
     tokio::time::timeout(std::time::Duration::from_secs(10), settled).await.expect("well before a lease of 30 s");
 }
-
-#[tokio::test]
-async fn an_unknown_tool_is_refused_to_the_model_and_the_turn_goes_on() {
-    let app = app().await;
-    let reply = say(&app, "/tool weather {\"city\":\"Rome\"}\nWell?").await;
-    let roles: Vec<&Value> = reply.body.as_array().expect("messages").iter().map(|m| &m["role"]).collect();
-    assert_eq!(roles, ["user", "assistant", "tool", "assistant"]);
-    assert_eq!(
-        reply.body[1]["tool_calls"][0]["function"],
-        json!({"name": "weather", "arguments": "{\"city\":\"Rome\"}"})
-    );
-    assert_eq!(reply.body[2]["content"]["data"]["error"], "TOOL_NOT_AVAILABLE");
-    assert!(
-        reply.body[3]["content"]["message"]
-            .as_str()
-            .is_some_and(|text| text.starts_with("Demo reply: Well? [tools: weather="))
-    );
-    let chat = app.get(&format!("/assistants/default/chats/{}", reply.header("x-chat-uid"))).await.body;
-    assert_eq!(chat["chatContent"], reply.body);
-}

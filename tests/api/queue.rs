@@ -230,8 +230,11 @@ async fn a_delay_gathers_messages_into_one() {
     // A stop while it gathers gives everything back; a message sent and waited for is answered at once.
     until(&app, "slow", "w", |state| state["status"] == "completed").await;
     send(&app, "slow", "x", "forget this").await;
+    send(&app, "slow", "x", "and this").await;
     let stopped = app.post("/assistants/slow/chats/x/stop", json!({})).await.body;
-    assert_eq!(stopped["discardedMessages"][0]["content"]["message"], "forget this");
+    let discarded = stopped["discardedMessages"].as_array().expect("messages");
+    assert_eq!(discarded.len(), 1, "what was gathered is one message");
+    assert_eq!(discarded[0]["content"]["message"], "forget this\nand this");
     let state = realtime(&app, "slow", "x").await;
     assert_eq!((&state["status"], &state["stopReason"]), (&json!("completed"), &json!("stopped_by_user")));
     let at_once = app.post("/assistants/slow/messages", json!({"chatUid": "x", "message": "now"})).await;

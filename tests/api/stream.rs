@@ -154,17 +154,3 @@ async fn readers_that_do_not_read_slow_nobody_and_cost_little() {
     println!("{each} KiB for each of {readers} readers that do not read");
     assert!(each < 64, "{each} KiB for each reader");
 }
-
-#[tokio::test]
-async fn hidden_growth_arrives_in_one_piece() {
-    let app = app().await;
-    let guarded = json!({"name": "G", "identifier": "default-guarded", "guardrailsConfiguration": {"enabled": true}});
-    app.post("/assistants", guarded).await;
-    let message = json!({"message": "/delay 30ms\n/say one two three four"});
-    let reply = app.post("/assistants/default-guarded/messages?async=true", message).await;
-    let chat = reply.body["chatUid"].as_str().expect("a chat");
-    let path = format!("/assistants/default-guarded/chats/{chat}/stream?partial=1");
-    let text = app.get(&path).await.body.as_str().expect("frames").to_owned();
-    assert!(!text.contains("event: delta") && !text.contains("streamingMessage"), "{text}");
-    assert!(text.contains("one two three four"));
-}

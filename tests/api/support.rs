@@ -314,6 +314,11 @@ pub async fn user_with(app: &TestApp, name: &str, role: &str, scopes: Option<Val
     (text(&user["userUID"]), text(&tokens["access_token"]))
 }
 
+/// A value that is text.
+pub fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("text: {value}")).to_owned()
+}
+
 /// An id of nothing.
 pub const MISSING: &str = "018f0000-0000-7000-8000-000000000000";
 
@@ -335,15 +340,14 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
         "subtenantId": named("user"), "tags": ["canary"]});
     make(&format!("/assistants/{identifier}/messages"), message).await;
     make("/tenant-admin/tiers", json!({"tierId": named("tier"), "name": "canary"})).await;
-    let id = |record: &Value, name: &str| record[name].as_str().expect("an id").to_owned();
-    let session = id(&make("/tenant-sessions", json!({"tenantId": named("tenant")})).await, "sessionId");
-    let key = id(&make("/api-keys", json!({"name": "canary"})).await, "_id");
+    let session = text(&make("/tenant-sessions", json!({"tenantId": named("tenant")})).await["sessionId"]);
+    let key = text(&make("/api-keys", json!({"name": "canary"})).await["_id"]);
     let user = json!({"email": format!("canary-{whose}@a.b"), "password": "correct horse battery"});
-    let user = id(&make("/users", user).await, "userUID");
+    let user = text(&make("/users", user).await["userUID"]);
     let client = json!({"name": "canary", "redirectUris": ["https://a.b/"]});
-    let client = id(&make("/oauth-clients", client).await, "_id");
+    let client = text(&make("/oauth-clients", client).await["_id"]);
     let project = json!({"name": "canary", "identifier": named("project")});
-    let project = id(&make("/projects", project).await, "_id");
+    let project = text(&make("/projects", project).await["_id"]);
     let whose = whose.to_owned();
     let named = move |what: &str| format!("{whose}-canary-{what}");
     move |path: &str, name: &str| match name {

@@ -60,8 +60,9 @@ async fn a_thread_runs_in_the_background_and_tells_what_it_did() {
     assert_eq!(ended["tasks"][0]["title"], "Look");
     assert!(ended["result"]["message"].as_str().expect("a result").starts_with("Demo reply: Run the report"));
     assert_eq!(ended["totalTokens"], ended["tokenUsage"]["totalTokens"]);
-    let (start, finish) = (ended["startTimestampMs"].as_i64(), ended["finishTimestampMs"].as_i64());
-    assert!(start <= finish && ended["duration"].as_i64() <= Some(finish.unwrap_or(0) - start.unwrap_or(0)));
+    let at = |name: &str| ended[name].as_i64().expect("a number");
+    let (start, finish) = (at("startTimestampMs"), at("finishTimestampMs"));
+    assert!(start <= finish && at("duration") <= finish - start);
     assert!(ended["threadContent"].as_array().expect("content").iter().all(|message| message["chatUid"] == id));
 
     let slice = app.get(&format!("/agents/threads/{id}?messageOffset=1&messageLimit=2")).await.body;
@@ -191,8 +192,6 @@ async fn a_pause_comes_after_the_running_step_or_at_once_and_ends_by_itself_when
     let until = act(&app, &id, "complete", json!({"state": "terminated"})).await;
     assert_eq!((&until["state"], &until["finishReason"]), (&json!("terminated"), &json!("TERMINATED_BY_USER")));
 
-    let id = thread(&app, &agent, "Soon").await;
-    thread_in(&app, &id, "completed").await;
     let body = json!({"message": "Later", "state": "paused"});
     let waiting = app.post(&format!("/agents/{agent}/threads"), body).await.body;
     assert_eq!(waiting["state"], "paused");
@@ -242,9 +241,6 @@ async fn calls_wait_for_approval_and_run_exactly_as_they_were_shown() {
     assert_eq!(said(&ended, "tool")[1], r#"{"error":"REJECTED"}"#);
     assert_eq!((server.calls("/echo/pay"), server.last().json()), (1, json!({"sum": 2})));
     assert_eq!(server.last().header("idempotency-key"), calls[1].0);
-    let again = app.post(&format!("/agents/threads/{id}/approval"), json!({"action": "approved"})).await;
-    assert_eq!(again.error(), "THREAD_STATE_CONFLICT");
-    assert_eq!(again.body["details"], json!({"state": "completed", "allowed": ["messages", "evaluate", "delete"]}));
 
     let id = thread(&app, &agent, "/tool pay\nAgain").await;
     thread_in(&app, &id, "paused_for_approval").await;
@@ -298,7 +294,6 @@ async fn results_of_asynchronous_tools_come_once_to_their_address_or_by_the_api(
     let ended = thread_in(&app, &id, "completed").await;
     let results = said(&ended, "tool");
     assert!(results.contains(&"plain text") && results.contains(&r#"{"n":1}"#), "{results:?}");
-    assert_eq!(app.post(&path, rest).await.error(), "THREAD_STATE_CONFLICT");
     assert_eq!(states(&ended)[2..], ["waiting_for_response", "queued", "processing", "completed"]);
 
     // A new message comes first; a pause keeps what comes in; time runs out.
@@ -388,8 +383,6 @@ async fn an_agent_has_no_more_threads_at_work_and_begins_no_more_than_it_may() {
     }
     assert!(by_window.values().all(|count| *count <= 3), "{by_window:?}");
     assert!(by_window.len() >= 4);
-    let resumed = thread(&app, &often, "/wait 200ms\nx").await;
-    act(&app, &resumed, "complete", json!({"state": "failed"})).await;
 }
 
 #[tokio::test]

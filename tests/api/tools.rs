@@ -72,6 +72,8 @@ async fn a_turn_calls_tools_stores_call_and_result_and_answers_with_them() {
     helper(&app, &id, &json!({})).await;
     let reply = ask(&app, json!({"message": "/tool echo {\"id\": \"a/b\"}\n/tool text\nThanks"})).await;
     assert_eq!(roles(&reply.body), ["user", "assistant", "tool", "tool", "assistant"], "{:?}", reply.body);
+    let chat = format!("/assistants/helper/chats/{}", reply.header("x-chat-uid"));
+    assert_eq!(app.get(&chat).await.body["chatContent"], reply.body, "what is answered is what is stored");
     let calls = reply.body[1]["tool_calls"].as_array().expect("calls");
     assert_eq!((&calls[0]["type"], &calls[0]["function"]["name"]), (&json!("function"), &json!("echo")));
     assert_eq!((&reply.body[2]["tool_call_id"], &reply.body[3]["tool_call_id"]), (&calls[0]["id"], &calls[1]["id"]));

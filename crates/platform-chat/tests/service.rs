@@ -7,7 +7,7 @@ use platform_chat::{
     PgChatService,
 };
 use platform_conversation::{AssistantSettings, Ports};
-use platform_core::{AccountId, Caller, Clock, Code, Credential, FieldLimits, Page, SystemClock};
+use platform_core::{AccountId, Caller, Clock, Credential, FieldLimits, Page, SystemClock};
 use platform_db::{Bus, Db};
 use platform_egress::{Egress, EgressRules};
 use platform_jobs::{Jobs, JobsConfig};
@@ -83,29 +83,6 @@ async fn a_turn_that_nobody_here_works_is_answered_by_whoever_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_chat_gives_the_model_its_newest_messages_and_the_turn_whole() {
-    let db = TestDb::new().await.connect();
-    let house = house(&db, 4).await;
-    let settings = AssistantSettings {
-        identifier: Some("short".into()),
-        max_chat_messages: 5,
-        ..AssistantSettings::named("Short")
-    };
-    house.assistants.create(&house.caller, settings, None).await.expect("made");
-    let mut uid = None;
-    let mut inputs = Vec::new();
-    for turn in 0..6 {
-        let new = NewMessage { chat_uid: uid.clone(), ..message(&format!("one two three {turn}")) };
-        let sent = house.chat.send_and_wait(&house.caller, "short", new, None, None).await.expect("answered");
-        let reply = serde_json::to_value(&sent.messages[1]).expect("JSON");
-        inputs.push(reply["messageTokenUsage"]["inputTokens"].as_u64().expect("a number"));
-        uid = Some(sent.chat_uid);
-    }
-    // Each message has four words, each reply six; from the third turn on, two turns and the message fit.
-    assert_eq!(inputs, [4, 14, 24, 24, 24, 24]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn lists_page_exactly_and_belong_to_their_account() {
     let db = TestDb::new().await.connect();
     let house = house(&db, 4).await;
@@ -126,8 +103,6 @@ async fn lists_page_exactly_and_belong_to_their_account() {
     let stranger = AccountId::generate();
     let list = house.chat.list(&stranger, ChatFilter::default(), page(0)).await.expect("a page");
     assert_eq!(list.total, 0);
-    let stop = house.chat.stop(&stranger, DEFAULT_ASSISTANT, "chat").await.expect_err("nothing of theirs");
-    assert_eq!(stop.code(), Code::ChatNotFound);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,32 +143,4 @@ async fn messages_from_all_sides_wait_their_turn_and_each_is_answered_once() {
     assert!(of("assistant") < 40 && of("assistant") > 0, "{} replies", of("assistant"));
     assert!(messages.windows(2).all(|pair| pair[0]["role"] == "user" || pair[1]["role"] == "user"));
     assert_eq!(messages.last().expect("a message")["role"], "assistant");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stop_and_a_delay_leave_nothing_behind() {
-    let db = TestDb::new().await.connect();
-    let house = house(&db, 4).await;
-    let settings = AssistantSettings {
-        identifier: Some("patient".into()),
-        input_delay_ms: 500,
-        ..AssistantSettings::named("Patient")
-    };
-    house.assistants.create(&house.caller, settings, None).await.expect("made");
-    let (account, say) =
-        (&house.caller.account, |text: &str| NewMessage { chat_uid: Some("c".into()), ..message(text) });
-    for (round, text) in ["one", "two"].into_iter().enumerate() {
-        let accepted = house.chat.send(&house.caller, "patient", say(text), None, None).await.expect("taken in");
-        let waiting = accepted.waiting.expect("it waits");
-        assert_eq!(
-            (waiting.queue_position, waiting.will_process),
-            (i32::try_from(round).unwrap_or(0) + 1, "after_delay")
-        );
-    }
-    let stopped = house.chat.stop(account, "patient", "c").await.expect("stopped");
-    assert_eq!(stopped.discarded_messages.len(), 1, "what was gathered is one message");
-    let again = house.chat.stop(account, "patient", "c").await.expect_err("nothing is left");
-    assert_eq!(again.code(), Code::ChatNotProcessing);
-    let sent = house.chat.send_and_wait(&house.caller, "patient", say("now"), None, None).await.expect("answered");
-    assert_eq!(sent.messages.len(), 2, "the delay is for those who do not wait");
 }
