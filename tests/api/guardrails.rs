@@ -115,7 +115,7 @@ async fn output_rules_see_an_answer_before_anybody_else_does() {
     assert_eq!(turn[1]["content"]["message"], "This request cannot be processed.");
     assert_eq!((&turn[1]["contentSource"], &chat["stopReason"]), (&json!("guardrail"), &json!("guardrail")));
     assert!(turn[1]["messageTokenUsage"]["outputTokens"].as_u64() > Some(0), "what was dropped was still paid for");
-    assert!(!chat["chatContent"][1].to_string().contains("0000"));
+    assert!(!chat["chatContent"][1].to_string().contains("launch code"));
     let (turn, chat) = ask(&app, "o", "/say demo-violation").await;
     assert_eq!(turn[1]["content"]["message"], "demo-violation");
     assert_eq!(chat["guardrailResults"]["results"][0]["passed"], false);
