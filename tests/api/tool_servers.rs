@@ -692,6 +692,9 @@ async fn an_mcp_server_that_is_down_is_kept_and_said_to_be() {
     );
     let path = format!("/tool-servers/{}", made.body["_id"].as_str().expect("an id"));
     assert_eq!((app.post(&format!("{path}/refresh"), json!({})).await.status), StatusCode::BAD_GATEWAY);
+    app.patch(&path, json!({"url": "http://127.0.0.1:1/mcp"})).await;
+    let nobody = app.post(&format!("{path}/refresh"), json!({})).await;
+    assert_eq!(nobody.body["message"], "UPSTREAM_ERROR: `http://127.0.0.1:1` cannot be reached.");
     assert_eq!(app.post(&format!("{path}/tools"), tool("t", "/", &json!({}))).await.error(), "CONFLICT");
     let http = tool_server(&app, server.url(), &[]).await;
     assert_eq!(app.post(&format!("/tool-servers/{http}/refresh"), json!({})).await.error(), "CONFLICT");

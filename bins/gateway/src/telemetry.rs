@@ -14,8 +14,9 @@ use tracing::{Span, field::Empty, info_span};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::{EnvFilter, Layer, filter::filter_fn, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// Of the libraries only what an operator can do something about; spans are for traces.
-const QUIET: &str = "actix_server=warn,opentelemetry=warn,opentelemetry_sdk=warn,opentelemetry_otlp=warn";
+/// Of the libraries only what an operator can do something about; spans are for traces. What rmcp says of a server
+/// names its whole address, in which there may be a secret; we say it ourselves.
+const QUIET: &str = "actix_server=warn,opentelemetry=warn,opentelemetry_sdk=warn,opentelemetry_otlp=warn,rmcp=off";
 
 /// Sends what is left of the traces when it is dropped.
 pub(crate) struct Telemetry(Option<SdkTracerProvider>);

@@ -8,7 +8,7 @@ use std::{
 
 use moka::sync::Cache;
 use platform_core::{AccountId, Object, without_nul};
-use platform_egress::{Egress, EgressError, Url, header::HeaderMap};
+use platform_egress::{Egress, EgressError, HttpError, Url, header::HeaderMap};
 use platform_vault::Secret;
 use rmcp::{
     ClientHandler, ServiceError,
@@ -17,10 +17,12 @@ use rmcp::{
         PaginatedRequestParams, ProtocolVersion,
     },
     service::{
-        ClientCacheConfig, ClientLifecycleMode, ClientServiceExt, NotificationContext, RoleClient, RunningService,
+        ClientCacheConfig, ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext,
+        RoleClient, RunningService,
     },
     transport::streamable_http_client::{
         AuthRequiredError, InsufficientScopeError, StreamableHttpClientTransport, StreamableHttpClientTransportConfig,
+        StreamableHttpError,
     },
 };
 use serde_json::Value;
@@ -293,10 +295,28 @@ fn failure(url: &Url, error: &ServiceError) -> Failure {
 
 /// What is behind an error, without the address, which may hold what is secret.
 fn failure_behind(url: &Url, error: &(dyn std::error::Error + 'static)) -> Failure {
-    match EgressError::behind(url, error) {
-        Some(error) => error.into(),
-        None => Failure::new("UPSTREAM_ERROR", format!("The MCP server cannot be used: {error}.")),
+    let (mut innermost, mut next) = (error, Some(error));
+    while let Some(error) = next {
+        if let Some(error) = EgressError::behind(url, error) {
+            return error.into();
+        }
+        (innermost, next) = (error, beneath(error));
     }
+    Failure::new("UPSTREAM_ERROR", format!("The MCP server cannot be used: {innermost}."))
+}
+
+/// What an error is about; some of the library do not name their parts as their source.
+fn beneath<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a (dyn std::error::Error + 'static)> {
+    if let Some(ClientInitializeError::TransportError { error, .. }) = error.downcast_ref() {
+        return Some(error);
+    }
+    if let Some(ServiceError::TransportSend(error)) = error.downcast_ref() {
+        return Some(error);
+    }
+    if let Some(StreamableHttpError::<HttpError>::Client(error)) = error.downcast_ref() {
+        return Some(error);
+    }
+    error.source()
 }
 
 /// Whether the server wants other credentials.
