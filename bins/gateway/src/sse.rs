@@ -17,8 +17,8 @@ const SERVER_ERROR: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code
 const SHUTDOWN: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SHUTDOWN\"}\n\n");
 /// A right that was taken away ends the stream after this at the latest.
 const RIGHTS: Duration = Duration::from_secs(3);
-/// A frame is handed on in pieces of this many bytes: what was handed on is copied for each reader.
-const PIECE: usize = 4096;
+/// A frame of more bytes is handed on in pieces: what was handed on is copied for each reader.
+const PIECE: usize = 16 * 1024;
 
 struct Connection {
     watcher: Watcher,
