@@ -160,8 +160,7 @@ async fn a_spent_tenant_spends_nothing_more_by_any_door() {
         assert_eq!(app.post(&path, body).await.error(), "TENANT_LIMIT_EXCEEDED", "{path}");
     }
     assert_eq!(app.get(&format!("/agents/threads/{thread}/explain")).await.error(), "TENANT_LIMIT_EXCEEDED");
-    let went_on = act(&app, &thread, "messages", json!({"message": "go on"})).await;
-    assert_eq!(went_on["state"], "queued");
+    act(&app, &thread, "messages", json!({"message": "go on"})).await;
     let ended = thread_in(&app, &thread, "limit_exceeded").await;
     assert_eq!(ended["finishReason"], "TENANT_LIMIT_EXCEEDED");
     assert_eq!(model.recorded().len(), calls, "nobody was asked anything");
