@@ -11,6 +11,7 @@
 mod caller;
 mod checks;
 mod error;
+mod fair;
 mod id;
 mod json;
 mod money;
@@ -23,6 +24,7 @@ mod time;
 pub use caller::{Caller, Credential, Owner, Session};
 pub use checks::{Checks, FieldLimits, Issue};
 pub use error::{Code, Error, Result};
+pub use fair::{FairPermit, FairSemaphore};
 pub use id::{Account, AccountId, Id, IdError};
 pub use json::{Object, any_case, misfit, overlay, without_nul};
 pub use money::Money;

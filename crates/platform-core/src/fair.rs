@@ -1,0 +1,202 @@
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::oneshot;
+
+use crate::AccountId;
+
+/// An account that holds some may hold so many times what is left for others.
+const OVER_FREE: usize = 3;
+
+/// A semaphore that many accounts share: none can take all permits, and those that wait are served in turn.
+///
+/// An account holds at most its share, and beyond its first permit at most three times what is still free, so that
+/// whoever comes next finds a permit. A permit that is given back goes to the account that waited longest since it
+/// was last served, whatever the number of its waiters. Dropping the future of [`FairSemaphore::acquire`] gives up the
+/// place in the queue.
+#[derive(Debug, Clone)]
+pub struct FairSemaphore(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    share: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    free: usize,
+    held: HashMap<AccountId, usize>,
+    waiting: HashMap<AccountId, VecDeque<oneshot::Sender<FairPermit>>>,
+    /// Accounts that wait, the one that was served longest ago first.
+    turn: VecDeque<AccountId>,
+}
+
+/// A permit of one account; dropping it gives it back.
+#[derive(Debug)]
+pub struct FairPermit {
+    of: Arc<Shared>,
+    account: AccountId,
+}
+
+impl FairSemaphore {
+    /// `permits` in all, at least one; `share`: the most that one account holds.
+    pub fn new(permits: usize, share: usize) -> Self {
+        let state = State { free: permits.max(1), ..State::default() };
+        Self(Arc::new(Shared { share: share.max(1), state: Mutex::new(state) }))
+    }
+
+    /// Waits for a permit.
+    pub async fn acquire(&self, account: &AccountId) -> FairPermit {
+        let waiter = {
+            let mut state = self.0.state();
+            if !state.waiting.contains_key(account) && state.may_take(account, self.0.share) {
+                state.take(account);
+                return FairPermit { of: Arc::clone(&self.0), account: account.clone() };
+            }
+            let (served, waiter) = oneshot::channel();
+            if !state.waiting.contains_key(account) {
+                state.turn.push_back(account.clone());
+            }
+            state.waiting.entry(account.clone()).or_default().push_back(served);
+            waiter
+        };
+        waiter.await.expect("who waits is served, or nobody holds the semaphore any more")
+    }
+
+    /// Permits that nobody holds.
+    pub fn free(&self) -> usize {
+        self.0.state().free
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn may_take(&self, account: &AccountId, share: usize) -> bool {
+        let held = self.held.get(account).copied().unwrap_or(0);
+        self.free > 0 && held < share && (held == 0 || held < self.free * OVER_FREE)
+    }
+
+    fn take(&mut self, account: &AccountId) {
+        self.free -= 1;
+        *self.held.entry(account.clone()).or_default() += 1;
+    }
+
+    fn give_back(&mut self, account: &AccountId) {
+        self.free += 1;
+        if let Some(held) = self.held.get_mut(account) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(account);
+            }
+        }
+    }
+
+    /// Takes a permit for whoever is next, if somebody may have one.
+    fn serve_next(&mut self, share: usize) -> Option<(AccountId, oneshot::Sender<FairPermit>)> {
+        let mut at = 0;
+        while let Some(account) = self.turn.get(at).cloned() {
+            if !self.may_take(&account, share) {
+                at += 1;
+                continue;
+            }
+            self.turn.remove(at);
+            let mut waiters = self.waiting.remove(&account).unwrap_or_default();
+            let next = std::iter::from_fn(|| waiters.pop_front()).find(|waiter| !waiter.is_closed());
+            if !waiters.is_empty() {
+                self.turn.push_back(account.clone());
+                self.waiting.insert(account.clone(), waiters);
+            }
+            if let Some(waiter) = next {
+                self.take(&account);
+                return Some((account, waiter));
+            }
+        }
+        None
+    }
+}
+
+impl Drop for FairPermit {
+    fn drop(&mut self) {
+        self.of.state().give_back(&self.account);
+        loop {
+            let next = self.of.state().serve_next(self.of.share);
+            let Some((account, waiter)) = next else { return };
+            // A waiter that left at this moment drops the permit here, which serves the next one.
+            drop(waiter.send(FairPermit { of: Arc::clone(&self.of), account }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::Future, pin::pin, task::Context, task::Poll, task::Waker};
+
+    use super::*;
+
+    fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn one_account_leaves_room_for_others_and_those_that_wait_are_served_in_turn() {
+        let semaphore = FairSemaphore::new(16, 14);
+        let [a, b, c] = [(); 3].map(|()| AccountId::generate());
+        let mut all_of_a: Vec<_> = std::iter::from_fn(|| now(semaphore.acquire(&a))).take(20).collect();
+        assert_eq!(all_of_a.len(), 12, "three quarters");
+        let of_b: Vec<_> = std::iter::from_fn(|| now(semaphore.acquire(&b))).take(20).collect();
+        assert_eq!((of_b.len(), semaphore.free()), (3, 1));
+        let of_c = now(semaphore.acquire(&c)).expect("whoever holds none gets the last one");
+
+        let mut waker = Context::from_waker(Waker::noop());
+        let mut first = Box::pin(semaphore.acquire(&a));
+        let mut second = Box::pin(semaphore.acquire(&a));
+        let mut left = Box::pin(semaphore.acquire(&b));
+        let mut other = Box::pin(semaphore.acquire(&c));
+        for waiter in [&mut first, &mut second, &mut left, &mut other] {
+            assert!(waiter.as_mut().poll(&mut waker).is_pending());
+        }
+        drop(left);
+        drop(of_c);
+        assert!(first.as_mut().poll(&mut waker).is_pending(), "an account that holds many is not first");
+        let Poll::Ready(of_c) = other.as_mut().poll(&mut waker) else { panic!("its turn") };
+        all_of_a.truncate(2);
+        assert!(first.as_mut().poll(&mut waker).is_ready() && second.as_mut().poll(&mut waker).is_ready());
+        drop((all_of_a, of_b, of_c, first, second, other));
+        assert_eq!(semaphore.free(), 16);
+    }
+
+    #[tokio::test]
+    async fn permits_are_neither_lost_nor_doubled_when_waiters_leave_at_any_moment() {
+        let semaphore = FairSemaphore::new(2, 1);
+        let accounts: Vec<_> = (0..4).map(|_| AccountId::generate()).collect();
+        let tasks: Vec<_> = (0..400)
+            .map(|n| {
+                let (semaphore, account) = (semaphore.clone(), accounts[n % 4].clone());
+                crate::spawn("holder", async move {
+                    let held = semaphore.acquire(&account);
+                    let left = async {
+                        for _ in 0..n % 7 {
+                            tokio::task::yield_now().await;
+                        }
+                    };
+                    tokio::select! { permit = held => { tokio::task::yield_now().await; drop(permit) } () = left => {} }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("a holder");
+        }
+        assert_eq!(semaphore.free(), 2);
+    }
+}
