@@ -7,7 +7,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use platform_testing::{FakeModelServer, TestApp, TestDb};
@@ -190,22 +189,28 @@ async fn addresses_that_are_not_public_are_never_called() {
     assert_eq!(nobody.error(), "VALIDATION_ERROR");
 }
 
-/// The platform in a mount namespace of its own, where `/etc/hosts` is this file; `None` where none may be made.
-fn app_with_hosts(db: &TestDb, hosts: &Path, settings: &[(&str, &str)]) -> Option<TestApp> {
-    let may = std::process::Command::new("unshare").args(["--mount", "true"]).output();
-    if !may.is_ok_and(|output| output.status.success()) {
-        assert_eq!(factor(2), 1, "no mount namespace can be made here, so names that change cannot be tried");
-        return None;
-    }
+/// Whether a mount namespace can be made here; it must be where the whole experiment is asked for.
+fn may_mount() -> bool {
+    let made = std::process::Command::new("unshare").args(["--mount", "true"]).output();
+    let may = made.is_ok_and(|output| output.status.success());
+    assert!(may || factor(2) == 1, "no mount namespace can be made here, so names that change cannot be tried");
+    may
+}
+
+/// The platform in a mount namespace of its own, where `/etc/hosts` is this file.
+fn app_with_hosts(db: &TestDb, hosts: &Path, settings: &[(&str, &str)]) -> TestApp {
     let program = hosts.with_extension("sh");
     let mount = format!("mount --bind {} /etc/hosts && exec {PROGRAM} \"$@\"", hosts.display());
     std::fs::write(&program, format!("#!/bin/sh\nexec unshare --mount sh -c '{mount}' sh \"$@\"\n")).expect("written");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).expect("it can be started");
-    Some(TestApp::start(program.to_str().expect("a path"), db, settings))
+    TestApp::start(program.to_str().expect("a path"), db, settings)
 }
 
 #[tokio::test]
 async fn a_name_that_is_allowed_when_it_is_looked_at_and_leads_inside_when_it_is_called_is_not_called() {
+    if !may_mount() {
+        return;
+    }
     let (inside, reached) = file_server().await;
     let port = inside.rsplit(':').next().expect("a port");
     let (_, allowed) = file_server_at(&format!("127.0.0.2:{port}")).await;
@@ -217,10 +222,8 @@ async fn a_name_that_is_allowed_when_it_is_looked_at_and_leads_inside_when_it_is
     };
     lead_to(&["127.0.0.2"]);
     let db = TestDb::new().await;
-    let Some(app) = app_with_hosts(&db, &hosts, &[&UNBOUNDED[..], &[("PLATFORM_EGRESS_ALLOW", "127.0.0.2")]].concat())
-    else {
-        return;
-    };
+    let settings = [&UNBOUNDED[..], &[("PLATFORM_EGRESS_ALLOW", "127.0.0.2")]].concat();
+    let app = app_with_hosts(&db, &hosts, &settings);
     let url = format!("http://there.example:{port}");
     let id = tool_server(&app, &url, &[tool("look", "/notes.txt", &json!({}))]).await;
     let called = format!("/tool-servers/{id}/tools/look/test");
@@ -248,7 +251,7 @@ async fn a_name_that_is_allowed_when_it_is_looked_at_and_leads_inside_when_it_is
         while is_called.load(Ordering::Relaxed) {
             for address in ["127.0.0.1", "127.0.0.2"] {
                 lead_to(&[address]);
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                tokio::task::yield_now().await;
             }
         }
     };

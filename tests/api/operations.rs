@@ -98,6 +98,14 @@ async fn traces_say_where_the_time_went_and_not_what_was_said() {
     assert_eq!(sent.status, StatusCode::OK, "{}", sent.body);
     let chat = start(&app, "/fail 500\ncanary").await;
     finished(&app, &chat).await;
+    let periodic = json!({"enabled": true, "cronExpression": "0 4 1 1 *", "message": "Tick"});
+    let clockwork = agent(&app, json!({"periodicExecution": periodic})).await;
+    for times in 1..=2 {
+        db.run("UPDATE runs SET due = now() WHERE kind = 'agent-schedule'").await;
+        let path = format!("/agents/{clockwork}/threads?state=completed");
+        let begun = async || (app.get(&path).await.body["total"] == times).then_some(());
+        eventually("the thread of its time", begun).await;
+    }
     app.signal("TERM");
     assert_eq!(app.ended().await, Some(0));
     // What another process carries out is in the trace of the request all the same.
@@ -141,6 +149,10 @@ async fn traces_say_where_the_time_went_and_not_what_was_said() {
     assert_eq!(paths, expected);
     let call = spans.iter().find(|span| span.trace == theirs && span.name.starts_with("chat "));
     assert_eq!(call.map(path), Some(format!("{turn} helper > chat demo-1")));
+    // What begins by the clock is a trace of its own each time, not one that never ends.
+    let begun = spans.iter().filter(|span| span.name == "run agent-schedule");
+    assert_eq!(begun.map(path).collect::<Vec<_>>(), ["run agent-schedule"; 2]);
+    assert_eq!(spans.iter().filter(|span| path(span).starts_with("run agent-schedule > run thread >")).count(), 4);
     for span in &traced {
         let expected: &[(&str, &str)] = match span.name.as_str() {
             "chat demo-1" => &[

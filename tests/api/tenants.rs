@@ -6,7 +6,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use crate::support::{
-    PROGRAM, UNBOUNDED, act, agent, app, app_with_model, eventually, factor, finished, thread_in, thread_until,
+    PROGRAM, UNBOUNDED, act, agent, app, app_with_model, eventually, factor, finished, states, thread_in, thread_until,
 };
 
 /// Makes a tier with these rules, the default one.
@@ -162,6 +162,8 @@ async fn a_spent_tenant_spends_nothing_more_by_any_door() {
     assert_eq!(app.get(&format!("/agents/threads/{thread}/explain")).await.error(), "TENANT_LIMIT_EXCEEDED");
     act(&app, &thread, "messages", json!({"message": "go on"})).await;
     let ended = thread_in(&app, &thread, "limit_exceeded").await;
+    let went_on = states(&ended).into_iter().skip_while(|state| *state != "completed").nth(1);
+    assert_eq!(went_on, Some("queued"));
     assert_eq!(ended["finishReason"], "TENANT_LIMIT_EXCEEDED");
     assert_eq!(model.recorded().len(), calls, "nobody was asked anything");
     assert_eq!(counted(&app, "acme").await, used);

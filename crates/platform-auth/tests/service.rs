@@ -61,9 +61,14 @@ async fn a_key_works_until_its_time_and_an_old_value_until_its_grace() {
 }
 
 #[tokio::test]
-async fn names_of_accounts_are_unique() {
-    let (_, auth, _) = service().await;
+async fn another_accounts_key_is_not_found_and_names_of_accounts_are_unique() {
+    let (_, auth, caller) = service().await;
     let other = auth.create_account("other").await.expect("an account").id;
+    let stranger = Caller { account: other.clone(), ..caller.clone() };
+    let made = auth.create_key(&caller, NewApiKey { name: "k".into(), ..NewApiKey::default() }, None).await;
+    let id = made.expect("made").record.id;
+    assert_eq!(auth.get_key(&stranger, &id).await.expect_err("foreign").code(), Code::KeyNotFound);
+    assert_eq!(auth.delete_key(&stranger, &id).await.expect_err("foreign").code(), Code::KeyNotFound);
     assert_eq!(auth.create_account("other").await.expect_err("taken").code(), Code::Conflict);
     assert_eq!(auth.find_account("other").await.expect("a look"), Some(other));
 }

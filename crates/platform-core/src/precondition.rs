@@ -39,3 +39,17 @@ impl Precondition {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_strong_tag_of_the_current_version_matches() {
+        let check = |header: &str| Precondition::parse(header).expect("a header").check(3).is_ok();
+        assert!(check("\"3\"") && check("*") && check("\"1\", \"3\""));
+        assert!(!check("\"2\"") && !check("W/\"3\"") && !check("\"three\""));
+        assert!(Precondition::parse("3").is_err() && Precondition::parse("").is_err());
+        assert!(Precondition::None.check(9).is_ok());
+    }
+}

@@ -22,13 +22,13 @@ struct Ended {
     id: String,
 }
 
-async fn enqueue(conn: &mut Conn, account: &AccountId, subject: &str) -> String {
+async fn enqueue(conn: &mut Conn, account: &AccountId, subject: &str, owner: Option<&str>) -> String {
     let sql = format!(
         "WITH accepted AS (SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, subject text, kind text, run text,
             owner text, lease_ms bigint, payload jsonb, trace text)), queued AS ({ENQUEUE} RETURNING id) SELECT id FROM queued"
     );
     let row = json!({"account": account, "subject": subject, "kind": "test", "run": format!("run-{subject}"),
-        "payload": {"n": 1}});
+        "owner": owner, "lease_ms": owner.map(|_| 900), "payload": {"n": 1}});
     let rows: Vec<Ended> = statement(sql, &row).load(conn).await.expect("enqueued");
     rows.into_iter().map(|row| row.id).next().expect("a run")
 }
@@ -79,6 +79,22 @@ fn worker(db: &Db, bus: &Bus, name: &str, ends: bool) -> (Arc<Jobs>, mpsc::Unbou
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lost_worker_is_taken_over_with_a_higher_fence_and_can_write_nothing_more() {
+    let db = TestDb::new().await.connect();
+    let account = AccountId::generate();
+    let mut conn = db.conn().await.expect("a connection");
+    // A worker that took its lease at once and was never heard of again.
+    enqueue(&mut conn, &account, "a", Some("dead")).await;
+    let dead = Run::begun("run-a".to_owned(), &account, "test", "a".to_owned(), json!({}));
+    assert!(is_held_in(&mut conn, &dead).await.expect("a row"));
+    let (_jobs, mut told) = worker(&db, &Bus::local(), "alive", true);
+    let taken = tokio::time::timeout(Duration::from_secs(5), told.recv()).await.expect("in time").expect("a run");
+    assert_eq!((taken.fence, taken.attempt, taken.payload["n"].as_i64()), (2, 2, Some(1)));
+    assert!(!is_held_in(&mut conn, &dead).await.expect("no row"));
+    assert!(!finish(&mut conn, &dead).await, "the dead worker's fence ends nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_heartbeat_keeps_the_lease_and_a_stop_reaches_the_worker() {
     let db = TestDb::new().await.connect();
     let bus = Bus::local();
@@ -86,7 +102,7 @@ async fn a_heartbeat_keeps_the_lease_and_a_stop_reaches_the_worker() {
     let (first, mut told) = worker(&db, &bus, "first", false);
     let (_second, mut idle) = worker(&db, &Bus::local(), "second", false);
     first.announce().await;
-    enqueue(&mut db.conn().await.expect("a connection"), &account, "a").await;
+    enqueue(&mut db.conn().await.expect("a connection"), &account, "a", None).await;
     first.announce().await;
     let run = tokio::select! {
         run = told.recv() => run.expect("a run"),
@@ -114,7 +130,7 @@ async fn a_heartbeat_keeps_the_lease_and_a_stop_reaches_the_worker() {
 async fn a_drained_worker_hands_back_without_counting_the_attempt() {
     let db = TestDb::new().await.connect();
     let account = AccountId::generate();
-    enqueue(&mut db.conn().await.expect("a connection"), &account, "a").await;
+    enqueue(&mut db.conn().await.expect("a connection"), &account, "a", None).await;
     let (first, mut told) = worker(&db, &Bus::local(), "first", false);
     let run = told.recv().await.expect("a run");
     assert_eq!((run.attempt, first.active()), (1, 1));
