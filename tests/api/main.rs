@@ -14,6 +14,7 @@ mod faults;
 mod files;
 mod fleet;
 mod guardrails;
+mod hostile;
 mod http;
 mod idempotency;
 mod limits;

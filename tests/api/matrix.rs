@@ -6,7 +6,7 @@ use platform_testing::{TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{MISSING, PROGRAM, app, one_of_each, text, user, user_with};
+use crate::support::{MISSING, PROGRAM, app, one_of_each, other_account, user, user_with};
 
 /// Who may call what; each line `METHOD path | keys | session | scope`.
 const TABLE: &str = include_str!("access_table.txt");
@@ -153,15 +153,7 @@ async fn what_belongs_to_another_account_looks_as_if_it_were_not_there() {
     let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_RATE_FULL", "0")]);
     let theirs = one_of_each(&app, "their").await;
     let (server, agent_id, project) = (theirs("", "toolServerId"), theirs("", "agentId"), theirs("/projects", "id"));
-    // A second account, made as an operator makes one.
-    let run = async |arguments: &[&str]| {
-        let output = tokio::process::Command::new(PROGRAM).args(arguments).env("DATABASE_URL", db.url()).output().await;
-        let output = output.expect("it runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
-    };
-    let account = text(&run(&["accounts", "create", "--name", "other"]).await["clientUID"]);
-    let other = text(&run(&["keys", "create", "--account", &account]).await["key"]);
+    let other = other_account(&db).await;
     for route in routes(&app).await {
         if !route.path.contains('{') || route.keys == "public" || route.path.starts_with("/v1/docs") {
             continue;

@@ -368,3 +368,15 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
         _ => MISSING.to_owned(),
     }
 }
+
+/// A second account on the same server, made as an operator makes one; its full key.
+pub async fn other_account(db: &TestDb) -> String {
+    let run = async |arguments: &[&str]| {
+        let output = tokio::process::Command::new(PROGRAM).args(arguments).env("DATABASE_URL", db.url()).output().await;
+        let output = output.expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
+    };
+    let account = text(&run(&["accounts", "create", "--name", "other"]).await["clientUID"]);
+    text(&run(&["keys", "create", "--account", &account]).await["key"])
+}

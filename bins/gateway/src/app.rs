@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
+    children,
     commands::write_private,
     config::{Config, Role},
     cors::Cors,
@@ -155,13 +156,14 @@ impl App {
             jobs.reclaim_all().await?;
         }
         let egress = Egress::new(config.egress.clone()).map_err(|e| StartError::Message(e.to_string()))?;
+        let (children, for_tools) = children::pools()?;
         let tool_servers =
-            PgToolServerService::new(&db, &bus, Arc::clone(&clock), vault, egress.clone(), config.limits);
+            PgToolServerService::new(&db, &bus, Arc::clone(&clock), vault, egress.clone(), for_tools, config.limits);
         let toolbox: Arc<dyn Toolbox> = Arc::clone(&tool_servers) as Arc<dyn Toolbox>;
         let relay = relay(config, jobs.owner()).await?;
         let realtime = Realtime::new(Arc::clone(&clock), config.stream_coalesce, relay);
         let catalog: Arc<dyn Catalog> = Arc::clone(&models) as Arc<dyn Catalog>;
-        let ports = Ports { db: db.clone(), clock, catalog, budget: quotas, toolbox, realtime };
+        let ports = Ports { db: db.clone(), clock, catalog, budget: quotas, toolbox, children, realtime };
         let sub_agents = Arc::new(PgSubAgents::new(&db));
         let assistants =
             Arc::new(PgAssistantService::new(&ports, &bus, sub_agents.clone(), Arc::clone(&jobs), config.limits));

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::{
     app::{App, StartError},
+    children,
     config::{Config, help},
     openapi, routes, server,
     telemetry::Telemetry,
@@ -34,6 +35,9 @@ enum Command {
     Migrate,
     /// Print the OpenAPI 3.1 document.
     Openapi,
+    /// Read and run what clients wrote, for a process that serves.
+    #[command(name = children::COMMAND, hide = true)]
+    Child,
     /// Accounts of this server.
     #[command(subcommand)]
     Accounts(Accounts),
@@ -115,12 +119,15 @@ fn run(command: Command) -> Result<(), StartError> {
         println!("{}", openapi::document(&routes::table()));
         return Ok(());
     }
+    if matches!(command, Command::Child) {
+        return Ok(children::serve()?);
+    }
     let config = Config::from_env()?;
     let _telemetry = Telemetry::start(&config.log, config.traces && matches!(command, Command::Serve))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         match command {
-            Command::Serve | Command::Openapi => server::run(config).await,
+            Command::Serve | Command::Openapi | Command::Child => server::run(config).await,
             Command::Migrate => App::migrate(&config).await,
             Command::Accounts(command) => accounts(&config, command).await,
             Command::Keys(command) => keys(&config, command).await,

@@ -9,6 +9,7 @@ pub mod config;
 
 mod access;
 mod auth;
+mod children;
 mod cors;
 mod dispatch;
 mod error;

@@ -6,6 +6,7 @@ use platform_chat::{
     AssistantService, ChatConfig, ChatFilter, ChatPage, ChatService, DEFAULT_ASSISTANT, NewMessage, PgAssistantService,
     PgChatService,
 };
+use platform_child::Children;
 use platform_conversation::{AssistantSettings, Ports};
 use platform_core::{AccountId, Caller, Clock, Credential, FieldLimits, Page, SystemClock};
 use platform_db::{Bus, Db};
@@ -13,10 +14,10 @@ use platform_egress::{Egress, EgressRules};
 use platform_jobs::{Jobs, JobsConfig};
 use platform_models::{Models, ModelsConfig};
 use platform_realtime::Realtime;
-use platform_runtime::{Model, Toolbox};
+use platform_runtime::{ChildPool, Model, Toolbox};
 use platform_tenants::{PgTenantService, Quotas};
 use platform_testing::TestDb;
-use platform_toolservers::PgToolServerService;
+use platform_toolservers::{PgToolServerService, ToolChildren};
 use platform_vault::{MasterKey, Vault};
 
 struct House {
@@ -34,11 +35,14 @@ async fn house(db: &Db, concurrency: usize) -> House {
     let realtime = Realtime::new(Arc::clone(&clock), Duration::from_millis(25), None);
     let egress = Egress::new(EgressRules::default()).expect("a client");
     let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
+    // Nothing here is written by clients.
+    let children = Arc::new(ChildPool::new(Children::new("/nowhere", ""), 1));
+    let for_tools = ToolChildren { expressions: Arc::clone(&children), documents: Arc::clone(&children) };
     let toolbox: Arc<dyn Toolbox> =
-        PgToolServerService::new(db, &bus, Arc::clone(&clock), vault, egress.clone(), limits);
+        PgToolServerService::new(db, &bus, Arc::clone(&clock), vault, egress.clone(), for_tools, limits);
     let quotas = Arc::new(Quotas::new(db, &bus, Arc::clone(&models) as Arc<dyn Model>));
     let tenants = Arc::new(PgTenantService::new(db, &bus, Arc::clone(&clock), Arc::clone(&quotas)));
-    let ports = Ports { db: db.clone(), clock, catalog: models, budget: quotas, toolbox, realtime };
+    let ports = Ports { db: db.clone(), clock, catalog: models, budget: quotas, toolbox, children, realtime };
     let assistants: Arc<dyn AssistantService> =
         Arc::new(PgAssistantService::new(&ports, &bus, Arc::new(()), Arc::clone(&jobs), limits));
     let config = ChatConfig {

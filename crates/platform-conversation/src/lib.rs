@@ -46,5 +46,5 @@ pub use settings::{
     Profile, takes_no_tools,
 };
 pub use sub_agents::{ABANDON, CHAT_RETURN, HandOff, HandOffs, Returned, SubAgents, invalid_sub_agents};
-pub use tools::{ClientFunction, ClientTool, check_client_tools, check_turn_tools, turn_tools};
+pub use tools::{ClientFunction, ClientTool, check_client_schemas, check_client_tools, check_turn_tools, turn_tools};
 pub use turn::{Bounds, Conversation, Keeper, Kept, Ports, Step, Turn, TurnRequest, guardrail_turns, new_message_uid};

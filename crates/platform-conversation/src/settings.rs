@@ -3,7 +3,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Object, Result, any_case};
 use platform_guardrails::{Guardrails, Screen};
-use platform_runtime::{Catalog, ModelSpec, OutputSchema, StructuredOutput};
+use platform_runtime::{Catalog, ChildPool, ModelSpec, OutputSchema, StructuredOutput, check_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -247,7 +247,7 @@ impl AssistantSettings {
         checks.count("availableToolsGroupsUids", self.available_tools_groups_uids.len(), 200);
         checks.finish()?;
         if let Some(output) = &self.structured_output {
-            output.compile()?;
+            output.check()?;
         }
         self.guardrails_configuration.check(catalog)?;
         self.check_references()?;
@@ -259,6 +259,15 @@ impl AssistantSettings {
             catalog.choose(Some(&fallback.provider), Some(&fallback.model))?;
         }
         Ok(())
+    }
+
+    /// Whether schema and rules can be used, which child processes find out: to be asked before a transaction begins.
+    pub async fn check_written(&self, children: &ChildPool, account: &AccountId) -> Result<()> {
+        if let Some(output) = &self.structured_output {
+            let schema = Value::Object(output.schema.clone());
+            check_schema(children, account, "structuredOutput.schema", &schema).await?;
+        }
+        self.guardrails_configuration.check_written(children, account).await
     }
 
     /// Records of groups this server does not have cannot exist.
@@ -298,7 +307,7 @@ pub trait Bases: Send + Sync {
     async fn base(&self, account: &AccountId, identifier: &str) -> Result<Option<AssistantSettings>>;
 }
 
-/// Settings ready for turns: rules and schema compiled, once.
+/// Settings ready for turns.
 #[derive(Clone, Default)]
 pub struct Profile {
     /// What was set.
@@ -321,12 +330,12 @@ impl Profile {
         Self { settings, screen: None, output: None }
     }
 
-    /// Compiles rules and schema; takes long where there are many.
-    pub fn compiled(settings: AssistantSettings) -> Result<Self> {
+    /// Makes rules and schema ready for an account.
+    pub fn ready(settings: AssistantSettings, children: &Arc<ChildPool>, account: &AccountId) -> Self {
         let output = settings.structured_output.as_ref().filter(|output| output.enabled);
-        let output = output.map(StructuredOutput::compile).transpose()?;
-        let screen = settings.guardrails_configuration.compile()?.map(Arc::new);
-        Ok(Self { settings, screen, output })
+        let output = output.map(|output| output.ready(children, account));
+        let screen = settings.guardrails_configuration.ready(children, account).map(Arc::new);
+        Self { settings, screen, output }
     }
 
     /// Whether watchers see the reply grow (contract 02 §7.11).

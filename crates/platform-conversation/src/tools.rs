@@ -3,7 +3,9 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use platform_core::{AccountId, Checks, Code, Error, Result};
-use platform_runtime::{Callbacks, ModelSpec, Tool, ToolChoice, Toolbox, TurnTool, compile_schema, is_function_name};
+use platform_runtime::{
+    Callbacks, ChildPool, ModelSpec, Tool, ToolChoice, Toolbox, TurnTool, check_schemas, is_function_name,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -97,7 +99,7 @@ pub async fn check_turn_tools(
     }
 }
 
-/// Every rule on tools of the client, under `path`.
+/// Every rule on tools of the client but their schemas, under `path`.
 pub fn check_client_tools(path: &str, tools: &[ClientTool]) -> Result<()> {
     let mut checks = Checks::default();
     checks.count(path, tools.len(), MOST_CLIENT_TOOLS);
@@ -114,15 +116,33 @@ pub fn check_client_tools(path: &str, tools: &[ClientTool]) -> Result<()> {
         if !is_function_name(name) {
             checks.issue(&at("function.name"), "format", "function.name must match ^[A-Za-z0-9_-]{1,64}$");
         }
-        if let Err(error) = compile_schema(&at("function.parameters"), &parameters(tool)) {
-            checks.issue(&at("function.parameters"), "format", error.message());
-        }
         if !names.insert(name) {
             double = Some(name);
         }
     }
     checks.finish_as(Code::InvalidToolDefinition)?;
     double.map_or(Ok(()), |name| Err(twice(name)))
+}
+
+/// Whether the schemas of their arguments can be used ([`check_schemas`]); each list of tools under its path.
+pub async fn check_client_schemas(
+    children: &ChildPool,
+    account: &AccountId,
+    lists: &[(String, &[ClientTool])],
+) -> Result<()> {
+    let at = |path, i| format!("{path}[{i}].function.parameters");
+    let tools =
+        lists.iter().flat_map(|(path, tools)| tools.iter().enumerate().map(move |(i, tool)| (at(path, i), tool)));
+    let schemas: Vec<(String, Value)> = tools.map(|(path, tool)| (path, parameters(tool))).collect();
+    let mut checks = Checks::default();
+    checks.count("tools", schemas.len(), MOST_CLIENT_TOOLS);
+    checks.finish()?;
+    let mut checks = Checks::default();
+    let given: Vec<_> = schemas.iter().map(|(path, schema)| (path.clone(), schema)).collect();
+    for (path, reason) in check_schemas(children, account, &given).await? {
+        checks.issue(&path, "format", format!("{path} {reason}"));
+    }
+    checks.finish_as(Code::InvalidToolDefinition)
 }
 
 fn parameters(tool: &ClientTool) -> Value {

@@ -10,8 +10,8 @@ use platform_db::Db;
 use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_realtime::{Key, Live, Realtime};
 use platform_runtime::{
-    Answer, Budget, CallState, Catalog, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall, Operation,
-    Payer, Resumed, Role, Spender, StopReason, Tab, ToolCall, Toolbox, TurnTool, Usage, run_turn,
+    Answer, Budget, CallState, Catalog, ChildPool, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall,
+    Operation, Payer, Resumed, Role, Spender, StopReason, Tab, ToolCall, Toolbox, TurnTool, Usage, run_turn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -41,6 +41,8 @@ pub struct Ports {
     pub budget: Arc<dyn Budget>,
     /// What may be called.
     pub toolbox: Arc<dyn Toolbox>,
+    /// Who reads what clients wrote.
+    pub children: Arc<ChildPool>,
     /// Where growth is shown.
     pub realtime: Arc<Realtime>,
 }

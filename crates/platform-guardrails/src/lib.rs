@@ -1,23 +1,27 @@
 //! Rules on what goes into a model and what comes out (contract 02 §8).
 //!
 //! **Owns** no table and no endpoint: the rules stand in the records they belong to, chats and
-//! threads keep what was found. **Needs** the port [`platform_runtime::Model`] for judges.
+//! threads keep what was found. **Needs** the port [`platform_runtime::Model`] for judges, and child
+//! processes ([`platform_runtime::ChildPool`]) for the patterns and words of clients.
 //!
-//! [`Guardrails`] is the wire type; [`Guardrails::check`] judges it, [`Guardrails::compile`] makes a [`Screen`],
-//! which screens texts: [`Screen::arriving`] with the local rules, before a message is stored;
+//! [`Guardrails`] is the wire type; [`Guardrails::check`] and [`Guardrails::check_written`] judge it,
+//! [`Guardrails::ready`] makes a [`Screen`], which screens texts: [`Screen::arriving`] with the local rules, before a message is stored;
 //! [`Screen::input`] with the judges, before a model is asked; [`Screen::output`] with all of
 //! them, before anybody sees an answer.
 //!
-//! **Invariants**: every rule takes linear time; rules run in the order they are given and the
+//! **Invariants**: what a client wrote is compiled and matched in a child process alone, and a text that takes
+//! it too long is blocked; rules run in the order they are given and the
 //! first that blocks ends the stage; what is redacted is gone from the text that comes back;
 //! a judge that fails or answers nonsense blocks, unless its rule says otherwise.
 
+mod child;
 mod injection;
 mod matcher;
 mod model;
 mod normal;
 mod screen;
 
+pub use child::GUARDRAIL_WORKS;
 pub use injection::{INJECTION_WEIGHTS, injection_score};
 pub use model::{Finding, Guardrails, Rule};
 pub use screen::{Moment, Screen, Screening};

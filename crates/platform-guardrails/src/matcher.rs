@@ -1,10 +1,6 @@
 //! What each kind of rule looks for.
 
-use std::{
-    ops::Range,
-    sync::LazyLock,
-    time::{Duration, Instant},
-};
+use std::{ops::Range, sync::LazyLock, time::Duration};
 
 use aho_corasick::AhoCorasick;
 use platform_core::{Checks, Object};
@@ -21,21 +17,25 @@ const PATTERN_CHARACTERS: usize = 1000;
 const MOST_WORDS: usize = 1000;
 const WORD_CHARACTERS: usize = 200;
 /// Compiled size of a pattern, and what it may remember while it runs, in bytes.
-const PATTERN_BYTES: usize = 2 << 20;
+const PATTERN_BYTES: usize = 1 << 20;
 const RUNNING_BYTES: usize = 1 << 16;
 /// Compiled size of all patterns of a configuration, in bytes.
-pub(crate) const ALL_BYTES: usize = 64 << 20;
+pub(crate) const ALL_BYTES: usize = 16 << 20;
 
 pub(crate) enum Matcher {
     Patterns(Vec<meta::Regex>),
-    Words { words: AhoCorasick, whole: bool },
+    Words {
+        words: AhoCorasick,
+        whole: bool,
+    },
     Pii(Vec<Pii>),
-    Injection { threshold: f64 },
+    Injection {
+        threshold: f64,
+    },
     Judge(Judge),
+    /// Patterns or words of a client, which a child process compiles and looks for.
+    Written,
 }
-
-/// A text that takes longer than it may.
-pub(crate) struct TooLong;
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -108,11 +108,26 @@ struct InjectionConfig {
 }
 
 impl Matcher {
-    /// `None` after an issue was recorded. `left`: bytes that patterns may still take.
-    pub fn compile(kind: &str, config: &Object, path: &str, left: &mut usize, checks: &mut Checks) -> Option<Self> {
+    /// `None` after an issue was recorded. `left`: bytes that patterns of clients may still take; without it they are
+    /// not compiled.
+    pub fn compile(
+        kind: &str,
+        config: &Object,
+        path: &str,
+        left: Option<&mut usize>,
+        checks: &mut Checks,
+    ) -> Option<Self> {
+        match (kind, left) {
+            ("regex" | "deny_list", None) => Some(Self::Written),
+            ("regex", Some(left)) => patterns(config, path, left, checks),
+            ("deny_list", _) => words(config, path, checks),
+            (kind, _) => Self::own(kind, config, path, checks),
+        }
+    }
+
+    /// What a client chooses and does not write.
+    fn own(kind: &str, config: &Object, path: &str, checks: &mut Checks) -> Option<Self> {
         match kind {
-            "regex" => patterns(config, path, left, checks),
-            "deny_list" => words(config, path, checks),
             "pii" => pii(config, path, checks),
             "prompt_injection" => {
                 let InjectionConfig { threshold } = read(config, path, checks)?;
@@ -131,15 +146,12 @@ impl Matcher {
     }
 
     /// Where a text breaks the rule; only for kinds that point at parts of it.
-    pub fn spans(&self, text: &str, until: Instant) -> Result<Vec<Range<usize>>, TooLong> {
+    pub fn spans(&self, text: &str) -> Vec<Range<usize>> {
         let mut spans: Vec<Range<usize>> = Vec::new();
         match self {
             Self::Patterns(patterns) => {
                 for pattern in patterns {
                     spans.extend(pattern.find_iter(text).map(|found| found.range()));
-                    if Instant::now() > until {
-                        return Err(TooLong);
-                    }
                 }
             }
             Self::Words { words, whole } => {
@@ -153,7 +165,7 @@ impl Matcher {
                 let found = types.iter().flat_map(|kind| kind.spans(&normal.text));
                 spans.extend(found.map(|span| normal.origin(span)));
             }
-            Self::Injection { .. } | Self::Judge(_) => {}
+            Self::Injection { .. } | Self::Judge(_) | Self::Written => {}
         }
         spans.retain(|span| !span.is_empty());
         spans.sort_by_key(|span| (span.start, span.end));
@@ -165,7 +177,7 @@ impl Matcher {
                 _ => merged.push(span),
             }
         }
-        Ok(merged)
+        merged
     }
 }
 
@@ -351,10 +363,10 @@ mod tests {
     fn found(kind: &str, config: Value, text: &str) -> Vec<String> {
         let Value::Object(config) = config else { panic!("an object") };
         let mut checks = Checks::default();
-        let matcher = Matcher::compile(kind, &config, "config", &mut ALL_BYTES.clone(), &mut checks).expect("a rule");
+        let matcher = Matcher::compile(kind, &config, "config", Some(&mut ALL_BYTES.clone()), &mut checks);
+        let matcher = matcher.expect("a rule");
         checks.finish().expect("a good rule");
-        let spans = matcher.spans(text, Instant::now() + Duration::from_secs(9)).unwrap_or_default();
-        spans.into_iter().map(|span| text[span].to_owned()).collect()
+        matcher.spans(text).into_iter().map(|span| text[span].to_owned()).collect()
     }
 
     #[test]
@@ -397,11 +409,7 @@ mod tests {
         assert_eq!(found("deny_list", json!({"words": ["foo"], "wholeWord": false}), "food"), ["foo"]);
         let mut checks = Checks::default();
         let Value::Object(unseen) = json!({"words": ["\u{200b}"], "wholeWord": false}) else { panic!("an object") };
-        let matcher = Matcher::compile("deny_list", &unseen, "config", &mut 0, &mut checks);
-        assert!(
-            checks.finish().is_err()
-                && matcher
-                    .is_some_and(|matcher| matcher.spans("text.", Instant::now()).is_ok_and(|spans| spans.is_empty()))
-        );
+        let matcher = Matcher::compile("deny_list", &unseen, "config", Some(&mut 0), &mut checks);
+        assert!(checks.finish().is_err() && matcher.is_some_and(|matcher| matcher.spans("text.").is_empty()));
     }
 }

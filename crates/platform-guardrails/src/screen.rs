@@ -1,27 +1,27 @@
-use std::{
-    collections::HashSet,
-    ops::Range,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashSet, ops::Range, sync::Arc};
 
-use platform_core::{Checks, Code, Error, Result, Timestamp};
-use platform_runtime::{Answer, Catalog, Model, ModelSpec, Operation, ask};
-use serde::Deserialize;
+use platform_child::ChildError;
+use platform_core::{AccountId, Checks, Code, Error, Result, Timestamp};
+use platform_runtime::{Answer, Catalog, ChildPool, Model, ModelSpec, Operation, ask};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tracing::warn;
 
 use crate::{
+    child,
     injection::injection_score,
-    matcher::{ALL_BYTES, Judge, Matcher},
+    matcher::{Judge, Matcher},
     model::{Finding, Guardrails, Rule},
 };
 
 const MOST_RULES: usize = 50;
-const PATH: &str = "guardrailsConfiguration";
+pub(crate) const PATH: &str = "guardrailsConfiguration";
 const KINDS: [&str; 5] = ["regex", "deny_list", "pii", "prompt_injection", "model_judge"];
 const ACTIONS: [&str; 3] = ["block", "redact", "warn"];
+/// What a rule may break (contract 00 §7).
+const ISSUES: [&str; 9] = ["required", "type", "format", "range", "length", "enum", "unique", "conflict", "unknown"];
 
-/// Compiled [`Guardrails`].
+/// [`Guardrails`] ready for the turns of an account.
 pub struct Screen {
     /// What is said instead of what was blocked.
     pub block_message: String,
@@ -29,13 +29,14 @@ pub struct Screen {
     pub scan_tool_results: bool,
     input: Vec<Compiled>,
     output: Vec<Compiled>,
+    children: Arc<ChildPool>,
+    account: AccountId,
 }
 
-struct Compiled {
+pub(crate) struct Compiled {
     /// Its place among the rules of its stage.
     at: usize,
-    name: String,
-    kind: String,
+    rule: Rule,
     action: Action,
     matcher: Matcher,
 }
@@ -48,7 +49,7 @@ enum Action {
 }
 
 /// The message that is screened, and when.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Moment {
     /// Its id.
     pub message_uid: String,
@@ -57,7 +58,7 @@ pub struct Moment {
 }
 
 /// What became of a text.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Screening {
     /// The text, with what had to go redacted.
     pub text: String,
@@ -66,6 +67,7 @@ pub struct Screening {
     /// A rule that blocks has failed.
     pub blocked: bool,
     /// Model calls that judges made: somebody pays for them.
+    #[serde(skip)]
     pub asked: Vec<Answer>,
 }
 
@@ -80,18 +82,17 @@ enum Which {
 /// Whom judges ask.
 type Asked<'a> = Option<(&'a dyn Model, &'a ModelSpec)>;
 
-/// A longer text is screened beside the threads that serve others.
+/// A longer text is screened in a child process, whatever the rules.
 const LONG_TEXT: usize = 4096;
-/// Rules that take longer over a text, all together, block it.
-const LONGEST: Duration = Duration::from_secs(10);
 
 impl Guardrails {
     /// Judges the rules, and whether the models of their judges are there; `INVALID_GUARDRAIL` names each
-    /// rule that cannot be used.
+    /// rule that cannot be used. Patterns and words are looked at by [`Guardrails::check_written`].
     pub fn check(&self, catalog: &dyn Catalog) -> Result<()> {
-        let (mut checks, screen) = self.read();
-        for (stage, rules) in [("input", &screen.input), ("output", &screen.output)] {
-            for rule in rules {
+        let mut checks = Checks::default();
+        for (stage, rules) in [("input", self.read("input", &mut checks)), ("output", self.read("output", &mut checks))]
+        {
+            for rule in &rules {
                 if let Matcher::Judge(judge) = &rule.matcher
                     && (judge.provider.is_some() || judge.model.is_some())
                     && let Err(error) = catalog.choose(judge.provider.as_deref(), judge.model.as_deref())
@@ -101,30 +102,55 @@ impl Guardrails {
                 }
             }
         }
+        checks.length(&format!("{PATH}.blockMessage"), &self.block_message, 1..=4000);
         checks.finish_as(Code::InvalidGuardrail)
     }
 
-    /// Makes the rules ready; `None` when they are not enabled.
-    pub fn compile(&self) -> Result<Option<Screen>> {
-        let (checks, screen) = self.read();
-        checks.finish_as(Code::InvalidGuardrail)?;
-        Ok(self.enabled.then_some(screen))
+    /// Whether the patterns and words can be used; a child process compiles them. To be asked before a transaction
+    /// begins.
+    pub async fn check_written(&self, children: &ChildPool, account: &AccountId) -> Result<()> {
+        let is_written = |rule: &Rule| matches!(rule.kind.to_lowercase().as_str(), "regex" | "deny_list");
+        if !self.input.iter().chain(&self.output).any(is_written) {
+            return Ok(());
+        }
+        let mut checks = Checks::default();
+        match children.ask::<Vec<Value>>(account, child::CHECK, self).await {
+            Ok(issues) => {
+                for issue in issues {
+                    let text = |name: &str| issue[name].as_str().unwrap_or_default();
+                    let code = ISSUES.into_iter().find(|code| *code == text("code")).unwrap_or("format");
+                    checks.issue(text("path"), code, text("message"));
+                }
+            }
+            Err(ChildError::TooLong | ChildError::TooLarge) => {
+                checks.issue(PATH, "length", "the patterns take too long to be compiled: make them simpler");
+            }
+            Err(error) => return Err(Error::internal(error)),
+        }
+        checks.finish_as(Code::InvalidGuardrail)
     }
 
-    fn read(&self) -> (Checks, Screen) {
-        let (mut checks, mut left) = (Checks::default(), ALL_BYTES);
-        checks.length(&format!("{PATH}.blockMessage"), &self.block_message, 1..=4000);
-        let screen = Screen {
+    /// Makes the rules ready for an account; `None` when they are not enabled.
+    pub fn ready(&self, children: &Arc<ChildPool>, account: &AccountId) -> Option<Screen> {
+        let mut checks = Checks::default();
+        self.enabled.then(|| Screen {
             block_message: self.block_message.clone(),
             scan_tool_results: self.scan_tool_results,
-            input: compile(&self.input, &format!("{PATH}.input"), &mut left, &mut checks),
-            output: compile(&self.output, &format!("{PATH}.output"), &mut left, &mut checks),
-        };
-        (checks, screen)
+            input: self.read("input", &mut checks),
+            output: self.read("output", &mut checks),
+            children: Arc::clone(children),
+            account: account.clone(),
+        })
+    }
+
+    fn read(&self, stage: &str, checks: &mut Checks) -> Vec<Compiled> {
+        let rules = if stage == "input" { &self.input } else { &self.output };
+        compile(rules, &format!("{PATH}.{stage}"), None, checks)
     }
 }
 
-fn compile(rules: &[Rule], path: &str, left: &mut usize, checks: &mut Checks) -> Vec<Compiled> {
+/// Rules that hold, ready; what clients wrote in them only with `left` ([`Matcher::compile`]).
+pub(crate) fn compile(rules: &[Rule], path: &str, mut left: Option<&mut usize>, checks: &mut Checks) -> Vec<Compiled> {
     checks.count(path, rules.len(), MOST_RULES);
     let mut names = HashSet::new();
     let mut compiled = Vec::new();
@@ -145,6 +171,7 @@ fn compile(rules: &[Rule], path: &str, left: &mut usize, checks: &mut Checks) ->
             let message = format!("{}: {kind} judges a whole text; use block or warn", at("action"));
             checks.issue(&at("action"), "conflict", message);
         }
+        let left = left.as_deref_mut();
         let Some(matcher) = Matcher::compile(&kind, &rule.config, &at("config"), left, checks) else { continue };
         let action = match action.as_str() {
             "redact" => Action::Redact,
@@ -152,7 +179,8 @@ fn compile(rules: &[Rule], path: &str, left: &mut usize, checks: &mut Checks) ->
             _ => Action::Block,
         };
         if rule.enabled {
-            compiled.push(Compiled { at: i, name: rule.name.clone(), kind, action, matcher });
+            let rule = Rule { kind, ..rule.clone() };
+            compiled.push(Compiled { at: i, rule, action, matcher });
         }
     }
     compiled
@@ -160,49 +188,27 @@ fn compile(rules: &[Rule], path: &str, left: &mut usize, checks: &mut Checks) ->
 
 impl Screen {
     /// A user message before it is stored: all input rules that need no model.
-    pub async fn arriving(self: &Arc<Self>, text: String, moment: Moment) -> Result<Screening> {
+    pub async fn arriving(&self, text: String, moment: Moment) -> Result<Screening> {
         self.run("input", Which::Local, None, text, moment).await
     }
 
     /// A stored user message before the model is asked: the judges.
-    pub async fn input(
-        self: &Arc<Self>,
-        model: &dyn Model,
-        own: &ModelSpec,
-        text: String,
-        moment: Moment,
-    ) -> Result<Screening> {
+    pub async fn input(&self, model: &dyn Model, own: &ModelSpec, text: String, moment: Moment) -> Result<Screening> {
         self.run("input", Which::Judges, Some((model, own)), text, moment).await
     }
 
     /// The result of a tool before the model sees it: all input rules.
-    pub async fn result(
-        self: &Arc<Self>,
-        model: &dyn Model,
-        own: &ModelSpec,
-        text: String,
-        moment: Moment,
-    ) -> Result<Screening> {
+    pub async fn result(&self, model: &dyn Model, own: &ModelSpec, text: String, moment: Moment) -> Result<Screening> {
         self.run("input", Which::All, Some((model, own)), text, moment).await
     }
 
     /// A whole answer before anybody sees it: all output rules.
-    pub async fn output(
-        self: &Arc<Self>,
-        model: &dyn Model,
-        own: &ModelSpec,
-        text: String,
-        moment: Moment,
-    ) -> Result<Screening> {
+    pub async fn output(&self, model: &dyn Model, own: &ModelSpec, text: String, moment: Moment) -> Result<Screening> {
         self.run("output", Which::All, Some((model, own)), text, moment).await
     }
 
-    fn rules(&self, stage: &str) -> &[Compiled] {
-        if stage == "input" { &self.input } else { &self.output }
-    }
-
     async fn run(
-        self: &Arc<Self>,
+        &self,
         stage: &'static str,
         which: Which,
         asked: Asked<'_>,
@@ -210,67 +216,116 @@ impl Screen {
         moment: Moment,
     ) -> Result<Screening> {
         let mut screening = Screening { text, ..Screening::default() };
-        let mut until = Instant::now() + LONGEST;
-        for (at, rule) in self.rules(stage).iter().enumerate() {
-            match (&rule.matcher, asked) {
-                (Matcher::Judge(judge), Some((model, own))) => {
-                    let began = Instant::now();
-                    screening.ask(rule, judge, stage, model, own, &moment).await;
-                    // A judge has a time of its own.
-                    until += began.elapsed();
+        let mut rules = if stage == "input" { &self.input[..] } else { &self.output[..] };
+        while let Some(first) = rules.first().filter(|_| !screening.blocked) {
+            if let Matcher::Judge(judge) = &first.matcher {
+                if let Some((model, own)) = asked {
+                    screening.ask(first, judge, stage, model, own, &moment).await;
                 }
-                (Matcher::Judge(_), None) => {}
-                _ if which == Which::Judges => {}
-                _ if screening.text.len() <= LONG_TEXT => screening.apply(rule, stage, &moment, until),
-                _ => {
-                    let (screen, moment) = (Arc::clone(self), moment.clone());
-                    let apply = move || {
-                        screening.apply(&screen.rules(stage)[at], stage, &moment, until);
-                        screening
-                    };
-                    screening = tokio::task::spawn_blocking(apply).await.map_err(Error::internal)?;
-                }
+                rules = &rules[1..];
+                continue;
             }
-            if screening.blocked {
-                break;
+            let is_judge = |rule: &Compiled| matches!(rule.matcher, Matcher::Judge(_));
+            let (local, rest) = rules.split_at(rules.iter().position(is_judge).unwrap_or(rules.len()));
+            if which != Which::Judges {
+                self.apply(local, stage, &mut screening, &moment).await?;
             }
+            rules = rest;
         }
         Ok(screening)
+    }
+
+    /// Applies rules that need no model: here those of the platform on a short text, all others in a child process.
+    async fn apply(&self, rules: &[Compiled], stage: &str, screened: &mut Screening, moment: &Moment) -> Result<()> {
+        let written = rules.iter().find(|rule| matches!(rule.matcher, Matcher::Written));
+        if written.is_none() && screened.text.len() <= LONG_TEXT {
+            screened.apply(rules, stage, moment);
+            return Ok(());
+        }
+        let given = child::Given {
+            rules: rules.iter().map(|rule| rule.rule.clone()).collect(),
+            stage: stage.to_owned(),
+            text: std::mem::take(&mut screened.text),
+            moment: moment.clone(),
+        };
+        match self.children.ask::<Screening>(&self.account, child::SCREEN, &given).await {
+            Ok(told) => {
+                screened.text = told.text;
+                screened.findings.extend(told.findings);
+                screened.blocked = told.blocked;
+                Ok(())
+            }
+            // A text that cannot be judged is not let through.
+            Err(ChildError::TooLong | ChildError::TooLarge) => {
+                screened.text = given.text;
+                let message = "The rules take too long over this text.".to_owned();
+                screened.find(written.unwrap_or(&rules[0]), stage, false, None, message, moment);
+                screened.blocked = true;
+                Ok(())
+            }
+            Err(error) => Err(Error::internal(error)),
+        }
     }
 }
 
 impl Screening {
-    /// Applies a rule that needs no model.
-    fn apply(&mut self, rule: &Compiled, stage: &'static str, moment: &Moment, until: Instant) {
-        let (message, score) = match &rule.matcher {
-            Matcher::Injection { threshold } => {
-                let score = injection_score(&self.text);
-                if score + 1e-9 < *threshold || score == 0.0 {
-                    return;
-                }
-                ("It looks like a prompt injection.".to_owned(), Some(score))
+    /// Applies rules that need no model, until one blocks.
+    pub(crate) fn apply(&mut self, rules: &[Compiled], stage: &str, moment: &Moment) {
+        for rule in rules {
+            if self.blocked {
+                return;
             }
-            matcher => {
-                let Ok(spans) = matcher.spans(&self.text, until) else {
-                    let message = format!("The rules took longer than {} s.", LONGEST.as_secs());
-                    self.find(rule, stage, false, None, message, moment);
-                    self.blocked = true;
-                    return;
-                };
-                if spans.is_empty() {
-                    return;
+            let (message, score) = match &rule.matcher {
+                Matcher::Injection { threshold } => {
+                    let score = injection_score(&self.text);
+                    if score + 1e-9 < *threshold || score == 0.0 {
+                        continue;
+                    }
+                    ("It looks like a prompt injection.".to_owned(), Some(score))
                 }
-                let message = match spans.len() {
-                    1 => "It matched once.".to_owned(),
-                    many => format!("It matched {many} times."),
-                };
-                if rule.action == Action::Redact {
-                    self.text = redacted(&self.text, &spans, &rule.name);
+                matcher => {
+                    let spans = matcher.spans(&self.text);
+                    let message = match spans.len() {
+                        0 => continue,
+                        1 => "It matched once.".to_owned(),
+                        many => format!("It matched {many} times."),
+                    };
+                    if rule.action == Action::Redact {
+                        self.text = redacted(&self.text, &spans, &rule.rule.name);
+                    }
+                    (message, None)
                 }
-                (message, None)
-            }
+            };
+            self.find(rule, stage, false, score, message, moment);
+        }
+    }
+
+    fn find(
+        &mut self,
+        rule: &Compiled,
+        stage: &str,
+        passed: bool,
+        score: Option<f64>,
+        message: String,
+        moment: &Moment,
+    ) {
+        let action = match rule.action {
+            Action::Block => "block",
+            Action::Redact => "redact",
+            Action::Warn => "warn",
         };
-        self.find(rule, stage, false, score, message, moment);
+        self.findings.push(Finding {
+            guardrail: rule.rule.name.clone(),
+            kind: rule.rule.kind.clone(),
+            stage: stage.to_owned(),
+            action: action.to_owned(),
+            passed,
+            score,
+            message,
+            message_uid: moment.message_uid.clone(),
+            timestamp_ms: moment.now,
+        });
+        self.blocked = !passed && rule.action == Action::Block;
     }
 
     /// Asks a judge.
@@ -309,39 +364,11 @@ impl Screening {
                 (passed, verdict.score, verdict.reason)
             }
             Err(reason) => {
-                warn!(guardrail = rule.name, reason, "A judge gave no verdict.");
+                warn!(guardrail = rule.rule.name, reason, "A judge gave no verdict.");
                 (judge.fail_open, None, format!("The judge gave no verdict: {reason}."))
             }
         };
         self.find(rule, stage, passed, score, message, moment);
-    }
-
-    fn find(
-        &mut self,
-        rule: &Compiled,
-        stage: &'static str,
-        passed: bool,
-        score: Option<f64>,
-        message: String,
-        moment: &Moment,
-    ) {
-        let action = match rule.action {
-            Action::Block => "block",
-            Action::Redact => "redact",
-            Action::Warn => "warn",
-        };
-        self.findings.push(Finding {
-            guardrail: rule.name.clone(),
-            kind: rule.kind.clone(),
-            stage: stage.to_owned(),
-            action: action.to_owned(),
-            passed,
-            score,
-            message,
-            message_uid: moment.message_uid.clone(),
-            timestamp_ms: moment.now,
-        });
-        self.blocked = !passed && rule.action == Action::Block;
     }
 }
 

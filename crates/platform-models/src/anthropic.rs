@@ -28,7 +28,7 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
         fields.insert("system".to_owned(), json!(system.join("\n\n")));
     }
     if let Some(output) = prompt.output.as_ref().filter(|output| own_mode(output)) {
-        let format = json!({"type": "json_schema", "schema": output.schema});
+        let format = json!({"type": "json_schema", "schema": output.schema()});
         fields.insert("output_config".to_owned(), json!({"format": format}));
     }
     if !prompt.tools.is_empty() {

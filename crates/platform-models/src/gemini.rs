@@ -48,7 +48,7 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
     }
     if let Some(output) = &prompt.output {
         settings.insert("responseMimeType".to_owned(), json!("application/json"));
-        settings.insert("responseJsonSchema".to_owned(), output.schema.clone());
+        settings.insert("responseJsonSchema".to_owned(), output.schema().clone());
     }
     if !settings.is_empty() {
         fields.insert("generationConfig".to_owned(), Value::Object(settings));

@@ -1,9 +1,11 @@
 //! Golden files of the provider translations: what each wire is sent, and what its streams become.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
+use platform_child::Children;
+use platform_core::AccountId;
 use platform_runtime::{
-    Attachment, Delta, Message, ModelSpec, Prompt, Role, StructuredOutput, Tool, ToolCall, ToolFunction,
+    Attachment, ChildPool, Delta, Message, ModelSpec, Prompt, Role, StructuredOutput, Tool, ToolCall, ToolFunction,
 };
 use serde_json::{Value, json};
 
@@ -34,6 +36,7 @@ fn prompt(provider: &str, llm: &str) -> (Prompt, ModelSpec) {
     let output: StructuredOutput = serde_json::from_value(json!({"name": "skies", "schema": {"type": "object",
         "properties": {"sky": {"type": "string"}}, "required": ["sky"], "additionalProperties": false}}))
     .expect("a structured output");
+    let children = Arc::new(ChildPool::new(Children::new("/nowhere", ""), 1));
     let tool = Tool { name: "weather".into(), description: "Weather of a city".into(), parameters: schema };
     let prompt = Prompt {
         system: "Be brief.".into(),
@@ -43,7 +46,7 @@ fn prompt(provider: &str, llm: &str) -> (Prompt, ModelSpec) {
         top_p: Some(0.9),
         max_output_tokens: Some(500),
         reasoning_effort: Some("low".into()),
-        output: Some(output.compile().expect("a schema")),
+        output: Some(output.ready(&children, &AccountId::generate())),
         ..Prompt::new(spec.clone())
     };
     (prompt, spec)

@@ -40,7 +40,7 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
         fields.insert("tools".to_owned(), json!(tools));
     }
     if let Some(output) = prompt.output.as_ref().filter(|_| knows_schemas(model)) {
-        let schema = json!({"name": output.name, "schema": output.schema, "strict": output.is_closed()});
+        let schema = json!({"name": output.name, "schema": output.schema(), "strict": output.is_closed()});
         fields.insert("response_format".to_owned(), json!({"type": "json_schema", "json_schema": schema}));
     }
     // Models that reason refuse the sampling parameters.

@@ -22,7 +22,9 @@
 //! `examples/turn.rs` is a whole turn, with a model and a tool of one's own.
 
 mod budget;
+mod children;
 mod model;
+mod schema;
 mod structured;
 mod tools;
 mod trace;
@@ -30,11 +32,13 @@ mod turn;
 mod usage;
 
 pub use budget::{Budget, Charge, Note, Payer, Refusal, Spender, Tab, Unmetered};
+pub use children::{ChildPool, json_work};
 pub use model::{
     Answer, Attachment, Capabilities, Catalog, Delta, Fault, FaultCode, Message, Model, ModelSpec, Operation, Prices,
     Prompt, Role, StopReason, Tool, ToolCall, ToolFunction, ask,
 };
-pub use structured::{OutputSchema, StructuredOutput, compile_schema, problems};
+pub use schema::{SCHEMA_WORKS, Schema, check_schema, check_schemas, compile as compile_schema};
+pub use structured::{OutputSchema, StructuredOutput};
 pub use tools::{
     Action, CallResult, CallState, Callbacks, FINISH_TOOL, Finish, GroupTool, Later, OpenCall, ToolChoice, ToolGroup,
     ToolResult, Toolbox, TurnTool, fit, fit_bytes, is_function_name,

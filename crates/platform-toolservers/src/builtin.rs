@@ -7,11 +7,10 @@ use std::{
 
 use async_trait::async_trait;
 use chrono::Datelike;
-use jsonschema::Validator;
-use platform_core::{Clock, Object, Timestamp, without_nul};
+use platform_core::{AccountId, Clock, Object, Timestamp, without_nul};
 use platform_egress::Egress;
 use platform_runtime::{
-    Action, FINISH_TOOL, Finish, GroupTool, Later, Tool, ToolGroup, ToolResult, compile_schema, fit_bytes, problems,
+    Action, ChildPool, FINISH_TOOL, Finish, GroupTool, Later, Schema, Tool, ToolGroup, ToolResult, fit_bytes,
 };
 use serde_json::{Value, json};
 
@@ -30,7 +29,7 @@ pub(crate) struct BuiltInGroup {
 pub(crate) struct BuiltInTool {
     pub tool: Tool,
     pub does: Does,
-    schema: Arc<Validator>,
+    schema: Arc<Schema>,
 }
 
 /// What a built-in tool does.
@@ -73,7 +72,7 @@ pub(crate) static GROUPS: LazyLock<Vec<BuiltInGroup>> = LazyLock::new(|| {
     let tool = |name: &str, does, description: &str, properties: Value, required: &[&str]| {
         let parameters = json!({"type": "object", "properties": properties, "required": required,
             "additionalProperties": false});
-        let schema = Arc::new(compile_schema(name, &parameters).expect("the schemas of the platform are schemas"));
+        let schema = Arc::new(Schema::new(parameters.clone()));
         BuiltInTool {
             tool: Tool { name: name.to_owned(), description: description.to_owned(), parameters },
             does,
@@ -159,6 +158,8 @@ pub(crate) static GROUPS: LazyLock<Vec<BuiltInGroup>> = LazyLock::new(|| {
 /// Carries out a built-in tool.
 pub(crate) struct BuiltInAction {
     pub of: BuiltInTool,
+    pub account: AccountId,
+    pub children: Arc<ChildPool>,
     pub clock: Arc<dyn Clock>,
     pub egress: Egress,
     /// The turn can wait for a time to pass.
@@ -171,7 +172,8 @@ pub(crate) struct BuiltInAction {
 #[async_trait]
 impl Action for BuiltInAction {
     async fn call(&self, id: &str, arguments: Object) -> ToolResult {
-        let issues = problems(Arc::clone(&self.of.schema), Value::Object(arguments.clone()), 10).await;
+        let given = Value::Object(arguments.clone());
+        let issues = self.of.schema.problems(&self.children, &self.account, &given, 10).await;
         if !issues.is_empty() {
             return Failure::arguments(issues).into_result();
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use platform_core::{Object, without_nul};
 use platform_egress::Egress;
+use platform_runtime::ChildPool;
 
 use crate::{
     definition::ToolDefinition,
@@ -20,6 +21,8 @@ pub(crate) struct Calling {
     pub egress: Egress,
     pub tokens: Arc<Tokens>,
     pub mcp: McpClients,
+    /// Who reads and runs what clients wrote.
+    pub children: Arc<ChildPool>,
 }
 
 impl Calling {
@@ -32,7 +35,7 @@ impl Calling {
         arguments: &Object,
     ) -> Called {
         let url = server.settings.url.clone().unwrap_or_default();
-        if let Err(failure) = server.check(tool, arguments).await {
+        if let Err(failure) = server.check(&self.children, tool, arguments).await {
             return Called { url, status: None, result: Err(failure) };
         }
         let called = if server.kind == ServerType::Mcp {

@@ -1,8 +1,8 @@
 use std::collections::HashSet;
 
-use platform_core::{Checks, Code, Error, Object, Result, any_case};
+use platform_core::{AccountId, Checks, Code, Error, Object, Result, any_case};
 use platform_egress::Url;
-use platform_runtime::{compile_schema, is_function_name};
+use platform_runtime::{ChildPool, check_schemas, is_function_name};
 use platform_vault::Secret;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -223,11 +223,7 @@ impl ToolDefinition {
         }
         checks.length(&at("function.description"), &self.function.description, 0..=4000);
         match complete(&mut self.function.parameters) {
-            Ok(()) => {
-                if let Err(error) = compile_schema(&at("function.parameters"), &self.function.parameters) {
-                    checks.issue(&at("function.parameters"), "format", error.message());
-                }
-            }
+            Ok(()) => {}
             Err(reason) => checks.issue(&at("function.parameters"), "type", reason),
         }
         self.check_request(checks, path, server);
@@ -287,24 +283,6 @@ impl ToolDefinition {
         }
     }
 
-    /// Whether its templates can be read; `TEMPLATE_ERROR` else.
-    pub(crate) fn check_templates(&self) -> Result<()> {
-        for (field, template) in [
-            ("bodyJsonTemplate", &self.body_json_template),
-            ("responsePostProcessingTemplate", &self.response_post_processing_template),
-        ] {
-            if !template.trim().is_empty()
-                && let Err(reason) = script::parse(template)
-            {
-                let name = &self.function.name;
-                return Err(Error::new(Code::TemplateError, format!("{field} of `{name}`: {reason}"))
-                    .with("tool", name)
-                    .with("field", field));
-            }
-        }
-        Ok(())
-    }
-
     /// A call may be made again when nobody knows whether it was made.
     pub(crate) fn is_repeatable(&self) -> bool {
         self.idempotent || self.method == HttpMethod::Get
@@ -339,7 +317,44 @@ pub(crate) fn check_all(tools: &mut [ToolDefinition], most: usize, server: Optio
             Error::new(Code::DuplicateToolName, format!("There are two tools named `{name}`.")).with("name", name)
         );
     }
-    tools.iter().try_for_each(ToolDefinition::check_templates)
+    Ok(())
+}
+
+/// Whether schemas and templates of definitions as a client gave them can be used, which child processes find out:
+/// to be asked before a transaction begins. `INVALID_TOOL_DEFINITION`, `TEMPLATE_ERROR`.
+pub(crate) async fn check_written(children: &ChildPool, account: &AccountId, given: &[(String, &Value)]) -> Result<()> {
+    let schemas: Vec<(String, Value)> = given
+        .iter()
+        .filter_map(|(path, tool)| {
+            let mut parameters = tool.get("function")?.get("parameters")?.clone();
+            complete(&mut parameters).ok()?;
+            Some((format!("{path}function.parameters"), parameters))
+        })
+        .collect();
+    let schemas: Vec<(String, &Value)> = schemas.iter().map(|(path, schema)| (path.clone(), schema)).collect();
+    let mut checks = Checks::default();
+    for (path, reason) in check_schemas(children, account, &schemas).await? {
+        checks.issue(&path, "format", format!("{path} {reason}"));
+    }
+    checks.finish_as(Code::InvalidToolDefinition)?;
+    let mut templates = Vec::new();
+    for (_, tool) in given {
+        for field in ["bodyJsonTemplate", "responsePostProcessingTemplate"] {
+            let text = tool.get(field).and_then(Value::as_str);
+            let text = text.filter(|text| !text.trim().is_empty() && text.len() <= TEMPLATE_BYTES);
+            templates.extend(text.map(|text| (field, tool, text)));
+        }
+    }
+    let texts: Vec<&str> = templates.iter().map(|(_, _, text)| *text).collect();
+    for ((field, tool, _), reason) in templates.iter().zip(script::check(children, account, &texts).await?) {
+        if let Some(reason) = reason {
+            let name = tool["function"]["name"].as_str().unwrap_or_default();
+            return Err(Error::new(Code::TemplateError, format!("{field} of `{name}`: {reason}"))
+                .with("tool", name)
+                .with("field", field));
+        }
+    }
+    Ok(())
 }
 
 /// What a client sets of the tools of an MCP server.

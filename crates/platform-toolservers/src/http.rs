@@ -84,7 +84,7 @@ impl Calling {
         until: Instant,
         status: &mut Option<u16>,
     ) -> Result<Value, Failure> {
-        let (body, media_type) = request::body(&self.egress, tool, arguments).await?;
+        let (body, media_type) = request::body(self, &server.account, tool, arguments).await?;
         let mut credentials = server.credentials(Some(tool), &self.tokens, None).await?;
         let mut outgoing = Outgoing {
             method: Method::from_bytes(tool.method.as_str().as_bytes()).unwrap_or_default(),
@@ -111,7 +111,8 @@ impl Calling {
         let mut value = read(redactor, &answer).await?;
         if tool.response_post_processing_enabled {
             let response = json!({"body": value, "status": answer.status});
-            let processed = script::evaluate(&tool.response_post_processing_template, "response", &response).await;
+            let template = &tool.response_post_processing_template;
+            let processed = script::evaluate(&self.children, &server.account, template, "response", &response).await;
             value = processed.map_err(|reason| {
                 Failure::new("TEMPLATE_ERROR", format!("responsePostProcessingTemplate: {reason}."))
             })?;

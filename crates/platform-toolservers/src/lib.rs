@@ -2,7 +2,7 @@
 //!
 //! **Owns** the tables `tool_servers`, `tool_server_uses`, `tool_tokens`; the endpoints
 //! `/v1/tool-servers/…` and `/v1/tool-groups`. **Needs** `platform-db`, `platform-vault` for
-//! secrets, `platform-egress` for every request; implements the port `Toolbox`.
+//! secrets, `platform-egress` for every request, child processes for the expressions of tools; implements the port `Toolbox`.
 //!
 //! A tool is a request over HTTP that its definition describes, or a tool of a remote MCP server,
 //! or one of the built-in groups. What goes wrong in a call is a result that the model reads.
@@ -44,4 +44,9 @@ pub use model::{
     ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
 };
 pub use repository::{hold_in, use_in};
-pub use service::{PgToolServerService, ToolServerService};
+pub use service::{PgToolServerService, ToolChildren, ToolServerService};
+
+/// What child processes do with expressions and descriptions of clients.
+pub fn child_works() -> impl Iterator<Item = platform_child::Work> {
+    script::WORKS.into_iter().chain(openapi::WORKS)
+}

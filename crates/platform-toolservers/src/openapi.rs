@@ -1,10 +1,15 @@
 //! OpenAPI 3.x descriptions become tool servers (contract 04 §5): one tool an operation.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
-use platform_core::{Code, Error, Object, Result, without_nul};
+use platform_child::{ChildError, Work};
+use platform_core::{AccountId, Code, Error, Object, Result, without_nul};
 use platform_egress::Url;
-use platform_runtime::compile_schema;
+use platform_runtime::{ChildPool, compile_schema, json_work};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::request::URL_ENCODED;
@@ -17,23 +22,88 @@ const DEEPEST: usize = 12;
 /// A schema larger than this is cut short: every model call carries it.
 const MOST_SCHEMA: usize = 32_768;
 const MOST_NODES: usize = 4096;
+/// Text of a description, and JSON of all tools made of it, in bytes.
+const MOST_SPEC: usize = 4 << 20;
+const MOST_RESOLVED: usize = 16 << 20;
 
 /// What an import gives.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Imported {
     /// Title of the description.
     pub title: String,
     pub description: String,
-    pub address: Url,
+    pub address: String,
     pub tools: Vec<Value>,
     pub skipped: Vec<Value>,
 }
 
+/// A description, and what is wanted of it.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Import {
+    /// JSON or YAML text, or an object.
+    pub spec: Value,
+    /// Where it came from.
+    pub source: Option<String>,
+    pub base: Option<String>,
+    pub include: Option<Vec<String>>,
+    /// Tools of one server; 0 = no bound.
+    pub most: usize,
+}
+
+/// Path, code and message of what is wrong with a description.
+type Wrong = (String, String, String);
+
+const WORK: &str = "openapi";
+
+/// What a child process does with descriptions.
+pub(crate) const WORKS: [Work; 1] = [Work { name: WORK, run: work, cpu: Duration::from_secs(10), memory: 256 << 20 }];
+
+/// Makes tools of a description, in a child process.
+pub(crate) async fn import(children: &ChildPool, account: &AccountId, given: &Import) -> Result<Imported> {
+    if given.spec.as_str().is_some_and(|text| text.len() > MOST_SPEC) {
+        return Err(invalid(format!("spec must have at most {MOST_SPEC} bytes")));
+    }
+    match children.ask::<Result<Imported, Wrong>>(account, WORK, given).await {
+        Ok(Ok(imported)) => Ok(imported),
+        Ok(Err((path, code, message))) => {
+            let code = if code == "required" { "required" } else { "format" };
+            Err(Error::invalid(&path, code, message))
+        }
+        Err(error @ (ChildError::TooLong | ChildError::TooLarge)) => {
+            Err(invalid(format!("spec cannot be imported: {error}; import a smaller part of it")))
+        }
+        Err(error) => Err(Error::internal(error)),
+    }
+}
+
+fn work(input: &[u8]) -> Vec<u8> {
+    json_work(input, |given: Import| {
+        read(given.spec)
+            .and_then(|spec| {
+                let source = given.source.and_then(|source| source.parse().ok());
+                tools_of(&spec, source.as_ref(), given.base.as_deref(), given.include.as_deref(), given.most)
+            })
+            .map_err(|error| {
+                let issue = &error.details()["issues"][0];
+                let text = |name: &str| issue[name].as_str().unwrap_or_default().to_owned();
+                (text("path"), text("code"), text("message"))
+            })
+    })
+}
+
+fn invalid(message: String) -> Error {
+    Error::invalid("spec", "format", message)
+}
+
 /// Reads a description: JSON or YAML text, or an object.
-pub(crate) fn read(spec: Value) -> Result<Value> {
+fn read(spec: Value) -> Result<Value> {
     let spec = match spec {
         Value::String(text) => serde_json::from_str(&text).or_else(|_| {
-            let invalid = |error| Error::invalid("spec", "format", format!("spec is neither JSON nor YAML: {error}"));
-            serde_yaml_ng::from_str::<Value>(&text).map_err(invalid)
+            if let Some(name) = alias(&text) {
+                return Err(invalid(format!("spec uses the YAML alias *{name}: write out what it stands for")));
+            }
+            serde_yaml_ng::from_str::<Value>(&text)
+                .map_err(|error| invalid(format!("spec is neither JSON nor YAML: {error}")))
         })?,
         other => other,
     };
@@ -41,13 +111,22 @@ pub(crate) fn read(spec: Value) -> Result<Value> {
     let version = spec["openapi"].as_str().unwrap_or_default();
     if !version.starts_with("3.") {
         let message = "spec must be an OpenAPI 3.x description: its field `openapi` says 3.0.x or 3.1.x";
-        return Err(Error::invalid("spec", "format", message));
+        return Err(invalid(message.to_owned()));
     }
     Ok(spec)
 }
 
-/// Makes tools of a description; `source`: where it came from.
-pub(crate) fn import(
+/// The name of an anchor (`&name`) that something refers to (`*name`): each use would be a copy.
+fn alias(yaml: &str) -> Option<&str> {
+    let ends = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']' | '{' | '}');
+    let words: HashSet<&str> = yaml.split(ends).collect();
+    let anchors = words.iter().filter_map(|word| word.strip_prefix('&')).filter(|name| !name.is_empty());
+    let mut used = anchors.filter(|name| words.contains(format!("*{name}").as_str()));
+    used.next()
+}
+
+/// One tool an operation; `source`: where the description came from.
+fn tools_of(
     spec: &Value,
     source: Option<&Url>,
     base: Option<&str>,
@@ -58,8 +137,8 @@ pub(crate) fn import(
     let mut reader = Reader { spec, names: HashSet::new() };
     let (mut tools, mut skipped) = (Vec::new(), Vec::new());
     let mut found = HashSet::new();
-    let paths = spec["paths"].as_object().cloned().unwrap_or_default();
-    for (path, item) in &paths {
+    let mut left = MOST_RESOLVED;
+    for (path, item) in spec["paths"].as_object().into_iter().flatten() {
         let item = reader.resolve(item);
         for (method, operation) in item.as_object().into_iter().flatten() {
             let id = operation["operationId"].as_str();
@@ -71,7 +150,12 @@ pub(crate) fn import(
             let tool = if most > 0 && tools.len() >= most {
                 Err(format!("a server has at most {most} tools; import the rest with `include`"))
             } else {
-                reader.tool(path, method, &item, operation)
+                reader.tool(path, method, item, operation).and_then(|tool| {
+                    left = left.checked_sub(tool.to_string().len()).ok_or_else(|| {
+                        format!("all tools of a description have at most {MOST_RESOLVED} bytes; use `include`")
+                    })?;
+                    Ok(tool)
+                })
             };
             match tool {
                 Ok(tool) => tools.push(tool),
@@ -89,7 +173,7 @@ pub(crate) fn import(
     Ok(Imported {
         title: text("title").chars().take(200).collect(),
         description: text("description").chars().take(MOST_DESCRIPTION).collect(),
-        address,
+        address: address.as_str().trim_end_matches('/').to_owned(),
         tools,
         skipped,
     })
@@ -114,12 +198,18 @@ fn address(spec: &Value, source: Option<&Url>, base: Option<&str>) -> Result<Url
     })
 }
 
+/// What an inlined schema may still take: each reference may lead to much.
+struct Left {
+    nodes: usize,
+    bytes: usize,
+}
+
 struct Reader<'a> {
     spec: &'a Value,
     names: HashSet<String>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     fn tool(&mut self, path: &str, method: &str, item: &Value, operation: &Value) -> Result<Value, String> {
         if !METHODS.contains(&method) {
             return Err(format!("the method {} is not offered to tools", method.to_uppercase()));
@@ -177,14 +267,16 @@ impl Reader<'_> {
     }
 
     /// Parameters of the operation, and those of the path that it does not name itself.
-    fn parameters(&self, item: &Value, operation: &Value) -> Vec<Value> {
-        let of =
-            |place: &Value| place["parameters"].as_array().into_iter().flatten().map(|p| self.resolve(p)).collect();
-        let own: Vec<Value> = of(operation);
-        let shared: Vec<Value> = of(item);
-        let is_own = |shared: &Value| own.iter().any(|p| p["name"] == shared["name"] && p["in"] == shared["in"]);
-        let shared: Vec<Value> = shared.into_iter().filter(|parameter| !is_own(parameter)).collect();
-        shared.into_iter().chain(own).collect()
+    fn parameters<'v>(&self, item: &'v Value, operation: &'v Value) -> Vec<&'v Value>
+    where
+        'a: 'v,
+    {
+        let of = |place: &'v Value| place["parameters"].as_array().into_iter().flatten().map(|p| self.resolve(p));
+        let own: Vec<&Value> = of(operation).collect();
+        let names: HashSet<(&str, &str)> =
+            own.iter().filter_map(|p| Some((p["name"].as_str()?, p["in"].as_str()?))).collect();
+        let is_own = |p: &Value| p["name"].as_str().zip(p["in"].as_str()).is_some_and(|key| names.contains(&key));
+        of(item).filter(|parameter| !is_own(parameter)).chain(own.iter().copied()).collect()
     }
 
     fn body(&self, operation: &Value, parameters: &mut Parameters, tool: &mut Object) -> Result<(), String> {
@@ -258,14 +350,16 @@ impl Reader<'_> {
     }
 
     /// What a reference stands for; references to references too.
-    fn resolve(&self, value: &Value) -> Value {
-        let mut value = value;
+    fn resolve<'v>(&self, mut value: &'v Value) -> &'v Value
+    where
+        'a: 'v,
+    {
         for _ in 0..DEEPEST {
             let Some(target) = value["$ref"].as_str() else { break };
             let found = target.strip_prefix('#').and_then(|path| self.spec.pointer(path));
             value = found.unwrap_or(&Value::Null);
         }
-        value.clone()
+        value
     }
 
     /// A schema with all it refers to in it, as JSON Schema 2020-12.
@@ -273,17 +367,16 @@ impl Reader<'_> {
         // The deepest that fits: a tool tells what its parameters are, not the whole description.
         let depths = [DEEPEST, 6, 4, 2, 1];
         let schemas = depths.into_iter().map(|depth| {
-            let mut left = MOST_NODES;
+            let mut left = Left { nodes: MOST_NODES, bytes: MOST_SCHEMA };
             let inlined = self.inlined(schema, &mut Vec::new(), depth, &mut left);
-            (left > 0 && inlined.to_string().len() <= MOST_SCHEMA).then_some(inlined)
+            (left.nodes > 0 && left.bytes > 0).then_some(inlined)
         });
         schemas.flatten().next().unwrap_or_else(|| json!({}))
     }
 
-    /// `left`: so many schemas more, since each reference may lead to many.
-    fn inlined(&self, schema: &Value, above: &mut Vec<String>, depth: usize, left: &mut usize) -> Value {
-        *left = left.saturating_sub(1);
-        let Some(fields) = schema.as_object().filter(|_| *left > 0) else { return json!({}) };
+    fn inlined(&self, schema: &Value, above: &mut Vec<String>, depth: usize, left: &mut Left) -> Value {
+        left.nodes = left.nodes.saturating_sub(1);
+        let Some(fields) = schema.as_object().filter(|_| left.nodes > 0 && left.bytes > 0) else { return json!({}) };
         if let Some(target) = fields.get("$ref").and_then(Value::as_str) {
             if depth == 0 || above.iter().any(|known| known == target) {
                 return json!({});
@@ -296,13 +389,16 @@ impl Reader<'_> {
         }
         let mut all = Map::new();
         for (name, value) in fields {
+            left.bytes = left.bytes.saturating_sub(name.len() + 4);
             let value = match name.as_str() {
                 "properties" | "patternProperties" | "$defs" => {
                     let named = value.as_object().into_iter().flatten();
-                    named
-                        .map(|(name, value)| (name.clone(), self.inlined(value, above, depth, left)))
-                        .collect::<Object>()
-                        .into()
+                    let mut inlined = Object::new();
+                    for (name, value) in named {
+                        left.bytes = left.bytes.saturating_sub(name.len() + 4);
+                        inlined.insert(name.clone(), self.inlined(value, above, depth, left));
+                    }
+                    inlined.into()
                 }
                 "items" | "not" | "additionalProperties" if value.is_object() => {
                     self.inlined(value, above, depth, left)
@@ -332,7 +428,13 @@ impl Reader<'_> {
                 | "maxProperties"
                 | "exclusiveMinimum"
                 | "exclusiveMaximum"
-                | "additionalProperties" => value.clone(),
+                | "additionalProperties" => {
+                    left.bytes = left.bytes.saturating_sub(value.to_string().len());
+                    if left.bytes == 0 {
+                        break;
+                    }
+                    value.clone()
+                }
                 _ => continue,
             };
             all.insert(name.clone(), value);
@@ -394,15 +496,12 @@ impl Parameters {
 
 /// A schema that we can check against: when its patterns are the trouble, without them.
 fn usable(schema: Value) -> Result<Value, String> {
-    if compile_schema("parameters", &schema).is_ok() {
+    if compile_schema(&schema).is_ok() {
         return Ok(schema);
     }
     let mut bare = schema;
     without_patterns(&mut bare);
-    match compile_schema("parameters", &bare) {
-        Ok(_) => Ok(bare),
-        Err(error) => Err(error.message().to_owned()),
-    }
+    compile_schema(&bare).map(|_| bare).map_err(|reason| format!("its parameters are a schema that {reason}"))
 }
 
 fn without_patterns(schema: &mut Value) {

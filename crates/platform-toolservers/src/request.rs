@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use platform_core::Object;
+use platform_core::{AccountId, Object};
 use platform_egress::{Egress, FormPart, Payload, Url};
 use serde_json::Value;
 
 use crate::{
+    calling::Calling,
     definition::{BodyMode, HttpMethod, ToolDefinition, is_absolute},
     failure::Failure,
     script,
@@ -87,14 +88,15 @@ fn plain(value: &Value) -> String {
 
 /// The body, and its media type unless it is a form.
 pub(crate) async fn body(
-    egress: &Egress,
+    calling: &Calling,
+    account: &AccountId,
     tool: &ToolDefinition,
     arguments: &Object,
 ) -> Result<(Payload, Option<&'static str>), Failure> {
     if tool.method == HttpMethod::Get {
         return Ok((Payload::Empty, None));
     }
-    let Some(value) = body_value(tool, arguments).await? else { return Ok((Payload::Empty, None)) };
+    let Some(value) = body_value(calling, account, tool, arguments).await? else { return Ok((Payload::Empty, None)) };
     if !tool.is_form_data_body {
         return Ok((Payload::Bytes(value.to_string().into()), Some("application/json")));
     }
@@ -115,7 +117,7 @@ pub(crate) async fn body(
             one => vec![one],
         };
         for value in &values {
-            let part = part(egress, &name, value).await?;
+            let part = part(&calling.egress, &name, value).await?;
             bytes += part.bytes.len();
             if parts.len() >= MOST_PARTS || bytes > MOST_FORM {
                 let reason = format!("A form has at most {MOST_PARTS} parts and {MOST_FORM} bytes.");
@@ -135,10 +137,16 @@ fn is_url_encoded(tool: &ToolDefinition) -> bool {
     })
 }
 
-async fn body_value(tool: &ToolDefinition, arguments: &Object) -> Result<Option<Value>, Failure> {
+async fn body_value(
+    calling: &Calling,
+    account: &AccountId,
+    tool: &ToolDefinition,
+    arguments: &Object,
+) -> Result<Option<Value>, Failure> {
     if tool.body_mode == BodyMode::Advanced {
         let params = Value::Object(arguments.clone());
-        let value = script::evaluate(&tool.body_json_template, "params", &params).await;
+        let template = &tool.body_json_template;
+        let value = script::evaluate(&calling.children, account, template, "params", &params).await;
         return value
             .map(Some)
             .map_err(|reason| Failure::new("TEMPLATE_ERROR", format!("bodyJsonTemplate: {reason}.")));

@@ -1,13 +1,12 @@
 use std::{collections::HashMap, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use jsonschema::Validator;
 use platform_core::{AccountId, Object};
 use platform_egress::{
     header::{AUTHORIZATION, HeaderMap, HeaderName},
     sensitive,
 };
-use platform_runtime::compile_schema;
+use platform_runtime::{ChildPool, Schema};
 use platform_vault::Secret;
 use serde_json::Value;
 
@@ -30,7 +29,7 @@ pub(crate) struct Server {
     pub kind: ServerType,
     pub settings: ToolServerSettings,
     pub shown: ToolServer,
-    schemas: HashMap<String, Arc<Validator>>,
+    schemas: HashMap<String, Schema>,
 }
 
 /// What a request needs to be let in.
@@ -43,14 +42,10 @@ pub(crate) struct Credentials {
 }
 
 impl Server {
-    /// Takes a while: schemas are compiled.
+    /// Takes a while: plain schemas are compiled.
     pub fn new(account: AccountId, settings: ToolServerSettings, shown: ToolServer) -> Self {
-        let schema = |tool: &ToolDefinition| {
-            // A schema of an MCP server that we cannot read is that server's to enforce.
-            let validator = compile_schema("parameters", &tool.argument_schema()).ok()?;
-            Some((tool.function.name.clone(), Arc::new(validator)))
-        };
-        let schemas = settings.tool_definitions.iter().filter_map(schema).collect();
+        let schema = |tool: &ToolDefinition| (tool.function.name.clone(), Schema::new(tool.argument_schema()));
+        let schemas = settings.tool_definitions.iter().map(schema).collect();
         let (id, identifier, kind) = (shown.id.clone(), shown.identifier.clone(), shown.r#type);
         Self { account, id, identifier, kind, settings, shown, schemas }
     }
@@ -59,11 +54,11 @@ impl Server {
         self.settings.tool_definitions.iter().find(|tool| tool.function.name == name)
     }
 
-    /// Whether arguments fit the parameters of a tool; beside the threads that serve others, and not for ever.
-    pub async fn check(&self, tool: &ToolDefinition, arguments: &Object) -> Result<(), Failure> {
-        let Some(validator) = self.schemas.get(&tool.function.name).cloned() else { return Ok(()) };
+    /// Whether arguments fit the parameters of a tool.
+    pub async fn check(&self, children: &ChildPool, tool: &ToolDefinition, arguments: &Object) -> Result<(), Failure> {
+        let Some(schema) = self.schemas.get(&tool.function.name) else { return Ok(()) };
         let arguments = Value::Object(arguments.clone());
-        let issues = platform_runtime::problems(validator, arguments, MOST_ISSUES).await;
+        let issues = schema.problems(children, &self.account, &arguments, MOST_ISSUES).await;
         if issues.is_empty() { Ok(()) } else { Err(Failure::arguments(issues)) }
     }
 

@@ -8,7 +8,7 @@ use platform_core::{
 };
 use platform_db::{Bus, Db, Idempotency, Remembered};
 use platform_egress::Egress;
-use platform_runtime::fit_bytes;
+use platform_runtime::{ChildPool, fit_bytes};
 use platform_vault::{Place, Vault};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::{
     builtin::GROUPS,
     calling::Calling,
-    definition::{ToolDefinition, merge},
+    definition::{ToolDefinition, check_written, merge},
     http::Call,
     mcp::{ChangedServers, McpClients},
     model::{
@@ -107,6 +107,15 @@ pub trait ToolServerService: Send + Sync {
     async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>>;
 }
 
+/// Child processes that read and run what clients wrote.
+#[derive(Debug, Clone)]
+pub struct ToolChildren {
+    /// Expressions, templates and schemas: quick.
+    pub expressions: Arc<ChildPool>,
+    /// Descriptions that become tool servers: may take seconds.
+    pub documents: Arc<ChildPool>,
+}
+
 /// The service on PostgreSQL.
 pub struct PgToolServerService {
     pub(crate) db: Db,
@@ -115,6 +124,7 @@ pub struct PgToolServerService {
     vault: Arc<Vault>,
     pub(crate) limits: FieldLimits,
     pub(crate) calling: Arc<Calling>,
+    documents: Arc<ChildPool>,
     pub(crate) known: Arc<Remembered<(AccountId, String), Server>>,
     pub(crate) changed: Arc<ChangedServers>,
 }
@@ -129,6 +139,7 @@ impl PgToolServerService {
         clock: Arc<dyn Clock>,
         vault: Arc<Vault>,
         egress: Egress,
+        children: ToolChildren,
         limits: FieldLimits,
     ) -> Arc<Self> {
         let changed = Arc::new(ChangedServers::default());
@@ -140,7 +151,8 @@ impl PgToolServerService {
             clock,
             vault,
             limits,
-            calling: Arc::new(Calling { egress, tokens, mcp }),
+            calling: Arc::new(Calling { egress, tokens, mcp, children: children.expressions }),
+            documents: children.documents,
             known: Remembered::new(bus, "tool-server", MOST_REMEMBERED),
             changed,
         });
@@ -191,6 +203,36 @@ impl PgToolServerService {
             row.identifier = identifier;
         }
         Ok(())
+    }
+
+    /// What takes long to judge in tools as they were given; those of an MCP server come from it alone.
+    async fn check_written(&self, account: &AccountId, id: Option<&str>, given: &Object) -> Result<()> {
+        let tools = given.get("toolDefinitions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let most = self.limits.tools_per_server;
+        // A list that is too long is refused for that.
+        if tools.is_empty() || (most > 0 && tools.len() > most) {
+            return Ok(());
+        }
+        let is_mcp = match id {
+            Some(id) => self.find(account, id).await?.is_some_and(|server| server.kind == ServerType::Mcp),
+            None => given.get("mcpType") == Some(&Value::Bool(true)),
+        };
+        if is_mcp {
+            return Ok(());
+        }
+        let tools: Vec<_> =
+            tools.iter().enumerate().map(|(i, tool)| (format!("toolDefinitions[{i}]."), tool)).collect();
+        check_written(&self.calling.children, account, &tools).await
+    }
+
+    /// The same for one tool.
+    async fn checked_tool(&self, account: &AccountId, id: &str, tool: Object) -> Result<Object> {
+        let mut given = Object::from_iter([("toolDefinitions".to_owned(), Value::Array(vec![tool.into()]))]);
+        self.check_written(account, Some(id), &given).await?;
+        match given["toolDefinitions"][0].take() {
+            Value::Object(tool) => Ok(tool),
+            _ => Err(Error::internal("an object was put there")),
+        }
     }
 
     /// Addresses that a record names must be ones we may call.
@@ -304,6 +346,7 @@ impl PgToolServerService {
 #[async_trait]
 impl ToolServerService for PgToolServerService {
     async fn create(&self, account: &AccountId, given: Object, once: Option<&Idempotency>) -> Result<ToolServer> {
+        self.check_written(account, None, &given).await?;
         self.make(account, given, None, once).await
     }
 
@@ -314,28 +357,30 @@ impl ToolServerService for PgToolServerService {
         once: Option<&Idempotency>,
     ) -> Result<ToolServer> {
         let (spec, source) = match (import.spec, import.url) {
-            (Some(spec), url) => (spec, url.and_then(|url| url.parse().ok())),
+            (Some(spec), url) => (spec, url),
             (None, Some(url)) => {
                 let address = self.calling.egress.check(&url).await.map_err(|error| error.into_error("url"))?;
                 let fetched = self.calling.egress.get(&url).await.map_err(|error| error.into_error("url"))?;
                 if !(200..300).contains(&fetched.status) {
                     return Err(openapi::unreadable(fetched.status));
                 }
-                (String::from_utf8_lossy(&fetched.bytes).into_owned().into(), Some(address))
+                (String::from_utf8_lossy(&fetched.bytes).into_owned().into(), Some(address.into()))
             }
             (None, None) => return Err(openapi::nothing_given()),
         };
-        let (base, include, most) = (import.base_url, import.include, self.limits.tools_per_server);
-        let imported = beside(move || {
-            let spec = openapi::read(spec)?;
-            openapi::import(&spec, source.as_ref(), base.as_deref(), include.as_deref(), most)
-        });
-        let imported = imported.await?;
+        let given = openapi::Import {
+            spec,
+            source,
+            base: import.base_url,
+            include: import.include,
+            most: self.limits.tools_per_server,
+        };
+        let imported = openapi::import(&self.documents, account, &given).await?;
         let title = if imported.title.trim().is_empty() { "Imported API".to_owned() } else { imported.title };
         let given = json!({
             "name": import.name.unwrap_or(title),
             "description": imported.description,
-            "url": imported.address.as_str().trim_end_matches('/'),
+            "url": imported.address,
             "toolDefinitions": imported.tools,
         });
         let Value::Object(given) = given else { return Err(Error::internal("an object was written")) };
@@ -361,6 +406,7 @@ impl ToolServerService for PgToolServerService {
         patch: Object,
         expected: &Precondition,
     ) -> Result<ToolServer> {
+        self.check_written(account, Some(id), &patch).await?;
         self.check_addresses(&patch).await?;
         self.change(account, id, expected, None, |_, _| Ok(patch)).await
     }
@@ -377,6 +423,7 @@ impl ToolServerService for PgToolServerService {
             return Err(Error::invalid("_id", "conflict", message));
         }
         patch.retain(|name, _| matches!(name.as_str(), "name" | "description" | "toolDefinitions"));
+        self.check_written(account, Some(id), &patch).await?;
         let change = move |_: &ServerRow, stored: &ToolServerSettings| {
             if let Some(Value::Array(tools)) = patch.get_mut("toolDefinitions") {
                 for tool in tools {
@@ -471,6 +518,7 @@ impl ToolServerService for PgToolServerService {
         expected: &Precondition,
         once: Option<&Idempotency>,
     ) -> Result<(ToolDefinition, i64)> {
+        let tool = self.checked_tool(account, id, tool).await?;
         let change = move |row: &ServerRow, stored: &ToolServerSettings| {
             own_tools_only(row)?;
             let mut tools = masked(&stored.tool_definitions)?;
@@ -491,6 +539,7 @@ impl ToolServerService for PgToolServerService {
         patch: Object,
         expected: &Precondition,
     ) -> Result<(ToolDefinition, i64)> {
+        let patch = self.checked_tool(account, id, patch).await?;
         let mut at = 0;
         let place = &mut at;
         let change = |row: &ServerRow, stored: &ToolServerSettings| {

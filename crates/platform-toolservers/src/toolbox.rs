@@ -52,7 +52,7 @@ impl Toolbox for PgToolServerService {
             let enabled = choice.enabled.iter().flatten().all(|list| is_in(list));
             if enabled && tools.iter().all(|tool| tool.tool.name != name) {
                 let listed = is_in(choice.approval) || choice.approval.iter().any(|given| given == "*");
-                tools.push(self.tool(source, name, listed, choice));
+                tools.push(self.tool(account, source, name, listed, choice));
             }
         }
         Ok(tools)
@@ -60,7 +60,14 @@ impl Toolbox for PgToolServerService {
 }
 
 impl PgToolServerService {
-    fn tool(&self, source: Source<'_>, name: String, approval: bool, choice: &ToolChoice<'_>) -> TurnTool {
+    fn tool(
+        &self,
+        account: &AccountId,
+        source: Source<'_>,
+        name: String,
+        approval: bool,
+        choice: &ToolChoice<'_>,
+    ) -> TurnTool {
         match source {
             Source::BuiltIn(of) => TurnTool {
                 tool: Tool { name, ..of.tool.clone() },
@@ -69,6 +76,8 @@ impl PgToolServerService {
                 is_repeatable: of.does.is_repeatable(),
                 action: Some(Arc::new(BuiltInAction {
                     of: of.clone(),
+                    account: account.clone(),
+                    children: Arc::clone(&self.calling.children),
                     clock: Arc::clone(&self.clock),
                     egress: self.calling.egress.clone(),
                     may_wait: choice.callbacks.is_some(),

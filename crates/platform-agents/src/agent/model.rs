@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
 use platform_conversation::{AssistantSettings, FallbackModel, Profile};
-use platform_core::{Checks, Code, Error, FieldLimits, Id, Object, Result, Timestamp, overlay};
+use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Id, Object, Result, Timestamp, overlay};
 use platform_jobs::LaneLimits;
-use platform_runtime::{Catalog, StructuredOutput, compile_schema};
+use platform_runtime::{Catalog, ChildPool, StructuredOutput, check_schemas};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{
@@ -267,6 +267,25 @@ impl AgentSettings {
         effective.check(catalog, limits).map_err(|error| within("assistantSpecialization", error))
     }
 
+    /// Whether its schemas and rules can be used, which child processes find out: to be asked before a transaction
+    /// begins.
+    pub(crate) async fn check_written(&self, children: &ChildPool, account: &AccountId) -> Result<()> {
+        let effective = self.effective(None)?;
+        let specialized = effective.check_written(children, account).await;
+        specialized.map_err(|error| within("assistantSpecialization", error))?;
+        let SubAgentConfig { input_structure, output_structure, .. } = &self.sub_agent_config;
+        let schema = |(name, schema): (&str, &'_ Option<Value>)| Some((name.to_owned(), schema.clone()?));
+        let named =
+            [("subAgentConfig.inputStructure", input_structure), ("subAgentConfig.outputStructure", output_structure)];
+        let schemas: Vec<(String, Value)> = named.into_iter().filter_map(schema).collect();
+        let given: Vec<_> = schemas.iter().map(|(path, schema)| (path.clone(), schema)).collect();
+        let mut checks = Checks::default();
+        for (path, reason) in check_schemas(children, account, &given).await? {
+            checks.issue(&path, "format", format!("{path} {reason}"));
+        }
+        checks.finish_as(Code::InvalidSubagentConfig)
+    }
+
     /// What its turns work with.
     pub(crate) fn effective(&self, base: Option<&AssistantSettings>) -> Result<AssistantSettings> {
         let base = base.cloned().unwrap_or_else(|| AssistantSettings::named(&self.name));
@@ -293,7 +312,12 @@ impl AgentSettings {
     }
 
     /// Ready for turns.
-    pub(crate) fn profile(&self, base: Option<&AssistantSettings>) -> Result<Profile> {
+    pub(crate) fn profile(
+        &self,
+        base: Option<&AssistantSettings>,
+        children: &Arc<ChildPool>,
+        account: &AccountId,
+    ) -> Result<Profile> {
         let mut settings = self.effective(base)?;
         if let (Some("json"), Some(schema)) =
             (self.sub_agent_config.output_format.as_deref(), &self.sub_agent_config.output_structure)
@@ -302,7 +326,7 @@ impl AgentSettings {
             let output = json!({"enabled": true, "name": "result", "schema": schema});
             settings.structured_output = serde_json::from_value::<StructuredOutput>(output).ok();
         }
-        Profile::compiled(settings)
+        Ok(Profile::ready(settings, children, account))
     }
 
     pub(crate) fn notifications(&self) -> Result<NotificationConfig> {
@@ -376,11 +400,6 @@ impl SubAgentConfig {
                     checks.issue(&path("Format"), "conflict", "a structure goes with the format json alone");
                 }
                 _ => checks.issue(&path("Format"), "enum", "the format must be text or json"),
-            }
-            if let Some(schema @ Value::Object(_)) = structure
-                && let Err(error) = compile_schema(&path("Structure"), schema)
-            {
-                checks.issue(&path("Structure"), "format", error.message());
             }
         }
         checks.finish_as(Code::InvalidSubagentConfig)

@@ -88,7 +88,8 @@ impl PgAgentService {
         Ok(base.filter(|base| base.project_id.is_none() || base.project_id == settings.project_id))
     }
 
-    /// The settings, after every rule on them was looked at; `own`: the agent they are of.
+    /// The settings, after every rule on them was looked at but those that take long
+    /// ([`AgentSettings::check_written`]); `own`: the agent they are of.
     async fn checked(&self, account: &AccountId, mut settings: AgentSettings) -> Result<AgentSettings> {
         unalias(&mut settings.evaluation_config);
         let base = self.base(account, &settings).await?;
@@ -118,8 +119,9 @@ impl PgAgentService {
             let conn = self.ports.db.read().await?;
             let Some(settings) = repository::version(conn.get(), account, id, version).await? else { return Ok(None) };
             let profile = {
-                let settings = settings.clone();
-                beside(move || settings.profile(None)).await?
+                let (settings, children, account) =
+                    (settings.clone(), Arc::clone(&self.ports.children), account.clone());
+                beside(move || settings.profile(None, &children, &account)).await?
             };
             Ok(Some(ReadyAgent { id: id.to_owned(), version, settings, profile: Arc::new(profile) }))
         };
@@ -128,7 +130,8 @@ impl PgAgentService {
         // What stands on an assistant follows that assistant.
         let Some(base) = self.base(account, &ready.settings).await? else { return Ok(ready) };
         let settings = ready.settings.clone();
-        let profile = beside(move || settings.profile(Some(&base))).await?;
+        let (children, account) = (Arc::clone(&self.ports.children), account.clone());
+        let profile = beside(move || settings.profile(Some(&base), &children, &account)).await?;
         let (id, version, settings) = (ready.id.clone(), ready.version, ready.settings.clone());
         Ok(Arc::new(ReadyAgent { id, version, settings, profile: Arc::new(profile) }))
     }
@@ -210,6 +213,7 @@ impl AgentService for PgAgentService {
         let account = &caller.account;
         self.check_webhook(settings.webhook_url.as_deref()).await?;
         let settings = self.checked(account, settings).await?;
+        settings.check_written(&self.ports.children, account).await?;
         let id = String::from(AgentId::generate());
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
@@ -241,6 +245,8 @@ impl AgentService for PgAgentService {
             patch.entry("llm").or_insert(model);
         }
         self.check_webhook(patch.get("webhookUrl").and_then(Value::as_str)).await?;
+        let tried: AgentSettings = overlay(&AgentSettings::default(), patch.clone())?;
+        tried.check_written(&self.ports.children, account).await?;
         let agent = self.change(account, id, patch, expected).await?;
         self.announce_schedule(&agent);
         Ok(agent)

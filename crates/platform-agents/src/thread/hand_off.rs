@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{HandOff, HandOffs};
 use platform_core::{Code, Error, Object, Result, to_the_end};
-use platform_runtime::{Action, Later, Tool, ToolResult, TurnTool, compile_schema, problems};
+use platform_runtime::{Action, Later, Schema, Tool, ToolResult, TurnTool};
 use serde_json::{Value, json};
 
 use super::{Threads, facts::Parent, intake::Order, model::ParentLink, repository, state::Source};
@@ -113,8 +113,8 @@ impl HandOffAction {
             _ => input.clone(),
         };
         if let Some(schema) = &config.input_structure {
-            let schema = Arc::new(compile_schema("inputStructure", schema)?);
-            let issues = problems(schema, input.clone(), 10).await;
+            let (children, account) = (&self.threads.ports.children, &self.parent.account);
+            let issues = Schema::new(schema.clone()).problems(children, account, &input, 10).await;
             if !issues.is_empty() {
                 return Ok(ToolResult::of(&json!({"error": "INVALID_ARGUMENTS", "issues": issues})));
             }

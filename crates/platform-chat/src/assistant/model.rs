@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use platform_conversation::{AssistantSettings, Profile};
-use platform_core::{Caller, Credential, Error, Object, Result, Timestamp};
-use platform_runtime::ToolGroup;
+use platform_core::{AccountId, Caller, Credential, Error, Object, Result, Timestamp};
+use platform_runtime::{ChildPool, ToolGroup};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -82,10 +82,10 @@ impl Assistant {
         })
     }
 
-    /// Ready for turns: rules and schema compiled.
-    pub(crate) fn compiled(self) -> Result<Self> {
-        let profile = Arc::new(Profile::compiled(self.profile.settings.clone())?);
-        Ok(Self { profile, ..self })
+    /// Ready for turns.
+    pub(crate) fn ready(self, children: &Arc<ChildPool>, account: &AccountId) -> Self {
+        let profile = Arc::new(Profile::ready(self.profile.settings.clone(), children, account));
+        Self { profile, ..self }
     }
 
     /// The assistant every account has.

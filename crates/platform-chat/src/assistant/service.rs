@@ -80,7 +80,7 @@ impl PgAssistantService {
         Self { ports: ports.clone(), sub_agents, jobs, limits, built_in, known }
     }
 
-    /// The settings, after every rule on them was looked at.
+    /// The settings, after every rule on them was looked at but those that take long ([`AssistantSettings::check_written`]).
     async fn checked(&self, account: &AccountId, mut settings: AssistantSettings) -> Result<AssistantSettings> {
         self.sub_agents.check(account, &settings.subagents_ids).await?;
         let (model, limits) = (Arc::clone(&self.ports.catalog), self.limits);
@@ -92,7 +92,8 @@ impl PgAssistantService {
             let conn = self.ports.db.read().await?;
             let Some(row) = repository::find(&mut conn.get(), account, name).await? else { return Ok(None) };
             let deleted = row.deleted;
-            let assistant = beside(move || row.into_assistant()?.compiled()).await?;
+            let (children, account) = (Arc::clone(&self.ports.children), account.clone());
+            let assistant = beside(move || Ok(row.into_assistant()?.ready(&children, &account))).await?;
             Ok(Some(Known { assistant: Arc::new(assistant), deleted }))
         };
         self.known.get_or_load(&(account.clone(), name.to_owned()), load).await
@@ -118,6 +119,7 @@ impl AssistantService for PgAssistantService {
         once: Option<&Idempotency>,
     ) -> Result<Assistant> {
         let settings = self.checked(&caller.account, settings).await?;
+        settings.check_written(&self.ports.children, &caller.account).await?;
         let id = String::from(Id::<AssistantKind>::generate());
         let identifier = settings.identifier.clone().unwrap_or_else(|| id.clone());
         let now = self.ports.clock.now();
@@ -203,7 +205,8 @@ impl AssistantService for PgAssistantService {
             patch.entry("model").or_insert(llm);
         }
         // What is wrong in any case is said before the assistant is looked for.
-        self.checked(account, overlay(&AssistantSettings::named("tried"), patch.clone())?).await?;
+        let tried = self.checked(account, overlay(&AssistantSettings::named("tried"), patch.clone())?).await?;
+        tried.check_written(&self.ports.children, account).await?;
         let now = self.ports.clock.now();
         let updated = self
             .ports

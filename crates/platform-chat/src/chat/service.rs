@@ -184,6 +184,7 @@ impl PgChatService {
             tenants,
             assistants: Arc::clone(&assistants),
             toolbox: ports.toolbox,
+            children: ports.children,
             egress,
             limits: config.limits,
             admission: Admission::new(&db, Arc::clone(&jobs), Arc::clone(&turns)),
@@ -451,7 +452,7 @@ impl ChatService for PgChatService {
         given: ToolResponses,
         once: Option<&Idempotency>,
     ) -> Result<Responded> {
-        check_responses(&given)?;
+        check_responses(&given, &self.intake.children, account).await?;
         let identifier = self.assistants.identifier(account, assistant).await?;
         let (db, jobs, account) = (self.db.clone(), Arc::clone(&self.jobs), account.clone());
         let (chat, name, once, now) = (uid.to_owned(), identifier.clone(), once.cloned(), self.clock.now());

@@ -2,15 +2,15 @@ use std::{sync::Arc, time::Duration};
 
 use moka::sync::Cache;
 use platform_conversation::{
-    AssistantState, ChatMessage, File, MessageContent, StoredFile, TurnRequest, check_turn_tools, fetch_files,
-    new_message_uid, screen_files,
+    AssistantState, ChatMessage, File, MessageContent, StoredFile, TurnRequest, check_client_schemas, check_turn_tools,
+    fetch_files, new_message_uid, screen_files,
 };
 use platform_core::{Caller, Clock, Code, Error, FieldLimits, Id, Object, Result, to_the_end};
 use platform_db::{Db, Idempotency};
 use platform_egress::Egress;
 use platform_guardrails::Moment;
 use platform_jobs::{Jobs, traceparent};
-use platform_runtime::{Budget, Catalog, Payer, Role, Toolbox};
+use platform_runtime::{Budget, Catalog, ChildPool, Payer, Role, Toolbox};
 use platform_tenants::{TenantService, Visit};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -42,6 +42,7 @@ pub(crate) struct Intake {
     pub tenants: Arc<dyn TenantService>,
     pub assistants: Arc<dyn AssistantService>,
     pub toolbox: Arc<dyn Toolbox>,
+    pub children: Arc<ChildPool>,
     pub egress: Egress,
     pub limits: FieldLimits,
     pub admission: Arc<Admission>,
@@ -84,6 +85,7 @@ impl Intake {
         wait: bool,
     ) -> Result<Taken> {
         message.check(&self.limits)?;
+        check_client_schemas(&self.children, &caller.account, &[("tools".to_owned(), &message.tools)]).await?;
         let assistant = self.assistants.get(&caller.account, assistant).await?;
         let settings = assistant.settings();
         let spec = settings.choose(&*self.catalog, message.provider.as_deref(), message.model.as_deref())?;

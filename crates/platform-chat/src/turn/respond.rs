@@ -2,11 +2,11 @@
 
 use diesel::{ExpressionMethods, NullableExpressionMethods};
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use platform_conversation::{TurnRequest, check_client_tools, json, open_text, settled_calls};
+use platform_conversation::{TurnRequest, check_client_schemas, check_client_tools, json, open_text, settled_calls};
 use platform_core::{AccountId, Checks, Code, Error, Result, Timestamp};
 use platform_db::{Db, Idempotency, in_progress};
 use platform_jobs::{find_in, wake_in};
-use platform_runtime::{CallState, OpenCall};
+use platform_runtime::{CallState, ChildPool, OpenCall};
 
 use super::{
     message::{Responded, ToolResponses},
@@ -88,7 +88,7 @@ pub(crate) async fn respond(
 }
 
 /// Every rule that needs no look at the chat.
-pub(crate) fn check(given: &ToolResponses) -> Result<()> {
+pub(crate) async fn check(given: &ToolResponses, children: &ChildPool, account: &AccountId) -> Result<()> {
     let mut checks = Checks::default();
     if given.responses.is_empty() {
         checks.issue("responses", "required", "responses is required: an answer for each call");
@@ -101,10 +101,14 @@ pub(crate) fn check(given: &ToolResponses) -> Result<()> {
         checks.bytes(&format!("{path}.content"), response.content.to_string().len(), MOST_CONTENT);
     }
     checks.finish()?;
-    for (i, response) in given.responses.iter().enumerate() {
-        check_client_tools(&format!("responses[{i}].tools"), response.tools.as_deref().unwrap_or_default())?;
+    let lists = given.responses.iter().enumerate();
+    let lists: Vec<_> = lists
+        .map(|(i, response)| (format!("responses[{i}].tools"), response.tools.as_deref().unwrap_or_default()))
+        .collect();
+    for (path, tools) in &lists {
+        check_client_tools(path, tools)?;
     }
-    Ok(())
+    check_client_schemas(children, account, &lists).await
 }
 
 /// `settled`: calls of the turn that have a result.

@@ -1,0 +1,360 @@
+//! What a client can make the platform do, and how much of it: attackers of one account, and everybody else.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use platform_testing::TestApp;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::{
+    UNBOUNDED, agent, app_with, app_with_tools, other_account, say, text, thread, thread_until, tool, tool_server,
+};
+
+/// Expressions that are stuck, or grow, most of them in native code that looks at no clock.
+const EXPRESSIONS: &[&str] = &[
+    "(() => { while (true) {} })()",
+    "(() => { try { while (true) {} } catch { } finally { while (true) {} } })()",
+    "(function f() { return f(); })()",
+    "'x'.repeat(2 ** 28)",
+    "Array(2 ** 28).fill('x')",
+    "[...Array(1e9).keys()]",
+    "/^(a+)+$/.test('a'.repeat(40) + '!')",
+    "Array.prototype.indexOf.call({length: 2 ** 53 - 1}, 1)",
+    "Array.prototype.includes.call({length: 2 ** 53 - 1}, 1)",
+    "Array.prototype.join.call({length: 2 ** 32 - 2})",
+    "Array.prototype.fill.call({length: 2 ** 53 - 1}, 1)",
+    "Array.prototype.reverse.call({length: 2 ** 53 - 1})",
+    "Array.prototype.lastIndexOf.call({length: 2 ** 53 - 1}, 1)",
+    "Array.prototype.copyWithin.call({length: 2 ** 53 - 1}, 2 ** 30, 0)",
+    "Array.prototype.findLast.call({length: 2 ** 53 - 1}, () => false)",
+    "Array.prototype.flat.call({length: 2 ** 53 - 1})",
+    "Array.prototype.splice.call({length: 2 ** 53 - 1}, 0, 1)",
+    "Array.prototype.sort.call({length: 2 ** 32 - 2})",
+    "Array.prototype.concat.call([], (() => { const a = []; a.length = 2 ** 32 - 1; return a; })())",
+    "(() => { const a = []; a.length = 2 ** 32 - 1; return a.indexOf(1); })()",
+    "(() => { const a = []; a.length = 2 ** 32 - 1; return a; })()",
+    "JSON.stringify((() => { const a = []; a.length = 2 ** 32 - 1; return a; })())",
+    "2n ** (2n ** 40n)",
+    "(() => { let n = 3n; for (;;) n = n * n; })()",
+    "(() => { let s = 'x'; for (;;) s += s; })()",
+    "(() => { const a = []; for (;;) a.push({}); })()",
+    "'a'.padEnd(2 ** 29, 'b')",
+    "'a'.repeat(5e6).split('').map((x) => x + x).join('').length",
+    "new Proxy({}, {ownKeys() { for (;;) {} }})",
+    "(async () => { for (;;) {} })()",
+    "new Int8Array(2 ** 30)",
+    "String.fromCharCode.apply(null, {length: 2 ** 30})",
+    "Math.max.apply(null, {length: 2 ** 32})",
+    "Reflect.apply(Math.max, null, {length: 2 ** 53 - 1})",
+    "Object.assign({}, 'x'.repeat(5e6))",
+    "JSON.parse('['.repeat(1e6))",
+    "new RegExp('('.repeat(1e5))",
+    "'x'.repeat(1e6).replaceAll('x', 'y'.repeat(1e3))",
+    "eval('for (;;) {}')",
+    "Array.from({length: 2 ** 53 - 1})",
+    "(() => { const a = Array(2e5).fill('x'); for (;;) a.indexOf('y'); })()",
+    "(() => { const a = []; a.length = 2e5; for (;;) a.join(); })()",
+    "(() => { const s = 'x'.repeat(4e6); for (;;) s.indexOf('y'); })()",
+    "(() => { const s = 'x'.repeat(4e6); for (;;) (s + 'y')[7]; })()",
+    "(() => { const o = {}; for (let i = 0; i < 1e5; i++) o['k' + i] = i; for (;;) Object.keys(o); })()",
+    "(() => { const s = JSON.stringify(Array(1e5).fill(1)); for (;;) JSON.parse(s); })()",
+    "(() => { const a = Array(2e5).fill(1); for (;;) a.slice().sort(); })()",
+    "(() => { const a = Array(2e5).fill(1); for (;;) [...a]; })()",
+    "(() => { const a = Array(2e5).fill(1); for (;;) `${a}`; })()",
+    "(() => { const a = Array(2e5).fill(1); for (;;) a == 'x'; })()",
+    "(() => { for (;;) /(x+x+)+y/.test('x'.repeat(30)); })()",
+    "(() => {}).constructor('for (;;) {}')()",
+    "[].constructor.constructor('return 1')()",
+    "(() => { const s = new Set(Array(1e5).keys()); for (;;) new Set(s); })()",
+    "'x'.repeat(4e6).normalize('NFKD')",
+    "(() => { const o = {}; for (let i = 0; i < 1e5; i++) o['k' + i] = i; for (;;) ({...o}); })()",
+    "(() => { const s = ' '.repeat(4e6) + '1'; for (;;) Number(s); })()",
+    "(() => { const s = '1'.repeat(4e6); for (;;) parseInt(s); })()",
+    "(() => { const s = 'ä'.repeat(1e6); for (;;) encodeURIComponent(s); })()",
+    "(() => { const s = 'k'.repeat(4e6); for (;;) ({[s]: 1})[s]; })()",
+];
+
+/// Texts that close the brackets they are read in and go on with a statement of their own.
+const BROKEN_OUT: [&str; 4] = [
+    "1 ); }), (() => { for (;;) {} })(), (function () { return (1",
+    "1 ]; }), (() => { for (;;) {} })(), (function () { return [1",
+    "1 ); (() => { for (;;) {} })(); (1",
+    "1; for (;;) {}",
+];
+
+/// A body that a tool computes with an expression.
+fn computing(expression: &str) -> Value {
+    tool("run", "/echo", &json!({"method": "POST", "bodyMode": "advanced", "bodyJsonTemplate": expression}))
+}
+
+/// Has health asked again and again while something is under way; the longest it took.
+async fn longest_stall<T>(app: &TestApp, meanwhile: impl Future<Output = T>) -> (T, Duration) {
+    let (over, longest) = (AtomicBool::new(false), AtomicU64::new(0));
+    let asking = async {
+        let client = reqwest::Client::new();
+        while !over.load(Ordering::Relaxed) {
+            let began = Instant::now();
+            let answer = client.get(format!("{}/v1/health", app.url())).send().await.expect("an answer");
+            assert_eq!(answer.status(), StatusCode::OK);
+            let took = u64::try_from(began.elapsed().as_micros()).expect("not that long");
+            longest.fetch_max(took, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let attack = async {
+        let outcome = meanwhile.await;
+        over.store(true, Ordering::Relaxed);
+        outcome
+    };
+    let (outcome, ()) = tokio::join!(attack, asking);
+    (outcome, Duration::from_micros(longest.into_inner()))
+}
+
+/// The most memory that the platform's process had, in MiB.
+fn peak_memory(app: &TestApp) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", app.pid())).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
+}
+
+/// Nobody waits so long for a look at health, on a machine that has other things to do as well.
+const STALL: Duration = Duration::from_millis(1000);
+
+#[tokio::test]
+async fn an_expression_that_is_stuck_in_native_code_ends_and_stops_nobody() {
+    let (app, server, _db) = app_with_tools(&UNBOUNDED).await;
+    let tools: Vec<Value> = EXPRESSIONS
+        .iter()
+        .enumerate()
+        .map(|(i, expression)| {
+            let mut tool = computing(expression);
+            tool["function"]["name"] = json!(format!("run_{i}"));
+            tool
+        })
+        .collect();
+    let id = tool_server(&app, &server.url(), &tools).await;
+    let run = async |i: usize| {
+        let began = Instant::now();
+        let ran = app.post(&format!("/tool-servers/{id}/tools/run_{i}/test"), json!({"parameters": {}})).await;
+        (i, ran, began.elapsed())
+    };
+    let (all, stall) = longest_stall(&app, async {
+        let mut all = Vec::new();
+        for i in 0..EXPRESSIONS.len() {
+            all.push(run(i).await);
+        }
+        all
+    })
+    .await;
+    for (i, ran, took) in all {
+        assert_eq!(ran.status, StatusCode::OK, "{}: {}", EXPRESSIONS[i], ran.body);
+        assert!(took < Duration::from_secs(5), "{} took {took:?}: {}", EXPRESSIONS[i], ran.body);
+        let said = ran.body["error"].as_str().unwrap_or_default();
+        let good = ran.body["success"] == true || said.starts_with("TEMPLATE_ERROR");
+        assert!(good, "{}: {}", EXPRESSIONS[i], ran.body);
+    }
+    assert!(stall < STALL, "health took {stall:?}");
+    assert!(peak_memory(&app) < 300, "{} MiB", peak_memory(&app));
+}
+
+#[tokio::test]
+async fn an_account_that_fills_its_places_for_expressions_delays_no_other() {
+    let (app, server, db) = app_with_tools(&UNBOUNDED).await;
+    let stuck = tool_server(
+        &app,
+        &server.url(),
+        &[computing("(() => { const s = '1'.repeat(4e6); for (;;) parseInt(s); })()")],
+    )
+    .await;
+    let other = other_account(&db).await;
+    let theirs = json!({"name": "T", "url": server.url(), "toolDefinitions": [computing("{sum: 1 + 1}")]});
+    let made = app.send(as_account(&app, &other, Method::POST, "/tool-servers").json(&theirs)).await;
+    let path = format!("/tool-servers/{}/tools/run/test", text(&made.body["_id"]));
+    let run = format!("/tool-servers/{stuck}/tools/run/test");
+    let attack = join_all((0..40).map(|_| app.post(&run, json!({}))));
+    let served = async {
+        let mut longest = Duration::ZERO;
+        for _ in 0..10 {
+            let began = Instant::now();
+            let ran = app.send(as_account(&app, &other, Method::POST, &path).json(&json!({}))).await;
+            assert_eq!(ran.body["success"], true, "{}", ran.body);
+            longest = longest.max(began.elapsed());
+        }
+        longest
+    };
+    tokio::pin!(attack);
+    let longest = tokio::select! { longest = served => longest, _ = &mut attack => panic!("forty stuck expressions take longer") };
+    assert!(longest < STALL, "{longest:?}");
+    drop(attack);
+}
+
+#[tokio::test]
+async fn a_template_is_read_when_it_is_saved_and_never_run() {
+    let app = app_with(&UNBOUNDED).await;
+    let id = tool_server(&app, "https://shop.example", &[]).await;
+    let save = async |template: &str| {
+        let began = Instant::now();
+        let saved = app.post(&format!("/tool-servers/{id}/tools"), computing(template)).await;
+        (saved, began.elapsed())
+    };
+    for template in BROKEN_OUT {
+        let (saved, took) = save(template).await;
+        assert_eq!(saved.error(), "TEMPLATE_ERROR", "{template}: {}", saved.body);
+        assert!(took < Duration::from_secs(2), "{template} took {took:?}");
+    }
+    // Sixty of them at once hold no connection to the database that others wait for.
+    let (all, stall) = longest_stall(&app, async {
+        let attack = join_all((0..60).map(|i| save(BROKEN_OUT[i % BROKEN_OUT.len()])));
+        let (all, said) = tokio::join!(attack, say(&app, "Hello"));
+        assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+        all
+    })
+    .await;
+    assert!(all.iter().all(|(saved, _)| saved.error() == "TEMPLATE_ERROR"));
+    assert!(stall < STALL, "health took {stall:?}");
+    assert_eq!(save("(() => { for (;;) {} })()").await.0.status, StatusCode::CREATED, "it is an expression");
+    let patch = json!({"bodyJsonTemplate": BROKEN_OUT[0]});
+    assert_eq!(app.patch(&format!("/tool-servers/{id}/tools/run"), patch).await.error(), "TEMPLATE_ERROR");
+}
+
+/// Descriptions that are small and stand for much.
+fn descriptions() -> Vec<(&'static str, String)> {
+    let levels = (1..30).map(|n| format!("l{n}: &l{n} [*l{0}, *l{0}, *l{0}, *l{0}]\n", n - 1)).collect::<String>();
+    let aliases = format!("l0: &l0 [x, x, x, x]\n{levels}openapi: 3.0.0\npaths: {{}}\n");
+    let once = "x: &x {type: object}\nopenapi: 3.0.0\npaths: {}\nservers: [{url: 'https://a.example'}]\ny: *x\n";
+    let wide: String = "*a, ".repeat(250_000);
+    let wide = format!("a: &a [{}]\nopenapi: 3.0.0\nb: [{wide}]\n", "x, ".repeat(1000));
+    let text = "x".repeat(20_000);
+    let parameters: Vec<Value> = (0..10_000).map(|_| json!({"$ref": "#/components/parameters/p"})).collect();
+    let operations: serde_json::Map<String, Value> =
+        (0..40).map(|n| (format!("/p{n}"), json!({"$ref": "#/components/pathItems/all"}))).collect();
+    let references = json!({"openapi": "3.1.0", "servers": [{"url": "https://a.example"}], "paths": operations,
+    "components": {
+        "pathItems": {"all": {"parameters": parameters, "get": {}, "post": {}, "put": {}}},
+        "parameters": {"p": {"name": "p", "in": "query", "schema": {"$ref": "#/components/schemas/s"}}},
+        "schemas": {
+            "s": {"type": "object", "properties": (0..60).map(|n| (format!("f{n}"), json!({"$ref": "#/components/schemas/t"}))).collect::<serde_json::Map<_, _>>()},
+            "t": {"type": "object", "description": text, "properties": (0..60).map(|n| (format!("f{n}"), json!({"$ref": "#/components/schemas/u"}))).collect::<serde_json::Map<_, _>>()},
+            "u": {"type": "string", "description": text},
+        },
+    }});
+    vec![
+        ("aliases of aliases", aliases),
+        ("one alias", once.to_owned()),
+        ("many aliases", wide),
+        ("references", references.to_string()),
+    ]
+}
+
+#[tokio::test]
+async fn a_description_that_stands_for_gigabytes_costs_a_child_process_and_nobody_else() {
+    let app = app_with(&UNBOUNDED).await;
+    for (what, spec) in descriptions() {
+        let import = app.post("/tool-servers/import-openapi", json!({"spec": spec}));
+        let (made, stall) = longest_stall(&app, import).await;
+        if what == "references" {
+            assert!(made.status == StatusCode::CREATED || made.error() == "VALIDATION_ERROR", "{what}: {}", made.body);
+            assert!(made.body.to_string().len() < 40 << 20, "{what}");
+        } else {
+            assert_eq!(made.error(), "VALIDATION_ERROR", "{what}: {}", made.body);
+            assert!(made.body["message"].as_str().is_some_and(|said| said.contains("alias")), "{what}: {}", made.body);
+        }
+        assert!(stall < STALL, "{what}: health took {stall:?}");
+    }
+    assert!(peak_memory(&app) < 300, "{} MiB", peak_memory(&app));
+}
+
+/// Schemas whose patterns or references take long to compile or to match.
+fn schemas() -> [Value; 4] {
+    let patterns = |count: usize, of: &dyn Fn(usize) -> String| {
+        (0..count).map(|n| (of(n), json!({}))).collect::<serde_json::Map<_, _>>()
+    };
+    let both = json!({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]});
+    [
+        json!({"type": "object", "patternProperties": patterns(3000, &|n| format!("\\w{{{n}}}"))}),
+        json!({"type": "object", "patternProperties": patterns(100, &|n| format!("(\\w{{1,{}}}x){{10}}", n % 50 + 1))}),
+        json!({"type": "object", "properties": (0..3000).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect::<serde_json::Map<_, _>>()}),
+        json!({"type": "object", "properties": {"a": both.clone(), "b": {"type": "integer"}}, "required": ["b"]}),
+    ]
+}
+
+/// A value that an exponential schema looks at twice for each of its levels.
+fn deep() -> Value {
+    (0..50).fold(json!({"b": "x"}), |value, _| json!({"a": value, "b": 1}))
+}
+
+#[tokio::test]
+async fn schemas_of_a_client_are_compiled_and_matched_where_they_stop_nobody() {
+    let (app, server, _db) = app_with_tools(&UNBOUNDED).await;
+    let client_tools = |schema: &Value| {
+        let tool = |n| json!({"type": "function", "function": {"name": format!("t{n}"), "parameters": schema}});
+        json!({"message": "Hello", "tools": (0..20).map(tool).collect::<Vec<_>>()})
+    };
+    let mut answers = Vec::new();
+    for schema in &schemas() {
+        let send = app.post("/assistants/default/messages", client_tools(schema));
+        let (sent, stall) = longest_stall(&app, send).await;
+        assert!(stall < STALL, "health took {stall:?}");
+        assert!(sent.status == StatusCode::OK || sent.error() == "INVALID_TOOL_DEFINITION", "{}", sent.body);
+        answers.push(sent.error().to_owned());
+    }
+    assert_eq!(answers[0], "INVALID_TOOL_DEFINITION", "each name of patternProperties counts as a pattern");
+    assert_eq!(answers[2], "INVALID_TOOL_DEFINITION", "more nodes than a schema may have");
+
+    let id =
+        tool_server(&app, &server.url(), &[tool("deep", "/echo", &json!({"function": {"parameters": schemas()[3]}}))])
+            .await;
+    let path = format!("/tool-servers/{id}/tools/deep/test");
+    let calls = (0..4).map(|_| app.post(&path, json!({"parameters": deep()})));
+    let (called, stall) = longest_stall(&app, join_all(calls)).await;
+    assert!(
+        called.iter().all(|called| called.body["error"].as_str().is_some_and(|said| said.contains("in time"))),
+        "{:?}",
+        called[0].body
+    );
+    assert!(stall < STALL, "health took {stall:?}");
+
+    let output = json!({"name": "O", "identifier": "deep", "structuredOutput": {"schema": schemas()[1]}});
+    let (_, stall) = longest_stall(&app, app.post("/assistants", output)).await;
+    assert!(stall < STALL, "health took {stall:?}");
+}
+
+/// Patterns that a linear engine can only follow step by step, at the bound of their compiled size.
+fn patterns() -> Value {
+    let patterns: Vec<String> = (0..20).map(|n| format!("(?:[a-z]{{1,60}}[a-y]){{1,{}}}\\d", 20 + n)).collect();
+    json!([{"name": "slow", "kind": "regex", "action": "block", "config": {"patterns": patterns}}])
+}
+
+#[tokio::test]
+async fn patterns_that_are_slow_over_a_message_block_it_and_stop_nobody() {
+    let app = app_with(&UNBOUNDED).await;
+    let rules = json!({"enabled": true, "input": patterns(), "blockMessage": "No."});
+    let assistant = json!({"name": "G", "identifier": "slow", "guardrailsConfiguration": rules});
+    let (made, stall) = longest_stall(&app, app.post("/assistants", assistant)).await;
+    assert!(stall < STALL, "health took {stall:?}");
+    if made.status != StatusCode::CREATED {
+        assert_eq!(made.error(), "INVALID_GUARDRAIL", "{}", made.body);
+    }
+    let message = json!({"message": "abcdefghij".repeat(400)});
+    let sends = (0..4).map(|_| app.post("/assistants/slow/messages", message.clone()));
+    let (sent, stall) = longest_stall(&app, join_all(sends)).await;
+    for sent in &sent {
+        assert_eq!(
+            sent.status,
+            if made.status == StatusCode::CREATED { StatusCode::OK } else { StatusCode::NOT_FOUND }
+        );
+    }
+    assert!(stall < STALL, "health took {stall:?}");
+    let agent = agent(&app, json!({"assistantSpecialization": {"guardrailsConfiguration": {"enabled": true,
+        "input": [{"name": "r", "kind": "regex", "action": "block", "config": {"patterns": ["(a|aa)+$", "secret"]}}]}}})).await;
+    let started = thread(&app, &agent, "tell the secret").await;
+    thread_until(&app, &started, |thread| thread["state"] == "guardrail_trigger").await;
+}
+
+fn as_account(app: &TestApp, key: &str, method: Method, path: &str) -> reqwest::RequestBuilder {
+    app.anonymous(method, &format!("/v1{path}")).bearer_auth(key)
+}
