@@ -110,3 +110,85 @@ async fn try_all(app: &TestApp, server: &FakeModelServer, provider: &str, llm: &
         assert_eq!(again.status, StatusCode::OK, "{what}: {}", again.body);
     }
 }
+
+/// One event of a text, of reasoning, or of the arguments of a call, in the wire of a provider.
+fn piece(wire: &str, of: &str, text: &str) -> Value {
+    match (wire, of) {
+        ("openai", "text") => json!({"choices": [{"index": 0, "delta": {"content": text}}]}),
+        ("openai", "reasoning") => json!({"choices": [{"index": 0, "delta": {"reasoning_content": text}}]}),
+        ("openai", _) => json!({"choices": [{"index": 0, "delta": {"tool_calls": [
+            {"index": 0, "function": {"name": "", "arguments": text}}]}}]}),
+        ("anthropic", "text") => json!({"type": "content_block_delta", "index": 0, "delta":
+            {"type": "text_delta", "text": text}}),
+        ("anthropic", "reasoning") => json!({"type": "content_block_delta", "index": 0, "delta":
+            {"type": "thinking_delta", "thinking": text}}),
+        ("anthropic", _) => json!({"type": "content_block_start", "index": 1, "content_block":
+            {"type": "tool_use", "id": "", "name": text}}),
+        (_, "text") => json!({"candidates": [{"content": {"parts": [{"text": text}]}}]}),
+        (_, "reasoning") => json!({"candidates": [{"content": {"parts": [{"text": text, "thought": true}]}}]}),
+        _ => json!({"candidates": [{"content": {"parts": [{"functionCall": {"name": text, "args": {}}}]}}]}),
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_writes_without_end_is_stopped_at_the_bounds_of_an_answer() {
+    const MEBIBYTE: usize = 1 << 20;
+    let servers = [FakeModelServer::start(), FakeModelServer::start(), FakeModelServer::start()];
+    let openai = format!("{}/v1", servers[0].url());
+    // Models that may write as much as they like, as far as their tokens go.
+    let file = std::env::temp_dir().join(format!("endless-{}.json", std::process::id()));
+    let endless = |(name, llm): (&str, &str)| json!({"name": name, "models": [{"llm": llm, "contextWindow": 200_000_000, "maxOutputTokens": 100_000_000}]});
+    std::fs::write(&file, json!({"providers": WIRES.map(endless)}).to_string()).expect("written");
+    let settings = [
+        ("OPENAI_API_KEY", "o-key"),
+        ("OPENAI_BASE_URL", openai.as_str()),
+        ("ANTHROPIC_API_KEY", "a-key"),
+        ("ANTHROPIC_BASE_URL", servers[1].url()),
+        ("GEMINI_API_KEY", "g-key"),
+        ("GEMINI_BASE_URL", servers[2].url()),
+        ("PLATFORM_PROVIDERS_FILE", file.to_str().expect("a path")),
+    ];
+    let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
+    for (name, most) in [("brief", 100), ("long", 10_000_000)] {
+        let assistant = json!({"name": name, "identifier": name, "maxOutputTokens": most, "maxToolCalls": 10});
+        assert_eq!(app.post("/assistants", assistant).await.status, StatusCode::CREATED);
+    }
+    let large = "x".repeat(MEBIBYTE / 16);
+    for (server, (provider, llm)) in servers.iter().zip(WIRES) {
+        let begins = format!("{provider}-");
+        for (assistant, of, text, reason) in [
+            ("brief", "text", "word ", "max_tokens"),
+            ("long", "text", large.as_str(), "max_tokens"),
+            ("brief", "reasoning", "hm, ", "max_tokens"),
+            ("long", "reasoning", large.as_str(), "max_tokens"),
+            ("long", "calls", if provider == "openai" { large.as_str() } else { "call" }, "ends"),
+        ] {
+            server.script([Script::events(&[piece(provider, of, text)]).ending(Ending::Never, 1)]);
+            let what = format!("{of} of {provider} for {assistant}");
+            let chat = format!("{begins}{of}-{assistant}");
+            let message = json!({"message": "Hello", "chatUid": chat, "provider": provider, "model": llm,
+                "skipSummarization": true});
+            let reply = app.post(&format!("/assistants/{assistant}/messages"), message).await;
+            assert_eq!(reply.status, StatusCode::OK, "{what}: {}", reply.body);
+            server.all_closed().await;
+            let chat = app.get(&format!("/assistants/{assistant}/chats/{chat}")).await.body;
+            let ends = if provider == "openai" { "max_tokens" } else { "max_tool_calls" };
+            let reason = if reason == "ends" { ends } else { reason };
+            assert_eq!((&chat["status"], &chat["stopReason"]), (&json!("completed"), &json!(reason)), "{what}");
+            let answer = &chat["chatContent"][1];
+            let said = answer["content"]["message"].as_str().expect("text");
+            match (assistant, of) {
+                ("brief", "text") => {
+                    assert_eq!(said, "word ".repeat(110), "{what}: its tokens and a tenth");
+                    assert_eq!(answer["messageTokenUsage"]["outputTokens"], 110, "{what}");
+                }
+                ("long", "text") => assert_eq!(said.len(), MEBIBYTE, "{what}"),
+                _ => assert_eq!(said, "", "{what}"),
+            }
+            let calls = answer["tool_calls"].as_array().map_or(0, Vec::len);
+            let most = if of == "calls" && provider != "openai" { 64 } else { 0 };
+            assert_eq!(calls, most, "{what}: half a call is none, and 64 are enough");
+        }
+    }
+    let _ = std::fs::remove_file(file);
+}

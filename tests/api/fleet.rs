@@ -28,8 +28,13 @@ fn another() -> String {
 }
 
 /// How a stream was seen to grow: frames in which text was added, and the last state.
-async fn watched(mut frames: Frames) -> (usize, Folded) {
-    let (mut grown, mut folded) = (0, Folded::default());
+async fn watched(frames: Frames) -> (usize, Folded) {
+    watched_on(frames, Folded::default()).await
+}
+
+/// The same from a state on.
+async fn watched_on(mut frames: Frames, mut folded: Folded) -> (usize, Folded) {
+    let mut grown = 0;
     while let Some(frame) = frames.next().await {
         let before = folded.reply();
         folded.fold(&frame);
@@ -107,6 +112,61 @@ async fn what_a_worker_writes_streams_on_the_process_that_answers() {
     };
     eventually("it is back", async || back(2).await).await;
     // The other process may need a moment longer to find its way back.
+    let grows = async || (streamed(&api, &another()).await > 5).then_some(());
+    eventually("streams grow again", grows).await;
+    let _ = std::fs::remove_file(&log);
+}
+
+/// The text of a message that is written in about six seconds.
+fn slow() -> String {
+    format!("/delay 100ms\n/say {}", "word ".repeat(60))
+}
+
+#[tokio::test]
+async fn a_stream_elsewhere_ends_with_its_turn_also_when_nats_is_away_or_silent() {
+    let Some(mut nats) = NatsServer::start() else { return };
+    let (db, url) = (TestDb::new().await, nats.url());
+    let log = std::env::temp_dir().join(format!("fleet-silent-{}.log", std::process::id()));
+    let settings = |role| [("PLATFORM_ROLE", role), ("PLATFORM_NATS_URL", url.as_str()), ("PLATFORM_LOG", "info")];
+    let api = TestApp::start_logging(PROGRAM, &db, &settings("api"), &log);
+    let _worker = TestApp::start(PROGRAM, &db, &[("PLATFORM_NATS_URL", url.as_str())]);
+    let said = |what: &str| std::fs::read_to_string(&log).map_or(0, |log| log.matches(what).count());
+    for (round, chat) in ["away", "back", "silent"].into_iter().enumerate() {
+        let body = json!({"message": slow(), "chatUid": chat, "skipSummarization": true});
+        assert_eq!(api.post("/assistants/default/messages?async=true", body).await.status, StatusCode::OK);
+        let mut frames = Frames::open(&api, chat, true).await;
+        let mut folded = Folded::default();
+        while folded.reply().is_empty() {
+            folded.fold(&frames.next().await.expect("a frame"));
+        }
+        match chat {
+            "silent" => nats.signal("STOP"),
+            _ => nats.down(),
+        }
+        let is_noticed = async || (said("NATS is away") > round).then_some(());
+        timeout(Duration::from_secs(10), eventually("the log says so", is_noticed)).await.expect("within seconds");
+        if chat == "back" {
+            nats.up();
+        }
+        let ended = async {
+            let path = format!("/assistants/default/chats/{chat}?omitContent=true");
+            let is_over = async || is_terminal(&api.get(&path).await.body).then(Instant::now);
+            eventually("the turn ends", is_over).await
+        };
+        let (ended, (closed, folded)) = tokio::join!(ended, async {
+            let (_, folded) = watched_on(frames, folded).await;
+            (Instant::now(), folded)
+        });
+        let late = closed.saturating_duration_since(ended);
+        assert!(is_terminal(&folded.0) && late < Duration::from_secs(3), "{chat}: {late:?} {:?}", folded.0);
+        match chat {
+            "silent" => nats.signal("CONT"),
+            "away" => nats.up(),
+            _ => {}
+        }
+        let is_back = async || (said("NATS connects the processes") > round + 1).then_some(());
+        eventually("it is back", is_back).await;
+    }
     let grows = async || (streamed(&api, &another()).await > 5).then_some(());
     eventually("streams grow again", grows).await;
     let _ = std::fs::remove_file(&log);

@@ -279,6 +279,10 @@ impl Catalog for Observed {
 
 #[async_trait]
 impl Model for Observed {
+    fn of(self: Arc<Self>, account: &platform_core::AccountId) -> Arc<dyn Model> {
+        Arc::new(Self { model: Arc::clone(&self.model).of(account), calls: Arc::clone(&self.calls) })
+    }
+
     async fn answer(
         &self,
         prompt: &Prompt,

@@ -11,7 +11,7 @@ use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_realtime::{Key, Live, Realtime};
 use platform_runtime::{
     Answer, Budget, CallState, Catalog, ChildPool, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall,
-    Operation, Payer, Resumed, Role, Spender, StopReason, Tab, ToolCall, Toolbox, TurnTool, Usage, run_turn,
+    Operation, Payer, Resumed, Role, Spender, StopReason, Tab, Toolbox, TurnTool, Usage, run_turn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -208,7 +208,6 @@ pub struct Turn<'a> {
     pub tab: Arc<Tab>,
     screen: Option<Arc<Screen>>,
     shows_growth: bool,
-    calls: Vec<ToolCall>,
     began: Timestamp,
     /// A step is being committed.
     saving: watch::Sender<bool>,
@@ -248,7 +247,6 @@ impl<'a> Turn<'a> {
             request,
             screen: None,
             shows_growth: true,
-            calls: Vec::new(),
             began: ports.clock.now(),
             saving: watch::Sender::new(false),
         }
@@ -516,7 +514,6 @@ impl<'a> Turn<'a> {
         self.conversation.message_count += i32::try_from(said.len()).unwrap_or(i32::MAX);
         self.conversation.open = open.to_vec();
         self.said.extend(said);
-        self.calls.clear();
         self.live.committed(revision, &new_message_uid());
         Ok(flow)
     }

@@ -159,6 +159,8 @@ struct Piece<'a> {
     #[serde(borrow, default)]
     text: Cow<'a, str>,
     #[serde(borrow, default)]
+    thinking: Cow<'a, str>,
+    #[serde(borrow, default)]
     partial_json: Cow<'a, str>,
 }
 
@@ -166,6 +168,9 @@ struct Piece<'a> {
 struct Stop {
     stop_reason: Option<String>,
 }
+
+/// What is read of a report of usage.
+const COUNTS: [&str; 4] = ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"];
 
 /// What must be remembered between events: which content blocks are tool calls, and the usage so far.
 #[derive(Default)]
@@ -184,11 +189,12 @@ impl Reader {
                     draft.tool_call(self.calls.len(), &content_block.id, &content_block.name, "", on)?;
                     self.calls.push(index);
                 } else {
-                    draft.text(&content_block.text, on);
+                    draft.text(&content_block.text, on)?;
                 }
             }
             Event::ContentBlockDelta { index, delta } => {
-                draft.text(&delta.text, on);
+                draft.reasoning(&delta.thinking)?;
+                draft.text(&delta.text, on)?;
                 if !delta.partial_json.is_empty()
                     && let Some(call) = self.calls.iter().position(|block| *block == index)
                 {
@@ -224,7 +230,8 @@ impl Reader {
     /// Later counts replace earlier ones; `input_tokens` leaves the cached parts out.
     fn count(&mut self, usage: Option<Value>, draft: &mut Draft) {
         let Some(Value::Object(usage)) = usage else { return };
-        self.usage.extend(usage.into_iter().filter(|(_, value)| !value.is_null()));
+        self.usage
+            .extend(usage.into_iter().filter(|(name, value)| COUNTS.contains(&name.as_str()) && !value.is_null()));
         let of = |name: &str| tokens(self.usage.get(name));
         let (cached, written) = (of("cache_read_input_tokens"), of("cache_creation_input_tokens"));
         let counted = Usage {

@@ -1,4 +1,8 @@
-use std::{pin::pin, time::Duration};
+use std::{
+    pin::pin,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt};
@@ -17,6 +21,8 @@ use crate::{
 
 /// Bytes of one answer, as they come over the wire.
 const LARGEST_ANSWER: usize = 64 << 20;
+/// The same of what must be read whole: one event, an answer that is not streamed, a list of models.
+const LARGEST_PIECE: usize = 8 << 20;
 
 /// One attempt that came to nothing, and what may be done about it.
 #[derive(Debug)]
@@ -51,6 +57,23 @@ impl Broken {
 
     pub fn timeout(what: &str) -> Self {
         Self::passing(FaultCode::Timeout, format!("The provider took too long: {what}."))
+    }
+
+    /// All that may be read at once is being read.
+    pub fn no_room() -> Self {
+        let message = "Too much is being written at the moment; the answer breaks off.";
+        Self { fall_back: true, ..Self::new(FaultCode::Unavailable, message) }
+    }
+
+    /// All places among the calls to the provider are taken.
+    pub fn crowded() -> Self {
+        Self { counts: false, retry: false, ..Self::timeout("it has too many calls at the moment") }
+    }
+
+    /// It is in trouble and not asked.
+    pub fn left_alone() -> Self {
+        let alone = Self::unreachable("it failed ten times in a row and is left alone for a while");
+        Self { counts: false, retry: false, ..alone }
     }
 
     pub fn unreachable(what: &str) -> Self {
@@ -117,22 +140,6 @@ pub(crate) async fn call(
     draft: &mut Draft,
     on: &mut On<'_>,
 ) -> Result<(), Broken> {
-    let total = provider.timeout.unwrap_or(limits.total);
-    match tokio::time::timeout(total, exchange(client, provider, limits, prompt, model, draft, on)).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(Broken::timeout("the whole call")),
-    }
-}
-
-async fn exchange(
-    client: &reqwest::Client,
-    provider: &ProviderConfig,
-    limits: &CallLimits,
-    prompt: &Prompt,
-    model: &ModelSpec,
-    draft: &mut Draft,
-    on: &mut On<'_>,
-) -> Result<(), Broken> {
     let request = request(client, provider, prompt, model);
     let response = match tokio::time::timeout(limits.first_byte, request.send()).await {
         Err(_) => return Err(Broken::timeout("no answer")),
@@ -150,12 +157,12 @@ async fn exchange(
         .and_then(|kind| kind.to_str().ok())
         .is_some_and(|kind| kind.starts_with("text/event-stream"));
     if is_stream {
-        read_stream(bounded(response), provider.protocol, limits, draft, on).await?;
+        read_stream(bounded(response, LARGEST_ANSWER), provider.protocol, limits, draft, on).await?;
     } else if provider.protocol == Protocol::OpenAi {
-        let body = bounded(response).try_collect::<Vec<Bytes>>();
+        let body = whole(response);
         let body = tokio::time::timeout(limits.first_byte, body).await.map_err(|_| Broken::timeout("no answer"))?;
         let body = body.map_err(|_| Broken::unreachable("the connection broke"))?;
-        openai::read(&String::from_utf8_lossy(&body.concat()), draft, on)?;
+        openai::read(&String::from_utf8_lossy(&body), draft, on)?;
         draft.complete = draft.stop.is_some();
     } else {
         return Err(Broken::protocol("the answer is not a stream"));
@@ -167,14 +174,19 @@ async fn exchange(
     }
 }
 
-/// The body of an answer; one that is too large breaks off.
-fn bounded(response: Response) -> impl Stream<Item = std::io::Result<Bytes>> {
-    let mut left = LARGEST_ANSWER;
+/// The body of an answer; one of more than so many bytes breaks off.
+fn bounded(response: Response, most: usize) -> impl Stream<Item = std::io::Result<Bytes>> {
+    let mut left = most;
     response.bytes_stream().map(move |chunk| {
         let chunk = chunk.map_err(std::io::Error::other)?;
         left = left.checked_sub(chunk.len()).ok_or_else(|| std::io::Error::other("the answer is too large"))?;
         Ok(chunk)
     })
+}
+
+/// The whole body of an answer that is not streamed.
+async fn whole(response: Response) -> std::io::Result<Vec<u8>> {
+    Ok(bounded(response, LARGEST_PIECE).try_collect::<Vec<Bytes>>().await?.concat())
 }
 
 pub(crate) async fn read_stream(
@@ -184,6 +196,15 @@ pub(crate) async fn read_stream(
     draft: &mut Draft,
     on: &mut On<'_>,
 ) -> Result<(), Broken> {
+    // Bytes since the last event: a line without end is held by nobody.
+    let unread = AtomicUsize::new(0);
+    let bytes = bytes.map(|chunk| {
+        let chunk = chunk?;
+        match unread.fetch_add(chunk.len(), Ordering::Relaxed) {
+            ..=LARGEST_PIECE => Ok(chunk),
+            _ => Err(std::io::Error::other("the event is too large")),
+        }
+    });
     let mut events = pin!(SseStream::from_bytes_stream(bytes));
     let mut anthropic = anthropic::Reader::default();
     let mut patience = limits.first_byte;
@@ -196,6 +217,7 @@ pub(crate) async fn read_stream(
             Ok(Some(Ok(event))) => event,
         };
         patience = limits.idle;
+        unread.store(0, Ordering::Relaxed);
         let Some(data) = event.data else { continue };
         match protocol {
             Protocol::Anthropic => anthropic.read(&data, draft, on)?,
@@ -203,7 +225,7 @@ pub(crate) async fn read_stream(
             Protocol::OpenAi | Protocol::Demo => openai::read(&data, draft, on)?,
         }
         // Gemini reports the usage with or after the last part; it ends by closing.
-        if draft.complete && protocol != Protocol::Gemini {
+        if draft.cut.is_some() || (draft.complete && protocol != Protocol::Gemini) {
             return Ok(());
         }
     }
@@ -290,7 +312,8 @@ pub(crate) async fn list_models(client: &reqwest::Client, provider: &ProviderCon
             client.get(format!("{base}/v1beta/models?pageSize=1000")).header("x-goog-api-key", key.unwrap_or_default())
         }
     };
-    let answer: Value = async { request.send().await?.error_for_status()?.json().await }.await.ok()?;
+    let response = request.send().await.ok()?.error_for_status().ok()?;
+    let answer: Value = serde_json::from_slice(&whole(response).await.ok()?).ok()?;
     let models = answer.get("data").or_else(|| answer.get("models"))?.as_array()?;
     let name = |model: &Value| {
         let name = model.get("id").or_else(|| model.get("name"))?.as_str()?;

@@ -145,7 +145,7 @@ fn aside(operation: Operation, prompt: &Prompt) -> String {
 pub(crate) async fn call(prompt: &Prompt, attempt: u32, draft: &mut Draft, on: &mut On<'_>) -> Result<(), Broken> {
     if let Some(operation) = prompt.operation {
         let reply = aside(operation, prompt);
-        draft.text(&reply, on);
+        draft.text(&reply, on)?;
         draft.usage = Some(usage(prompt, &reply, &Reported::new()));
         draft.stop = Some(StopReason::EndTurn);
         return Ok(());
@@ -295,7 +295,7 @@ async fn speak(reply: &str, delay: Duration, breaks: bool, draft: &mut Draft, on
         } else if count % 64 == 63 {
             tokio::task::yield_now().await;
         }
-        draft.text(word, on);
+        draft.text(word, on)?;
     }
     if breaks { Err(Broken::protocol("the stream broke off")) } else { Ok(()) }
 }

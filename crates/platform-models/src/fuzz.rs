@@ -9,7 +9,7 @@ use platform_runtime::{Delta, ToolCall};
 use crate::{
     call::read_stream,
     config::{CallLimits, Protocol},
-    draft::{Draft, MOST_CALLS},
+    draft::{Draft, MOST_ARGUMENTS, MOST_CALLS, MOST_TEXT},
 };
 
 /// Reads `body` in the wire that its first byte chooses, cut into pieces as long as its second byte says.
@@ -34,7 +34,9 @@ pub fn answer(body: &[u8]) {
     assert_eq!(draft.text, text, "what was shown is what is kept");
     let kept = draft.tool_calls.iter().map(|ToolCall { function, .. }| (&function.name, &function.arguments));
     let is_shown = kept.zip(&calls).all(|(kept, shown)| kept.0 == &shown.0 && kept.1.starts_with(&shown.1));
-    assert!(is_shown && draft.tool_calls.len() == calls.len() && calls.len() <= MOST_CALLS);
+    let is_whole = draft.tool_calls.len() == calls.len() || draft.cut.is_some();
+    assert!(is_shown && is_whole && calls.len() <= MOST_CALLS && text.len() <= MOST_TEXT);
+    assert!(calls.iter().all(|(name, arguments)| name.len() + arguments.len() <= MOST_ARGUMENTS));
     assert!(draft.tool_calls.iter().all(|call| !call.id.is_empty()));
     if let (Ok(()), Some(usage)) = (read, draft.usage) {
         assert_eq!(usage.normalised(), usage, "parts never exceed their whole");

@@ -147,8 +147,10 @@ pub(crate) fn read(data: &str, draft: &mut Draft, on: &mut On<'_>) -> Result<(),
     }
     let Some(candidate) = chunk.candidates.into_iter().next() else { return Ok(()) };
     for part in candidate.content.map(|content| content.parts).unwrap_or_default() {
-        if let Some(text) = part.text.filter(|_| !part.thought) {
-            draft.text(&text, on);
+        match part.text {
+            Some(text) if part.thought => draft.reasoning(&text)?,
+            Some(text) => draft.text(&text, on)?,
+            None => {}
         }
         if let Some(call) = part.function_call {
             let index = draft.tool_calls.len();
@@ -157,6 +159,8 @@ pub(crate) fn read(data: &str, draft: &mut Draft, on: &mut On<'_>) -> Result<(),
             draft.tool_call(index, &id, &call.name, &arguments, on)?;
         }
     }
+    // It counts while it writes, which is better than any guess.
+    draft.counted(draft.usage.map_or(0, |usage| usage.output_tokens));
     if let Some(reason) = candidate.finish_reason {
         draft.complete = true;
         draft.stop = Some(match reason.as_str() {

@@ -6,11 +6,11 @@ use std::{
 };
 
 use async_trait::async_trait;
-use platform_core::{Code, Error, Result, spawn};
+use platform_core::{AccountId, Code, Error, FairSemaphore, Result, spawn};
 use platform_runtime::{
     Answer, Catalog, Delta, Fault, FaultCode, Model, ModelSpec, Operation, Prompt, StopReason, Usage,
 };
-use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     catalog::{self, DefaultModel, ModelList, ModelRecord},
     config::{CallLimits, ConfigError, ModelsConfig, Protocol, ProviderConfig},
     demo,
-    draft::{Draft, On},
+    draft::{Draft, InFlight, On},
 };
 
 const CONNECT: Duration = Duration::from_secs(10);
@@ -37,6 +37,15 @@ pub struct Models {
     default_model: Option<String>,
     secondary: Option<(String, String)>,
     evaluator: Option<(String, String)>,
+    in_flight: InFlight,
+    /// Whoever asks without saying for whom shares as one account.
+    nobody: AccountId,
+}
+
+/// The models as one account asks them.
+struct OfAccount {
+    models: Arc<Models>,
+    account: AccountId,
 }
 
 struct Provider {
@@ -50,7 +59,7 @@ struct Provider {
     listed: RwLock<Option<Vec<String>>>,
     warned: RwLock<HashSet<String>>,
     breaker: Breaker,
-    places: Option<Semaphore>,
+    places: Option<FairSemaphore>,
 }
 
 impl Models {
@@ -70,11 +79,20 @@ impl Models {
         }
         providers.sort_by_key(|provider| provider.protocol == Protocol::Demo);
         let providers = providers.into_iter().map(|config| Provider::new(config, demo_price, &limits)).collect();
-        let models =
-            Arc::new(Self { providers, limits, client, default_provider, default_model, secondary, evaluator });
+        let models = Arc::new(Self {
+            providers,
+            limits,
+            client,
+            default_provider,
+            default_model,
+            secondary,
+            evaluator,
+            in_flight: InFlight::default(),
+            nobody: AccountId::generate(),
+        });
         let probes = models.providers.iter().filter(|provider| provider.config.probed);
         for provider in probes {
-            let _ = tokio::time::timeout(PROBE, provider.refresh(&models.client)).await;
+            let _ = timeout(PROBE, provider.refresh(&models.client)).await;
         }
         models.check_default()?;
         spawn("list models", Arc::clone(&models).keep_listing());
@@ -151,7 +169,7 @@ impl Models {
     async fn keep_listing(self: Arc<Self>) {
         loop {
             for provider in &self.providers {
-                let _ = tokio::time::timeout(CONNECT, provider.refresh(&self.client)).await;
+                let _ = timeout(CONNECT, provider.refresh(&self.client)).await;
             }
             tokio::time::sleep(REFRESH).await;
         }
@@ -180,38 +198,54 @@ impl Models {
         .with("available", available)
     }
 
+    /// Asks the models of a prompt, one after the other, until one answers.
+    async fn complete(&self, account: &AccountId, prompt: &Prompt, on: &mut On<'_>) -> Result<Answer, Fault> {
+        let mut last = None;
+        for model in std::iter::once(&prompt.model).chain(&prompt.fallbacks) {
+            match self.ask(account, prompt, model, on).await {
+                Ok(answer) => return Ok(answer),
+                Err((fault, fall_back)) => {
+                    warn!(
+                        provider = &*fault.provider,
+                        model = &*model.llm,
+                        code = fault.code.as_str(),
+                        "A model call failed: {}",
+                        fault.message
+                    );
+                    if !fall_back {
+                        return Err(fault);
+                    }
+                    last = Some(fault);
+                }
+            }
+        }
+        let nobody = || Fault::of(FaultCode::Unavailable, "No model could be asked.", &prompt.model.provider);
+        Err(last.unwrap_or_else(nobody))
+    }
+
     /// Asks one model, with retries.
-    async fn ask(&self, prompt: &Prompt, model: &ModelSpec, on: &mut On<'_>) -> Result<Answer, (Fault, bool)> {
+    async fn ask(
+        &self,
+        account: &AccountId,
+        prompt: &Prompt,
+        model: &ModelSpec,
+        on: &mut On<'_>,
+    ) -> Result<Answer, (Fault, bool)> {
         let Some(provider) = self.provider(&model.provider) else {
             return Err((Broken::unreachable("it is not configured").into_fault(model), true));
         };
         let begun = Instant::now();
-        let _place = match &provider.places {
-            Some(places) => Some(places.acquire().await.expect("never closed")),
-            None => None,
+        let most = match provider.config.protocol {
+            // It keeps to its own limits, and counts words.
+            Protocol::Demo => u64::MAX,
+            _ => prompt.max_output_tokens.unwrap_or(model.max_output_tokens),
         };
         let mut attempt = 0;
         loop {
             attempt += 1;
-            if !provider.breaker.admits() {
-                let fault = Broken::unreachable("it failed ten times in a row and is left alone for a while");
-                return Err((fault.into_fault(model), true));
-            }
-            let mut draft = Draft::default();
-            let outcome = match provider.config.protocol {
-                Protocol::Demo => demo::call(prompt, attempt, &mut draft, on).await,
-                _ => call(&self.client, &provider.config, &self.limits, prompt, model, &mut draft, on).await,
-            };
-            let broken = match outcome {
-                Ok(()) => {
-                    provider.breaker.succeeded();
-                    return Ok(finish(draft, prompt, model, begun.elapsed()));
-                }
-                Err(broken) => broken,
-            };
-            if broken.counts {
-                provider.breaker.failed();
-            }
+            let mut draft = Draft::within(most, account, &self.in_flight);
+            let outcome = self.attempt(provider, account, attempt, prompt, model, &mut draft, on).await;
+            let Err(broken) = outcome else { return Ok(finish(draft, prompt, model, begun.elapsed())) };
             if draft.has_begun() {
                 let partial = Box::new(finish(draft, prompt, model, begun.elapsed()));
                 return Err((Fault { partial: Some(partial), ..broken.into_fault(model) }, false));
@@ -223,6 +257,48 @@ impl Models {
             }
             tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Asks a provider once, when there is a place among its calls; waiting for one is part of the attempt's time.
+    #[expect(clippy::too_many_arguments, reason = "all that a call needs")]
+    async fn attempt(
+        &self,
+        provider: &Provider,
+        account: &AccountId,
+        attempt: u32,
+        prompt: &Prompt,
+        model: &ModelSpec,
+        draft: &mut Draft,
+        on: &mut On<'_>,
+    ) -> Result<(), Broken> {
+        let total = provider.config.timeout.unwrap_or(self.limits.total);
+        let until = tokio::time::Instant::now() + total;
+        let _place = match &provider.places {
+            Some(places) => {
+                let place = tokio::time::timeout_at(until, places.acquire(account)).await;
+                Some(place.map_err(|_| Broken::crowded())?)
+            }
+            None => None,
+        };
+        if !provider.breaker.admits() {
+            return Err(Broken::left_alone());
+        }
+        let asked = async {
+            match provider.config.protocol {
+                Protocol::Demo => demo::call(prompt, attempt, draft, on).await,
+                _ => call(&self.client, &provider.config, &self.limits, prompt, model, draft, on).await,
+            }
+        };
+        let outcome = match tokio::time::timeout_at(until, asked).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Broken::timeout("the whole call")),
+        };
+        match &outcome {
+            Ok(()) => provider.breaker.succeeded(),
+            Err(broken) if broken.counts => provider.breaker.failed(),
+            Err(_) => {}
+        }
+        outcome
     }
 
     /// The pause before the next attempt, with ±25 % jitter.
@@ -287,36 +363,50 @@ impl Catalog for Models {
     }
 }
 
+impl Catalog for OfAccount {
+    fn choose(&self, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
+        self.models.choose(provider, llm)
+    }
+
+    fn count(&self, model: &ModelSpec, text: &str) -> u64 {
+        self.models.count(model, text)
+    }
+
+    fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
+        self.models.helper(operation, own)
+    }
+}
+
+#[async_trait]
+impl Model for OfAccount {
+    fn of(self: Arc<Self>, account: &AccountId) -> Arc<dyn Model> {
+        Arc::clone(&self.models).of(account)
+    }
+
+    async fn answer(&self, prompt: &Prompt, on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send)) -> Result<Answer, Fault> {
+        self.models.complete(&self.account, prompt, on).await
+    }
+}
+
 #[async_trait]
 impl Model for Models {
+    fn of(self: Arc<Self>, account: &AccountId) -> Arc<dyn Model> {
+        Arc::new(OfAccount { models: self, account: account.clone() })
+    }
+
     async fn answer(&self, prompt: &Prompt, on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send)) -> Result<Answer, Fault> {
-        let mut last = None;
-        for model in std::iter::once(&prompt.model).chain(&prompt.fallbacks) {
-            match self.ask(prompt, model, on).await {
-                Ok(answer) => return Ok(answer),
-                Err((fault, fall_back)) => {
-                    warn!(
-                        provider = &*fault.provider,
-                        model = &*model.llm,
-                        code = fault.code.as_str(),
-                        "A model call failed: {}",
-                        fault.message
-                    );
-                    if !fall_back {
-                        return Err(fault);
-                    }
-                    last = Some(fault);
-                }
-            }
-        }
-        let nobody = || Fault::of(FaultCode::Unavailable, "No model could be asked.", &prompt.model.provider);
-        Err(last.unwrap_or_else(nobody))
+        self.complete(&self.nobody, prompt, on).await
     }
 }
 
 fn finish(draft: Draft, prompt: &Prompt, model: &ModelSpec, latency: Duration) -> Answer {
-    let usage = draft.usage.unwrap_or_else(|| Usage::estimated(prompt, &draft.text, &draft.tool_calls));
-    let stop = match draft.stop {
+    let mut usage = draft.usage.unwrap_or_else(|| Usage::estimated(prompt, &draft.text, &draft.tool_calls));
+    if let Some(cut) = draft.cut {
+        // Whoever is cut off does not say what it took.
+        let reported = draft.usage.map_or(0, |usage| usage.output_tokens);
+        usage = Usage { output_tokens: reported.max(cut.tokens), ..usage }.normalised();
+    }
+    let stop = match draft.cut.map(|cut| cut.stop).or(draft.stop) {
         Some(stop) => stop,
         None if draft.tool_calls.is_empty() => StopReason::EndTurn,
         None => StopReason::ToolUse,
@@ -355,7 +445,7 @@ impl Provider {
         }
         from_file.append(&mut table);
         let index = from_file.iter().enumerate().map(|(i, spec)| (Arc::clone(&spec.llm), i)).collect();
-        let places = (limits.concurrency > 0).then(|| Semaphore::new(limits.concurrency));
+        let places = (limits.concurrency > 0).then(|| FairSemaphore::new(limits.concurrency, limits.concurrency));
         Self {
             name,
             table: from_file,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use platform_runtime::{Message, ModelSpec, Prompt, Role, StopReason, Usage};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 use crate::{
     call::Broken,
@@ -112,6 +112,11 @@ struct Piece<'a> {
     content: Option<Cow<'a, str>>,
     #[serde(borrow)]
     refusal: Option<Cow<'a, str>>,
+    /// What the model says to itself, under the names that other servers have for it; some send both.
+    #[serde(borrow)]
+    reasoning_content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reasoning: Option<&'a RawValue>,
     #[serde(borrow)]
     tool_calls: Option<Vec<CallPiece<'a>>>,
 }
@@ -148,8 +153,10 @@ pub(crate) fn read(data: &str, draft: &mut Draft, on: &mut On<'_>) -> Result<(),
     }
     let Some(choice) = chunk.choices.into_iter().next() else { return Ok(()) };
     if let Some(piece) = choice.delta {
-        draft.text(&piece.content.unwrap_or_default(), on);
-        draft.text(&piece.refusal.unwrap_or_default(), on);
+        let reasoning = piece.reasoning_content.or(piece.reasoning);
+        draft.reasoning(reasoning.map_or("", |text| text.get().trim_matches('"')))?;
+        draft.text(&piece.content.unwrap_or_default(), on)?;
+        draft.text(&piece.refusal.unwrap_or_default(), on)?;
         for (position, call) in piece.tool_calls.unwrap_or_default().into_iter().enumerate() {
             let index = call.index.unwrap_or(position);
             let function = call.function.unwrap_or(FunctionPiece { name: None, arguments: None });

@@ -1,4 +1,4 @@
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use platform_core::Timestamp;
@@ -41,15 +41,60 @@ impl Head {
     }
 }
 
+/// A tool call while it is being written (contract 00 §12).
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct GrowingCall {
+    pub id: String,
+    r#type: Function,
+    pub function: GrowingFunction,
+}
+
+/// The kind of every tool call.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Function {
+    #[default]
+    Function,
+}
+
+/// Name and arguments of a call, as far as they were written.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct GrowingFunction {
+    pub name: String,
+    pub arguments: String,
+}
+
+/// The tool calls of a message that is being written.
+#[derive(Debug, Clone)]
+pub(crate) enum Calls {
+    /// Of a run of this process: they are encoded when somebody looks.
+    Growing(Arc<Mutex<Vec<GrowingCall>>>),
+    /// Of another process, as JSON.
+    Heard(Arc<str>),
+}
+
+impl Calls {
+    /// The JSON array.
+    pub fn json(&self) -> String {
+        match self {
+            Self::Growing(calls) => serde_json::to_string(&*calls.lock().expect("no holder of this lock panics"))
+                .expect("text is always JSON"),
+            Self::Heard(json) => json.to_string(),
+        }
+    }
+}
+
 /// The message that is being written, at one moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Streaming {
     pub uid: Arc<str>,
     /// All that was written; a moment sees its first `length` bytes.
-    pub text: Arc<std::sync::Mutex<String>>,
+    pub text: Arc<Mutex<String>>,
     pub length: usize,
-    /// JSON of the tool calls so far, empty when there are none.
-    pub tool_calls: Arc<str>,
+    /// At least what they were at this moment.
+    pub calls: Calls,
+    /// Bytes of the tool calls at this moment: 0 when there are none.
+    pub calls_size: usize,
     pub sequence: i64,
     pub at: Timestamp,
     pub frames: Arc<Frames>,
@@ -65,20 +110,20 @@ pub(crate) struct Frames {
 
 impl Streaming {
     pub fn is_empty(&self) -> bool {
-        self.length == 0 && self.tool_calls.is_empty()
+        self.length == 0 && self.calls_size == 0
     }
 
-    /// What was written after the first `from` bytes.
-    pub fn text_from(&self, from: usize) -> String {
-        self.with_text(from, str::to_owned)
+    /// What was written after the first `from` bytes, at most so many bytes of it.
+    pub fn text_from(&self, from: usize, most: usize) -> String {
+        self.with_text(from, |text| text[..text.floor_char_boundary(most)].to_owned())
     }
 
     /// The `streamingMessage` object.
     pub fn json(&self) -> String {
         let message = self.with_text(0, json_text);
-        let tool_calls = match &*self.tool_calls {
-            "" => String::new(),
-            calls => format!(",\"tool_calls\":{calls}"),
+        let tool_calls = match self.calls_size {
+            0 => String::new(),
+            _ => format!(",\"tool_calls\":{}", self.calls.json()),
         };
         format!(
             "{{\"uid\":{},\"role\":\"assistant\",\"content\":{{\"message\":{message}}}{tool_calls}}}",

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use platform_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::frame::{Head, Streaming};
+use crate::frame::{Calls, Head, Streaming};
 
 /// Shows a text that grows by a piece of up to `step` characters at a time: a reader of the events (WHATWG HTML §9.2)
 /// that folds them holds at each moment what was written until then.
@@ -25,7 +25,8 @@ pub fn frames(text: &str, step: usize) {
             uid: text.into(),
             text: Arc::clone(&shared),
             length,
-            tool_calls: "".into(),
+            calls: Calls::Heard("".into()),
+            calls_size: 0,
             sequence,
             at: Timestamp(7),
             frames: Arc::default(),

@@ -14,12 +14,15 @@ use tokio::{
 
 use crate::{
     Relay, Source, Watcher,
-    frame::{Frames, Head, Streaming},
-    relay::Word,
+    frame::{Calls, Frames, GrowingCall, Head, Streaming},
+    relay::{Line, Word},
 };
 
 /// Frames of other changes that may be shown while a commit is on its way.
 const ROOM: i64 = 128;
+
+/// Bytes of text, and of tool calls, in one word to other processes: NATS takes messages of up to 1 MiB.
+const LONGEST_WORD: usize = 64 << 10;
 
 /// Account and name of what is watched; who may not find it must not know its name.
 pub type Key = (AccountId, Arc<str>);
@@ -145,9 +148,18 @@ impl Realtime {
         self.modify(key, |state| state.gone = true);
     }
 
-    /// Whether other processes say when the store changes.
-    pub(crate) fn hears_others(&self) -> bool {
-        self.relay.as_ref().is_some_and(|relay| *relay.up().borrow())
+    /// The line to other processes, if there is one.
+    pub(crate) fn line(&self) -> Option<watch::Receiver<Line>> {
+        self.relay.as_ref().map(|relay| relay.line())
+    }
+
+    /// What another process was heard to write is known to be stored.
+    pub(crate) fn written(&self, key: &Key, uid: &str) {
+        self.modify(key, |state| {
+            if state.runs == 0 && state.streaming.as_ref().is_some_and(|streaming| *streaming.uid == *uid) {
+                state.streaming = None;
+            }
+        });
     }
 
     /// Follows a chat; `partial` allows frames that hold only what is new.
@@ -190,41 +202,75 @@ impl Realtime {
         let Some(streaming) = state.streaming.filter(|streaming| !streaming.is_empty()) else {
             return relay.say(key, &Word::Committed { revision: state.revision });
         };
-        let from = if told.uid == streaming.uid { told.length } else { 0 };
-        relay.say(
-            key,
-            &Word::Written {
-                revision: state.revision,
-                sequence: streaming.sequence,
-                at: streaming.at,
-                uid: streaming.uid.to_string(),
-                from,
-                text: streaming.text_from(from),
-                tool_calls: streaming.tool_calls.to_string(),
-            },
-        );
+        let mut from = if told.uid == streaming.uid { told.length } else { 0 };
+        let calls = if streaming.calls_size == 0 { String::new() } else { streaming.calls.json() };
+        // What is too long for one word comes with the commit.
+        let calls = if calls.len() > LONGEST_WORD { String::new() } else { calls };
+        loop {
+            let text = streaming.text_from(from, LONGEST_WORD);
+            from += text.len();
+            let is_last = from == streaming.length;
+            relay.say(
+                key,
+                &Word::Written {
+                    revision: state.revision,
+                    sequence: streaming.sequence,
+                    at: streaming.at,
+                    uid: streaming.uid.to_string(),
+                    from: from - text.len(),
+                    text,
+                    tool_calls: calls.clone(),
+                },
+            );
+            if is_last {
+                break;
+            }
+        }
         *told = Told { wanted: true, uid: streaming.uid, length: streaming.length };
     }
 
-    /// Answers whoever asks for what runs here.
+    /// Answers whoever asks for what runs here; says it to all when the line is there again.
     async fn answer(self: Arc<Self>, relay: Arc<Relay>) {
         let Some(questions) = relay.questions().await else { return };
         let mut questions = futures_util::stream::select_all(questions);
-        while let Some(question) = questions.next().await {
-            let Ok((account, name)) = serde_json::from_slice::<(String, String)>(&question.payload) else { continue };
-            let Ok(account) = AccountId::parse(&account) else { continue };
-            let key = (account, name.into());
-            let channel = self.channels.lock().expect("lock").get(&key).cloned();
-            if let Some(channel) = channel.filter(|channel| channel.state.borrow().runs > 0) {
-                self.tell(&key, &channel, true);
+        let mut line = relay.line();
+        loop {
+            tokio::select! {
+                question = questions.next() => match question {
+                    Some(question) => self.tell_who_asks(&question.payload),
+                    None => return,
+                },
+                changed = line.changed() => match changed {
+                    Ok(()) if line.borrow_and_update().is_up => self.begin_again(&relay),
+                    Ok(()) => {}
+                    Err(_) => return,
+                },
             }
+        }
+    }
+
+    fn tell_who_asks(&self, question: &[u8]) {
+        let Ok((account, name)) = serde_json::from_slice::<(String, String)>(question) else { return };
+        let Ok(account) = AccountId::parse(&account) else { return };
+        let key = (account, name.into());
+        let channel = self.channels.lock().expect("lock").get(&key).cloned();
+        if let Some(channel) = channel.filter(|channel| channel.state.borrow().runs > 0) {
+            self.tell(&key, &channel, true);
+        }
+    }
+
+    /// Whoever did not hear that a run has begun asks now.
+    fn begin_again(&self, relay: &Relay) {
+        let channels = self.channels.lock().expect("lock");
+        for (key, _) in channels.iter().filter(|(_, channel)| channel.state.borrow().runs > 0) {
+            relay.say(key, &Word::Begun { by: relay.process.clone() });
         }
     }
 
     /// Takes in what other processes say, for as long as somebody here watches.
     async fn follow(self: Arc<Self>, relay: Arc<Relay>, key: Key, channel: Arc<Channel>) {
         let Some(mut words) = relay.listen(&key).await else { return };
-        let (mut up, mut heard) = (relay.up(), Heard::default());
+        let (mut line, mut heard) = (relay.line(), Heard::default());
         relay.ask(&key, None);
         loop {
             tokio::select! {
@@ -236,9 +282,9 @@ impl Realtime {
                     }
                     None => return,
                 },
-                changed = up.changed() => match changed {
+                changed = line.changed() => match changed {
                     // Whatever was said meanwhile is lost.
-                    Ok(()) if *up.borrow_and_update() => relay.ask(&key, None),
+                    Ok(()) if line.borrow_and_update().is_up => relay.ask(&key, None),
                     Ok(()) => {}
                     Err(_) => return,
                 },
@@ -282,7 +328,8 @@ impl Realtime {
                         uid: Arc::clone(&heard.uid),
                         text: Arc::clone(&heard.text),
                         length,
-                        tool_calls: tool_calls.into(),
+                        calls_size: tool_calls.len(),
+                        calls: Calls::Heard(tool_calls.into()),
                         sequence: state.sequence,
                         at,
                         frames: Arc::default(),
@@ -350,14 +397,16 @@ pub struct Live {
 struct Draft {
     uid: Arc<str>,
     text: Arc<Mutex<String>>,
-    tool_calls: Arc<str>,
+    calls: Arc<Mutex<Vec<GrowingCall>>>,
+    calls_size: usize,
     shown: Option<Instant>,
     pending: bool,
 }
 
 impl Draft {
     fn new(uid: &str) -> Self {
-        Self { uid: uid.into(), text: Arc::default(), tool_calls: "".into(), shown: None, pending: false }
+        let (text, calls) = Default::default();
+        Self { uid: uid.into(), text, calls, calls_size: 0, shown: None, pending: false }
     }
 }
 
@@ -366,20 +415,40 @@ impl Live {
     pub fn append(&self, more: &str) {
         let mut draft = self.draft.lock().expect("lock");
         draft.text.lock().expect("lock").push_str(more);
+        self.grown(&mut draft);
+    }
+
+    /// More of the tool call at `index`, whose id is told with its first piece. A new call is shown at once, its
+    /// growth as that of text.
+    pub fn tool_call(&self, index: usize, id: &str, name: &str, arguments: &str) {
+        let mut draft = self.draft.lock().expect("lock");
+        let is_new = {
+            let mut calls = draft.calls.lock().expect("lock");
+            let is_new = calls.len() <= index;
+            if is_new {
+                calls.resize_with(index + 1, GrowingCall::default);
+            }
+            let call = &mut calls[index];
+            if !id.is_empty() {
+                id.clone_into(&mut call.id);
+            }
+            call.function.name.push_str(name);
+            call.function.arguments.push_str(arguments);
+            is_new
+        };
+        draft.calls_size += usize::from(is_new) + name.len() + arguments.len();
+        if is_new { self.show(&mut draft) } else { self.grown(&mut draft) }
+    }
+
+    /// Shows growth, or has it wait until its time has come.
+    fn grown(&self, draft: &mut Draft) {
         let soon = draft.shown.is_some_and(|shown| shown.elapsed() < self.realtime.coalesce);
         if soon {
             draft.pending = true;
             self.ready.notify_one();
         } else {
-            self.show(&mut draft);
+            self.show(draft);
         }
-    }
-
-    /// The tool calls as they are now, as a JSON array; never delayed.
-    pub fn tool_calls(&self, json: &str) {
-        let mut draft = self.draft.lock().expect("lock");
-        draft.tool_calls = json.into();
-        self.show(&mut draft);
     }
 
     /// Shows held-back growth when its time has come. Runs beside the model call, never returns.
@@ -435,7 +504,8 @@ impl Live {
                 uid: Arc::clone(&draft.uid),
                 text: Arc::clone(&draft.text),
                 length,
-                tool_calls: Arc::clone(&draft.tool_calls),
+                calls: Calls::Growing(Arc::clone(&draft.calls)),
+                calls_size: draft.calls_size,
                 sequence: state.sequence,
                 at: self.realtime.clock.now(),
                 frames: Arc::new(Frames::default()),

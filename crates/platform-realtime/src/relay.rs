@@ -9,7 +9,7 @@ use platform_core::{Timestamp, spawn};
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{mpsc, watch},
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tracing::{debug, info, warn};
 
@@ -19,6 +19,10 @@ use crate::Key;
 const OUTGOING: usize = 16_384;
 /// A start waits so long for the server before it says that it is away.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How often the server is asked whether it is there; three questions without an answer, and it is away.
+const PING: Duration = Duration::from_secs(1);
+/// After the line was cut, others may find their way back later than this process: so long they may not be heard.
+const DOUBT: Duration = Duration::from_secs(10);
 /// Whoever runs something hears here that somebody watches.
 const ASK: &str = "platform.ask";
 
@@ -40,13 +44,29 @@ pub(crate) enum Word {
     Gone,
 }
 
+/// How the line is, and since when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Line {
+    pub is_up: bool,
+    since: Instant,
+    /// It was never cut.
+    is_first: bool,
+}
+
+impl Line {
+    /// Nothing that others say is lost.
+    pub fn is_trusted(&self) -> bool {
+        self.is_up && (self.is_first || self.since.elapsed() > DOUBT)
+    }
+}
+
 /// The line to the other processes.
 pub struct Relay {
     client: Client,
     /// Name of this process on the line.
     pub(crate) process: String,
     outgoing: mpsc::Sender<(String, Vec<u8>)>,
-    up: watch::Receiver<bool>,
+    line: watch::Receiver<Line>,
 }
 
 impl Relay {
@@ -55,7 +75,7 @@ impl Relay {
     pub async fn connect(servers: &str, process: String) -> Result<Self, String> {
         let servers = servers.split(',').map(|server| server.trim().parse::<ServerAddr>());
         let servers = servers.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
-        let (told, up) = watch::channel(false);
+        let (told, mut line) = watch::channel(Line { is_up: false, since: Instant::now(), is_first: true });
         let told = Arc::new(told);
         let on_event = move |event: Event| {
             let told = Arc::clone(&told);
@@ -63,33 +83,32 @@ impl Relay {
                 match event {
                     Event::Connected => {
                         info!("NATS connects the processes: what one writes is watched on all.");
-                        told.send_replace(true);
+                        told.send_modify(|line| *line = Line { is_up: true, since: Instant::now(), ..*line });
                     }
                     Event::Disconnected | Event::Closed => {
                         warn!(
                             "NATS is away: what other processes write is followed through the store until it is back."
                         );
-                        told.send_replace(false);
+                        told.send_replace(Line { is_up: false, since: Instant::now(), is_first: false });
                     }
                     other => debug!(event = %other, "NATS has something to say."),
                 }
             }
         };
-        let options =
-            ConnectOptions::new().name("platform").no_echo().retry_on_initial_connect().event_callback(on_event);
+        let options = ConnectOptions::new().name("platform").no_echo().retry_on_initial_connect();
+        let options = options.ping_interval(PING).connection_timeout(PATIENCE).event_callback(on_event);
         let client = options.connect(servers).await.map_err(|error| error.to_string())?;
-        let mut first = up.clone();
-        if timeout(PATIENCE, first.wait_for(|up| *up)).await.is_err() {
+        if timeout(PATIENCE, line.wait_for(|line| line.is_up)).await.is_err() {
             warn!("NATS does not answer: what other processes write is followed through the store until it does.");
         }
         let (outgoing, words) = mpsc::channel(OUTGOING);
         spawn("relay", send(client.clone(), words));
-        Ok(Self { client, process, outgoing, up })
+        Ok(Self { client, process, outgoing, line })
     }
 
     /// Whether the other processes can be heard now, and when that changes.
-    pub(crate) fn up(&self) -> watch::Receiver<bool> {
-        self.up.clone()
+    pub(crate) fn line(&self) -> watch::Receiver<Line> {
+        self.line.clone()
     }
 
     /// Says something to all who watch.
@@ -104,6 +123,10 @@ impl Relay {
     }
 
     fn put(&self, subject: String, word: &impl Serialize) {
+        // Whoever finds back asks for what is then.
+        if !self.line.borrow().is_up {
+            return;
+        }
         if let Ok(json) = serde_json::to_vec(word) {
             let _ = self.outgoing.try_send((subject, json));
         }

@@ -9,12 +9,15 @@ use crate::{
     Realtime,
     frame::{Head, Streaming},
     live::{Channel, Key, State},
+    relay::Line,
 };
 
 /// How often the store is asked about a chat that another process runs.
 const POLL: Duration = Duration::from_millis(500);
 /// The same when the others say what they do: a word may have been lost.
 const SELDOM: Duration = Duration::from_secs(5);
+/// The same when they have fallen silent in the middle of a message.
+const SILENT: Duration = Duration::from_secs(1);
 
 /// Reads committed state from the store.
 #[async_trait]
@@ -32,8 +35,11 @@ pub struct Watcher {
     channel: Arc<Channel>,
     state: Option<watch::Receiver<State>>,
     source: Arc<dyn Source>,
+    line: Option<watch::Receiver<Line>>,
     partial: bool,
     seen: Option<Seen>,
+    /// The revision that was looked through for a message of another process, and that message.
+    searched: Option<(i64, Arc<str>)>,
     ended: bool,
 }
 
@@ -41,7 +47,8 @@ pub struct Watcher {
 #[derive(PartialEq)]
 struct Seen {
     revision: i64,
-    streaming: Option<(Arc<str>, usize, Arc<str>)>,
+    /// Message, bytes of its text, and of its tool calls.
+    streaming: Option<(Arc<str>, usize, usize)>,
 }
 
 impl Watcher {
@@ -53,7 +60,9 @@ impl Watcher {
         source: Arc<dyn Source>,
         partial: bool,
     ) -> Self {
-        Self { realtime, key, channel, state: Some(state), source, partial, seen: None, ended: false }
+        let line = realtime.line();
+        let (state, seen, searched, ended) = (Some(state), None, None, false);
+        Self { realtime, key, channel, state, source, line, partial, seen, searched, ended }
     }
 
     /// Reads the state it begins with; `false` when there is none. The first frame needs no other read.
@@ -83,20 +92,41 @@ impl Watcher {
                 self.realtime.stored(&self.key, head.revision);
                 continue;
             }
+            if state.runs == 0
+                && let Some(streaming) = &state.streaming
+                && self.is_stored(&head, streaming)
+            {
+                // Whoever wrote it was not heard to say so.
+                self.realtime.written(&self.key, &streaming.uid);
+                continue;
+            }
             // A newer commit already holds what is being written.
             let streaming = state.streaming.as_ref().filter(|streaming| !streaming.is_empty() && !newer);
             if let Some(frame) = self.frame(&head, streaming) {
                 self.ended = head.terminal && streaming.is_none();
                 return Ok(Some(frame));
             }
-            self.changed(state.runs > 0, head.revision).await?;
+            let is_written = streaming.is_some();
+            self.changed(state.runs > 0, is_written, head.revision).await?;
         }
+    }
+
+    /// Whether the store holds the message that another process was heard to write.
+    fn is_stored(&mut self, head: &Head, streaming: &Streaming) -> bool {
+        if head.terminal {
+            return true;
+        }
+        let is_new = self.searched.as_ref().is_none_or(|(of, uid)| *of != head.revision || *uid != streaming.uid);
+        if is_new {
+            self.searched = Some((head.revision, Arc::clone(&streaming.uid)));
+        }
+        is_new && head.holds(&streaming.uid)
     }
 
     fn frame(&mut self, head: &Head, streaming: Option<&Streaming>) -> Option<Bytes> {
         let now = Seen {
             revision: head.revision,
-            streaming: streaming.map(|s| (Arc::clone(&s.uid), s.length, Arc::clone(&s.tool_calls))),
+            streaming: streaming.map(|s| (Arc::clone(&s.uid), s.length, s.calls_size)),
         };
         let before = self.seen.replace(now);
         let (before, now) = (before.as_ref(), self.seen.as_ref());
@@ -109,7 +139,7 @@ impl Watcher {
             return Some(streaming.snapshot(head));
         }
         match before.and_then(|before| before.streaming.as_ref()) {
-            Some((uid, from, calls)) if *uid == streaming.uid && *calls == streaming.tool_calls => {
+            Some((uid, from, calls)) if *uid == streaming.uid && *calls == streaming.calls_size => {
                 Some(streaming.delta(*from))
             }
             Some(_) => Some(streaming.partial()),
@@ -145,25 +175,41 @@ impl Watcher {
         }
     }
 
-    /// Waits until the state may have changed.
-    async fn changed(&mut self, local: bool, shown: i64) -> Result<()> {
+    /// Waits until the state may have changed; `is_written`: somebody elsewhere is in the middle of a message.
+    async fn changed(&mut self, local: bool, is_written: bool, shown: i64) -> Result<()> {
         let Some(receiver) = &mut self.state else { return Ok(()) };
         if local {
             let _ = receiver.changed().await;
             return Ok(());
         }
-        let pause = if self.realtime.hears_others() { SELDOM } else { POLL };
+        let is_trusted = self.line.as_ref().is_some_and(|line| line.borrow().is_trusted());
+        let pause = match (is_trusted, is_written) {
+            (true, false) => SELDOM,
+            (true, true) => SILENT,
+            (false, _) => POLL,
+        };
         tokio::select! {
-            _ = receiver.changed() => {}
-            () = tokio::time::sleep(pause) => {
-                match self.source.revision().await? {
-                    Some(revision) if revision != shown => self.realtime.stored(&self.key, revision),
-                    Some(_) => {}
-                    None => self.realtime.gone(&self.key),
-                }
-            }
+            _ = receiver.changed() => return Ok(()),
+            () = moved(&mut self.line) => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+        match self.source.revision().await? {
+            Some(revision) if revision != shown => self.realtime.stored(&self.key, revision),
+            Some(_) => {}
+            None => self.realtime.gone(&self.key),
         }
         Ok(())
+    }
+}
+
+/// The line to other processes was cut, or is there again.
+async fn moved(line: &mut Option<watch::Receiver<Line>>) {
+    let has_moved = match line {
+        Some(line) => line.changed().await.is_ok(),
+        None => false,
+    };
+    if !has_moved {
+        std::future::pending().await
     }
 }
 

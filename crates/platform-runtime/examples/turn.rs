@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use platform_core::{Object, Result};
+use platform_core::{AccountId, Object, Result};
 use platform_runtime::{
     Action, Answer, CallResult, Capabilities, Catalog, Cost, Delta, Fault, Flow, Limits, Listener, Message, Model,
     ModelSpec, OpenCall, Prices, Prompt, Resumed, Role, StopReason, Tool, ToolCall, ToolFunction, ToolResult, TurnTool,
@@ -32,6 +32,10 @@ impl Catalog for Forecaster {
 
 #[async_trait]
 impl Model for Forecaster {
+    fn of(self: Arc<Self>, _account: &AccountId) -> Arc<dyn Model> {
+        self
+    }
+
     async fn answer(
         &self,
         prompt: &Prompt,

@@ -229,8 +229,8 @@ pub struct Unmetered(pub Arc<dyn Model>);
 
 #[async_trait]
 impl Budget for Unmetered {
-    fn model(&self, _payer: &Payer, _tab: Option<Arc<Tab>>) -> Arc<dyn Model> {
-        Arc::clone(&self.0)
+    fn model(&self, payer: &Payer, _tab: Option<Arc<Tab>>) -> Arc<dyn Model> {
+        Arc::clone(&self.0).of(&payer.account)
     }
 
     async fn charge(&self, _payer: &Payer, _model: &ModelSpec) -> Result<Option<Charge>> {

@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use platform_core::{Id, Money, Result};
+use platform_core::{AccountId, Id, Money, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tracing::Instrument;
@@ -30,6 +30,9 @@ pub trait Catalog: Send + Sync {
 /// The port to language models: stream one completion. Who pays is settled: a [`Budget`](crate::Budget) gave it.
 #[async_trait]
 pub trait Model: Catalog {
+    /// The same for the calls of one account, which share its part of what there is for all.
+    fn of(self: Arc<Self>, account: &AccountId) -> Arc<dyn Model>;
+
     /// Streams one completion. `on` is called for each piece as it comes; the answer holds the whole.
     /// Dropping the future closes the upstream connection.
     async fn answer(

@@ -197,11 +197,12 @@ struct Reserved<'a> {
 #[async_trait]
 impl Budget for Quotas {
     fn model(&self, payer: &Payer, tab: Option<Arc<Tab>>) -> Arc<dyn Model> {
+        let model = Arc::clone(&self.inner.model).of(&payer.account);
         if !payer.is_counted() {
-            return Arc::clone(&self.inner.model);
+            return model;
         }
-        let at_once = tab.is_none();
-        Arc::new(Paid { quotas: Arc::clone(&self.inner), payer: payer.clone(), tab: tab.unwrap_or_default(), at_once })
+        let (quotas, at_once) = (Arc::clone(&self.inner), tab.is_none());
+        Arc::new(Paid { quotas, model, payer: payer.clone(), tab: tab.unwrap_or_default(), at_once })
     }
 
     async fn charge(&self, payer: &Payer, model: &ModelSpec) -> Result<Option<Charge>> {

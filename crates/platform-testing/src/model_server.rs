@@ -72,6 +72,8 @@ pub enum Ending {
     Break,
     /// Nothing more comes.
     Hang,
+    /// Never: the events come again and again.
+    Never,
 }
 
 impl Script {
@@ -201,6 +203,7 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
     }
     let open = Open::new(&state.open);
     let events = futures_util::stream::unfold((script, 0, open), |(script, at, open)| async move {
+        let at = if script.ending == Ending::Never { at % script.events.len() } else { at };
         if let Some(event) = script.events.get(at) {
             if !script.pause.is_zero() {
                 tokio::time::sleep(script.pause).await;
@@ -209,7 +212,7 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
             return Some((Ok(frame), (script, at + 1, open)));
         }
         match script.ending {
-            Ending::Close => None,
+            Ending::Close | Ending::Never => None,
             Ending::Hang => std::future::pending().await,
             Ending::Break if at > script.events.len() => None,
             Ending::Break => {

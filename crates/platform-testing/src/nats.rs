@@ -43,6 +43,13 @@ impl NatsServer {
         }
     }
 
+    /// Sends it a signal: `STOP`, and it is there but silent; `CONT`.
+    pub fn signal(&self, name: &str) {
+        let Some(child) = &self.child else { return };
+        let status = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()), "the signal {name} was not sent");
+    }
+
     /// Starts it again, on the same port.
     pub fn up(&mut self) {
         let mut command = Command::new(self.program);

@@ -1,9 +1,7 @@
 use async_trait::async_trait;
 use platform_core::{Object, Result};
 use platform_guardrails::Moment;
-use platform_runtime::{
-    Answer, CallResult, Delta, FINISH_TOOL, Flow, Listener, OpenCall, ToolCall, ToolFunction, ToolResult, Verdict,
-};
+use platform_runtime::{Answer, CallResult, Delta, FINISH_TOOL, Flow, Listener, OpenCall, ToolResult, Verdict};
 
 use serde_json::Value;
 
@@ -15,20 +13,10 @@ impl Listener for Turn<'_> {
     fn delta(&mut self, delta: Delta<'_>) {
         match delta {
             Delta::Text(text) if self.shows_growth => self.live.append(text),
-            Delta::Text(_) => {}
-            Delta::ToolCall { index, id, name, arguments } => {
-                while self.calls.len() <= index {
-                    let function = ToolFunction { name: String::new(), arguments: String::new() };
-                    self.calls.push(ToolCall { id: String::new(), r#type: "function".to_owned(), function });
-                }
-                let call = &mut self.calls[index];
-                call.id.push_str(id);
-                call.function.name.push_str(name);
-                call.function.arguments.push_str(arguments);
-                if self.shows_growth {
-                    self.live.tool_calls(&serde_json::to_string(&self.calls).unwrap_or_default());
-                }
+            Delta::ToolCall { index, id, name, arguments } if self.shows_growth => {
+                self.live.tool_call(index, id, name, arguments);
             }
+            Delta::Text(_) | Delta::ToolCall { .. } => {}
         }
     }
 

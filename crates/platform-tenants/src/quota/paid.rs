@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use platform_core::{Error, Money, Result, spawn};
+use platform_core::{AccountId, Error, Money, Result, spawn};
 use platform_runtime::{
     Answer, Catalog, Charge, Delta, Fault, FaultCode, Model, ModelSpec, Operation, Payer, Prompt, Tab, Usage,
 };
@@ -14,6 +14,7 @@ use super::Inner;
 /// A model whose calls are counted.
 pub(super) struct Paid {
     pub quotas: Arc<Inner>,
+    pub model: Arc<dyn Model>,
     pub payer: Payer,
     pub tab: Arc<Tab>,
     /// Nobody else stores what calls took.
@@ -22,20 +23,24 @@ pub(super) struct Paid {
 
 impl Catalog for Paid {
     fn choose(&self, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
-        self.quotas.model.choose(provider, llm)
+        self.model.choose(provider, llm)
     }
 
     fn count(&self, model: &ModelSpec, text: &str) -> u64 {
-        self.quotas.model.count(model, text)
+        self.model.count(model, text)
     }
 
     fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
-        self.quotas.model.helper(operation, own)
+        self.model.helper(operation, own)
     }
 }
 
 #[async_trait]
 impl Model for Paid {
+    fn of(self: Arc<Self>, _account: &AccountId) -> Arc<dyn Model> {
+        self
+    }
+
     async fn answer(
         &self,
         prompt: &Prompt,
@@ -53,7 +58,7 @@ impl Model for Paid {
             };
             on(delta);
         };
-        let answer = self.quotas.model.answer(prompt, &mut count).await;
+        let answer = self.model.answer(prompt, &mut count).await;
         let took = match &answer {
             Ok(answer) => Some(answer),
             Err(fault) => fault.partial.as_deref(),
