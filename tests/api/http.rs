@@ -5,7 +5,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::app;
+use crate::support::{UNBOUNDED, app, app_with};
 
 async fn raw(app: &TestApp, request: &str) -> String {
     let address = app.url().trim_start_matches("http://").to_owned();
@@ -90,6 +90,48 @@ async fn every_error_is_the_error_object_with_its_status_and_request_id() {
     }
     let reply = app.send(app.request(Method::PUT, "/models")).await;
     assert_eq!(reply.header("allow"), "GET, HEAD");
+}
+
+/// Text with each byte as a percent code.
+fn encoded(text: &str) -> String {
+    text.bytes().fold(String::new(), |path, byte| format!("{path}%{byte:02X}"))
+}
+
+#[tokio::test]
+async fn what_stands_in_a_path_is_decoded_once_whatever_it_is() {
+    let app = app_with(&UNBOUNDED).await;
+    let printable = (' '..='~').chain("äΩ漢😀".chars()).filter(|c| *c != '/');
+    let ids = printable.map(|c| format!("x{c}y")).chain(["%25".to_owned(), "a%2Bb".to_owned(), "a+b%".to_owned()]);
+    let each = ids.map(async |id| {
+        let made = app.post("/tenants", json!({"tenantId": id})).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{id}: {}", made.body);
+        let sent = json!({"message": "x", "tenantId": id, "subtenantId": id});
+        assert_eq!(app.post("/assistants/default/messages?async=true", sent).await.status, StatusCode::OK, "{id}");
+        let tenant = app.get(&format!("/tenants/{}", encoded(&id))).await;
+        assert_eq!(tenant.body["tenantId"], id.as_str(), "{}", tenant.body);
+        let user = app.get(&format!("/tenants/{0}/subtenants/{0}", encoded(&id))).await;
+        assert_eq!(user.body["subtenantId"], id.as_str(), "{}", user.body);
+    });
+    futures_util::future::join_all(each).await;
+    assert_eq!(app.get("/tenants/x+y").await.body["tenantId"], "x+y", "a plus sign stands for itself");
+
+    // The same for every placeholder: who is not found is named as it was meant.
+    let (odd, document) = ("a+b%2B\\c", app.get("/openapi.json").await.body);
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        let (Some((before, last)), true) = (path.rsplit_once("/{"), methods["get"].is_object()) else { continue };
+        if last.ends_with('}') && !before.contains('{') && path.starts_with("/v1/") {
+            let missing = app.send(app.request(Method::GET, &format!("{}/{}", &before[3..], encoded(odd)))).await;
+            let message = missing.body["message"].as_str().unwrap_or_default().to_owned();
+            assert!(missing.status == StatusCode::NOT_FOUND && message.contains(odd), "{path}: {}", missing.body);
+        }
+    }
+    // Lists of endpoints name paths as they are meant, too.
+    let only = json!({"name": "k", "allowedEndpoints": [{"method": "GET", "path": "/tenants/x+y"}]});
+    let key = app.post("/api-keys", only).await.body["key"].as_str().expect("a key").to_owned();
+    for (path, status) in [("x+y", 200), ("x%2By", 200), ("x%252By", 403)] {
+        let asked = app.anonymous(Method::GET, &format!("/v1/tenants/{path}")).bearer_auth(&key);
+        assert_eq!(app.send(asked).await.status.as_u16(), status, "{path}");
+    }
 }
 
 #[tokio::test]

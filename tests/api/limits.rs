@@ -133,20 +133,32 @@ async fn browsers_are_told_what_they_may_and_full_keys_are_not_for_them() {
     let open = app().await;
     let reply = preflight(&open, "/v1/assistants/a", "https://app.example").await;
     assert_eq!(reply.status, StatusCode::NO_CONTENT);
-    assert_eq!(reply.header("access-control-allow-origin"), "*");
+    assert_eq!((reply.header("access-control-allow-origin"), reply.header("vary")), ("https://app.example", "Origin"));
     assert_eq!(reply.header("access-control-allow-methods"), "GET, HEAD, PATCH, PUT, DELETE");
     let headers = reply.header("access-control-allow-headers");
     assert!(headers.contains("If-Match") && headers.ends_with("x-shop-api-source"), "{headers}");
     assert_eq!(reply.header("access-control-max-age"), "600");
-    assert_eq!(preflight(&open, "/v1/nothing", "https://app.example").await.status, StatusCode::NOT_FOUND);
+    // What does not exist says so to the request itself, where a page can read it.
+    for path in ["/v1/nothing", "/api/v1/assistants/a/nothing/at/all"] {
+        let asked = preflight(&open, path, "https://app.example").await;
+        assert_eq!(
+            (asked.status, asked.header("access-control-allow-origin")),
+            (StatusCode::NO_CONTENT, "https://app.example")
+        );
+        assert!(asked.header("access-control-allow-methods").contains("PATCH"), "{path}");
+        let missing = open.anonymous(Method::PATCH, path).header("origin", "https://app.example").bearer_auth("ak-x");
+        let missing = open.send(missing).await;
+        assert_eq!((missing.error(), missing.header("access-control-allow-origin")), ("NOT_FOUND", "*"));
+    }
+    assert_eq!(preflight(&open, "/nothing", "https://app.example").await.status, StatusCode::NOT_FOUND);
     let bare = open.send(open.anonymous(Method::OPTIONS, "/v1/assistants")).await;
     assert_eq!(bare.status, StatusCode::METHOD_NOT_ALLOWED);
 
     let app = app_with(&[("PLATFORM_CORS_ORIGINS", "https://app.example, https://other.example")]).await;
     for (origin, allowed) in [("https://app.example", "https://app.example"), ("https://evil.example", "")] {
+        // A preflight names no caller: the answer itself decides.
         let reply = preflight(&app, "/v1/assistants", origin).await;
-        assert_eq!((reply.status, reply.header("access-control-allow-origin")), (StatusCode::NO_CONTENT, allowed));
-        assert_eq!(reply.header("vary"), "Origin");
+        assert_eq!((reply.status, reply.header("access-control-allow-origin")), (StatusCode::NO_CONTENT, origin));
         // Who is not known may read the error; a full key has no business in a browser.
         let refused = app.send(app.anonymous(Method::GET, "/v1/assistants").header("origin", origin)).await;
         assert_eq!(

@@ -6,6 +6,7 @@ mod api_keys;
 mod architecture;
 mod assistants;
 mod chats;
+mod connections;
 mod context;
 mod crash;
 mod database;

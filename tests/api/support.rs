@@ -24,8 +24,13 @@ pub async fn app_with(settings: &[(&str, &str)]) -> TestApp {
     TestApp::start(PROGRAM, &TestDb::new().await, settings)
 }
 
-/// As many requests and streams as a client likes.
-pub const UNBOUNDED: [(&str, &str); 2] = [("PLATFORM_RATE_FULL", "0"), ("PLATFORM_STREAMS_PER_KEY", "0")];
+/// As many requests, connections and streams as a client likes.
+pub const UNBOUNDED: [(&str, &str); 4] = [
+    ("PLATFORM_RATE_FULL", "0"),
+    ("PLATFORM_STREAMS_PER_KEY", "0"),
+    ("PLATFORM_CONNECTIONS_PER_ADDRESS", "0"),
+    ("PLATFORM_BODIES_PER_ADDRESS", "0"),
+];
 
 /// The platform with a scripted OpenAI-compatible server as its default model.
 pub async fn app_with_model(settings: &[(&str, &str)]) -> (TestApp, FakeModelServer) {

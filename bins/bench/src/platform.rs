@@ -36,6 +36,8 @@ impl Platform {
             .env("PLATFORM_MODEL_CONCURRENCY", "0")
             .env("PLATFORM_RATE_FULL", "0")
             .env("PLATFORM_STREAMS_PER_KEY", "0")
+            .env("PLATFORM_CONNECTIONS_PER_ADDRESS", "0")
+            .env("PLATFORM_BODIES_PER_ADDRESS", "0")
             .env("PLATFORM_WORKER_CONCURRENCY", "20000")
             .envs(settings.iter().copied())
             .stdout(Stdio::piped())

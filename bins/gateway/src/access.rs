@@ -10,7 +10,7 @@ use serde_json::Value;
 use url::Url;
 
 use crate::{
-    request::Request,
+    request::{Request, percent_decode},
     routes::{Access, Route},
 };
 
@@ -20,7 +20,7 @@ const REFERENCES: [(&str, &str); 3] =
 /// References of one request that are looked at.
 const MOST_REFERENCES: usize = 500;
 
-/// Whether a credential opens a route; `path` is the one that was asked for.
+/// Whether a credential opens a route; `path` is the one that was asked for, decoded.
 pub(crate) fn permit(identity: &Identity, route: &Route, path: &str, headers: &HeaderMap) -> Result<()> {
     match &identity.rights {
         Rights::Token { scopes, resource } => permit_token(scopes, resource.as_deref(), route, path),
@@ -79,8 +79,8 @@ fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &s
     };
     let address = resource.and_then(|resource| Url::parse(resource).ok());
     let is_within = |address: &Url| {
-        let below = address.path().trim_end_matches('/');
-        path.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        let below = percent_decode(address.path().trim_end_matches('/'));
+        path.strip_prefix(&below).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
     if resource.is_some() && !address.as_ref().is_some_and(is_within) {
         let message = "This access token is good for another resource alone.";

@@ -28,11 +28,9 @@ impl Cors {
         headers.contains_key(ORIGIN) && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }
 
-    /// Answers a preflight; `methods` are those of the path.
-    pub fn preflight(&self, asked: &HeaderMap, methods: &str, answer: &mut HeaderMap) {
-        if !self.allow(asked, answer) {
-            return;
-        }
+    /// Answers a preflight; `methods` are those of the path. It names no caller, so that each origin may ask: who
+    /// may read is decided by the answer itself.
+    pub fn preflight(asked: &HeaderMap, methods: &str, answer: &mut HeaderMap) {
         let wanted =
             asked.get(ACCESS_CONTROL_REQUEST_HEADERS).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let sources = wanted.split(',').map(str::trim).filter(|name| {
@@ -42,6 +40,8 @@ impl Cors {
         let names: Vec<&str> = std::iter::once(REQUEST_HEADERS).chain(sources).collect();
         let text = |text: &str| HeaderValue::from_str(text).ok();
         for (name, value) in [
+            (ACCESS_CONTROL_ALLOW_ORIGIN, asked.get(ORIGIN).cloned()),
+            (VARY, text("Origin")),
             (ACCESS_CONTROL_ALLOW_METHODS, text(methods)),
             (ACCESS_CONTROL_ALLOW_HEADERS, text(&names.join(", "))),
             (ACCESS_CONTROL_MAX_AGE, text(MAX_AGE_SECONDS)),

@@ -1,12 +1,8 @@
 //! One request, top to bottom: route → credential → body → handler → answer.
 
-use std::{
-    collections::BTreeMap,
-    panic::AssertUnwindSafe,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, panic::AssertUnwindSafe, rc::Rc, sync::Arc, time::Instant};
 
+use actix_http::ConnectionType;
 use actix_web::{
     HttpRequest, HttpResponse,
     http::{
@@ -16,8 +12,7 @@ use actix_web::{
     web::{self, Payload, ServiceConfig},
 };
 use aws_lc_rs::digest::{SHA256, digest};
-use bytes::{Bytes, BytesMut};
-use futures_util::{FutureExt, StreamExt};
+use futures_util::FutureExt;
 use platform_auth::Identity;
 use platform_core::{Code, Error, Id, Result};
 use platform_db::{Idempotency, Stored};
@@ -28,16 +23,20 @@ use crate::{
     access,
     app::Services,
     auth::Bearer,
+    body,
+    connection::Control,
     cors::Cors,
     error,
-    request::{Fields, Request, check_json, percent_decode},
+    gate::network,
+    request::{Fields, Request, percent_decode},
     respond::{Answer, Body},
     routes::{Access, Resource, Route, Table},
     telemetry,
     unknown::ignored,
 };
 
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// What a page may ask of a path that does not exist, to be told so.
+const ALL_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
 
 /// Registers every route at `/v1` and `/api/v1`, the root ones at the root; everything else is 404.
 pub(crate) fn mount(config: &mut ServiceConfig, services: &Arc<Services>, table: &Arc<Table>) {
@@ -69,23 +68,26 @@ async fn serve(
     services: Arc<Services>,
     route: Option<Arc<Route>>,
     request: HttpRequest,
-    payload: Payload,
+    mut payload: Payload,
     allow: Option<String>,
 ) -> HttpResponse {
     let started = Instant::now();
+    let serving = request.conn_data::<Rc<Control>>().map(|control| Rc::clone(control).serve());
     let request_id = request_id(request.headers());
-    let preflight = request.method() == Method::OPTIONS && allow.is_some() && Cors::is_preflight(request.headers());
+    let is_mounted = ["/v1/", "/api/v1/"].iter().any(|mount| request.path().starts_with(mount));
+    let preflight =
+        request.method() == Method::OPTIONS && (allow.is_some() || is_mounted) && Cors::is_preflight(request.headers());
     let span = telemetry::request_span(
         request.method().as_str(),
         route.as_ref().map_or("(none)", |route| route.path),
         &request_id,
         request.headers(),
     );
-    let handled = handle(&services, route.as_deref(), &request, payload, allow.is_some()).instrument(span.clone());
     let (mut response, identity, allowance) = if preflight {
         (HttpResponse::NoContent().finish(), None, None)
     } else {
-        match AssertUnwindSafe(handled).catch_unwind().await {
+        let handled = handle(&services, route.as_deref(), &request, &mut payload, allow.is_some());
+        match AssertUnwindSafe(handled.instrument(span.clone())).catch_unwind().await {
             Ok(Handled { outcome: Ok(answer), identity, allowance }) => (answer.into_response(), identity, allowance),
             Ok(Handled { outcome: Err(error), identity, allowance }) => {
                 (error::answer(&error, &request_id), identity, allowance)
@@ -112,7 +114,7 @@ async fn serve(
         set("allow", allow);
     }
     if preflight {
-        services.cors.preflight(request.headers(), allow.as_deref().unwrap_or_default(), headers);
+        Cors::preflight(request.headers(), allow.as_deref().unwrap_or(ALL_METHODS), headers);
     } else {
         services.cors.answer(request.headers(), identity.as_deref(), headers);
     }
@@ -128,7 +130,12 @@ async fn serve(
     let status = response.status().as_u16();
     telemetry::answered(&span, status);
     info!(request_id, status, micros, caller, "{} {route} was answered with {status}.", request.method());
-    response
+    let Some(serving) = serving else { return response };
+    if !body::is_whole(&mut payload).await {
+        response.head_mut().set_connection_type(ConnectionType::Close);
+        serving.close().await;
+    }
+    serving.through(response)
 }
 
 /// What came of a request, who asked, and how much more may be asked.
@@ -142,7 +149,7 @@ async fn handle(
     services: &Arc<Services>,
     route: Option<&Route>,
     request: &HttpRequest,
-    payload: Payload,
+    payload: &mut Payload,
     known_path: bool,
 ) -> Handled {
     let Some(route) = route.filter(|_| is_plain(request.path())) else {
@@ -161,7 +168,7 @@ async fn handle(
         },
     };
     let (allowance, passes) = match &identity {
-        Some(identity) => match access::permit(identity, route, request.path(), request.headers()) {
+        Some(identity) => match access::permit(identity, route, &percent_decode(request.path()), request.headers()) {
             Ok(()) => services.gate.request(&identity.caller, route.creates).await,
             Err(error) => (None, Err(error)),
         },
@@ -171,11 +178,17 @@ async fn handle(
         return Handled { outcome: Err(error), identity, allowance };
     }
     let answer = async {
-        let body = read_body(services, route, request, payload).await?;
+        if let Some(is_known) = route.is_known
+            && let Err(error) = is_known(Arc::clone(services), parameter(route, request.path(), "token")).await
+        {
+            return Err(services.gate.bad_credential(request, error).await);
+        }
+        let whose = whose(services, identity.as_deref(), request);
+        let body = body::read(services, route, &whose, request.headers(), payload).await?;
         let query = query(request.query_string())?;
         let fields = if route.is_raw { Fields::default() } else { Fields::of(&body)? };
         let ignored = ignored(route, &query, &fields)?;
-        let path = route.parameters().map(|name| (name, request.match_info().get(name).unwrap_or("").to_owned()));
+        let path = route.parameters().map(|name| (name, parameter(route, request.path(), name)));
         let mut request = Request {
             services: Arc::clone(services),
             bearer,
@@ -258,6 +271,13 @@ fn request_id(headers: &HeaderMap) -> String {
     id.into()
 }
 
+/// What stands in a path for a placeholder of its route, decoded once. Both mounts end alike.
+fn parameter(route: &Route, path: &str, name: &str) -> String {
+    let given = route.path.rsplit('/').zip(path.rsplit('/'));
+    let is_named = |segment: &str| segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) == Some(name);
+    given.into_iter().find(|(segment, _)| is_named(segment)).map(|(_, given)| percent_decode(given)).unwrap_or_default()
+}
+
 /// No empty, `.` or `..` segment, no encoded slash or NUL, no bad percent code (contract 00 §1.2).
 fn is_plain(path: &str) -> bool {
     let good_segment = |segment: &str| {
@@ -266,7 +286,7 @@ fn is_plain(path: &str) -> bool {
         !segment.is_empty()
             && decoded != "."
             && decoded != ".."
-            && !["%2f", "%5c", "%00"].iter().any(|code| lower.contains(code))
+            && !["%2f", "%00"].iter().any(|code| lower.contains(code))
     };
     let bytes = path.as_bytes();
     let good_code = |at: usize| {
@@ -292,65 +312,12 @@ fn names(text: &str) -> Vec<String> {
     text.split('&').filter_map(|pair| Some(percent_decode(pair.split('=').next()?))).collect()
 }
 
-async fn read_body(
-    services: &Arc<Services>,
-    route: &Route,
-    request: &HttpRequest,
-    mut payload: Payload,
-) -> Result<Bytes> {
-    let headers = request.headers();
-    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?").trim().to_lowercase());
-    if text(header::CONTENT_ENCODING).is_some_and(|encoding| !encoding.is_empty() && encoding != "identity") {
-        return Err(Error::new(Code::UnsupportedMediaType, "Send the body as it is, without Content-Encoding."));
+/// Whose a body is that is still coming: an account's, or somebody's at an address.
+fn whose(services: &Services, identity: Option<&Identity>, request: &HttpRequest) -> String {
+    match (identity, services.gate.client(request)) {
+        (Some(identity), _) => identity.caller.account.as_str().to_owned(),
+        (None, address) => address.map(|address| network(address).to_string()).unwrap_or_default(),
     }
-    if matches!(route.method, Method::GET) {
-        return Ok(Bytes::new());
-    }
-    let limit = services.limits.json_bytes;
-    let too_large = |actual: Option<usize>| {
-        let error = Error::new(Code::PayloadTooLarge, format!("The body is larger than {limit} bytes."));
-        let error = error.with("limitBytes", limit);
-        match actual {
-            Some(actual) => error.with("actualBytes", actual),
-            None => error,
-        }
-    };
-    let kind = text(header::CONTENT_TYPE);
-    let is_json = route.is_raw
-        || kind.as_deref().is_some_and(|kind| {
-            let (kind, parameters) = kind.split_once(';').unwrap_or((kind, ""));
-            let charset = parameters.split_once("charset=").map(|(_, charset)| charset.trim_matches('"').trim());
-            kind.trim() == "application/json" && charset.is_none_or(|charset| charset == "utf-8")
-        });
-    let wrong_kind =
-        || Error::new(Code::UnsupportedMediaType, "Send the body as JSON, with `Content-Type: application/json`.");
-    let declared = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
-    if declared.is_some_and(|length| length > 0) && !is_json {
-        return Err(wrong_kind());
-    }
-    if declared.is_some_and(|length| length > limit) {
-        return Err(too_large(declared));
-    }
-    let read = async {
-        let mut body = BytesMut::new();
-        while let Some(chunk) = payload.next().await {
-            let chunk = chunk.map_err(|e| Error::new(Code::BadRequest, format!("The body broke off: {e}.")))?;
-            if !is_json && !chunk.is_empty() {
-                return Err(wrong_kind());
-            }
-            if body.len() + chunk.len() > limit {
-                return Err(too_large(None));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(body.freeze())
-    };
-    let slow = |_| Error::new(Code::RequestTimeout, "The body came too slowly.");
-    let body = tokio::time::timeout(BODY_TIMEOUT, read).await.map_err(slow)??;
-    if !route.is_raw {
-        check_json(&body)?;
-    }
-    Ok(body)
 }
 
 /// The idempotency key of a POST, with all it covers.
@@ -392,7 +359,7 @@ mod tests {
 
     #[test]
     fn only_plain_paths_are_routed() {
-        for good in ["/v1/assistants", "/v1/assistants/a-b_c", "/v1/assistants/%C3%A4"] {
+        for good in ["/v1/assistants", "/v1/assistants/a-b_c", "/v1/assistants/%C3%A4%5C%25%2B"] {
             assert!(is_plain(good), "{good}");
         }
         for bad in [

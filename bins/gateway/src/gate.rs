@@ -2,21 +2,31 @@
 
 use std::{
     collections::HashMap,
-    net::IpAddr,
-    sync::{Arc, Mutex},
+    net::{IpAddr, Ipv6Addr},
+    sync::{Arc, Mutex, Once},
+    time::Duration,
 };
 
 use actix_web::HttpRequest;
 use ipnet::IpNet;
 use platform_core::{Caller, Code, Credential, Error, Result};
-use platform_limits::{Allowance, RateLimits};
+use platform_limits::{Allowance, Place, Places, RateLimits};
+use tracing::warn;
 
 use crate::config::{Config, Rates};
 
 /// Seconds after which a refused stream may be tried again.
 const STREAM_RETRY: u64 = 5;
+/// Bodies that are still coming, in all; each holds at most [`SMALL_BODY`].
+const MOST_BODIES: usize = 1024;
+/// A body above this takes one of the places for large ones.
+pub(crate) const SMALL_BODY: usize = 64 * 1024;
+/// Large bodies that are still coming, in all and of one account.
+const LARGE_BODIES: (usize, usize) = (48, 12);
+/// So long a body waits for its place.
+const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Counts requests and streams.
+/// Counts requests, streams, connections and bodies.
 pub(crate) struct Gate {
     limits: RateLimits,
     rates: Rates,
@@ -24,6 +34,11 @@ pub(crate) struct Gate {
     streams_per_session: usize,
     streams: Arc<Mutex<HashMap<String, usize>>>,
     trusted_proxies: Vec<IpNet>,
+    connections: Arc<Places>,
+    /// Connections of trusted proxies: whose they are is said by each request.
+    proxied: Arc<Places>,
+    bodies: Arc<Places>,
+    large_bodies: Arc<Places>,
 }
 
 /// An open stream; it counts until it is dropped.
@@ -53,7 +68,39 @@ impl Gate {
             streams_per_session: config.streams_per_session,
             streams: Arc::default(),
             trusted_proxies: config.trusted_proxies.clone(),
+            connections: Places::new(0, config.connections_per_address),
+            proxied: Places::new(0, 0),
+            bodies: Places::new(MOST_BODIES, config.bodies_per_address),
+            large_bodies: Places::new(LARGE_BODIES.0, LARGE_BODIES.1),
         }
+    }
+
+    /// A place for one more connection of a peer, if it may have one.
+    pub fn connection(&self, peer: IpAddr) -> Option<Place> {
+        static SAID: Once = Once::new();
+        let network = network(peer);
+        let places = if self.is_trusted(peer) { &self.proxied } else { &self.connections };
+        let place = places.try_take(&network.to_string());
+        if place.is_none() {
+            SAID.call_once(|| {
+                warn!(
+                    %network,
+                    "An address has as many connections as it may have; more of them are closed. If it is a proxy, \
+                     name it in PLATFORM_TRUSTED_PROXIES. This is said once."
+                );
+            });
+        }
+        place
+    }
+
+    /// A place for a body that is still coming; `whose`: account or address.
+    pub async fn body(&self, whose: &str) -> Result<Place> {
+        self.bodies.take(whose, PATIENCE).await.ok_or_else(too_many_bodies)
+    }
+
+    /// The same when it turns out to be large.
+    pub async fn large_body(&self, whose: &str) -> Result<Place> {
+        self.large_bodies.take(whose, PATIENCE).await.ok_or_else(too_many_bodies)
     }
 
     /// Counts a request; the tightest bucket it fell into, or why it is refused.
@@ -129,11 +176,40 @@ impl Gate {
     /// Who is at the other end: the peer, or behind a trusted proxy the last that it names (contract 00 §1.3).
     pub fn client(&self, request: &HttpRequest) -> Option<IpAddr> {
         let peer = request.peer_addr()?.ip();
-        if !self.trusted_proxies.iter().any(|network| network.contains(&peer)) {
+        if !self.is_trusted(peer) {
             return Some(peer);
         }
         let forwarded = request.headers().get_all("x-forwarded-for").last().and_then(|value| value.to_str().ok());
         let last = forwarded.and_then(|list| list.rsplit(',').next()?.trim().parse().ok());
         Some(last.unwrap_or(peer))
+    }
+
+    fn is_trusted(&self, peer: IpAddr) -> bool {
+        self.trusted_proxies.iter().any(|network| network.contains(&peer))
+    }
+}
+
+/// What counts as one address: of IPv6 a /64, since whoever has one has all of it.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+fn too_many_bodies() -> Error {
+    let message = "Too many requests of yours are unfinished; send fewer bodies at once.";
+    Error::new(Code::RateLimitExceeded, message).retry_after(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_what_one_client_holds() {
+        let of = |address: &str| network(address.parse().expect("an address")).to_string();
+        assert_eq!((of("2001:db8:1:2:3:4:5:6"), of("::ffff:10.0.0.1")), ("2001:db8:1:2::".into(), "10.0.0.1".into()));
+        assert_ne!(of("2001:db8:1:3::1"), of("2001:db8:1:2::1"));
     }
 }

@@ -10,6 +10,8 @@ pub mod config;
 mod access;
 mod auth;
 mod children;
+mod body;
+mod connection;
 mod cors;
 mod dispatch;
 mod error;

@@ -195,22 +195,7 @@ impl<'de> serde::Deserializer<'de> for QueryValue<'_> {
 
 /// Text as it was before it was put into an address.
 pub(crate) fn percent_decode(text: &str) -> String {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        let code = after.get(..2).and_then(|code| std::str::from_utf8(code).ok());
-        match (byte, code.and_then(|code| u8::from_str_radix(code, 16).ok())) {
-            (b'%', Some(code)) => {
-                decoded.push(code);
-                rest = &after[2..];
-            }
-            _ => {
-                decoded.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 /// The top level of a body: an object, each name once.

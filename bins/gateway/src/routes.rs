@@ -22,6 +22,8 @@ use futures_util::future::{FutureExt, LocalBoxFuture};
 use platform_core::Result;
 
 use crate::{
+    app::Services,
+    gate::SMALL_BODY,
     openapi::{Operation, TypeDoc},
     request::Request,
     respond::Answer,
@@ -41,6 +43,8 @@ pub(crate) enum Access {
 }
 
 type Handler = Box<dyn Fn(Request) -> LocalBoxFuture<'static, Result<Answer>> + Send + Sync>;
+/// Whether the `{token}` of a path is one that we gave out.
+type IsKnown = fn(Arc<Services>, String) -> LocalBoxFuture<'static, Result<()>>;
 
 /// One line of the table.
 pub(crate) struct Route {
@@ -54,6 +58,10 @@ pub(crate) struct Route {
     pub body_fields: Option<Vec<String>>,
     /// It takes any text as its body.
     pub is_raw: bool,
+    /// Bytes that a body may have; `None` = as many as the setting says.
+    pub most_bytes: Option<usize>,
+    /// Asked before a body is read for which nobody vouches but the token in its path.
+    pub is_known: Option<IsKnown>,
     /// It makes messages or threads, which have a rate of their own.
     pub creates: bool,
     /// It takes an editor of the project of what its path names.
@@ -254,7 +262,10 @@ pub(crate) fn table() -> Vec<Route> {
             .with(tenants::spec::update_user),
         on(DELETE, "/v1/tenants/{tenantId}/subtenants/{subtenantId}", key("tenants:write"), tenants::delete_user)
             .with(tenants::spec::delete_user),
-        on(POST, "/v1/tool-callbacks/{token}", Public, threads::callback).with(threads::spec::callback).raw(),
+        on(POST, "/v1/tool-callbacks/{token}", Public, threads::callback)
+            .with(threads::spec::callback)
+            .raw()
+            .with_token(threads::awaits_callback, threads::MOST_RESULT),
         on(GET, "/v1/tool-groups", key(tools_read), tool_servers::groups).with(tool_servers::spec::groups),
         on(POST, "/v1/tool-servers", key(tools_write), tool_servers::create).with(tool_servers::spec::create),
         on(GET, "/v1/tool-servers", key(tools_read), tool_servers::list).with(tool_servers::spec::list),
@@ -318,6 +329,7 @@ where
 {
     let handler: Handler = Box::new(move |request| handler(request).boxed_local());
     let changes = [PUT, PATCH, DELETE].contains(&method);
+    let most_bytes = (access == Access::Public).then_some(SMALL_BODY);
     Route {
         method,
         path,
@@ -326,6 +338,8 @@ where
         query_fields: Vec::new(),
         body_fields: None,
         is_raw: false,
+        most_bytes,
+        is_known: None,
         creates: false,
         changes,
         operation: None,
@@ -344,6 +358,11 @@ impl Route {
 
     fn raw(self) -> Self {
         Self { is_raw: true, ..self }
+    }
+
+    /// Its token is looked up before its body of so many bytes is read.
+    fn with_token(self, is_known: IsKnown, most_bytes: usize) -> Self {
+        Self { is_known: Some(is_known), most_bytes: Some(most_bytes), ..self }
     }
 
     fn creating(self) -> Self {

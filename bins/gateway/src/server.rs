@@ -7,25 +7,31 @@ use std::{
     time::Duration,
 };
 
-use actix_web::{App as HttpApp, HttpServer, web};
+use actix_http::{HttpService, Request, error::DispatchError};
+use actix_server::{GracefulShutdownSignal, ServerBuilder};
+use actix_service::{IntoServiceFactory, ServiceFactory, ServiceFactoryExt, fn_service, map_config};
+use actix_web::{App as HttpApp, dev::AppConfig, rt::net::TcpStream, web};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
 use crate::{
-    app::{App, StartError},
+    app::{App, Services, StartError},
     commands::bootstrap,
     config::{Config, Role},
+    connection::{Connection, HEAD, LINGER},
     dispatch, metrics, routes,
 };
 
 /// Connections that may wait to be taken.
 const BACKLOG: i32 = 2048;
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection without a request ends after this.
+const KEEP_ALIVE: Duration = Duration::from_secs(75);
 /// Bytes of answers that wait for their reader, for each connection.
 const WRITE_BUFFER: usize = 8 * 1024;
-/// A write that nobody reads ends its connection after this (contract 00 §1.8).
-const STALLED_WRITE: Duration = Duration::from_secs(30);
+/// Files that are not connections of clients: of the database, to models and tools, and on the disk.
+const OTHER_FILES: usize = 512;
 
 pub(crate) async fn run(config: Config) -> Result<(), StartError> {
     let started = std::time::Instant::now();
@@ -45,26 +51,15 @@ pub(crate) async fn run(config: Config) -> Result<(), StartError> {
     }
     let services = Arc::clone(&app.services);
     let table = Arc::new(routes::Table::new(table));
-    let server = HttpServer::new(move || {
-        let (services, table) = (Arc::clone(&services), Arc::clone(&table));
-        HttpApp::new().configure(move |config: &mut web::ServiceConfig| dispatch::mount(config, &services, &table))
-    })
-    .workers(std::thread::available_parallelism().map_or(2, usize::from))
-    .tcp_nodelay(true)
-    // A client that closes its end has left: its stream's place is free at once.
-    .h1_allow_half_closed(false)
-    .h1_write_buffer_size(WRITE_BUFFER)
-    .client_request_timeout(HEADER_TIMEOUT)
-    .keep_alive(Duration::from_secs(75))
-    .shutdown_timeout(config.shutdown_grace.as_secs())
-    .disable_signals()
-    .on_connect(|connection, _| {
-        #[cfg(target_os = "linux")]
-        if let Some(stream) = connection.downcast_ref::<actix_web::rt::net::TcpStream>() {
-            let _ = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(STALLED_WRITE));
-        }
-    })
-    .listen(listener);
+    let workers = std::thread::available_parallelism().map_or(2, usize::from);
+    let files = open_files();
+    let server = ServerBuilder::new()
+        .workers(workers)
+        .max_concurrent_connections((files.saturating_sub(OTHER_FILES.min(files / 2)) / workers).max(1))
+        .shutdown_timeout(config.shutdown_grace.as_secs())
+        .disable_signals();
+    let closing = server.graceful_shutdown_signal();
+    let server = server.listen("http", listener, move || http(&services, &table, closing.clone()));
     let server = match server {
         Ok(server) => server.run(),
         Err(error) => {
@@ -94,6 +89,55 @@ pub(crate) async fn run(config: Config) -> Result<(), StartError> {
     app.stop().await;
     info!("Stopped.");
     Ok(())
+}
+
+/// Connections of clients, each in its place, and what answers on them.
+fn http(
+    services: &Arc<Services>,
+    table: &Arc<routes::Table>,
+    closing: GracefulShutdownSignal,
+) -> impl ServiceFactory<TcpStream, Config = (), Response = (), Error = DispatchError, InitError = ()> + use<> {
+    let gate = Arc::clone(services);
+    let (services, table) = (Arc::clone(services), Arc::clone(table));
+    let app = HttpApp::new().configure(move |config: &mut web::ServiceConfig| {
+        dispatch::mount(config, &services, &table);
+    });
+    let app = IntoServiceFactory::<_, Request>::into_factory(app).map_err(|error| error.error_response());
+    let http = HttpService::build()
+        .keep_alive(KEEP_ALIVE)
+        .client_request_timeout(HEAD)
+        .client_disconnect_timeout(LINGER)
+        // A client that closes its end has left: its stream's place is free at once.
+        .h1_allow_half_closed(false)
+        .h1_write_buffer_size(WRITE_BUFFER)
+        .graceful_shutdown_signal(move || {
+            let closing = closing.clone();
+            async move { closing.notified().await }
+        })
+        .on_connect_ext(|connection: &Connection, data| {
+            data.insert(connection.control());
+        })
+        .h1(map_config(app, |()| AppConfig::default()));
+    let take = move |stream: TcpStream| {
+        let peer = stream.peer_addr().ok();
+        let place = peer.and_then(|peer| gate.gate.connection(peer.ip()));
+        // Without a place it is closed.
+        let connection = place.map(|place| (Connection::new(stream, place), peer));
+        std::future::ready(connection.ok_or(DispatchError::DisconnectTimeout))
+    };
+    fn_service(take).and_then(http)
+}
+
+/// As many files as the system lets this process have; how many that is.
+fn open_files() -> usize {
+    let limits = getrlimit(Resource::Nofile);
+    let mut now = limits.current;
+    if limits.current != limits.maximum {
+        let raised = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
+        now = raised.map_or(limits.current, |()| limits.maximum);
+    }
+    info!(was = limits.current, files = now, "So many files may be open.");
+    now.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
 /// A socket that takes connections from now on; they are answered when everything is built.

@@ -46,6 +46,12 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ),
     ("PLATFORM_RATE_CREATE_SESSION", "30:8", "messages and threads of the sessions of one end user"),
     ("PLATFORM_RATE_BAD_CREDENTIAL", "60:20", "credentials that are no good, per client address"),
+    (
+        "PLATFORM_CONNECTIONS_PER_ADDRESS",
+        "256",
+        "open connections of a client address (IPv6: of a /64); trusted proxies may have more",
+    ),
+    ("PLATFORM_BODIES_PER_ADDRESS", "32", "unfinished bodies of a client address, or of an account that is known"),
     ("PLATFORM_STREAMS_PER_KEY", "100", "open streams of a key in this process"),
     ("PLATFORM_STREAMS_PER_SESSION", "4", "open streams of a session in this process"),
     ("PLATFORM_LIMIT_MESSAGE_BYTES", "262144", "text of a message"),

@@ -1,16 +1,19 @@
 //! `/v1/agents/{agentId}/threads`, `/v1/agents/threads/…`, `/v1/tool-callbacks/{token}`
 
+use std::sync::Arc;
+
+use futures_util::future::LocalBoxFuture;
 use platform_agents::{Evaluation, ThreadFilter};
-use platform_core::{AccountId, Checks, Error, Result};
+use platform_core::{AccountId, Checks, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::chats::{SearchQuery, partial};
-use crate::{request::Request, respond::Answer, sse};
+use crate::{app::Services, request::Request, respond::Answer, sse};
 
 /// Longest result that comes to an address.
-const MOST_RESULT: usize = 1 << 20;
+pub(crate) const MOST_RESULT: usize = 1 << 20;
 
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -133,13 +136,12 @@ pub(crate) async fn respond(request: Request) -> Result<Answer> {
     Answer::ok(&request.services.threads.respond(caller, id, request.body()?, once).await?)
 }
 
+/// Whether a result may come to this address.
+pub(crate) fn awaits_callback(services: Arc<Services>, token: String) -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move { services.threads.awaits_callback(&token).await })
+}
+
 pub(crate) async fn callback(request: Request) -> Result<Answer> {
-    if request.body.len() > MOST_RESULT {
-        let message = format!("A result has at most {MOST_RESULT} bytes.");
-        return Err(Error::new(platform_core::Code::PayloadTooLarge, message)
-            .with("limitBytes", MOST_RESULT)
-            .with("actualBytes", request.body.len()));
-    }
     let text = String::from_utf8_lossy(&request.body).into_owned();
     let value = platform_core::without_nul(serde_json::from_str(&text).unwrap_or(Value::String(text)));
     request.services.threads.callback(request.path("token"), value).await?;

@@ -118,16 +118,20 @@ impl Threads {
         Ok(responded)
     }
 
-    /// Takes the result in that came to an address. The address is good for one.
-    pub(crate) async fn callback(&self, token: &str, value: &Value) -> Result<()> {
-        let unknown = || Error::not_found(Code::NotFound, "callback", "this one");
+    /// Account, thread and call that wait for a result at an address.
+    pub(crate) async fn awaiting(&self, token: &str) -> Result<(String, String, String)> {
         let found = tool_callbacks::table
             .find(hash(token))
             .filter(tool_callbacks::expires_ms.gt(self.ports.clock.now().0))
             .select((tool_callbacks::account_id, tool_callbacks::thread_id, tool_callbacks::tool_call_id));
         let conn = self.ports.db.read().await?;
         let found: Option<(String, String, String)> = found.first(&mut conn.get()).await.optional()?;
-        let (account, thread, call) = found.ok_or_else(unknown)?;
+        found.ok_or_else(unknown)
+    }
+
+    /// Takes the result in that came to an address. The address is good for one.
+    pub(crate) async fn callback(&self, token: &str, value: &Value) -> Result<()> {
+        let (account, thread, call) = self.awaiting(token).await?;
         let account = AccountId::parse(&account).expect("only ids are stored");
         let (by, now) = (By { source: Source::Api, user_uid: None, reason: None }, self.ports.clock.now());
         let mut conn = self.ports.db.conn().await?;
@@ -284,6 +288,10 @@ impl Work for Abandons {
         self.0.terminate(&run.account(), &run.subject, "TERMINATED_BY_USER", &by).await?;
         done(&self.0.ports.db, run).await
     }
+}
+
+fn unknown() -> Error {
+    Error::not_found(Code::NotFound, "callback", "this one")
 }
 
 /// Ends the threads of agents that were deleted.

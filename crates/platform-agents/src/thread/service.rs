@@ -119,6 +119,8 @@ pub trait ThreadService: Send + Sync {
         given: AsyncResponses,
         once: Option<&Idempotency>,
     ) -> Result<ThreadResponded>;
+    /// Whether a result may come to this address; `NOT_FOUND` otherwise.
+    async fn awaits_callback(&self, token: &str) -> Result<()>;
     /// Gives the result of one by its address.
     async fn callback(&self, token: &str, value: Value) -> Result<()>;
     /// Messages that hold a text.
@@ -446,6 +448,10 @@ impl ThreadService for PgThreadService {
         once: Option<&Idempotency>,
     ) -> Result<ThreadResponded> {
         self.threads.respond(&caller.account, id, &given, &By::client(&caller.user_uid), once).await
+    }
+
+    async fn awaits_callback(&self, token: &str) -> Result<()> {
+        self.threads.awaiting(token).await.map(drop)
     }
 
     async fn callback(&self, token: &str, value: Value) -> Result<()> {

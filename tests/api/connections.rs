@@ -1,0 +1,185 @@
+//! What a connection may take: heads, bodies, and what comes after an early answer (contract 00 §1.8).
+
+use std::time::{Duration, Instant};
+
+use platform_testing::{TestApp, TestDb};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
+};
+
+use crate::support::{PROGRAM, app, app_with, eventually};
+
+async fn connect_from(app: &TestApp, source: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(format!("{source}:0").parse().expect("an address")).expect("bound");
+    let to = app.url().trim_start_matches("http://").parse().expect("an address");
+    socket.connect(to).await.expect("connected")
+}
+
+async fn connect(app: &TestApp) -> TcpStream {
+    connect_from(app, "127.0.0.1").await
+}
+
+/// What is answered until `end` stands in it, or the connection closes.
+async fn until(stream: &mut TcpStream, end: &str) -> String {
+    let (mut answer, mut chunk) = (String::new(), [0; 4096]);
+    while !answer.contains(end) {
+        match tokio::time::timeout(Duration::from_secs(60), stream.read(&mut chunk)).await.expect("no silence") {
+            Ok(read) if read > 0 => answer.push_str(&String::from_utf8_lossy(&chunk[..read])),
+            _ => break,
+        }
+    }
+    answer
+}
+
+/// Asks for its health over a connection that stays open; whether it answered.
+async fn asks(stream: &mut TcpStream) -> bool {
+    let sent = stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    sent.is_ok() && until(stream, "\r\n\r\nok").await.starts_with("HTTP/1.1 200")
+}
+
+const CHUNKED: &str = "host: x\r\ntransfer-encoding: chunked\r\ncontent-type: application/json\r\n";
+
+#[tokio::test]
+async fn after_an_early_answer_little_is_read_and_the_connection_closes() {
+    let app = app().await;
+    let key = format!("authorization: Bearer {}\r\n", app.key());
+    let early = [
+        (format!("POST /v1/assistants HTTP/1.1\r\n{CHUNKED}\r\n1\r\n{{\r\n"), "401"),
+        (format!("POST /v1/nothing HTTP/1.1\r\n{CHUNKED}\r\n1\r\n{{\r\n"), "404"),
+        (format!("PUT /v1/models HTTP/1.1\r\n{CHUNKED}{key}\r\n1\r\n{{\r\n"), "405"),
+        (format!("POST /v1/assistants HTTP/1.1\r\n{CHUNKED}{key}content-encoding: gzip\r\n\r\n1\r\n{{\r\n"), "415"),
+        (format!("POST /v1/assistants HTTP/1.1\r\nhost: x\r\n{key}content-length: 3000000\r\n\r\n{{"), "415"),
+        (format!("OPTIONS /v1/x HTTP/1.1\r\n{CHUNKED}origin: x\r\naccess-control-request-method: GET\r\n\r\n"), "204"),
+    ];
+    let trickled = early.iter().map(async |(request, status)| {
+        let mut stream = connect(&app).await;
+        stream.write_all(request.as_bytes()).await.expect("written");
+        let answer = until(&mut stream, "\r\n\r\n").await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")) && answer.contains("connection: close"), "{answer}");
+        let (mut reading, mut writing) = stream.into_split();
+        let trickle = async {
+            while writing.write_all(b"1\r\n1\r\n").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let mut rest = Vec::new();
+        tokio::select! { () = trickle => {}, _ = reading.read_to_end(&mut rest) => {} }
+    });
+    let began = Instant::now();
+    tokio::time::timeout(Duration::from_secs(15), futures_util::future::join_all(trickled)).await.expect("closed");
+    assert!(began.elapsed() > Duration::from_millis(500), "time for the answer to be read");
+
+    // At full speed no more is taken than a rest and what lies in buffers of the system.
+    let mut stream = connect(&app).await;
+    stream.write_all(early[0].0.as_bytes()).await.expect("written");
+    let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
+    let mut taken = 0;
+    while stream.write_all(chunk.as_bytes()).await.is_ok() {
+        taken += chunk.len();
+        assert!(taken < 64 << 20, "it swallows without end");
+    }
+
+    // A small body that is there already is read, and the connection is used again.
+    let mut stream = connect(&app).await;
+    for _ in 0..3 {
+        let refused = "POST /v1/assistants HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+        stream.write_all(refused.as_bytes()).await.expect("written");
+        assert!(until(&mut stream, "}").await.starts_with("HTTP/1.1 401"));
+    }
+    assert!(asks(&mut stream).await);
+}
+
+#[tokio::test]
+async fn a_slow_head_is_cut_off_on_a_used_connection_too() {
+    let app = app().await;
+    let mut stream = connect(&app).await;
+    assert!(asks(&mut stream).await);
+    let (mut reading, mut writing) = stream.into_split();
+    let mut rest = Vec::new();
+    let trickle = async {
+        writing.write_all(b"GET /livez HTTP/1.1\r\nx: ").await.expect("written");
+        while writing.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    let cut = async {
+        tokio::select! { () = trickle => {}, _ = reading.read_to_end(&mut rest) => {} }
+    };
+    tokio::time::timeout(Duration::from_secs(30), cut).await.expect("cut off");
+}
+
+#[tokio::test]
+async fn an_address_has_so_many_connections_and_a_proxy_has_more() {
+    let bound = [("PLATFORM_CONNECTIONS_PER_ADDRESS", "3")];
+    let app = app_with(&bound).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut stream = connect_from(&app, "127.0.0.2").await;
+        assert!(asks(&mut stream).await);
+        held.push(stream);
+    }
+    assert!(!asks(&mut connect_from(&app, "127.0.0.2").await).await, "one too many");
+    assert!(asks(&mut connect_from(&app, "127.0.0.3").await).await, "somebody else");
+    assert!(asks(&mut held[0]).await, "the others stay");
+    held.pop();
+    let again = async || asks(&mut connect_from(&app, "127.0.0.2").await).await.then_some(());
+    eventually("the place that was given back", again).await;
+
+    let proxied = app_with(&[bound[0], ("PLATFORM_TRUSTED_PROXIES", "127.0.0.2")]).await;
+    let mut many = Vec::new();
+    for _ in 0..6 {
+        many.push(connect_from(&proxied, "127.0.0.2").await);
+        assert!(asks(many.last_mut().expect("one")).await);
+    }
+}
+
+#[tokio::test]
+async fn unfinished_bodies_are_few_and_those_of_public_routes_small() {
+    let app = app_with(&[("PLATFORM_BODIES_PER_ADDRESS", "2"), ("PLATFORM_TRUSTED_PROXIES", "127.0.0.0/8")]).await;
+    let open = async |from: &str| {
+        let mut stream = connect(&app).await;
+        let head = format!("POST /oauth/token HTTP/1.1\r\nhost: x\r\nx-forwarded-for: {from}\r\ncontent-length: 60000");
+        stream.write_all(format!("{head}\r\n\r\n{}", "x".repeat(1000)).as_bytes()).await.expect("written");
+        stream
+    };
+    let _held = [open("2001:db8::1").await, open("2001:db8::2").await];
+    let refused = async { until(&mut open("2001:db8::3").await, "}").await };
+    let served = async {
+        let token = app.anonymous(Method::POST, "/oauth/token").header("x-forwarded-for", "2001:db8::4");
+        app.send(token.json(&json!({}))).await.status
+    };
+    let (refused, served) = tokio::join!(refused, served);
+    assert!(refused.starts_with("HTTP/1.1 429") && refused.contains("RATE_LIMIT_EXCEEDED"), "{refused}");
+    assert_eq!(served, StatusCode::UNAUTHORIZED, "what comes at once needs no place");
+
+    for path in ["/oauth/token", "/oauth/revoke", "/oauth/authorize"] {
+        let large = app.send(app.anonymous(Method::POST, path).body("x".repeat(70_000))).await;
+        assert_eq!(
+            (large.error(), &large.body["details"]["limitBytes"]),
+            ("PAYLOAD_TOO_LARGE", &json!(65_536)),
+            "{path}"
+        );
+    }
+    let mut stream = connect(&app).await;
+    let unknown = "POST /v1/tool-callbacks/none HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n";
+    stream.write_all(unknown.as_bytes()).await.expect("written");
+    assert!(until(&mut stream, "}").await.starts_with("HTTP/1.1 404"), "before anything of its body");
+}
+
+#[tokio::test]
+async fn as_many_files_may_be_open_as_the_system_allows() {
+    let script = std::env::temp_dir().join(format!("platform-few-files-{}", std::process::id()));
+    std::fs::write(&script, format!("#!/bin/sh\nulimit -S -n 300\nexec {PROGRAM} \"$@\"\n")).expect("written");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, executable).expect("made executable");
+    let app = TestApp::start(script.to_str().expect("a path"), &TestDb::new().await, &[]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", app.pid())).expect("limits");
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).expect("a line");
+    let numbers: Vec<&str> = files.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1], "{files}");
+    std::fs::remove_file(&script).expect("removed");
+}
