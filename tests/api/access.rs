@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::{Frames, PROGRAM, agent, app, text, thread};
 
 /// Makes an API key; its id and value.
-async fn key(app: &TestApp, settings: Value) -> (String, String) {
+pub async fn key(app: &TestApp, settings: Value) -> (String, String) {
     let mut all = json!({"name": "k"});
     settings.as_object().expect("an object").iter().for_each(|(name, value)| all[name] = value.clone());
     let made = app.post("/api-keys", all).await;
@@ -16,14 +16,14 @@ async fn key(app: &TestApp, settings: Value) -> (String, String) {
 }
 
 /// Mints a session with the first key; its token.
-async fn session(app: &TestApp, body: Value) -> String {
+pub async fn session(app: &TestApp, body: Value) -> String {
     let minted = app.post("/tenant-sessions", body).await;
     assert_eq!(minted.status, StatusCode::CREATED, "{}", minted.body);
     text(&minted.body["token"])
 }
 
 /// A request with any credential.
-async fn call(app: &TestApp, credential: &str, method: Method, path: &str, body: Option<Value>) -> Reply {
+pub async fn call(app: &TestApp, credential: &str, method: Method, path: &str, body: Option<Value>) -> Reply {
     let request = app.anonymous(method, &format!("/v1{path}")).bearer_auth(credential);
     app.send(match body {
         Some(body) => request.json(&body),
@@ -32,11 +32,11 @@ async fn call(app: &TestApp, credential: &str, method: Method, path: &str, body:
     .await
 }
 
-async fn get(app: &TestApp, credential: &str, path: &str) -> Reply {
+pub async fn get(app: &TestApp, credential: &str, path: &str) -> Reply {
     call(app, credential, Method::GET, path, None).await
 }
 
-async fn post(app: &TestApp, credential: &str, path: &str, body: Value) -> Reply {
+pub async fn post(app: &TestApp, credential: &str, path: &str, body: Value) -> Reply {
     call(app, credential, Method::POST, path, Some(body)).await
 }
 
@@ -133,14 +133,24 @@ async fn a_signed_key_only_mints_and_no_key_makes_a_wider_one() {
         assert_eq!(minted.body["expiresIn"], seconds);
     }
 
-    let (narrow_id, narrow) = key(&app, json!({"projectIds": ["p1"]})).await;
+    let [p1, p2] = ["p1", "p2"].map(|name| app.post("/projects", json!({"name": name, "identifier": name})));
+    let [p1, p2] = [text(&p1.await.body["_id"]), text(&p2.await.body["_id"])];
+    for unknown in [json!(["nothing"]), json!([p1, "p2"])] {
+        let refused = app.post("/api-keys", json!({"name": "x", "projectIds": unknown})).await;
+        assert_eq!((refused.status, refused.error()), (StatusCode::NOT_FOUND, "PROJECT_NOT_FOUND"));
+        assert_eq!(
+            app.patch(&format!("/api-keys/{id}"), json!({"projectIds": unknown})).await.error(),
+            "PROJECT_NOT_FOUND"
+        );
+    }
+    let (narrow_id, narrow) = key(&app, json!({"projectIds": [p1]})).await;
     let wider = post(&app, &narrow, "/api-keys", json!({"name": "x"})).await;
     assert_eq!((wider.status, wider.error()), (StatusCode::FORBIDDEN, "FORBIDDEN"));
     assert_eq!(
-        post(&app, &narrow, "/api-keys", json!({"name": "x", "projectIds": ["p1", "p2"]})).await.error(),
+        post(&app, &narrow, "/api-keys", json!({"name": "x", "projectIds": [p1, p2]})).await.error(),
         "FORBIDDEN"
     );
-    let own = post(&app, &narrow, "/api-keys", json!({"name": "x", "projectIds": ["p1"]})).await;
+    let own = post(&app, &narrow, "/api-keys", json!({"name": "x", "projectIds": [p1]})).await;
     assert_eq!(own.status, StatusCode::CREATED);
     let own = format!("/api-keys/{}", text(&own.body["_id"]));
     let widened = call(&app, &narrow, Method::PATCH, &own, Some(json!({"projectIds": null}))).await;

@@ -9,6 +9,7 @@ mod chats;
 mod connections;
 mod context;
 mod crash;
+mod credentials;
 mod database;
 mod docs;
 mod faults;

@@ -286,6 +286,24 @@ pub async fn user(app: &TestApp, name: &str, role: &str) -> (String, String) {
 
 /// The same with these scopes.
 pub async fn user_with(app: &TestApp, name: &str, role: &str, scopes: Option<Value>) -> (String, String) {
+    let granted = granted(app, name, role, scopes).await;
+    (granted.user, granted.access)
+}
+
+/// What a user granted an application.
+pub struct Granted {
+    /// Id of the user.
+    pub user: String,
+    /// Id of the application's record.
+    pub client: String,
+    /// Its name in the protocol.
+    pub client_id: String,
+    pub access: String,
+    pub refresh: String,
+}
+
+/// A user who let an application act for them.
+pub async fn granted(app: &TestApp, name: &str, role: &str, scopes: Option<Value>) -> Granted {
     let (verifier, challenge) =
         ("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk", "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM");
     let (back, email, password) = ("https://app.example/back", format!("{name}@example.com"), "correct horse battery");
@@ -293,9 +311,9 @@ pub async fn user_with(app: &TestApp, name: &str, role: &str, scopes: Option<Val
     if let Some(scopes) = scopes {
         client["scopes"] = scopes;
     }
-    let client = app.post("/oauth-clients", client).await.body;
+    let record = app.post("/oauth-clients", client).await.body;
     let user = app.post("/users", json!({"email": email, "password": password, "role": role})).await.body;
-    let client = client["clientId"].as_str().expect("an id");
+    let client = record["clientId"].as_str().expect("an id");
     let decision = [
         ("response_type", "code"),
         ("client_id", client),
@@ -315,8 +333,13 @@ pub async fn user_with(app: &TestApp, name: &str, role: &str, scopes: Option<Val
     let exchange = json!({"grantType": "authorization_code", "clientId": client, "redirectUri": back, "code": code,
         "codeVerifier": verifier});
     let tokens = app.send(app.anonymous(Method::POST, "/oauth/token").json(&exchange)).await.body;
-    let text = |value: &Value| value.as_str().expect("text").to_owned();
-    (text(&user["userUID"]), text(&tokens["access_token"]))
+    Granted {
+        user: text(&user["userUID"]),
+        client: text(&record["_id"]),
+        client_id: client.to_owned(),
+        access: text(&tokens["access_token"]),
+        refresh: text(&tokens["refresh_token"]),
+    }
 }
 
 /// A value that is text.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use platform_auth::{AuthService, KeySecret, KeyService, NewApiKey, NewUser, Role as UserRole, UserService};
-use platform_core::{AccountId, Caller, Credential, Page};
+use platform_core::{AccountId, Caller, Credential, Origin, Page};
 use serde::Serialize;
 
 use crate::{
@@ -194,7 +194,7 @@ async fn find_account(auth: &dyn AuthService, id_or_name: &str) -> Result<Accoun
 /// Who makes a key from the command line.
 fn operator(account: AccountId) -> Caller {
     let (credential, user_uid) = (Credential::FullKey("server".to_owned()), "server".to_owned());
-    Caller { account, credential, user_uid, projects: None }
+    Caller { account, credential, user_uid, projects: None, origin: Origin::default() }
 }
 
 fn print(record: &impl Serialize) {

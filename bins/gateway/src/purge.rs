@@ -16,6 +16,7 @@ pub(crate) async fn hourly(db: Db, clock: Arc<dyn Clock>, event_keep: Duration) 
         purge(&db, "events", async |conn| platform_events::purge(conn, before).await.map(drop)).await;
         purge(&db, "addresses for results", async |conn| platform_agents::purge_callbacks(conn, now).await).await;
         purge(&db, "sessions", async |conn| platform_auth::purge_sessions(conn, now).await.map(drop)).await;
+        purge(&db, "old values", async |conn| platform_auth::purge_old_values(conn, now).await.map(drop)).await;
         purge(&db, "grants", async |conn| platform_auth::purge_grants(conn, now).await).await;
         purge(&db, "rates", async |conn| RateLimits::purge(conn).await).await;
         tokio::time::sleep(Duration::from_hours(1)).await;

@@ -7,6 +7,7 @@ mod secret;
 mod service;
 
 pub use model::{ApiKey, ApiKeyPage, ApiKeyWithSecret, Endpoint, IdentityMode, KeyKind, NewApiKey, Preset, Rotation};
+pub use repository::purge as purge_old_values;
 pub use rules::KeyRules;
 pub use secret::KeySecret;
 pub(crate) use secret::sha256;

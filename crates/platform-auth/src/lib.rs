@@ -8,7 +8,8 @@
 //! looked up through a bounded cache that every process empties at once when a key or session
 //! changes; one that is unknown, disabled, revoked or past its time gets the precise 401 of
 //! contract 01 §3; no credential makes a wider one; the last usable full key of an account cannot
-//! be taken away or narrowed; a session ends with the key that minted it; a code and a refresh token
+//! be taken away or narrowed; a credential falls with what it follows from: a key with the user who made it, a session with
+//! the value of its key or with its user's grant, tokens with their grant, user, client and password; a code and a refresh token
 //! are good once, and a second use revokes everything that followed.
 
 mod account;
@@ -25,7 +26,7 @@ pub use account::AccountRecord;
 pub use identity::{Identity, Rights};
 pub use key::{
     ApiKey, ApiKeyPage, ApiKeyWithSecret, Endpoint, IdentityMode, KeyKind, KeyRules, KeySecret, KeyService, NewApiKey,
-    Preset, Rotation,
+    Preset, Rotation, purge_old_values,
 };
 pub use oauth::{
     Authorization, AuthorizeRequest, ClientPage, ClientService, ClientWithSecret, NewClient, OAuthClient, OAuthError,

@@ -11,6 +11,8 @@ pub(crate) use access::{authenticate, part};
 pub use clients::{ClientPage, ClientService, ClientWithSecret, NewClient, OAuthClient};
 pub(crate) use external::External;
 pub use external::TrustedIssuer;
+pub(crate) use grants::find as find_grant;
 pub use grants::purge as purge_grants;
+pub(crate) use grants::revoke_of_user;
 pub use scopes::{SCOPES, Scopes};
 pub use server::{Authorization, AuthorizeRequest, OAuthError, OAuthService, TokenRequest, Tokens};

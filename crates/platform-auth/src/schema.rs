@@ -13,8 +13,6 @@ diesel::table! {
         account_id -> Text,
         name -> Text,
         digest -> Text,
-        old_digest -> Nullable<Text>,
-        old_digest_until_ms -> Nullable<Int8>,
         prefix -> Text,
         last4 -> Text,
         disabled -> Bool,
@@ -28,6 +26,15 @@ diesel::table! {
         allowed_endpoints -> Jsonb,
         preset -> Nullable<Text>,
         project_ids -> Nullable<Array<Text>>,
+        user_id -> Nullable<Text>,
+    }
+}
+
+diesel::table! {
+    api_key_old_values (digest) {
+        digest -> Text,
+        key_id -> Text,
+        until_ms -> Int8,
     }
 }
 
@@ -42,6 +49,9 @@ diesel::table! {
         created_ms -> Int8,
         expires_ms -> Int8,
         revoked_ms -> Nullable<Int8>,
+        key_digest -> Nullable<Text>,
+        user_id -> Nullable<Text>,
+        grant_id -> Nullable<Text>,
     }
 }
 
@@ -54,7 +64,7 @@ diesel::table! {
     }
 }
 
-diesel::allow_tables_to_appear_in_same_query!(tenant_sessions, api_keys);
+diesel::allow_tables_to_appear_in_same_query!(tenant_sessions, api_keys, api_key_old_values);
 
 diesel::table! {
     users (id) {

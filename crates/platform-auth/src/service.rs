@@ -4,17 +4,21 @@ use std::{
 };
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Caller, Clock, Code, Credential, Error, Result, Timestamp, spawn};
-use platform_db::{Bus, Db, Remembered};
+use platform_core::{AccountId, Caller, Clock, Code, Credential, Error, Origin, OriginUser, Result, Timestamp, spawn};
+use platform_db::{Bus, Conn, Db, Remembered};
 use platform_vault::Vault;
 
 use crate::{
     account::{self, AccountRecord},
     identity::{Identity, Rights},
-    key::{repository, sha256},
+    key::{
+        repository::{self, KeyRow},
+        sha256,
+    },
     oauth::{self, External, TrustedIssuer},
     session,
     signing::{SigningKeys, TokenAlgorithm},
+    user::repository as users,
 };
 
 /// The last use of a key is written at most this often.
@@ -92,13 +96,14 @@ impl PgAuthService {
             return oauth::authenticate(self, credential).await;
         }
         let conn = self.db.read().await?;
-        let Some(row) = repository::key_by_digest(&mut conn.get(), digest).await? else { return Ok(None) };
+        let Some((row, grace)) = repository::key_by_digest(&mut conn.get(), digest).await? else { return Ok(None) };
         // An old value ends with its grace, whatever the key itself may do.
-        let grace = (row.old_digest.as_deref() == Some(digest)).then_some(row.old_digest_until_ms.unwrap_or(0));
         let expires = [row.expires_at_ms, grace].into_iter().flatten().min().map(Timestamp);
         let rules = row.settings()?.rules();
+        let (user, has_fallen) = stands(conn.get(), &row).await?;
         let caller = Caller {
             account: stored_account(&row.account_id)?,
+            origin: Origin { user, grant: None, digest: Some(digest.to_owned()), ends: expires },
             user_uid: format!("apikey:{}", row.id),
             credential: if rules.is_restricted() {
                 Credential::RestrictedKey(row.id)
@@ -109,7 +114,7 @@ impl PgAuthService {
         };
         Ok(Some(Known {
             identity: Arc::new(Identity { caller, rights: Rights::Key(rules) }),
-            is_revoked: row.disabled,
+            is_revoked: row.disabled || has_fallen,
             expires,
             touched: Some(Mutex::new(Timestamp(row.last_used_ms.unwrap_or(0)))),
         }))
@@ -167,6 +172,16 @@ impl AuthService for PgAuthService {
         let id = account::find(&mut *self.db.conn().await?, id_or_name).await?;
         Ok(id.and_then(|id| AccountId::parse(&id).ok()))
     }
+}
+
+/// The user behind a key, and whether it has fallen with them: they are gone or shut out, or it opens the whole account and
+/// they are no administrator any more.
+pub(crate) async fn stands(conn: &Conn, key: &KeyRow) -> Result<(Option<OriginUser>, bool)> {
+    let Some(id) = &key.user_id else { return Ok((None, false)) };
+    let user = users::behind(conn, &stored_account(&key.account_id)?, id).await?;
+    let is_full = !key.settings()?.rules().is_bound();
+    let has_fallen = user.as_ref().is_none_or(|user| is_full && !user.is_admin);
+    Ok((user, has_fallen))
 }
 
 pub(crate) fn stored_account(id: &str) -> Result<AccountId> {

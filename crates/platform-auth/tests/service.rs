@@ -7,7 +7,7 @@ use platform_auth::{
     AuthConfig, AuthService, KeySecret, KeyService, NewApiKey, NewSession, PgAuthService, Rotation, SessionService,
     TokenAlgorithm,
 };
-use platform_core::{Caller, Clock, Code, Credential, Timestamp};
+use platform_core::{Caller, Clock, Code, Credential, Origin, Timestamp};
 use platform_db::Bus;
 use platform_testing::{TestClock, TestDb};
 use platform_vault::{MasterKey, Vault};
@@ -32,7 +32,7 @@ async fn service() -> (Arc<TestClock>, PgAuthService, Caller) {
     let account = auth.create_account("acme").await.expect("an account").id;
     auth.ensure_key(&account, "first", &KeySecret::generate("ak").expect("random")).await.expect("a key");
     let (credential, user_uid) = (Credential::FullKey("test".into()), "test".into());
-    let caller = Caller { account, credential, user_uid, projects: None };
+    let caller = Caller { account, credential, user_uid, projects: None, origin: Origin::default() };
     (clock, auth, caller)
 }
 
@@ -58,6 +58,46 @@ async fn a_key_works_until_its_time_and_an_old_value_until_its_grace() {
     assert_eq!(auth.authenticate("ak-unknown").await.expect_err("unknown").code(), Code::Unauthenticated);
     let wrong = auth.rotate_key(&caller, &made.record.id, Rotation { grace_seconds: 86_401 }, None).await;
     assert_eq!(wrong.expect_err("too long").code(), Code::ValidationError);
+}
+
+#[tokio::test]
+async fn a_value_works_for_its_grace_whatever_rotates_meanwhile_and_its_sessions_with_it() {
+    let (clock, auth, caller) = service().await;
+    let first = auth.create_key(&caller, NewApiKey { name: "k".into(), ..NewApiKey::default() }, None).await;
+    let first = first.expect("made");
+    let rotate = async |grace_seconds| {
+        auth.rotate_key(&caller, &first.record.id, Rotation { grace_seconds }, None).await.expect("rotated").key
+    };
+    let mint = async |value: &str| {
+        let minter = auth.authenticate(value).await.expect("it works");
+        let new = NewSession { tenant_id: Some("acme".into()), ..NewSession::default() };
+        auth.mint(&minter.caller, &new, None).await.expect("minted")
+    };
+    let refused = async |value: &str| auth.authenticate(value).await.err().map(|error| error.code());
+    let before = mint(&first.key).await;
+    let second = rotate(600).await;
+    let (in_grace, of_second) = (mint(&first.key).await, mint(&second).await);
+    assert_eq!((before.expires_in, in_grace.expires_in, of_second.expires_in), (3600, 600, 3600));
+    let third = rotate(60).await;
+    clock.advance_ms(60_000);
+    assert_eq!(refused(&second).await, Some(Code::TokenExpired), "the shorter grace is over");
+    assert_eq!(refused(&of_second.token).await, Some(Code::TokenExpired));
+    for works in [&first.key, &before.token, &in_grace.token, &third] {
+        assert_eq!(refused(works).await, None, "the longer one is not");
+    }
+    let of_third = mint(&third).await;
+    rotate(0).await;
+    assert_eq!(refused(&third).await, Some(Code::Unauthenticated));
+    assert_eq!(refused(&of_third.token).await, Some(Code::TokenRevoked), "it ends with the value that minted it");
+    clock.advance_ms(540_000);
+    for over in [&first.key, &before.token, &in_grace.token] {
+        assert_eq!(refused(over).await, Some(Code::TokenExpired));
+    }
+    for _ in 0..100 {
+        rotate(60).await;
+    }
+    let one_more = auth.rotate_key(&caller, &first.record.id, Rotation { grace_seconds: 60 }, None).await;
+    assert_eq!(one_more.expect_err("a hundred work already").code(), Code::Conflict);
 }
 
 #[tokio::test]

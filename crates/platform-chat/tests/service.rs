@@ -8,7 +8,7 @@ use platform_chat::{
 };
 use platform_child::Children;
 use platform_conversation::{AssistantSettings, Ports};
-use platform_core::{AccountId, Caller, Clock, Credential, FieldLimits, Page, SystemClock};
+use platform_core::{AccountId, Caller, Clock, Credential, FieldLimits, Origin, Page, SystemClock};
 use platform_db::{Bus, Db};
 use platform_egress::{Egress, EgressRules};
 use platform_jobs::{Jobs, JobsConfig};
@@ -60,6 +60,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
         credential: Credential::FullKey("test".into()),
         projects: None,
         user_uid: "apikey:test".into(),
+        origin: Origin::default(),
     };
     House { assistants, chat, caller }
 }

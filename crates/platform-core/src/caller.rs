@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 
-use crate::AccountId;
+use crate::{AccountId, Timestamp};
 
 /// Who is calling: made once per credential by `platform-auth`, shared by all its requests.
 #[derive(Debug, Clone)]
@@ -13,6 +13,30 @@ pub struct Caller {
     pub user_uid: String,
     /// Projects that its key is bound to; `None` = to none.
     pub projects: Option<Vec<String>>,
+    /// What its credential follows from.
+    pub origin: Origin,
+}
+
+/// What a credential follows from: it falls with each of these, and so does what is made with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The user behind it: they made the key, or let an application act for them.
+    pub user: Option<OriginUser>,
+    /// The grant of that user by which the application acts.
+    pub grant: Option<String>,
+    /// SHA-256 of the value of the key, in hex.
+    pub digest: Option<String>,
+    /// The key, or this value of it, ends then.
+    pub ends: Option<Timestamp>,
+}
+
+/// A user behind a credential, as they are now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OriginUser {
+    /// Id of the user.
+    pub id: String,
+    /// They are an administrator.
+    pub is_admin: bool,
 }
 
 /// The credential behind a [`Caller`].
@@ -30,8 +54,6 @@ pub enum Credential {
         user: String,
         /// The application.
         client: String,
-        /// The user is an administrator.
-        is_admin: bool,
     },
 }
 
@@ -46,8 +68,6 @@ pub struct Session {
     pub subtenant_id: Option<String>,
     /// Assistants it is limited to, by identifier or id; `None` = all that are open to sessions.
     pub assistants: Option<Vec<String>>,
-    /// The user for whom an application minted it, unless an administrator: it reaches no more projects than they.
-    pub minted_for: Option<String>,
 }
 
 /// To whom a record belongs within its account.
@@ -72,7 +92,7 @@ impl Caller {
     pub fn principal(&self) -> Cow<'_, str> {
         match &self.credential {
             Credential::FullKey(id) | Credential::RestrictedKey(id) => id.into(),
-            Credential::Token { user, client, .. } => format!("oauth|{user}|{client}").into(),
+            Credential::Token { user, client } => format!("oauth|{user}|{client}").into(),
             Credential::Session(session) => {
                 format!("session|{}|{}", session.tenant_id, session.subtenant_id.as_deref().unwrap_or_default()).into()
             }
@@ -87,11 +107,16 @@ impl Caller {
         }
     }
 
+    /// The user behind it who is no administrator: it reaches no further than they do.
+    pub fn member(&self) -> Option<&str> {
+        self.origin.user.as_ref().filter(|user| !user.is_admin).map(|user| user.id.as_str())
+    }
+
     /// It stands for the whole account (contract 01 §2).
     pub fn is_admin(&self) -> bool {
         match self.credential {
-            Credential::FullKey(_) => self.projects.is_none(),
-            Credential::Token { is_admin, .. } => is_admin,
+            Credential::FullKey(_) => self.projects.is_none() && self.member().is_none(),
+            Credential::Token { .. } => self.member().is_none(),
             _ => false,
         }
     }

@@ -1,6 +1,6 @@
 use std::{collections::HashMap, sync::Arc};
 
-use platform_core::{Caller, Code, Credential, Error, Result, Session};
+use platform_core::{Caller, Code, Credential, Error, Result};
 
 use crate::model::{ProjectRole, Visibility};
 
@@ -22,49 +22,38 @@ pub(crate) struct KnownProject {
 #[derive(Debug, Clone)]
 pub struct Reach<'a> {
     known: Arc<Known>,
-    by: By<'a>,
-}
-
-/// From what it follows.
-#[derive(Debug, Clone)]
-enum By<'a> {
-    /// All projects alike.
-    All(ProjectRole),
-    /// The projects that a key is bound to.
-    Key(&'a [String]),
-    /// Memberships of a user.
-    User(&'a str),
+    /// No more than this in any project.
+    most: ProjectRole,
+    /// The projects that its key is bound to; `None` = to none.
+    bound: Option<&'a [String]>,
+    /// The user behind it, whose memberships bound it; `None` = nobody's do.
+    member: Option<&'a str>,
 }
 
 impl<'a> Reach<'a> {
     pub(crate) fn new(known: Arc<Known>, caller: &'a Caller) -> Self {
-        let by = match (&caller.credential, &caller.projects) {
-            (
-                Credential::Token { is_admin: false, user, .. }
-                | Credential::Session(Session { minted_for: Some(user), .. }),
-                _,
-            ) => By::User(user),
-            (Credential::Token { .. }, _) | (Credential::FullKey(_), None) => By::All(ProjectRole::Owner),
-            (_, Some(bound)) => By::Key(bound),
-            (Credential::RestrictedKey(_) | Credential::Session(_), None) => By::All(ProjectRole::Editor),
+        let most = match (&caller.credential, &caller.projects) {
+            (Credential::Token { .. }, _) | (Credential::FullKey(_), None) => ProjectRole::Owner,
+            _ => ProjectRole::Editor,
         };
-        Self { known, by }
+        Self { known, most, bound: caller.projects.as_deref(), member: caller.member() }
     }
 
     /// What it may do in a project; `None` when it has no part in it.
     fn role(&self, id: &str) -> Option<ProjectRole> {
-        let own = match &self.by {
-            By::All(role) => Some(*role),
-            By::Key(bound) => bound.iter().any(|listed| listed == id).then_some(ProjectRole::Editor),
-            By::User(user) => self.known.members.get(*user).and_then(|roles| roles.get(id)).copied(),
+        let own = match self.member {
+            Some(user) => self.known.members.get(user).and_then(|roles| roles.get(id)).copied(),
+            None => Some(self.most),
         };
+        let is_bound_elsewhere = self.bound.is_some_and(|bound| !bound.iter().any(|listed| listed == id));
+        let own = own.filter(|_| !is_bound_elsewhere).map(|role| role.min(self.most));
         let is_public = self.known.projects.get(id).is_some_and(|project| project.visibility == Visibility::Public);
         own.or(is_public.then_some(ProjectRole::Viewer))
     }
 
     /// It reaches every project.
     pub fn is_whole(&self) -> bool {
-        matches!(self.by, By::All(_))
+        self.bound.is_none() && self.member.is_none()
     }
 
     /// `PROJECT_FORBIDDEN` when it has no part in a project, `FORBIDDEN` when it may do less there than `least`.
@@ -99,14 +88,16 @@ impl<'a> Reach<'a> {
         Ok(())
     }
 
-    /// Projects that a key may be bound to which this caller makes; `None` = to none.
+    /// Projects in which it may change things: a key that it makes is bound to some of them; `None` = all.
     pub fn editable(&self) -> Option<Vec<String>> {
         let editable = |id: &&String| self.role(id) >= Some(ProjectRole::Editor);
-        match &self.by {
-            By::All(_) => None,
-            By::Key(bound) => Some(bound.to_vec()),
-            By::User(_) => Some(self.known.projects.keys().filter(editable).cloned().collect()),
-        }
+        (!self.is_whole()).then(|| self.known.projects.keys().filter(editable).cloned().collect())
+    }
+
+    /// `PROJECT_NOT_FOUND` when one of these projects is none of the account's.
+    pub fn require(&self, ids: &[String]) -> Result<()> {
+        let missing = ids.iter().find(|id| !self.known.projects.contains_key(*id));
+        missing.map_or(Ok(()), |id| Err(Error::not_found(Code::ProjectNotFound, "project", id)))
     }
 
     /// Projects whose objects it sees beside those that are in none; `None` = all.

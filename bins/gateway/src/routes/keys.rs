@@ -1,5 +1,6 @@
 //! `/v1/api-keys`
 
+use platform_auth::NewApiKey;
 use platform_core::{Caller, Result};
 
 use crate::{request::Request, respond::Answer};
@@ -11,14 +12,21 @@ async fn bound(request: &Request) -> Result<Caller> {
     Ok(Caller { projects, ..caller.clone() })
 }
 
+/// Refuses projects that the account does not have.
+async fn require_projects(request: &Request, ids: Option<&[String]>) -> Result<()> {
+    request.services.projects.reach(request.caller()?).await?.require(ids.unwrap_or_default())
+}
+
 pub(crate) async fn list(request: Request) -> Result<Answer> {
     let page = request.page(20, 100)?;
     Answer::ok(&request.services.keys.list_keys(&bound(&request).await?, page).await?)
 }
 
 pub(crate) async fn create(request: Request) -> Result<Answer> {
-    let (caller, once) = (bound(&request).await?, request.once.as_ref());
-    let key = request.services.keys.create_key(&caller, request.body()?, once).await?;
+    let (mut new, once): (NewApiKey, _) = (request.body()?, request.once.as_ref());
+    new.settle()?;
+    require_projects(&request, new.project_ids.as_deref()).await?;
+    let key = request.services.keys.create_key(&bound(&request).await?, new, once).await?;
     Answer::created(&key)
 }
 
@@ -27,8 +35,10 @@ pub(crate) async fn get(request: Request) -> Result<Answer> {
 }
 
 pub(crate) async fn update(request: Request) -> Result<Answer> {
-    let (caller, id) = (bound(&request).await?, request.path("id"));
-    Answer::ok(&request.services.keys.update_key(&caller, id, request.patch()?).await?)
+    let (caller, id, patch) = (bound(&request).await?, request.path("id"), request.patch()?);
+    let ids = patch.get("projectIds").and_then(|ids| serde_json::from_value::<Vec<String>>(ids.clone()).ok());
+    require_projects(&request, ids.as_deref()).await?;
+    Answer::ok(&request.services.keys.update_key(&caller, id, patch).await?)
 }
 
 pub(crate) async fn delete(request: Request) -> Result<Answer> {

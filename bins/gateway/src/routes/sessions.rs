@@ -8,7 +8,8 @@ use serde_json::json;
 use crate::{request::Request, respond::Answer};
 
 pub(crate) async fn mint(request: Request) -> Result<Answer> {
-    let (caller, new, once) = (request.caller()?, request.body::<NewSession>()?, request.once.as_ref());
+    let (caller, mut new, once) = (request.caller()?, request.body::<NewSession>()?, request.once.as_ref());
+    new.subtenant_id = Visit::subtenant_of(new.subtenant_id, &new.metadata);
     for assistant in new.assistant_ids.iter().flatten() {
         request.services.assistants.get(&caller.account, assistant).await?;
     }

@@ -151,7 +151,7 @@ fn any_case_or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result
 
 impl NewApiKey {
     /// Refuses what cannot be; a signed key speaks for nobody, so it needs neither domains nor preset.
-    pub(crate) fn settle(&mut self) -> Result<()> {
+    pub fn settle(&mut self) -> Result<()> {
         let mut checks = Checks::default();
         if self.name.is_empty() {
             checks.issue("name", "required", "name is required: 1 to 200 characters");
@@ -196,8 +196,7 @@ impl NewApiKey {
 
     /// It can do everything in the account.
     pub(crate) fn is_unbound(&self) -> bool {
-        let rules = self.rules();
-        !rules.is_signed && !rules.is_restricted() && self.project_ids.is_none()
+        !self.rules().is_bound() && self.project_ids.is_none()
     }
 }
 

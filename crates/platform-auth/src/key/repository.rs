@@ -5,7 +5,10 @@ use platform_db::Conn;
 use serde_json::Value;
 
 use super::model::{ApiKey, Endpoint, IdentityMode, KeyKind, NewApiKey, Preset};
-use crate::schema::api_keys;
+use crate::schema::{api_key_old_values, api_keys};
+
+/// An old value past its grace is known so long: it is told that it has ended.
+const KEEP_MS: i64 = 7 * 86_400_000;
 
 #[derive(Queryable, Selectable, Insertable, Clone)]
 #[diesel(table_name = api_keys)]
@@ -14,8 +17,6 @@ pub(crate) struct KeyRow {
     pub account_id: String,
     pub name: String,
     pub digest: String,
-    pub old_digest: Option<String>,
-    pub old_digest_until_ms: Option<i64>,
     pub prefix: String,
     pub last4: String,
     pub disabled: bool,
@@ -29,6 +30,7 @@ pub(crate) struct KeyRow {
     pub allowed_endpoints: Value,
     pub preset: Option<String>,
     pub project_ids: Option<Vec<String>>,
+    pub user_id: Option<String>,
 }
 
 impl KeyRow {
@@ -96,12 +98,53 @@ pub(crate) async fn insert_key(conn: &mut Conn, key: &KeyRow) -> Result<bool> {
     Ok(inserted.await? == 1)
 }
 
-/// By the digest of a credential: the only query that needs no account, since it finds it.
-pub(crate) async fn key_by_digest(conn: &mut &Conn, digest: &str) -> Result<Option<KeyRow>> {
-    let key = api_keys::table
-        .filter(api_keys::digest.eq(digest).or(api_keys::old_digest.eq(digest)))
-        .select(KeyRow::as_select());
-    Ok(key.first(conn).await.optional()?)
+/// By the digest of a credential, which needs no account since it finds it: the key, and when the value ends if it is an
+/// old one.
+pub(crate) async fn key_by_digest(conn: &mut &Conn, digest: &str) -> Result<Option<(KeyRow, Option<i64>)>> {
+    let current = api_keys::table.filter(api_keys::digest.eq(digest)).select(KeyRow::as_select());
+    if let Some(key) = current.first(conn).await.optional()? {
+        return Ok(Some((key, None)));
+    }
+    let old = api_keys::table
+        .inner_join(api_key_old_values::table.on(api_key_old_values::key_id.eq(api_keys::id)))
+        .filter(api_key_old_values::digest.eq(digest))
+        .select((KeyRow::as_select(), api_key_old_values::until_ms));
+    let old: Option<(KeyRow, i64)> = old.first(conn).await.optional()?;
+    Ok(old.map(|(key, until)| (key, Some(until))))
+}
+
+/// Until when a value of a key works; `None` = it does no longer, `Some(None)` = as long as the key.
+pub(crate) async fn value_until(conn: &mut &Conn, key: &KeyRow, digest: &str) -> Result<Option<Option<i64>>> {
+    if key.digest == digest {
+        return Ok(Some(None));
+    }
+    let old = api_key_old_values::table.find(digest).select(api_key_old_values::until_ms);
+    Ok(old.first(conn).await.optional()?.map(Some))
+}
+
+/// How many old values of a key still work.
+pub(crate) async fn count_old_values(conn: &mut Conn, key: &str, now: Timestamp) -> Result<i64> {
+    let works = api_key_old_values::key_id.eq(key).and(api_key_old_values::until_ms.gt(now.0));
+    Ok(api_key_old_values::table.filter(works).count().get_result(conn).await?)
+}
+
+/// Keeps the value that a key had until the end of its grace.
+pub(crate) async fn keep_old_value(conn: &mut Conn, key: &KeyRow, until: Timestamp) -> Result<()> {
+    diesel::insert_into(api_key_old_values::table)
+        .values((
+            api_key_old_values::digest.eq(&key.digest),
+            api_key_old_values::key_id.eq(&key.id),
+            api_key_old_values::until_ms.eq(until.0),
+        ))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Forgets old values past their grace.
+pub async fn purge(conn: &mut Conn, now: Timestamp) -> Result<usize> {
+    let over = api_key_old_values::until_ms.lt(now.0 - KEEP_MS);
+    Ok(diesel::delete(api_key_old_values::table.filter(over)).execute(conn).await?)
 }
 
 pub(crate) async fn key(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<KeyRow>> {
@@ -142,8 +185,6 @@ pub(crate) async fn update_key(conn: &mut Conn, account: &AccountId, key: &KeyRo
         .set((
             api_keys::name.eq(&key.name),
             api_keys::digest.eq(&key.digest),
-            api_keys::old_digest.eq(&key.old_digest),
-            api_keys::old_digest_until_ms.eq(key.old_digest_until_ms),
             api_keys::last4.eq(&key.last4),
             api_keys::disabled.eq(key.disabled),
             api_keys::expires_at_ms.eq(key.expires_at_ms),
@@ -170,6 +211,15 @@ pub(crate) async fn delete_key(conn: &mut Conn, account: &AccountId, id: &str) -
 pub(crate) async fn lock_keys(conn: &mut Conn, account: &AccountId) -> Result<Vec<KeyRow>> {
     let keys = api_keys::table.filter(api_keys::account_id.eq(account.as_str())).order(api_keys::id);
     Ok(keys.for_no_key_update().select(KeyRow::as_select()).load(conn).await?)
+}
+
+/// Switches off what a user who goes had made.
+pub(crate) async fn disable_of_user(conn: &mut Conn, account: &AccountId, user: &str, now: Timestamp) -> Result<()> {
+    diesel::update(api_keys::table.filter(api_keys::account_id.eq(account.as_str()).and(api_keys::user_id.eq(user))))
+        .set((api_keys::disabled.eq(true), api_keys::edited_ms.eq(now.0)))
+        .execute(conn)
+        .await?;
+    Ok(())
 }
 
 pub(crate) async fn touch_key(conn: &mut Conn, account: &AccountId, id: &str, now: Timestamp) -> Result<()> {

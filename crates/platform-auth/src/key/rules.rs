@@ -26,6 +26,11 @@ impl KeyRules {
         !self.domains.is_empty() || !self.endpoints.is_empty() || self.preset.is_some()
     }
 
+    /// It is no full key that speaks for itself.
+    pub fn is_bound(&self) -> bool {
+        self.is_signed || self.is_restricted()
+    }
+
     /// Whether a page of this origin may use it; `origin`: the header `Origin`, else `Referer`.
     pub fn allows_origin(&self, origin: Option<&str>) -> bool {
         if self.domains.is_empty() {

@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Caller, Code, Credential, Error, Id, Object, Page, Result, Timestamp, overlay};
+use platform_core::{AccountId, Caller, Code, Error, Id, Object, Page, Result, Timestamp, overlay};
 use platform_db::{Conn, Idempotency};
 use platform_vault::MASK;
 
@@ -9,7 +9,13 @@ use super::{
     repository::{self, KeyRow},
     secret::KeySecret,
 };
-use crate::{PgAuthService, session::revoke_of_key};
+use crate::{
+    PgAuthService,
+    session::{end_of_value, revoke_of_key},
+};
+
+/// Old values of a key that work at once.
+const MOST_OLD_VALUES: i64 = 100;
 
 /// API keys. No caller sees, changes or makes one that reaches further than its own credential.
 #[async_trait]
@@ -23,9 +29,11 @@ pub trait KeyService: Send + Sync {
     async fn get_key(&self, caller: &Caller, id: &str) -> Result<ApiKey>;
     /// Changes the given fields.
     async fn update_key(&self, caller: &Caller, id: &str, patch: Object) -> Result<ApiKey>;
-    /// Takes a key away, and its sessions with it; not the last full one that works.
+    /// Takes a key away, and its sessions with it; not the last full one without an end.
+    ///
+    /// Who is no administrator changes, rotates and takes away what follows from themselves alone.
     async fn delete_key(&self, caller: &Caller, id: &str) -> Result<()>;
-    /// Gives a key a new value; the old one works for the grace.
+    /// Gives a key a new value; the old one, and the sessions it minted, work for the grace.
     async fn rotate_key(
         &self,
         caller: &Caller,
@@ -38,7 +46,14 @@ pub trait KeyService: Send + Sync {
 }
 
 impl PgAuthService {
-    fn key_row(&self, account: &AccountId, created_by: &str, new: NewApiKey, secret: &KeySecret) -> Result<KeyRow> {
+    /// `by`: id of the user behind it, if any, and the name of who makes it.
+    fn key_row(
+        &self,
+        account: &AccountId,
+        by: (Option<&str>, &str),
+        new: NewApiKey,
+        secret: &KeySecret,
+    ) -> Result<KeyRow> {
         enum Key {}
         let now = self.clock.now();
         let mut row = KeyRow {
@@ -46,14 +61,12 @@ impl PgAuthService {
             account_id: account.as_str().to_owned(),
             name: String::new(),
             digest: secret.digest(),
-            old_digest: None,
-            old_digest_until_ms: None,
             prefix: self.config.key_prefix.clone(),
             last4: secret.last4(),
             disabled: false,
             expires_at_ms: None,
             last_used_ms: None,
-            created_by: created_by.to_owned(),
+            created_by: by.1.to_owned(),
             created_ms: now.0,
             edited_ms: now.0,
             identity_mode: String::new(),
@@ -61,6 +74,7 @@ impl PgAuthService {
             allowed_endpoints: serde_json::Value::Null,
             preset: None,
             project_ids: None,
+            user_id: by.0.map(str::to_owned),
         };
         row.set(new)?;
         Ok(row)
@@ -77,8 +91,10 @@ impl KeyService for PgAuthService {
     ) -> Result<ApiKeyWithSecret> {
         new.settle()?;
         refuse_wider(caller, &new)?;
+        refuse_longer(caller, &new)?;
         let secret = KeySecret::generate(&self.config.key_prefix)?;
-        let row = self.key_row(&caller.account, &caller.user_uid, new, &secret)?;
+        let user = caller.origin.user.as_ref().map(|user| user.id.as_str());
+        let row = self.key_row(&caller.account, (user, &caller.user_uid), new, &secret)?;
         let answer = ApiKeyWithSecret::new(row.clone().into_key()?, &secret);
         let mut conn = self.db.conn().await?;
         let creating = conn.transaction::<_, Error, _>(async |conn| {
@@ -111,13 +127,16 @@ impl KeyService for PgAuthService {
             let keys = repository::lock_keys(conn, account).await?;
             let mut row = keys.iter().find(|key| key.id == id).ok_or_else(|| not_found(id))?.clone();
             let current = row.settings()?;
+            refuse_others(caller, &row)?;
             refuse_wider(caller, &current)?;
             let mut changed: NewApiKey = overlay(&current, patch)?;
             changed.settle()?;
             refuse_wider(caller, &changed)?;
+            refuse_longer(caller, &changed)?;
+            let was_last_resort = is_last_resort(&row, now)?;
             row.set(changed)?;
             row.edited_ms = now.0;
-            if !is_last_resort(&row, now)? && !others_remain(&keys, id, now)? {
+            if was_last_resort && !is_last_resort(&row, now)? && !others_remain(&keys, id, now)? {
                 return Err(last_key());
             }
             if row.disabled {
@@ -138,8 +157,9 @@ impl KeyService for PgAuthService {
         let deleting = conn.transaction::<_, Error, _>(async |conn| {
             let keys = repository::lock_keys(conn, account).await?;
             let row = keys.iter().find(|key| key.id == id).ok_or_else(|| not_found(id))?;
+            refuse_others(caller, row)?;
             refuse_wider(caller, &row.settings()?)?;
-            if !others_remain(&keys, id, now)? {
+            if is_last_resort(row, now)? && !others_remain(&keys, id, now)? {
                 return Err(last_key());
             }
             revoke_of_key(conn, account, id, now).await?;
@@ -163,10 +183,18 @@ impl KeyService for PgAuthService {
         let mut conn = self.db.conn().await?;
         let rotating = conn.transaction::<_, Error, _>(async |conn| {
             let mut row = repository::key(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            refuse_others(caller, &row)?;
             refuse_wider(caller, &row.settings()?)?;
-            let grace = rotation.grace_seconds > 0;
-            row.old_digest = grace.then(|| row.digest.clone());
-            row.old_digest_until_ms = grace.then(|| now.0 + rotation.grace_seconds * 1000);
+            refuse_longer(caller, &row.settings()?)?;
+            let until = Timestamp(now.0 + rotation.grace_seconds * 1000);
+            if until > now {
+                if repository::count_old_values(conn, id, now).await? >= MOST_OLD_VALUES {
+                    let message = "Too many old values of this key still work; rotate it without grace.";
+                    return Err(Error::new(Code::Conflict, message));
+                }
+                repository::keep_old_value(conn, &row, until).await?;
+            }
+            end_of_value(conn, account, &row.digest, until, now).await?;
             row.digest = secret.digest();
             row.last4 = secret.last4();
             row.edited_ms = now.0;
@@ -183,15 +211,16 @@ impl KeyService for PgAuthService {
 
     async fn ensure_key(&self, account: &AccountId, name: &str, secret: &KeySecret) -> Result<()> {
         let new = NewApiKey { name: name.to_owned(), ..NewApiKey::default() };
-        let row = self.key_row(account, "server", new, secret)?;
+        let row = self.key_row(account, (None, "server"), new, secret)?;
         repository::insert_key(&mut *self.db.conn().await?, &row).await?;
         Ok(())
     }
 }
 
-/// A key that works and opens the whole account.
+/// A key that works without an end and opens the whole account, whatever becomes of any user.
 fn is_last_resort(key: &KeyRow, now: Timestamp) -> Result<bool> {
-    Ok(key.is_usable(now) && key.settings()?.is_unbound())
+    let is_endless = key.is_usable(now) && key.expires_at_ms.is_none() && key.user_id.is_none();
+    Ok(is_endless && key.settings()?.is_unbound())
 }
 
 fn others_remain(keys: &[KeyRow], id: &str, now: Timestamp) -> Result<bool> {
@@ -206,12 +235,28 @@ fn others_remain(keys: &[KeyRow], id: &str, now: Timestamp) -> Result<bool> {
 /// No credential makes or changes a key that reaches further than itself (contract 01 §3).
 fn refuse_wider(caller: &Caller, key: &NewApiKey) -> Result<()> {
     refuse_other_projects(caller, key)?;
-    let rules = key.rules();
-    match caller.credential {
-        Credential::FullKey(_) | Credential::Token { is_admin: true, .. } => Ok(()),
-        _ if rules.is_restricted() || rules.is_signed => Ok(()),
-        _ => Err(Error::new(Code::Forbidden, "Only a full key or an administrator may make or change a full key.")),
+    if caller.member().is_none() || key.rules().is_bound() {
+        return Ok(());
     }
+    Err(Error::new(Code::Forbidden, "Only a full key or an administrator may make or change a full key."))
+}
+
+/// What ends makes nothing that outlives it.
+fn refuse_longer(caller: &Caller, key: &NewApiKey) -> Result<()> {
+    let Some(ends) = caller.origin.ends else { return Ok(()) };
+    if key.expires_at_ms.is_some_and(|expires| expires <= ends) {
+        return Ok(());
+    }
+    let message = "This key would outlive your credential; expiresAtMs must not be later than its end.";
+    Err(Error::new(Code::Forbidden, message).with("expiresAtMs", ends))
+}
+
+/// A member who learns the value of a key stays its bound: it is one of theirs.
+fn refuse_others(caller: &Caller, key: &KeyRow) -> Result<()> {
+    if caller.member().is_none_or(|member| key.user_id.as_deref() == Some(member)) {
+        return Ok(());
+    }
+    Err(Error::new(Code::Forbidden, "This key is not one of yours; ask an administrator."))
 }
 
 fn refuse_other_projects(caller: &Caller, key: &NewApiKey) -> Result<()> {
@@ -241,5 +286,8 @@ fn not_found(id: &str) -> Error {
 }
 
 fn last_key() -> Error {
-    Error::new(Code::Conflict, "This is the last full key that works; make another one first.")
+    Error::new(
+        Code::Conflict,
+        "This is the last full key that works without an end, whatever becomes of any user; make another one first.",
+    )
 }

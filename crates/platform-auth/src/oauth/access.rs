@@ -7,7 +7,7 @@ use jsonwebtoken::{
     Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode,
     jwk::{Jwk, PublicKeyUse},
 };
-use platform_core::{AccountId, Caller, Credential, Error, Id, Object, Result, Timestamp};
+use platform_core::{AccountId, Caller, Credential, Error, Id, Object, Origin, OriginUser, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -154,7 +154,7 @@ pub(crate) async fn authenticate(auth: &PgAuthService, token: &str) -> Result<Op
     let scopes = Scopes::parse(&claims.scope);
     let may_ask = client.scopes();
     let narrowed = Scopes::of(scopes.names().filter(|scope| may_ask.open(scope)).map(str::to_owned));
-    let caller = caller(account, &user, &grant.client_id);
+    let caller = caller(account, &user, &grant.client_id, Some(grant.id));
     let resource = (claims.aud != API).then_some(claims.aud);
     Ok(Some(Known {
         identity: Arc::new(Identity { caller, rights: Rights::Token { scopes: narrowed, resource } }),
@@ -164,9 +164,10 @@ pub(crate) async fn authenticate(auth: &PgAuthService, token: &str) -> Result<Op
     }))
 }
 
-/// The caller behind a user's token.
-pub(crate) fn caller(account: AccountId, user: &UserRow, client: &str) -> Caller {
-    let credential =
-        Credential::Token { user: user.id.clone(), client: client.to_owned(), is_admin: user.role() == Role::Admin };
-    Caller { account, credential, user_uid: user.id.clone(), projects: None }
+/// The caller behind a user's token; `grant`: ours that it follows from.
+pub(crate) fn caller(account: AccountId, user: &UserRow, client: &str, grant: Option<String>) -> Caller {
+    let credential = Credential::Token { user: user.id.clone(), client: client.to_owned() };
+    let behind = OriginUser { id: user.id.clone(), is_admin: user.role() == Role::Admin };
+    let origin = Origin { user: Some(behind), grant, ..Origin::default() };
+    Caller { account, credential, user_uid: user.id.clone(), projects: None, origin }
 }

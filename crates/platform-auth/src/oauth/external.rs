@@ -76,7 +76,9 @@ impl External {
         let now = auth.clock.now();
         let Some(claims) = self.verify(token, now).await? else { return Ok(None) };
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
-        let (Some(subject), Some(expires)) = (text("sub"), claims.get("exp").and_then(Value::as_f64)) else {
+        // Text of 1 to 255 characters (OpenID Connect Core §2), which can be stored.
+        let subject = text("sub").filter(|sub| (1..=255).contains(&sub.len()) && !sub.contains(char::is_control));
+        let (Some(subject), Some(expires)) = (subject, claims.get("exp").and_then(Value::as_f64)) else {
             return Ok(None);
         };
         let Some(account) = self.account(auth, &claims).await? else { return Ok(None) };
@@ -90,6 +92,7 @@ impl External {
             if user.role() != role {
                 role.as_str().clone_into(&mut user.role);
                 repository::update(&mut *auth.db.conn().await?, &account, &user).await?;
+                auth.known.changed(&user.id).await?;
             }
         }
         let scopes = match claims.get(&self.trusted.scope_claim) {
@@ -100,7 +103,7 @@ impl External {
         let client = text("client_id").or_else(|| text("azp")).unwrap_or_default();
         #[expect(clippy::cast_possible_truncation, reason = "a time in seconds")]
         let expires = (expires as i64).saturating_mul(1000).saturating_add(LEEWAY_MS);
-        let caller = caller(account, &user, client);
+        let caller = caller(account, &user, client, None);
         Ok(Some(Known {
             identity: Arc::new(Identity { caller, rights: Rights::Token { scopes, resource: None } }),
             is_revoked: user.disabled,

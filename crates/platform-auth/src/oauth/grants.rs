@@ -2,7 +2,7 @@
 
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
-use platform_core::{Result, Timestamp};
+use platform_core::{AccountId, Result, Timestamp};
 use platform_db::Conn;
 
 use super::clients::ClientRow;
@@ -63,6 +63,14 @@ pub(crate) async fn use_code(conn: &mut Conn, id: &str, now: Timestamp) -> Resul
 pub(crate) async fn revoke(conn: &mut Conn, id: &str, now: Timestamp) -> Result<bool> {
     let grant = oauth_grants::table.filter(oauth_grants::id.eq(id).and(oauth_grants::revoked_ms.is_null()));
     Ok(diesel::update(grant).set(oauth_grants::revoked_ms.eq(now.0)).execute(conn).await? == 1)
+}
+
+/// All that a user gave.
+pub(crate) async fn revoke_of_user(conn: &mut Conn, account: &AccountId, user: &str, now: Timestamp) -> Result<()> {
+    let of_user = oauth_grants::account_id.eq(account.as_str()).and(oauth_grants::user_id.eq(user));
+    let grants = oauth_grants::table.filter(of_user.and(oauth_grants::revoked_ms.is_null()));
+    diesel::update(grants).set(oauth_grants::revoked_ms.eq(now.0)).execute(conn).await?;
+    Ok(())
 }
 
 /// A grant with who gave it and to whom, as they are now.

@@ -159,13 +159,14 @@ impl OAuthService for PgAuthService {
 
     async fn grant(&self, asked: &Authorization, email: &str, password: SecretString) -> Result<Option<String>> {
         let Some(user) = sign_in(self, &asked.account, email, password).await? else { return Ok(None) };
+        let (user, password) = (user.id, user.password);
         let code = KeySecret::generate(CODE)?;
         let now = self.clock.now();
         let grant = GrantRow {
             id: Id::<GrantRow>::generate().into(),
             account_id: asked.account.as_str().to_owned(),
             client_id: asked.client_id.clone(),
-            user_id: user.id,
+            user_id: user,
             scope: asked.scopes.to_string(),
             audience: asked.audience.clone(),
             code_digest: sha256(code.expose()),
@@ -176,7 +177,18 @@ impl OAuthService for PgAuthService {
             created_ms: now.0,
             revoked_ms: None,
         };
-        grants::insert(&mut *self.db.conn().await?, &grant).await?;
+        let mut conn = self.db.conn().await?;
+        let granting = conn.transaction::<_, Error, _>(async |conn| {
+            // Whoever changes the password meanwhile ends what the old one granted.
+            let now = users::lock(conn, &asked.account, &grant.user_id).await?;
+            if now.is_none_or(|user| user.disabled || user.password != password) {
+                return Ok(false);
+            }
+            grants::insert(conn, &grant).await.map(|()| true)
+        });
+        if !granting.await? {
+            return Ok(None);
+        }
         Ok(Some(self.back(&asked.redirect_uri, &[("code", code.expose())], asked.state.as_deref())))
     }
 
@@ -206,11 +218,17 @@ impl OAuthService for PgAuthService {
 
     async fn revoke(&self, token: &str, client: Option<&str>) -> Result<()> {
         let conn = self.db.read().await?;
-        let grant = match grants::find_refresh(conn.get(), &sha256(token)).await? {
-            Some(refresh) => Some(refresh.grant_id),
-            None => access::verify(&self.signing, token).await?.map(|claims| claims.sid),
+        let (grant, ends) = match grants::find_refresh(conn.get(), &sha256(token)).await? {
+            Some(refresh) => (refresh.grant_id, refresh.expires_ms),
+            None => match access::verify(&self.signing, token).await? {
+                Some(claims) => (claims.sid, claims.exp.saturating_mul(1000)),
+                None => return Ok(()),
+            },
         };
-        let Some(grant) = grant else { return Ok(()) };
+        // What is over is no token any more: whoever finds one in a log ends nothing with it (RFC 7009 §2.2).
+        if ends <= self.clock.now().0 {
+            return Ok(());
+        }
         let found = grants::find(conn.get(), &grant).await?;
         drop(conn);
         let of_client = |(grant, ..): &(GrantRow, _, _)| client.is_none_or(|client| client == grant.client_id);

@@ -24,6 +24,9 @@ pub(crate) struct SessionRow {
     pub created_ms: i64,
     pub expires_ms: i64,
     pub revoked_ms: Option<i64>,
+    pub key_digest: Option<String>,
+    pub user_id: Option<String>,
+    pub grant_id: Option<String>,
 }
 
 impl From<SessionRow> for TenantSession {
@@ -129,6 +132,41 @@ pub(crate) async fn revoke_of_key(conn: &mut Conn, account: &AccountId, key: &st
     let of_key = tenant_sessions::account_id.eq(account.as_str()).and(tenant_sessions::api_key_id.eq(key));
     let works = tenant_sessions::revoked_ms.is_null().and(tenant_sessions::expires_ms.gt(now.0));
     diesel::update(tenant_sessions::table.filter(of_key.and(works)))
+        .set(tenant_sessions::revoked_ms.eq(now.0))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// All that a value of a key minted and that work now end with it.
+pub(crate) async fn end_of_value(
+    conn: &mut Conn,
+    account: &AccountId,
+    digest: &str,
+    until: Timestamp,
+    now: Timestamp,
+) -> Result<()> {
+    let of_value = tenant_sessions::account_id.eq(account.as_str()).and(tenant_sessions::key_digest.eq(digest));
+    let works = tenant_sessions::revoked_ms.is_null().and(tenant_sessions::expires_ms.gt(now.0));
+    let ends = diesel::dsl::sql::<diesel::sql_types::BigInt>("least(expires_ms, ")
+        .bind::<diesel::sql_types::BigInt, _>(until.0)
+        .sql(")");
+    diesel::update(tenant_sessions::table.filter(of_value.and(works)))
+        .set((tenant_sessions::expires_ms.eq(ends), tenant_sessions::revoked_ms.eq((until <= now).then_some(now.0))))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// All that were minted for a user, or by keys of theirs, and that work now.
+pub(crate) async fn revoke_of_user(conn: &mut Conn, account: &AccountId, user: &str, now: Timestamp) -> Result<()> {
+    let keys = api_keys::table
+        .filter(api_keys::account_id.eq(account.as_str()).and(api_keys::user_id.eq(user)))
+        .select(api_keys::id);
+    let of_user = tenant_sessions::user_id.eq(user).assume_not_null().or(tenant_sessions::api_key_id.eq_any(keys));
+    let works = tenant_sessions::revoked_ms.is_null().and(tenant_sessions::expires_ms.gt(now.0));
+    let of_account = tenant_sessions::account_id.eq(account.as_str());
+    diesel::update(tenant_sessions::table.filter(of_account.and(of_user).and(works)))
         .set(tenant_sessions::revoked_ms.eq(now.0))
         .execute(conn)
         .await?;

@@ -2,8 +2,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Caller, Code, Credential, Error, Id, Page, Result, Session, Timestamp};
-use platform_db::Idempotency;
+use platform_core::{
+    AccountId, Caller, Code, Credential, Error, Id, Origin, OriginUser, Page, Result, Session, Timestamp,
+};
+use platform_db::{Conn, Idempotency};
 use platform_vault::MASK;
 
 use super::{
@@ -14,17 +16,21 @@ use super::{
 use crate::{
     PgAuthService,
     identity::{Identity, Rights},
-    service::{Known, stored_account},
-    user::{Role, repository as users},
+    key::repository::{self as keys, KeyRow},
+    oauth::find_grant,
+    service::{Known, stands, stored_account},
+    user::repository as users,
 };
 
+/// What an application must be able to ask for while sessions work that it minted.
+const MINTING: &str = "tenant-sessions:write";
 /// A clock may be so far behind ours.
 const LEEWAY_MS: i64 = 5000;
 
 /// Sessions of end users.
 #[async_trait]
 pub trait SessionService: Send + Sync {
-    /// Mints a session for the caller's key. With `once`, the answer is stored for repetitions, its token masked.
+    /// Mints a session for the caller, which ends when they do. With `once`, the answer is stored for repetitions, its token masked.
     async fn mint(&self, caller: &Caller, new: &NewSession, once: Option<&Idempotency>) -> Result<MintedSession>;
     /// Sessions, newest first.
     async fn list_sessions(&self, account: &AccountId, filter: &SessionFilter, page: Page) -> Result<SessionPage>;
@@ -43,17 +49,26 @@ pub trait SessionService: Send + Sync {
 impl SessionService for PgAuthService {
     async fn mint(&self, caller: &Caller, new: &NewSession, once: Option<&Idempotency>) -> Result<MintedSession> {
         let (tenant, ttl) = new.check()?;
-        let now = self.clock.now();
+        let (now, origin) = (self.clock.now(), &caller.origin);
+        let expires = Timestamp(now.0 + ttl * 1000);
+        let expires = origin.ends.map_or(expires, |ends| ends.min(expires));
+        let is_token = matches!(caller.credential, Credential::Token { .. });
         let row = SessionRow {
             id: Id::<Session>::generate().into(),
             account_id: caller.account.as_str().to_owned(),
             tenant_id: tenant.to_owned(),
             subtenant_id: new.subtenant_id.clone(),
-            api_key_id: caller.principal().into_owned(),
+            api_key_id: match &caller.credential {
+                Credential::FullKey(id) | Credential::RestrictedKey(id) => id.clone(),
+                _ => caller.user_uid.clone(),
+            },
             assistant_ids: new.assistant_ids.clone(),
             created_ms: now.0,
-            expires_ms: now.0 + ttl * 1000,
+            expires_ms: expires.0,
             revoked_ms: None,
+            key_digest: origin.digest.clone(),
+            user_id: origin.user.as_ref().filter(|_| is_token).map(|user| user.id.clone()),
+            grant_id: origin.grant.clone(),
         };
         let claims = Claims {
             iss: self.config.issuer.clone(),
@@ -74,7 +89,7 @@ impl SessionService for PgAuthService {
             session_id: row.id.clone(),
             tenant_id: row.tenant_id.clone(),
             subtenant_id: row.subtenant_id.clone(),
-            expires_in: ttl,
+            expires_in: (expires.0 - now.0) / 1000,
             expires_at: Timestamp(row.expires_ms),
         };
         let mut conn = self.db.conn().await?;
@@ -119,42 +134,63 @@ impl SessionService for PgAuthService {
     }
 }
 
+/// How what a session follows from stands now.
+struct Follows {
+    user: Option<OriginUser>,
+    ends: Option<i64>,
+    has_fallen: bool,
+}
+
+impl Follows {
+    async fn of(conn: &Conn, account: &AccountId, session: &SessionRow, key: Option<&KeyRow>) -> Result<Self> {
+        // An application minted it for a user.
+        if let Some(id) = &session.user_id {
+            let user = users::behind(conn, account, id).await?;
+            let has_fallen = user.is_none()
+                || match &session.grant_id {
+                    Some(grant) => find_grant(conn, grant)
+                        .await?
+                        .is_none_or(|(grant, _, client)| grant.revoked_ms.is_some() || !client.scopes().open(MINTING)),
+                    // Another issuer's: nobody tells us of its grants.
+                    None => false,
+                };
+            return Ok(Self { user, ends: None, has_fallen });
+        }
+        let Some(key) = key else { return Ok(Self { user: None, ends: None, has_fallen: true }) };
+        let value = match &session.key_digest {
+            Some(digest) => keys::value_until(&mut &*conn, key, digest).await?,
+            None => Some(None),
+        };
+        let (user, key_has_fallen) = stands(conn, key).await?;
+        let ends = [key.expires_at_ms, value.flatten()].into_iter().flatten().min();
+        Ok(Self { user, ends, has_fallen: key.disabled || key_has_fallen || value.is_none() })
+    }
+}
+
 /// Whom a session token stands for; `None` when it is not one of ours.
 pub(crate) async fn authenticate(auth: &PgAuthService, token: &str) -> Result<Option<Known>> {
     let Some(claims) = token::verify(&auth.signing, token).await? else { return Ok(None) };
     let Ok(account) = AccountId::parse(&claims.cid) else { return Ok(None) };
     let conn = auth.db.read().await?;
     let Some((row, key)) = repository::find(&mut conn.get(), &account, &claims.jti).await? else { return Ok(None) };
-    let (minter_is_gone, minted_for) = match (&key, &row.api_key_id.split('|').collect::<Vec<_>>()[..]) {
-        (Some(key), _) => (key.disabled, None),
-        // An application minted it for a user.
-        (None, ["oauth", user, _]) => match users::find(conn.get(), &account, user).await? {
-            Some(user) => (user.disabled, (user.role() != Role::Admin).then_some(user.id)),
-            None => (true, None),
-        },
-        (None, _) => (true, None),
-    };
+    let follows = Follows::of(conn.get(), &account, &row, key.as_ref()).await?;
     let subtenant = row.subtenant_id.as_deref().map_or_else(String::new, |subtenant| format!(":{subtenant}"));
     let caller = Caller {
         account: stored_account(&row.account_id)?,
         user_uid: format!("tenant:{}{subtenant}", row.tenant_id),
-        projects: key.as_ref().and_then(|key| key.project_ids.clone()),
+        projects: key.and_then(|key| key.project_ids),
+        origin: Origin { user: follows.user, ..Origin::default() },
         credential: Credential::Session(Session {
             id: row.id,
             tenant_id: row.tenant_id,
             subtenant_id: row.subtenant_id,
             assistants: row.assistant_ids,
-            minted_for,
         }),
     };
     Ok(Some(Known {
         identity: Arc::new(Identity { caller, rights: Rights::Session }),
-        is_revoked: row.revoked_ms.is_some() || minter_is_gone,
-        expires: [Some(row.expires_ms + LEEWAY_MS), key.and_then(|key| key.expires_at_ms)]
-            .into_iter()
-            .flatten()
-            .min()
-            .map(Timestamp),
+        is_revoked: row.revoked_ms.is_some() || follows.has_fallen,
+        expires: [Some(row.expires_ms + LEEWAY_MS), follows.ends].into_iter().flatten().min().map(Timestamp),
         touched: None,
     }))
 }

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use diesel::{dsl::sql, prelude::*, sql_types::Text};
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Page, Result, Timestamp};
+use platform_core::{AccountId, OriginUser, Page, Result, Timestamp};
 use platform_db::Conn;
 
 use super::model::{Role, User};
@@ -59,6 +59,12 @@ pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<O
     let mut conn = conn;
     let user = users::table.filter(users::account_id.eq(account.as_str()).and(users::id.eq(id)));
     Ok(user.select(UserRow::as_select()).first(&mut conn).await.optional()?)
+}
+
+/// The user behind a credential as they are now; `None` when they are gone, or shut out.
+pub(crate) async fn behind(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<OriginUser>> {
+    let user = find(conn, account, id).await?.filter(|user| !user.disabled);
+    Ok(user.map(|user| OriginUser { is_admin: user.role() == Role::Admin, id: user.id }))
 }
 
 pub(crate) async fn by_email(conn: &Conn, account: &AccountId, email: &str) -> Result<Option<UserRow>> {

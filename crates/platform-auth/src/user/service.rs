@@ -14,7 +14,12 @@ use super::{
     model::{NewUser, Role, User, UserPage},
     repository::{self, UserRow},
 };
-use crate::{PgAuthService, key::sha256};
+use crate::{
+    PgAuthService,
+    key::{repository as keys, sha256},
+    oauth::revoke_of_user as revoke_grants,
+    session::revoke_of_user as revoke_sessions,
+};
 
 /// Hash of a password that nobody has: an unknown address takes as long to refuse as a wrong password.
 const NOBODY: &str =
@@ -31,9 +36,9 @@ pub trait UserService: Send + Sync {
     async fn get_user(&self, account: &AccountId, id: &str) -> Result<User>;
     /// Addresses of those of these users that have one, by id.
     async fn emails(&self, account: &AccountId, ids: &[&str]) -> Result<HashMap<String, String>>;
-    /// Changes the given fields. Who is disabled is out at once.
+    /// Changes the given fields. Who is disabled is out at once; a new password ends what they granted before.
     async fn update_user(&self, account: &AccountId, id: &str, patch: Object) -> Result<User>;
-    /// Takes a user away, with everything they granted.
+    /// Takes a user away, with everything they granted; keys they made open nothing any more.
     async fn delete_user(&self, account: &AccountId, id: &str) -> Result<()>;
 }
 
@@ -108,6 +113,9 @@ impl UserService for PgAuthService {
             changed.check(false, !is_external)?;
             if !is_external {
                 row.email = Some(changed.email);
+                if password.is_some() {
+                    revoke_grants(conn, account, id, now).await?;
+                }
                 row.password = password.or(row.password);
             }
             (row.name, row.disabled, row.edited_ms) = (changed.name, changed.disabled, now.0);
@@ -124,10 +132,18 @@ impl UserService for PgAuthService {
     }
 
     async fn delete_user(&self, account: &AccountId, id: &str) -> Result<()> {
-        let deleted = repository::delete(&mut *self.db.conn().await?, account, id).await?;
-        if !deleted {
-            return Err(not_found(id));
-        }
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let deleting = conn.transaction::<_, Error, _>(async |conn| {
+            if !repository::delete(conn, account, id).await? {
+                return Err(not_found(id));
+            }
+            // Keys before sessions, as everywhere.
+            keys::disable_of_user(conn, account, id, now).await?;
+            revoke_sessions(conn, account, id, now).await
+        });
+        deleting.await?;
+        drop(conn);
         self.known.changed(id).await
     }
 }

@@ -107,17 +107,17 @@ impl Assistant {
         self
     }
 
-    /// Whether it exists for a caller: sessions know what is open to them, users what is of their role.
+    /// Whether it exists for a caller: sessions know what is open to them, users, and what follows from them, what is of their
+    /// role.
     pub fn is_known_to(&self, caller: &Caller) -> bool {
         let access = &self.settings().access_configuration;
-        match &caller.credential {
-            Credential::Session(_) => access.external_access,
-            Credential::Token { is_admin, .. } => {
-                let role = if *is_admin { "admin" } else { "member" };
-                access.visibility_by_role.is_empty() || access.visibility_by_role.iter().any(|of| of == role)
-            }
-            _ => true,
-        }
+        let role = match &caller.credential {
+            Credential::Session(_) if !access.external_access => return false,
+            Credential::Token { .. } if caller.member().is_none() => "admin",
+            _ if caller.member().is_some() => "member",
+            _ => return true,
+        };
+        access.visibility_by_role.is_empty() || access.visibility_by_role.iter().any(|of| of == role)
     }
 
     /// Whether a caller who knows it may use it: sessions may be limited to some.
