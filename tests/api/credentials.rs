@@ -78,6 +78,7 @@ async fn what_a_member_made_reaches_no_further_than_the_member_and_falls_with_th
     }
     let patch = async || call(&b, &key, Method::PATCH, path, Some(json!({"name": "B"}))).await;
     assert_eq!(patch().await.status, StatusCode::OK, "as its maker may");
+    assert_eq!(get(&b, &key, "/assistants/h").await.error(), "ASSISTANT_NOT_FOUND", "nor may its maker see it");
     // Nobody takes over what another made.
     let (_, other) = self::key(&a, json!({"projectIds": [project], "preset": "ui"})).await;
     let others = a.get("/api-keys?limit=100").await.body;

@@ -26,6 +26,7 @@ mod messages;
 mod models;
 mod oauth;
 mod operations;
+mod owners;
 mod process;
 mod projects;
 mod queue;

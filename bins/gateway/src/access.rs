@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use actix_web::http::header::{HeaderMap, ORIGIN, REFERER};
 use platform_auth::{Identity, KeyRules, Rights, Scopes};
-use platform_core::{Caller, Code, Credential, Error, Owner, Result, Session};
-use platform_projects::ProjectRole;
+use platform_core::{Caller, Code, Error, Owner, Result, Session};
+use platform_projects::{ProjectRole, Reach};
 use serde_json::Value;
 use url::Url;
 
 use crate::{
     request::{Request, percent_decode},
-    routes::{Access, Route},
+    routes::{Access, Right, Route},
 };
 
 /// Fields that refer to other records, with the placeholder that would stand for one in a path.
@@ -138,10 +138,14 @@ pub(crate) fn impose(request: &mut Request, route: &Route) -> Result<()> {
 pub(crate) async fn reach(request: &Request, route: &Route) -> Result<Option<String>> {
     let Some(identity) = &request.identity else { return Ok(None) };
     let caller = &identity.caller;
-    if !matches!(caller.credential, Credential::FullKey(_) | Credential::RestrictedKey(_)) {
+    if caller.role().is_some() || caller.session().is_some() {
         own(request, caller).await?;
     }
-    shared(request, route, caller).await
+    let project = shared(request, route, caller).await?;
+    if route.right == Right::Approve {
+        approves(request).await?;
+    }
+    Ok(project)
 }
 
 /// What is hidden from users and sessions, and what is of another tenant than a session.
@@ -171,7 +175,7 @@ async fn shared(request: &Request, route: &Route, caller: &Caller) -> Result<Opt
     let takes_project = route.body_fields.iter().flatten().any(|field| field == "projectId");
     let joins = if takes_project { request.fields.text("projectId") } else { None };
     // Who follows a stream may lose what it reaches now.
-    if reach.is_whole() && joins.is_none() && !route.path.ends_with("/stream") {
+    if reach.is_whole() && caller.role().is_none() && joins.is_none() && !route.path.ends_with("/stream") {
         return Ok(None);
     }
     let mut project = None;
@@ -179,14 +183,12 @@ async fn shared(request: &Request, route: &Route, caller: &Caller) -> Result<Opt
         project = project.or(project_of(request, caller, name, id).await?);
     }
     if let Some(project) = &project {
-        reach.check(project, if route.changes { ProjectRole::Editor } else { ProjectRole::Viewer })?;
+        reach.check(project, if route.right == Right::Use { ProjectRole::Viewer } else { ProjectRole::Editor })?;
     }
-    if !reach.is_whole() {
+    if !reach.is_whole() || caller.role().is_some() {
         let mut hidden = Vec::new();
         for (name, id) in named(request, route)? {
-            if let Some(project) = project_of(request, caller, name, &id).await?
-                && let Err(refused) = reach.check(&project, ProjectRole::Viewer)
-            {
+            if let Err(refused) = refers(request, &reach, caller, name, &id).await {
                 hidden.push(((name, id), refused));
             }
         }
@@ -199,6 +201,40 @@ async fn shared(request: &Request, route: &Route, caller: &Caller) -> Result<Opt
         reach.admits(&joined)?;
     }
     Ok(project)
+}
+
+/// Whether a caller may refer to a record: it knows it, and sees what is in its project.
+async fn refers(request: &Request, reach: &Reach<'_>, caller: &Caller, name: &str, id: &str) -> Result<()> {
+    if name == "identifier" && request.services.assistants.hides(caller, id).await? {
+        return Err(Error::not_found(Code::AssistantNotFound, "assistant", id));
+    }
+    match project_of(request, caller, name, id).await? {
+        Some(project) => reach.check(&project, ProjectRole::Viewer),
+        None => Ok(()),
+    }
+}
+
+/// Refuses who may not have the tools called that the assistant, agent or server of the path has: that takes an editor
+/// wherever they are.
+pub(crate) async fn approves(request: &Request) -> Result<()> {
+    let (services, caller) = (&request.services, request.caller()?);
+    let reach = services.projects.reach(caller).await?;
+    if reach.is_whole() {
+        return Ok(());
+    }
+    let mut places = Vec::new();
+    for (name, id) in &request.path {
+        places.extend(project_of(request, caller, name, id).await?);
+    }
+    let servers = match (request.path.get("identifier"), request.path.get("threadId")) {
+        (Some(assistant), _) => services.assistants.tool_groups(&caller.account, assistant).await?,
+        (_, Some(thread)) => services.threads.tool_groups(&caller.account, thread).await?,
+        _ => Vec::new(),
+    };
+    for server in servers {
+        places.extend(project_of(request, caller, "toolServerId", &server).await?);
+    }
+    places.iter().try_for_each(|place| reach.check(place, ProjectRole::Editor))
 }
 
 /// The project of what a placeholder of a path stands for.

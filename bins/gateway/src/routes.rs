@@ -42,6 +42,17 @@ pub(crate) enum Access {
     Mint { scope: &'static str },
 }
 
+/// What a route takes in the project of what its path names (contract 05).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// To read and use it: a viewer.
+    Use,
+    /// To change it: an editor.
+    Change,
+    /// To decide that a tool is called, or to try one: an editor of the tool's project, too.
+    Approve,
+}
+
 type Handler = Box<dyn Fn(Request) -> LocalBoxFuture<'static, Result<Answer>> + Send + Sync>;
 /// Whether the `{token}` of a path is one that we gave out.
 type IsKnown = fn(Arc<Services>, String) -> LocalBoxFuture<'static, Result<()>>;
@@ -64,8 +75,8 @@ pub(crate) struct Route {
     pub is_known: Option<IsKnown>,
     /// It makes messages or threads, which have a rate of their own.
     pub creates: bool,
-    /// It takes an editor of the project of what its path names.
-    pub changes: bool,
+    /// What it takes in the project of what its path names.
+    pub right: Right,
     /// Makes what stands of it in the OpenAPI document; `None` = it does not.
     pub operation: Option<fn() -> Operation>,
 }
@@ -117,7 +128,7 @@ pub(crate) fn table() -> Vec<Route> {
         on(DELETE, "/v1/agents/threads/{threadId}", key(act), threads::delete).with(threads::spec::delete),
         on(POST, "/v1/agents/threads/{threadId}/approval", session(act), threads::approve)
             .with(threads::spec::approve)
-            .changing(),
+            .approving(),
         on(POST, "/v1/agents/threads/{threadId}/complete", session(act), threads::complete)
             .with(threads::spec::complete)
             .changing(),
@@ -300,7 +311,8 @@ pub(crate) fn table() -> Vec<Route> {
         on(DELETE, "/v1/tool-servers/{toolServerId}/tools/{toolName}", key(tools_write), tool_servers::delete_tool)
             .with(tool_servers::spec::delete_tool),
         on(POST, "/v1/tool-servers/{toolServerId}/tools/{toolName}/test", key(tools_write), tool_servers::test)
-            .with(tool_servers::spec::test),
+            .with(tool_servers::spec::test)
+            .approving(),
         on(GET, "/v1/oauth-clients", admin, oauth::list_clients).with(oauth::spec::list_clients),
         on(POST, "/v1/oauth-clients", admin, oauth::create_client).with(oauth::spec::create_client),
         on(GET, "/v1/oauth-clients/{id}", admin, oauth::get_client).with(oauth::spec::get_client),
@@ -328,7 +340,7 @@ where
     Fut: Future<Output = Result<Answer>> + 'static,
 {
     let handler: Handler = Box::new(move |request| handler(request).boxed_local());
-    let changes = [PUT, PATCH, DELETE].contains(&method);
+    let right = if [PUT, PATCH, DELETE].contains(&method) { Right::Change } else { Right::Use };
     let most_bytes = (access == Access::Public).then_some(SMALL_BODY);
     Route {
         method,
@@ -341,7 +353,7 @@ where
         most_bytes,
         is_known: None,
         creates: false,
-        changes,
+        right,
         operation: None,
     }
 }
@@ -370,7 +382,11 @@ impl Route {
     }
 
     fn changing(self) -> Self {
-        Self { changes: true, ..self }
+        Self { right: Right::Change, ..self }
+    }
+
+    fn approving(self) -> Self {
+        Self { right: Right::Approve, ..self }
     }
 
     /// HEAD works wherever GET does.

@@ -99,13 +99,13 @@ async fn lists_page_exactly_and_belong_to_their_account() {
     let page = |offset| ChatPage { page: Page { limit: 3, offset }, omit_content: true };
     let mut names = Vec::new();
     for offset in [0, 3, 6, 9] {
-        let list = house.chat.list(&house.caller.account, ChatFilter::default(), page(offset)).await.expect("a page");
+        let list = house.chat.list(&house.caller, ChatFilter::default(), page(offset)).await.expect("a page");
         assert_eq!(list.total, 7);
         names.extend(list.histories.into_iter().map(|chat| chat.name));
     }
     let expected: Vec<String> = (0..7).rev().map(|n| format!("chat {n}")).collect();
     assert_eq!(names, expected, "newest first, none twice, none left out");
-    let stranger = AccountId::generate();
+    let stranger = Caller { account: AccountId::generate(), ..house.caller.clone() };
     let list = house.chat.list(&stranger, ChatFilter::default(), page(0)).await.expect("a page");
     assert_eq!(list.total, 0);
 }

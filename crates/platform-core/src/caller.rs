@@ -112,6 +112,16 @@ impl Caller {
         self.origin.user.as_ref().filter(|user| !user.is_admin).map(|user| user.id.as_str())
     }
 
+    /// The role of the user behind it, where roles decide what it knows of: of a user's token, and of all that follows
+    /// from a member.
+    pub fn role(&self) -> Option<&'static str> {
+        match self.credential {
+            _ if self.member().is_some() => Some("member"),
+            Credential::Token { .. } => Some("admin"),
+            _ => None,
+        }
+    }
+
     /// It stands for the whole account (contract 01 §2).
     pub fn is_admin(&self) -> bool {
         match self.credential {

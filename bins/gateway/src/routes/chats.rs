@@ -5,7 +5,7 @@ use platform_core::{AccountId, Checks, Error, Result};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::{request::Request, respond::Answer, sse};
+use crate::{access::approves, request::Request, respond::Answer, sse};
 
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -79,20 +79,20 @@ pub(crate) async fn filter(request: Request) -> Result<Answer> {
         filter.among = Some(futures_util::future::try_join_all(identifiers).await?);
     }
     filter.within = request.within().await?;
-    let chats = request.services.chat.list(&request.caller()?.account, filter, page).await?;
+    let chats = request.services.chat.list(request.caller()?, filter, page).await?;
     Answer::created(&chats)
 }
 
 pub(crate) async fn list(request: Request) -> Result<Answer> {
     let (page, query) = (request.chat_page()?, request.query::<ChatListQuery>()?);
-    let account = &request.caller()?.account;
-    let identifier = request.services.assistants.identifier(account, request.path("identifier")).await?;
-    Answer::ok(&request.services.chat.list(account, query.filter(identifier), page).await?)
+    let caller = request.caller()?;
+    let identifier = request.services.assistants.identifier(&caller.account, request.path("identifier")).await?;
+    Answer::ok(&request.services.chat.list(caller, query.filter(identifier), page).await?)
 }
 
 pub(crate) async fn tags(request: Request) -> Result<Answer> {
-    let (account, within) = (&request.caller()?.account, request.within().await?);
-    Answer::ok(&request.services.chat.tags(account, request.session(), within.as_deref()).await?)
+    let within = request.within().await?;
+    Answer::ok(&request.services.chat.tags(request.caller()?, within.as_deref()).await?)
 }
 
 pub(crate) async fn get(request: Request) -> Result<Answer> {
@@ -164,7 +164,9 @@ pub(crate) async fn stop(request: Request) -> Result<Answer> {
 pub(crate) async fn respond(request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
     let (responses, once) = (request.body()?, request.once.as_ref());
-    Answer::ok(&request.services.chat.respond(account, assistant, uid, responses, once).await?)
+    // Results of the client's own tools take no more than to use the assistant; approvals in between do.
+    let denied = approves(&request).await.err();
+    Answer::ok(&request.services.chat.respond(account, assistant, uid, responses, denied, once).await?)
 }
 
 pub(crate) async fn list_feedback(request: Request) -> Result<Answer> {

@@ -71,8 +71,8 @@ pub(crate) struct ProjectStats {
 }
 
 pub(crate) async fn stats(request: Request) -> Result<Answer> {
-    let (services, account) = (&request.services, &request.caller()?.account);
-    let id = Some(project(&request).await?.id);
+    let (services, caller) = (&request.services, request.caller()?);
+    let (account, id) = (&caller.account, Some(project(&request).await?.id));
     let threads = async |state: Option<String>| {
         let filter =
             ThreadFilter { project_id: id.clone(), state, omit_content: Some(true), ..ThreadFilter::default() };
@@ -83,7 +83,7 @@ pub(crate) async fn stats(request: Request) -> Result<Answer> {
     let chats = async |archived: bool| {
         let filter = ChatFilter { project: id.clone(), archived: Some(archived), ..ChatFilter::default() };
         let page = platform_chat::ChatPage { page: COUNT, omit_content: true };
-        Ok::<_, platform_core::Error>(services.chat.list(account, filter, page).await?.total)
+        Ok::<_, platform_core::Error>(services.chat.list(caller, filter, page).await?.total)
     };
     let agents = AgentFilter { project_id: id.clone(), archived: Some(true), ..AgentFilter::default() };
     let assistants = AssistantFilter { project_id: id.clone(), ..AssistantFilter::default() };
@@ -144,7 +144,7 @@ pub(crate) async fn conversations(request: Request) -> Result<Answer> {
         tags,
         ..ChatFilter::default()
     };
-    let list = request.services.chat.list(&request.caller()?.account, filter, page).await?;
+    let list = request.services.chat.list(request.caller()?, filter, page).await?;
     let conversations = list.histories.clone();
     Answer::ok(&Conversations { list, conversations })
 }

@@ -61,11 +61,12 @@ pub(crate) async fn costs(request: Request) -> Result<Answer> {
 }
 
 pub(crate) async fn stats(request: Request) -> Result<Answer> {
-    let (services, account, tenant) = (&request.services, &request.caller()?.account, request.path("tenantId"));
+    let (services, caller, tenant) = (&request.services, request.caller()?, request.path("tenantId"));
+    let account = &caller.account;
     let within = request.within().await?;
     let within = within.as_deref();
     let cost = services.tenants.totals(account, tenant, within).await?;
-    let chats = services.chat.count_by_assistant(account, tenant, within).await?;
+    let chats = services.chat.count_by_assistant(caller, tenant, within).await?;
     let threads = services.threads.count_by_agent(account, tenant, within).await?;
     let total = |counts: &[(String, i64)]| counts.iter().map(|(_, count)| count).sum::<i64>();
     let totals = json!({"chats": total(&chats), "threads": total(&threads)});

@@ -112,7 +112,7 @@ impl Threads {
         }
         let subtenant_id = Visit::subtenant_of(new.subtenant_id, &metadata);
         if let Some(tenant) = &new.tenant_id {
-            self.tenants.register(account, &Visit::of(tenant, subtenant_id.as_deref(), &metadata, true)).await?;
+            self.tenants.register(account, &Visit::by(caller, tenant, subtenant_id.as_deref(), &metadata)).await?;
         }
         let order = Order {
             files: new.files,

@@ -259,6 +259,12 @@ pub(crate) async fn project(conn: &Conn, account: &AccountId, id: &str) -> Resul
     Ok(project.first(&mut conn).await.optional()?.flatten())
 }
 
+/// The agent of a thread.
+pub(crate) async fn agent(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<String>> {
+    let mut conn = conn;
+    Ok(by_id(account.as_str(), id).select(threads::agent_id).first(&mut conn).await.optional()?)
+}
+
 /// To whom a thread belongs.
 pub(crate) async fn owner(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<Owner>> {
     let mut conn = conn;

@@ -69,6 +69,8 @@ pub trait ThreadService: Send + Sync {
     async fn owner(&self, account: &AccountId, id: &str) -> Result<Option<Owner>>;
     /// Whether a session's tenant has a thread of the agent.
     async fn is_known_to(&self, account: &AccountId, agent: &str, session: &Session) -> Result<bool>;
+    /// Tool servers and built-in groups of the agent of a thread; none when there is no such thread.
+    async fn tool_groups(&self, account: &AccountId, id: &str) -> Result<Vec<String>>;
     /// The project of a thread, if it is in one.
     async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>>;
     /// How many threads were made in a project, by day or month; `tenant`: by that one alone.
@@ -320,6 +322,13 @@ impl ThreadService for PgThreadService {
 
     async fn is_known_to(&self, account: &AccountId, agent: &str, session: &Session) -> Result<bool> {
         list::is_known_to(self.threads.ports.db.read().await?.get(), account, agent, session).await
+    }
+
+    async fn tool_groups(&self, account: &AccountId, id: &str) -> Result<Vec<String>> {
+        let agent = list::agent(self.threads.ports.db.read().await?.get(), account, id).await?;
+        let Some(agent) = agent else { return Ok(Vec::new()) };
+        let agent = self.threads.agents.ready(account, &agent, None).await?;
+        Ok(agent.profile.settings.available_tools_groups_uids.clone())
     }
 
     async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>> {

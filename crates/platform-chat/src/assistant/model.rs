@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use platform_conversation::{AssistantSettings, Profile};
-use platform_core::{AccountId, Caller, Credential, Error, Object, Result, Timestamp};
+use platform_core::{AccountId, Caller, Error, Object, Result, Timestamp};
 use platform_runtime::{ChildPool, ToolGroup};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -111,13 +111,9 @@ impl Assistant {
     /// role.
     pub fn is_known_to(&self, caller: &Caller) -> bool {
         let access = &self.settings().access_configuration;
-        let role = match &caller.credential {
-            Credential::Session(_) if !access.external_access => return false,
-            Credential::Token { .. } if caller.member().is_none() => "admin",
-            _ if caller.member().is_some() => "member",
-            _ => return true,
-        };
-        access.visibility_by_role.is_empty() || access.visibility_by_role.iter().any(|of| of == role)
+        let is_shown = |role| access.visibility_by_role.iter().any(|of| of == role);
+        (access.external_access || caller.session().is_none())
+            && (access.visibility_by_role.is_empty() || caller.role().is_none_or(is_shown))
     }
 
     /// Whether a caller who knows it may use it: sessions may be limited to some.

@@ -38,6 +38,10 @@ pub trait AssistantService: Send + Sync {
     async fn identifier(&self, account: &AccountId, name: &str) -> Result<String>;
     /// The project of one that is or was there, if it is in one.
     async fn project(&self, account: &AccountId, name: &str) -> Result<Option<String>>;
+    /// Tool servers and built-in groups of one that is or was there; none when there is no such assistant.
+    async fn tool_groups(&self, account: &AccountId, name: &str) -> Result<Vec<String>>;
+    /// Whether there is or was one that the caller may not know.
+    async fn hides(&self, caller: &Caller, name: &str) -> Result<bool>;
     /// Refuses a caller who may not know the assistant, or may not use it.
     async fn open_to(&self, caller: &Caller, name: &str) -> Result<()>;
     /// Changes the given fields of the version that is expected.
@@ -176,6 +180,15 @@ impl AssistantService for PgAssistantService {
             return Ok(None);
         }
         Ok(self.find(account, name).await?.and_then(|known| known.assistant.settings().project_id.clone()))
+    }
+
+    async fn tool_groups(&self, account: &AccountId, name: &str) -> Result<Vec<String>> {
+        let groups = |known: &Known| known.assistant.settings().available_tools_groups_uids.clone();
+        Ok(self.find(account, name).await?.as_deref().map(groups).unwrap_or_default())
+    }
+
+    async fn hides(&self, caller: &Caller, name: &str) -> Result<bool> {
+        Ok(self.find(&caller.account, name).await?.is_some_and(|known| !known.assistant.is_known_to(caller)))
     }
 
     async fn open_to(&self, caller: &Caller, name: &str) -> Result<()> {

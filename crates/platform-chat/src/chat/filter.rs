@@ -2,9 +2,9 @@ use diesel::{
     dsl::sql,
     pg::Pg,
     prelude::*,
-    sql_types::{Bool, Jsonb, Text},
+    sql_types::{Bool, Jsonb, Nullable, Text},
 };
-use platform_core::{AccountId, Checks, Code, Error, Object, Result, Timestamp};
+use platform_core::{AccountId, Caller, Checks, Code, Error, Object, Result, Timestamp};
 use platform_db::containing;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -39,7 +39,7 @@ pub struct ChatFilter {
     pub min_output_tokens: Option<i64>,
     /// Only this tenant.
     pub tenant_id: Option<String>,
-    /// Only this end user; matches `metadata.subtenantId`.
+    /// Only this end user; of a chat that belongs to nobody `metadata.subtenantId` says whose it is.
     pub subtenant_id: Option<String>,
     /// Every given leaf is equal, nested; of arrays each given element is there.
     #[schema(value_type = Option<Object>)]
@@ -128,6 +128,25 @@ pub(crate) fn assistants_beyond(account: &AccountId, projects: &[String]) -> _ {
         .select(assistants::identifier)
 }
 
+/// Chats with assistants that a caller may know, deleted ones too, by [`crate::Assistant::is_known_to`]; `None` = all.
+pub(crate) fn known_to(account: &AccountId, caller: &Caller) -> Option<Condition> {
+    let (is_session, role) = (caller.session().is_some(), caller.role());
+    if !is_session && role.is_none() {
+        return None;
+    }
+    let access = "settings -> 'accessConfiguration'";
+    // The built-in one is in no table: all but sessions know it.
+    let among = if is_session { "IN" } else { "NOT IN" };
+    let open = if is_session { format!("({access} ->> 'externalAccess')::boolean AND ") } else { "NOT ".to_owned() };
+    let known = sql::<Bool>(&format!("chats.assistant {among} (SELECT identifier FROM assistants WHERE account_id = "))
+        .bind::<Text, _>(account.to_string())
+        .sql(&format!(" AND {open}coalesce(jsonb_array_length({access} -> 'visibilityByRole') = 0"))
+        .sql(&format!(" OR {access} -> 'visibilityByRole' @> to_jsonb("))
+        .bind::<Nullable<Text>, _>(role)
+        .sql("::text), true))");
+    Some(Box::new(known))
+}
+
 type Condition = Box<dyn BoxableExpression<chats::table, Pg, SqlType = Bool>>;
 
 impl ChatFilter {
@@ -151,7 +170,8 @@ impl ChatFilter {
 
     /// The condition as SQL. Its literals keep the statement from being prepared once for all
     /// values: each gets a plan of its own, with the index that serves it.
-    pub(crate) fn condition(&self, account: &AccountId) -> Condition {
+    pub(crate) fn condition(&self, caller: &Caller) -> Condition {
+        let account = &caller.account;
         let mut condition: Condition = Box::new(
             chats::account_id
                 .eq(account.as_str().to_owned())
@@ -169,6 +189,9 @@ impl ChatFilter {
         }
         if let Some(within) = &self.within {
             condition = Box::new(condition.and(chats::assistant.ne_all(assistants_beyond(account, within))));
+        }
+        if let Some(known) = known_to(account, caller) {
+            condition = Box::new(condition.and(known));
         }
         if let Some(name) = &self.name {
             condition = Box::new(condition.and(chats::name.eq(name.clone())));
@@ -195,8 +218,12 @@ impl ChatFilter {
             condition = Box::new(condition.and(chats::tenant_id.eq(tenant.clone()).assume_not_null()));
         }
         if let Some(subtenant) = &self.subtenant_id {
+            // The index is over what is noted; it is the owner's, wherever there is one.
             let equal = sql::<Bool>("metadata ->> 'subtenantId' = ").bind::<Text, _>(subtenant.clone());
-            condition = Box::new(condition.and(equal));
+            let is_theirs = sql::<Bool>("(subtenant_id = ")
+                .bind::<Text, _>(subtenant.clone())
+                .sql(" OR (tenant_id IS NULL AND subtenant_id IS NULL))");
+            condition = Box::new(condition.and(equal).and(is_theirs));
         }
         if let Some(metadata) = self.metadata.as_ref().filter(|metadata| !metadata.is_empty()) {
             let holds =

@@ -9,14 +9,14 @@ use platform_conversation::{
     Compaction, Conversation, Heard, StoredJson, Texts, TextsRead, TokenUsage, add_secondary, compactions,
     has_compactions, has_message, open_calls, summarise,
 };
-use platform_core::{AccountId, Error, Object, Owner, Page, Period, Result, Session, Timestamp};
+use platform_core::{AccountId, Caller, Error, Object, Owner, Page, Period, Result, Timestamp};
 use platform_db::{Conn, Db};
 use platform_runtime::{Answer, CallState, Later, OpenCall, Operation, Payer, Spender};
 use serde_json::Value;
 
 pub(crate) use super::model::{HANDED_OFF, LIMIT_EXCEEDED, Status, WAITING};
 use super::{
-    filter::{ChatFilter, assistants_beyond, assistants_of},
+    filter::{ChatFilter, assistants_beyond, assistants_of, known_to},
     model::{Chat, ChatPatch, GuardrailResults},
 };
 use crate::{schema::chats, turn::TurnChat};
@@ -118,6 +118,13 @@ impl ChatRow {
         })
     }
 
+    /// The end user it belongs to stays noted, whatever else is.
+    pub fn pin(&self, metadata: &mut Object) {
+        if let Some(subtenant) = &self.subtenant_id {
+            metadata.insert("subtenantId".to_owned(), subtenant.as_str().into());
+        }
+    }
+
     pub fn patchable(&self) -> ChatPatch {
         ChatPatch {
             name: self.name.clone(),
@@ -203,20 +210,15 @@ pub(crate) async fn revision(conn: &Conn, account: &AccountId, uid: &str) -> Res
     Ok(by_uid(account.as_str(), uid).select(chats::revision).first(&mut conn).await.optional()?)
 }
 
-pub(crate) async fn list(
-    conn: &Conn,
-    account: &AccountId,
-    filter: &ChatFilter,
-    page: Page,
-) -> Result<(Vec<ChatRow>, i64)> {
+pub(crate) async fn list(conn: &Conn, caller: &Caller, filter: &ChatFilter, page: Page) -> Result<(Vec<ChatRow>, i64)> {
     let (mut first, mut second) = (conn, conn);
     let rows = chats::table
-        .filter(filter.condition(account))
+        .filter(filter.condition(caller))
         .order((chats::created_ms.desc(), chats::uid.desc()))
         .limit(page.limit)
         .offset(page.offset)
         .select(ChatRow::as_select());
-    let total = chats::table.filter(filter.condition(account)).count();
+    let total = chats::table.filter(filter.condition(caller)).count();
     let (rows, total) = futures_util::try_join!(rows.load(&mut first), total.get_result(&mut second))?;
     Ok((rows, total))
 }
@@ -261,18 +263,20 @@ pub(crate) async fn at_work(conn: &mut Conn, account: &AccountId, assistant: &st
         .await?)
 }
 
-/// How many chats a tenant has with each assistant.
+/// How many chats a tenant has with each assistant that the caller may know.
 pub(crate) async fn count_by_assistant(
     conn: &Conn,
-    account: &AccountId,
+    caller: &Caller,
     tenant: &str,
     within: Option<&[String]>,
 ) -> Result<Vec<(String, i64)>> {
-    let mut conn = conn;
+    let (mut conn, account) = (conn, &caller.account);
+    let is_known = known_to(account, caller).unwrap_or_else(|| Box::new(true.into_sql::<Bool>()));
     let is_within = chats::assistant.ne_all(assistants_beyond(account, within.unwrap_or_default()));
     Ok(chats::table
         .filter(chats::account_id.eq(account.as_str()).and(chats::tenant_id.eq(tenant)))
         .filter(is_within.or(within.is_none().into_sql::<Bool>()))
+        .filter(is_known)
         .group_by(chats::assistant)
         .order(chats::assistant)
         .select((chats::assistant, diesel::dsl::count_star()))
@@ -309,16 +313,14 @@ pub(crate) async fn owner(conn: &Conn, account: &AccountId, uid: &str) -> Result
 }
 
 /// Tags in use; `within`: as in [`ChatFilter`].
-pub(crate) async fn tags(
-    conn: &Conn,
-    account: &AccountId,
-    session: Option<&Session>,
-    within: Option<&[String]>,
-) -> Result<Vec<String>> {
-    let mut conn = conn;
+pub(crate) async fn tags(conn: &Conn, caller: &Caller, within: Option<&[String]>) -> Result<Vec<String>> {
+    let (mut conn, account) = (conn, &caller.account);
     let mut tagged =
         chats::table.filter(chats::account_id.eq(account.as_str()).and(sql::<Bool>("tags <> '{}'"))).into_boxed();
-    if let Some(session) = session {
+    if let Some(known) = known_to(account, caller) {
+        tagged = tagged.filter(known);
+    }
+    if let Some(session) = caller.session() {
         tagged = tagged.filter(chats::tenant_id.eq(&session.tenant_id));
         if let Some(subtenant) = &session.subtenant_id {
             tagged = tagged.filter(chats::subtenant_id.eq(subtenant));

@@ -8,8 +8,7 @@ use platform_conversation::{
     search,
 };
 use platform_core::{
-    AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Period, Result, Session, overlay,
-    to_the_end,
+    AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Period, Result, overlay, to_the_end,
 };
 use platform_db::{Db, Idempotency};
 use platform_egress::Egress;
@@ -61,8 +60,8 @@ pub trait ChatService: Send + Sync {
     /// What became of a message that was sent with an idempotency key before; `None` when its turn failed.
     async fn replay(&self, account: &AccountId, reference: &str) -> Result<Option<Sent>>;
 
-    /// Chats that the filter keeps, newest first.
-    async fn list(&self, account: &AccountId, filter: ChatFilter, page: ChatPage) -> Result<ChatList>;
+    /// Chats that the filter keeps, with assistants that the caller may know, newest first.
+    async fn list(&self, caller: &Caller, filter: ChatFilter, page: ChatPage) -> Result<ChatList>;
     /// One chat.
     async fn get(&self, account: &AccountId, assistant: &str, uid: &str, omit_content: bool) -> Result<Chat>;
     /// Changes the given fields.
@@ -73,13 +72,8 @@ pub trait ChatService: Send + Sync {
     async fn content(&self, account: &AccountId, assistant: &str, uid: &str, page: Page) -> Result<Vec<StoredJson>>;
     /// Messages that hold a text.
     async fn search(&self, account: &AccountId, assistant: &str, uid: &str, text: &str, limit: i64) -> Result<Matches>;
-    /// Tags in use, sorted; with a session, those of its own chats; `within`: as in [`ChatFilter`].
-    async fn tags(
-        &self,
-        account: &AccountId,
-        session: Option<&Session>,
-        within: Option<&[String]>,
-    ) -> Result<Vec<String>>;
+    /// Tags in use on chats that the caller may know, sorted; `within`: as in [`ChatFilter`].
+    async fn tags(&self, caller: &Caller, within: Option<&[String]>) -> Result<Vec<String>>;
     /// How many chats were made in a project, by day or month; `tenant`: by that one alone.
     async fn count_in(
         &self,
@@ -91,7 +85,7 @@ pub trait ChatService: Send + Sync {
     /// How many chats a tenant has with each assistant; `within`: as in [`ChatFilter`].
     async fn count_by_assistant(
         &self,
-        account: &AccountId,
+        caller: &Caller,
         tenant: &str,
         within: Option<&[String]>,
     ) -> Result<Vec<(String, i64)>>;
@@ -105,13 +99,15 @@ pub trait ChatService: Send + Sync {
     async fn compact(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Compacted>;
     /// Stops the turn and keeps what was written; what waits is discarded.
     async fn stop(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Stopped>;
-    /// Answers tool calls that wait for the client; the turn goes on when none is left.
+    /// Answers tool calls that wait for the client; the turn goes on when none is left. `denied`: why the caller may not
+    /// decide on calls that wait for approval.
     async fn respond(
         &self,
         account: &AccountId,
         assistant: &str,
         uid: &str,
         given: ToolResponses,
+        denied: Option<Error>,
         once: Option<&Idempotency>,
     ) -> Result<Responded>;
     /// Feedback on the messages of a chat.
@@ -262,7 +258,8 @@ impl ChatService for PgChatService {
         self.outcome_of(account, chat, message).await
     }
 
-    async fn list(&self, account: &AccountId, mut filter: ChatFilter, page: ChatPage) -> Result<ChatList> {
+    async fn list(&self, caller: &Caller, mut filter: ChatFilter, page: ChatPage) -> Result<ChatList> {
+        let account = &caller.account;
         filter.check()?;
         if let Some(assistant) = &filter.assistant_specialization_identifier {
             // Chats carry the identifier; an unknown assistant simply has none.
@@ -271,7 +268,7 @@ impl ChatService for PgChatService {
             }
         }
         let conn = self.db.read().await?;
-        let (rows, total) = repository::list(conn.get(), account, &filter, page.page).await?;
+        let (rows, total) = repository::list(conn.get(), caller, &filter, page.page).await?;
         let mut by_chat: HashMap<String, Vec<StoredJson>> = HashMap::new();
         if !page.omit_content {
             let uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();
@@ -314,6 +311,7 @@ impl ChatService for PgChatService {
                 let chat = chat.filter(|chat| chat.assistant == identifier).ok_or_else(|| not_found(uid))?;
                 let mut changed = overlay(&chat.patchable(), patch)?;
                 changed.check(&given, &self.config.limits)?;
+                chat.pin(&mut changed.metadata);
                 let renames = given.iter().any(|name| name == "name");
                 repository::update(conn, account, uid, &changed, renames, now).await
             })
@@ -365,13 +363,8 @@ impl ChatService for PgChatService {
         search(conn.get(), account, uid, text, limit).await
     }
 
-    async fn tags(
-        &self,
-        account: &AccountId,
-        session: Option<&Session>,
-        within: Option<&[String]>,
-    ) -> Result<Vec<String>> {
-        repository::tags(self.db.read().await?.get(), account, session, within).await
+    async fn tags(&self, caller: &Caller, within: Option<&[String]>) -> Result<Vec<String>> {
+        repository::tags(self.db.read().await?.get(), caller, within).await
     }
 
     async fn count_in(
@@ -386,11 +379,11 @@ impl ChatService for PgChatService {
 
     async fn count_by_assistant(
         &self,
-        account: &AccountId,
+        caller: &Caller,
         tenant: &str,
         within: Option<&[String]>,
     ) -> Result<Vec<(String, i64)>> {
-        repository::count_by_assistant(self.db.read().await?.get(), account, tenant, within).await
+        repository::count_by_assistant(self.db.read().await?.get(), caller, tenant, within).await
     }
 
     async fn owner(&self, account: &AccountId, uid: &str) -> Result<Option<Owner>> {
@@ -450,6 +443,7 @@ impl ChatService for PgChatService {
         assistant: &str,
         uid: &str,
         given: ToolResponses,
+        denied: Option<Error>,
         once: Option<&Idempotency>,
     ) -> Result<Responded> {
         check_responses(&given, &self.intake.children, account).await?;
@@ -459,7 +453,7 @@ impl ChatService for PgChatService {
         let key = live_key(&account, &identifier, uid);
         // A task of its own: a turn that was told to go on is begun when the caller leaves in between.
         let responded = to_the_end("respond", async move {
-            let responded = respond(&db, &account, &name, &chat, &given, once.as_ref(), now).await?;
+            let responded = respond(&db, &account, &name, &chat, &given, denied, once.as_ref(), now).await?;
             if matches!(&responded, Some((Responded { pending: 0, .. }, _))) {
                 jobs.announce().await;
             }

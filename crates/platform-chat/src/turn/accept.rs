@@ -111,7 +111,11 @@ struct Row {
     subtenant: Option<String>,
 }
 
-/// Accepts turns; a chat that is busy, another assistant's or another tenant's gives no row.
+/// After the merged metadata of a chat: the end user it belongs to stays noted, whatever a message says.
+pub(crate) const PINNED: &str =
+    " || CASE WHEN subtenant_id IS NULL THEN '{}' ELSE jsonb_build_object('subtenantId', subtenant_id) END";
+
+/// Accepts turns; a chat that is busy, another assistant's, or not whose the message says it is gives no row.
 const ACCEPT: [&str; 5] = [
     "WITH item AS (
         SELECT row_number() OVER () - 1 AS n, x.* FROM jsonb_to_recordset($1::jsonb) AS x(
@@ -127,14 +131,15 @@ const ACCEPT: [&str; 5] = [
         FROM item ORDER BY account, subject
         ON CONFLICT (account_id, uid) DO UPDATE SET
             status = 'processing', stop_reason = NULL, error = NULL, archived = false,
-            metadata = c.metadata || excluded.metadata,
+            metadata = c.metadata || excluded.metadata || CASE WHEN c.subtenant_id IS NULL THEN '{}'
+                ELSE jsonb_build_object('subtenantId', c.subtenant_id) END,
             tags = c.tags || ARRAY(SELECT t FROM unnest(excluded.tags) t WHERE t <> ALL (c.tags)),
             revision = c.revision + 1, turn_start = c.message_count, message_count = c.message_count + 1,
             edited_ms = excluded.edited_ms
         WHERE c.status IN ('completed', 'error', 'limit_exceeded') AND c.queued = 0
             AND c.assistant = excluded.assistant
-            AND (excluded.tenant_id IS NULL OR excluded.tenant_id = c.tenant_id)
-            AND (excluded.subtenant_id IS NULL OR excluded.subtenant_id = c.subtenant_id)
+            AND excluded.tenant_id IS NOT DISTINCT FROM c.tenant_id
+            AND excluded.subtenant_id IS NOT DISTINCT FROM c.subtenant_id
         RETURNING c.account_id, c.uid, c.xmax = 0 AS created, c.revision, c.message_count, c.turn_start,
             c.usage::text AS usage, c.metadata AS stored_metadata, c.named AS stored_named, c.guardrails::text AS guardrails,
             c.compactions::text AS compactions, c.tenant_id AS tenant, c.subtenant_id AS subtenant

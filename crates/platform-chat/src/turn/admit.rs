@@ -82,10 +82,6 @@ impl Admission {
     fn start(&self, candidate: Candidate, chat: AcceptedChat) -> Result<oneshot::Receiver<TurnOutcome>> {
         let Candidate { account, item, assistant, request, slot, waits, .. } = candidate;
         let tab = Tab::holding(item.charge);
-        if item.subtenant_id != chat.subtenant_id {
-            // The chat is of an end user whom the message did not name: their rules count, too.
-            tab.let_go();
-        }
         let (waiter, outcome) = oneshot::channel();
         let payload = serde_json::Value::clone(&item.payload);
         let run = Run::begun(item.run, &account, KIND, item.subject.clone(), payload);

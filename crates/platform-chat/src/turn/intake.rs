@@ -107,7 +107,7 @@ impl Intake {
             }
         }
         let files: Arc<[StoredFile]> = files.into();
-        let payer = payer(&caller.account, &assistant, item.tenant_id.clone(), item.subtenant_id.clone());
+        let mut payer = payer_of(caller, &assistant, &item);
         if wait
             && self.refused.contains_key(&payer)
             && let Some(refusal) = self.budget.spent(&payer).await?
@@ -157,6 +157,10 @@ impl Intake {
                     let accepted = Accepted { ignored, ..accepted };
                     return Ok(Taken { accepted, outcome: admitted.outcome, user_message, queued_at: None });
                 }
+            }
+            if self.adopt(caller, &mut item).await? {
+                payer = payer_of(caller, &assistant, &item);
+                continue;
             }
             if wait {
                 self.refuse(caller, &item, wait).await?;
@@ -209,8 +213,21 @@ impl Intake {
         let metadata = message.metadata.as_ref().unwrap_or(&nothing);
         message.subtenant_id = Visit::subtenant_of(message.subtenant_id.take(), metadata);
         let Some(tenant) = &message.tenant_id else { return Ok(()) };
-        let visit = Visit::of(tenant, message.subtenant_id.as_deref(), metadata, true);
+        let visit = Visit::by(caller, tenant, message.subtenant_id.as_deref(), metadata);
         self.tenants.register(&caller.account, &visit).await
+    }
+
+    /// Whether the message went to a chat that is somebody's and did not say whose: now it does, so that they pay.
+    async fn adopt(&self, caller: &Caller, item: &mut Acceptance) -> Result<bool> {
+        if item.tenant_id.is_some() && item.subtenant_id.is_some() {
+            return Ok(false);
+        }
+        let conn = self.db.read().await?;
+        let Some(chat) = repository::find(conn.get(), &caller.account, &item.subject).await? else { return Ok(false) };
+        refuse_stranger(&chat, item)?;
+        let adopts = chat.tenant_id != item.tenant_id || chat.subtenant_id != item.subtenant_id;
+        (item.tenant_id, item.subtenant_id) = (chat.tenant_id, chat.subtenant_id);
+        Ok(adopts)
     }
 
     /// Why a chat did not take a message that cannot wait; `Ok` when it has become free meanwhile.
@@ -308,6 +325,10 @@ impl Intake {
         };
         Ok((item, request))
     }
+}
+
+fn payer_of(caller: &Caller, assistant: &Assistant, item: &Acceptance) -> Payer {
+    payer(&caller.account, assistant, item.tenant_id.clone(), item.subtenant_id.clone())
 }
 
 fn accepted(item: &Acceptance) -> Accepted {

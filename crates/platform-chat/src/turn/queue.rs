@@ -21,7 +21,7 @@ use platform_runtime::{Later, OpenCall};
 use serde_json::{Value, json};
 
 use super::{
-    accept::Acceptance,
+    accept::{Acceptance, PINNED},
     message::{Accepted, Waiting},
     work::{KIND, TurnChat},
 };
@@ -187,7 +187,7 @@ async fn create(conn: &mut Conn, item: &Acceptance) -> Result<bool> {
 
 /// One more waits; what it says of the chat holds at once.
 async fn waits(conn: &mut Conn, account: &AccountId, item: &Acceptance, buffers: bool) -> Result<i64> {
-    let metadata = sql::<Jsonb>("metadata || ").bind::<Jsonb, _>(Value::Object(item.metadata.clone()));
+    let metadata = sql::<Jsonb>("metadata || ").bind::<Jsonb, _>(Value::Object(item.metadata.clone())).sql(PINNED);
     let tags = sql::<Array<Text>>("tags || ARRAY(SELECT t FROM unnest(")
         .bind::<Array<Text>, _>(&item.tags)
         .sql(") t WHERE t <> ALL (tags))");

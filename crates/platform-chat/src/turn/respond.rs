@@ -20,13 +20,16 @@ use crate::{
 /// Longest result of a client's tool (contract 00 §8).
 const MOST_CONTENT: usize = 1 << 20;
 
-/// Takes answers in; when none is missing the turn goes on. The revision the chat has then.
+/// Takes answers in; when none is missing the turn goes on. The revision the chat has then. `denied`: why whoever answers
+/// may not decide on approvals.
+#[expect(clippy::too_many_arguments, reason = "each is one thing")]
 pub(crate) async fn respond(
     db: &Db,
     account: &AccountId,
     assistant: &str,
     uid: &str,
     given: &ToolResponses,
+    denied: Option<Error>,
     once: Option<&Idempotency>,
     now: Timestamp,
 ) -> Result<Option<(Responded, i64)>> {
@@ -57,7 +60,7 @@ pub(crate) async fn respond(
         } else {
             settled_calls(conn, account, uid, chat.turn_start, &others).await?
         };
-        take(&mut open, &settled, given)?;
+        take(&mut open, &settled, given, denied)?;
         let handed_off = open.iter().any(|call| call.awaits().is_some());
         let pending = open.iter().filter(|call| call.waits() && call.awaits().is_none()).count();
         if let Some(tools) = given.responses.iter().rev().find_map(|response| response.tools.clone()) {
@@ -112,7 +115,11 @@ pub(crate) async fn check(given: &ToolResponses, children: &ChildPool, account: 
 }
 
 /// `settled`: calls of the turn that have a result.
-fn take(open: &mut [OpenCall], settled: &[String], given: &ToolResponses) -> Result<()> {
+fn take(open: &mut [OpenCall], settled: &[String], given: &ToolResponses, denied: Option<Error>) -> Result<()> {
+    let waits = |id: &String| open.iter().any(|call| call.call.id == *id && call.state == CallState::Approval);
+    if let Some(denied) = denied.filter(|_| given.responses.iter().any(|response| waits(&response.tool_call_id))) {
+        return Err(denied);
+    }
     let mut checks = Checks::default();
     for (i, response) in given.responses.iter().enumerate() {
         let path = format!("responses[{i}]");

@@ -1,4 +1,4 @@
-use platform_core::{Checks, Object, Result};
+use platform_core::{Caller, Checks, Object, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -274,6 +274,12 @@ impl Visit {
             named.and_then(Value::as_str).filter(|id| is_id(id)).map(str::to_owned)
         };
         given.or_else(in_metadata)
+    }
+
+    /// What the request of a caller says; an end user says nothing of the tenant.
+    pub fn by(caller: &Caller, tenant_id: &str, subtenant_id: Option<&str>, metadata: &Object) -> Self {
+        let visit = Self::of(tenant_id, subtenant_id, metadata, true);
+        if caller.session().is_some() { Self { tenant: Facts::default(), ..visit } } else { visit }
     }
 
     /// What is said of a tenant; `top`: the keys of `tenantMetadata` count at the top of the metadata, too.

@@ -1,0 +1,2 @@
+-- What was noted wrongly stays right.
+SELECT 1;
