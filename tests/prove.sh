@@ -13,7 +13,8 @@ matrix     platform-tests  matrix:: access:: oauth:: projects::
 matrix     platform-auth
 egress     platform-tests  files:: tools::calls_that_cannot
 egress     platform-egress
-hostile    platform-tests  http:: malformed:: limits:: tool_servers::
+hostile    platform-child
+hostile    platform-tests  hostile:: connections:: http:: malformed:: limits:: tool_servers::
 providers  platform-tests  faults:: messages::provider models:: structured::
 database   platform-tests  database:: operations::
 fleet      platform-tests  fleet:: process::sigterm

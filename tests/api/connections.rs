@@ -129,6 +129,15 @@ async fn an_address_has_so_many_connections_and_a_proxy_has_more() {
     let again = async || asks(&mut connect_from(&app, "127.0.0.2").await).await.then_some(());
     eventually("the place that was given back", again).await;
 
+    // Who is known has as many as they like, each of which had a place for a moment.
+    let known = format!("GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n", app.key());
+    for _ in 0..8 {
+        let mut stream = connect_from(&app, "127.0.0.4").await;
+        stream.write_all(known.as_bytes()).await.expect("written");
+        assert!(until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 200"));
+        held.push(stream);
+    }
+
     let proxied = app_with(&[bound[0], ("PLATFORM_TRUSTED_PROXIES", "127.0.0.2")]).await;
     let mut many = Vec::new();
     for _ in 0..6 {

@@ -6,12 +6,13 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use platform_testing::TestApp;
+use platform_testing::{Ending, FakeModelServer, FakeToolServer, Reply, Script, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::support::{
-    UNBOUNDED, agent, app_with, app_with_tools, other_account, say, text, thread, thread_until, tool, tool_server,
+    PROGRAM, UNBOUNDED, agent, app_with, app_with_tools, factor, other_account, say, text, thread, thread_until, tool,
+    tool_server,
 };
 
 /// Expressions that are stuck, or grow, most of them in native code that looks at no clock.
@@ -353,6 +354,117 @@ async fn patterns_that_are_slow_over_a_message_block_it_and_stop_nobody() {
         "input": [{"name": "r", "kind": "regex", "action": "block", "config": {"patterns": ["(a|aa)+$", "secret"]}}]}}})).await;
     let started = thread(&app, &agent, "tell the secret").await;
     thread_until(&app, &started, |thread| thread["state"] == "guardrail_trigger").await;
+}
+
+/// Eleven ways to take more than a share, each tried again and again; the twelfth is a model that writes without end.
+async fn attack(app: &TestApp, server: &str, way: usize) {
+    let id = |reply: &Reply| text(&reply.body["_id"]);
+    match way {
+        0 | 1 => {
+            let (_, spec) = descriptions().swap_remove(way * 3);
+            app.post("/tool-servers/import-openapi", json!({"spec": spec})).await;
+        }
+        2 => {
+            let tool = json!({"type": "function", "function": {"name": "t", "parameters": schemas()[1]}});
+            app.post("/assistants/default/messages", json!({"message": "Hello", "tools": [tool]})).await;
+        }
+        3 => {
+            let deep_tool = tool("deep", "/echo", &json!({"function": {"parameters": schemas()[3]}}));
+            let made =
+                app.post("/tool-servers", json!({"name": "D", "url": server, "toolDefinitions": [deep_tool]})).await;
+            app.post(&format!("/tool-servers/{}/tools/deep/test", id(&made)), json!({"parameters": deep()})).await;
+        }
+        4 => {
+            app.post("/assistants/slow/messages", json!({"message": "abcdefghij".repeat(400)})).await;
+        }
+        5 => {
+            let tools = [computing(BROKEN_OUT[0])];
+            app.post("/tool-servers", json!({"name": "B", "url": server, "toolDefinitions": tools})).await;
+        }
+        6 => {
+            let tools = [computing(EXPRESSIONS[EXPRESSIONS.len() - 1])];
+            let made = app.post("/tool-servers", json!({"name": "S", "url": server, "toolDefinitions": tools})).await;
+            app.post(&format!("/tool-servers/{}/tools/run/test", id(&made)), json!({})).await;
+        }
+        7 => {
+            static FRESH: AtomicU64 = AtomicU64::new(0);
+            let key = format!("k{}", FRESH.fetch_add(1, Ordering::Relaxed));
+            let list = app.request(Method::POST, "/v1/assistants/chats").header("idempotency-key", key);
+            app.send(list.json(&json!({"limit": 100}))).await;
+        }
+        8 => {
+            let code = json!({"grantType": "authorization_code", "clientId": "none", "code": "nonsense", "redirectUri": "https://a.example", "codeVerifier": "x"});
+            app.send(app.anonymous(Method::POST, "/oauth/token").json(&code)).await;
+        }
+        9 => {
+            app.send(app.anonymous(Method::POST, "/v1/tool-callbacks/nothing").body("x".repeat(500_000))).await;
+        }
+        _ => {
+            let schema = json!({"name": "O", "structuredOutput": {"schema": schemas()[way % 4]}});
+            app.post("/assistants", schema).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn twelve_attackers_of_one_account_take_only_its_share() {
+    let model = FakeModelServer::start();
+    let (db, base) = (TestDb::new().await, format!("{}/v1", model.url()));
+    let settings = [
+        UNBOUNDED[0],
+        UNBOUNDED[1],
+        ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
+        ("OPENAI_BASE_URL", base.as_str()),
+        ("OPENAI_API_KEY", "sk-test"),
+    ];
+    let app = TestApp::start(PROGRAM, &db, &settings);
+    let server = FakeToolServer::start();
+    let other = other_account(&db).await;
+    let rules = json!({"enabled": true, "input": patterns(), "blockMessage": "No."});
+    app.post("/assistants", json!({"name": "G", "identifier": "slow", "guardrailsConfiguration": rules})).await;
+    let demo = json!({"message": "Hello", "provider": "demo", "model": "demo-1"});
+    let ask = async || {
+        let began = Instant::now();
+        let sent = app.send(as_account(&app, &other, Method::POST, "/assistants/default/messages").json(&demo)).await;
+        assert_eq!(sent.status, StatusCode::OK, "{}", sent.body);
+        began.elapsed()
+    };
+    let mut usual = Vec::new();
+    for _ in 0..20 {
+        usual.push(ask().await);
+    }
+    let over = Instant::now() + Duration::from_secs(5) * u32::try_from(factor(12)).expect("a number");
+    let again = async |way: usize| {
+        while Instant::now() < over {
+            attack(&app, server.url(), way).await;
+        }
+    };
+    let endless = async {
+        while Instant::now() < over {
+            model.script([Script::reply("word ").ending(Ending::Never, 1)]);
+            let message =
+                json!({"message": "Hello", "provider": "openai", "model": "gpt-4o", "skipSummarization": true});
+            app.post("/assistants/default/messages", message).await;
+        }
+    };
+    let meanwhile = async {
+        let mut took = Vec::new();
+        while Instant::now() < over {
+            took.push(ask().await);
+        }
+        took
+    };
+    let attackers = async { tokio::join!(join_all((0..11).map(again)), endless, meanwhile).2 };
+    let (mut took, stall) = longest_stall(&app, attackers).await;
+    took.sort_unstable();
+    usual.sort_unstable();
+    let (median, before, memory) = (took[took.len() / 2], usual[usual.len() / 2], peak_memory(&app));
+    println!(
+        "{} messages of another account: {median:?} each (alone {before:?}); health {stall:?}; {memory} MiB",
+        took.len()
+    );
+    assert!(stall < STALL && took[took.len() - 1] < Duration::from_secs(5), "{stall:?}, {:?}", took.last());
+    assert!(memory < 300, "{memory} MiB");
 }
 
 fn as_account(app: &TestApp, key: &str, method: Method, path: &str) -> reqwest::RequestBuilder {

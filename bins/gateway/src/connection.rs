@@ -28,16 +28,18 @@ const LINGER_BYTES: usize = 64 * 1024;
 /// A write that nobody reads ends its connection after this (contract 00 §1.8).
 const STALLED_WRITE: Duration = Duration::from_secs(30);
 
-/// A TCP connection, with its place among those of its address.
+/// A TCP connection; it has a place among those of its address until somebody is known on it.
 pub(crate) struct Connection {
     stream: TcpStream,
     control: Rc<Control>,
     timer: Option<Pin<Box<Sleep>>>,
-    _place: Place,
 }
 
 /// What the requests of a connection tell it.
-pub(crate) struct Control(Cell<Phase>);
+pub(crate) struct Control {
+    phase: Cell<Phase>,
+    place: Cell<Option<Place>>,
+}
 
 #[derive(Clone, Copy)]
 enum Phase {
@@ -57,8 +59,8 @@ impl Connection {
         let _ = stream.set_nodelay(true);
         #[cfg(target_os = "linux")]
         let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(STALLED_WRITE));
-        let control = Rc::new(Control(Cell::new(Phase::Waiting(None))));
-        Self { stream, control, timer: None, _place: place }
+        let control = Rc::new(Control { phase: Cell::new(Phase::Waiting(None)), place: Cell::new(Some(place)) });
+        Self { stream, control, timer: None }
     }
 
     pub fn control(&self) -> Rc<Control> {
@@ -77,9 +79,14 @@ impl Connection {
 }
 
 impl Control {
+    /// A good credential came: what its owner may do is counted elsewhere, and a backend has many connections.
+    pub fn vouch(&self) {
+        self.place.take();
+    }
+
     /// A request begins.
     pub fn serve(self: Rc<Self>) -> Serving {
-        self.0.set(Phase::Serving);
+        self.phase.set(Phase::Serving);
         Serving(self)
     }
 }
@@ -87,7 +94,7 @@ impl Control {
 impl Serving {
     /// It is answered before it is whole: the connection closes soon.
     pub async fn close(&self) {
-        self.0.0.set(Phase::Closing { until: Instant::now() + LINGER, left: LINGER_BYTES });
+        self.0.phase.set(Phase::Closing { until: Instant::now() + LINGER, left: LINGER_BYTES });
         // The connection is read once more, and sees how long it has.
         poll_fn(|cx| Poll::Ready(cx.waker().wake_by_ref())).await;
     }
@@ -103,8 +110,8 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        if matches!(self.0.0.get(), Phase::Serving) {
-            self.0.0.set(Phase::Waiting(None));
+        if matches!(self.0.phase.get(), Phase::Serving) {
+            self.0.phase.set(Phase::Waiting(None));
         }
     }
 }
@@ -129,7 +136,7 @@ impl MessageBody for Streamed {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let (until, left) = match self.control.0.get() {
+        let (until, left) = match self.control.phase.get() {
             Phase::Waiting(until) => (until, usize::MAX),
             Phase::Serving => (None, usize::MAX),
             Phase::Closing { until, left } => (Some(until), left),
@@ -141,10 +148,10 @@ impl AsyncRead for Connection {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
         let read = buf.filled().len() - before;
-        match self.control.0.get() {
-            Phase::Waiting(None) if read > 0 => self.control.0.set(Phase::Waiting(Some(Instant::now() + HEAD))),
+        match self.control.phase.get() {
+            Phase::Waiting(None) if read > 0 => self.control.phase.set(Phase::Waiting(Some(Instant::now() + HEAD))),
             Phase::Closing { until, left } => {
-                self.control.0.set(Phase::Closing { until, left: left.saturating_sub(read) });
+                self.control.phase.set(Phase::Closing { until, left: left.saturating_sub(read) });
             }
             _ => {}
         }

@@ -163,7 +163,10 @@ async fn handle(
     let (bearer, identity) = match route.access {
         Access::Public => (None, None),
         _ => match admit(services, request).await {
-            Ok((bearer, identity)) => (Some(bearer), Some(identity)),
+            Ok((bearer, identity)) => {
+                request.conn_data::<Rc<Control>>().inspect(|control| control.vouch());
+                (Some(bearer), Some(identity))
+            }
             Err(error) => return Handled { outcome: Err(error), identity: None, allowance: None },
         },
     };

@@ -23,6 +23,8 @@ const MOST_BODIES: usize = 1024;
 pub(crate) const SMALL_BODY: usize = 64 * 1024;
 /// Large bodies that are still coming, in all and of one account.
 const LARGE_BODIES: (usize, usize) = (48, 12);
+/// So long a connection waits for its place.
+const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
 /// So long a body waits for its place.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -75,18 +77,19 @@ impl Gate {
         }
     }
 
-    /// A place for one more connection of a peer, if it may have one.
-    pub fn connection(&self, peer: IpAddr) -> Option<Place> {
+    /// A place for one more connection of a peer; one above its share waits shortly for another to be vouched for or
+    /// to end.
+    pub async fn connection(&self, peer: IpAddr) -> Option<Place> {
         static SAID: Once = Once::new();
         let network = network(peer);
         let places = if self.is_trusted(peer) { &self.proxied } else { &self.connections };
-        let place = places.try_take(&network.to_string());
+        let place = places.take(&network.to_string(), CONNECTION_PATIENCE).await;
         if place.is_none() {
             SAID.call_once(|| {
                 warn!(
                     %network,
-                    "An address has as many connections as it may have; more of them are closed. If it is a proxy, \
-                     name it in PLATFORM_TRUSTED_PROXIES. This is said once."
+                    "An address has as many connections without a good credential as it may have; more of them are \
+                     closed. If it is a proxy, name it in PLATFORM_TRUSTED_PROXIES. This is said once."
                 );
             });
         }

@@ -9,8 +9,8 @@ pub mod config;
 
 mod access;
 mod auth;
-mod children;
 mod body;
+mod children;
 mod connection;
 mod cors;
 mod dispatch;

@@ -119,11 +119,14 @@ fn http(
         })
         .h1(map_config(app, |()| AppConfig::default()));
     let take = move |stream: TcpStream| {
-        let peer = stream.peer_addr().ok();
-        let place = peer.and_then(|peer| gate.gate.connection(peer.ip()));
-        // Without a place it is closed.
-        let connection = place.map(|place| (Connection::new(stream, place), peer));
-        std::future::ready(connection.ok_or(DispatchError::DisconnectTimeout))
+        let services = Arc::clone(&gate);
+        async move {
+            let peer = stream.peer_addr()?;
+            let place = services.gate.connection(peer.ip()).await;
+            // Without a place it is closed.
+            let connection = place.map(|place| (Connection::new(stream, place), Some(peer)));
+            connection.ok_or(DispatchError::DisconnectTimeout)
+        }
     };
     fn_service(take).and_then(http)
 }

@@ -49,7 +49,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     (
         "PLATFORM_CONNECTIONS_PER_ADDRESS",
         "256",
-        "open connections of a client address (IPv6: of a /64); trusted proxies may have more",
+        "connections without a good credential of a client address (IPv6: of a /64); trusted proxies may have more",
     ),
     ("PLATFORM_BODIES_PER_ADDRESS", "32", "unfinished bodies of a client address, or of an account that is known"),
     ("PLATFORM_STREAMS_PER_KEY", "100", "open streams of a key in this process"),
