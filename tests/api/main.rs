@@ -16,6 +16,7 @@ mod faults;
 mod files;
 mod fleet;
 mod guardrails;
+mod guessing;
 mod hostile;
 mod http;
 mod idempotency;

@@ -11,10 +11,9 @@ use actix_web::{
     },
     web::{self, Payload, ServiceConfig},
 };
-use aws_lc_rs::digest::{SHA256, digest};
 use futures_util::FutureExt;
 use platform_auth::Identity;
-use platform_core::{Code, Error, Id, Result};
+use platform_core::{Code, Error, Id, Result, joined};
 use platform_db::{Idempotency, Stored};
 use platform_limits::Allowance;
 use tracing::{Instrument, error, info};
@@ -28,7 +27,7 @@ use crate::{
     cors::Cors,
     error,
     gate::network,
-    request::{Fields, Request, percent_decode},
+    request::{Fields, Request, percent_decode, sha256},
     respond::{Answer, Body},
     routes::{Access, Resource, Route, Table},
     telemetry,
@@ -171,10 +170,12 @@ async fn handle(
         },
     };
     let (allowance, passes) = match &identity {
-        Some(identity) => match access::permit(identity, route, &percent_decode(request.path()), request.headers()) {
-            Ok(()) => services.gate.request(&identity.caller, route.creates).await,
-            Err(error) => (None, Err(error)),
-        },
+        Some(identity) => {
+            let permitted = access::permit(identity, route, &percent_decode(request.path()), request.headers());
+            // What is refused counts, too.
+            let (allowance, passes) = services.gate.request(&identity.caller, route.creates).await;
+            (allowance, passes.and(permitted))
+        }
         None => (None, Ok(())),
     };
     if let Err(error) = passes {
@@ -184,7 +185,7 @@ async fn handle(
         if let Some(is_known) = route.is_known
             && let Err(error) = is_known(Arc::clone(services), parameter(route, request.path(), "token")).await
         {
-            return Err(services.gate.bad_credential(request, error).await);
+            return Err(services.gate.bad_credential(services.gate.client(request), error).await);
         }
         let whose = whose(services, identity.as_deref(), request);
         let body = body::read(services, route, &whose, request.headers(), payload).await?;
@@ -220,7 +221,9 @@ async fn admit(services: &Arc<Services>, request: &HttpRequest) -> Result<(Beare
         Err(error) => Err(error),
     };
     match admitted {
-        Err(error) if is_bad_credential(&error) => Err(services.gate.bad_credential(request, error).await),
+        Err(error) if is_bad_credential(&error) => {
+            Err(services.gate.bad_credential(services.gate.client(request), error).await)
+        }
         admitted => admitted,
     }
 }
@@ -333,12 +336,11 @@ fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
     let (Some(key), None) = (key, given.next()) else {
         return Err(Error::new(Code::BadRequest, "Send one Idempotency-Key of 1 to 255 visible ASCII characters."));
     };
-    let path: Vec<&str> = request.path.values().map(String::as_str).collect();
+    let path = request.path.values().map(String::as_str);
     let (account, credential) = (identity.caller.account.as_str(), identity.caller.principal());
-    let scope = format!("{account}|{credential}|POST {}|{}|{key}", route.path, path.join("|"));
-    let hash = digest(&SHA256, &request.body);
-    let body_hash = hash.as_ref().iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
-    Ok(Some(Idempotency { scope, body_hash }))
+    let parts = [account, &credential, route.path].into_iter().chain(path).chain([key]);
+    let scope = sha256(joined(parts).as_bytes());
+    Ok(Some(Idempotency { scope, body_hash: sha256(&request.body) }))
 }
 
 impl Resource {

@@ -9,11 +9,14 @@ use std::{
 
 use actix_web::HttpRequest;
 use ipnet::IpNet;
-use platform_core::{Caller, Code, Credential, Error, Result};
-use platform_limits::{Allowance, Place, Places, RateLimits};
+use platform_core::{Caller, Code, Credential, Error, Result, joined};
+use platform_limits::{Allowance, Place, Places, Rate, RateLimits};
 use tracing::warn;
 
-use crate::config::{Config, Rates};
+use crate::{
+    config::{Config, Rates},
+    request::sha256,
+};
 
 /// Seconds after which a refused stream may be tried again.
 const STREAM_RETRY: u64 = 5;
@@ -25,6 +28,11 @@ pub(crate) const SMALL_BODY: usize = 64 * 1024;
 const LARGE_BODIES: (usize, usize) = (48, 12);
 /// So long a connection waits for its place.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
+/// Wrong passwords from one address, and for one name: so many at once, then so many a minute.
+const WRONG_FROM_ADDRESS: Rate = Rate { per_minute: 2, burst: 30 };
+const WRONG_FOR_NAME: Rate = Rate { per_minute: 1, burst: 10 };
+/// The same from one address for a name that many try: whoever it belongs to can still log in from where they are.
+const WRONG_FOR_NAME_FROM_ADDRESS: Rate = Rate { per_minute: 1, burst: 3 };
 /// So long a body waits for its place.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -115,9 +123,9 @@ impl Gate {
             Credential::Token { .. } => (self.rates.oauth, self.rates.create_key),
         };
         let (account, principal) = (caller.account.as_str(), caller.principal());
-        let mut tightest = self.limits.take(&format!("key|{account}|{principal}"), all).await;
+        let mut tightest = self.limits.take(&joined(["key", account, &principal]), all).await;
         if creates && tightest.is_none_or(|allowance| allowance.allowed) {
-            let created = self.limits.take(&format!("create|{account}|{principal}"), created).await;
+            let created = self.limits.take(&joined(["create", account, &principal]), created).await;
             let tighter =
                 |a: Allowance, b: Allowance| if (b.allowed, b.remaining) < (a.allowed, a.remaining) { b } else { a };
             tightest = tightest.zip(created).map(|(a, b)| tighter(a, b)).or(tightest).or(created);
@@ -132,9 +140,9 @@ impl Gate {
     }
 
     /// Counts a credential that is no good; the answer it gets.
-    pub async fn bad_credential(&self, request: &HttpRequest, error: Error) -> Error {
-        let Some(address) = self.client(request) else { return error };
-        match self.limits.take(&format!("bad|{address}"), self.rates.bad_credential).await {
+    pub async fn bad_credential(&self, client: Option<IpAddr>, error: Error) -> Error {
+        let bucket = joined(["bad", &at(client)]);
+        match self.limits.take(&bucket, self.rates.bad_credential).await {
             Some(refused) if !refused.allowed => {
                 let message = "Too many credentials that are no good came from this address.";
                 Error::new(Code::RateLimitExceeded, message).retry_after(refused.retry_after)
@@ -143,15 +151,36 @@ impl Gate {
         }
     }
 
-    /// Counts a try to log in; why it is refused.
-    pub async fn log_in(&self, client: Option<IpAddr>) -> Result<()> {
-        let Some(address) = client else { return Ok(()) };
-        match self.limits.take(&format!("login|{address}"), self.rates.bad_credential).await {
+    /// Counts a try to log in under a name of an account as if the password were wrong; why it is refused.
+    pub async fn log_in(&self, client: Option<IpAddr>, account: &str, name: &str) -> Result<LogIn> {
+        let (address, name) = (at(client), sha256(joined([account, &name.to_lowercase()]).as_bytes()));
+        let mut tried = LogIn(Vec::new());
+        self.try_log_in(&mut tried, joined(["login", &address]), self.rates.bad_credential).await?;
+        self.try_log_in(&mut tried, joined(["wrong", &address]), WRONG_FROM_ADDRESS).await?;
+        if self.try_log_in(&mut tried, joined(["name", &name]), WRONG_FOR_NAME).await.is_err() {
+            self.try_log_in(&mut tried, joined(["name", &name, &address]), WRONG_FOR_NAME_FROM_ADDRESS).await?;
+        }
+        Ok(tried)
+    }
+
+    async fn try_log_in(&self, tried: &mut LogIn, bucket: String, rate: Rate) -> Result<()> {
+        match self.limits.take(&bucket, rate).await {
             Some(refused) if !refused.allowed => {
-                let message = "Too many tries to log in came from here; wait a minute.";
+                let message = "Too many tries to log in failed; wait a minute.";
                 Err(Error::new(Code::RateLimitExceeded, message).retry_after(refused.retry_after))
             }
-            _ => Ok(()),
+            _ => {
+                tried.0.push((bucket, rate));
+                Ok(())
+            }
+        }
+    }
+
+    /// The password was right after all.
+    pub async fn logged_in(&self, tried: LogIn) {
+        // How often somebody tries from an address counts in any case.
+        for (bucket, rate) in tried.0.into_iter().skip(1) {
+            self.limits.give_back(&bucket, rate).await;
         }
     }
 
@@ -190,6 +219,14 @@ impl Gate {
     fn is_trusted(&self, peer: IpAddr) -> bool {
         self.trusted_proxies.iter().any(|network| network.contains(&peer))
     }
+}
+
+/// A try to log in: where it was counted.
+pub(crate) struct LogIn(Vec<(String, Rate)>);
+
+/// A client address as it is counted.
+fn at(client: Option<IpAddr>) -> String {
+    client.map_or_else(String::new, |address| network(address).to_string())
 }
 
 /// What counts as one address: of IPv6 a /64, since whoever has one has all of it.

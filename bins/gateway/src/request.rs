@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use actix_web::http::header::{HeaderMap, IF_MATCH};
+use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use platform_auth::Identity;
 use platform_chat::ChatPage;
@@ -196,6 +197,11 @@ impl<'de> serde::Deserializer<'de> for QueryValue<'_> {
 /// Text as it was before it was put into an address.
 pub(crate) fn percent_decode(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+/// SHA-256 in hex.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    digest(&SHA256, bytes).as_ref().iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 
 /// The top level of a body: an object, each name once.

@@ -92,9 +92,10 @@ impl Caller {
     pub fn principal(&self) -> Cow<'_, str> {
         match &self.credential {
             Credential::FullKey(id) | Credential::RestrictedKey(id) => id.into(),
-            Credential::Token { user, client } => format!("oauth|{user}|{client}").into(),
+            Credential::Token { user, client } => joined(["oauth", user, client]).into(),
             Credential::Session(session) => {
-                format!("session|{}|{}", session.tenant_id, session.subtenant_id.as_deref().unwrap_or_default()).into()
+                let subtenant = session.subtenant_id.as_deref();
+                joined(["session", &session.tenant_id].into_iter().chain(subtenant)).into()
             }
         }
     }
@@ -128,6 +129,30 @@ impl Caller {
             Credential::FullKey(_) => self.projects.is_none() && self.member().is_none(),
             Credential::Token { .. } => self.member().is_none(),
             _ => false,
+        }
+    }
+}
+
+/// Parts as one text that no other parts give: before each stands how many bytes it has.
+pub fn joined<'a>(parts: impl IntoIterator<Item = &'a str>) -> String {
+    parts.into_iter().fold(String::new(), |all, part| format!("{all}{}:{part}", part.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn different_parts_are_never_joined_to_the_same_text() {
+        let texts = ["", "a", "|", "a|b", "1:a", ":", "0:", "ab"];
+        let mut seen = std::collections::HashMap::new();
+        for first in texts {
+            for second in texts {
+                for parts in [vec![first, second], vec![first], vec![first, second, ""]] {
+                    let before = seen.insert(joined(parts.iter().copied()), parts.clone());
+                    assert!(before.as_ref().is_none_or(|before| *before == parts), "{before:?} and {parts:?}");
+                }
+            }
         }
     }
 }

@@ -21,7 +21,7 @@ mod precondition;
 mod task;
 mod time;
 
-pub use caller::{Caller, Credential, Origin, OriginUser, Owner, Session};
+pub use caller::{Caller, Credential, Origin, OriginUser, Owner, Session, joined};
 pub use checks::{Checks, FieldLimits, Issue};
 pub use error::{Code, Error, Result};
 pub use fair::{FairPermit, FairSemaphore};

@@ -12,7 +12,7 @@ use tracing::warn;
 use crate::repository;
 
 const MOST_BUCKETS: u64 = 100_000;
-const IDLE: Duration = Duration::from_mins(10);
+const IDLE: Duration = Duration::from_mins(15);
 /// What a parcel holds is lost after this.
 const PARCEL_LIFE: Duration = Duration::from_secs(10);
 const MICROS: i64 = 1_000_000;
@@ -110,6 +110,21 @@ impl RateLimits {
             Allowance { allowed: true, ..bucket.allowance(rate, bucket.used_until, bucket.used_until) }
         }))
     }
+
+    /// Gives back one that was taken and is not to count after all.
+    pub async fn give_back(&self, name: &str, rate: Rate) {
+        if rate.per_minute == 0 {
+            return;
+        }
+        let bucket = self.buckets.get_with_by_ref(name, Arc::default);
+        let mut bucket = bucket.lock().await;
+        bucket.used_until -= rate.interval();
+        if let Some(db) = &self.db
+            && let Err(error) = repository::give_back(db, name, rate.interval()).await
+        {
+            warn!(%error, "A rate was not given back; it counts.");
+        }
+    }
 }
 
 impl Bucket {
@@ -182,6 +197,8 @@ mod tests {
         assert!(!bucket.take(rate, 999_999).allowed);
         assert!(bucket.take(rate, MICROS).allowed && !bucket.take(rate, MICROS).allowed);
         assert_eq!(bucket.take(rate, 60 * MICROS).remaining, 4, "full again");
+        bucket.used_until -= rate.interval();
+        assert_eq!(bucket.take(rate, 60 * MICROS).remaining, 4, "given back");
         assert_eq!((Rate::parse("10"), Rate::parse("10:0"), Rate::parse("a:b")), (None, None, None));
         assert_eq!(Rate::parse("0").map(|rate| rate.per_minute), Some(0));
     }

@@ -1,6 +1,6 @@
 use diesel::{
     QueryableByName,
-    sql_types::{BigInt, Bool},
+    sql_types::{BigInt, Bool, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{Error, Result};
@@ -44,6 +44,14 @@ pub(crate) async fn take(db: &Db, name: &str, wanted: i64, capacity: i64) -> Res
     let rows: Vec<Row> = statement.load(&mut *db.conn().await?).await?;
     let row = rows.into_iter().next().ok_or_else(|| Error::internal("a bucket gives one row"))?;
     Ok((row.taken, row.used_until_us, row.now_us))
+}
+
+/// Gives back microseconds that were taken.
+pub(crate) async fn give_back(db: &Db, name: &str, taken: i64) -> Result<()> {
+    let give = "UPDATE rate_buckets SET used_until_us = used_until_us - $1 WHERE name = $2";
+    let give = diesel::sql_query(give).bind::<BigInt, _>(taken).bind::<Text, _>(name);
+    give.execute(&mut *db.conn().await?).await?;
+    Ok(())
 }
 
 impl crate::RateLimits {

@@ -77,13 +77,17 @@ pub(crate) async fn decide(request: Request) -> Result<Answer> {
     if fields.get("decision").is_none_or(|decision| decision != "allow") {
         return Ok(redirect(&oauth.denied(&authorization)));
     }
-    if let Err(error) = request.services.gate.log_in(request.client).await {
-        return Ok(page::form(429, &authorization, &fields, Some(error.message())));
-    }
-    let text = |name: &str| fields.get(name).cloned().unwrap_or_default();
-    let password = SecretString::from(text("password"));
-    match oauth.grant(&authorization, text("email").trim(), password).await? {
-        Some(address) => Ok(redirect(&address)),
+    let (gate, text) = (&request.services.gate, |name: &str| fields.get(name).cloned().unwrap_or_default());
+    let (email, password) = (text("email"), SecretString::from(text("password")));
+    let tried = match gate.log_in(request.client, authorization.account().as_str(), email.trim()).await {
+        Ok(tried) => tried,
+        Err(error) => return Ok(page::form(429, &authorization, &fields, Some(error.message()))),
+    };
+    match oauth.grant(&authorization, email.trim(), password).await? {
+        Some(address) => {
+            gate.logged_in(tried).await;
+            Ok(redirect(&address))
+        }
         None => Ok(page::form(401, &authorization, &fields, Some("This e-mail address or password is wrong."))),
     }
 }
@@ -101,7 +105,10 @@ fn refuse(error: &OAuthError) -> Answer {
 }
 
 pub(crate) async fn token(request: Request) -> Result<Answer> {
-    let mut fields = fields(&request)?;
+    let mut fields = match fields(&request) {
+        Ok(fields) => fields,
+        Err(error) => return failed("invalid_request", error.message()),
+    };
     let by_basic = basic(&request);
     if let Some((client, secret)) = by_basic.clone() {
         fields.insert("client_id".to_owned(), client);
@@ -121,11 +128,24 @@ pub(crate) async fn token(request: Request) -> Result<Answer> {
     match request.services.oauth.token(&asked).await? {
         Ok(tokens) => Ok(Answer::ok(&tokens)?.header("pragma", "no-cache")),
         Err(error) => {
-            let status = if error.error == "invalid_client" { 401 } else { 400 };
-            let answer = Answer::json(status, &json!({"error": error.error, "error_description": error.description}))?;
-            Ok(if status == 401 { answer.header("www-authenticate", "Basic realm=\"oauth\"") } else { answer })
+            // A code or secret that is no good is a credential that is none.
+            if matches!(error.error, "invalid_grant" | "invalid_client") {
+                let counted = Error::new(Code::Unauthenticated, error.error);
+                let counted = request.services.gate.bad_credential(request.client, counted).await;
+                if counted.code() == Code::RateLimitExceeded {
+                    return Err(counted);
+                }
+            }
+            failed(error.error, &error.description)
         }
     }
+}
+
+/// An error of the token endpoint (RFC 6749 §5.2).
+fn failed(error: &str, description: &str) -> Result<Answer> {
+    let status = if error == "invalid_client" { 401 } else { 400 };
+    let answer = Answer::json(status, &json!({"error": error, "error_description": description}))?;
+    Ok(if status == 401 { answer.header("www-authenticate", "Basic realm=\"oauth\"") } else { answer })
 }
 
 /// Name and secret of a client in the header (RFC 6749 §2.3.1).

@@ -76,6 +76,13 @@ pub struct OAuthError {
     pub redirect: Option<String>,
 }
 
+impl Authorization {
+    /// Where the application is at home.
+    pub fn account(&self) -> &AccountId {
+        &self.account
+    }
+}
+
 impl OAuthError {
     fn new(error: &'static str, description: impl Into<String>) -> Self {
         Self { error, description: description.into(), redirect: None }
@@ -362,6 +369,7 @@ impl PgAuthService {
         };
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
+        let mut stolen = None;
         let exchanging = conn.transaction::<_, Error, _>(async |conn| {
             let Some(grant) = grants::lock_by_code(conn, &sha256(code)).await? else {
                 return invalid("The code is not known.");
@@ -370,7 +378,7 @@ impl PgAuthService {
                 return invalid("The code was given to another client.");
             }
             if grant.code_used_ms.is_some() {
-                grants::revoke(conn, &grant.id, now).await?;
+                stolen = grants::revoke(conn, &grant.id, now).await?.then_some(grant.id);
                 return invalid("The code was used before; everything that followed from it is revoked.");
             }
             grants::use_code(conn, &grant.id, now).await?;
@@ -389,8 +397,8 @@ impl PgAuthService {
         });
         let outcome = exchanging.await?;
         drop(conn);
-        if outcome.is_err() {
-            self.known.changed("code").await?;
+        if let Some(grant) = stolen {
+            self.known.changed(&grant).await?;
         }
         Ok(outcome)
     }

@@ -9,6 +9,7 @@ use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Code, Error, Id, Object, Page, Result, beside, overlay};
 use platform_db::Idempotency;
 use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::Semaphore;
 
 use super::{
     model::{NewUser, Role, User, UserPage},
@@ -148,12 +149,16 @@ impl UserService for PgAuthService {
     }
 }
 
+/// Passwords that are hashed at once: each takes 19 MiB and a core.
+static HASHING: Semaphore = Semaphore::const_new(4);
+
 async fn hashed(password: Option<String>) -> Result<Option<String>> {
     let Some(password) = password.map(SecretString::from) else { return Ok(None) };
     let hash = move || {
         let hash = Argon2::default().hash_password(password.expose_secret().as_bytes());
         Ok(Some(hash.map_err(|error| Error::internal(error.to_string()))?.to_string()))
     };
+    let _one = HASHING.acquire().await.map_err(Error::internal)?;
     beside(hash).await
 }
 
@@ -170,6 +175,7 @@ pub(crate) async fn sign_in(
         let Ok(hash) = PasswordHash::new(&stored) else { return Ok(false) };
         Ok(Argon2::default().verify_password(password.expose_secret().as_bytes(), &hash).is_ok())
     };
+    let _one = HASHING.acquire().await.map_err(Error::internal)?;
     let is_right = beside(verify).await?;
     Ok(user.filter(|user| is_right && !user.disabled && user.password.is_some()))
 }
