@@ -128,6 +128,9 @@ async fn a_signed_key_only_mints_and_no_key_makes_a_wider_one() {
     ] {
         assert_eq!(app.post("/tenant-sessions", body).await.error(), code);
     }
+    let noted = json!({"tenantId": "a", "metadata": {"subtenantMetadata": {"id": "u7", "name": "Ann"}}});
+    assert_eq!(app.post("/tenant-sessions", noted).await.body["subtenantId"], "u7");
+    assert_eq!(app.get("/tenants/a/subtenants/u7").await.body["displayName"], "Ann");
     for (given, seconds) in [(1.0, 60), (90.9, 90), (1e9, 43_200)] {
         let minted = app.post("/tenant-sessions", json!({"tenantId": "a", "ttlSeconds": given})).await;
         assert_eq!(minted.body["expiresIn"], seconds);

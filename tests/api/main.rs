@@ -38,5 +38,6 @@ mod support;
 mod tenants;
 mod thread_states;
 mod threads;
+mod tiers;
 mod tool_servers;
 mod tools;

@@ -184,6 +184,34 @@ async fn a_spent_tenant_spends_nothing_more_by_any_door() {
 }
 
 #[tokio::test]
+async fn a_refused_message_changes_nothing_also_when_it_does_not_say_whose_the_chat_is() {
+    let app = app().await;
+    tier(&app, tokens(50)).await;
+    let first = json!({"message": "Hi", "tenantId": "acme", "subtenantId": "u1", "chatUid": "c",
+        "skipSummarization": true});
+    assert_eq!(app.post("/assistants/default/messages", first).await.status, StatusCode::OK);
+    let more = async |more: Value| {
+        let mut body = json!({"message": "more", "chatUid": "c", "skipSummarization": true});
+        more.as_object().expect("fields").iter().for_each(|(name, value)| body[name] = value.clone());
+        app.post("/assistants/default/messages", body).await
+    };
+    assert_eq!(more(json!({})).await.status, StatusCode::OK, "it need not say whose it is");
+    app.post("/tenant-admin/acme/add-usage", json!({"tokens": 100})).await;
+    let before = app.get("/assistants/default/chats/c").await.body;
+    assert_eq!((&before["tenantId"], before["chatContent"].as_array().map(Vec::len)), (&json!("acme"), Some(4)));
+    for named in [json!({}), json!({}), json!({"tenantId": "acme"}), json!({"tags": ["t"], "metadata": {"x": 1}})] {
+        let refused = more(named).await;
+        assert_eq!((refused.status, refused.error()), (StatusCode::TOO_MANY_REQUESTS, "TENANT_LIMIT_EXCEEDED"));
+    }
+    assert_eq!(app.get("/assistants/default/chats/c").await.body, before);
+    assert_eq!(more(json!({"tenantId": "other"})).await.error(), "TENANT_MISMATCH");
+    // What waits of an asynchronous one is kept, as it is with a chat that says whose it is.
+    let kept = app.post("/assistants/default/messages?async=true", json!({"message": "later", "chatUid": "c"})).await;
+    assert_eq!(kept.status, StatusCode::OK, "{}", kept.body);
+    assert_eq!(finished(&app, "c").await["status"], "limit_exceeded");
+}
+
+#[tokio::test]
 async fn racing_calls_take_at_most_one_more_than_the_limit_on_however_many_processes() {
     let db = TestDb::new().await;
     let apps = [TestApp::start(PROGRAM, &db, &UNBOUNDED), TestApp::start(PROGRAM, &db, &UNBOUNDED)];

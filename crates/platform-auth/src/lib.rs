@@ -35,6 +35,7 @@ pub use oauth::{
 pub use service::{AuthConfig, AuthService, PgAuthService};
 pub use session::{
     MintedSession, NewSession, SessionFilter, SessionPage, SessionService, TenantSession, purge_sessions,
+    revoke_sessions_in,
 };
 pub use signing::TokenAlgorithm;
 pub use user::{NewUser, Role, User, UserPage, UserService};

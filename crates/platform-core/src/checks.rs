@@ -115,11 +115,15 @@ impl Checks {
         }
     }
 
-    /// A tenant or subtenant id: 1 to 128 characters, no control character, no `/` (contract 00 §2.2).
+    /// A tenant or subtenant id: 1 to 128 characters, no control character, no `/` (contract 00 §2.2); neither `.` nor `..`,
+    /// which no path can name.
     fn tenant(&mut self, path: &str, id: &str) {
         self.length(path, id, 1..=128);
         if id.chars().any(|c| c.is_control() || c == '/') {
             self.issue(path, "format", format!("{path} must not contain control characters or a slash"));
+        }
+        if id == "." || id == ".." {
+            self.issue(path, "format", format!("{path} must not be . or .., which no path can name"));
         }
     }
 

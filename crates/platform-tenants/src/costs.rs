@@ -101,8 +101,10 @@ pub type ProjectCosts = BTreeMap<NaiveDate, ProjectCost>;
 #[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CostTotals {
-    /// US dollars, calls beside the turns included.
+    /// US dollars, without what calls beside the turns took.
     pub total_cost: Money,
+    /// US dollars of titles, evaluations, guardrails and the like.
+    pub secondary_cost: Money,
     /// Prompt tokens.
     pub input_tokens: i64,
     /// Answer tokens.
@@ -283,13 +285,16 @@ pub(crate) async fn totals(
         #[diesel(sql_type = BigInt)]
         cost: i64,
         #[diesel(sql_type = BigInt)]
+        secondary_cost: i64,
+        #[diesel(sql_type = BigInt)]
         input_tokens: i64,
         #[diesel(sql_type = BigInt)]
         output_tokens: i64,
     }
     let (mut conn, (condition, whose, part, within)) = (conn, of.condition());
     let totals: Totals = diesel::sql_query(format!(
-        "SELECT least(coalesce(sum(cost) + sum(secondary_cost), 0), {MOST})::bigint AS cost,
+        "SELECT least(coalesce(sum(cost), 0), {MOST})::bigint AS cost,
+            least(coalesce(sum(secondary_cost), 0), {MOST})::bigint AS secondary_cost,
             least(coalesce(sum(input_tokens) FILTER (WHERE kind <> 'external'), 0), {MOST})::bigint AS input_tokens,
             least(coalesce(sum(output_tokens) FILTER (WHERE kind <> 'external'), 0), {MOST})::bigint AS output_tokens
         FROM costs WHERE account_id = $1 AND {condition} AND ($5 IS NULL OR day >= $5)"
@@ -301,6 +306,7 @@ pub(crate) async fn totals(
     .bind::<Nullable<Date>, _>(since)
     .get_result(&mut conn)
     .await?;
-    let Totals { cost, input_tokens, output_tokens } = totals;
-    Ok(CostTotals { total_cost: Money::from_nanos(cost), input_tokens, output_tokens })
+    let Totals { cost, secondary_cost, input_tokens, output_tokens } = totals;
+    let (total_cost, secondary_cost) = (Money::from_nanos(cost), Money::from_nanos(secondary_cost));
+    Ok(CostTotals { total_cost, secondary_cost, input_tokens, output_tokens })
 }

@@ -51,6 +51,17 @@ diesel::table! {
 }
 
 diesel::table! {
+    former_tenants (account_id, tenant_id, subtenant_id) {
+        account_id -> Text,
+        tenant_id -> Text,
+        subtenant_id -> Text,
+        tier_id -> Nullable<Text>,
+        rules -> Jsonb,
+        until_ms -> Int8,
+    }
+}
+
+diesel::table! {
     usage_history (account_id, tenant_id, subtenant_id, metric, window_unit, window_every, window_key) {
         account_id -> Text,
         tenant_id -> Text,

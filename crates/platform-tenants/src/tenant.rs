@@ -1,5 +1,6 @@
 //! Tenants and their end users (contract 10 §1).
 
+mod former;
 mod model;
 mod repository;
 mod service;

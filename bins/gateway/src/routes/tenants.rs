@@ -13,8 +13,8 @@ pub(crate) async fn list(request: Request) -> Result<Answer> {
 }
 
 pub(crate) async fn create(request: Request) -> Result<Answer> {
-    let (account, once) = (&request.caller()?.account, request.once.as_ref());
-    Answer::created(&request.services.tenants.create(account, request.body()?, once).await?)
+    let (caller, once) = (request.caller()?, request.once.as_ref());
+    Answer::created(&request.services.tenants.create(caller, request.body()?, once).await?)
 }
 
 pub(crate) async fn get(request: Request) -> Result<Answer> {
@@ -29,6 +29,7 @@ pub(crate) async fn update(request: Request) -> Result<Answer> {
 pub(crate) async fn delete(request: Request) -> Result<Answer> {
     let (account, tenant) = (&request.caller()?.account, request.path("tenantId"));
     request.services.tenants.delete(account, tenant).await?;
+    // They have ended with it; whoever is remembered is forgotten.
     request.services.sessions.revoke_sessions(account, Some(tenant), None).await?;
     Answer::deleted("tenant", tenant)
 }

@@ -104,8 +104,8 @@ pub(crate) async fn revoke(conn: &mut Conn, account: &AccountId, id: &str, now: 
     Ok((revoked.execute(conn).await? == 1).then_some(()))
 }
 
-/// All that work now, of a tenant or of one of its end users.
-pub(crate) async fn revoke_all(
+/// Ends, in the caller's transaction, all that work now, of a tenant or of one of its end users; how many there were.
+pub async fn revoke_all(
     conn: &mut Conn,
     account: &AccountId,
     tenant: &str,

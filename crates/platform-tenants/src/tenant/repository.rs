@@ -8,7 +8,10 @@ use platform_core::{AccountId, Error, Id, Object, Page, Result, Timestamp};
 use platform_db::{Conn, containing};
 use serde_json::Value;
 
-use super::model::{Facts, Subtenant, Tenant, Visit, domain_of};
+use super::{
+    former,
+    model::{Facts, Subtenant, Tenant, Visit, domain_of},
+};
 use crate::{
     quota::Standing,
     rule::{Rule, effective},
@@ -129,8 +132,12 @@ pub(crate) async fn register_in(conn: &mut Conn, account: &AccountId, visit: &Vi
     let pinned: &[&str] = if image_url.is_empty() { &[] } else { &["imageUrl"] };
     diesel::sql_query(
         "INSERT INTO tenants AS t (account_id, tenant_id, id, display_name, email, image_url, domain, pinned, source,
-            first_seen_ms, last_seen_ms)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'auto', $9, $9)
+            first_seen_ms, last_seen_ms, tier_id, rules)
+        SELECT $1, $2, $3, $4, $5, $6, $7, $8, 'auto', $9, $9, tiers.tier_id, coalesce(f.rules, '[]')
+        FROM (SELECT 1) AS one
+        LEFT JOIN former_tenants f ON f.account_id = $1 AND f.tenant_id = $2 AND f.subtenant_id = ''
+            AND f.until_ms > extract(epoch FROM usage_clock()) * 1000
+        LEFT JOIN tiers ON tiers.account_id = $1 AND tiers.tier_id = f.tier_id
         ON CONFLICT (account_id, tenant_id) DO UPDATE SET
             last_seen_ms = greatest(t.last_seen_ms, excluded.last_seen_ms),
             display_name = CASE WHEN t.display_name = '' AND 'displayName' <> ALL (t.pinned)
@@ -158,8 +165,12 @@ pub(crate) async fn register_in(conn: &mut Conn, account: &AccountId, visit: &Vi
     let Facts { name, email, image_url } = &visit.subtenant;
     diesel::sql_query(
         "INSERT INTO subtenants AS s (account_id, tenant_id, subtenant_id, id, display_name, email, image_url, source,
-            first_seen_ms, last_seen_ms)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, 'auto', $8, $8)
+            first_seen_ms, last_seen_ms, tier_id)
+        SELECT $1, $2, $3, $4, $5, $6, $7, 'auto', $8, $8, tiers.tier_id
+        FROM (SELECT 1) AS one
+        LEFT JOIN former_tenants f ON f.account_id = $1 AND f.tenant_id = $2 AND f.subtenant_id = $3
+            AND f.until_ms > extract(epoch FROM usage_clock()) * 1000
+        LEFT JOIN tiers ON tiers.account_id = $1 AND tiers.tier_id = f.tier_id
         ON CONFLICT (account_id, tenant_id, subtenant_id) DO UPDATE SET
             last_seen_ms = greatest(s.last_seen_ms, excluded.last_seen_ms),
             display_name = CASE WHEN excluded.display_name <> '' AND 'displayName' <> ALL (s.pinned)
@@ -194,11 +205,17 @@ pub(crate) async fn standing(
     let own_tier: Option<String> = match subtenant {
         Some(subtenant) => {
             let tier = user_by_id(account.as_str(), tenant, subtenant).select(subtenants::tier_id);
-            tier.first::<Option<String>>(&mut conn).await.optional()?.flatten()
+            match tier.first::<Option<String>>(&mut conn).await.optional()? {
+                Some(tier) => tier,
+                None => former::find(conn, account, tenant, Some(subtenant)).await?.0,
+            }
         }
         None => None,
     };
-    let tier = found.as_ref().and_then(|tenant| tenant.tier_id.clone());
+    let (tier, ad_hoc) = match found {
+        Some(tenant) => (tenant.tier_id.clone(), tenant.rules()?),
+        None => former::find(conn, account, tenant, None).await?,
+    };
     type Row = (String, Value, Vec<String>, Vec<String>, bool);
     let wanted: Vec<String> = tier.iter().chain(&own_tier).cloned().collect();
     let rows: Vec<Row> = tiers::table
@@ -215,7 +232,6 @@ pub(crate) async fn standing(
     };
     let rules = of_tenant.map(read).transpose()?;
     let own_rules = own_tier.and_then(|own| rows.iter().find(|row| row.0 == own)).map(read).transpose()?;
-    let ad_hoc = found.map(|tenant| tenant.rules()).transpose()?.unwrap_or_default();
     let (excluded_assistants, excluded_agents) =
         of_tenant.map(|row| (row.2.clone(), row.3.clone())).unwrap_or_default();
     let rules = effective(rules.as_ref(), own_rules.as_ref(), &ad_hoc, subtenant);
@@ -282,26 +298,22 @@ pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &TenantRow
     Ok(())
 }
 
-/// Takes a tenant away with its counters; history and costs stay.
-pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, tenant: &str) -> Result<bool> {
-    let deleted = diesel::delete(by_id(account.as_str(), tenant)).execute(conn).await? == 1;
-    diesel::sql_query("DELETE FROM usage_counters WHERE account_id = $1 AND tenant_id = $2")
-        .bind::<Text, _>(account.as_str())
-        .bind::<Text, _>(tenant)
-        .execute(conn)
-        .await?;
-    Ok(deleted)
+/// Takes a tenant away; history and costs stay, and what holds for it in the windows of now.
+pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, tenant: &str, now: Timestamp) -> Result<bool> {
+    former::remember(conn, account, tenant, None, now).await?;
+    Ok(diesel::delete(by_id(account.as_str(), tenant)).execute(conn).await? == 1)
 }
 
-pub(crate) async fn delete_user(conn: &mut Conn, account: &AccountId, tenant: &str, subtenant: &str) -> Result<bool> {
-    let deleted = diesel::delete(user_by_id(account.as_str(), tenant, subtenant)).execute(conn).await? == 1;
-    diesel::sql_query("DELETE FROM usage_counters WHERE account_id = $1 AND tenant_id = $2 AND subtenant_id = $3")
-        .bind::<Text, _>(account.as_str())
-        .bind::<Text, _>(tenant)
-        .bind::<Text, _>(subtenant)
-        .execute(conn)
-        .await?;
-    Ok(deleted)
+/// The same with an end user.
+pub(crate) async fn delete_user(
+    conn: &mut Conn,
+    account: &AccountId,
+    tenant: &str,
+    subtenant: &str,
+    now: Timestamp,
+) -> Result<bool> {
+    former::remember(conn, account, tenant, Some(subtenant), now).await?;
+    Ok(diesel::delete(user_by_id(account.as_str(), tenant, subtenant)).execute(conn).await? == 1)
 }
 
 pub(crate) async fn list(

@@ -3,10 +3,12 @@ use std::collections::HashSet;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use futures_util::future::try_join_all;
-use platform_core::{AccountId, Bound, Code, Error, Object, Page, Period, Result, overlay};
+use platform_auth::revoke_sessions_in;
+use platform_core::{AccountId, Bound, Caller, Code, Credential, Error, Object, Page, Period, Result, overlay};
 use platform_db::{Conn, Idempotency};
 
 use super::{
+    former,
     model::{
         NewTenant, Subtenant, SubtenantPage, SubtenantPatch, Tenant, TenantFilter, TenantPage, TenantPatch, Visit,
         domain_of,
@@ -27,13 +29,15 @@ pub trait TenantService: Send + Sync {
     async fn register(&self, account: &AccountId, visit: &Visit) -> Result<()>;
     /// Tenants, newest first.
     async fn list(&self, account: &AccountId, filter: &TenantFilter, page: Page) -> Result<TenantPage>;
-    /// Makes a tenant; `IDENTIFIER_TAKEN` when there is one of that name.
-    async fn create(&self, account: &AccountId, new: NewTenant, once: Option<&Idempotency>) -> Result<Tenant>;
+    /// Makes a tenant; `IDENTIFIER_TAKEN` when there is one of that name, `FULL_KEY_REQUIRED` when it is to have another tier
+    /// than the default and no full key says so.
+    async fn create(&self, caller: &Caller, new: NewTenant, once: Option<&Idempotency>) -> Result<Tenant>;
     /// One tenant.
     async fn get(&self, account: &AccountId, tenant: &str) -> Result<Tenant>;
     /// Changes the given fields, which from then on change by nothing else.
     async fn update(&self, account: &AccountId, tenant: &str, patch: Object) -> Result<Tenant>;
-    /// Takes a tenant away, with its end users, counters and own rules; what it said and cost stays.
+    /// Takes a tenant away, with its end users and sessions; what it said and cost stays, and so does what holds for it until
+    /// the windows of its rules end: coming back buys nothing.
     async fn delete(&self, account: &AccountId, tenant: &str) -> Result<()>;
     /// What it cost, by day or with `by_month` by month; `within`: beside what is in no project only in these.
     async fn costs(
@@ -60,7 +64,7 @@ pub trait TenantService: Send + Sync {
     /// Changes the given fields, which from then on change by nothing else.
     async fn update_user(&self, account: &AccountId, tenant: &str, subtenant: &str, patch: Object)
     -> Result<Subtenant>;
-    /// Takes an end user away, with their counters.
+    /// Takes an end user away, with their sessions; what holds for them stays as with tenants.
     async fn delete_user(&self, account: &AccountId, tenant: &str, subtenant: &str) -> Result<()>;
 }
 
@@ -119,8 +123,10 @@ impl TenantService for PgTenantService {
         Ok(TenantPage { items: self.shown(account, rows).await?, total })
     }
 
-    async fn create(&self, account: &AccountId, new: NewTenant, once: Option<&Idempotency>) -> Result<Tenant> {
+    async fn create(&self, caller: &Caller, new: NewTenant, once: Option<&Idempotency>) -> Result<Tenant> {
         new.check()?;
+        let account = &caller.account;
+        let decides = caller.is_admin() && matches!(caller.credential, Credential::FullKey(_));
         let fields = [
             ("displayName", &new.display_name),
             ("email", &new.email),
@@ -133,12 +139,13 @@ impl TenantService for PgTenantService {
         let mut conn = self.db.conn().await?;
         let creating = conn.transaction::<_, Error, _>(async |conn| {
             if let Some(tier) = &new.tier_id {
-                self.require_tier(conn, account, tier).await?;
+                self.require_tier(conn, account, tier, decides).await?;
             }
             if !repository::insert(conn, account, &new, pinned, now).await? {
                 let message = format!("There is a tenant `{}` already.", new.tenant_id);
                 return Err(Error::new(Code::IdentifierTaken, message));
             }
+            former::restore(conn, account, &new.tenant_id, decides && new.tier_id.is_some()).await?;
             let row = repository::lock(conn, account, &new.tenant_id).await?;
             let tenant = row.ok_or_else(|| not_found(&new.tenant_id))?.into_tenant(0, false);
             if let Some(once) = once {
@@ -188,12 +195,15 @@ impl TenantService for PgTenantService {
 
     async fn delete(&self, account: &AccountId, tenant: &str) -> Result<()> {
         let mut conn = self.db.conn().await?;
-        let deleting = conn.transaction::<_, Error, _>(async |conn| repository::delete(conn, account, tenant).await);
-        let deleted = deleting.await?;
+        let now = self.clock.now();
+        let deleting = conn.transaction::<_, Error, _>(async |conn| {
+            if !repository::delete(conn, account, tenant, now).await? {
+                return Err(not_found(tenant));
+            }
+            revoke_sessions_in(conn, account, tenant, None, now).await
+        });
+        deleting.await?;
         drop(conn);
-        if !deleted {
-            return Err(not_found(tenant));
-        }
         self.quotas.changed(tenant).await
     }
 
@@ -266,13 +276,15 @@ impl TenantService for PgTenantService {
 
     async fn delete_user(&self, account: &AccountId, tenant: &str, subtenant: &str) -> Result<()> {
         let mut conn = self.db.conn().await?;
-        let deleting = conn
-            .transaction::<_, Error, _>(async |conn| repository::delete_user(conn, account, tenant, subtenant).await);
-        let deleted = deleting.await?;
+        let now = self.clock.now();
+        let deleting = conn.transaction::<_, Error, _>(async |conn| {
+            if !repository::delete_user(conn, account, tenant, subtenant, now).await? {
+                return Err(user_not_found(subtenant));
+            }
+            revoke_sessions_in(conn, account, tenant, Some(subtenant), now).await
+        });
+        deleting.await?;
         drop(conn);
-        if !deleted {
-            return Err(user_not_found(subtenant));
-        }
         self.quotas.changed(tenant).await
     }
 }

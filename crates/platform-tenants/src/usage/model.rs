@@ -107,8 +107,9 @@ pub struct Limits {
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct NewLimits {
-    /// They replace those there are.
-    pub rules: Vec<Rule>,
+    /// They replace those there are; required.
+    #[schema(required = true)]
+    pub rules: Option<Vec<Rule>>,
 }
 
 /// A rule that holds, with its origin.

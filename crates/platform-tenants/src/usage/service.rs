@@ -95,9 +95,21 @@ pub trait UsageService: Send + Sync {
 }
 
 impl PgTenantService {
-    /// `TIER_NOT_FOUND` when there is no such tier; it stays until the end of the transaction.
-    pub(crate) async fn require_tier(&self, conn: &mut Conn, account: &AccountId, tier: &str) -> Result<()> {
-        tiers::lock(conn, account, tier).await?.map(drop).ok_or_else(|| tier_not_found(tier))
+    /// `TIER_NOT_FOUND` when there is no such tier; it stays until the end of the transaction. Who does not decide on tiers
+    /// may name the default one alone.
+    pub(crate) async fn require_tier(
+        &self,
+        conn: &mut Conn,
+        account: &AccountId,
+        tier: &str,
+        decides: bool,
+    ) -> Result<()> {
+        let found = tiers::lock(conn, account, tier).await?;
+        if !decides && !found.as_ref().is_some_and(|tier| tier.is_default) {
+            let message = "Only a full API key of the whole account gives a tenant another tier than the default.";
+            return Err(Error::new(Code::FullKeyRequired, message));
+        }
+        found.map(drop).ok_or_else(|| tier_not_found(tier))
     }
 
     /// How rules stand in the windows of now.
@@ -141,6 +153,7 @@ impl UsageService for PgTenantService {
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let creating = conn.transaction::<_, Error, _>(async |conn| {
+            tiers::lock_default(conn, account).await?;
             if !tiers::insert(conn, account, &new, now).await? {
                 let message = format!("There is a tier `{}` already.", new.tier_id);
                 return Err(Error::new(Code::IdentifierTaken, message));
@@ -162,6 +175,7 @@ impl UsageService for PgTenantService {
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let replacing = conn.transaction::<_, Error, _>(async |conn| {
+            tiers::lock_default(conn, account).await?;
             let missing = || tier_not_found(&new.tier_id);
             let current = tiers::lock(conn, account, &new.tier_id).await?.ok_or_else(missing)?;
             expected.check(current.version)?;
@@ -211,14 +225,18 @@ impl UsageService for PgTenantService {
 
     async fn set_limits(&self, caller: &Caller, tenant: &str, mut new: NewLimits) -> Result<Limits> {
         let mut checks = Checks::default();
-        check_rules(&mut checks, &mut new.rules);
+        let mut rules = new.rules.take().unwrap_or_else(|| {
+            checks.issue("rules", "required", "rules is required; [] clears those there are");
+            Vec::new()
+        });
+        check_rules(&mut checks, &mut rules);
         checks.finish()?;
         let account = &caller.account;
         let mut conn = self.db.conn().await?;
         let setting = conn.transaction::<_, Error, _>(async |conn| {
             self.register_for(conn, account, tenant, None).await?;
             let before = lock(conn, account, tenant).await?.ok_or_else(|| not_found(tenant))?.rules()?;
-            let rules = serde_json::to_value(&new.rules).map_err(Error::internal)?;
+            let rules = serde_json::to_value(&rules).map_err(Error::internal)?;
             tiers::set_rules(conn, account, tenant, rules.clone()).await?;
             let body = json!({"from": before, "to": rules});
             audit::note_in(conn, caller, (tenant, None), "limits", body, self.clock.now()).await
@@ -379,7 +397,7 @@ impl UsageService for PgTenantService {
             let missing = || subtenant.map_or_else(|| not_found(tenant), user_not_found);
             let before = tiers::assigned(conn, account, tenant, subtenant).await?.ok_or_else(missing)?;
             if let Some(tier) = &change.tier_id {
-                self.require_tier(conn, account, tier).await?;
+                self.require_tier(conn, account, tier, true).await?;
             }
             tiers::assign(conn, account, tenant, subtenant, change.tier_id.as_deref()).await?;
             if change.reset_usage {

@@ -55,6 +55,15 @@ pub(super) async fn lock(conn: &mut Conn, account: &AccountId, tier: &str) -> Re
     row.map(TierRow::into_tier).transpose()
 }
 
+/// One at a time decides which tier is the default; taken before any tier.
+pub(super) async fn lock_default(conn: &mut Conn, account: &AccountId) -> Result<()> {
+    diesel::sql_query("SELECT pg_advisory_xact_lock(hashtextextended('default tier of ' || $1, 0))")
+        .bind::<diesel::sql_types::Text, _>(account.as_str())
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
 /// The mark of the default goes from whichever tier has it.
 async fn take_default(conn: &mut Conn, account: &AccountId, tier: &NewTier) -> Result<()> {
     if tier.is_default {
