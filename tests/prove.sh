@@ -6,10 +6,10 @@ cd "$(dirname "$0")/.."
 
 # experiment | package | what of its tests
 experiments="
-crash      platform-tests  crash:: process::a_stopped tools::after_a_crash
-race       platform-tests  idempotency:: tenants::racing queue:: thread_states::
+crash      platform-tests  crash:: crash_access:: process::a_stopped tools::after_a_crash
+race       platform-tests  idempotency:: tenants::racing tiers:: queue:: thread_states::
 streams    platform-tests  stream::
-matrix     platform-tests  matrix:: access:: oauth:: projects::
+matrix     platform-tests  matrix:: access:: credentials:: oauth:: owners:: projects::
 matrix     platform-auth
 egress     platform-tests  files:: tools::calls_that_cannot
 egress     platform-egress

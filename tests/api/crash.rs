@@ -45,7 +45,7 @@ async fn send(app: &RwLock<TestApp>, assistant: &str, chat: usize, number: usize
 }
 
 /// Kills the platform so often, at random moments.
-async fn kill(app: &RwLock<TestApp>, times: usize) {
+pub async fn kill(app: &RwLock<TestApp>, times: usize) {
     let mut runner = TestRunner::deterministic();
     for _ in 0..times {
         let pause = (50_u64..600).new_tree(&mut runner).expect("generated").current();

@@ -9,6 +9,7 @@ mod chats;
 mod connections;
 mod context;
 mod crash;
+mod crash_access;
 mod credentials;
 mod database;
 mod docs;
