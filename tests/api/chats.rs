@@ -4,7 +4,7 @@ use platform_testing::TestApp;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{app, say};
+use crate::support::{app, eventually, say};
 
 async fn names(app: &TestApp, filter: Value) -> Vec<String> {
     let reply = app.post("/assistants/chats?omitContent=true&limit=100", filter.clone()).await;
@@ -132,4 +132,19 @@ async fn a_chat_is_read_searched_changed_and_deleted() {
     for gone in [path.clone(), format!("{path}/realtime"), format!("{path}/stream"), format!("{path}/content")] {
         assert_eq!(app.get(&gone).await.error(), "CHAT_NOT_FOUND", "{gone}");
     }
+}
+
+#[tokio::test]
+async fn a_chat_that_is_deleted_under_a_waiting_sender_says_so() {
+    let app = app().await;
+    let path = "/assistants/default/chats/gone";
+    let sent = app.post("/assistants/default/messages", json!({"message": "/wait 30s\nHello", "chatUid": "gone"}));
+    let delete = async {
+        let is_there = async || (app.get(path).await.status == StatusCode::OK).then_some(());
+        eventually("the turn begins", is_there).await;
+        assert_eq!(app.delete(path).await.status, StatusCode::OK);
+    };
+    let (told, ()) = tokio::join!(sent, delete);
+    assert_eq!((told.status, told.error()), (StatusCode::NOT_FOUND, "CHAT_NOT_FOUND"), "{}", told.body);
+    assert!(told.body["message"].as_str().is_some_and(|text| text.contains("was deleted")), "{}", told.body);
 }

@@ -203,6 +203,32 @@ async fn a_worker_that_is_cut_off_from_the_database_is_taken_over_and_repeats_no
     }
 }
 
+#[tokio::test]
+async fn a_database_that_answers_and_stores_nothing_is_not_ready() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let ready = async || app.send(app.anonymous(Method::GET, "/readyz")).await.status;
+    assert_eq!(ready().await, StatusCode::OK);
+    let all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    let name = db.url().split(' ').find_map(|part| part.strip_prefix("dbname=")).expect("a name");
+    let turned = |way: &str| format!("ALTER DATABASE \"{name}\" SET default_transaction_read_only = {way}");
+    db.run(&turned("on")).await;
+    db.run(all).await;
+    let is = async |status: StatusCode| (ready().await == status).then_some(());
+    eventually("it is not ready", async || is(StatusCode::SERVICE_UNAVAILABLE).await).await;
+    let checks = async || {
+        let health = app.get("/health").await;
+        let expected = json!({"database": "degraded", "queue": "down", "storage": "down", "provider": "ok"});
+        (health.body["checks"] == expected).then_some((health.status, health.body["status"].clone()))
+    };
+    let told = eventually("the health says why", checks).await;
+    assert_eq!(told, (StatusCode::SERVICE_UNAVAILABLE, json!("down")));
+    db.run(&format!("BEGIN READ WRITE; {}; COMMIT", turned("off"))).await;
+    db.run(all).await;
+    eventually("it is ready again", async || is(StatusCode::OK).await).await;
+}
+
 /// A small file system of its own, for who may make one.
 struct SmallDisk(PathBuf);
 
@@ -280,7 +306,13 @@ async fn a_database_of_our_own_comes_back_when_it_is_killed_and_when_its_disk_wa
         }
         let said = std::fs::read_to_string(home.join("postgres.log")).expect("the server's log");
         assert!(said.contains("No space left on device"), "{said}");
+        let ready = async |status: StatusCode| {
+            let answer = app.send(app.anonymous(Method::GET, "/readyz")).await;
+            (answer.status == status).then_some(())
+        };
+        eventually("it is not ready", async || ready(StatusCode::SERVICE_UNAVAILABLE).await).await;
         disk.clear();
+        eventually("it is ready again", async || ready(StatusCode::OK).await).await;
         eventually("it answers when there is room", async || say(&app, 10).await).await;
     } else {
         eprintln!("Nobody but root may make a small disk: a full one is not tried.");

@@ -1,11 +1,14 @@
 //! How often, how much at once, from where, and which version (contract 00 §6 and §8, 01 §8).
 
-use futures_util::StreamExt;
-use platform_testing::{Reply, TestApp, TestDb};
+use futures_util::{StreamExt, future::join_all};
+use platform_testing::{Ending, FakeModelServer, FakeToolServer, Reply, Script, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::support::{Frames, PROGRAM, app, app_with, eventually, start};
+use crate::{
+    process::run,
+    support::{Frames, PROGRAM, app, app_with, app_with_tools, eventually, start, tool, tool_server},
+};
 
 fn number(reply: &Reply, header: &str) -> u64 {
     reply.header(header).parse().unwrap_or_else(|_| panic!("{header}: {:?}", reply.headers))
@@ -209,4 +212,115 @@ async fn sizes_are_settings() {
     assert_eq!(state["truncated"], true);
     let history = state["chatHistory"].as_array().expect("messages");
     assert!((1..4).contains(&history.len()), "only the newest: {}", history.len());
+}
+
+#[tokio::test]
+async fn zero_takes_a_limit_away() {
+    let names = [
+        "RATE_FULL",
+        "RATE_RESTRICTED",
+        "RATE_OAUTH",
+        "RATE_SESSION",
+        "RATE_CREATE_FULL",
+        "RATE_CREATE_KEY",
+        "RATE_CREATE_SESSION",
+        "RATE_BAD_CREDENTIAL",
+        "STREAMS_PER_KEY",
+        "STREAMS_PER_SESSION",
+        "LIMIT_MESSAGE_BYTES",
+        "LIMIT_PRESETS_BYTES",
+        "LIMIT_METADATA_BYTES",
+        "LIMIT_METADATA_DEPTH",
+        "LIMIT_TAGS",
+        "LIMIT_FILES_PER_MESSAGE",
+        "LIMIT_EGRESS_BYTES",
+        "LIMIT_STREAM_FRAME_BYTES",
+        "LIMIT_TOOLS_PER_SERVER",
+        "LIMIT_TOOL_RESPONSE_BYTES",
+        "MODEL_CONCURRENCY",
+        "EGRESS_CONCURRENCY",
+        "EGRESS_PER_ACCOUNT",
+    ]
+    .map(|name| format!("PLATFORM_{name}"));
+    let settings: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "0")).collect();
+    let (app, server, _) = app_with_tools(&settings).await;
+    let deep = (0..20).fold(json!({"leaf": "x".repeat(100_000)}), |inner, _| json!({"in": inner}));
+    let file = json!({"name": "a.txt", "downloadUrl": format!("{}/text", server.url())});
+    let body = json!({"message": "m".repeat(300_000), "tags": (0..60).map(|n| format!("t{n}")).collect::<Vec<_>>(),
+        "metadata": deep, "files": vec![file; 21], "skipSummarization": true});
+    let sent = app.post("/assistants/default/messages", body).await;
+    assert_eq!(sent.status, StatusCode::OK, "{}", sent.body);
+    let chat = sent.header("x-chat-uid").to_owned();
+    let frames = Frames::open(&app, &chat, true).await.all().await;
+    assert_eq!(frames.last().expect("a frame").data["chatHistory"].as_array().map(Vec::len), Some(2));
+    let tools: Vec<_> = (0..201).map(|n| tool(&format!("t{n}"), "/big/2000000", &json!({}))).collect();
+    let id = tool_server(&app, server.url(), &tools).await;
+    let called = app.post(&format!("/tool-servers/{id}/tools/t0/test"), json!({"parameters": {}})).await;
+    assert_eq!(called.body["success"], true, "{}", called.body["error"]);
+}
+
+/// Makes another account with a key.
+fn other_account(db: &TestDb) -> String {
+    let line = |arguments: &[&str]| -> serde_json::Value {
+        let output = run(arguments, &[("DATABASE_URL", db.url()), ("PLATFORM_LOG", "error")]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("one JSON record")
+    };
+    let account = line(&["accounts", "create", "--name", "other"]);
+    let key = line(&["keys", "create", "--account", account["clientUID"].as_str().expect("an id"), "--name", "theirs"]);
+    key["key"].as_str().expect("a value").to_owned()
+}
+
+#[tokio::test]
+async fn an_account_that_waits_for_many_slow_models_files_and_tools_holds_nobody_else_up() {
+    let (db, model, server) = (TestDb::new().await, FakeModelServer::start(), FakeToolServer::start());
+    let base = format!("{}/v1", model.url());
+    let settings = [
+        ("OPENAI_BASE_URL", base.as_str()),
+        ("PLATFORM_DEFAULT_MODEL", "gpt-4o"),
+        ("PLATFORM_SECONDARY_MODEL", "demo:demo-1"),
+        ("PLATFORM_MODEL_CONCURRENCY", "8"),
+        ("PLATFORM_EGRESS_CONCURRENCY", "16"),
+        ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
+    ];
+    let app = TestApp::start(PROGRAM, &db, &settings);
+    let theirs = other_account(&db);
+    let as_other = |path: &str, body: &serde_json::Value| {
+        app.send(app.anonymous(Method::POST, &format!("/v1{path}")).bearer_auth(&theirs).json(body))
+    };
+    let messages = "/assistants/default/messages";
+    // Three quarters of the calls to a provider are the most that one account has.
+    model.script((0..6).map(|_| Script::words(&["a"]).ending(Ending::Hang, 0)));
+    for _ in 0..20 {
+        start(&app, "slow").await;
+    }
+    model.called(6).await;
+    let reply = as_other(messages, &json!({"message": "Hi"})).await;
+    assert_eq!(reply.body[1]["content"]["message"], "Hello from the model.", "{}", reply.body);
+    assert_eq!(model.calls(), 7, "the others of the first account wait");
+
+    // Of requests to addresses that clients name it has eight, and of messages with files three quarters.
+    let demo = |path: &str| {
+        json!({"message": "Hi", "provider": "demo", "skipSummarization": true, "files": [
+        {"name": "a.txt", "downloadUrl": format!("{}{path}", server.url())}]})
+    };
+    let tools = [tool("hold", "/hold", &json!({})), tool("quick", "/text", &json!({}))];
+    let own = tool_server(&app, server.url(), &tools).await;
+    let made = json!({"name": "Tools", "url": server.url(), "toolDefinitions": tools});
+    let others = as_other("/tool-servers", &made).await.body["_id"].as_str().expect("an id").to_owned();
+    let hold = format!("/tool-servers/{own}/tools/hold/test");
+    let fetches = join_all((0..10).map(|_| app.post(messages, demo("/hold"))));
+    let calls = join_all((0..10).map(|_| app.post(&hold, json!({"parameters": {}}))));
+    let other = async {
+        server.called(8).await;
+        let fetched = as_other(messages, &demo("/text")).await;
+        assert_eq!(fetched.status, StatusCode::OK, "{}", fetched.body);
+        let quick = as_other(&format!("/tool-servers/{others}/tools/quick/test"), &json!({"parameters": {}})).await;
+        assert_eq!(quick.body["success"], true, "{}", quick.body);
+        assert_eq!(server.calls("/hold"), 8, "the others of the first account wait");
+        server.let_go();
+    };
+    let (fetched, called, ()) = tokio::join!(fetches, calls, other);
+    assert!(fetched.iter().all(|reply| reply.status == StatusCode::OK), "{fetched:?}");
+    assert!(called.iter().all(|reply| reply.body["success"] == true), "{called:?}");
 }

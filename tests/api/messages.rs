@@ -1,10 +1,10 @@
 //! `POST /v1/assistants/{identifier}/messages`
 
-use platform_testing::Script;
+use platform_testing::{Script, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{app, app_with_model, finished, say, start};
+use crate::support::{PROGRAM, app, app_with_model, finished, say, start};
 
 #[tokio::test]
 async fn a_synchronous_message_answers_with_the_messages_of_its_turn() {
@@ -225,4 +225,31 @@ async fn a_client_that_leaves_does_not_stop_its_turn() {
         }
     };
     tokio::time::timeout(std::time::Duration::from_secs(10), settled).await.expect("well before a lease of 30 s");
+}
+
+#[tokio::test]
+async fn times_of_messages_never_go_back_when_the_clock_does() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let body = |message: &str| json!({"message": message, "chatUid": "c", "skipSummarization": true});
+    let say = async |message: &str| app.post("/assistants/default/messages", body(message)).await.body;
+    say("before").await;
+    // What was said was said by a clock that went ahead by an hour.
+    db.run("UPDATE chats SET edited_ms = edited_ms + 3600000").await;
+    db.run(
+        "UPDATE messages SET created_ms = created_ms + 3600000, body = jsonb_set(body::jsonb, '{timestamp}',
+            to_jsonb((body->>'timestamp')::bigint + 3600000))::json",
+    )
+    .await;
+    let turn = say("/tool none\nafter").await;
+    app.post("/assistants/default/messages?async=true", body("/delay 20ms\n/say one two three four")).await;
+    app.post("/assistants/default/messages?async=true", body("waits")).await;
+    let chat = finished(&app, "c").await;
+    let messages = chat["chatContent"].as_array().expect("messages");
+    assert_eq!(turn.as_array().expect("messages")[..], messages[2..6], "what is told is what is stored");
+    let times: Vec<i64> = messages.iter().map(|message| message["timestamp"].as_i64().expect("a time")).collect();
+    assert!(times.is_sorted() && times.len() >= 9, "{times:?}");
+    assert!(chat["lastEditTimestampMs"].as_i64() >= times.last().copied(), "{chat}");
+    app.patch("/assistants/default/chats/c", json!({"name": "Renamed"})).await;
+    assert!(say("last").await[0]["timestamp"].as_i64() >= times.last().copied());
 }

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Frames, PROGRAM, start};
 
-fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
+/// Runs a command of the program.
+pub fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
     Command::new(PROGRAM)
         .args(arguments)
         .env_clear()
@@ -22,6 +23,16 @@ fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
 fn a_wrong_setting_stops_the_start_with_one_line_that_names_it() {
     for (name, value) in [
         ("PLATFORM_ADDR", "nowhere"),
+        ("PLATFORM_PUBLIC_URL", "platform.example"),
+        ("PLATFORM_PUBLIC_URL", "ftp://platform.example"),
+        ("PLATFORM_PUBLIC_URL", "https://platform.example/?a=b"),
+        ("PLATFORM_EVALUATOR_MODEL", "demo-1"),
+        ("PLATFORM_EVALUATOR_MODEL", "demo:demo-2"),
+        ("PLATFORM_EVALUATOR_MODEL", "openai:gpt-4o"),
+        ("PLATFORM_SECONDARY_MODEL", "nobody:nothing"),
+        ("PLATFORM_MAX_JSON_BYTES", "0"),
+        ("PLATFORM_STREAM_KEEPALIVE", "0s"),
+        ("PLATFORM_MODEL_IDLE", "0ms"),
         ("PLATFORM_DATABASE_POOL", "0"),
         ("PLATFORM_SYNC_TIMEOUT", "10 parsecs"),
         ("PLATFORM_ROLE", "worker"),
@@ -113,6 +124,27 @@ async fn sigterm_drains_streams_reconnect_and_unfinished_runs_go_on_elsewhere() 
     let chat = crate::support::finished(&next, &chat).await;
     assert_eq!(chat["chatContent"][1]["content"]["message"], "Hello from the model.");
     assert_eq!(model.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_message_that_is_cut_off_by_a_shutdown_is_answered_with_its_chat_and_what_a_repeat_would_do() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_SHUTDOWN_GRACE", "2s")]);
+    let body = json!({"message": "/wait 60s\nHello", "chatUid": "cut"});
+    let sent = app.post("/assistants/default/messages", body);
+    let stop = async {
+        let path = "/assistants/default/chats/cut";
+        let is_there = async || (app.get(path).await.status == StatusCode::OK).then_some(());
+        crate::support::eventually("the turn begins", is_there).await;
+        app.signal("TERM");
+    };
+    let (told, ()) = tokio::join!(sent, stop);
+    assert_eq!((told.status, told.error()), (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE"), "{}", told.body);
+    assert_eq!(told.body["details"]["chatUid"], "cut");
+    let message = told.body["message"].as_str().expect("text");
+    assert!(message.contains("is stored") && message.contains("Sent again, it is another message"), "{message}");
+    assert!(told.body["retryAfter"].is_u64() && !told.header("retry-after").is_empty());
+    assert_eq!(app.ended().await, Some(0));
 }
 
 #[tokio::test]

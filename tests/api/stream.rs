@@ -155,3 +155,22 @@ async fn readers_that_do_not_read_slow_nobody_and_cost_little() {
     // What a first stream takes in any case weighs more where there are few.
     assert!(took < (64 * readers).max(10 * 1024), "{took} KiB for {readers} readers");
 }
+
+#[tokio::test]
+async fn the_connection_of_a_stream_closes_after_its_last_frame() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let app = app().await;
+    let chat = start(&app, "Hello").await;
+    let address = app.url().trim_start_matches("http://");
+    let mut connection = tokio::net::TcpStream::connect(address).await.expect("a connection");
+    let request = format!(
+        "GET /v1/assistants/default/chats/{chat}/stream HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {}\r\n\r\n",
+        app.key()
+    );
+    connection.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    let read = tokio::time::timeout(Duration::from_secs(20), connection.read_to_string(&mut answer)).await;
+    read.expect("it closes").expect("all is read");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n0\r\n\r\n"), "{answer}");
+    assert!(answer.contains("connection: close") && answer.contains("\"status\":\"completed\""), "{answer}");
+}

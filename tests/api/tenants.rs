@@ -38,7 +38,7 @@ async fn tenants_are_registered_by_use_and_keep_what_was_set_by_hand() {
     let app = app().await;
     let metadata = json!({"name": "top", "email": 7, "tenantMetadata": {"displayName": "Acme", "email": "it@acme.io"},
         "subtenantMetadata": {"id": "u1", "name": "Ann", "email": "ann@gmail.com"}});
-    let body = json!({"message": "Hi", "tenantId": "acme", "metadata": metadata});
+    let body = json!({"message": "Hi", "tenantId": "acme", "metadata": metadata, "skipSummarization": true});
     assert_eq!(app.post("/assistants/default/messages", body).await.status, StatusCode::OK);
     let acme = app.get("/tenants/acme").await.body;
     for (field, value) in [
@@ -61,7 +61,7 @@ async fn tenants_are_registered_by_use_and_keep_what_was_set_by_hand() {
     // What is empty is filled, what is set by hand stays; an end user is refreshed.
     let pinned = app.patch("/tenants/acme", json!({"displayName": "ACME Inc", "metadata": {"plan": 1}})).await;
     assert_eq!((pinned.status, &pinned.body["metadata"]), (StatusCode::OK, &json!({"plan": 1})));
-    let again = json!({"message": "Hi", "tenantId": "acme", "subtenantId": "u1", "metadata": {
+    let again = json!({"message": "Hi", "tenantId": "acme", "subtenantId": "u1", "skipSummarization": true, "metadata": {
         "tenantMetadata": {"name": "other", "logoUrl": "https://acme.io/x.png"}, "subtenantMetadata": {"name": "Anna"}}});
     assert_eq!(app.post("/assistants/default/messages", again).await.status, StatusCode::OK);
     let acme = app.get("/tenants/acme").await.body;
@@ -175,7 +175,8 @@ async fn a_spent_tenant_spends_nothing_more_by_any_door() {
         (reset.status, &reset.body["cleared"], &reset.body["usage"][0]["current"]),
         (StatusCode::OK, &json!(1), &json!(0))
     );
-    let resumed = app.post("/assistants/default/messages", json!({"message": "now", "chatUid": chat})).await;
+    let now = json!({"message": "now", "chatUid": chat, "skipSummarization": true});
+    let resumed = app.post("/assistants/default/messages", now).await;
     assert_eq!(resumed.status, StatusCode::OK, "{}", resumed.body);
     let prompt = model.recorded().last().expect("a call").body.clone();
     let texts: Vec<&str> =

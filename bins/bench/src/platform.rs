@@ -34,6 +34,8 @@ impl Platform {
             .env("PLATFORM_ADDR", "127.0.0.1:0")
             .env("PLATFORM_PROVIDERS_FILE", providers)
             .env("PLATFORM_MODEL_CONCURRENCY", "0")
+            .env("PLATFORM_EGRESS_CONCURRENCY", "0")
+            .env("PLATFORM_EGRESS_PER_ACCOUNT", "0")
             .env("PLATFORM_RATE_FULL", "0")
             .env("PLATFORM_STREAMS_PER_KEY", "0")
             .env("PLATFORM_CONNECTIONS_PER_ADDRESS", "0")

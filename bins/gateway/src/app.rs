@@ -14,7 +14,7 @@ use platform_auth::{
     AuthConfig, AuthService, ClientService, KeyService, OAuthService, PgAuthService, SessionService, UserService,
 };
 use platform_chat::{AssistantService, ChatConfig, ChatService, PgAssistantService, PgChatService};
-use platform_conversation::Ports;
+use platform_conversation::{FileFetcher, Ports};
 use platform_core::{Clock, Error, Id, SystemClock, spawn};
 use platform_db::{Bus, Db, DbConfig, Embedded, EmbeddedError};
 use platform_docs::Docs;
@@ -134,13 +134,15 @@ pub struct App {
 impl App {
     /// Builds everything, from the bottom up; `addr`: where it will listen.
     pub async fn build(config: &Config, addr: SocketAddr) -> Result<Self, StartError> {
+        // What is wrong with the settings is said before anything is begun.
+        let models = Models::start(config.models.clone()).await?;
         let (embedded, db) = database(config, false).await?;
+        models.warn_if_offline();
         let bus = if embedded.is_some() { Bus::local() } else { Bus::shared(&db) };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let vault = Arc::new(vault(config)?);
         let auth = Arc::new(auth(config, addr, &db, &bus, Arc::clone(&vault))?);
         let projects = Arc::new(PgProjectService::new(&db, &bus, Arc::clone(&clock), auth.clone()));
-        let models = Models::start(config.models.clone()).await?;
         let metrics = config.metrics_addr.map(|_| Arc::new(Metrics::new()));
         let model: Arc<dyn Model> = Arc::clone(&models) as Arc<dyn Model>;
         let model = metrics.as_ref().map_or_else(|| Arc::clone(&model), |metrics| metrics.observe(Arc::clone(&model)));
@@ -170,6 +172,7 @@ impl App {
         let bases = assistants.clone();
         let agents =
             PgAgentService::new(&ports, &bus, bases, sub_agents, egress.clone(), Arc::clone(&jobs), config.limits);
+        let files = FileFetcher::new(egress);
         let mailer = Arc::new(Mailer::new(&db, config.mail.as_ref()).map_err(StartError::Message)?);
         let threads = Arc::new(PgThreadService::new(
             ports.clone(),
@@ -177,7 +180,7 @@ impl App {
             Arc::clone(&agents),
             Arc::clone(&mailer),
             tenants.clone(),
-            egress.clone(),
+            files.clone(),
             thread_config(config, addr),
         ));
         let chat = Arc::new(PgChatService::new(
@@ -186,7 +189,7 @@ impl App {
             Arc::clone(&jobs),
             assistants.clone(),
             tenants.clone(),
-            egress,
+            files,
             chat_config(config),
         ));
         let mut works = chat.works();
@@ -204,7 +207,7 @@ impl App {
         let rates = RateLimits::new(embedded.is_none().then(|| db.clone()));
         let gate = Gate::new(rates, config);
         let cors = Cors::new(config.cors_origins.clone());
-        let health = Health::new(Arc::clone(&jobs));
+        let health = Health::new(db.clone(), Arc::clone(&jobs));
         let closing = CancellationToken::new();
         let services = Services {
             keys: auth.clone(),

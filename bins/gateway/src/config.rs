@@ -148,7 +148,7 @@ impl Config {
             nats_url: text("PLATFORM_NATS_URL").map(SecretString::from),
             traces: collects_traces()?,
             metrics_addr: has_metrics.then_some(metrics_addr),
-            public_url: text("PLATFORM_PUBLIC_URL").map(|url| url.trim_end_matches('/').to_owned()),
+            public_url: public_url()?,
             addr,
             role,
             database_url,
@@ -179,6 +179,8 @@ impl Config {
                 allow_private: read("PLATFORM_ALLOW_PRIVATE_EGRESS", "true or false", |text| text.parse().ok())?,
                 allow: list("PLATFORM_EGRESS_ALLOW", "a list of hosts and networks", Allowed::parse)?,
                 most_bytes: number("PLATFORM_LIMIT_EGRESS_BYTES", 0)?,
+                at_once: number("PLATFORM_EGRESS_CONCURRENCY", 0)?,
+                at_once_an_account: number("PLATFORM_EGRESS_PER_ACCOUNT", 0)?,
             },
             rates: rates()?,
             connections_per_address: number("PLATFORM_CONNECTIONS_PER_ADDRESS", 0)?,
@@ -213,6 +215,22 @@ impl Config {
             log: text("PLATFORM_LOG").unwrap_or_default(),
             shutdown_grace: duration("PLATFORM_SHUTDOWN_GRACE")?,
         })
+    }
+}
+
+/// Base of emitted links: paths are put behind it.
+fn public_url() -> Result<Option<String>> {
+    let Some(text) = text("PLATFORM_PUBLIC_URL") else { return Ok(None) };
+    let is_base = |url: &url::Url| {
+        let bare = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
+        matches!(url.scheme(), "http" | "https") && url.has_host() && url.password().is_none() && bare
+    };
+    match url::Url::parse(text.trim()).ok().filter(is_base) {
+        Some(_) => Ok(Some(text.trim().trim_end_matches('/').to_owned())),
+        None => {
+            let wrong = format!("PLATFORM_PUBLIC_URL: `{text}` is not an address such as https://platform.example.");
+            Err(ConfigError(wrong))
+        }
     }
 }
 

@@ -100,7 +100,9 @@ impl Answer {
                 bytes.len() as u64,
                 futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(bytes))]),
             )),
+            // Whoever reads to the end must not wait for a connection that nothing more comes on.
             Body::Events(events) => response
+                .force_close()
                 .insert_header((header::CONTENT_TYPE, "text/event-stream; charset=utf-8"))
                 .insert_header((header::CACHE_CONTROL, "no-cache, no-transform"))
                 .insert_header(("x-accel-buffering", "no"))

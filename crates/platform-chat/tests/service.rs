@@ -7,7 +7,7 @@ use platform_chat::{
     PgChatService,
 };
 use platform_child::Children;
-use platform_conversation::{AssistantSettings, Ports};
+use platform_conversation::{AssistantSettings, FileFetcher, Ports};
 use platform_core::{AccountId, Caller, Clock, Credential, FieldLimits, Origin, Page, SystemClock};
 use platform_db::{Bus, Db};
 use platform_egress::{Egress, EgressRules};
@@ -53,7 +53,8 @@ async fn house(db: &Db, concurrency: usize) -> House {
         limits,
     };
     let (ours, theirs) = (Arc::clone(&assistants), Arc::clone(&jobs));
-    let chat = Arc::new(PgChatService::new(ports, Arc::new(()), theirs, ours, tenants, egress, config));
+    let chat =
+        Arc::new(PgChatService::new(ports, Arc::new(()), theirs, ours, tenants, FileFetcher::new(egress), config));
     jobs.start(if concurrency == 0 { Vec::new() } else { chat.works() });
     let caller = Caller {
         account: AccountId::generate(),

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, Result, Timestamp};
+use platform_core::{AccountId, Error, FairSemaphore, Result, Timestamp};
 use platform_db::Conn;
 use platform_egress::Egress;
 use platform_guardrails::{Moment, Screen};
@@ -14,6 +14,9 @@ use crate::{message::File, schema::message_files, turn::TurnRequest};
 
 /// For all files of a message together (contract 02 §3).
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Messages whose files are fetched at once.
+const MESSAGES_AT_ONCE: usize = 8;
 
 /// Kept files of one message together.
 const MOST_BYTES: usize = 20 << 20;
@@ -26,8 +29,37 @@ pub struct StoredFile {
     bytes: Bytes,
 }
 
-/// Fetches the files of a message; those that no model reads are only looked at.
-pub async fn fetch_files(egress: &Egress, files: &[File]) -> Result<Vec<StoredFile>> {
+/// Fetches files of messages: of a few at once, fairly over accounts, since all of a message are in memory.
+#[derive(Clone)]
+pub struct FileFetcher {
+    egress: Egress,
+    places: FairSemaphore,
+}
+
+impl FileFetcher {
+    /// One for all chats and threads of a process.
+    pub fn new(egress: Egress) -> Self {
+        Self { egress, places: FairSemaphore::new(MESSAGES_AT_ONCE, MESSAGES_AT_ONCE) }
+    }
+
+    /// The way out.
+    pub fn egress(&self) -> &Egress {
+        &self.egress
+    }
+
+    /// Fetches the files of a message within 30 s, waiting for its turn included; those that no model reads are only
+    /// looked at. `VALIDATION_ERROR` or `URL_NOT_ALLOWED` when one cannot be read.
+    pub async fn fetch(&self, account: &AccountId, files: &[File]) -> Result<Vec<StoredFile>> {
+        let fetched = async {
+            let _place = self.places.acquire(account).await;
+            fetch_files(&self.egress.of(account), files).await
+        };
+        let slow = |_| Error::invalid("files", "format", "files: they took longer than 30 s to fetch");
+        tokio::time::timeout(FETCH_TIMEOUT, fetched).await.map_err(slow)?
+    }
+}
+
+async fn fetch_files(egress: &Egress, files: &[File]) -> Result<Vec<StoredFile>> {
     let fetches = files.iter().enumerate().map(async |(i, file)| {
         let path = format!("files[{i}].downloadUrl");
         let fetched = egress.get(&file.download_url).await.map_err(|error| error.into_error(&path))?;
@@ -42,9 +74,7 @@ pub async fn fetch_files(egress: &Egress, files: &[File]) -> Result<Vec<StoredFi
             bytes: fetched.bytes,
         }))
     });
-    let fetched = tokio::time::timeout(FETCH_TIMEOUT, futures_util::future::try_join_all(fetches)).await;
-    let slow = |_| Error::invalid("files", "format", "files: they took longer than 30 s to fetch");
-    let kept: Vec<StoredFile> = fetched.map_err(slow)??.into_iter().flatten().collect();
+    let kept: Vec<StoredFile> = futures_util::future::try_join_all(fetches).await?.into_iter().flatten().collect();
     let size: usize = kept.iter().map(|file| file.bytes.len()).sum();
     if size > MOST_BYTES {
         return Err(Error::invalid(

@@ -30,10 +30,11 @@ mod turn;
 pub use compact::{Compaction, Span, compact};
 pub use context::{Heard, Stored};
 pub use feedback::{Given, NewFeedback, give_feedback_in};
-pub use files::{StoredFile, discard_files, fetch_files, hand_over_files, screen_files, store_files};
+pub use files::{FileFetcher, StoredFile, discard_files, hand_over_files, screen_files, store_files};
 pub use history::kept_history;
 pub use message::{
-    ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TokenUsage, check_message, secondary,
+    ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TokenUsage, check_message, restamped,
+    secondary,
 };
 pub use repository::{
     Queued, Texts, TextsRead, add_compaction, add_secondary, all_content, bodies_from, compactions, content, contents,

@@ -65,6 +65,12 @@ impl ChatMessage {
     }
 }
 
+/// The JSON text of a message with another time.
+pub fn restamped(body: &str, at: Timestamp) -> Result<String> {
+    let message: ChatMessage = serde_json::from_str(body).map_err(Error::internal)?;
+    serde_json::to_string(&ChatMessage { timestamp: at, ..message }).map_err(Error::internal)
+}
+
 /// What a message says.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct MessageContent {

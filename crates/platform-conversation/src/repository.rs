@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::{
     Compaction,
     feedback::{Given, NewFeedback},
-    message::{MessageRow, StoredJson, secondary},
+    message::{MessageRow, StoredJson, restamped, secondary},
     schema::{message_feedback, message_files, messages, queued_messages},
 };
 
@@ -365,15 +365,23 @@ pub struct Queued {
 }
 
 impl Queued {
-    /// The message that it becomes.
-    pub fn into_message(self, position: i32) -> Result<MessageRow> {
+    /// The message that it becomes, after one of `newest`.
+    pub fn into_message(self, position: i32, newest: Timestamp) -> Result<MessageRow> {
         #[derive(Deserialize)]
         struct Spoken {
             role: Role,
         }
         let Self { uid, body, created_ms, .. } = self;
         let Spoken { role } = serde_json::from_str(&body).map_err(Error::internal)?;
-        Ok(MessageRow { position, uid, role: role.as_str(), body, accounting: None, created_ms })
+        let body = if newest.0 > created_ms { restamped(&body, newest)? } else { body };
+        Ok(MessageRow {
+            position,
+            uid,
+            role: role.as_str(),
+            body,
+            accounting: None,
+            created_ms: created_ms.max(newest.0),
+        })
     }
 }
 

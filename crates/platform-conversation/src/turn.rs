@@ -2,7 +2,13 @@
 
 mod listener;
 
-use std::{pin::pin, sync::Arc};
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+};
 
 use async_trait::async_trait;
 use platform_core::{AccountId, Clock, Code, Error, Id, Object, Result, TRACES, Timestamp};
@@ -110,6 +116,8 @@ pub struct Conversation {
     pub is_late: bool,
     /// What was found before the turn waited is of this turn.
     pub has_waited: bool,
+    /// No message has a later time.
+    pub newest: Timestamp,
     /// Rises with every commit.
     pub revision: i64,
     /// Messages there are.
@@ -209,6 +217,8 @@ pub struct Turn<'a> {
     screen: Option<Arc<Screen>>,
     shows_growth: bool,
     began: Timestamp,
+    /// The time of its newest message, in milliseconds.
+    newest: AtomicI64,
     /// A step is being committed.
     saving: watch::Sender<bool>,
 }
@@ -236,6 +246,7 @@ impl<'a> Turn<'a> {
             model: ports.budget.model(&conversation.payer, Some(Arc::clone(&tab))),
             tab,
             live: ports.realtime.open(live, conversation.revision, &new_message_uid(), earlier),
+            newest: AtomicI64::new(conversation.newest.0),
             conversation,
             said: Vec::new(),
             heard: Vec::new(),
@@ -250,6 +261,12 @@ impl<'a> Turn<'a> {
             began: ports.clock.now(),
             saving: watch::Sender::new(false),
         }
+    }
+
+    /// The time for what is said now: never before that of an earlier message, also when the clock goes back.
+    pub fn now(&self) -> Timestamp {
+        let now = self.ports.clock.now().0;
+        Timestamp(self.newest.fetch_max(now, Ordering::Relaxed).max(now))
     }
 
     /// Asks the model until the turn ends or waits; `None` when it was stopped. `messages`: all messages, where
@@ -460,7 +477,7 @@ impl<'a> Turn<'a> {
     /// Results of calls that nothing more is done about.
     pub fn close(&mut self, code: &str) -> Result<Vec<MessageRow>> {
         let open = std::mem::take(&mut self.conversation.open);
-        let (uid, now) = (&self.conversation.uid, self.ports.clock.now());
+        let (uid, now) = (&self.conversation.uid, self.now());
         let positions = self.conversation.message_count..;
         let row = |(position, open): (i32, OpenCall)| {
             MessageRow::closed(&self.request.user_uid, uid, &open.call, code, position, now)
@@ -476,7 +493,7 @@ impl<'a> Turn<'a> {
         source: Option<String>,
         answer: Option<&Answer>,
     ) -> Result<MessageRow> {
-        let now = self.ports.clock.now();
+        let now = self.now();
         let accounting = answer.map(|answer| serde_json::to_string(&Accounting::of(answer, now)));
         let message = ChatMessage {
             role: Role::Assistant,

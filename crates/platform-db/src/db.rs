@@ -85,6 +85,13 @@ impl Drivers {
     }
 }
 
+/// Commits a row on a page that the disk has to give anew; an error when the database takes no writes.
+pub async fn can_write(conn: &mut Conn) -> Result<()> {
+    let write =
+        "BEGIN; SET LOCAL lock_timeout = '1s'; TRUNCATE write_probe; INSERT INTO write_probe VALUES (now()); COMMIT";
+    Ok(conn.batch_execute(write).await?)
+}
+
 /// A share of a connection on which independent statements are pipelined.
 #[derive(Clone)]
 pub struct ReadConn {

@@ -25,7 +25,7 @@ mod statement;
 
 pub use bus::{Bus, Notice};
 pub use cache::Remembered;
-pub use db::{Conn, Db, DbConfig, PoolUse, PooledConn, ReadConn};
+pub use db::{Conn, Db, DbConfig, PoolUse, PooledConn, ReadConn, can_write};
 pub use embedded::{Embedded, EmbeddedError};
 pub use group::GroupWriter;
 pub use idempotency::{Idempotency, Stored, in_progress};

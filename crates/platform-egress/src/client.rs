@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use platform_core::{Code, Error};
+use platform_core::{AccountId, Code, Error, FairPermit, FairSemaphore};
 use reqwest::{
     Method,
     dns::{Addrs, Name, Resolve, Resolving},
@@ -24,6 +24,8 @@ use crate::{EgressRules, judge::shown};
 const CONNECT: Duration = Duration::from_secs(10);
 const LOOKUP: Duration = Duration::from_secs(1);
 const MOST_REDIRECTS: usize = 3;
+/// So many requests at once are no bound.
+const UNBOUNDED: usize = 1 << 30;
 /// What a request carries that is no secret, and may follow a redirect to another origin.
 const HARMLESS: [HeaderName; 3] = [ACCEPT, CONTENT_TYPE, USER_AGENT];
 
@@ -31,6 +33,10 @@ const HARMLESS: [HeaderName; 3] = [ACCEPT, CONTENT_TYPE, USER_AGENT];
 #[derive(Clone)]
 pub struct Egress {
     rules: Arc<EgressRules>,
+    /// Requests at once; `None` = no bound.
+    places: Option<FairSemaphore>,
+    /// For whom it asks.
+    account: AccountId,
     /// Made when first needed, as it holds the trust anchors of the machine.
     plain: Arc<OnceLock<reqwest::Client>>,
     /// The same for the one that follows redirects within the origin.
@@ -128,8 +134,31 @@ impl EgressError {
 impl Egress {
     /// Builds the client.
     pub fn new(rules: EgressRules) -> Result<Self, EgressError> {
-        let rules = Arc::new(rules);
-        Ok(Self { rules, plain: Arc::default(), within_origin: Arc::default() })
+        let bound = |most: usize| if most == 0 { UNBOUNDED } else { most };
+        let (most, share) = (bound(rules.at_once), bound(rules.at_once_an_account));
+        let places = (most.min(share) < UNBOUNDED).then(|| FairSemaphore::new(most, share));
+        let (rules, account) = (Arc::new(rules), AccountId::generate());
+        Ok(Self { rules, places, account, plain: Arc::default(), within_origin: Arc::default() })
+    }
+
+    /// The same for requests of one account, which have their share of those that are made at once.
+    #[must_use]
+    pub fn of(&self, account: &AccountId) -> Self {
+        Self { account: account.clone(), ..self.clone() }
+    }
+
+    /// The same for requests that others wait for who have a place already.
+    #[must_use]
+    pub fn unplaced(&self) -> Self {
+        Self { places: None, ..self.clone() }
+    }
+
+    /// A place among the requests that are made at once, for whoever sends them with [`Egress::client_for`].
+    pub async fn place(&self) -> Option<FairPermit> {
+        match &self.places {
+            Some(places) => Some(places.acquire(&self.account).await),
+            None => None,
+        }
     }
 
     /// Reads an address and judges it, as far as that can be done before it is called: names that lead
@@ -158,11 +187,15 @@ impl Egress {
         self.send(request).await
     }
 
-    /// Sends a request and reads the answer, over at most three redirects.
+    /// Sends a request and reads the answer, over at most three redirects; waiting for a place is part of its time.
     pub async fn send(&self, request: Outgoing) -> Result<Fetched, EgressError> {
         let (timeout, shown) = (request.timeout, shown(&request.url));
         let late = || EgressError::Timeout(format!("`{shown}` does not answer in time."));
-        tokio::time::timeout(timeout, self.follow(request)).await.unwrap_or_else(|_| Err(late()))
+        let sent = async {
+            let _place = self.place().await;
+            self.follow(request).await
+        };
+        tokio::time::timeout(timeout, sent).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// A client for a protocol that sends its own requests, to this address alone: it follows redirects
@@ -232,7 +265,7 @@ impl Egress {
             Payload::Bytes(bytes) => builder.body(bytes.clone()),
             Payload::Form(parts) => {
                 let form =
-                    parts.iter().try_fold(Form::new(), |form, part| Ok(form.part(part.name.clone(), part.build()?)));
+                    parts.iter().try_fold(Form::new(), |form, part| Ok(form.part(one_line(&part.name), part.build()?)));
                 builder.multipart(form?)
             }
         };
@@ -279,9 +312,14 @@ impl FormPart {
     fn build(&self) -> Result<Part, EgressError> {
         let part = Part::stream(self.bytes.clone());
         let Some((name, media_type)) = &self.file else { return Ok(part) };
-        let part = part.file_name(name.clone()).mime_str(media_type);
+        let part = part.file_name(one_line(name)).mime_str(media_type);
         part.map_err(|_| EgressError::Failed(format!("`{media_type}` is no media type.")))
     }
+}
+
+/// A name for the header of a part, which ends at a line feed: what is no text becomes `_`.
+fn one_line(name: &str) -> String {
+    name.replace(|c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'), "_")
 }
 
 /// A value that must not be printed.

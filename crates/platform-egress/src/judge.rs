@@ -14,11 +14,15 @@ pub struct EgressRules {
     pub allow: Vec<Allowed>,
     /// A response is read up to so many bytes; 0 = no bound.
     pub most_bytes: usize,
+    /// Requests at once; 0 = no bound.
+    pub at_once: usize,
+    /// Requests of one account at once; 0 = no bound.
+    pub at_once_an_account: usize,
 }
 
 impl Default for EgressRules {
     fn default() -> Self {
-        Self { allow_private: false, allow: Vec::new(), most_bytes: 10 << 20 }
+        Self { allow_private: false, allow: Vec::new(), most_bytes: 10 << 20, at_once: 64, at_once_an_account: 8 }
     }
 }
 

@@ -94,6 +94,7 @@ impl Models {
         for provider in probes {
             let _ = timeout(PROBE, provider.refresh(&models.client)).await;
         }
+        models.ask_after_choices().await;
         models.check_default()?;
         spawn("list models", Arc::clone(&models).keep_listing());
         Ok(models)
@@ -128,11 +129,39 @@ impl Models {
         names.join(", ")
     }
 
+    /// Says in the log that nobody but the demo model answers, when it is so.
+    pub fn warn_if_offline(&self) {
+        if self.choose(None, None).is_ok_and(|spec| &*spec.provider == demo::PROVIDER) {
+            info!(
+                "No model provider is configured; the offline model demo-1 answers. Set OPENAI_API_KEY or another provider for real answers."
+            );
+        }
+    }
+
     /// How many providers there are, without the demo model, and how many of them are left alone since they fail.
     pub fn failing(&self) -> (usize, usize) {
         let real = |provider: &&Provider| provider.is_configured() && provider.config.protocol != Protocol::Demo;
         let real: Vec<&Provider> = self.providers.iter().filter(real).collect();
         (real.len(), real.iter().filter(|provider| provider.breaker.is_open()).count())
+    }
+
+    /// Asks providers for their lists whose models the settings name and nobody here knows.
+    async fn ask_after_choices(&self) {
+        let chosen = [&self.secondary, &self.evaluator].into_iter().flatten();
+        for (provider, llm) in chosen.map(|(provider, llm)| (provider.as_str(), llm.as_str())) {
+            let known = self.providers.iter().find(|known| &*known.name == provider);
+            if let Some(provider) = known.filter(|known| known.is_configured() && known.find(llm).is_none()) {
+                let _ = timeout(PROBE, provider.refresh(&self.client)).await;
+            }
+        }
+    }
+
+    /// Whether a model that is not there may come yet: its provider has not said what it has.
+    fn may_come(&self, provider: &str) -> bool {
+        let known = self.providers.iter().find(|known| &*known.name == provider);
+        known.is_some_and(|known| {
+            known.config.protocol != Protocol::Demo && known.listed.read().expect("lock").is_none()
+        })
     }
 
     fn check_default(&self) -> Result<(), ConfigError> {
@@ -155,13 +184,11 @@ impl Models {
             if let Some((provider, llm)) = choice
                 && let Err(error) = self.choose(Some(provider), Some(llm))
             {
+                if !self.may_come(provider) {
+                    return Err(bad(name, &error));
+                }
                 warn!(reason = error.message(), "{name} is not there yet; until it is, the turn's own model serves.");
             }
-        }
-        if self.choose(None, None).is_ok_and(|spec| &*spec.provider == demo::PROVIDER) {
-            info!(
-                "No model provider is configured; the offline model demo-1 answers. Set OPENAI_API_KEY or another provider for real answers."
-            );
         }
         Ok(())
     }

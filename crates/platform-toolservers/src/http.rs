@@ -94,12 +94,12 @@ impl Calling {
             follows: true,
             timeout: until - Instant::now(),
         };
-        let mut answer = self.send_again(tool, &outgoing).await;
+        let mut answer = self.send_again(server, tool, &outgoing).await;
         // A token that is refused before its time: another one, once.
         if let (Ok(Fetched { status: 401, .. }), Some(stale)) = (&answer, credentials.token.take()) {
             credentials = server.credentials(Some(tool), &self.tokens, Some(&stale)).await?;
             outgoing.headers = headers(&credentials, call, media_type);
-            answer = self.send_again(tool, &outgoing).await;
+            answer = self.send_again(server, tool, &outgoing).await;
             credentials.secrets.push(stale);
         }
         let redactor = Redactor::new(&credentials.secrets);
@@ -121,10 +121,16 @@ impl Calling {
     }
 
     /// Sends, and again where that cannot do harm.
-    async fn send_again(&self, tool: &ToolDefinition, outgoing: &Outgoing) -> Result<Fetched, EgressError> {
+    async fn send_again(
+        &self,
+        server: &Server,
+        tool: &ToolDefinition,
+        outgoing: &Outgoing,
+    ) -> Result<Fetched, EgressError> {
+        let egress = self.egress.of(&server.account);
         let mut waits = AGAIN.into_iter();
         loop {
-            let answer = self.egress.send(outgoing.clone()).await;
+            let answer = egress.send(outgoing.clone()).await;
             let again = match &answer {
                 Err(EgressError::Unreachable(_)) => true,
                 Ok(Fetched { status: 502..=504, .. }) => tool.is_repeatable(),

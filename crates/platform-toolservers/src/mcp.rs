@@ -133,7 +133,7 @@ impl McpClients {
             }
         });
         let longest = Duration::from_millis(server.settings.timeout_ms.into());
-        let (tools, connection) = within(longest, listed).await?;
+        let (tools, connection) = within(longest, self.placed(server, listed)).await?;
         let count = if most > 0 { most } else { tools.len() };
         let tools = tools.into_iter().filter(|tool| size(tool) <= MOST_TOOL).take(count);
         Ok(tools.map(|tool| definition(tool, &connection.redactor)).collect())
@@ -153,7 +153,7 @@ impl McpClients {
             let params = params.clone();
             async move { connection.service.call_tool(params).await }
         });
-        let (result, connection) = within(longest, called).await?;
+        let (result, connection) = within(longest, self.placed(server, called)).await?;
         let (failed, value) = read(result);
         let value = connection.redactor.value(value);
         if self.egress.most_bytes() > 0 && value.to_string().len() > self.egress.most_bytes() {
@@ -164,6 +164,12 @@ impl McpClients {
             return Err(Failure { body: Some(value), ..failure });
         }
         Ok(value)
+    }
+
+    /// Does something when the server's account has a place among the requests that are made at once.
+    async fn placed<T>(&self, server: &Server, work: impl Future<Output = T>) -> T {
+        let _place = self.egress.of(&server.account).place().await;
+        work.await
     }
 
     /// Does something over a connection: once more on another one when it may be done `again`, or when a token was

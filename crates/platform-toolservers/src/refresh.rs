@@ -1,9 +1,13 @@
 //! Tools of MCP servers, read again.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Code, Error, Result, Timestamp};
+use platform_core::{AccountId, Code, Error, FairSemaphore, Result, Timestamp, spawn};
 use tokio::time::sleep;
 use tracing::warn;
 
@@ -53,6 +57,14 @@ impl PgToolServerService {
         Ok((shown, failure))
     }
 
+    async fn refresh(&self, account: &AccountId, id: &str) {
+        if let Err(error) = self.fetch_tools(account, id).await
+            && error.code() != Code::ToolServerNotFound
+        {
+            warn!(server = id, %error, "The tools of an MCP server could not be stored.");
+        }
+    }
+
     /// Has the tools of an MCP server read again when that was long ago.
     pub(crate) fn refresh_soon(&self, server: &Server) {
         let shown = &server.shown;
@@ -64,22 +76,22 @@ impl PgToolServerService {
     }
 }
 
-/// Reads tools again that somebody says are old or changed.
+/// Reads tools again that somebody says are old or changed, a few at once and fairly over accounts.
 pub(crate) async fn refresh_asked(service: Arc<PgToolServerService>) {
-    use futures_util::StreamExt;
+    let places = FairSemaphore::new(REFRESHES_AT_ONCE, REFRESHES_AT_ONCE);
+    let waiting = Arc::new(Mutex::new(HashSet::new()));
     loop {
-        let servers = service.changed.take().await;
-        let refreshed = futures_util::stream::iter(servers).for_each_concurrent(REFRESHES_AT_ONCE, |(account, id)| {
-            let service = Arc::clone(&service);
-            async move {
-                if let Err(error) = service.fetch_tools(&account, &id).await
-                    && error.code() != Code::ToolServerNotFound
-                {
-                    warn!(server = id, %error, "The tools of an MCP server could not be stored.");
-                }
+        for server in service.changed.take().await {
+            if waiting.lock().expect("lock").insert(server.clone()) {
+                let (service, places, waiting) = (Arc::clone(&service), places.clone(), Arc::clone(&waiting));
+                spawn("refresh tools", async move {
+                    let _place = places.acquire(&server.0).await;
+                    // Who changes from here on is read once more.
+                    waiting.lock().expect("lock").remove(&server);
+                    service.refresh(&server.0, &server.1).await;
+                });
             }
-        });
-        refreshed.await;
+        }
         // A server that says so all the time is not asked all the time.
         sleep(BETWEEN_REFRESHES).await;
     }

@@ -143,7 +143,7 @@ impl PgToolServerService {
         limits: FieldLimits,
     ) -> Arc<Self> {
         let changed = Arc::new(ChangedServers::default());
-        let tokens = Arc::new(Tokens::new(db, Arc::clone(&vault), egress.clone(), Arc::clone(&clock)));
+        let tokens = Arc::new(Tokens::new(db, Arc::clone(&vault), egress.unplaced(), Arc::clone(&clock)));
         let mcp = McpClients::new(egress.clone(), Arc::clone(&changed));
         let service = Arc::new(Self {
             db: db.clone(),
@@ -360,7 +360,8 @@ impl ToolServerService for PgToolServerService {
             (Some(spec), url) => (spec, url),
             (None, Some(url)) => {
                 let address = self.calling.egress.check(&url).await.map_err(|error| error.into_error("url"))?;
-                let fetched = self.calling.egress.get(&url).await.map_err(|error| error.into_error("url"))?;
+                let fetched =
+                    self.calling.egress.of(account).get(&url).await.map_err(|error| error.into_error("url"))?;
                 if !(200..300).contains(&fetched.status) {
                     return Err(openapi::unreadable(fetched.status));
                 }

@@ -79,7 +79,7 @@ impl PgToolServerService {
                     account: account.clone(),
                     children: Arc::clone(&self.calling.children),
                     clock: Arc::clone(&self.clock),
-                    egress: self.calling.egress.clone(),
+                    egress: self.calling.egress.of(account),
                     may_wait: choice.callbacks.is_some(),
                     timeout: choice.timeout,
                     most_bytes: self.limits.tool_response_bytes,

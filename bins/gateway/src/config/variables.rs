@@ -34,6 +34,8 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_CORS_ORIGINS", "*", "origins that browsers may call from, separated by commas"),
     ("PLATFORM_ALLOW_PRIVATE_EGRESS", "false", "true: addresses that clients name may be inner ones"),
     ("PLATFORM_EGRESS_ALLOW", "", "inner hosts and networks that may be called, separated by commas"),
+    ("PLATFORM_EGRESS_CONCURRENCY", "64", "requests at once to addresses that clients name; 0 = no bound"),
+    ("PLATFORM_EGRESS_PER_ACCOUNT", "8", "the same for one account"),
     ("PLATFORM_RATE_FULL", "6000:1000", "requests of a full key, per minute:burst; 0 = no bound, here and below"),
     ("PLATFORM_RATE_RESTRICTED", "600:100", "requests of a restricted key"),
     ("PLATFORM_RATE_OAUTH", "600:100", "requests of an application for one user"),
@@ -201,11 +203,11 @@ pub(super) fn choice(name: &str) -> Result<Option<(String, String)>> {
     }
 }
 
-/// A number with its unit.
+/// A number with its unit; never 0, which would be no time at all.
 pub(super) fn duration(name: &str) -> Result<Duration> {
-    read(name, "a duration such as 250ms, 30s, 10m or 15d", |text| {
+    read(name, "a duration above 0 such as 250ms, 30s, 10m or 15d", |text| {
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let number: u64 = digits.parse().ok()?;
+        let number: u64 = digits.parse().ok().filter(|number| *number > 0)?;
         match &text[digits.len()..] {
             "ms" => Some(Duration::from_millis(number)),
             "s" => Some(Duration::from_secs(number)),

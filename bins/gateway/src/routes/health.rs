@@ -27,7 +27,7 @@ pub(crate) async fn live(_: Request) -> Result<Answer> {
 
 pub(crate) async fn ready(request: Request) -> Result<Answer> {
     let health = &request.services.health;
-    let ready = health.ready.load(Ordering::Relaxed) && health.store().await != Store::Down;
+    let ready = health.ready.load(Ordering::Relaxed) && !matches!(health.store().await, Store::Down | Store::ReadOnly);
     let (status, word) = if ready { (200, "ok") } else { (503, "not ready") };
     Ok(Answer::text(status, "text/plain; charset=utf-8", word.to_owned()))
 }
@@ -35,10 +35,11 @@ pub(crate) async fn ready(request: Request) -> Result<Answer> {
 pub(crate) async fn health(request: Request) -> Result<Answer> {
     let health = &request.services.health;
     // The run queue and all storage are tables of the database.
-    let (database, queue) = match health.store().await {
-        Store::Down => ("down", "down"),
-        Store::Unworked => ("ok", "degraded"),
-        Store::Fine => ("ok", "ok"),
+    let (database, queue, storage) = match health.store().await {
+        Store::Down => ("down", "down", "down"),
+        Store::ReadOnly => ("degraded", "down", "down"),
+        Store::Unworked => ("ok", "degraded", "ok"),
+        Store::Fine => ("ok", "ok", "ok"),
     };
     let provider = match request.services.models.failing() {
         (_, 0) => "ok",
@@ -46,12 +47,12 @@ pub(crate) async fn health(request: Request) -> Result<Answer> {
         _ => "down",
     };
     let status = match (database, queue, provider) {
-        ("down", ..) => "down",
+        ("down", ..) | (_, "down", _) => "down",
         ("ok", "ok", "ok") => "ok",
         _ => "degraded",
     };
     let checks =
-        BTreeMap::from([("database", database), ("queue", queue), ("storage", database), ("provider", provider)]);
+        BTreeMap::from([("database", database), ("queue", queue), ("storage", storage), ("provider", provider)]);
     let report = HealthReport {
         status,
         version: "1.0.0",

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{StoredFile, fetch_files, screen_files, store_files};
-use platform_core::{Error, Result};
+use platform_conversation::{StoredFile, screen_files, store_files};
+use platform_core::{AccountId, Error, Result};
 use platform_jobs::{Run, Work, end_in};
 use tokio_util::sync::CancellationToken;
 
@@ -29,12 +29,12 @@ pub(crate) type Fetched = std::result::Result<Vec<(String, Vec<StoredFile>)>, St
 
 impl Threads {
     /// Asks for files, three times each.
-    pub(crate) async fn fetch(&self, unfetched: &[Unfetched]) -> Fetched {
+    pub(crate) async fn fetch(&self, account: &AccountId, unfetched: &[Unfetched]) -> Fetched {
         let mut fetched = Vec::new();
         for Unfetched { message, files } in unfetched {
             let mut waits = AGAIN.into_iter();
             let kept = loop {
-                match fetch_files(&self.egress, files).await {
+                match self.files.fetch(account, files).await {
                     Ok(kept) => break kept,
                     Err(error) => match waits.next() {
                         Some(wait) => tokio::time::sleep(wait).await,
@@ -85,7 +85,7 @@ impl Work for Files {
         let found = super::repository::find(conn.get(), &run.account(), &run.subject).await?;
         drop(conn);
         let Some(found) = found else { return done(&threads.ports.db, run).await };
-        let fetched = threads.fetch(&found.facts.unfetched).await;
+        let fetched = threads.fetch(&run.account(), &found.facts.unfetched).await;
         let (by, now) = (By::worker(), threads.ports.clock.now());
         let mut conn = threads.ports.db.conn().await?;
         let moving = conn.transaction::<_, Error, _>(async |conn| {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    ChatMessage, File, MessageContent, TurnRequest, check_turn_tools, fetch_files, new_message_uid, screen_files,
+    ChatMessage, File, MessageContent, TurnRequest, check_turn_tools, new_message_uid, screen_files,
 };
 use platform_core::{AccountId, Caller, Code, Error, Object, Result, to_the_end};
 use platform_db::{Conn, Idempotency};
@@ -98,7 +98,7 @@ impl Threads {
         for (path, url) in new.callback_url.iter().map(|url| ("callbackUrl".to_owned(), url)).chain(
             new.files.iter().enumerate().map(|(i, file)| (format!("files[{i}].downloadUrl"), &file.download_url)),
         ) {
-            self.egress.check(url).await.map_err(|error| error.into_error(&path))?;
+            self.files.egress().check(url).await.map_err(|error| error.into_error(&path))?;
         }
         if agent.settings.archived {
             return Err(Error::new(Code::AgentArchived, "This agent is archived; set archived to false first."));
@@ -284,7 +284,7 @@ impl Threads {
         let text = given.message.unwrap_or_default();
         let mut arrived = self.arrive(&agent, record.id(), &text, "user", request).await?;
         if !given.files.is_empty() {
-            arrived.files = fetch_files(&self.egress, &given.files).await?;
+            arrived.files = self.files.fetch(&record.account, &given.files).await?;
             if let Some(screen) = &agent.profile.screen {
                 let (uid, now) = (arrived.message.uid.clone(), self.ports.clock.now());
                 screen_files(screen, &mut arrived.files, &uid, now, &mut arrived.request).await?;

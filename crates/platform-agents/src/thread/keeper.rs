@@ -177,7 +177,8 @@ pub(crate) async fn take_in(conn: &mut Conn, record: &mut Record) -> Result<bool
     for message in waiting {
         let request: TurnRequest = serde_json::from_value(message.request.clone()).map_err(Error::internal)?;
         record.facts.turn.request.note_found(request.findings, request.blocked);
-        insert_message(conn, &record.account, &key, &message.into_message(record.message_count)?).await?;
+        insert_message(conn, &record.account, &key, &message.into_message(record.message_count, record.edited())?)
+            .await?;
         record.message_count += 1;
     }
     empty(conn, &record.account, &key).await?;

@@ -24,9 +24,8 @@ mod timer;
 
 use std::{sync::Arc, time::Duration};
 
-use platform_conversation::Ports;
+use platform_conversation::{FileFetcher, Ports};
 use platform_core::{AccountId, Code, Error, FieldLimits, Result};
-use platform_egress::Egress;
 use platform_jobs::Jobs;
 use platform_mail::Mailer;
 use platform_realtime::Key;
@@ -88,7 +87,7 @@ pub(crate) struct Threads {
     pub agents: Arc<PgAgentService>,
     pub mailer: Arc<Mailer>,
     pub tenants: Arc<dyn platform_tenants::TenantService>,
-    pub egress: Egress,
+    pub files: FileFetcher,
     pub config: ThreadConfig,
 }
 

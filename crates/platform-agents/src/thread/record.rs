@@ -357,6 +357,7 @@ impl Record {
             open: self.open.clone(),
             is_late: false,
             has_waited: self.open.iter().any(answered),
+            newest: self.edited(),
             revision: self.revision,
             message_count: self.message_count,
             turn_start: self.turn_start,

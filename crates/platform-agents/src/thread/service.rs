@@ -153,17 +153,17 @@ pub struct PgThreadService {
 }
 
 impl PgThreadService {
-    /// Needs what turns work with, durable runs, the agents, mail, the tenants and the way out.
+    /// Needs what turns work with, durable runs, the agents, mail, the tenants and what fetches files.
     pub fn new(
         ports: platform_conversation::Ports,
         jobs: Arc<platform_jobs::Jobs>,
         agents: Arc<PgAgentService>,
         mailer: Arc<platform_mail::Mailer>,
         tenants: Arc<dyn platform_tenants::TenantService>,
-        egress: platform_egress::Egress,
+        files: platform_conversation::FileFetcher,
         config: ThreadConfig,
     ) -> Self {
-        Self { threads: Arc::new(Threads { ports, jobs, agents, mailer, tenants, egress, config }) }
+        Self { threads: Arc::new(Threads { ports, jobs, agents, mailer, tenants, files, config }) }
     }
 
     /// What carries out the runs that this process takes from the table.

@@ -1,8 +1,9 @@
 use chrono::NaiveDate;
 use diesel::{
+    define_sql_function,
     dsl::sql,
     prelude::*,
-    sql_types::{Bool, Date, Text},
+    sql_types::{BigInt, Bool, Date, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
@@ -22,6 +23,11 @@ use super::{
 use crate::{schema::chats, turn::TurnChat};
 
 const MOST_TAGS: i64 = 1000;
+
+define_sql_function! {
+    /// When a chat was last changed is never set back, so that the times of its messages only rise.
+    fn greatest(a: BigInt, b: BigInt) -> BigInt;
+}
 
 #[derive(Queryable, Selectable)]
 #[diesel(table_name = chats)]
@@ -152,6 +158,7 @@ impl ChatRow {
                 key: self.uid.clone(),
                 uid: self.uid,
                 open,
+                newest: Timestamp(self.edited_ms),
                 revision: self.revision,
                 message_count: self.message_count,
                 turn_start: self.turn_start,
@@ -239,7 +246,7 @@ pub(crate) async fn update(
             chats::archived.eq(patch.archived),
             chats::tags.eq(&patch.tags),
             chats::metadata.eq(Value::Object(patch.metadata.clone())),
-            chats::edited_ms.eq(now.0),
+            chats::edited_ms.eq(greatest(chats::edited_ms, now.0)),
         ))
         .returning(ChatRow::as_returning())
         .get_result(conn)

@@ -4,18 +4,16 @@ use async_trait::async_trait;
 use chrono::NaiveDate;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    HandOffs, Matches, NewFeedback, Ports, StoredJson, all_content, content, contents, feedback, give_feedback_in,
-    search,
+    FileFetcher, HandOffs, Matches, NewFeedback, Ports, StoredJson, all_content, content, contents, feedback,
+    give_feedback_in, search,
 };
 use platform_core::{
     AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Period, Result, overlay, to_the_end,
 };
 use platform_db::{Db, Idempotency};
-use platform_egress::Egress;
 use platform_jobs::{Jobs, Work};
 use platform_realtime::{Realtime, Watcher};
 use platform_tenants::TenantService;
-use tokio::sync::Semaphore;
 
 use super::{
     filter::ChatFilter,
@@ -31,8 +29,6 @@ use crate::{
     },
 };
 
-/// Messages whose files are in memory at once.
-const MOST_FETCHES: usize = 8;
 /// How long a stop waits for the turn to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -151,14 +147,14 @@ pub struct ChatConfig {
 }
 
 impl PgChatService {
-    /// Needs what turns work with, durable runs, the assistants, the tenants and the way out.
+    /// Needs what turns work with, durable runs, the assistants, the tenants and what fetches files.
     pub fn new(
         ports: Ports,
         hand_offs: Arc<dyn HandOffs>,
         jobs: Arc<Jobs>,
         assistants: Arc<dyn AssistantService>,
         tenants: Arc<dyn TenantService>,
-        egress: Egress,
+        files: FileFetcher,
         config: ChatConfig,
     ) -> Self {
         let (db, clock) = (ports.db.clone(), Arc::clone(&ports.clock));
@@ -181,10 +177,9 @@ impl PgChatService {
             assistants: Arc::clone(&assistants),
             toolbox: ports.toolbox,
             children: ports.children,
-            egress,
+            files,
             limits: config.limits,
             admission: Admission::new(&db, Arc::clone(&jobs), Arc::clone(&turns)),
-            fetches: Semaphore::new(MOST_FETCHES),
             refused: Intake::none_refused(),
         };
         Self { db, clock, jobs, realtime: ports.realtime, assistants, turns, intake, config }

@@ -25,7 +25,7 @@ impl PgChatService {
                 match tokio::time::timeout_at(until, ended).await {
                     Ok(ended) => {
                         ended?;
-                        let sent = self.outcome_of(account, &chat_uid, &message_uid).await?;
+                        let sent = self.outcome_of(account, &chat_uid, &message_uid).await.map_err(was_deleted)?;
                         let failed = || failed_turn(&chat_uid);
                         return sent.map(|sent| Sent { ignored, ..sent }).ok_or_else(failed);
                     }
@@ -45,9 +45,11 @@ impl PgChatService {
             Ok(Err(_)) => match self.outcome_of(account, &chat_uid, &message_uid).await {
                 Ok(Some(sent)) => Ok(sent),
                 Ok(None) => Err(failed_turn(&chat_uid)),
+                Err(error) if error.code() == Code::ChatNotFound => Err(was_deleted(error)),
                 Err(_) => {
-                    let message = "The turn goes on elsewhere; read the chat for its reply.";
-                    Err(Error::new(Code::ServiceUnavailable, message).with("chatUid", &chat_uid))
+                    let message = "The message is stored and its turn goes on elsewhere: read the chat for the reply. \
+                        Sent again, it is another message.";
+                    Err(Error::new(Code::ServiceUnavailable, message).with("chatUid", &chat_uid).retry_after(1))
                 }
             },
             Err(_) => {
@@ -76,6 +78,15 @@ impl PgChatService {
         while watcher.next().await?.is_some() {}
         Ok(())
     }
+}
+
+/// The chat is gone for whoever waits for its turn.
+fn was_deleted(error: Error) -> Error {
+    if error.code() != Code::ChatNotFound {
+        return error;
+    }
+    Error::new(Code::ChatNotFound, "The chat was deleted while its turn was under way; nothing of it is kept.")
+        .with("resource", "chat")
 }
 
 fn failed_turn(chat_uid: &str) -> Error {

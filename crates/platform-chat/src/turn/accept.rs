@@ -7,7 +7,7 @@ use diesel::{
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use futures_util::FutureExt;
 use platform_conversation::{StoredFile, store_files};
-use platform_core::{AccountId, Error, Object, Result};
+use platform_core::{AccountId, Error, Object, Result, Timestamp};
 use platform_db::{Conn, Db, GroupWriter, Idempotency, JsonStatement};
 use platform_jobs::ENQUEUE;
 use platform_runtime::{Charge, Refusal};
@@ -81,6 +81,8 @@ pub(crate) struct AcceptedChat {
     pub compactions: Option<String>,
     pub tenant_id: Option<String>,
     pub subtenant_id: Option<String>,
+    /// The time of its newest message: that of a message of the past, when the clock has gone back.
+    pub newest: Timestamp,
 }
 
 #[derive(QueryableByName)]
@@ -109,6 +111,8 @@ struct Row {
     tenant: Option<String>,
     #[diesel(sql_type = Nullable<Text>)]
     subtenant: Option<String>,
+    #[diesel(sql_type = Nullable<BigInt>)]
+    edited: Option<i64>,
 }
 
 /// After the merged metadata of a chat: the end user it belongs to stays noted, whatever a message says.
@@ -135,14 +139,15 @@ const ACCEPT: [&str; 5] = [
                 ELSE jsonb_build_object('subtenantId', c.subtenant_id) END,
             tags = c.tags || ARRAY(SELECT t FROM unnest(excluded.tags) t WHERE t <> ALL (c.tags)),
             revision = c.revision + 1, turn_start = c.message_count, message_count = c.message_count + 1,
-            edited_ms = excluded.edited_ms
+            edited_ms = greatest(c.edited_ms, excluded.edited_ms)
         WHERE c.status IN ('completed', 'error', 'limit_exceeded') AND c.queued = 0
             AND c.assistant = excluded.assistant
             AND excluded.tenant_id IS NOT DISTINCT FROM c.tenant_id
             AND excluded.subtenant_id IS NOT DISTINCT FROM c.subtenant_id
         RETURNING c.account_id, c.uid, c.xmax = 0 AS created, c.revision, c.message_count, c.turn_start,
             c.usage::text AS usage, c.metadata AS stored_metadata, c.named AS stored_named, c.guardrails::text AS guardrails,
-            c.compactions::text AS compactions, c.tenant_id AS tenant, c.subtenant_id AS subtenant
+            c.compactions::text AS compactions, c.tenant_id AS tenant, c.subtenant_id AS subtenant,
+            c.edited_ms AS edited
     ), accepted AS (
         SELECT * FROM item JOIN chat ON chat.account_id = item.account AND chat.uid = item.subject
     ), stored AS (
@@ -151,14 +156,16 @@ const ACCEPT: [&str; 5] = [
         FROM accepted, jsonb_to_recordset(previous) AS past(position int, uid text, role text, body text)
         WHERE created
         UNION ALL
-        SELECT account, subject, message_count - 1, message_uid, 'user', message::json, now_ms FROM accepted
+        SELECT account, subject, message_count - 1, message_uid, 'user', CASE WHEN edited > now_ms
+            THEN jsonb_set(message::jsonb, '{timestamp}', to_jsonb(edited))::json ELSE message::json END, edited
+        FROM accepted
     ), queued AS (",
     ENQUEUE,
     ")",
     "
     SELECT item.n::int, accepted.created, accepted.revision, accepted.message_count, accepted.turn_start,
         accepted.usage, accepted.stored_metadata AS metadata, accepted.stored_named AS named, accepted.guardrails, accepted.compactions,
-        accepted.tenant, accepted.subtenant
+        accepted.tenant, accepted.subtenant, accepted.edited
     FROM item LEFT JOIN accepted USING (n)",
     " ORDER BY item.n",
 ];
@@ -287,6 +294,7 @@ async fn write(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<Option<Accep
                 compactions: row.compactions,
                 tenant_id: row.tenant,
                 subtenant_id: row.subtenant,
+                newest: Timestamp(row.edited?),
             })
         })
         .collect())

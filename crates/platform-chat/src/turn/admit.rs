@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use platform_conversation::{Conversation, StoredFile, TokenUsage, TurnRequest, compactions};
-use platform_core::{AccountId, Error, Result, to_the_end};
+use platform_core::{AccountId, Error, Result, Timestamp, to_the_end};
 use platform_db::{Db, Idempotency};
 use platform_jobs::{Jobs, Run, Slot, Work};
 use platform_runtime::{Refusal, Tab};
@@ -41,6 +41,8 @@ pub(crate) struct Candidate {
 pub(crate) struct Admitted {
     /// Its chat is new.
     pub created: bool,
+    /// The time that its message was given.
+    pub at: Timestamp,
     /// How it ends, when this process works it.
     pub outcome: Option<oneshot::Receiver<TurnOutcome>>,
 }
@@ -69,13 +71,13 @@ impl Admission {
             Ok(None) => return Ok(Ok(None)),
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let created = chat.created;
+        let (created, at) = (chat.created, chat.newest);
         if candidate.slot.is_none() {
             self.jobs.announce().await;
-            return Ok(Ok(Some(Admitted { created, outcome: None })));
+            return Ok(Ok(Some(Admitted { created, at, outcome: None })));
         }
         let outcome = Some(self.start(candidate, chat)?);
-        Ok(Ok(Some(Admitted { created, outcome })))
+        Ok(Ok(Some(Admitted { created, at, outcome })))
     }
 
     /// Works a turn in this process, with what is known of it.
@@ -97,6 +99,7 @@ impl Admission {
             open: Vec::new(),
             is_late: false,
             has_waited: false,
+            newest: chat.newest,
             revision: chat.revision,
             message_count: chat.message_count,
             turn_start: chat.turn_start,

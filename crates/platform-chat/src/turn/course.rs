@@ -285,7 +285,7 @@ impl<'a> Course<'a> {
 
     /// An end, as far as all are alike.
     fn outcome(&self, messages: Vec<MessageRow>) -> Outcome {
-        let now = self.turns.ports.clock.now();
+        let now = self.turn.now();
         let outcome = Outcome::of(self.run, &self.turn.conversation, self.turn.live.next_revision(), messages, now);
         Outcome { took: self.turn.tab.take(), ..outcome }
     }

@@ -133,7 +133,7 @@ const STORE: &str = "chat AS (
         revision = greatest(held.revision, chats.revision + 1), message_count = held.message_count,
         turn_start = coalesce(held.turn_start, chats.turn_start),
         guardrails = coalesce(held.guardrails::json, chats.guardrails), open_calls = held.open_calls::json,
-        edited_ms = held.now_ms
+        edited_ms = greatest(chats.edited_ms, held.now_ms)
     FROM held WHERE chats.account_id = held.account AND chats.uid = held.chat
     RETURNING chats.account_id, chats.uid, chats.revision
 ), stored AS (

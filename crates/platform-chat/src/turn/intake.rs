@@ -2,17 +2,16 @@ use std::{sync::Arc, time::Duration};
 
 use moka::sync::Cache;
 use platform_conversation::{
-    AssistantState, ChatMessage, File, MessageContent, StoredFile, TurnRequest, check_client_schemas, check_turn_tools,
-    fetch_files, new_message_uid, screen_files,
+    AssistantState, ChatMessage, File, FileFetcher, MessageContent, StoredFile, TurnRequest, check_client_schemas,
+    check_turn_tools, new_message_uid, restamped, screen_files,
 };
-use platform_core::{Caller, Clock, Code, Error, FieldLimits, Id, Object, Result, to_the_end};
+use platform_core::{Caller, Clock, Code, Error, FieldLimits, Id, Object, Result, Timestamp, to_the_end};
 use platform_db::{Db, Idempotency};
-use platform_egress::Egress;
 use platform_guardrails::Moment;
 use platform_jobs::{Jobs, traceparent};
 use platform_runtime::{Budget, Catalog, ChildPool, Payer, Role, Toolbox};
 use platform_tenants::{TenantService, Visit};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use super::{
     accept::{Acceptance, PastRow},
@@ -43,11 +42,9 @@ pub(crate) struct Intake {
     pub assistants: Arc<dyn AssistantService>,
     pub toolbox: Arc<dyn Toolbox>,
     pub children: Arc<ChildPool>,
-    pub egress: Egress,
+    pub files: FileFetcher,
     pub limits: FieldLimits,
     pub admission: Arc<Admission>,
-    /// Messages whose files are fetched at once.
-    pub fetches: Semaphore,
     /// Who was out of quota a moment ago: they are asked about before they disturb those whose turns are accepted
     /// together with theirs.
     pub refused: Cache<Payer, ()>,
@@ -99,8 +96,7 @@ impl Intake {
         if !given.is_empty() {
             // Nothing is fetched for a chat that cannot take it.
             self.refuse(caller, &item, wait).await?;
-            let _place = self.fetches.acquire().await.map_err(Error::internal)?;
-            files = fetch_files(&self.egress, &given).await?;
+            files = self.files.fetch(&caller.account, &given).await?;
             if let Some(screen) = assistant.profile.screen.clone() {
                 screen_files(&screen, &mut files, &item.message_uid, self.clock.now(), &mut request).await?;
                 item.payload = Arc::new(serde_json::to_value(&request).map_err(Error::internal)?);
@@ -127,7 +123,7 @@ impl Intake {
                 let (account, assistant) = (caller.account.clone(), Arc::clone(&assistant));
                 let (item, request, files) = (item.clone(), request.clone(), Arc::clone(&files));
                 let accepted = accepted(&item);
-                let user_message = item.message.clone();
+                let (user_message, sent) = (item.message.clone(), Timestamp(item.now_ms));
                 let candidate = Candidate {
                     account,
                     item,
@@ -155,6 +151,8 @@ impl Intake {
                     let ignored =
                         if had_previous && !admitted.created { vec!["previousConversation"] } else { Vec::new() };
                     let accepted = Accepted { ignored, ..accepted };
+                    let user_message =
+                        if admitted.at > sent { restamped(&user_message, admitted.at)? } else { user_message };
                     return Ok(Taken { accepted, outcome: admitted.outcome, user_message, queued_at: None });
                 }
             }

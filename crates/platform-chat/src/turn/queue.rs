@@ -26,7 +26,7 @@ use super::{
     work::{KIND, TurnChat},
 };
 use crate::{
-    chat::repository::{self, ChatRow, LIMIT_EXCEEDED, Status, by_uid},
+    chat::repository::{self, ChatRow, LIMIT_EXCEEDED, Status, by_uid, greatest},
     schema::chats,
 };
 
@@ -198,7 +198,7 @@ async fn waits(conn: &mut Conn, account: &AccountId, item: &Acceptance, buffers:
         chats::archived.eq(false),
         chats::metadata.eq(metadata),
         chats::tags.eq(tags),
-        chats::edited_ms.eq(item.now_ms),
+        chats::edited_ms.eq(greatest(chats::edited_ms, item.now_ms)),
         chats::status.eq(sql::<Text>(otherwise("'buffering'", "status"))),
         chats::stop_reason.eq(sql::<Nullable<Text>>(otherwise("NULL", "stop_reason"))),
         chats::error.eq(sql::<Nullable<Text>>(otherwise("NULL", "error"))),
@@ -234,7 +234,7 @@ pub(crate) async fn take_in(db: &Db, run: &Run, now: Timestamp) -> Result<TakenI
         let rows = if chat.status() == Status::Buffering { joined(conn, &account, uid, rows).await? } else { rows };
         let count = i32::try_from(rows.len()).unwrap_or(i32::MAX);
         for (position, row) in (chat.message_count..).zip(rows) {
-            insert_message(conn, &account, uid, &row.into_message(position)?).await?;
+            insert_message(conn, &account, uid, &row.into_message(position, Timestamp(chat.edited_ms))?).await?;
         }
         empty(conn, &account, uid).await?;
         describe_in(conn, run, serde_json::to_value(&request).map_err(Error::internal)?).await?;
@@ -248,7 +248,7 @@ pub(crate) async fn take_in(db: &Db, run: &Run, now: Timestamp) -> Result<TakenI
                 chats::turn_start.eq(chats::message_count),
                 chats::message_count.eq(count),
                 chats::revision.eq(chats::revision + 1),
-                chats::edited_ms.eq(now.0),
+                chats::edited_ms.eq(greatest(chats::edited_ms, now.0)),
             ))
             .returning(ChatRow::as_returning())
             .get_result::<ChatRow>(conn)
@@ -314,6 +314,7 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
         // A turn that nobody works ends here, and so does one whose messages all wait.
         let ended = chat.turn_start == chat.message_count || run.as_ref().is_none_or(|run| run.idle);
         let mut count = chat.message_count;
+        let now = now.max(Timestamp(chat.edited_ms));
         if ended {
             cancel_in(conn, account, KIND, uid).await?;
             let payload = run.as_ref().map(|run| run.payload.clone()).unwrap_or_default();
@@ -331,7 +332,7 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
             chats::message_count.eq(count),
             chats::open_calls.eq(sql::<Nullable<Text>>(otherwise("NULL", "open_calls"))),
             chats::revision.eq(chats::revision + 1),
-            chats::edited_ms.eq(now.0),
+            chats::edited_ms.eq(greatest(chats::edited_ms, now.0)),
             chats::status.eq(sql::<Text>(otherwise("'completed'", "status"))),
             chats::stop_reason.eq(sql::<Nullable<Text>>(otherwise("'stopped_by_user'", "stop_reason"))),
             chats::error.eq(sql::<Nullable<Text>>(otherwise("NULL", "error"))),

@@ -13,7 +13,7 @@ use super::{
     work::KIND,
 };
 use crate::{
-    chat::repository::{self, HANDED_OFF, Status, WAITING, by_uid},
+    chat::repository::{self, HANDED_OFF, Status, WAITING, by_uid, greatest},
     schema::chats,
 };
 
@@ -78,7 +78,7 @@ pub(crate) async fn respond(
             chats::open_calls.eq(json(&text).nullable()),
             chats::status.eq(status),
             chats::revision.eq(chats::revision + 1),
-            chats::edited_ms.eq(now.0),
+            chats::edited_ms.eq(greatest(chats::edited_ms, now.0)),
         ));
         let revision: i64 = answered.returning(chats::revision).get_result(conn).await?;
         let responded = Responded { chat_uid: uid.to_owned(), pending };

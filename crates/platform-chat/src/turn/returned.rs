@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::work::{KIND, Turns, live_key};
 use crate::{
-    chat::repository::{self, Status, by_uid},
+    chat::repository::{self, Status, by_uid, greatest},
     schema::chats,
 };
 
@@ -98,7 +98,7 @@ async fn give_in(
         chats::open_calls.eq(json(&text).nullable()),
         chats::status.eq(status),
         chats::revision.eq(chats::revision + 1),
-        chats::edited_ms.eq(turns.ports.clock.now().0),
+        chats::edited_ms.eq(greatest(chats::edited_ms, turns.ports.clock.now().0)),
     ));
     Ok(Given::To(chat.assistant.clone(), given.returning(chats::revision).get_result(conn).await?))
 }

@@ -83,7 +83,7 @@ impl Listener for Turn<'_> {
     }
 
     async fn settled(&mut self, results: &[CallResult], open: &[OpenCall]) -> Result<Flow> {
-        let now = self.ports.clock.now();
+        let now = self.now();
         let (user, uid) = (&self.request.user_uid, &self.conversation.uid);
         let row = |(position, CallResult { call, result, latency }): (i32, &CallResult)| {
             let latency = u64::try_from(latency.as_millis()).ok();
