@@ -153,14 +153,19 @@ async fn a_chat_hands_work_to_an_agent_and_goes_on_with_its_result() {
     let work = format!("{}\nDone", hand_off(&helper, &json!("/tool hold\nDeep")));
     let chat = start_of(&app, "lead", &work).await;
     let mut frames = Frames::open_of(&app, "lead", &chat, false).await;
-    loop {
+    let shown = loop {
         let frame = frames.next().await.expect("it is handed off");
         if frame.data["status"] == "handed_off" {
-            break;
+            break frame.data;
         }
-    }
+        assert_eq!(frame.data.get("handedOffSubThreadId"), None);
+    };
     let path = format!("/assistants/lead/chats/{chat}");
     let handed = app.get(&path).await.body;
+    let now = app.get(&format!("{path}/realtime")).await.body;
+    for whoever_follows in [&shown, &now] {
+        assert_eq!(whoever_follows["handedOffSubThreadId"], handed["handedOffSubThreadId"], "{whoever_follows}");
+    }
     assert_eq!((&handed["handedOff"], &handed["status"]), (&json!(true), &json!("handed_off")));
     let sub = handed["handedOffSubThreadId"].as_str().expect("an id").to_owned();
     assert!(handed["handedOffToolCallId"].is_string());
@@ -178,6 +183,7 @@ async fn a_chat_hands_work_to_an_agent_and_goes_on_with_its_result() {
     assert!(result["response"].as_str().is_some_and(|text| text.starts_with("Demo reply: Deep")));
     assert_eq!(content.iter().filter(|message| message["role"] == "user").count(), 2, "what waited was answered");
     assert_eq!(ended["handedOff"], false);
+    assert_eq!(app.get(&format!("{path}/realtime")).await.body.get("handedOffSubThreadId"), None);
     // Whoever waits for the answer gets it after the sub-agent has ended.
     let waited = app
         .post("/assistants/lead/messages", json!({"message": format!("{}\nx", hand_off(&helper, &json!("y")))}))

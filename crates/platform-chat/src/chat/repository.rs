@@ -79,13 +79,19 @@ impl ChatRow {
         StoredJson::from_text(serde_json::to_string(&usage).unwrap_or_else(|_| no_usage()))
     }
 
-    pub fn into_chat(self, content: Option<Vec<StoredJson>>) -> Result<Chat> {
-        let open = self.open_calls()?;
-        let handed_off = open.iter().find_map(|open| match &open.state {
-            CallState::Awaits(Later::Thread(thread)) => Some((thread.clone(), open.call.id.clone())),
+    /// While the chat waits for a sub-agent: its thread, and the call that gave it the work.
+    pub fn handed_off(&self) -> Result<Option<(String, String)>> {
+        if self.status() != Status::HandedOff {
+            return Ok(None);
+        }
+        Ok(self.open_calls()?.into_iter().find_map(|open| match open.state {
+            CallState::Awaits(Later::Thread(thread)) => Some((thread, open.call.id)),
             _ => None,
-        });
-        let (sub_thread, tool_call) = handed_off.unzip();
+        }))
+    }
+
+    pub fn into_chat(self, content: Option<Vec<StoredJson>>) -> Result<Chat> {
+        let (sub_thread, tool_call) = self.handed_off()?.unzip();
         let is_limited = self.status == LIMIT_EXCEEDED;
         let limit = self.error.as_deref().filter(|_| is_limited).and_then(|of| serde_json::from_str::<Value>(of).ok());
         let resets_at = limit.and_then(|limit| limit["resetsAt"].as_i64()).map(Timestamp);

@@ -28,6 +28,8 @@ struct RealtimeChatHistory<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pending_tool_calls: Vec<PendingToolCall<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    handed_off_sub_thread_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<StatusError>,
@@ -103,6 +105,7 @@ impl ChatSource {
             queued_messages: chat.queued,
             pending_user_messages: waiting,
             pending_tool_calls: open.iter().filter_map(PendingToolCall::of).collect(),
+            handed_off_sub_thread_id: chat.handed_off()?.map(|(thread, _)| thread),
             stop_reason: chat.stop_reason.as_deref(),
             error: chat.error.as_deref().filter(|_| !is_limited).and_then(|error| serde_json::from_str(error).ok()),
             limit_exceeded: chat.error.as_deref().filter(|_| is_limited).and_then(|of| serde_json::from_str(of).ok()),
