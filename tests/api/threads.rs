@@ -228,6 +228,20 @@ async fn calls_wait_for_approval_and_run_exactly_as_they_were_shown() {
     let calls: Vec<(&str, &str)> = pending["toolCalls"].as_array().expect("calls").iter().map(call).collect();
     assert_eq!(calls.iter().map(|(_, arguments)| *arguments).collect::<Vec<_>>(), ["{\"sum\": 1}", "{\"sum\": 2}"]);
     assert_eq!(server.calls("/echo"), 1, "what needs no approval has run");
+    // Whoever decides may see nothing else: each call with its arguments, however long one of them is.
+    let reason = json!("Approval is needed for: pay {\"sum\": 1}, pay {\"sum\": 2}.");
+    let followed =
+        Frames::follow(&app, &format!("/agents/threads/{id}/stream")).await.next().await.expect("a frame").data;
+    assert_eq!((&asked["pausedReason"], &followed["pausedReason"]), (&reason, &reason));
+    let long = format!("/tool pay {{\"sum\": 1, \"note\": \"{}\"}}\n/tool pay {{\"sum\": 2}}\nx", "long ".repeat(600));
+    let long = thread_in(&app, &thread(&app, &agent, &long).await, "paused_for_approval").await;
+    let reason = long["pausedReason"].as_str().expect("a reason");
+    assert!(
+        reason.len() <= 1000
+            && reason.contains("pay {\"sum\": 1, \"note\": \"long ")
+            && reason.ends_with("pay {\"sum\": 2}."),
+        "{reason}"
+    );
     let wrong = app.post(&format!("/agents/threads/{id}/approval"), json!({})).await;
     assert_eq!(wrong.error(), "VALIDATION_ERROR");
     let other = json!({"action": "approved", "uid": "another"});

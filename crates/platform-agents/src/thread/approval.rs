@@ -2,7 +2,7 @@
 
 use platform_core::{Checks, Error, Result, Timestamp};
 use platform_db::Conn;
-use platform_runtime::CallState;
+use platform_runtime::{CallState, ToolCall};
 
 use super::{
     Threads,
@@ -14,6 +14,31 @@ use super::{
     request::NewApproval,
     state::{Action, Cause, ThreadState},
 };
+
+/// Longest sentence about calls that wait, in bytes (contract 03 §3).
+const LONGEST_REASON: usize = 1000;
+
+/// A sentence that names each call with its arguments, for the person who decides: some clients show nothing else.
+pub(crate) fn asks_for(calls: &[ToolCall]) -> String {
+    let head = "Approval is needed for: ";
+    let names: usize = calls.iter().map(|call| call.function.name.len() + " …, ".len()).sum();
+    // Long arguments share what is left, so that no tool hides another.
+    let each = LONGEST_REASON.saturating_sub(head.len() + names) / calls.len().max(1);
+    let one_line = |text: &str| text.split(|c: char| c.is_control()).collect::<Vec<_>>().join(" ");
+    let shown = calls.iter().map(|call| {
+        let (name, arguments) = (&call.function.name, one_line(&call.function.arguments));
+        match arguments.floor_char_boundary(each) {
+            end if end == arguments.len() => format!("{name} {arguments}"),
+            end => format!("{name} {}…", &arguments[..end]),
+        }
+    });
+    let mut sentence = format!("{head}{}.", shown.collect::<Vec<_>>().join(", "));
+    if sentence.len() > LONGEST_REASON {
+        sentence.truncate(sentence.floor_char_boundary(LONGEST_REASON - "…".len()));
+        sentence.push('…');
+    }
+    sentence
+}
 
 impl Threads {
     /// What a thread asks approval for.

@@ -7,6 +7,7 @@ use platform_runtime::{CallState, Later, OpenCall, Payer, Spender};
 use serde_json::{Value, json};
 
 use super::{
+    approval::asks_for,
     facts::{Facts, TurnFacts},
     model::{PendingAsyncToolCall, Thread},
     repository::ThreadRow,
@@ -380,6 +381,16 @@ impl Record {
         }
     }
 
+    /// Why it is paused, or will be: what it waits to have approved, or what whoever paused it said.
+    pub fn paused_reason(&self) -> Option<String> {
+        if let (ThreadState::PausedForApproval, Some(approval)) = (self.state, &self.facts.approval) {
+            return Some(asks_for(&approval.tool_calls));
+        }
+        let is_paused = matches!(self.state, ThreadState::Paused | ThreadState::PausedForResume);
+        let pause = self.facts.pause.as_ref().filter(|pause| is_paused || pause.requested)?;
+        pause.reason.clone()
+    }
+
     /// The thread as it is sent.
     pub fn into_thread(self, content: Option<Vec<StoredJson>>, place: Option<(&'static str, i64)>) -> Result<Thread> {
         let usage = self.usage.clone();
@@ -416,7 +427,7 @@ impl Record {
             finish_timestamp_ms: self.finished,
             duration: self.started.map(|_| self.duration_ms),
             finish_reason: self.finish_reason.clone(),
-            paused_reason: pause.reason.clone().filter(|_| is_paused || pause.requested),
+            paused_reason: self.paused_reason(),
             paused_until: until,
             pause_until: until,
             paused_timestamp_ms: pause.at,

@@ -31,7 +31,7 @@ struct RealtimeThread<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     finish_reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    paused_reason: Option<&'a str>,
+    paused_reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     paused_until: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,7 +81,7 @@ impl Source for ThreadSource {
             tasks: &record.facts.tasks,
             pending_approval: record.facts.approval.as_ref(),
             finish_reason: record.finish_reason.as_deref(),
-            paused_reason: pause.reason.as_deref(),
+            paused_reason: record.paused_reason(),
             paused_until: pause.until,
             pause_until: pause.until,
             truncated: truncated.then_some(true),
