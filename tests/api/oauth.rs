@@ -252,6 +252,11 @@ async fn what_is_asked_wrongly_goes_to_the_application_only_when_it_is_proven() 
         house.app.anonymous(Method::POST, "/oauth/token").header("content-type", "application/x-www-form-urlencoded");
     let unknown = house.app.send(form.body("grant_type=refresh_token&client_id=nobody")).await;
     assert_eq!((unknown.status, unknown.error()), (StatusCode::UNAUTHORIZED, "invalid_client"));
+    let named = |id: &str| json!({"name": "n", "redirectUris": ["https://a.b/"], "clientId": id});
+    for bad in ["ab", &"x".repeat(65), "a b", "https://a.b/", "\u{e4}\u{e4}\u{e4}"] {
+        let refused = house.app.post("/oauth-clients", named(bad)).await;
+        assert_eq!(refused.body["details"]["issues"][0]["path"], "clientId", "{bad}: {}", refused.body);
+    }
     for uri in ["http://app.example/x", "https://a.b/#f", "javascript:alert(1)", "/back", "https://u:p@a.b/"] {
         let refused = house.app.post("/oauth-clients", json!({"name": "n", "redirectUris": [uri]})).await;
         assert_eq!(refused.error(), "VALIDATION_ERROR", "{uri}");
@@ -264,6 +269,25 @@ async fn what_is_asked_wrongly_goes_to_the_application_only_when_it_is_proven() 
         house.app.post("/users", json!({"email": "ANN@example.com", "password": PASSWORD})).await.error(),
         "NAME_TAKEN"
     );
+}
+
+#[tokio::test]
+async fn a_client_goes_by_the_id_that_it_was_given_and_nobody_else_does() {
+    let house = house(json!({"clientId": "My-App_1.0"}), "member").await;
+    assert_eq!(house.client, "My-App_1.0");
+    let code = house.code(&[]).await;
+    assert_eq!(house.exchange(&code).await.status, StatusCode::OK);
+    let again = json!({"name": "n", "redirectUris": ["https://a.b/"], "clientId": "My-App_1.0"});
+    let taken = house.app.post("/oauth-clients", again).await;
+    assert_eq!((taken.status, taken.error()), (StatusCode::CONFLICT, "IDENTIFIER_TAKEN"));
+    let path = format!(
+        "/oauth-clients/{}",
+        house.app.get("/oauth-clients").await.body["items"][0]["_id"].as_str().expect("an id")
+    );
+    let renamed = house.app.patch(&path, json!({"clientId": "other"})).await;
+    assert_eq!((renamed.status, renamed.error()), (StatusCode::BAD_REQUEST, "VALIDATION_ERROR"));
+    let same = house.app.patch(&path, json!({"clientId": "My-App_1.0", "name": "New"})).await;
+    assert_eq!((&same.body["clientId"], &same.body["name"]), (&json!("My-App_1.0"), &json!("New")), "{}", same.body);
 }
 
 #[tokio::test]

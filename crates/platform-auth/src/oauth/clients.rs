@@ -73,6 +73,10 @@ pub struct ClientPage {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NewClient {
+    /// Name in the protocol, `^[A-Za-z0-9._-]{3,64}$`, unique, never changes; made when it is not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub client_id: Option<String>,
     /// Name for people, 1 to 200 characters.
     pub name: String,
     /// Where users are sent back to, compared as they are; of loopback addresses any port.
@@ -86,13 +90,16 @@ pub struct NewClient {
 impl Default for NewClient {
     fn default() -> Self {
         let scopes = vec!["platform:read".to_owned(), "platform:write".to_owned()];
-        Self { name: String::new(), redirect_uris: Vec::new(), confidential: false, scopes }
+        Self { client_id: None, name: String::new(), redirect_uris: Vec::new(), confidential: false, scopes }
     }
 }
 
 impl NewClient {
     fn check(&self) -> Result<()> {
         let mut checks = Checks::default();
+        if self.client_id.as_ref().is_some_and(|id| !is_client_id(id)) {
+            checks.issue("clientId", "format", "clientId must match ^[A-Za-z0-9._-]{3,64}$");
+        }
         if self.name.is_empty() {
             checks.issue("name", "required", "name is required: 1 to 200 characters");
         }
@@ -112,15 +119,20 @@ impl NewClient {
         if self.scopes.is_empty() {
             checks.issue("scopes", "required", "scopes must name at least one scope");
         }
-        if !Scopes::of(self.scopes.clone()).are_known() {
-            checks.issue(
-                "scopes",
-                "enum",
-                "scopes: one of these is no scope; see /.well-known/oauth-authorization-server",
-            );
+        for (i, scope) in self.scopes.iter().enumerate() {
+            if !Scopes::of(vec![scope.clone()]).are_known() {
+                let path = format!("scopes[{i}]");
+                let shown: String = scope.chars().take(64).collect();
+                let message = format!("`{shown}` is no scope; see /.well-known/oauth-authorization-server");
+                checks.issue(&path, "enum", message);
+            }
         }
         checks.finish()
     }
+}
+
+fn is_client_id(id: &str) -> bool {
+    (3..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
 fn is_redirect(uri: &str) -> bool {
@@ -246,7 +258,7 @@ impl ClientService for PgAuthService {
         let row = ClientRow {
             id: Id::<OAuthClient>::generate().into(),
             account_id: account.as_str().to_owned(),
-            client_id: Id::<ClientRow>::generate().into(),
+            client_id: new.client_id.unwrap_or_else(|| Id::<ClientRow>::generate().into()),
             name: new.name,
             redirect_uris: new.redirect_uris,
             secret_digest: secret.as_ref().map(|secret| sha256(secret.expose())),
@@ -258,7 +270,11 @@ impl ClientService for PgAuthService {
         let made = ClientWithSecret { record: row.clone().into(), client_secret };
         let mut conn = self.db.conn().await?;
         let creating = conn.transaction::<_, Error, _>(async |conn| {
-            diesel::insert_into(oauth_clients::table).values(&row).execute(conn).await?;
+            let new = diesel::insert_into(oauth_clients::table).values(&row);
+            if new.on_conflict(oauth_clients::client_id).do_nothing().execute(conn).await? == 0 {
+                let message = format!("There is a client `{}` already; choose another clientId.", row.client_id);
+                return Err(Error::new(Code::IdentifierTaken, message));
+            }
             if let Some(once) = once {
                 let client_secret = made.client_secret.as_ref().map(|_| MASK.to_owned());
                 once.store(conn, 201, &ClientWithSecret { client_secret, ..made.clone() }).await?;
@@ -301,6 +317,7 @@ impl ClientService for PgAuthService {
             let row = row.ok_or_else(|| not_found(id))?;
             let confidential = row.secret_digest.is_some();
             let current = NewClient {
+                client_id: Some(row.client_id.clone()),
                 name: row.name.clone(),
                 redirect_uris: row.redirect_uris.clone(),
                 confidential,
@@ -308,6 +325,9 @@ impl ClientService for PgAuthService {
             };
             let changed: NewClient = overlay(&current, patch)?;
             changed.check()?;
+            if changed.client_id.is_some_and(|id| id != row.client_id) {
+                return Err(Error::invalid("clientId", "conflict", "clientId never changes; leave it out"));
+            }
             if changed.confidential != confidential {
                 return Err(Error::invalid(
                     "confidential",
