@@ -58,6 +58,9 @@ async fn a_project_is_made_found_by_either_name_changed_and_archived() {
     }
     let shop = id(&made);
     let twin = project(&app, "twin", "PUBLIC").await;
+    // Clients take only such values for ids, and read their order.
+    let is_hex = |id: &String| id.len() == 24 && id.bytes().all(|b| b"0123456789abcdef".contains(&b));
+    assert!(is_hex(&shop) && is_hex(&twin) && shop < twin, "{shop} {twin}");
     for name in [shop.as_str(), "shop-1"] {
         assert_eq!(app.get(&format!("/projects/{name}")).await.body["_id"], json!(shop));
     }

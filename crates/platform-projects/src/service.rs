@@ -82,7 +82,7 @@ impl ProjectService for PgProjectService {
         new.check()?;
         let now = self.clock.now();
         let row = ProjectRow {
-            id: Id::<Project>::generate().into(),
+            id: Id::<Project>::generate_hex().into(),
             account_id: caller.account.as_str().to_owned(),
             identifier: new.identifier,
             name: new.name,
