@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-use platform_testing::{TestApp, TestDb};
+use platform_testing::{Ending, Script, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::support::{
-    PROGRAM, act, agent, app, app_with_tools, eventually, said, thread, thread_in, tool, tool_server,
+    PROGRAM, act, agent, app, app_with_model, app_with_tools, eventually, said, thread, thread_in, tool, tool_server,
 };
 
 #[tokio::test]
@@ -225,6 +225,33 @@ async fn a_judge_scores_threads_by_request_and_by_itself() {
     completed(&one).await;
     let page = app.get(&of(&done, "evaluations?limit=1")).await.body;
     assert_eq!((&page["total"], &page["evaluations"][0]["criteria"]["b"]["weight"]), (&json!(2), &json!(2.0)));
+}
+
+#[tokio::test]
+async fn an_evaluation_that_fails_says_why_with_the_codes_of_providers() {
+    let settings =
+        [("PLATFORM_MODEL_ATTEMPTS", "1"), ("PLATFORM_MODEL_FIRST_BYTE", "500ms"), ("PLATFORM_MODEL_IDLE", "500ms")];
+    let (app, model) = app_with_model(&settings).await;
+    let agent = agent(&app, json!({})).await;
+    let done = thread(&app, &agent, "Work").await;
+    thread_in(&app, &done, "completed").await;
+    let path = format!("/agents/threads/{done}");
+    for (script, status, code) in [
+        (vec![Script::refusal(401)], 502, "AUTH"),
+        (vec![Script::refusal(400)], 502, "BAD_REQUEST"),
+        (vec![Script::refusal(429)], 502, "RATE_LIMITED"),
+        (vec![Script::refusal(503)], 502, "UNAVAILABLE"),
+        (vec![Script::words(&["Hm."]), Script::words(&["Well."])], 502, "PROTOCOL"),
+        (vec![Script::words(&[]).ending(Ending::Hang, 0)], 504, "UPSTREAM_TIMEOUT"),
+    ] {
+        model.script(script);
+        let told = app.post(&format!("{path}/evaluate"), json!({})).await;
+        assert_eq!(told.status.as_u16(), status, "{code}: {}", told.body);
+        let details = &told.body["details"];
+        assert_eq!((&details["code"], &details["provider"]), (&json!(code), &json!("openai")), "{}", told.body);
+        let kept = app.get(&format!("{path}/evaluation")).await.body;
+        assert_eq!((&kept["status"], &kept["error"]["code"]), (&json!("failed"), &json!(code)), "{kept}");
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use platform_core::{AccountId, Id, Money, Result};
+use platform_core::{AccountId, Code, Error, Id, Money, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tracing::Instrument;
@@ -393,6 +393,20 @@ impl Fault {
     pub fn refused(refusal: Refusal, provider: &Arc<str>) -> Self {
         let fault = Self::of(FaultCode::LimitExceeded, refusal.message.clone(), provider);
         Self { refusal: Some(Box::new(refusal)), ..fault }
+    }
+}
+
+/// A failure as whoever asked is told: 429 where no quota was left, else the provider's side of it (contract 18 §3.7).
+impl From<&Fault> for Error {
+    fn from(fault: &Fault) -> Self {
+        if let Some(refusal) = &fault.refusal {
+            return Self::from(&**refusal);
+        }
+        let code = if fault.code == FaultCode::Timeout { Code::UpstreamTimeout } else { Code::UpstreamError };
+        Self::new(code, fault.message.as_str())
+            .with("code", fault.code.as_str())
+            .with("provider", &*fault.provider)
+            .with_some("status", fault.status)
     }
 }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{Error, Result};
+use platform_core::{Code, Error, Result};
 use platform_events::{Event, publish_in};
 use platform_jobs::{Run, Work, end_in, is_held_in};
-use platform_runtime::{Answer, Cost, Operation, Usage, ask};
+use platform_runtime::{Answer, Cost, Fault, FaultCode, Operation, Usage, ask};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -55,7 +55,7 @@ impl PgEvaluationService {
         let spec = match chosen {
             Ok(spec) => spec,
             Err(error) => {
-                fail(evaluation, error.code().as_str(), error.message());
+                fail(evaluation, &error);
                 return Ok(Vec::new());
             }
         };
@@ -74,10 +74,12 @@ impl PgEvaluationService {
                         complete(evaluation, criteria, feedback);
                         return Ok(answers);
                     }
-                    fail(evaluation, "UNREADABLE_ANSWER", "The judge's answer is not the JSON that was asked for.");
+                    let message = "The judge's answer is not the JSON that was asked for.";
+                    let answered = Fault::of(FaultCode::Protocol, message, &spec.provider);
+                    fail(evaluation, &Error::from(&answered));
                 }
                 Err(fault) => {
-                    fail(evaluation, fault.code.as_str(), &fault.message);
+                    fail(evaluation, &Error::from(&fault));
                     return Ok(answers);
                 }
             }
@@ -86,9 +88,20 @@ impl PgEvaluationService {
     }
 }
 
-fn fail(evaluation: &mut Evaluation, code: &str, message: &str) {
+/// There is no judgement: why, with the codes of providers (contract 18 §3.7).
+fn fail(evaluation: &mut Evaluation, error: &Error) {
     "failed".clone_into(&mut evaluation.status);
-    evaluation.error = Some(json!({"code": code, "message": message}));
+    let code = error.details().get("code").filter(|_| error.code() == Code::UpstreamError);
+    let mut told = json!({"code": error.code().as_str(), "message": error.message()});
+    if let Some(code) = code {
+        told["code"] = code.clone();
+    }
+    for field in ["provider", "status"] {
+        if let Some(value) = error.details().get(field) {
+            told[field] = value.clone();
+        }
+    }
+    evaluation.error = Some(told);
 }
 
 fn complete(evaluation: &mut Evaluation, criteria: BTreeMap<String, CriterionScore>, feedback: String) {
@@ -137,7 +150,8 @@ impl Work for PgEvaluationService {
             return end_in(&mut *threads.ports.db.conn().await?, run).await;
         };
         let answers = if run.attempt > threads.config.max_attempts {
-            fail(&mut evaluation, "WORKER_LOST", "The worker of this evaluation was lost too often.");
+            let message = "The worker of this evaluation was lost too often.";
+            fail(&mut evaluation, &Error::new(Code::UpstreamError, message).with("code", "WORKER_LOST"));
             Vec::new()
         } else {
             self.judge(&record, &mut evaluation, &task).await?

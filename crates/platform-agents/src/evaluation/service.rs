@@ -80,7 +80,8 @@ impl EvaluationService for PgEvaluationService {
             let message = "There is nothing to judge by: the default criteria are off and there are no others";
             return Err(Error::invalid("criteria", "required", message));
         }
-        if let Some(refusal) = threads.ports.budget.spent(&record.payer()).await? {
+        let payer = record.payer();
+        if let Some(refusal) = threads.ports.budget.spent(&payer).await? {
             return Err(Error::from(&refusal));
         }
         let mut made = self.made.subscribe();
@@ -116,7 +117,18 @@ impl EvaluationService for PgEvaluationService {
         let evaluation = ended?;
         let Some(error) = &evaluation.error else { return Ok(evaluation) };
         let message = error["message"].as_str().unwrap_or("The judge gave no answer.");
-        Err(Error::new(Code::UpstreamError, message).with("code", &error["code"]).with("evaluationId", &evaluation.id))
+        let code = match error["code"].as_str() {
+            Some("UPSTREAM_TIMEOUT") => Code::UpstreamTimeout,
+            Some("TENANT_LIMIT_EXCEEDED") => {
+                if let Some(refusal) = threads.ports.budget.spent(&payer).await? {
+                    return Err(Error::from(&refusal));
+                }
+                Code::UpstreamError
+            }
+            _ => Code::UpstreamError,
+        };
+        let failed = Error::new(code, message).with("code", &error["code"]).with("evaluationId", &evaluation.id);
+        Err(failed.with_some("provider", error.get("provider")).with_some("status", error.get("status")))
     }
 
     async fn list(&self, account: &AccountId, thread: &str, page: Page) -> Result<EvaluationList> {

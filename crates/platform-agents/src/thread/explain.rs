@@ -1,8 +1,8 @@
 //! What a thread did, in words.
 
 use platform_conversation::{ChatMessage, bodies_from};
-use platform_core::{Code, Error, Result};
-use platform_runtime::{FaultCode, Operation, Role, ask};
+use platform_core::{Error, Result};
+use platform_runtime::{Operation, Role, ask};
 use serde_json::json;
 
 use super::{
@@ -29,16 +29,8 @@ impl Threads {
         let spec = catalog.helper(Operation::Summary, &own);
         let model = self.ports.budget.model(&record.payer(), None);
         let text = self.protocol(&record, MOST_EXPLAINED).await?;
-        let answer = ask(&*model, Operation::Summary, spec, EXPLAIN, text).await.map_err(|fault| {
-            if let Some(refusal) = &fault.refusal {
-                return Error::from(&**refusal);
-            }
-            let code = if fault.code == FaultCode::Timeout { Code::UpstreamTimeout } else { Code::UpstreamError };
-            Error::new(code, fault.message.as_str())
-                .with("code", fault.code.as_str())
-                .with("provider", &*fault.provider)
-                .with_some("status", fault.status)
-        })?;
+        let answer = ask(&*model, Operation::Summary, spec, EXPLAIN, text).await;
+        let answer = answer.map_err(|fault| Error::from(&fault))?;
         self.charge(&record.account, &agent.id, record.id(), &[(Operation::Summary, &answer)]).await?;
         let kept = json!([record.revision, answer.text]);
         repository::note_quietly(&mut *self.ports.db.conn().await?, &record.account, record.id(), "explanation", &kept)

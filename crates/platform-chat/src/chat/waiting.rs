@@ -3,7 +3,7 @@
 use platform_conversation::{StoredJson, turn_of};
 use platform_core::{AccountId, Code, Error, Result};
 use platform_db::in_progress;
-use platform_runtime::{Fault, FaultCode};
+use platform_runtime::Fault;
 use tokio::time::Instant;
 
 use super::{
@@ -95,16 +95,5 @@ fn failed_turn(chat_uid: &str) -> Error {
 
 /// A model that failed, as whoever waited is told.
 pub(super) fn upstream(fault: &Fault, chat_uid: &str) -> Error {
-    if let Some(refusal) = &fault.refusal {
-        return Error::from(&**refusal).with("chatUid", chat_uid);
-    }
-    let code = match fault.code {
-        FaultCode::Timeout => Code::UpstreamTimeout,
-        _ => Code::UpstreamError,
-    };
-    Error::new(code, fault.message.as_str())
-        .with("chatUid", chat_uid)
-        .with("code", fault.code.as_str())
-        .with("provider", &*fault.provider)
-        .with_some("status", fault.status)
+    Error::from(fault).with("chatUid", chat_uid)
 }
