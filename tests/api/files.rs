@@ -14,7 +14,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{PROGRAM, UNBOUNDED, app, factor, tool, tool_server};
+use crate::support::{PROGRAM, UNBOUNDED, act, agent, app, factor, thread_in, thread_until, tool, tool_server};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\nnot much of a picture";
 
@@ -36,10 +36,14 @@ async fn file_server_at(address: &str) -> (String, Arc<AtomicUsize>) {
             let mut head = vec![0; 4096];
             let read = socket.read(&mut head).await.unwrap_or(0);
             let head = String::from_utf8_lossy(&head[..read]).into_owned();
-            let path = head.split_whitespace().nth(1).unwrap_or("/").to_owned();
+            let address = head.split_whitespace().nth(1).unwrap_or("/");
+            let path = address.split('?').next().unwrap_or("/").to_owned();
             let (status, header, body): (&str, String, Vec<u8>) = match path.as_str() {
                 "/picture.png" => ("200 OK", "content-type: application/octet-stream".into(), PNG.to_vec()),
                 "/notes.txt" => ("200 OK", "content-type: text/plain; charset=utf-8".into(), b"Buy milk.".to_vec()),
+                "/told" => ("200 OK", "content-type: image/png".into(), PNG.to_vec()),
+                "/untold" => ("200 OK", "content-type: application/octet-stream".into(), b"Buy milk.".to_vec()),
+                "/bytes" => ("200 OK", "content-type: application/zip".into(), vec![0xff, 0, 1]),
                 "/song.mp3" => ("200 OK", "content-type: audio/mpeg".into(), b"la la".to_vec()),
                 "/moved" => ("302 Found", "location: /notes.txt".into(), Vec::new()),
                 "/away" => ("302 Found", "location: http://169.254.169.254/latest/meta-data".into(), Vec::new()),
@@ -135,6 +139,53 @@ async fn pictures_and_documents_reach_models_that_take_them_and_stay_when_their_
     assert_eq!(app.post("/assistants/g/messages", foreign).await.error(), "CHAT_NOT_FOUND");
     assert_eq!(connections.load(Ordering::Relaxed), fetched, "nothing is fetched for a chat that takes nothing");
     std::fs::remove_file(providers).expect("removed");
+}
+
+#[tokio::test]
+async fn a_file_without_a_type_is_what_its_name_its_address_its_answer_or_its_content_says() {
+    let (files, _) = file_server().await;
+    let model = FakeModelServer::start();
+    let base = format!("{}/v1", model.url());
+    let settings = [
+        ("OPENAI_BASE_URL", base.as_str()),
+        ("PLATFORM_DEFAULT_MODEL", "gpt-4o"),
+        ("PLATFORM_SECONDARY_MODEL", "demo:demo-1"),
+        ("PLATFORM_EGRESS_ALLOW", "127.0.0.1"),
+    ];
+    let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
+    // A name is often a display name.
+    let given = [
+        ("Our song.mp3", "/told", "audio"),
+        ("A picture", "/picture.png?as=a.mp3", "image"),
+        ("Another", "/told", "image"),
+        ("v1.2 of the list", "/untold", "document"),
+        ("Some bytes", "/bytes", "other"),
+    ];
+    let list: Vec<Value> =
+        given.iter().map(|(name, path, _)| json!({"name": name, "donwloadUrl": format!("{files}{path}")})).collect();
+    let types = |message: &Value| -> Vec<String> {
+        let files = message["content"]["files"].as_array().expect("files").iter();
+        files.map(|file| file["fileType"].as_str().expect("a type").to_owned()).collect()
+    };
+    let expected: Vec<&str> = given.iter().map(|(_, _, kind)| *kind).collect();
+    let sent = app.post("/assistants/default/messages", json!({"message": "See", "files": list})).await;
+    assert_eq!(sent.status, StatusCode::OK, "{}", sent.body);
+    assert_eq!(types(&sent.body[0]), expected, "{}", sent.body);
+    let asked = model.recorded().pop().expect("a call").body["messages"].to_string();
+    assert!(asked.contains("Buy milk.") && asked.matches("image_url\":{").count() == 2, "{asked}");
+    // A thread fetches its files after it was accepted.
+    let agent = agent(&app, json!({})).await;
+    let task = json!({"message": "See", "files": list});
+    let started = app.post(&format!("/agents/{agent}/threads"), task.clone()).await.body;
+    let id = started["threadId"].as_str().expect("an id");
+    let read = thread_in(&app, id, "completed").await;
+    assert_eq!(types(&read["threadContent"][0]), expected);
+    act(&app, id, "messages", task).await;
+    let read = thread_until(&app, id, |thread| thread["chatHistory"].as_array().is_some_and(|all| all.len() > 3)).await;
+    let again = read["threadContent"].as_array().expect("content").iter().rfind(|message| message["role"] == "user");
+    assert_eq!(types(again.expect("a message")), expected);
+    let asked = model.recorded().pop().expect("a call").body["messages"].to_string();
+    assert_eq!(asked.matches("image_url\":{").count(), 4, "{asked}");
 }
 
 #[tokio::test]

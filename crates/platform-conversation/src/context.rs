@@ -318,7 +318,7 @@ fn floor(text: &str, most: usize) -> usize {
 }
 
 fn is_attached(file: &File) -> bool {
-    matches!(file.file_type.as_str(), "image" | "document")
+    matches!(file.file_type.as_deref(), Some("image" | "document"))
 }
 
 /// Tokens of what stays when everything before `keep_from` is summed up.
@@ -340,7 +340,7 @@ fn mark_turns(said: &mut [Said]) {
 fn attach(message: &mut Message, uid: &str, files: Vec<File>, contents: &mut files::Contents) {
     for (position, file) in (0..).zip(files) {
         let kept = contents.remove(&(uid.to_owned(), position));
-        let (media_type, bytes) = kept.unwrap_or_else(|| (file.file_type, Bytes::new()));
+        let (media_type, bytes) = kept.unwrap_or_else(|| (file.file_type.unwrap_or_default(), Bytes::new()));
         message.files.push(Attachment { name: file.name, media_type, bytes });
     }
 }

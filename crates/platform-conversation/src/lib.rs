@@ -30,7 +30,7 @@ mod turn;
 pub use compact::{Compaction, Span, compact};
 pub use context::{Heard, Stored};
 pub use feedback::{Given, NewFeedback, give_feedback_in};
-pub use files::{FileFetcher, StoredFile, discard_files, hand_over_files, screen_files, store_files};
+pub use files::{FileFetcher, StoredFile, discard_files, hand_over_files, note_file_types, screen_files, store_files};
 pub use history::kept_history;
 pub use message::{
     ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TokenUsage, check_message, restamped,

@@ -95,8 +95,10 @@ pub struct File {
     pub download_url: String,
     /// The same, as the specification spells it.
     pub donwload_url: String,
-    /// `image`, `document`, `audio`, `video` or `other`.
-    pub file_type: String,
+    /// `image`, `document`, `audio`, `video` or `other`; absent until it is fetched when neither name nor address
+    /// say so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_type: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -116,22 +118,10 @@ struct GivenFile {
 impl From<GivenFile> for File {
     fn from(given: GivenFile) -> Self {
         let url = given.download_url.or(given.donwload_url).or(given.url).unwrap_or_default();
-        let file_type = given.file_type.map_or_else(|| file_type_of(&given.name), |kind| kind.to_lowercase());
+        let told = || crate::files::type_of_name(&given.name).or_else(|| crate::files::type_of_address(&url));
+        let file_type = given.file_type.map(|kind| kind.to_lowercase()).or_else(|| told().map(str::to_owned));
         Self { name: given.name, donwload_url: url.clone(), download_url: url, file_type }
     }
-}
-
-fn file_type_of(name: &str) -> String {
-    let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase()).unwrap_or_default();
-    match extension.as_str() {
-        "png" | "jpg" | "jpeg" | "gif" | "webp" | "svg" | "bmp" | "tiff" | "heic" => "image",
-        "pdf" | "txt" | "md" | "doc" | "docx" | "odt" | "rtf" | "csv" | "xls" | "xlsx" | "ppt" | "pptx" | "html"
-        | "json" | "xml" | "yaml" | "yml" => "document",
-        "mp3" | "wav" | "ogg" | "m4a" | "flac" | "opus" => "audio",
-        "mp4" | "mov" | "webm" | "mkv" | "avi" => "video",
-        _ => "other",
-    }
-    .to_owned()
 }
 
 /// Every rule on the text and the files of a message.
@@ -146,7 +136,8 @@ pub fn check_message(checks: &mut Checks, message: Option<&str>, files: &[File],
         if file.download_url.is_empty() {
             checks.issue(&format!("files[{i}].downloadUrl"), "required", "a file needs its downloadUrl");
         }
-        if !["image", "document", "audio", "video", "other"].contains(&file.file_type.as_str()) {
+        let kind = file.file_type.as_deref().unwrap_or("other");
+        if !["image", "document", "audio", "video", "other"].contains(&kind) {
             let path = format!("files[{i}].fileType");
             checks.issue(&path, "enum", "fileType must be one of image, document, audio, video, other");
         }
@@ -431,8 +422,8 @@ mod tests {
     fn a_file_shows_its_address_under_both_spellings() {
         let file: File = serde_json::from_str(r#"{"name": "a.PNG", "url": "u", "donwloadUrl": "d"}"#).expect("a file");
         assert_eq!(
-            (file.download_url.as_str(), file.donwload_url.as_str(), file.file_type.as_str()),
-            ("d", "d", "image")
+            (file.download_url.as_str(), file.donwload_url.as_str(), file.file_type.as_deref()),
+            ("d", "d", Some("image"))
         );
     }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{StoredFile, screen_files, store_files};
+use platform_conversation::{File, StoredFile, note_file_types, screen_files, store_files};
 use platform_core::{AccountId, Error, Result};
 use platform_jobs::{Run, Work, end_in};
 use tokio_util::sync::CancellationToken;
@@ -24,17 +24,19 @@ const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 /// Fetches the files of threads that are under construction.
 pub(crate) struct Files(pub Arc<Threads>);
 
-/// A message with what was fetched for it, or the name of the file that could not be.
-pub(crate) type Fetched = std::result::Result<Vec<(String, Vec<StoredFile>)>, String>;
+/// A message, its files and what was fetched of them.
+pub(crate) type FetchedFiles = (String, Vec<File>, Vec<StoredFile>);
+/// What was fetched, or the name of the file that could not be.
+pub(crate) type Fetched = std::result::Result<Vec<FetchedFiles>, String>;
 
 impl Threads {
     /// Asks for files, three times each.
     pub(crate) async fn fetch(&self, account: &AccountId, unfetched: &[Unfetched]) -> Fetched {
         let mut fetched = Vec::new();
         for Unfetched { message, files } in unfetched {
-            let mut waits = AGAIN.into_iter();
+            let (mut waits, mut files) = (AGAIN.into_iter(), files.clone());
             let kept = loop {
-                match self.files.fetch(account, files).await {
+                match self.files.fetch(account, &mut files).await {
                     Ok(kept) => break kept,
                     Err(error) => match waits.next() {
                         Some(wait) => tokio::time::sleep(wait).await,
@@ -47,7 +49,7 @@ impl Threads {
                     },
                 }
             };
-            fetched.push((message.clone(), kept));
+            fetched.push((message.clone(), files, kept));
         }
         Ok(fetched)
     }
@@ -57,16 +59,17 @@ impl Threads {
         &self,
         conn: &mut platform_db::Conn,
         record: &mut Record,
-        fetched: Vec<(String, Vec<StoredFile>)>,
+        fetched: Vec<FetchedFiles>,
     ) -> Result<()> {
         let agent = self.agents.ready(&record.account, record.agent_id(), record.facts.turn.version).await?;
         let key = key(record.id());
-        for (message, mut files) in fetched {
+        for (message, given, mut files) in fetched {
             if let Some(screen) = &agent.profile.screen {
                 let (now, request) = (self.ports.clock.now(), &mut record.facts.turn.request);
                 screen_files(screen, &mut files, &message, now, request).await?;
             }
             store_files(conn, &record.account, &key, &message, &files).await?;
+            note_file_types(conn, &record.account, &key, &message, &given).await?;
         }
         record.facts.unfetched.clear();
         Ok(())

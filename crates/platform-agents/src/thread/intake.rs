@@ -277,14 +277,14 @@ impl Threads {
     }
 
     /// A client's message to a thread that is there, with its files.
-    pub(crate) async fn arrive_at(&self, record: &Record, given: ThreadMessage, user_uid: &str) -> Result<Arrived> {
+    pub(crate) async fn arrive_at(&self, record: &Record, mut given: ThreadMessage, user_uid: &str) -> Result<Arrived> {
         given.check(&self.config.limits)?;
         let agent = self.agents.ready(&record.account, record.agent_id(), None).await?;
         let request = TurnRequest { user_uid: user_uid.to_owned(), ..TurnRequest::default() };
         let text = given.message.unwrap_or_default();
         let mut arrived = self.arrive(&agent, record.id(), &text, "user", request).await?;
         if !given.files.is_empty() {
-            arrived.files = self.files.fetch(&record.account, &given.files).await?;
+            arrived.files = self.files.fetch(&record.account, &mut given.files).await?;
             if let Some(screen) = &agent.profile.screen {
                 let (uid, now) = (arrived.message.uid.clone(), self.ports.clock.now());
                 screen_files(screen, &mut arrived.files, &uid, now, &mut arrived.request).await?;

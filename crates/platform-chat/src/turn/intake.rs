@@ -89,14 +89,16 @@ impl Intake {
         check_active(&assistant)?;
         self.register(caller, &mut message).await?;
         let had_previous = !message.previous_conversation.is_empty();
-        let given = std::mem::take(&mut message.files);
-        let (mut item, mut request) = self.acceptance(caller, &assistant, message, source, &given).await?;
+        let mut given = std::mem::take(&mut message.files);
+        let (mut item, mut request, mut body) = self.acceptance(caller, &assistant, message, source, &given).await?;
         check_turn_tools(&*self.toolbox, &caller.account, settings, &request, &spec).await?;
         let mut files = Vec::new();
         if !given.is_empty() {
             // Nothing is fetched for a chat that cannot take it.
             self.refuse(caller, &item, wait).await?;
-            files = self.files.fetch(&caller.account, &given).await?;
+            files = self.files.fetch(&caller.account, &mut given).await?;
+            body.content.files = given;
+            item.message = serde_json::to_string(&body).map_err(Error::internal)?;
             if let Some(screen) = assistant.profile.screen.clone() {
                 screen_files(&screen, &mut files, &item.message_uid, self.clock.now(), &mut request).await?;
                 item.payload = Arc::new(serde_json::to_value(&request).map_err(Error::internal)?);
@@ -244,7 +246,7 @@ impl Intake {
         message: NewMessage,
         source: Option<String>,
         files: &[File],
-    ) -> Result<(Acceptance, TurnRequest)> {
+    ) -> Result<(Acceptance, TurnRequest, ChatMessage)> {
         let now = self.clock.now();
         let subject = message.chat_uid.unwrap_or_else(|| ChatId::generate().into());
         let message_uid = new_message_uid();
@@ -291,12 +293,12 @@ impl Intake {
             previous.push(PastRow { position, uid, role: past.role.as_str(), body });
         }
         let name = title(&text, files);
-        let body = json(&ChatMessage {
+        let body = ChatMessage {
             content: MessageContent { message: text, data: None, files: files.to_vec() },
             user_name: message.user_name,
             content_source: Some("user".to_owned()),
             ..new(&message_uid)
-        })?;
+        };
         let item = Acceptance {
             account: caller.account.as_str().to_owned(),
             kind: KIND,
@@ -316,12 +318,12 @@ impl Intake {
             tags: message.tags,
             previous,
             message_uid,
-            message: body,
+            message: json(&body)?,
             now_ms: now.0,
             charge: None,
             subject,
         };
-        Ok((item, request))
+        Ok((item, request, body))
     }
 }
 
