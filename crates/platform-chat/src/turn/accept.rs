@@ -39,6 +39,9 @@ pub(crate) struct Acceptance {
     pub api_source: Option<String>,
     pub metadata: Object,
     pub tags: Vec<String>,
+    /// So many tags and bytes of metadata may the chat have with these.
+    pub most_tags: i32,
+    pub most_metadata: i32,
     pub previous: Vec<PastRow>,
     pub message_uid: String,
     pub message: String,
@@ -119,13 +122,14 @@ struct Row {
 pub(crate) const PINNED: &str =
     " || CASE WHEN subtenant_id IS NULL THEN '{}' ELSE jsonb_build_object('subtenantId', subtenant_id) END";
 
-/// Accepts turns; a chat that is busy, another assistant's, or not whose the message says it is gives no row.
+/// Accepts turns; a chat that is busy, another assistant's, or not whose the message says it is, or that has no room for
+/// the message's tags and metadata, gives no row.
 const ACCEPT: [&str; 5] = [
     "WITH item AS (
         SELECT row_number() OVER () - 1 AS n, x.* FROM jsonb_to_recordset($1::jsonb) AS x(
             account text, subject text, kind text, run text, owner text, lease_ms bigint, payload jsonb, trace text,
             assistant text, name text, named bool, user_uid text, tenant_id text, subtenant_id text, api_source text,
-            metadata jsonb, tags text[], previous jsonb, message_uid text, message text, now_ms bigint, charge jsonb)
+            metadata jsonb, tags text[], most_tags int, most_metadata int, previous jsonb, message_uid text, message text, now_ms bigint, charge jsonb)
     ), chat AS (
         INSERT INTO chats AS c (account_id, uid, assistant, name, named, status, user_uid, tenant_id, subtenant_id,
             api_source, metadata, tags, revision, message_count, turn_start, created_ms, edited_ms)
@@ -144,6 +148,8 @@ const ACCEPT: [&str; 5] = [
             AND c.assistant = excluded.assistant
             AND excluded.tenant_id IS NOT DISTINCT FROM c.tenant_id
             AND excluded.subtenant_id IS NOT DISTINCT FROM c.subtenant_id
+            AND (excluded.tags = '{}' AND excluded.metadata = '{}' OR has_room(c.tags, excluded.tags,
+                (SELECT max(most_tags) FROM item), c.metadata, excluded.metadata, (SELECT max(most_metadata) FROM item)))
         RETURNING c.account_id, c.uid, c.xmax = 0 AS created, c.revision, c.message_count, c.turn_start,
             c.usage::text AS usage, c.metadata AS stored_metadata, c.named AS stored_named, c.guardrails::text AS guardrails,
             c.compactions::text AS compactions, c.tenant_id AS tenant, c.subtenant_id AS subtenant,

@@ -5,7 +5,7 @@ use platform_conversation::{
     AssistantState, ChatMessage, File, FileFetcher, MessageContent, StoredFile, TurnRequest, check_client_schemas,
     check_turn_tools, new_message_uid, restamped, screen_files,
 };
-use platform_core::{Caller, Clock, Code, Error, FieldLimits, Id, Object, Result, Timestamp, to_the_end};
+use platform_core::{Caller, Checks, Clock, Code, Error, FieldLimits, Id, Object, Result, Timestamp, to_the_end};
 use platform_db::{Db, Idempotency};
 use platform_guardrails::Moment;
 use platform_jobs::{Jobs, traceparent};
@@ -17,7 +17,7 @@ use super::{
     accept::{Acceptance, PastRow},
     admit::{Admission, Candidate},
     message::{Accepted, NewMessage},
-    queue::{Place, busy, refuse_stranger, wait_in_line},
+    queue::{Place, busy, refuse_growth, refuse_stranger, wait_in_line},
     work::{KIND, TurnOutcome, payer},
 };
 use crate::{
@@ -235,6 +235,7 @@ impl Intake {
         let conn = self.db.read().await?;
         let Some(chat) = repository::find(conn.get(), &caller.account, &item.subject).await? else { return Ok(()) };
         refuse_stranger(&chat, item)?;
+        refuse_growth(conn.get(), item).await?;
         let free = !wait || (chat.status().is_terminal() && chat.queued == 0);
         if free { Ok(()) } else { Err(busy(&chat)) }
     }
@@ -274,6 +275,9 @@ impl Intake {
         }
         if let Some(subtenant) = &message.subtenant_id {
             metadata.insert("subtenantId".to_owned(), subtenant.as_str().into());
+            let mut checks = Checks::within(&self.limits);
+            checks.metadata("metadata", &metadata);
+            checks.finish()?;
         }
         let new = |uid: &str| ChatMessage::new(uid.to_owned(), &subject, &caller.user_uid, now);
         let json = |message: &ChatMessage| serde_json::to_string(message).map_err(Error::internal);
@@ -316,6 +320,8 @@ impl Intake {
             api_source: source,
             metadata,
             tags: message.tags,
+            most_tags: bound(self.limits.tags),
+            most_metadata: bound(self.limits.metadata_bytes),
             previous,
             message_uid,
             message: json(&body)?,
@@ -338,6 +344,11 @@ fn accepted(item: &Acceptance) -> Accepted {
         waiting: None,
         ignored: Vec::new(),
     }
+}
+
+/// A limit as the database compares it; 0 = no bound.
+fn bound(limit: usize) -> i32 {
+    if limit == 0 { i32::MAX } else { i32::try_from(limit).unwrap_or(i32::MAX) }
 }
 
 fn check_active(assistant: &Assistant) -> Result<()> {

@@ -5,14 +5,14 @@ use std::time::Duration;
 use diesel::{
     dsl::sql,
     prelude::*,
-    sql_types::{Array, Integer, Jsonb, Nullable, Text},
+    sql_types::{Array, Bool, Integer, Jsonb, Nullable, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
     ABANDON, AssistantSettings, ChatMessage, MessageRow, Queued, StoredFile, StoredJson, TurnRequest, discard_files,
     empty, enqueue, first_queued, hand_over_files, insert_message, queued, store_files,
 };
-use platform_core::{AccountId, Code, Error, Result, Timestamp};
+use platform_core::{AccountId, Checks, Code, Error, Result, Timestamp};
 use platform_db::{Conn, Db, Idempotency};
 use platform_jobs::{
     Run, When, call_again_in, cancel_in, delay_in, describe_in, enqueue_in, find_in, is_held_in, stop_in,
@@ -65,6 +65,7 @@ pub(crate) async fn wait_in_line(
         let created = !delay.is_zero() && create(conn, item).await?;
         let Some(chat) = repository::lock(conn, account, &item.subject).await? else { return Ok(Place::AtTheDoor) };
         refuse_stranger(&chat, item)?;
+        refuse_growth(conn, item).await?;
         let status = chat.status();
         if created {
             enqueue_in(conn, account, KIND, &item.subject, json!({}), When::After(delay)).await?;
@@ -131,6 +132,38 @@ pub(crate) fn refuse_stranger(chat: &ChatRow, item: &Acceptance) -> Result<()> {
         return Err(Error::new(Code::TenantMismatch, "This chat belongs to another tenant or subtenant."));
     }
     Ok(())
+}
+
+/// `VALIDATION_ERROR` when the tags or the metadata of the chat would be too large with those of the message
+/// (contract 00 §8).
+pub(crate) async fn refuse_growth(conn: &Conn, item: &Acceptance) -> Result<()> {
+    if item.tags.is_empty() && item.metadata.is_empty() {
+        return Ok(());
+    }
+    let (mut conn, metadata) = (conn, Value::Object(item.metadata.clone()));
+    let tags_fit = sql::<Bool>("has_room(tags, ")
+        .bind::<Array<Text>, _>(&item.tags)
+        .sql(", ")
+        .bind::<Integer, _>(item.most_tags)
+        .sql(", '{}', '{}', 0)");
+    let metadata_fits = sql::<Bool>("has_room('{}', '{}', 0, metadata, ")
+        .bind::<Jsonb, _>(&metadata)
+        .sql(", ")
+        .bind::<Integer, _>(item.most_metadata)
+        .sql(")");
+    let chat = by_uid(&item.account, &item.subject).select((tags_fit, metadata_fits));
+    let (tags_fit, metadata_fits) = chat.first::<(bool, bool)>(&mut conn).await.optional()?.unwrap_or((true, true));
+    let mut checks = Checks::default();
+    for (path, fits, most) in [
+        ("tags", tags_fit, format!("{} tags", item.most_tags)),
+        ("metadata", metadata_fits, format!("{} bytes of metadata", item.most_metadata)),
+    ] {
+        if !fits {
+            let message = format!("{path}: the chat would have more than {most} with those of this message");
+            checks.issue(path, "length", message);
+        }
+    }
+    checks.finish()
 }
 
 /// The chat is at work, and this message cannot wait.

@@ -1,0 +1,2 @@
+DROP FUNCTION has_room;
+DROP FUNCTION json_bytes;
