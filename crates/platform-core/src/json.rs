@@ -48,6 +48,8 @@ pub fn misfit(path: &str, error: &serde_json::Error) -> Error {
         None if reason.starts_with("unknown variant") => (path.to_owned(), "enum"),
         None => (path.to_owned(), "type"),
     };
+        None if reason.starts_with("unknown field") => (path.to_owned(), "unknown"),
+        None if reason.starts_with("invalid value: integer") => (path.to_owned(), "range"),
     let message = match missing {
         Some(_) => format!("{path} is required"),
         None => format!("{path}: {reason}"),

@@ -5,9 +5,10 @@ use utoipa::ToSchema;
 
 use crate::definition::{CustomHeader, check_headers, check_secret};
 
-/// How calls authenticate themselves (contract 04 §3); only the fields of the method are kept.
+/// How calls authenticate themselves (contract 04 §3); only the fields of the method are kept. Other names are refused:
+/// a credential that silently does not count is worse than an error.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct AuthenticationConfig {
     /// The method.
     #[serde(deserialize_with = "method")]

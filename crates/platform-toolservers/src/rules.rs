@@ -22,6 +22,17 @@ pub(crate) fn aliased(mut patch: Object, was_mcp: bool) -> Result<Object> {
     if was_mcp && patch.get("mcpType") == Some(&Value::Bool(false)) {
         patch.remove("type");
     }
+    if let Some(Value::Object(config)) = patch.get("authenticationConfig")
+        && !config.is_empty()
+        && config.get("authenticationMethod").is_none_or(Value::is_null)
+    {
+        let path = "authenticationConfig.authenticationMethod";
+        return Err(Error::invalid(
+            path,
+            "required",
+            format!("{path} is required: say which method the fields are of"),
+        ));
+    }
     if let Some(Value::Array(tools)) = patch.get_mut("toolDefinitions") {
         for tool in tools {
             if let Value::Object(given) = tool {
@@ -141,7 +152,10 @@ pub(crate) fn in_use(users: &[(String, String)]) -> Error {
     let kinds = ["agents", "assistants", "environments", "profiles", "triggers"];
     let of = |kind: &str| users.iter().filter(|user| user.0 == kind).map(|user| &user.1).collect::<Vec<_>>();
     let used_by: Object = kinds.into_iter().map(|kind| (kind.to_owned(), json!(of(kind)))).collect();
-    let message = "This tool server is in use; take it out of what uses it, or delete it with force=true.";
+    let named = users.iter().take(20).map(|(kind, id)| format!("{id} ({kind})")).collect::<Vec<_>>().join(", ");
+    let more = if users.len() > 20 { format!(" and {} more", users.len() - 20) } else { String::new() };
+    let message =
+        format!("This tool server is used by {named}{more}; take it out there, or delete it with force=true.");
     Error::new(Code::Conflict, message).with("usedBy", used_by)
 }
 
