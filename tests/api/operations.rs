@@ -279,6 +279,40 @@ async fn a_database_of_an_older_version_comes_up_to_date_and_keeps_what_it_holds
 }
 
 #[tokio::test]
+async fn what_was_kept_before_it_had_a_type_is_read_by_its_type() {
+    let db = TestDb::new().await;
+    let before = TestApp::start(PROGRAM, &db, &[]);
+    before.post("/assistants", json!({"name": "A", "identifier": "a"})).await;
+    let agent = crate::support::agent(&before, json!({"assistantSpecialization": {"presets": "Be brief."}})).await;
+    drop(before);
+    db.run(
+        r#"DELETE FROM __diesel_schema_migrations WHERE version IN ('20261122091600', '20261122091700');
+        UPDATE assistants SET settings = settings || '{
+            "tenantIntegrationsConfig": {"enabled": true, "identityMode": "SIGNED", "apps": [5, {"app": "slack", "tools": [1, "post"]}]},
+            "tenantMcpConfig": {"enabled": "yes", "maxServers": -1, "maxToolsPerServer": 7}}';
+        UPDATE agents SET settings = settings || '{"evaluationConfig": {"customCriteria": [["a", "b"]]},
+            "assistantSpecialization": {"presets": "Be brief.", "identifier": 5, "contextManagement": [3, true]}}';
+        UPDATE agent_versions SET settings = agents.settings FROM agents WHERE id = agent_id"#,
+    )
+    .await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let assistant = app.get("/assistants/a").await.body;
+    let apps = json!([{"app": "slack", "tools": ["post"], "triggers": []}]);
+    let integrations = json!({"enabled": true, "identityMode": "signed", "apps": apps});
+    let servers = json!({"enabled": false, "maxServers": 10, "maxToolsPerServer": 7});
+    assert_eq!(
+        (&assistant["tenantIntegrationsConfig"], &assistant["tenantMcpConfig"]),
+        (&integrations, &servers),
+        "{assistant}"
+    );
+    let read = app.get(&format!("/agents/{agent}")).await.body;
+    assert_eq!(read["assistantSpecialization"], json!({"presets": "Be brief."}), "{read}");
+    assert_eq!(read["evaluationConfig"], json!({"customCriteria": []}));
+    let thread = crate::support::thread(&app, &agent, "Work").await;
+    crate::support::thread_in(&app, &thread, "completed").await;
+}
+
+#[tokio::test]
 async fn a_backup_that_is_restored_elsewhere_holds_everything() {
     let Some(programs) = postgres_programs() else { return };
     let (db, other) = (TestDb::new().await, TestDb::new().await);

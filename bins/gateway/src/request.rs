@@ -7,7 +7,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use platform_auth::Identity;
 use platform_chat::ChatPage;
-use platform_core::{Caller, Code, Error, Object, Page, Precondition, Result, Session, misfit};
+use platform_core::{Caller, Code, Error, Object, Page, Precondition, Result, Session, Strict, misfit};
 use platform_db::Idempotency;
 use serde::{
     Deserialize,
@@ -73,10 +73,8 @@ impl Request {
         let fields = self.query.iter().map(|(name, value)| (name.as_str(), QueryValue(value)));
         let query: MapDeserializer<'_, _, serde::de::value::Error> = MapDeserializer::new(fields);
         let mut at = serde_path_to_error::Track::new();
-        T::deserialize(serde_path_to_error::Deserializer::new(query, &mut at)).map_err(|error| {
-            let path = at.path().to_string();
-            Error::invalid(&path, "type", format!("{path}: {error}"))
-        })
+        T::deserialize(serde_path_to_error::Deserializer::new(Strict(query), &mut at))
+            .map_err(|error| misfit(&at.path().to_string(), &error))
     }
 
     /// The body as a type; an empty body is `{}`, and what is `null` counts as absent (contract 00 §2.9).
@@ -88,7 +86,7 @@ impl Request {
     fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
         let json = if json.is_empty() { b"{}" } else { json };
         let mut reader = serde_json::Deserializer::from_slice(json);
-        let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let value = serde_path_to_error::deserialize(Strict(&mut reader)).map_err(|error| {
             let path = error.path().to_string();
             refuse(&error.into_inner(), &path)
         })?;

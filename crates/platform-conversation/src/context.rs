@@ -15,8 +15,8 @@ use crate::{
     compact::{self, Span},
     files,
     message::File,
+    parts::ContextManagement,
     repository::{self, Start},
-    settings::ContextManagement,
     turn::{Conversation, Keeper, Ports, TurnRequest},
 };
 
@@ -305,7 +305,7 @@ impl Context<'_> {
             temperature: settings.temperature,
             top_p: settings.top_p,
             max_output_tokens: settings.max_output_tokens.map(|most| most.min(self.spec.max_output_tokens)),
-            reasoning_effort: settings.reasoning_effort.clone(),
+            reasoning_effort: settings.reasoning_effort.map(|effort| effort.as_str().to_owned()),
             output: self.profile.output.clone(),
             ..Prompt::new(self.spec.clone())
         })

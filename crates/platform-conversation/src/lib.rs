@@ -19,6 +19,7 @@ mod feedback;
 mod files;
 mod history;
 mod message;
+mod parts;
 mod repository;
 mod schema;
 mod search;
@@ -36,16 +37,17 @@ pub use message::{
     ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TokenUsage, check_message, restamped,
     secondary,
 };
+pub use parts::{
+    AccessConfiguration, ConnectionMode, ContextManagement, CoreMemory, FallbackModel, KnowledgeSkill, MemoryScope,
+    ReasoningEffort, TenantApp, TenantIntegrationsConfig, TenantMcpConfig,
+};
 pub use repository::{
     Queued, Texts, TextsRead, add_compaction, add_secondary, all_content, bodies_from, compactions, content, contents,
     delete, empty, enqueue, feedback, first_queued, has_compactions, has_message, insert_message, json, open_calls,
     open_text, queued, settled_calls, summarise, turn_of,
 };
 pub use search::{Match, Matches, search};
-pub use settings::{
-    AccessConfiguration, AssistantSettings, AssistantState, Bases, ContextManagement, CoreMemory, FallbackModel,
-    Profile, takes_no_tools,
-};
+pub use settings::{AssistantSettings, AssistantState, Bases, Profile, takes_no_tools};
 pub use sub_agents::{ABANDON, CHAT_RETURN, HandOff, HandOffs, Returned, SubAgents, invalid_sub_agents};
 pub use tools::{ClientFunction, ClientTool, check_client_schemas, check_client_tools, check_turn_tools, turn_tools};
 pub use turn::{Bounds, Conversation, Keeper, Kept, Ports, Step, Turn, TurnRequest, guardrail_turns, new_message_uid};

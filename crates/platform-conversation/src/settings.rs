@@ -1,12 +1,20 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Object, Result, any_case};
+use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Object, Result};
 use platform_guardrails::{Guardrails, Screen};
 use platform_runtime::{Catalog, ChildPool, ModelSpec, OutputSchema, StructuredOutput, check_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
+
+use crate::{
+    parts::{
+        AccessConfiguration, ContextManagement, CoreMemory, FallbackModel, KnowledgeSkill, ReasoningEffort,
+        TenantIntegrationsConfig, TenantMcpConfig,
+    },
+    sub_agents::named,
+};
 
 const RESERVED: [&str; 2] = ["chats", "tags"];
 const WIDGET_BYTES: usize = 16_384;
@@ -37,7 +45,6 @@ pub struct AssistantSettings {
     /// System prompt with `{{placeholders}}`, at most 256 KiB.
     pub presets: String,
     /// Whether it takes messages.
-    #[serde(deserialize_with = "any_case")]
     pub state: AssistantState,
     /// Picture.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,9 +72,9 @@ pub struct AssistantSettings {
     /// Longest answer in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_output_tokens: Option<u64>,
-    /// `low`, `medium` or `high`.
+    /// How long a model that reasons may do so.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reasoning_effort: Option<String>,
+    pub reasoning_effort: Option<ReasoningEffort>,
     /// Tool servers and built-in groups.
     pub available_tools_groups_uids: Vec<String>,
     /// Tools of those groups it may use; `null` = all.
@@ -81,8 +88,7 @@ pub struct AssistantSettings {
     /// Folders it knows.
     pub knowledge_folder_ids: Vec<String>,
     /// Skills it has.
-    #[schema(value_type = Vec<Object>)]
-    pub knowledge_skills: Vec<Value>,
+    pub knowledge_skills: Vec<KnowledgeSkill>,
     /// Kept and returned.
     pub available_skill_ids: Vec<String>,
     /// Kept and returned.
@@ -115,13 +121,9 @@ pub struct AssistantSettings {
     /// Core memory.
     pub core_memory: CoreMemory,
     /// Apps that tenants connect.
-    #[schema(value_type = Object)]
-    #[serde(default = "default_tenant_integrations")]
-    pub tenant_integrations_config: Object,
+    pub tenant_integrations_config: TenantIntegrationsConfig,
     /// MCP servers that tenants bring.
-    #[schema(value_type = Object)]
-    #[serde(default = "default_tenant_mcp")]
-    pub tenant_mcp_config: Object,
+    pub tenant_mcp_config: TenantMcpConfig,
     /// Who may see it.
     pub access_configuration: AccessConfiguration,
     /// Kept for front ends, at most 16 KiB.
@@ -129,52 +131,6 @@ pub struct AssistantSettings {
     pub widget_configuration: Object,
     /// Tags.
     pub tags: Vec<String>,
-}
-
-/// A model to fall back to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct FallbackModel {
-    /// Provider.
-    pub provider: String,
-    /// Model.
-    #[serde(alias = "llm")]
-    pub model: String,
-}
-
-/// What of older turns the model gets.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ContextManagement {
-    /// Turns given in full; 0 = all.
-    pub full_context_turn_depth: u32,
-    /// User messages of older turns are kept whole.
-    pub always_include_user_messages: bool,
-}
-
-/// Whether and for whom the assistant keeps core memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct CoreMemory {
-    /// Whether.
-    pub enabled: bool,
-    /// `tenant` or `subtenant`.
-    pub scope: String,
-}
-
-impl Default for CoreMemory {
-    fn default() -> Self {
-        Self { enabled: false, scope: "tenant".to_owned() }
-    }
-}
-
-/// Who may see an assistant.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct AccessConfiguration {
-    /// Visible to tenant sessions.
-    pub external_access: bool,
-    /// Hidden from OAuth users of other roles, when not empty.
-    pub visibility_by_role: Vec<String>,
 }
 
 fn default_tool_response() -> u32 {
@@ -191,18 +147,6 @@ fn default_queue() -> u32 {
 }
 fn yes() -> bool {
     true
-}
-fn object(value: Value) -> Object {
-    match value {
-        Value::Object(object) => object,
-        _ => Object::new(),
-    }
-}
-fn default_tenant_integrations() -> Object {
-    object(json!({"enabled": false, "identityMode": "open", "apps": []}))
-}
-fn default_tenant_mcp() -> Object {
-    object(json!({"enabled": false, "maxServers": 10, "maxToolsPerServer": 64}))
 }
 
 impl AssistantSettings {
@@ -228,17 +172,14 @@ impl AssistantSettings {
         checks.range("temperature", self.temperature.unwrap_or(0.0), &(0.0..=2.0));
         checks.range("topP", self.top_p.unwrap_or(0.0), &(0.0..=1.0));
         checks.range("maxOutputTokens", self.max_output_tokens.unwrap_or(1), &(1..=10_000_000));
-        if let Some(effort) = &mut self.reasoning_effort {
-            *effort = effort.to_lowercase();
-            check_enum(&mut checks, "reasoningEffort", effort, &["low", "medium", "high"]);
-        }
         checks.range("toolCallTimeoutMs", self.tool_call_timeout_ms, &(1000..=300_000));
         checks.range("maxQueuedMessages", self.max_queued_messages, &(1..=100));
         if self.input_delay_ms != 0 {
             checks.range("inputDelayMs", self.input_delay_ms, &(500..=30_000));
         }
-        self.core_memory.scope = self.core_memory.scope.to_lowercase();
-        check_enum(&mut checks, "coreMemory.scope", &self.core_memory.scope, &["tenant", "subtenant"]);
+        self.tenant_integrations_config.check(&mut checks);
+        self.tenant_mcp_config.check(&mut checks);
+        self.guardrails_configuration.name_in_lower_case();
         let widget = serde_json::to_string(&self.widget_configuration).map_or(0, |json| json.len());
         checks.bytes("widgetConfiguration", widget, WIDGET_BYTES);
         checks.tags("tags", &mut self.tags);
@@ -283,10 +224,14 @@ impl AssistantSettings {
             return missing(Code::FolderNotFound, "folder", id);
         }
         if !self.knowledge_skills.is_empty() {
-            let id = |skill: &Value| skill.get("id").cloned().unwrap_or_default();
-            let invalid: Vec<Value> =
-                self.knowledge_skills.iter().map(|skill| json!({"id": id(skill), "reason": "NOT_FOUND"})).collect();
-            return Err(Error::new(Code::InvalidSkills, "These skills do not exist.").with("skills", invalid));
+            let reason = |skill: &KnowledgeSkill| match skill.r#type.as_str() {
+                "" | "document" | "folder" => "NOT_FOUND",
+                _ => "INVALID_TYPE",
+            };
+            let invalid = self.knowledge_skills.iter().map(|skill| (skill.id.as_str(), reason(skill)));
+            let message = format!("The assistant cannot have these skills: {}.", named(invalid.clone()));
+            let invalid: Vec<Value> = invalid.map(|(id, reason)| json!({"id": id, "reason": reason})).collect();
+            return Err(Error::new(Code::InvalidSkills, message).with("skills", invalid));
         }
         Ok(())
     }
@@ -360,11 +305,5 @@ fn check_identifier(checks: &mut Checks, identifier: &str) {
         checks.issue("identifier", "format", "identifier must match ^[a-z0-9][a-z0-9_-]{0,63}$");
     } else if RESERVED.contains(&identifier) {
         checks.issue("identifier", "conflict", format!("identifier `{identifier}` is reserved; choose another"));
-    }
-}
-
-fn check_enum(checks: &mut Checks, path: &str, value: &str, allowed: &[&str]) {
-    if !allowed.contains(&value) {
-        checks.issue(path, "enum", format!("{path} must be one of {}", allowed.join(", ")));
     }
 }

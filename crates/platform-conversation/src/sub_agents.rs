@@ -60,10 +60,19 @@ pub fn invalid_sub_agents(invalid: &[(&str, &str)]) -> Result<()> {
     if invalid.is_empty() {
         return Ok(());
     }
+    let message = format!("Work cannot be handed to these sub-agents: {}.", named(invalid.iter().copied()));
     let invalid: Vec<Value> = invalid.iter().map(|(id, reason)| json!({"id": id, "reason": reason})).collect();
-    Err(Error::new(Code::InvalidSubagents, "Work cannot be handed to these sub-agents.")
-        .with("field", "subagentsIds")
-        .with("invalidSubagents", invalid))
+    Err(Error::new(Code::InvalidSubagents, message).with("field", "subagentsIds").with("invalidSubagents", invalid))
+}
+
+/// Ids, each with what is wrong with it, for a sentence: some clients show nothing else of an error.
+pub(crate) fn named<'a>(invalid: impl ExactSizeIterator<Item = (&'a str, &'a str)>) -> String {
+    const MOST: usize = 20;
+    let more = invalid.len().saturating_sub(MOST);
+    let shown =
+        invalid.take(MOST).map(|(id, reason)| format!("{} ({reason})", id.chars().take(64).collect::<String>()));
+    let rest = (more > 0).then(|| format!("{more} more"));
+    shown.chain(rest).collect::<Vec<_>>().join(", ")
 }
 
 /// Who hands work to a sub-agent.

@@ -18,7 +18,7 @@ const MOST_CLIENT_TOOLS: usize = 50;
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ClientTool {
     /// Always `function`.
-    #[serde(default = "function")]
+    #[serde(default = "function", deserialize_with = "platform_core::lower_case")]
     pub r#type: String,
     /// What it is.
     pub function: ClientFunction,

@@ -1,7 +1,9 @@
+use std::fmt::Display;
+
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::Error;
+use crate::{Error, Strict};
 
 /// A JSON object whose keys the client chooses.
 pub type Object = serde_json::Map<String, Value>;
@@ -31,14 +33,14 @@ pub fn overlay<T: Serialize + DeserializeOwned>(current: &T, patch: Object) -> c
             fields.insert(name, value);
         }
     }
-    serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
+    serde_path_to_error::deserialize(Strict(Value::Object(fields))).map_err(|error| {
         let path = error.path().to_string();
         misfit(&path, &error.into_inner())
     })
 }
 
 /// A value that did not fit its type, as the contract names it (contract 00 §7): what serde found, at `path`.
-pub fn misfit(path: &str, error: &serde_json::Error) -> Error {
+pub fn misfit(path: &str, error: &impl Display) -> Error {
     let text = error.to_string();
     let reason = text.split(" at line ").next().unwrap_or(&text);
     let missing = reason.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
@@ -46,10 +48,10 @@ pub fn misfit(path: &str, error: &serde_json::Error) -> Error {
         Some(field) if path.is_empty() || path == "." => (field.to_owned(), "required"),
         Some(field) => (format!("{path}.{field}"), "required"),
         None if reason.starts_with("unknown variant") => (path.to_owned(), "enum"),
-        None => (path.to_owned(), "type"),
-    };
         None if reason.starts_with("unknown field") => (path.to_owned(), "unknown"),
         None if reason.starts_with("invalid value: integer") => (path.to_owned(), "range"),
+        None => (path.to_owned(), "type"),
+    };
     let message = match missing {
         Some(_) => format!("{path} is required"),
         None => format!("{path}: {reason}"),
@@ -57,12 +59,7 @@ pub fn misfit(path: &str, error: &serde_json::Error) -> Error {
     Error::invalid(&path, code, message)
 }
 
-/// Enumerations in requests match in any case (contract 00 §2.8): `#[serde(deserialize_with)]`.
-pub fn any_case<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: DeserializeOwned,
-{
-    let text = String::deserialize(deserializer)?;
-    serde_json::from_value(Value::String(text.to_lowercase())).map_err(serde::de::Error::custom)
+/// Text that names one of several things and is judged elsewhere, in lower case: `#[serde(deserialize_with)]`.
+pub fn lower_case<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    String::deserialize(deserializer).map(|text| text.to_lowercase())
 }

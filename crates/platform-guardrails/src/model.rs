@@ -1,5 +1,6 @@
 use platform_core::{Object, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 pub(crate) const BLOCK_MESSAGE: &str = "This request cannot be processed.";
@@ -36,6 +37,20 @@ impl Default for Guardrails {
     }
 }
 
+impl Guardrails {
+    /// Enumerations match in any case and are kept in lower case (contract 00 §2.8).
+    pub fn name_in_lower_case(&mut self) {
+        for rule in self.input.iter_mut().chain(&mut self.output) {
+            (rule.kind, rule.action) = (rule.kind.to_lowercase(), rule.action.to_lowercase());
+            if let (true, Some(Value::Array(types))) = (rule.kind == "pii", rule.config.get_mut("types")) {
+                for kind in types.iter_mut().filter(|kind| kind.is_string()) {
+                    *kind = kind.as_str().unwrap_or_default().to_lowercase().into();
+                }
+            }
+        }
+    }
+}
+
 fn is_default_message(message: &String) -> bool {
     message == BLOCK_MESSAGE
 }
@@ -43,6 +58,7 @@ fn is_default_message(message: &String) -> bool {
 /// One rule.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
+#[schema(as = GuardrailRule)]
 pub struct Rule {
     /// Name, 1 to 64 characters, unique within its stage.
     pub name: String,

@@ -1,4 +1,4 @@
-use platform_core::{Checks, Result, Timestamp, any_case};
+use platform_core::{Checks, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -103,7 +103,6 @@ pub struct NewProject {
     /// Picture.
     pub image_url: String,
     /// Who may read it.
-    #[serde(deserialize_with = "any_case")]
     pub visibility: Visibility,
 }
 
@@ -135,7 +134,6 @@ pub struct ProjectPatch {
     /// Picture.
     pub image_url: String,
     /// Who may read it.
-    #[serde(deserialize_with = "any_case")]
     pub visibility: Visibility,
     /// `false` brings an archived project back.
     pub archived: bool,
@@ -198,6 +196,5 @@ pub struct NewMember {
     #[serde(rename = "userUID")]
     pub user_uid: String,
     /// What they may do.
-    #[serde(deserialize_with = "any_case")]
     pub role: ProjectRole,
 }

@@ -1,6 +1,6 @@
 //! Tiers and their rules (contract 10 §2).
 
-use platform_core::{Checks, Result, Timestamp, any_case};
+use platform_core::{Checks, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value, json};
 use utoipa::ToSchema;
@@ -91,16 +91,13 @@ pub struct Rule {
     #[serde(default)]
     pub rule_id: String,
     /// Whose use counts.
-    #[serde(deserialize_with = "any_case")]
     pub scope: Scope,
     /// Instead of the rule for each end user, for this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subtenant_id: Option<String>,
     /// What counts.
-    #[serde(deserialize_with = "any_case")]
     pub metric: Metric,
     /// Unit of the window.
-    #[serde(deserialize_with = "any_case")]
     pub window_unit: WindowUnit,
     /// So many units, 1 to 366.
     #[serde(default = "one")]

@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 
-use platform_core::{AccountId, Checks, Code, Error, Object, Result, any_case};
+use platform_core::{AccountId, Checks, Code, Error, Object, Result, lower_case};
 use platform_egress::Url;
 use platform_runtime::{ChildPool, check_schemas, is_function_name};
 use platform_vault::Secret;
@@ -20,20 +20,19 @@ const TEMPLATE_BYTES: usize = 65_536;
 #[expect(clippy::struct_excessive_bools, reason = "the wire has these flags")]
 pub struct ToolDefinition {
     /// Always `function`.
+    #[serde(deserialize_with = "lower_case")]
     pub r#type: String,
     /// What the model is told.
     pub function: FunctionDefinition,
     /// Path below the server's address, with `${name}` for parameters; or an address of the same origin.
     pub endpoint: String,
     /// HTTP method.
-    #[serde(deserialize_with = "upper_case")]
     pub method: HttpMethod,
     /// Parameters that stand in the path.
     pub path_parameters_keys: Vec<String>,
     /// Parameters that stand in the query.
     pub query_parameters_keys: Vec<String>,
     /// How the body is made.
-    #[serde(deserialize_with = "any_case")]
     pub body_mode: BodyMode,
     /// `simple`: the parameter whose value is the body; empty: all that stand nowhere else.
     pub body_property_key: String,
@@ -139,11 +138,6 @@ impl HttpMethod {
             Self::Delete => "DELETE",
         }
     }
-}
-
-fn upper_case<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<HttpMethod, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    serde_json::from_value(Value::String(text.to_uppercase())).map_err(serde::de::Error::custom)
 }
 
 /// How the body of a request is made.

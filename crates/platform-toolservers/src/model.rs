@@ -1,4 +1,4 @@
-use platform_core::{Checks, FieldLimits, Object, Result, Timestamp, any_case};
+use platform_core::{Checks, FieldLimits, Object, Result, Timestamp};
 use platform_egress::Url;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ pub struct ToolServerSettings {
     /// Assistants and agents may use it.
     pub enabled: bool,
     /// Derived: `mcp` when `mcpType` is true.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "any_case_opt")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub r#type: Option<ServerType>,
     /// A remote MCP server over HTTP.
@@ -44,10 +44,9 @@ pub struct ToolServerSettings {
     pub authentication_config: AuthenticationConfig,
     /// Longest call, 1000 to 300000 ms.
     pub timeout_ms: u32,
-    /// Takes part in the MCP gateway.
+    /// Takes part in the MCP gateway; kept, there is none yet.
     pub mcp_exposed: bool,
     /// Whose credentials the MCP gateway uses.
-    #[serde(deserialize_with = "any_case")]
     pub mcp_auth_mode: McpAuthMode,
 }
 
@@ -70,10 +69,6 @@ impl Default for ToolServerSettings {
             mcp_auth_mode: McpAuthMode::Shared,
         }
     }
-}
-
-fn any_case_opt<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<ServerType>, D::Error> {
-    any_case(deserializer).map(Some)
 }
 
 /// What kind of server it is.
@@ -237,7 +232,6 @@ pub struct ToolServerFilter {
     /// Only those of a project.
     pub project_id: Option<String>,
     /// Only of this kind.
-    #[serde(deserialize_with = "any_case_opt")]
     pub r#type: Option<ServerType>,
     /// Part of name or description.
     pub search: Option<String>,

@@ -52,6 +52,9 @@ const SPECIALIZATION: &[&str] = &[
     "guardrailsConfiguration",
 ];
 
+/// Those of them in place of which the agent's own count.
+const OVERRIDDEN: [&str; 4] = ["identifier", "name", "model", "provider"];
+
 /// What an agent is, in the words of an assistant: the fields that were given.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -134,7 +137,7 @@ pub struct AgentSettings {
     pub sub_agent_config: SubAgentConfig,
     /// When it starts by itself.
     pub periodic_execution: PeriodicExecution,
-    /// Gets the events of its threads.
+    /// Gets the events of its threads; kept, nothing is sent yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_url: Option<String>,
 }
@@ -263,8 +266,26 @@ impl AgentSettings {
             return Err(Error::not_found(Code::EnvironmentNotFound, "environment", id));
         }
         self.assistant_specialization.0.retain(|name, _| SPECIALIZATION.contains(&name.as_str()));
+        if self.assistant_specialization.0.get("identifier").is_some_and(|identifier| !identifier.is_string()) {
+            let path = "assistantSpecialization.identifier";
+            return Err(Error::invalid(path, "type", format!("{path} must be the identifier of an assistant")));
+        }
         let mut effective = self.effective(base)?;
-        effective.check(catalog, limits).map_err(|error| within("assistantSpecialization", error))
+        effective.check(catalog, limits).map_err(|error| within("assistantSpecialization", error))?;
+        self.keep_as_read(&effective)
+    }
+
+    /// What was given of the specialization, in the form that it was understood in.
+    fn keep_as_read(&mut self, effective: &AssistantSettings) -> Result<()> {
+        let read = serde_json::to_value(effective).map_err(Error::internal)?;
+        for (name, value) in &mut self.assistant_specialization.0 {
+            if !OVERRIDDEN.contains(&name.as_str())
+                && let Some(read) = read.get(name)
+            {
+                value.clone_from(read);
+            }
+        }
+        Ok(())
     }
 
     /// Whether its schemas and rules can be used, which child processes find out: to be asked before a transaction

@@ -126,7 +126,6 @@ pub struct NewApiKey {
     /// Name, 1 to 200 characters.
     pub name: String,
     /// Whether the key speaks for itself.
-    #[serde(deserialize_with = "platform_core::any_case")]
     pub identity_mode: IdentityMode,
     /// Works until then.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,15 +137,11 @@ pub struct NewApiKey {
     /// Endpoints it may reach; none = any.
     pub allowed_endpoints: Vec<Endpoint>,
     /// Prepared list of endpoints.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "any_case_or_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<Preset>,
     /// Private projects whose objects it may reach; `null` = all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project_ids: Option<Vec<String>>,
-}
-
-fn any_case_or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Preset>, D::Error> {
-    platform_core::any_case(deserializer).map(Some)
 }
 
 impl NewApiKey {

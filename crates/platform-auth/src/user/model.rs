@@ -1,4 +1,4 @@
-use platform_core::{Checks, Result, Timestamp, any_case};
+use platform_core::{Checks, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -8,6 +8,7 @@ const LONGEST_PASSWORD: usize = 1024;
 /// What a user may do in the account.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schema(as = UserRole)]
 pub enum Role {
     /// Everything that is not closed to users.
     Admin,
@@ -76,7 +77,6 @@ pub struct NewUser {
     /// Name for people.
     pub name: String,
     /// What they may do.
-    #[serde(deserialize_with = "any_case")]
     pub role: Role,
     /// Shut out.
     pub disabled: bool,

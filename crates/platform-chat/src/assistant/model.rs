@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use platform_conversation::{AssistantSettings, Profile};
-use platform_core::{AccountId, Caller, Error, Object, Result, Timestamp};
+use platform_core::{AccountId, Caller, Error, Result, Timestamp};
 use platform_runtime::{ChildPool, ToolGroup};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -63,8 +63,7 @@ impl Assistant {
             fields.remove("identifier");
             fields.remove("presets");
         }
-        let enabled =
-            |config: &Object| json!({"enabled": config.get("enabled") == Some(&Value::Bool(true)), "count": 0});
+        let enabled = |enabled: bool| json!({"enabled": enabled, "count": 0});
         Ok(Self {
             identifier,
             id,
@@ -74,8 +73,8 @@ impl Assistant {
             is_custom: true,
             available_tools_groups: Vec::new(),
             memory_documents: Vec::new(),
-            tenant_integrations: enabled(&typed.tenant_integrations_config),
-            tenant_mcp_servers: enabled(&typed.tenant_mcp_config),
+            tenant_integrations: enabled(typed.tenant_integrations_config.enabled),
+            tenant_mcp_servers: enabled(typed.tenant_mcp_config.enabled),
             settings,
             version,
             profile: Arc::new(Profile::new(typed)),

@@ -52,7 +52,6 @@ pub struct PastMessage {
     /// Text.
     pub message: String,
     /// `user` or `assistant`.
-    #[serde(deserialize_with = "platform_core::any_case")]
     pub role: Role,
 }
 

@@ -80,6 +80,7 @@ pub(crate) fn percent(consumed: i64, most: i64) -> f64 {
 /// How the rules of a tenant or end user stand now.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = TenantUsage)]
 pub struct Usage {
     /// The tenant.
     pub tenant_id: String,
@@ -211,21 +212,11 @@ impl Amounts {
 #[serde(rename_all = "camelCase", default)]
 pub struct Reset {
     /// Only these; absent = both.
-    #[serde(deserialize_with = "some_metric")]
     pub metric: Option<Metric>,
     /// Only windows of this unit; absent = all.
-    #[serde(deserialize_with = "some_unit")]
     pub window_unit: Option<WindowUnit>,
     /// Why; for the audit only.
     pub reason: Option<String>,
-}
-
-fn some_metric<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Metric>, D::Error> {
-    platform_core::any_case(deserializer).map(Some)
-}
-
-fn some_unit<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<WindowUnit>, D::Error> {
-    platform_core::any_case(deserializer).map(Some)
 }
 
 /// What began anew.
@@ -273,13 +264,10 @@ pub struct TierChanged {
 #[serde(rename_all = "camelCase", default)]
 pub struct HistoryFilter {
     /// Only this metric.
-    #[serde(deserialize_with = "some_metric")]
     pub metric: Option<Metric>,
     /// Only windows of this unit.
-    #[serde(deserialize_with = "some_unit")]
     pub window_unit: Option<WindowUnit>,
     /// Only rows of the tenant, or of its end users.
-    #[serde(deserialize_with = "some_scope")]
     pub scope: Option<Scope>,
     /// Only this end user.
     pub subtenant_id: Option<String>,
@@ -287,10 +275,6 @@ pub struct HistoryFilter {
     pub from: Option<i64>,
     /// Windows that begin at or before.
     pub to: Option<i64>,
-}
-
-fn some_scope<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Scope>, D::Error> {
-    platform_core::any_case(deserializer).map(Some)
 }
 
 /// A window that has ended (specification, tenant usage history row).

@@ -1,0 +1,183 @@
+//! Parts of what an assistant is (contract 02 §1).
+
+use platform_core::Checks;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+const MOST_APPS: usize = 100;
+const MOST_NAMES: usize = 200;
+const MOST_SERVERS: u32 = 1000;
+
+/// A model to fall back to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FallbackModel {
+    /// Provider.
+    pub provider: String,
+    /// Model.
+    #[serde(alias = "llm")]
+    pub model: String,
+}
+
+/// What of older turns the model gets.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContextManagement {
+    /// Turns given in full; 0 = all.
+    pub full_context_turn_depth: u32,
+    /// User messages of older turns are kept whole.
+    pub always_include_user_messages: bool,
+}
+
+/// How long a model that reasons may do so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the names are the contract's")]
+pub enum ReasoningEffort {
+    Low,
+    Medium,
+    High,
+}
+
+impl ReasoningEffort {
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}
+
+/// A skill of the assistant (contract 14).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KnowledgeSkill {
+    /// Id of the document or folder.
+    pub id: String,
+    /// `document` or `folder`.
+    #[serde(default, deserialize_with = "platform_core::lower_case")]
+    pub r#type: String,
+    /// Whether the assistant has it.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// It is in the prompt from the start.
+    #[serde(default)]
+    pub preload_content: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Whether and for whom the assistant keeps core memory; without effect yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct CoreMemory {
+    /// Whether.
+    pub enabled: bool,
+    /// Whose.
+    pub scope: MemoryScope,
+    /// Entries are looked for by what is said.
+    pub recall: bool,
+}
+
+/// Whose core memory it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MemoryScope {
+    /// Each tenant's.
+    #[default]
+    Tenant,
+    /// Each end user's.
+    Subtenant,
+}
+
+/// Apps that tenants connect (contract 10 §6); without effect yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TenantIntegrationsConfig {
+    /// Whether they may.
+    pub enabled: bool,
+    /// Who may connect.
+    pub identity_mode: ConnectionMode,
+    /// Which apps, at most 100.
+    pub apps: Vec<TenantApp>,
+}
+
+/// Who connects apps of a tenant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ConnectionMode {
+    /// Keys and sessions.
+    #[default]
+    Open,
+    /// Sessions alone.
+    Signed,
+}
+
+/// An app that tenants may connect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TenantApp {
+    /// Its slug.
+    pub app: String,
+    /// Tools of it; none = all.
+    #[serde(default)]
+    pub tools: Vec<String>,
+    /// Events of it that may start something.
+    #[serde(default)]
+    pub triggers: Vec<String>,
+}
+
+impl TenantIntegrationsConfig {
+    pub(crate) fn check(&self, checks: &mut Checks) {
+        let path = "tenantIntegrationsConfig.apps";
+        checks.count(path, self.apps.len(), MOST_APPS);
+        for (i, app) in self.apps.iter().enumerate() {
+            let at = |field: &str| format!("{path}[{i}].{field}");
+            checks.length(&at("app"), &app.app, 1..=200);
+            for (field, names) in [("tools", &app.tools), ("triggers", &app.triggers)] {
+                checks.count(&at(field), names.len(), MOST_NAMES);
+                for name in names {
+                    checks.length(&at(field), name, 1..=200);
+                }
+            }
+        }
+    }
+}
+
+/// MCP servers that tenants bring (contract 10 §7); without effect yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TenantMcpConfig {
+    /// Whether they may.
+    pub enabled: bool,
+    /// Servers of a tenant, at most 1000.
+    pub max_servers: u32,
+    /// Tools of each, at most 1000.
+    pub max_tools_per_server: u32,
+}
+
+impl Default for TenantMcpConfig {
+    fn default() -> Self {
+        Self { enabled: false, max_servers: 10, max_tools_per_server: 64 }
+    }
+}
+
+impl TenantMcpConfig {
+    pub(crate) fn check(&self, checks: &mut Checks) {
+        for (field, most) in [("maxServers", self.max_servers), ("maxToolsPerServer", self.max_tools_per_server)] {
+            checks.range(&format!("tenantMcpConfig.{field}"), most, &(0..=MOST_SERVERS));
+        }
+    }
+}
+
+/// Who may see an assistant.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AccessConfiguration {
+    /// Visible to tenant sessions.
+    pub external_access: bool,
+    /// Hidden from OAuth users of other roles, when not empty.
+    pub visibility_by_role: Vec<String>,
+}
