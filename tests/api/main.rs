@@ -42,3 +42,4 @@ mod threads;
 mod tiers;
 mod tool_servers;
 mod tools;
+mod wire;

@@ -44,6 +44,23 @@ impl TypeDoc {
         own.chain(self.aliases.iter().map(|alias| (*alias).to_owned())).collect()
     }
 
+    /// Names of its fields, those of what it is made of too.
+    fn all_names(&self) -> Vec<String> {
+        fn names(schema: &RefOr<Schema>, others: &[Named]) -> Vec<String> {
+            match schema {
+                RefOr::T(Schema::Object(object)) => object.properties.keys().cloned().collect(),
+                RefOr::T(Schema::AllOf(parts)) => parts.items.iter().flat_map(|part| names(part, others)).collect(),
+                RefOr::Ref(part) => {
+                    let name = part.ref_location.rsplit('/').next().unwrap_or_default();
+                    let part = others.iter().find(|(other, _)| other == name);
+                    part.map_or_else(Vec::new, |(_, schema)| names(schema, others))
+                }
+                RefOr::T(_) => Vec::new(),
+            }
+        }
+        names(&self.schema, &self.others)
+    }
+
     fn fields(&self) -> Vec<Named> {
         match &self.schema {
             RefOr::T(Schema::Object(object)) => {
@@ -63,11 +80,23 @@ pub(crate) struct Operation {
     pub body: Option<TypeDoc>,
     responses: Vec<(u16, &'static str, RefOr<Schema>)>,
     others: Vec<Named>,
+    pub inert: &'static [&'static str],
+    /// Names of the fields of the record that it answers with.
+    pub record: Vec<String>,
 }
 
 impl Operation {
     pub fn new(summary: &'static str) -> Self {
-        Self { summary, query: None, page: false, body: None, responses: Vec::new(), others: Vec::new() }
+        Self {
+            summary,
+            query: None,
+            page: false,
+            body: None,
+            responses: Vec::new(),
+            others: Vec::new(),
+            inert: &[],
+            record: Vec::new(),
+        }
     }
 
     pub fn query<T: ToSchema>(mut self) -> Self {
@@ -94,8 +123,14 @@ impl Operation {
         self
     }
 
+    /// Fields of the body that are kept and have no effect yet.
+    pub fn without_effect(self, inert: &'static [&'static str]) -> Self {
+        Self { inert, ..self }
+    }
+
     pub fn answers<T: ToSchema>(mut self, status: u16) -> Self {
         let doc = TypeDoc::of::<T>();
+        self.record.extend(doc.all_names());
         // Lists and maps stand where they are used, records by name.
         let schema = match &doc.schema {
             RefOr::T(Schema::Object(_) | Schema::AllOf(_)) => {
@@ -125,6 +160,12 @@ impl Operation {
         let text = ObjectBuilder::new().schema_type(Type::String).build();
         self.responses.push((200, kind, RefOr::T(Schema::Object(text))));
         self
+    }
+
+    /// Whether it answers with a record that was made, which has an id or a time of its making.
+    pub fn makes_record(&self) -> bool {
+        let is_record = |name: &String| name == "_id" || name == "creationTimestampMs";
+        self.responses.iter().any(|(status, ..)| *status == 201) && self.record.iter().any(is_record)
     }
 
     /// Names a query may have.
@@ -307,4 +348,25 @@ fn id(route: &Route) -> String {
         }
     }
     id
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_name_in_the_document_stands_for_one_type() {
+        let mut known: BTreeMap<String, Value> = BTreeMap::new();
+        for operation in crate::routes::table().iter().filter_map(|route| Some((route.operation?)())) {
+            let docs = operation.query.iter().chain(&operation.body);
+            let named = docs.flat_map(|doc| doc.others.iter().cloned().chain([(doc.name.clone(), doc.schema.clone())]));
+            for (name, schema) in named.chain(operation.others.iter().cloned()) {
+                let schema = serde_json::to_value(&schema).expect("JSON");
+                let first = known.entry(name.clone()).or_insert_with(|| schema.clone());
+                assert_eq!(*first, schema, "there are two types named {name}");
+            }
+        }
+    }
 }

@@ -67,6 +67,10 @@ pub(crate) struct Route {
     pub query_fields: Vec<String>,
     /// Names a body may have at its top; `None` = the route reads no body.
     pub body_fields: Option<Vec<String>>,
+    /// Fields of the body that are kept and have no effect yet.
+    pub inert_fields: &'static [&'static str],
+    /// Names of the record that it makes or changes: what was read may be sent back whole.
+    pub record_fields: Vec<String>,
     /// It takes any text as its body.
     pub is_raw: bool,
     /// Bytes that a body may have; `None` = as many as the setting says.
@@ -349,6 +353,8 @@ where
         handler,
         query_fields: Vec::new(),
         body_fields: None,
+        inert_fields: &[],
+        record_fields: Vec::new(),
         is_raw: false,
         most_bytes,
         is_known: None,
@@ -364,6 +370,10 @@ impl Route {
         let operation = describe();
         self.query_fields = operation.query_names();
         self.body_fields = operation.body.as_ref().map(TypeDoc::names);
+        self.inert_fields = operation.inert;
+        if self.method == PATCH || self.method == PUT || operation.makes_record() {
+            self.record_fields = operation.record;
+        }
         self.operation = Some(describe);
         self
     }

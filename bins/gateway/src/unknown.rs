@@ -1,8 +1,9 @@
-//! Names that nothing reads (contract 00 §2.11).
+//! Names that nothing reads, and fields without effect (contract 00 §2.10, §2.11).
 
 use std::collections::BTreeMap;
 
 use platform_core::{Code, Error, Result};
+use serde_json::Value;
 use strsim::levenshtein;
 
 use crate::{request::Fields, routes::Route};
@@ -18,13 +19,16 @@ pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &
     };
     let mut unknown: Vec<(String, &[String])> = Vec::new();
     if let Some(known) = &route.body_fields {
-        let names = fields.names().filter(|name| !known.contains(name) && !SERVER_OWNED.contains(&name.as_str()));
+        let is_known = |name: &String| {
+            known.contains(name) || route.record_fields.contains(name) || SERVER_OWNED.contains(&name.as_str())
+        };
+        let names = fields.names().filter(|name| !is_known(name));
         unknown.extend(names.map(|name| (name.clone(), known.as_slice())));
     }
     let names = query.keys().filter(|name| *name != "strict" && !route.query_fields.contains(name));
     unknown.extend(names.map(|name| (format!("?{name}"), route.query_fields.as_slice())));
     if strict && !unknown.is_empty() {
-        let fields: Vec<serde_json::Value> = unknown
+        let fields: Vec<Value> = unknown
             .iter()
             .map(|(name, accepted)| match suggestion(name.trim_start_matches('?'), accepted) {
                 Some(suggestion) => serde_json::json!({"name": name, "suggestion": suggestion}),
@@ -35,58 +39,26 @@ pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &
         let message = format!("These fields are not known here: {}.", names.join(", "));
         return Err(Error::new(Code::UnknownField, message).with("fields", fields));
     }
+    // What is kept and does nothing yet says so, and is not refused: it will (contract 00 §2.11).
+    let inert = route.inert_fields.iter().filter(|name| asks(&fields.value(name)));
+    unknown.extend(inert.map(|name| ((*name).to_owned(), [].as_slice())));
     let printable = |name: &String| name.bytes().all(|b| b.is_ascii_graphic() && b != b',');
     Ok(unknown.into_iter().map(|(name, _)| name).filter(printable).take(MOST_IGNORED).collect())
 }
 
-/// Fields that a record shows and a client may send back, without effect.
-const SERVER_OWNED: [&str; 45] = [
-    "_id",
-    "apiSource",
-    "assistantSpecializationIdentifier",
-    "availableToolsGroups",
-    "changedTimestampMs",
-    "chatContent",
-    "chatUID",
-    "clientUID",
-    "compactions",
-    "contextWindow",
-    "coreMemories",
-    "createdAt",
-    "createdByUserUID",
-    "creationTimestampMs",
-    "guardrailResults",
-    "handedOff",
-    "health",
-    "identifier",
-    "inputTokens",
-    "integration",
-    "isCustom",
-    "kind",
-    "last4",
-    "lastEditTimestampMs",
-    "lastError",
-    "lastRefreshMs",
-    "lastUsedTimestampMs",
-    "llm",
-    "memoryDocuments",
-    "outputTokens",
-    "prefix",
-    "provider",
-    "recalledMemories",
-    "skipped",
-    "status",
-    "stopReason",
-    "subtenantId",
-    "tenantId",
-    "tenantIntegrations",
-    "tenantMcpServers",
-    "tokenUsage",
-    "toolCount",
-    "toolServerDefinition",
-    "toolServerDefinitionId",
-    "userUID",
-];
+/// Fields that the server owns in every record.
+const SERVER_OWNED: [&str; 7] =
+    ["_id", "clientUID", "createdAt", "createdByUserUID", "creationTimestampMs", "lastEditTimestampMs", "userUID"];
+
+/// Whether a value of a field without effect asks for one: what is off or empty may be sent back.
+fn asks(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(fields) => fields.get("enabled") == Some(&Value::Bool(true)),
+        _ => true,
+    }
+}
 
 fn suggestion<'a>(name: &str, accepted: &'a [String]) -> Option<&'a str> {
     let close = accepted.iter().map(|known| (levenshtein(name, known), known.as_str())).min()?;

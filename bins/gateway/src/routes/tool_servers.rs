@@ -172,7 +172,10 @@ pub(super) mod spec {
     use crate::openapi::{Deleted, Operation};
 
     pub fn create() -> Operation {
-        Operation::new("Make a tool server").body::<ToolServerSettings>().answers::<ToolServer>(201)
+        Operation::new("Make a tool server")
+            .body::<ToolServerSettings>()
+            .without_effect(&["mcpExposed"])
+            .answers::<ToolServer>(201)
     }
     pub fn import() -> Operation {
         Operation::new("Make a tool server of an OpenAPI description")
@@ -186,7 +189,10 @@ pub(super) mod spec {
         Operation::new("Read a tool server with its tools").answers::<ToolServer>(200)
     }
     pub fn update() -> Operation {
-        Operation::new("Change a tool server").body::<ToolServerSettings>().answers::<ToolServer>(200)
+        Operation::new("Change a tool server")
+            .body::<ToolServerSettings>()
+            .without_effect(&["mcpExposed"])
+            .answers::<ToolServer>(200)
     }
     pub fn delete() -> Operation {
         Operation::new("Delete a tool server").query::<DeleteQuery>().answers::<Deleted>(200)

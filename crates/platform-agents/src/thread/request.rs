@@ -34,7 +34,7 @@ pub struct NewThread {
     /// Model of the first turn.
     #[serde(alias = "model")]
     pub llm: Option<String>,
-    /// Gets the events of this thread.
+    /// Gets the events of this thread; kept, nothing is sent yet.
     pub callback_url: Option<String>,
 }
 

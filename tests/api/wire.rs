@@ -1,0 +1,410 @@
+//! What clients send and get, by type: every body of the OpenAPI document field by field, and records that come back
+//! as the contract writes them.
+
+use platform_testing::{Reply, TestApp};
+use reqwest::{Method, StatusCode};
+use serde_json::{Map, Value, json};
+
+use crate::support::{UNBOUNDED, agent, app_with, one_of_each, text, thread, thread_in, tool, tool_server};
+
+/// One place in a body, as names of fields; `[]` is an element of a list.
+type Place = Vec<String>;
+
+/// Follows references, and takes what may be absent as what it is when it is there.
+fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
+    if let Some(reference) = schema["$ref"].as_str() {
+        return resolved(document, document.pointer(reference.trim_start_matches('#')).expect("a schema"));
+    }
+    let of = |name: &str| schema[name].as_array().into_iter().flatten().find(|part| part["type"] != "null");
+    match of("oneOf").or_else(|| of("allOf")) {
+        Some(part) if schema["properties"].is_null() => resolved(document, part),
+        _ => schema,
+    }
+}
+
+fn kind(schema: &Value) -> &str {
+    let kinds = schema["type"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    schema["type"].as_str().or_else(|| kinds.into_iter().find(|kind| *kind != "null")).unwrap_or_default()
+}
+
+/// Every place of a schema with what must not stand there.
+fn places(document: &Value, schema: &Value, at: &Place, into: &mut Vec<(Place, Vec<Value>)>) {
+    let schema = resolved(document, schema);
+    let below = |name: &str| at.iter().cloned().chain([name.to_owned()]).collect::<Place>();
+    let wrong = match kind(schema) {
+        "object" => json!([[], [3, true], ["x"], 5, "x", true]),
+        "array" => json!([{}, 5, "x", true]),
+        "string" if schema["enum"].is_array() => json!([5, true, [], {}, "no such name", {"x": null}]),
+        "string" => json!([5, true, [], {}]),
+        "boolean" => json!(["true", 1, [], {}]),
+        "integer" => json!(["1", 1.5, true, [], {}]),
+        "number" => json!(["1", true, [], {}]),
+        _ => json!([]),
+    };
+    let mut wrong = wrong.as_array().expect("a list").clone();
+    if kind(schema) == "integer" && schema["minimum"] == 0 {
+        wrong.push(json!(-1));
+    }
+    if !at.is_empty() && !wrong.is_empty() {
+        into.push((at.clone(), wrong));
+    }
+    // Schemas within schemas would never end.
+    if at.len() < 6 {
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            places(document, field, &below(name), into);
+        }
+        if schema["items"].is_object() {
+            places(document, &schema["items"], &below("[]"), into);
+        }
+    }
+}
+
+/// Values without which nothing else of a body would be looked at.
+fn needed() -> Map<String, Value> {
+    let needed = json!({"name": "x", "url": "https://a.example", "tierId": "our-canary-tier", "tokens": 1,
+        "tenantId": "our-canary-tenant", "authenticationMethod": "none", "tool_call_id": "x",
+        "message": "x"});
+    needed.as_object().expect("fields").clone()
+}
+
+/// A body that holds a value at a place, and beside it what is needed.
+fn body(document: &Value, schema: &Value, place: &[String], value: &Value) -> Value {
+    let Some((name, rest)) = place.split_first() else { return value.clone() };
+    let schema = resolved(document, schema);
+    if name == "[]" {
+        return json!([body(document, &schema["items"], rest, value)]);
+    }
+    let mut fields = needed();
+    fields.retain(|name, _| schema["properties"].get(name).is_some());
+    fields.insert(name.clone(), body(document, &schema["properties"][name], rest, value));
+    Value::Object(fields)
+}
+
+/// The place as issues name it.
+fn path(place: &[String]) -> String {
+    place.iter().fold(String::new(), |path, name| match name.as_str() {
+        "[]" => format!("{path}[0]"),
+        name if path.is_empty() => name.to_owned(),
+        name => format!("{path}.{name}"),
+    })
+}
+
+/// Fields whose wrong values have a code of their own (contract 00 §7).
+fn own_code(path: &str) -> Option<&'static str> {
+    Some(match path {
+        "ttlSeconds" => "INVALID_TTL",
+        "tokens" | "cost" => "INVALID_USAGE_AMOUNT",
+        "source" => "INVALID_USAGE_SOURCE",
+        "subAgentConfig.inputStructure" | "subAgentConfig.outputStructure" => "INVALID_SUBAGENT_CONFIG",
+        _ => return None,
+    })
+}
+
+fn is_refused(reply: &Reply, place: &str) -> bool {
+    let issues = reply.body["details"]["issues"].as_array().into_iter().flatten();
+    // A tool is judged as one of its server.
+    let of_tool =
+        |path: &str| path.starts_with("toolDefinitions[") && path.split_once("].").is_some_and(|of| of.1 == place);
+    let is_named = |path: &str| path.starts_with(place) || of_tool(path);
+    let named = issues.filter_map(|issue| issue["path"].as_str()).any(is_named);
+    reply.status == StatusCode::BAD_REQUEST && (named || own_code(place) == Some(reply.error()))
+}
+
+#[tokio::test]
+async fn every_field_of_every_body_is_of_its_type_however_deep_it_stands() {
+    let app = app_with(&UNBOUNDED).await;
+    let real = one_of_each(&app, "our").await;
+    let document = app.get("/openapi.json").await.body;
+    let mut tried = 0;
+    let mut passed = Vec::new();
+    for (route, methods) in document["paths"].as_object().expect("paths") {
+        let segment = |segment: &str| match segment.strip_prefix('{') {
+            Some(name) => real(route, name.trim_end_matches('}')),
+            None => segment.to_owned(),
+        };
+        let address = route.split('/').map(segment).collect::<Vec<_>>().join("/");
+        for (method, operation) in methods.as_object().expect("methods") {
+            let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+            let mut all = Vec::new();
+            places(&document, schema, &Vec::new(), &mut all);
+            for (place, wrong) in all {
+                for value in wrong {
+                    let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
+                    let request = app.anonymous(method.clone(), &address).bearer_auth(app.key());
+                    let reply = app.send(request.json(&body(&document, schema, &place, &value))).await;
+                    tried += 1;
+                    if !is_refused(&reply, &path(&place)) {
+                        passed.push(format!("{method} {route} {} = {value}: {}", path(&place), reply.body));
+                    }
+                }
+            }
+        }
+    }
+    assert!(passed.is_empty(), "{} of {tried}:\n{}", passed.len(), passed.join("\n"));
+    assert!(tried > 1000, "{tried}");
+}
+
+/// Every text of a value that is one of `words`, whatever its case.
+fn named<'a>(value: &'a Value, words: &[&str], into: &mut Vec<&'a str>) {
+    match value {
+        Value::String(text) if words.iter().any(|word| word.eq_ignore_ascii_case(text)) => into.push(text),
+        Value::Array(items) => items.iter().for_each(|item| named(item, words, into)),
+        Value::Object(fields) => fields.values().for_each(|field| named(field, words, into)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn enumerations_come_out_as_the_contract_writes_them_however_they_were_given() {
+    let app = app_with(&UNBOUNDED).await;
+    let assistant = json!({"name": "A", "state": "COMING_SOON", "reasoningEffort": "High",
+        "coreMemory": {"enabled": true, "scope": "SUBTENANT"},
+        "tenantIntegrationsConfig": {"enabled": true, "identityMode": "SIGNED", "apps": [{"app": "slack"}]},
+        "guardrailsConfiguration": {"enabled": true, "input": [
+            {"name": "a", "kind": "PII", "action": "REDACT", "config": {"types": ["EMAIL", "Iban"]}},
+            {"name": "b", "kind": "Prompt_Injection", "action": "WARN", "config": {}}]}});
+    let specialization =
+        json!({"reasoningEffort": "HIGH", "guardrailsConfiguration": assistant["guardrailsConfiguration"]});
+    let agent = json!({"name": "A", "assistantSpecialization": specialization,
+        "subAgentConfig": {"enabled": true, "inputFormat": "TEXT", "outputFormat": "Text"}});
+    let tools = json!({"name": "T", "url": "https://a.example", "type": "HTTP", "mcpAuthMode": "PER_USER",
+        "authenticationConfig": {"authenticationMethod": "OAUTH2", "clientId": "c", "clientSecret": "s",
+            "refreshTokenEndpoint": "https://a.example/t", "grant_type": "CLIENT_CREDENTIALS", "requestFormat": "JSON"},
+        "toolDefinitions": [{"type": "FUNCTION", "function": {"name": "f"}, "method": "post", "bodyMode": "ADVANCED",
+            "bodyJsonTemplate": "params"}]});
+    let key = json!({"name": "K", "identityMode": "OPEN", "preset": "UI",
+        "allowedEndpoints": [{"method": "get", "path": "/assistants"}]});
+    let rule = json!({"scope": "TENANT", "metric": "COST", "windowUnit": "MONTH", "limit": 5});
+    let tier = json!({"tierId": "pro", "name": "P", "rules": [rule]});
+    let user = json!({"email": "a@b.example", "password": "correct horse battery", "role": "ADMIN"});
+    let project = json!({"name": "P", "identifier": "p", "visibility": "PUBLIC"});
+    for (path, given, words) in [
+        (
+            "/assistants",
+            assistant,
+            &[
+                "coming_soon",
+                "high",
+                "subtenant",
+                "signed",
+                "pii",
+                "redact",
+                "email",
+                "iban",
+                "prompt_injection",
+                "warn",
+            ][..],
+        ),
+        ("/agents", agent, &["high", "pii", "redact", "email", "iban", "prompt_injection", "warn", "text", "text"]),
+        (
+            "/tool-servers",
+            tools,
+            &["http", "per_user", "oauth2", "client_credentials", "json", "function", "POST", "advanced"],
+        ),
+        ("/api-keys", key, &["open", "ui", "GET"]),
+        ("/tenant-admin/tiers", tier, &["tenant", "cost", "month"]),
+        ("/users", user, &["admin"]),
+        ("/projects", project, &["public"]),
+    ] {
+        let made = app.post(path, given).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{path}: {}", made.body);
+        let mut shown = Vec::new();
+        named(&made.body, words, &mut shown);
+        for word in words {
+            assert!(shown.contains(word), "{path}: `{word}` is not in {}", made.body);
+        }
+        assert!(shown.iter().all(|text| words.contains(text)), "{path}: {shown:?}");
+    }
+    // Where they are asked for, and in queries.
+    let member = text(
+        &app.post("/users", json!({"email": "m@b.example", "password": "correct horse battery"})).await.body["userUID"],
+    );
+    let added = app.post("/projects/p/members", json!({"userUID": member, "role": "EDITOR"})).await;
+    assert_eq!((added.status, &added.body["role"]), (StatusCode::CREATED, &json!("editor")));
+    let past = json!([{"role": "USER", "message": "Hi"}, {"role": "Assistant", "message": "Hello"}]);
+    let files = json!({"message": "x", "previousConversation": past, "tenantId": "acme"});
+    assert_eq!(app.post("/assistants/default/messages", files).await.status, StatusCode::OK);
+    for path in [
+        "/tool-servers?type=HTTP",
+        "/tenant-usage/acme/history?metric=TOKENS&windowUnit=Day&scope=TENANT",
+        "/tenants/acme/costs?granularity=MONTHLY",
+        "/agents/threads?state=RUNNING,completed&dateOrder=ASC",
+    ] {
+        let reply = app.get(path).await;
+        assert_eq!(reply.status, StatusCode::OK, "{path}: {}", reply.body);
+    }
+    let unknown = app.get("/tenant-usage/acme/history?metric=apples").await;
+    assert_eq!(unknown.body["details"]["issues"][0]["code"], "enum", "{}", unknown.body);
+}
+
+/// What an answer says had no effect.
+fn ignored(reply: &Reply) -> &str {
+    assert!(reply.status.is_success(), "{} {}", reply.status, reply.body);
+    reply.header("x-ignored-fields")
+}
+
+#[tokio::test]
+async fn a_record_that_was_read_can_be_sent_back_whole() {
+    let app = app_with(&UNBOUNDED).await;
+    let real = one_of_each(&app, "our").await;
+    let id = |path: &str, name: &str| real(path, name);
+    let started = json!({"message": "Work", "name": "T", "tags": ["a"], "tenantId": "acme", "subtenantId": "ann"});
+    let started = app.post(&format!("/agents/{}/threads", id("", "agentId")), started).await.body;
+    let worked = text(&started["threadId"]);
+    thread_in(&app, &worked, "completed").await;
+    app.post(&format!("/agents/threads/{worked}/evaluate"), json!({})).await;
+    let server = id("", "toolServerId");
+    for path in [
+        format!("/agents/threads/{worked}"),
+        format!("/agents/threads/{worked}?withTasks=true&omitContent=true"),
+        format!("/assistants/{}/chats/{}", id("", "identifier"), id("", "chatUid")),
+        format!("/assistants/{}", id("", "identifier")),
+        format!("/agents/{}", id("", "agentId")),
+        format!("/tool-servers/{server}"),
+        format!("/tool-servers/{server}/tools/canary"),
+        format!("/projects/{}", id("projects", "id")),
+        format!("/api-keys/{}", id("api-keys", "id")),
+        format!("/oauth-clients/{}", id("", "id")),
+        format!("/users/{}", id("", "userUID")),
+        format!("/tenants/{}", id("", "tenantId")),
+        format!("/tenants/{}/subtenants/{}", id("", "tenantId"), id("", "subtenantId")),
+    ] {
+        let read = app.get(&path).await;
+        assert_eq!(read.status, StatusCode::OK, "{path}: {}", read.body);
+        let back = app.patch(path.split('?').next().expect("a path"), read.body).await;
+        assert_eq!(ignored(&back), "", "{path}");
+    }
+    // Of an action, which makes no record, each name that does nothing is told.
+    let paused = json!({"mode": "graceful", "pauseUntil": 5, "state": "paused"});
+    let held = thread(&app, &id("", "agentId"), "/wait 20s\nx").await;
+    let paused = app.post(&format!("/agents/threads/{held}/pause"), paused).await;
+    assert_eq!(ignored(&paused), "pauseUntil,state");
+}
+
+#[tokio::test]
+async fn what_has_no_effect_yet_says_so_where_it_asks_for_one() {
+    let app = app_with(&UNBOUNDED).await;
+    let hook = "https://93.184.216.34/hook";
+    let made = app.post("/agents?strict=true", json!({"name": "A", "webhookUrl": hook})).await;
+    assert_eq!(ignored(&made), "webhookUrl");
+    let agent = format!("/agents/{}", text(&made.body["_id"]));
+    assert_eq!(ignored(&app.patch(&agent, json!({"webhookUrl": null})).await), "");
+    let task = json!({"message": "x", "callbackUrl": hook, "colour": "red"});
+    assert_eq!(ignored(&app.post(&format!("{agent}/threads"), task).await), "colour,callbackUrl");
+    let parts = json!({"name": "A", "identifier": "a", "coreMemory": {"enabled": true},
+        "tenantIntegrationsConfig": {"enabled": true}, "tenantMcpConfig": {"enabled": false}});
+    assert_eq!(ignored(&app.post("/assistants", parts).await), "coreMemory,tenantIntegrationsConfig");
+    assert_eq!(
+        ignored(&app.patch("/assistants/a", json!({"tenantMcpConfig": {"enabled": true}})).await),
+        "tenantMcpConfig"
+    );
+    assert_eq!(ignored(&app.patch("/assistants/a", json!({"name": "B"})).await), "");
+    let tools = json!({"name": "T", "url": "https://a.example", "mcpExposed": true});
+    assert_eq!(ignored(&app.post("/tool-servers", tools).await), "mcpExposed");
+}
+
+/// Sends a message with tags and metadata to the chat `c` of an assistant.
+async fn note(app: &TestApp, assistant: &str, how: &str, tags: &[String], metadata: Value) -> Reply {
+    let message = json!({"message": "Hi", "chatUid": "c", "tags": tags, "metadata": metadata,
+        "skipSummarization": true});
+    app.post(&format!("/assistants/{assistant}/messages{how}"), message).await
+}
+
+#[tokio::test]
+async fn tags_and_metadata_of_a_chat_are_bounded_as_they_become_with_each_message() {
+    // A chat that takes messages at once, one that gathers them, and one that queues them.
+    for (assistant, how, delay) in [("sync", "", 0), ("async", "?async=true", 0), ("gathers", "?async=true", 30_000)] {
+        let app = app_with(&UNBOUNDED).await;
+        app.post("/assistants", json!({"name": "A", "identifier": assistant, "inputDelayMs": delay})).await;
+        let tags = |range: std::ops::Range<usize>| range.map(|i| format!("tag{i}")).collect::<Vec<_>>();
+        let chat = format!("/assistants/{assistant}/chats/c");
+        let first = note(&app, assistant, how, &tags(0..40), json!({"a": "x".repeat(40_000)})).await;
+        assert_eq!(first.status, StatusCode::OK, "{}", first.body);
+        if delay == 0 {
+            crate::support::finished_of(&app, assistant, "c").await;
+        }
+        let before = app.get(&chat).await.body;
+        for (tags, metadata, path) in [
+            (tags(35..51), json!({}), "tags"),
+            (tags(0..1), json!({"b": "x".repeat(30_000)}), "metadata"),
+            (tags(40..60), json!({"b": "x".repeat(30_000)}), "tags"),
+        ] {
+            let refused = note(&app, assistant, how, &tags, metadata).await;
+            assert_eq!((refused.status, refused.error()), (StatusCode::BAD_REQUEST, "VALIDATION_ERROR"), "{how}");
+            assert_eq!(refused.body["details"]["issues"][0]["path"], path, "{}", refused.body);
+        }
+        assert_eq!(app.get(&chat).await.body, before, "what is refused changes nothing");
+        // To the last one there is room, in as many bytes as the record is sent with.
+        let rest = 65_536 - before["metadata"].to_string().len() - r#","b":"""#.len();
+        let (over, full) = (json!({"b": "y".repeat(rest + 1)}), json!({"b": "y".repeat(rest)}));
+        assert_eq!(note(&app, assistant, how, &[], over).await.status, StatusCode::BAD_REQUEST);
+        assert_eq!(note(&app, assistant, how, &tags(30..50), full).await.status, StatusCode::OK);
+        let now = app.get(&chat).await.body;
+        assert_eq!((now["tags"].as_array().map(Vec::len), now["metadata"].to_string().len()), (Some(50), 65_536));
+        assert_eq!(ignored(&app.patch(&chat, now).await), "", "it can be sent back");
+        // What changes nothing fits, also where there is no room.
+        assert_eq!(note(&app, assistant, how, &tags(0..50), json!({})).await.status, StatusCode::OK, "{how}");
+    }
+    let app = app_with(&[("PLATFORM_LIMIT_TAGS", "0"), ("PLATFORM_LIMIT_METADATA_BYTES", "0")]).await;
+    for i in 0..3 {
+        let tags: Vec<String> = (0..40).map(|n| format!("{i}-{n}")).collect();
+        let metadata = json!({format!("{i}"): "x".repeat(40_000)});
+        assert_eq!(note(&app, "default", "", &tags, metadata).await.status, StatusCode::OK, "0 is no bound");
+    }
+}
+
+#[tokio::test]
+async fn what_an_error_is_about_stands_in_its_sentence() {
+    let app = app_with(&UNBOUNDED).await;
+    let closed = agent(&app, json!({})).await;
+    let server = tool_server(&app, "https://a.example", &[tool("f", "/x", &json!({}))]).await;
+    let user = json!({"name": "U", "identifier": "u", "availableToolsGroupsUids": [server]});
+    let user = text(&app.post("/assistants", user).await.body["_id"]);
+    let delete = app.delete(&format!("/tool-servers/{server}")).await;
+    assert!(delete.error() == "CONFLICT" && delete.body["message"].to_string().contains(&user), "{}", delete.body);
+    for (body, code, names) in [
+        (json!({"subagentsIds": [closed, "nobody"]}), "INVALID_SUBAGENTS", [closed.as_str(), "nobody"]),
+        (json!({"knowledgeSkills": [{"id": "s1"}, {"id": "s2", "type": "Folder"}]}), "INVALID_SKILLS", ["s1", "s2"]),
+        (json!({"availableToolsGroupsUids": ["no-such"]}), "TOOL_SERVER_NOT_FOUND", ["no-such", "no-such"]),
+        (json!({"provider": "acme", "model": "m9"}), "PROVIDER_NOT_CONFIGURED", ["acme", "acme"]),
+        (json!({"provider": "demo", "model": "m9"}), "MODEL_NOT_SUPPORTED", ["m9", "demo"]),
+        (json!({"environmentId": "e1"}), "ENVIRONMENT_NOT_FOUND", ["e1", "e1"]),
+        (json!({"knowledgeDocumentIds": ["d1"]}), "DOCUMENT_NOT_FOUND", ["d1", "d1"]),
+        (json!({"projectId": "p1"}), "PROJECT_NOT_FOUND", ["p1", "p1"]),
+    ] {
+        let mut body = body;
+        body["name"] = "A".into();
+        let refused = app.post("/assistants", body).await;
+        assert_eq!(refused.error(), code, "{}", refused.body);
+        let message = refused.body["message"].as_str().expect("a message");
+        assert!(names.iter().all(|name| message.contains(name)), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_credential_that_would_not_count_is_refused_by_its_name() {
+    let app = app_with(&UNBOUNDED).await;
+    let server = tool_server(&app, "https://a.example", &[tool("f", "/x", &json!({}))]).await;
+    for (config, path) in [
+        (json!({"authenticationMethod": "jwt", "token": "t", "bearer": "t"}), "authenticationConfig.bearer"),
+        (json!({"authenticationMethod": "none", "apiKey": "k"}), "authenticationConfig.apiKey"),
+        (json!({"token": "t"}), "authenticationConfig.authenticationMethod"),
+        (json!({"authenticationMethod": null, "token": "t"}), "authenticationConfig.authenticationMethod"),
+    ] {
+        let new = json!({"name": "T", "url": "https://a.example", "authenticationConfig": config});
+        let changed = app.patch(&format!("/tool-servers/{server}"), json!({"authenticationConfig": config})).await;
+        for refused in [app.post("/tool-servers", new).await, changed] {
+            assert_eq!((refused.status, refused.error()), (StatusCode::BAD_REQUEST, "VALIDATION_ERROR"), "{config}");
+            assert_eq!(refused.body["details"]["issues"][0]["path"], path, "{}", refused.body);
+            let message = refused.body["message"].as_str().expect("a message");
+            assert!(path.ends_with("Method") || message.contains("`clientSecret`"), "the names that exist: {message}");
+        }
+    }
+    for config in [
+        json!({}),
+        json!({"authenticationMethod": "Custom Headers", "custom_headers": [{"headerName": "X", "value": "v"}]}),
+    ] {
+        let changed = app.patch(&format!("/tool-servers/{server}"), json!({"authenticationConfig": config})).await;
+        assert_eq!(changed.status, StatusCode::OK, "{}", changed.body);
+    }
+}
