@@ -441,7 +441,7 @@ async fn twelve_attackers_of_one_account_take_only_its_share() {
     };
     let endless = async {
         while Instant::now() < over {
-            model.script([Script::reply("word ").ending(Ending::Never, 1)]);
+            model.script([Script::words(&["word "]).ending(Ending::Never, 1)]);
             let message =
                 json!({"message": "Hello", "provider": "openai", "model": "gpt-4o", "skipSummarization": true});
             app.post("/assistants/default/messages", message).await;

@@ -11,8 +11,7 @@ use actix_web::{
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt, StreamExt};
-use platform_core::{Code, Error, Result};
-use platform_limits::Place;
+use platform_core::{Code, Error, FairPermit, Result};
 use tokio::task::yield_now;
 
 use crate::{app::Services, gate::SMALL_BODY, request::check_json, routes::Route};
@@ -24,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) async fn read(
     services: &Services,
     route: &Route,
-    whose: &str,
+    whose: &String,
     headers: &HeaderMap,
     payload: &mut Payload,
 ) -> Result<Bytes> {
@@ -95,12 +94,12 @@ pub(crate) async fn is_whole(payload: &mut Payload) -> bool {
 #[derive(Default)]
 struct Unfinished {
     has_waited: bool,
-    any: Option<Place>,
-    large: Option<Place>,
+    any: Option<FairPermit<String>>,
+    large: Option<FairPermit<String>>,
 }
 
 impl Unfinished {
-    async fn next(&mut self, services: &Services, whose: &str, payload: &mut Payload) -> Result<Option<Bytes>> {
+    async fn next(&mut self, services: &Services, whose: &String, payload: &mut Payload) -> Result<Option<Bytes>> {
         let broken = |error| Error::new(Code::BadRequest, format!("The body broke off: {error}."));
         if self.any.is_none() {
             if let Some(chunk) = payload.next().now_or_never() {

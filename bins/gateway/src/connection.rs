@@ -4,6 +4,7 @@ use std::{
     cell::Cell,
     future::poll_fn,
     io,
+    net::IpAddr,
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, ready},
@@ -13,7 +14,7 @@ use std::{
 use actix_http::body::{BodySize, BoxBody, MessageBody};
 use actix_web::{HttpResponse, rt::net::TcpStream};
 use bytes::Bytes;
-use platform_limits::Place;
+use platform_core::FairPermit;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::{Instant, Sleep, sleep_until},
@@ -38,7 +39,7 @@ pub(crate) struct Connection {
 /// What the requests of a connection tell it.
 pub(crate) struct Control {
     phase: Cell<Phase>,
-    place: Cell<Option<Place>>,
+    place: Cell<Option<FairPermit<IpAddr>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -55,7 +56,7 @@ enum Phase {
 pub(crate) struct Serving(Rc<Control>);
 
 impl Connection {
-    pub fn new(stream: TcpStream, place: Place) -> Self {
+    pub fn new(stream: TcpStream, place: FairPermit<IpAddr>) -> Self {
         let _ = stream.set_nodelay(true);
         #[cfg(target_os = "linux")]
         let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(STALLED_WRITE));

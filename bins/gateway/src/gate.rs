@@ -9,8 +9,9 @@ use std::{
 
 use actix_web::HttpRequest;
 use ipnet::IpNet;
-use platform_core::{Caller, Code, Credential, Error, Result, joined};
-use platform_limits::{Allowance, Place, Places, Rate, RateLimits};
+use platform_core::{Caller, Code, Credential, Error, FairPermit, FairSemaphore, Result, joined};
+use platform_limits::{Allowance, Rate, RateLimits};
+use tokio::time::timeout;
 use tracing::warn;
 
 use crate::{
@@ -44,11 +45,11 @@ pub(crate) struct Gate {
     streams_per_session: usize,
     streams: Arc<Mutex<HashMap<String, usize>>>,
     trusted_proxies: Vec<IpNet>,
-    connections: Arc<Places>,
+    connections: FairSemaphore<IpAddr>,
     /// Connections of trusted proxies: whose they are is said by each request.
-    proxied: Arc<Places>,
-    bodies: Arc<Places>,
-    large_bodies: Arc<Places>,
+    proxied: FairSemaphore<IpAddr>,
+    bodies: FairSemaphore<String>,
+    large_bodies: FairSemaphore<String>,
 }
 
 /// An open stream; it counts until it is dropped.
@@ -78,20 +79,20 @@ impl Gate {
             streams_per_session: config.streams_per_session,
             streams: Arc::default(),
             trusted_proxies: config.trusted_proxies.clone(),
-            connections: Places::new(0, config.connections_per_address),
-            proxied: Places::new(0, 0),
-            bodies: Places::new(MOST_BODIES, config.bodies_per_address),
-            large_bodies: Places::new(LARGE_BODIES.0, LARGE_BODIES.1),
+            connections: FairSemaphore::new(0, config.connections_per_address),
+            proxied: FairSemaphore::new(0, 0),
+            bodies: FairSemaphore::new(MOST_BODIES, config.bodies_per_address),
+            large_bodies: FairSemaphore::new(LARGE_BODIES.0, LARGE_BODIES.1),
         }
     }
 
     /// A place for one more connection of a peer; one above its share waits shortly for another to be vouched for or
     /// to end.
-    pub async fn connection(&self, peer: IpAddr) -> Option<Place> {
+    pub async fn connection(&self, peer: IpAddr) -> Option<FairPermit<IpAddr>> {
         static SAID: Once = Once::new();
         let network = network(peer);
         let places = if self.is_trusted(peer) { &self.proxied } else { &self.connections };
-        let place = places.take(&network.to_string(), CONNECTION_PATIENCE).await;
+        let place = timeout(CONNECTION_PATIENCE, places.acquire(&network)).await.ok();
         if place.is_none() {
             SAID.call_once(|| {
                 warn!(
@@ -105,13 +106,13 @@ impl Gate {
     }
 
     /// A place for a body that is still coming; `whose`: account or address.
-    pub async fn body(&self, whose: &str) -> Result<Place> {
-        self.bodies.take(whose, PATIENCE).await.ok_or_else(too_many_bodies)
+    pub async fn body(&self, whose: &String) -> Result<FairPermit<String>> {
+        timeout(PATIENCE, self.bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
     }
 
     /// The same when it turns out to be large.
-    pub async fn large_body(&self, whose: &str) -> Result<Place> {
-        self.large_bodies.take(whose, PATIENCE).await.ok_or_else(too_many_bodies)
+    pub async fn large_body(&self, whose: &String) -> Result<FairPermit<String>> {
+        timeout(PATIENCE, self.large_bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
     }
 
     /// Counts a request; the tightest bucket it fell into, or why it is refused.

@@ -1,5 +1,6 @@
 use std::{
     collections::{HashMap, VecDeque},
+    hash::Hash,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -10,46 +11,55 @@ use crate::AccountId;
 /// An account that holds some may hold so many times what is left for others.
 const OVER_FREE: usize = 3;
 
-/// A semaphore that many accounts share: none can take all permits, and those that wait are served in turn.
+/// A semaphore that many accounts share (or addresses, or whoever `K` names): none can take all permits, and those that
+/// wait are served in turn.
 ///
 /// An account holds at most its share, and beyond its first permit at most three times what is still free, so that
 /// whoever comes next finds a permit. A permit that is given back goes to the account that waited longest since it
 /// was last served, whatever the number of its waiters. Dropping the future of [`FairSemaphore::acquire`] gives up the
 /// place in the queue.
-#[derive(Debug, Clone)]
-pub struct FairSemaphore(Arc<Shared>);
+#[derive(Debug)]
+pub struct FairSemaphore<K: Eq + Hash + Clone = AccountId>(Arc<Shared<K>>);
 
 #[derive(Debug)]
-struct Shared {
+struct Shared<K: Eq + Hash + Clone> {
     share: usize,
-    state: Mutex<State>,
+    state: Mutex<State<K>>,
 }
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Debug)]
+struct State<K: Eq + Hash + Clone> {
     free: usize,
-    held: HashMap<AccountId, usize>,
-    waiting: HashMap<AccountId, VecDeque<oneshot::Sender<FairPermit>>>,
+    held: HashMap<K, usize>,
+    waiting: HashMap<K, VecDeque<oneshot::Sender<FairPermit<K>>>>,
     /// Accounts that wait, the one that was served longest ago first.
-    turn: VecDeque<AccountId>,
+    turn: VecDeque<K>,
 }
 
 /// A permit of one account; dropping it gives it back.
 #[derive(Debug)]
-pub struct FairPermit {
-    of: Arc<Shared>,
-    account: AccountId,
+pub struct FairPermit<K: Eq + Hash + Clone = AccountId> {
+    of: Arc<Shared<K>>,
+    account: K,
 }
 
-impl FairSemaphore {
-    /// `permits` in all, at least one; `share`: the most that one account holds.
+impl<K: Eq + Hash + Clone> Clone for FairSemaphore<K> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K: Eq + Hash + Clone> FairSemaphore<K> {
+    /// `permits` in all; `share`: the most that one account holds; 0 = no bound.
     pub fn new(permits: usize, share: usize) -> Self {
-        let state = State { free: permits.max(1), ..State::default() };
-        Self(Arc::new(Shared { share: share.max(1), state: Mutex::new(state) }))
+        let bound = |most| if most == 0 { usize::MAX } else { most };
+        let (held, waiting, turn) = (HashMap::new(), HashMap::new(), VecDeque::new());
+        let state = State { free: bound(permits), held, waiting, turn };
+        Self(Arc::new(Shared { share: bound(share), state: Mutex::new(state) }))
     }
 
     /// Waits for a permit.
-    pub async fn acquire(&self, account: &AccountId) -> FairPermit {
+    pub async fn acquire(&self, account: &K) -> FairPermit<K> {
         let waiter = {
             let mut state = self.0.state();
             if !state.waiting.contains_key(account) && state.may_take(account, self.0.share) {
@@ -72,24 +82,24 @@ impl FairSemaphore {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl<K: Eq + Hash + Clone> Shared<K> {
+    fn state(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn may_take(&self, account: &AccountId, share: usize) -> bool {
+impl<K: Eq + Hash + Clone> State<K> {
+    fn may_take(&self, account: &K, share: usize) -> bool {
         let held = self.held.get(account).copied().unwrap_or(0);
-        self.free > 0 && held < share && (held == 0 || held < self.free * OVER_FREE)
+        self.free > 0 && held < share && (held == 0 || held < self.free.saturating_mul(OVER_FREE))
     }
 
-    fn take(&mut self, account: &AccountId) {
+    fn take(&mut self, account: &K) {
         self.free -= 1;
         *self.held.entry(account.clone()).or_default() += 1;
     }
 
-    fn give_back(&mut self, account: &AccountId) {
+    fn give_back(&mut self, account: &K) {
         self.free += 1;
         if let Some(held) = self.held.get_mut(account) {
             *held -= 1;
@@ -100,7 +110,7 @@ impl State {
     }
 
     /// Takes a permit for whoever is next, if somebody may have one.
-    fn serve_next(&mut self, share: usize) -> Option<(AccountId, oneshot::Sender<FairPermit>)> {
+    fn serve_next(&mut self, share: usize) -> Option<(K, oneshot::Sender<FairPermit<K>>)> {
         let mut at = 0;
         while let Some(account) = self.turn.get(at).cloned() {
             if !self.may_take(&account, share) {
@@ -123,7 +133,7 @@ impl State {
     }
 }
 
-impl Drop for FairPermit {
+impl<K: Eq + Hash + Clone> Drop for FairPermit<K> {
     fn drop(&mut self) {
         self.of.state().give_back(&self.account);
         loop {
@@ -174,6 +184,9 @@ mod tests {
         assert!(first.as_mut().poll(&mut waker).is_ready() && second.as_mut().poll(&mut waker).is_ready());
         drop((all_of_a, of_b, of_c, first, second, other));
         assert_eq!(semaphore.free(), 16);
+        let unbounded = FairSemaphore::new(0, 0);
+        let held: Vec<_> = std::iter::repeat_with(|| now(unbounded.acquire(&"a"))).take(1000).collect();
+        assert!(held.iter().all(Option::is_some));
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Rates and places: how often somebody may ask, and how much at once (contract 00 §8).
+//! Rates: how often somebody may ask (contract 00 §8).
 //!
 //! **Owns** the table `rate_buckets`. **Needs** `platform-db`, and that only where several processes
 //! share one database.
@@ -11,9 +11,7 @@
 //! let through at most one parcel each (a hundredth of the burst) more than the rate; when the database
 //! is away nobody is refused for that.
 
-mod places;
 mod rate;
 mod repository;
 
-pub use places::{Place, Places};
 pub use rate::{Allowance, Rate, RateLimits};
