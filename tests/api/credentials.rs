@@ -40,7 +40,7 @@ async fn works_soon(app: &TestApp, credential: &str, path: &str) {
 }
 
 /// Makes something with a credential; its id.
-async fn made(reply: Reply, field: &str) -> String {
+fn made(reply: &Reply, field: &str) -> String {
     assert_eq!(reply.status, StatusCode::CREATED, "{}", reply.body);
     text(&reply.body[field])
 }
@@ -53,12 +53,12 @@ async fn refresh(app: &TestApp, of: &Granted) -> Reply {
 #[tokio::test]
 async fn what_a_member_made_reaches_no_further_than_the_member_and_falls_with_them_on_every_process() {
     let (a, b) = pair().await;
-    let project = made(a.post("/projects", json!({"name": "P", "identifier": "p"})).await, "_id").await;
+    let project = made(&a.post("/projects", json!({"name": "P", "identifier": "p"})).await, "_id");
     for assistant in [
         json!({"name": "A", "identifier": "a", "projectId": project, "accessConfiguration": {"externalAccess": true}}),
         json!({"name": "H", "identifier": "h", "accessConfiguration": {"visibilityByRole": ["admin"]}}),
     ] {
-        made(a.post("/assistants", assistant).await, "_id").await;
+        made(&a.post("/assistants", assistant).await, "_id");
     }
     let scopes = json!(["platform:write", "keys:write"]);
     let ann = granted(&a, "ann", "member", Some(scopes)).await;
@@ -70,8 +70,8 @@ async fn what_a_member_made_reaches_no_further_than_the_member_and_falls_with_th
     let listed = post(&a, &ann.access, "/api-keys", listed).await.body;
     let (id, key) = (text(&listed["_id"]), text(&listed["key"]));
     let signed = json!({"name": "s", "projectIds": [project], "identityMode": "signed"});
-    let signed = made(post(&a, &ann.access, "/api-keys", signed).await, "key").await;
-    let session = made(post(&a, &signed, "/tenant-sessions", json!({"tenantId": "acme"})).await, "token").await;
+    let signed = made(&post(&a, &ann.access, "/api-keys", signed).await, "key");
+    let session = made(&post(&a, &signed, "/tenant-sessions", json!({"tenantId": "acme"})).await, "token");
     let path = "/assistants/a";
     for credential in [&key, &session] {
         works_soon(&b, credential, path).await;
@@ -116,8 +116,8 @@ async fn what_a_member_made_reaches_no_further_than_the_member_and_falls_with_th
 async fn a_full_key_ends_with_the_rights_of_the_administrator_behind_it() {
     let (a, b) = pair().await;
     let root = granted(&a, "root", "admin", Some(json!(["keys:write"]))).await;
-    let first = made(post(&a, &root.access, "/api-keys", json!({"name": "k"})).await, "key").await;
-    let second = made(post(&a, &first, "/api-keys", json!({"name": "k"})).await, "key").await;
+    let first = made(&post(&a, &root.access, "/api-keys", json!({"name": "k"})).await, "key");
+    let second = made(&post(&a, &first, "/api-keys", json!({"name": "k"})).await, "key");
     works_soon(&b, &second, "/users").await;
     // Only what hangs on no user is a last resort.
     let keys = a.get("/api-keys?limit=100").await.body;
@@ -145,11 +145,11 @@ async fn a_full_key_ends_with_the_rights_of_the_administrator_behind_it() {
 async fn tokens_and_the_sessions_they_minted_end_with_grant_client_and_password() {
     let (a, b) = pair().await;
     let open = json!({"name": "O", "identifier": "open", "accessConfiguration": {"externalAccess": true}});
-    made(a.post("/assistants", open).await, "_id").await;
+    made(&a.post("/assistants", open).await, "_id");
     let path = "/assistants/open";
     for (name, end) in [("grant", 0), ("client", 1), ("password", 2), ("scope", 3)] {
         let of = granted(&a, name, "admin", None).await;
-        let session = made(post(&a, &of.access, "/tenant-sessions", json!({"tenantId": "acme"})).await, "token").await;
+        let session = made(&post(&a, &of.access, "/tenant-sessions", json!({"tenantId": "acme"})).await, "token");
         for credential in [&of.access, &session] {
             works_soon(&b, credential, path).await;
         }
@@ -170,6 +170,44 @@ async fn tokens_and_the_sessions_they_minted_end_with_grant_client_and_password(
         let code = ["invalid_grant", "invalid_client", "invalid_grant", ""][end];
         assert_eq!(refresh(&b, &of).await.error(), code, "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_change_is_told_with_its_commit_also_when_who_made_it_says_nothing() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let project = made(&app.post("/projects", json!({"name": "P", "identifier": "p"})).await, "_id");
+    made(&app.post("/assistants", json!({"name": "A", "identifier": "a", "projectId": project})).await, "_id");
+    let open = json!({"name": "O", "identifier": "open", "accessConfiguration": {"externalAccess": true}});
+    made(&app.post("/assistants", open).await, "_id");
+    let rules = json!([{"scope": "tenant", "metric": "tokens", "windowUnit": "month", "limit": 5}]);
+    app.post("/tenant-admin/tiers", json!({"tierId": "t", "name": "t", "rules": rules})).await;
+    let ann = granted(&app, "ann", "member", None).await;
+    let role = json!({"userUID": ann.user, "role": "viewer"});
+    app.post(&format!("/projects/{project}/members"), role).await;
+    let (_, key) = key(&app, json!({"preset": "ui"})).await;
+    let session = made(&app.post("/tenant-sessions", json!({"tenantId": "acme"})).await, "token");
+    let say = || post(&app, app.key(), "/assistants/open/messages", json!({"message": "Hi", "tenantId": "acme"}));
+    assert_eq!(say().await.status, StatusCode::OK);
+    app.post("/tenant-admin/acme/add-usage", json!({"tokens": 10})).await;
+    for (credential, path, change, code) in [
+        (&ann.access, "/assistants/a", "DELETE FROM project_members", "PROJECT_FORBIDDEN"),
+        (&ann.access, "/models", "UPDATE users SET disabled = true", "TOKEN_REVOKED"),
+        (&ann.access, "/models", "UPDATE users SET disabled = false", ""),
+        (&ann.access, "/models", "UPDATE oauth_grants SET revoked_ms = 1", "TOKEN_REVOKED"),
+        (&session, "/assistants", "UPDATE tenant_sessions SET revoked_ms = 1", "TOKEN_REVOKED"),
+        (&key, "/assistants", "UPDATE api_keys SET disabled = true WHERE preset = 'ui'", "TOKEN_REVOKED"),
+        (&key, "/assistants", "DELETE FROM api_keys WHERE preset = 'ui'", "UNAUTHENTICATED"),
+    ] {
+        let before = get(&app, credential, path).await;
+        assert_ne!(before.error(), code, "before: {change}");
+        db.run(change).await;
+        within_a_second(change, async || get(&app, credential, path).await, |reply| reply.error() == code).await;
+    }
+    assert_eq!(say().await.status, StatusCode::OK);
+    db.run("UPDATE tenants SET tier_id = 't'").await;
+    app.post("/tenant-admin/acme/add-usage", json!({"tokens": 10})).await;
+    within_a_second("a tier", async || say().await, |reply| reply.error() == "TENANT_LIMIT_EXCEEDED").await;
 }
 
 #[tokio::test]

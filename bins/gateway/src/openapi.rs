@@ -328,7 +328,7 @@ fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Oper
     if let Some(scope) = scope {
         described = described.security(SecurityRequirement::new("oauth", [scope]));
     }
-    let access = json!({"keys": keys, "session": session, "scope": scope});
+    let access = json!({"keys": keys, "session": session, "scope": scope, "right": route.right.as_str()});
     described.extensions(Some(Extensions::builder().add("x-access", access).build())).build()
 }
 

@@ -53,6 +53,17 @@ pub(crate) enum Right {
     Approve,
 }
 
+impl Right {
+    /// As the OpenAPI document names it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Use => "use",
+            Self::Change => "change",
+            Self::Approve => "approve",
+        }
+    }
+}
+
 type Handler = Box<dyn Fn(Request) -> LocalBoxFuture<'static, Result<Answer>> + Send + Sync>;
 /// Whether the `{token}` of a path is one that we gave out.
 type IsKnown = fn(Arc<Services>, String) -> LocalBoxFuture<'static, Result<()>>;

@@ -59,6 +59,13 @@ struct Keys {
     all: Vec<Jwk>,
 }
 
+/// The user a token is of: text of 1 to 255 characters (`OpenID` Connect Core §2) that can be stored.
+fn subject(claims: &Object) -> Option<&str> {
+    let subject = claims.get("sub")?.as_str()?;
+    let good = (1..=255).contains(&subject.len()) && !subject.contains(char::is_control);
+    good.then_some(subject)
+}
+
 impl External {
     pub fn new(trusted: TrustedIssuer) -> Result<Self> {
         // The operator named the address: it may be an inner one.
@@ -76,9 +83,7 @@ impl External {
         let now = auth.clock.now();
         let Some(claims) = self.verify(token, now).await? else { return Ok(None) };
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
-        // Text of 1 to 255 characters (OpenID Connect Core §2), which can be stored.
-        let subject = text("sub").filter(|sub| (1..=255).contains(&sub.len()) && !sub.contains(char::is_control));
-        let (Some(subject), Some(expires)) = (subject, claims.get("exp").and_then(Value::as_f64)) else {
+        let (Some(subject), Some(expires)) = (subject(&claims), claims.get("exp").and_then(Value::as_f64)) else {
             return Ok(None);
         };
         let Some(account) = self.account(auth, &claims).await? else { return Ok(None) };
@@ -203,5 +208,26 @@ impl External {
             return Err(format!("{url} answers with {}", fetched.status));
         }
         serde_json::from_slice(&fetched.bytes).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_of_a_user_who_can_be_named() {
+        let of = |sub: Value| subject(&Object::from_iter([("sub".to_owned(), sub)])).map(str::to_owned);
+        for good in ["ann", "auth0|6f2", "ä", &"x".repeat(255)] {
+            assert_eq!(of(json!(good)).as_deref(), Some(good));
+        }
+        for bad in
+            [json!(""), json!(null), json!(7), json!(["ann"]), json!("a\u{0}b"), json!("a\nb"), json!("x".repeat(256))]
+        {
+            assert_eq!(of(bad.clone()), None, "{bad}");
+        }
+        assert_eq!(subject(&Object::new()), None);
     }
 }
