@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use platform_testing::{FakeModelServer, TestApp, TestDb};
@@ -302,7 +303,7 @@ async fn a_name_that_is_allowed_when_it_is_looked_at_and_leads_inside_when_it_is
         while is_called.load(Ordering::Relaxed) {
             for address in ["127.0.0.1", "127.0.0.2"] {
                 lead_to(&[address]);
-                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
     };

@@ -64,7 +64,7 @@ impl Work for Schedules {
                 }
                 end_in(conn, run).await?;
                 if let Some(next) = next {
-                    let when = When::After(next.since(now));
+                    let when = When::ByClock(next.since(now));
                     enqueue_in(conn, &account, SCHEDULE, &agent.id, json!({"at": next}), when).await?;
                 }
                 note_run(conn, &account, &agent.id, now).await?;

@@ -200,6 +200,8 @@ pub(crate) async fn reclaim_all(conn: &mut Conn) -> Result<usize> {
 pub enum When<'a> {
     /// After so long.
     After(Duration),
+    /// The same as the beginning of a trace: the clock is its cause, nobody who enqueues it.
+    ByClock(Duration),
     /// When its lane has room; `opens`: it counts as a start of the lane.
     InLane {
         /// The lane.
@@ -221,9 +223,10 @@ pub async fn enqueue_in(
     enum RunKind {}
     let id = String::from(Id::<RunKind>::generate());
     let (delay, lane, opens) = match when {
-        When::After(delay) => (delay, None, false),
+        When::After(delay) | When::ByClock(delay) => (delay, None, false),
         When::InLane { lane, opens } => (Duration::ZERO, Some(lane), opens),
     };
+    let trace = if matches!(when, When::ByClock(_)) { None } else { traceparent() };
     diesel::insert_into(runs::table)
         .values((
             runs::id.eq(&id),
@@ -234,7 +237,7 @@ pub async fn enqueue_in(
             runs::due.eq(after(delay)),
             runs::lane.eq(lane),
             runs::opens.eq(opens),
-            runs::trace.eq(traceparent()),
+            runs::trace.eq(trace),
         ))
         .execute(conn)
         .await?;

@@ -167,7 +167,7 @@ impl PgAgentService {
             let next = now.periodic_execution.enabled.then(|| schedule::next(&now.periodic_execution, clock)).flatten();
             if let Some(next) = next {
                 let payload = json!({"at": next});
-                enqueue_in(conn, account, SCHEDULE, id, payload, When::After(next.since(clock))).await?;
+                enqueue_in(conn, account, SCHEDULE, id, payload, When::ByClock(next.since(clock))).await?;
             }
         }
         Ok(())
