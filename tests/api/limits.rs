@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::{
     process::run,
-    support::{Frames, PROGRAM, app, app_with, app_with_tools, eventually, start, tool, tool_server},
+    support::{Frames, PROGRAM, app, app_with, app_with_tools, eventually, finished, start, tool, tool_server},
 };
 
 fn number(reply: &Reply, header: &str) -> u64 {
@@ -323,4 +323,55 @@ async fn an_account_that_waits_for_many_slow_models_files_and_tools_holds_nobody
     let (fetched, called, ()) = tokio::join!(fetches, calls, other);
     assert!(fetched.iter().all(|reply| reply.status == StatusCode::OK), "{fetched:?}");
     assert!(called.iter().all(|reply| reply.body["success"] == true), "{called:?}");
+}
+
+#[tokio::test]
+async fn an_account_with_many_runs_leaves_workers_to_others() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_WORKER_CONCURRENCY", "8")]);
+    let theirs = other_account(&db);
+    for _ in 0..20 {
+        start(&app, "/wait 60s\nslow").await;
+    }
+    let as_other = |method: Method, path: &str| app.anonymous(method, &format!("/v1{path}")).bearer_auth(&theirs);
+    let body = json!({"message": "Hi", "chatUid": "theirs", "skipSummarization": true});
+    let sent = as_other(Method::POST, "/assistants/default/messages?async=true").json(&body);
+    assert_eq!(app.send(sent).await.status, StatusCode::OK);
+    let answered = async || {
+        let chat = app.send(as_other(Method::GET, "/assistants/default/chats/theirs")).await.body;
+        (chat["status"] == "completed").then_some(())
+    };
+    eventually("the other account is answered", answered).await;
+    let worked = db.number("SELECT count(*) AS n FROM runs WHERE kind = 'chat' AND owner IS NOT NULL").await;
+    assert_eq!(worked, 6, "three quarters of the workers");
+}
+
+#[tokio::test]
+async fn no_frame_of_a_stream_is_above_its_limit() {
+    const MOST: usize = 20_000;
+    let app = app_with(&[("PLATFORM_LIMIT_STREAM_FRAME_BYTES", "20000")]).await;
+    let body = |message: String| json!({"message": message, "chatUid": "c", "skipSummarization": true});
+    let long = |words: usize| format!("/delay 1ms\n/say {}", "word ".repeat(words));
+    let send = "/assistants/default/messages?async=true";
+    for partial in [true, false] {
+        app.post(send, body(long(500))).await;
+        finished(&app, "c").await;
+        // Longer than a frame by itself, with messages that wait.
+        app.post(send, body(long(5000))).await;
+        let mut frames = Frames::open(&app, "c", partial).await;
+        for _ in 0..4 {
+            app.post(send, body(format!("/say {}", "x".repeat(6000)))).await;
+        }
+        let mut events = Vec::new();
+        while let Some(frame) = frames.next().await {
+            let size = frame.data.to_string().len() + frame.event.len() + 40;
+            assert!(size <= MOST, "{} of {size} bytes", frame.event);
+            assert!(frame.event != "snapshot" || frame.data["chatUID"] == "c");
+            events.push(frame.event);
+        }
+        assert!(events.len() > 3, "{events:?}");
+        finished(&app, "c").await;
+    }
+    let last = Frames::open(&app, "c", false).await.all().await.pop().expect("a frame");
+    assert_eq!((&last.data["truncated"], &last.data["status"]), (&json!(true), &json!("completed")));
 }

@@ -348,11 +348,10 @@ async fn a_call_becomes_the_request_that_its_definition_says() {
     assert!(sent.body.contains("just text") && sent.body.contains(r#"filename="a\"b.txt""#), "{}", sent.body);
 
     // A name cannot write headers, or another part.
-    let file =
-        json!({"downloadUrl": format!("{}/text", server.url()), "name": "a\r\nX-Evil: 1\r\n\r\nb\u{0}\u{85}\n.txt"});
+    let file = json!({"downloadUrl": format!("{}/text", server.url()), "name": "a\r\nX-Evil: 1\r\n\r\nb\u{85}\n.txt"});
     test(&app, &id, "form", json!({"id": "x", "files": [file], "n": 3})).await;
     let sent = server.last().body;
-    assert!(sent.contains("filename=\"a__X-Evil: 1____b___.txt\"") && !sent.contains("\nX-Evil"), "{sent:?}");
+    assert!(sent.contains("filename=\"a__X-Evil: 1____b__.txt\"") && !sent.contains("\nX-Evil"), "{sent:?}");
 
     let before = server.recorded().len();
     for (tool, arguments, code) in [

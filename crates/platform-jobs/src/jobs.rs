@@ -9,7 +9,7 @@ use std::{
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{Clock, Error, Result, Timestamp, spawn};
+use platform_core::{AccountId, Clock, Error, Result, Timestamp, spawn};
 use platform_db::{Bus, Conn, Db, Notice};
 use tokio::{
     runtime::Handle,
@@ -70,6 +70,9 @@ pub struct JobsConfig {
 #[derive(Debug)]
 pub struct Slot(#[expect(dead_code, reason = "held for its drop")] Option<OwnedSemaphorePermit>);
 
+/// Runs that are taken from the table at once.
+const MOST_CLAIMED: usize = 64;
+
 /// The runs of this process: takes what is due, keeps leases alive, stops what is asked to stop.
 pub struct Jobs {
     db: Db,
@@ -100,7 +103,7 @@ struct Held {
     run: String,
     fence: i64,
     laned: bool,
-    _slot: Slot,
+    slot: Option<Slot>,
 }
 
 impl Drop for Held {
@@ -111,8 +114,9 @@ impl Drop for Held {
         {
             active.remove(&self.run);
         }
-        if self.laned {
-            // Another of its lane may have its turn now.
+        drop(self.slot.take());
+        // Another of its lane, or of an account that had its share, may have its turn now.
+        if self.laned || self.jobs.slots.available_permits() * 3 <= self.jobs.config.concurrency {
             self.jobs.waiting.notify_one();
         }
     }
@@ -120,6 +124,7 @@ impl Drop for Held {
 
 #[derive(Clone)]
 struct Active {
+    account: String,
     fence: i64,
     stop: CancellationToken,
     lost: CancellationToken,
@@ -163,8 +168,26 @@ impl Jobs {
         i64::try_from(self.config.lease.as_millis()).unwrap_or(i64::MAX)
     }
 
+    /// A free place for a run of an account, if there is one and the account has not its share already.
+    pub fn slot_of(&self, account: &AccountId) -> Option<Slot> {
+        if self.full(0).iter().any(|full| full == account.as_str()) { None } else { self.slot() }
+    }
+
+    /// Accounts that hold three times the places that are free, so that others find one; `taken`: free places that
+    /// are about to be given.
+    fn full(&self, taken: usize) -> Vec<String> {
+        let free = self.slots.available_permits() + taken;
+        if free * 4 > self.config.concurrency {
+            return Vec::new();
+        }
+        let mut held: HashMap<&str, usize> = HashMap::new();
+        let active = self.active.lock().expect("lock");
+        active.values().for_each(|run| *held.entry(&run.account).or_default() += 1);
+        held.into_iter().filter(|(_, held)| *held >= free * 3).map(|(account, _)| account.to_owned()).collect()
+    }
+
     /// A free place for a run, if there is one.
-    pub fn slot(&self) -> Option<Slot> {
+    fn slot(&self) -> Option<Slot> {
         if self.closing.is_cancelled() {
             return None;
         }
@@ -185,7 +208,8 @@ impl Jobs {
     /// The same on the runtime of the caller, who waits for it: nothing crosses a thread.
     pub fn begin_here(self: &Arc<Self>, work: Arc<dyn Work>, run: Run, slot: Slot) {
         let span = span(&run);
-        let active = Active { fence: run.fence, stop: CancellationToken::new(), lost: self.closing.child_token() };
+        let (stop, lost) = (CancellationToken::new(), self.closing.child_token());
+        let active = Active { account: run.account().into(), fence: run.fence, stop, lost };
         if run.stop {
             active.stop.cancel();
         }
@@ -195,7 +219,7 @@ impl Jobs {
             run: run.id.clone(),
             fence: run.fence,
             laned: run.lane.is_some(),
-            _slot: slot,
+            slot: Some(slot),
         };
         let worked = self.running.track_future(async move {
             let result = tokio::select! {
@@ -298,13 +322,15 @@ impl Jobs {
         let kinds: Vec<&str> = works.iter().map(|work| work.kind()).collect();
         loop {
             let Ok(first) = Arc::clone(&self.slots).acquire_owned().await else { return };
+            let full = self.full(1);
             let mut slots = vec![Slot(Some(first))];
-            while slots.len() < 64
+            // So few at once that one account cannot take all that is left.
+            while slots.len() < MOST_CLAIMED.min(self.slots.available_permits() / 2)
                 && let Some(slot) = self.slot()
             {
                 slots.push(slot);
             }
-            let claimed = self.claim(&works, &kinds, slots.len()).await.unwrap_or_else(|error| {
+            let claimed = self.claim(&works, &kinds, &full, slots.len()).await.unwrap_or_else(|error| {
                 warn!(%error, "Due runs could not be taken; trying again.");
                 Vec::new()
             });
@@ -324,14 +350,15 @@ impl Jobs {
         }
     }
 
-    async fn claim(&self, works: &[Arc<dyn Work>], kinds: &[&str], most: usize) -> Result<Vec<Run>> {
+    async fn claim(&self, works: &[Arc<dyn Work>], kinds: &[&str], full: &[String], most: usize) -> Result<Vec<Run>> {
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let laned_first = self.laned_first.fetch_not(Ordering::Relaxed);
         self.db
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
-                let repository::Due { runs, laned, now } = repository::due(conn, kinds, most, laned_first).await?;
+                let repository::Due { runs, laned, now } =
+                    repository::due(conn, kinds, full, most, laned_first).await?;
                 let now = now.unwrap_or_else(|| self.clock.now());
                 let mut taken = Vec::with_capacity(runs.len());
                 for work in works {

@@ -97,11 +97,12 @@ pub(crate) struct Due {
 
 /// Up to `most` due runs of `kinds`: those that stand in no lane, oldest first, and one of each lane in turn;
 /// `laned_first`: to which of the two an odd place goes.
-pub(crate) async fn due(conn: &mut Conn, kinds: &[&str], most: i64, laned_first: bool) -> Result<Due> {
+pub(crate) async fn due(conn: &mut Conn, kinds: &[&str], full: &[String], most: i64, laned_first: bool) -> Result<Due> {
     // One that was worked is in its lane already: taking it over changes nothing there.
     let due = runs::table
         .filter(runs::due.le(sql::<Timestamptz>(NOW)).and(runs::kind.eq_any(kinds)))
         .filter(runs::lane.is_null().or(runs::owner.is_not_null()))
+        .filter(runs::account_id.ne_all(full))
         .order(runs::due)
         .limit(most)
         .for_update()

@@ -151,10 +151,14 @@ pub(crate) async fn call(prompt: &Prompt, attempt: u32, draft: &mut Draft, on: &
         return Ok(());
     }
     let turn = &prompt.messages[prompt.turn.min(prompt.messages.len())..];
-    let results: Vec<&str> =
-        turn.iter().filter(|message| message.role == Role::Tool).map(|message| message.text.as_str()).collect();
-    let called: Vec<&str> =
-        turn.iter().flat_map(|message| &message.tool_calls).map(|call| call.function.name.as_str()).collect();
+    let results: Vec<(&str, &str)> = turn
+        .iter()
+        .flat_map(|message| &message.tool_calls)
+        .filter_map(|call| {
+            let of = |message: &&Message| message.tool_call_id.as_deref() == Some(call.id.as_str());
+            Some((call.function.name.as_str(), turn.iter().find(of)?.text.as_str()))
+        })
+        .collect();
     let mut directives = directives(turn).into_iter().peekable();
 
     let mut script = Script::default();
@@ -200,7 +204,7 @@ pub(crate) async fn call(prompt: &Prompt, attempt: u32, draft: &mut Draft, on: &
         (Some(reply), true) => reply.clone(),
         (None, true) => match &prompt.output {
             Some(output) => smallest(&output.schema(), &output.schema(), 0, &mut MOST_VALUES.clone()).to_string(),
-            None => default_reply(&script.texts, &called, &results),
+            None => default_reply(&script.texts, &results),
         },
     };
     let (reply, cut) = cut(&reply, prompt.max_output_tokens);
@@ -223,12 +227,11 @@ fn directives(turn: &[Message]) -> Vec<Directive> {
     asked.flat_map(|message| message.text.lines()).map(Directive::parse).collect()
 }
 
-fn default_reply(texts: &[String], called: &[&str], results: &[&str]) -> String {
+fn default_reply(texts: &[String], results: &[(&str, &str)]) -> String {
     let mut reply = format!("Demo reply: {}", texts.join(" "));
     if !results.is_empty() {
-        let shown: Vec<String> = called
+        let shown: Vec<String> = results
             .iter()
-            .zip(results)
             .map(|(name, result)| format!("{name}={}", result.chars().take(200).collect::<String>()))
             .collect();
         reply = format!("{reply} [tools: {}]", shown.join(", "));

@@ -15,6 +15,8 @@ pub struct Head {
     pub updated: Timestamp,
     /// Nothing more will come by itself: the stream closes after this state.
     pub terminal: bool,
+    /// Largest frame, in bytes, and the same object without history for one that would be larger.
+    bound: Option<(usize, String)>,
     pub(crate) frame: OnceLock<Bytes>,
 }
 
@@ -23,7 +25,30 @@ impl Head {
     pub fn new(revision: i64, updated: Timestamp, terminal: bool, fields: &impl Serialize) -> serde_json::Result<Self> {
         let mut open_object = serde_json::to_string(fields)?;
         open_object.pop();
-        Ok(Self { revision, open_object, updated, terminal, frame: OnceLock::new() })
+        Ok(Self { revision, open_object, updated, terminal, bound: None, frame: OnceLock::new() })
+    }
+
+    /// With a bound in bytes on its frames (0 = none); `brief`: the same object without history, its closing brace
+    /// left off.
+    #[must_use]
+    pub fn bounded(self, most: usize, brief: String) -> Self {
+        Self { bound: (most > 0).then_some((most, brief)), ..self }
+    }
+
+    /// Whether a frame is within the bound.
+    pub(crate) fn admits(&self, frame: &Bytes) -> bool {
+        self.bound.as_ref().is_none_or(|(most, _)| frame.len() <= *most)
+    }
+
+    /// A frame that holds `more` fields on top of the state; what would make it too large is left out.
+    fn fit(&self, sequence: i64, event: &str, json: String, more: &str, at: i64) -> Bytes {
+        let frame = encode(sequence, event, &json);
+        let Some((most, brief)) = self.bound.as_ref().filter(|(most, _)| frame.len() > *most) else { return frame };
+        let frame = encode(sequence, "snapshot", &format!("{brief}{more},\"lastUpdatedAt\":{at}}}"));
+        if frame.len() <= *most {
+            return frame;
+        }
+        encode(sequence, "snapshot", &format!("{brief},\"lastUpdatedAt\":{at}}}"))
     }
 
     /// The whole state as JSON, as it is without a message being written.
@@ -37,7 +62,7 @@ impl Head {
     }
 
     pub(crate) fn frame(&self) -> Bytes {
-        self.frame.get_or_init(|| encode(self.revision, "snapshot", &self.json())).clone()
+        self.frame.get_or_init(|| self.fit(self.revision, "snapshot", self.json(), "", self.updated.0)).clone()
     }
 }
 
@@ -133,19 +158,19 @@ impl Streaming {
 
     pub fn snapshot(&self, head: &Head) -> Bytes {
         let frame = || {
-            let json = format!(
-                "{},\"streamingMessage\":{},\"lastUpdatedAt\":{}}}",
-                head.open_object,
-                self.json(),
-                self.at.0.max(head.updated.0)
-            );
-            encode(self.sequence, "snapshot", &json)
+            let (more, at) = (format!(",\"streamingMessage\":{}", self.json()), self.at.0.max(head.updated.0));
+            let json = format!("{}{more},\"lastUpdatedAt\":{at}}}", head.open_object);
+            head.fit(self.sequence, "snapshot", json, &more, at)
         };
         self.frames.snapshot.get_or_init(frame).clone()
     }
 
-    pub fn partial(&self) -> Bytes {
-        let frame = || encode(self.sequence, "partial", &format!("{{\"streamingMessage\":{}}}", self.json()));
+    pub fn partial(&self, head: &Head) -> Bytes {
+        let frame = || {
+            let message = self.json();
+            let (more, at) = (format!(",\"streamingMessage\":{message}"), self.at.0.max(head.updated.0));
+            head.fit(self.sequence, "partial", format!("{{\"streamingMessage\":{message}}}"), &more, at)
+        };
         self.frames.partial.get_or_init(frame).clone()
     }
 

@@ -36,7 +36,7 @@ pub fn frames(text: &str, step: usize) {
         folded.push_str(delta["append"].as_str().expect("text"));
         from = length;
         assert!(text.starts_with(&folded) && folded.len() == length);
-        for (frame, expected) in [(now.snapshot(&head), "snapshot"), (now.partial(), "partial")] {
+        for (frame, expected) in [(now.snapshot(&head), "snapshot"), (now.partial(&head), "partial")] {
             let (name, data) = read(&frame, sequence);
             assert_eq!((name.as_str(), &data["streamingMessage"]["content"]["message"]), (expected, &json!(folded)));
             assert_eq!(data["streamingMessage"]["uid"], text);

@@ -140,9 +140,11 @@ impl Watcher {
         }
         match before.and_then(|before| before.streaming.as_ref()) {
             Some((uid, from, calls)) if *uid == streaming.uid && *calls == streaming.calls_size => {
-                Some(streaming.delta(*from))
+                // Whoever was away for long is shown the whole.
+                let delta = streaming.delta(*from);
+                Some(if head.admits(&delta) { delta } else { streaming.snapshot(head) })
             }
-            Some(_) => Some(streaming.partial()),
+            Some(_) => Some(streaming.partial(head)),
             None => Some(streaming.snapshot(head)),
         }
     }

@@ -69,24 +69,28 @@ impl Source for ThreadSource {
             .optional()?;
         let Some((row, bodies)) = found else { return Ok(None) };
         let record = Record::read(row)?;
-        let (chat_history, truncated) = kept_history(bodies.into_iter().flatten().collect(), self.frame_bytes);
         let pause = record.facts.pause.clone().unwrap_or_default();
-        let state = RealtimeThread {
+        let mut state = RealtimeThread {
             thread_id: &self.id,
             id: &self.id,
             agent_id: record.agent_id(),
             name: record.name(),
             state: record.state,
-            chat_history,
+            chat_history: Vec::new(),
             tasks: &record.facts.tasks,
             pending_approval: record.facts.approval.as_ref(),
             finish_reason: record.finish_reason.as_deref(),
             paused_reason: record.paused_reason(),
             paused_until: pause.until,
             pause_until: pause.until,
-            truncated: truncated.then_some(true),
+            truncated: Some(true),
         };
+        let brief = Head::new(0, Timestamp(0), false, &state).map_err(Error::internal)?;
+        let bodies = bodies.into_iter().flatten().collect();
+        let (history, truncated) = kept_history(bodies, self.frame_bytes, brief.open_object.len());
+        (state.chat_history, state.truncated) = (history, truncated.then_some(true));
         let terminal = record.state.is_terminal();
-        Head::new(record.revision, record.edited(), terminal, &state).map(Some).map_err(Error::internal)
+        let head = Head::new(record.revision, record.edited(), terminal, &state).map_err(Error::internal)?;
+        Ok(Some(head.bounded(self.frame_bytes, brief.open_object)))
     }
 }

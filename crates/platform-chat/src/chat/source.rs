@@ -90,18 +90,24 @@ impl Source for ChatSource {
 
 impl ChatSource {
     fn read(&self, chat: &ChatRow, bodies: Vec<String>, queue: &[String]) -> Result<Head> {
-        let waiting: usize = queue.iter().map(String::len).sum();
-        let bytes = if self.frame_bytes == 0 { 0 } else { self.frame_bytes.saturating_sub(waiting).max(1) };
-        let (history, truncated) = kept_history(bodies, bytes);
         let status = chat.status();
-        let waiting = queue.iter().map(|body| pending(body, status.queue_word())).collect::<Result<_>>()?;
+        // What waits has half of the frame at the most; the first come first.
+        let mut left = if self.frame_bytes == 0 { usize::MAX } else { self.frame_bytes / 2 };
+        let fits = |body: &&String| {
+            let fits = body.len() <= left;
+            left = left.saturating_sub(body.len());
+            fits
+        };
+        let waiting: Vec<&String> = queue.iter().take_while(fits).collect();
+        let is_cut = waiting.len() < queue.len();
+        let waiting = waiting.into_iter().map(|body| pending(body, status.queue_word())).collect::<Result<_>>()?;
         let open = if status == Status::Waiting { chat.open_calls()? } else { Vec::new() };
         let is_limited = chat.status == LIMIT_EXCEEDED;
-        let state = RealtimeChatHistory {
+        let mut state = RealtimeChatHistory {
             chat_uid: &chat.uid,
             client_uid: self.account.as_str(),
             status: &chat.status,
-            chat_history: &history,
+            chat_history: &[],
             queued_messages: chat.queued,
             pending_user_messages: waiting,
             pending_tool_calls: open.iter().filter_map(PendingToolCall::of).collect(),
@@ -109,9 +115,13 @@ impl ChatSource {
             stop_reason: chat.stop_reason.as_deref(),
             error: chat.error.as_deref().filter(|_| !is_limited).and_then(|error| serde_json::from_str(error).ok()),
             limit_exceeded: chat.error.as_deref().filter(|_| is_limited).and_then(|of| serde_json::from_str(of).ok()),
-            truncated: truncated.then_some(true),
+            truncated: Some(true),
         };
+        let brief = Head::new(0, Timestamp(0), false, &state).map_err(Error::internal)?;
+        let (history, truncated) = kept_history(bodies, self.frame_bytes, brief.open_object.len());
+        (state.chat_history, state.truncated) = (&history, (truncated || is_cut).then_some(true));
         let terminal = status.is_terminal() && (chat.queued == 0 || is_limited);
-        Head::new(chat.revision, Timestamp(chat.edited_ms), terminal, &state).map_err(Error::internal)
+        let head = Head::new(chat.revision, Timestamp(chat.edited_ms), terminal, &state).map_err(Error::internal)?;
+        Ok(head.bounded(self.frame_bytes, brief.open_object))
     }
 }

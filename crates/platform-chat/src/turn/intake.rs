@@ -117,7 +117,7 @@ impl Intake {
         let mut may_reserve = true;
         for _ in 0..TRIES {
             if wait || settings.input_delay_ms == 0 {
-                let slot = if wait { Some(self.jobs.slot_at_once()) } else { self.jobs.slot() };
+                let slot = if wait { Some(self.jobs.slot_at_once()) } else { self.jobs.slot_of(&caller.account) };
                 item.owner = slot.is_some().then(|| self.jobs.owner().to_owned());
                 item.lease_ms = slot.is_some().then(|| self.jobs.lease_ms());
                 let reserves = may_reserve && slot.is_some();
