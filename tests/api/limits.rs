@@ -5,9 +5,8 @@ use platform_testing::{Ending, FakeModelServer, FakeToolServer, Reply, Script, T
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::{
-    process::run,
-    support::{Frames, PROGRAM, app, app_with, app_with_tools, eventually, finished, start, tool, tool_server},
+use crate::support::{
+    Frames, PROGRAM, app, app_with, app_with_tools, eventually, finished, other_account, start, tool, tool_server,
 };
 
 fn number(reply: &Reply, header: &str) -> u64 {
@@ -259,18 +258,6 @@ async fn zero_takes_a_limit_away() {
     assert_eq!(called.body["success"], true, "{}", called.body["error"]);
 }
 
-/// Makes another account with a key.
-fn other_account(db: &TestDb) -> String {
-    let line = |arguments: &[&str]| -> serde_json::Value {
-        let output = run(arguments, &[("DATABASE_URL", db.url()), ("PLATFORM_LOG", "error")]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).expect("one JSON record")
-    };
-    let account = line(&["accounts", "create", "--name", "other"]);
-    let key = line(&["keys", "create", "--account", account["clientUID"].as_str().expect("an id"), "--name", "theirs"]);
-    key["key"].as_str().expect("a value").to_owned()
-}
-
 #[tokio::test]
 async fn an_account_that_waits_for_many_slow_models_files_and_tools_holds_nobody_else_up() {
     let (db, model, server) = (TestDb::new().await, FakeModelServer::start(), FakeToolServer::start());
@@ -284,7 +271,7 @@ async fn an_account_that_waits_for_many_slow_models_files_and_tools_holds_nobody
         ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
     ];
     let app = TestApp::start(PROGRAM, &db, &settings);
-    let theirs = other_account(&db);
+    let theirs = other_account(&db).await;
     let as_other = |path: &str, body: &serde_json::Value| {
         app.send(app.anonymous(Method::POST, &format!("/v1{path}")).bearer_auth(&theirs).json(body))
     };
@@ -329,7 +316,7 @@ async fn an_account_that_waits_for_many_slow_models_files_and_tools_holds_nobody
 async fn an_account_with_many_runs_leaves_workers_to_others() {
     let db = TestDb::new().await;
     let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_WORKER_CONCURRENCY", "8")]);
-    let theirs = other_account(&db);
+    let theirs = other_account(&db).await;
     for _ in 0..20 {
         start(&app, "/wait 60s\nslow").await;
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{Frames, PROGRAM, start};
 
 /// Runs a command of the program.
-pub fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
+fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
     Command::new(PROGRAM)
         .args(arguments)
         .env_clear()
