@@ -1,10 +1,10 @@
 //! `Idempotency-Key` (contract 00 §5)
 
-use platform_testing::{Reply, TestApp};
+use platform_testing::{Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{UNBOUNDED, app, app_with, factor, finished};
+use crate::support::{PROGRAM, UNBOUNDED, app, app_with, factor, finished};
 
 async fn post(app: &TestApp, path: &str, key: &str, body: Value) -> Reply {
     app.send(app.request(Method::POST, path).header("idempotency-key", key).json(&body)).await
@@ -33,6 +33,40 @@ async fn sixty_four_identical_posts_have_one_effect() {
     assert_eq!((other.status, other.error()), (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_KEY_REUSED"));
     let odd = app.request(Method::POST, path).header("idempotency-key", "").json(&json!({}));
     assert_eq!(app.send(odd).await.error(), "BAD_REQUEST");
+}
+
+#[tokio::test]
+async fn repeats_at_the_same_moment_are_the_first_answer_or_in_progress_whatever_else_they_would_clash_with() {
+    let db = TestDb::new().await;
+    let apps = [TestApp::start(PROGRAM, &db, &UNBOUNDED), TestApp::start(PROGRAM, &db, &UNBOUNDED)];
+    let makes = [
+        ("/assistants", json!({"name": "A", "identifier": "same"})),
+        ("/users", json!({"email": "same@example.com", "password": "correct horse battery"})),
+        ("/projects", json!({"name": "same", "identifier": "same"})),
+        ("/tenants", json!({"tenantId": "same"})),
+        ("/tenant-admin/tiers", json!({"tierId": "same", "name": "A"})),
+    ];
+    for (path, body) in makes {
+        let repeats = (0..24).map(|at| post(&apps[at % 2], path, "k", body.clone()));
+        let replies = futures_util::future::join_all(repeats).await;
+        let first = replies.iter().find(|reply| reply.status == StatusCode::CREATED).expect("one has the effect");
+        for reply in &replies {
+            match reply.status {
+                StatusCode::CREATED => assert_eq!(reply.body, first.body, "{path}"),
+                _ => assert_eq!(reply.error(), "IDEMPOTENCY_IN_PROGRESS", "{path}: {}", reply.body),
+            }
+        }
+        let other = post(&apps[0], path, "other", body).await;
+        assert!(
+            other.status == StatusCode::CONFLICT && other.error() != "IDEMPOTENCY_IN_PROGRESS",
+            "{path}: {}",
+            other.body
+        );
+    }
+    // What only reads keeps nothing.
+    let listed = post(&apps[0], "/assistants/chats", "k", json!({})).await;
+    let again = post(&apps[0], "/assistants/chats", "k", json!({})).await;
+    assert_eq!((listed.status, again.header("idempotent-replayed")), (StatusCode::CREATED, ""));
 }
 
 #[tokio::test]

@@ -94,7 +94,7 @@ async fn every_credential_opens_what_its_row_says_and_nothing_else() {
         let named = format!("{} {}", route.method, route.path);
         let public = route.keys == "public";
         let full = route.keys == "full";
-        let account_wide = full && !route.path.starts_with("/v1/api-keys");
+        let account_wide = full && !["/v1/api-keys", "/oauth/"].iter().any(|own| route.path.starts_with(own));
         let mints = route.keys == "key, signed";
         let policy = |refused: bool, code: &'static str| (!public && refused).then_some(code);
         // What the catch-alls of a token do not open.

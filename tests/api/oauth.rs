@@ -114,6 +114,7 @@ async fn an_application_acts_for_a_user_who_let_it() {
     let house = house(json!({"scopes": ["assistants:write", "models:read"]}), "member").await;
     let page = house.page(&[]).await;
     assert_eq!((page.status, page.header("content-type")), (StatusCode::OK, "text/html; charset=utf-8"));
+    assert_eq!(page.header("x-ignored-fields"), "", "its own parameters are read");
     let html = page.body.as_str().expect("HTML");
     assert!(html.contains("Tool &lt;b&gt; wants to act for you") && !html.contains("<script"), "{html}");
     assert!(html.contains("https://app.example"), "who asks is shown");

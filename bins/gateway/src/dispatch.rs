@@ -6,7 +6,7 @@ use actix_http::ConnectionType;
 use actix_web::{
     HttpRequest, HttpResponse,
     http::{
-        Method,
+        Method, StatusCode,
         header::{self, HeaderMap, HeaderName, HeaderValue},
     },
     web::{self, Payload, ServiceConfig},
@@ -14,7 +14,7 @@ use actix_web::{
 use futures_util::FutureExt;
 use platform_auth::Identity;
 use platform_core::{Code, Error, Id, Result, joined};
-use platform_db::{Idempotency, Stored};
+use platform_db::{Idempotency, Stored, in_progress};
 use platform_limits::Allowance;
 use tracing::{Instrument, error, info};
 
@@ -210,7 +210,12 @@ async fn handle(
         request.once = once(route, &request)?;
         access::impose(&mut request, route)?;
         request.project = access::reach(&request, route).await?;
-        Ok(run(route, request).await?.ignoring(ignored))
+        let answer = run(route, request).await?.ignoring(ignored);
+        answer.bounded(|| match services.gate.answer(&whose) {
+            Err(error) if route.only_reads() => Err(error),
+            // What has happened is told in any case.
+            place => Ok(place.ok()),
+        })
     };
     Handled { outcome: answer.await, identity, allowance }
 }
@@ -253,12 +258,15 @@ async fn run(route: &Route, request: Request) -> Result<Answer> {
             None => once.release(&services.db).await.map(|()| None),
         },
     };
+    // One at a time in this process; of several processes the first to commit is the one that counts.
+    let first = services.gate.first(&once.scope);
     if let Some(answer) = replay().await? {
         return Ok(answer);
     }
+    let Some(_first) = first else { return Err(in_progress()) };
     match (route.handler)(request).await {
-        // Somebody with the same key was faster.
-        Err(error) if error.code() == Code::IdempotencyInProgress => replay().await?.ok_or(error),
+        // Somebody with the same key was faster, and has what is wanted here.
+        Err(error) if error::status(error.code()) == StatusCode::CONFLICT => replay().await?.ok_or(error),
         Ok(answer) => {
             if let Body::Json(body) = &answer.body {
                 once.keep(&services.db, answer.status, body).await?;
@@ -336,6 +344,10 @@ fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
     let (Some(key), None) = (key, given.next()) else {
         return Err(Error::new(Code::BadRequest, "Send one Idempotency-Key of 1 to 255 visible ASCII characters."));
     };
+    // What is only read has no effect to repeat.
+    if route.only_reads() {
+        return Ok(None);
+    }
     let path = request.path.values().map(String::as_str);
     let (account, credential) = (identity.caller.account.as_str(), identity.caller.principal());
     let parts = [account, &credential, route.path].into_iter().chain(path).chain([key]);

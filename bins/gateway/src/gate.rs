@@ -8,6 +8,7 @@ use std::{
 };
 
 use actix_web::HttpRequest;
+use futures_util::FutureExt;
 use ipnet::IpNet;
 use platform_core::{Caller, Code, Credential, Error, FairPermit, FairSemaphore, Result, joined};
 use platform_limits::{Allowance, Rate, RateLimits};
@@ -34,6 +35,8 @@ const WRONG_FROM_ADDRESS: Rate = Rate { per_minute: 2, burst: 30 };
 const WRONG_FOR_NAME: Rate = Rate { per_minute: 1, burst: 10 };
 /// The same from one address for a name that many try: whoever it belongs to can still log in from where they are.
 const WRONG_FOR_NAME_FROM_ADDRESS: Rate = Rate { per_minute: 1, burst: 3 };
+/// Large answers that are not read yet, in all and of one account; each has at most 8 MiB, unless one record is larger.
+const ANSWERS: (usize, usize) = (16, 8);
 /// So long a body waits for its place.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -50,6 +53,9 @@ pub(crate) struct Gate {
     proxied: FairSemaphore<IpAddr>,
     bodies: FairSemaphore<String>,
     large_bodies: FairSemaphore<String>,
+    answers: FairSemaphore<String>,
+    /// Requests with an `Idempotency-Key` that are under way.
+    once: FairSemaphore<String>,
 }
 
 /// An open stream; it counts until it is dropped.
@@ -83,7 +89,22 @@ impl Gate {
             proxied: FairSemaphore::new(0, 0),
             bodies: FairSemaphore::new(MOST_BODIES, config.bodies_per_address),
             large_bodies: FairSemaphore::new(LARGE_BODIES.0, LARGE_BODIES.1),
+            answers: FairSemaphore::new(ANSWERS.0, ANSWERS.1),
+            once: FairSemaphore::new(0, 1),
         }
+    }
+
+    /// A place for a large answer, until it is read.
+    pub fn answer(&self, whose: &String) -> Result<FairPermit<String>> {
+        self.answers.acquire(whose).now_or_never().ok_or_else(|| {
+            let message = "Too many large answers of yours are not read yet; read them first.";
+            Error::new(Code::RateLimitExceeded, message).retry_after(1)
+        })
+    }
+
+    /// The right to be the one that has the effect of an `Idempotency-Key`; `None` while somebody else has it.
+    pub fn first(&self, scope: &String) -> Option<FairPermit<String>> {
+        self.once.acquire(scope).now_or_never()
     }
 
     /// A place for one more connection of a peer; one above its share waits shortly for another to be vouched for or

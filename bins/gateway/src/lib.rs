@@ -10,6 +10,7 @@ pub mod config;
 mod access;
 mod auth;
 mod body;
+mod bounded;
 mod children;
 mod connection;
 mod cors;

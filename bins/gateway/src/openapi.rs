@@ -168,6 +168,20 @@ impl Operation {
         self.responses.iter().any(|(status, ..)| *status == 201) && self.record.iter().any(is_record)
     }
 
+    /// An answer that says no more than its status and headers.
+    pub fn answers_empty(mut self, status: u16) -> Self {
+        let text = ObjectBuilder::new().schema_type(Type::String).build();
+        self.responses.push((status, "text/plain", RefOr::T(Schema::Object(text))));
+        self
+    }
+
+    /// An object that a standard describes.
+    pub fn answers_object(mut self, status: u16) -> Self {
+        let object = ObjectBuilder::new().schema_type(Type::Object).build();
+        self.responses.push((status, "application/json", RefOr::T(Schema::Object(object))));
+        self
+    }
+
     /// Names a query may have.
     pub fn query_names(&self) -> Vec<String> {
         let page = if self.page { &["limit", "offset", "skip"][..] } else { &[] };
@@ -285,7 +299,8 @@ fn without_null_defaults(schema: &mut Value) {
 
 fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Operation {
     let mut described = OperationBuilder::new().summary(Some(operation.summary)).operation_id(Some(id(route)));
-    let group = route.path.split('/').nth(2).unwrap_or("root").trim_end_matches(".json");
+    let group = route.path.strip_prefix("/v1/").and_then(|path| path.split('/').next());
+    let group = group.unwrap_or("root").trim_end_matches(".json");
     described = described.tag(group);
     for name in route.parameters() {
         let text = ObjectBuilder::new().schema_type(Type::String).build();
@@ -335,13 +350,13 @@ fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Oper
 /// `POST /v1/assistants/{identifier}/messages` → `postAssistantsByIdentifierMessages`.
 fn id(route: &Route) -> String {
     let mut id = route.method.as_str().to_lowercase();
-    for segment in route.path.split('/').skip(2) {
+    for segment in route.path.trim_start_matches("/v1").split('/').skip(1) {
         let (by, segment) = match segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
             Some(name) => ("By", name),
             None => ("", segment),
         };
         id.push_str(by);
-        for word in segment.split(['-', '.']) {
+        for word in segment.split(['-', '.', '_']) {
             let (first, rest) = word.split_at(word.len().min(1));
             id.push_str(&first.to_uppercase());
             id.push_str(rest);

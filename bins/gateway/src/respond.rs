@@ -1,10 +1,14 @@
 //! Answers of handlers.
 
-use std::pin::Pin;
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
 
 use actix_web::{
     HttpResponse,
-    body::{BodyStream, SizedStream},
+    body::{BodySize, BodyStream, MessageBody, SizedStream},
     http::{
         StatusCode,
         header::{self, HeaderName, HeaderValue},
@@ -12,14 +16,23 @@ use actix_web::{
 };
 use bytes::Bytes;
 use futures_util::Stream;
-use platform_core::{Error, Result};
+use platform_core::{Error, FairPermit, Result};
 use serde::Serialize;
 use serde_json::json;
+
+use crate::bounded::bounded;
+
+/// An answer is handed on in pieces of this many bytes.
+const PIECE: usize = 16 * 1024;
+/// An answer above this is counted until it is read.
+const LARGE: usize = 1024 * 1024;
 
 /// What a handler answers.
 pub(crate) struct Answer {
     pub status: u16,
     pub body: Body,
+    /// Where a large answer is counted until it is read.
+    place: Option<FairPermit<String>>,
     ignored: Vec<String>,
     headers: Vec<(&'static str, String)>,
 }
@@ -29,6 +42,29 @@ pub(crate) enum Body {
     Text { kind: &'static str, text: String },
     Bytes { kind: &'static str, bytes: &'static [u8] },
     Events(Pin<Box<dyn Stream<Item = std::result::Result<Bytes, std::io::Error>>>>),
+}
+
+/// An answer that is handed on as its reader takes it: what is handed on is copied.
+struct Pieces {
+    rest: Bytes,
+    _place: Option<FairPermit<String>>,
+}
+
+impl MessageBody for Pieces {
+    type Error = Infallible;
+
+    fn size(&self) -> BodySize {
+        BodySize::Sized(self.rest.len() as u64)
+    }
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Bytes, Infallible>>> {
+        let length = self.rest.len().min(PIECE);
+        let piece = self.rest.split_to(length);
+        Poll::Ready((length > 0).then_some(Ok(piece)))
+    }
 }
 
 impl Answer {
@@ -53,19 +89,25 @@ impl Answer {
 
     /// JSON that is text already.
     pub fn raw_json(status: u16, json: String) -> Self {
-        Self { status, body: Body::Json(json), ignored: Vec::new(), headers: Vec::new() }
+        Self { status, body: Body::Json(json), place: None, ignored: Vec::new(), headers: Vec::new() }
     }
 
     pub fn text(status: u16, kind: &'static str, text: String) -> Self {
-        Self { status, body: Body::Text { kind, text }, ignored: Vec::new(), headers: Vec::new() }
+        Self { status, body: Body::Text { kind, text }, place: None, ignored: Vec::new(), headers: Vec::new() }
     }
 
     pub fn file(kind: &'static str, bytes: &'static [u8]) -> Self {
-        Self { status: 200, body: Body::Bytes { kind, bytes }, ignored: Vec::new(), headers: Vec::new() }
+        Self { status: 200, body: Body::Bytes { kind, bytes }, place: None, ignored: Vec::new(), headers: Vec::new() }
     }
 
     pub fn events(events: impl Stream<Item = std::result::Result<Bytes, std::io::Error>> + 'static) -> Self {
-        Self { status: 200, body: Body::Events(Box::pin(events)), ignored: Vec::new(), headers: Vec::new() }
+        Self {
+            status: 200,
+            body: Body::Events(Box::pin(events)),
+            place: None,
+            ignored: Vec::new(),
+            headers: Vec::new(),
+        }
     }
 
     #[must_use]
@@ -81,6 +123,19 @@ impl Answer {
         self
     }
 
+    /// A list within its bound; a large answer with the place that `take` gives, if any.
+    pub fn bounded(mut self, take: impl FnOnce() -> Result<Option<FairPermit<String>>>) -> Result<Self> {
+        let Body::Json(json) = self.body else { return Ok(self) };
+        let (json, total) = bounded(json)?;
+        if let Some(total) = total {
+            self.headers.push(("x-total-count", total.to_string()));
+        }
+        if json.len() > LARGE {
+            self.place = take()?;
+        }
+        Ok(Self { body: Body::Json(json), ..self })
+    }
+
     pub fn into_response(mut self) -> HttpResponse {
         let mut response = HttpResponse::build(StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK));
         if !self.ignored.is_empty() {
@@ -93,7 +148,11 @@ impl Answer {
         }
         match self.body {
             Body::Json(json) => {
-                response.insert_header((header::CONTENT_TYPE, "application/json; charset=utf-8")).body(json)
+                response.insert_header((header::CONTENT_TYPE, "application/json; charset=utf-8"));
+                if json.len() <= PIECE {
+                    return response.body(json);
+                }
+                response.body(Pieces { rest: json.into(), _place: self.place })
             }
             Body::Text { kind, text } => response.insert_header((header::CONTENT_TYPE, kind)).body(text),
             Body::Bytes { kind, bytes } => response.insert_header((header::CONTENT_TYPE, kind)).body(SizedStream::new(

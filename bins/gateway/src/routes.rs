@@ -109,18 +109,20 @@ pub(crate) fn table() -> Vec<Route> {
     let (see, act) = ("agents:read", "agents:write");
     let (look, manage) = ("projects:read", "projects:write");
     vec![
-        on(GET, "/livez", Public, health::live),
-        on(GET, "/readyz", Public, health::ready),
-        on(GET, "/.well-known/jwks.json", Public, oauth::jwks),
-        on(GET, "/.well-known/oauth-authorization-server", Public, oauth::metadata),
-        on(GET, "/.well-known/oauth-protected-resource", Public, oauth::resource),
-        on(GET, "/.well-known/oauth-protected-resource/v1/mcp", Public, oauth::resource_mcp),
-        on(GET, "/.well-known/oauth-protected-resource/v1/mcp/{slug}", Public, oauth::resource_profile),
-        on(GET, "/oauth/authorize", Public, oauth::authorize),
-        on(POST, "/oauth/authorize", Public, oauth::decide).raw(),
-        on(POST, "/oauth/introspect", full(None, false), oauth::introspect).raw(),
-        on(POST, "/oauth/revoke", Public, oauth::revoke).raw(),
-        on(POST, "/oauth/token", Public, oauth::token).raw(),
+        on(GET, "/livez", Public, health::live).with(health::spec::live),
+        on(GET, "/readyz", Public, health::ready).with(health::spec::ready),
+        on(GET, "/.well-known/jwks.json", Public, oauth::jwks).with(oauth::spec::jwks),
+        on(GET, "/.well-known/oauth-authorization-server", Public, oauth::metadata).with(oauth::spec::metadata),
+        on(GET, "/.well-known/oauth-protected-resource", Public, oauth::resource).with(oauth::spec::resource),
+        on(GET, "/.well-known/oauth-protected-resource/v1/mcp", Public, oauth::resource_mcp)
+            .with(oauth::spec::resource),
+        on(GET, "/.well-known/oauth-protected-resource/v1/mcp/{slug}", Public, oauth::resource_profile)
+            .with(oauth::spec::resource),
+        on(GET, "/oauth/authorize", Public, oauth::authorize).with(oauth::spec::authorize),
+        on(POST, "/oauth/authorize", Public, oauth::decide).with(oauth::spec::decide).raw(),
+        on(POST, "/oauth/introspect", full(None, false), oauth::introspect).with(oauth::spec::introspect).raw(),
+        on(POST, "/oauth/revoke", Public, oauth::revoke).with(oauth::spec::revoke).raw(),
+        on(POST, "/oauth/token", Public, oauth::token).with(oauth::spec::token).raw(),
         on(GET, "/docs", Public, docs::reference),
         on(GET, "/docs/{file}", Public, docs::asset),
         on(POST, "/v1/agents", key(act), agents::create).with(agents::spec::create),
@@ -408,6 +410,11 @@ impl Route {
 
     fn approving(self) -> Self {
         Self { right: Right::Approve, ..self }
+    }
+
+    /// It changes nothing: a GET, or a search by POST.
+    pub fn only_reads(&self) -> bool {
+        self.method == GET || matches!(self.access, Access::Key { scope, .. } if scope.ends_with(":read"))
     }
 
     /// HEAD works wherever GET does.

@@ -1,4 +1,4 @@
-use std::ops::Range;
+use std::{collections::HashMap, ops::Range};
 
 use diesel::{
     AppearsOnTable, QueryResult,
@@ -7,7 +7,7 @@ use diesel::{
     pg::Pg,
     prelude::*,
     query_builder::{AstPass, QueryFragment, QueryId},
-    sql_types::{Array, Bool, Integer, Jsonb, Nullable, Text},
+    sql_types::{Array, BigInt, Bool, Integer, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
@@ -200,6 +200,28 @@ pub async fn contents(conn: &Conn, account: &AccountId, conversations: &[String]
         (uid, StoredJson::message(body, accounting.as_deref()))
     };
     Ok(rows.into_iter().map(message).collect())
+}
+
+#[derive(QueryableByName)]
+struct Size {
+    #[diesel(sql_type = Text)]
+    conversation: String,
+    #[diesel(sql_type = BigInt)]
+    bytes: i64,
+}
+
+/// How many bytes the messages of several conversations have; those without any are left out.
+pub async fn content_bytes(
+    conn: &Conn,
+    account: &AccountId,
+    conversations: &[String],
+) -> Result<HashMap<String, usize>> {
+    let mut conn = conn;
+    let sizes = "SELECT conversation, sum(octet_length(body::text) + coalesce(octet_length(accounting::text), 0))::bigint \
+        AS bytes FROM messages WHERE account_id = $1 AND conversation = ANY($2) GROUP BY conversation";
+    let sizes = diesel::sql_query(sizes).bind::<Text, _>(account.as_str()).bind::<Array<Text>, _>(conversations);
+    let sizes: Vec<Size> = sizes.load(&mut conn).await?;
+    Ok(sizes.into_iter().map(|size| (size.conversation, usize::try_from(size.bytes).unwrap_or(usize::MAX))).collect())
 }
 
 /// Messages from a position on, as they are stored, oldest first.

@@ -67,6 +67,12 @@ pub(super) mod spec {
     use super::HealthReport;
     use crate::openapi::Operation;
 
+    pub fn live() -> Operation {
+        Operation::new("Whether the process runs").answers_text("text/plain")
+    }
+    pub fn ready() -> Operation {
+        Operation::new("Whether the process takes requests").answers_text("text/plain").answers_empty(503)
+    }
     pub fn health() -> Operation {
         Operation::new("Check the server").answers::<HealthReport>(200).answers::<HealthReport>(503)
     }

@@ -8,6 +8,7 @@ use platform_auth::{Authorization, AuthorizeRequest, OAuthError, TokenRequest};
 use platform_core::{Code, Error, Result};
 use secrecy::SecretString;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use crate::{
     request::{Request, percent_decode},
@@ -246,10 +247,74 @@ pub(crate) async fn delete_user(request: Request) -> Result<Answer> {
     Answer::deleted("user", id)
 }
 
+/// What an application asks for (RFC 6749 §4.1.1, RFC 7636, RFC 8707).
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what asked reads")]
+struct AuthorizeQuery {
+    response_type: String,
+    client_id: String,
+    redirect_uri: String,
+    scope: Option<String>,
+    state: Option<String>,
+    code_challenge: String,
+    code_challenge_method: String,
+    resource: Option<String>,
+}
+
+/// What a client asks the token endpoint; a form has the same names in snake case.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what token reads")]
+#[schema(rename_all = "camelCase")]
+struct TokenBody {
+    grant_type: String,
+    client_id: Option<String>,
+    client_secret: Option<String>,
+    redirect_uri: Option<String>,
+    code: Option<String>,
+    code_verifier: Option<String>,
+    refresh_token: Option<String>,
+    scope: Option<String>,
+}
+
+/// A token to end or to ask about.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what revoke and introspect read")]
+#[schema(rename_all = "camelCase")]
+struct OneToken {
+    token: String,
+    token_type_hint: Option<String>,
+}
+
 pub(super) mod spec {
     use platform_auth::{ClientPage, ClientWithSecret, NewClient, NewUser, OAuthClient, User, UserPage};
 
+    use super::{AuthorizeQuery, OneToken, TokenBody};
     use crate::openapi::{Deleted, Operation};
+
+    pub fn authorize() -> Operation {
+        Operation::new("Show the user who asks for what").query::<AuthorizeQuery>().answers_text("text/html")
+    }
+    pub fn decide() -> Operation {
+        Operation::new("Grant it, or not, and go back to the application").answers_empty(303)
+    }
+    pub fn token() -> Operation {
+        Operation::new("Exchange a code or a refresh token (RFC 6749)").body::<TokenBody>().answers_object(200)
+    }
+    pub fn revoke() -> Operation {
+        Operation::new("End what a token follows from (RFC 7009)").body::<OneToken>().answers_object(200)
+    }
+    pub fn introspect() -> Operation {
+        Operation::new("What a token is good for (RFC 7662)").body::<OneToken>().answers_object(200)
+    }
+    pub fn jwks() -> Operation {
+        Operation::new("Keys that verify access tokens (RFC 7517)").answers_object(200)
+    }
+    pub fn metadata() -> Operation {
+        Operation::new("What the authorization server can do (RFC 8414)").answers_object(200)
+    }
+    pub fn resource() -> Operation {
+        Operation::new("Who grants access to this resource (RFC 9728)").answers_object(200)
+    }
 
     pub fn create_client() -> Operation {
         Operation::new("Make an OAuth client; its secret is shown this once")

@@ -205,7 +205,7 @@ impl OAuthService for PgAuthService {
 
     async fn token(&self, request: &TokenRequest) -> Outcome<Tokens> {
         let Some(client_id) = &request.client_id else {
-            return Ok(Err(OAuthError::new("invalid_client", "client_id is missing.")));
+            return Ok(Err(OAuthError::new("invalid_request", "client_id is missing.")));
         };
         let conn = self.db.read().await?;
         let client = by_client_id(conn.get(), client_id).await?;

@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use chrono::NaiveDate;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    FileFetcher, HandOffs, Matches, NewFeedback, Ports, StoredJson, all_content, content, contents, feedback,
-    give_feedback_in, search,
+    FileFetcher, HandOffs, Matches, NewFeedback, Ports, StoredJson, all_content, content, content_bytes, contents,
+    feedback, give_feedback_in, search,
 };
 use platform_core::{
     AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Period, Result, overlay, to_the_end,
@@ -29,6 +29,8 @@ use crate::{
     },
 };
 
+/// Bytes of messages that a page of chats holds at most; a chat alone may be larger.
+const MOST_LISTED: usize = 7 << 20;
 /// How long a stop waits for the turn to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -263,10 +265,23 @@ impl ChatService for PgChatService {
             }
         }
         let conn = self.db.read().await?;
-        let (rows, total) = repository::list(conn.get(), caller, &filter, page.page).await?;
+        let (mut rows, total) = repository::list(conn.get(), caller, &filter, page.page).await?;
+        let mut limit = page.page.limit;
         let mut by_chat: HashMap<String, Vec<StoredJson>> = HashMap::new();
         if !page.omit_content {
-            let uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();
+            let mut uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();
+            let bytes = content_bytes(conn.get(), account, &uids).await?;
+            let mut sum = 0;
+            let fits = uids.iter().take_while(|uid| {
+                sum += bytes.get(*uid).copied().unwrap_or_default();
+                sum <= MOST_LISTED
+            });
+            // The page is shorter then, and says so; who goes on by its limit misses nothing.
+            let fits = fits.count().max(1);
+            if fits < rows.len() {
+                limit = i64::try_from(fits).unwrap_or(limit);
+                (rows.truncate(fits), uids.truncate(fits));
+            }
             for (uid, message) in contents(conn.get(), account, &uids).await? {
                 by_chat.entry(uid).or_default().push(message);
             }
@@ -276,7 +291,7 @@ impl ChatService for PgChatService {
             row.into_chat(content)
         };
         let histories = rows.into_iter().map(chat).collect::<Result<_>>()?;
-        Ok(ChatList { histories, total, offset: page.page.offset, limit: page.page.limit })
+        Ok(ChatList { histories, total, offset: page.page.offset, limit })
     }
 
     async fn get(&self, account: &AccountId, assistant: &str, uid: &str, omit_content: bool) -> Result<Chat> {
