@@ -27,7 +27,7 @@ async fn connect(app: &TestApp) -> TcpStream {
 async fn until(stream: &mut TcpStream, end: &str) -> String {
     let (mut answer, mut chunk) = (String::new(), [0; 4096]);
     while !answer.contains(end) {
-        match tokio::time::timeout(Duration::from_secs(60), stream.read(&mut chunk)).await.expect("no silence") {
+        match tokio::time::timeout(Duration::from_mins(1), stream.read(&mut chunk)).await.expect("no silence") {
             Ok(read) if read > 0 => answer.push_str(&String::from_utf8_lossy(&chunk[..read])),
             _ => break,
         }

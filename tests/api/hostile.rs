@@ -96,11 +96,10 @@ fn computing(expression: &str) -> Value {
 async fn longest_stall<T>(app: &TestApp, meanwhile: impl Future<Output = T>) -> (T, Duration) {
     let (over, longest) = (AtomicBool::new(false), AtomicU64::new(0));
     let asking = async {
-        let client = reqwest::Client::new();
         while !over.load(Ordering::Relaxed) {
             let began = Instant::now();
-            let answer = client.get(format!("{}/v1/health", app.url())).send().await.expect("an answer");
-            assert_eq!(answer.status(), StatusCode::OK);
+            let answer = app.send(app.anonymous(Method::GET, "/v1/health")).await;
+            assert_eq!(answer.status, StatusCode::OK);
             let took = u64::try_from(began.elapsed().as_micros()).expect("not that long");
             longest.fetch_max(took, Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -123,7 +122,7 @@ fn peak_memory(app: &TestApp) -> u64 {
 }
 
 /// Nobody waits so long for a look at health, on a machine that has other things to do as well.
-const STALL: Duration = Duration::from_millis(1000);
+const STALL: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn an_expression_that_is_stuck_in_native_code_ends_and_stops_nobody() {
@@ -137,7 +136,7 @@ async fn an_expression_that_is_stuck_in_native_code_ends_and_stops_nobody() {
             tool
         })
         .collect();
-    let id = tool_server(&app, &server.url(), &tools).await;
+    let id = tool_server(&app, server.url(), &tools).await;
     let run = async |i: usize| {
         let began = Instant::now();
         let ran = app.post(&format!("/tool-servers/{id}/tools/run_{i}/test"), json!({"parameters": {}})).await;
@@ -165,12 +164,9 @@ async fn an_expression_that_is_stuck_in_native_code_ends_and_stops_nobody() {
 #[tokio::test]
 async fn an_account_that_fills_its_places_for_expressions_delays_no_other() {
     let (app, server, db) = app_with_tools(&UNBOUNDED).await;
-    let stuck = tool_server(
-        &app,
-        &server.url(),
-        &[computing("(() => { const s = '1'.repeat(4e6); for (;;) parseInt(s); })()")],
-    )
-    .await;
+    let stuck =
+        tool_server(&app, server.url(), &[computing("(() => { const s = '1'.repeat(4e6); for (;;) parseInt(s); })()")])
+            .await;
     let other = other_account(&db).await;
     let theirs = json!({"name": "T", "url": server.url(), "toolDefinitions": [computing("{sum: 1 + 1}")]});
     let made = app.send(as_account(&app, &other, Method::POST, "/tool-servers").json(&theirs)).await;
@@ -190,7 +186,6 @@ async fn an_account_that_fills_its_places_for_expressions_delays_no_other() {
     tokio::pin!(attack);
     let longest = tokio::select! { longest = served => longest, _ = &mut attack => panic!("forty stuck expressions take longer") };
     assert!(longest < STALL, "{longest:?}");
-    drop(attack);
 }
 
 #[tokio::test]
@@ -224,7 +219,8 @@ async fn a_template_is_read_when_it_is_saved_and_never_run() {
 
 /// Descriptions that are small and stand for much.
 fn descriptions() -> Vec<(&'static str, String)> {
-    let levels = (1..30).map(|n| format!("l{n}: &l{n} [*l{0}, *l{0}, *l{0}, *l{0}]\n", n - 1)).collect::<String>();
+    let level = |n: usize| format!("l{n}: &l{n} [*l{0}, *l{0}, *l{0}, *l{0}]\n", n - 1);
+    let levels = (1..30).map(level).collect::<Vec<_>>().concat();
     let aliases = format!("l0: &l0 [x, x, x, x]\n{levels}openapi: 3.0.0\npaths: {{}}\n");
     let once = "x: &x {type: object}\nopenapi: 3.0.0\npaths: {}\nservers: [{url: 'https://a.example'}]\ny: *x\n";
     let wide: String = "*a, ".repeat(250_000);
@@ -307,7 +303,7 @@ async fn schemas_of_a_client_are_compiled_and_matched_where_they_stop_nobody() {
     assert_eq!(answers[2], "INVALID_TOOL_DEFINITION", "more nodes than a schema may have");
 
     let id =
-        tool_server(&app, &server.url(), &[tool("deep", "/echo", &json!({"function": {"parameters": schemas()[3]}}))])
+        tool_server(&app, server.url(), &[tool("deep", "/echo", &json!({"function": {"parameters": schemas()[3]}}))])
             .await;
     let path = format!("/tool-servers/{id}/tools/deep/test");
     let calls = (0..4).map(|_| app.post(&path, json!({"parameters": deep()})));
@@ -454,7 +450,7 @@ async fn twelve_attackers_of_one_account_take_only_its_share() {
         }
         took
     };
-    let attackers = async { tokio::join!(join_all((0..11).map(again)), endless, meanwhile).2 };
+    let attackers = Box::pin(async { tokio::join!(join_all((0..11).map(again)), endless, meanwhile).2 });
     let (mut took, stall) = longest_stall(&app, attackers).await;
     took.sort_unstable();
     usual.sort_unstable();

@@ -148,12 +148,7 @@ impl App {
         let model = metrics.as_ref().map_or_else(|| Arc::clone(&model), |metrics| metrics.observe(Arc::clone(&model)));
         let quotas = Arc::new(Quotas::new(&db, &bus, model));
         let tenants = Arc::new(PgTenantService::new(&db, &bus, Arc::clone(&clock), Arc::clone(&quotas)));
-        let jobs_config = JobsConfig {
-            lease: config.run_lease,
-            heartbeat: config.run_heartbeat,
-            concurrency: if config.role == Role::Api { 0 } else { config.worker_concurrency },
-        };
-        let jobs = Jobs::new(&db, &bus, Arc::clone(&clock), jobs_config, process_name());
+        let jobs = Jobs::new(&db, &bus, Arc::clone(&clock), jobs_config(config), process_name());
         if embedded.is_some() {
             jobs.reclaim_all().await?;
         }
@@ -315,6 +310,14 @@ async fn relay(config: &Config, process: &str) -> Result<Option<Relay>, StartErr
     let wrong =
         |error| StartError::Message(format!("PLATFORM_NATS_URL: it must be such as nats://host:4222: {error}."));
     Relay::connect(url.expose_secret(), process.to_owned()).await.map(Some).map_err(wrong)
+}
+
+fn jobs_config(config: &Config) -> JobsConfig {
+    JobsConfig {
+        lease: config.run_lease,
+        heartbeat: config.run_heartbeat,
+        concurrency: if config.role == Role::Api { 0 } else { config.worker_concurrency },
+    }
 }
 
 fn thread_config(config: &Config, addr: SocketAddr) -> ThreadConfig {

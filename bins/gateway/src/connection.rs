@@ -97,7 +97,11 @@ impl Serving {
     pub async fn close(&self) {
         self.0.phase.set(Phase::Closing { until: Instant::now() + LINGER, left: LINGER_BYTES });
         // The connection is read once more, and sees how long it has.
-        poll_fn(|cx| Poll::Ready(cx.waker().wake_by_ref())).await;
+        poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            Poll::Ready(())
+        })
+        .await;
     }
 
     /// It lasts as long as its answer is written.

@@ -14,7 +14,7 @@ static WORKS: [Work; 6] = [
     Work {
         name: "wait",
         run: |_| loop {
-            std::thread::park()
+            std::thread::park();
         },
         cpu: Duration::from_secs(5),
         memory: MEMORY,

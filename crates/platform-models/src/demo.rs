@@ -203,7 +203,7 @@ pub(crate) async fn call(prompt: &Prompt, attempt: u32, draft: &mut Draft, on: &
         (_, false) => String::new(),
         (Some(reply), true) => reply.clone(),
         (None, true) => match &prompt.output {
-            Some(output) => smallest(&output.schema(), &output.schema(), 0, &mut MOST_VALUES.clone()).to_string(),
+            Some(output) => smallest(output.schema(), output.schema(), 0, &mut MOST_VALUES.clone()).to_string(),
             None => default_reply(&script.texts, &results),
         },
     };

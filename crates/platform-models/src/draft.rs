@@ -147,7 +147,7 @@ impl Draft {
         let kept = &piece[..piece.floor_char_boundary(room)];
         self.tokens += match kept.len() {
             0 => 0,
-            ..=TOKEN_BYTES => 1,
+            1..=TOKEN_BYTES => 1,
             long => (long / MEAN_BYTES) as u64,
         };
         self.hold(kept.len())?;

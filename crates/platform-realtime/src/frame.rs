@@ -41,8 +41,8 @@ impl Head {
     }
 
     /// A frame that holds `more` fields on top of the state; what would make it too large is left out.
-    fn fit(&self, sequence: i64, event: &str, json: String, more: &str, at: i64) -> Bytes {
-        let frame = encode(sequence, event, &json);
+    fn fit(&self, sequence: i64, event: &str, json: &str, more: &str, at: i64) -> Bytes {
+        let frame = encode(sequence, event, json);
         let Some((most, brief)) = self.bound.as_ref().filter(|(most, _)| frame.len() > *most) else { return frame };
         let frame = encode(sequence, "snapshot", &format!("{brief}{more},\"lastUpdatedAt\":{at}}}"));
         if frame.len() <= *most {
@@ -62,7 +62,7 @@ impl Head {
     }
 
     pub(crate) fn frame(&self) -> Bytes {
-        self.frame.get_or_init(|| self.fit(self.revision, "snapshot", self.json(), "", self.updated.0)).clone()
+        self.frame.get_or_init(|| self.fit(self.revision, "snapshot", &self.json(), "", self.updated.0)).clone()
     }
 }
 
@@ -160,7 +160,7 @@ impl Streaming {
         let frame = || {
             let (more, at) = (format!(",\"streamingMessage\":{}", self.json()), self.at.0.max(head.updated.0));
             let json = format!("{}{more},\"lastUpdatedAt\":{at}}}", head.open_object);
-            head.fit(self.sequence, "snapshot", json, &more, at)
+            head.fit(self.sequence, "snapshot", &json, &more, at)
         };
         self.frames.snapshot.get_or_init(frame).clone()
     }
@@ -169,7 +169,7 @@ impl Streaming {
         let frame = || {
             let message = self.json();
             let (more, at) = (format!(",\"streamingMessage\":{message}"), self.at.0.max(head.updated.0));
-            head.fit(self.sequence, "partial", format!("{{\"streamingMessage\":{message}}}"), &more, at)
+            head.fit(self.sequence, "partial", &format!("{{\"streamingMessage\":{message}}}"), &more, at)
         };
         self.frames.partial.get_or_init(frame).clone()
     }

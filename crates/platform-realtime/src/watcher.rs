@@ -211,7 +211,7 @@ async fn moved(line: &mut Option<watch::Receiver<Line>>) {
         None => false,
     };
     if !has_moved {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

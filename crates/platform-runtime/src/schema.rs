@@ -274,7 +274,9 @@ impl Size {
         match schema {
             Value::Array(items) => {
                 self.nodes += 1;
-                items.iter().for_each(|item| self.add(item));
+                for item in items {
+                    self.add(item);
+                }
             }
             Value::Object(fields) => {
                 self.nodes += 1;

@@ -118,7 +118,7 @@ impl McpClients {
         most: usize,
     ) -> Result<Vec<ToolDefinition>, Failure> {
         let most_bytes = self.egress.most_bytes();
-        let listed = self.attempt(server, tokens, true, move |connection| async move {
+        let listed = Box::pin(self.attempt(server, tokens, true, move |connection| async move {
             let (mut tools, mut bytes, mut cursor) = (Vec::new(), 0, None);
             loop {
                 let page = PaginatedRequestParams::default().with_cursor(cursor.take());
@@ -131,7 +131,7 @@ impl McpClients {
                     return Ok(tools);
                 }
             }
-        });
+        }));
         let longest = Duration::from_millis(server.settings.timeout_ms.into());
         let (tools, connection) = within(longest, self.placed(server, listed)).await?;
         let count = if most > 0 { most } else { tools.len() };
@@ -149,10 +149,10 @@ impl McpClients {
         longest: Duration,
     ) -> Result<Value, Failure> {
         let params = CallToolRequestParams::new(tool.function.name.clone()).with_arguments(arguments.clone());
-        let called = self.attempt(server, tokens, tool.idempotent, move |connection| {
+        let called = Box::pin(self.attempt(server, tokens, tool.idempotent, move |connection| {
             let params = params.clone();
             async move { connection.service.call_tool(params).await }
-        });
+        }));
         let (result, connection) = within(longest, self.placed(server, called)).await?;
         let (failed, value) = read(result);
         let value = connection.redactor.value(value);

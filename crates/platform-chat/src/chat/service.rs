@@ -280,7 +280,8 @@ impl ChatService for PgChatService {
             let fits = fits.count().max(1);
             if fits < rows.len() {
                 limit = i64::try_from(fits).unwrap_or(limit);
-                (rows.truncate(fits), uids.truncate(fits));
+                rows.truncate(fits);
+                uids.truncate(fits);
             }
             for (uid, message) in contents(conn.get(), account, &uids).await? {
                 by_chat.entry(uid).or_default().push(message);
