@@ -147,8 +147,12 @@ impl AsyncRead for Connection {
             Phase::Closing { until, left } => (Some(until), left),
         };
         // Nothing read is the end of what the client sends.
-        if left == 0 || self.is_over(until, cx) {
+        if self.is_over(until, cx) {
             return Poll::Ready(Ok(()));
+        }
+        // What is not read stays with the client, who has time to see the answer.
+        if left == 0 {
+            return Poll::Pending;
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;

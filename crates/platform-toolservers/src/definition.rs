@@ -342,9 +342,11 @@ pub(crate) async fn check_written(children: &ChildPool, account: &AccountId, giv
     let texts: Vec<&str> = templates.iter().map(|(_, _, text)| *text).collect();
     for ((field, tool, _), reason) in templates.iter().zip(script::check(children, account, &texts).await?) {
         if let Some(reason) = reason {
-            let name = tool["function"]["name"].as_str().unwrap_or_default();
-            return Err(Error::new(Code::TemplateError, format!("{field} of `{name}`: {reason}"))
-                .with("tool", name)
+            // A patch of one tool does not name it again.
+            let name = tool["function"]["name"].as_str();
+            let of = name.map_or_else(String::new, |name| format!(" of `{name}`"));
+            return Err(Error::new(Code::TemplateError, format!("{field}{of}: {reason}"))
+                .with_some("tool", name)
                 .with("field", field));
         }
     }
