@@ -78,7 +78,8 @@ pub(crate) struct Operation {
     query: Option<TypeDoc>,
     page: bool,
     pub body: Option<TypeDoc>,
-    responses: Vec<(u16, &'static str, RefOr<Schema>)>,
+    /// By status; `None` = every other.
+    responses: Vec<(Option<u16>, &'static str, RefOr<Schema>)>,
     others: Vec<Named>,
     pub inert: &'static [&'static str],
     /// Names of the fields of the record that it answers with.
@@ -140,7 +141,7 @@ impl Operation {
             other => other.clone(),
         };
         self.others.extend(doc.others);
-        self.responses.push((status, "application/json", schema));
+        self.responses.push((Some(status), "application/json", schema));
         self
     }
 
@@ -152,33 +153,40 @@ impl Operation {
         for (_, _, schema) in first.into_iter().chain(second) {
             either = either.item(schema);
         }
-        both.responses.push((status, "application/json", RefOr::T(Schema::OneOf(either.build()))));
+        both.responses.push((Some(status), "application/json", RefOr::T(Schema::OneOf(either.build()))));
         both
     }
 
     pub fn answers_text(mut self, kind: &'static str) -> Self {
         let text = ObjectBuilder::new().schema_type(Type::String).build();
-        self.responses.push((200, kind, RefOr::T(Schema::Object(text))));
+        self.responses.push((Some(200), kind, RefOr::T(Schema::Object(text))));
+        self
+    }
+
+    /// Text of a media type, whatever the status is.
+    pub fn answers_otherwise(mut self, kind: &'static str) -> Self {
+        let text = ObjectBuilder::new().schema_type(Type::String).build();
+        self.responses.push((None, kind, RefOr::T(Schema::Object(text))));
         self
     }
 
     /// Whether it answers with a record that was made, which has an id or a time of its making.
     pub fn makes_record(&self) -> bool {
         let is_record = |name: &String| name == "_id" || name == "creationTimestampMs";
-        self.responses.iter().any(|(status, ..)| *status == 201) && self.record.iter().any(is_record)
+        self.responses.iter().any(|(status, ..)| *status == Some(201)) && self.record.iter().any(is_record)
     }
 
     /// An answer that says no more than its status and headers.
     pub fn answers_empty(mut self, status: u16) -> Self {
         let text = ObjectBuilder::new().schema_type(Type::String).build();
-        self.responses.push((status, "text/plain", RefOr::T(Schema::Object(text))));
+        self.responses.push((Some(status), "text/plain", RefOr::T(Schema::Object(text))));
         self
     }
 
     /// An object that a standard describes.
     pub fn answers_object(mut self, status: u16) -> Self {
         let object = ObjectBuilder::new().schema_type(Type::Object).build();
-        self.responses.push((status, "application/json", RefOr::T(Schema::Object(object))));
+        self.responses.push((Some(status), "application/json", RefOr::T(Schema::Object(object))));
         self
     }
 
@@ -327,7 +335,8 @@ fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Oper
     for (status, kind, schema) in &operation.responses {
         let content = ContentBuilder::new().schema(Some(schema.clone())).build();
         let response = ResponseBuilder::new().description("Done").content(*kind, content).build();
-        described = described.response(status.to_string(), response);
+        let status = status.map_or_else(|| "default".to_owned(), |status| status.to_string());
+        described = described.response(status, response);
     }
     for statuses in ["4XX", "5XX"] {
         described = described.response(statuses, Ref::from_response_name("Error"));

@@ -295,7 +295,9 @@ pub(super) mod spec {
         Operation::new("Show the user who asks for what").query::<AuthorizeQuery>().answers_text("text/html")
     }
     pub fn decide() -> Operation {
-        Operation::new("Grant it, or not, and go back to the application").answers_empty(303)
+        let operation = Operation::new("Grant it, or not, and go back to the application");
+        // The page once more, with what was wrong.
+        operation.answers_empty(303).answers_otherwise("text/html")
     }
     pub fn token() -> Operation {
         Operation::new("Exchange a code or a refresh token (RFC 6749)").body::<TokenBody>().answers_object(200)
