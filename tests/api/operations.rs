@@ -65,10 +65,11 @@ async fn what_happens_is_counted_where_an_operator_looks_for_it() {
     let thread = app.post(&format!("/agents/{agent}/threads"), paused).await.body["threadId"].clone();
     let until = json!({"until": 4_102_444_800_000_i64});
     app.post(&format!("/agents/threads/{}/pause", thread.as_str().expect("an id")), until).await;
-    let sent = json!({"message": "/delay 100ms\n/say one two three four five six seven eight", "chatUid": "slow"});
+    let sent = json!({"message": format!("/delay 100ms\n/say {}", "word ".repeat(300)), "chatUid": "slow"});
     app.post("/assistants/default/messages?async=true", sent).await;
     let mut frames = Frames::open(&app, "slow", true).await;
-    frames.next().await.expect("a frame");
+    // The model is being asked when its text grows.
+    while frames.next().await.expect("a frame").event != "delta" {}
     let text = read().await;
     assert_eq!(value(&text, "platform_streams_open"), Some(1.0), "{text}");
     assert_eq!(value(&text, "platform_runs{kind=\"chat\",state=\"working\"}"), Some(1.0), "{text}");
