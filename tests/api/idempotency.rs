@@ -4,7 +4,7 @@ use platform_testing::{Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, UNBOUNDED, app, app_with, factor, finished};
+use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with, factor, finished};
 
 async fn post(app: &TestApp, path: &str, key: &str, body: Value) -> Reply {
     app.send(app.request(Method::POST, path).header("idempotency-key", key).json(&body)).await
@@ -112,6 +112,15 @@ async fn other_effects_are_repeated_too_secrets_masked_and_failures_leave_the_ke
     let made = post(&app, "/assistants", "k", json!({"name": "A"})).await;
     let again = post(&app, "/assistants", "k", json!({"name": "A"})).await;
     assert_eq!((made.status, made.body), (StatusCode::CREATED, again.body), "the failure left the key free");
+    let (threads, large) = (format!("/agents/{}/threads", agent(&app, json!({})).await), "x".repeat(100_000));
+    let large = json!({"message": large});
+    let made = post(&app, &threads, "large", large.clone()).await;
+    let again = post(&app, &threads, "large", large).await;
+    assert_eq!(
+        (again.status, &again.body["threadId"], &again.body["message"], &again.body["truncated"]),
+        (StatusCode::CREATED, &made.body["threadId"], &Value::Null, &json!(true)),
+        "of a large answer its short fields are kept"
+    );
     app.post("/assistants/default/messages", json!({"chatUid": "busy", "message": "x"})).await;
     let message = json!({"chatUid": "busy", "message": "x", "tenantId": "t"});
     for _ in 0..2 {

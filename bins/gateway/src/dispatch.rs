@@ -13,10 +13,10 @@ use actix_web::{
 };
 use futures_util::FutureExt;
 use platform_auth::Identity;
-use platform_core::{Code, Error, Id, Result, joined};
+use platform_core::{Code, Error, Id, Result, joined, spawn};
 use platform_db::{Idempotency, Stored, in_progress};
 use platform_limits::Allowance;
-use tracing::{Instrument, error, info};
+use tracing::{Instrument, error, info, warn};
 
 use crate::{
     access,
@@ -264,6 +264,14 @@ async fn run(route: &Route, request: Request) -> Result<Answer> {
         return Ok(answer);
     }
     let Some(_first) = first else { return Err(in_progress()) };
+    if services.gate.counts_keys(&account) {
+        let (db, account) = (services.db.clone(), account.clone());
+        spawn("trim idempotency keys", async move {
+            if let Err(error) = Idempotency::trim(&db, &account).await {
+                warn!(%error, "The oldest Idempotency-Keys of an account could not be forgotten; trying again later.");
+            }
+        });
+    }
     match (route.handler)(request).await {
         // Somebody with the same key was faster, and has what is wanted here.
         Err(error) if error::status(error.code()) == StatusCode::CONFLICT => replay().await?.ok_or(error),
@@ -352,7 +360,7 @@ fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
     let (account, credential) = (identity.caller.account.as_str(), identity.caller.principal());
     let parts = [account, &credential, route.path].into_iter().chain(path).chain([key]);
     let scope = sha256(joined(parts).as_bytes());
-    Ok(Some(Idempotency { scope, body_hash: sha256(&request.body) }))
+    Ok(Some(Idempotency { account: identity.caller.account.clone(), scope, body_hash: sha256(&request.body) }))
 }
 
 impl Resource {

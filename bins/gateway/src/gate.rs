@@ -10,7 +10,7 @@ use std::{
 use actix_web::HttpRequest;
 use futures_util::FutureExt;
 use ipnet::IpNet;
-use platform_core::{Caller, Code, Credential, Error, FairPermit, FairSemaphore, Result, joined};
+use platform_core::{AccountId, Caller, Code, Credential, Error, FairPermit, FairSemaphore, Result, joined};
 use platform_limits::{Allowance, Rate, RateLimits};
 use tokio::time::timeout;
 use tracing::warn;
@@ -37,6 +37,8 @@ const WRONG_FOR_NAME: Rate = Rate { per_minute: 1, burst: 10 };
 const WRONG_FOR_NAME_FROM_ADDRESS: Rate = Rate { per_minute: 1, burst: 3 };
 /// Large answers that are not read yet, in all and of one account; each has at most 8 MiB, unless one record is larger.
 const ANSWERS: (usize, usize) = (16, 8);
+/// The keys of an account are counted after so many new ones.
+const KEYS_BETWEEN_COUNTS: usize = 1000;
 /// So long a body waits for its place.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -56,6 +58,8 @@ pub(crate) struct Gate {
     answers: FairSemaphore<String>,
     /// Requests with an `Idempotency-Key` that are under way.
     once: FairSemaphore<String>,
+    /// New `Idempotency-Key`s of each account since they were counted.
+    new_keys: Mutex<HashMap<AccountId, usize>>,
 }
 
 /// An open stream; it counts until it is dropped.
@@ -91,6 +95,7 @@ impl Gate {
             large_bodies: FairSemaphore::new(LARGE_BODIES.0, LARGE_BODIES.1),
             answers: FairSemaphore::new(ANSWERS.0, ANSWERS.1),
             once: FairSemaphore::new(0, 1),
+            new_keys: Mutex::default(),
         }
     }
 
@@ -105,6 +110,18 @@ impl Gate {
     /// The right to be the one that has the effect of an `Idempotency-Key`; `None` while somebody else has it.
     pub fn first(&self, scope: &String) -> Option<FairPermit<String>> {
         self.once.acquire(scope).now_or_never()
+    }
+
+    /// Notes one more `Idempotency-Key` of an account; whether it is time to count them.
+    pub fn counts_keys(&self, account: &AccountId) -> bool {
+        let mut new_keys = self.new_keys.lock().expect("lock");
+        let new = new_keys.entry(account.clone()).or_default();
+        *new += 1;
+        let is_time = *new >= KEYS_BETWEEN_COUNTS;
+        if is_time {
+            new_keys.remove(account);
+        }
+        is_time
     }
 
     /// A place for one more connection of a peer; one above its share waits shortly for another to be vouched for or

@@ -1,13 +1,29 @@
-use diesel::{dsl::sql, prelude::*, sql_types::Bool};
+use std::{borrow::Cow, collections::BTreeMap};
+
+use diesel::{
+    dsl::sql,
+    prelude::*,
+    sql_types::{BigInt, Bool, Text},
+};
 use diesel_async::RunQueryDsl;
-use platform_core::{Code, Error, Result};
+use platform_core::{AccountId, Code, Error, Result};
 use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::{Conn, Db, schema::idempotency};
+
+/// Bytes of an answer that is stored whole.
+const MOST_BYTES: usize = 64 * 1024;
+/// Bytes of a field that is stored of a larger one.
+const MOST_FIELD_BYTES: usize = 1024;
+/// Keys of an account that are kept; the oldest beyond them go before their day is over.
+const MOST_KEYS: i64 = 100_000;
 
 /// An `Idempotency-Key` as it stands in a request (contract 00 §5): what it covers and of which body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Idempotency {
+    /// Whose key it is.
+    pub account: AccountId,
     /// Account, credential, method, route, path ids and key.
     pub scope: String,
     /// SHA-256 of the body.
@@ -59,7 +75,7 @@ impl Idempotency {
     /// was first, the transaction must be given up: the error says so.
     pub async fn store(&self, conn: &mut Conn, status: u16, body: &impl Serialize) -> Result<()> {
         let body = serde_json::to_string(body).map_err(Error::internal)?;
-        self.insert(conn, status, Some(body), None).await
+        self.insert(conn, status, Some(&body), None).await
     }
 
     /// The same for an effect whose answer is only known when its run has ended.
@@ -69,7 +85,7 @@ impl Idempotency {
 
     /// Stores the answer of an effect that did not do so itself; what is there already stays.
     pub async fn keep(&self, db: &Db, status: u16, body: &str) -> Result<()> {
-        match self.insert(&mut *db.conn().await?, status, Some(body.to_owned()), None).await {
+        match self.insert(&mut *db.conn().await?, status, Some(body), None).await {
             Err(error) if error.code() != Code::IdempotencyInProgress => Err(error),
             _ => Ok(()),
         }
@@ -90,14 +106,16 @@ impl Idempotency {
         Ok(())
     }
 
-    async fn insert(&self, conn: &mut Conn, status: u16, body: Option<String>, run_of: Option<&str>) -> Result<()> {
+    async fn insert(&self, conn: &mut Conn, status: u16, body: Option<&str>, run_of: Option<&str>) -> Result<()> {
+        let body = body.map(shortened).transpose()?;
         let inserted = diesel::insert_into(idempotency::table)
             .values((
                 idempotency::scope.eq(&self.scope),
                 idempotency::body_hash.eq(&self.body_hash),
                 idempotency::status.eq(i16::try_from(status).unwrap_or(200)),
-                idempotency::body.eq(body),
+                idempotency::body.eq(body.as_deref()),
                 idempotency::run_of.eq(run_of),
+                idempotency::account.eq(self.account.as_str()),
             ))
             .on_conflict_do_nothing()
             .execute(conn)
@@ -110,6 +128,28 @@ impl Idempotency {
         let old = sql::<Bool>("created_at < now() - interval '24 hours'");
         Ok(diesel::delete(idempotency::table.filter(old)).execute(conn).await?)
     }
+
+    /// Forgets the oldest keys of an account that has more than 100,000.
+    pub async fn trim(db: &Db, account: &AccountId) -> Result<usize> {
+        let old = sql::<Bool>("created_at <= (SELECT created_at FROM idempotency WHERE account = ")
+            .bind::<Text, _>(account.as_str())
+            .sql(" ORDER BY created_at DESC OFFSET ")
+            .bind::<BigInt, _>(MOST_KEYS)
+            .sql(" LIMIT 1)");
+        let old = idempotency::table.filter(idempotency::account.eq(account.as_str())).filter(old);
+        Ok(diesel::delete(old).execute(&mut *db.conn().await?).await?)
+    }
+}
+
+/// An answer as it is stored: of a large one its short fields, which say what record it was, and `truncated`.
+fn shortened(body: &str) -> Result<Cow<'_, str>> {
+    if body.len() <= MOST_BYTES {
+        return Ok(body.into());
+    }
+    let mut fields: BTreeMap<String, Box<RawValue>> = serde_json::from_str(body).unwrap_or_default();
+    fields.retain(|_, value| value.get().len() <= MOST_FIELD_BYTES);
+    fields.insert("truncated".to_owned(), to_raw_value(&true).map_err(Error::internal)?);
+    serde_json::to_string(&fields).map(Cow::Owned).map_err(Error::internal)
 }
 
 /// The first request with this key has not ended yet.

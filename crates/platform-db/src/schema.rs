@@ -5,5 +5,6 @@ diesel::table! {
         status -> Int2,
         body -> Nullable<Text>,
         run_of -> Nullable<Text>,
+        account -> Text,
     }
 }

@@ -2,7 +2,7 @@
 
 use diesel::{QueryableByName, sql_types::Integer};
 use diesel_async::{RunQueryDsl, SimpleAsyncConnection};
-use platform_core::{Code, Error, Result};
+use platform_core::{AccountId, Code, Error, Result};
 use platform_db::{Bus, Conn, GroupWriter, Idempotency, JsonStatement, Notice, Remembered, Stored};
 use platform_testing::TestDb;
 use serde_json::json;
@@ -44,7 +44,8 @@ async fn writes_that_wait_together_share_a_statement_and_a_bad_one_fails_alone()
 async fn an_idempotency_key_stands_and_falls_with_its_transaction() {
     use diesel_async::AsyncConnection;
     let db = TestDb::new().await.connect();
-    let once = Idempotency { scope: "account|key".to_owned(), body_hash: "a".to_owned() };
+    let once =
+        Idempotency { account: AccountId::generate(), scope: "account|key".to_owned(), body_hash: "a".to_owned() };
     let failed: Result<()> = db
         .conn()
         .await
@@ -70,6 +71,25 @@ async fn an_idempotency_key_stands_and_falls_with_its_transaction() {
         .await
         .expect("aged");
     assert_eq!(Idempotency::purge(&mut conn).await.expect("purged"), 1);
+}
+
+#[tokio::test]
+async fn of_an_account_with_too_many_idempotency_keys_the_oldest_are_forgotten() {
+    let db = TestDb::new().await.connect();
+    let mut conn = db.conn().await.expect("a connection");
+    let (many, few) = (AccountId::generate(), AccountId::generate());
+    for (account, keys) in [(&many, 100_007), (&few, 3)] {
+        let insert = "INSERT INTO idempotency (scope, body_hash, status, account, created_at) \
+            SELECT $1 || n, '', 200, $1, now() - n * interval '1 millisecond' FROM generate_series(1, $2) n";
+        let insert = diesel::sql_query(insert).bind::<diesel::sql_types::Text, _>(account.as_str());
+        insert.bind::<Integer, _>(keys).execute(&mut conn).await.expect("keys");
+    }
+    for (account, trimmed) in [(&many, 7), (&many, 0), (&few, 0)] {
+        assert_eq!(Idempotency::trim(&db, account).await.expect("trimmed"), trimmed);
+    }
+    let once = |n: i32| Idempotency { account: many.clone(), scope: format!("{many}{n}"), body_hash: String::new() };
+    assert!(once(100_000).find(&db).await.expect("a look").is_some());
+    assert_eq!(once(100_001).find(&db).await.expect("a look"), None, "the oldest went");
 }
 
 #[tokio::test]

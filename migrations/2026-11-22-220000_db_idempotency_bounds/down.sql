@@ -1,0 +1,2 @@
+DROP INDEX idempotency_account;
+ALTER TABLE idempotency DROP COLUMN account;
