@@ -1,10 +1,10 @@
 //! `/v1/assistants/{identifier}/chats` and `POST /v1/assistants/chats`
 
-use platform_testing::TestApp;
+use platform_testing::{TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{app, eventually, say};
+use crate::support::{PROGRAM, agent, app, eventually, peak_memory, say, thread, thread_until};
 
 async fn names(app: &TestApp, filter: Value) -> Vec<String> {
     let reply = app.post("/assistants/chats?omitContent=true&limit=100", filter.clone()).await;
@@ -147,4 +147,50 @@ async fn a_chat_that_is_deleted_under_a_waiting_sender_says_so() {
     let (told, ()) = tokio::join!(sent, delete);
     assert_eq!((told.status, told.error()), (StatusCode::NOT_FOUND, "CHAT_NOT_FOUND"), "{}", told.body);
     assert!(told.body["message"].as_str().is_some_and(|text| text.contains("was deleted")), "{}", told.body);
+}
+
+#[tokio::test]
+async fn a_chat_larger_than_a_list_is_read_page_by_page_and_listed_without_its_messages() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let text = "x".repeat(100_000);
+    for uid in ["large", "small"] {
+        app.post("/assistants/default/messages", json!({"chatUid": uid, "message": text})).await;
+    }
+    let agent = agent(&app, json!({})).await;
+    let id = thread(&app, &agent, &text).await;
+    thread_until(&app, &id, |thread| thread["state"] == "completed").await;
+    // As if much more had been said.
+    db.run(&format!(
+        "INSERT INTO messages SELECT account_id, conversation, position + 2 * n, uid || n, role, body, accounting, created_ms \
+         FROM messages, generate_series(1, 199) n WHERE conversation IN ('large', 'thread:{id}')"
+    ))
+    .await;
+    let before = peak_memory(&app);
+    for (path, field) in [
+        ("/assistants/default/chats/large".to_owned(), "chatContent"),
+        (format!("/agents/threads/{id}"), "threadContent"),
+    ] {
+        let read = app.get(&path).await;
+        let messages = read.body[field].as_array().expect("messages");
+        assert_eq!((read.status, messages.len()), (StatusCode::OK, 400), "{path}");
+        assert!(messages.iter().all(|message| message["content"]["message"].as_str().map(str::len) >= Some(100_000)));
+        let changed = app.patch(&path, json!({"name": "Large"})).await;
+        let content = changed.body[field].as_array().map(Vec::len);
+        assert_eq!((changed.status, &changed.body["name"], content), (StatusCode::OK, &json!("Large"), Some(400)));
+    }
+    let page = app.get("/assistants/default/chats/large/content?limit=1000").await;
+    let shown = page.body.as_array().expect("messages").len();
+    assert!((30..80).contains(&shown), "{shown}");
+    let rest = app.get(&format!("/assistants/default/chats/large/content?offset={shown}")).await;
+    assert_ne!(rest.body[0]["uid"], page.body[0]["uid"]);
+    let histories = app.post("/assistants/chats", json!({})).await.body["histories"].clone();
+    let listed = |uid: &str| {
+        let of = histories.as_array().expect("chats").iter().find(|chat| chat["chatUID"] == uid).expect("it is listed");
+        of.get("chatContent").and_then(Value::as_array).map(Vec::len)
+    };
+    assert_eq!((listed("large"), listed("small")), (None, Some(2)));
+    assert_eq!(app.get("/agents/threads").await.body["threads"][0].get("threadContent"), None);
+    let grown = peak_memory(&app) - before;
+    assert!(grown < 64, "four answers of 40 MB took {grown} MiB");
 }

@@ -11,8 +11,8 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::support::{
-    PROGRAM, UNBOUNDED, agent, app_with, app_with_tools, factor, other_account, say, text, thread, thread_until, tool,
-    tool_server,
+    PROGRAM, UNBOUNDED, agent, app_with, app_with_tools, factor, other_account, peak_memory, say, text, thread,
+    thread_until, tool, tool_server,
 };
 
 /// Expressions that are stuck, or grow, most of them in native code that looks at no clock.
@@ -112,13 +112,6 @@ async fn longest_stall<T>(app: &TestApp, meanwhile: impl Future<Output = T>) -> 
     };
     let (outcome, ()) = tokio::join!(attack, asking);
     (outcome, Duration::from_micros(longest.into_inner()))
-}
-
-/// The most memory that the platform's process had, in MiB.
-fn peak_memory(app: &TestApp) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", app.pid())).expect("a process");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
 }
 
 /// Nobody waits so long for a look at health, on a machine that has other things to do as well.

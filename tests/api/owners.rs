@@ -190,6 +190,16 @@ async fn a_hidden_assistant_is_in_no_list_and_the_base_of_nothing() {
     let stats = get(&app, &member, "/tenants/acme/stats").await.body;
     assert_eq!((stats["byAssistant"].as_array().map(Vec::len), &stats["totals"]["chats"]), (Some(2), &json!(2)));
 
+    for (who, expected) in [(&member, vec!["inner", "shown"]), (&admin, vec!["gone", "hidden", "inner", "shown"])] {
+        for path in ["/tenants/acme/costs", "/projects/p/costs/daily"] {
+            let costs = get(&app, who, path).await.body;
+            let by_assistant = costs[0]["byAssistant"].as_array().expect("costs").iter();
+            let mut named: Vec<String> = by_assistant.map(|cost| text(&cost["assistantIdentifier"])).collect();
+            named.sort();
+            assert_eq!(named, expected, "{path}");
+        }
+    }
+
     let base = json!({"name": "a", "projectId": project, "assistantSpecialization": {"identifier": "hidden"}});
     let refused = post(&app, &member, "/agents", base.clone()).await;
     assert_eq!((refused.status, refused.error()), (StatusCode::NOT_FOUND, "ASSISTANT_NOT_FOUND"));

@@ -5,7 +5,9 @@ use platform_testing::{Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{Frames, PROGRAM, app, eventually, thread, thread_until, tool, tool_server, user, user_with};
+use crate::support::{
+    Frames, PROGRAM, app, eventually, text, thread, thread_until, tool, tool_server, user, user_with,
+};
 
 /// A request with any credential.
 async fn call(app: &TestApp, credential: &str, method: Method, path: &str, body: Value) -> Reply {
@@ -152,7 +154,7 @@ async fn who_is_no_member_does_not_see_what_is_in_a_private_project_and_only_edi
         ("GET", "/assistants", 1),
         ("GET", "/tool-servers", 2),
         ("GET", "/tool-groups", 2),
-        ("GET", "/agents/threads", 3),
+        ("GET", "/agents/threads?limit=100", 3),
     ];
     let sees = async |who: &str, room: &[String; 4]| {
         let mut seen = Vec::new();
@@ -199,6 +201,7 @@ async fn who_is_no_member_does_not_see_what_is_in_a_private_project_and_only_edi
             (Method::PATCH, format!("/agents/{agent}"), json!({"description": "d"})),
             (Method::PUT, format!("/agents/agents/{agent}/evaluation-config"), json!({})),
             (Method::PATCH, format!("/agents/threads/{thread}"), json!({"name": "n"})),
+            (Method::POST, format!("/agents/threads/{thread}/messages"), json!({"message": "Of somebody else"})),
             (Method::PATCH, format!("/assistants/{assistant}"), json!({"description": "d"})),
             (Method::PATCH, chat, json!({"name": "n"})),
             (Method::PATCH, format!("/tool-servers/{server}"), json!({"description": "d"})),
@@ -269,6 +272,15 @@ async fn who_is_no_member_does_not_see_what_is_in_a_private_project_and_only_edi
         enlist(&app, private, &ann, role).await;
         assert_eq!(knock(&token, hidden, 0).await, "ok", "{role}");
         assert_eq!(knock(&token, hidden, at).await, change, "{role}");
+        assert_eq!(knock(&token, hidden, at + 3).await, change, "{role}: a thread of somebody else");
+        let own = format!("/agents/{agent}/threads");
+        let own = call(&app, &token, Method::POST, &own, json!({"message": "Hi"})).await;
+        let own = format!("/agents/threads/{}", text(&own.body["threadId"]));
+        for path in [format!("{own}/messages"), format!("{own}/feedback")] {
+            let body = json!({"message": "Hi", "messageId": "m", "feedback": true});
+            let refused = call(&app, &token, Method::POST, &path, body).await;
+            assert_ne!(refused.status, StatusCode::FORBIDDEN, "{role}: a thread of their own");
+        }
         let renamed = call(&app, &token, Method::PATCH, "/projects/private", json!({"description": role})).await;
         assert_eq!(if renamed.status.is_success() { "ok" } else { renamed.error() }, manage, "{role}");
         assert!(sees(&token, hidden).await, "{role}");

@@ -408,3 +408,10 @@ pub async fn other_account(db: &TestDb) -> String {
     let account = text(&run(&["accounts", "create", "--name", "other"]).await["clientUID"]);
     text(&run(&["keys", "create", "--account", &account]).await["key"])
 }
+
+/// The most memory that the platform's process had, in MiB.
+pub fn peak_memory(app: &TestApp) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", app.pid())).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
+}

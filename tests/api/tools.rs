@@ -321,7 +321,12 @@ async fn a_tool_of_the_client_holds_the_turn_until_its_result_comes() {
         app.post(&path, responses(&[(&pending[1]["id"], json!("late")), (&pending[0]["id"], json!("first"))])).await;
     assert_eq!(again.body["pending"], 0, "{:?}", again.body);
     let ended = until(&app, &chat, "completed").await;
-    assert_eq!(results(&ended["chatHistory"])[..3], [json!("just text"), json!("first"), json!({"picked": "second"})]);
+    let in_order = [json!("first"), json!("just text"), json!({"picked": "second"})];
+    assert_eq!(results(&ended["chatHistory"])[..3], in_order, "results stand in the order of the calls");
+    let text = ended["chatHistory"][5]["content"]["message"].as_str().expect("a text");
+    let paired = "[tools: pick=first, text=just text, pick={\"picked\":\"second\"}]";
+    assert!(text.ends_with(paired), "the model got each result with its call: {text}");
+    assert_eq!(results(&app.get(&chat).await.body["chatContent"])[..3], in_order);
     assert_eq!(
         roles(&ended["chatHistory"]),
         ["user", "assistant", "tool", "tool", "tool", "assistant", "user", "assistant"],
@@ -340,7 +345,8 @@ async fn a_tool_of_the_client_holds_the_turn_until_its_result_comes() {
     assert_eq!(stopped.status, StatusCode::OK, "{:?}", stopped.body);
     let state = app.get(&format!("{chat}/realtime")).await.body;
     assert_eq!((&state["status"], &state["stopReason"]), (&json!("completed"), &json!("stopped_by_user")));
-    assert_eq!(results(&state["chatHistory"])[1..], [json!({"error": "INTERRUPTED"}), json!({"error": "INTERRUPTED"})]);
+    let interrupted = json!({"error": "INTERRUPTED"});
+    assert_eq!(results(&state["chatHistory"]), [interrupted.clone(), json!("just text"), interrupted]);
     let on = json!({"message": "Go on", "chatUid": chat.rsplit('/').next()});
     assert_eq!(ask(&app, on).await.status, StatusCode::OK);
 }
@@ -388,7 +394,8 @@ async fn a_call_that_needs_approval_is_made_once_it_is_approved_exactly_as_it_wa
     assert_eq!(app.post(&path, responses(&[(&pending[0]["id"], json!("approved"))])).await.body["pending"], 0);
     let ended = until(&app, &chat, "completed").await;
     let got = results(&ended["chatHistory"]);
-    assert_eq!((&got[1]["path"], &got[2]), (&json!("/echo/pay"), &json!({"error": "REJECTED"})), "{got:?}");
+    let paid_free_rejected = (&json!("/echo/pay"), &json!("just text"), &json!({"error": "REJECTED"}));
+    assert_eq!((&got[0]["path"], &got[1], &got[2]), paid_free_rejected, "{got:?}");
     let paid: Vec<_> = server.recorded().into_iter().filter(|request| request.path == "/echo/pay").collect();
     assert_eq!(
         (paid.len(), paid[0].json(), json!(paid[0].header("idempotency-key"))),

@@ -183,7 +183,8 @@ async fn shared(request: &Request, route: &Route, caller: &Caller) -> Result<Opt
         project = project.or(project_of(request, caller, name, id).await?);
     }
     if let Some(project) = &project {
-        reach.check(project, if route.right == Right::Use { ProjectRole::Viewer } else { ProjectRole::Editor })?;
+        let uses = route.right == Right::Use && (route.only_reads() || is_own_thread(request, caller).await?);
+        reach.check(project, if uses { ProjectRole::Viewer } else { ProjectRole::Editor })?;
     }
     if !reach.is_whole() || caller.role().is_some() {
         let mut hidden = Vec::new();
@@ -201,6 +202,14 @@ async fn shared(request: &Request, route: &Route, caller: &Caller) -> Result<Opt
         reach.admits(&joined)?;
     }
     Ok(project)
+}
+
+/// Whether the thread of the path, if there is one, is one that the caller started: what others started is changed by
+/// editors.
+async fn is_own_thread(request: &Request, caller: &Caller) -> Result<bool> {
+    let Some(thread) = request.path.get("threadId") else { return Ok(true) };
+    let started_by = request.services.threads.started_by(&caller.account, thread).await?;
+    Ok(started_by.is_none_or(|user| user == caller.user_uid))
 }
 
 /// Whether a caller may refer to a record: it knows it, and sees what is in its project.

@@ -15,10 +15,16 @@ use actix_web::{
     },
 };
 use bytes::Bytes;
-use futures_util::Stream;
-use platform_core::{Error, FairPermit, Result};
+use futures_util::{
+    Stream, StreamExt,
+    future::ready,
+    stream::{once, try_unfold},
+};
+use platform_conversation::ContentPages;
+use platform_core::{Error, FairPermit, MOST_LISTED, Result};
 use serde::Serialize;
 use serde_json::json;
+use tracing::warn;
 
 use crate::bounded::bounded;
 
@@ -26,6 +32,39 @@ use crate::bounded::bounded;
 const PIECE: usize = 16 * 1024;
 /// An answer above this is counted until it is read.
 const LARGE: usize = 1024 * 1024;
+
+/// A list without pages that is made item by item.
+pub(crate) struct List {
+    json: String,
+    items: usize,
+    total: usize,
+}
+
+impl List {
+    /// So many items there are in all.
+    pub fn of(total: usize) -> Self {
+        Self { json: String::new(), items: 0, total }
+    }
+
+    /// One item more; `false` when the list is full without it.
+    pub fn push(&mut self, item: &impl Serialize) -> Result<bool> {
+        let item = serde_json::to_string(item).map_err(Error::internal)?;
+        if self.items > 0 && self.json.len() + item.len() > MOST_LISTED {
+            return Ok(false);
+        }
+        self.json.push(if self.items == 0 { '[' } else { ',' });
+        self.json.push_str(&item);
+        self.items += 1;
+        Ok(true)
+    }
+
+    /// 200; where items are left out it says how many there are.
+    pub fn into_answer(mut self) -> Answer {
+        self.json.push_str(if self.items == 0 { "[]" } else { "]" });
+        let answer = Answer::raw_json(200, self.json);
+        if self.items < self.total { answer.header("x-total-count", self.total.to_string()) } else { answer }
+    }
+}
 
 /// What a handler answers.
 pub(crate) struct Answer {
@@ -39,8 +78,16 @@ pub(crate) struct Answer {
 
 pub(crate) enum Body {
     Json(String),
-    Text { kind: &'static str, text: String },
-    Bytes { kind: &'static str, bytes: &'static [u8] },
+    Text {
+        kind: &'static str,
+        text: String,
+    },
+    Bytes {
+        kind: &'static str,
+        bytes: &'static [u8],
+    },
+    /// JSON that is made as its reader takes it.
+    Paged(Pin<Box<dyn Stream<Item = std::result::Result<Bytes, std::io::Error>>>>),
     Events(Pin<Box<dyn Stream<Item = std::result::Result<Bytes, std::io::Error>>>>),
 }
 
@@ -67,6 +114,30 @@ impl MessageBody for Pieces {
     }
 }
 
+/// A record in JSON with a list of messages as its last field.
+fn paged(
+    record: &str,
+    field: &str,
+    pages: ContentPages,
+) -> impl Stream<Item = std::result::Result<Bytes, std::io::Error>> + use<> {
+    let record = record.strip_suffix('}').unwrap_or(record);
+    let begins = Bytes::from(format!("{record},\"{field}\":["));
+    let messages = try_unfold((pages, ""), |(mut pages, mut between)| async move {
+        let messages = pages.next().await.map_err(|error| {
+            warn!(%error, "A large record could not be read to its end; its answer was cut off.");
+            std::io::Error::other("cut off")
+        })?;
+        let mut text = String::new();
+        for message in &messages {
+            text.push_str(between);
+            text.push_str(message.as_str());
+            between = ",";
+        }
+        Ok((!messages.is_empty()).then(|| (Bytes::from(text), (pages, between))))
+    });
+    once(ready(Ok(begins))).chain(messages).chain(once(ready(Ok(Bytes::from_static(b"]}")))))
+}
+
 impl Answer {
     /// 200 with a record.
     pub fn ok(record: &impl Serialize) -> Result<Self> {
@@ -76,6 +147,15 @@ impl Answer {
     /// 201 with a record.
     pub fn created(record: &impl Serialize) -> Result<Self> {
         Self::json(201, record)
+    }
+
+    /// 200 with a record; the messages of a large one stand in `field` and are read as its reader takes them.
+    pub fn with_pages(record: &impl Serialize, field: &'static str, pages: Option<ContentPages>) -> Result<Self> {
+        let mut answer = Self::ok(record)?;
+        if let (Some(pages), Body::Json(json)) = (pages, &answer.body) {
+            answer.body = Body::Paged(Box::pin(paged(json, field, pages)));
+        }
+        Ok(answer)
     }
 
     /// The delete body.
@@ -125,6 +205,9 @@ impl Answer {
 
     /// A list within its bound; a large answer with the place that `take` gives, if any.
     pub fn bounded(mut self, take: impl FnOnce() -> Result<Option<FairPermit<String>>>) -> Result<Self> {
+        if matches!(self.body, Body::Paged(_)) {
+            return Ok(Self { place: take()?, ..self });
+        }
         let Body::Json(json) = self.body else { return Ok(self) };
         let (json, total) = bounded(json)?;
         if let Some(total) = total {
@@ -159,6 +242,15 @@ impl Answer {
                 bytes.len() as u64,
                 futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(bytes))]),
             )),
+            Body::Paged(pages) => {
+                let place = self.place;
+                let pages = pages.inspect(move |_| {
+                    let _held = &place;
+                });
+                response
+                    .insert_header((header::CONTENT_TYPE, "application/json; charset=utf-8"))
+                    .body(BodyStream::new(pages))
+            }
             // Whoever reads to the end must not wait for a connection that nothing more comes on.
             Body::Events(events) => response
                 .force_close()

@@ -78,13 +78,13 @@ async fn a_turn_that_nobody_here_works_is_answered_by_whoever_comes() {
     let accepted = accepting.chat.send(&accepting.caller, DEFAULT_ASSISTANT, message("Hello"), None, None).await;
     let uid = accepted.expect("accepted").chat_uid;
     let account = &accepting.caller.account;
-    let waiting = accepting.chat.get(account, DEFAULT_ASSISTANT, &uid, true).await.expect("a chat");
+    let (waiting, _) = accepting.chat.get(account, DEFAULT_ASSISTANT, &uid, true).await.expect("a chat");
     assert_eq!(waiting.status, "processing");
     let mut watcher = accepting.chat.watch(account, DEFAULT_ASSISTANT, &uid, true).await.expect("a state");
     let _worker = house(&working, 4).await;
     // The watcher of the first process sees the second one's commit through the store.
     while watcher.next().await.expect("a frame").is_some() {}
-    let chat = accepting.chat.get(account, DEFAULT_ASSISTANT, &uid, false).await.expect("a chat");
+    let (chat, _) = accepting.chat.get(account, DEFAULT_ASSISTANT, &uid, false).await.expect("a chat");
     assert_eq!((chat.status.as_str(), chat.chat_content.map(|content| content.len())), ("completed", Some(2)));
 }
 
@@ -133,7 +133,7 @@ async fn messages_from_all_sides_wait_their_turn_and_each_is_answered_once() {
     let account = &house.caller.account;
     let mut watcher = house.chat.watch(account, "wide", "shared", true).await.expect("a state");
     while watcher.next().await.expect("a frame").is_some() {}
-    let chat = house.chat.get(account, "wide", "shared", false).await.expect("a chat");
+    let (chat, _) = house.chat.get(account, "wide", "shared", false).await.expect("a chat");
     assert_eq!(chat.status, "completed");
     let content = serde_json::to_value(chat.chat_content).expect("JSON");
     let messages = content.as_array().expect("messages");

@@ -192,7 +192,7 @@ impl Context<'_> {
         let first = cut.max(chat.compacted_to()).min(chat.turn_start);
         let mut history = History { said: Vec::new(), tokens: fixed + summary, overflows: false };
         let mut reader = Reader::new(&settings.context_management);
-        let mut before = chat.message_count;
+        let mut before = chat.message_count + i32::try_from(chat.open.len()).unwrap_or(i32::MAX);
         let conn = self.ports.db.read().await?;
         'slices: while before > first {
             let slice = match known {

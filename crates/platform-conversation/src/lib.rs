@@ -42,9 +42,9 @@ pub use parts::{
     ReasoningEffort, TenantApp, TenantIntegrationsConfig, TenantMcpConfig,
 };
 pub use repository::{
-    Queued, Texts, TextsRead, add_compaction, add_secondary, all_content, bodies_from, compactions, content,
-    content_bytes, contents, delete, empty, enqueue, feedback, first_queued, has_compactions, has_message,
-    insert_message, json, open_calls, open_text, queued, settled_calls, summarise, turn_of,
+    Content, ContentPages, Queued, Texts, TextsRead, UnlessLarge, add_compaction, add_secondary, bodies_from,
+    compactions, content, delete, empty, enqueue, feedback, first_queued, has_compactions, has_message, insert_message,
+    json, listed_contents, open_calls, open_text, queued, result_positions, settled_calls, summarise, turn_of,
 };
 pub use search::{Match, Matches, search};
 pub use settings::{AssistantSettings, AssistantState, Bases, Profile, takes_no_tools};

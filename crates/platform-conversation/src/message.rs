@@ -296,6 +296,11 @@ impl StoredJson {
         Self(RawValue::from_string(text).unwrap_or_default())
     }
 
+    /// The JSON.
+    pub fn as_str(&self) -> &str {
+        self.0.get()
+    }
+
     /// Id and text of a model's message that may be long.
     pub fn long_answer(&self) -> Option<(String, String)> {
         const SHORT: usize = 1000;

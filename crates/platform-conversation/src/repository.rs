@@ -10,8 +10,8 @@ use diesel::{
     sql_types::{Array, BigInt, Bool, Integer, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, Page, Result, Timestamp};
-use platform_db::{Conn, containing};
+use platform_core::{AccountId, Error, MOST_LISTED, Page, Result, Timestamp, fitting};
+use platform_db::{Conn, Db, containing};
 use platform_runtime::{Answer, OpenCall, Operation, Role};
 use serde::Deserialize;
 use serde_json::Value;
@@ -62,7 +62,20 @@ pub fn compactions(stored: Option<&str>) -> Result<Vec<Compaction>> {
 
 /// Open calls from JSON text.
 pub fn open_calls(stored: Option<&str>) -> Result<Vec<OpenCall>> {
-    stored.map_or(Ok(Vec::new()), |stored| serde_json::from_str(stored).map_err(Error::internal))
+    let Some(stored) = stored else { return Ok(Vec::new()) };
+    let mut open: Vec<OpenCall> = serde_json::from_str(stored).map_err(Error::internal)?;
+    // What was stored before each had its place stands in the order of the calls.
+    if open.iter().all(|open| open.after == 0) {
+        (0..).zip(open.iter_mut().rev()).for_each(|(after, open)| open.after = after);
+    }
+    Ok(open)
+}
+
+/// Positions of the results of these open calls: results stand in the order of the calls of their answer, whenever they
+/// come, and `message_count` counts those that are there.
+pub fn result_positions(message_count: i32, open: &[OpenCall]) -> impl Iterator<Item = i32> {
+    let end = message_count + i32::try_from(open.len()).unwrap_or(i32::MAX);
+    open.iter().map(move |open| end - 1 - open.after)
 }
 
 /// Open calls as they are stored; none when there is none.
@@ -91,6 +104,11 @@ impl<'a> Texts<'a> {
     /// What they took, in the same order.
     pub fn accountings(account: &'a AccountId, conversation: &'a str) -> Self {
         Self::of("ARRAY(SELECT accounting::text FROM messages", " ORDER BY position)", account, conversation)
+    }
+
+    /// The same, and nothing when they are more than a list holds.
+    pub fn unless_large(self) -> UnlessLarge<'a> {
+        UnlessLarge(self)
     }
 
     /// The messages that watchers see.
@@ -128,17 +146,42 @@ impl QueryFragment<Pg> for Texts<'_> {
     }
 }
 
-/// Prepared once per connection, by its text.
-impl QueryId for Texts<'_> {
-    type QueryId = ();
-    const HAS_STATIC_QUERY_ID: bool = false;
+/// Texts of a conversation whose messages are no more than a list holds.
+#[derive(Debug, Clone, Copy)]
+pub struct UnlessLarge<'a>(Texts<'a>);
+
+impl Expression for UnlessLarge<'_> {
+    type SqlType = Nullable<Array<Nullable<Text>>>;
 }
 
-impl<S> SelectableExpression<S> for Texts<'_> {}
-impl<S> AppearsOnTable<S> for Texts<'_> {}
-impl ValidGrouping<()> for Texts<'_> {
-    type IsAggregate = is_aggregate::Never;
+impl QueryFragment<Pg> for UnlessLarge<'_> {
+    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
+        out.push_sql("CASE WHEN (SELECT coalesce(sum(octet_length(body::text)), 0) FROM messages WHERE account_id = ");
+        out.push_bind_param::<Text, _>(self.0.account)?;
+        out.push_sql(" AND conversation = ");
+        out.push_bind_param::<Text, _>(self.0.conversation)?;
+        out.push_sql(&format!(") <= {MOST_LISTED} THEN "));
+        self.0.walk_ast(out.reborrow())?;
+        out.push_sql(" END");
+        Ok(())
+    }
 }
+
+macro_rules! selectable {
+    ($($texts:ty),*) => {$(
+        /// Prepared once per connection, by its text.
+        impl QueryId for $texts {
+            type QueryId = ();
+            const HAS_STATIC_QUERY_ID: bool = false;
+        }
+        impl<S> SelectableExpression<S> for $texts {}
+        impl<S> AppearsOnTable<S> for $texts {}
+        impl ValidGrouping<()> for $texts {
+            type IsAggregate = is_aggregate::Never;
+        }
+    )*};
+}
+selectable!(Texts<'_>, UnlessLarge<'_>);
 
 #[diesel::dsl::auto_type(no_type_alias)]
 fn of<'a>(account: &'a str, conversation: &'a str) -> _ {
@@ -169,37 +212,122 @@ pub async fn insert_message(
     Ok(())
 }
 
-/// Messages from a position on, with what they took.
-pub async fn content(conn: &Conn, account: &AccountId, conversation: &str, page: Page) -> Result<Vec<StoredJson>> {
+#[derive(QueryableByName)]
+struct Shown {
+    #[diesel(sql_type = Integer)]
+    position: i32,
+    #[diesel(sql_type = Text)]
+    body: String,
+    #[diesel(sql_type = Nullable<Text>)]
+    accounting: Option<String>,
+}
+
+/// Messages from a position on, less `page.offset` of them, with what they took: as many as `page.limit`, or as a list
+/// holds.
+async fn shown(conn: &Conn, account: &AccountId, conversation: &str, from: i32, page: Page) -> Result<Vec<Shown>> {
     let mut conn = conn;
-    let rows: Vec<(String, Option<String>)> = of(account.as_str(), conversation)
-        .order(messages::position)
-        .limit(page.limit)
-        .offset(page.offset)
-        .select((messages::body, messages::accounting))
-        .load(&mut conn)
-        .await?;
-    Ok(rows.into_iter().map(|(body, accounting)| StoredJson::message(body, accounting.as_deref())).collect())
+    let shown = "SELECT position, body, accounting FROM ( \
+            SELECT position, body, accounting, row_number() OVER (ORDER BY position) AS place, \
+                sum(octet_length(body)) OVER (ORDER BY position) AS bytes \
+            FROM ( \
+                SELECT position, body::text, accounting::text FROM messages \
+                WHERE account_id = $1 AND conversation = $2 AND position >= $3 \
+                ORDER BY position LIMIT $4 OFFSET $5 \
+            ) AS page \
+        ) AS counted WHERE place = 1 OR bytes <= $6 ORDER BY position";
+    let shown = diesel::sql_query(shown)
+        .bind::<Text, _>(account.as_str())
+        .bind::<Text, _>(conversation)
+        .bind::<Integer, _>(from)
+        .bind::<BigInt, _>(page.limit)
+        .bind::<BigInt, _>(page.offset)
+        .bind::<BigInt, _>(i64::try_from(MOST_LISTED).unwrap_or(i64::MAX));
+    Ok(shown.load(&mut conn).await?)
 }
 
-/// All messages.
-pub async fn all_content(conn: &Conn, account: &AccountId, conversation: &str) -> Result<Vec<StoredJson>> {
-    content(conn, account, conversation, Page { limit: i64::MAX, offset: 0 }).await
+/// A page of messages with what they took; shorter than its limit where they are more than a list holds.
+pub async fn content(conn: &Conn, account: &AccountId, conversation: &str, page: Page) -> Result<Vec<StoredJson>> {
+    let shown = shown(conn, account, conversation, 0, page).await?;
+    Ok(shown.into_iter().map(|row| StoredJson::message(row.body, row.accounting.as_deref())).collect())
 }
 
-/// Messages of several conversations, each with its conversation.
-pub async fn contents(conn: &Conn, account: &AccountId, conversations: &[String]) -> Result<Vec<(String, StoredJson)>> {
+/// All messages of a conversation with what they took.
+pub enum Content {
+    /// In memory.
+    Whole(Vec<StoredJson>),
+    /// Page by page: they are more than a list holds.
+    Paged(ContentPages),
+}
+
+/// Reads the messages of a conversation page by page.
+pub struct ContentPages {
+    db: Db,
+    account: AccountId,
+    conversation: String,
+    next: i32,
+}
+
+impl Content {
+    /// Reads those of a conversation.
+    pub async fn read(db: &Db, account: &AccountId, conversation: &str) -> Result<Self> {
+        let conn = db.read().await?;
+        let bytes = content_bytes(conn.get(), account, &[conversation.to_owned()]).await?;
+        if bytes.values().any(|bytes| *bytes > MOST_LISTED) {
+            return Ok(Self::Paged(ContentPages::new(db, account, conversation)));
+        }
+        let all = Page { limit: i64::MAX, offset: 0 };
+        content(conn.get(), account, conversation, all).await.map(Self::Whole)
+    }
+
+    /// What is in memory, and what is read page by page.
+    pub fn apart(self) -> (Option<Vec<StoredJson>>, Option<ContentPages>) {
+        match self {
+            Self::Whole(messages) => (Some(messages), None),
+            Self::Paged(pages) => (None, Some(pages)),
+        }
+    }
+}
+
+impl ContentPages {
+    /// Those of a conversation, from the first message on.
+    pub fn new(db: &Db, account: &AccountId, conversation: &str) -> Self {
+        Self { db: db.clone(), account: account.clone(), conversation: conversation.to_owned(), next: 0 }
+    }
+
+    /// The next messages; none when there are no more.
+    pub async fn next(&mut self) -> Result<Vec<StoredJson>> {
+        let conn = self.db.read().await?;
+        let page = Page { limit: SLICE, offset: 0 };
+        let shown = shown(conn.get(), &self.account, &self.conversation, self.next, page).await?;
+        self.next = shown.last().map_or(self.next, |row| row.position + 1);
+        Ok(shown.into_iter().map(|row| StoredJson::message(row.body, row.accounting.as_deref())).collect())
+    }
+}
+
+/// Messages of several conversations as a list shows them, and how many of the first conversations it shows: as many as
+/// it holds. One that is larger than a list is shown without its messages.
+pub async fn listed_contents(
+    conn: &Conn,
+    account: &AccountId,
+    conversations: &[String],
+) -> Result<(usize, HashMap<String, Vec<StoredJson>>)> {
+    let sizes = content_bytes(conn, account, conversations).await?;
+    let size = |conversation: &String| sizes.get(conversation).copied().unwrap_or_default();
+    let is_shown = |conversation: &&String| size(conversation) <= MOST_LISTED;
+    let fits = fitting(conversations.iter().map(|of| Some(of).filter(is_shown).map_or(0, size)));
+    let shown = conversations.iter().take(fits).filter(is_shown);
+    let mut contents: HashMap<String, Vec<StoredJson>> = shown.map(|of| (of.clone(), Vec::new())).collect();
     let mut conn = conn;
     let rows: Vec<(String, String, Option<String>)> = messages::table
-        .filter(messages::account_id.eq(account.as_str()).and(messages::conversation.eq_any(conversations)))
+        .filter(messages::account_id.eq(account.as_str()).and(messages::conversation.eq_any(contents.keys())))
         .order((messages::conversation, messages::position))
         .select((messages::conversation, messages::body, messages::accounting))
         .load(&mut conn)
         .await?;
-    let message = |(uid, body, accounting): (String, String, Option<String>)| {
-        (uid, StoredJson::message(body, accounting.as_deref()))
-    };
-    Ok(rows.into_iter().map(message).collect())
+    for (of, body, accounting) in rows {
+        contents.entry(of).or_default().push(StoredJson::message(body, accounting.as_deref()));
+    }
+    Ok((fits, contents))
 }
 
 #[derive(QueryableByName)]
@@ -211,11 +339,7 @@ struct Size {
 }
 
 /// How many bytes the messages of several conversations have; those without any are left out.
-pub async fn content_bytes(
-    conn: &Conn,
-    account: &AccountId,
-    conversations: &[String],
-) -> Result<HashMap<String, usize>> {
+async fn content_bytes(conn: &Conn, account: &AccountId, conversations: &[String]) -> Result<HashMap<String, usize>> {
     let mut conn = conn;
     let sizes = "SELECT conversation, sum(octet_length(body::text) + coalesce(octet_length(accounting::text), 0))::bigint \
         AS bytes FROM messages WHERE account_id = $1 AND conversation = ANY($2) GROUP BY conversation";

@@ -478,11 +478,11 @@ impl<'a> Turn<'a> {
     pub fn close(&mut self, code: &str) -> Result<Vec<MessageRow>> {
         let open = std::mem::take(&mut self.conversation.open);
         let (uid, now) = (&self.conversation.uid, self.now());
-        let positions = self.conversation.message_count..;
+        let positions: Vec<i32> = repository::result_positions(self.conversation.message_count, &open).collect();
         let row = |(position, open): (i32, OpenCall)| {
             MessageRow::closed(&self.request.user_uid, uid, &open.call, code, position, now)
         };
-        positions.zip(open).map(row).collect()
+        positions.into_iter().zip(open).map(row).collect()
     }
 
     /// The row of what the model says, after so many others.

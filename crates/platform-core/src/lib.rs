@@ -29,7 +29,7 @@ pub use fair::{FairPermit, FairSemaphore};
 pub use id::{Account, AccountId, Id, IdError};
 pub use json::{Object, lower_case, misfit, overlay, without_nul};
 pub use money::Money;
-pub use page::Page;
+pub use page::{MOST_LISTED, Page, fitting};
 pub use period::{Bound, Period, day_of};
 pub use precondition::Precondition;
 pub use strict::Strict;

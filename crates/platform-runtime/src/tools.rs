@@ -145,6 +145,9 @@ pub struct OpenCall {
     pub call: ToolCall,
     /// How far it is.
     pub state: CallState,
+    /// How many calls of the same answer come after it.
+    #[serde(default)]
+    pub after: i32,
 }
 
 /// How far a call is.

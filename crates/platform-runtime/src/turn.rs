@@ -221,7 +221,8 @@ pub async fn run_turn(
         if calls_left == 0 {
             return Ok(Ending::of(Answer { tool_calls: Vec::new(), ..answer }, MAX_TOOL_CALLS));
         }
-        let open: Vec<OpenCall> = answer.tool_calls.iter().map(|call| calls.open(call, &mut calls_left)).collect();
+        let mut open: Vec<OpenCall> = answer.tool_calls.iter().map(|call| calls.open(call, &mut calls_left)).collect();
+        (0..).zip(open.iter_mut().rev()).for_each(|(after, open)| open.after = after);
         if listener.asked(&answer, &open).await? == Flow::Halt {
             return Ok(Ending::halted());
         }
@@ -243,6 +244,14 @@ fn tell_apart(answer: &mut Answer, messages: &[Message]) {
         }
         known.insert(&call.id);
     }
+}
+
+/// Results of the last answer's calls stand in the order of the calls, whenever they came.
+fn in_order(messages: &mut [Message]) {
+    let Some(asked) = messages.iter().rposition(|message| !message.tool_calls.is_empty()) else { return };
+    let (asked, results) = messages[asked..].split_first_mut().expect("it has the answer");
+    results
+        .sort_by_key(|result| asked.tool_calls.iter().position(|call| Some(&call.id) == result.tool_call_id.as_ref()));
 }
 
 /// The `stopReason` of a turn that a guardrail ended.
@@ -277,7 +286,7 @@ impl Calls<'_> {
     fn open(&self, call: &ToolCall, calls_left: &mut u64) -> OpenCall {
         let state = if *calls_left == 0 { CallState::Refused } else { self.first_state(call) };
         *calls_left = calls_left.saturating_sub(1);
-        OpenCall { call: call.clone(), state }
+        OpenCall { call: call.clone(), state, after: 0 }
     }
 
     fn first_state(&self, call: &ToolCall) -> CallState {
@@ -327,6 +336,7 @@ impl Calls<'_> {
                 finish = finish.or(result.finish);
             }
         }
+        in_order(&mut prompt.messages);
         if blocked {
             return Ok(Some(Ending::blocked()));
         }
@@ -358,7 +368,7 @@ impl Calls<'_> {
     }
 
     /// The result of a call; `again`: it may have been made before.
-    async fn settle(&self, OpenCall { call, state }: OpenCall, again: bool) -> CallResult {
+    async fn settle(&self, OpenCall { call, state, .. }: OpenCall, again: bool) -> CallResult {
         let began = Instant::now();
         let result = match state {
             CallState::Started => self.make(&call, again).await,

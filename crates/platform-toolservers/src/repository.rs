@@ -2,7 +2,7 @@ use diesel::{
     dsl::sql,
     pg::Pg,
     prelude::*,
-    sql_types::{Bool, Jsonb, Nullable, Text},
+    sql_types::{BigInt, Bool, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Code, Error, Page, Result, Timestamp};
@@ -16,7 +16,8 @@ use crate::{
     schema::{tool_server_uses, tool_servers, tool_tokens},
 };
 
-const MOST_LISTED: i64 = 1000;
+/// Servers of an account that are offered as groups.
+const MOST_GROUPS: i64 = 1000;
 
 #[derive(Queryable, Selectable, Insertable)]
 #[diesel(table_name = tool_servers)]
@@ -197,36 +198,36 @@ pub(crate) async fn list(
     account: &AccountId,
     filter: &ToolServerFilter,
     page: Page,
-) -> Result<(Vec<ServerRow>, i64)> {
+) -> Result<(Vec<ServerRow>, i64, Page)> {
     let (mut first, mut second) = (conn, conn);
-    let rows = kept(account, filter)
-        .order((tool_servers::created_ms.desc(), tool_servers::id.desc()))
-        .limit(page.limit)
-        .offset(page.offset)
-        .select((
-            tool_servers::account_id,
-            tool_servers::id,
-            tool_servers::identifier,
-            tool_servers::kind,
-            tool_servers::name,
-            tool_servers::description,
-            tool_servers::project_id,
-            tool_servers::enabled,
-            tool_servers::settings,
-            // A list shows neither.
-            sql::<Jsonb>("'[]'::jsonb"),
-            tool_servers::tool_count,
-            sql::<Nullable<Text>>("NULL"),
-            tool_servers::health,
-            tool_servers::last_error,
-            tool_servers::refreshed_ms,
-            tool_servers::version,
-            tool_servers::created_ms,
-            tool_servers::edited_ms,
-        ));
+    let newest_first = (tool_servers::created_ms.desc(), tool_servers::id.desc());
+    let sizes = kept(account, filter).order(newest_first).limit(page.limit).offset(page.offset);
+    let sizes = sizes.select(sql::<BigInt>("octet_length(settings::text)::bigint"));
     let total = kept(account, filter).count();
-    let (rows, total) = futures_util::try_join!(rows.load(&mut first), total.get_result(&mut second))?;
-    Ok((rows, total))
+    let (sizes, total) = futures_util::try_join!(sizes.load::<i64>(&mut first), total.get_result(&mut second))?;
+    let page = page.fitting(&sizes);
+    let rows = kept(account, filter).order(newest_first).limit(page.limit).offset(page.offset).select((
+        tool_servers::account_id,
+        tool_servers::id,
+        tool_servers::identifier,
+        tool_servers::kind,
+        tool_servers::name,
+        tool_servers::description,
+        tool_servers::project_id,
+        tool_servers::enabled,
+        tool_servers::settings,
+        // A list shows neither.
+        sql::<Jsonb>("'[]'::jsonb"),
+        tool_servers::tool_count,
+        sql::<Nullable<Text>>("NULL"),
+        tool_servers::health,
+        tool_servers::last_error,
+        tool_servers::refreshed_ms,
+        tool_servers::version,
+        tool_servers::created_ms,
+        tool_servers::edited_ms,
+    ));
+    Ok((rows.load(&mut first).await?, total, page))
 }
 
 type Kept<'a> = tool_servers::BoxedQuery<'a, Pg>;
@@ -256,7 +257,7 @@ pub(crate) async fn enabled(conn: &Conn, account: &AccountId, filter: &ToolServe
     Ok(kept(account, filter)
         .filter(tool_servers::enabled)
         .order((tool_servers::created_ms.desc(), tool_servers::id.desc()))
-        .limit(MOST_LISTED)
+        .limit(MOST_GROUPS)
         .select(tool_servers::id)
         .load(&mut conn)
         .await?)

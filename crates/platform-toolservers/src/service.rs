@@ -3,8 +3,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{
-    AccountId, Clock, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, beside, overlay,
-    spawn,
+    AccountId, Clock, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp, beside,
+    overlay, spawn,
 };
 use platform_db::{Bus, Db, Idempotency, Remembered};
 use platform_egress::Egress;
@@ -101,8 +101,9 @@ pub trait ToolServerService: Send + Sync {
     async fn delete_tool(&self, account: &AccountId, id: &str, name: &str, expected: &Precondition) -> Result<()>;
     /// Calls a tool for real; what goes wrong is part of the result.
     async fn test(&self, account: &AccountId, id: &str, name: &str, arguments: Object) -> Result<TestResult>;
-    /// What assistants and agents can choose: built-in groups, then the enabled servers that the filter keeps.
-    async fn list_groups(&self, account: &AccountId, filter: &ToolServerFilter) -> Result<Vec<ListedGroup>>;
+    /// What assistants and agents can choose: built-in groups, then the enabled servers that the filter keeps, as many
+    /// as a list holds, and how many there are.
+    async fn list_groups(&self, account: &AccountId, filter: &ToolServerFilter) -> Result<(Vec<ListedGroup>, usize)>;
     /// The project of a server, if it is in one.
     async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>>;
 }
@@ -390,7 +391,7 @@ impl ToolServerService for PgToolServerService {
 
     async fn list(&self, account: &AccountId, filter: &ToolServerFilter, page: Page) -> Result<ToolServerList> {
         let conn = self.db.read().await?;
-        let (rows, total) = repository::list(conn.get(), account, filter, page).await?;
+        let (rows, total, page) = repository::list(conn.get(), account, filter, page).await?;
         let tool_servers: Vec<ToolServer> = rows.iter().map(|row| row.shown().brief()).collect();
         let has_more = page.offset.saturating_add(i64::try_from(tool_servers.len()).unwrap_or(0)) < total;
         Ok(ToolServerList { tool_servers, total, offset: page.offset, limit: page.limit, has_more })
@@ -595,18 +596,25 @@ impl ToolServerService for PgToolServerService {
         Ok(self.find(account, id).await?.and_then(|server| server.settings.project_id.clone()))
     }
 
-    async fn list_groups(&self, account: &AccountId, filter: &ToolServerFilter) -> Result<Vec<ListedGroup>> {
+    async fn list_groups(&self, account: &AccountId, filter: &ToolServerFilter) -> Result<(Vec<ListedGroup>, usize)> {
         let mut groups: Vec<ListedGroup> =
             GROUPS.iter().map(|group| ListedGroup { group: group.group(), builtin: true }).collect();
         let conn = self.db.read().await?;
         let ids = repository::enabled(conn.get(), account, filter).await?;
         drop(conn);
+        let total = groups.len() + ids.len();
+        let mut bytes = 0;
         for id in ids {
-            if let Some(server) = self.find(account, &id).await? {
-                groups.push(ListedGroup { group: group_of(&server), builtin: false });
+            let Some(server) = self.find(account, &id).await? else { continue };
+            let group = group_of(&server);
+            bytes += serde_json::to_string(&group).map_or(0, |json| json.len());
+            if bytes > MOST_LISTED {
+                return Ok((groups, total));
             }
+            groups.push(ListedGroup { group, builtin: false });
         }
-        Ok(groups)
+        let total = groups.len();
+        Ok((groups, total))
     }
 }
 

@@ -5,7 +5,10 @@ use platform_core::{Code, Error, Result};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::{request::Request, respond::Answer};
+use crate::{
+    request::Request,
+    respond::{Answer, List},
+};
 
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -16,14 +19,15 @@ pub(crate) struct IncludePresets {
 
 pub(crate) async fn list(request: Request) -> Result<Answer> {
     let filter = AssistantFilter { within: request.within().await?, ..request.query()? };
-    let (assistants, account) = (&request.services.assistants, &request.caller()?.account);
-    let mut described = Vec::new();
-    let caller = request.caller()?;
-    let open = |assistant: &Assistant| assistant.is_known_to(caller) && assistant.is_open_to(caller);
-    for assistant in assistants.list(account, &filter).await?.into_iter().filter(open) {
-        described.push(assistants.describe(account, assistant).await?);
+    let (assistants, caller) = (&request.services.assistants, request.caller()?);
+    let (listed, total) = assistants.list(caller, &filter).await?;
+    let mut list = List::of(total);
+    for assistant in listed {
+        if !list.push(&assistants.describe(&caller.account, assistant).await?)? {
+            break;
+        }
     }
-    Answer::ok(&described)
+    Ok(list.into_answer())
 }
 
 pub(crate) async fn create(request: Request) -> Result<Answer> {

@@ -98,12 +98,14 @@ pub(crate) async fn tags(request: Request) -> Result<Answer> {
 pub(crate) async fn get(request: Request) -> Result<Answer> {
     let ContentQuery { omit_content } = request.query()?;
     let (account, assistant, uid) = chat(&request)?;
-    Answer::ok(&request.services.chat.get(account, assistant, uid, omit_content == Some(true)).await?)
+    let (chat, pages) = request.services.chat.get(account, assistant, uid, omit_content == Some(true)).await?;
+    Answer::with_pages(&chat, "chatContent", pages)
 }
 
 pub(crate) async fn update(request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
-    Answer::ok(&request.services.chat.update(account, assistant, uid, request.patch()?).await?)
+    let (chat, pages) = request.services.chat.update(account, assistant, uid, request.patch()?).await?;
+    Answer::with_pages(&chat, "chatContent", pages)
 }
 
 pub(crate) async fn delete(request: Request) -> Result<Answer> {
@@ -115,7 +117,8 @@ pub(crate) async fn delete(request: Request) -> Result<Answer> {
 pub(crate) async fn content(request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
     let page = request.page(1000, 1000)?;
-    Answer::ok(&request.services.chat.content(account, assistant, uid, page).await?)
+    let (messages, total) = request.services.chat.content(account, assistant, uid, page).await?;
+    Ok(Answer::ok(&messages)?.header("x-total-count", total.to_string()))
 }
 
 pub(crate) async fn search(request: Request) -> Result<Answer> {

@@ -9,6 +9,7 @@ use platform_toolservers::ToolServerFilter;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::tenants::without_hidden;
 use crate::{request::Request, respond::Answer};
 
 /// Nothing of a list but how long it is.
@@ -91,7 +92,8 @@ pub(crate) async fn stats(request: Request) -> Result<Answer> {
     let (totals, last30_days) = services.usage.project_totals(account, id.as_deref().unwrap_or_default()).await?;
     Answer::ok(&ProjectStats {
         agents: services.agents.list(account, &agents, COUNT).await?.total,
-        assistants: i64::try_from(services.assistants.list(account, &assistants).await?.len()).unwrap_or(i64::MAX),
+        assistants: i64::try_from(services.assistants.list(request.caller()?, &assistants).await?.1)
+            .unwrap_or(i64::MAX),
         documents: 0,
         threads: threads(None).await?,
         chats: chats(false).await? + chats(true).await?,
@@ -207,6 +209,9 @@ async fn costs(
     }
     for begins in period.each().filter(|_| fill) {
         costs.entry(begins).or_default();
+    }
+    for cost in costs.values_mut() {
+        without_hidden(request, &mut cost.by_assistant).await?;
     }
     let named = |(begins, cost)| {
         let (date, month) = period.names(begins);

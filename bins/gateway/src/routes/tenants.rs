@@ -2,7 +2,7 @@
 
 use platform_core::{Error, Result};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::{request::Request, respond::Answer};
@@ -58,7 +58,25 @@ pub(crate) async fn costs(request: Request) -> Result<Answer> {
     let (account, tenant) = (&request.caller()?.account, request.path("tenantId"));
     let range = (("from", from.as_deref()), ("to", to.as_deref()));
     let (subtenant, within) = (subtenant_id.as_deref(), request.within().await?);
-    Answer::ok(&request.services.tenants.costs(account, tenant, subtenant, within.as_deref(), by_month, range).await?)
+    let mut costs =
+        request.services.tenants.costs(account, tenant, subtenant, within.as_deref(), by_month, range).await?;
+    for cost in &mut costs {
+        without_hidden(&request, &mut cost.by_assistant).await?;
+    }
+    Answer::ok(&costs)
+}
+
+/// Takes assistants that the caller must not know of out of a list of costs.
+pub(super) async fn without_hidden(request: &Request, by_assistant: &mut Vec<Value>) -> Result<()> {
+    let mut shown = Vec::with_capacity(by_assistant.len());
+    for cost in by_assistant.drain(..) {
+        let name = cost["assistantIdentifier"].as_str().unwrap_or_default();
+        if !request.services.assistants.hides(request.caller()?, name).await? {
+            shown.push(cost);
+        }
+    }
+    *by_assistant = shown;
+    Ok(())
 }
 
 pub(crate) async fn stats(request: Request) -> Result<Answer> {

@@ -79,12 +79,14 @@ pub(crate) async fn tags_of_agent(request: Request) -> Result<Answer> {
 
 pub(crate) async fn get(request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    Answer::ok(&request.services.threads.get(account, id, request.query()?).await?)
+    let (thread, pages) = request.services.threads.get(account, id, request.query()?).await?;
+    Answer::with_pages(&thread, "threadContent", pages)
 }
 
 pub(crate) async fn update(request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    Answer::ok(&request.services.threads.update(account, id, request.patch()?).await?)
+    let (thread, pages) = request.services.threads.update(account, id, request.patch()?).await?;
+    Answer::with_pages(&thread, "threadContent", pages)
 }
 
 pub(crate) async fn delete(request: Request) -> Result<Answer> {

@@ -6,7 +6,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::{request::Request, respond::Answer};
+use crate::{
+    request::Request,
+    respond::{Answer, List},
+};
 
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(default)]
@@ -158,7 +161,12 @@ pub(crate) async fn test(request: Request) -> Result<Answer> {
 
 pub(crate) async fn groups(request: Request) -> Result<Answer> {
     let filter = ToolServerFilter { within: request.within().await?, ..ToolServerFilter::default() };
-    Answer::ok(&request.services.tool_servers.list_groups(&request.caller()?.account, &filter).await?)
+    let (groups, total) = request.services.tool_servers.list_groups(&request.caller()?.account, &filter).await?;
+    let mut list = List::of(total);
+    for group in &groups {
+        list.push(group)?;
+    }
+    Ok(list.into_answer())
 }
 
 pub(super) mod spec {

@@ -1,4 +1,4 @@
-use diesel::prelude::*;
+use diesel::{dsl::sql, prelude::*, sql_types::BigInt};
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
 use platform_db::{Conn, containing};
@@ -193,7 +193,7 @@ pub(crate) async fn list(
     account: &AccountId,
     filter: &AgentFilter,
     page: Page,
-) -> Result<(Vec<AgentRow>, i64)> {
+) -> Result<(Vec<AgentRow>, i64, Page)> {
     let of = || {
         let mut of = agents::table
             .filter(agents::account_id.eq(account.as_str().to_owned()).and(agents::deleted.eq(false)))
@@ -217,12 +217,13 @@ pub(crate) async fn list(
         of
     };
     let (mut first, mut second) = (conn, conn);
-    let rows = of()
-        .order((agents::created_ms.desc(), agents::id.desc()))
-        .limit(page.limit)
-        .offset(page.offset)
-        .select(AgentRow::as_select());
-    Ok(futures_util::try_join!(rows.load(&mut first), of().count().get_result(&mut second))?)
+    let newest_first = (agents::created_ms.desc(), agents::id.desc());
+    let sizes = of().order(newest_first).limit(page.limit).offset(page.offset);
+    let sizes = sizes.select(sql::<BigInt>("octet_length(settings::text)::bigint"));
+    let (sizes, total) = futures_util::try_join!(sizes.load::<i64>(&mut first), of().count().get_result(&mut second))?;
+    let page = page.fitting(&sizes);
+    let rows = of().order(newest_first).limit(page.limit).offset(page.offset).select(AgentRow::as_select());
+    Ok((rows.load(&mut first).await?, total, page))
 }
 
 pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, id: &str, now: Timestamp) -> Result<()> {

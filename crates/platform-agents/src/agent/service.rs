@@ -202,7 +202,7 @@ impl PgAgentService {
 impl AgentService for PgAgentService {
     async fn list(&self, account: &AccountId, filter: &AgentFilter, page: Page) -> Result<AgentList> {
         let conn = self.ports.db.read().await?;
-        let (rows, total) = repository::list(conn.get(), account, filter, page).await?;
+        let (rows, total, page) = repository::list(conn.get(), account, filter, page).await?;
         let now = self.ports.clock.now();
         let agents: Vec<Agent> = rows.into_iter().map(|row| row.into_agent(now)).collect::<Result<_>>()?;
         let shown = page.offset + i64::try_from(agents.len()).unwrap_or(0);

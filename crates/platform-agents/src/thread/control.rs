@@ -2,7 +2,7 @@
 
 use platform_conversation::{
     ChatMessage, MessageContent, MessageRow, Queued, StoredFile, TurnRequest, enqueue, insert_message, new_message_uid,
-    store_files,
+    result_positions, store_files,
 };
 use platform_core::{Error, Result, Timestamp};
 use platform_db::Conn;
@@ -155,7 +155,8 @@ pub(crate) async fn close(
 ) -> Result<()> {
     let user = record.facts.turn.request.user_uid.clone();
     let (id, account) = (record.id().to_owned(), record.account.clone());
-    for open in std::mem::take(&mut record.open) {
+    let places: Vec<i32> = result_positions(record.message_count, &record.open).collect();
+    for (open, position) in std::mem::take(&mut record.open).into_iter().zip(places) {
         if !which(&open) {
             record.open.push(open);
             continue;
@@ -163,8 +164,8 @@ pub(crate) async fn close(
         record.abandons = true;
         let row = match &open.state {
             // What came in meanwhile is kept.
-            CallState::Answered(value) => MessageRow::result(&user, &id, &open.call, value, record.message_count, now)?,
-            _ => MessageRow::closed(&user, &id, &open.call, code, record.message_count, now)?,
+            CallState::Answered(value) => MessageRow::result(&user, &id, &open.call, value, position, now)?,
+            _ => MessageRow::closed(&user, &id, &open.call, code, position, now)?,
         };
         insert_message(conn, &account, &key(&id), &row).await?;
         record.message_count += 1;

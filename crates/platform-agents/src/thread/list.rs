@@ -272,6 +272,12 @@ pub(crate) async fn owner(conn: &Conn, account: &AccountId, id: &str) -> Result<
     Ok(owner.await.optional()?.map(|(tenant_id, subtenant_id)| Owner { tenant_id, subtenant_id }))
 }
 
+/// Who started a thread.
+pub(crate) async fn started_by(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<String>> {
+    let mut conn = conn;
+    Ok(by_id(account.as_str(), id).select(threads::user_uid).first(&mut conn).await.optional()?)
+}
+
 /// Whether a session's tenant has a thread of the agent.
 pub(crate) async fn is_known_to(conn: &Conn, account: &AccountId, agent: &str, session: &Session) -> Result<bool> {
     let mut conn = conn;

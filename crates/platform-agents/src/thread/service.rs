@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use chrono::NaiveDate;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    HandOffs, Matches, NewFeedback, StoredJson, all_content, content, contents, feedback, give_feedback_in, search,
+    Content, ContentPages, HandOffs, Matches, NewFeedback, StoredJson, content, feedback, give_feedback_in,
+    listed_contents, search,
 };
 use platform_core::{AccountId, Caller, Code, Error, Object, Owner, Page, Period, Result, Session, Timestamp, overlay};
 use platform_db::Idempotency;
@@ -52,10 +53,10 @@ pub trait ThreadService: Send + Sync {
     /// Threads that the filter keeps; `names`: of the query, in the order they were given.
     async fn list(&self, account: &AccountId, filter: ThreadFilter, names: &[String], page: Page)
     -> Result<ThreadList>;
-    /// One thread.
-    async fn get(&self, account: &AccountId, id: &str, view: ThreadView) -> Result<Thread>;
+    /// One thread; of a large one its messages are read page by page.
+    async fn get(&self, account: &AccountId, id: &str, view: ThreadView) -> Result<(Thread, Option<ContentPages>)>;
     /// Changes the given fields.
-    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Thread>;
+    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<(Thread, Option<ContentPages>)>;
     /// Takes a thread away that has ended.
     async fn delete(&self, account: &AccountId, id: &str) -> Result<()>;
     /// How many threads of each agent a tenant has; `within`: as in [`ThreadFilter`].
@@ -67,6 +68,8 @@ pub trait ThreadService: Send + Sync {
     ) -> Result<Vec<(String, i64)>>;
     /// To whom a thread belongs, if there is one.
     async fn owner(&self, account: &AccountId, id: &str) -> Result<Option<Owner>>;
+    /// `userUID` of whoever started a thread, if there is one.
+    async fn started_by(&self, account: &AccountId, id: &str) -> Result<Option<String>>;
     /// Whether a session's tenant has a thread of the agent.
     async fn is_known_to(&self, account: &AccountId, agent: &str, session: &Session) -> Result<bool>;
     /// Tool servers and built-in groups of the agent of a thread; none when there is no such thread.
@@ -194,8 +197,7 @@ impl PgThreadService {
         &self,
         account: &AccountId,
         records: Vec<Record>,
-        mut content: HashMap<String, Vec<StoredJson>>,
-        with_content: bool,
+        mut contents: HashMap<String, Vec<StoredJson>>,
     ) -> Result<Vec<Thread>> {
         let queued: Vec<&Record> = records.iter().filter(|record| record.state == ThreadState::Queued).collect();
         let subjects: Vec<String> = queued.iter().map(|record| record.id().to_owned()).collect();
@@ -211,7 +213,7 @@ impl PgThreadService {
                 let archived = archived.get(record.agent_id()).copied().unwrap_or(false);
                 (queued_reason(*place, archived), place.position)
             });
-            let content = with_content.then(|| content.remove(record.id()).unwrap_or_default());
+            let content = contents.remove(&key(record.id()));
             record.into_thread(content, place)
         };
         records.into_iter().map(thread).collect()
@@ -230,7 +232,7 @@ impl PgThreadService {
         let by = By { reason, ..By::client(&caller.user_uid) };
         self.threads.act(account, id, act, by, once).await?;
         let record = self.threads.find(account, id).await?;
-        let threads = self.placed(account, vec![record], HashMap::new(), false).await?;
+        let threads = self.placed(account, vec![record], HashMap::new()).await?;
         threads.into_iter().next().ok_or_else(|| not_found(id))
     }
 
@@ -268,43 +270,45 @@ impl ThreadService for PgThreadService {
         let omit = filter.omit_content == Some(true);
         let conditions = Conditions::of(filter, names)?;
         let conn = self.threads.ports.db.read().await?;
-        let (records, total) = list::list(conn.get(), account, &conditions, page).await?;
-        let mut content: HashMap<String, Vec<StoredJson>> = HashMap::new();
+        let (mut records, total) = list::list(conn.get(), account, &conditions, page).await?;
+        let mut limit = page.limit;
+        let mut contents = HashMap::new();
         if !omit {
             let keys: Vec<String> = records.iter().map(|record| key(record.id())).collect();
-            for (of, message) in contents(conn.get(), account, &keys).await? {
-                let id = of.strip_prefix("thread:").unwrap_or(&of).to_owned();
-                content.entry(id).or_default().push(message);
+            let (fits, shown) = listed_contents(conn.get(), account, &keys).await?;
+            // The page is shorter then, and says so; who goes on by its limit misses nothing.
+            if fits < records.len() {
+                limit = i64::try_from(fits).unwrap_or(limit);
+                records.truncate(fits);
             }
+            contents = shown;
         }
         drop(conn);
-        let threads = self.placed(account, records, content, !omit).await?;
+        let threads = self.placed(account, records, contents).await?;
         let shown = page.offset + i64::try_from(threads.len()).unwrap_or(0);
-        Ok(ThreadList { threads, total, offset: page.offset, limit: page.limit, has_more: shown < total })
+        Ok(ThreadList { threads, total, offset: page.offset, limit, has_more: shown < total })
     }
 
-    async fn get(&self, account: &AccountId, id: &str, view: ThreadView) -> Result<Thread> {
+    async fn get(&self, account: &AccountId, id: &str, view: ThreadView) -> Result<(Thread, Option<ContentPages>)> {
         let record = self.threads.find(account, id).await?;
         let tasks = (view.with_tasks == Some(true)).then(|| record.facts.tasks.clone());
         let omit = view.omit_content == Some(true);
-        let mut of = HashMap::new();
-        if !omit {
-            let conn = self.threads.ports.db.read().await?;
-            let said = match (view.message_offset, view.message_limit) {
-                (None, None) => all_content(conn.get(), account, &key(id)).await?,
-                (offset, limit) => {
-                    let page = Page { limit: limit.unwrap_or(1000).min(1000), offset: offset.unwrap_or(0) };
-                    if page.limit < 1 || page.offset < 0 {
-                        let message = "messageLimit begins with 1, messageOffset with 0.";
-                        return Err(Error::new(Code::InvalidPagination, message));
-                    }
-                    content(conn.get(), account, &key(id), page).await?
+        let (content, pages) = match (view.message_offset, view.message_limit) {
+            _ if omit => (None, None),
+            (None, None) => Content::read(&self.threads.ports.db, account, &key(id)).await?.apart(),
+            (offset, limit) => {
+                let page = Page { limit: limit.unwrap_or(1000).min(1000), offset: offset.unwrap_or(0) };
+                if page.limit < 1 || page.offset < 0 {
+                    let message = "messageLimit begins with 1, messageOffset with 0.";
+                    return Err(Error::new(Code::InvalidPagination, message));
                 }
-            };
-            of.insert(id.to_owned(), said);
-        }
-        let thread = self.placed(account, vec![record], of, !omit).await?.into_iter().next();
-        Ok(Thread { tasks, ..thread.ok_or_else(|| not_found(id))? })
+                let conn = self.threads.ports.db.read().await?;
+                (Some(content(conn.get(), account, &key(id), page).await?), None)
+            }
+        };
+        let contents = content.map(|content| (key(id), content)).into_iter().collect();
+        let thread = self.placed(account, vec![record], contents).await?.into_iter().next();
+        Ok((Thread { tasks, ..thread.ok_or_else(|| not_found(id))? }, pages))
     }
 
     async fn count_by_agent(
@@ -318,6 +322,10 @@ impl ThreadService for PgThreadService {
 
     async fn owner(&self, account: &AccountId, id: &str) -> Result<Option<Owner>> {
         list::owner(self.threads.ports.db.read().await?.get(), account, id).await
+    }
+
+    async fn started_by(&self, account: &AccountId, id: &str) -> Result<Option<String>> {
+        list::started_by(self.threads.ports.db.read().await?.get(), account, id).await
     }
 
     async fn is_known_to(&self, account: &AccountId, agent: &str, session: &Session) -> Result<bool> {
@@ -345,7 +353,7 @@ impl ThreadService for PgThreadService {
         list::count_in(self.threads.ports.db.read().await?.get(), account, project, tenant, period).await
     }
 
-    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Thread> {
+    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<(Thread, Option<ContentPages>)> {
         let limits = &self.threads.config.limits;
         let blank = ThreadPatch { name: None, tags: Vec::new(), metadata: Object::new() };
         overlay(&blank, patch.clone())?.check(limits)?;

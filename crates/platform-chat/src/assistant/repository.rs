@@ -1,7 +1,7 @@
-use diesel::prelude::*;
+use diesel::{dsl::sql, pg::Pg, prelude::*, sql_types::BigInt};
 use diesel_async::RunQueryDsl;
 use platform_conversation::AssistantSettings;
-use platform_core::{AccountId, Error, Result, Timestamp};
+use platform_core::{AccountId, Error, Page, Result, Timestamp};
 use platform_db::Conn;
 use serde_json::Value;
 
@@ -80,8 +80,10 @@ pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, name: &str) -> Re
     Ok(assistant.first(conn).await.optional()?)
 }
 
-/// Those that may pass the filter.
-pub(crate) async fn list(conn: &mut &Conn, account: &AccountId, filter: &AssistantFilter) -> Result<Vec<AssistantRow>> {
+type Listed<'a> = assistants::BoxedQuery<'a, Pg>;
+
+/// Those that may pass the filter, newest first.
+fn listed<'a>(account: &'a AccountId, filter: &'a AssistantFilter, page: Page) -> Listed<'a> {
     let mut of = assistants::table
         .filter(assistants::account_id.eq(account.as_str()).and(assistants::deleted.eq(false)))
         .into_boxed();
@@ -91,12 +93,23 @@ pub(crate) async fn list(conn: &mut &Conn, account: &AccountId, filter: &Assista
     if let Some(within) = &filter.within {
         of = of.filter(assistants::project_id.is_null().or(assistants::project_id.eq_any(within)));
     }
-    Ok(of
-        .order((assistants::created_ms.desc(), assistants::id.desc()))
-        .limit(MOST)
-        .select(AssistantRow::as_select())
-        .load(conn)
-        .await?)
+    of.order((assistants::created_ms.desc(), assistants::id.desc())).limit(page.limit).offset(page.offset)
+}
+
+/// How many bytes each of those has that may pass the filter.
+pub(crate) async fn sizes(conn: &mut &Conn, account: &AccountId, filter: &AssistantFilter) -> Result<Vec<i64>> {
+    let all = listed(account, filter, Page { limit: MOST, offset: 0 });
+    Ok(all.select(sql::<BigInt>("octet_length(settings::text)::bigint")).load(conn).await?)
+}
+
+/// A page of those that may pass the filter.
+pub(crate) async fn list(
+    conn: &mut &Conn,
+    account: &AccountId,
+    filter: &AssistantFilter,
+    page: Page,
+) -> Result<Vec<AssistantRow>> {
+    Ok(listed(account, filter, page).select(AssistantRow::as_select()).load(conn).await?)
 }
 
 pub(crate) async fn update(

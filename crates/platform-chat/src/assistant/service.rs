@@ -3,7 +3,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{AssistantSettings, Bases, Ports, SubAgents};
-use platform_core::{AccountId, Caller, Code, Error, FieldLimits, Id, Object, Precondition, Result, beside, overlay};
+use platform_core::{
+    AccountId, Caller, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, beside, overlay,
+};
 use platform_db::{Bus, Conn, Idempotency, Remembered};
 use platform_jobs::Jobs;
 use platform_toolservers::{hold_in, use_in};
@@ -23,8 +25,9 @@ const MOST_REMEMBERED: u64 = 10_000;
 /// Assistants of an account.
 #[async_trait]
 pub trait AssistantService: Send + Sync {
-    /// Those the filter keeps, newest first, the built-in one last.
-    async fn list(&self, account: &AccountId, filter: &AssistantFilter) -> Result<Vec<Assistant>>;
+    /// Those the filter keeps and the caller may use, newest first, the built-in one last, and how many there are: those
+    /// beyond what a list holds are left out.
+    async fn list(&self, caller: &Caller, filter: &AssistantFilter) -> Result<(Vec<Assistant>, usize)>;
     /// Makes one; `IDENTIFIER_TAKEN` when there is or was one of that identifier.
     async fn create(
         &self,
@@ -106,14 +109,35 @@ impl PgAssistantService {
 
 #[async_trait]
 impl AssistantService for PgAssistantService {
-    async fn list(&self, account: &AccountId, filter: &AssistantFilter) -> Result<Vec<Assistant>> {
+    async fn list(&self, caller: &Caller, filter: &AssistantFilter) -> Result<(Vec<Assistant>, usize)> {
         let conn = self.ports.db.read().await?;
-        let rows = repository::list(&mut conn.get(), account, filter).await?;
-        let mut assistants: Vec<Assistant> =
-            rows.into_iter().map(repository::AssistantRow::into_assistant).collect::<Result<_>>()?;
-        assistants.push(Assistant::clone(&self.built_in));
-        assistants.retain(|assistant| filter.keeps(assistant));
-        Ok(assistants)
+        let sizes = repository::sizes(&mut conn.get(), &caller.account, filter).await?;
+        let is_listed = |assistant: &Assistant| {
+            filter.keeps(assistant) && assistant.is_known_to(caller) && assistant.is_open_to(caller)
+        };
+        let (mut listed, mut total, mut read) = (Vec::new(), 0, 0);
+        // Page by page, so that no more is in memory than one of them; those beyond the first are only counted.
+        while read < sizes.len() {
+            let all = Page { limit: i64::MAX, offset: i64::try_from(read).unwrap_or(i64::MAX) };
+            let page = all.fitting(&sizes[read..]);
+            let rows = repository::list(&mut conn.get(), &caller.account, filter, page).await?;
+            let is_first = read == 0;
+            read += usize::try_from(page.limit).unwrap_or(usize::MAX).min(sizes.len() - read);
+            for row in rows {
+                let assistant = row.into_assistant()?;
+                if is_listed(&assistant) {
+                    total += 1;
+                    listed.extend(is_first.then_some(assistant));
+                }
+            }
+        }
+        if is_listed(&self.built_in) {
+            if listed.len() == total {
+                listed.push(Assistant::clone(&self.built_in));
+            }
+            total += 1;
+        }
+        Ok((listed, total))
     }
 
     async fn create(

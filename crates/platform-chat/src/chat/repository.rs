@@ -356,15 +356,15 @@ pub(crate) async fn find_with_content(
     conn: &Conn,
     account: &AccountId,
     uid: &str,
-) -> Result<Option<(ChatRow, Vec<StoredJson>)>> {
+) -> Result<Option<(ChatRow, Option<Vec<StoredJson>>)>> {
     let mut conn = conn;
-    let (content, took) = (Texts::messages(account, uid), Texts::accountings(account, uid));
-    let row: Option<(ChatRow, TextsRead, TextsRead)> = by_uid(account.as_str(), uid)
+    let (content, took) = (Texts::messages(account, uid).unless_large(), Texts::accountings(account, uid));
+    let row: Option<(ChatRow, Option<TextsRead>, TextsRead)> = by_uid(account.as_str(), uid)
         .select((ChatRow::as_select(), content, took))
         .first(&mut conn)
         .await
         .optional()?;
-    Ok(row.map(|(chat, bodies, took)| (chat, StoredJson::messages(bodies, took))))
+    Ok(row.map(|(chat, bodies, took)| (chat, bodies.map(|bodies| StoredJson::messages(bodies, took)))))
 }
 
 /// A chat as watchers see it, at one moment: its messages without what they took, and what is queued.

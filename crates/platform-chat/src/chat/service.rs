@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use chrono::NaiveDate;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    FileFetcher, HandOffs, Matches, NewFeedback, Ports, StoredJson, all_content, content, content_bytes, contents,
-    feedback, give_feedback_in, search,
+    Content, ContentPages, FileFetcher, HandOffs, Matches, NewFeedback, Ports, StoredJson, content, feedback,
+    give_feedback_in, listed_contents, search,
 };
 use platform_core::{
     AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Period, Result, overlay, to_the_end,
@@ -29,8 +29,6 @@ use crate::{
     },
 };
 
-/// Bytes of messages that a page of chats holds at most; a chat alone may be larger.
-const MOST_LISTED: usize = 7 << 20;
 /// How long a stop waits for the turn to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -60,14 +58,32 @@ pub trait ChatService: Send + Sync {
 
     /// Chats that the filter keeps, with assistants that the caller may know, newest first.
     async fn list(&self, caller: &Caller, filter: ChatFilter, page: ChatPage) -> Result<ChatList>;
-    /// One chat.
-    async fn get(&self, account: &AccountId, assistant: &str, uid: &str, omit_content: bool) -> Result<Chat>;
+    /// One chat; of a large one its messages are read page by page.
+    async fn get(
+        &self,
+        account: &AccountId,
+        assistant: &str,
+        uid: &str,
+        omit_content: bool,
+    ) -> Result<(Chat, Option<ContentPages>)>;
     /// Changes the given fields.
-    async fn update(&self, account: &AccountId, assistant: &str, uid: &str, patch: Object) -> Result<Chat>;
+    async fn update(
+        &self,
+        account: &AccountId,
+        assistant: &str,
+        uid: &str,
+        patch: Object,
+    ) -> Result<(Chat, Option<ContentPages>)>;
     /// Takes a chat away; its turn is stopped, its streams end.
     async fn delete(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<()>;
-    /// Messages, oldest first.
-    async fn content(&self, account: &AccountId, assistant: &str, uid: &str, page: Page) -> Result<Vec<StoredJson>>;
+    /// Messages, oldest first, and how many there are.
+    async fn content(
+        &self,
+        account: &AccountId,
+        assistant: &str,
+        uid: &str,
+        page: Page,
+    ) -> Result<(Vec<StoredJson>, i32)>;
     /// Messages that hold a text.
     async fn search(&self, account: &AccountId, assistant: &str, uid: &str, text: &str, limit: i64) -> Result<Matches>;
     /// Tags in use on chats that the caller may know, sorted; `within`: as in [`ChatFilter`].
@@ -267,47 +283,51 @@ impl ChatService for PgChatService {
         let conn = self.db.read().await?;
         let (mut rows, total) = repository::list(conn.get(), caller, &filter, page.page).await?;
         let mut limit = page.page.limit;
-        let mut by_chat: HashMap<String, Vec<StoredJson>> = HashMap::new();
+        let mut by_chat = HashMap::new();
         if !page.omit_content {
-            let mut uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();
-            let bytes = content_bytes(conn.get(), account, &uids).await?;
-            let mut sum = 0;
-            let fits = uids.iter().take_while(|uid| {
-                sum += bytes.get(*uid).copied().unwrap_or_default();
-                sum <= MOST_LISTED
-            });
+            let uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();
+            let (fits, contents) = listed_contents(conn.get(), account, &uids).await?;
             // The page is shorter then, and says so; who goes on by its limit misses nothing.
-            let fits = fits.count().max(1);
             if fits < rows.len() {
                 limit = i64::try_from(fits).unwrap_or(limit);
                 rows.truncate(fits);
-                uids.truncate(fits);
             }
-            for (uid, message) in contents(conn.get(), account, &uids).await? {
-                by_chat.entry(uid).or_default().push(message);
-            }
+            by_chat = contents;
         }
         let chat = |row: ChatRow| {
-            let content = (!page.omit_content).then(|| by_chat.remove(&row.uid).unwrap_or_default());
+            let content = by_chat.remove(&row.uid);
             row.into_chat(content)
         };
         let histories = rows.into_iter().map(chat).collect::<Result<_>>()?;
         Ok(ChatList { histories, total, offset: page.page.offset, limit })
     }
 
-    async fn get(&self, account: &AccountId, assistant: &str, uid: &str, omit_content: bool) -> Result<Chat> {
+    async fn get(
+        &self,
+        account: &AccountId,
+        assistant: &str,
+        uid: &str,
+        omit_content: bool,
+    ) -> Result<(Chat, Option<ContentPages>)> {
         if omit_content {
-            return self.find(account, assistant, uid).await?.into_chat(None);
+            return Ok((self.find(account, assistant, uid).await?.into_chat(None)?, None));
         }
         let identifier = self.assistants.identifier(account, assistant).await?;
         let conn = self.db.read().await?;
         let found = repository::find_with_content(conn.get(), account, uid).await?;
         let found = found.filter(|(chat, _)| chat.assistant == identifier);
         let (chat, content) = found.ok_or_else(|| not_found(uid))?;
-        chat.into_chat(Some(content))
+        let pages = content.is_none().then(|| ContentPages::new(&self.db, account, uid));
+        Ok((chat.into_chat(content)?, pages))
     }
 
-    async fn update(&self, account: &AccountId, assistant: &str, uid: &str, patch: Object) -> Result<Chat> {
+    async fn update(
+        &self,
+        account: &AccountId,
+        assistant: &str,
+        uid: &str,
+        patch: Object,
+    ) -> Result<(Chat, Option<ContentPages>)> {
         let given: Vec<String> = patch.keys().cloned().collect();
         // What is wrong in any case is said before the chat is looked for.
         overlay(&ChatPatch::blank(), patch.clone())?.check(&given, &self.config.limits)?;
@@ -327,8 +347,8 @@ impl ChatService for PgChatService {
                 repository::update(conn, account, uid, &changed, renames, now).await
             })
             .await?;
-        let conn = self.db.read().await?;
-        row.into_chat(Some(all_content(conn.get(), account, uid).await?))
+        let (content, pages) = Content::read(&self.db, account, uid).await?.apart();
+        Ok((row.into_chat(content)?, pages))
     }
 
     async fn delete(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<()> {
@@ -362,10 +382,16 @@ impl ChatService for PgChatService {
         Ok(())
     }
 
-    async fn content(&self, account: &AccountId, assistant: &str, uid: &str, page: Page) -> Result<Vec<StoredJson>> {
-        self.find(account, assistant, uid).await?;
+    async fn content(
+        &self,
+        account: &AccountId,
+        assistant: &str,
+        uid: &str,
+        page: Page,
+    ) -> Result<(Vec<StoredJson>, i32)> {
+        let chat = self.find(account, assistant, uid).await?;
         let conn = self.db.read().await?;
-        content(conn.get(), account, uid, page).await
+        Ok((content(conn.get(), account, uid, page).await?, chat.message_count))
     }
 
     async fn search(&self, account: &AccountId, assistant: &str, uid: &str, text: &str, limit: i64) -> Result<Matches> {

@@ -10,7 +10,7 @@ use diesel::{
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
     ABANDON, AssistantSettings, ChatMessage, MessageRow, Queued, StoredFile, StoredJson, TurnRequest, discard_files,
-    empty, enqueue, first_queued, hand_over_files, insert_message, queued, store_files,
+    empty, enqueue, first_queued, hand_over_files, insert_message, queued, result_positions, store_files,
 };
 use platform_core::{AccountId, Checks, Code, Error, Result, Timestamp};
 use platform_db::{Conn, Db, Idempotency};
@@ -352,9 +352,11 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
             cancel_in(conn, account, KIND, uid).await?;
             let payload = run.as_ref().map(|run| run.payload.clone()).unwrap_or_default();
             let request: TurnRequest = serde_json::from_value(payload).unwrap_or_default();
-            for open in chat.open_calls()? {
+            let open = chat.open_calls()?;
+            let places: Vec<i32> = result_positions(count, &open).collect();
+            for (open, position) in open.into_iter().zip(places) {
                 abandon_in(conn, account, &open).await?;
-                let row = MessageRow::closed(&request.user_uid, uid, &open.call, "INTERRUPTED", count, now)?;
+                let row = MessageRow::closed(&request.user_uid, uid, &open.call, "INTERRUPTED", position, now)?;
                 insert_message(conn, account, uid, &row).await?;
                 count += 1;
             }

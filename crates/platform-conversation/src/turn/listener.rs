@@ -1,12 +1,14 @@
+use std::collections::HashMap;
+
 use async_trait::async_trait;
-use platform_core::{Object, Result};
+use platform_core::{Error, Object, Result};
 use platform_guardrails::Moment;
 use platform_runtime::{Answer, CallResult, Delta, FINISH_TOOL, Flow, Listener, OpenCall, ToolResult, Verdict};
 
 use serde_json::Value;
 
 use super::{Turn, tool_row};
-use crate::message::MessageContent;
+use crate::{message::MessageContent, repository::result_positions};
 
 #[async_trait]
 impl Listener for Turn<'_> {
@@ -85,11 +87,18 @@ impl Listener for Turn<'_> {
     async fn settled(&mut self, results: &[CallResult], open: &[OpenCall]) -> Result<Flow> {
         let now = self.now();
         let (user, uid) = (&self.request.user_uid, &self.conversation.uid);
-        let row = |(position, CallResult { call, result, latency }): (i32, &CallResult)| {
+        let was_open = &self.conversation.open;
+        let places: HashMap<&str, i32> = was_open
+            .iter()
+            .map(|open| open.call.id.as_str())
+            .zip(result_positions(self.conversation.message_count, was_open))
+            .collect();
+        let row = |CallResult { call, result, latency }: &CallResult| {
             let latency = u64::try_from(latency.as_millis()).ok();
-            tool_row(user, uid, call, &result.text, latency, position, now)
+            let position = places.get(call.id.as_str()).ok_or_else(|| Error::internal("a result without its call"))?;
+            tool_row(user, uid, call, &result.text, latency, *position, now)
         };
-        let rows = (self.conversation.message_count..).zip(results).map(row).collect::<Result<_>>()?;
+        let rows = results.iter().map(row).collect::<Result<_>>()?;
         self.keep(rows, open, None).await
     }
 }
