@@ -6,7 +6,8 @@ use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use crate::support::{
-    Frames, PROGRAM, app, app_with, app_with_tools, eventually, finished, other_account, start, tool, tool_server,
+    Frames, PROGRAM, agent, app, app_with, app_with_tools, eventually, finished, other_account, start, thread, tool,
+    tool_server,
 };
 
 fn number(reply: &Reply, header: &str) -> u64 {
@@ -314,11 +315,21 @@ async fn an_account_that_waits_for_many_slow_models_files_and_tools_holds_nobody
 
 #[tokio::test]
 async fn an_account_with_many_runs_leaves_workers_to_others() {
+    for kind in ["chat", "thread"] {
+        leaves_workers(kind).await;
+    }
+}
+
+async fn leaves_workers(kind: &str) {
     let db = TestDb::new().await;
     let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_WORKER_CONCURRENCY", "8")]);
     let theirs = other_account(&db).await;
+    let (slow, agent) = ("/wait 60s\nslow", agent(&app, json!({"concurrentExecutionLimit": 100})).await);
     for _ in 0..20 {
-        start(&app, "/wait 60s\nslow").await;
+        match kind {
+            "chat" => drop(start(&app, slow).await),
+            _ => drop(thread(&app, &agent, slow).await),
+        }
     }
     let as_other = |method: Method, path: &str| app.anonymous(method, &format!("/v1{path}")).bearer_auth(&theirs);
     let body = json!({"message": "Hi", "chatUid": "theirs", "skipSummarization": true});
@@ -329,8 +340,9 @@ async fn an_account_with_many_runs_leaves_workers_to_others() {
         (chat["status"] == "completed").then_some(())
     };
     eventually("the other account is answered", answered).await;
-    let worked = db.number("SELECT count(*) AS n FROM runs WHERE kind = 'chat' AND owner IS NOT NULL").await;
-    assert_eq!(worked, 6, "three quarters of the workers");
+    let worked = format!("SELECT count(*) AS n FROM runs WHERE kind = '{kind}' AND owner IS NOT NULL");
+    let worked = async || (db.number(&worked).await == 6).then_some(());
+    eventually("three quarters of the workers are theirs", worked).await;
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use platform_testing::{Script, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, app, app_with_model, finished, say, start};
+use crate::support::{PROGRAM, agent, app, app_with_model, finished, say, start, thread, thread_until};
 
 #[tokio::test]
 async fn a_synchronous_message_answers_with_the_messages_of_its_turn() {
@@ -252,4 +252,19 @@ async fn times_of_messages_never_go_back_when_the_clock_does() {
     assert!(chat["lastEditTimestampMs"].as_i64() >= times.last().copied(), "{chat}");
     app.patch("/assistants/default/chats/c", json!({"name": "Renamed"})).await;
     assert!(say("last").await[0]["timestamp"].as_i64() >= times.last().copied());
+
+    // The same of a thread.
+    let thread = thread(&app, &agent(&app, json!({})).await, "before").await;
+    let ended = async || thread_until(&app, &thread, |thread| thread["state"] == "completed").await;
+    ended().await;
+    db.run("UPDATE threads SET edited_ms = edited_ms + 3600000").await;
+    for message in ["/tool none\nafter", "again"] {
+        app.post(&format!("/agents/threads/{thread}/messages"), json!({"message": message})).await;
+        ended().await;
+    }
+    let thread = app.get(&format!("/agents/threads/{thread}")).await.body;
+    let said = thread["threadContent"].as_array().expect("messages");
+    let times: Vec<i64> = said.iter().map(|message| message["timestamp"].as_i64().expect("a time")).collect();
+    assert!(times.is_sorted() && times.len() >= 8, "{times:?}");
+    assert!(thread["lastEditTimestampMs"].as_i64() >= times.last().copied(), "{thread}");
 }

@@ -252,7 +252,7 @@ async fn calls_wait_for_approval_and_run_exactly_as_they_were_shown() {
     let some = json!({"action": "APPROVED", "toolCallIds": [calls[1].0], "uid": pending["uid"]});
     act(&app, &id, "approval", some).await;
     let ended = thread_in(&app, &id, "completed").await;
-    assert_eq!(said(&ended, "tool")[1], r#"{"error":"REJECTED"}"#);
+    assert_eq!(said(&ended, "tool")[0], r#"{"error":"REJECTED"}"#);
     assert_eq!((server.calls("/echo/pay"), server.last().json()), (1, json!({"sum": 2})));
     assert_eq!(server.last().header("idempotency-key"), calls[1].0);
 

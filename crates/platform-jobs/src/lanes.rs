@@ -199,7 +199,7 @@ struct LaneRow {
 /// Lanes in which a run waits that may be taken, the one served longest ago first. Nobody else takes from them
 /// before this transaction ends. How many run is looked at again once they are locked.
 const LOCK: &str = "WITH RECURSIVE item AS (
-        SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(most int)
+        SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(most int, full_accounts jsonb)
     ), waiting(lane) AS (
         (SELECT lane FROM runs WHERE lane IS NOT NULL AND owner IS NULL ORDER BY lane LIMIT 1)
         UNION ALL
@@ -210,6 +210,7 @@ const LOCK: &str = "WITH RECURSIVE item AS (
         floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
     FROM lanes l
     WHERE l.id IN (SELECT lane FROM waiting WHERE lane IS NOT NULL) AND NOT l.closed
+        AND NOT (SELECT full_accounts FROM item) ? l.account_id
         AND (SELECT count(*) FROM runs WHERE lane = l.id AND owner IS NOT NULL) < l.most_running
         AND (l.most_starts IS NULL OR l.starts < l.most_starts
             OR l.window_no <> floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint / l.interval_ms
@@ -241,11 +242,12 @@ const PICK: &str = "WITH item AS (
             ORDER BY due LIMIT greatest(least(item.free, item.most), 0) FOR UPDATE SKIP LOCKED) AS run
     ) SELECT * FROM opening UNION ALL SELECT * FROM going_on ORDER BY due";
 
-/// Picks up to `most` runs, oldest first in each lane, one of each lane in turn.
-pub(crate) async fn pick(conn: &mut Conn, most: i64) -> Result<Picked> {
+/// Picks up to `most` runs, oldest first in each lane, one of each lane in turn; none of accounts that are `full`.
+pub(crate) async fn pick(conn: &mut Conn, full: &[String], most: i64) -> Result<Picked> {
     #[derive(Serialize)]
-    struct Most {
+    struct Wanted<'a> {
         most: i64,
+        full_accounts: &'a [String],
     }
     #[derive(Serialize)]
     struct Item<'a> {
@@ -253,7 +255,7 @@ pub(crate) async fn pick(conn: &mut Conn, most: i64) -> Result<Picked> {
         starts: i32,
         most: i64,
     }
-    let locked: Vec<LaneRow> = JsonStatement::new(LOCK, &[Most { most }])?.load(conn).await?;
+    let locked: Vec<LaneRow> = JsonStatement::new(LOCK, &[Wanted { most, full_accounts: full }])?.load(conn).await?;
     let Some(now) = locked.iter().map(|lane| lane.now_ms).max() else { return Ok(Picked::default()) };
     // A clock that went back does not open a window anew.
     let window = |lane: &LaneRow| (now / lane.interval_ms).max(lane.window_no);

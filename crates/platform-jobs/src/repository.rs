@@ -109,7 +109,7 @@ pub(crate) async fn due(conn: &mut Conn, kinds: &[&str], full: &[String], most: 
         .skip_locked()
         .select(Run::as_select());
     let mut free: Vec<Run> = due.load(conn).await?;
-    let lanes::Picked { runs: mut laned, now } = lanes::pick(conn, most).await?;
+    let lanes::Picked { runs: mut laned, now } = lanes::pick(conn, full, most).await?;
     // Neither keeps the other from its turn.
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let half = if laned_first { most.div_ceil(2) } else { most / 2 };

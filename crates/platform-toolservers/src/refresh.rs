@@ -1,18 +1,19 @@
 //! Tools of MCP servers, read again.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Code, Error, FairSemaphore, Result, Timestamp, spawn};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use crate::{
     failure::Failure,
+    mcp::Changed,
     model::{ServerType, ToolServer},
     repository,
     rules::{not_found, note_tools},
@@ -25,7 +26,7 @@ const STALE: Duration = Duration::from_mins(10);
 /// The same for a server that did not answer.
 const STALE_WHEN_DOWN: Duration = Duration::from_secs(30);
 const REFRESHES_AT_ONCE: usize = 8;
-const BETWEEN_REFRESHES: Duration = Duration::from_secs(1);
+const BETWEEN_REFRESHES: Duration = Duration::from_mins(1);
 
 impl PgToolServerService {
     /// Fetches the tools of an MCP server and keeps them; those it has stay when it does not answer.
@@ -76,15 +77,32 @@ impl PgToolServerService {
     }
 }
 
+/// When servers were last read, so that one that says so all the time is read once a minute.
+#[derive(Default)]
+struct Pace(HashMap<Changed, Instant>);
+
+impl Pace {
+    /// When a server that says now that it has changed is read: at once, or a minute after it was read before.
+    fn due(&mut self, server: &Changed, now: Instant) -> Instant {
+        self.0.retain(|_, read| *read + BETWEEN_REFRESHES > now);
+        let due = self.0.get(server).map_or(now, |read| *read + BETWEEN_REFRESHES);
+        self.0.insert(server.clone(), due);
+        due
+    }
+}
+
 /// Reads tools again that somebody says are old or changed, a few at once and fairly over accounts.
 pub(crate) async fn refresh_asked(service: Arc<PgToolServerService>) {
     let places = FairSemaphore::new(REFRESHES_AT_ONCE, REFRESHES_AT_ONCE);
     let waiting = Arc::new(Mutex::new(HashSet::new()));
+    let mut pace = Pace::default();
     loop {
         for server in service.changed.take().await {
             if waiting.lock().expect("lock").insert(server.clone()) {
+                let due = pace.due(&server, Instant::now());
                 let (service, places, waiting) = (Arc::clone(&service), places.clone(), Arc::clone(&waiting));
                 spawn("refresh tools", async move {
+                    sleep_until(due).await;
                     let _place = places.acquire(&server.0).await;
                     // Who changes from here on is read once more.
                     waiting.lock().expect("lock").remove(&server);
@@ -92,7 +110,21 @@ pub(crate) async fn refresh_asked(service: Arc<PgToolServerService>) {
                 });
             }
         }
-        // A server that says so all the time is not asked all the time.
-        sleep(BETWEEN_REFRESHES).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_says_all_the_time_that_it_has_changed_is_read_once_a_minute() {
+        let (mut pace, began) = (Pace::default(), Instant::now());
+        let [nagging, other] = ["a", "b"].map(|id| (AccountId::generate(), id.to_owned()));
+        let at = |seconds: u64| began + Duration::from_secs(seconds);
+        assert_eq!([0, 1, 60, 121].map(|now| pace.due(&nagging, at(now))), [at(0), at(60), at(120), at(180)]);
+        assert_eq!(pace.due(&other, at(121)), at(121));
+        assert_eq!(pace.due(&nagging, at(300)), at(300), "a quiet one is read at once");
+        assert_eq!(pace.0.len(), 1, "who is quiet is forgotten");
     }
 }

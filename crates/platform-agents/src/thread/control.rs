@@ -153,6 +153,7 @@ pub(crate) async fn close(
     which: impl Fn(&platform_runtime::OpenCall) -> bool,
     now: Timestamp,
 ) -> Result<()> {
+    let now = now.max(record.edited());
     let user = record.facts.turn.request.user_uid.clone();
     let (id, account) = (record.id().to_owned(), record.account.clone());
     let places: Vec<i32> = result_positions(record.message_count, &record.open).collect();
@@ -173,9 +174,11 @@ pub(crate) async fn close(
     Ok(())
 }
 
-/// Adds a message at the end.
+/// Adds a message at the end, no earlier than what is there.
 pub(crate) async fn append(conn: &mut Conn, record: &mut Record, arrived: &Arrived) -> Result<()> {
-    let row = MessageRow::new(record.message_count, &arrived.message, None)?;
+    let timestamp = arrived.message.timestamp.max(record.edited());
+    let message = ChatMessage { timestamp, ..arrived.message.clone() };
+    let row = MessageRow::new(record.message_count, &message, None)?;
     let key = key(record.id());
     insert_message(conn, &record.account, &key, &row).await?;
     store_files(conn, &record.account, &key, &arrived.message.uid, &arrived.files).await?;

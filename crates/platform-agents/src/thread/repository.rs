@@ -2,7 +2,7 @@ use diesel::{
     dsl::{AsExprOf, sql},
     expression::{SqlLiteral, UncheckedBind},
     prelude::*,
-    sql_types::{Bool, Jsonb, Nullable, Text},
+    sql_types::{BigInt, Bool, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_conversation::{json, open_text};
@@ -131,11 +131,11 @@ pub(super) async fn update(conn: &mut Conn, record: &mut Record, revision: i64, 
             threads::started_ms.eq(record.started.map(|at| at.0)),
             threads::finished_ms.eq(record.finished.map(|at| at.0)),
             threads::duration_ms.eq(record.duration_ms),
-            threads::edited_ms.eq(now.0),
+            threads::edited_ms.eq(now.0.max(record.row.edited_ms)),
         ))
         .execute(conn)
         .await?;
-    record.row.edited_ms = now.0;
+    record.row.edited_ms = now.0.max(record.row.edited_ms);
     record.row.total_tokens = total;
     Ok(())
 }
@@ -154,7 +154,7 @@ pub(super) async fn edit(
             threads::tags.eq(&patch.tags),
             threads::metadata.eq(Value::Object(patch.metadata.clone())),
             threads::revision.eq(threads::revision + 1),
-            threads::edited_ms.eq(now.0),
+            threads::edited_ms.eq(sql::<BigInt>("greatest(edited_ms, ").bind::<BigInt, _>(now.0).sql(")")),
         ))
         .execute(conn)
         .await?;
@@ -222,7 +222,7 @@ pub(super) async fn take(conn: &mut Conn, taken: &[(AccountId, &str, i32)], now:
             SELECT t.account_id, t.id, t.state FROM threads t JOIN item i ON t.account_id = i.account AND t.id = i.thread
             WHERE t.state IN ('queued', 'processing') FOR UPDATE OF t SKIP LOCKED
         )
-        UPDATE threads SET state = 'processing', revision = revision + 1, edited_ms = item.now_ms,
+        UPDATE threads SET state = 'processing', revision = revision + 1, edited_ms = greatest(edited_ms, item.now_ms),
             started_ms = coalesce(started_ms, item.now_ms),
             duration_ms = duration_ms + CASE WHEN held.state = 'processing'
                 THEN greatest(item.now_ms - (changes -> -1 ->> 'timestamp')::bigint, 0) ELSE 0 END,
@@ -273,7 +273,7 @@ pub(super) async fn hand_back(conn: &mut Conn, handed: &[(AccountId, &str)], now
     const SQL: &str = "WITH item AS (
             SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, thread text, now_ms bigint)
         )
-        UPDATE threads SET state = 'queued', revision = revision + 1, edited_ms = item.now_ms,
+        UPDATE threads SET state = 'queued', revision = revision + 1, edited_ms = greatest(edited_ms, item.now_ms),
             duration_ms = duration_ms + greatest(item.now_ms - (changes -> -1 ->> 'timestamp')::bigint, 0),
             changes = changes || jsonb_build_array(
                 jsonb_build_object('state', 'queued', 'timestamp', greatest(item.now_ms, (changes -> -1 ->> 'timestamp')::bigint), 'source', 'worker'))
