@@ -36,7 +36,7 @@ growth *ARGS:
 
 # a coverage-guided fuzzer for a while: provider_stream, tool_address or stream_frames (needs cargo-fuzz and a nightly compiler)
 fuzz TARGET SECONDS="60":
-    cargo +nightly fuzz run --fuzz-dir fuzz --sanitizer none {{TARGET}} -- -max_total_time={{SECONDS}} -max_len=4096
+    cargo +nightly fuzz run --fuzz-dir tests/fuzz --sanitizer none {{TARGET}} -- -max_total_time={{SECONDS}} -max_len=4096
 
 # a new migration: `just migration chat_labels`
 migration NAME:
@@ -53,4 +53,4 @@ openapi:
 
 # stop the tests' PostgreSQL
 test-db-stop:
-    pkill -f target/test-postgres || true
+    test ! -f target/test-postgres/postgres/postmaster.pid || kill -INT "$(head -1 target/test-postgres/postgres/postmaster.pid)"

@@ -363,7 +363,8 @@ async fn no_frame_of_a_stream_is_above_its_limit() {
         }
         let mut events = Vec::new();
         while let Some(frame) = frames.next().await {
-            let size = frame.data.to_string().len() + frame.event.len() + 40;
+            let (id, event) = (frame.id.to_string(), &frame.event);
+            let size = ["id: ", &id, "\nevent: ", event, "\ndata: ", &frame.data.to_string(), "\n\n"].concat().len();
             assert!(size <= MOST, "{} of {size} bytes", frame.event);
             assert!(frame.event != "snapshot" || frame.data["chatUID"] == "c");
             events.push(frame.event);

@@ -362,6 +362,9 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
     let server = tool_server(app, "https://a.example", &[tool("canary", "/x", &json!({}))]).await;
     let agent = agent(app, json!({"name": "canary", "subAgentConfig": {"enabled": true}})).await;
     let thread = thread(app, &agent, "canary").await;
+    thread_in(app, &thread, "completed").await;
+    let evaluation = make(&format!("/agents/threads/{thread}/evaluate"), json!({})).await;
+    let evaluation = text(&evaluation["evaluation"]["_id"]);
     let identifier = named("assistant");
     make("/assistants", json!({"name": "canary", "identifier": identifier})).await;
     let message = json!({"message": "canary", "chatUid": named("chat"), "tenantId": named("tenant"),
@@ -381,6 +384,7 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
     move |path: &str, name: &str| match name {
         "agentId" => agent.clone(),
         "threadId" => thread.clone(),
+        "evaluationId" => evaluation.clone(),
         "identifier" => named("assistant"),
         "chatUid" => named("chat"),
         "toolServerId" => server.clone(),
@@ -392,8 +396,10 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
         "userUID" => user.clone(),
         "id" if path.contains("api-keys") => key.clone(),
         "id" if path.contains("projects") => project.clone(),
-        "id" => client.clone(),
-        _ => MISSING.to_owned(),
+        "id" if path.contains("oauth-clients") => client.clone(),
+        // Nobody has one, or everybody.
+        "file" | "filename" | "slug" | "token" => MISSING.to_owned(),
+        _ => panic!("{path}: make one to stand for {name}"),
     }
 }
 

@@ -11,12 +11,12 @@ use url::Url;
 
 use crate::{
     request::{Request, percent_decode},
-    routes::{Access, Right, Route},
+    routes::{Access, Kind, Right, Route},
 };
 
-/// Fields that refer to other records, with the placeholder that would stand for one in a path.
-const REFERENCES: [(&str, &str); 3] =
-    [("assistantIds", "identifier"), ("availableToolsGroupsUids", "toolServerId"), ("subagentsIds", "agentId")];
+/// Fields that refer to other records.
+const REFERENCES: [(&str, Kind); 3] =
+    [("assistantIds", Kind::Assistant), ("availableToolsGroupsUids", Kind::ToolServer), ("subagentsIds", Kind::Agent)];
 /// References of one request that are looked at.
 const MOST_REFERENCES: usize = 500;
 
@@ -151,17 +151,17 @@ pub(crate) async fn reach(request: &Request, route: &Route) -> Result<Option<Str
 /// What is hidden from users and sessions, and what is of another tenant than a session.
 async fn own(request: &Request, caller: &Caller) -> Result<()> {
     let (services, account) = (&request.services, &caller.account);
-    if let Some(assistant) = request.path.get("identifier") {
+    if let Some(assistant) = request.named(Kind::Assistant) {
         services.assistants.open_to(caller, assistant).await?;
     }
     let Some(session) = caller.session() else { return Ok(()) };
-    let chat = request.path.get("chatUid").cloned().or_else(|| request.fields.text("chatUid"));
+    let chat = request.named(Kind::Chat).map(str::to_owned).or_else(|| request.fields.text("chatUid"));
     if let Some(chat) = chat
         && let Some(owner) = services.chat.owner(account, &chat).await?
     {
         check_owner(session, &owner)?;
     }
-    if let Some(thread) = request.path.get("threadId")
+    if let Some(thread) = request.named(Kind::Thread)
         && let Some(owner) = services.threads.owner(account, thread).await?
     {
         check_owner(session, &owner)?;
@@ -179,8 +179,8 @@ async fn shared(request: &Request, route: &Route, caller: &Caller) -> Result<Opt
         return Ok(None);
     }
     let mut project = None;
-    for (name, id) in &request.path {
-        project = project.or(project_of(request, caller, name, id).await?);
+    for (kind, id) in &request.places {
+        project = project.or(project_of(request, caller, *kind, id).await?);
     }
     if let Some(project) = &project {
         let uses = route.right == Right::Use && (route.only_reads() || is_own_thread(request, caller).await?);
@@ -188,9 +188,9 @@ async fn shared(request: &Request, route: &Route, caller: &Caller) -> Result<Opt
     }
     if !reach.is_whole() || caller.role().is_some() {
         let mut hidden = Vec::new();
-        for (name, id) in named(request, route)? {
-            if let Err(refused) = refers(request, &reach, caller, name, &id).await {
-                hidden.push(((name, id), refused));
+        for (kind, id) in named(request, route)? {
+            if let Err(refused) = refers(request, &reach, caller, kind, &id).await {
+                hidden.push(((kind, id), refused));
             }
         }
         let held = if hidden.is_empty() { References::new() } else { referred(request, caller).await? };
@@ -207,17 +207,17 @@ async fn shared(request: &Request, route: &Route, caller: &Caller) -> Result<Opt
 /// Whether the thread of the path, if there is one, is one that the caller started: what others started is changed by
 /// editors.
 async fn is_own_thread(request: &Request, caller: &Caller) -> Result<bool> {
-    let Some(thread) = request.path.get("threadId") else { return Ok(true) };
+    let Some(thread) = request.named(Kind::Thread) else { return Ok(true) };
     let started_by = request.services.threads.started_by(&caller.account, thread).await?;
     Ok(started_by.is_none_or(|user| user == caller.user_uid))
 }
 
 /// Whether a caller may refer to a record: it knows it, and sees what is in its project.
-async fn refers(request: &Request, reach: &Reach<'_>, caller: &Caller, name: &str, id: &str) -> Result<()> {
-    if name == "identifier" && request.services.assistants.hides(caller, id).await? {
+async fn refers(request: &Request, reach: &Reach<'_>, caller: &Caller, kind: Kind, id: &str) -> Result<()> {
+    if kind == Kind::Assistant && request.services.assistants.hides(caller, id).await? {
         return Err(Error::not_found(Code::AssistantNotFound, "assistant", id));
     }
-    match project_of(request, caller, name, id).await? {
+    match project_of(request, caller, kind, id).await? {
         Some(project) => reach.check(&project, ProjectRole::Viewer),
         None => Ok(()),
     }
@@ -232,29 +232,44 @@ pub(crate) async fn approves(request: &Request) -> Result<()> {
         return Ok(());
     }
     let mut places = Vec::new();
-    for (name, id) in &request.path {
-        places.extend(project_of(request, caller, name, id).await?);
+    for (kind, id) in &request.places {
+        places.extend(project_of(request, caller, *kind, id).await?);
     }
-    let servers = match (request.path.get("identifier"), request.path.get("threadId")) {
+    let servers = match (request.named(Kind::Assistant), request.named(Kind::Thread)) {
         (Some(assistant), _) => services.assistants.tool_groups(&caller.account, assistant).await?,
         (_, Some(thread)) => services.threads.tool_groups(&caller.account, thread).await?,
         _ => Vec::new(),
     };
     for server in servers {
-        places.extend(project_of(request, caller, "toolServerId", &server).await?);
+        places.extend(project_of(request, caller, Kind::ToolServer, &server).await?);
     }
     places.iter().try_for_each(|place| reach.check(place, ProjectRole::Editor))
 }
 
-/// The project of what a placeholder of a path stands for.
-async fn project_of(request: &Request, caller: &Caller, name: &str, id: &str) -> Result<Option<String>> {
+/// The project that a record is in. Of a new kind it is said here, before a route can name it.
+async fn project_of(request: &Request, caller: &Caller, kind: Kind, id: &str) -> Result<Option<String>> {
     let (services, account) = (&request.services, &caller.account);
-    match name {
-        "agentId" => services.agents.project(account, id).await,
-        "threadId" => services.threads.project(account, id).await,
-        "identifier" => services.assistants.project(account, id).await,
-        "toolServerId" => services.tool_servers.project(account, id).await,
-        _ => Ok(None),
+    match kind {
+        Kind::Agent => services.agents.project(account, id).await,
+        Kind::Thread => services.threads.project(account, id).await,
+        Kind::Assistant => services.assistants.project(account, id).await,
+        Kind::ToolServer => services.tool_servers.project(account, id).await,
+        // Chats, evaluations and tools are where the record is that stands before them in a path; projects judge
+        // for themselves, and so do keys; all others are of the whole account, or of nobody.
+        Kind::ApiKey
+        | Kind::Chat
+        | Kind::Evaluation
+        | Kind::File
+        | Kind::McpProfile
+        | Kind::OAuthClient
+        | Kind::Project
+        | Kind::Session
+        | Kind::Subtenant
+        | Kind::Tenant
+        | Kind::Tier
+        | Kind::Token
+        | Kind::Tool
+        | Kind::User => Ok(None),
     }
 }
 
@@ -272,7 +287,7 @@ fn named(request: &Request, route: &Route) -> Result<References> {
 /// What the record that is changed refers to already: whoever sends it back as it was changes nothing.
 async fn referred(request: &Request, caller: &Caller) -> Result<References> {
     let (services, account) = (&request.services, &caller.account);
-    let record = match (request.path.get("identifier"), request.path.get("agentId")) {
+    let record = match (request.named(Kind::Assistant), request.named(Kind::Agent)) {
         (Some(assistant), _) => serde_json::to_value(&*services.assistants.get(account, assistant).await?),
         (_, Some(agent)) => serde_json::to_value(services.agents.get(account, agent).await?),
         _ => Ok(Value::Null),
@@ -281,19 +296,19 @@ async fn referred(request: &Request, caller: &Caller) -> Result<References> {
     Ok(references(|field| record[field].clone()))
 }
 
-/// Placeholder and id of each record that is referred to.
-type References = BTreeSet<(&'static str, String)>;
+/// Kind and id of each record that is referred to.
+type References = BTreeSet<(Kind, String)>;
 
 /// The references among the fields of a record, and in its specialization.
 fn references(field: impl Fn(&str) -> Value) -> References {
     let within = field("assistantSpecialization");
     let mut found = References::new();
-    for (list, name) in REFERENCES {
+    for (list, kind) in REFERENCES {
         let own = field(list);
         let ids = [&own, &within[list]].into_iter().filter_map(Value::as_array).flatten();
-        found.extend(ids.filter_map(|id| Some((name, id.as_str()?.to_owned()))));
+        found.extend(ids.filter_map(|id| Some((kind, id.as_str()?.to_owned()))));
     }
-    found.extend(within["identifier"].as_str().map(|id| ("identifier", id.to_owned())));
+    found.extend(within["identifier"].as_str().map(|id| (Kind::Assistant, id.to_owned())));
     found
 }
 

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Context, Result, bail};
 use platform_agents::{
     AgentService, EvaluationService, PgAgentService, PgEvaluationService, PgSubAgents, PgThreadService, ThreadConfig,
     ThreadService,
@@ -15,14 +16,14 @@ use platform_auth::{
 };
 use platform_chat::{AssistantService, ChatConfig, ChatService, PgAssistantService, PgChatService};
 use platform_conversation::{FileFetcher, Ports};
-use platform_core::{Clock, Error, Id, SystemClock, spawn};
-use platform_db::{Bus, Db, DbConfig, Embedded, EmbeddedError};
+use platform_core::{Clock, Id, SystemClock, spawn};
+use platform_db::{Bus, Db, DbConfig, Embedded};
 use platform_docs::Docs;
 use platform_egress::Egress;
 use platform_jobs::{Jobs, JobsConfig, Work};
 use platform_limits::RateLimits;
 use platform_mail::Mailer;
-use platform_models::{ConfigError, Models};
+use platform_models::Models;
 use platform_projects::{PgProjectService, ProjectService};
 use platform_realtime::{Realtime, Relay};
 use platform_runtime::{Catalog, Model, Toolbox};
@@ -43,47 +44,6 @@ use crate::{
     metrics::Metrics,
     purge,
 };
-
-/// Why the program cannot start, as one line.
-#[derive(Debug)]
-pub enum StartError {
-    /// A sentence for the operator.
-    Message(String),
-}
-
-impl std::fmt::Display for StartError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self::Message(message) = self;
-        f.write_str(message)
-    }
-}
-
-impl From<ConfigError> for StartError {
-    fn from(error: ConfigError) -> Self {
-        Self::Message(error.0)
-    }
-}
-
-impl From<EmbeddedError> for StartError {
-    fn from(error: EmbeddedError) -> Self {
-        Self::Message(error.to_string())
-    }
-}
-
-impl From<std::io::Error> for StartError {
-    fn from(error: std::io::Error) -> Self {
-        Self::Message(error.to_string())
-    }
-}
-
-impl From<Error> for StartError {
-    fn from(error: Error) -> Self {
-        match error.cause() {
-            Some(cause) => Self::Message(cause.to_string()),
-            None => Self::Message(error.message().to_owned()),
-        }
-    }
-}
 
 /// What handlers use.
 pub(crate) struct Services {
@@ -133,7 +93,7 @@ pub struct App {
 
 impl App {
     /// Builds everything, from the bottom up; `addr`: where it will listen.
-    pub async fn build(config: &Config, addr: SocketAddr) -> Result<Self, StartError> {
+    pub async fn build(config: &Config, addr: SocketAddr) -> Result<Self> {
         // What is wrong with the settings is said before anything is begun.
         let models = Models::start(config.models.clone()).await?;
         let (embedded, db) = database(config, false).await?;
@@ -152,7 +112,7 @@ impl App {
         if embedded.is_some() {
             jobs.reclaim_all().await?;
         }
-        let egress = Egress::new(config.egress.clone()).map_err(|e| StartError::Message(e.to_string()))?;
+        let egress = Egress::new(config.egress.clone())?;
         let (children, for_tools) = children::pools()?;
         let tool_servers =
             PgToolServerService::new(&db, &bus, Arc::clone(&clock), vault, egress.clone(), for_tools, config.limits);
@@ -168,7 +128,7 @@ impl App {
         let agents =
             PgAgentService::new(&ports, &bus, bases, sub_agents, egress.clone(), Arc::clone(&jobs), config.limits);
         let files = FileFetcher::new(egress);
-        let mailer = Arc::new(Mailer::new(&db, config.mail.as_ref()).map_err(StartError::Message)?);
+        let mailer = Arc::new(Mailer::new(&db, config.mail.as_ref()).map_err(anyhow::Error::msg)?);
         let threads = Arc::new(PgThreadService::new(
             ports.clone(),
             Arc::clone(&jobs),
@@ -195,8 +155,7 @@ impl App {
         jobs.start(if config.role == Role::Api { Vec::new() } else { works.clone() });
         spawn("usage windows", Arc::clone(&tenants).keep());
         spawn("purge", purge::hourly(db.clone(), ports.clock, config.event_keep));
-        let docs = Docs::load(config.docs_dir.as_deref())
-            .map_err(|e| StartError::Message(format!("PLATFORM_DOCS_DIR: {e}.")))?;
+        let docs = Docs::load(config.docs_dir.as_deref()).context("PLATFORM_DOCS_DIR")?;
         let limits = http_limits(config);
         // Alone on a database of its own a process need not ask anybody.
         let rates = RateLimits::new(embedded.is_none().then(|| db.clone()));
@@ -234,7 +193,7 @@ impl App {
     }
 
     /// Brings the schema up to date and stops.
-    pub(crate) async fn migrate(config: &Config) -> Result<(), StartError> {
+    pub(crate) async fn migrate(config: &Config) -> Result<()> {
         let (embedded, _) = database(config, false).await?;
         stop(embedded).await;
         println!("The schema is up to date.");
@@ -244,8 +203,8 @@ impl App {
     /// Runs a command on accounts or keys, beside a running server or alone.
     pub(crate) async fn with_auth(
         config: &Config,
-        command: impl AsyncFnOnce(Arc<PgAuthService>) -> Result<(), StartError>,
-    ) -> Result<(), StartError> {
+        command: impl AsyncFnOnce(Arc<PgAuthService>) -> Result<()>,
+    ) -> Result<()> {
         let (embedded, db) = database(config, true).await?;
         let bus = if embedded.is_some() { Bus::local() } else { Bus::shared(&db) };
         // A command signs and seals nothing.
@@ -271,13 +230,13 @@ impl App {
     }
 }
 
-async fn database(config: &Config, as_guest: bool) -> Result<(Option<Embedded>, Db), StartError> {
+async fn database(config: &Config, as_guest: bool) -> Result<(Option<Embedded>, Db)> {
     let embedded = match config.database_url {
         Some(_) => None,
         None => {
             let data_dir = config.data_dir.clone();
             let start = move || if as_guest { Embedded::join(&data_dir, &[]) } else { Embedded::start(&data_dir, &[]) };
-            Some(tokio::task::spawn_blocking(start).await.map_err(|e| StartError::Message(e.to_string()))??)
+            Some(tokio::task::spawn_blocking(start).await??)
         }
     };
     let url = match (&config.database_url, &embedded) {
@@ -285,12 +244,9 @@ async fn database(config: &Config, as_guest: bool) -> Result<(Option<Embedded>, 
         (None, embedded) => embedded.as_ref().map(Embedded::url).unwrap_or_default(),
     };
     let db = Db::new(&DbConfig { url, pool: config.database_pool })?;
-    let migrated = db.migrate().await.map_err(|error| {
-        let StartError::Message(reason) = error.into();
-        StartError::Message(match config.database_url {
-            Some(_) => format!("DATABASE_URL: the database cannot be used: {reason}"),
-            None => format!("The embedded database cannot be used: {reason}"),
-        })
+    let migrated = db.migrate().await.context(match config.database_url {
+        Some(_) => "DATABASE_URL: the database cannot be used",
+        None => "The embedded database cannot be used",
     });
     match migrated {
         Ok(0) => Ok((embedded, db)),
@@ -305,11 +261,10 @@ async fn database(config: &Config, as_guest: bool) -> Result<(Option<Embedded>, 
     }
 }
 
-async fn relay(config: &Config, process: &str) -> Result<Option<Relay>, StartError> {
+async fn relay(config: &Config, process: &str) -> Result<Option<Relay>> {
     let Some(url) = &config.nats_url else { return Ok(None) };
-    let wrong =
-        |error| StartError::Message(format!("PLATFORM_NATS_URL: it must be such as nats://host:4222: {error}."));
-    Relay::connect(url.expose_secret(), process.to_owned()).await.map(Some).map_err(wrong)
+    let relay = Relay::connect(url.expose_secret(), process.to_owned()).await.map_err(anyhow::Error::msg);
+    relay.map(Some).context("PLATFORM_NATS_URL: it must be such as nats://host:4222")
 }
 
 fn jobs_config(config: &Config) -> JobsConfig {
@@ -369,18 +324,18 @@ fn auth(
 }
 
 /// The master keys: those of the settings, else one that is made in the data directory.
-fn vault(config: &Config) -> Result<Vault, StartError> {
+fn vault(config: &Config) -> Result<Vault> {
     let read = |text: &str| {
         let wrong = "The file secret-key in the data directory is damaged; put the key back, or remove the file \
             together with the secrets it sealed.";
-        MasterKey::parse(text).ok_or_else(|| StartError::Message(wrong.to_owned()))
+        MasterKey::parse(text).context(wrong)
     };
     let current = match &config.secret_key {
         Some(key) => read(key.expose_secret())?,
         None if config.database_url.is_some() => {
             let missing = "PLATFORM_SECRET_KEY: with DATABASE_URL it is required, the same for all processes: 32 bytes in \
                 base64, as `openssl rand -base64 32` prints.";
-            return Err(StartError::Message(missing.to_owned()));
+            bail!(missing);
         }
         None => {
             let path = config.data_dir.join("secret-key");

@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use platform_auth::{AuthService, KeySecret, KeyService, NewApiKey, NewUser, Role as UserRole, UserService};
-use platform_core::{AccountId, Caller, Credential, Origin, Page};
+use platform_core::{AccountId, Caller, Credential, Error, Origin, Page};
 use serde::Serialize;
 
 use crate::{
-    app::{App, StartError},
+    app::App,
     children,
     config::{Config, help},
     openapi, routes, server,
@@ -108,13 +109,22 @@ pub fn main() -> ExitCode {
     match run(cli.command.unwrap_or(Command::Serve)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("platform-gateway: {error}");
+            eprintln!("platform-gateway: {}", line(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(command: Command) -> Result<(), StartError> {
+/// A failure with what it came from, for the operator.
+fn line(error: &anyhow::Error) -> String {
+    let said = error.chain().map(|error| match error.downcast_ref::<Error>() {
+        Some(error) => error.cause().map_or_else(|| error.message().to_owned(), ToString::to_string),
+        None => error.to_string(),
+    });
+    said.collect::<Vec<_>>().join(": ")
+}
+
+fn run(command: Command) -> Result<()> {
     if matches!(command, Command::Openapi) {
         println!("{}", openapi::document(&routes::table()));
         return Ok(());
@@ -138,7 +148,7 @@ fn run(command: Command) -> Result<(), StartError> {
     outcome
 }
 
-async fn accounts(config: &Config, command: Accounts) -> Result<(), StartError> {
+async fn accounts(config: &Config, command: Accounts) -> Result<()> {
     App::with_auth(config, async |auth| match command {
         Accounts::Create { name } => {
             print(&auth.create_account(&name).await?);
@@ -152,7 +162,7 @@ async fn accounts(config: &Config, command: Accounts) -> Result<(), StartError> 
     .await
 }
 
-async fn keys(config: &Config, command: Keys) -> Result<(), StartError> {
+async fn keys(config: &Config, command: Keys) -> Result<()> {
     App::with_auth(config, async |auth| match command {
         Keys::Create { account, name, kind: _ } => {
             let caller = operator(find_account(&*auth, &account).await?);
@@ -169,7 +179,7 @@ async fn keys(config: &Config, command: Keys) -> Result<(), StartError> {
     .await
 }
 
-async fn users(config: &Config, command: Users) -> Result<(), StartError> {
+async fn users(config: &Config, command: Users) -> Result<()> {
     let Users::Create { account, email, name, role } = command;
     // Not an argument: those are shown to everybody on the machine.
     let mut password = String::new();
@@ -186,9 +196,9 @@ async fn users(config: &Config, command: Users) -> Result<(), StartError> {
     .await
 }
 
-async fn find_account(auth: &dyn AuthService, id_or_name: &str) -> Result<AccountId, StartError> {
+async fn find_account(auth: &dyn AuthService, id_or_name: &str) -> Result<AccountId> {
     let found = auth.find_account(id_or_name).await?;
-    found.ok_or_else(|| StartError::Message(format!("There is no account `{id_or_name}`; `accounts list` shows them.")))
+    found.with_context(|| format!("There is no account `{id_or_name}`; `accounts list` shows them."))
 }
 
 /// Who makes a key from the command line.
@@ -206,7 +216,7 @@ pub(crate) async fn bootstrap(
     auth: &dyn AuthService,
     keys: &dyn KeyService,
     config: &Config,
-) -> Result<Option<std::path::PathBuf>, StartError> {
+) -> Result<Option<std::path::PathBuf>> {
     let account = match auth.find_account("default").await? {
         Some(account) => account,
         None => match auth.create_account("default").await {

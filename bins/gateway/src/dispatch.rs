@@ -29,7 +29,7 @@ use crate::{
     gate::network,
     request::{Fields, Request, percent_decode, sha256},
     respond::{Answer, Body},
-    routes::{Access, Resource, Route, Table},
+    routes::{Access, Route, Table},
     telemetry,
     unknown::ignored,
 };
@@ -37,39 +37,19 @@ use crate::{
 /// What a page may ask of a path that does not exist, to be told so.
 const ALL_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
 
-/// Registers every route at `/v1` and `/api/v1`, the root ones at the root; everything else is 404.
+/// Answers every request by the table.
 pub(crate) fn mount(config: &mut ServiceConfig, services: &Arc<Services>, table: &Arc<Table>) {
-    for resource in table.resources() {
-        for path in resource.mounts() {
-            let mut actix = web::resource(path);
-            for route in &resource.routes {
-                for method in route.methods() {
-                    let (services, route) = (Arc::clone(services), Arc::clone(route));
-                    actix = actix.route(web::method(method).to(move |request: HttpRequest, payload: Payload| {
-                        serve(Arc::clone(&services), Some(Arc::clone(&route)), request, payload, None)
-                    }));
-                }
-            }
-            let (services, allow) = (Arc::clone(services), resource.allow());
-            config.service(actix.default_service(web::to(move |request: HttpRequest, payload: Payload| {
-                serve(Arc::clone(&services), None, request, payload, Some(allow.clone()))
-            })));
-        }
-    }
-    let services = Arc::clone(services);
+    let (services, table) = (Arc::clone(services), Arc::clone(table));
     config.default_service(web::to(move |request: HttpRequest, payload: Payload| {
-        serve(Arc::clone(&services), None, request, payload, None)
+        serve(Arc::clone(&services), Arc::clone(&table), request, payload)
     }));
 }
 
 /// Answers a request, whatever happens, and writes its line to the log.
-async fn serve(
-    services: Arc<Services>,
-    route: Option<Arc<Route>>,
-    request: HttpRequest,
-    mut payload: Payload,
-    allow: Option<String>,
-) -> HttpResponse {
+async fn serve(services: Arc<Services>, table: Arc<Table>, request: HttpRequest, mut payload: Payload) -> HttpResponse {
+    let resource = table.find(&percent_decode(request.path()));
+    let route = resource.and_then(|resource| resource.route(request.method()));
+    let allow = resource.filter(|_| route.is_none()).map(|resource| resource.allow.as_str());
     let started = Instant::now();
     let serving = request.conn_data::<Rc<Control>>().map(|control| Rc::clone(control).serve());
     let request_id = request_id(request.headers());
@@ -78,14 +58,14 @@ async fn serve(
         request.method() == Method::OPTIONS && (allow.is_some() || is_mounted) && Cors::is_preflight(request.headers());
     let span = telemetry::request_span(
         request.method().as_str(),
-        route.as_ref().map_or("(none)", |route| route.path),
+        route.map_or("(none)", |route| route.path),
         &request_id,
         request.headers(),
     );
     let (mut response, identity, allowance) = if preflight {
         (HttpResponse::NoContent().finish(), None, None)
     } else {
-        let handled = handle(&services, route.as_deref(), &request, &mut payload, allow.is_some());
+        let handled = handle(&services, route, &request, &mut payload, allow.is_some());
         match AssertUnwindSafe(handled.instrument(span.clone())).catch_unwind().await {
             Ok(Handled { outcome: Ok(answer), identity, allowance }) => (answer.into_response(), identity, allowance),
             Ok(Handled { outcome: Err(error), identity, allowance }) => {
@@ -109,18 +89,18 @@ async fn serve(
         set("ratelimit-remaining", allowance.remaining.into());
         set("ratelimit-reset", allowance.reset.into());
     }
-    if let Some(allow) = allow.as_deref().filter(|_| !preflight).and_then(|allow| HeaderValue::from_str(allow).ok()) {
+    if let Some(allow) = allow.filter(|_| !preflight).and_then(|allow| HeaderValue::from_str(allow).ok()) {
         set("allow", allow);
     }
     if preflight {
-        Cors::preflight(request.headers(), allow.as_deref().unwrap_or(ALL_METHODS), headers);
+        Cors::preflight(request.headers(), allow.unwrap_or(ALL_METHODS), headers);
     } else {
         services.cors.answer(request.headers(), identity.as_deref(), headers);
     }
     if !headers.contains_key(header::CACHE_CONTROL) {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
-    let route = route.as_ref().map_or("(none)", |route| route.path);
+    let route = route.map_or("(none)", |route| route.path);
     let caller = identity.as_ref().map(|identity| identity.caller.user_uid.as_str());
     if let Some(metrics) = &services.metrics {
         metrics.request(request.method().as_str(), route, response.status().as_u16(), started.elapsed());
@@ -192,12 +172,15 @@ async fn handle(
         let query = query(request.query_string())?;
         let fields = if route.is_raw { Fields::default() } else { Fields::of(&body)? };
         let ignored = ignored(route, &query, &fields)?;
-        let path = route.parameters().map(|name| (name, parameter(route, request.path(), name)));
+        let path: BTreeMap<_, _> =
+            route.parameters().map(|name| (name, parameter(route, request.path(), name))).collect();
+        let places = route.places().map(|(name, kind)| (kind, path[name].clone())).collect();
         let mut request = Request {
             services: Arc::clone(services),
             bearer,
             identity: identity.clone(),
-            path: path.collect(),
+            path,
+            places,
             query_names: names(request.query_string()),
             query,
             headers: request.headers().clone(),
@@ -361,21 +344,6 @@ fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
     let parts = [account, &credential, route.path].into_iter().chain(path).chain([key]);
     let scope = sha256(joined(parts).as_bytes());
     Ok(Some(Idempotency { account: identity.caller.account.clone(), scope, body_hash: sha256(&request.body) }))
-}
-
-impl Resource {
-    fn mounts(&self) -> Vec<String> {
-        match self.path.strip_prefix("/v1/") {
-            Some(rest) => vec![format!("/v1/{rest}"), format!("/api/v1/{rest}")],
-            None => vec![self.path.to_owned()],
-        }
-    }
-
-    fn allow(&self) -> String {
-        let methods: Vec<String> =
-            self.routes.iter().flat_map(|route| route.methods()).map(|m| m.to_string()).collect();
-        methods.join(", ")
-    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use serde::{
 };
 use serde_json::{Value, error::Category, value::RawValue};
 
-use crate::{app::Services, auth::Bearer};
+use crate::{app::Services, auth::Bearer, routes::Kind};
 
 /// A request whose credential was admitted.
 pub(crate) struct Request {
@@ -24,6 +24,8 @@ pub(crate) struct Request {
     pub bearer: Option<Bearer>,
     pub identity: Option<Arc<Identity>>,
     pub path: BTreeMap<&'static str, String>,
+    /// What the path names, by kind.
+    pub places: Vec<(Kind, String)>,
     pub query: BTreeMap<String, String>,
     /// Names of the query in the order they were given.
     pub query_names: Vec<String>,
@@ -43,6 +45,11 @@ impl Request {
     pub fn caller(&self) -> Result<&Caller> {
         let identity = self.identity.as_ref().ok_or_else(|| Error::internal("a public route asked for its caller"))?;
         Ok(&identity.caller)
+    }
+
+    /// The record of a kind that the path names, if it names one.
+    pub fn named(&self, kind: Kind) -> Option<&str> {
+        self.places.iter().find(|(of, _)| *of == kind).map(|(_, id)| id.as_str())
     }
 
     /// The session that calls, if one does.

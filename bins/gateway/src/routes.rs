@@ -18,7 +18,9 @@ mod usage;
 use std::{collections::BTreeMap, sync::Arc};
 
 use actix_web::http::Method;
+use anyhow::bail;
 use futures_util::future::{FutureExt, LocalBoxFuture};
+use matchit::Router;
 use platform_core::Result;
 
 use crate::{
@@ -61,6 +63,60 @@ impl Right {
             Self::Change => "change",
             Self::Approve => "approve",
         }
+    }
+}
+
+/// What a placeholder of a path, or a field that refers to a record, stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Agent,
+    ApiKey,
+    Assistant,
+    Chat,
+    Evaluation,
+    /// A file of the API reference, or a page of the documentation.
+    File,
+    /// A profile of the MCP gateway.
+    McpProfile,
+    OAuthClient,
+    Project,
+    Session,
+    Subtenant,
+    Tenant,
+    Thread,
+    Tier,
+    /// A secret that we gave out.
+    Token,
+    /// A tool of a server.
+    Tool,
+    ToolServer,
+    User,
+}
+
+impl Kind {
+    /// What a placeholder of a path stands for; `None` where nobody has said it.
+    fn of(path: &str, name: &str) -> Option<Self> {
+        Some(match name {
+            "agentId" => Self::Agent,
+            "chatUid" => Self::Chat,
+            "evaluationId" => Self::Evaluation,
+            "file" | "filename" => Self::File,
+            "identifier" => Self::Assistant,
+            "sessionId" => Self::Session,
+            "subtenantId" => Self::Subtenant,
+            "tenantId" => Self::Tenant,
+            "threadId" => Self::Thread,
+            "tierId" => Self::Tier,
+            "token" => Self::Token,
+            "toolName" => Self::Tool,
+            "toolServerId" => Self::ToolServer,
+            "userUID" => Self::User,
+            "id" if path.starts_with("/v1/api-keys/") => Self::ApiKey,
+            "id" if path.starts_with("/v1/oauth-clients/") => Self::OAuthClient,
+            "id" if path.starts_with("/v1/projects/") => Self::Project,
+            "slug" if path.ends_with("/v1/mcp/{slug}") => Self::McpProfile,
+            _ => return None,
+        })
     }
 }
 
@@ -426,29 +482,106 @@ impl Route {
     pub fn parameters(&self) -> impl Iterator<Item = &'static str> + use<> {
         self.path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'))
     }
+
+    /// Placeholders of the path, each with what it stands for.
+    pub fn places(&self) -> impl Iterator<Item = (&'static str, Kind)> + use<> {
+        let path = self.path;
+        self.parameters().filter_map(move |name| Some((name, Kind::of(path, name)?)))
+    }
 }
 
 /// All methods of one path.
 pub(crate) struct Resource {
-    pub path: &'static str,
-    pub routes: Vec<Arc<Route>>,
+    routes: Vec<Route>,
+    /// The methods as the header `Allow` names them.
+    pub allow: String,
+}
+
+impl Resource {
+    fn new(routes: Vec<Route>) -> Self {
+        let methods: Vec<String> = routes.iter().flat_map(Route::methods).map(|method| method.to_string()).collect();
+        Self { routes, allow: methods.join(", ") }
+    }
+
+    /// The route of a method; HEAD works wherever GET does.
+    pub fn route(&self, method: &Method) -> Option<&Route> {
+        let method = if *method == Method::HEAD { &GET } else { method };
+        self.routes.iter().find(|route| route.method == *method)
+    }
 }
 
 /// The table by path, literal segments before placeholders.
-pub(crate) struct Table(Vec<Resource>);
+pub(crate) struct Table(Router<Arc<Resource>>);
 
 impl Table {
-    pub fn new(routes: Vec<Route>) -> Self {
-        let mut by_path: BTreeMap<Vec<(bool, &str)>, Resource> = BTreeMap::new();
+    /// Every route at `/v1` and `/api/v1`, the root ones at the root.
+    ///
+    /// # Errors
+    /// A path with a placeholder of which nobody has said what it stands for.
+    pub fn new(routes: Vec<Route>) -> anyhow::Result<Self> {
+        let mut by_path: BTreeMap<&str, Vec<Route>> = BTreeMap::new();
         for route in routes {
-            let order = route.path.split('/').map(|segment| (segment.starts_with('{'), segment)).collect();
-            let resource = by_path.entry(order).or_insert_with(|| Resource { path: route.path, routes: Vec::new() });
-            resource.routes.push(Arc::new(route));
+            if let Some(name) = route.parameters().find(|name| Kind::of(route.path, name).is_none()) {
+                bail!("{}: nobody has said what `{{{name}}}` stands for.", route.path);
+            }
+            by_path.entry(route.path).or_default().push(route);
         }
-        Self(by_path.into_values().collect())
+        let mut router = Router::new();
+        for (path, routes) in by_path {
+            let (path, resource) = (pattern(path), Arc::new(Resource::new(routes)));
+            let below_api = path.starts_with("/v1/").then(|| format!("/api{path}"));
+            for path in below_api.into_iter().chain([path]) {
+                router.insert(path, Arc::clone(&resource)).expect("no two paths of the table are one");
+            }
+        }
+        Ok(Self(router))
     }
 
-    pub fn resources(&self) -> &[Resource] {
-        &self.0
+    /// What is at a path that is decoded.
+    pub fn find(&self, path: &str) -> Option<&Resource> {
+        self.0.at(path).ok().map(|found| found.value.as_ref())
+    }
+}
+
+/// A path as the router takes it: one placeholder at one place has one name there.
+fn pattern(path: &str) -> String {
+    let segments = path.split('/').map(|segment| if segment.starts_with('{') { "{id}" } else { segment });
+    let segments = segments.enumerate().map(|(place, segment)| segment.replace("{id}", &format!("{{{place}}}")));
+    segments.collect::<Vec<_>>().join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_whose_placeholder_stands_for_nothing_known_does_not_start() {
+        let table = |path| Table::new(vec![on(GET, path, Access::Public, docs::reference)]);
+        let refused = table("/v1/labels/{labelId}").err().expect("refused").to_string();
+        assert_eq!(refused, "/v1/labels/{labelId}: nobody has said what `{labelId}` stands for.");
+        assert!(table("/v1/labels/{id}").is_err(), "a name alone says nothing");
+        assert!(table("/v1/projects/{id}").is_ok());
+    }
+
+    #[test]
+    fn literal_segments_win_over_placeholders_and_both_mounts_are_alike() {
+        let table = Table::new(table()).expect("a table");
+        let found = |path: &str, method: &Method| {
+            Some(table.find(path)?.route(method)?.path).map(|path| path.trim_start_matches("/v1/"))
+        };
+        for (path, route) in [
+            ("agents/threads/tags", "agents/threads/tags"),
+            ("agents/threads/threads", "agents/threads/{threadId}"),
+            ("agents/agents/threads", "agents/{agentId}/threads"),
+            ("agents/agents/a/costs/daily", "agents/agents/{agentId}/costs/daily"),
+            ("assistants/tags", "assistants/tags"),
+            ("assistants/chats/chats", "assistants/{identifier}/chats"),
+            ("tenant-usage/tiers", "tenant-usage/tiers"),
+        ] {
+            for mount in ["/v1/", "/api/v1/"] {
+                assert_eq!(found(&format!("{mount}{path}"), &Method::HEAD), Some(route), "{mount}{path}");
+            }
+        }
+        assert_eq!((found("/v1/agents/", &GET), found("/api/livez", &GET)), (None, None));
     }
 }

@@ -11,13 +11,14 @@ use actix_http::{HttpService, Request, error::DispatchError};
 use actix_server::{GracefulShutdownSignal, ServerBuilder};
 use actix_service::{IntoServiceFactory, ServiceFactory, ServiceFactoryExt, fn_service, map_config};
 use actix_web::{App as HttpApp, dev::AppConfig, rt::net::TcpStream, web};
+use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
 use crate::{
-    app::{App, Services, StartError},
+    app::{App, Services},
     commands::bootstrap,
     config::{Config, Role},
     connection::{Connection, HEAD, LINGER},
@@ -33,15 +34,13 @@ const WRITE_BUFFER: usize = 8 * 1024;
 /// Files that are not connections of clients: of the database, to models and tools, and on the disk.
 const OTHER_FILES: usize = 512;
 
-pub(crate) async fn run(config: Config) -> Result<(), StartError> {
+pub(crate) async fn run(config: Config) -> Result<()> {
     let started = std::time::Instant::now();
-    let listener = listen(config.addr)
-        .map_err(|e| StartError::Message(format!("PLATFORM_ADDR: cannot listen on {}: {e}.", config.addr)))?;
+    let listener = listen(config.addr).with_context(|| format!("PLATFORM_ADDR: cannot listen on {}", config.addr))?;
     let addr = listener.local_addr()?;
-    let metrics_at = config.metrics_addr.map(|addr| {
-        let refused = |e| StartError::Message(format!("PLATFORM_METRICS_ADDR: cannot listen on {addr}: {e}."));
-        listen(addr).map_err(refused)
-    });
+    let metrics_at = config
+        .metrics_addr
+        .map(|addr| listen(addr).with_context(|| format!("PLATFORM_METRICS_ADDR: cannot listen on {addr}")));
     let metrics_at = metrics_at.transpose()?;
     let app = App::build(&config, addr).await?;
     let key_file = bootstrap(&*app.services.auth, &*app.services.keys, &config).await?;
@@ -50,7 +49,7 @@ pub(crate) async fn run(config: Config) -> Result<(), StartError> {
         table.retain(|route| matches!(route.path, "/livez" | "/readyz"));
     }
     let services = Arc::clone(&app.services);
-    let table = Arc::new(routes::Table::new(table));
+    let table = Arc::new(routes::Table::new(table)?);
     let workers = std::thread::available_parallelism().map_or(2, usize::from);
     let files = open_files();
     let server = ServerBuilder::new()

@@ -50,4 +50,6 @@ pub use search::{Match, Matches, search};
 pub use settings::{AssistantSettings, AssistantState, Bases, Profile, takes_no_tools};
 pub use sub_agents::{ABANDON, CHAT_RETURN, HandOff, HandOffs, Returned, SubAgents, invalid_sub_agents};
 pub use tools::{ClientFunction, ClientTool, check_client_schemas, check_client_tools, check_turn_tools, turn_tools};
-pub use turn::{Bounds, Conversation, Keeper, Kept, Ports, Step, Turn, TurnRequest, guardrail_turns, new_message_uid};
+pub use turn::{
+    Bounds, Conversation, Keeper, Kept, LeaseLost, Ports, Step, Turn, TurnRequest, guardrail_turns, new_message_uid,
+};

@@ -11,7 +11,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Clock, Code, Error, Id, Object, Result, TRACES, Timestamp};
+use platform_core::{AccountId, Clock, Error, Id, Object, Result, TRACES, Timestamp};
 use platform_db::Db;
 use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_realtime::{Key, Live, Realtime};
@@ -178,6 +178,18 @@ pub enum Kept {
     Lost,
     /// The conversation stands at this revision.
     At(i64, Flow),
+}
+
+/// The lease of a turn was lost: somebody else goes on with it, or a client ended it.
+#[derive(Debug, thiserror::Error)]
+#[error("the lease of this turn was lost")]
+pub struct LeaseLost;
+
+impl LeaseLost {
+    /// Whether that is why something failed.
+    pub fn is_in(error: &Error) -> bool {
+        error.cause().is_some_and(|cause| cause.is::<Self>())
+    }
 }
 
 /// Bounds of a turn beyond those of its settings.
@@ -526,7 +538,7 @@ impl<'a> Turn<'a> {
             self.tab.put_back(took);
         }
         let Kept::At(revision, flow) = kept? else {
-            return Err(Error::new(Code::Conflict, "The lease of this turn was lost."));
+            return Err(Error::internal(LeaseLost));
         };
         self.conversation.message_count += i32::try_from(said.len()).unwrap_or(i32::MAX);
         self.conversation.open = open.to_vec();
@@ -547,4 +559,19 @@ pub fn guardrail_turns(stored: Option<&str>) -> Vec<Vec<Finding>> {
 /// A turn whose model is not there (any more).
 fn refused(message: &str) -> Fault {
     Fault::of(FaultCode::BadRequest, message, &"".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use platform_core::Code;
+
+    use super::*;
+
+    #[test]
+    fn a_lost_lease_is_told_apart_from_every_other_conflict() {
+        assert!(LeaseLost::is_in(&Error::internal(LeaseLost)));
+        for other in [Error::new(Code::Conflict, "taken"), Error::internal("the lease of this turn was lost")] {
+            assert!(!LeaseLost::is_in(&other), "{other}");
+        }
+    }
 }

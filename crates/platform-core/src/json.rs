@@ -39,6 +39,11 @@ pub fn overlay<T: Serialize + DeserializeOwned>(current: &T, patch: Object) -> c
     })
 }
 
+/// Refuses a PATCH of which a field is not of its type, before it matters what it is applied to.
+pub fn check_types<T: Serialize + DeserializeOwned + Default>(patch: &Object) -> crate::Result<()> {
+    overlay(&T::default(), patch.clone()).map(drop)
+}
+
 /// A value that did not fit its type, as the contract names it (contract 00 §7): what serde found, at `path`.
 pub fn misfit(path: &str, error: &impl Display) -> Error {
     let text = error.to_string();

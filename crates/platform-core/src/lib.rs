@@ -27,7 +27,7 @@ pub use checks::{Checks, FieldLimits, Issue};
 pub use error::{Code, Error, Result};
 pub use fair::{FairPermit, FairSemaphore};
 pub use id::{Account, AccountId, Id, IdError};
-pub use json::{Object, lower_case, misfit, overlay, without_nul};
+pub use json::{Object, check_types, lower_case, misfit, overlay, without_nul};
 pub use money::Money;
 pub use page::{MOST_LISTED, Page, fitting};
 pub use period::{Bound, Period, day_of};

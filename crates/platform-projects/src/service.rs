@@ -4,12 +4,13 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_auth::UserService;
 use platform_core::{
-    AccountId, Caller, Checks, Clock, Code, Credential, Error, Id, Object, Page, Result, Timestamp, overlay,
+    AccountId, Caller, Checks, Clock, Code, Credential, Error, Id, Object, Page, Result, Timestamp, check_types,
+    overlay,
 };
 use platform_db::{Bus, Conn, Db, Idempotency, Remembered};
 
 use crate::{
-    model::{Member, NewMember, NewProject, Project, ProjectFilter, ProjectPage, ProjectRole},
+    model::{Member, NewMember, NewProject, Project, ProjectFilter, ProjectPage, ProjectPatch, ProjectRole},
     reach::{Known, Reach},
     repository::{self, ProjectRow},
 };
@@ -128,6 +129,7 @@ impl ProjectService for PgProjectService {
     }
 
     async fn update(&self, caller: &Caller, name: &str, mut patch: Object) -> Result<Project> {
+        check_types::<ProjectPatch>(&patch)?;
         let found = self.find(caller, name, ProjectRole::Owner).await?;
         if patch.remove("identifier").is_some_and(|given| given != found.identifier.as_str()) {
             return Err(Error::invalid("identifier", "conflict", "identifier never changes; leave it out"));

@@ -317,16 +317,19 @@ pub(crate) fn check_all(tools: &mut [ToolDefinition], most: usize, server: Optio
 /// Whether schemas and templates of definitions as a client gave them can be used, which child processes find out:
 /// to be asked before a transaction begins. `INVALID_TOOL_DEFINITION`, `TEMPLATE_ERROR`.
 pub(crate) async fn check_written(children: &ChildPool, account: &AccountId, given: &[(String, &Value)]) -> Result<()> {
-    let schemas: Vec<(String, Value)> = given
-        .iter()
-        .filter_map(|(path, tool)| {
-            let mut parameters = tool.get("function")?.get("parameters")?.clone();
-            complete(&mut parameters).ok()?;
-            Some((format!("{path}function.parameters"), parameters))
-        })
-        .collect();
-    let schemas: Vec<(String, &Value)> = schemas.iter().map(|(path, schema)| (path.clone(), schema)).collect();
     let mut checks = Checks::default();
+    let mut schemas = Vec::new();
+    for (path, tool) in given {
+        let Some(mut parameters) = tool.get("function").and_then(|function| function.get("parameters")).cloned() else {
+            continue;
+        };
+        let path = format!("{path}function.parameters");
+        match complete(&mut parameters) {
+            Ok(()) => schemas.push((path, parameters)),
+            Err(reason) => checks.issue(&path, "type", reason),
+        }
+    }
+    let schemas: Vec<(String, &Value)> = schemas.iter().map(|(path, schema)| (path.clone(), schema)).collect();
     for (path, reason) in check_schemas(children, account, &schemas).await? {
         checks.issue(&path, "format", format!("{path} {reason}"));
     }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{
     AccountId, Clock, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp, beside,
-    overlay, spawn,
+    check_types, overlay, spawn,
 };
 use platform_db::{Bus, Db, Idempotency, Remembered};
 use platform_egress::Egress;
@@ -208,6 +208,7 @@ impl PgToolServerService {
 
     /// What takes long to judge in tools as they were given; those of an MCP server come from it alone.
     async fn check_written(&self, account: &AccountId, id: Option<&str>, given: &Object) -> Result<()> {
+        check_types::<ToolServerSettings>(&aliased(given.clone(), false)?).map_err(of_definitions)?;
         let tools = given.get("toolDefinitions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let most = self.limits.tools_per_server;
         // A list that is too long is refused for that.

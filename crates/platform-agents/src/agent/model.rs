@@ -266,10 +266,7 @@ impl AgentSettings {
             return Err(Error::not_found(Code::EnvironmentNotFound, "environment", id));
         }
         self.assistant_specialization.0.retain(|name, _| SPECIALIZATION.contains(&name.as_str()));
-        if self.assistant_specialization.0.get("identifier").is_some_and(|identifier| !identifier.is_string()) {
-            let path = "assistantSpecialization.identifier";
-            return Err(Error::invalid(path, "type", format!("{path} must be the identifier of an assistant")));
-        }
+        self.check_parts()?;
         let mut effective = self.effective(base)?;
         effective.check(catalog, limits).map_err(|error| within("assistantSpecialization", error))?;
         self.keep_as_read(&effective)
@@ -348,6 +345,17 @@ impl AgentSettings {
             settings.structured_output = serde_json::from_value::<StructuredOutput>(output).ok();
         }
         Ok(Profile::ready(settings, children, account))
+    }
+
+    /// The types of what is kept as it was given.
+    pub(crate) fn check_parts(&self) -> Result<()> {
+        self.notifications()?;
+        self.evaluation()?;
+        if self.assistant_specialization.0.get("identifier").is_some_and(|identifier| !identifier.is_string()) {
+            let path = "assistantSpecialization.identifier";
+            return Err(Error::invalid(path, "type", format!("{path} must be the identifier of an assistant")));
+        }
+        Ok(())
     }
 
     pub(crate) fn notifications(&self) -> Result<NotificationConfig> {

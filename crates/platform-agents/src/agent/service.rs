@@ -3,7 +3,9 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{AssistantSettings, Bases, Ports, SubAgents};
-use platform_core::{AccountId, Caller, Code, Error, FieldLimits, Object, Page, Precondition, Result, beside, overlay};
+use platform_core::{
+    AccountId, Caller, Code, Error, FieldLimits, Object, Page, Precondition, Result, Timestamp, beside, overlay,
+};
 use platform_db::{Bus, Conn, Idempotency, Remembered};
 use platform_egress::Egress;
 use platform_jobs::{Jobs, When, cancel_in, enqueue_in, set_lane_in};
@@ -175,26 +177,45 @@ impl PgAgentService {
 
     async fn change(&self, account: &AccountId, id: &str, patch: Object, expected: &Precondition) -> Result<Agent> {
         let now = self.ports.clock.now();
-        let mut conn = self.ports.db.conn().await?;
-        let (row, opened) = conn
-            .transaction::<_, Error, _>(async |conn| {
-                hold_servers(conn, account, id, &patch).await?;
-                let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
-                expected.check(row.version)?;
-                let current = row.settings()?;
-                let settings = overlay(&current, merged(&current, patch)?)?;
-                let settings = self.checked(account, settings).await?;
-                let row = repository::update(conn, account, id, &settings, now).await?;
-                self.settle_in(conn, account, id, Some(&current), &settings).await?;
-                Ok((row, settings.lane() != current.lane()))
-            })
-            .await?;
-        drop(conn);
+        let (row, opened) = loop {
+            if let Some(changed) = self.try_change(account, id, &patch, expected, now).await? {
+                break changed;
+            }
+        };
         self.ready.changed(id).await?;
         if opened {
             self.jobs.announce().await;
         }
         row.into_agent(now)
+    }
+
+    /// The agent as it is then, and whether its lane is another; `None` when somebody changed it meanwhile. The settings
+    /// are judged before anything is locked.
+    async fn try_change(
+        &self,
+        account: &AccountId,
+        id: &str,
+        patch: &Object,
+        expected: &Precondition,
+        now: Timestamp,
+    ) -> Result<Option<(repository::AgentRow, bool)>> {
+        let found = repository::find(self.ports.db.read().await?.get(), account, id).await?;
+        let found = found.filter(|row| !row.deleted).ok_or_else(|| not_found(id))?;
+        expected.check(found.version)?;
+        let current = found.settings()?;
+        let settings = self.checked(account, overlay(&current, merged(&current, patch.clone())?)?).await?;
+        let mut conn = self.ports.db.conn().await?;
+        conn.transaction(async |conn| {
+            hold_servers(conn, account, id, patch).await?;
+            let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            if row.version != found.version {
+                return Ok(None);
+            }
+            let row = repository::update(conn, account, id, &settings, now).await?;
+            self.settle_in(conn, account, id, Some(&current), &settings).await?;
+            Ok(Some((row, settings.lane() != current.lane())))
+        })
+        .await
     }
 }
 
@@ -245,7 +266,10 @@ impl AgentService for PgAgentService {
             patch.entry("llm").or_insert(model);
         }
         self.check_webhook(patch.get("webhookUrl").and_then(Value::as_str)).await?;
-        let tried: AgentSettings = overlay(&AgentSettings::default(), patch.clone())?;
+        // What is wrong in any case is said before the agent is looked for.
+        let mut tried: AgentSettings = overlay(&AgentSettings::default(), patch.clone())?;
+        unalias(&mut tried.evaluation_config);
+        tried.check_parts()?;
         tried.check_written(&self.ports.children, account).await?;
         let agent = self.change(account, id, patch, expected).await?;
         self.announce_schedule(&agent);

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{AssistantSettings, Bounds, HandOff, HandOffs, Turn, turn_tools};
-use platform_core::{AccountId, Code, Error, Result, Timestamp};
+use platform_conversation::{AssistantSettings, Bounds, HandOff, HandOffs, LeaseLost, Turn, turn_tools};
+use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_jobs::{Run, Work};
 use platform_runtime::{Callbacks, Ending, FINISH_TOOL, FaultCode, Refusal, Tab, ToolChoice, TurnTool};
@@ -76,7 +76,7 @@ impl Work for ThreadTurns {
                 Ok(Next::Again) => {}
                 Ok(Next::Done) => return Ok(()),
                 // The lease was lost: somebody else goes on, or a client ended it.
-                Err(error) if error.code() == Code::Conflict => return Ok(()),
+                Err(error) if LeaseLost::is_in(&error) => return Ok(()),
                 Err(error) => return Err(error),
             }
         }

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use platform_core::{AccountId, Checks, Code, Error, Id, Object, Page, Result, Timestamp, overlay};
+use platform_core::{AccountId, Checks, Code, Error, Id, Object, Page, Result, Timestamp, check_types, overlay};
 use platform_db::{Conn, Idempotency};
 use platform_vault::MASK;
 use serde::{Deserialize, Serialize};
@@ -309,6 +309,7 @@ impl ClientService for PgAuthService {
     }
 
     async fn update_client(&self, account: &AccountId, id: &str, patch: Object) -> Result<OAuthClient> {
+        check_types::<NewClient>(&patch)?;
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let updating = conn.transaction::<_, Error, _>(async |conn| {

@@ -16,7 +16,7 @@ pub(crate) struct AssistantRow {
     id: String,
     identifier: String,
     settings: Value,
-    version: i64,
+    pub version: i64,
     pub deleted: bool,
     created_ms: i64,
     edited_ms: i64,

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{AssistantSettings, Bases, Ports, SubAgents};
 use platform_core::{
-    AccountId, Caller, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, beside, overlay,
+    AccountId, Caller, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, beside, overlay,
 };
 use platform_db::{Bus, Conn, Idempotency, Remembered};
 use platform_jobs::Jobs;
@@ -92,6 +92,44 @@ impl PgAssistantService {
         self.sub_agents.check(account, &settings.subagents_ids).await?;
         let (model, limits) = (Arc::clone(&self.ports.catalog), self.limits);
         beside(move || settings.check(&*model, &limits).map(|()| settings)).await
+    }
+
+    /// The assistant as it is then; `None` when somebody changed it meanwhile. The settings are judged before anything
+    /// is locked.
+    async fn try_update(
+        &self,
+        account: &AccountId,
+        name: &str,
+        mut patch: Object,
+        expected: &Precondition,
+        now: Timestamp,
+    ) -> Result<Option<Assistant>> {
+        let uids = patch.get("availableToolsGroupsUids").cloned();
+        let found = repository::find(&mut self.ports.db.read().await?.get(), account, name).await?;
+        let found = found.filter(|row| !row.deleted).ok_or_else(|| not_found(name))?.into_assistant()?;
+        expected.check(found.version)?;
+        if patch.get("identifier").is_some_and(|given| given != found.identifier.as_str()) {
+            return Err(Error::invalid("identifier", "conflict", "identifier never changes; leave it out"));
+        }
+        patch.remove("identifier");
+        merge(&mut patch, "contextManagement", &found);
+        let settings = self.checked(account, overlay(found.settings(), patch)?).await?;
+        let mut conn = self.ports.db.conn().await?;
+        conn.transaction(async |conn| {
+            if let Some(uids) = &uids {
+                hold_servers(conn, account, name, uids).await?;
+            }
+            let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
+            if row.version != found.version {
+                return Ok(None);
+            }
+            let row = repository::update(conn, account, &found.identifier, &settings, now).await?;
+            if settings.available_tools_groups_uids != found.settings().available_tools_groups_uids {
+                use_in(conn, account, USERS, &found.id, &settings.available_tools_groups_uids).await?;
+            }
+            row.into_assistant().map(Some)
+        })
+        .await
     }
 
     async fn find(&self, account: &AccountId, name: &str) -> Result<Option<Arc<Known>>> {
@@ -245,31 +283,11 @@ impl AssistantService for PgAssistantService {
         let tried = self.checked(account, overlay(&AssistantSettings::named("tried"), patch.clone())?).await?;
         tried.check_written(&self.ports.children, account).await?;
         let now = self.ports.clock.now();
-        let updated = self
-            .ports
-            .db
-            .conn()
-            .await?
-            .transaction::<_, Error, _>(async |conn| {
-                if let Some(uids) = patch.get("availableToolsGroupsUids") {
-                    hold_servers(conn, account, name, uids).await?;
-                }
-                let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
-                let current = row.into_assistant()?;
-                expected.check(current.version)?;
-                if patch.get("identifier").is_some_and(|given| given != current.identifier.as_str()) {
-                    return Err(Error::invalid("identifier", "conflict", "identifier never changes; leave it out"));
-                }
-                patch.remove("identifier");
-                merge(&mut patch, "contextManagement", &current);
-                let settings = self.checked(account, overlay(current.settings(), patch)?).await?;
-                let row = repository::update(conn, account, &current.identifier, &settings, now).await?;
-                if settings.available_tools_groups_uids != current.settings().available_tools_groups_uids {
-                    use_in(conn, account, USERS, &current.id, &settings.available_tools_groups_uids).await?;
-                }
-                row.into_assistant()
-            })
-            .await?;
+        let updated = loop {
+            if let Some(updated) = self.try_update(account, name, patch.clone(), expected, now).await? {
+                break updated;
+            }
+        };
         self.known.changed(&updated.id).await?;
         self.describe(account, updated).await
     }

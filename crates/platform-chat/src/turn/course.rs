@@ -3,10 +3,10 @@ use std::{pin::pin, sync::Arc};
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use platform_conversation::{
-    Bounds, Compaction, Conversation, HandOff, Heard, Keeper, Kept, MessageContent, MessageRow, Profile, Step, Turn,
-    TurnRequest, open_text, turn_tools,
+    Bounds, Compaction, Conversation, HandOff, Heard, Keeper, Kept, LeaseLost, MessageContent, MessageRow, Profile,
+    Step, Turn, TurnRequest, open_text, turn_tools,
 };
-use platform_core::{Code, Result, spawn};
+use platform_core::{Result, spawn};
 use platform_jobs::Run;
 use platform_runtime::{Answer, Ending, FaultCode, Flow, Later, OpenCall, Operation, Tab, TurnTool};
 use serde_json::json;
@@ -107,7 +107,7 @@ impl<'a> Course<'a> {
         let tools = self.tools(profile).await?;
         match self.turn.run(profile, &tools, bounds, messages.as_deref(), stop).await {
             None => self.stopped().await,
-            Some(Err(error)) if error.code() == Code::Conflict => Ok(()),
+            Some(Err(error)) if LeaseLost::is_in(&error) => Ok(()),
             Some(Err(error)) => Err(error),
             Some(Ok(ending)) => self.ended(ending).await,
         }

@@ -4,7 +4,9 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use futures_util::future::try_join_all;
 use platform_auth::revoke_sessions_in;
-use platform_core::{AccountId, Bound, Caller, Code, Credential, Error, Object, Page, Period, Result, overlay};
+use platform_core::{
+    AccountId, Bound, Caller, Code, Credential, Error, Object, Page, Period, Result, check_types, overlay,
+};
 use platform_db::{Conn, Idempotency};
 
 use super::{
@@ -168,6 +170,7 @@ impl TenantService for PgTenantService {
     }
 
     async fn update(&self, account: &AccountId, tenant: &str, patch: Object) -> Result<Tenant> {
+        check_types::<TenantPatch>(&patch)?;
         let mut conn = self.db.conn().await?;
         let updating = conn.transaction::<_, Error, _>(async |conn| {
             let mut row = repository::lock(conn, account, tenant).await?.ok_or_else(|| not_found(tenant))?;
@@ -254,6 +257,7 @@ impl TenantService for PgTenantService {
         subtenant: &str,
         patch: Object,
     ) -> Result<Subtenant> {
+        check_types::<SubtenantPatch>(&patch)?;
         let mut conn = self.db.conn().await?;
         let updating = conn.transaction::<_, Error, _>(async |conn| {
             let row = repository::lock_user(conn, account, tenant, subtenant).await?;
