@@ -94,6 +94,23 @@ async fn after_an_early_answer_little_is_read_and_the_connection_closes() {
 }
 
 #[tokio::test]
+async fn who_leaves_after_an_early_answer_holds_no_place() {
+    let app = app_with(&[("PLATFORM_CONNECTIONS_PER_ADDRESS", "3")]).await;
+    let body = "x".repeat(300_000);
+    let refused =
+        format!("POST /v1/tool-callbacks/nothing HTTP/1.1\r\nhost: x\r\ncontent-length: 300000\r\n\r\n{body}");
+    let began = Instant::now();
+    for _ in 0..30 {
+        let mut stream = connect(&app).await;
+        stream.write_all(refused.as_bytes()).await.expect("written");
+        assert!(until(&mut stream, "}").await.starts_with("HTTP/1.1 4"));
+    }
+    assert!(asks(&mut connect(&app).await).await);
+    // Two seconds each, three at once, would be twenty.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
 async fn a_slow_head_is_cut_off_on_a_used_connection_too() {
     let app = app().await;
     let mut stream = connect(&app).await;

@@ -1,7 +1,13 @@
 //! What a client can make the platform do, and how much of it: attackers of one account, and everybody else.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    io::{Read, Write},
+    net::TcpStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -92,26 +98,56 @@ fn computing(expression: &str) -> Value {
     tool("run", "/echo", &json!({"method": "POST", "bodyMode": "advanced", "bodyJsonTemplate": expression}))
 }
 
+/// Sends a request from a thread of its own, which waits for nothing else, until it is dropped; how long each answer took.
+struct Probe {
+    over: Arc<AtomicBool>,
+    asking: JoinHandle<Vec<Duration>>,
+}
+
+impl Probe {
+    fn start(app: &TestApp, route: &str, key: &str, body: &Value) -> Self {
+        let (address, body) = (app.url().trim_start_matches("http://").to_owned(), body.to_string());
+        let request = format!(
+            "{route} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: \
+             close\r\n\r\n{body}",
+            body.len()
+        );
+        let over = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&over);
+        let ask = move || {
+            let began = Instant::now();
+            let mut connection = TcpStream::connect(&address).expect("a connection");
+            connection.write_all(request.as_bytes()).expect("sent");
+            let mut answer = String::new();
+            connection.read_to_string(&mut answer).expect("an answer");
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            began.elapsed()
+        };
+        let asking = std::thread::spawn(move || {
+            let mut took = vec![ask()];
+            while !until.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(2));
+                took.push(ask());
+            }
+            took
+        });
+        Self { over, asking }
+    }
+
+    /// The shortest first.
+    fn end(self) -> Vec<Duration> {
+        self.over.store(true, Ordering::Relaxed);
+        let mut took = self.asking.join().expect("answers");
+        took.sort_unstable();
+        took
+    }
+}
+
 /// Has health asked again and again while something is under way; the longest it took.
 async fn longest_stall<T>(app: &TestApp, meanwhile: impl Future<Output = T>) -> (T, Duration) {
-    let (over, longest) = (AtomicBool::new(false), AtomicU64::new(0));
-    let asking = async {
-        while !over.load(Ordering::Relaxed) {
-            let began = Instant::now();
-            let answer = app.send(app.anonymous(Method::GET, "/v1/health")).await;
-            assert_eq!(answer.status, StatusCode::OK);
-            let took = u64::try_from(began.elapsed().as_micros()).expect("not that long");
-            longest.fetch_max(took, Ordering::Relaxed);
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    let attack = async {
-        let outcome = meanwhile.await;
-        over.store(true, Ordering::Relaxed);
-        outcome
-    };
-    let (outcome, ()) = tokio::join!(attack, asking);
-    (outcome, Duration::from_micros(longest.into_inner()))
+    let probe = Probe::start(app, "GET /v1/health", "none", &json!({}));
+    let outcome = meanwhile.await;
+    (outcome, probe.end().pop().unwrap_or_default())
 }
 
 /// Nobody waits so long for a look at health, on a machine that has other things to do as well.
@@ -347,7 +383,12 @@ async fn patterns_that_are_slow_over_a_message_block_it_and_stop_nobody() {
 
 /// Eleven ways to take more than a share, each tried again and again; the twelfth is a model that writes without end.
 async fn attack(app: &TestApp, server: &str, way: usize) {
-    let id = |reply: &Reply| text(&reply.body["_id"]);
+    // An attacker may be told to wait.
+    let try_tool = async |made: Reply, tool: &str, body: Value| {
+        if let Some(id) = made.body["_id"].as_str() {
+            app.post(&format!("/tool-servers/{id}/tools/{tool}/test"), body).await;
+        }
+    };
     match way {
         0 | 1 => {
             let (_, spec) = descriptions().swap_remove(way * 3);
@@ -361,7 +402,7 @@ async fn attack(app: &TestApp, server: &str, way: usize) {
             let deep_tool = tool("deep", "/echo", &json!({"function": {"parameters": schemas()[3]}}));
             let made =
                 app.post("/tool-servers", json!({"name": "D", "url": server, "toolDefinitions": [deep_tool]})).await;
-            app.post(&format!("/tool-servers/{}/tools/deep/test", id(&made)), json!({"parameters": deep()})).await;
+            try_tool(made, "deep", json!({"parameters": deep()})).await;
         }
         4 => {
             app.post("/assistants/slow/messages", json!({"message": "abcdefghij".repeat(400)})).await;
@@ -373,7 +414,7 @@ async fn attack(app: &TestApp, server: &str, way: usize) {
         6 => {
             let tools = [computing(EXPRESSIONS[EXPRESSIONS.len() - 1])];
             let made = app.post("/tool-servers", json!({"name": "S", "url": server, "toolDefinitions": tools})).await;
-            app.post(&format!("/tool-servers/{}/tools/run/test", id(&made)), json!({})).await;
+            try_tool(made, "run", json!({})).await;
         }
         7 => {
             static FRESH: AtomicU64 = AtomicU64::new(0);
@@ -412,16 +453,10 @@ async fn twelve_attackers_of_one_account_take_only_its_share() {
     let rules = json!({"enabled": true, "input": patterns(), "blockMessage": "No."});
     app.post("/assistants", json!({"name": "G", "identifier": "slow", "guardrailsConfiguration": rules})).await;
     let demo = json!({"message": "Hello", "provider": "demo", "model": "demo-1"});
-    let ask = async || {
-        let began = Instant::now();
-        let sent = app.send(as_account(&app, &other, Method::POST, "/assistants/default/messages").json(&demo)).await;
-        assert_eq!(sent.status, StatusCode::OK, "{}", sent.body);
-        began.elapsed()
-    };
-    let mut usual = Vec::new();
-    for _ in 0..20 {
-        usual.push(ask().await);
-    }
+    let ask = || Probe::start(&app, "POST /v1/assistants/default/messages", &other, &demo);
+    let usual = ask();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let usual = usual.end();
     let over = Instant::now() + Duration::from_secs(5) * u32::try_from(factor(12)).expect("a number");
     let again = async |way: usize| {
         while Instant::now() < over {
@@ -436,17 +471,10 @@ async fn twelve_attackers_of_one_account_take_only_its_share() {
             app.post("/assistants/default/messages", message).await;
         }
     };
-    let meanwhile = async {
-        let mut took = Vec::new();
-        while Instant::now() < over {
-            took.push(ask().await);
-        }
-        took
-    };
-    let attackers = Box::pin(async { tokio::join!(join_all((0..11).map(again)), endless, meanwhile).2 });
-    let (mut took, stall) = longest_stall(&app, attackers).await;
-    took.sort_unstable();
-    usual.sort_unstable();
+    let theirs = ask();
+    let attackers = Box::pin(async { tokio::join!(join_all((0..11).map(again)), endless) });
+    let (_, stall) = longest_stall(&app, attackers).await;
+    let took = theirs.end();
     let (median, before, memory) = (took[took.len() / 2], usual[usual.len() / 2], peak_memory(&app));
     println!(
         "{} messages of another account: {median:?} each (alone {before:?}); health {stall:?}; {memory} MiB",

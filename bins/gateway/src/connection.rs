@@ -5,7 +5,7 @@ use std::{
     future::poll_fn,
     io,
     net::IpAddr,
-    pin::Pin,
+    pin::{Pin, pin},
     rc::Rc,
     task::{Context, Poll, ready},
     time::Duration,
@@ -16,7 +16,7 @@ use actix_web::{HttpResponse, rt::net::TcpStream};
 use bytes::Bytes;
 use platform_core::FairPermit;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     time::{Instant, Sleep, sleep_until},
 };
 
@@ -24,6 +24,8 @@ use tokio::{
 pub(crate) const HEAD: Duration = Duration::from_secs(10);
 /// After an answer that came before its request was whole the connection lasts so much longer.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
+/// Whether its client has left meanwhile is looked at so often.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// So many bytes are read and thrown away meanwhile.
 const LINGER_BYTES: usize = 64 * 1024;
 /// A write that nobody reads ends its connection after this (contract 00 §1.8).
@@ -76,6 +78,17 @@ impl Connection {
             timer.as_mut().reset(until);
         }
         timer.as_mut().poll(cx).is_ready()
+    }
+
+    /// Whether the client has closed its end, though not all that it sent was read; looks again soon.
+    fn has_left(&mut self, cx: &mut Context<'_>) -> bool {
+        let ready = pin!(self.stream.ready(Interest::READABLE)).poll(cx);
+        let has_left = match ready {
+            Poll::Ready(Ok(ready)) => ready.is_read_closed(),
+            Poll::Ready(Err(_)) => true,
+            Poll::Pending => false,
+        };
+        has_left || self.is_over(Some(Instant::now() + LOOK_AGAIN), cx)
     }
 }
 
@@ -152,7 +165,7 @@ impl AsyncRead for Connection {
         }
         // What is not read stays with the client, who has time to see the answer.
         if left == 0 {
-            return Poll::Pending;
+            return if self.has_left(cx) { Poll::Ready(Ok(())) } else { Poll::Pending };
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
