@@ -124,9 +124,9 @@ impl App {
         let sub_agents = Arc::new(PgSubAgents::new(&db));
         let assistants =
             Arc::new(PgAssistantService::new(&ports, &bus, sub_agents.clone(), Arc::clone(&jobs), config.limits));
-        let bases = assistants.clone();
+        let templates = assistants.clone();
         let agents =
-            PgAgentService::new(&ports, &bus, bases, sub_agents, egress.clone(), Arc::clone(&jobs), config.limits);
+            PgAgentService::new(&ports, &bus, templates, sub_agents, egress.clone(), Arc::clone(&jobs), config.limits);
         let files = FileFetcher::new(egress);
         let mailer = Arc::new(Mailer::new(&db, config.mail.as_ref()).map_err(anyhow::Error::msg)?);
         let threads = Arc::new(PgThreadService::new(

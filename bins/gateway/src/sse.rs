@@ -85,7 +85,7 @@ impl Connection {
                 return Some(KEEP_ALIVE);
             }
             self.judged = now;
-            if let Err(error) = self.judge().await
+            if let Err(error) = self.check_access().await
                 && error.cause().is_none()
             {
                 return None;
@@ -95,7 +95,7 @@ impl Connection {
     }
 
     /// Whether its caller still has the right to follow it.
-    async fn judge(&self) -> Result<()> {
+    async fn check_access(&self) -> Result<()> {
         let Some(bearer) = &self.bearer else { return Ok(()) };
         let identity = bearer.identity(&self.services.auth).await?;
         match &self.project {

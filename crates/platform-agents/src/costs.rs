@@ -25,7 +25,7 @@ pub struct CostRow {
     /// The month, `YYYY-MM`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub month: Option<String>,
-    /// US dollars, without what calls beside the turns took.
+    /// US dollars, without what secondary calls took.
     pub total_cost: Money,
     /// Prompt tokens.
     pub input_tokens: i64,
@@ -115,7 +115,7 @@ pub(crate) async fn add_in(conn: &mut Conn, record: &Record, is_new: bool, now: 
     Ok(())
 }
 
-/// Adds the price of calls beside the turns.
+/// Adds the price of secondary calls.
 pub(crate) async fn add_secondary_in(
     conn: &mut Conn,
     account: &AccountId,

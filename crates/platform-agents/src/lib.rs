@@ -3,7 +3,7 @@
 //! **Owns** the tables `agents`, `agent_versions`, `threads`, `tool_callbacks`, `agent_costs`, `evaluations`; the
 //! endpoints `/v1/agents/…` and `/v1/tool-callbacks/…`. **Needs** `platform-conversation` for messages and the
 //! course of a turn, `platform-jobs` for durable runs and their lanes, `platform-events`, `platform-mail`,
-//! `platform-toolservers` to say which servers an agent uses, and the port `Bases` for the assistants it is
+//! `platform-toolservers` to say which servers an agent uses, and the port `AssistantTemplates` for the assistants it is
 //! made from.
 //!
 //! **A thread** is one row with its history. Every change of state goes through [`CHANGES`] and is stored by one

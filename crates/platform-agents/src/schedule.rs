@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     agent::{SCHEDULE, hold_agent, note_run, schedule},
-    thread::{Order, Source, Threads},
+    thread::{Source, ThreadSpec, Threads},
 };
 
 /// Starts threads at their times; a time that was missed is made up for once.
@@ -35,9 +35,9 @@ impl Work for Schedules {
         };
         let periodic = &agent.settings.periodic_execution;
         let now = threads.ports.clock.now();
-        let order = Order {
+        let order = ThreadSpec {
             trigger: Some(json!({"type": "cron"})),
-            ..Order::of(Source::Cron, format!("cron:{}", agent.id), periodic.message.clone().unwrap_or_default())
+            ..ThreadSpec::of(Source::Cron, format!("cron:{}", agent.id), periodic.message.clone().unwrap_or_default())
         };
         // A thread that cannot even be made must not keep those after it.
         let start = match threads.prepare(&account, &agent, order).await {

@@ -5,7 +5,7 @@ use std::{
 
 use async_trait::async_trait;
 use platform_core::{AccountId, Caller, Clock, Code, Credential, Error, Origin, OriginUser, Result, Timestamp, spawn};
-use platform_db::{Bus, Conn, Db, Remembered};
+use platform_db::{Bus, Conn, Db, InvalidatedCache};
 use platform_vault::Vault;
 
 use crate::{
@@ -66,7 +66,7 @@ pub struct PgAuthService {
     pub(crate) vault: Arc<Vault>,
     pub(crate) external: Option<External>,
     /// Digest of a credential → what it was when it was looked up.
-    pub(crate) known: Arc<Remembered<String, Known>>,
+    pub(crate) known: Arc<InvalidatedCache<String, Known>>,
 }
 
 /// A credential as it was looked up.
@@ -82,7 +82,7 @@ pub(crate) struct Known {
 impl PgAuthService {
     /// Tells other processes of changes over the bus.
     pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, vault: Arc<Vault>, config: AuthConfig) -> Result<Self> {
-        let known = Remembered::new(bus, "credential", MOST_REMEMBERED);
+        let known = InvalidatedCache::new(bus, "credential", MOST_REMEMBERED);
         let signing = SigningKeys::new(db, Arc::clone(&vault), Arc::clone(&clock));
         let external = config.trusted.clone().map(External::new).transpose()?;
         Ok(Self { db: db.clone(), clock, config, signing, vault, external, known })

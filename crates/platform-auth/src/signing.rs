@@ -13,7 +13,7 @@ use diesel::{prelude::*, sql_query};
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_core::{AccountId, Clock, Error, Id, Result, Timestamp};
 use platform_db::{Conn, Db};
-use platform_vault::{Place, Vault};
+use platform_vault::{SecretLocation, Vault};
 use secrecy::zeroize::Zeroizing;
 
 use crate::schema::signing_keys;
@@ -187,6 +187,6 @@ fn server() -> AccountId {
     AccountId::parse("server").expect("a good id")
 }
 
-fn place<'a>(account: &'a AccountId, row: &'a str) -> Place<'a> {
-    Place { account, table: "signing_keys", column: "sealed", row }
+fn place<'a>(account: &'a AccountId, row: &'a str) -> SecretLocation<'a> {
+    SecretLocation { account, table: "signing_keys", column: "sealed", row }
 }

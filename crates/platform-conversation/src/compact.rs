@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::{
     context::Stored,
     repository::{self, Start},
-    turn::{Conversation, Keeper, Ports, new_message_uid},
+    turn::{Conversation, Ports, TurnStore, new_message_uid},
 };
 
 const PROMPT: &str = "You keep the memory of a conversation. Sum up what follows so that the conversation can go on \
@@ -52,7 +52,7 @@ pub struct Span {
 /// and then it holds for this turn alone.
 pub async fn compact(
     ports: &Ports,
-    keeper: &dyn Keeper,
+    turn_store: &dyn TurnStore,
     chat: &mut Conversation,
     model: &dyn Model,
     own: &ModelSpec,
@@ -76,7 +76,7 @@ pub async fn compact(
             let tokens = model.count(&spec, &line);
             before += tokens;
             if size + tokens > most && !piece.is_empty() {
-                match sum_up(model, keeper, &spec, &summary, &piece).await? {
+                match sum_up(model, turn_store, &spec, &summary, &piece).await? {
                     Ok(text) => summary = text,
                     Err(fault) => return Ok(Err(fault)),
                 }
@@ -89,7 +89,7 @@ pub async fn compact(
             break;
         }
     }
-    match sum_up(model, keeper, &spec, &summary, &piece).await? {
+    match sum_up(model, turn_store, &spec, &summary, &piece).await? {
         Ok(text) => summary = text,
         Err(fault) => return Ok(Err(fault)),
     }
@@ -103,14 +103,14 @@ pub async fn compact(
         until_message_uid: until_uid,
     };
     let known = chat.compactions.len();
-    let kept = keeper.compacted(known, &compaction).await?;
+    let kept = turn_store.compacted(known, &compaction).await?;
     chat.compactions.push(compaction);
     Ok(Ok(kept))
 }
 
 async fn sum_up(
     model: &dyn Model,
-    keeper: &dyn Keeper,
+    turn_store: &dyn TurnStore,
     spec: &ModelSpec,
     summary: &str,
     piece: &str,
@@ -121,7 +121,7 @@ async fn sum_up(
     };
     match ask(model, Operation::Compaction, spec.clone(), PROMPT, text).await {
         Ok(answer) => {
-            keeper.charge(&[(Operation::Compaction, &answer)]).await?;
+            turn_store.charge(&[(Operation::Compaction, &answer)]).await?;
             Ok(Ok(answer.text))
         }
         Err(fault) => Ok(Err(fault)),

@@ -17,7 +17,7 @@ use crate::{
     message::File,
     parts::ContextManagement,
     repository::{self, Start},
-    turn::{Conversation, Keeper, Ports, TurnRequest},
+    turn::{Conversation, Ports, TurnRequest, TurnStore},
 };
 
 /// A turn that would use more of the window than this is compacted first, in percent.
@@ -88,7 +88,7 @@ struct History {
 
 /// A user message of a turn.
 #[derive(Debug, Clone)]
-pub struct Heard {
+pub struct UserMessage {
     /// Where it stands.
     pub position: i32,
     /// Its id.
@@ -100,7 +100,7 @@ pub struct Heard {
 /// Builds the prompts of a turn.
 pub(crate) struct Context<'a> {
     pub ports: &'a Ports,
-    pub keeper: &'a dyn Keeper,
+    pub turn_store: &'a dyn TurnStore,
     pub conversation: &'a mut Conversation,
     pub request: &'a TurnRequest,
     pub profile: &'a Profile,
@@ -116,7 +116,7 @@ impl Context<'_> {
         &mut self,
         known: Option<&[String]>,
         forced: bool,
-    ) -> Result<std::result::Result<(Prompt, Vec<Heard>), Fault>> {
+    ) -> Result<std::result::Result<(Prompt, Vec<UserMessage>), Fault>> {
         let params = self.conversation.metadata.get("promptTemplateParams");
         let system = fill(&self.profile.settings.presets, params.unwrap_or(&Value::Null));
         let state = self.request.application_state.as_ref();
@@ -130,7 +130,7 @@ impl Context<'_> {
         {
             let before = self.conversation.compacted_to();
             let span = Span { from: before, until: keep_from, kept_tokens: kept(&history, keep_from) + fixed };
-            match compact::compact(self.ports, self.keeper, self.conversation, self.model, self.spec, span).await? {
+            match compact::compact(self.ports, self.turn_store, self.conversation, self.model, self.spec, span).await? {
                 Ok(_) => history = self.history(known, fixed).await?,
                 Err(fault) => return Ok(Err(fault)),
             }
@@ -144,12 +144,12 @@ impl Context<'_> {
             return Ok(Err(Fault::of(FaultCode::ContextTooLong, message, &self.spec.provider)));
         }
         let turn = history.said.iter().filter(|said| said.position >= self.conversation.turn_start);
-        let heard = turn.filter(|said| said.message.role == Role::User).map(|said| {
+        let user_messages = turn.filter(|said| said.message.role == Role::User).map(|said| {
             let (uid, text) = (said.uid.clone(), said.message.text.clone());
-            Heard { position: said.position, uid, text }
+            UserMessage { position: said.position, uid, text }
         });
-        let heard = heard.collect();
-        Ok(Ok((self.assemble(system, state, history).await?, heard)))
+        let user_messages = user_messages.collect();
+        Ok(Ok((self.assemble(system, state, history).await?, user_messages)))
     }
 
     fn count(&self, text: &str) -> u64 {

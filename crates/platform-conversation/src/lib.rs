@@ -3,11 +3,11 @@
 //! **Owns** the tables `messages`, `queued_messages`, `message_files`, `message_feedback`, keyed by the name
 //! of a conversation that its owner chooses; no endpoint. **Needs** `platform-db`, `platform-guardrails` for
 //! what may be said, `platform-realtime` for what is being written, `platform-egress` for the files of
-//! messages, the ports `Model` and `Toolbox`, and offers some of its own: [`Keeper`], where a conversation is
-//! kept, [`SubAgents`] and [`HandOffs`], to whom work is handed, [`Bases`], what agents are made from.
+//! messages, the ports `Model` and `Toolbox`, and offers some of its own: [`TurnStore`], where a conversation is
+//! kept, [`SubAgents`] and [`SubAgentLauncher`], to whom work is handed, [`AssistantTemplates`], what agents are made from.
 //!
 //! [`AssistantSettings`] says what an assistant or agent is; a [`Profile`] is the same ready for turns; a
-//! [`Turn`] asks the model about a [`Conversation`] and has its [`Keeper`] store each step.
+//! [`Turn`] asks the model about a [`Conversation`] and has its [`TurnStore`] store each step.
 //!
 //! **Invariants**: messages have gapless positions; what a model gets fits its window, newest first, and a call
 //! is never without its result; text reaches watchers only where no rule has to see it whole; a step is
@@ -29,7 +29,7 @@ mod tools;
 mod turn;
 
 pub use compact::{Compaction, Span, compact};
-pub use context::{Heard, Stored};
+pub use context::{Stored, UserMessage};
 pub use feedback::{Given, NewFeedback, give_feedback_in};
 pub use files::{FileFetcher, StoredFile, discard_files, hand_over_files, note_file_types, screen_files, store_files};
 pub use history::kept_history;
@@ -47,9 +47,10 @@ pub use repository::{
     json, listed_contents, open_calls, open_text, queued, result_positions, settled_calls, summarise, turn_of,
 };
 pub use search::{Match, Matches, search};
-pub use settings::{AssistantSettings, AssistantState, Bases, Profile, takes_no_tools};
-pub use sub_agents::{ABANDON, CHAT_RETURN, HandOff, HandOffs, Returned, SubAgents, invalid_sub_agents};
+pub use settings::{AssistantSettings, AssistantState, AssistantTemplates, Profile, takes_no_tools};
+pub use sub_agents::{ABANDON, CHAT_RETURN, HandOff, Returned, SubAgentLauncher, SubAgents, invalid_sub_agents};
 pub use tools::{ClientFunction, ClientTool, check_client_schemas, check_client_tools, check_turn_tools, turn_tools};
 pub use turn::{
-    Bounds, Conversation, Keeper, Kept, LeaseLost, Ports, Step, Turn, TurnRequest, guardrail_turns, new_message_uid,
+    Bounds, Conversation, LeaseLost, Ports, Step, StepResult, Turn, TurnRequest, TurnStore, guardrail_turns,
+    new_message_uid,
 };

@@ -357,7 +357,7 @@ pub struct TokenUsage {
     pub pricing_timestamp: Timestamp,
 }
 
-/// What one kind of call beside the turns took.
+/// What one kind of secondary call took.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SecondaryUsage {
@@ -371,7 +371,7 @@ pub struct SecondaryUsage {
     pub calls: u64,
 }
 
-/// Calls beside the turns as they are added up in the store: `cost` in nano-dollars (`add_secondary`).
+/// Secondary calls as they are added up in the store: `cost` in nano-dollars (`add_secondary`).
 pub fn secondary(asked: &[(Operation, &Answer)]) -> Object {
     let mut sums: BTreeMap<&str, [i64; 4]> = BTreeMap::new();
     let tokens = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
@@ -389,7 +389,7 @@ pub fn secondary(asked: &[(Operation, &Answer)]) -> Object {
 }
 
 impl TokenUsage {
-    /// Puts the stored sums of calls beside the turns in.
+    /// Puts the stored sums of secondary calls in.
     #[must_use]
     pub fn with_secondary(mut self, stored: &Object) -> Self {
         for (operation, sums) in stored {

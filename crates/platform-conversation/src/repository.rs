@@ -33,7 +33,7 @@ pub fn json(text: &str) -> SqlLiteral<Text, UncheckedBind<SqlLiteral<Text>, AsEx
 
 type Added = SqlLiteral<Nullable<Jsonb>, UncheckedBind<SqlLiteral<Nullable<Jsonb>>, AsExprOf<Value, Jsonb>>>;
 
-/// What is in the column `secondary` together with more calls beside the turns.
+/// What is in the column `secondary` together with more secondary calls.
 pub fn add_secondary(asked: &[(Operation, &Answer)]) -> Added {
     sql::<Nullable<Jsonb>>("add_secondary(secondary, ").bind::<Jsonb, _>(Value::Object(secondary(asked))).sql(")")
 }

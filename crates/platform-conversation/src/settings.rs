@@ -247,7 +247,7 @@ impl AssistantSettings {
 
 /// The port to assistants that agents are made from (contract 03 §1, `assistantSpecialization.identifier`).
 #[async_trait]
-pub trait Bases: Send + Sync {
+pub trait AssistantTemplates: Send + Sync {
     /// Settings of the assistant of that identifier; `None` when there is none.
     async fn base(&self, account: &AccountId, identifier: &str) -> Result<Option<AssistantSettings>>;
 }

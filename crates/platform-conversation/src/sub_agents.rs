@@ -34,7 +34,7 @@ pub trait SubAgents: Send + Sync {
 
 /// The port to agents, as far as work is handed to them.
 #[async_trait]
-pub trait HandOffs: Send + Sync {
+pub trait SubAgentLauncher: Send + Sync {
     /// The tool that hands work to them, under each of its names; none when there is nobody (any more).
     async fn tools(&self, ids: &[String], parent: &HandOff) -> Result<Vec<TurnTool>>;
 }
@@ -49,7 +49,7 @@ impl SubAgents for () {
 }
 
 #[async_trait]
-impl HandOffs for () {
+impl SubAgentLauncher for () {
     async fn tools(&self, _ids: &[String], _parent: &HandOff) -> Result<Vec<TurnTool>> {
         Ok(Vec::new())
     }

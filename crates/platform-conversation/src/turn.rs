@@ -17,7 +17,7 @@ use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_realtime::{Key, Live, Realtime};
 use platform_runtime::{
     Answer, Budget, CallState, Catalog, ChildPool, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall,
-    Operation, Payer, Resumed, Role, Spender, StopReason, Tab, Toolbox, TurnTool, Usage, run_turn,
+    Operation, Payer, Resumed, Role, Spender, StopReason, Toolbox, TurnTool, Usage, UsageLedger, run_turn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -27,7 +27,7 @@ use tracing::{Instrument, Span, info_span};
 
 use crate::{
     Compaction, Profile,
-    context::{Context, Heard},
+    context::{Context, UserMessage},
     message::{Accounting, ChatMessage, MessageContent, MessageRow, StoredJson, TokenUsage, tool_row},
     repository,
     settings::takes_no_tools,
@@ -145,10 +145,10 @@ impl Conversation {
 
 /// Where a conversation is kept: what chats and threads store in ways of their own.
 #[async_trait]
-pub trait Keeper: Send + Sync {
+pub trait TurnStore: Send + Sync {
     /// Stores a step under the lease of its run.
-    async fn step(&self, conversation: &Conversation, step: Step) -> Result<Kept>;
-    /// Adds calls beside the turns to what the conversation took.
+    async fn step(&self, conversation: &Conversation, step: Step) -> Result<StepResult>;
+    /// Adds secondary calls to what the conversation took.
     async fn charge(&self, asked: &[(Operation, &Answer)]) -> Result<()>;
     /// Keeps a compaction on top of the `known` ones; `false` when another was faster.
     async fn compacted(&self, known: usize, compaction: &Compaction) -> Result<bool>;
@@ -173,7 +173,7 @@ pub struct Step {
 
 /// What became of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum StepResult {
     /// The lease was lost: nothing was written.
     Lost,
     /// The conversation stands at this revision.
@@ -210,7 +210,7 @@ pub struct Turn<'a> {
     /// Messages of this lease that are stored.
     pub said: Vec<StoredJson>,
     /// User messages of the turn.
-    pub heard: Vec<Heard>,
+    pub user_messages: Vec<UserMessage>,
     /// What guardrails found.
     pub findings: Vec<Finding>,
     /// What is being written.
@@ -220,12 +220,12 @@ pub struct Turn<'a> {
     /// Empty answers so far.
     pub empty_answers: u32,
     ports: &'a Ports,
-    keeper: &'a dyn Keeper,
+    turn_store: &'a dyn TurnStore,
     request: &'a TurnRequest,
     /// Whom it asks, at its payer's cost.
     model: Arc<dyn Model>,
     /// What calls took of quotas and is not stored yet.
-    pub tab: Arc<Tab>,
+    pub ledger: Arc<UsageLedger>,
     screen: Option<Arc<Screen>>,
     shows_growth: bool,
     began: Timestamp,
@@ -243,30 +243,30 @@ pub fn new_message_uid() -> String {
 }
 
 impl<'a> Turn<'a> {
-    /// `live`: under which it is shown; `earlier`: leases of the turn before this one; `tab`: where what is
+    /// `live`: under which it is shown; `earlier`: leases of the turn before this one; `ledger`: where what is
     /// reserved for its first call stands, if it is.
     pub fn new(
         ports: &'a Ports,
-        keeper: &'a dyn Keeper,
+        turn_store: &'a dyn TurnStore,
         conversation: Conversation,
         request: &'a TurnRequest,
         live: Key,
         earlier: i64,
-        tab: Arc<Tab>,
+        ledger: Arc<UsageLedger>,
     ) -> Self {
         Self {
-            model: ports.budget.model(&conversation.payer, Some(Arc::clone(&tab))),
-            tab,
+            model: ports.budget.model(&conversation.payer, Some(Arc::clone(&ledger))),
+            ledger,
             live: ports.realtime.open(live, conversation.revision, &new_message_uid(), earlier),
             newest: AtomicI64::new(conversation.newest.0),
             conversation,
             said: Vec::new(),
-            heard: Vec::new(),
+            user_messages: Vec::new(),
             findings: request.findings.clone(),
             asked: None,
             empty_answers: 0,
             ports,
-            keeper,
+            turn_store,
             request,
             screen: None,
             shows_growth: true,
@@ -366,7 +366,7 @@ impl<'a> Turn<'a> {
             let known = messages.filter(|_| self.said.is_empty());
             let mut context = Context {
                 ports: self.ports,
-                keeper: self.keeper,
+                turn_store: self.turn_store,
                 conversation: &mut self.conversation,
                 request: self.request,
                 profile,
@@ -374,11 +374,11 @@ impl<'a> Turn<'a> {
                 tools,
                 model: &*model,
             };
-            let (prompt, heard) = match context.prompt(known, forced).await? {
+            let (prompt, user_messages) = match context.prompt(known, forced).await? {
                 Ok(prompt) => prompt,
                 Err(fault) => return Ok(Ending::failed(None, fault)),
             };
-            self.heard = heard;
+            self.user_messages = user_messages;
             self.asked = Some((spec.clone(), Usage::estimated(&prompt, "", &[])));
             let resumed = Resumed { open: self.conversation.open.clone(), late: self.conversation.is_late };
             let ending = run_turn(&*model, tools, prompt, limits, resumed, self).await?;
@@ -421,7 +421,7 @@ impl<'a> Turn<'a> {
     async fn found(&mut self, mut screening: Screening) -> Result<Screening> {
         self.findings.append(&mut screening.findings);
         let asked: Vec<_> = screening.asked.iter().map(|answer| (Operation::Guardrail, answer)).collect();
-        self.keeper.charge(&asked).await?;
+        self.turn_store.charge(&asked).await?;
         Ok(screening)
     }
 
@@ -525,19 +525,19 @@ impl<'a> Turn<'a> {
         let step = Step {
             messages,
             open: open.to_vec(),
-            took: self.tab.take(),
+            took: self.ledger.take(),
             model: model.cloned(),
             revision: self.live.next_revision(),
             is_settled: open.iter().all(|open| open.state != CallState::Started),
         };
         self.saving.send_replace(true);
         let took = step.took.clone();
-        let kept = self.keeper.step(&self.conversation, step).await;
+        let kept = self.turn_store.step(&self.conversation, step).await;
         self.saving.send_replace(false);
-        if !matches!(kept, Ok(Kept::At(..))) {
-            self.tab.put_back(took);
+        if !matches!(kept, Ok(StepResult::At(..))) {
+            self.ledger.put_back(took);
         }
-        let Kept::At(revision, flow) = kept? else {
+        let StepResult::At(revision, flow) = kept? else {
             return Err(Error::internal(LeaseLost));
         };
         self.conversation.message_count += i32::try_from(said.len()).unwrap_or(i32::MAX);

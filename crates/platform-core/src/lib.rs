@@ -33,5 +33,5 @@ pub use page::{MOST_LISTED, Page, fitting};
 pub use period::{Bound, Period, day_of};
 pub use precondition::Precondition;
 pub use strict::Strict;
-pub use task::{TRACES, beside, spawn, to_the_end};
+pub use task::{TRACES, run_blocking, run_detached, spawn};
 pub use time::{Clock, SystemClock, Timestamp};

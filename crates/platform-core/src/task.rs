@@ -20,7 +20,7 @@ where
 
 /// Does what must not be left half done when whoever waits for it leaves: in a task of its own, which begins at
 /// once and is a part of what is traced here.
-pub fn to_the_end<T: Send + 'static>(
+pub fn run_detached<T: Send + 'static>(
     name: &'static str,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> impl Future<Output = Result<T>> {
@@ -29,6 +29,6 @@ pub fn to_the_end<T: Send + 'static>(
 }
 
 /// Does what takes long (compiling rules and schemas, reading large texts) beside the threads that serve others.
-pub async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(Error::internal)?
 }

@@ -16,14 +16,14 @@ use crate::{Bus, Notice};
 /// when a change is told under its topic.
 ///
 /// Changes are rare next to reads, so a change empties it: none can be missed.
-pub struct Remembered<K, V> {
+pub struct InvalidatedCache<K, V> {
     known: Cache<K, Arc<V>>,
     generation: AtomicU64,
     topic: &'static str,
     bus: Bus,
 }
 
-impl<K, V> Remembered<K, V>
+impl<K, V> InvalidatedCache<K, V>
 where
     K: Hash + Eq + Send + Sync + Clone + 'static,
     V: Send + Sync + 'static,

@@ -53,11 +53,11 @@ type Result<T> = std::result::Result<T, EmbeddedError>;
 pub struct Embedded {
     cluster: Arc<Cluster>,
     /// `None` when another process owns the server and we are its guest.
-    keeper: Option<Keeper>,
+    guard: Option<ServerGuard>,
 }
 
 /// What an owner holds.
-struct Keeper {
+struct ServerGuard {
     _lock: File,
     /// Dropped to end the thread.
     _stop: mpsc::Sender<()>,
@@ -86,14 +86,14 @@ impl Embedded {
             lock => Some(lock?),
         };
         let cluster = Arc::new(Cluster::find(&data_dir)?);
-        let Some(lock) = lock else { return Ok(Self { cluster, keeper: None }) };
+        let Some(lock) = lock else { return Ok(Self { cluster, guard: None }) };
         cluster.init()?;
         let server = cluster.run(settings)?;
         let (stop, stopped) = mpsc::channel();
         let (kept, settings) =
             (Arc::clone(&cluster), settings.iter().map(|&setting| setting.to_owned()).collect::<Vec<_>>());
         let thread = std::thread::spawn(move || keep(&kept, &settings, server, &stopped));
-        Ok(Self { cluster, keeper: Some(Keeper { _lock: lock, _stop: stop, thread }) })
+        Ok(Self { cluster, guard: Some(ServerGuard { _lock: lock, _stop: stop, thread }) })
     }
 
     /// Connection string for [`crate::DbConfig`].
@@ -132,7 +132,7 @@ fn keep(cluster: &Cluster, settings: &[String], mut server: Option<Child>, stopp
 /// Ends all connections and stops the server in good order.
 impl Drop for Embedded {
     fn drop(&mut self) {
-        let Some(Keeper { _lock, _stop: stop, thread }) = self.keeper.take() else { return };
+        let Some(ServerGuard { _lock, _stop: stop, thread }) = self.guard.take() else { return };
         drop(stop);
         let _ = thread.join();
         if !self.cluster.stop() {

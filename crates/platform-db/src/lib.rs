@@ -7,7 +7,7 @@
 //! **Patterns**: [`Db::read`] lends a shared connection on which independent reads are
 //! pipelined; [`Db::conn`] lends one of its own for a transaction; a [`GroupWriter`] lets
 //! writes that wait at the same moment share one statement and one commit;
-//! [`Idempotency`] is stored with the effect it guards; [`Remembered`] is a cache that every
+//! [`Idempotency`] is stored with the effect it guards; [`InvalidatedCache`] is a cache that every
 //! process empties at once when a [`Bus`] says so.
 //!
 //! **Invariants**: no lock is held across a network wait; a database that is away gives
@@ -24,7 +24,7 @@ mod schema;
 mod statement;
 
 pub use bus::{Bus, Notice};
-pub use cache::Remembered;
+pub use cache::InvalidatedCache;
 pub use db::{Conn, Db, DbConfig, PoolUse, PooledConn, ReadConn, can_write};
 pub use embedded::{Embedded, EmbeddedError};
 pub use group::GroupWriter;

@@ -168,7 +168,7 @@ impl Egress {
         if let Some(Host::Domain(host)) = url.host() {
             let found = tokio::time::timeout(LOOKUP, tokio::net::lookup_host((host, 0))).await;
             for address in found.into_iter().flatten().flatten() {
-                self.rules.judge(host.trim_end_matches('.'), address.ip())?;
+                self.rules.check_address(host.trim_end_matches('.'), address.ip())?;
             }
         }
         Ok(url)
@@ -383,7 +383,7 @@ impl Resolve for Judged {
             let host = name.as_str().trim_end_matches('.');
             let found: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
             for address in &found {
-                rules.judge(host, address.ip())?;
+                rules.check_address(host, address.ip())?;
             }
             Ok(Box::new(found.into_iter()) as Addrs)
         })

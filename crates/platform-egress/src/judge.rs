@@ -65,14 +65,14 @@ impl EgressRules {
         }
         match url.host() {
             None | Some(Host::Domain("")) => refuse("has no host"),
-            Some(Host::Ipv4(address)) => self.judge(address.to_string().as_str(), address.into()),
-            Some(Host::Ipv6(address)) => self.judge(address.to_string().as_str(), address.into()),
+            Some(Host::Ipv4(address)) => self.check_address(address.to_string().as_str(), address.into()),
+            Some(Host::Ipv6(address)) => self.check_address(address.to_string().as_str(), address.into()),
             Some(Host::Domain(_)) => Ok(()),
         }
     }
 
     /// An address that `host` stands for.
-    pub(crate) fn judge(&self, host: &str, address: IpAddr) -> Result<(), EgressError> {
+    pub(crate) fn check_address(&self, host: &str, address: IpAddr) -> Result<(), EgressError> {
         let listed = self.allow.iter().any(|allowed| match allowed {
             Allowed::Host(name) => name.eq_ignore_ascii_case(host),
             Allowed::Network(network) => network.contains(&address),
@@ -299,8 +299,8 @@ mod tests {
             ..EgressRules::default()
         };
         assert!(listed.judge_url(&Url::parse("http://127.1:8080/").expect("a URL")).is_ok());
-        assert!(listed.judge("inner.EXAMPLE", "10.0.0.1".parse().expect("an address")).is_ok());
-        assert!(listed.judge("other.example", "10.0.0.1".parse().expect("an address")).is_err());
+        assert!(listed.check_address("inner.EXAMPLE", "10.0.0.1".parse().expect("an address")).is_ok());
+        assert!(listed.check_address("other.example", "10.0.0.1".parse().expect("an address")).is_err());
         assert_eq!(Allowed::parse("a b"), None);
     }
 }

@@ -45,7 +45,7 @@ pub trait Work: Send + Sync {
     /// Runs of this kind are about to be taken, in this transaction that holds their rows; those that it gives
     /// back are. It must not wait for anybody who may want those rows. `now`: what counts as their start. Not
     /// called for a run whose lease was taken as it was enqueued.
-    async fn take_in(&self, _conn: &mut Conn, runs: Vec<Run>, _now: Timestamp) -> Result<Vec<Run>> {
+    async fn claimed_in(&self, _conn: &mut Conn, runs: Vec<Run>, _now: Timestamp) -> Result<Vec<Run>> {
         Ok(runs)
     }
 
@@ -364,7 +364,7 @@ impl Jobs {
                 for work in works {
                     let of: Vec<Run> = runs.iter().filter(|run| run.kind == work.kind()).cloned().collect();
                     if !of.is_empty() {
-                        taken.extend(work.take_in(conn, of, now).await?);
+                        taken.extend(work.claimed_in(conn, of, now).await?);
                     }
                 }
                 repository::claim(conn, &self.owner, &taken, &laned, self.lease_ms()).await?;
@@ -407,7 +407,7 @@ impl Jobs {
                 continue;
             }
             match self.beat(&mut conn, &held).await {
-                Ok(renewed) => missed = self.judge(&held, &renewed, &missed),
+                Ok(renewed) => missed = self.lost_leases(&held, &renewed, &missed),
                 Err(error) => {
                     warn!(%error, runs = held.len(), "Leases could not be renewed; trying again.");
                     conn = None;
@@ -428,7 +428,12 @@ impl Jobs {
 
     /// Stops what is asked to stop and gives up what two beats in a row could not renew: once may
     /// be a run that has just ended. Returns what was missed now.
-    fn judge(&self, held: &[String], renewed: &HashMap<String, bool>, missed: &HashSet<String>) -> HashSet<String> {
+    fn lost_leases(
+        &self,
+        held: &[String],
+        renewed: &HashMap<String, bool>,
+        missed: &HashSet<String>,
+    ) -> HashSet<String> {
         let active = self.active.lock().expect("lock");
         let mut missing = HashSet::new();
         for id in held {

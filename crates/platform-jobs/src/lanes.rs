@@ -102,7 +102,7 @@ pub enum Hold {
 
 /// Where a run waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct QueuePosition {
     /// From 1.
     pub position: i64,
     /// Why.
@@ -129,7 +129,7 @@ pub async fn places(
     account: &AccountId,
     kind: &str,
     subjects: &[String],
-) -> Result<HashMap<String, Place>> {
+) -> Result<HashMap<String, QueuePosition>> {
     const SQL: &str = "WITH item AS (
             SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, kind text, subject text)
         )
@@ -159,7 +159,7 @@ pub async fn places(
             PlaceRow { spent: true, .. } => Hold::Starts,
             _ => Hold::Workers,
         };
-        (row.subject, Place { position: row.ahead + 1, hold })
+        (row.subject, QueuePosition { position: row.ahead + 1, hold })
     };
     Ok(rows.into_iter().map(place).collect())
 }

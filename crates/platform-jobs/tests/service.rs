@@ -49,14 +49,14 @@ fn statement(sql: String, row: &Value) -> JsonStatement {
 }
 
 /// Hands each run it is given to the test, and holds it until the test lets go or it is stopped.
-struct Told {
+struct Counted {
     runs: mpsc::UnboundedSender<Run>,
     ends: bool,
     db: Db,
 }
 
 #[async_trait]
-impl Work for Told {
+impl Work for Counted {
     fn kind(&self) -> &'static str {
         "test"
     }
@@ -74,7 +74,7 @@ impl Work for Told {
 fn worker(db: &Db, bus: &Bus, name: &str, ends: bool) -> (Arc<Jobs>, mpsc::UnboundedReceiver<Run>) {
     let (runs, told) = mpsc::unbounded_channel();
     let jobs = Jobs::new(db, bus, Arc::new(SystemClock), CONFIG, name.to_owned());
-    jobs.start(vec![Arc::new(Told { runs, ends, db: db.clone() })]);
+    jobs.start(vec![Arc::new(Counted { runs, ends, db: db.clone() })]);
     (jobs, told)
 }
 

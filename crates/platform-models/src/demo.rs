@@ -119,7 +119,7 @@ pub(crate) fn count(text: &str) -> u64 {
     text.split_whitespace().count() as u64
 }
 
-/// What it says when it is asked for something beside a turn.
+/// What it says when it is asked for something in a secondary call.
 fn aside(operation: Operation, prompt: &Prompt) -> String {
     let text = prompt.messages.last().map_or("", |message| message.text.as_str());
     let first = |count: usize| text.split_whitespace().take(count).collect::<Vec<_>>().join(" ");

@@ -7,7 +7,7 @@ use platform_core::{
     AccountId, Caller, Checks, Clock, Code, Credential, Error, Id, Object, Page, Result, Timestamp, check_types,
     overlay,
 };
-use platform_db::{Bus, Conn, Db, Idempotency, Remembered};
+use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 
 use crate::{
     model::{Member, NewMember, NewProject, Project, ProjectFilter, ProjectPage, ProjectPatch, ProjectRole},
@@ -53,13 +53,13 @@ pub struct PgProjectService {
     db: Db,
     clock: Arc<dyn Clock>,
     users: Arc<dyn UserService>,
-    known: Arc<Remembered<AccountId, Known>>,
+    known: Arc<InvalidatedCache<AccountId, Known>>,
 }
 
 impl PgProjectService {
     /// Tells other processes of changes over the bus.
     pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, users: Arc<dyn UserService>) -> Self {
-        Self { db: db.clone(), clock, users, known: Remembered::new(bus, "project", MOST_REMEMBERED) }
+        Self { db: db.clone(), clock, users, known: InvalidatedCache::new(bus, "project", MOST_REMEMBERED) }
     }
 
     /// The project, when the caller may do so much there.

@@ -95,7 +95,7 @@ pub(crate) enum Calls {
     /// Of a run of this process: they are encoded when somebody looks.
     Growing(Arc<Mutex<Vec<GrowingCall>>>),
     /// Of another process, as JSON.
-    Heard(Arc<str>),
+    Received(Arc<str>),
 }
 
 impl Calls {
@@ -104,7 +104,7 @@ impl Calls {
         match self {
             Self::Growing(calls) => serde_json::to_string(&*calls.lock().expect("no holder of this lock panics"))
                 .expect("text is always JSON"),
-            Self::Heard(json) => json.to_string(),
+            Self::Received(json) => json.to_string(),
         }
     }
 }

@@ -25,7 +25,7 @@ pub fn frames(text: &str, step: usize) {
             uid: text.into(),
             text: Arc::clone(&shared),
             length,
-            calls: Calls::Heard("".into()),
+            calls: Calls::Received("".into()),
             calls_size: 0,
             sequence,
             at: Timestamp(7),

@@ -49,14 +49,14 @@ pub(crate) struct Channel {
     pub state: watch::Sender<State>,
     /// The committed state at or after a revision, read once for all watchers.
     pub head: Mutex<(i64, Arc<OnceCell<Arc<Head>>>)>,
-    told: Mutex<Told>,
+    told: Mutex<Relayed>,
     /// What follows the runs of other processes.
     line: Mutex<Option<AbortHandle>>,
 }
 
 /// What the other processes were told of the message being written.
 #[derive(Debug, Default)]
-struct Told {
+struct Relayed {
     /// Somebody there watches.
     wanted: bool,
     uid: Arc<str>,
@@ -65,7 +65,7 @@ struct Told {
 
 /// What another process was heard to write.
 #[derive(Default)]
-struct Heard {
+struct Received {
     /// What it has committed: what stands on an older state comes from a run that lost its lease.
     committed: i64,
     uid: Arc<str>,
@@ -96,7 +96,7 @@ impl Realtime {
     pub fn open(self: &Arc<Self>, key: Key, revision: i64, uid: &str, earlier: i64) -> Arc<Live> {
         let channel = self.channel(&key, |channel| {
             // Whoever watches elsewhere asks anew.
-            *channel.told.lock().expect("lock") = Told::default();
+            *channel.told.lock().expect("lock") = Relayed::default();
             channel.state.send_modify(|state| {
                 let (revision, runs) = (state.revision.max(revision), state.runs + 1);
                 let sequence = state.sequence.max(revision + earlier * 100_000);
@@ -193,7 +193,7 @@ impl Realtime {
         let Some(relay) = &self.relay else { return };
         let mut told = channel.told.lock().expect("lock");
         if whole {
-            *told = Told { wanted: true, ..Told::default() };
+            *told = Relayed { wanted: true, ..Relayed::default() };
         }
         if !told.wanted {
             return;
@@ -226,7 +226,7 @@ impl Realtime {
                 break;
             }
         }
-        *told = Told { wanted: true, uid: streaming.uid, length: streaming.length };
+        *told = Relayed { wanted: true, uid: streaming.uid, length: streaming.length };
     }
 
     /// Answers whoever asks for what runs here; says it to all when the line is there again.
@@ -270,14 +270,14 @@ impl Realtime {
     /// Takes in what other processes say, for as long as somebody here watches.
     async fn follow(self: Arc<Self>, relay: Arc<Relay>, key: Key, channel: Arc<Channel>) {
         let Some(mut words) = relay.listen(&key).await else { return };
-        let (mut line, mut heard) = (relay.line(), Heard::default());
+        let (mut line, mut received) = (relay.line(), Received::default());
         relay.ask(&key, None);
         loop {
             tokio::select! {
                 word = words.next() => match word {
                     Some(word) => {
                         if let Ok(word) = serde_json::from_slice(&word.payload) {
-                            self.hear(&relay, &key, &channel, &mut heard, word);
+                            self.hear(&relay, &key, &channel, &mut received, word);
                         }
                     }
                     None => return,
@@ -292,12 +292,12 @@ impl Realtime {
         }
     }
 
-    fn hear(&self, relay: &Relay, key: &Key, channel: &Channel, heard: &mut Heard, word: Word) {
+    fn hear(&self, relay: &Relay, key: &Key, channel: &Channel, received: &mut Received, word: Word) {
         match word {
             Word::Begun { by } => relay.ask(key, Some(&by)),
             Word::Stored { revision } => self.stored(key, revision),
             Word::Committed { revision } => {
-                heard.committed = heard.committed.max(revision);
+                received.committed = received.committed.max(revision);
                 channel.state.send_modify(|state| {
                     state.revision = state.revision.max(revision);
                     state.sequence = state.sequence.max(revision);
@@ -313,10 +313,10 @@ impl Realtime {
             }),
             Word::Gone => self.gone(key),
             Word::Written { revision, sequence, at, uid, from, text, tool_calls } => {
-                if channel.state.borrow().runs > 0 || revision < heard.committed {
+                if channel.state.borrow().runs > 0 || revision < received.committed {
                     return;
                 }
-                let Some(length) = heard.take_in(&uid, from, &text) else {
+                let Some(length) = received.append(&uid, from, &text) else {
                     // Something was lost on the way.
                     relay.ask(key, None);
                     return;
@@ -325,11 +325,11 @@ impl Realtime {
                     state.revision = state.revision.max(revision);
                     state.sequence = sequence.max(state.sequence + 1);
                     state.streaming = Some(Streaming {
-                        uid: Arc::clone(&heard.uid),
-                        text: Arc::clone(&heard.text),
+                        uid: Arc::clone(&received.uid),
+                        text: Arc::clone(&received.text),
                         length,
                         calls_size: tool_calls.len(),
-                        calls: Calls::Heard(tool_calls.into()),
+                        calls: Calls::Received(tool_calls.into()),
                         sequence: state.sequence,
                         at,
                         frames: Arc::default(),
@@ -369,9 +369,9 @@ impl Realtime {
     }
 }
 
-impl Heard {
+impl Received {
     /// Adds a piece of text; its length then, or `None` when there is a gap before the piece.
-    fn take_in(&mut self, uid: &str, from: usize, text: &str) -> Option<usize> {
+    fn append(&mut self, uid: &str, from: usize, text: &str) -> Option<usize> {
         if *self.uid != *uid {
             if from > 0 {
                 return None;
@@ -543,28 +543,28 @@ mod tests {
             arrives in prop::collection::vec(0..4_u8, 12),
         ) {
             let whole: String = pieces.concat();
-            let (mut heard, mut from) = (Heard::default(), 0);
+            let (mut received, mut from) = (Received::default(), 0);
             for (piece, fate) in pieces.iter().zip(arrives) {
-                let known = heard.text.lock().expect("lock").len();
+                let known = received.text.lock().expect("lock").len();
                 let end = from + piece.len();
                 match fate {
                     0 => {}
                     // Whoever sees a gap asks, and is told the whole.
-                    1 => prop_assert_eq!(heard.take_in("m", 0, &whole[..end]), Some(end.max(known))),
+                    1 => prop_assert_eq!(received.append("m", 0, &whole[..end]), Some(end.max(known))),
                     times => {
                         for _ in 1..times {
-                            let length = heard.take_in("m", from, piece);
+                            let length = received.append("m", from, piece);
                             let is_gap = known < from || (known == 0 && from > 0);
                             prop_assert_eq!(length, (!is_gap).then_some(end.max(known)));
                         }
                     }
                 }
                 from = end;
-                let text = heard.text.lock().expect("lock").clone();
+                let text = received.text.lock().expect("lock").clone();
                 prop_assert!(whole.starts_with(&text), "{} {}", whole, text);
             }
-            prop_assert_eq!(heard.take_in("next", 3, "x"), None, "another message begins at its beginning");
-            prop_assert_eq!(heard.take_in("next", 0, "x"), Some(1));
+            prop_assert_eq!(received.append("next", 3, "x"), None, "another message begins at its beginning");
+            prop_assert_eq!(received.append("next", 0, "x"), Some(1));
         }
     }
 }

@@ -14,8 +14,8 @@ use crate::{Model, ModelSpec, Usage};
 #[async_trait]
 pub trait Budget: Send + Sync {
     /// A model whose calls the payer's quotas bear: each is reserved before and settled after. What calls took
-    /// goes to the tab, to be stored with what they were for; without a tab it is stored at once.
-    fn model(&self, payer: &Payer, tab: Option<Arc<Tab>>) -> Arc<dyn Model>;
+    /// goes to the ledger, to be stored with what they were for; without one it is stored at once.
+    fn model(&self, payer: &Payer, ledger: Option<Arc<UsageLedger>>) -> Arc<dyn Model>;
 
     /// What the payer's next call would be, to be reserved in the caller's own transaction; `None` when nobody counts.
     async fn charge(&self, payer: &Payer, model: &ModelSpec) -> Result<Option<Charge>>;
@@ -115,8 +115,8 @@ struct Settlement<'a> {
 }
 
 impl Note {
-    /// What the call took; `beside`: it was none of a turn.
-    pub fn took(&self, usage: &Usage, cost: Money, beside: bool) -> Arc<RawValue> {
+    /// What the call took; `is_secondary`: it was none of a turn.
+    pub fn took(&self, usage: &Usage, cost: Money, is_secondary: bool) -> Arc<RawValue> {
         let (kind, spender) = match &self.payer.spender {
             Spender::Assistant { identifier, .. } => ("assistant", identifier),
             Spender::Agent(id) => ("agent", id),
@@ -138,7 +138,7 @@ impl Note {
             written: usage.input_cache_write_tokens,
             reasoning: usage.reasoning_output_tokens,
             cost: cost.nanos(),
-            secondary: beside,
+            secondary: is_secondary,
         };
         to_raw_value(&settlement).expect("text and numbers are JSON").into()
     }
@@ -151,12 +151,12 @@ impl Note {
 
 /// What calls took and is not stored yet; and what was reserved for the first of them.
 #[derive(Debug, Default)]
-pub struct Tab {
+pub struct UsageLedger {
     held: Mutex<Option<Charge>>,
     took: Mutex<Vec<Arc<RawValue>>>,
 }
 
-impl Tab {
+impl UsageLedger {
     /// With what was reserved for the first call.
     pub fn holding(charge: Option<Charge>) -> Arc<Self> {
         Arc::new(Self { held: Mutex::new(charge), took: Mutex::default() })
@@ -229,7 +229,7 @@ pub struct Unmetered(pub Arc<dyn Model>);
 
 #[async_trait]
 impl Budget for Unmetered {
-    fn model(&self, payer: &Payer, _tab: Option<Arc<Tab>>) -> Arc<dyn Model> {
+    fn model(&self, payer: &Payer, _tab: Option<Arc<UsageLedger>>) -> Arc<dyn Model> {
         Arc::clone(&self.0).of(&payer.account)
     }
 

@@ -31,7 +31,7 @@ mod trace;
 mod turn;
 mod usage;
 
-pub use budget::{Budget, Charge, Note, Payer, Refusal, Spender, Tab, Unmetered};
+pub use budget::{Budget, Charge, Note, Payer, Refusal, Spender, Unmetered, UsageLedger};
 pub use children::{ChildPool, json_work};
 pub use model::{
     Answer, Attachment, Capabilities, Catalog, Delta, Fault, FaultCode, Message, Model, ModelSpec, Operation, Prices,

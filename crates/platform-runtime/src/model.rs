@@ -21,7 +21,7 @@ pub trait Catalog: Send + Sync {
         text.len().div_ceil(4) as u64
     }
 
-    /// The model that serves an operation beside the turns of `own` (contract 18 §1).
+    /// The model that serves an operation as a secondary call of `own` (contract 18 §1).
     fn helper(&self, _operation: Operation, own: &ModelSpec) -> ModelSpec {
         own.clone()
     }
@@ -42,7 +42,7 @@ pub trait Model: Catalog {
     ) -> std::result::Result<Answer, Fault>;
 }
 
-/// A model call beside the turns; counted as secondary usage under its name (contract 00 §13).
+/// A model secondary call; counted as secondary usage under its name (contract 00 §13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the contract's")]
 pub enum Operation {
@@ -66,7 +66,7 @@ impl Operation {
     }
 }
 
-/// Asks `spec` one question beside the turns: `system` says what to do with `text`.
+/// Asks `spec` one question in a secondary call: `system` says what to do with `text`.
 pub async fn ask(
     model: &dyn Model,
     operation: Operation,
@@ -171,7 +171,7 @@ pub struct Prompt {
     pub reasoning_effort: Option<String>,
     /// What the final answer must satisfy.
     pub output: Option<Arc<OutputSchema>>,
-    /// What it is for, beside the turns.
+    /// What a secondary call is for.
     pub operation: Option<Operation>,
 }
 

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use platform_core::{AccountId, Checks, Object, Result, beside};
+use platform_core::{AccountId, Checks, Object, Result, run_blocking};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -86,7 +86,7 @@ impl OutputSchema {
     pub async fn check(&self, answer: &str) -> Result<std::result::Result<Object, String>> {
         let text = unfenced(answer).to_owned();
         let parse = move || serde_json::from_str::<Value>(&text);
-        let parsed = if answer.len() > LONG_ANSWER { beside(move || Ok(parse())).await? } else { parse() };
+        let parsed = if answer.len() > LONG_ANSWER { run_blocking(move || Ok(parse())).await? } else { parse() };
         let value = match parsed {
             Ok(value) => value,
             Err(error) => return Ok(Err(format!("The answer is not JSON: {error}."))),

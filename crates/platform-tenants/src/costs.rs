@@ -27,7 +27,7 @@ pub struct TenantCost {
     /// The month, `YYYY-MM`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub month: Option<String>,
-    /// US dollars, without what calls beside the turns took.
+    /// US dollars, without what secondary calls took.
     pub total_cost: Money,
     /// Prompt tokens.
     pub input_tokens: i64,
@@ -56,7 +56,7 @@ pub struct ProjectCost {
     /// The month, `YYYY-MM`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub month: Option<String>,
-    /// US dollars, without what calls beside the turns took.
+    /// US dollars, without what secondary calls took.
     pub total_cost: Money,
     /// Prompt tokens.
     pub input_tokens: i64,
@@ -101,7 +101,7 @@ pub type ProjectCosts = BTreeMap<NaiveDate, ProjectCost>;
 #[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CostTotals {
-    /// US dollars, without what calls beside the turns took.
+    /// US dollars, without what secondary calls took.
     pub total_cost: Money,
     /// US dollars of titles, evaluations, guardrails and the like.
     pub secondary_cost: Money,

@@ -11,13 +11,13 @@
 
 mod audit;
 mod costs;
-mod keeper;
 mod quota;
 mod rule;
 mod schema;
 mod service;
 mod tenant;
 mod usage;
+mod windows;
 
 pub use audit::{AuditEntry, AuditPage};
 pub use costs::{CostTotals, Currency, ProjectCost, ProjectCosts, TenantCost};

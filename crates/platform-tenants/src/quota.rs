@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use moka::sync::Cache;
 use platform_core::{AccountId, Error, Id, Result};
-use platform_db::{Bus, Db, GroupWriter, Remembered};
-use platform_runtime::{Budget, Charge, Model, ModelSpec, Note, Payer, Refusal, Spender, Tab};
+use platform_db::{Bus, Db, GroupWriter, InvalidatedCache};
+use platform_runtime::{Budget, Charge, Model, ModelSpec, Note, Payer, Refusal, Spender, UsageLedger};
 use serde::Serialize;
 use serde_json::{
     Value,
@@ -89,7 +89,7 @@ pub struct Quotas {
 struct Inner {
     db: Db,
     model: Arc<dyn Model>,
-    standings: Arc<Remembered<Payers, Standing>>,
+    standings: Arc<InvalidatedCache<Payers, Standing>>,
     /// Of whoever has no tenant.
     unlimited: Arc<Standing>,
     reserving: GroupWriter<Charge, Option<Refusal>>,
@@ -104,7 +104,7 @@ impl Quotas {
         let inner = Inner {
             db: db.clone(),
             model,
-            standings: Remembered::new(bus, TENANT, MOST_REMEMBERED),
+            standings: InvalidatedCache::new(bus, TENANT, MOST_REMEMBERED),
             unlimited: Arc::default(),
             reserving: GroupWriter::new(db, TOGETHER, |conn, items| reserve(conn, items).boxed()),
             settling: GroupWriter::new(db, TOGETHER, |conn, items| settle_all(conn, items).boxed()),
@@ -135,7 +135,7 @@ impl Inner {
     }
 
     /// What a call of the payer would be.
-    async fn charge(&self, payer: &Payer, model: &ModelSpec, beside: bool) -> Result<Charge> {
+    async fn charge(&self, payer: &Payer, model: &ModelSpec, is_secondary: bool) -> Result<Charge> {
         let tenant = payer.tenant_id.as_deref();
         let standing = match tenant {
             Some(tenant) => self.standing(&payer.account, tenant, payer.subtenant_id.as_deref()).await?,
@@ -147,7 +147,7 @@ impl Inner {
         let reserve = match tenant.filter(|_| !standing.rules.is_empty() && !exempt) {
             None => None,
             Some(tenant) => {
-                let (tokens, cost) = self.expected(payer, model, beside);
+                let (tokens, cost) = self.expected(payer, model, is_secondary);
                 let rules = &counted;
                 let reserved = Reserved { id: &id, account: &payer.account, tenant, tokens, cost, rules };
                 Some(to_raw_value(&reserved).map_err(Error::internal)?.into())
@@ -158,8 +158,8 @@ impl Inner {
     }
 
     /// Tokens and nano-dollars that a call of the payer may take.
-    fn expected(&self, payer: &Payer, model: &ModelSpec, beside: bool) -> (i64, i64) {
-        let calls = self.calls.get(&(payer.account.clone(), payer.spender.clone(), beside));
+    fn expected(&self, payer: &Payer, model: &ModelSpec, is_secondary: bool) -> (i64, i64) {
+        let calls = self.calls.get(&(payer.account.clone(), payer.spender.clone(), is_secondary));
         let mean = calls.and_then(|calls| {
             let calls = calls.lock().expect("lock");
             let count = i64::try_from(calls.len()).ok().filter(|count| *count > 0)?;
@@ -172,8 +172,8 @@ impl Inner {
         mean.unwrap_or_else(first)
     }
 
-    fn learn(&self, payer: &Payer, beside: bool, tokens: i64, cost: i64) {
-        let key = (payer.account.clone(), payer.spender.clone(), beside);
+    fn learn(&self, payer: &Payer, is_secondary: bool, tokens: i64, cost: i64) {
+        let key = (payer.account.clone(), payer.spender.clone(), is_secondary);
         let calls = self.calls.get_with(key, Arc::default);
         let mut calls = calls.lock().expect("lock");
         calls.push_back((tokens, cost));
@@ -196,13 +196,13 @@ struct Reserved<'a> {
 
 #[async_trait]
 impl Budget for Quotas {
-    fn model(&self, payer: &Payer, tab: Option<Arc<Tab>>) -> Arc<dyn Model> {
+    fn model(&self, payer: &Payer, ledger: Option<Arc<UsageLedger>>) -> Arc<dyn Model> {
         let model = Arc::clone(&self.inner.model).of(&payer.account);
         if !payer.is_counted() {
             return model;
         }
-        let (quotas, at_once) = (Arc::clone(&self.inner), tab.is_none());
-        Arc::new(Paid { quotas, model, payer: payer.clone(), tab: tab.unwrap_or_default(), at_once })
+        let (quotas, at_once) = (Arc::clone(&self.inner), ledger.is_none());
+        Arc::new(Paid { quotas, model, payer: payer.clone(), ledger: ledger.unwrap_or_default(), at_once })
     }
 
     async fn charge(&self, payer: &Payer, model: &ModelSpec) -> Result<Option<Charge>> {

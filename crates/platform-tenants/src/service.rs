@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use platform_core::{Clock, Timestamp};
-use platform_db::{Bus, Db, Remembered};
+use platform_db::{Bus, Db, InvalidatedCache};
 
 use crate::{
     Quotas,
@@ -20,7 +20,7 @@ pub struct PgTenantService {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) quotas: Arc<Quotas>,
     /// When a tenant or end user was written last, and with what.
-    pub(crate) seen: Arc<Remembered<Payers, Seen>>,
+    pub(crate) seen: Arc<InvalidatedCache<Payers, Seen>>,
 }
 
 pub(crate) struct Seen(Mutex<(Timestamp, Visit)>);
@@ -44,7 +44,7 @@ impl Seen {
 impl PgTenantService {
     /// Tells the quotas, and other processes over the bus, when rules change.
     pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, quotas: Arc<Quotas>) -> Self {
-        let seen = Remembered::new(bus, TENANT, MOST_REMEMBERED);
+        let seen = InvalidatedCache::new(bus, TENANT, MOST_REMEMBERED);
         Self { db: db.clone(), clock, quotas, seen }
     }
 }

@@ -201,12 +201,12 @@ pub(crate) async fn list(
 ) -> Result<(Vec<ServerRow>, i64, Page)> {
     let (mut first, mut second) = (conn, conn);
     let newest_first = (tool_servers::created_ms.desc(), tool_servers::id.desc());
-    let sizes = kept(account, filter).order(newest_first).limit(page.limit).offset(page.offset);
+    let sizes = listed(account, filter).order(newest_first).limit(page.limit).offset(page.offset);
     let sizes = sizes.select(sql::<BigInt>("octet_length(settings::text)::bigint"));
-    let total = kept(account, filter).count();
+    let total = listed(account, filter).count();
     let (sizes, total) = futures_util::try_join!(sizes.load::<i64>(&mut first), total.get_result(&mut second))?;
     let page = page.fitting(&sizes);
-    let rows = kept(account, filter).order(newest_first).limit(page.limit).offset(page.offset).select((
+    let rows = listed(account, filter).order(newest_first).limit(page.limit).offset(page.offset).select((
         tool_servers::account_id,
         tool_servers::id,
         tool_servers::identifier,
@@ -230,9 +230,9 @@ pub(crate) async fn list(
     Ok((rows.load(&mut first).await?, total, page))
 }
 
-type Kept<'a> = tool_servers::BoxedQuery<'a, Pg>;
+type Listed<'a> = tool_servers::BoxedQuery<'a, Pg>;
 
-fn kept<'a>(account: &'a AccountId, filter: &'a ToolServerFilter) -> Kept<'a> {
+fn listed<'a>(account: &'a AccountId, filter: &'a ToolServerFilter) -> Listed<'a> {
     let mut servers = tool_servers::table.filter(tool_servers::account_id.eq(account.as_str())).into_boxed();
     if let Some(project) = &filter.project_id {
         servers = servers.filter(tool_servers::project_id.eq(project));
@@ -254,7 +254,7 @@ fn kept<'a>(account: &'a AccountId, filter: &'a ToolServerFilter) -> Kept<'a> {
 /// Ids of the enabled servers that the filter keeps, newest first.
 pub(crate) async fn enabled(conn: &Conn, account: &AccountId, filter: &ToolServerFilter) -> Result<Vec<String>> {
     let mut conn = conn;
-    Ok(kept(account, filter)
+    Ok(listed(account, filter)
         .filter(tool_servers::enabled)
         .order((tool_servers::created_ms.desc(), tool_servers::id.desc()))
         .limit(MOST_GROUPS)

@@ -53,7 +53,7 @@ fn header_secret(tool: &str, header: &str) -> String {
 
 /// A secret as it is kept: where it may be sent is part of it.
 #[derive(Debug, Clone)]
-pub(crate) struct Kept {
+pub(crate) struct StoredSecret {
     pub value: Secret,
     /// Scheme, host and port of those who may get it.
     pub origins: Vec<String>,
@@ -61,15 +61,16 @@ pub(crate) struct Kept {
 
 /// The secrets of a server by name; sealed as one text.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct KeptSecrets(BTreeMap<String, Kept>);
+pub(crate) struct KeptSecrets(BTreeMap<String, StoredSecret>);
 
 impl KeptSecrets {
     /// Reads what [`KeptSecrets::to_text`] wrote.
     pub fn parse(text: &Secret) -> Result<Self> {
         let stored: BTreeMap<String, (String, Vec<String>)> =
             serde_json::from_str(text.expose()).map_err(Error::internal)?;
-        let kept =
-            |(name, (value, origins)): (String, (String, Vec<String>))| (name, Kept { value: value.into(), origins });
+        let kept = |(name, (value, origins)): (String, (String, Vec<String>))| {
+            (name, StoredSecret { value: value.into(), origins })
+        };
         Ok(Self(stored.into_iter().map(kept).collect()))
     }
 
@@ -98,7 +99,7 @@ impl KeptSecrets {
         let mut checks = Checks::default();
         for (name, secret, origins) in settings.secrets() {
             if !secret.is_mask() {
-                kept.insert(name, Kept { value: secret.clone(), origins });
+                kept.insert(name, StoredSecret { value: secret.clone(), origins });
                 continue;
             }
             let stored = self.0.get(&name).or_else(|| self.0.get(renamed.get(&name)?));

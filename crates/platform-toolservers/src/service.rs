@@ -3,13 +3,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{
-    AccountId, Clock, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp, beside,
-    check_types, overlay, spawn,
+    AccountId, Clock, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp,
+    check_types, overlay, run_blocking, spawn,
 };
-use platform_db::{Bus, Db, Idempotency, Remembered};
+use platform_db::{Bus, Db, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_runtime::{ChildPool, fit_bytes};
-use platform_vault::{Place, Vault};
+use platform_vault::{SecretLocation, Vault};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -126,7 +126,7 @@ pub struct PgToolServerService {
     pub(crate) limits: FieldLimits,
     pub(crate) calling: Arc<Calling>,
     documents: Arc<ChildPool>,
-    pub(crate) known: Arc<Remembered<(AccountId, String), Server>>,
+    pub(crate) known: Arc<InvalidatedCache<(AccountId, String), Server>>,
     pub(crate) changed: Arc<ChangedServers>,
 }
 
@@ -154,7 +154,7 @@ impl PgToolServerService {
             limits,
             calling: Arc::new(Calling { egress, tokens, mcp, children: children.expressions }),
             documents: children.documents,
-            known: Remembered::new(bus, "tool-server", MOST_REMEMBERED),
+            known: InvalidatedCache::new(bus, "tool-server", MOST_REMEMBERED),
             changed,
         });
         spawn("refresh tools", refresh_asked(Arc::clone(&service)));
@@ -175,7 +175,7 @@ impl PgToolServerService {
         let mut settings = row.settings()?;
         self.secrets(account, row)?.fill(&mut settings);
         let (account, shown) = (account.clone(), row.shown());
-        beside(move || Ok(Server::new(account, settings, shown))).await
+        run_blocking(move || Ok(Server::new(account, settings, shown))).await
     }
 
     fn secrets(&self, account: &AccountId, row: &ServerRow) -> Result<KeptSecrets> {
@@ -195,7 +195,7 @@ impl PgToolServerService {
             let stored = if was_mcp { before.tool_definitions.clone() } else { Vec::new() };
             settings.tool_definitions = switched(stored, &settings.tool_definitions);
         }
-        let settings = beside(move || settings.check(&limits).map(|()| settings)).await;
+        let settings = run_blocking(move || settings.check(&limits).map(|()| settings)).await;
         let mut settings = settings.map_err(of_definitions)?;
         let kept = kept.of(&mut settings, &before.tool_definitions)?;
         row.set(&settings, now)?;
@@ -481,7 +481,7 @@ impl ToolServerService for PgToolServerService {
         });
         settings.identifier = None;
         let limits = self.limits;
-        let settings = beside(move || settings.check(&limits).map(|()| settings)).await?;
+        let settings = run_blocking(move || settings.check(&limits).map(|()| settings)).await?;
         let copy = String::from(Id::<ToolServerKind>::generate());
         let mut row = ServerRow::blank(account, &copy, now)?;
         row.set(&settings, now)?;
@@ -631,6 +631,6 @@ impl PgToolServerService {
     }
 }
 
-fn place<'a>(account: &'a AccountId, id: &'a str) -> Place<'a> {
-    Place { account, table: "tool_servers", column: "secrets", row: id }
+fn place<'a>(account: &'a AccountId, id: &'a str) -> SecretLocation<'a> {
+    SecretLocation { account, table: "tool_servers", column: "secrets", row: id }
 }

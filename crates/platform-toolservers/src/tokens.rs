@@ -17,7 +17,7 @@ use platform_egress::{
     Egress, Method, Outgoing, Payload, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue},
 };
-use platform_vault::{Place, Secret, Vault};
+use platform_vault::{Secret, SecretLocation, Vault};
 use serde_json::{Value, json};
 use tokio::{sync::Mutex, time::sleep};
 
@@ -221,8 +221,8 @@ fn fingerprint(config: &AuthenticationConfig) -> String {
     URL_SAFE_NO_PAD.encode(&digest(&SHA256, text.as_bytes()).as_ref()[..12])
 }
 
-fn place(server: &Server) -> Place<'_> {
-    Place { account: &server.account, table: "tool_tokens", column: "sealed", row: &server.id }
+fn place(server: &Server) -> SecretLocation<'_> {
+    SecretLocation { account: &server.account, table: "tool_tokens", column: "sealed", row: &server.id }
 }
 
 /// Whether this process is the one that fetches; whoever claimed it before and died has lost it by then.

@@ -23,4 +23,4 @@ mod secret;
 mod vault;
 
 pub use secret::{MASK, Secret};
-pub use vault::{MasterKey, Place, Vault};
+pub use vault::{MasterKey, SecretLocation, Vault};

@@ -17,7 +17,7 @@ const FORMAT: &str = "1";
 
 /// Where a sealed text stands; it opens nowhere else.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct SecretLocation<'a> {
     /// The account that owns it.
     pub account: &'a AccountId,
     /// Table.
@@ -28,7 +28,7 @@ pub struct Place<'a> {
     pub row: &'a str,
 }
 
-impl Place<'_> {
+impl SecretLocation<'_> {
     /// No part may run into the next.
     fn bytes(&self) -> Vec<u8> {
         let parts = [self.account.as_str(), self.table, self.column, self.row];
@@ -78,7 +78,7 @@ impl Vault {
     }
 
     /// The text, sealed for its place: `<format>.<key name>.<sealed data key>.<sealed text>`.
-    pub fn seal(&self, place: &Place<'_>, text: &str) -> String {
+    pub fn seal(&self, place: &SecretLocation<'_>, text: &str) -> String {
         let place = place.bytes();
         let data_key = random();
         let key = RandomizedNonceKey::new(&AES_256_GCM, data_key.as_slice()).expect("32 bytes are a key");
@@ -88,7 +88,7 @@ impl Vault {
     }
 
     /// The text again; an error when it was sealed for another place, or by a key that is not here.
-    pub fn open(&self, place: &Place<'_>, sealed: &str) -> Result<Secret> {
+    pub fn open(&self, place: &SecretLocation<'_>, sealed: &str) -> Result<Secret> {
         let place = place.bytes();
         let parts: Vec<&str> = sealed.split('.').collect();
         let [FORMAT, name, wrapped, sealed] = parts[..] else {
@@ -140,17 +140,17 @@ mod tests {
         let old_text = MasterKey::generate_text();
         let key = |text: &str| MasterKey::parse(text).expect("a key");
         let old = Vault::new(key(&old_text), Vec::new());
-        let place = Place { account: &first, table: "t", column: "c", row: "r" };
+        let place = SecretLocation { account: &first, table: "t", column: "c", row: "r" };
         let sealed = old.seal(&place, "canary");
         assert!(!sealed.contains("canary") && sealed != old.seal(&place, "canary"));
         let new = Vault::new(MasterKey::generate(), vec![key(&old_text)]);
         assert_eq!(new.open(&place, &sealed).expect("opens").expose(), "canary");
         for elsewhere in [
-            Place { account: &other, ..place },
-            Place { table: "u", ..place },
-            Place { column: "d", ..place },
-            Place { row: "s", ..place },
-            Place { table: "tc", column: "", ..place },
+            SecretLocation { account: &other, ..place },
+            SecretLocation { table: "u", ..place },
+            SecretLocation { column: "d", ..place },
+            SecretLocation { row: "s", ..place },
+            SecretLocation { table: "tc", column: "", ..place },
         ] {
             assert!(new.open(&elsewhere, &sealed).is_err(), "{elsewhere:?}");
         }

@@ -2,11 +2,11 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{AssistantSettings, Bases, Ports, SubAgents};
+use platform_conversation::{AssistantSettings, AssistantTemplates, Ports, SubAgents};
 use platform_core::{
-    AccountId, Caller, Code, Error, FieldLimits, Object, Page, Precondition, Result, Timestamp, beside, overlay,
+    AccountId, Caller, Code, Error, FieldLimits, Object, Page, Precondition, Result, Timestamp, overlay, run_blocking,
 };
-use platform_db::{Bus, Conn, Idempotency, Remembered};
+use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_jobs::{Jobs, When, cancel_in, enqueue_in, set_lane_in};
 use platform_toolservers::{hold_in, use_in};
@@ -58,13 +58,13 @@ pub trait AgentService: Send + Sync {
 /// The service on PostgreSQL.
 pub struct PgAgentService {
     ports: Ports,
-    bases: Arc<dyn Bases>,
+    templates: Arc<dyn AssistantTemplates>,
     sub_agents: Arc<dyn SubAgents>,
     egress: Egress,
     jobs: Arc<Jobs>,
     limits: FieldLimits,
     /// Account, agent and version → the agent, ready for turns.
-    ready: Arc<Remembered<(AccountId, String, i64), ReadyAgent>>,
+    ready: Arc<InvalidatedCache<(AccountId, String, i64), ReadyAgent>>,
 }
 
 impl PgAgentService {
@@ -72,21 +72,21 @@ impl PgAgentService {
     pub fn new(
         ports: &Ports,
         bus: &Bus,
-        bases: Arc<dyn Bases>,
+        templates: Arc<dyn AssistantTemplates>,
         sub_agents: Arc<dyn SubAgents>,
         egress: Egress,
         jobs: Arc<Jobs>,
         limits: FieldLimits,
     ) -> Arc<Self> {
-        let ready = Remembered::new(bus, USERS, MOST_REMEMBERED);
-        Arc::new(Self { ports: ports.clone(), bases, sub_agents, egress, jobs, limits, ready })
+        let ready = InvalidatedCache::new(bus, USERS, MOST_REMEMBERED);
+        Arc::new(Self { ports: ports.clone(), templates, sub_agents, egress, jobs, limits, ready })
     }
 
     /// The assistant it is made from. What is in a project is the base of agents of that project alone, whoever
     /// put it there later.
     async fn base(&self, account: &AccountId, settings: &AgentSettings) -> Result<Option<AssistantSettings>> {
         let Some(identifier) = settings.base_identifier() else { return Ok(None) };
-        let base = self.bases.base(account, identifier).await?;
+        let base = self.templates.base(account, identifier).await?;
         Ok(base.filter(|base| base.project_id.is_none() || base.project_id == settings.project_id))
     }
 
@@ -96,7 +96,7 @@ impl PgAgentService {
         unalias(&mut settings.evaluation_config);
         let base = self.base(account, &settings).await?;
         let (model, limits) = (Arc::clone(&self.ports.catalog), self.limits);
-        let settings = beside(move || settings.check(base.as_ref(), &*model, &limits).map(|()| settings)).await?;
+        let settings = run_blocking(move || settings.check(base.as_ref(), &*model, &limits).map(|()| settings)).await?;
         let ids = settings.effective(None)?.subagents_ids;
         self.sub_agents.check(account, &ids).await?;
         Ok(settings)
@@ -123,7 +123,7 @@ impl PgAgentService {
             let profile = {
                 let (settings, children, account) =
                     (settings.clone(), Arc::clone(&self.ports.children), account.clone());
-                beside(move || settings.profile(None, &children, &account)).await?
+                run_blocking(move || settings.profile(None, &children, &account)).await?
             };
             Ok(Some(ReadyAgent { id: id.to_owned(), version, settings, profile: Arc::new(profile) }))
         };
@@ -133,7 +133,7 @@ impl PgAgentService {
         let Some(base) = self.base(account, &ready.settings).await? else { return Ok(ready) };
         let settings = ready.settings.clone();
         let (children, account) = (Arc::clone(&self.ports.children), account.clone());
-        let profile = beside(move || settings.profile(Some(&base), &children, &account)).await?;
+        let profile = run_blocking(move || settings.profile(Some(&base), &children, &account)).await?;
         let (id, version, settings) = (ready.id.clone(), ready.version, ready.settings.clone());
         Ok(Arc::new(ReadyAgent { id, version, settings, profile: Arc::new(profile) }))
     }
@@ -152,7 +152,7 @@ impl PgAgentService {
     }
 
     /// Stores what follows from the settings of an agent: its lane, its schedule, the servers it uses.
-    async fn settle_in(
+    async fn apply_settings_in(
         &self,
         conn: &mut Conn,
         account: &AccountId,
@@ -212,7 +212,7 @@ impl PgAgentService {
                 return Ok(None);
             }
             let row = repository::update(conn, account, id, &settings, now).await?;
-            self.settle_in(conn, account, id, Some(&current), &settings).await?;
+            self.apply_settings_in(conn, account, id, Some(&current), &settings).await?;
             Ok(Some((row, settings.lane() != current.lane())))
         })
         .await
@@ -241,7 +241,7 @@ impl AgentService for PgAgentService {
         let agent = conn
             .transaction::<_, Error, _>(async |conn| {
                 let row = repository::insert(conn, account, &id, &caller.user_uid, &settings, now).await?;
-                self.settle_in(conn, account, &id, None, &settings).await?;
+                self.apply_settings_in(conn, account, &id, None, &settings).await?;
                 let agent = row.into_agent(now)?;
                 if let Some(once) = once {
                     once.store(conn, 201, &agent).await?;

@@ -6,11 +6,11 @@ use platform_db::{Conn, Idempotency, in_progress};
 use platform_jobs::{Run, is_held_in};
 
 use super::{
-    Threads, Told,
+    AfterCommit, Threads,
     control::{Arrived, queue},
     facts::Pause,
     not_found,
-    record::{By, Record},
+    record::{Actor, Record},
     repository,
     request::NewApproval,
     state::{Source, ThreadState},
@@ -32,7 +32,7 @@ impl Threads {
         account: &AccountId,
         id: &str,
         act: Act,
-        by: By,
+        by: Actor,
         once: Option<&Idempotency>,
     ) -> Result<()> {
         let now = self.ports.clock.now();
@@ -40,7 +40,7 @@ impl Threads {
         let acting = conn.transaction::<_, Error, _>(async |conn| {
             let mut record = self.lock_in(conn, account, id, once).await?;
             let changed = self.act_in(conn, &mut record, act, by, now).await?;
-            self.settle_in(conn, &mut record, changed, once, now).await
+            self.commit_change_in(conn, &mut record, changed, once, now).await
         });
         let told = acting.await?;
         drop(conn);
@@ -51,7 +51,7 @@ impl Threads {
     }
 
     /// Whether it changed anything.
-    async fn act_in(&self, conn: &mut Conn, record: &mut Record, act: Act, by: By, now: Timestamp) -> Result<bool> {
+    async fn act_in(&self, conn: &mut Conn, record: &mut Record, act: Act, by: Actor, now: Timestamp) -> Result<bool> {
         match act {
             Act::Pause { immediate, pause } => self.pause_in(conn, record, immediate, pause, &by, now).await,
             Act::Resume { says } => {
@@ -70,7 +70,7 @@ impl Threads {
                 self.complete_in(conn, record, (state, reason), &by, now).await
             }
             Act::Decide { given, approves } => {
-                let by = By { source: Source::Approval, ..by };
+                let by = Actor { source: Source::Approval, ..by };
                 self.decide_in(conn, record, &given, approves, &by, now).await?;
                 Ok(true)
             }
@@ -82,14 +82,14 @@ impl Threads {
     }
 
     /// Stores an action, if it changed anything, and what a repetition is told: the thread as it is now.
-    async fn settle_in(
+    async fn commit_change_in(
         &self,
         conn: &mut Conn,
         record: &mut Record,
         changed: bool,
         once: Option<&Idempotency>,
         now: Timestamp,
-    ) -> Result<Option<Told>> {
+    ) -> Result<Option<AfterCommit>> {
         let told = if changed { Some(self.commit_in(conn, record, None, 0, now).await?) } else { None };
         if let Some(once) = once {
             once.store(conn, 200, &record.clone().into_thread(None, None)?).await?;

@@ -10,7 +10,7 @@ use super::{
     commit::after,
     control::{close, developer_message, queue},
     model::PendingApproval,
-    record::{By, Record},
+    record::{Actor, Record},
     request::NewApproval,
     state::{Action, Cause, ThreadState},
 };
@@ -63,7 +63,7 @@ impl Threads {
         record: &mut Record,
         given: &NewApproval,
         approves: bool,
-        by: &By,
+        by: &Actor,
         now: Timestamp,
     ) -> Result<()> {
         record.allow(Action::Approval)?;

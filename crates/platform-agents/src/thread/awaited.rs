@@ -19,7 +19,7 @@ use super::{
     END_ALL, RETURN, Threads,
     commit::after,
     model::ThreadResponded,
-    record::{By, Record},
+    record::{Actor, Record},
     request::AsyncResponses,
     state::{Action, Cause, Source, ThreadState},
 };
@@ -76,7 +76,7 @@ impl Threads {
         account: &AccountId,
         id: &str,
         given: &AsyncResponses,
-        by: &By,
+        by: &Actor,
         once: Option<&Idempotency>,
     ) -> Result<ThreadResponded> {
         let mut checks = Checks::default();
@@ -133,7 +133,7 @@ impl Threads {
     pub(crate) async fn callback(&self, token: &str, value: &Value) -> Result<()> {
         let (account, thread, call) = self.awaiting(token).await?;
         let account = AccountId::parse(&account).expect("only ids are stored");
-        let (by, now) = (By { source: Source::Api, user_uid: None, reason: None }, self.ports.clock.now());
+        let (by, now) = (Actor { source: Source::Api, user_uid: None, reason: None }, self.ports.clock.now());
         let mut conn = self.ports.db.conn().await?;
         let taking = conn.transaction::<_, Error, _>(async |conn| {
             let mut record = self.lock_in(conn, &account, &thread, None).await?;
@@ -172,12 +172,12 @@ impl Threads {
                 return Ok(());
             }
             for thread in open {
-                self.terminate(account, &thread, "AGENT_DELETED", &By::client(user_uid)).await?;
+                self.terminate(account, &thread, "AGENT_DELETED", &Actor::client(user_uid)).await?;
             }
         }
     }
 
-    async fn terminate(&self, account: &AccountId, id: &str, reason: &str, by: &By) -> Result<()> {
+    async fn terminate(&self, account: &AccountId, id: &str, reason: &str, by: &Actor) -> Result<()> {
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
         let ending = conn.transaction::<_, Error, _>(async |conn| {
@@ -231,7 +231,7 @@ pub(crate) fn take_arrived(record: &mut Record) {
 }
 
 /// A thread that waits for nothing more is queued.
-pub(crate) fn go_on(record: &mut Record, by: &By, now: Timestamp) -> Result<()> {
+pub(crate) fn go_on(record: &mut Record, by: &Actor, now: Timestamp) -> Result<()> {
     let done = match record.state {
         ThreadState::WaitingForResponse => record.pending_callbacks().is_empty(),
         ThreadState::HandedOff => record.pending_hand_offs().is_empty(),
@@ -254,7 +254,7 @@ impl Work for Returns {
         let Returned { waiting, thread, value, .. } =
             serde_json::from_value(run.payload.clone()).map_err(Error::internal)?;
         let (account, now) = (run.account(), threads.ports.clock.now());
-        let by = By { source: Source::SubAgent, user_uid: None, reason: None };
+        let by = Actor { source: Source::SubAgent, user_uid: None, reason: None };
         let mut conn = threads.ports.db.conn().await?;
         let giving = conn.transaction::<_, Error, _>(async |conn| {
             let mut record = threads.lock_in(conn, &account, &waiting, None).await?;
@@ -284,7 +284,7 @@ impl Work for Abandons {
     }
 
     async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
-        let by = By { source: Source::SubAgent, user_uid: None, reason: None };
+        let by = Actor { source: Source::SubAgent, user_uid: None, reason: None };
         self.0.terminate(&run.account(), &run.subject, "TERMINATED_BY_USER", &by).await?;
         done(&self.0.ports.db, run).await
     }

@@ -21,7 +21,7 @@ use crate::{costs, evaluation};
 
 /// What is to be told when a change of a thread is committed.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct AfterCommit {
     key: Key,
     pub revision: i64,
     /// A run that was taken away: whoever works it stops.
@@ -40,7 +40,7 @@ impl Threads {
         held: Option<&Run>,
         revision: i64,
         now: Timestamp,
-    ) -> Result<Told> {
+    ) -> Result<AfterCommit> {
         let is_new = record.state_before.is_none();
         if is_new {
             if !repository::insert(conn, record).await? {
@@ -50,7 +50,7 @@ impl Threads {
             repository::update(conn, record, revision, now).await?;
         }
         self.publish_in(conn, record, now).await?;
-        let mut told = Told {
+        let mut told = AfterCommit {
             key: live_key(&record.account, record.id()),
             revision: record.revision,
             stopped: None,
@@ -79,7 +79,7 @@ impl Threads {
         conn: &mut Conn,
         record: &Record,
         held: Option<&Run>,
-        told: &mut Told,
+        told: &mut AfterCommit,
         now: Timestamp,
     ) -> Result<()> {
         let (account, id) = (&record.account, record.id());
@@ -226,7 +226,7 @@ impl Threads {
     }
 
     /// Says what a committed change means to others.
-    pub async fn tell(&self, told: &Told) -> Result<()> {
+    pub async fn tell(&self, told: &AfterCommit) -> Result<()> {
         self.ports.realtime.changed(&told.key, told.revision);
         if let Some(run) = &told.stopped {
             self.jobs.stopped(run).await?;

@@ -13,9 +13,9 @@ use super::{
     Threads,
     awaited::take_arrived,
     facts::Pause,
-    keeper::take_in,
-    record::{By, Record, key},
+    record::{Actor, Record, key},
     state::{Action, Cause, ThreadState},
+    turn_store::append_queued,
 };
 
 /// A message that was taken in, screened, and is to be stored with its files.
@@ -33,7 +33,7 @@ impl Threads {
         record: &mut Record,
         immediate: bool,
         pause: Pause,
-        by: &By,
+        by: &Actor,
         now: Timestamp,
     ) -> Result<bool> {
         if record.state == ThreadState::Paused {
@@ -58,7 +58,7 @@ impl Threads {
     }
 
     /// Goes on, or takes a pause back that was asked for; `false` when it does already.
-    pub(crate) fn resume_in(record: &mut Record, by: &By, now: Timestamp) -> Result<bool> {
+    pub(crate) fn resume_in(record: &mut Record, by: &Actor, now: Timestamp) -> Result<bool> {
         match record.state {
             ThreadState::Queued | ThreadState::Processing => {
                 if record.facts.pause.take().is_some() {
@@ -86,7 +86,7 @@ impl Threads {
         conn: &mut Conn,
         record: &mut Record,
         (state, reason): (ThreadState, &str),
-        by: &By,
+        by: &Actor,
         now: Timestamp,
     ) -> Result<bool> {
         if record.state == state {
@@ -106,7 +106,7 @@ impl Threads {
         conn: &mut Conn,
         record: &mut Record,
         arrived: &Arrived,
-        by: &By,
+        by: &Actor,
         now: Timestamp,
     ) -> Result<()> {
         record.allow(Action::Messages)?;
@@ -123,11 +123,11 @@ impl Threads {
                 close(conn, record, "SUPERSEDED", |_| true, now).await?;
                 self.agents.hold_in(conn, &record.account, record.agent_id()).await?;
                 if record.is_unheard() {
-                    take_in(conn, record).await?;
+                    append_queued(conn, record).await?;
                     record.go_on_with(&arrived.request);
                 } else {
                     record.begin_turn(arrived.request.clone());
-                    take_in(conn, record).await?;
+                    append_queued(conn, record).await?;
                 }
                 append(conn, record, arrived).await?;
                 record.enter(Cause::Message, ThreadState::Queued, by, now)?;

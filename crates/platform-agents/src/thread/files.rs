@@ -14,7 +14,7 @@ use super::{
     act::hold_in,
     awaited::done,
     facts::Unfetched,
-    record::{By, Record, key},
+    record::{Actor, Record, key},
     state::{Cause, ThreadState},
 };
 
@@ -89,7 +89,7 @@ impl Work for Files {
         drop(conn);
         let Some(found) = found else { return done(&threads.ports.db, run).await };
         let fetched = threads.fetch(&run.account(), &found.facts.unfetched).await;
-        let (by, now) = (By::worker(), threads.ports.clock.now());
+        let (by, now) = (Actor::worker(), threads.ports.clock.now());
         let mut conn = threads.ports.db.conn().await?;
         let moving = conn.transaction::<_, Error, _>(async |conn| {
             let held = hold_in(conn, run).await?.filter(|record| !record.facts.unfetched.is_empty());

@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{HandOff, HandOffs};
-use platform_core::{Code, Error, Object, Result, to_the_end};
+use platform_conversation::{HandOff, SubAgentLauncher};
+use platform_core::{Code, Error, Object, Result, run_detached};
 use platform_runtime::{Action, Later, Schema, Tool, ToolResult, TurnTool};
 use serde_json::{Value, json};
 
-use super::{Threads, facts::Parent, intake::Order, model::ParentLink, repository, state::Source};
+use super::{Threads, facts::Parent, intake::ThreadSpec, model::ParentLink, repository, state::Source};
 use crate::agent::ReadyAgent;
 
 /// The tool, and the other name it goes by.
 const NAMES: [&str; 2] = ["hand_off_subagent", "delegate_to_agent"];
 
 /// Offers agents to chats and threads.
-pub(crate) struct Hands(pub Arc<Threads>);
+pub(crate) struct ThreadLauncher(pub Arc<Threads>);
 
 #[async_trait]
-impl HandOffs for Hands {
+impl SubAgentLauncher for ThreadLauncher {
     async fn tools(&self, ids: &[String], parent: &HandOff) -> Result<Vec<TurnTool>> {
         let mut agents = Vec::new();
         for id in ids {
@@ -140,17 +140,17 @@ impl HandOffAction {
         // Work that an agent hands over is the agent's; a chat's is that of its user.
         let user =
             parent.link.agent.as_ref().map_or_else(|| self.parent.user_uid.clone(), |agent| format!("agent:{agent}"));
-        let order = Order {
+        let order = ThreadSpec {
             tenant_id: self.parent.tenant_id.clone(),
             subtenant_id: self.parent.subtenant_id.clone(),
             parent: Some(parent),
-            ..Order::of(source, user, message)
+            ..ThreadSpec::of(source, user, message)
         };
         let account = &self.parent.account;
         let mut start = self.threads.prepare(account, agent, order).await?;
         let threads = Arc::clone(&self.threads);
         // A task of its own: the turn stores results of other calls meanwhile, and waits for locks that this holds.
-        let starting = to_the_end("hand off", async move {
+        let starting = run_detached("hand off", async move {
             let mut conn = threads.ports.db.conn().await?;
             let told = conn.transaction::<_, Error, _>(async |conn| threads.start_in(conn, &mut start).await).await?;
             drop(conn);

@@ -6,7 +6,7 @@ use diesel_async::AsyncConnection;
 use platform_conversation::{
     ChatMessage, File, MessageContent, TurnRequest, check_turn_tools, new_message_uid, screen_files,
 };
-use platform_core::{AccountId, Caller, Code, Error, Object, Result, to_the_end};
+use platform_core::{AccountId, Caller, Code, Error, Object, Result, run_detached};
 use platform_db::{Conn, Idempotency};
 use platform_guardrails::Moment;
 use platform_jobs::is_full_in;
@@ -15,14 +15,14 @@ use platform_tenants::Visit;
 
 use super::{
     Threads,
-    commit::Told,
+    commit::AfterCommit,
     control::{Arrived, append},
-    course::OUT_OF_QUOTA,
     facts::{Facts, Parent, Pause, Unfetched},
     model::{StartedThread, ThreadId},
-    record::{By, NewRecord, Record},
+    record::{Actor, NewRecord, Record},
     repository,
     request::{NewThread, ThreadMessage},
+    runner::OUT_OF_QUOTA,
     state::{Cause, Source, ThreadState},
 };
 use crate::agent::ReadyAgent;
@@ -32,13 +32,13 @@ pub(crate) struct Start {
     pub record: Record,
     pub arrived: Arrived,
     pub begins_paused: bool,
-    pub by: By,
+    pub by: Actor,
     /// Its tenant has no quota left: it is kept, and ends at once.
     pub refusal: Option<Refusal>,
 }
 
 /// What a thread is to do, whoever asks for it.
-pub(crate) struct Order {
+pub(crate) struct ThreadSpec {
     pub message: String,
     pub files: Vec<File>,
     pub name: Option<String>,
@@ -57,7 +57,7 @@ pub(crate) struct Order {
     pub parent: Option<Parent>,
 }
 
-impl Order {
+impl ThreadSpec {
     /// Work that comes from no client.
     pub fn of(source: Source, user_uid: String, message: String) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Threads {
         if let Some(tenant) = &new.tenant_id {
             self.tenants.register(account, &Visit::by(caller, tenant, subtenant_id.as_deref(), &metadata)).await?;
         }
-        let order = Order {
+        let order = ThreadSpec {
             files: new.files,
             name: new.name,
             tags: new.tags,
@@ -126,14 +126,14 @@ impl Threads {
             llm: new.llm,
             callback_url: new.callback_url,
             begins_paused,
-            ..Order::of(Source::Api, caller.user_uid.clone(), new.message.unwrap_or_default())
+            ..ThreadSpec::of(Source::Api, caller.user_uid.clone(), new.message.unwrap_or_default())
         };
         let mut start = self.prepare(account, &agent, order).await?;
         start.refusal = self.ports.budget.spent(&start.record.payer()).await?;
         let message = start.arrived.message.content.message.clone();
         let (threads, once, agent_id) = (Arc::clone(self), once.cloned(), agent_id.to_owned());
         // A task of its own: what was accepted is begun when the caller leaves in between.
-        let started = to_the_end("start thread", async move {
+        let started = run_detached("start thread", async move {
             let mut start = start;
             let mut conn = threads.ports.db.conn().await?;
             let (started, told) = conn
@@ -179,7 +179,7 @@ impl Threads {
     }
 
     /// Looks at everything that can be looked at before the thread is stored.
-    pub(crate) async fn prepare(&self, account: &AccountId, agent: &ReadyAgent, order: Order) -> Result<Start> {
+    pub(crate) async fn prepare(&self, account: &AccountId, agent: &ReadyAgent, order: ThreadSpec) -> Result<Start> {
         let now = self.ports.clock.now();
         let id = String::from(ThreadId::generate());
         let settings = &agent.profile.settings;
@@ -221,12 +221,12 @@ impl Threads {
             now,
         });
         record.begin_turn(arrived.request.clone());
-        let by = By { source: order.source, user_uid: Some(order.user_uid), reason: None };
+        let by = Actor { source: order.source, user_uid: Some(order.user_uid), reason: None };
         Ok(Start { record, arrived, begins_paused: order.begins_paused, by, refusal: None })
     }
 
     /// Stores a thread that starts.
-    pub(crate) async fn start_in(&self, conn: &mut Conn, start: &mut Start) -> Result<Told> {
+    pub(crate) async fn start_in(&self, conn: &mut Conn, start: &mut Start) -> Result<AfterCommit> {
         let now = start.record.created();
         let record = &mut start.record;
         self.agents.hold_in(conn, &record.account, record.agent_id()).await?;

@@ -35,11 +35,11 @@ pub(crate) struct Conditions {
     agent: Option<String>,
     project: Option<String>,
     within: Option<Vec<String>>,
-    order: (Order, bool),
+    order: (ThreadSpec, bool),
 }
 
 #[derive(Clone, Copy)]
-enum Order {
+enum ThreadSpec {
     Date,
     Duration,
     Tokens,
@@ -63,9 +63,9 @@ impl Conditions {
             return Err(Error::new(Code::InvalidTimeRange, "startDate must not be after endDate."));
         }
         let orders = [
-            ("dateOrder", Order::Date, filter.date_order),
-            ("durationOrder", Order::Duration, filter.duration_order),
-            ("tokensOrder", Order::Tokens, filter.tokens_order),
+            ("dateOrder", ThreadSpec::Date, filter.date_order),
+            ("durationOrder", ThreadSpec::Duration, filter.duration_order),
+            ("tokensOrder", ThreadSpec::Tokens, filter.tokens_order),
         ];
         let mut given = Vec::new();
         for (name, order, text) in orders {
@@ -78,7 +78,8 @@ impl Conditions {
             let place = names.iter().position(|given| given == name).unwrap_or(usize::MAX);
             given.push((place, (order, ascending)));
         }
-        let order = given.into_iter().min_by_key(|(place, _)| *place).map_or((Order::Date, false), |(_, order)| order);
+        let order =
+            given.into_iter().min_by_key(|(place, _)| *place).map_or((ThreadSpec::Date, false), |(_, order)| order);
         Ok(Self {
             states,
             after,
@@ -165,12 +166,12 @@ pub(crate) async fn list(
     let (mut first, mut second) = (conn, conn);
     let of = conditions.query(account).limit(page.limit).offset(page.offset);
     let of = match conditions.order {
-        (Order::Date, false) => of.order((threads::created_ms.desc(), threads::id.desc())),
-        (Order::Date, true) => of.order((threads::created_ms.asc(), threads::id.asc())),
-        (Order::Duration, false) => of.order((threads::duration_ms.desc(), threads::id.desc())),
-        (Order::Duration, true) => of.order((threads::duration_ms.asc(), threads::id.asc())),
-        (Order::Tokens, false) => of.order((threads::total_tokens.desc(), threads::id.desc())),
-        (Order::Tokens, true) => of.order((threads::total_tokens.asc(), threads::id.asc())),
+        (ThreadSpec::Date, false) => of.order((threads::created_ms.desc(), threads::id.desc())),
+        (ThreadSpec::Date, true) => of.order((threads::created_ms.asc(), threads::id.asc())),
+        (ThreadSpec::Duration, false) => of.order((threads::duration_ms.desc(), threads::id.desc())),
+        (ThreadSpec::Duration, true) => of.order((threads::duration_ms.asc(), threads::id.asc())),
+        (ThreadSpec::Tokens, false) => of.order((threads::total_tokens.desc(), threads::id.desc())),
+        (ThreadSpec::Tokens, true) => of.order((threads::total_tokens.asc(), threads::id.asc())),
     };
     let rows = of.select(ThreadRow::as_select());
     let total = conditions.query(account).count();

@@ -3,24 +3,24 @@ mod approval;
 mod awaited;
 mod commit;
 mod control;
-mod course;
 mod explain;
 mod facts;
 mod files;
 mod hand_off;
 mod intake;
-mod keeper;
 mod list;
 mod model;
 mod picture;
 mod record;
 mod repository;
 mod request;
+mod runner;
 mod service;
 mod source;
 mod state;
 mod tasks;
 mod timer;
+mod turn_store;
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,9 +33,8 @@ use platform_realtime::Key;
 use crate::agent::PgAgentService;
 
 pub use awaited::purge_callbacks;
-use commit::Told;
-pub(crate) use intake::Order;
-pub(crate) use keeper::charge_in;
+use commit::AfterCommit;
+pub(crate) use intake::ThreadSpec;
 pub use model::{
     EmptyContentRetries, ParentLink, PendingApproval, PendingAsyncToolCall, StartedThread, Task, Thread,
     ThreadFeedback, ThreadFilter, ThreadList, ThreadResponded, ThreadResult, ThreadView,
@@ -49,6 +48,7 @@ pub use request::{
 };
 pub use service::{PgThreadService, ThreadService};
 pub use state::{Action, CHANGES, Cause, Source, StateChange, ThreadState};
+pub(crate) use turn_store::charge_in;
 
 /// Kind of the runs that are turns of threads.
 pub(crate) const KIND: &str = "thread";

@@ -2,7 +2,7 @@
 
 use platform_conversation::{Conversation, StoredJson, TokenUsage, compactions, guardrail_turns, open_calls};
 use platform_core::{AccountId, Code, Error, Object, Result, Timestamp};
-use platform_jobs::Place;
+use platform_jobs::QueuePosition;
 use platform_runtime::{CallState, Later, OpenCall, Payer, Spender};
 use serde_json::{Value, json};
 
@@ -16,13 +16,13 @@ use super::{
 
 /// Who brings a change about.
 #[derive(Debug, Clone)]
-pub(crate) struct By {
+pub(crate) struct Actor {
     pub source: Source,
     pub user_uid: Option<String>,
     pub reason: Option<String>,
 }
 
-impl By {
+impl Actor {
     /// A client, by the API.
     pub fn client(user_uid: &str) -> Self {
         Self { source: Source::Api, user_uid: Some(user_uid.to_owned()), reason: None }
@@ -217,7 +217,7 @@ impl Record {
     }
 
     /// Goes into another state. A change that the table does not know is ours to mend.
-    pub fn enter(&mut self, cause: Cause, to: ThreadState, by: &By, now: Timestamp) -> Result<()> {
+    pub fn enter(&mut self, cause: Cause, to: ThreadState, by: &Actor, now: Timestamp) -> Result<()> {
         let from = (!self.changes.is_empty()).then_some(self.state);
         // Whoever waited for the lock looked at the clock before; time does not go back in a history.
         let now = self.changes.last().map_or(now, |last| last.timestamp.max(now));
@@ -246,7 +246,7 @@ impl Record {
             self.facts.pause = None;
         }
         self.state = to;
-        let By { source, user_uid, reason } = by.clone();
+        let Actor { source, user_uid, reason } = by.clone();
         let change = StateChange { state: to, timestamp: now, user_uid, source, reason };
         self.changes.push(change);
         Ok(())
@@ -467,7 +467,7 @@ impl Record {
 }
 
 /// Why a queued thread waits, as it is shown.
-pub(crate) fn queued_reason(place: Place, archived: bool) -> &'static str {
+pub(crate) fn queued_reason(place: QueuePosition, archived: bool) -> &'static str {
     match place.hold {
         platform_jobs::Hold::Closed if archived => "AGENT_ARCHIVED",
         platform_jobs::Hold::Closed => "AGENT_DISABLED",

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use chrono::NaiveDate;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    Content, ContentPages, HandOffs, Matches, NewFeedback, StoredJson, content, feedback, give_feedback_in,
+    Content, ContentPages, Matches, NewFeedback, StoredJson, SubAgentLauncher, content, feedback, give_feedback_in,
     listed_contents, search,
 };
 use platform_core::{AccountId, Caller, Code, Error, Object, Owner, Page, Period, Result, Session, Timestamp, overlay};
@@ -17,20 +17,20 @@ use super::{
     KIND, ThreadConfig, Threads,
     act::Act,
     awaited::{Abandons, EndAll, Returns},
-    course::ThreadTurns,
     facts::Pause,
     files::Files,
-    hand_off::Hands,
+    hand_off::ThreadLauncher,
     list::{self, Conditions},
     live_key,
     model::{StartedThread, Thread, ThreadFeedback, ThreadFilter, ThreadList, ThreadResponded, ThreadView},
     not_found,
-    record::{By, Record, key, queued_reason},
+    record::{Actor, Record, key, queued_reason},
     repository,
     request::{
         AsyncResponses, NewApproval, NewCompletion, NewPause, NewResume, NewThread, PauseOrResume, ThreadMessage,
         ThreadPatch, unknown_state,
     },
+    runner::ThreadTurns,
     source::ThreadSource,
     state::{Action, ThreadState},
     timer::Timers,
@@ -184,8 +184,8 @@ impl PgThreadService {
     }
 
     /// To whom chats hand work.
-    pub fn hand_offs(&self) -> Arc<dyn HandOffs> {
-        Arc::new(Hands(Arc::clone(&self.threads)))
+    pub fn hand_offs(&self) -> Arc<dyn SubAgentLauncher> {
+        Arc::new(ThreadLauncher(Arc::clone(&self.threads)))
     }
 
     pub(crate) fn threads(&self) -> Arc<Threads> {
@@ -229,7 +229,7 @@ impl PgThreadService {
         once: Option<&Idempotency>,
     ) -> Result<Thread> {
         let account = &caller.account;
-        let by = By { reason, ..By::client(&caller.user_uid) };
+        let by = Actor { reason, ..Actor::client(&caller.user_uid) };
         self.threads.act(account, id, act, by, once).await?;
         let record = self.threads.find(account, id).await?;
         let threads = self.placed(account, vec![record], HashMap::new()).await?;
@@ -464,7 +464,7 @@ impl ThreadService for PgThreadService {
         given: AsyncResponses,
         once: Option<&Idempotency>,
     ) -> Result<ThreadResponded> {
-        self.threads.respond(&caller.account, id, &given, &By::client(&caller.user_uid), once).await
+        self.threads.respond(&caller.account, id, &given, &Actor::client(&caller.user_uid), once).await
     }
 
     async fn awaits_callback(&self, token: &str) -> Result<()> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Error, Id, Object, Result, to_the_end};
+use platform_core::{AccountId, Error, Id, Object, Result, run_detached};
 use platform_db::{Conn, Db};
 use platform_runtime::{Action, ToolResult, TurnTool};
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ impl TaskAction {
     /// A task of its own: the turn stores results of other calls meanwhile, and waits for the lock that this holds.
     async fn change(&self, arguments: Object) -> Result<ToolResult> {
         let of = self.clone();
-        to_the_end("change tasks", async move {
+        run_detached("change tasks", async move {
             let mut conn = of.db.conn().await?;
             conn.transaction::<_, Error, _>(async |conn| of.change_in(conn, &arguments).await).await
         })

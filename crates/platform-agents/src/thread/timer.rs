@@ -14,7 +14,7 @@ use super::{
     act::hold_in,
     awaited::{done, take_arrived},
     control::{close, error_value, wake},
-    record::By,
+    record::Actor,
     state::{Cause, ThreadState},
 };
 
@@ -29,7 +29,7 @@ impl Work for Timers {
 
     async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
         let threads = &self.0;
-        let (by, now) = (By::worker(), threads.ports.clock.now());
+        let (by, now) = (Actor::worker(), threads.ports.clock.now());
         let mut conn = threads.ports.db.conn().await?;
         let moving = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };

@@ -9,7 +9,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Error, Id, Result, Timestamp};
 use platform_db::Conn;
-use platform_vault::Place;
+use platform_vault::SecretLocation;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -119,19 +119,19 @@ pub struct Tokens {
 }
 
 /// Outcome of an endpoint of the protocol: our own failures, and those that the protocol names.
-pub type Outcome<T> = Result<std::result::Result<T, OAuthError>>;
+pub type OAuthOutcome<T> = Result<std::result::Result<T, OAuthError>>;
 
 /// The authorization server.
 #[async_trait]
 pub trait OAuthService: Send + Sync {
     /// Judges what an application asks before the user is shown anything.
-    async fn authorization(&self, request: &AuthorizeRequest) -> Outcome<Authorization>;
+    async fn authorization(&self, request: &AuthorizeRequest) -> OAuthOutcome<Authorization>;
     /// Grants it for who logs in so; where to send them, or `None` when address or password is wrong.
     async fn grant(&self, asked: &Authorization, email: &str, password: SecretString) -> Result<Option<String>>;
     /// Where to send a user who does not want it.
     fn denied(&self, asked: &Authorization) -> String;
     /// Exchanges a code or refresh token.
-    async fn token(&self, request: &TokenRequest) -> Outcome<Tokens>;
+    async fn token(&self, request: &TokenRequest) -> OAuthOutcome<Tokens>;
     /// Ends what a token follows from, if it is one.
     async fn revoke(&self, token: &str, client: Option<&str>) -> Result<()>;
     /// What a token of the account is good for (RFC 7662).
@@ -146,7 +146,7 @@ pub trait OAuthService: Send + Sync {
 
 #[async_trait]
 impl OAuthService for PgAuthService {
-    async fn authorization(&self, request: &AuthorizeRequest) -> Outcome<Authorization> {
+    async fn authorization(&self, request: &AuthorizeRequest) -> OAuthOutcome<Authorization> {
         let shown = |description: &str| Ok(Err(OAuthError::new("invalid_request", description)));
         let Some(client_id) = &request.client_id else { return shown("client_id is missing.") };
         let conn = self.db.read().await?;
@@ -157,7 +157,7 @@ impl OAuthService for PgAuthService {
         if !client.may_redirect_to(redirect_uri) {
             return shown("The redirect_uri is not one of this application's.");
         }
-        Ok(self.judge(request, &client, redirect_uri).map_err(|error| {
+        Ok(self.check_request(request, &client, redirect_uri).map_err(|error| {
             let given = [("error", error.error), ("error_description", &error.description)];
             let redirect = self.back(redirect_uri, &given, request.state.as_deref());
             OAuthError { redirect: Some(redirect), ..error }
@@ -203,7 +203,7 @@ impl OAuthService for PgAuthService {
         self.back(&asked.redirect_uri, &[("error", "access_denied")], asked.state.as_deref())
     }
 
-    async fn token(&self, request: &TokenRequest) -> Outcome<Tokens> {
+    async fn token(&self, request: &TokenRequest) -> OAuthOutcome<Tokens> {
         let Some(client_id) = &request.client_id else {
             return Ok(Err(OAuthError::new("invalid_request", "client_id is missing.")));
         };
@@ -302,7 +302,7 @@ impl OAuthService for PgAuthService {
 }
 
 impl PgAuthService {
-    fn judge(
+    fn check_request(
         &self,
         request: &AuthorizeRequest,
         client: &ClientRow,
@@ -362,7 +362,7 @@ impl PgAuthService {
         url.into()
     }
 
-    async fn exchange_code(&self, client: &ClientRow, request: &TokenRequest) -> Outcome<Tokens> {
+    async fn exchange_code(&self, client: &ClientRow, request: &TokenRequest) -> OAuthOutcome<Tokens> {
         let invalid = |description: &str| Ok(Err(OAuthError::new("invalid_grant", description)));
         let (Some(code), Some(verifier)) = (&request.code, &request.code_verifier) else {
             return Ok(Err(OAuthError::new("invalid_request", "code and code_verifier are required.")));
@@ -403,7 +403,7 @@ impl PgAuthService {
         Ok(outcome)
     }
 
-    async fn exchange_refresh(&self, client: &ClientRow, request: &TokenRequest) -> Outcome<Tokens> {
+    async fn exchange_refresh(&self, client: &ClientRow, request: &TokenRequest) -> OAuthOutcome<Tokens> {
         let invalid = |description: &str| Ok(Err(OAuthError::new("invalid_grant", description)));
         let Some(token) = &request.refresh_token else {
             return Ok(Err(OAuthError::new("invalid_request", "refresh_token is required.")));
@@ -462,7 +462,13 @@ impl PgAuthService {
     }
 
     /// The next pair of a family.
-    async fn tokens_in(&self, conn: &mut Conn, grant: &GrantRow, scopes: Scopes, now: Timestamp) -> Outcome<Tokens> {
+    async fn tokens_in(
+        &self,
+        conn: &mut Conn,
+        grant: &GrantRow,
+        scopes: Scopes,
+        now: Timestamp,
+    ) -> OAuthOutcome<Tokens> {
         let account = crate::service::stored_account(&grant.account_id)?;
         let user = users::find(conn, &account, &grant.user_id).await?.filter(|user| !user.disabled);
         let Some(user) = user else {
@@ -494,6 +500,6 @@ impl PgAuthService {
     }
 }
 
-fn place<'a>(account: &'a AccountId, row: &'a str) -> Place<'a> {
-    Place { account, table: "oauth_refresh_tokens", column: "sealed_answer", row }
+fn place<'a>(account: &'a AccountId, row: &'a str) -> SecretLocation<'a> {
+    SecretLocation { account, table: "oauth_refresh_tokens", column: "sealed_answer", row }
 }

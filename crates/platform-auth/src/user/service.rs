@@ -6,7 +6,7 @@ use argon2::{
 };
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Code, Error, Id, Object, Page, Result, beside, check_types, overlay};
+use platform_core::{AccountId, Code, Error, Id, Object, Page, Result, check_types, overlay, run_blocking};
 use platform_db::Idempotency;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::Semaphore;
@@ -160,7 +160,7 @@ async fn hashed(password: Option<String>) -> Result<Option<String>> {
         Ok(Some(hash.map_err(|error| Error::internal(error.to_string()))?.to_string()))
     };
     let _one = HASHING.acquire().await.map_err(Error::internal)?;
-    beside(hash).await
+    run_blocking(hash).await
 }
 
 /// The user whose address and password these are; `None` for all others alike, and as slowly.
@@ -177,7 +177,7 @@ pub(crate) async fn sign_in(
         Ok(Argon2::default().verify_password(password.expose_secret().as_bytes(), &hash).is_ok())
     };
     let _one = HASHING.acquire().await.map_err(Error::internal)?;
-    let is_right = beside(verify).await?;
+    let is_right = run_blocking(verify).await?;
     Ok(user.filter(|user| is_right && !user.disabled && user.password.is_some()))
 }
 

@@ -2,11 +2,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{AssistantSettings, Bases, Ports, SubAgents};
+use platform_conversation::{AssistantSettings, AssistantTemplates, Ports, SubAgents};
 use platform_core::{
-    AccountId, Caller, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, beside, overlay,
+    AccountId, Caller, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, overlay,
+    run_blocking,
 };
-use platform_db::{Bus, Conn, Idempotency, Remembered};
+use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
 use platform_jobs::Jobs;
 use platform_toolservers::{hold_in, use_in};
 use serde_json::Value;
@@ -69,7 +70,7 @@ pub struct PgAssistantService {
     limits: FieldLimits,
     built_in: Arc<Assistant>,
     /// Account and name → the assistant, deleted ones too.
-    known: Arc<Remembered<(AccountId, String), Known>>,
+    known: Arc<InvalidatedCache<(AccountId, String), Known>>,
 }
 
 struct Known {
@@ -82,7 +83,7 @@ enum AssistantKind {}
 impl PgAssistantService {
     /// Needs what turns work with to check against, and the bus that says when to forget.
     pub fn new(ports: &Ports, bus: &Bus, sub_agents: Arc<dyn SubAgents>, jobs: Arc<Jobs>, limits: FieldLimits) -> Self {
-        let known = Remembered::new(bus, USERS, MOST_REMEMBERED);
+        let known = InvalidatedCache::new(bus, USERS, MOST_REMEMBERED);
         let built_in = Arc::new(Assistant::built_in());
         Self { ports: ports.clone(), sub_agents, jobs, limits, built_in, known }
     }
@@ -91,7 +92,7 @@ impl PgAssistantService {
     async fn checked(&self, account: &AccountId, mut settings: AssistantSettings) -> Result<AssistantSettings> {
         self.sub_agents.check(account, &settings.subagents_ids).await?;
         let (model, limits) = (Arc::clone(&self.ports.catalog), self.limits);
-        beside(move || settings.check(&*model, &limits).map(|()| settings)).await
+        run_blocking(move || settings.check(&*model, &limits).map(|()| settings)).await
     }
 
     /// The assistant as it is then; `None` when somebody changed it meanwhile. The settings are judged before anything
@@ -138,7 +139,7 @@ impl PgAssistantService {
             let Some(row) = repository::find(&mut conn.get(), account, name).await? else { return Ok(None) };
             let deleted = row.deleted;
             let (children, account) = (Arc::clone(&self.ports.children), account.clone());
-            let assistant = beside(move || Ok(row.into_assistant()?.ready(&children, &account))).await?;
+            let assistant = run_blocking(move || Ok(row.into_assistant()?.ready(&children, &account))).await?;
             Ok(Some(Known { assistant: Arc::new(assistant), deleted }))
         };
         self.known.get_or_load(&(account.clone(), name.to_owned()), load).await
@@ -327,7 +328,7 @@ impl AssistantService for PgAssistantService {
 }
 
 #[async_trait]
-impl Bases for PgAssistantService {
+impl AssistantTemplates for PgAssistantService {
     async fn base(&self, account: &AccountId, identifier: &str) -> Result<Option<AssistantSettings>> {
         match self.get(account, identifier).await {
             Ok(assistant) => Ok(Some(assistant.settings().clone())),

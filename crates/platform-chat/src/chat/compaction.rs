@@ -10,7 +10,7 @@ use super::{
     service::PgChatService,
     waiting::upstream,
 };
-use crate::turn::{ChatKeeper, KIND, payer};
+use crate::turn::{ChatTurnStore, KIND, payer};
 
 impl PgChatService {
     /// Has a summary stand for the older messages, for the model.
@@ -36,11 +36,11 @@ impl PgChatService {
             span.kept_tokens += self.turns.ports.catalog.count(&own, Stored::read(&body)?.text());
         }
         let run = Run::begun(String::new(), account, KIND, uid.to_owned(), serde_json::Value::Null);
-        let keeper = ChatKeeper { turns: &self.turns, run: &run };
+        let turn_store = ChatTurnStore { turns: &self.turns, run: &run };
         let Payer { tenant_id, subtenant_id, .. } = chat.payer.clone();
         let payer = payer(account, &assistant, tenant_id, subtenant_id);
         let model = self.turns.ports.budget.model(&payer, None);
-        match compact(&self.turns.ports, &keeper, &mut chat, &*model, &own, span).await? {
+        match compact(&self.turns.ports, &turn_store, &mut chat, &*model, &own, span).await? {
             Ok(true) => {}
             Ok(false) => return refused("nothing_new"),
             Err(fault) => return Err(upstream(&fault, uid)),

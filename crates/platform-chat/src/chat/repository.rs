@@ -7,7 +7,7 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
-    Compaction, Conversation, Heard, StoredJson, Texts, TextsRead, TokenUsage, add_secondary, compactions,
+    Compaction, Conversation, StoredJson, Texts, TextsRead, TokenUsage, UserMessage, add_secondary, compactions,
     has_compactions, has_message, open_calls, summarise,
 };
 use platform_core::{AccountId, Caller, Error, Object, Owner, Page, Period, Result, Timestamp};
@@ -384,7 +384,7 @@ pub(crate) async fn find_with_queue(
     Ok(row.map(|(chat, bodies, queue)| (chat, whole(bodies), whole(queue))))
 }
 
-/// Adds calls beside the turns to what the chat took.
+/// Adds secondary calls to what the chat took.
 pub(crate) async fn charge(db: &Db, account: &AccountId, uid: &str, asked: &[(Operation, &Answer)]) -> Result<()> {
     if asked.is_empty() {
         return Ok(());
@@ -408,13 +408,13 @@ pub(crate) async fn add_compaction(
     Ok(kept.execute(&mut *db.conn().await?).await? == 1)
 }
 
-/// Keeps the title and the summaries of messages that were made beside a turn, and what they took.
+/// Keeps the title and the summaries of messages that secondary calls made, and what they took.
 pub(crate) async fn note(
     db: &Db,
     account: &AccountId,
     uid: &str,
-    title: Option<(&Heard, &str)>,
-    summaries: &[(&Heard, &str)],
+    title: Option<(&UserMessage, &str)>,
+    summaries: &[(&UserMessage, &str)],
     asked: &[(Operation, &Answer)],
 ) -> Result<()> {
     let mut conn = db.conn().await?;
@@ -430,8 +430,8 @@ pub(crate) async fn note(
         if !asked.is_empty() {
             diesel::update(chat()).set(chats::secondary.eq(add_secondary(asked))).execute(conn).await?;
         }
-        for (heard, summary) in summaries {
-            summarise(conn, account, uid, (heard.position, &heard.uid), summary).await?;
+        for (user_messages, summary) in summaries {
+            summarise(conn, account, uid, (user_messages.position, &user_messages.uid), summary).await?;
         }
         Ok(())
     })

@@ -4,11 +4,11 @@ use async_trait::async_trait;
 use chrono::NaiveDate;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    Content, ContentPages, FileFetcher, HandOffs, Matches, NewFeedback, Ports, StoredJson, content, feedback,
+    Content, ContentPages, FileFetcher, Matches, NewFeedback, Ports, StoredJson, SubAgentLauncher, content, feedback,
     give_feedback_in, listed_contents, search,
 };
 use platform_core::{
-    AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Period, Result, overlay, to_the_end,
+    AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Period, Result, overlay, run_detached,
 };
 use platform_db::{Db, Idempotency};
 use platform_jobs::{Jobs, Work};
@@ -168,7 +168,7 @@ impl PgChatService {
     /// Needs what turns work with, durable runs, the assistants, the tenants and what fetches files.
     pub fn new(
         ports: Ports,
-        hand_offs: Arc<dyn HandOffs>,
+        hand_offs: Arc<dyn SubAgentLauncher>,
         jobs: Arc<Jobs>,
         assistants: Arc<dyn AssistantService>,
         tenants: Arc<dyn TenantService>,
@@ -489,7 +489,7 @@ impl ChatService for PgChatService {
         let (chat, name, once, now) = (uid.to_owned(), identifier.clone(), once.cloned(), self.clock.now());
         let key = live_key(&account, &identifier, uid);
         // A task of its own: a turn that was told to go on is begun when the caller leaves in between.
-        let responded = to_the_end("respond", async move {
+        let responded = run_detached("respond", async move {
             let responded = respond(&db, &account, &name, &chat, &given, denied, once.as_ref(), now).await?;
             if matches!(&responded, Some((Responded { pending: 0, .. }, _))) {
                 jobs.announce().await;

@@ -52,7 +52,7 @@ pub(crate) struct Acceptance {
 }
 
 /// What became of an acceptance: `None` when the chat cannot take the message, a refusal when its payer is out of quota.
-pub(crate) type Outcome = Result<Option<AcceptedChat>, Box<Refusal>>;
+pub(crate) type TurnCommit = Result<Option<AcceptedChat>, Box<Refusal>>;
 
 impl Acceptance {
     /// Whose chat it is.
@@ -189,7 +189,7 @@ static PLAIN: LazyLock<String> = LazyLock::new(|| ACCEPT.concat());
 /// Accepts turns in groups.
 pub(crate) struct Acceptor {
     db: Db,
-    group: GroupWriter<Acceptance, Outcome>,
+    group: GroupWriter<Acceptance, TurnCommit>,
 }
 
 impl Acceptor {
@@ -198,7 +198,7 @@ impl Acceptor {
     }
 
     /// The chat as it is now, or `None` when it cannot take this message.
-    pub async fn accept(&self, item: Acceptance) -> Result<Outcome> {
+    pub async fn accept(&self, item: Acceptance) -> Result<TurnCommit> {
         self.group.write(item).await
     }
 
@@ -209,7 +209,7 @@ impl Acceptor {
         files: &[StoredFile],
         once: Option<&Idempotency>,
         answer: Option<&Accepted>,
-    ) -> Result<Outcome> {
+    ) -> Result<TurnCommit> {
         self.db
             .conn()
             .await?
@@ -256,12 +256,12 @@ fn refused(items: &[Acceptance], error: &Error) -> Option<Vec<(usize, Refusal)>>
 }
 
 /// Writes a group. Those that are refused leave it, and the others are tried once more.
-async fn accept(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<Outcome>> {
+async fn accept(conn: &mut Conn, items: &[Acceptance]) -> Result<Vec<TurnCommit>> {
     let refused = match write(conn, items).await {
         Ok(rows) => return Ok(rows.into_iter().map(Ok).collect()),
         Err(error) => refused(items, &error).ok_or(error)?,
     };
-    let mut outcomes: Vec<Option<Outcome>> = items.iter().map(|_| None).collect();
+    let mut outcomes: Vec<Option<TurnCommit>> = items.iter().map(|_| None).collect();
     for (n, refusal) in refused {
         outcomes[n] = Some(Err(Box::new(refusal)));
     }

@@ -1,10 +1,10 @@
 use std::sync::{Arc, Mutex};
 
 use platform_conversation::{Conversation, StoredFile, TokenUsage, TurnRequest, compactions};
-use platform_core::{AccountId, Error, Result, Timestamp, to_the_end};
+use platform_core::{AccountId, Error, Result, Timestamp, run_detached};
 use platform_db::{Db, Idempotency};
 use platform_jobs::{Jobs, Run, Slot, Work};
-use platform_runtime::{Refusal, Tab};
+use platform_runtime::{Refusal, UsageLedger};
 use tokio::sync::oneshot;
 
 use super::{
@@ -56,7 +56,7 @@ impl Admission {
     /// what was accepted is started when the caller leaves in between.
     pub async fn admit(self: &Arc<Self>, candidate: Candidate) -> Result<Result<Option<Admitted>, Box<Refusal>>> {
         let admission = Arc::clone(self);
-        to_the_end("admit", async move { admission.accept_and_start(candidate).await }).await
+        run_detached("admit", async move { admission.accept_and_start(candidate).await }).await
     }
 
     async fn accept_and_start(&self, candidate: Candidate) -> Result<Result<Option<Admitted>, Box<Refusal>>> {
@@ -83,7 +83,7 @@ impl Admission {
     /// Works a turn in this process, with what is known of it.
     fn start(&self, candidate: Candidate, chat: AcceptedChat) -> Result<oneshot::Receiver<TurnOutcome>> {
         let Candidate { account, item, assistant, request, slot, waits, .. } = candidate;
-        let tab = Tab::holding(item.charge);
+        let ledger = UsageLedger::holding(item.charge);
         let (waiter, outcome) = oneshot::channel();
         let payload = serde_json::Value::clone(&item.payload);
         let run = Run::begun(item.run, &account, KIND, item.subject.clone(), payload);
@@ -110,7 +110,7 @@ impl Admission {
             payer: payer(&account, &assistant, chat.tenant_id, chat.subtenant_id),
         };
         let chat = TurnChat { conversation, assistant: item.assistant, status: Status::Processing, named: chat.named };
-        let start = WarmStart { chat, messages, waiter, tab };
+        let start = WarmStart { chat, messages, waiter, ledger };
         let work: Arc<dyn Work> =
             Arc::new(Warm { turns: Arc::clone(&self.turns), assistant, request, start: Mutex::new(Some(start)) });
         let slot = slot.unwrap_or_else(|| self.jobs.slot_at_once());

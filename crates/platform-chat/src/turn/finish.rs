@@ -23,7 +23,7 @@ use crate::chat::repository::LIMIT_EXCEEDED;
 
 /// What a turn leaves behind, at a step or at its end.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Outcome {
+pub(crate) struct TurnCommit {
     pub run: String,
     pub fence: i64,
     pub account: String,
@@ -59,7 +59,7 @@ pub(crate) struct Outcome {
     pub resets_ms: Option<i64>,
 }
 
-impl Outcome {
+impl TurnCommit {
     /// A step or an end, as far as both are alike.
     pub fn of(run: &Run, chat: &Conversation, revision: i64, messages: Vec<MessageRow>, now: Timestamp) -> Self {
         let count = i32::try_from(messages.len()).unwrap_or(0);
@@ -149,7 +149,7 @@ const SELECT: &str =
 /// Stores what turns do and, in groups, how they end, each under its lease.
 pub(crate) struct Finisher {
     db: Db,
-    group: GroupWriter<Outcome, Option<i64>>,
+    group: GroupWriter<TurnCommit, Option<i64>>,
 }
 
 impl Finisher {
@@ -158,13 +158,13 @@ impl Finisher {
     }
 
     /// Ends a run with its result. When messages were queued meanwhile, the chat goes on with another run.
-    pub async fn finish(&self, run: &Run, outcome: Outcome) -> Result<Stored> {
+    pub async fn finish(&self, run: &Run, outcome: TurnCommit) -> Result<Stored> {
         if let Some(revision) = self.group.write(outcome.clone()).await? {
             return Ok(Stored::At(revision));
         }
         // A failure stays to be seen until the next turn begins.
         let failed = outcome.status == "error" || outcome.status == LIMIT_EXCEEDED;
-        let next = Outcome {
+        let next = TurnCommit {
             status: if failed { outcome.status } else { "processing" },
             stop_reason: outcome.stop_reason.filter(|_| failed),
             turn_start: Some(outcome.message_count),
@@ -174,13 +174,13 @@ impl Finisher {
     }
 
     /// Stores what a run has done that goes on, or sleeps.
-    pub async fn step(&self, outcome: &Outcome) -> Result<Stored> {
+    pub async fn step(&self, outcome: &TurnCommit) -> Result<Stored> {
         let stored = store(&mut *self.db.conn().await?, std::slice::from_ref(outcome), &KEEPS).await?;
         Ok(stored.into_iter().next().flatten().map_or(Stored::Lost, Stored::At))
     }
 
     /// Ends a run and has another take its place.
-    async fn replace(&self, run: &Run, outcome: &Outcome) -> Result<Stored> {
+    async fn replace(&self, run: &Run, outcome: &TurnCommit) -> Result<Stored> {
         self.db
             .conn()
             .await?
@@ -223,7 +223,7 @@ impl Statements {
     }
 }
 
-async fn store(conn: &mut Conn, items: &[Outcome], sql: &'static Statements) -> Result<Vec<Option<i64>>> {
+async fn store(conn: &mut Conn, items: &[TurnCommit], sql: &'static Statements) -> Result<Vec<Option<i64>>> {
     let sql = if items.iter().any(|item| !item.took.is_empty()) { &sql.metered } else { &sql.plain };
     let rows: Vec<Held> = JsonStatement::new(sql, items)?.load(conn).await?;
     let held: std::collections::HashMap<String, i64> = rows.into_iter().map(|row| (row.run, row.revision)).collect();

@@ -5,7 +5,7 @@ use platform_conversation::{
     AssistantState, ChatMessage, File, FileFetcher, MessageContent, StoredFile, TurnRequest, check_client_schemas,
     check_turn_tools, new_message_uid, restamped, screen_files,
 };
-use platform_core::{Caller, Checks, Clock, Code, Error, FieldLimits, Id, Object, Result, Timestamp, to_the_end};
+use platform_core::{Caller, Checks, Clock, Code, Error, FieldLimits, Id, Object, Result, Timestamp, run_detached};
 use platform_db::{Db, Idempotency};
 use platform_guardrails::Moment;
 use platform_jobs::{Jobs, traceparent};
@@ -17,7 +17,7 @@ use super::{
     accept::{Acceptance, PastRow},
     admit::{Admission, Candidate},
     message::{Accepted, NewMessage},
-    queue::{Place, busy, refuse_growth, refuse_stranger, wait_in_line},
+    queue::{Enqueued, busy, refuse_growth, refuse_stranger, wait_in_line},
     work::{KIND, TurnOutcome, payer},
 };
 use crate::{
@@ -187,15 +187,15 @@ impl Intake {
     ) -> Result<Option<Taken>> {
         let (db, jobs, account) = (self.db.clone(), Arc::clone(&self.jobs), caller.account.clone());
         let (line, once) = ((item.clone(), Arc::clone(assistant), Arc::clone(files)), once.cloned());
-        let waiting = to_the_end("queue", async move {
+        let waiting = run_detached("queue", async move {
             let (item, assistant, files) = line;
             let place = wait_in_line(&db, &account, &item, assistant.settings(), &files, once.as_ref()).await?;
-            if let Place::Queued { due: Some(due), .. } = &place {
+            if let Enqueued::Queued { due: Some(due), .. } = &place {
                 jobs.announce_after(*due);
             }
             Ok(place)
         });
-        let Place::Queued { accepted, revision, created, .. } = waiting.await? else {
+        let Enqueued::Queued { accepted, revision, created, .. } = waiting.await? else {
             return Ok(None);
         };
         let ignored = if had_previous && !created { vec!["previousConversation"] } else { Vec::new() };

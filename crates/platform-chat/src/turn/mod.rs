@@ -1,6 +1,5 @@
 mod accept;
 mod admit;
-mod course;
 mod finish;
 mod intake;
 mod message;
@@ -8,14 +7,15 @@ mod notes;
 mod queue;
 mod respond;
 mod returned;
+mod runner;
 mod work;
 
 pub(crate) use admit::Admission;
-pub(crate) use course::ChatKeeper;
 pub(crate) use finish::Finisher;
 pub(crate) use intake::{Intake, Taken};
 pub use message::{Accepted, NewMessage, PastMessage, Responded, Sent, ToolResponse, ToolResponses, Waiting};
 pub(crate) use queue::{StopOutcome, abandon_in, pending, stop};
 pub(crate) use respond::{check as check_responses, respond};
 pub(crate) use returned::Returns;
+pub(crate) use runner::ChatTurnStore;
 pub(crate) use work::{KIND, TurnChat, TurnOutcome, Turns, live_key, payer};

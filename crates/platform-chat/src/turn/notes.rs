@@ -1,8 +1,8 @@
-//! Titles of chats and summaries of long messages: calls beside the turns that nobody waits for.
+//! Titles of chats and summaries of long messages: secondary calls that nobody waits for.
 
 use std::sync::Arc;
 
-use platform_conversation::Heard;
+use platform_conversation::UserMessage;
 use platform_core::AccountId;
 use platform_db::Db;
 use platform_runtime::{Answer, Model, ModelSpec, Operation, ask};
@@ -30,9 +30,9 @@ pub(crate) struct Notes {
     chat: String,
     own: ModelSpec,
     /// What the chat began with, when it has no title yet.
-    untitled: Option<Heard>,
+    untitled: Option<UserMessage>,
     /// Messages that get a summary.
-    long: Vec<Heard>,
+    long: Vec<UserMessage>,
 }
 
 /// What was answered.
@@ -44,16 +44,21 @@ pub(crate) struct Noted {
 }
 
 impl Notes {
-    /// `heard`: the user's messages of the turn; `said`: the model's. `None` when there is nothing to note.
+    /// `user_messages`: the user's messages of the turn; `said`: the model's. `None` when there is nothing to note.
     pub fn of_turn(
         turns: &Turns,
         chat: &TurnChat,
-        heard: &[Heard],
-        said: impl Iterator<Item = Heard>,
+        user_messages: &[UserMessage],
+        said: impl Iterator<Item = UserMessage>,
         own: &ModelSpec,
     ) -> Option<Self> {
-        let untitled = heard.first().filter(|first| !chat.named && !first.text.trim().is_empty()).cloned();
-        let long = heard.iter().cloned().chain(said).filter(|heard| heard.text.len() > LONG).collect::<Vec<_>>();
+        let untitled = user_messages.first().filter(|first| !chat.named && !first.text.trim().is_empty()).cloned();
+        let long = user_messages
+            .iter()
+            .cloned()
+            .chain(said)
+            .filter(|user_messages| user_messages.text.len() > LONG)
+            .collect::<Vec<_>>();
         let notes = Self {
             db: turns.ports.db.clone(),
             model: turns.ports.budget.model(&chat.conversation.payer, None),
@@ -101,7 +106,7 @@ impl Noted {
         let title = self.title.as_ref().map(|answer| title(&answer.text)).filter(|title| !title.is_empty());
         let title = untitled.as_ref().zip(title.as_deref());
         let made = long.iter().zip(&self.summaries).filter_map(|(long, answer)| Some((long, answer.as_ref()?)));
-        let summaries: Vec<(&Heard, &str)> = made.map(|(long, answer)| (long, answer.text.trim())).collect();
+        let summaries: Vec<(&UserMessage, &str)> = made.map(|(long, answer)| (long, answer.text.trim())).collect();
         let asked = self.title.iter().map(|answer| (Operation::Title, answer));
         let asked: Vec<_> =
             asked.chain(self.summaries.iter().flatten().map(|answer| (Operation::Summary, answer))).collect();

@@ -37,11 +37,11 @@ const MOST_BUFFERED: u32 = 100;
 
 /// Where a message was put.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum Enqueued {
     /// In the queue, or in the buffer of a chat at this revision.
     Queued { accepted: Accepted, revision: i64, due: Option<Duration>, created: bool },
     /// Nowhere: no turn is under way, so it can begin one.
-    AtTheDoor,
+    ChatIsFree,
 }
 
 /// Puts a message into the queue of a busy chat, or into the buffer of one that waits for more.
@@ -52,7 +52,7 @@ pub(crate) async fn wait_in_line(
     settings: &AssistantSettings,
     files: &[StoredFile],
     once: Option<&Idempotency>,
-) -> Result<Place> {
+) -> Result<Enqueued> {
     let mut conn = db.conn().await?;
     conn.transaction::<_, Error, _>(async |conn| {
         // Whoever has the key first goes on; the other must not hold what that one needs.
@@ -63,7 +63,9 @@ pub(crate) async fn wait_in_line(
         // The run before the chat, as whoever ends it does.
         let run = find_in(conn, account, KIND, &item.subject).await?.map(|run| run.id);
         let created = !delay.is_zero() && create(conn, item).await?;
-        let Some(chat) = repository::lock(conn, account, &item.subject).await? else { return Ok(Place::AtTheDoor) };
+        let Some(chat) = repository::lock(conn, account, &item.subject).await? else {
+            return Ok(Enqueued::ChatIsFree);
+        };
         refuse_stranger(&chat, item)?;
         refuse_growth(conn, item).await?;
         let status = chat.status();
@@ -71,12 +73,12 @@ pub(crate) async fn wait_in_line(
             enqueue_in(conn, account, KIND, &item.subject, json!({}), When::After(delay)).await?;
         } else if status.is_terminal() && chat.queued == 0 {
             if delay.is_zero() {
-                return Ok(Place::AtTheDoor);
+                return Ok(Enqueued::ChatIsFree);
             }
             enqueue_in(conn, account, KIND, &item.subject, json!({}), When::After(delay)).await?;
         } else {
             // A turn that began just now has a run that is not locked: from the start again.
-            let Some(run) = run else { return Ok(Place::AtTheDoor) };
+            let Some(run) = run else { return Ok(Enqueued::ChatIsFree) };
             if !settings.message_queue_enabled && status != Status::Buffering {
                 return Err(busy(&chat));
             }
@@ -117,7 +119,7 @@ pub(crate) async fn wait_in_line(
         if let Some(once) = once {
             once.store(conn, 200, &accepted).await?;
         }
-        Ok(Place::Queued { accepted, revision, due: buffers.then_some(delay), created })
+        Ok(Enqueued::Queued { accepted, revision, due: buffers.then_some(delay), created })
     })
     .await
 }
@@ -241,7 +243,7 @@ async fn waits(conn: &mut Conn, account: &AccountId, item: &Acceptance, buffers:
 }
 
 /// What a run finds that is to begin a turn with what is queued.
-pub(crate) enum TakenIn {
+pub(crate) enum Dequeued {
     /// The lease was lost.
     Lost,
     /// Nothing is queued any more.
@@ -252,18 +254,18 @@ pub(crate) enum TakenIn {
 
 /// Makes what is queued the messages of the turn that begins: buffered ones become one message,
 /// others stay apart. The lease is checked.
-pub(crate) async fn take_in(db: &Db, run: &Run, now: Timestamp) -> Result<TakenIn> {
+pub(crate) async fn dequeue(db: &Db, run: &Run, now: Timestamp) -> Result<Dequeued> {
     let (account, uid) = (run.account(), run.subject.as_str());
     let mut conn = db.conn().await?;
     conn.transaction::<_, Error, _>(async |conn| {
         if !is_held_in(conn, run).await? {
-            return Ok(TakenIn::Lost);
+            return Ok(Dequeued::Lost);
         }
-        let Some(chat) = repository::lock(conn, &account, uid).await? else { return Ok(TakenIn::Lost) };
+        let Some(chat) = repository::lock(conn, &account, uid).await? else { return Ok(Dequeued::Lost) };
         let rows = queued(conn, &account, uid).await?;
         let requests = rows.iter().map(|row| serde_json::from_value::<TurnRequest>(row.request.clone()));
         let requests: Vec<TurnRequest> = requests.collect::<Result<_, _>>().map_err(Error::internal)?;
-        let Some(request) = TurnRequest::joined(requests) else { return Ok(TakenIn::Nothing) };
+        let Some(request) = TurnRequest::joined(requests) else { return Ok(Dequeued::Nothing) };
         let rows = if chat.status() == Status::Buffering { joined(conn, &account, uid, rows).await? } else { rows };
         let count = i32::try_from(rows.len()).unwrap_or(i32::MAX);
         for (position, row) in (chat.message_count..).zip(rows) {
@@ -286,7 +288,7 @@ pub(crate) async fn take_in(db: &Db, run: &Run, now: Timestamp) -> Result<TakenI
             .returning(ChatRow::as_returning())
             .get_result::<ChatRow>(conn)
             .await?;
-        Ok(TakenIn::Turn(Box::new((row.into_turn_chat()?, request))))
+        Ok(Dequeued::Turn(Box::new((row.into_turn_chat()?, request))))
     })
     .await
 }

@@ -4,18 +4,18 @@ use std::{
 };
 
 use async_trait::async_trait;
-use platform_conversation::{Conversation, HandOffs, Ports, StoredJson, TurnRequest};
+use platform_conversation::{Conversation, Ports, StoredJson, SubAgentLauncher, TurnRequest};
 use platform_core::{AccountId, Code, Error, Result};
 use platform_jobs::{Jobs, Run, Work};
 use platform_realtime::Key;
-use platform_runtime::{Fault, Payer, Spender, Tab};
+use platform_runtime::{Fault, Payer, Spender, UsageLedger};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    course::{ChatKeeper, Course},
     finish::Finisher,
-    queue::{TakenIn, take_in},
+    queue::{Dequeued, dequeue},
+    runner::{ChatTurnStore, TurnRunner},
 };
 use crate::{
     assistant::{Assistant, AssistantService},
@@ -40,7 +40,7 @@ pub(crate) enum TurnOutcome {
 pub(crate) struct Turns {
     pub ports: Ports,
     /// To whom work is handed.
-    pub hand_offs: Arc<dyn HandOffs>,
+    pub hand_offs: Arc<dyn SubAgentLauncher>,
     pub jobs: Arc<Jobs>,
     pub assistants: Arc<dyn AssistantService>,
     pub finisher: Finisher,
@@ -81,7 +81,7 @@ pub(crate) struct WarmStart {
     pub messages: Option<Vec<String>>,
     pub waiter: oneshot::Sender<TurnOutcome>,
     /// Where what was reserved for its first call stands.
-    pub tab: Arc<Tab>,
+    pub ledger: Arc<UsageLedger>,
 }
 
 /// Who pays for the calls of a chat.
@@ -104,9 +104,9 @@ impl Work for Warm {
 
     async fn work(&self, run: &Run, stop: &CancellationToken) -> Result<()> {
         let Some(start) = self.start.lock().expect("lock").take() else { return Ok(()) };
-        let keeper = ChatKeeper { turns: &self.turns, run };
-        let course = Course::new(&keeper, &start.chat, &self.request, Some(start.waiter), start.tab);
-        course.work(&self.assistant, start.messages, stop).await
+        let turn_store = ChatTurnStore { turns: &self.turns, run };
+        let runner = TurnRunner::new(&turn_store, &start.chat, &self.request, Some(start.waiter), start.ledger);
+        runner.work(&self.assistant, start.messages, stop).await
     }
 }
 
@@ -125,14 +125,14 @@ impl Work for Turns {
             return Ok(());
         };
         let mut request: TurnRequest = serde_json::from_value(run.payload.clone()).map_err(Error::internal)?;
-        let keeper = ChatKeeper { turns: self, run };
+        let turn_store = ChatTurnStore { turns: self, run };
         if chat.awaits_messages() {
-            match take_in(&self.ports.db, run, self.ports.clock.now()).await? {
-                TakenIn::Lost => return Ok(()),
-                TakenIn::Nothing => {
-                    return Course::new(&keeper, &chat, &request, None, Arc::default()).end_empty().await;
+            match dequeue(&self.ports.db, run, self.ports.clock.now()).await? {
+                Dequeued::Lost => return Ok(()),
+                Dequeued::Nothing => {
+                    return TurnRunner::new(&turn_store, &chat, &request, None, Arc::default()).end_empty().await;
                 }
-                TakenIn::Turn(turn) => (chat, request) = *turn,
+                Dequeued::Turn(turn) => (chat, request) = *turn,
             }
         }
         let assistant = self.assistants.get(&account, &chat.assistant).await;
@@ -140,13 +140,13 @@ impl Work for Turns {
             let Payer { tenant_id, subtenant_id, .. } = chat.conversation.payer;
             chat.conversation.payer = payer(&account, assistant, tenant_id, subtenant_id);
         }
-        let course = Course::new(&keeper, &chat, &request, None, Arc::default());
+        let runner = TurnRunner::new(&turn_store, &chat, &request, None, Arc::default());
         if run.attempt > self.max_attempts {
-            return course.give_up("WORKER_LOST", "The worker of this turn was lost too often.").await;
+            return runner.give_up("WORKER_LOST", "The worker of this turn was lost too often.").await;
         }
         match assistant {
-            Ok(assistant) => course.work(&assistant, None, stop).await,
-            Err(error) if error.code() == Code::AssistantNotFound => course.end_empty().await,
+            Ok(assistant) => runner.work(&assistant, None, stop).await,
+            Err(error) if error.code() == Code::AssistantNotFound => runner.end_empty().await,
             Err(error) => Err(error),
         }
     }

@@ -21,7 +21,7 @@ use crate::{
 /// Reserves in the statement of the caller: an expression over a JSON array of [`Charge::reserve`], each with its
 /// index `n`. When one has no room the statement fails, and [`refusals`] says which.
 pub const RESERVE: (&str, &str) = ("reserve_usage(coalesce(", ", '[]'), true)");
-/// Settles in the statement of the caller: an expression over a JSON array of what a [`platform_runtime::Tab`] gave.
+/// Settles in the statement of the caller: an expression over a JSON array of what a [`platform_runtime::UsageLedger`] gave.
 pub const SETTLE: (&str, &str) = ("settle_usage(coalesce(", ", '[]'))");
 
 /// A charge at its place in a group.
@@ -119,7 +119,7 @@ pub(super) async fn settle_all(conn: &mut Conn, took: &[Arc<RawValue>]) -> Resul
     Ok(vec![(); took.len()])
 }
 
-/// Writes down what a [`platform_runtime::Tab`] gave, in the caller's transaction.
+/// Writes down what a [`platform_runtime::UsageLedger`] gave, in the caller's transaction.
 pub async fn settle_in(conn: &mut Conn, took: &[Arc<RawValue>]) -> Result<()> {
     if took.is_empty() {
         return Ok(());

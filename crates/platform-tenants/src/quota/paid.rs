@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use platform_core::{AccountId, Error, Money, Result, spawn};
 use platform_runtime::{
-    Answer, Catalog, Charge, Delta, Fault, FaultCode, Model, ModelSpec, Operation, Payer, Prompt, Tab, Usage,
+    Answer, Catalog, Charge, Delta, Fault, FaultCode, Model, ModelSpec, Operation, Payer, Prompt, Usage, UsageLedger,
 };
 use tracing::error;
 
@@ -16,7 +16,7 @@ pub(super) struct Paid {
     pub quotas: Arc<Inner>,
     pub model: Arc<dyn Model>,
     pub payer: Payer,
-    pub tab: Arc<Tab>,
+    pub ledger: Arc<UsageLedger>,
     /// Nobody else stores what calls took.
     pub at_once: bool,
 }
@@ -46,7 +46,7 @@ impl Model for Paid {
         prompt: &Prompt,
         on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
     ) -> std::result::Result<Answer, Fault> {
-        let charge = match self.tab.held() {
+        let charge = match self.ledger.held() {
             Some(charge) => charge,
             None => self.reserve(prompt).await?,
         };
@@ -75,12 +75,12 @@ impl Model for Paid {
 
 impl Paid {
     async fn reserve(&self, prompt: &Prompt) -> std::result::Result<Charge, Fault> {
-        let (model, beside) = (&prompt.model, prompt.operation.is_some());
+        let (model, is_secondary) = (&prompt.model, prompt.operation.is_some());
         let away = |error: Error| {
             error!(%error, "A quota could not be looked at; the call is not made.");
             Fault::of(FaultCode::Unavailable, "The quotas cannot be reached at the moment.", &model.provider)
         };
-        let charge = self.quotas.charge(&self.payer, model, beside).await.map_err(away)?;
+        let charge = self.quotas.charge(&self.payer, model, is_secondary).await.map_err(away)?;
         if charge.reserve.is_some()
             && let Some(refusal) = self.quotas.reserving.write(charge.clone()).await.map_err(away)?
         {
@@ -91,7 +91,7 @@ impl Paid {
 
     /// Stores what calls took and nobody has stored.
     async fn store(&self) {
-        for took in self.tab.take() {
+        for took in self.ledger.take() {
             if let Err(error) = self.quotas.settling.write(took).await {
                 error!(%error, "What a call took could not be counted.");
             }
@@ -101,8 +101,8 @@ impl Paid {
 
 impl Drop for Paid {
     fn drop(&mut self) {
-        self.tab.let_go();
-        let left = self.tab.take();
+        self.ledger.let_go();
+        let left = self.ledger.take();
         if left.is_empty() {
             return;
         }
@@ -129,11 +129,11 @@ impl Call<'_> {
     fn settle(&mut self, usage: Usage, cost: Money) {
         let Some(charge) = self.charge.take() else { return };
         let (tokens, nanos) = (usage.input_tokens.saturating_add(usage.output_tokens), cost.nanos());
-        let beside = self.prompt.operation.is_some();
+        let is_secondary = self.prompt.operation.is_some();
         if tokens > 0 && self.paid.payer.tenant_id.is_some() {
-            self.paid.quotas.learn(&self.paid.payer, beside, i64::try_from(tokens).unwrap_or(i64::MAX), nanos);
+            self.paid.quotas.learn(&self.paid.payer, is_secondary, i64::try_from(tokens).unwrap_or(i64::MAX), nanos);
         }
-        self.paid.tab.add(charge.note.took(&usage, cost, beside));
+        self.paid.ledger.add(charge.note.took(&usage, cost, is_secondary));
     }
 }
 

@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{AssistantSettings, Bounds, HandOff, HandOffs, LeaseLost, Turn, turn_tools};
+use platform_conversation::{AssistantSettings, Bounds, HandOff, LeaseLost, SubAgentLauncher, Turn, turn_tools};
 use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_jobs::{Run, Work};
-use platform_runtime::{Callbacks, Ending, FINISH_TOOL, FaultCode, Refusal, Tab, ToolChoice, TurnTool};
+use platform_runtime::{Callbacks, Ending, FINISH_TOOL, FaultCode, Refusal, ToolChoice, TurnTool, UsageLedger};
 use platform_tenants::settle_in;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
@@ -20,14 +20,14 @@ use super::{
     commit::after,
     control::close,
     facts::Pause,
-    hand_off::Hands,
-    keeper::{ThreadKeeper, hand_offs, pause_now, sleeps_until, take_in},
+    hand_off::ThreadLauncher,
     live_key,
     model::{EmptyContentRetries, ThreadResult},
-    record::{By, Record},
+    record::{Actor, Record},
     repository,
     state::{Cause, ThreadState},
     tasks,
+    turn_store::{ThreadTurnStore, append_queued, hand_offs, pause_now, sleeps_until},
 };
 use crate::agent::ReadyAgent;
 
@@ -54,7 +54,7 @@ impl Work for ThreadTurns {
         KIND
     }
 
-    async fn take_in(&self, conn: &mut Conn, mut runs: Vec<Run>, now: Timestamp) -> Result<Vec<Run>> {
+    async fn claimed_in(&self, conn: &mut Conn, mut runs: Vec<Run>, now: Timestamp) -> Result<Vec<Run>> {
         let wanted: Vec<_> = runs.iter().map(|run| (run.account(), run.subject.as_str(), run.attempt)).collect();
         let moved = repository::take(conn, &wanted, now).await?;
         self.0.publish_moved_in(conn, &moved, (ThreadState::Queued, ThreadState::Processing), now).await?;
@@ -103,7 +103,7 @@ impl Threads {
             return self.fetch_late(run, &found).await;
         }
         let found = if found.open.is_empty() {
-            match self.take_in_what_waits(run).await? {
+            match self.append_arrived(run).await? {
                 None => return Ok(Next::Done),
                 Some(record) => record,
             }
@@ -116,12 +116,12 @@ impl Threads {
     }
 
     /// Takes in what was said before the turn goes on; `None` when the lease is lost.
-    async fn take_in_what_waits(&self, run: &Run) -> Result<Option<Record>> {
+    async fn append_arrived(&self, run: &Run) -> Result<Option<Record>> {
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
         let taking = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
-            if !take_in(conn, &mut record).await? {
+            if !append_queued(conn, &mut record).await? {
                 return Ok(Some((record, None)));
             }
             let told = self.commit_in(conn, &mut record, Some(run), 0, now).await?;
@@ -147,7 +147,7 @@ impl Threads {
         if let Some(parent) = &found.facts.parent {
             restrict(&mut tools, &parent.approval_tools);
         }
-        let keeper = ThreadKeeper {
+        let turn_store = ThreadTurnStore {
             threads: Arc::clone(self),
             run: run.clone(),
             version: agent.version,
@@ -165,7 +165,8 @@ impl Threads {
         let request = found.facts.turn.request.clone();
         let live = live_key(&account, &run.subject);
         let earlier = run.fence - 1;
-        let mut turn = Turn::new(&self.ports, &keeper, found.conversation()?, &request, live, earlier, Arc::default());
+        let mut turn =
+            Turn::new(&self.ports, &turn_store, found.conversation()?, &request, live, earlier, Arc::default());
         match turn.run(&agent.profile, &tools, bounds, None, stop).await {
             None => {
                 // Whoever stopped it has stored the end; what was taken until then counts all the same.
@@ -176,8 +177,8 @@ impl Threads {
             }
             Some(Err(error)) => Err(error),
             Some(Ok(ending)) if ending.is_halted => Ok(Next::Again),
-            Some(Ok(ending)) if !ending.waiting.is_empty() => self.wait(run, &keeper, &turn, &ending).await,
-            Some(Ok(ending)) => self.end(run, &keeper, turn, ending, agent).await,
+            Some(Ok(ending)) if !ending.waiting.is_empty() => self.wait(run, &turn_store, &turn, &ending).await,
+            Some(Ok(ending)) => self.end(run, &turn_store, turn, ending, agent).await,
         }
     }
 
@@ -220,7 +221,7 @@ impl Threads {
                 approval_tools: approvals_above(found, settings),
                 own_approvals: settings.approval_tools.clone(),
             };
-            tools.extend(Hands(Arc::clone(self)).tools(&settings.subagents_ids, &hand_off).await?);
+            tools.extend(ThreadLauncher(Arc::clone(self)).tools(&settings.subagents_ids, &hand_off).await?);
         }
         Ok(tools)
     }
@@ -238,7 +239,7 @@ impl Threads {
                 }
                 Err(name) if !record.facts.unfetched.is_empty() => {
                     record.finish_reason = Some(format!("FILE_ERROR: {name}"));
-                    record.enter(Cause::Failed, ThreadState::Failed, &By::worker(), now)?;
+                    record.enter(Cause::Failed, ThreadState::Failed, &Actor::worker(), now)?;
                 }
                 _ => {}
             }
@@ -250,7 +251,7 @@ impl Threads {
         self.told(kept).await
     }
 
-    async fn told(&self, stored: Option<(Next, super::Told)>) -> Result<Next> {
+    async fn told(&self, stored: Option<(Next, super::AfterCommit)>) -> Result<Next> {
         let Some((next, told)) = stored else { return Ok(Next::Done) };
         self.tell(&told).await?;
         Ok(next)
@@ -266,7 +267,7 @@ impl Threads {
             close(conn, &mut record, code, |_| true, now).await?;
             record.finish_reason = Some(reason);
             record.stop_reason = Some("error".to_owned());
-            record.enter(Cause::Failed, ThreadState::Failed, &By::worker(), now)?;
+            record.enter(Cause::Failed, ThreadState::Failed, &Actor::worker(), now)?;
             Ok(Some((Next::Done, self.commit_in(conn, &mut record, Some(run), 0, now).await?)))
         });
         let failed = failing.await?;
@@ -275,13 +276,13 @@ impl Threads {
     }
 
     /// Gives the run up until what the thread waits for is there.
-    async fn wait(&self, run: &Run, keeper: &ThreadKeeper, turn: &Turn<'_>, ending: &Ending) -> Result<Next> {
+    async fn wait(&self, run: &Run, turn_store: &ThreadTurnStore, turn: &Turn<'_>, ending: &Ending) -> Result<Next> {
         let revision = turn.live.next_revision();
-        let (now, took) = (self.ports.clock.now(), turn.tab.take());
+        let (now, took) = (self.ports.clock.now(), turn.ledger.take());
         let mut conn = self.ports.db.conn().await?;
         let storing = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
-            keeper.write_in(conn, &mut record, &turn.conversation, &[]).await?;
+            turn_store.write_in(conn, &mut record, &turn.conversation, &[]).await?;
             record.open.clone_from(&ending.waiting);
             record.guardrails = turn.guardrails().or(record.guardrails.take());
             hand_offs(&mut record);
@@ -293,7 +294,7 @@ impl Threads {
         });
         let stored = storing.await;
         drop(conn);
-        self.told(kept_or_owed(stored, &turn.tab, took)?).await
+        self.told(kept_or_owed(stored, &turn.ledger, took)?).await
     }
 
     /// Puts a thread into the state that fits what it waits for.
@@ -305,10 +306,10 @@ impl Threads {
             pause_now(record, now)?;
         } else if state == ThreadState::PausedForApproval {
             let approval = self.approval_of(record, now);
-            record.enter(cause, state, &By::worker(), now)?;
+            record.enter(cause, state, &Actor::worker(), now)?;
             record.facts.approval = Some(approval);
         } else {
-            record.enter(cause, state, &By::worker(), now)?;
+            record.enter(cause, state, &Actor::worker(), now)?;
             if state == ThreadState::PausedForResume {
                 let (until, reason) = (sleeps_until(record), Some("WAIT_UNTIL".to_owned()));
                 record.facts.pause = Some(Pause { until, reason, at: Some(now), ..Pause::default() });
@@ -321,19 +322,19 @@ impl Threads {
     async fn end(
         &self,
         run: &Run,
-        keeper: &ThreadKeeper,
+        turn_store: &ThreadTurnStore,
         mut turn: Turn<'_>,
         ending: Ending,
         agent: &ReadyAgent,
     ) -> Result<Next> {
         let rows = turn.last_words(&ending)?;
         let revision = turn.live.next_revision();
-        let (now, took) = (self.ports.clock.now(), turn.tab.take());
+        let (now, took) = (self.ports.clock.now(), turn.ledger.take());
         let mut conn = self.ports.db.conn().await?;
         let storing = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
             let is_first_step = record.facts.turn.version.is_none();
-            keeper.write_in(conn, &mut record, &turn.conversation, &rows).await?;
+            turn_store.write_in(conn, &mut record, &turn.conversation, &rows).await?;
             record.abandons = !record.open.is_empty();
             record.open.clear();
             record.guardrails = turn.guardrails().or(record.guardrails.take());
@@ -355,7 +356,7 @@ impl Threads {
         });
         let stored = storing.await;
         drop(conn);
-        let stored = kept_or_owed(stored, &turn.tab, took)?;
+        let stored = kept_or_owed(stored, &turn.ledger, took)?;
         if let Some((_, told)) = &stored {
             turn.live.committed(told.revision, "");
         }
@@ -377,16 +378,16 @@ impl Threads {
 }
 
 /// What was not stored of quotas is owed all the same.
-fn kept_or_owed<T>(stored: Result<Option<T>>, tab: &Tab, took: Vec<Arc<RawValue>>) -> Result<Option<T>> {
+fn kept_or_owed<T>(stored: Result<Option<T>>, ledger: &UsageLedger, took: Vec<Arc<RawValue>>) -> Result<Option<T>> {
     if !matches!(stored, Ok(Some(_))) {
-        tab.put_back(took);
+        ledger.put_back(took);
     }
     stored
 }
 
 /// No quota is left: a turn that has not begun ends, another one goes on when there is some again.
 fn out_of_quota(record: &mut Record, refusal: &Refusal, is_first_step: bool, now: Timestamp) -> Result<()> {
-    let by = By { reason: Some(refusal.message.clone()), ..By::worker() };
+    let by = Actor { reason: Some(refusal.message.clone()), ..Actor::worker() };
     if record.facts.pause.as_ref().is_some_and(|pause| pause.requested) {
         return pause_now(record, now);
     }
@@ -425,7 +426,7 @@ async fn conclude(
     agent: &ReadyAgent,
     now: Timestamp,
 ) -> Result<Next> {
-    let by = By::worker();
+    let by = Actor::worker();
     let wait = ending.fault.as_ref().and_then(|fault| fault.retry_after).filter(|wait| *wait > LONGEST_WAIT);
     if let Some(wait) = wait {
         if record.facts.pause.as_ref().is_some_and(|pause| pause.requested) {
@@ -442,7 +443,7 @@ async fn conclude(
     if state == ThreadState::Completed {
         record.facts.result = result(ending).or(record.facts.result.take());
         // What was said meanwhile is answered first.
-        if take_in(conn, record).await? {
+        if append_queued(conn, record).await? {
             return Ok(Next::Again);
         }
     }

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
-    Compaction, Conversation, Keeper, Kept, Step, TurnRequest, add_compaction, add_secondary, empty, has_compactions,
-    insert_message, queued,
+    Compaction, Conversation, Step, StepResult, TurnRequest, TurnStore, add_compaction, add_secondary, empty,
+    has_compactions, insert_message, queued,
 };
 use platform_core::{Error, Result};
 use platform_db::Conn;
@@ -20,13 +20,13 @@ use super::{
     act::hold_in,
     awaited::take_arrived,
     facts::Pause,
-    record::{By, Record, key},
+    record::{Actor, Record, key},
     repository::by_id,
     state::{Cause, ThreadState},
 };
 use crate::{costs, schema::threads};
 
-pub(crate) struct ThreadKeeper {
+pub(crate) struct ThreadTurnStore {
     pub threads: Arc<Threads>,
     pub run: Run,
     /// Version of the agent that the turn works with.
@@ -34,7 +34,7 @@ pub(crate) struct ThreadKeeper {
     pub agent_id: String,
 }
 
-impl ThreadKeeper {
+impl ThreadTurnStore {
     /// Whether the turn goes on after a step: not when it is to be paused, or when more was said meanwhile.
     async fn flow_in(&self, conn: &mut Conn, record: &mut Record, step: &Step) -> Result<Flow> {
         let asked = step.model.is_some();
@@ -70,8 +70,8 @@ impl ThreadKeeper {
 }
 
 #[async_trait]
-impl Keeper for ThreadKeeper {
-    async fn step(&self, conversation: &Conversation, step: Step) -> Result<Kept> {
+impl TurnStore for ThreadTurnStore {
+    async fn step(&self, conversation: &Conversation, step: Step) -> Result<StepResult> {
         let threads = &self.threads;
         let now = threads.ports.clock.now();
         let mut conn = threads.ports.db.conn().await?;
@@ -91,13 +91,13 @@ impl Keeper for ThreadKeeper {
             settle_in(conn, &step.took).await?;
             Ok(Some((flow, told)))
         });
-        let Some((flow, told)) = storing.await? else { return Ok(Kept::Lost) };
+        let Some((flow, told)) = storing.await? else { return Ok(StepResult::Lost) };
         drop(conn);
         let revision = told.revision;
         if flow == Flow::Halt {
             threads.tell(&told).await?;
         }
-        Ok(Kept::At(revision, flow))
+        Ok(StepResult::At(revision, flow))
     }
 
     async fn charge(&self, asked: &[(Operation, &Answer)]) -> Result<()> {
@@ -113,7 +113,7 @@ impl Keeper for ThreadKeeper {
 }
 
 impl Threads {
-    /// Adds calls beside the turns to what a thread and its agent took.
+    /// Adds secondary calls to what a thread and its agent took.
     pub async fn charge(
         &self,
         account: &platform_core::AccountId,
@@ -130,7 +130,7 @@ impl Threads {
     }
 }
 
-/// Adds calls beside the turns in the transaction that stores what they gave.
+/// Adds secondary calls in the transaction that stores what they gave.
 pub(crate) async fn charge_in(
     conn: &mut Conn,
     account: &platform_core::AccountId,
@@ -161,14 +161,14 @@ pub(crate) fn pause_now(record: &mut Record, now: platform_core::Timestamp) -> R
         open.state = CallState::Approved;
     }
     let pause = record.facts.pause.clone().unwrap_or_default();
-    let by = By { user_uid: pause.by.clone(), ..By::worker() };
+    let by = Actor { user_uid: pause.by.clone(), ..Actor::worker() };
     record.enter(Cause::Paused, ThreadState::Paused, &by, now)?;
     record.facts.pause = Some(Pause { requested: false, at: Some(now), ..pause });
     Ok(())
 }
 
 /// Makes what waits messages of the thread; what was found in them belongs to the turn. Whether there was any.
-pub(crate) async fn take_in(conn: &mut Conn, record: &mut Record) -> Result<bool> {
+pub(crate) async fn append_queued(conn: &mut Conn, record: &mut Record) -> Result<bool> {
     let key = key(record.id());
     let waiting = queued(conn, &record.account, &key).await?;
     if waiting.is_empty() {

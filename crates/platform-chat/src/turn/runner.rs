@@ -3,19 +3,19 @@ use std::{pin::pin, sync::Arc};
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use platform_conversation::{
-    Bounds, Compaction, Conversation, HandOff, Heard, Keeper, Kept, LeaseLost, MessageContent, MessageRow, Profile,
-    Step, Turn, TurnRequest, open_text, turn_tools,
+    Bounds, Compaction, Conversation, HandOff, LeaseLost, MessageContent, MessageRow, Profile, Step, StepResult, Turn,
+    TurnRequest, TurnStore, UserMessage, open_text, turn_tools,
 };
 use platform_core::{Result, spawn};
 use platform_jobs::Run;
-use platform_runtime::{Answer, Ending, FaultCode, Flow, Later, OpenCall, Operation, Tab, TurnTool};
+use platform_runtime::{Answer, Ending, FaultCode, Flow, Later, OpenCall, Operation, TurnTool, UsageLedger};
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
 use super::{
-    finish::{Outcome, Stored},
+    finish::{Stored, TurnCommit},
     notes::Notes,
     work::{TurnChat, TurnOutcome, Turns, live_key},
 };
@@ -28,7 +28,7 @@ use crate::{
 const LONGEST_HAND_OFF_MS: i64 = 365 * 24 * 3600 * 1000;
 
 /// The course of one turn of a chat under one lease.
-pub(crate) struct Course<'a> {
+pub(crate) struct TurnRunner<'a> {
     turns: &'a Turns,
     chat: &'a TurnChat,
     request: &'a TurnRequest,
@@ -40,25 +40,25 @@ pub(crate) struct Course<'a> {
 }
 
 /// Stores the steps of a turn with its chat.
-pub(crate) struct ChatKeeper<'a> {
+pub(crate) struct ChatTurnStore<'a> {
     pub turns: &'a Turns,
     pub run: &'a Run,
 }
 
 #[async_trait]
-impl Keeper for ChatKeeper<'_> {
-    async fn step(&self, chat: &Conversation, step: Step) -> Result<Kept> {
-        let mut outcome = Outcome {
+impl TurnStore for ChatTurnStore<'_> {
+    async fn step(&self, chat: &Conversation, step: Step) -> Result<StepResult> {
+        let mut outcome = TurnCommit {
             open_calls: open_text(&step.open)?,
             took: step.took,
-            ..Outcome::of(self.run, chat, step.revision, step.messages, self.turns.ports.clock.now())
+            ..TurnCommit::of(self.run, chat, step.revision, step.messages, self.turns.ports.clock.now())
         };
         if let Some(model) = &step.model {
             outcome.answered_by(model);
         }
         Ok(match self.turns.finisher.step(&outcome).await? {
-            Stored::At(revision) | Stored::GoesOn(revision) => Kept::At(revision, Flow::GoOn),
-            Stored::Lost => Kept::Lost,
+            Stored::At(revision) | Stored::GoesOn(revision) => StepResult::At(revision, Flow::GoOn),
+            Stored::Lost => StepResult::Lost,
         })
     }
 
@@ -72,19 +72,19 @@ impl Keeper for ChatKeeper<'_> {
     }
 }
 
-impl<'a> Course<'a> {
+impl<'a> TurnRunner<'a> {
     pub fn new(
-        keeper: &'a ChatKeeper<'a>,
+        turn_store: &'a ChatTurnStore<'a>,
         chat: &'a TurnChat,
         request: &'a TurnRequest,
         waiter: Option<oneshot::Sender<TurnOutcome>>,
-        tab: Arc<Tab>,
+        ledger: Arc<UsageLedger>,
     ) -> Self {
-        let ChatKeeper { turns, run } = keeper;
+        let ChatTurnStore { turns, run } = turn_store;
         let of = chat.conversation.clone();
         let key = live_key(&of.account, &chat.assistant, &of.uid);
         let first_said = of.message_count;
-        let turn = Turn::new(&turns.ports, keeper, of, request, key, run.fence - 1, tab);
+        let turn = Turn::new(&turns.ports, turn_store, of, request, key, run.fence - 1, ledger);
         Self { turns, chat, request, run, turn, waiter, first_said }
     }
 
@@ -133,7 +133,7 @@ impl<'a> Course<'a> {
             (true, false) => (HANDED_OFF, LONGEST_HAND_OFF_MS),
             _ => (WAITING, longest),
         };
-        let outcome = Outcome {
+        let outcome = TurnCommit {
             status,
             open_calls: open_text(open)?,
             sleep_ms: Some(sleep_ms),
@@ -168,7 +168,7 @@ impl<'a> Course<'a> {
         });
         let by_guardrail = ending.is_blocked();
         let model = ending.answer.map(|answer| answer.model);
-        let mut outcome = Outcome { guardrails: self.turn.guardrails(), ..self.outcome(rows) };
+        let mut outcome = TurnCommit { guardrails: self.turn.guardrails(), ..self.outcome(rows) };
         (outcome.status, outcome.stop_reason) = match (&refusal, &ending.fault) {
             (Some(_), _) => (LIMIT_EXCEEDED, Some(LIMIT_EXCEEDED)),
             (None, Some(_)) => ("error", Some(ending.reason)),
@@ -186,9 +186,9 @@ impl<'a> Course<'a> {
                 let said = (self.first_said..).zip(&self.turn.said);
                 let said = said.filter_map(|(position, said)| {
                     let (uid, text) = said.long_answer()?;
-                    Some(Heard { position, uid, text })
+                    Some(UserMessage { position, uid, text })
                 });
-                Notes::of_turn(self.turns, self.chat, &self.turn.heard, said, model)
+                Notes::of_turn(self.turns, self.chat, &self.turn.user_messages, said, model)
             }
             _ => None,
         };
@@ -232,9 +232,9 @@ impl<'a> Course<'a> {
         self.end_as_stopped(outcome).await
     }
 
-    async fn end_as_stopped(mut self, outcome: Outcome) -> Result<()> {
+    async fn end_as_stopped(mut self, outcome: TurnCommit) -> Result<()> {
         let guardrails = self.turn.guardrails();
-        let outcome = Outcome { status: "completed", stop_reason: Some("stopped_by_user"), guardrails, ..outcome };
+        let outcome = TurnCommit { status: "completed", stop_reason: Some("stopped_by_user"), guardrails, ..outcome };
         if let Some(revision) = self.commit(outcome).await? {
             let said = std::mem::take(&mut self.turn.said);
             self.show(revision, TurnOutcome::Done(said));
@@ -256,12 +256,12 @@ impl<'a> Course<'a> {
     }
 
     /// Stores the end; the revision the chat has then, or `None` when the lease was lost.
-    async fn commit(&mut self, outcome: Outcome) -> Result<Option<i64>> {
+    async fn commit(&mut self, outcome: TurnCommit) -> Result<Option<i64>> {
         let said = MessageRow::spoken(&outcome.messages);
         let took = outcome.took.clone();
         let stored = self.turns.finisher.finish(self.run, outcome).await;
         if !matches!(stored, Ok(Stored::At(_) | Stored::GoesOn(_))) {
-            self.turn.tab.put_back(took);
+            self.turn.ledger.put_back(took);
         }
         let stored = stored?;
         self.turn.said.extend(said);
@@ -284,9 +284,9 @@ impl<'a> Course<'a> {
     }
 
     /// An end, as far as all are alike.
-    fn outcome(&self, messages: Vec<MessageRow>) -> Outcome {
+    fn outcome(&self, messages: Vec<MessageRow>) -> TurnCommit {
         let now = self.turn.now();
-        let outcome = Outcome::of(self.run, &self.turn.conversation, self.turn.live.next_revision(), messages, now);
-        Outcome { took: self.turn.tab.take(), ..outcome }
+        let outcome = TurnCommit::of(self.run, &self.turn.conversation, self.turn.live.next_revision(), messages, now);
+        TurnCommit { took: self.turn.ledger.take(), ..outcome }
     }
 }
