@@ -10,6 +10,7 @@ use serde_json::Value;
 use url::Url;
 
 use crate::{
+    code,
     request::{Request, percent_decode},
     routes::{Access, Kind, Right, Route},
 };
@@ -29,9 +30,9 @@ pub(crate) fn permit(identity: &Identity, route: &Route, path: &str, headers: &H
             Access::Public | Access::Key { session: true, .. } => Ok(()),
             Access::Mint { .. } => {
                 let message = "A session cannot mint sessions; the backend does that with its API key.";
-                Err(Error::new(Code::SessionCannotMint, message))
+                Err(Error::new(code::SESSION_CANNOT_MINT, message))
             }
-            _ => Err(Error::new(Code::SessionRouteForbidden, "Sessions cannot reach this endpoint.")),
+            _ => Err(Error::new(code::SESSION_ROUTE_FORBIDDEN, "Sessions cannot reach this endpoint.")),
         },
     }
 }
@@ -40,22 +41,22 @@ fn permit_key(caller: &Caller, rules: &KeyRules, route: &Route, path: &str, head
     let mints = matches!(route.access, Access::Mint { .. });
     if rules.is_signed && !mints {
         let message = "This key only mints sessions (POST /v1/tenant-sessions); call with a session's token.";
-        return Err(Error::new(Code::KeyRequiresSession, message));
+        return Err(Error::new(code::KEY_REQUIRES_SESSION, message));
     }
     if mints && (headers.contains_key(ORIGIN) || !rules.domains.is_empty()) {
         let message =
             "Sessions are minted by backends: without an Origin header, with a key that is bound to no domain.";
-        return Err(Error::new(Code::BrowserMintForbidden, message));
+        return Err(Error::new(code::BROWSER_MINT_FORBIDDEN, message));
     }
     if !rules.allows_origin(origin(headers)) {
         let message = "This key may not be used from here; see its allowedDomains.";
-        return Err(Error::new(Code::KeyDomainForbidden, message));
+        return Err(Error::new(code::KEY_DOMAIN_FORBIDDEN, message));
     }
     let is_bound = !rules.endpoints.is_empty() || rules.preset.is_some();
     if is_bound && !rules.lists(route.method.as_str(), unmounted(path)) && !(rules.preset.is_some() && is_for_ui(route))
     {
         let message = "This key may not reach this endpoint; see its allowedEndpoints and preset.";
-        return Err(Error::new(Code::KeyEndpointForbidden, message));
+        return Err(Error::new(code::KEY_ENDPOINT_FORBIDDEN, message));
     }
     let full_only = match route.access {
         Access::Full { account_wide, .. } => rules.is_restricted() || (account_wide && caller.projects.is_some()),
@@ -63,7 +64,7 @@ fn permit_key(caller: &Caller, rules: &KeyRules, route: &Route, path: &str, head
     };
     if full_only {
         let message = "Only a full API key of the whole account may do this.";
-        return Err(Error::new(Code::FullKeyRequired, message));
+        return Err(Error::new(platform_tenants::code::FULL_KEY_REQUIRED, message));
     }
     Ok(())
 }
@@ -74,7 +75,7 @@ fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &s
         Access::Key { scope, .. } | Access::Mint { scope } | Access::Full { scope: Some(scope), .. } => scope,
         Access::Full { scope: None, .. } => {
             let message = "Only a full API key may do this; no access token can.";
-            return Err(Error::new(Code::FullKeyRequired, message));
+            return Err(Error::new(platform_tenants::code::FULL_KEY_REQUIRED, message));
         }
     };
     let address = resource.and_then(|resource| Url::parse(resource).ok());
@@ -84,11 +85,11 @@ fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &s
     };
     if resource.is_some() && !address.as_ref().is_some_and(is_within) {
         let message = "This access token is good for another resource alone.";
-        return Err(Error::new(Code::Forbidden, message).with_some("resource", resource));
+        return Err(Error::new(Code::FORBIDDEN, message).with_some("resource", resource));
     }
     if !scopes.open(needed) {
         let message = format!("The access token does not have the scope {needed}; ask the user for it.");
-        return Err(Error::new(Code::InsufficientScope, message).with("requiredScopes", [needed]));
+        return Err(Error::new(code::INSUFFICIENT_SCOPE, message).with("requiredScopes", [needed]));
     }
     Ok(())
 }
@@ -121,7 +122,7 @@ pub(crate) fn impose(request: &mut Request, route: &Route) -> Result<()> {
         let in_path = request.path.get(name).cloned();
         if [&in_query, &in_body, &in_path].into_iter().flatten().any(|given| given != own) {
             let message = format!("{name} is not the one of this session; leave it out.");
-            return Err(Error::new(Code::TenantMismatch, message));
+            return Err(Error::new(Code::TENANT_MISMATCH, message));
         }
         if route.query_fields.iter().any(|field| field == name) {
             request.query.insert(name.to_owned(), own.clone());
@@ -215,7 +216,7 @@ async fn is_own_thread(request: &Request, caller: &Caller) -> Result<bool> {
 /// Whether a caller may refer to a record: it knows it, and sees what is in its project.
 async fn refers(request: &Request, reach: &Reach<'_>, caller: &Caller, kind: Kind, id: &str) -> Result<()> {
     if kind == Kind::Assistant && request.services.assistants.hides(caller, id).await? {
-        return Err(Error::not_found(Code::AssistantNotFound, "assistant", id));
+        return Err(Error::not_found(platform_chat::code::ASSISTANT_NOT_FOUND, "assistant", id));
     }
     match project_of(request, caller, kind, id).await? {
         Some(project) => reach.check(&project, ProjectRole::Viewer),
@@ -279,7 +280,7 @@ fn named(request: &Request, route: &Route) -> Result<References> {
     let named = references(|field| if reads(field) { request.fields.value(field) } else { Value::Null });
     if named.len() > MOST_REFERENCES {
         let message = format!("At most {MOST_REFERENCES} other records can be referred to at once.");
-        return Err(Error::new(Code::ValidationError, message));
+        return Err(Error::new(Code::VALIDATION_ERROR, message));
     }
     Ok(named)
 }
@@ -316,5 +317,5 @@ fn check_owner(session: &Session, owner: &Owner) -> Result<()> {
     if session.owns(owner) {
         return Ok(());
     }
-    Err(Error::new(Code::NotOwner, "This belongs to another tenant or subtenant."))
+    Err(Error::new(code::NOT_OWNER, "This belongs to another tenant or subtenant."))
 }

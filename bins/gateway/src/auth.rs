@@ -17,17 +17,20 @@ impl Bearer {
         let mut given = headers.get_all(header::AUTHORIZATION);
         let Some(value) = given.next() else {
             let message = "Send a credential: `Authorization: Bearer <API_KEY>`.";
-            return Err(Error::new(Code::Unauthenticated, message).with("sent", false));
+            return Err(Error::new(platform_auth::code::UNAUTHENTICATED, message).with("sent", false));
         };
         if given.next().is_some() {
-            return Err(Error::new(Code::BadRequest, "Send one Authorization header, not two."));
+            return Err(Error::new(Code::BAD_REQUEST, "Send one Authorization header, not two."));
         }
         let token = value.to_str().ok().and_then(|value| value.split_once(' '));
         match token {
             Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty() => {
                 Ok(Self(token.trim().to_owned().into()))
             }
-            _ => Err(Error::new(Code::Unauthenticated, "The Authorization header must be `Bearer <credential>`.")),
+            _ => Err(Error::new(
+                platform_auth::code::UNAUTHENTICATED,
+                "The Authorization header must be `Bearer <credential>`.",
+            )),
         }
     }
 

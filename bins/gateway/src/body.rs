@@ -14,7 +14,7 @@ use futures_util::{FutureExt, StreamExt};
 use platform_core::{Code, Error, FairPermit, Result};
 use tokio::task::yield_now;
 
-use crate::{app::Services, gate::SMALL_BODY, request::check_json, routes::Route};
+use crate::{app::Services, code, gate::SMALL_BODY, request::check_json, routes::Route};
 
 /// A body is whole so long after its head (contract 00 §1.8).
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ pub(crate) async fn read(
 ) -> Result<Bytes> {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?").trim().to_lowercase());
     if text(header::CONTENT_ENCODING).is_some_and(|encoding| !encoding.is_empty() && encoding != "identity") {
-        return Err(Error::new(Code::UnsupportedMediaType, "Send the body as it is, without Content-Encoding."));
+        return Err(Error::new(code::UNSUPPORTED_MEDIA_TYPE, "Send the body as it is, without Content-Encoding."));
     }
     // What comes with a GET says nothing.
     let is_ignored = matches!(route.method, Method::GET);
@@ -37,7 +37,7 @@ pub(crate) async fn read(
     let kind = text(header::CONTENT_TYPE);
     let is_read = is_ignored || route.is_raw || kind.as_deref().is_some_and(is_json);
     let wrong_kind =
-        || Error::new(Code::UnsupportedMediaType, "Send the body as JSON, with `Content-Type: application/json`.");
+        || Error::new(code::UNSUPPORTED_MEDIA_TYPE, "Send the body as JSON, with `Content-Type: application/json`.");
     let declared = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
     if declared.is_some_and(|length| length > 0) && !is_read {
         return Err(wrong_kind());
@@ -62,7 +62,7 @@ pub(crate) async fn read(
         }
         Ok(body.freeze())
     };
-    let slow = |_| Error::new(Code::RequestTimeout, "The body came too slowly.");
+    let slow = |_| Error::new(code::REQUEST_TIMEOUT, "The body came too slowly.");
     let body = tokio::time::timeout(TIMEOUT, reading).await.map_err(slow)??;
     if is_ignored {
         return Ok(Bytes::new());
@@ -100,7 +100,7 @@ struct Unfinished {
 
 impl Unfinished {
     async fn next(&mut self, services: &Services, whose: &String, payload: &mut Payload) -> Result<Option<Bytes>> {
-        let broken = |error| Error::new(Code::BadRequest, format!("The body broke off: {error}."));
+        let broken = |error| Error::new(Code::BAD_REQUEST, format!("The body broke off: {error}."));
         if self.any.is_none() {
             if let Some(chunk) = payload.next().now_or_never() {
                 return chunk.transpose().map_err(broken);
@@ -125,7 +125,7 @@ fn is_json(kind: &str) -> bool {
 }
 
 fn too_large(limit: usize, actual: Option<usize>) -> Error {
-    Error::new(Code::PayloadTooLarge, format!("The body is larger than {limit} bytes."))
+    Error::new(code::PAYLOAD_TOO_LARGE, format!("The body is larger than {limit} bytes."))
         .with("limitBytes", limit)
         .with_some("actualBytes", actual)
 }

@@ -6,14 +6,14 @@ use actix_http::ConnectionType;
 use actix_web::{
     HttpRequest, HttpResponse,
     http::{
-        Method, StatusCode,
+        Method,
         header::{self, HeaderMap, HeaderName, HeaderValue},
     },
     web::{self, Payload, ServiceConfig},
 };
 use futures_util::FutureExt;
 use platform_auth::Identity;
-use platform_core::{Code, Error, Id, Result, joined, spawn};
+use platform_core::{Code, Error, ErrorKind, Id, Result, joined, spawn};
 use platform_db::{Idempotency, Stored, in_progress};
 use platform_limits::Allowance;
 use tracing::{Instrument, error, info, warn};
@@ -22,7 +22,7 @@ use crate::{
     access,
     app::Services,
     auth::Bearer,
-    body,
+    body, code,
     connection::Control,
     cors::Cors,
     error,
@@ -133,9 +133,9 @@ async fn handle(
 ) -> Handled {
     let Some(route) = route.filter(|_| is_plain(request.path())) else {
         let error = if known_path && is_plain(request.path()) {
-            Error::new(Code::MethodNotAllowed, "This path does not take this method; see the Allow header.")
+            Error::new(code::METHOD_NOT_ALLOWED, "This path does not take this method; see the Allow header.")
         } else {
-            Error::new(Code::NotFound, "There is nothing at this path; see /v1/openapi.json for what there is.")
+            Error::new(Code::NOT_FOUND, "There is nothing at this path; see /v1/openapi.json for what there is.")
         };
         return Handled { outcome: Err(error), identity: None, allowance: None };
     };
@@ -218,8 +218,10 @@ async fn admit(services: &Arc<Services>, request: &HttpRequest) -> Result<(Beare
 
 /// A credential was sent, and it is no good.
 fn is_bad_credential(error: &Error) -> bool {
-    matches!(error.code(), Code::Unauthenticated | Code::TokenExpired | Code::TokenRevoked)
-        && error.details().get("sent") != Some(&serde_json::Value::Bool(false))
+    matches!(
+        error.code(),
+        platform_auth::code::UNAUTHENTICATED | platform_auth::code::TOKEN_EXPIRED | platform_auth::code::TOKEN_REVOKED
+    ) && error.details().get("sent") != Some(&serde_json::Value::Bool(false))
 }
 
 /// Runs the handler, or repeats what it answered to the same idempotency key.
@@ -257,7 +259,7 @@ async fn run(route: &Route, request: Request) -> Result<Answer> {
     }
     match (route.handler)(request).await {
         // Somebody with the same key was faster, and has what is wanted here.
-        Err(error) if error::status(error.code()) == StatusCode::CONFLICT => replay().await?.ok_or(error),
+        Err(error) if error.code().kind() == ErrorKind::Conflict => replay().await?.ok_or(error),
         Ok(answer) => {
             if let Body::Json(body) = &answer.body {
                 once.keep(&services.db, answer.status, body).await?;
@@ -333,7 +335,7 @@ fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
     let key =
         key.to_str().ok().filter(|key| (1..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()));
     let (Some(key), None) = (key, given.next()) else {
-        return Err(Error::new(Code::BadRequest, "Send one Idempotency-Key of 1 to 255 visible ASCII characters."));
+        return Err(Error::new(Code::BAD_REQUEST, "Send one Idempotency-Key of 1 to 255 visible ASCII characters."));
     };
     // What is only read has no effect to repeat.
     if route.only_reads() {

@@ -4,106 +4,38 @@ use actix_web::{
     HttpResponse,
     http::{StatusCode, header},
 };
-use platform_core::{Code, Error};
+use platform_core::{Code, Error, ErrorKind};
 use serde_json::{Value, json};
 use tracing::{error, warn};
 
 const RETRY_AFTER_SECONDS: u64 = 1;
 
-/// HTTP status of a code (contract 00 §7).
-pub(crate) fn status(code: Code) -> StatusCode {
-    match code {
-        Code::BadRequest
-        | Code::InvalidCron
-        | Code::InvalidGuardrail
-        | Code::InvalidJson
-        | Code::InvalidPagination
-        | Code::InvalidSchema
-        | Code::InvalidSkills
-        | Code::InvalidStateValue
-        | Code::InvalidSubagentConfig
-        | Code::InvalidSubagents
-        | Code::InvalidTimeRange
-        | Code::InvalidToolDefinition
-        | Code::InvalidTtl
-        | Code::InvalidUsageAmount
-        | Code::InvalidUsageSource
-        | Code::TenantIdRequired
-        | Code::DuplicateToolName
-        | Code::TemplateError
-        | Code::ModelNotSupported
-        | Code::ProviderNotConfigured
-        | Code::UnknownField
-        | Code::UrlNotAllowed
-        | Code::ValidationError => StatusCode::BAD_REQUEST,
-        Code::TokenExpired | Code::TokenRevoked | Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Code::BrowserMintForbidden
-        | Code::Forbidden
-        | Code::FullKeyRequired
-        | Code::InsufficientScope
-        | Code::KeyDomainForbidden
-        | Code::KeyEndpointForbidden
-        | Code::KeyRequiresSession
-        | Code::NotOwner
-        | Code::PresetsForbidden
-        | Code::ProjectForbidden
-        | Code::SessionCannotMint
-        | Code::SessionRouteForbidden
-        | Code::TenantMismatch => StatusCode::FORBIDDEN,
-        Code::AgentNotFound
-        | Code::AssistantNotFound
-        | Code::ChatNotFound
-        | Code::DocNotFound
-        | Code::DocumentNotFound
-        | Code::EnvironmentNotFound
-        | Code::EvaluationNotFound
-        | Code::FileNotFound
-        | Code::FolderNotFound
-        | Code::KeyNotFound
-        | Code::MessageNotFound
-        | Code::NotFound
-        | Code::ProjectNotFound
-        | Code::SessionNotFound
-        | Code::TenantNotFound
-        | Code::ThreadNotFound
-        | Code::TierNotFound
-        | Code::ToolNotFound
-        | Code::ToolServerNotFound => StatusCode::NOT_FOUND,
-        Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-        Code::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
-        Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-        Code::AgentArchived
-        | Code::AgentDisabled
-        | Code::AssistantInactive
-        | Code::ChatBusy
-        | Code::ChatHandedOff
-        | Code::ChatNotProcessing
-        | Code::ChatNotWaiting
-        | Code::Conflict
-        | Code::IdempotencyInProgress
-        | Code::IdentifierTaken
-        | Code::NameTaken
-        | Code::ProjectArchived
-        | Code::QueueFull
-        | Code::ThreadStateConflict
-        | Code::TierInUse => StatusCode::CONFLICT,
-        Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-        Code::AgentBusy | Code::RateLimitExceeded | Code::TenantLimitExceeded | Code::TooManyStreams => {
-            StatusCode::TOO_MANY_REQUESTS
-        }
-        Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        Code::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,
-        Code::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
-        Code::UpstreamError => StatusCode::BAD_GATEWAY,
-        Code::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-        Code::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
+/// HTTP status of a kind of failure (contract 00 §7).
+fn status(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::Invalid => StatusCode::BAD_REQUEST,
+        ErrorKind::Unauthenticated => StatusCode::UNAUTHORIZED,
+        ErrorKind::Forbidden => StatusCode::FORBIDDEN,
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        ErrorKind::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
+        ErrorKind::TooSlow => StatusCode::REQUEST_TIMEOUT,
+        ErrorKind::Conflict => StatusCode::CONFLICT,
+        ErrorKind::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+        ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorKind::UnsupportedMedia => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        ErrorKind::Unprocessable => StatusCode::UNPROCESSABLE_ENTITY,
+        ErrorKind::TooMany => StatusCode::TOO_MANY_REQUESTS,
+        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        ErrorKind::Upstream => StatusCode::BAD_GATEWAY,
+        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
     }
 }
 
 /// The error object, with the headers its status asks for. The cause goes to the log.
 pub(crate) fn answer(error: &Error, request_id: &str) -> HttpResponse {
-    let status = status(error.code());
+    let status = status(error.code().kind());
     if let Some(cause) = error.cause() {
         if status == StatusCode::INTERNAL_SERVER_ERROR {
             error!(request_id, code = error.code().as_str(), %cause, "A request failed on our side.");
@@ -120,13 +52,13 @@ pub(crate) fn answer(error: &Error, request_id: &str) -> HttpResponse {
     });
     let fields = body.as_object_mut().expect("an object");
     // Some codes repeat their details at the top (contract 00 §7).
-    if error.code() == Code::InvalidSubagents {
+    if error.code() == platform_conversation::code::INVALID_SUBAGENTS {
         let repeated = error.details().iter().map(|(name, value)| (name.clone(), value.clone()));
         fields.extend(repeated.collect::<Vec<(String, Value)>>());
     }
     let mut response = HttpResponse::build(status);
     let retry_after = error.retries_after().or(match error.code() {
-        Code::IdempotencyInProgress | Code::ServiceUnavailable => Some(RETRY_AFTER_SECONDS),
+        platform_db::code::IDEMPOTENCY_IN_PROGRESS | Code::SERVICE_UNAVAILABLE => Some(RETRY_AFTER_SECONDS),
         _ => None,
     });
     if let Some(seconds) = retry_after {

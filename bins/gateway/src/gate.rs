@@ -10,12 +10,13 @@ use std::{
 use actix_web::HttpRequest;
 use futures_util::FutureExt;
 use ipnet::IpNet;
-use platform_core::{AccountId, Caller, Code, Credential, Error, FairPermit, FairSemaphore, Result, joined};
+use platform_core::{AccountId, Caller, Credential, Error, FairPermit, FairSemaphore, Result, joined};
 use platform_limits::{Allowance, Rate, RateLimits};
 use tokio::time::timeout;
 use tracing::warn;
 
 use crate::{
+    code,
     config::{Config, Rates},
     request::sha256,
 };
@@ -103,7 +104,7 @@ impl Gate {
     pub fn answer(&self, whose: &String) -> Result<FairPermit<String>> {
         self.answers.acquire(whose).now_or_never().ok_or_else(|| {
             let message = "Too many large answers of yours are not read yet; read them first.";
-            Error::new(Code::RateLimitExceeded, message).retry_after(1)
+            Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(1)
         })
     }
 
@@ -172,7 +173,7 @@ impl Gate {
         match tightest {
             Some(refused) if !refused.allowed => {
                 let message = format!("Too many requests: {} a minute; slow down.", refused.limit);
-                (tightest, Err(Error::new(Code::RateLimitExceeded, message).retry_after(refused.retry_after)))
+                (tightest, Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after)))
             }
             _ => (tightest, Ok(())),
         }
@@ -184,7 +185,7 @@ impl Gate {
         match self.limits.take(&bucket, self.rates.bad_credential).await {
             Some(refused) if !refused.allowed => {
                 let message = "Too many credentials that are no good came from this address.";
-                Error::new(Code::RateLimitExceeded, message).retry_after(refused.retry_after)
+                Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after)
             }
             _ => error,
         }
@@ -206,7 +207,7 @@ impl Gate {
         match self.limits.take(&bucket, rate).await {
             Some(refused) if !refused.allowed => {
                 let message = "Too many tries to log in failed; wait a minute.";
-                Err(Error::new(Code::RateLimitExceeded, message).retry_after(refused.retry_after))
+                Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after))
             }
             _ => {
                 tried.0.push((bucket, rate));
@@ -233,7 +234,7 @@ impl Gate {
         let open = streams.entry(credential.clone()).or_default();
         if most > 0 && *open >= most {
             let message = format!("This credential has {open} open streams already; close one first.");
-            return Err(Error::new(Code::TooManyStreams, message).with("limit", *open).retry_after(STREAM_RETRY));
+            return Err(Error::new(code::TOO_MANY_STREAMS, message).with("limit", *open).retry_after(STREAM_RETRY));
         }
         *open += 1;
         Ok(StreamPlace { streams: Arc::clone(&self.streams), credential })
@@ -278,7 +279,7 @@ pub(crate) fn network(address: IpAddr) -> IpAddr {
 
 fn too_many_bodies() -> Error {
     let message = "Too many requests of yours are unfinished; send fewer bodies at once.";
-    Error::new(Code::RateLimitExceeded, message).retry_after(1)
+    Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(1)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! answer. The handlers of `routes/` parse and answer, the services behind them decide.
 
 pub mod app;
+mod code;
 pub mod commands;
 pub mod config;
 

@@ -16,7 +16,7 @@ use serde::{
 };
 use serde_json::{Value, error::Category, value::RawValue};
 
-use crate::{app::Services, auth::Bearer, routes::Kind};
+use crate::{app::Services, auth::Bearer, code, routes::Kind};
 
 /// A request whose credential was admitted.
 pub(crate) struct Request {
@@ -113,7 +113,7 @@ impl Request {
                 return Ok(default);
             };
             value.parse::<i64>().ok().filter(|number| *number >= least).ok_or_else(|| {
-                Error::new(Code::InvalidPagination, format!("{name} must be a whole number of {least} or more."))
+                Error::new(Code::INVALID_PAGINATION, format!("{name} must be a whole number of {least} or more."))
                     .with("parameter", name)
             })
         };
@@ -153,7 +153,7 @@ struct OmitContent {
 fn refuse(error: &serde_json::Error, path: &str) -> Error {
     match error.classify() {
         Category::Data if !error.to_string().starts_with("duplicate field") => misfit(path, error),
-        _ => Error::new(Code::InvalidJson, format!("The body is not the JSON we read: {error}.")),
+        _ => Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {error}.")),
     }
 }
 
@@ -220,7 +220,7 @@ impl Fields {
             return Ok(Self::default());
         }
         serde_json::from_slice(body)
-            .map_err(|error| Error::new(Code::InvalidJson, format!("The body is not the JSON we read: {error}.")))
+            .map_err(|error| Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {error}.")))
     }
 
     pub fn names(&self) -> impl Iterator<Item = &String> {
@@ -290,7 +290,7 @@ pub(crate) fn check_json(body: &[u8]) -> Result<()> {
             (false, b'{' | b'[') => {
                 depth += 1;
                 if depth > DEEPEST {
-                    return Err(Error::new(Code::InvalidJson, format!("The body is nested deeper than {DEEPEST}.")));
+                    return Err(Error::new(code::INVALID_JSON, format!("The body is nested deeper than {DEEPEST}.")));
                 }
             }
             (false, b'}' | b']') => depth = depth.saturating_sub(1),
@@ -324,15 +324,15 @@ mod tests {
     fn depth_and_nul_are_found_outside_and_inside_of_text() {
         let nested = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
         assert!(check_json(&nested(64)).is_ok());
-        assert_eq!(check_json(&nested(65)).expect_err("too deep").code(), Code::InvalidJson);
+        assert_eq!(check_json(&nested(65)).expect_err("too deep").code(), code::INVALID_JSON);
         assert!(check_json(br#"{"a":"[[[\"{{{"}"#).is_ok());
-        assert_eq!(check_json(br#"{"a":"x\u0000"}"#).expect_err("NUL").code(), Code::ValidationError);
+        assert_eq!(check_json(br#"{"a":"x\u0000"}"#).expect_err("NUL").code(), Code::VALIDATION_ERROR);
         assert!(check_json(br#"{"a":"x\\u0000"}"#).is_ok(), "an escaped backslash is no escape");
         for good in ["9007199254740991", "-9007199254740991", "1e300", "0.12345678901234567890", "[1,2]"] {
             assert!(check_json(good.as_bytes()).is_ok(), "{good}");
         }
         for bad in ["9007199254740992", "-9007199254740992", "[1,123456789012345678901234567890]"] {
-            assert_eq!(check_json(bad.as_bytes()).expect_err(bad).code(), Code::ValidationError);
+            assert_eq!(check_json(bad.as_bytes()).expect_err(bad).code(), Code::VALIDATION_ERROR);
         }
     }
 }

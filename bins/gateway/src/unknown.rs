@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use platform_core::{Code, Error, Result};
+use platform_core::{Error, Result};
 use serde_json::Value;
 use strsim::levenshtein;
 
-use crate::{request::Fields, routes::Route};
+use crate::{code, request::Fields, routes::Route};
 
 const MOST_IGNORED: usize = 20;
 
@@ -37,7 +37,7 @@ pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &
             .collect();
         let names: Vec<&str> = unknown.iter().map(|(name, _)| name.as_str()).collect();
         let message = format!("These fields are not known here: {}.", names.join(", "));
-        return Err(Error::new(Code::UnknownField, message).with("fields", fields));
+        return Err(Error::new(code::UNKNOWN_FIELD, message).with("fields", fields));
     }
     // What is kept and does nothing yet says so, and is not refused: it will (contract 00 §2.11).
     let inert = route.inert_fields.iter().filter(|name| asks(&fields.value(name)));

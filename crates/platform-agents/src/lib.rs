@@ -16,6 +16,7 @@
 //! agent that it began with; what an agent took is the sum of what providers reported, to the nano-dollar.
 
 mod agent;
+pub mod code;
 mod costs;
 mod evaluation;
 mod schedule;

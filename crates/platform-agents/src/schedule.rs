@@ -4,13 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{Code, Error, Result, Timestamp};
+use platform_core::{Error, Result, Timestamp};
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     agent::{SCHEDULE, hold_agent, note_run, schedule},
+    code,
     thread::{Source, ThreadSpec, Threads},
 };
 
@@ -28,7 +29,7 @@ impl Work for Schedules {
         let account = run.account();
         let agent = match threads.agents.live(&account, &run.subject).await {
             Ok(agent) => agent,
-            Err(error) if error.code() == Code::AgentNotFound => {
+            Err(error) if error.code() == code::AGENT_NOT_FOUND => {
                 return end_in(&mut *threads.ports.db.conn().await?, run).await;
             }
             Err(error) => return Err(error),

@@ -13,6 +13,7 @@
 //! are good once, and a second use revokes everything that followed.
 
 mod account;
+pub mod code;
 mod identity;
 mod key;
 mod oauth;

@@ -10,6 +10,7 @@ use platform_vault::Vault;
 
 use crate::{
     account::{self, AccountRecord},
+    code,
     identity::{Identity, Rights},
     key::{
         repository::{self, KeyRow},
@@ -145,10 +146,10 @@ impl AuthService for PgAuthService {
         let known = self.known.get_or_load(&digest, self.look_up(credential, &digest)).await?.ok_or_else(unknown)?;
         let now = self.clock.now();
         if known.is_revoked {
-            return Err(Error::new(Code::TokenRevoked, "This credential was disabled or revoked; use another one."));
+            return Err(Error::new(code::TOKEN_REVOKED, "This credential was disabled or revoked; use another one."));
         }
         if known.expires.is_some_and(|expires| expires <= now) {
-            return Err(Error::new(Code::TokenExpired, "This credential is past its time; get a new one."));
+            return Err(Error::new(code::TOKEN_EXPIRED, "This credential is past its time; get a new one."));
         }
         self.touch(&known, now);
         Ok(Arc::clone(&known.identity))
@@ -159,7 +160,7 @@ impl AuthService for PgAuthService {
         if account::insert(&mut *self.db.conn().await?, &account, self.clock.now()).await? {
             Ok(account)
         } else {
-            Err(Error::new(Code::Conflict, format!("There is an account `{name}` already.")))
+            Err(Error::new(Code::CONFLICT, format!("There is an account `{name}` already.")))
         }
     }
 
@@ -190,5 +191,5 @@ pub(crate) fn stored_account(id: &str) -> Result<AccountId> {
 
 /// The 401 of what is no credential.
 pub(crate) fn unknown() -> Error {
-    Error::new(Code::Unauthenticated, "This credential is not known here; check the value after `Bearer`.")
+    Error::new(code::UNAUTHENTICATED, "This credential is not known here; check the value after `Bearer`.")
 }

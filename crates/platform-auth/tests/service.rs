@@ -51,13 +51,16 @@ async fn a_key_works_until_its_time_and_an_old_value_until_its_grace() {
     clock.advance_ms(4999);
     assert!(auth.authenticate(&made.key).await.is_ok(), "within its grace");
     clock.advance_ms(1);
-    assert_eq!(auth.authenticate(&made.key).await.expect_err("over").code(), Code::TokenExpired);
+    assert_eq!(auth.authenticate(&made.key).await.expect_err("over").code(), platform_auth::code::TOKEN_EXPIRED);
     assert!(auth.authenticate(&rotated.key).await.is_ok());
     clock.advance_ms(5000);
-    assert_eq!(auth.authenticate(&rotated.key).await.expect_err("over").code(), Code::TokenExpired);
-    assert_eq!(auth.authenticate("ak-unknown").await.expect_err("unknown").code(), Code::Unauthenticated);
+    assert_eq!(auth.authenticate(&rotated.key).await.expect_err("over").code(), platform_auth::code::TOKEN_EXPIRED);
+    assert_eq!(
+        auth.authenticate("ak-unknown").await.expect_err("unknown").code(),
+        platform_auth::code::UNAUTHENTICATED
+    );
     let wrong = auth.rotate_key(&caller, &made.record.id, Rotation { grace_seconds: 86_401 }, None).await;
-    assert_eq!(wrong.expect_err("too long").code(), Code::ValidationError);
+    assert_eq!(wrong.expect_err("too long").code(), Code::VALIDATION_ERROR);
 }
 
 #[tokio::test]
@@ -80,24 +83,28 @@ async fn a_value_works_for_its_grace_whatever_rotates_meanwhile_and_its_sessions
     assert_eq!((before.expires_in, in_grace.expires_in, of_second.expires_in), (3600, 600, 3600));
     let third = rotate(60).await;
     clock.advance_ms(60_000);
-    assert_eq!(refused(&second).await, Some(Code::TokenExpired), "the shorter grace is over");
-    assert_eq!(refused(&of_second.token).await, Some(Code::TokenExpired));
+    assert_eq!(refused(&second).await, Some(platform_auth::code::TOKEN_EXPIRED), "the shorter grace is over");
+    assert_eq!(refused(&of_second.token).await, Some(platform_auth::code::TOKEN_EXPIRED));
     for works in [&first.key, &before.token, &in_grace.token, &third] {
         assert_eq!(refused(works).await, None, "the longer one is not");
     }
     let of_third = mint(&third).await;
     rotate(0).await;
-    assert_eq!(refused(&third).await, Some(Code::Unauthenticated));
-    assert_eq!(refused(&of_third.token).await, Some(Code::TokenRevoked), "it ends with the value that minted it");
+    assert_eq!(refused(&third).await, Some(platform_auth::code::UNAUTHENTICATED));
+    assert_eq!(
+        refused(&of_third.token).await,
+        Some(platform_auth::code::TOKEN_REVOKED),
+        "it ends with the value that minted it"
+    );
     clock.advance_ms(540_000);
     for over in [&first.key, &before.token, &in_grace.token] {
-        assert_eq!(refused(over).await, Some(Code::TokenExpired));
+        assert_eq!(refused(over).await, Some(platform_auth::code::TOKEN_EXPIRED));
     }
     for _ in 0..100 {
         rotate(60).await;
     }
     let one_more = auth.rotate_key(&caller, &first.record.id, Rotation { grace_seconds: 60 }, None).await;
-    assert_eq!(one_more.expect_err("a hundred work already").code(), Code::Conflict);
+    assert_eq!(one_more.expect_err("a hundred work already").code(), Code::CONFLICT);
 }
 
 #[tokio::test]
@@ -107,9 +114,9 @@ async fn another_accounts_key_is_not_found_and_names_of_accounts_are_unique() {
     let stranger = Caller { account: other.clone(), ..caller.clone() };
     let made = auth.create_key(&caller, NewApiKey { name: "k".into(), ..NewApiKey::default() }, None).await;
     let id = made.expect("made").record.id;
-    assert_eq!(auth.get_key(&stranger, &id).await.expect_err("foreign").code(), Code::KeyNotFound);
-    assert_eq!(auth.delete_key(&stranger, &id).await.expect_err("foreign").code(), Code::KeyNotFound);
-    assert_eq!(auth.create_account("other").await.expect_err("taken").code(), Code::Conflict);
+    assert_eq!(auth.get_key(&stranger, &id).await.expect_err("foreign").code(), platform_auth::code::KEY_NOT_FOUND);
+    assert_eq!(auth.delete_key(&stranger, &id).await.expect_err("foreign").code(), platform_auth::code::KEY_NOT_FOUND);
+    assert_eq!(auth.create_account("other").await.expect_err("taken").code(), Code::CONFLICT);
     assert_eq!(auth.find_account("other").await.expect("a look"), Some(other));
 }
 
@@ -133,7 +140,7 @@ async fn a_session_works_until_its_end_and_ends_with_its_key() {
     clock.advance_ms(94_999);
     assert!(auth.authenticate(&token).await.is_ok(), "a clock may be five seconds behind");
     clock.advance_ms(1);
-    assert_eq!(auth.authenticate(&token).await.expect_err("over").code(), Code::TokenExpired);
+    assert_eq!(auth.authenticate(&token).await.expect_err("over").code(), platform_auth::code::TOKEN_EXPIRED);
 
     let (token, _) = minted(&auth, &caller).await;
     assert!(auth.authenticate(&token).await.is_ok());
@@ -142,7 +149,7 @@ async fn a_session_works_until_its_end_and_ends_with_its_key() {
     assert!(auth.authenticate(&token).await.is_ok(), "another key minted it");
     let newest = minted(&auth, &caller).await;
     auth.delete_key(&caller, newest.1["key"].as_str().expect("a key")).await.expect("deleted");
-    assert_eq!(auth.authenticate(&newest.0).await.expect_err("ended").code(), Code::TokenRevoked);
+    assert_eq!(auth.authenticate(&newest.0).await.expect_err("ended").code(), platform_auth::code::TOKEN_REVOKED);
     // The next month signs with another secret; what the old one signed is still read.
     clock.advance_ms(30 * 86_400_000 - 200_000);
     let (old, _) = minted(&auth, &caller).await;
@@ -153,7 +160,7 @@ async fn a_session_works_until_its_end_and_ends_with_its_key() {
     clock.advance_ms(90_000);
     let (new, _) = minted(&auth, &caller).await;
     assert_ne!(kid(&old), kid(&new));
-    assert_eq!(auth.authenticate(&old).await.expect_err("its time is over").code(), Code::TokenExpired);
+    assert_eq!(auth.authenticate(&old).await.expect_err("its time is over").code(), platform_auth::code::TOKEN_EXPIRED);
     assert!(auth.authenticate(&new).await.is_ok());
 }
 
@@ -211,7 +218,11 @@ async fn a_forged_session_token_is_no_credential() {
     forged.extend((0..parts[2].len()).step_by(6).map(|end| format!("{}.{}.{}", parts[0], parts[1], &parts[2][..end])));
     assert!(forged.len() >= 122, "{} tokens", forged.len());
     for token in forged {
-        assert_eq!(auth.authenticate(&token).await.expect_err(&token).code(), Code::Unauthenticated, "{token}");
+        assert_eq!(
+            auth.authenticate(&token).await.expect_err(&token).code(),
+            platform_auth::code::UNAUTHENTICATED,
+            "{token}"
+        );
     }
     assert!(auth.authenticate(&token).await.is_ok(), "the real one");
 }

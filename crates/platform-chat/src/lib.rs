@@ -23,6 +23,7 @@
 
 mod assistant;
 mod chat;
+pub mod code;
 mod schema;
 mod turn;
 

@@ -1,11 +1,11 @@
 //! Feedback on messages, the same for chats and threads.
 
-use platform_core::{AccountId, Checks, Code, Error, Id, Object, Result, Timestamp};
+use platform_core::{AccountId, Checks, Error, Id, Object, Result, Timestamp};
 use platform_db::Conn;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::repository;
+use crate::{code, repository};
 
 /// Feedback as a client gives it.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -75,7 +75,7 @@ pub async fn give_feedback_in(
     now: Timestamp,
 ) -> Result<(bool, Given)> {
     if !repository::has_message(conn, account, conversation, &new.message_id).await? {
-        return Err(Error::not_found(Code::MessageNotFound, "message", &new.message_id));
+        return Err(Error::not_found(code::MESSAGE_NOT_FOUND, "message", &new.message_id));
     }
     let id = String::from(Id::<FeedbackKind>::generate());
     repository::upsert_feedback(conn, account, conversation, &id, user_uid, new, now).await

@@ -13,6 +13,7 @@
 //! is never without its result; text reaches watchers only where no rule has to see it whole; a step is
 //! stored before the next begins.
 
+pub mod code;
 mod compact;
 mod context;
 mod feedback;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::{
+    code,
     parts::{
         AccessConfiguration, ContextManagement, CoreMemory, FallbackModel, KnowledgeSkill, ReasoningEffort,
         TenantIntegrationsConfig, TenantMcpConfig,
@@ -215,13 +216,13 @@ impl AssistantSettings {
     fn check_references(&self) -> Result<()> {
         let missing = |code, what, id: &String| Err(Error::not_found(code, what, id));
         if let Some(id) = &self.environment_id {
-            return missing(Code::EnvironmentNotFound, "environment", id);
+            return missing(Code::ENVIRONMENT_NOT_FOUND, "environment", id);
         }
         if let Some(id) = self.knowledge_document_ids.first() {
-            return missing(Code::DocumentNotFound, "document", id);
+            return missing(code::DOCUMENT_NOT_FOUND, "document", id);
         }
         if let Some(id) = self.knowledge_folder_ids.first() {
-            return missing(Code::FolderNotFound, "folder", id);
+            return missing(code::FOLDER_NOT_FOUND, "folder", id);
         }
         if !self.knowledge_skills.is_empty() {
             let reason = |skill: &KnowledgeSkill| match skill.r#type.as_str() {
@@ -231,7 +232,7 @@ impl AssistantSettings {
             let invalid = self.knowledge_skills.iter().map(|skill| (skill.id.as_str(), reason(skill)));
             let message = format!("The assistant cannot have these skills: {}.", named(invalid.clone()));
             let invalid: Vec<Value> = invalid.map(|(id, reason)| json!({"id": id, "reason": reason})).collect();
-            return Err(Error::new(Code::InvalidSkills, message).with("skills", invalid));
+            return Err(Error::new(code::INVALID_SKILLS, message).with("skills", invalid));
         }
         Ok(())
     }
@@ -291,7 +292,7 @@ impl Profile {
 
 /// Tools for a model that cannot call any.
 pub fn takes_no_tools(model: &ModelSpec) -> Error {
-    Error::new(Code::ModelNotSupported, format!("The model {} takes no tools; choose another.", model.llm))
+    Error::new(Code::MODEL_NOT_SUPPORTED, format!("The model {} takes no tools; choose another.", model.llm))
         .with("provider", &*model.provider)
         .with("model", &*model.llm)
         .with("capability", "tools")

@@ -1,10 +1,10 @@
 use async_trait::async_trait;
-use platform_core::{AccountId, Code, Error, Result};
+use platform_core::{AccountId, Error, Result};
 use platform_runtime::TurnTool;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::Conversation;
+use crate::{Conversation, code};
 
 /// Kind of the runs that end a thread nobody waits for any more; the subject is the thread.
 pub const ABANDON: &str = "thread-abandon";
@@ -62,7 +62,7 @@ pub fn invalid_sub_agents(invalid: &[(&str, &str)]) -> Result<()> {
     }
     let message = format!("Work cannot be handed to these sub-agents: {}.", named(invalid.iter().copied()));
     let invalid: Vec<Value> = invalid.iter().map(|(id, reason)| json!({"id": id, "reason": reason})).collect();
-    Err(Error::new(Code::InvalidSubagents, message).with("field", "subagentsIds").with("invalidSubagents", invalid))
+    Err(Error::new(code::INVALID_SUBAGENTS, message).with("field", "subagentsIds").with("invalidSubagents", invalid))
 }
 
 /// Ids, each with what is wrong with it, for a sentence: some clients show nothing else of an error.

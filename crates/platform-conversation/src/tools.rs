@@ -120,7 +120,7 @@ pub fn check_client_tools(path: &str, tools: &[ClientTool]) -> Result<()> {
             double = Some(name);
         }
     }
-    checks.finish_as(Code::InvalidToolDefinition)?;
+    checks.finish_as(Code::INVALID_TOOL_DEFINITION)?;
     double.map_or(Ok(()), |name| Err(twice(name)))
 }
 
@@ -142,7 +142,7 @@ pub async fn check_client_schemas(
     for (path, reason) in check_schemas(children, account, &given).await? {
         checks.issue(&path, "format", format!("{path} {reason}"));
     }
-    checks.finish_as(Code::InvalidToolDefinition)
+    checks.finish_as(Code::INVALID_TOOL_DEFINITION)
 }
 
 fn parameters(tool: &ClientTool) -> Value {
@@ -158,5 +158,6 @@ fn parameters(tool: &ClientTool) -> Value {
 }
 
 fn twice(name: &str) -> Error {
-    Error::new(Code::DuplicateToolName, format!("There are two tools named `{name}`; rename yours.")).with("name", name)
+    Error::new(Code::DUPLICATE_TOOL_NAME, format!("There are two tools named `{name}`; rename yours."))
+        .with("name", name)
 }

@@ -188,7 +188,7 @@ pub struct LeaseLost;
 impl LeaseLost {
     /// Whether that is why something failed.
     pub fn is_in(error: &Error) -> bool {
-        error.cause().is_some_and(|cause| cause.is::<Self>())
+        error.cause().and_then(|cause| cause.downcast_ref::<Self>()).is_some()
     }
 }
 
@@ -570,7 +570,7 @@ mod tests {
     #[test]
     fn a_lost_lease_is_told_apart_from_every_other_conflict() {
         assert!(LeaseLost::is_in(&Error::internal(LeaseLost)));
-        for other in [Error::new(Code::Conflict, "taken"), Error::internal("the lease of this turn was lost")] {
+        for other in [Error::new(Code::CONFLICT, "taken"), Error::internal("the lease of this turn was lost")] {
             assert!(!LeaseLost::is_in(&other), "{other}");
         }
     }

@@ -149,7 +149,7 @@ impl Checks {
 
     /// `Ok` when nothing was recorded, else a `VALIDATION_ERROR` with all issues.
     pub fn finish(self) -> Result<(), Error> {
-        self.finish_as(Code::ValidationError)
+        self.finish_as(Code::VALIDATION_ERROR)
     }
 
     /// The same under a more precise code.

@@ -19,114 +19,90 @@ struct Inner {
     cause: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-macro_rules! codes {
-    ($($variant:ident = $text:literal),* $(,)?) => {
-        /// Stable error codes (contract 00 §7); their HTTP status is the gateway's business.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[expect(missing_docs, reason = "each variant is the code it prints")]
-        pub enum Code { $($variant),* }
-
-        impl Code {
-            /// Every code there is.
-            pub const ALL: &[Code] = &[$(Code::$variant),*];
-
-            /// The code as the client sees it.
-            pub fn as_str(self) -> &'static str {
-                match self { $(Code::$variant => $text),* }
-            }
-        }
-    };
+/// What kind of failure a code is; the HTTP layer gives each kind its status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// 400: the request breaks a rule.
+    Invalid,
+    /// 401: no good credential.
+    Unauthenticated,
+    /// 403: the credential does not open it.
+    Forbidden,
+    /// 404: there is no such thing for this caller.
+    NotFound,
+    /// 405: the path takes other methods.
+    MethodNotAllowed,
+    /// 406: no such form of an answer.
+    NotAcceptable,
+    /// 408: the request came too slowly.
+    TooSlow,
+    /// 409: what is there stands against it.
+    Conflict,
+    /// 412: it is at another version.
+    PreconditionFailed,
+    /// 413: the body is too large.
+    TooLarge,
+    /// 415: the body is of another media type.
+    UnsupportedMedia,
+    /// 422: the idempotency key was used for another request.
+    Unprocessable,
+    /// 429: too often, too many, or spent.
+    TooMany,
+    /// 500: a failure of ours.
+    Internal,
+    /// 502: whom we asked failed.
+    Upstream,
+    /// 503: a part that we need is away.
+    Unavailable,
+    /// 504: whom we asked did not answer in time.
+    UpstreamTimeout,
 }
 
-codes! {
-    AgentArchived = "AGENT_ARCHIVED",
-    AgentBusy = "AGENT_BUSY",
-    AgentDisabled = "AGENT_DISABLED",
-    AgentNotFound = "AGENT_NOT_FOUND",
-    AssistantInactive = "ASSISTANT_INACTIVE",
-    AssistantNotFound = "ASSISTANT_NOT_FOUND",
-    BadRequest = "BAD_REQUEST",
-    BrowserMintForbidden = "BROWSER_MINT_FORBIDDEN",
-    ChatBusy = "CHAT_BUSY",
-    ChatHandedOff = "CHAT_HANDED_OFF",
-    ChatNotFound = "CHAT_NOT_FOUND",
-    ChatNotProcessing = "CHAT_NOT_PROCESSING",
-    ChatNotWaiting = "CHAT_NOT_WAITING",
-    Conflict = "CONFLICT",
-    DocNotFound = "DOC_NOT_FOUND",
-    DocumentNotFound = "DOCUMENT_NOT_FOUND",
-    DuplicateToolName = "DUPLICATE_TOOL_NAME",
-    EnvironmentNotFound = "ENVIRONMENT_NOT_FOUND",
-    EvaluationNotFound = "EVALUATION_NOT_FOUND",
-    FileNotFound = "FILE_NOT_FOUND",
-    FolderNotFound = "FOLDER_NOT_FOUND",
-    Forbidden = "FORBIDDEN",
-    FullKeyRequired = "FULL_KEY_REQUIRED",
-    IdempotencyInProgress = "IDEMPOTENCY_IN_PROGRESS",
-    IdempotencyKeyReused = "IDEMPOTENCY_KEY_REUSED",
-    IdentifierTaken = "IDENTIFIER_TAKEN",
-    InsufficientScope = "INSUFFICIENT_SCOPE",
-    InternalError = "INTERNAL_ERROR",
-    InvalidCron = "INVALID_CRON",
-    InvalidGuardrail = "INVALID_GUARDRAIL",
-    InvalidJson = "INVALID_JSON",
-    InvalidPagination = "INVALID_PAGINATION",
-    InvalidSchema = "INVALID_SCHEMA",
-    InvalidSkills = "INVALID_SKILLS",
-    InvalidStateValue = "INVALID_STATE_VALUE",
-    InvalidSubagentConfig = "INVALID_SUBAGENT_CONFIG",
-    InvalidSubagents = "INVALID_SUBAGENTS",
-    InvalidTimeRange = "INVALID_TIME_RANGE",
-    InvalidToolDefinition = "INVALID_TOOL_DEFINITION",
-    InvalidTtl = "INVALID_TTL",
-    InvalidUsageAmount = "INVALID_USAGE_AMOUNT",
-    InvalidUsageSource = "INVALID_USAGE_SOURCE",
-    KeyDomainForbidden = "KEY_DOMAIN_FORBIDDEN",
-    KeyEndpointForbidden = "KEY_ENDPOINT_FORBIDDEN",
-    KeyNotFound = "KEY_NOT_FOUND",
-    KeyRequiresSession = "KEY_REQUIRES_SESSION",
-    MessageNotFound = "MESSAGE_NOT_FOUND",
-    MethodNotAllowed = "METHOD_NOT_ALLOWED",
-    ModelNotSupported = "MODEL_NOT_SUPPORTED",
-    NameTaken = "NAME_TAKEN",
-    NotAcceptable = "NOT_ACCEPTABLE",
-    NotFound = "NOT_FOUND",
-    NotOwner = "NOT_OWNER",
-    PayloadTooLarge = "PAYLOAD_TOO_LARGE",
-    PreconditionFailed = "PRECONDITION_FAILED",
-    PresetsForbidden = "PRESETS_FORBIDDEN",
-    ProjectArchived = "PROJECT_ARCHIVED",
-    ProjectForbidden = "PROJECT_FORBIDDEN",
-    ProjectNotFound = "PROJECT_NOT_FOUND",
-    ProviderNotConfigured = "PROVIDER_NOT_CONFIGURED",
-    QueueFull = "QUEUE_FULL",
-    RateLimitExceeded = "RATE_LIMIT_EXCEEDED",
-    RequestTimeout = "REQUEST_TIMEOUT",
-    ServiceUnavailable = "SERVICE_UNAVAILABLE",
-    SessionCannotMint = "SESSION_CANNOT_MINT",
-    SessionNotFound = "SESSION_NOT_FOUND",
-    SessionRouteForbidden = "SESSION_ROUTE_FORBIDDEN",
-    TemplateError = "TEMPLATE_ERROR",
-    TenantIdRequired = "TENANT_ID_REQUIRED",
-    TenantLimitExceeded = "TENANT_LIMIT_EXCEEDED",
-    TenantMismatch = "TENANT_MISMATCH",
-    TenantNotFound = "TENANT_NOT_FOUND",
-    ThreadNotFound = "THREAD_NOT_FOUND",
-    ThreadStateConflict = "THREAD_STATE_CONFLICT",
-    TierInUse = "TIER_IN_USE",
-    TierNotFound = "TIER_NOT_FOUND",
-    TokenExpired = "TOKEN_EXPIRED",
-    TokenRevoked = "TOKEN_REVOKED",
-    ToolNotFound = "TOOL_NOT_FOUND",
-    ToolServerNotFound = "TOOL_SERVER_NOT_FOUND",
-    TooManyStreams = "TOO_MANY_STREAMS",
-    Unauthenticated = "UNAUTHENTICATED",
-    UnknownField = "UNKNOWN_FIELD",
-    UnsupportedMediaType = "UNSUPPORTED_MEDIA_TYPE",
-    UpstreamError = "UPSTREAM_ERROR",
-    UpstreamTimeout = "UPSTREAM_TIMEOUT",
-    UrlNotAllowed = "URL_NOT_ALLOWED",
-    ValidationError = "VALIDATION_ERROR",
+/// A stable error code (contract 00 §7), a constant of the crate that raises it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Code {
+    name: &'static str,
+    kind: ErrorKind,
+}
+
+impl Code {
+    /// A code by the name that clients see.
+    pub const fn new(name: &'static str, kind: ErrorKind) -> Self {
+        Self { name, kind }
+    }
+
+    /// The code as the client sees it.
+    pub fn as_str(self) -> &'static str {
+        self.name
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(self) -> ErrorKind {
+        self.kind
+    }
+}
+
+/// The codes of more than one crate.
+#[expect(missing_docs, reason = "each constant is the code it prints")]
+impl Code {
+    pub const BAD_REQUEST: Self = Self::new("BAD_REQUEST", ErrorKind::Invalid);
+    pub const CONFLICT: Self = Self::new("CONFLICT", ErrorKind::Conflict);
+    pub const DUPLICATE_TOOL_NAME: Self = Self::new("DUPLICATE_TOOL_NAME", ErrorKind::Invalid);
+    pub const ENVIRONMENT_NOT_FOUND: Self = Self::new("ENVIRONMENT_NOT_FOUND", ErrorKind::NotFound);
+    pub const FORBIDDEN: Self = Self::new("FORBIDDEN", ErrorKind::Forbidden);
+    pub const IDENTIFIER_TAKEN: Self = Self::new("IDENTIFIER_TAKEN", ErrorKind::Conflict);
+    pub const INTERNAL_ERROR: Self = Self::new("INTERNAL_ERROR", ErrorKind::Internal);
+    pub const INVALID_PAGINATION: Self = Self::new("INVALID_PAGINATION", ErrorKind::Invalid);
+    pub const INVALID_TIME_RANGE: Self = Self::new("INVALID_TIME_RANGE", ErrorKind::Invalid);
+    pub const INVALID_TOOL_DEFINITION: Self = Self::new("INVALID_TOOL_DEFINITION", ErrorKind::Invalid);
+    pub const MODEL_NOT_SUPPORTED: Self = Self::new("MODEL_NOT_SUPPORTED", ErrorKind::Invalid);
+    pub const NOT_FOUND: Self = Self::new("NOT_FOUND", ErrorKind::NotFound);
+    pub const PRECONDITION_FAILED: Self = Self::new("PRECONDITION_FAILED", ErrorKind::PreconditionFailed);
+    pub const SERVICE_UNAVAILABLE: Self = Self::new("SERVICE_UNAVAILABLE", ErrorKind::Unavailable);
+    pub const TENANT_MISMATCH: Self = Self::new("TENANT_MISMATCH", ErrorKind::Forbidden);
+    pub const UPSTREAM_ERROR: Self = Self::new("UPSTREAM_ERROR", ErrorKind::Upstream);
+    pub const UPSTREAM_TIMEOUT: Self = Self::new("UPSTREAM_TIMEOUT", ErrorKind::UpstreamTimeout);
+    pub const VALIDATION_ERROR: Self = Self::new("VALIDATION_ERROR", ErrorKind::Invalid);
 }
 
 impl Error {
@@ -137,13 +113,13 @@ impl Error {
 
     /// A failure that is ours; the cause goes to the log, never to the client.
     pub fn internal(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::new(Code::InternalError, "Something went wrong on our side; the request id finds it in the log.")
+        Self::new(Code::INTERNAL_ERROR, "Something went wrong on our side; the request id finds it in the log.")
             .because(cause)
     }
 
     /// The database or another part we need is away for now.
     pub fn unavailable(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::new(Code::ServiceUnavailable, "The service is not available at the moment; try again shortly.")
+        Self::new(Code::SERVICE_UNAVAILABLE, "The service is not available at the moment; try again shortly.")
             .because(cause)
     }
 

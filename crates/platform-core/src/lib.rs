@@ -24,7 +24,7 @@ mod time;
 
 pub use caller::{Caller, Credential, Origin, OriginUser, Owner, Session, joined};
 pub use checks::{Checks, FieldLimits, Issue};
-pub use error::{Code, Error, Result};
+pub use error::{Code, Error, ErrorKind, Result};
 pub use fair::{FairPermit, FairSemaphore};
 pub use id::{Account, AccountId, Id, IdError};
 pub use json::{Object, check_types, lower_case, misfit, overlay, without_nul};

@@ -100,7 +100,7 @@ pub fn day_of(at: Timestamp) -> NaiveDate {
 }
 
 fn bad(message: impl Into<String>) -> Error {
-    Error::new(Code::InvalidTimeRange, message)
+    Error::new(Code::INVALID_TIME_RANGE, message)
 }
 
 fn day((name, given): Bound<'_>) -> Result<Option<NaiveDate>> {

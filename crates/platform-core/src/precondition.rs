@@ -21,7 +21,7 @@ impl Precondition {
             let (weak, tag) = tag.strip_prefix("W/").map_or((false, tag), |tag| (true, tag));
             let Some(value) = tag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
                 let message = "If-Match must be `*` or entity tags as they came in ETag, such as \"3\".";
-                return Err(Error::new(Code::BadRequest, message));
+                return Err(Error::new(Code::BAD_REQUEST, message));
             };
             versions.extend(value.parse::<i64>().ok().filter(|_| !weak));
         }
@@ -33,7 +33,7 @@ impl Precondition {
         match self {
             Self::Versions(expected) if !expected.contains(&current) => {
                 let message = "The record was changed meanwhile; read it again, then change it.";
-                Err(Error::new(Code::PreconditionFailed, message).with("current", current))
+                Err(Error::new(Code::PRECONDITION_FAILED, message).with("current", current))
             }
             _ => Ok(()),
         }

@@ -89,7 +89,7 @@ impl<W> Writer<W> {
     where
         W: for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>>,
     {
-        let hopeless = items.len() == 1 || error.code() == Code::ServiceUnavailable;
+        let hopeless = items.len() == 1 || error.code() == Code::SERVICE_UNAVAILABLE;
         let reason = error.to_string();
         let mut first = Some(error);
         for (item, answer) in items.into_iter().zip(answers) {

@@ -6,11 +6,11 @@ use diesel::{
     sql_types::{BigInt, Bool, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Code, Error, Result};
+use platform_core::{AccountId, Error, Result};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::{Conn, Db, schema::idempotency};
+use crate::{Conn, Db, code, schema::idempotency};
 
 /// Bytes of an answer that is stored whole.
 const MOST_BYTES: usize = 64 * 1024;
@@ -61,7 +61,7 @@ impl Idempotency {
         let Some((body_hash, status, body, run_of)) = row else { return Ok(None) };
         if body_hash != self.body_hash {
             return Err(Error::new(
-                Code::IdempotencyKeyReused,
+                code::IDEMPOTENCY_KEY_REUSED,
                 "This Idempotency-Key was used with another body; use a new key for a new request.",
             ));
         }
@@ -86,7 +86,7 @@ impl Idempotency {
     /// Stores the answer of an effect that did not do so itself; what is there already stays.
     pub async fn keep(&self, db: &Db, status: u16, body: &str) -> Result<()> {
         match self.insert(&mut *db.conn().await?, status, Some(body), None).await {
-            Err(error) if error.code() != Code::IdempotencyInProgress => Err(error),
+            Err(error) if error.code() != code::IDEMPOTENCY_IN_PROGRESS => Err(error),
             _ => Ok(()),
         }
     }
@@ -154,5 +154,8 @@ fn shortened(body: &str) -> Result<Cow<'_, str>> {
 
 /// The first request with this key has not ended yet.
 pub fn in_progress() -> Error {
-    Error::new(Code::IdempotencyInProgress, "A request with this Idempotency-Key is still running; ask again shortly.")
+    Error::new(
+        code::IDEMPOTENCY_IN_PROGRESS,
+        "A request with this Idempotency-Key is still running; ask again shortly.",
+    )
 }

@@ -15,6 +15,7 @@
 
 mod bus;
 mod cache;
+pub mod code;
 mod db;
 mod embedded;
 mod group;

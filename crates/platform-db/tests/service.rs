@@ -52,7 +52,7 @@ async fn an_idempotency_key_stands_and_falls_with_its_transaction() {
         .expect("a connection")
         .transaction(async |conn| {
             once.store(conn, 201, &json!({"n": 1})).await?;
-            Err(Error::new(Code::Conflict, "the effect did not happen"))
+            Err(Error::new(Code::CONFLICT, "the effect did not happen"))
         })
         .await;
     assert!(failed.is_err());
@@ -63,9 +63,9 @@ async fn an_idempotency_key_stands_and_falls_with_its_transaction() {
     let answer = Stored::Answer { status: 201, body: "{\"n\":2}".to_owned() };
     assert_eq!(once.find(&db).await.expect("a look"), Some(answer));
     let second = once.store(&mut conn, 201, &json!({"n": 3})).await.expect_err("taken");
-    assert_eq!(second.code(), Code::IdempotencyInProgress);
+    assert_eq!(second.code(), platform_db::code::IDEMPOTENCY_IN_PROGRESS);
     let other = Idempotency { body_hash: "b".to_owned(), ..once.clone() };
-    assert_eq!(other.find(&db).await.expect_err("another body").code(), Code::IdempotencyKeyReused);
+    assert_eq!(other.find(&db).await.expect_err("another body").code(), platform_db::code::IDEMPOTENCY_KEY_REUSED);
     diesel::sql_query("UPDATE idempotency SET created_at = now() - interval '25 hours'")
         .execute(&mut conn)
         .await

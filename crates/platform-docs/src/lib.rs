@@ -6,11 +6,12 @@
 //! **Invariants** (contract 16): a page is found in a table built at start, no path is ever made
 //! from a request; raw HTML is escaped, links are http, https, mailto or relative.
 
+pub mod code;
 use std::{collections::BTreeMap, io, path::Path, time::UNIX_EPOCH};
 
 use comrak::{Arena, Options, format_html, nodes::NodeValue, parse_document};
 use include_dir::{Dir, include_dir};
-use platform_core::{Code, Error, Result, Timestamp};
+use platform_core::{Error, Result, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -83,7 +84,7 @@ impl Docs {
     }
 
     fn page(&self, filename: &str) -> Result<&Page> {
-        self.0.get(filename).ok_or_else(|| Error::not_found(Code::DocNotFound, "page", filename))
+        self.0.get(filename).ok_or_else(|| Error::not_found(code::DOC_NOT_FOUND, "page", filename))
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use platform_core::{AccountId, Code, Error, FairPermit, FairSemaphore};
+use platform_core::{AccountId, Error, FairPermit, FairSemaphore};
 use reqwest::{
     Method,
     dns::{Addrs, Name, Resolve, Resolving},
@@ -19,7 +19,7 @@ use reqwest::{
 };
 use url::{Host, Url};
 
-use crate::{EgressRules, judge::shown};
+use crate::{EgressRules, code, judge::shown};
 
 const CONNECT: Duration = Duration::from_secs(10);
 const LOOKUP: Duration = Duration::from_secs(1);
@@ -125,7 +125,9 @@ impl EgressError {
     /// As the error of a request whose field `path` held the address.
     pub fn into_error(self, path: &str) -> Error {
         match self {
-            Self::NotAllowed(reason) => Error::new(Code::UrlNotAllowed, format!("{path}: {reason}")).with("path", path),
+            Self::NotAllowed(reason) => {
+                Error::new(code::URL_NOT_ALLOWED, format!("{path}: {reason}")).with("path", path)
+            }
             other => Error::invalid(path, "format", format!("{path}: {other}")),
         }
     }

@@ -17,6 +17,7 @@
 //! ```
 
 mod client;
+pub mod code;
 mod judge;
 
 pub use client::{Egress, EgressError, Fetched, FormPart, Outgoing, Payload, sensitive};

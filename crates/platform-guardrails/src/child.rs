@@ -3,12 +3,13 @@
 use std::{cell::RefCell, time::Duration};
 
 use platform_child::Work;
-use platform_core::{Checks, Code};
+use platform_core::Checks;
 use platform_runtime::json_work;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
+    code,
     matcher::ALL_BYTES,
     model::{Guardrails, Rule},
     screen::{Compiled, Moment, PATH, Screening, compile},
@@ -42,7 +43,7 @@ fn check(input: &[u8]) -> Vec<u8> {
         for (stage, rules) in [("input", &guardrails.input), ("output", &guardrails.output)] {
             compile(rules, &format!("{PATH}.{stage}"), Some(&mut left), &mut checks);
         }
-        let broken = checks.finish_as(Code::InvalidGuardrail).err();
+        let broken = checks.finish_as(code::INVALID_GUARDRAIL).err();
         broken.map_or_else(|| Value::Array(Vec::new()), |error| error.details()["issues"].clone())
     })
 }

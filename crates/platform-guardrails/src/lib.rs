@@ -15,6 +15,7 @@
 //! a judge that fails or answers nonsense blocks, unless its rule says otherwise.
 
 mod child;
+pub mod code;
 mod injection;
 mod matcher;
 mod model;

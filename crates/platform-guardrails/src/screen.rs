@@ -1,14 +1,14 @@
 use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use platform_child::ChildError;
-use platform_core::{AccountId, Checks, Code, Error, Result, Timestamp};
+use platform_core::{AccountId, Checks, Error, Result, Timestamp};
 use platform_runtime::{Answer, Catalog, ChildPool, Model, ModelSpec, Operation, ask};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tracing::warn;
 
 use crate::{
-    child,
+    child, code,
     injection::injection_score,
     matcher::{Judge, Matcher},
     model::{Finding, Guardrails, Rule},
@@ -103,7 +103,7 @@ impl Guardrails {
             }
         }
         checks.length(&format!("{PATH}.blockMessage"), &self.block_message, 1..=4000);
-        checks.finish_as(Code::InvalidGuardrail)
+        checks.finish_as(code::INVALID_GUARDRAIL)
     }
 
     /// Whether the patterns and words can be used; a child process compiles them. To be asked before a transaction
@@ -127,7 +127,7 @@ impl Guardrails {
             }
             Err(error) => return Err(Error::internal(error)),
         }
-        checks.finish_as(Code::InvalidGuardrail)
+        checks.finish_as(code::INVALID_GUARDRAIL)
     }
 
     /// Makes the rules ready for an account; `None` when they are not enabled.

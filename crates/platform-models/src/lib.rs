@@ -25,6 +25,7 @@ mod anthropic;
 mod breaker;
 mod call;
 mod catalog;
+pub mod code;
 mod config;
 mod demo;
 mod draft;

@@ -17,6 +17,7 @@ use crate::{
     breaker::Breaker,
     call::{Broken, call, list_models},
     catalog::{self, DefaultModel, ModelList, ModelRecord},
+    code,
     config::{CallLimits, ConfigError, ModelsConfig, Protocol, ProviderConfig},
     demo,
     draft::{Draft, InFlight, On},
@@ -217,7 +218,7 @@ impl Models {
         let available: Vec<&str> =
             self.providers.iter().filter(|p| p.is_configured()).map(|provider| &*provider.name).collect();
         Error::new(
-            Code::ProviderNotConfigured,
+            code::PROVIDER_NOT_CONFIGURED,
             format!("The provider `{name}` is not configured; available: {}.", available.join(", ")),
         )
         .with("provider", name)
@@ -339,7 +340,7 @@ impl Models {
 impl Catalog for Models {
     fn choose(&self, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
         let unsupported = |provider: &str, llm: &str, available: Vec<String>| {
-            Error::new(Code::ModelNotSupported, format!("The provider `{provider}` has no model `{llm}`."))
+            Error::new(Code::MODEL_NOT_SUPPORTED, format!("The provider `{provider}` has no model `{llm}`."))
                 .with("provider", provider)
                 .with("model", llm)
                 .with("available", available)

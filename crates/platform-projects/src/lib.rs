@@ -10,6 +10,7 @@
 //! **Invariants**: an identifier never changes; a project that has an owner keeps one, unless that user is deleted; what a caller reaches is
 //! answered from memory, which every process empties at once when a project or its members change.
 
+pub mod code;
 mod model;
 mod reach;
 mod repository;

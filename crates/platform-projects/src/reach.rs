@@ -2,7 +2,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use platform_core::{Caller, Code, Credential, Error, Result};
 
-use crate::model::{ProjectRole, Visibility};
+use crate::{
+    code,
+    model::{ProjectRole, Visibility},
+};
 
 /// What of an account's projects has to do with access.
 #[derive(Debug, Default)]
@@ -66,11 +69,11 @@ impl<'a> Reach<'a> {
                     least.as_str(),
                     role = role.as_str()
                 );
-                Err(Error::new(Code::Forbidden, message).with("projectId", id).with("requiredRole", least))
+                Err(Error::new(Code::FORBIDDEN, message).with("projectId", id).with("requiredRole", least))
             }
             None => {
                 let message = "This belongs to a private project of which this credential is no member.";
-                Err(Error::new(Code::ProjectForbidden, message).with("projectId", id))
+                Err(Error::new(code::PROJECT_FORBIDDEN, message).with("projectId", id))
             }
         }
     }
@@ -79,11 +82,11 @@ impl<'a> Reach<'a> {
     /// or `PROJECT_ARCHIVED`.
     pub fn admits(&self, id: &str) -> Result<()> {
         let project = self.known.projects.get(id);
-        let project = project.ok_or_else(|| Error::not_found(Code::ProjectNotFound, "project", id))?;
+        let project = project.ok_or_else(|| Error::not_found(code::PROJECT_NOT_FOUND, "project", id))?;
         self.check(id, ProjectRole::Editor)?;
         if project.archived {
             let message = "This project is archived, so nothing can be added to it; bring it back first.";
-            return Err(Error::new(Code::ProjectArchived, message).with("projectId", id));
+            return Err(Error::new(code::PROJECT_ARCHIVED, message).with("projectId", id));
         }
         Ok(())
     }
@@ -97,7 +100,7 @@ impl<'a> Reach<'a> {
     /// `PROJECT_NOT_FOUND` when one of these projects is none of the account's.
     pub fn require(&self, ids: &[String]) -> Result<()> {
         let missing = ids.iter().find(|id| !self.known.projects.contains_key(*id));
-        missing.map_or(Ok(()), |id| Err(Error::not_found(Code::ProjectNotFound, "project", id)))
+        missing.map_or(Ok(()), |id| Err(Error::not_found(code::PROJECT_NOT_FOUND, "project", id)))
     }
 
     /// Projects whose objects it sees beside those that are in none; `None` = all.

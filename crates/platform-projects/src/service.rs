@@ -10,6 +10,7 @@ use platform_core::{
 use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 
 use crate::{
+    code,
     model::{Member, NewMember, NewProject, Project, ProjectFilter, ProjectPage, ProjectPatch, ProjectRole},
     reach::{Known, Reach},
     repository::{self, ProjectRow},
@@ -99,7 +100,7 @@ impl ProjectService for PgProjectService {
         let creating = conn.transaction::<_, Error, _>(async |conn| {
             if !repository::insert(conn, &row).await? {
                 let message = format!("There is a project `{}` already; choose another identifier.", row.identifier);
-                return Err(Error::new(Code::IdentifierTaken, message));
+                return Err(Error::new(Code::IDENTIFIER_TAKEN, message));
             }
             if let Credential::Token { user, .. } = &caller.credential {
                 repository::set_member(conn, &caller.account, &row.id, user, ProjectRole::Owner, now).await?;
@@ -191,7 +192,7 @@ impl ProjectService for PgProjectService {
         let mut conn = self.db.conn().await?;
         let removing = conn.transaction::<_, Error, _>(async |conn| {
             if !changes_member(conn, &caller.account, &project.id, user, None).await? {
-                return Err(Error::not_found(Code::NotFound, "member", user));
+                return Err(Error::not_found(Code::NOT_FOUND, "member", user));
             }
             repository::remove_member(conn, &caller.account, &project.id, user).await
         });
@@ -220,11 +221,11 @@ async fn changes_member(
     let is_only_owner = owners.next().is_some_and(|(owner, ..)| owner == user) && owners.next().is_none();
     if is_only_owner && role != Some(ProjectRole::Owner) {
         let message = "This is the last owner of the project; make somebody else an owner first.";
-        return Err(Error::new(Code::Conflict, message).with("userUID", user));
+        return Err(Error::new(Code::CONFLICT, message).with("userUID", user));
     }
     Ok(members.iter().any(|(member, ..)| member == user))
 }
 
 fn not_found(name: &str) -> Error {
-    Error::not_found(Code::ProjectNotFound, "project", name)
+    Error::not_found(code::PROJECT_NOT_FOUND, "project", name)
 }

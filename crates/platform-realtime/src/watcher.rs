@@ -160,7 +160,7 @@ impl Watcher {
         let read = cell.get_or_try_init(|| async {
             match self.source.head().await {
                 Ok(Some(head)) => Ok(Arc::new(head)),
-                Ok(None) => Err(Error::new(Code::NotFound, "There is no such state any more.")),
+                Ok(None) => Err(Error::new(Code::NOT_FOUND, "There is no such state any more.")),
                 Err(error) => Err(error),
             }
         });
@@ -172,7 +172,7 @@ impl Watcher {
                 }
                 Ok(Some(Arc::clone(head)))
             }
-            Err(error) if error.code() == Code::NotFound => Ok(None),
+            Err(error) if error.code() == Code::NOT_FOUND => Ok(None),
             Err(error) => Err(error),
         }
     }

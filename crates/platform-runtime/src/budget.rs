@@ -1,14 +1,14 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Code, Error, Money, Result, Timestamp};
+use platform_core::{AccountId, Error, Money, Result, Timestamp};
 use serde::{Serialize, Serializer};
 use serde_json::{
     Value, json,
     value::{RawValue, to_raw_value},
 };
 
-use crate::{Model, ModelSpec, Usage};
+use crate::{Model, ModelSpec, Usage, code};
 
 /// The port to quotas, and the only way to a model that answers: whoever asks says who pays.
 #[async_trait]
@@ -215,7 +215,7 @@ impl Refusal {
 
 impl From<&Refusal> for Error {
     fn from(refusal: &Refusal) -> Self {
-        Self::new(Code::TenantLimitExceeded, refusal.message.clone())
+        Self::new(code::TENANT_LIMIT_EXCEEDED, refusal.message.clone())
             .with("blockingRule", &refusal.rule)
             .with("current", &refusal.current)
             .with("limit", &refusal.rule["limit"])

@@ -23,6 +23,7 @@
 
 mod budget;
 mod children;
+pub mod code;
 mod model;
 mod schema;
 mod structured;

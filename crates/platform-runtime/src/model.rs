@@ -402,7 +402,7 @@ impl From<&Fault> for Error {
         if let Some(refusal) = &fault.refusal {
             return Self::from(&**refusal);
         }
-        let code = if fault.code == FaultCode::Timeout { Code::UpstreamTimeout } else { Code::UpstreamError };
+        let code = if fault.code == FaultCode::Timeout { Code::UPSTREAM_TIMEOUT } else { Code::UPSTREAM_ERROR };
         Self::new(code, fault.message.as_str())
             .with("code", fault.code.as_str())
             .with("provider", &*fault.provider)

@@ -4,11 +4,11 @@ use std::{cell::RefCell, collections::HashMap, time::Duration};
 
 use jsonschema::{Draft, PatternOptions, Validator};
 use platform_child::{ChildError, Work};
-use platform_core::{AccountId, Checks, Code, Error, Result};
+use platform_core::{AccountId, Checks, Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{ChildPool, json_work};
+use crate::{ChildPool, code, json_work};
 
 const SCHEMA_BYTES: usize = 65_536;
 /// Objects and lists of a schema.
@@ -109,7 +109,7 @@ pub async fn check_schema(children: &ChildPool, account: &AccountId, path: &str,
     for (path, reason) in check_schemas(children, account, &[(path.to_owned(), schema)]).await? {
         checks.issue(&path, "format", format!("{path} {reason}"));
     }
-    checks.finish_as(Code::InvalidSchema)
+    checks.finish_as(code::INVALID_SCHEMA)
 }
 
 /// A schema that values are checked against.

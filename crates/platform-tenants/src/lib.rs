@@ -10,6 +10,7 @@
 //! database's clock decides on windows; a window that has ended is written to the history once.
 
 mod audit;
+pub mod code;
 mod costs;
 mod quota;
 mod rule;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::script;
+use crate::{code, script};
 
 /// Headers that a client sets by itself.
 pub(crate) const REFUSED_HEADERS: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
@@ -303,12 +303,12 @@ pub(crate) fn check_all(tools: &mut [ToolDefinition], most: usize, server: Optio
     for (i, tool) in tools.iter_mut().enumerate() {
         tool.check(&mut checks, &format!("toolDefinitions[{i}]"), server);
     }
-    checks.finish_as(Code::InvalidToolDefinition)?;
+    checks.finish_as(Code::INVALID_TOOL_DEFINITION)?;
     let mut names = HashSet::new();
     if let Some(twice) = tools.iter().find(|tool| !names.insert(tool.function.name.as_str())) {
         let name = &twice.function.name;
         return Err(
-            Error::new(Code::DuplicateToolName, format!("There are two tools named `{name}`.")).with("name", name)
+            Error::new(Code::DUPLICATE_TOOL_NAME, format!("There are two tools named `{name}`.")).with("name", name)
         );
     }
     Ok(())
@@ -333,7 +333,7 @@ pub(crate) async fn check_written(children: &ChildPool, account: &AccountId, giv
     for (path, reason) in check_schemas(children, account, &schemas).await? {
         checks.issue(&path, "format", format!("{path} {reason}"));
     }
-    checks.finish_as(Code::InvalidToolDefinition)?;
+    checks.finish_as(Code::INVALID_TOOL_DEFINITION)?;
     let mut templates = Vec::new();
     for (_, tool) in given {
         for field in ["bodyJsonTemplate", "responsePostProcessingTemplate"] {
@@ -348,7 +348,7 @@ pub(crate) async fn check_written(children: &ChildPool, account: &AccountId, giv
             // A patch of one tool does not name it again.
             let name = tool["function"]["name"].as_str();
             let of = name.map_or_else(String::new, |name| format!(" of `{name}`"));
-            return Err(Error::new(Code::TemplateError, format!("{field}{of}: {reason}"))
+            return Err(Error::new(code::TEMPLATE_ERROR, format!("{field}{of}: {reason}"))
                 .with_some("tool", name)
                 .with("field", field));
         }
@@ -362,7 +362,7 @@ pub(crate) fn check_switches(tools: &[ToolDefinition]) -> Result<()> {
     for (i, tool) in tools.iter().enumerate() {
         tool.check_timeout(&mut checks, &format!("toolDefinitions[{i}].timeoutMs"));
     }
-    checks.finish_as(Code::InvalidToolDefinition)
+    checks.finish_as(Code::INVALID_TOOL_DEFINITION)
 }
 
 /// Puts in what parameters need to be a schema of an object.

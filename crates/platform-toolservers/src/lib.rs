@@ -15,6 +15,7 @@
 mod authentication;
 mod builtin;
 mod calling;
+pub mod code;
 mod definition;
 mod failure;
 #[cfg(any(test, fuzzing))]

@@ -534,5 +534,5 @@ pub(crate) fn nothing_given() -> Error {
 
 /// The description could not be fetched.
 pub(crate) fn unreadable(status: u16) -> Error {
-    Error::new(Code::UpstreamError, format!("The address of the description answers {status}.")).with("status", status)
+    Error::new(Code::UPSTREAM_ERROR, format!("The address of the description answers {status}.")).with("status", status)
 }

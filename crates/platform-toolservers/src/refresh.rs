@@ -7,11 +7,12 @@ use std::{
 };
 
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Code, Error, FairSemaphore, Result, Timestamp, spawn};
+use platform_core::{AccountId, Error, FairSemaphore, Result, Timestamp, spawn};
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use crate::{
+    code,
     failure::Failure,
     mcp::Changed,
     model::{ServerType, ToolServer},
@@ -60,7 +61,7 @@ impl PgToolServerService {
 
     async fn refresh(&self, account: &AccountId, id: &str) {
         if let Err(error) = self.fetch_tools(account, id).await
-            && error.code() != Code::ToolServerNotFound
+            && error.code() != code::TOOL_SERVER_NOT_FOUND
         {
             warn!(server = id, %error, "The tools of an MCP server could not be stored.");
         }

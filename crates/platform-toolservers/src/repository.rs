@@ -5,12 +5,13 @@ use diesel::{
     sql_types::{BigInt, Bool, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Code, Error, Page, Result, Timestamp};
+use platform_core::{AccountId, Error, Page, Result, Timestamp};
 use platform_db::Conn;
 use serde_json::{Value, json};
 
 use crate::{
     builtin::GROUPS,
+    code,
     definition::ToolDefinition,
     model::{ServerType, ToolServer, ToolServerFilter, ToolServerSettings},
     schema::{tool_server_uses, tool_servers, tool_tokens},
@@ -310,7 +311,7 @@ pub async fn use_in(conn: &mut Conn, account: &AccountId, kind: &str, user: &str
         .load(conn)
         .await?;
     if let Some(missing) = uids.iter().find(|uid| !known.contains(uid)) {
-        return Err(Error::not_found(Code::ToolServerNotFound, "tool server", missing));
+        return Err(Error::not_found(code::TOOL_SERVER_NOT_FOUND, "tool server", missing));
     }
     let gone = tool_server_uses::table
         .filter(tool_server_uses::account_id.eq(account.as_str()))

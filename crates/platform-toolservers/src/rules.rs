@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use crate::{
+    code,
     definition::{ToolDefinition, merge},
     failure::Failure,
     model::{ToolServerSettings, is_identifier},
@@ -47,10 +48,10 @@ pub(crate) fn aliased(mut patch: Object, was_mcp: bool) -> Result<Object> {
 pub(crate) fn of_definitions(error: Error) -> Error {
     let issues = error.details().get("issues").cloned().unwrap_or_default();
     let path = issues[0]["path"].as_str().unwrap_or_default();
-    if error.code() != Code::ValidationError || !path.starts_with("toolDefinitions[") {
+    if error.code() != Code::VALIDATION_ERROR || !path.starts_with("toolDefinitions[") {
         return error;
     }
-    Error::new(Code::InvalidToolDefinition, error.message()).with("issues", issues)
+    Error::new(Code::INVALID_TOOL_DEFINITION, error.message()).with("issues", issues)
 }
 
 /// Of the tools of an MCP server a client sets only how they are used.
@@ -145,7 +146,7 @@ pub(crate) fn own_tools_only(row: &ServerRow) -> Result<()> {
     }
     let message =
         format!("The tools of a server of type {} come from there; they cannot be made or renamed.", row.kind);
-    Err(Error::new(Code::Conflict, message).with("type", &row.kind))
+    Err(Error::new(Code::CONFLICT, message).with("type", &row.kind))
 }
 
 pub(crate) fn in_use(users: &[(String, String)]) -> Error {
@@ -156,17 +157,17 @@ pub(crate) fn in_use(users: &[(String, String)]) -> Error {
     let more = if users.len() > 20 { format!(" and {} more", users.len() - 20) } else { String::new() };
     let message =
         format!("This tool server is used by {named}{more}; take it out there, or delete it with force=true.");
-    Error::new(Code::Conflict, message).with("usedBy", used_by)
+    Error::new(Code::CONFLICT, message).with("usedBy", used_by)
 }
 
 pub(crate) fn identifier_taken(identifier: &str) -> Error {
-    Error::new(Code::IdentifierTaken, format!("The identifier `{identifier}` is taken; choose another."))
+    Error::new(Code::IDENTIFIER_TAKEN, format!("The identifier `{identifier}` is taken; choose another."))
 }
 
 pub(crate) fn not_found(id: &str) -> Error {
-    Error::not_found(Code::ToolServerNotFound, "tool server", id)
+    Error::not_found(code::TOOL_SERVER_NOT_FOUND, "tool server", id)
 }
 
 pub(crate) fn no_tool(name: &str) -> Error {
-    Error::not_found(Code::ToolNotFound, "tool", name)
+    Error::not_found(code::TOOL_NOT_FOUND, "tool", name)
 }

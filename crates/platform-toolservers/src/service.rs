@@ -493,11 +493,11 @@ impl ToolServerService for PgToolServerService {
     async fn refresh(&self, account: &AccountId, id: &str) -> Result<ToolServer> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
         if server.kind != ServerType::Mcp {
-            return Err(Error::new(Code::Conflict, "Only MCP servers have tools to fetch."));
+            return Err(Error::new(Code::CONFLICT, "Only MCP servers have tools to fetch."));
         }
         match self.fetch_tools(account, id).await? {
             (server, None) => Ok(server),
-            (_, Some(failure)) => Err(Error::new(Code::UpstreamError, failure.to_line()).with("code", failure.code)),
+            (_, Some(failure)) => Err(Error::new(Code::UPSTREAM_ERROR, failure.to_line()).with("code", failure.code)),
         }
     }
 

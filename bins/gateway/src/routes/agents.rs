@@ -1,7 +1,7 @@
 //! `/v1/agents`, `/v1/agents/agents/{agentId}/…`
 
 use platform_agents::{Agent, AgentFilter, AgentSettings};
-use platform_core::{Code, Error, Result};
+use platform_core::{Error, Result};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -41,7 +41,7 @@ pub(crate) async fn get(request: Request) -> Result<Answer> {
     let agent = request.services.agents.get(account, id).await?;
     if let Some(session) = request.session() {
         if !request.services.threads.is_known_to(account, id, session).await? {
-            return Err(Error::not_found(Code::AgentNotFound, "agent", id));
+            return Err(Error::not_found(platform_agents::code::AGENT_NOT_FOUND, "agent", id));
         }
         let Agent { id, settings, .. } = agent;
         let AgentSettings { name, description, img_url, disabled, archived, .. } = settings;

@@ -1,11 +1,12 @@
 //! `/v1/assistants`
 
 use platform_chat::{Assistant, AssistantFilter};
-use platform_core::{Code, Error, Result};
+use platform_core::{Error, Result};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::{
+    code,
     request::Request,
     respond::{Answer, List},
 };
@@ -39,7 +40,7 @@ pub(crate) async fn create(request: Request) -> Result<Answer> {
 pub(crate) async fn get(request: Request) -> Result<Answer> {
     let IncludePresets { include_presets } = request.query()?;
     if include_presets == Some(true) && request.session().is_some() {
-        return Err(Error::new(Code::PresetsForbidden, "Sessions cannot read system prompts."));
+        return Err(Error::new(code::PRESETS_FORBIDDEN, "Sessions cannot read system prompts."));
     }
     let (assistants, account) = (&request.services.assistants, &request.caller()?.account);
     let assistant = assistants.get(account, request.path("identifier")).await?;

@@ -6,7 +6,7 @@ use platform_core::{Code, Error, Result};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::{request::Request, respond::Answer};
+use crate::{code, request::Request, respond::Answer};
 
 static OPENAPI: LazyLock<String> = LazyLock::new(|| crate::openapi::document(&super::table()));
 
@@ -36,7 +36,7 @@ pub(crate) async fn asset(request: Request) -> Result<Answer> {
         "reference.js" => ("text/javascript; charset=utf-8", include_bytes!("../../assets/reference.js")),
         "swagger-ui.js" => ("text/javascript; charset=utf-8", include_bytes!("../../assets/swagger-ui.js")),
         "swagger-ui.css" => ("text/css; charset=utf-8", include_bytes!("../../assets/swagger-ui.css")),
-        other => return Err(Error::not_found(Code::NotFound, "file", other)),
+        other => return Err(Error::not_found(Code::NOT_FOUND, "file", other)),
     };
     Ok(Answer::file(kind, bytes).header("cache-control", "public, max-age=3600"))
 }
@@ -62,7 +62,7 @@ pub(crate) async fn get(request: Request) -> Result<Answer> {
         None if takes(&["*/*", "text/*"]) => Answer::text(200, HTML, docs.html(filename)?.to_owned()),
         None => {
             let message = "This page comes as text/html, text/markdown or application/json; see Accept.";
-            return Err(Error::new(Code::NotAcceptable, message));
+            return Err(Error::new(code::NOT_ACCEPTABLE, message));
         }
     };
     Ok(answer.header("content-security-policy", "sandbox"))

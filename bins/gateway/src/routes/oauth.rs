@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use platform_auth::{Authorization, AuthorizeRequest, OAuthError, TokenRequest};
-use platform_core::{Code, Error, Result};
+use platform_core::{Error, Result};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::{
+    code,
     request::{Request, percent_decode},
     respond::Answer,
 };
@@ -24,7 +25,7 @@ fn fields(request: &Request) -> Result<Fields> {
     let kind = request.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.starts_with("application/json") {
         let json: Value = serde_json::from_slice(&request.body)
-            .map_err(|error| Error::new(Code::InvalidJson, format!("The body is not the JSON we read: {error}.")))?;
+            .map_err(|error| Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {error}.")))?;
         let named = json.as_object().into_iter().flatten();
         return Ok(named.filter_map(|(name, value)| Some((snake(name), value.as_str()?.to_owned()))).collect());
     }
@@ -131,9 +132,9 @@ pub(crate) async fn token(request: Request) -> Result<Answer> {
         Err(error) => {
             // A code or secret that is no good is a credential that is none.
             if matches!(error.error, "invalid_grant" | "invalid_client") {
-                let counted = Error::new(Code::Unauthenticated, error.error);
+                let counted = Error::new(platform_auth::code::UNAUTHENTICATED, error.error);
                 let counted = request.services.gate.bad_credential(request.client, counted).await;
-                if counted.code() == Code::RateLimitExceeded {
+                if counted.code() == code::RATE_LIMIT_EXCEEDED {
                     return Err(counted);
                 }
             }

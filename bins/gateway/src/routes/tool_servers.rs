@@ -91,7 +91,7 @@ pub(crate) async fn delete(request: Request) -> Result<Answer> {
     let reach = request.services.projects.reach(request.caller()?).await?;
     if force == Some(true) && !reach.is_whole() {
         let message = "Who is bound to projects cannot take a tool server out of what uses it; change those first.";
-        return Err(Error::new(Code::Forbidden, message));
+        return Err(Error::new(Code::FORBIDDEN, message));
     }
     request.services.tool_servers.delete(account, id, force == Some(true), &request.if_match()?).await?;
     Answer::deleted("tool server", id)

@@ -12,7 +12,10 @@ use utoipa::{
 };
 
 use super::schedule;
-use crate::evaluation::{EvaluationConfig, check_evaluation};
+use crate::{
+    code,
+    evaluation::{EvaluationConfig, check_evaluation},
+};
 
 /// Kind of agent ids.
 pub(crate) enum AgentKind {}
@@ -263,7 +266,7 @@ impl AgentSettings {
         self.sub_agent_config.check()?;
         schedule::check(&mut self.periodic_execution, limits)?;
         if let Some(id) = &self.environment_id {
-            return Err(Error::not_found(Code::EnvironmentNotFound, "environment", id));
+            return Err(Error::not_found(Code::ENVIRONMENT_NOT_FOUND, "environment", id));
         }
         self.assistant_specialization.0.retain(|name, _| SPECIALIZATION.contains(&name.as_str()));
         self.check_parts()?;
@@ -301,7 +304,7 @@ impl AgentSettings {
         for (path, reason) in check_schemas(children, account, &given).await? {
             checks.issue(&path, "format", format!("{path} {reason}"));
         }
-        checks.finish_as(Code::InvalidSubagentConfig)
+        checks.finish_as(code::INVALID_SUBAGENT_CONFIG)
     }
 
     /// What its turns work with.
@@ -431,7 +434,7 @@ impl SubAgentConfig {
                 _ => checks.issue(&path("Format"), "enum", "the format must be text or json"),
             }
         }
-        checks.finish_as(Code::InvalidSubagentConfig)
+        checks.finish_as(code::INVALID_SUBAGENT_CONFIG)
     }
 }
 

@@ -5,14 +5,16 @@ use std::str::FromStr;
 use chrono::DateTime;
 use chrono_tz::Tz;
 use croner::parser::{CronParser, Seconds};
-use platform_core::{Code, Error, FieldLimits, Result, Timestamp};
+use platform_core::{Error, FieldLimits, Result, Timestamp};
 
 use super::model::PeriodicExecution;
+
+use crate::code;
 
 /// `INVALID_CRON` unless it says when, where and what.
 pub(crate) fn check(periodic: &mut PeriodicExecution, limits: &FieldLimits) -> Result<()> {
     let invalid = |path: &str, message: String| {
-        Error::new(Code::InvalidCron, message).with("field", format!("periodicExecution.{path}"))
+        Error::new(code::INVALID_CRON, message).with("field", format!("periodicExecution.{path}"))
     };
     let text = periodic.message.as_deref().unwrap_or_default();
     if text.len() > limits.message_bytes && limits.message_bytes > 0 {

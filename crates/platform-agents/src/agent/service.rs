@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{AssistantSettings, AssistantTemplates, Ports, SubAgents};
 use platform_core::{
-    AccountId, Caller, Code, Error, FieldLimits, Object, Page, Precondition, Result, Timestamp, overlay, run_blocking,
+    AccountId, Caller, Error, FieldLimits, Object, Page, Precondition, Result, Timestamp, overlay, run_blocking,
 };
 use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
@@ -17,6 +17,7 @@ use super::{
     repository, schedule,
 };
 use crate::{
+    code,
     costs::{self, CostRow, CostSummary, DailyRange, MonthlyRange},
     evaluation::{EvaluationConfig, check_evaluation},
     thread,
@@ -399,5 +400,5 @@ fn merged(current: &AgentSettings, mut patch: Object) -> Result<Object> {
 }
 
 pub(crate) fn not_found(id: &str) -> Error {
-    Error::not_found(Code::AgentNotFound, "agent", id)
+    Error::not_found(code::AGENT_NOT_FOUND, "agent", id)
 }

@@ -100,7 +100,7 @@ pub(super) fn judge_model(catalog: &dyn Catalog, name: &str) -> Result<ModelSpec
     };
     spec.map_err(|error| {
         let message = format!("There is no model `{name}` to judge with; give `provider:model` or a model.");
-        let missing = Error::new(Code::ModelNotSupported, message).with("model", name);
+        let missing = Error::new(Code::MODEL_NOT_SUPPORTED, message).with("model", name);
         missing.with_some("available", error.details().get("available"))
     })
 }

@@ -91,7 +91,7 @@ impl PgEvaluationService {
 /// There is no judgement: why, with the codes of providers (contract 18 §3.7).
 fn fail(evaluation: &mut Evaluation, error: &Error) {
     "failed".clone_into(&mut evaluation.status);
-    let code = error.details().get("code").filter(|_| error.code() == Code::UpstreamError);
+    let code = error.details().get("code").filter(|_| error.code() == Code::UPSTREAM_ERROR);
     let mut told = json!({"code": error.code().as_str(), "message": error.message()});
     if let Some(code) = code {
         told["code"] = code.clone();
@@ -151,7 +151,7 @@ impl Work for PgEvaluationService {
         };
         let answers = if run.attempt > threads.config.max_attempts {
             let message = "The worker of this evaluation was lost too often.";
-            fail(&mut evaluation, &Error::new(Code::UpstreamError, message).with("code", "WORKER_LOST"));
+            fail(&mut evaluation, &Error::new(Code::UPSTREAM_ERROR, message).with("code", "WORKER_LOST"));
             Vec::new()
         } else {
             self.judge(&record, &mut evaluation, &task).await?

@@ -15,7 +15,10 @@ use super::{
     model::{Evaluation, EvaluationList, NewEvaluation, begin},
     repository,
 };
-use crate::thread::{Action, PgThreadService, Record, Threads};
+use crate::{
+    code,
+    thread::{Action, PgThreadService, Record, Threads},
+};
 
 /// So long a client waits at the most for the judge.
 const PATIENCE: Duration = Duration::from_secs(55);
@@ -118,14 +121,14 @@ impl EvaluationService for PgEvaluationService {
         let Some(error) = &evaluation.error else { return Ok(evaluation) };
         let message = error["message"].as_str().unwrap_or("The judge gave no answer.");
         let code = match error["code"].as_str() {
-            Some("UPSTREAM_TIMEOUT") => Code::UpstreamTimeout,
+            Some("UPSTREAM_TIMEOUT") => Code::UPSTREAM_TIMEOUT,
             Some("TENANT_LIMIT_EXCEEDED") => {
                 if let Some(refusal) = threads.ports.budget.spent(&payer).await? {
                     return Err(Error::from(&refusal));
                 }
-                Code::UpstreamError
+                Code::UPSTREAM_ERROR
             }
-            _ => Code::UpstreamError,
+            _ => Code::UPSTREAM_ERROR,
         };
         let failed = Error::new(code, message).with("code", &error["code"]).with("evaluationId", &evaluation.id);
         Err(failed.with_some("provider", error.get("provider")).with_some("status", error.get("status")))
@@ -172,5 +175,5 @@ async fn store_in(
 }
 
 fn not_found(id: Option<&str>) -> Error {
-    Error::not_found(Code::EvaluationNotFound, "evaluation", id.unwrap_or("newest"))
+    Error::not_found(code::EVALUATION_NOT_FOUND, "evaluation", id.unwrap_or("newest"))
 }

@@ -23,7 +23,10 @@ use super::{
     request::AsyncResponses,
     state::{Action, Cause, Source, ThreadState},
 };
-use crate::schema::{threads, tool_callbacks};
+use crate::{
+    code,
+    schema::{threads, tool_callbacks},
+};
 
 /// Longest result (contract 00 §8).
 const MOST_CONTENT: usize = 1 << 20;
@@ -189,7 +192,7 @@ impl Threads {
             self.commit_in(conn, &mut record, None, 0, now).await.map(Some)
         });
         let told = match ending.await {
-            Err(error) if error.code() == Code::ThreadNotFound => None,
+            Err(error) if error.code() == code::THREAD_NOT_FOUND => None,
             told => told?,
         };
         drop(conn);
@@ -267,7 +270,7 @@ impl Work for Returns {
         match given {
             Ok(told) => threads.tell(&told).await?,
             // Nobody waits any more.
-            Err(error) if error.code() == Code::ThreadNotFound => {}
+            Err(error) if error.code() == code::THREAD_NOT_FOUND => {}
             Err(error) => return Err(error),
         }
         done(&threads.ports.db, run).await
@@ -291,7 +294,7 @@ impl Work for Abandons {
 }
 
 fn unknown() -> Error {
-    Error::not_found(Code::NotFound, "callback", "this one")
+    Error::not_found(Code::NOT_FOUND, "callback", "this one")
 }
 
 /// Ends the threads of agents that were deleted.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use platform_conversation::{ABANDON, CHAT_RETURN, Returned};
-use platform_core::{Code, Error, Result, Timestamp};
+use platform_core::{Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_events::{Event, publish_in};
 use platform_jobs::{Run, When, cancel_in, end_in, enqueue_in};
@@ -17,7 +17,7 @@ use super::{
     repository::{self, Moved},
     state::ThreadState,
 };
-use crate::{costs, evaluation};
+use crate::{code, costs, evaluation};
 
 /// What is to be told when a change of a thread is committed.
 #[derive(Debug)]
@@ -186,7 +186,7 @@ impl Threads {
         let (account, id) = (&record.account, record.id());
         let agent = match self.agents.ready(account, record.agent_id(), record.facts.turn.version).await {
             Ok(agent) => agent,
-            Err(error) if error.code() == Code::AgentNotFound => return Ok(false),
+            Err(error) if error.code() == code::AGENT_NOT_FOUND => return Ok(false),
             // Whoever is to be told is told when the change is made again.
             Err(error) => return Err(error),
         };

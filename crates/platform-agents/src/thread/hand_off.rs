@@ -5,12 +5,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{HandOff, SubAgentLauncher};
-use platform_core::{Code, Error, Object, Result, run_detached};
+use platform_core::{Error, Object, Result, run_detached};
 use platform_runtime::{Action, Later, Schema, Tool, ToolResult, TurnTool};
 use serde_json::{Value, json};
 
 use super::{Threads, facts::Parent, intake::ThreadSpec, model::ParentLink, repository, state::Source};
-use crate::agent::ReadyAgent;
+use crate::{agent::ReadyAgent, code};
 
 /// The tool, and the other name it goes by.
 const NAMES: [&str; 2] = ["hand_off_subagent", "delegate_to_agent"];
@@ -27,7 +27,7 @@ impl SubAgentLauncher for ThreadLauncher {
                 Ok(agent) if agent.settings.takes_work() => agents.push(agent),
                 // It was deleted, or takes no work now.
                 Ok(_) => {}
-                Err(error) if error.code() == Code::AgentNotFound => {}
+                Err(error) if error.code() == code::AGENT_NOT_FOUND => {}
                 Err(error) => return Err(error),
             }
         }

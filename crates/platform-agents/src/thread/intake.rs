@@ -6,7 +6,7 @@ use diesel_async::AsyncConnection;
 use platform_conversation::{
     ChatMessage, File, MessageContent, TurnRequest, check_turn_tools, new_message_uid, screen_files,
 };
-use platform_core::{AccountId, Caller, Code, Error, Object, Result, run_detached};
+use platform_core::{AccountId, Caller, Error, Object, Result, run_detached};
 use platform_db::{Conn, Idempotency};
 use platform_guardrails::Moment;
 use platform_jobs::is_full_in;
@@ -25,7 +25,7 @@ use super::{
     runner::OUT_OF_QUOTA,
     state::{Cause, Source, ThreadState},
 };
-use crate::agent::ReadyAgent;
+use crate::{agent::ReadyAgent, code};
 
 /// A thread that is to start.
 pub(crate) struct Start {
@@ -101,10 +101,10 @@ impl Threads {
             self.files.egress().check(url).await.map_err(|error| error.into_error(&path))?;
         }
         if agent.settings.archived {
-            return Err(Error::new(Code::AgentArchived, "This agent is archived; set archived to false first."));
+            return Err(Error::new(code::AGENT_ARCHIVED, "This agent is archived; set archived to false first."));
         }
         if agent.settings.disabled {
-            return Err(Error::new(Code::AgentDisabled, "This agent is disabled; set disabled to false first."));
+            return Err(Error::new(code::AGENT_DISABLED, "This agent is disabled; set disabled to false first."));
         }
         let mut metadata = new.metadata.unwrap_or_default();
         if let Some(params) = metadata.remove("propmptTemplateParams") {
@@ -148,7 +148,7 @@ impl Threads {
                         if is_full_in(conn, &account, &agent_id).await? {
                             let message =
                                 "This agent has as many threads as it may have; try again when one has ended.";
-                            return Err(Error::new(Code::AgentBusy, message).retry_after(1));
+                            return Err(Error::new(code::AGENT_BUSY, message).retry_after(1));
                         }
                     }
                     let told = threads.start_in(conn, &mut start).await?;

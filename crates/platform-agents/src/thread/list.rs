@@ -60,7 +60,7 @@ impl Conditions {
         let after = moment("startDate", filter.start_date.as_deref(), false)?;
         let before = moment("endDate", filter.end_date.as_deref(), true)?;
         if after.zip(before).is_some_and(|(after, before)| after > before) {
-            return Err(Error::new(Code::InvalidTimeRange, "startDate must not be after endDate."));
+            return Err(Error::new(Code::INVALID_TIME_RANGE, "startDate must not be after endDate."));
         }
         let orders = [
             ("dateOrder", ThreadSpec::Date, filter.date_order),
@@ -152,7 +152,7 @@ fn moment(name: &str, given: Option<&str>, is_end: bool) -> Result<Option<Timest
         (text.len() == 10).then(|| Timestamp::from_iso(&format!("{text}{end}"))).flatten()
     };
     let read = text.parse().ok().map(Timestamp).or_else(|| Timestamp::from_iso(text)).or_else(|| day(text));
-    let wrong = || Error::new(Code::InvalidTimeRange, format!("{name} must be ISO 8601 or epoch milliseconds."));
+    let wrong = || Error::new(Code::INVALID_TIME_RANGE, format!("{name} must be ISO 8601 or epoch milliseconds."));
     read.map(Some).ok_or_else(wrong)
 }
 

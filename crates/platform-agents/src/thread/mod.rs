@@ -25,12 +25,12 @@ mod turn_store;
 use std::{sync::Arc, time::Duration};
 
 use platform_conversation::{FileFetcher, Ports};
-use platform_core::{AccountId, Code, Error, FieldLimits, Result};
+use platform_core::{AccountId, Error, FieldLimits, Result};
 use platform_jobs::Jobs;
 use platform_mail::Mailer;
 use platform_realtime::Key;
 
-use crate::agent::PgAgentService;
+use crate::{agent::PgAgentService, code};
 
 pub use awaited::purge_callbacks;
 use commit::AfterCommit;
@@ -105,5 +105,5 @@ pub(crate) fn live_key(account: &AccountId, id: &str) -> Key {
 }
 
 fn not_found(id: &str) -> Error {
-    Error::not_found(Code::ThreadNotFound, "thread", id)
+    Error::not_found(code::THREAD_NOT_FOUND, "thread", id)
 }

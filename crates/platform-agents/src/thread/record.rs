@@ -1,7 +1,7 @@
 //! A thread as a transaction holds it: read, and changed in memory.
 
 use platform_conversation::{Conversation, StoredJson, TokenUsage, compactions, guardrail_turns, open_calls};
-use platform_core::{AccountId, Code, Error, Object, Result, Timestamp};
+use platform_core::{AccountId, Error, Object, Result, Timestamp};
 use platform_jobs::QueuePosition;
 use platform_runtime::{CallState, Later, OpenCall, Payer, Spender};
 use serde_json::{Value, json};
@@ -13,6 +13,8 @@ use super::{
     repository::ThreadRow,
     state::{Action, Cause, Source, StateChange, ThreadState, may_follow},
 };
+
+use crate::code;
 
 /// Who brings a change about.
 #[derive(Debug, Clone)]
@@ -285,7 +287,7 @@ impl Record {
             ThreadState::ALL.iter().filter(|s| s.allowed().contains(&action)).map(|s| s.as_str()).collect();
         let message = format!("Thread is {}; {} needs {}.", self.state.as_str(), action.as_str(), needs.join(", "));
         let allowed: Vec<&str> = self.state.allowed().iter().map(|action| action.as_str()).collect();
-        Error::new(Code::ThreadStateConflict, message).with("state", self.state).with("allowed", allowed)
+        Error::new(code::THREAD_STATE_CONFLICT, message).with("state", self.state).with("allowed", allowed)
     }
 
     /// Sub-threads that are not done.

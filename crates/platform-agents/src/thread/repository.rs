@@ -200,7 +200,7 @@ pub(super) async fn handed_to(conn: &Conn, account: &AccountId, above: &str, cal
 pub(super) async fn hold_processing(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
     let processing = by_id(account.as_str(), id).filter(threads::state.eq(ThreadState::Processing.as_str()));
     let held: Option<String> = processing.for_share().select(threads::id).first(conn).await.optional()?;
-    held.map(drop).ok_or_else(|| Error::new(Code::Conflict, "The thread that hands the work over has ended."))
+    held.map(drop).ok_or_else(|| Error::new(Code::CONFLICT, "The thread that hands the work over has ended."))
 }
 
 pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<Record>> {

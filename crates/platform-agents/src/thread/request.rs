@@ -1,12 +1,14 @@
 //! The bodies that clients send to threads.
 
 use platform_conversation::{File, check_message};
-use platform_core::{Checks, Code, Error, FieldLimits, Object, Result};
+use platform_core::{Checks, Error, FieldLimits, Object, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::state::ThreadState;
+
+use crate::code;
 
 /// A thread to start (contract 03 §6).
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -65,7 +67,7 @@ impl NewThread {
 pub(crate) fn unknown_state(given: &str) -> Error {
     let states: Vec<&str> = ThreadState::ALL.iter().map(|state| state.as_str()).collect();
     let shown: String = given.chars().take(64).collect();
-    Error::new(Code::InvalidStateValue, format!("`{shown}` is no state of a thread.")).with("states", states)
+    Error::new(code::INVALID_STATE_VALUE, format!("`{shown}` is no state of a thread.")).with("states", states)
 }
 
 /// Changes to a thread.

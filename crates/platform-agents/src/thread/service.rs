@@ -300,7 +300,7 @@ impl ThreadService for PgThreadService {
                 let page = Page { limit: limit.unwrap_or(1000).min(1000), offset: offset.unwrap_or(0) };
                 if page.limit < 1 || page.offset < 0 {
                     let message = "messageLimit begins with 1, messageOffset with 0.";
-                    return Err(Error::new(Code::InvalidPagination, message));
+                    return Err(Error::new(Code::INVALID_PAGINATION, message));
                 }
                 let conn = self.threads.ports.db.read().await?;
                 (Some(content(conn.get(), account, &key(id), page).await?), None)

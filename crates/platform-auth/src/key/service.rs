@@ -10,7 +10,7 @@ use super::{
     secret::KeySecret,
 };
 use crate::{
-    PgAuthService,
+    PgAuthService, code,
     session::{end_of_value, revoke_of_key},
 };
 
@@ -191,7 +191,7 @@ impl KeyService for PgAuthService {
             if until > now {
                 if repository::count_old_values(conn, id, now).await? >= MOST_OLD_VALUES {
                     let message = "Too many old values of this key still work; rotate it without grace.";
-                    return Err(Error::new(Code::Conflict, message));
+                    return Err(Error::new(Code::CONFLICT, message));
                 }
                 repository::keep_old_value(conn, &row, until).await?;
             }
@@ -239,7 +239,7 @@ fn refuse_wider(caller: &Caller, key: &NewApiKey) -> Result<()> {
     if caller.member().is_none() || key.rules().is_bound() {
         return Ok(());
     }
-    Err(Error::new(Code::Forbidden, "Only a full key or an administrator may make or change a full key."))
+    Err(Error::new(Code::FORBIDDEN, "Only a full key or an administrator may make or change a full key."))
 }
 
 /// What ends makes nothing that outlives it.
@@ -249,7 +249,7 @@ fn refuse_longer(caller: &Caller, key: &NewApiKey) -> Result<()> {
         return Ok(());
     }
     let message = "This key would outlive your credential; expiresAtMs must not be later than its end.";
-    Err(Error::new(Code::Forbidden, message).with("expiresAtMs", ends))
+    Err(Error::new(Code::FORBIDDEN, message).with("expiresAtMs", ends))
 }
 
 /// A member who learns the value of a key stays its bound: it is one of theirs.
@@ -257,7 +257,7 @@ fn refuse_others(caller: &Caller, key: &KeyRow) -> Result<()> {
     if caller.member().is_none_or(|member| key.user_id.as_deref() == Some(member)) {
         return Ok(());
     }
-    Err(Error::new(Code::Forbidden, "This key is not one of yours; ask an administrator."))
+    Err(Error::new(Code::FORBIDDEN, "This key is not one of yours; ask an administrator."))
 }
 
 fn refuse_other_projects(caller: &Caller, key: &NewApiKey) -> Result<()> {
@@ -266,7 +266,7 @@ fn refuse_other_projects(caller: &Caller, key: &NewApiKey) -> Result<()> {
         Some(projects) if projects.iter().all(|project| own.contains(project)) => Ok(()),
         _ => {
             let message = "This key reaches other projects than your credential; projectIds must be among your own.";
-            Err(Error::new(Code::Forbidden, message).with("projectIds", own))
+            Err(Error::new(Code::FORBIDDEN, message).with("projectIds", own))
         }
     }
 }
@@ -283,12 +283,12 @@ async fn store_masked(
 }
 
 fn not_found(id: &str) -> Error {
-    Error::not_found(Code::KeyNotFound, "API key", id)
+    Error::not_found(code::KEY_NOT_FOUND, "API key", id)
 }
 
 fn last_key() -> Error {
     Error::new(
-        Code::Conflict,
+        Code::CONFLICT,
         "This is the last full key that works without an end, whatever becomes of any user; make another one first.",
     )
 }

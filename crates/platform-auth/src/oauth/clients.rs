@@ -273,7 +273,7 @@ impl ClientService for PgAuthService {
             let new = diesel::insert_into(oauth_clients::table).values(&row);
             if new.on_conflict(oauth_clients::client_id).do_nothing().execute(conn).await? == 0 {
                 let message = format!("There is a client `{}` already; choose another clientId.", row.client_id);
-                return Err(Error::new(Code::IdentifierTaken, message));
+                return Err(Error::new(Code::IDENTIFIER_TAKEN, message));
             }
             if let Some(once) = once {
                 let client_secret = made.client_secret.as_ref().map(|_| MASK.to_owned());
@@ -360,5 +360,5 @@ impl ClientService for PgAuthService {
 }
 
 fn not_found(id: &str) -> Error {
-    Error::not_found(Code::NotFound, "OAuth client", id)
+    Error::not_found(Code::NOT_FOUND, "OAuth client", id)
 }

@@ -1,7 +1,9 @@
-use platform_core::{Checks, Code, Error, Object, Result, Timestamp};
+use platform_core::{Checks, Error, Object, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
+
+use crate::code;
 
 const DEFAULT_TTL: f64 = 3600.0;
 const SHORTEST_TTL: f64 = 60.0;
@@ -39,7 +41,7 @@ impl NewSession {
             None => DEFAULT_TTL,
             Some(given) => given
                 .as_f64()
-                .ok_or_else(|| Error::new(Code::InvalidTtl, "ttlSeconds must be a number of seconds, 60 to 43200."))?,
+                .ok_or_else(|| Error::new(code::INVALID_TTL, "ttlSeconds must be a number of seconds, 60 to 43200."))?,
         };
         let mut checks = Checks::default();
         checks.tenants(Some(tenant), self.subtenant_id.as_deref());
@@ -54,7 +56,7 @@ impl NewSession {
 
 /// The 400 of a request that must name a tenant.
 pub(crate) fn tenant_required() -> Error {
-    Error::new(Code::TenantIdRequired, "tenantId is required: say whose session it is.")
+    Error::new(code::TENANT_ID_REQUIRED, "tenantId is required: say whose session it is.")
 }
 
 /// A session with its token, shown once.

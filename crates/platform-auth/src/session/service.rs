@@ -2,9 +2,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{
-    AccountId, Caller, Code, Credential, Error, Id, Origin, OriginUser, Page, Result, Session, Timestamp,
-};
+use platform_core::{AccountId, Caller, Credential, Error, Id, Origin, OriginUser, Page, Result, Session, Timestamp};
 use platform_db::{Conn, Idempotency};
 use platform_vault::MASK;
 
@@ -14,7 +12,7 @@ use super::{
     token::{self, AUDIENCE, Claims},
 };
 use crate::{
-    PgAuthService,
+    PgAuthService, code,
     identity::{Identity, Rights},
     key::repository::{self as keys, KeyRow},
     oauth::find_grant,
@@ -115,7 +113,7 @@ impl SessionService for PgAuthService {
         let mut conn = self.db.conn().await?;
         let revoked = repository::revoke(&mut conn, account, id, self.clock.now()).await?;
         drop(conn);
-        revoked.ok_or_else(|| Error::not_found(Code::SessionNotFound, "session", id))?;
+        revoked.ok_or_else(|| Error::not_found(code::SESSION_NOT_FOUND, "session", id))?;
         self.known.changed(id).await
     }
 

@@ -16,7 +16,7 @@ use super::{
     repository::{self, UserRow},
 };
 use crate::{
-    PgAuthService,
+    PgAuthService, code,
     key::{repository as keys, sha256},
     oauth::revoke_of_user as revoke_grants,
     session::revoke_of_user as revoke_sessions,
@@ -221,9 +221,9 @@ pub(crate) async fn external_user(
 }
 
 fn taken() -> Error {
-    Error::new(Code::NameTaken, "There is a user with this e-mail address already.")
+    Error::new(code::NAME_TAKEN, "There is a user with this e-mail address already.")
 }
 
 fn not_found(id: &str) -> Error {
-    Error::not_found(Code::NotFound, "user", id)
+    Error::not_found(Code::NOT_FOUND, "user", id)
 }

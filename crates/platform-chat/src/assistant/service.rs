@@ -16,7 +16,7 @@ use super::{
     model::{Assistant, AssistantFilter, DEFAULT_ASSISTANT},
     repository,
 };
-use crate::{chat, turn};
+use crate::{chat, code, turn};
 
 /// What assistants are called among those who use tool servers, and under what their changes are told.
 const USERS: &str = "assistants";
@@ -191,7 +191,7 @@ impl AssistantService for PgAssistantService {
         let identifier = settings.identifier.clone().unwrap_or_else(|| id.clone());
         let now = self.ports.clock.now();
         let taken =
-            || Error::new(Code::IdentifierTaken, format!("The identifier `{identifier}` is taken; choose another."));
+            || Error::new(Code::IDENTIFIER_TAKEN, format!("The identifier `{identifier}` is taken; choose another."));
         if identifier == DEFAULT_ASSISTANT {
             return Err(taken());
         }
@@ -263,7 +263,7 @@ impl AssistantService for PgAssistantService {
         if assistant.is_open_to(caller) {
             return Ok(());
         }
-        Err(Error::new(Code::Forbidden, "This session is limited to other assistants."))
+        Err(Error::new(Code::FORBIDDEN, "This session is limited to other assistants."))
     }
 
     async fn update(
@@ -319,7 +319,7 @@ impl AssistantService for PgAssistantService {
                 Ok(Some(turn::StopOutcome { run: Some(run), .. })) => self.jobs.stopped(&run).await?,
                 Ok(_) => {}
                 // It has ended by itself.
-                Err(error) if error.code() == Code::ChatNotProcessing => {}
+                Err(error) if error.code() == code::CHAT_NOT_PROCESSING => {}
                 Err(error) => return Err(error),
             }
         }
@@ -332,7 +332,7 @@ impl AssistantTemplates for PgAssistantService {
     async fn base(&self, account: &AccountId, identifier: &str) -> Result<Option<AssistantSettings>> {
         match self.get(account, identifier).await {
             Ok(assistant) => Ok(Some(assistant.settings().clone())),
-            Err(error) if error.code() == Code::AssistantNotFound => Ok(None),
+            Err(error) if error.code() == code::ASSISTANT_NOT_FOUND => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -360,9 +360,9 @@ fn merge(patch: &mut Object, field: &str, current: &Assistant) {
 }
 
 fn not_found(name: &str) -> Error {
-    Error::not_found(Code::AssistantNotFound, "assistant", name)
+    Error::not_found(code::ASSISTANT_NOT_FOUND, "assistant", name)
 }
 
 fn built_in() -> Error {
-    Error::new(Code::Forbidden, "The built-in assistant cannot be changed; make one of your own.")
+    Error::new(Code::FORBIDDEN, "The built-in assistant cannot be changed; make one of your own.")
 }

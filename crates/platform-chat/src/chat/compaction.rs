@@ -1,7 +1,7 @@
 //! Compaction that a client asks for.
 
 use platform_conversation::{Span, Stored, bodies_from, compact};
-use platform_core::{AccountId, Code, Error, Result};
+use platform_core::{AccountId, Error, Result};
 use platform_jobs::Run;
 use platform_runtime::Payer;
 
@@ -10,7 +10,10 @@ use super::{
     service::PgChatService,
     waiting::upstream,
 };
-use crate::turn::{ChatTurnStore, KIND, payer};
+use crate::{
+    code,
+    turn::{ChatTurnStore, KIND, payer},
+};
 
 impl PgChatService {
     /// Has a summary stand for the older messages, for the model.
@@ -18,7 +21,7 @@ impl PgChatService {
         let chat = self.find(account, assistant, uid).await?;
         if !chat.status().is_terminal() {
             return Err(Error::new(
-                Code::ChatBusy,
+                code::CHAT_BUSY,
                 "This chat is still answering; compact it when its turn has ended.",
             )
             .with("status", &chat.status));

@@ -162,7 +162,7 @@ impl ChatFilter {
         checks.finish()?;
         match (self.created_after, self.created_before) {
             (Some(after), Some(before)) if after > before => {
-                Err(Error::new(Code::InvalidTimeRange, "createdAfter must not be later than createdBefore."))
+                Err(Error::new(Code::INVALID_TIME_RANGE, "createdAfter must not be later than createdBefore."))
             }
             _ => Ok(()),
         }

@@ -8,7 +8,7 @@ use platform_conversation::{
     give_feedback_in, listed_contents, search,
 };
 use platform_core::{
-    AccountId, Caller, Clock, Code, Error, FieldLimits, Object, Owner, Page, Period, Result, overlay, run_detached,
+    AccountId, Caller, Clock, Error, FieldLimits, Object, Owner, Page, Period, Result, overlay, run_detached,
 };
 use platform_db::{Db, Idempotency};
 use platform_jobs::{Jobs, Work};
@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     assistant::AssistantService,
+    code,
     turn::{
         Accepted, Admission, Finisher, Intake, KIND, NewMessage, Responded, Returns, Sent, ToolResponses, Turns,
         abandon_in, check_responses, live_key, respond, stop,
@@ -535,5 +536,5 @@ impl ChatService for PgChatService {
 }
 
 pub(super) fn not_found(uid: &str) -> Error {
-    Error::not_found(Code::ChatNotFound, "chat", uid)
+    Error::not_found(code::CHAT_NOT_FOUND, "chat", uid)
 }

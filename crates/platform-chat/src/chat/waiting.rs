@@ -10,7 +10,10 @@ use super::{
     repository::{self, Status},
     service::{PgChatService, not_found},
 };
-use crate::turn::{Accepted, Sent, Taken, TurnOutcome};
+use crate::{
+    code,
+    turn::{Accepted, Sent, Taken, TurnOutcome},
+};
 
 impl PgChatService {
     /// What a turn that was taken in comes to, as the client of a synchronous message is told.
@@ -45,15 +48,15 @@ impl PgChatService {
             Ok(Err(_)) => match self.outcome_of(account, &chat_uid, &message_uid).await {
                 Ok(Some(sent)) => Ok(sent),
                 Ok(None) => Err(failed_turn(&chat_uid)),
-                Err(error) if error.code() == Code::ChatNotFound => Err(was_deleted(error)),
+                Err(error) if error.code() == code::CHAT_NOT_FOUND => Err(was_deleted(error)),
                 Err(_) => {
                     let message = "The message is stored and its turn goes on elsewhere: read the chat for the reply. \
                         Sent again, it is another message.";
-                    Err(Error::new(Code::ServiceUnavailable, message).with("chatUid", &chat_uid).retry_after(1))
+                    Err(Error::new(Code::SERVICE_UNAVAILABLE, message).with("chatUid", &chat_uid).retry_after(1))
                 }
             },
             Err(_) => {
-                Err(Error::new(Code::UpstreamTimeout, "The turn takes long and goes on; read the chat for its reply.")
+                Err(Error::new(Code::UPSTREAM_TIMEOUT, "The turn takes long and goes on; read the chat for its reply.")
                     .with("chatUid", chat_uid))
             }
         }
@@ -82,15 +85,15 @@ impl PgChatService {
 
 /// The chat is gone for whoever waits for its turn.
 fn was_deleted(error: Error) -> Error {
-    if error.code() != Code::ChatNotFound {
+    if error.code() != code::CHAT_NOT_FOUND {
         return error;
     }
-    Error::new(Code::ChatNotFound, "The chat was deleted while its turn was under way; nothing of it is kept.")
+    Error::new(code::CHAT_NOT_FOUND, "The chat was deleted while its turn was under way; nothing of it is kept.")
         .with("resource", "chat")
 }
 
 fn failed_turn(chat_uid: &str) -> Error {
-    Error::new(Code::UpstreamError, "The turn failed; read the chat for the reason.").with("chatUid", chat_uid)
+    Error::new(Code::UPSTREAM_ERROR, "The turn failed; read the chat for the reason.").with("chatUid", chat_uid)
 }
 
 /// A model that failed, as whoever waited is told.

@@ -5,7 +5,7 @@ use platform_conversation::{
     AssistantState, ChatMessage, File, FileFetcher, MessageContent, StoredFile, TurnRequest, check_client_schemas,
     check_turn_tools, new_message_uid, restamped, screen_files,
 };
-use platform_core::{Caller, Checks, Clock, Code, Error, FieldLimits, Id, Object, Result, Timestamp, run_detached};
+use platform_core::{Caller, Checks, Clock, Error, FieldLimits, Id, Object, Result, Timestamp, run_detached};
 use platform_db::{Db, Idempotency};
 use platform_guardrails::Moment;
 use platform_jobs::{Jobs, traceparent};
@@ -23,6 +23,7 @@ use super::{
 use crate::{
     assistant::{Assistant, AssistantService},
     chat::{ChatId, repository},
+    code,
 };
 
 const TITLE_CHARACTERS: usize = 60;
@@ -171,7 +172,7 @@ impl Intake {
             }
         }
         let message = "This chat is busy with other messages; send again shortly.";
-        Err(Error::new(Code::ChatBusy, message).with("status", "processing"))
+        Err(Error::new(code::CHAT_BUSY, message).with("status", "processing"))
     }
 
     /// Has a message wait, in a task of its own so that a caller who leaves changes nothing; `None` when
@@ -355,7 +356,7 @@ fn check_active(assistant: &Assistant) -> Result<()> {
     if assistant.settings().state == AssistantState::Active {
         return Ok(());
     }
-    Err(Error::new(Code::AssistantInactive, "This assistant takes no messages; set its state to active."))
+    Err(Error::new(code::ASSISTANT_INACTIVE, "This assistant takes no messages; set its state to active."))
 }
 
 /// The first 60 characters in one line, until a better title is found.

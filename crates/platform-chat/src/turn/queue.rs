@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     chat::repository::{self, ChatRow, LIMIT_EXCEEDED, Status, by_uid, greatest},
+    code,
     schema::chats,
 };
 
@@ -86,7 +87,7 @@ pub(crate) async fn wait_in_line(
             let most = i32::try_from(most).unwrap_or(i32::MAX);
             if chat.queued >= most {
                 let message = format!("{most} messages wait already; send again when a turn has ended.");
-                return Err(Error::new(Code::QueueFull, message).with("status", &chat.status).with("limit", most));
+                return Err(Error::new(code::QUEUE_FULL, message).with("status", &chat.status).with("limit", most));
             }
             if chat.status == LIMIT_EXCEEDED {
                 // There may be quota again: whoever waits is answered together with this one.
@@ -127,11 +128,11 @@ pub(crate) async fn wait_in_line(
 /// Why a chat takes no message from this one at all.
 pub(crate) fn refuse_stranger(chat: &ChatRow, item: &Acceptance) -> Result<()> {
     if chat.assistant != item.assistant {
-        return Err(Error::not_found(Code::ChatNotFound, "chat", &item.subject));
+        return Err(Error::not_found(code::CHAT_NOT_FOUND, "chat", &item.subject));
     }
     let other = |given: &Option<String>, stored: &Option<String>| given.is_some() && given != stored;
     if other(&item.tenant_id, &chat.tenant_id) || other(&item.subtenant_id, &chat.subtenant_id) {
-        return Err(Error::new(Code::TenantMismatch, "This chat belongs to another tenant or subtenant."));
+        return Err(Error::new(Code::TENANT_MISMATCH, "This chat belongs to another tenant or subtenant."));
     }
     Ok(())
 }
@@ -171,8 +172,10 @@ pub(crate) async fn refuse_growth(conn: &Conn, item: &Acceptance) -> Result<()> 
 /// The chat is at work, and this message cannot wait.
 pub(crate) fn busy(chat: &ChatRow) -> Error {
     let (code, message) = match chat.status() {
-        Status::HandedOff => (Code::ChatHandedOff, "This chat waits for a sub-agent; send again when that has ended."),
-        _ => (Code::ChatBusy, "This chat is still answering; send again when its turn has ended."),
+        Status::HandedOff => {
+            (code::CHAT_HANDED_OFF, "This chat waits for a sub-agent; send again when that has ended.")
+        }
+        _ => (code::CHAT_BUSY, "This chat is still answering; send again when its turn has ended."),
     };
     Error::new(code, message).with("status", &chat.status)
 }
@@ -339,7 +342,7 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
         let status = chat.status();
         if status.is_terminal() && chat.queued == 0 {
             let message = "This chat has no turn to stop.";
-            return Err(Error::new(Code::ChatNotProcessing, message).with("status", &chat.status));
+            return Err(Error::new(code::CHAT_NOT_PROCESSING, message).with("status", &chat.status));
         }
         let rows = queued(conn, account, uid).await?;
         let uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();

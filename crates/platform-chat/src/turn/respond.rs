@@ -3,7 +3,7 @@
 use diesel::{ExpressionMethods, NullableExpressionMethods};
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{TurnRequest, check_client_schemas, check_client_tools, json, open_text, settled_calls};
-use platform_core::{AccountId, Checks, Code, Error, Result, Timestamp};
+use platform_core::{AccountId, Checks, Error, Result, Timestamp};
 use platform_db::{Db, Idempotency, in_progress};
 use platform_jobs::{find_in, wake_in};
 use platform_runtime::{CallState, ChildPool, OpenCall};
@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     chat::repository::{self, HANDED_OFF, Status, WAITING, by_uid, greatest},
+    code,
     schema::chats,
 };
 
@@ -49,7 +50,7 @@ pub(crate) async fn respond(
         let waiting = run.filter(|run| run.idle && chat.status() == Status::Waiting);
         let Some(mut run) = waiting else {
             let message = "This chat does not wait for tool responses.";
-            return Err(Error::new(Code::ChatNotWaiting, message).with("status", &chat.status));
+            return Err(Error::new(code::CHAT_NOT_WAITING, message).with("status", &chat.status));
         };
         let mut open = chat.open_calls()?;
         let is_open = |id: &String| open.iter().any(|call| call.call.id == *id);

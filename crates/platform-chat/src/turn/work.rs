@@ -5,7 +5,7 @@ use std::{
 
 use async_trait::async_trait;
 use platform_conversation::{Conversation, Ports, StoredJson, SubAgentLauncher, TurnRequest};
-use platform_core::{AccountId, Code, Error, Result};
+use platform_core::{AccountId, Error, Result};
 use platform_jobs::{Jobs, Run, Work};
 use platform_realtime::Key;
 use platform_runtime::{Fault, Payer, Spender, UsageLedger};
@@ -20,6 +20,7 @@ use super::{
 use crate::{
     assistant::{Assistant, AssistantService},
     chat::repository::{self, Status},
+    code,
 };
 
 /// Kind of the runs that are turns of a chat.
@@ -146,7 +147,7 @@ impl Work for Turns {
         }
         match assistant {
             Ok(assistant) => runner.work(&assistant, None, stop).await,
-            Err(error) if error.code() == Code::AssistantNotFound => runner.end_empty().await,
+            Err(error) if error.code() == code::ASSISTANT_NOT_FOUND => runner.end_empty().await,
             Err(error) => Err(error),
         }
     }

@@ -18,7 +18,7 @@ use super::{
     repository::{self, SUBTENANT, TENANT, TenantRow},
 };
 use crate::{
-    PgTenantService,
+    PgTenantService, code,
     costs::{self, CostTotals, Of, TenantCost},
     quota::counters,
     rule::Effective,
@@ -145,7 +145,7 @@ impl TenantService for PgTenantService {
             }
             if !repository::insert(conn, account, &new, pinned, now).await? {
                 let message = format!("There is a tenant `{}` already.", new.tenant_id);
-                return Err(Error::new(Code::IdentifierTaken, message));
+                return Err(Error::new(Code::IDENTIFIER_TAKEN, message));
             }
             former::restore(conn, account, &new.tenant_id, decides && new.tier_id.is_some()).await?;
             let row = repository::lock(conn, account, &new.tenant_id).await?;
@@ -302,9 +302,9 @@ fn pin(pinned: &mut Vec<String>, given: &[String], fields: &[&str]) {
 }
 
 pub(crate) fn not_found(tenant: &str) -> Error {
-    Error::not_found(Code::TenantNotFound, TENANT, tenant)
+    Error::not_found(code::TENANT_NOT_FOUND, TENANT, tenant)
 }
 
 pub(crate) fn user_not_found(subtenant: &str) -> Error {
-    Error::not_found(Code::TenantNotFound, SUBTENANT, subtenant)
+    Error::not_found(code::TENANT_NOT_FOUND, SUBTENANT, subtenant)
 }

@@ -1,9 +1,12 @@
-use platform_core::{Code, Error, Result, Timestamp};
+use platform_core::{Error, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value, json};
 use utoipa::ToSchema;
 
-use crate::rule::{Effective, Metric, Rule, Scope, WindowUnit};
+use crate::{
+    code,
+    rule::{Effective, Metric, Rule, Scope, WindowUnit},
+};
 
 /// More is a mistake.
 const MOST_ADDED: f64 = 1e15;
@@ -150,7 +153,7 @@ pub(crate) struct Amounts {
 
 impl NewUsage {
     pub(crate) fn check(&self) -> Result<Amounts> {
-        let bad = |message: &str| Error::new(Code::InvalidUsageAmount, message);
+        let bad = |message: &str| Error::new(code::INVALID_USAGE_AMOUNT, message);
         let amount = |name: &str, given: &Option<Value>| match given {
             None | Some(Value::Null) => Ok(0.0),
             Some(value) => value
@@ -171,7 +174,7 @@ impl NewUsage {
             Some(Value::String(text)) if good(text) => text,
             Some(_) => {
                 let message = "source must be 1 to 40 of a-z, 0-9, _ and -.";
-                return Err(Error::new(Code::InvalidUsageSource, message));
+                return Err(Error::new(code::INVALID_USAGE_SOURCE, message));
             }
         };
         let mut checks = platform_core::Checks::default();

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     PgTenantService,
     audit::{self, AuditPage},
+    code,
     costs::{self, CostTotals, Of, ProjectCosts},
     quota::{Standing, clear, counted, counters, settle_in, spent},
     rule::{Effective, Metric, NewTier, Rule, Tier, check_rules},
@@ -107,7 +108,7 @@ impl PgTenantService {
         let found = tiers::lock(conn, account, tier).await?;
         if !decides && !found.as_ref().is_some_and(|tier| tier.is_default) {
             let message = "Only a full API key of the whole account gives a tenant another tier than the default.";
-            return Err(Error::new(Code::FullKeyRequired, message));
+            return Err(Error::new(code::FULL_KEY_REQUIRED, message));
         }
         found.map(drop).ok_or_else(|| tier_not_found(tier))
     }
@@ -156,7 +157,7 @@ impl UsageService for PgTenantService {
             tiers::lock_default(conn, account).await?;
             if !tiers::insert(conn, account, &new, now).await? {
                 let message = format!("There is a tier `{}` already.", new.tier_id);
-                return Err(Error::new(Code::IdentifierTaken, message));
+                return Err(Error::new(Code::IDENTIFIER_TAKEN, message));
             }
             let tier = tiers::lock(conn, account, &new.tier_id).await?.ok_or_else(|| tier_not_found(&new.tier_id))?;
             if let Some(once) = once {
@@ -195,7 +196,7 @@ impl UsageService for PgTenantService {
             expected.check(current.version)?;
             if current.is_default || tiers::is_assigned(conn, account, tier).await? {
                 let message = "This tier is the default or somebody has it; give them another one first.";
-                return Err(Error::new(Code::TierInUse, message).with("isDefault", current.is_default));
+                return Err(Error::new(code::TIER_IN_USE, message).with("isDefault", current.is_default));
             }
             tiers::delete(conn, account, tier).await
         });
@@ -285,7 +286,7 @@ impl UsageService for PgTenantService {
         if let (Some(from), Some(to)) = (filter.from, filter.to)
             && from > to
         {
-            return Err(Error::new(Code::InvalidTimeRange, "from must not be after to."));
+            return Err(Error::new(Code::INVALID_TIME_RANGE, "from must not be after to."));
         }
         history::list(self.db.read().await?.get(), account, tenant, filter, page).await
     }
@@ -451,5 +452,5 @@ impl UsageService for PgTenantService {
 }
 
 fn tier_not_found(tier: &str) -> Error {
-    Error::not_found(Code::TierNotFound, "tier", tier)
+    Error::not_found(code::TIER_NOT_FOUND, "tier", tier)
 }
