@@ -1,11 +1,11 @@
 //! Whether the process can do what it is there for.
 
 use std::{
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
-use platform_core::Result;
+use platform_core::{Result, spawn};
 use platform_db::{Conn, Db, can_write};
 use platform_jobs::Jobs;
 
@@ -14,20 +14,25 @@ const LONGEST_LOOK: Duration = Duration::from_secs(2);
 /// A run that has been due for so long has no worker.
 const UNWORKED_SECONDS: f64 = 60.0;
 
+/// What was found longer ago is looked for again.
+const FRESH: Duration = Duration::from_secs(1);
+/// What was found so long ago is told nobody any more.
+const STALE: Duration = Duration::from_secs(2);
+
 /// How the process is; asks the database at most once a second.
 pub(crate) struct Health {
-    db: Db,
-    jobs: Arc<Jobs>,
     pub ready: AtomicBool,
     pub started: Instant,
-    last: tokio::sync::Mutex<Last>,
+    database: Arc<Database>,
 }
 
-/// What was found when the database was asked last, and the connection over which it is asked.
-#[derive(Default)]
-struct Last {
-    found: Option<(Instant, Store)>,
-    conn: Option<Conn>,
+/// The database, as it is looked at.
+struct Database {
+    db: Db,
+    jobs: Arc<Jobs>,
+    found: Mutex<Option<(Instant, Store)>>,
+    /// Over which it is asked; one question at a time is what the lock is for.
+    conn: tokio::sync::Mutex<Option<Conn>>,
 }
 
 /// How the database and what is queued in it are.
@@ -43,24 +48,53 @@ pub(crate) enum Store {
 
 impl Health {
     pub fn new(db: Db, jobs: Arc<Jobs>) -> Self {
-        let last = tokio::sync::Mutex::default();
-        Self { db, jobs, ready: AtomicBool::new(false), started: Instant::now(), last }
+        let database = Arc::new(Database { db, jobs, found: Mutex::default(), conn: tokio::sync::Mutex::default() });
+        Self { ready: AtomicBool::new(false), started: Instant::now(), database }
     }
 
+    /// The database as it is, within a second.
     pub async fn store(&self) -> Store {
-        // One question at a time is what the lock is for.
-        let mut last = self.last.lock().await;
-        match last.found {
-            Some((at, store)) if at.elapsed() < Duration::from_secs(1) => store,
-            _ => {
-                let store = self.look(&mut last.conn).await;
-                last.found = Some((Instant::now(), store));
-                store
-            }
+        match self.database.found_within(FRESH) {
+            Some(store) => store,
+            None => self.database.look().await,
         }
     }
 
-    async fn look(&self, conn: &mut Option<Conn>) -> Store {
+    /// The database as it was lately, without waiting for it; who asks again is told what it is now.
+    pub async fn store_lately(&self) -> Store {
+        let lately = self.database.found_within(STALE);
+        match (self.database.found_within(FRESH), lately) {
+            (Some(store), _) => store,
+            (None, Some(store)) => {
+                if self.database.conn.try_lock().is_ok() {
+                    let database = Arc::clone(&self.database);
+                    spawn("health", async move { database.look().await });
+                }
+                store
+            }
+            (None, None) => self.database.look().await,
+        }
+    }
+}
+
+impl Database {
+    fn found_within(&self, time: Duration) -> Option<Store> {
+        let found = *self.found.lock().expect("lock");
+        found.filter(|(at, _)| at.elapsed() < time).map(|(_, store)| store)
+    }
+
+    async fn look(&self) -> Store {
+        let mut conn = self.conn.lock().await;
+        // Somebody else may have looked meanwhile.
+        if let Some(store) = self.found_within(FRESH) {
+            return store;
+        }
+        let store = self.ask(&mut conn).await;
+        *self.found.lock().expect("lock") = Some((Instant::now(), store));
+        store
+    }
+
+    async fn ask(&self, conn: &mut Option<Conn>) -> Store {
         let queues = tokio::time::timeout(LONGEST_LOOK, self.jobs.queues());
         // A connection that did not answer in time is in the middle of something.
         let mut own = conn.take();

@@ -35,7 +35,7 @@ pub(crate) async fn ready(request: Request) -> Result<Answer> {
 pub(crate) async fn health(request: Request) -> Result<Answer> {
     let health = &request.services.health;
     // The run queue and all storage are tables of the database.
-    let (database, queue, storage) = match health.store().await {
+    let (database, queue, storage) = match health.store_lately().await {
         Store::Down => ("down", "down", "down"),
         Store::ReadOnly => ("degraded", "down", "down"),
         Store::Unworked => ("ok", "degraded", "ok"),
