@@ -1,9 +1,10 @@
 //! `/v1/assistants`
 
+use platform_testing::{TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::json;
 
-use crate::support::app;
+use crate::support::{PROGRAM, app};
 
 #[tokio::test]
 async fn an_assistant_is_made_read_changed_field_by_field_and_deleted() {
@@ -98,4 +99,41 @@ async fn what_breaks_a_rule_is_refused_by_name_and_nothing_is_stored() {
         StatusCode::CREATED
     );
     assert_eq!(app.post("/assistants/c/messages", json!({"message": "hi"})).await.error(), "ASSISTANT_INACTIVE");
+}
+
+#[tokio::test]
+async fn a_list_of_large_assistants_is_cut_and_says_how_many_there_are() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    // Long prompts are not in lists, and cut none.
+    for n in 0..3 {
+        let made = json!({"name": format!("A{n}"), "identifier": format!("a{n}"), "presets": "p".repeat(200_000)});
+        assert_eq!(app.post("/assistants", made).await.status, StatusCode::CREATED);
+    }
+    db.run(
+        "INSERT INTO assistants (account_id, id, identifier, settings, created_ms, edited_ms) \
+         SELECT account_id, id || '-' || n, identifier || '-' || n, settings, created_ms + n, edited_ms \
+         FROM assistants, generate_series(1, 49) n",
+    )
+    .await;
+    let all = app.get("/assistants").await;
+    assert_eq!((all.body.as_array().map(Vec::len), all.header("x-total-count")), (Some(151), ""));
+    db.run(
+        "UPDATE assistants SET settings = settings || jsonb_build_object('description', repeat('d', 200000)) \
+         WHERE identifier NOT LIKE 'a0%'",
+    )
+    .await;
+    let cut = app.get("/assistants").await;
+    let shown = cut.body.as_array().expect("assistants").len();
+    assert!(
+        (30..60).contains(&shown) && cut.header("x-total-count") == "151",
+        "{shown} of {}",
+        cut.header("x-total-count")
+    );
+    let found = app.get("/assistants?search=a0").await;
+    assert_eq!(
+        (found.body.as_array().map(Vec::len), found.header("x-total-count")),
+        (Some(50), ""),
+        "wherever they stand"
+    );
 }

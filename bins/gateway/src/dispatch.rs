@@ -218,10 +218,8 @@ async fn admit(services: &Arc<Services>, request: &HttpRequest) -> Result<(Beare
 
 /// A credential was sent, and it is no good.
 fn is_bad_credential(error: &Error) -> bool {
-    matches!(
-        error.code(),
-        platform_auth::code::UNAUTHENTICATED | platform_auth::code::TOKEN_EXPIRED | platform_auth::code::TOKEN_REVOKED
-    ) && error.details().get("sent") != Some(&serde_json::Value::Bool(false))
+    error.code().kind() == ErrorKind::Unauthenticated
+        && error.details().get("sent") != Some(&serde_json::Value::Bool(false))
 }
 
 /// Runs the handler, or repeats what it answered to the same idempotency key.

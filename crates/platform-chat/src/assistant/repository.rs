@@ -1,4 +1,9 @@
-use diesel::{dsl::sql, pg::Pg, prelude::*, sql_types::BigInt};
+use diesel::{
+    dsl::sql,
+    pg::Pg,
+    prelude::*,
+    sql_types::{BigInt, Jsonb},
+};
 use diesel_async::RunQueryDsl;
 use platform_conversation::AssistantSettings;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
@@ -96,20 +101,29 @@ fn listed<'a>(account: &'a AccountId, filter: &'a AssistantFilter, page: Page) -
     of.order((assistants::created_ms.desc(), assistants::id.desc())).limit(page.limit).offset(page.offset)
 }
 
-/// How many bytes each of those has that may pass the filter.
+/// How many bytes a list shows of each of those that may pass the filter.
 pub(crate) async fn sizes(conn: &mut &Conn, account: &AccountId, filter: &AssistantFilter) -> Result<Vec<i64>> {
     let all = listed(account, filter, Page { limit: MOST, offset: 0 });
-    Ok(all.select(sql::<BigInt>("octet_length(settings::text)::bigint")).load(conn).await?)
+    Ok(all.select(sql::<BigInt>("octet_length((settings - 'presets')::text)::bigint")).load(conn).await?)
 }
 
-/// A page of those that may pass the filter.
+/// A page of those that may pass the filter, without their presets, which no list shows.
 pub(crate) async fn list(
     conn: &mut &Conn,
     account: &AccountId,
     filter: &AssistantFilter,
     page: Page,
 ) -> Result<Vec<AssistantRow>> {
-    Ok(listed(account, filter, page).select(AssistantRow::as_select()).load(conn).await?)
+    let columns = (
+        assistants::id,
+        assistants::identifier,
+        sql::<Jsonb>("settings || '{\"presets\": \"\"}'"),
+        assistants::version,
+        assistants::deleted,
+        assistants::created_ms,
+        assistants::edited_ms,
+    );
+    Ok(listed(account, filter, page).select(columns).load(conn).await?)
 }
 
 pub(crate) async fn update(

@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{AssistantSettings, AssistantTemplates, Ports, SubAgents};
 use platform_core::{
-    AccountId, Caller, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, overlay,
-    run_blocking,
+    AccountId, Caller, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp,
+    overlay, run_blocking,
 };
 use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
 use platform_jobs::Jobs;
@@ -154,19 +154,21 @@ impl AssistantService for PgAssistantService {
         let is_listed = |assistant: &Assistant| {
             filter.keeps(assistant) && assistant.is_known_to(caller) && assistant.is_open_to(caller)
         };
-        let (mut listed, mut total, mut read) = (Vec::new(), 0, 0);
-        // Page by page, so that no more is in memory than one of them; those beyond the first are only counted.
-        while read < sizes.len() {
+        let (mut listed, mut bytes, mut total, mut read) = (Vec::new(), 0, 0, 0);
+        // Page by page, so that little is in memory; those beyond what a list holds are only counted.
+        while let Some(rest) = sizes.get(read..).filter(|rest| !rest.is_empty()) {
             let all = Page { limit: i64::MAX, offset: i64::try_from(read).unwrap_or(i64::MAX) };
-            let page = all.fitting(&sizes[read..]);
+            let page = all.fitting(rest);
             let rows = repository::list(&mut conn.get(), &caller.account, filter, page).await?;
-            let is_first = read == 0;
-            read += usize::try_from(page.limit).unwrap_or(usize::MAX).min(sizes.len() - read);
-            for row in rows {
+            read += usize::try_from(page.limit).unwrap_or(usize::MAX).min(rest.len());
+            for (row, size) in rows.into_iter().zip(rest) {
                 let assistant = row.into_assistant()?;
                 if is_listed(&assistant) {
                     total += 1;
-                    listed.extend(is_first.then_some(assistant));
+                    bytes += usize::try_from(*size).unwrap_or(usize::MAX);
+                    if listed.len() + 1 == total && (total == 1 || bytes <= MOST_LISTED) {
+                        listed.push(assistant);
+                    }
                 }
             }
         }
