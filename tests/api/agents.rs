@@ -394,7 +394,7 @@ async fn people_get_mail_and_every_change_is_an_event() {
     let tools = tool_server(&app, server.url(), &[tool("pay", "/echo", &json!({"requiresApproval": true}))]).await;
     let id = agent(
         &app,
-        json!({"name": "Payer", "assistantSpecialization": {"availableToolsGroupsUids": [tools]},
+        json!({"name": "Payer\r\nBcc: evil@example.com", "assistantSpecialization": {"availableToolsGroupsUids": [tools]},
         "agentNotificationConfig": {"enabled": true, "enableEmailNotification": true,
             "notifiedEmails": ["done@example.com"], "approvalEmails": ["boss@example.com"]}}),
     )
@@ -403,6 +403,8 @@ async fn people_get_mail_and_every_change_is_an_event() {
     thread_in(&app, &thread, "paused_for_approval").await;
     let next = || mail.recv_timeout(Duration::from_secs(20)).expect("mail");
     let asked = next();
+    let head = asked.split_once("\n\n").expect("a head and a body").0;
+    assert!(head.lines().all(|line| !line.starts_with("Bcc")), "a name adds no header: {head}");
     assert!(asked.contains("To: boss@example.com") && asked.contains("pay") && asked.contains(&thread), "{asked}");
     assert!(!asked.contains("canary") && !asked.contains("http"), "no arguments, and no link that acts: {asked}");
     act(&app, &thread, "approval", json!({"action": "approved"})).await;

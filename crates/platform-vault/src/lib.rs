@@ -10,13 +10,13 @@
 //!
 //! ```
 //! # use platform_core::AccountId;
-//! # use platform_vault::{MasterKey, Place, Vault};
+//! # use platform_vault::{MasterKey, SecretLocation, Vault};
 //! let vault = Vault::new(MasterKey::generate(), Vec::new());
 //! let account = AccountId::parse("a1").unwrap();
-//! let place = Place { account: &account, table: "tool_servers", column: "secrets", row: "s1" };
+//! let place = SecretLocation { account: &account, table: "tool_servers", column: "secrets", row: "s1" };
 //! let sealed = vault.seal(&place, "hush");
 //! assert_eq!(vault.open(&place, &sealed).unwrap().expose(), "hush");
-//! assert!(vault.open(&Place { row: "s2", ..place }, &sealed).is_err());
+//! assert!(vault.open(&SecretLocation { row: "s2", ..place }, &sealed).is_err());
 //! ```
 
 mod secret;
