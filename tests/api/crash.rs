@@ -67,7 +67,9 @@ async fn two_hundred_messages_and_ten_kills_lose_nothing_double_nothing_and_leav
             tokio::spawn(async move {
                 let mut accepted = Vec::new();
                 for number in 0..MESSAGES_OF_A_CHAT {
-                    let text = format!("/delay 5ms\n/say reply {number} to {chat} done");
+                    // The first is answered late, so that others wait for it.
+                    let slow = if number == 0 { "/wait 1s\n" } else { "" };
+                    let text = format!("{slow}/delay 5ms\n/say reply {number} to {chat} done");
                     accepted.push(send(&app, "default", chat, number, &text).await);
                 }
                 accepted

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use platform_core::{Error, Result};
+use platform_core::{Error, Result, fitting};
 use serde_json::value::{RawValue, to_raw_value};
 
 /// Bytes that a list has at most; one record there is in any case.
@@ -18,7 +18,7 @@ pub(crate) fn bounded(json: String) -> Result<(String, Option<usize>)> {
     }
     if json.starts_with('[') {
         let items: Items = serde_json::from_str(&json).map_err(Error::internal)?;
-        let kept = &items[..fitting(&items, MOST_BYTES)];
+        let kept = &items[..kept(&items, MOST_BYTES)];
         return Ok((serde_json::to_string(kept).map_err(Error::internal)?, Some(items.len())));
     }
     let mut page: BTreeMap<String, Box<RawValue>> = serde_json::from_str(&json).map_err(Error::internal)?;
@@ -28,31 +28,26 @@ pub(crate) fn bounded(json: String) -> Result<(String, Option<usize>)> {
     };
     let lists: Vec<String> =
         page.iter().filter(|(_, value)| value.get().starts_with('[')).map(|(name, _)| name.clone()).collect();
-    let mut kept = usize::MAX;
+    let mut fits = usize::MAX;
     for name in &lists {
         let items: Items = serde_json::from_str(page[name].get()).map_err(Error::internal)?;
-        kept = kept.min(fitting(&items, MOST_BYTES / lists.len()));
+        fits = fits.min(kept(&items, MOST_BYTES / lists.len()));
     }
     for name in &lists {
         let items: Items = serde_json::from_str(page[name].get()).map_err(Error::internal)?;
-        let items = to_raw_value(&items[..kept.min(items.len())]).map_err(Error::internal)?;
+        let items = to_raw_value(&items[..fits.min(items.len())]).map_err(Error::internal)?;
         page.insert(name.clone(), items);
     }
-    page.insert("limit".to_owned(), to_raw_value(&kept).map_err(Error::internal)?);
+    page.insert("limit".to_owned(), to_raw_value(&fits).map_err(Error::internal)?);
     if let Some(has_more) = page.get_mut("hasMore") {
-        *has_more = to_raw_value(&(offset + kept < total)).map_err(Error::internal)?;
+        *has_more = to_raw_value(&(offset + fits < total)).map_err(Error::internal)?;
     }
     Ok((serde_json::to_string(&page).map_err(Error::internal)?, None))
 }
 
-/// How many of the first items have so many bytes together.
-fn fitting(items: &Items, most: usize) -> usize {
-    let mut sum = 0;
-    let fits = items.iter().take_while(|item| {
-        sum += item.get().len() + 1;
-        sum <= most
-    });
-    fits.count().max(1).min(items.len())
+/// How many of the first items a list of so many bytes has.
+fn kept(items: &Items, most: usize) -> usize {
+    fitting(items.iter().map(|item| item.get().len() + 1), most).min(items.len())
 }
 
 #[cfg(test)]

@@ -314,7 +314,7 @@ pub async fn listed_contents(
     let sizes = content_bytes(conn, account, conversations).await?;
     let size = |conversation: &String| sizes.get(conversation).copied().unwrap_or_default();
     let is_shown = |conversation: &&String| size(conversation) <= MOST_LISTED;
-    let fits = fitting(conversations.iter().map(|of| Some(of).filter(is_shown).map_or(0, size)));
+    let fits = fitting(conversations.iter().map(|of| Some(of).filter(is_shown).map_or(0, size)), MOST_LISTED);
     let shown = conversations.iter().take(fits).filter(is_shown);
     let mut contents: HashMap<String, Vec<StoredJson>> = shown.map(|of| (of.clone(), Vec::new())).collect();
     let mut conn = conn;
