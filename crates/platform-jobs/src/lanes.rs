@@ -193,6 +193,8 @@ struct LaneRow {
     #[diesel(sql_type = Integer)]
     starts: i32,
     #[diesel(sql_type = BigInt)]
+    free: i64,
+    #[diesel(sql_type = BigInt)]
     now_ms: i64,
 }
 
@@ -207,6 +209,7 @@ const LOCK: &str = "WITH RECURSIVE item AS (
         FROM waiting WHERE waiting.lane IS NOT NULL
     )
     SELECT l.id, l.most_starts, l.interval_ms, l.window_no, l.starts,
+        l.most_running - (SELECT count(*) FROM runs WHERE lane = l.id AND owner IS NOT NULL) AS free,
         floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
     FROM lanes l
     WHERE l.id IN (SELECT lane FROM waiting WHERE lane IS NOT NULL) AND NOT l.closed
@@ -230,7 +233,8 @@ struct PickRow {
 }
 
 const PICK: &str = "WITH item AS (
-        SELECT x.*, l.most_running - (SELECT count(*) FROM runs WHERE lane = l.id AND owner IS NOT NULL) AS free
+        SELECT x.*, least(x.most, l.most_running - (SELECT count(*) FROM runs WHERE lane = l.id AND owner IS NOT NULL))
+            AS free
         FROM jsonb_to_recordset($1::jsonb) AS x(lane text, starts int, most int) JOIN lanes l ON l.id = x.lane
     ), opening AS (
         SELECT run.id, item.lane, true AS opens, item.free, run.due FROM item, LATERAL (
@@ -263,7 +267,9 @@ pub(crate) async fn pick(conn: &mut Conn, full: &[String], most: i64) -> Result<
         let begun = if lane.window_no == window(lane) { lane.starts } else { 0 };
         lane.most_starts.map_or(i32::MAX, |most| (most - begun).max(0))
     };
-    let items: Vec<Item<'_>> = locked.iter().map(|lane| Item { lane: &lane.id, starts: starts(lane), most }).collect();
+    // What became free after `now` is taken later: a run does not begin before the one whose place it takes has ended.
+    let items = locked.iter().map(|lane| Item { lane: &lane.id, starts: starts(lane), most: most.min(lane.free) });
+    let items: Vec<Item<'_>> = items.collect();
     let rows: Vec<PickRow> = JsonStatement::new(PICK, &items)?.load(conn).await?;
     let mut by_lane: HashMap<String, Vec<PickRow>> = HashMap::new();
     for row in rows {
