@@ -151,7 +151,7 @@ async fn longest_stall<T>(app: &TestApp, meanwhile: impl Future<Output = T>) -> 
 }
 
 /// Nobody waits so long for a look at health, on a machine that has other things to do as well.
-const STALL: Duration = Duration::from_secs(2);
+const STALL: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn an_expression_that_is_stuck_in_native_code_ends_and_stops_nobody() {

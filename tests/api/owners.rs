@@ -106,19 +106,16 @@ async fn what_a_message_says_moves_no_chat_to_somebody_else_and_renames_no_tenan
     let lies = json!({"subtenantId": "u2", "tenantMetadata": {"name": "Evil", "email": "a@evil.example"},
         "name": "Evil", "email": "b@evil.example", "imageUrl": "https://evil.example/x.png"});
     let say = async |session: &str, chat: &str, query: &str, metadata: &Value| {
-        let body = json!({"message": "Hi", "chatUid": chat, "metadata": metadata});
+        // A title that comes between two reads would tell them apart.
+        let body = json!({"message": "Hi", "chatUid": chat, "metadata": metadata, "skipSummarization": true});
         let said = post(&app, session, &format!("/assistants/open/messages{query}"), body).await;
         assert_eq!(said.status, StatusCode::OK, "{}", said.body);
     };
     let listed = async |session: &str| {
         let chats = post(&app, session, "/assistants/chats", json!({})).await.body;
         let of_assistant = get(&app, session, "/assistants/open/chats").await.body;
-        let uids = |list: &Value| {
-            let chats = list["histories"].as_array().expect("chats").iter();
-            chats.map(|chat| text(&chat["chatUID"])).collect::<Vec<_>>()
-        };
-        assert_eq!(uids(&chats), uids(&of_assistant));
-        uids(&chats)
+        assert_eq!(chats["histories"], of_assistant["histories"]);
+        chats["histories"].as_array().expect("chats").iter().map(|chat| text(&chat["chatUID"])).collect::<Vec<_>>()
     };
     say(&mine, "new", "", &lies).await;
     say(&mine, "new", "", &lies).await;

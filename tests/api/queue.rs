@@ -225,8 +225,7 @@ async fn a_delay_gathers_messages_into_one() {
             break;
         }
     }
-    let within = Duration::from_millis(2300)..Duration::from_secs(5);
-    assert!((3..=13).contains(&sent) && within.contains(&began.elapsed()), "{sent} in {:?}", began.elapsed());
+    assert!((9..=13).contains(&sent) && began.elapsed() < Duration::from_secs(4), "{sent} in {:?}", began.elapsed());
 
     // A stop while it gathers gives everything back; a message sent and waited for is answered at once.
     until(&app, "slow", "w", |state| state["status"] == "completed").await;
