@@ -193,7 +193,7 @@ async fn a_stop_discards_what_waits_and_tells_it() {
 async fn a_delay_gathers_messages_into_one() {
     let app = app().await;
     assistant(&app, "slow", json!({"inputDelayMs": 700})).await;
-    let began = Instant::now();
+    let began = tokio::time::Instant::now();
     let first = send(&app, "slow", "b", "one").await;
     assert_eq!(
         (&first["queued"], &first["queuePosition"], &first["willProcess"]),
@@ -205,7 +205,7 @@ async fn a_delay_gathers_messages_into_one() {
     assert_eq!(state["chatHistory"], json!([]));
     let sync = app.post("/assistants/slow/messages", json!({"chatUid": "b", "message": "x"})).await;
     assert_eq!((sync.error(), &sync.body["details"]["status"]), ("CHAT_BUSY", &json!("buffering")));
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    tokio::time::sleep_until(began + Duration::from_millis(400)).await;
     assert_eq!(send(&app, "slow", "b", "two").await["queuePosition"], 2);
     let done = until(&app, "slow", "b", |state| state["status"] == "completed").await;
     assert!(began.elapsed() >= Duration::from_millis(1100), "the second message started the delay anew");
@@ -215,15 +215,14 @@ async fn a_delay_gathers_messages_into_one() {
     // Whoever goes on writing is answered after three times the delay.
     let began = Instant::now();
     let mut sent = 0;
-    while realtime(&app, "slow", "w").await["status"] != "processing" && began.elapsed() < Duration::from_secs(5) {
-        if send(&app, "slow", "w", "more").await["willProcess"] != "after_delay" {
+    let mut keystrokes = tokio::time::interval(Duration::from_millis(200));
+    while began.elapsed() < Duration::from_secs(5) {
+        keystrokes.tick().await;
+        let status = &realtime(&app, "slow", "w").await["status"];
+        if sent > 0 && *status != "buffering" || send(&app, "slow", "w", "more").await["willProcess"] != "after_delay" {
             break;
         }
         sent += 1;
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        if realtime(&app, "slow", "w").await["status"] == "completed" {
-            break;
-        }
     }
     assert!((9..=13).contains(&sent) && began.elapsed() < Duration::from_secs(4), "{sent} in {:?}", began.elapsed());
 

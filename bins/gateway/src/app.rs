@@ -6,132 +6,100 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
-use platform_agents::{
-    AgentService, EvaluationService, PgAgentService, PgEvaluationService, PgSubAgents, PgThreadService, ThreadConfig,
-    ThreadService,
-};
-use platform_auth::{
-    AuthConfig, AuthService, ClientService, KeyService, OAuthService, PgAuthService, SessionService, UserService,
-};
-use platform_chat::{AssistantService, ChatConfig, ChatService, PgAssistantService, PgChatService};
+use anyhow::{Context, Result};
+use platform_agents::{PgAgentService, PgEvaluationService, PgSubAgents, PgThreadService, ThreadConfig};
+use platform_auth::{AuthConfig, PgAuthService};
+use platform_chat::{ChatConfig, PgAssistantService, PgChatService};
 use platform_conversation::{FileFetcher, Ports};
-use platform_core::{Clock, Id, SystemClock, spawn};
-use platform_db::{Bus, Db, DbConfig, Embedded};
+use platform_core::SystemClock;
+use platform_db::{Bus, Db, Embedded};
 use platform_docs::Docs;
-use platform_egress::Egress;
-use platform_jobs::{Jobs, JobsConfig, Work};
+use platform_http::{Group, Http, Needs, Observer, document};
+use platform_jobs::{Jobs, Work};
 use platform_limits::RateLimits;
 use platform_mail::Mailer;
 use platform_models::Models;
-use platform_projects::{PgProjectService, ProjectService};
-use platform_realtime::{Realtime, Relay};
-use platform_runtime::{Catalog, Model, Toolbox};
-use platform_tenants::{PgTenantService, Quotas, TenantService, UsageService};
-use platform_toolservers::{PgToolServerService, ToolServerService};
-use platform_vault::{MasterKey, Vault};
-use secrecy::ExposeSecret;
+use platform_projects::PgProjectService;
+use platform_realtime::Realtime;
+use platform_runtime::Model;
+use platform_tenants::{PgTenantService, Quotas};
+use platform_toolservers::PgToolServerService;
+use platform_vault::Vault;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::{
+    base::{Base, bus, database, no_vault, stop},
     children,
-    commands::write_private,
     config::{Config, Role},
-    cors::Cors,
-    gate::Gate,
+    groups::{
+        agents, assistants, chats, docs, health, keys, models, oauth, projects, sessions, tenants, threads,
+        tool_servers, usage,
+    },
     health::Health,
     metrics::Metrics,
+    module::{Keeper, Module},
     purge,
 };
 
-/// What handlers use.
-pub(crate) struct Services {
-    pub auth: Arc<dyn AuthService>,
-    pub keys: Arc<dyn KeyService>,
-    pub sessions: Arc<dyn SessionService>,
-    pub users: Arc<dyn UserService>,
-    pub clients: Arc<dyn ClientService>,
-    pub oauth: Arc<dyn OAuthService>,
-    pub agents: Arc<dyn AgentService>,
-    pub threads: Arc<dyn ThreadService>,
-    pub evaluations: Arc<dyn EvaluationService>,
-    pub assistants: Arc<dyn AssistantService>,
-    pub chat: Arc<dyn ChatService>,
-    pub tool_servers: Arc<dyn ToolServerService>,
-    pub projects: Arc<dyn ProjectService>,
-    pub tenants: Arc<dyn TenantService>,
-    pub usage: Arc<dyn UsageService>,
-    pub models: Arc<Models>,
-    pub docs: Docs,
-    pub db: Db,
-    pub health: Health,
-    pub limits: HttpLimits,
-    pub gate: Gate,
-    pub cors: Cors,
-    /// Counts what happens, when somebody wants to know.
-    pub metrics: Option<Arc<Metrics>>,
-    /// Cancelled when the process shuts down: streams say `reconnect`.
-    pub closing: CancellationToken,
-}
-
-/// Bounds of the HTTP side.
-pub(crate) struct HttpLimits {
-    pub json_bytes: usize,
-    pub stream_lifetime: Duration,
-    pub stream_keepalive: Duration,
-}
-
 /// The running platform.
 pub struct App {
-    pub(crate) services: Arc<Services>,
+    pub(crate) http: Arc<Http>,
+    pub(crate) auth: Arc<PgAuthService>,
+    pub(crate) models: Arc<Models>,
+    pub(crate) health: Arc<Health>,
     pub(crate) jobs: Arc<Jobs>,
+    pub(crate) db: Db,
+    pub(crate) metrics: Option<Arc<Metrics>>,
+    closing: CancellationToken,
     works: Vec<Arc<dyn Work>>,
     embedded: Option<Embedded>,
     grace: Duration,
 }
 
-impl App {
+/// Everything, built and not begun.
+struct Platform {
+    auth: Arc<PgAuthService>,
+    health: Arc<Health>,
+    projects: Arc<PgProjectService>,
+    modules: Vec<Module>,
+}
+
+impl Platform {
     /// Builds everything, from the bottom up; `addr`: where it will listen.
-    pub async fn build(config: &Config, addr: SocketAddr) -> Result<Self> {
-        // What is wrong with the settings is said before anything is begun.
-        let models = Models::start(config.models.clone()).await?;
-        let (embedded, db) = database(config, false).await?;
-        models.warn_if_offline();
-        let bus = if embedded.is_some() { Bus::local() } else { Bus::shared(&db) };
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let vault = Arc::new(vault(config)?);
-        let auth = Arc::new(auth(config, addr, &db, &bus, Arc::clone(&vault))?);
-        let projects = Arc::new(PgProjectService::new(&db, &bus, Arc::clone(&clock), auth.clone()));
-        let metrics = config.metrics_addr.map(|_| Arc::new(Metrics::new()));
-        let model: Arc<dyn Model> = Arc::clone(&models) as Arc<dyn Model>;
+    fn build(config: &Config, addr: SocketAddr, base: &mut Base) -> Result<Self> {
+        let relay = base.relay.take();
+        let Base { db, bus, clock, vault, egress, models, jobs, metrics, .. } = base;
+        let auth = Arc::new(auth(config, addr, db, bus, Arc::clone(vault))?);
+        let projects = Arc::new(PgProjectService::new(db, bus, Arc::clone(clock), auth.clone()));
+        let model = Arc::clone(models) as Arc<dyn Model>;
         let model = metrics.as_ref().map_or_else(|| Arc::clone(&model), |metrics| metrics.observe(Arc::clone(&model)));
-        let quotas = Arc::new(Quotas::new(&db, &bus, model));
-        let tenants = Arc::new(PgTenantService::new(&db, &bus, Arc::clone(&clock), Arc::clone(&quotas)));
-        let jobs = Jobs::new(&db, &bus, Arc::clone(&clock), jobs_config(config), process_name());
-        if embedded.is_some() {
-            jobs.reclaim_all().await?;
-        }
-        let egress = Egress::new(config.egress.clone())?;
+        let quotas = Arc::new(Quotas::new(db, bus, model));
+        let tenants = Arc::new(PgTenantService::new(db, bus, Arc::clone(clock), Arc::clone(&quotas)));
         let (children, for_tools) = children::pools()?;
+        let (vault, egress) = (Arc::clone(vault), egress.clone());
         let tool_servers =
-            PgToolServerService::new(&db, &bus, Arc::clone(&clock), vault, egress.clone(), for_tools, config.limits);
-        let toolbox: Arc<dyn Toolbox> = Arc::clone(&tool_servers) as Arc<dyn Toolbox>;
-        let relay = relay(config, jobs.owner()).await?;
-        let realtime = Realtime::new(Arc::clone(&clock), config.stream_coalesce, relay);
-        let catalog: Arc<dyn Catalog> = Arc::clone(&models) as Arc<dyn Catalog>;
-        let ports = Ports { db: db.clone(), clock, catalog, budget: quotas, toolbox, children, realtime };
-        let sub_agents = Arc::new(PgSubAgents::new(&db));
+            PgToolServerService::new(db, bus, Arc::clone(clock), vault, egress.clone(), for_tools, config.limits);
+        let ports = Ports {
+            db: db.clone(),
+            clock: Arc::clone(clock),
+            catalog: Arc::clone(models) as _,
+            budget: quotas,
+            toolbox: Arc::clone(&tool_servers) as _,
+            children,
+            realtime: Realtime::new(Arc::clone(clock), config.stream_coalesce, relay),
+        };
+        let sub_agents = Arc::new(PgSubAgents::new(db));
         let assistants =
-            Arc::new(PgAssistantService::new(&ports, &bus, sub_agents.clone(), Arc::clone(&jobs), config.limits));
+            Arc::new(PgAssistantService::new(&ports, bus, sub_agents.clone(), Arc::clone(jobs), config.limits));
         let templates = assistants.clone();
         let agents =
-            PgAgentService::new(&ports, &bus, templates, sub_agents, egress.clone(), Arc::clone(&jobs), config.limits);
+            PgAgentService::new(&ports, bus, templates, sub_agents, egress.clone(), Arc::clone(jobs), config.limits);
         let files = FileFetcher::new(egress);
-        let mailer = Arc::new(Mailer::new(&db, config.mail.as_ref()).map_err(anyhow::Error::msg)?);
+        let mailer = Arc::new(Mailer::new(db, config.mail.as_ref()).map_err(anyhow::Error::msg)?);
         let threads = Arc::new(PgThreadService::new(
             ports.clone(),
-            Arc::clone(&jobs),
+            Arc::clone(jobs),
             Arc::clone(&agents),
             Arc::clone(&mailer),
             tenants.clone(),
@@ -139,57 +107,94 @@ impl App {
             thread_config(config, addr),
         ));
         let chat = Arc::new(PgChatService::new(
-            ports.clone(),
+            ports,
             threads.hand_offs(),
-            Arc::clone(&jobs),
+            Arc::clone(jobs),
             assistants.clone(),
             tenants.clone(),
             files,
             chat_config(config),
         ));
-        let mut works = chat.works();
         let evaluations = Arc::new(PgEvaluationService::new(&threads));
-        works.extend(threads.works());
-        works.push(Arc::clone(&evaluations) as Arc<dyn Work>);
-        works.push(mailer);
-        jobs.start(if config.role == Role::Api { Vec::new() } else { works.clone() });
-        spawn("usage windows", Arc::clone(&tenants).keep());
-        spawn("purge", purge::hourly(db.clone(), ports.clock, config.event_keep));
         let docs = Docs::load(config.docs_dir.as_deref()).context("PLATFORM_DOCS_DIR")?;
-        let limits = http_limits(config);
-        // Alone on a database of its own a process need not ask anybody.
-        let rates = RateLimits::new(embedded.is_none().then(|| db.clone()));
-        let gate = Gate::new(rates, config);
-        let cors = Cors::new(config.cors_origins.clone());
-        let health = Health::new(db.clone(), Arc::clone(&jobs));
+        let health = Arc::new(Health::new(db.clone(), Arc::clone(jobs)));
+        let modules = vec![
+            health::module(&health, models),
+            docs::module(docs),
+            oauth::module(&auth, &projects),
+            keys::module(&auth),
+            sessions::module(&auth, &assistants, &tenants),
+            models::module(models),
+            projects::module(projects::Services {
+                agents: agents.clone(),
+                assistants: assistants.clone(),
+                chat: chat.clone(),
+                projects: projects.clone(),
+                threads: threads.clone(),
+                tool_servers: tool_servers.clone(),
+                usage: tenants.clone(),
+            }),
+            tenants::module(tenants::Services {
+                chat: chat.clone(),
+                sessions: auth.clone(),
+                tenants: tenants.clone(),
+                threads: threads.clone(),
+            }),
+            usage::module(&tenants),
+            tool_servers::module(&tool_servers),
+            assistants::module(&assistants),
+            chats::module(&chat, &assistants),
+            agents::module(&agents, &threads),
+            threads::module(&threads, &evaluations),
+            Module { works: vec![mailer], purges: purge::shared(config.event_keep), ..Module::default() },
+        ];
+        Ok(Self { auth, health, projects, modules })
+    }
+}
+
+impl App {
+    /// Builds everything and begins to work; `addr`: where it will listen.
+    pub async fn start(config: &Config, addr: SocketAddr) -> Result<Self> {
+        let mut base = Base::start(config).await?;
+        let Platform { auth, health, projects, modules } = Platform::build(config, addr, &mut base)?;
+        let Base { db, clock, models, jobs, metrics, embedded, .. } = base;
+        let (mut groups, mut resources, mut works) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut keepers, mut purges) = (Vec::new(), Vec::new());
+        for module in modules {
+            groups.extend(module.groups);
+            resources.extend(module.resources);
+            works.extend(module.works);
+            keepers.extend(module.keepers);
+            purges.extend(module.purges);
+        }
+        if config.role == Role::Worker {
+            groups = vec![health::probes(&health)];
+        }
         let closing = CancellationToken::new();
-        let services = Services {
-            keys: auth.clone(),
-            sessions: auth.clone(),
-            users: auth.clone(),
-            clients: auth.clone(),
-            oauth: auth.clone(),
-            auth,
-            agents,
-            threads,
-            evaluations,
-            assistants,
-            chat,
-            tool_servers,
+        let needs = Needs {
+            auth: auth.clone(),
             projects,
-            usage: tenants.clone(),
-            tenants,
-            models,
-            docs,
-            db,
-            health,
-            limits,
-            gate,
-            cors,
-            metrics,
-            closing,
+            resources,
+            db: db.clone(),
+            // Alone on a database of its own a process need not ask anybody.
+            rates: RateLimits::new(embedded.is_none().then(|| db.clone())),
+            observer: metrics.clone().map(|metrics| metrics as Arc<dyn Observer>),
+            closing: closing.clone(),
         };
-        Ok(Self { services: Arc::new(services), jobs, works, embedded, grace: config.shutdown_grace })
+        let http = Arc::new(Http::new(config.http.clone(), needs, groups)?);
+        jobs.start(if config.role == Role::Api { Vec::new() } else { works.clone() });
+        keepers.push(purge::hourly(db.clone(), clock, purges));
+        keepers.into_iter().for_each(Keeper::start);
+        let grace = config.shutdown_grace;
+        Ok(Self { http, auth, models, health, jobs, db, metrics, closing, works, embedded, grace })
+    }
+
+    /// The `OpenAPI` document of what would be served; nothing is started.
+    pub(crate) async fn document(config: &Config) -> Result<String> {
+        let mut base = Base::idle(config).await?;
+        let modules = Platform::build(config, config.addr, &mut base)?.modules;
+        let groups: Vec<Group> = modules.into_iter().flat_map(|module| module.groups).collect();
+        Ok(document(&groups)?)
     }
 
     /// Brings the schema up to date and stops.
@@ -206,10 +211,9 @@ impl App {
         command: impl AsyncFnOnce(Arc<PgAuthService>) -> Result<()>,
     ) -> Result<()> {
         let (embedded, db) = database(config, true).await?;
-        let bus = if embedded.is_some() { Bus::local() } else { Bus::shared(&db) };
+        let bus = bus(embedded.as_ref(), &db);
         // A command signs and seals nothing.
-        let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
-        let auth = auth(config, config.addr, &db, &bus, vault)?;
+        let auth = auth(config, config.addr, &db, &bus, no_vault())?;
         let outcome = command(Arc::new(auth)).await;
         stop(embedded).await;
         outcome
@@ -217,8 +221,8 @@ impl App {
 
     /// From now on not ready; streams end; runs get the rest of the grace, then go back.
     pub(crate) async fn drain(&self) {
-        self.services.health.ready.store(false, Ordering::Relaxed);
-        self.services.closing.cancel();
+        self.health.ready.store(false, Ordering::Relaxed);
+        self.closing.cancel();
         if let Err(error) = self.jobs.drain(&self.works, self.grace * 4 / 5).await {
             warn!(%error, "Runs could not be handed back; their leases end by themselves.");
         }
@@ -227,51 +231,6 @@ impl App {
     /// The last thing: the embedded database stops.
     pub(crate) async fn stop(self) {
         stop(self.embedded).await;
-    }
-}
-
-async fn database(config: &Config, as_guest: bool) -> Result<(Option<Embedded>, Db)> {
-    let embedded = match config.database_url {
-        Some(_) => None,
-        None => {
-            let data_dir = config.data_dir.clone();
-            let start = move || if as_guest { Embedded::join(&data_dir, &[]) } else { Embedded::start(&data_dir, &[]) };
-            Some(tokio::task::spawn_blocking(start).await??)
-        }
-    };
-    let url = match (&config.database_url, &embedded) {
-        (Some(url), _) => url.clone(),
-        (None, embedded) => embedded.as_ref().map(Embedded::url).unwrap_or_default(),
-    };
-    let db = Db::new(&DbConfig { url, pool: config.database_pool })?;
-    let migrated = db.migrate().await.context(match config.database_url {
-        Some(_) => "DATABASE_URL: the database cannot be used",
-        None => "The embedded database cannot be used",
-    });
-    match migrated {
-        Ok(0) => Ok((embedded, db)),
-        Ok(count) => {
-            info!(migrations = count, "Brought the schema up to date.");
-            Ok((embedded, db))
-        }
-        Err(error) => {
-            stop(embedded).await;
-            Err(error)
-        }
-    }
-}
-
-async fn relay(config: &Config, process: &str) -> Result<Option<Relay>> {
-    let Some(url) = &config.nats_url else { return Ok(None) };
-    let relay = Relay::connect(url.expose_secret(), process.to_owned()).await.map_err(anyhow::Error::msg);
-    relay.map(Some).context("PLATFORM_NATS_URL: it must be such as nats://host:4222")
-}
-
-fn jobs_config(config: &Config) -> JobsConfig {
-    JobsConfig {
-        lease: config.run_lease,
-        heartbeat: config.run_heartbeat,
-        concurrency: if config.role == Role::Api { 0 } else { config.worker_concurrency },
     }
 }
 
@@ -287,14 +246,6 @@ fn thread_config(config: &Config, addr: SocketAddr) -> ThreadConfig {
     }
 }
 
-fn http_limits(config: &Config) -> HttpLimits {
-    HttpLimits {
-        json_bytes: config.max_json_bytes,
-        stream_lifetime: config.stream_lifetime,
-        stream_keepalive: config.stream_keepalive,
-    }
-}
-
 fn chat_config(config: &Config) -> ChatConfig {
     ChatConfig {
         max_attempts: config.run_max_attempts,
@@ -305,13 +256,7 @@ fn chat_config(config: &Config) -> ChatConfig {
     }
 }
 
-fn auth(
-    config: &Config,
-    addr: SocketAddr,
-    db: &Db,
-    bus: &Bus,
-    vault: Arc<Vault>,
-) -> platform_core::Result<PgAuthService> {
+fn auth(config: &Config, addr: SocketAddr, db: &Db, bus: &Bus, vault: Arc<Vault>) -> Result<PgAuthService> {
     let of_server = AuthConfig {
         key_prefix: config.key_prefix.clone(),
         issuer: config.url(addr),
@@ -320,43 +265,5 @@ fn auth(
         refresh_ttl: config.refresh_ttl,
         trusted: config.trusted_issuer.clone(),
     };
-    PgAuthService::new(db, bus, Arc::new(SystemClock), vault, of_server)
-}
-
-/// The master keys: those of the settings, else one that is made in the data directory.
-fn vault(config: &Config) -> Result<Vault> {
-    let read = |text: &str| {
-        let wrong = "The file secret-key in the data directory is damaged; put the key back, or remove the file \
-            together with the secrets it sealed.";
-        MasterKey::parse(text).context(wrong)
-    };
-    let current = match &config.secret_key {
-        Some(key) => read(key.expose_secret())?,
-        None if config.database_url.is_some() => {
-            let missing = "PLATFORM_SECRET_KEY: with DATABASE_URL it is required, the same for all processes: 32 bytes in \
-                base64, as `openssl rand -base64 32` prints.";
-            bail!(missing);
-        }
-        None => {
-            let path = config.data_dir.join("secret-key");
-            if !path.exists() {
-                write_private(&path, &MasterKey::generate_text())?;
-            }
-            read(&std::fs::read_to_string(path)?)?
-        }
-    };
-    let previous = config.secret_key_previous.iter().map(|key| read(key.expose_secret())).collect::<Result<_, _>>()?;
-    Ok(Vault::new(current, previous))
-}
-
-async fn stop(embedded: Option<Embedded>) {
-    if let Some(embedded) = embedded {
-        let _ = tokio::task::spawn_blocking(|| drop(embedded)).await;
-    }
-}
-
-/// A name no other process has.
-fn process_name() -> String {
-    enum Process {}
-    Id::<Process>::generate().into()
+    Ok(PgAuthService::new(db, bus, Arc::new(SystemClock), vault, of_server)?)
 }

@@ -12,7 +12,7 @@ use crate::{
     app::App,
     children,
     config::{Config, help},
-    openapi, routes, server,
+    serve,
     telemetry::Telemetry,
 };
 
@@ -125,10 +125,6 @@ fn line(error: &anyhow::Error) -> String {
 }
 
 fn run(command: Command) -> Result<()> {
-    if matches!(command, Command::Openapi) {
-        println!("{}", openapi::document(&routes::table()));
-        return Ok(());
-    }
     if matches!(command, Command::Child) {
         return Ok(children::serve()?);
     }
@@ -137,7 +133,11 @@ fn run(command: Command) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         match command {
-            Command::Serve | Command::Openapi | Command::Child => server::run(config).await,
+            Command::Serve | Command::Child => serve::run(config).await,
+            Command::Openapi => {
+                println!("{}", App::document(&config).await?);
+                Ok(())
+            }
             Command::Migrate => App::migrate(&config).await,
             Command::Accounts(command) => accounts(&config, command).await,
             Command::Keys(command) => keys(&config, command).await,

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use platform_auth::{KeySecret, TokenAlgorithm, TrustedIssuer};
 use platform_core::{FieldLimits, Money};
 use platform_egress::{Allowed, EgressRules};
-use platform_limits::Rate;
+use platform_http::{HttpConfig, Rates};
 use platform_mail::MailConfig;
 use platform_models::{CallLimits, ConfigError, ModelsConfig, Protocol, ProviderConfig, read_providers_file};
 use platform_vault::MasterKey;
@@ -53,15 +53,8 @@ pub struct Config {
     pub refresh_ttl: Duration,
     pub trusted_issuer: Option<TrustedIssuer>,
     pub bootstrap_key: Option<KeySecret>,
-    pub max_json_bytes: usize,
-    pub trusted_proxies: Vec<IpNet>,
-    pub cors_origins: Vec<String>,
+    pub http: HttpConfig,
     pub egress: EgressRules,
-    pub rates: Rates,
-    pub connections_per_address: usize,
-    pub bodies_per_address: usize,
-    pub streams_per_key: usize,
-    pub streams_per_session: usize,
     pub limits: FieldLimits,
     pub client_tool_timeout: Duration,
     pub async_tool_timeout: Duration,
@@ -73,8 +66,6 @@ pub struct Config {
     pub secret_key_previous: Vec<SecretString>,
     pub stream_frame_bytes: usize,
     pub sync_timeout: Duration,
-    pub stream_lifetime: Duration,
-    pub stream_keepalive: Duration,
     pub stream_coalesce: Duration,
     pub run_lease: Duration,
     pub run_heartbeat: Duration,
@@ -84,27 +75,6 @@ pub struct Config {
     pub docs_dir: Option<PathBuf>,
     pub log: String,
     pub shutdown_grace: Duration,
-}
-
-/// How often who may ask.
-#[derive(Debug, Clone, Copy)]
-pub struct Rates {
-    /// Requests of a full key.
-    pub full: Rate,
-    /// Requests of a restricted key.
-    pub restricted: Rate,
-    /// Requests of the sessions of one end user.
-    pub session: Rate,
-    /// Requests of an application for one user.
-    pub oauth: Rate,
-    /// Messages of a full key.
-    pub create_full: Rate,
-    /// Messages of a restricted key.
-    pub create_key: Rate,
-    /// Messages of the sessions of one end user.
-    pub create_session: Rate,
-    /// Credentials that are no good, per client address.
-    pub bad_credential: Rate,
 }
 
 impl Config {
@@ -163,18 +133,7 @@ impl Config {
             refresh_ttl: duration("PLATFORM_OAUTH_REFRESH_TTL")?,
             trusted_issuer: trusted_issuer()?,
             bootstrap_key,
-            max_json_bytes: number("PLATFORM_MAX_JSON_BYTES", 1)?,
-            trusted_proxies: list("PLATFORM_TRUSTED_PROXIES", "a list of addresses or networks", |text| {
-                text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
-            })?,
-            cors_origins: list(
-                "PLATFORM_CORS_ORIGINS",
-                "`*` or a list of origins such as https://app.example",
-                |text| {
-                    let good = text == "*" || (text.contains("://") && !text.ends_with('/'));
-                    good.then(|| text.to_owned())
-                },
-            )?,
+            http: http()?,
             egress: EgressRules {
                 allow_private: read("PLATFORM_ALLOW_PRIVATE_EGRESS", "true or false", |text| text.parse().ok())?,
                 allow: list("PLATFORM_EGRESS_ALLOW", "a list of hosts and networks", Allowed::parse)?,
@@ -182,11 +141,6 @@ impl Config {
                 at_once: number("PLATFORM_EGRESS_CONCURRENCY", 0)?,
                 at_once_an_account: number("PLATFORM_EGRESS_PER_ACCOUNT", 0)?,
             },
-            rates: rates()?,
-            connections_per_address: number("PLATFORM_CONNECTIONS_PER_ADDRESS", 0)?,
-            bodies_per_address: number("PLATFORM_BODIES_PER_ADDRESS", 0)?,
-            streams_per_key: number("PLATFORM_STREAMS_PER_KEY", 0)?,
-            streams_per_session: number("PLATFORM_STREAMS_PER_SESSION", 0)?,
             limits: field_limits()?,
             client_tool_timeout: duration("PLATFORM_CLIENT_TOOL_TIMEOUT")?,
             async_tool_timeout: duration("PLATFORM_ASYNC_TOOL_TIMEOUT")?,
@@ -203,8 +157,6 @@ impl Config {
                 .collect::<Result<_>>()?,
             stream_frame_bytes: number("PLATFORM_LIMIT_STREAM_FRAME_BYTES", 0)?,
             sync_timeout: duration("PLATFORM_SYNC_TIMEOUT")?,
-            stream_lifetime: duration("PLATFORM_STREAM_LIFETIME")?,
-            stream_keepalive: duration("PLATFORM_STREAM_KEEPALIVE")?,
             stream_coalesce: duration("PLATFORM_STREAM_COALESCE")?,
             run_lease,
             run_heartbeat,
@@ -216,6 +168,26 @@ impl Config {
             shutdown_grace: duration("PLATFORM_SHUTDOWN_GRACE")?,
         })
     }
+}
+
+fn http() -> Result<HttpConfig> {
+    Ok(HttpConfig {
+        max_json_bytes: number("PLATFORM_MAX_JSON_BYTES", 1)?,
+        trusted_proxies: list("PLATFORM_TRUSTED_PROXIES", "a list of addresses or networks", |text| {
+            text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+        })?,
+        cors_origins: list("PLATFORM_CORS_ORIGINS", "`*` or a list of origins such as https://app.example", |text| {
+            let good = text == "*" || (text.contains("://") && !text.ends_with('/'));
+            good.then(|| text.to_owned())
+        })?,
+        rates: rates()?,
+        connections_per_address: number("PLATFORM_CONNECTIONS_PER_ADDRESS", 0)?,
+        bodies_per_address: number("PLATFORM_BODIES_PER_ADDRESS", 0)?,
+        streams_per_key: number("PLATFORM_STREAMS_PER_KEY", 0)?,
+        streams_per_session: number("PLATFORM_STREAMS_PER_SESSION", 0)?,
+        stream_lifetime: duration("PLATFORM_STREAM_LIFETIME")?,
+        stream_keepalive: duration("PLATFORM_STREAM_KEEPALIVE")?,
+    })
 }
 
 /// Base of emitted links: paths are put behind it.

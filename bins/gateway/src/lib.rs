@@ -1,31 +1,18 @@
-//! The HTTP binary: routes, credentials, errors, streams, and the composition of the platform.
+//! The platform as one program: settings, composition, the URLs of each group, the command line.
 //!
-//! A request goes through `dispatch`, top to bottom: route → credential → rate → body → handler →
-//! answer. The handlers of `routes/` parse and answer, the services behind them decide.
+//! `app.rs` says which implements which, and lists what each part brings; `groups/` has the URLs of a group and their
+//! handlers, which parse and answer. The way of a request is that of `platform-http`; services behind it decide.
 
 pub mod app;
-mod code;
 pub mod commands;
 pub mod config;
 
-mod access;
-mod auth;
-mod body;
-mod bounded;
+mod base;
 mod children;
-mod connection;
-mod cors;
-mod dispatch;
-mod error;
-mod gate;
+mod groups;
 mod health;
 mod metrics;
-mod openapi;
+mod module;
 mod purge;
-mod request;
-mod respond;
-mod routes;
-mod server;
-mod sse;
+mod serve;
 mod telemetry;
-mod unknown;

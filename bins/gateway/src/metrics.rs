@@ -9,6 +9,8 @@ use std::{
 use actix_web::{App, HttpResponse, HttpServer, web};
 use async_trait::async_trait;
 use platform_core::Result;
+use platform_db::Db;
+use platform_http::{Http, Observer};
 use platform_jobs::Jobs;
 use platform_runtime::{Answer, Catalog, Delta, Fault, Model, ModelSpec, Operation, Prompt};
 use prometheus_client::{
@@ -23,8 +25,6 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 use tracing::warn;
-
-use crate::app::Services;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -182,12 +182,6 @@ impl Metrics {
         );
     }
 
-    /// Counts a request that was answered.
-    pub fn request(&self, method: &str, route: &'static str, status: u16, took: Duration) {
-        self.requests.get_or_create(&RequestLabels { method: method.to_owned(), route, status }).inc();
-        self.request_seconds.get_or_create(&RouteLabels { route }).observe(took.as_secs_f64());
-    }
-
     /// The same model, its calls counted.
     pub fn observe(&self, model: Arc<dyn Model>) -> Arc<dyn Model> {
         Arc::new(Observed { model, calls: Arc::clone(&self.calls) })
@@ -195,9 +189,9 @@ impl Metrics {
 
     /// Everything as text; the queue as all processes share it is read from the database.
     async fn render(&self, watched: &Watched) -> Result<String> {
-        self.streams.set(i64::try_from(watched.services.gate.open_streams()).unwrap_or(i64::MAX));
+        self.streams.set(i64::try_from(watched.http.gate().open_streams()).unwrap_or(i64::MAX));
         self.runs_here.set(i64::try_from(watched.jobs.active()).unwrap_or(i64::MAX));
-        let pool = watched.services.db.pool();
+        let pool = watched.db.pool();
         for (state, count) in [("used", pool.used), ("idle", pool.idle), ("waiting", pool.waiting)] {
             self.connections.get_or_create(&StateLabels { state }).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
@@ -227,10 +221,18 @@ impl Metrics {
     }
 }
 
+impl Observer for Metrics {
+    fn answered(&self, method: &str, route: &'static str, status: u16, took: Duration) {
+        self.requests.get_or_create(&RequestLabels { method: method.to_owned(), route, status }).inc();
+        self.request_seconds.get_or_create(&RouteLabels { route }).observe(took.as_secs_f64());
+    }
+}
+
 /// What is looked at when somebody asks.
 pub(crate) struct Watched {
-    pub services: Arc<Services>,
+    pub http: Arc<Http>,
     pub jobs: Arc<Jobs>,
+    pub db: Db,
 }
 
 /// Serves `GET /metrics` until the process ends.

@@ -1,17 +1,10 @@
 //! What the process tells: logs, one JSON object a line on stderr, and traces for whoever collects them.
 
-use actix_web::http::header::HeaderMap;
-use opentelemetry::{
-    Key, KeyValue,
-    propagation::{Extractor, TextMapPropagator},
-    trace::TracerProvider,
-};
+use opentelemetry::{Key, KeyValue, trace::TracerProvider};
 use opentelemetry_otlp::SpanExporter;
-use opentelemetry_sdk::{Resource, propagation::TraceContextPropagator, trace::SdkTracerProvider};
+use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
 use platform_core::TRACES;
 use platform_models::ConfigError;
-use tracing::{Span, field::Empty, info_span};
-use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::{EnvFilter, Layer, filter::filter_fn, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// Of the libraries only what an operator can do something about; spans are for traces. What rmcp says of a server
@@ -69,43 +62,4 @@ fn provider() -> Result<SdkTracerProvider, ConfigError> {
         resource = resource.with_service_name("platform-gateway");
     }
     Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.build()).build())
-}
-
-/// The span of a request, in the trace of whoever sent it (W3C Trace Context).
-pub(crate) fn request_span(method: &str, route: &str, request_id: &str, headers: &HeaderMap) -> Span {
-    let span = info_span!(
-        target: TRACES,
-        "request",
-        otel.name = format!("{method} {route}"),
-        otel.kind = "server",
-        otel.status_code = Empty,
-        http.request.method = method,
-        http.route = route,
-        http.response.status_code = Empty,
-        platform.request.id = request_id,
-    );
-    if !span.is_disabled() {
-        let _ = span.set_parent(TraceContextPropagator::new().extract(&Headers(headers)));
-    }
-    span
-}
-
-/// Notes in a request's span how it was answered.
-pub(crate) fn answered(span: &Span, status: u16) {
-    span.record("http.response.status_code", i64::from(status));
-    if status >= 500 {
-        span.record("otel.status_code", "error");
-    }
-}
-
-struct Headers<'a>(&'a HeaderMap);
-
-impl Extractor for Headers<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.to_str().ok()
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        self.0.keys().map(actix_web::http::header::HeaderName::as_str).collect()
-    }
 }

@@ -24,8 +24,8 @@ mod schema;
 mod thread;
 
 pub use agent::{
-    Agent, AgentFilter, AgentList, AgentService, AgentSettings, NotificationConfig, PeriodicExecution, PgAgentService,
-    PgSubAgents, Specialization, SubAgentConfig,
+    AGENT_REFERENCES, Agent, AgentFilter, AgentList, AgentService, AgentSettings, NotificationConfig,
+    PeriodicExecution, PgAgentService, PgSubAgents, Specialization, SubAgentConfig,
 };
 pub use costs::{CostRow, CostSummary, DailyRange, MonthlyRange};
 pub use evaluation::{
@@ -35,6 +35,7 @@ pub use evaluation::{
 pub use thread::{
     Action, AsyncResponse, AsyncResponses, CHANGES, Cause, EmptyContentRetries, NewApproval, NewCompletion, NewPause,
     NewResume, NewThread, ParentLink, PauseOrResume, PendingApproval, PendingAsyncToolCall, PgThreadService, Source,
-    StartedThread, StateChange, Task, Thread, ThreadConfig, ThreadFeedback, ThreadFilter, ThreadList, ThreadMessage,
-    ThreadPatch, ThreadResponded, ThreadResult, ThreadService, ThreadState, ThreadView, picture, purge_callbacks,
+    StartedThread, StateChange, THREAD, Task, Thread, ThreadConfig, ThreadFeedback, ThreadFilter, ThreadList,
+    ThreadMessage, ThreadPatch, ThreadResponded, ThreadResult, ThreadService, ThreadState, ThreadView, picture,
+    purge_callbacks,
 };

@@ -3,6 +3,7 @@
 
 use platform_core::{Code, ErrorKind};
 
+pub const FULL_KEY_REQUIRED: Code = Code::new("FULL_KEY_REQUIRED", ErrorKind::Forbidden);
 pub const INVALID_TTL: Code = Code::new("INVALID_TTL", ErrorKind::Invalid);
 pub const KEY_NOT_FOUND: Code = Code::new("KEY_NOT_FOUND", ErrorKind::NotFound);
 pub const NAME_TAKEN: Code = Code::new("NAME_TAKEN", ErrorKind::Conflict);

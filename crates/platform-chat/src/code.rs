@@ -10,4 +10,5 @@ pub const CHAT_HANDED_OFF: Code = Code::new("CHAT_HANDED_OFF", ErrorKind::Confli
 pub const CHAT_NOT_FOUND: Code = Code::new("CHAT_NOT_FOUND", ErrorKind::NotFound);
 pub const CHAT_NOT_PROCESSING: Code = Code::new("CHAT_NOT_PROCESSING", ErrorKind::Conflict);
 pub const CHAT_NOT_WAITING: Code = Code::new("CHAT_NOT_WAITING", ErrorKind::Conflict);
+pub const PRESETS_FORBIDDEN: Code = Code::new("PRESETS_FORBIDDEN", ErrorKind::Forbidden);
 pub const QUEUE_FULL: Code = Code::new("QUEUE_FULL", ErrorKind::Conflict);

@@ -27,9 +27,11 @@ pub mod code;
 mod schema;
 mod turn;
 
-pub use assistant::{Assistant, AssistantFilter, AssistantService, DEFAULT_ASSISTANT, PgAssistantService};
+pub use assistant::{
+    ASSISTANT_REFERENCES, Assistant, AssistantFilter, AssistantService, DEFAULT_ASSISTANT, PgAssistantService,
+};
 pub use chat::{
-    Chat, ChatConfig, ChatFilter, ChatList, ChatListQuery, ChatPage, ChatPatch, ChatService, Checkpoint, Compacted,
-    Feedback, GuardrailResults, PgChatService, StatusError, Stopped, TimeBound,
+    CHAT, Chat, ChatConfig, ChatFilter, ChatList, ChatListQuery, ChatPage, ChatPatch, ChatService, Checkpoint,
+    Compacted, Feedback, GuardrailResults, PgChatService, StatusError, Stopped, TimeBound,
 };
 pub use turn::{Accepted, NewMessage, PastMessage, Responded, Sent, ToolResponse, ToolResponses, Waiting};

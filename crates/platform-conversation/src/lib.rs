@@ -19,6 +19,7 @@ mod context;
 mod feedback;
 mod files;
 mod history;
+mod kinds;
 mod message;
 mod parts;
 mod repository;
@@ -34,6 +35,7 @@ pub use context::{Stored, UserMessage};
 pub use feedback::{Given, NewFeedback, give_feedback_in};
 pub use files::{FileFetcher, StoredFile, discard_files, hand_over_files, note_file_types, screen_files, store_files};
 pub use history::kept_history;
+pub use kinds::{AGENT, ASSISTANT};
 pub use message::{
     ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TokenUsage, check_message, restamped,
     secondary,
@@ -47,6 +49,7 @@ pub use repository::{
     compactions, content, delete, empty, enqueue, feedback, first_queued, has_compactions, has_message, insert_message,
     json, listed_contents, open_calls, open_text, queued, result_positions, settled_calls, summarise, turn_of,
 };
+
 pub use search::{Match, Matches, search};
 pub use settings::{AssistantSettings, AssistantState, AssistantTemplates, Profile, takes_no_tools};
 pub use sub_agents::{ABANDON, CHAT_RETURN, HandOff, Returned, SubAgentLauncher, SubAgents, invalid_sub_agents};

@@ -273,6 +273,12 @@ pub(crate) fn tool_row(
 #[derive(Debug, Clone)]
 pub struct StoredJson(Box<RawValue>);
 
+impl AsRef<str> for StoredJson {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
 impl StoredJson {
     /// A message with what it took, as it is shown in chats.
     pub fn message(body: String, accounting: Option<&str>) -> Self {

@@ -10,6 +10,7 @@ use diesel::{
     sql_types::{Array, BigInt, Bool, Integer, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
+use futures_util::{Stream, stream::try_unfold};
 use platform_core::{AccountId, Error, MOST_LISTED, Page, Result, Timestamp, fitting};
 use platform_db::{Conn, Db, containing};
 use platform_runtime::{Answer, OpenCall, Operation, Role};
@@ -294,8 +295,16 @@ impl ContentPages {
         Self { db: db.clone(), account: account.clone(), conversation: conversation.to_owned(), next: 0 }
     }
 
+    /// All of them, some at a time.
+    pub fn into_stream(self) -> impl Stream<Item = Result<Vec<StoredJson>>> {
+        try_unfold(self, |mut pages| async move {
+            let messages = pages.next().await?;
+            Ok((!messages.is_empty()).then_some((messages, pages)))
+        })
+    }
+
     /// The next messages; none when there are no more.
-    pub async fn next(&mut self) -> Result<Vec<StoredJson>> {
+    async fn next(&mut self) -> Result<Vec<StoredJson>> {
         let conn = self.db.read().await?;
         let page = Page { limit: SLICE, offset: 0 };
         let shown = shown(conn.get(), &self.account, &self.conversation, self.next, page).await?;

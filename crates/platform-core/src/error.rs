@@ -63,12 +63,24 @@ pub enum ErrorKind {
 pub struct Code {
     name: &'static str,
     kind: ErrorKind,
+    repeats_details: bool,
 }
 
 impl Code {
     /// A code by the name that clients see.
     pub const fn new(name: &'static str, kind: ErrorKind) -> Self {
-        Self { name, kind }
+        Self { name, kind, repeats_details: false }
+    }
+
+    /// The same, whose details stand at the top of the error object, too (contract 00 §7).
+    #[must_use]
+    pub const fn repeating_details(self) -> Self {
+        Self { repeats_details: true, ..self }
+    }
+
+    /// Whether its details stand at the top of the error object, too.
+    pub fn repeats_details(self) -> bool {
+        self.repeats_details
     }
 
     /// The code as the client sees it.

@@ -1,63 +1,10 @@
+use platform_access::{ProjectRole, Visibility};
 use platform_core::{Checks, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 const LONGEST_DESCRIPTION: usize = 4000;
 const LONGEST_URL: usize = 2000;
-
-/// Who may read what is in a project.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Visibility {
-    /// Its members.
-    #[default]
-    Private,
-    /// Every user of the account, who may also use it.
-    Public,
-}
-
-impl Visibility {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Private => "private",
-            Self::Public => "public",
-        }
-    }
-
-    pub(crate) fn of(name: &str) -> Self {
-        if name == "public" { Self::Public } else { Self::Private }
-    }
-}
-
-/// What a member may do; each includes what the ones before it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ProjectRole {
-    /// Read and use what is in the project.
-    Viewer,
-    /// Change it.
-    Editor,
-    /// Change the project and its members.
-    Owner,
-}
-
-impl ProjectRole {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Viewer => "viewer",
-            Self::Editor => "editor",
-            Self::Owner => "owner",
-        }
-    }
-
-    pub(crate) fn of(name: &str) -> Self {
-        match name {
-            "owner" => Self::Owner,
-            "editor" => Self::Editor,
-            _ => Self::Viewer,
-        }
-    }
-}
 
 /// A project (contract 05).
 #[derive(Debug, Clone, Serialize, ToSchema)]

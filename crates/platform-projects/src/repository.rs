@@ -1,11 +1,11 @@
 use diesel::{pg::Pg, prelude::*};
 use diesel_async::RunQueryDsl;
+use platform_access::{KnownProject, KnownProjects, ProjectRole, Visibility};
 use platform_core::{AccountId, Page, Result, Timestamp};
 use platform_db::Conn;
 
 use crate::{
-    model::{Project, ProjectPatch, ProjectRole, Visibility},
-    reach::{Known, KnownProject},
+    model::{Project, ProjectPatch},
     schema::{project_members, projects},
 };
 
@@ -128,7 +128,7 @@ pub(crate) async fn update(
 }
 
 /// What decides about access in an account.
-pub(crate) async fn known(conn: &Conn, account: &AccountId) -> Result<Known> {
+pub(crate) async fn known(conn: &Conn, account: &AccountId) -> Result<KnownProjects> {
     let mut conn = conn;
     let projects: Vec<(String, String, bool)> = projects::table
         .filter(projects::account_id.eq(account.as_str()))
@@ -140,7 +140,7 @@ pub(crate) async fn known(conn: &Conn, account: &AccountId) -> Result<Known> {
         .select((project_members::user_id, project_members::project_id, project_members::role))
         .load(&mut conn)
         .await?;
-    let mut known = Known::default();
+    let mut known = KnownProjects::default();
     for (id, visibility, archived) in projects {
         known.projects.insert(id, KnownProject { visibility: Visibility::of(&visibility), archived });
     }

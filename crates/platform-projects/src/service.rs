@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
+use platform_access::{KnownProjects, ProjectRole, Projects, Reach, code};
 use platform_auth::UserService;
 use platform_core::{
     AccountId, Caller, Checks, Clock, Code, Credential, Error, Id, Object, Page, Result, Timestamp, check_types,
@@ -10,9 +11,7 @@ use platform_core::{
 use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 
 use crate::{
-    code,
-    model::{Member, NewMember, NewProject, Project, ProjectFilter, ProjectPage, ProjectPatch, ProjectRole},
-    reach::{Known, Reach},
+    model::{Member, NewMember, NewProject, Project, ProjectFilter, ProjectPage, ProjectPatch},
     repository::{self, ProjectRow},
 };
 
@@ -23,8 +22,6 @@ const MOST_REMEMBERED: u64 = 10_000;
 /// `PROJECT_FORBIDDEN` and `FORBIDDEN` as [`Reach::check`] gives it come from all that name one.
 #[async_trait]
 pub trait ProjectService: Send + Sync {
-    /// What the caller reaches.
-    async fn reach<'a>(&self, caller: &'a Caller) -> Result<Reach<'a>>;
     /// Makes a project; a user who does becomes its owner. `IDENTIFIER_TAKEN` when there is one of that identifier.
     async fn create(&self, caller: &Caller, new: NewProject, once: Option<&Idempotency>) -> Result<Project>;
     /// Those the caller reaches, newest first.
@@ -54,7 +51,7 @@ pub struct PgProjectService {
     db: Db,
     clock: Arc<dyn Clock>,
     users: Arc<dyn UserService>,
-    known: Arc<InvalidatedCache<AccountId, Known>>,
+    known: Arc<InvalidatedCache<AccountId, KnownProjects>>,
 }
 
 impl PgProjectService {
@@ -73,13 +70,16 @@ impl PgProjectService {
 }
 
 #[async_trait]
-impl ProjectService for PgProjectService {
+impl Projects for PgProjectService {
     async fn reach<'a>(&self, caller: &'a Caller) -> Result<Reach<'a>> {
         let load = async { repository::known(self.db.read().await?.get(), &caller.account).await.map(Some) };
         let known = self.known.get_or_load(&caller.account, load).await?;
         Ok(Reach::new(known.unwrap_or_default(), caller))
     }
+}
 
+#[async_trait]
+impl ProjectService for PgProjectService {
     async fn create(&self, caller: &Caller, new: NewProject, once: Option<&Idempotency>) -> Result<Project> {
         new.check()?;
         let now = self.clock.now();

@@ -3,7 +3,6 @@
 
 use platform_core::{Code, ErrorKind};
 
-pub const FULL_KEY_REQUIRED: Code = Code::new("FULL_KEY_REQUIRED", ErrorKind::Forbidden);
 pub const INVALID_USAGE_AMOUNT: Code = Code::new("INVALID_USAGE_AMOUNT", ErrorKind::Invalid);
 pub const INVALID_USAGE_SOURCE: Code = Code::new("INVALID_USAGE_SOURCE", ErrorKind::Invalid);
 pub const TENANT_NOT_FOUND: Code = Code::new("TENANT_NOT_FOUND", ErrorKind::NotFound);

@@ -45,7 +45,7 @@ pub use model::{
     ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
 };
 pub use repository::{hold_in, use_in};
-pub use service::{PgToolServerService, ToolChildren, ToolServerService};
+pub use service::{PgToolServerService, TOOL_SERVER, ToolChildren, ToolServerService};
 
 /// What child processes do with expressions and descriptions of clients.
 pub fn child_works() -> impl Iterator<Item = platform_child::Work> {

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
+use platform_access::{Kind, Place, Resources};
 use platform_core::{
     AccountId, Clock, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp,
     check_types, overlay, run_blocking, spawn,
@@ -104,8 +105,6 @@ pub trait ToolServerService: Send + Sync {
     /// What assistants and agents can choose: built-in groups, then the enabled servers that the filter keeps, as many
     /// as a list holds, and how many there are.
     async fn list_groups(&self, account: &AccountId, filter: &ToolServerFilter) -> Result<(Vec<ListedGroup>, usize)>;
-    /// The project of a server, if it is in one.
-    async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>>;
 }
 
 /// Child processes that read and run what clients wrote.
@@ -342,6 +341,17 @@ impl PgToolServerService {
         self.known.changed(id).await?;
         // The record is changed whether its server answers or not.
         if fetches { self.fetch_tools(account, id).await.map(|(server, _)| server) } else { Ok(server) }
+    }
+}
+
+/// Tool servers.
+pub const TOOL_SERVER: Kind = Kind::placed("tool server");
+
+#[async_trait]
+impl Resources for PgToolServerService {
+    async fn place(&self, account: &AccountId, id: &str) -> Result<Option<Place>> {
+        let server = self.find(account, id).await?;
+        Ok(server.map(|server| Place { project: server.settings.project_id.clone(), ..Place::default() }))
     }
 }
 
@@ -591,10 +601,6 @@ impl ToolServerService for PgToolServerService {
             request_method: tool.method.as_str().to_owned(),
             status_code: called.status,
         })
-    }
-
-    async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>> {
-        Ok(self.find(account, id).await?.and_then(|server| server.settings.project_id.clone()))
     }
 
     async fn list_groups(&self, account: &AccountId, filter: &ToolServerFilter) -> Result<(Vec<ListedGroup>, usize)> {

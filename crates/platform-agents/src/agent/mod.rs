@@ -10,5 +10,5 @@ pub use model::{
 pub(crate) use model::{ReadyAgent, within};
 pub(crate) use repository::{hold_agent, note_run};
 pub(crate) use service::SCHEDULE;
-pub use service::{AgentService, PgAgentService};
+pub use service::{AGENT_REFERENCES, AgentService, PgAgentService};
 pub use sub_agents::PgSubAgents;

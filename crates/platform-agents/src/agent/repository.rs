@@ -150,10 +150,10 @@ pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<O
 }
 
 /// The project of an agent, if it is in one; of a deleted one, too.
-pub(crate) async fn project(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<String>> {
+pub(crate) async fn project(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<Option<String>>> {
     let mut conn = conn;
     let agent = agents::table.filter(agents::account_id.eq(account.as_str()).and(agents::id.eq(id)));
-    Ok(agent.select(agents::project_id).first(&mut conn).await.optional()?.flatten())
+    Ok(agent.select(agents::project_id).first(&mut conn).await.optional()?)
 }
 
 /// Those of these that are there.

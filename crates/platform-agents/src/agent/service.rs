@@ -2,14 +2,15 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{AssistantSettings, AssistantTemplates, Ports, SubAgents};
+use platform_access::{Place, ReferenceField, References, Resources, references};
+use platform_conversation::{AGENT, ASSISTANT, AssistantSettings, AssistantTemplates, Ports, SubAgents};
 use platform_core::{
     AccountId, Caller, Error, FieldLimits, Object, Page, Precondition, Result, Timestamp, overlay, run_blocking,
 };
 use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_jobs::{Jobs, When, cancel_in, enqueue_in, set_lane_in};
-use platform_toolservers::{hold_in, use_in};
+use platform_toolservers::{TOOL_SERVER, hold_in, use_in};
 use serde_json::{Value, json};
 
 use super::{
@@ -40,8 +41,6 @@ pub trait AgentService: Send + Sync {
     async fn get(&self, account: &AccountId, id: &str) -> Result<Agent>;
     /// Changes the given fields of the version that is expected. Turns that run keep what they began with.
     async fn update(&self, account: &AccountId, id: &str, patch: Object, expected: &Precondition) -> Result<Agent>;
-    /// The project of an agent that is or was there, if it is in one.
-    async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>>;
     /// Takes it away and ends its threads, which stay readable.
     async fn delete(&self, caller: &Caller, id: &str, expected: &Precondition) -> Result<()>;
     /// How its threads are judged.
@@ -220,6 +219,26 @@ impl PgAgentService {
     }
 }
 
+/// What agents refer to.
+pub const AGENT_REFERENCES: [ReferenceField; 3] = [
+    ("assistantSpecialization/availableToolsGroupsUids", TOOL_SERVER),
+    ("assistantSpecialization/identifier", ASSISTANT),
+    ("assistantSpecialization/subagentsIds", AGENT),
+];
+
+#[async_trait]
+impl Resources for PgAgentService {
+    async fn place(&self, account: &AccountId, id: &str) -> Result<Option<Place>> {
+        let project = repository::project(self.ports.db.read().await?.get(), account, id).await?;
+        Ok(project.map(|project| Place { project, ..Place::default() }))
+    }
+
+    async fn references(&self, account: &AccountId, id: &str) -> Result<References> {
+        let record = serde_json::to_value(self.get(account, id).await?).map_err(Error::internal)?;
+        Ok(references(&AGENT_REFERENCES, |field| record[field].clone()))
+    }
+}
+
 #[async_trait]
 impl AgentService for PgAgentService {
     async fn list(&self, account: &AccountId, filter: &AgentFilter, page: Page) -> Result<AgentList> {
@@ -275,10 +294,6 @@ impl AgentService for PgAgentService {
         let agent = self.change(account, id, patch, expected).await?;
         self.announce_schedule(&agent);
         Ok(agent)
-    }
-
-    async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>> {
-        repository::project(self.ports.db.read().await?.get(), account, id).await
     }
 
     async fn delete(&self, caller: &Caller, id: &str, expected: &Precondition) -> Result<()> {

@@ -10,6 +10,7 @@ use diesel::{
     sql_types::{Bool, Date, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
+use platform_access::Place;
 use platform_core::{AccountId, Code, Error, Owner, Page, Period, Result, Session, Timestamp};
 use platform_db::Conn;
 
@@ -253,30 +254,22 @@ pub(crate) async fn count_in(
         .await?)
 }
 
-/// The project of a thread, if it is in one.
-pub(crate) async fn project(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<String>> {
+/// Where a thread is, to whom it belongs and who started it.
+pub(crate) async fn place(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<Place>> {
     let mut conn = conn;
-    let project = by_id(account.as_str(), id).select(sql::<Nullable<Text>>(PROJECT));
-    Ok(project.first(&mut conn).await.optional()?.flatten())
+    let columns = (sql::<Nullable<Text>>(PROJECT), threads::tenant_id, threads::subtenant_id, threads::user_uid);
+    let row = by_id(account.as_str(), id).select(columns).first(&mut conn).await.optional()?;
+    Ok(row.map(|(project, tenant_id, subtenant_id, started_by)| Place {
+        project,
+        owner: Some(Owner { tenant_id, subtenant_id }),
+        started_by: Some(started_by),
+    }))
 }
 
 /// The agent of a thread.
 pub(crate) async fn agent(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<String>> {
     let mut conn = conn;
     Ok(by_id(account.as_str(), id).select(threads::agent_id).first(&mut conn).await.optional()?)
-}
-
-/// To whom a thread belongs.
-pub(crate) async fn owner(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<Owner>> {
-    let mut conn = conn;
-    let owner = by_id(account.as_str(), id).select((threads::tenant_id, threads::subtenant_id)).first(&mut conn);
-    Ok(owner.await.optional()?.map(|(tenant_id, subtenant_id)| Owner { tenant_id, subtenant_id }))
-}
-
-/// Who started a thread.
-pub(crate) async fn started_by(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<String>> {
-    let mut conn = conn;
-    Ok(by_id(account.as_str(), id).select(threads::user_uid).first(&mut conn).await.optional()?)
 }
 
 /// Whether a session's tenant has a thread of the agent.

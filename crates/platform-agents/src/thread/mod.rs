@@ -46,7 +46,7 @@ pub use request::{
     AsyncResponse, AsyncResponses, NewApproval, NewCompletion, NewPause, NewResume, NewThread, PauseOrResume,
     ThreadMessage, ThreadPatch,
 };
-pub use service::{PgThreadService, ThreadService};
+pub use service::{PgThreadService, THREAD, ThreadService};
 pub use state::{Action, CHANGES, Cause, Source, StateChange, ThreadState};
 pub(crate) use turn_store::charge_in;
 

@@ -3,14 +3,16 @@ use std::{collections::HashMap, sync::Arc};
 use async_trait::async_trait;
 use chrono::NaiveDate;
 use diesel_async::AsyncConnection;
+use platform_access::{Kind, Place, References, Resources};
 use platform_conversation::{
     Content, ContentPages, Matches, NewFeedback, StoredJson, SubAgentLauncher, content, feedback, give_feedback_in,
     listed_contents, search,
 };
-use platform_core::{AccountId, Caller, Code, Error, Object, Owner, Page, Period, Result, Session, Timestamp, overlay};
+use platform_core::{AccountId, Caller, Code, Error, Object, Page, Period, Result, Session, Timestamp, overlay};
 use platform_db::Idempotency;
 use platform_jobs::{Work, places};
 use platform_realtime::Watcher;
+use platform_toolservers::TOOL_SERVER;
 use serde_json::Value;
 
 use super::{
@@ -66,16 +68,8 @@ pub trait ThreadService: Send + Sync {
         tenant: &str,
         within: Option<&[String]>,
     ) -> Result<Vec<(String, i64)>>;
-    /// To whom a thread belongs, if there is one.
-    async fn owner(&self, account: &AccountId, id: &str) -> Result<Option<Owner>>;
-    /// `userUID` of whoever started a thread, if there is one.
-    async fn started_by(&self, account: &AccountId, id: &str) -> Result<Option<String>>;
     /// Whether a session's tenant has a thread of the agent.
     async fn is_known_to(&self, account: &AccountId, agent: &str, session: &Session) -> Result<bool>;
-    /// Tool servers and built-in groups of the agent of a thread; none when there is no such thread.
-    async fn tool_groups(&self, account: &AccountId, id: &str) -> Result<Vec<String>>;
-    /// The project of a thread, if it is in one.
-    async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>>;
     /// How many threads were made in a project, by day or month; `tenant`: by that one alone.
     async fn count_in(
         &self,
@@ -246,6 +240,24 @@ impl PgThreadService {
     }
 }
 
+/// Threads.
+pub const THREAD: Kind = Kind::placed("thread");
+
+#[async_trait]
+impl Resources for PgThreadService {
+    async fn place(&self, account: &AccountId, id: &str) -> Result<Option<Place>> {
+        list::place(self.threads.ports.db.read().await?.get(), account, id).await
+    }
+
+    async fn tools(&self, account: &AccountId, id: &str) -> Result<References> {
+        let agent = list::agent(self.threads.ports.db.read().await?.get(), account, id).await?;
+        let Some(agent) = agent else { return Ok(References::new()) };
+        let agent = self.threads.agents.ready(account, &agent, None).await?;
+        let groups = &agent.profile.settings.available_tools_groups_uids;
+        Ok(groups.iter().map(|group| (TOOL_SERVER, group.clone())).collect())
+    }
+}
+
 #[async_trait]
 impl ThreadService for PgThreadService {
     async fn start(
@@ -320,27 +332,8 @@ impl ThreadService for PgThreadService {
         list::count_by_agent(self.threads.ports.db.read().await?.get(), account, tenant, within).await
     }
 
-    async fn owner(&self, account: &AccountId, id: &str) -> Result<Option<Owner>> {
-        list::owner(self.threads.ports.db.read().await?.get(), account, id).await
-    }
-
-    async fn started_by(&self, account: &AccountId, id: &str) -> Result<Option<String>> {
-        list::started_by(self.threads.ports.db.read().await?.get(), account, id).await
-    }
-
     async fn is_known_to(&self, account: &AccountId, agent: &str, session: &Session) -> Result<bool> {
         list::is_known_to(self.threads.ports.db.read().await?.get(), account, agent, session).await
-    }
-
-    async fn tool_groups(&self, account: &AccountId, id: &str) -> Result<Vec<String>> {
-        let agent = list::agent(self.threads.ports.db.read().await?.get(), account, id).await?;
-        let Some(agent) = agent else { return Ok(Vec::new()) };
-        let agent = self.threads.agents.ready(account, &agent, None).await?;
-        Ok(agent.profile.settings.available_tools_groups_uids.clone())
-    }
-
-    async fn project(&self, account: &AccountId, id: &str) -> Result<Option<String>> {
-        list::project(self.threads.ports.db.read().await?.get(), account, id).await
     }
 
     async fn count_in(

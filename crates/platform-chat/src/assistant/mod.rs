@@ -3,4 +3,4 @@ mod repository;
 mod service;
 
 pub use model::{Assistant, AssistantFilter, DEFAULT_ASSISTANT};
-pub use service::{AssistantService, PgAssistantService};
+pub use service::{ASSISTANT_REFERENCES, AssistantService, PgAssistantService};

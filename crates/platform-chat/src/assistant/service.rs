@@ -2,14 +2,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{AssistantSettings, AssistantTemplates, Ports, SubAgents};
+use platform_access::{Place, ReferenceField, References, Resources, references};
+use platform_conversation::{AGENT, AssistantSettings, AssistantTemplates, Ports, SubAgents};
 use platform_core::{
     AccountId, Caller, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp,
     overlay, run_blocking,
 };
 use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
 use platform_jobs::Jobs;
-use platform_toolservers::{hold_in, use_in};
+use platform_toolservers::{TOOL_SERVER, hold_in, use_in};
 use serde_json::Value;
 
 use super::{
@@ -40,14 +41,6 @@ pub trait AssistantService: Send + Sync {
     async fn get(&self, account: &AccountId, name: &str) -> Result<Arc<Assistant>>;
     /// Identifier of one that is or was there: its chats can still be read.
     async fn identifier(&self, account: &AccountId, name: &str) -> Result<String>;
-    /// The project of one that is or was there, if it is in one.
-    async fn project(&self, account: &AccountId, name: &str) -> Result<Option<String>>;
-    /// Tool servers and built-in groups of one that is or was there; none when there is no such assistant.
-    async fn tool_groups(&self, account: &AccountId, name: &str) -> Result<Vec<String>>;
-    /// Whether there is or was one that the caller may not know.
-    async fn hides(&self, caller: &Caller, name: &str) -> Result<bool>;
-    /// Refuses a caller who may not know the assistant, or may not use it.
-    async fn open_to(&self, caller: &Caller, name: &str) -> Result<()>;
     /// Changes the given fields of the version that is expected.
     async fn update(
         &self,
@@ -146,6 +139,51 @@ impl PgAssistantService {
     }
 }
 
+/// What assistants refer to.
+pub const ASSISTANT_REFERENCES: [ReferenceField; 2] =
+    [("availableToolsGroupsUids", TOOL_SERVER), ("subagentsIds", AGENT)];
+
+#[async_trait]
+impl Resources for PgAssistantService {
+    async fn place(&self, account: &AccountId, name: &str) -> Result<Option<Place>> {
+        if name == DEFAULT_ASSISTANT {
+            return Ok(None);
+        }
+        let known = self.find(account, name).await?;
+        Ok(known.map(|known| Place { project: known.assistant.settings().project_id.clone(), ..Place::default() }))
+    }
+
+    async fn known_to(&self, caller: &Caller, name: &str) -> Result<()> {
+        match self.find(&caller.account, name).await? {
+            Some(known) if !known.assistant.is_known_to(caller) => Err(not_found(name)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn open_to(&self, caller: &Caller, name: &str) -> Result<()> {
+        let assistant = match name {
+            DEFAULT_ASSISTANT => Some(Arc::clone(&self.built_in)),
+            name => self.find(&caller.account, name).await?.map(|known| Arc::clone(&known.assistant)),
+        };
+        let assistant = assistant.filter(|assistant| assistant.is_known_to(caller)).ok_or_else(|| not_found(name))?;
+        if assistant.is_open_to(caller) {
+            return Ok(());
+        }
+        Err(Error::new(Code::FORBIDDEN, "This session is limited to other assistants."))
+    }
+
+    async fn references(&self, account: &AccountId, name: &str) -> Result<References> {
+        let record = serde_json::to_value(self.get(account, name).await?.settings()).map_err(Error::internal)?;
+        Ok(references(&ASSISTANT_REFERENCES, |field| record[field].clone()))
+    }
+
+    async fn tools(&self, account: &AccountId, name: &str) -> Result<References> {
+        let known = self.find(account, name).await?;
+        let groups = known.iter().flat_map(|known| &known.assistant.settings().available_tools_groups_uids);
+        Ok(groups.map(|group| (TOOL_SERVER, group.clone())).collect())
+    }
+}
+
 #[async_trait]
 impl AssistantService for PgAssistantService {
     async fn list(&self, caller: &Caller, filter: &AssistantFilter) -> Result<(Vec<Assistant>, usize)> {
@@ -238,34 +276,6 @@ impl AssistantService for PgAssistantService {
             return Ok(name.to_owned());
         }
         Ok(self.find(account, name).await?.ok_or_else(|| not_found(name))?.assistant.identifier.clone())
-    }
-
-    async fn project(&self, account: &AccountId, name: &str) -> Result<Option<String>> {
-        if name == DEFAULT_ASSISTANT {
-            return Ok(None);
-        }
-        Ok(self.find(account, name).await?.and_then(|known| known.assistant.settings().project_id.clone()))
-    }
-
-    async fn tool_groups(&self, account: &AccountId, name: &str) -> Result<Vec<String>> {
-        let groups = |known: &Known| known.assistant.settings().available_tools_groups_uids.clone();
-        Ok(self.find(account, name).await?.as_deref().map(groups).unwrap_or_default())
-    }
-
-    async fn hides(&self, caller: &Caller, name: &str) -> Result<bool> {
-        Ok(self.find(&caller.account, name).await?.is_some_and(|known| !known.assistant.is_known_to(caller)))
-    }
-
-    async fn open_to(&self, caller: &Caller, name: &str) -> Result<()> {
-        let assistant = match name {
-            DEFAULT_ASSISTANT => Some(Arc::clone(&self.built_in)),
-            name => self.find(&caller.account, name).await?.map(|known| Arc::clone(&known.assistant)),
-        };
-        let assistant = assistant.filter(|assistant| assistant.is_known_to(caller)).ok_or_else(|| not_found(name))?;
-        if assistant.is_open_to(caller) {
-            return Ok(());
-        }
-        Err(Error::new(Code::FORBIDDEN, "This session is limited to other assistants."))
     }
 
     async fn update(

@@ -11,4 +11,4 @@ pub(crate) use model::ChatId;
 pub use model::{
     Chat, ChatList, ChatPage, ChatPatch, Checkpoint, Compacted, Feedback, GuardrailResults, StatusError, Stopped,
 };
-pub use service::{ChatConfig, ChatService, PgChatService};
+pub use service::{CHAT, ChatConfig, ChatService, PgChatService};

@@ -3,12 +3,13 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use chrono::NaiveDate;
 use diesel_async::AsyncConnection;
+use platform_access::{Kind, Place, Resources};
 use platform_conversation::{
     Content, ContentPages, FileFetcher, Matches, NewFeedback, Ports, StoredJson, SubAgentLauncher, content, feedback,
     give_feedback_in, listed_contents, search,
 };
 use platform_core::{
-    AccountId, Caller, Clock, Error, FieldLimits, Object, Owner, Page, Period, Result, overlay, run_detached,
+    AccountId, Caller, Clock, Error, FieldLimits, Object, Page, Period, Result, overlay, run_detached,
 };
 use platform_db::{Db, Idempotency};
 use platform_jobs::{Jobs, Work};
@@ -104,8 +105,6 @@ pub trait ChatService: Send + Sync {
         tenant: &str,
         within: Option<&[String]>,
     ) -> Result<Vec<(String, i64)>>;
-    /// To whom a chat belongs, if there is one.
-    async fn owner(&self, account: &AccountId, uid: &str) -> Result<Option<Owner>>;
     /// The realtime object as JSON.
     async fn realtime(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<String>;
     /// Follows the realtime object.
@@ -235,6 +234,18 @@ impl PgChatService {
     fn source(&self, account: &AccountId, assistant: String, uid: &str) -> ChatSource {
         let (db, frame_bytes) = (self.db.clone(), self.config.frame_bytes);
         ChatSource { db, account: account.clone(), assistant, uid: uid.to_owned(), frame_bytes }
+    }
+}
+
+/// Chats.
+pub const CHAT: Kind = Kind::placed("chat");
+
+#[async_trait]
+impl Resources for PgChatService {
+    async fn place(&self, account: &AccountId, uid: &str) -> Result<Option<Place>> {
+        let owner = repository::owner(self.db.read().await?.get(), account, uid).await?;
+        // Its project is that of its assistant, which stands before it wherever it is named.
+        Ok(owner.map(|owner| Place { owner: Some(owner), ..Place::default() }))
     }
 }
 
@@ -422,10 +433,6 @@ impl ChatService for PgChatService {
         within: Option<&[String]>,
     ) -> Result<Vec<(String, i64)>> {
         repository::count_by_assistant(self.db.read().await?.get(), caller, tenant, within).await
-    }
-
-    async fn owner(&self, account: &AccountId, uid: &str) -> Result<Option<Owner>> {
-        repository::owner(self.db.read().await?.get(), account, uid).await
     }
 
     async fn realtime(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<String> {

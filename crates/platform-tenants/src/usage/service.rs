@@ -108,7 +108,7 @@ impl PgTenantService {
         let found = tiers::lock(conn, account, tier).await?;
         if !decides && !found.as_ref().is_some_and(|tier| tier.is_default) {
             let message = "Only a full API key of the whole account gives a tenant another tier than the default.";
-            return Err(Error::new(code::FULL_KEY_REQUIRED, message));
+            return Err(Error::new(platform_auth::code::FULL_KEY_REQUIRED, message));
         }
         found.map(drop).ok_or_else(|| tier_not_found(tier))
     }

@@ -1,0 +1,16 @@
+//! The URLs of each group of resources.
+
+pub(crate) mod agents;
+pub(crate) mod assistants;
+pub(crate) mod chats;
+pub(crate) mod docs;
+pub(crate) mod health;
+pub(crate) mod keys;
+pub(crate) mod models;
+pub(crate) mod oauth;
+pub(crate) mod projects;
+pub(crate) mod sessions;
+pub(crate) mod tenants;
+pub(crate) mod threads;
+pub(crate) mod tool_servers;
+pub(crate) mod usage;

@@ -1,0 +1,178 @@
+//! `/v1/agents`, `/v1/agents/agents/{agentId}/…`
+
+use crate::module::Module;
+use platform_conversation::AGENT;
+use std::sync::Arc;
+
+use platform_agents::{
+    AGENT_REFERENCES, Agent, AgentFilter, AgentService, AgentSettings, PgAgentService, PgThreadService, ThreadService,
+};
+use platform_core::{Error, Result};
+use platform_http::{Answer, Group, Request, key, session};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// What the handlers use.
+pub(crate) struct Services {
+    pub agents: Arc<dyn AgentService>,
+    pub threads: Arc<dyn ThreadService>,
+}
+
+/// Agents.
+pub(crate) fn module(agents: &Arc<PgAgentService>, threads: &Arc<PgThreadService>) -> Module {
+    let services = Services { agents: agents.clone(), threads: threads.clone() };
+    Module { groups: vec![group(Arc::new(services))], resources: vec![(AGENT, agents.clone())], ..Module::default() }
+}
+
+fn group(services: Arc<Services>) -> Group {
+    let mut group = Group::of("agents", "Agents: what they are, how they are judged, what they took", services)
+        .naming("agentId", AGENT)
+        .referring(&AGENT_REFERENCES);
+    let read = key("agents:read");
+    let write = key("agents:write");
+    group.post("/v1/agents", write, create).with(spec::create);
+    group.get("/v1/agents", read, list).with(spec::list);
+    group.get("/v1/agents/agents/{agentId}/costs/daily", read, daily_costs).with(spec::daily_costs);
+    group.get("/v1/agents/agents/{agentId}/costs/monthly", read, monthly_costs).with(spec::monthly_costs);
+    group.get("/v1/agents/agents/{agentId}/costs/summary", read, cost_summary).with(spec::cost_summary);
+    group.get("/v1/agents/agents/{agentId}/evaluation-config", read, evaluation_config).with(spec::evaluation_config);
+    group
+        .put("/v1/agents/agents/{agentId}/evaluation-config", write, update_evaluation_config)
+        .with(spec::update_evaluation_config);
+    group.get("/v1/agents/{agentId}", session("agents:read"), get).with(spec::get);
+    group.patch("/v1/agents/{agentId}", write, update).with(spec::update);
+    group.put("/v1/agents/{agentId}", write, update).with(spec::update);
+    group.delete("/v1/agents/{agentId}", write, delete).with(spec::delete);
+    group.build()
+}
+
+fn etag(version: i64) -> String {
+    format!("\"{version}\"")
+}
+
+async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (page, filter, account) = (request.page(10, 100)?, request.query()?, &request.caller()?.account);
+    let filter = AgentFilter { within: request.within().await?, ..filter };
+    Answer::ok(&services.agents.list(account, &filter, page).await?)
+}
+
+async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let agents = &services.agents;
+    let agent = agents.create(request.caller()?, request.body()?, request.once.as_ref()).await?;
+    Ok(Answer::created(&agent)?.header("etag", etag(agent.version)))
+}
+
+/// What an end user may know of an agent that works for their tenant (contract 01 §6).
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct KnownAgent {
+    #[serde(rename = "_id")]
+    id: String,
+    name: String,
+    description: String,
+    img_url: String,
+    disabled: bool,
+    archived: bool,
+}
+
+async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    let agent = services.agents.get(account, id).await?;
+    if let Some(session) = request.session() {
+        if !services.threads.is_known_to(account, id, session).await? {
+            return Err(Error::not_found(platform_agents::code::AGENT_NOT_FOUND, "agent", id));
+        }
+        let Agent { id, settings, .. } = agent;
+        let AgentSettings { name, description, img_url, disabled, archived, .. } = settings;
+        return Answer::ok(&KnownAgent { id, name, description, img_url, disabled, archived });
+    }
+    Ok(Answer::ok(&agent)?.header("etag", etag(agent.version)))
+}
+
+async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    let agent = services.agents.update(account, id, request.patch()?, &request.if_match()?).await?;
+    Ok(Answer::ok(&agent)?.header("etag", etag(agent.version)))
+}
+
+async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (caller, id) = (request.caller()?, request.path("agentId"));
+    services.agents.delete(caller, id, &request.if_match()?).await?;
+    services.threads.end_all(caller, id).await?;
+    Answer::deleted("agent", id)
+}
+
+async fn evaluation_config(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    Answer::ok(&services.agents.evaluation_config(account, id).await?)
+}
+
+async fn update_evaluation_config(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    Answer::ok(&services.agents.update_evaluation_config(account, id, request.patch()?).await?)
+}
+
+async fn daily_costs(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    Answer::ok(&services.agents.daily_costs(account, id, request.query()?).await?)
+}
+
+async fn monthly_costs(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    Answer::ok(&services.agents.monthly_costs(account, id, request.query()?).await?)
+}
+
+async fn cost_summary(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    Answer::ok(&services.agents.cost_summary(account, id).await?)
+}
+
+mod spec {
+    use platform_agents::{
+        Agent, AgentFilter, AgentList, AgentSettings, CostRow, CostSummary, DailyRange, EvaluationConfig, MonthlyRange,
+    };
+
+    use platform_http::{Deleted, Operation};
+
+    pub fn list() -> Operation {
+        Operation::new("List agents").query::<AgentFilter>().paged().answers::<AgentList>(200)
+    }
+    pub fn create() -> Operation {
+        Operation::new("Make an agent")
+            .body::<AgentSettings>()
+            .aliases(&["model"])
+            .without_effect(&["webhookUrl"])
+            .answers::<Agent>(201)
+    }
+    pub fn get() -> Operation {
+        Operation::new("Read an agent").answers::<Agent>(200)
+    }
+    pub fn update() -> Operation {
+        Operation::new("Change an agent; turns that run keep what they began with")
+            .body::<AgentSettings>()
+            .aliases(&["model"])
+            .without_effect(&["webhookUrl"])
+            .answers::<Agent>(200)
+    }
+    pub fn delete() -> Operation {
+        Operation::new("Delete an agent and end its threads, which stay readable").answers::<Deleted>(200)
+    }
+    pub fn evaluation_config() -> Operation {
+        Operation::new("Read how the threads of an agent are judged").answers::<EvaluationConfig>(200)
+    }
+    pub fn update_evaluation_config() -> Operation {
+        Operation::new("Change how the threads of an agent are judged")
+            .body::<EvaluationConfig>()
+            .aliases(&["evaluationModel", "autoEvaluate"])
+            .answers::<EvaluationConfig>(200)
+    }
+    pub fn daily_costs() -> Operation {
+        Operation::new("Read what an agent took by day").query::<DailyRange>().answers::<Vec<CostRow>>(200)
+    }
+    pub fn monthly_costs() -> Operation {
+        Operation::new("Read what an agent took by month").query::<MonthlyRange>().answers::<Vec<CostRow>>(200)
+    }
+    pub fn cost_summary() -> Operation {
+        Operation::new("Read what an agent took today and this month").answers::<CostSummary>(200)
+    }
+}

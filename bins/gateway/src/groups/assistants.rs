@@ -1,0 +1,121 @@
+//! `/v1/assistants`
+
+use crate::module::Module;
+use platform_conversation::ASSISTANT;
+use std::sync::Arc;
+
+use platform_chat::{ASSISTANT_REFERENCES, Assistant, AssistantFilter, AssistantService, PgAssistantService};
+use platform_core::{Error, Result};
+use platform_http::{Answer, Group, List, Request, key, session};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+/// Assistants.
+pub(crate) fn module(assistants: &Arc<PgAssistantService>) -> Module {
+    Module {
+        groups: vec![group(assistants.clone())],
+        resources: vec![(ASSISTANT, assistants.clone())],
+        ..Module::default()
+    }
+}
+
+fn group(services: Arc<dyn AssistantService>) -> Group {
+    let mut group = Group::of("assistants", "Assistants: what they are and who may use them", services)
+        .naming("identifier", ASSISTANT)
+        .referring(&ASSISTANT_REFERENCES);
+    let write = key("assistants:write");
+    let session_read = session("assistants:read");
+    group.post("/v1/assistants", write, create).with(spec::create);
+    group.get("/v1/assistants", session_read, list).with(spec::list);
+    group.get("/v1/assistants/{identifier}", session_read, get).with(spec::get);
+    group.patch("/v1/assistants/{identifier}", write, update).with(spec::update);
+    group.put("/v1/assistants/{identifier}", write, update).with(spec::update);
+    group.delete("/v1/assistants/{identifier}", write, delete).with(spec::delete);
+    group.build()
+}
+
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct IncludePresets {
+    /// With the system prompt, for custom assistants.
+    include_presets: Option<bool>,
+}
+
+async fn list(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
+    let filter = AssistantFilter { within: request.within().await?, ..request.query()? };
+    let (assistants, caller) = (&assistants, request.caller()?);
+    let (listed, total) = assistants.list(caller, &filter).await?;
+    let mut list = List::of(total);
+    for assistant in listed {
+        if !list.push(&assistants.describe(&caller.account, assistant).await?)? {
+            break;
+        }
+    }
+    Ok(list.into_answer())
+}
+
+async fn create(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
+    let assistants = &assistants;
+    let assistant = assistants.create(request.caller()?, request.body()?, request.once.as_ref()).await?;
+    Ok(Answer::created(&assistant)?.header("etag", format!("\"{}\"", assistant.version)))
+}
+
+async fn get(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
+    let IncludePresets { include_presets } = request.query()?;
+    if include_presets == Some(true) && request.session().is_some() {
+        return Err(Error::new(platform_chat::code::PRESETS_FORBIDDEN, "Sessions cannot read system prompts."));
+    }
+    let (assistants, account) = (&assistants, &request.caller()?.account);
+    let assistant = assistants.get(account, request.path("identifier")).await?;
+    let assistant = assistants.describe(account, Assistant::clone(&assistant)).await?;
+    let etag = format!("\"{}\"", assistant.version);
+    let assistant = if include_presets == Some(true) { assistant.with_presets() } else { assistant };
+    Ok(Answer::ok(&assistant)?.header("etag", etag))
+}
+
+async fn update(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
+    let (account, identifier) = (&request.caller()?.account, request.path("identifier"));
+    let assistant = assistants.update(account, identifier, request.patch()?, &request.if_match()?).await?;
+    Ok(Answer::ok(&assistant)?.header("etag", format!("\"{}\"", assistant.version)))
+}
+
+async fn delete(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
+    let identifier = request.path("identifier");
+    let account = &request.caller()?.account;
+    let id = assistants.delete(account, identifier, &request.if_match()?).await?;
+    Answer::deleted("assistant", &id)
+}
+
+mod spec {
+    use platform_chat::{Assistant, AssistantFilter};
+    use platform_conversation::AssistantSettings;
+
+    use super::IncludePresets;
+    use platform_http::{Deleted, Operation};
+
+    const INERT: [&str; 3] = ["coreMemory", "tenantIntegrationsConfig", "tenantMcpConfig"];
+
+    pub fn list() -> Operation {
+        Operation::new("List assistants").query::<AssistantFilter>().answers::<Vec<Assistant>>(200)
+    }
+    pub fn create() -> Operation {
+        Operation::new("Make an assistant")
+            .body::<AssistantSettings>()
+            .aliases(&["llm"])
+            .without_effect(&INERT)
+            .answers::<Assistant>(201)
+    }
+    pub fn get() -> Operation {
+        Operation::new("Read an assistant").query::<IncludePresets>().answers::<Assistant>(200)
+    }
+    pub fn update() -> Operation {
+        Operation::new("Change an assistant")
+            .body::<AssistantSettings>()
+            .aliases(&["llm"])
+            .without_effect(&INERT)
+            .answers::<Assistant>(200)
+    }
+    pub fn delete() -> Operation {
+        Operation::new("Delete an assistant; its chats stay readable").answers::<Deleted>(200)
+    }
+}

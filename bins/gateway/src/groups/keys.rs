@@ -1,0 +1,104 @@
+//! `/v1/api-keys`
+
+use crate::module::Module;
+use platform_access::Kind;
+use std::sync::Arc;
+
+use platform_auth::{KeyService, NewApiKey, PgAuthService};
+use platform_core::{Caller, Result};
+use platform_http::{Answer, Group, Request, full_key};
+
+/// API keys.
+const API_KEY: Kind = Kind::of_account("API key");
+
+/// API keys.
+pub(crate) fn module(auth: &Arc<PgAuthService>) -> Module {
+    Module { groups: vec![group(auth.clone())], ..Module::default() }
+}
+
+fn group(services: Arc<dyn KeyService>) -> Group {
+    let mut group = Group::of("api-keys", "API keys", services).naming("id", API_KEY);
+    let read = full_key("keys:read");
+    let write = full_key("keys:write");
+    group.get("/v1/api-keys", read, list).with(spec::list);
+    group.post("/v1/api-keys", write, create).with(spec::create);
+    group.get("/v1/api-keys/{id}", read, get).with(spec::get);
+    group.patch("/v1/api-keys/{id}", write, update).with(spec::update);
+    group.delete("/v1/api-keys/{id}", write, delete).with(spec::delete);
+    group.post("/v1/api-keys/{id}/rotate", write, rotate).with(spec::rotate);
+    group.build()
+}
+
+/// The caller, bound to the projects in which it may change things: no key that it makes reaches further.
+async fn bound(request: &Request) -> Result<Caller> {
+    let caller = request.caller()?;
+    let projects = request.reach().await?.editable();
+    Ok(Caller { projects, ..caller.clone() })
+}
+
+/// Refuses projects that the account does not have.
+async fn require_projects(request: &Request, ids: Option<&[String]>) -> Result<()> {
+    request.reach().await?.require(ids.unwrap_or_default())
+}
+
+async fn list(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
+    let page = request.page(20, 100)?;
+    Answer::ok(&keys.list_keys(&bound(&request).await?, page).await?)
+}
+
+async fn create(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
+    let (mut new, once): (NewApiKey, _) = (request.body()?, request.once.as_ref());
+    new.settle()?;
+    require_projects(&request, new.project_ids.as_deref()).await?;
+    let key = keys.create_key(&bound(&request).await?, new, once).await?;
+    Answer::created(&key)
+}
+
+async fn get(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
+    Answer::ok(&keys.get_key(&bound(&request).await?, request.path("id")).await?)
+}
+
+async fn update(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
+    let (caller, id, patch) = (bound(&request).await?, request.path("id"), request.patch()?);
+    let ids = patch.get("projectIds").and_then(|ids| serde_json::from_value::<Vec<String>>(ids.clone()).ok());
+    require_projects(&request, ids.as_deref()).await?;
+    Answer::ok(&keys.update_key(&caller, id, patch).await?)
+}
+
+async fn delete(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
+    let id = request.path("id");
+    keys.delete_key(&bound(&request).await?, id).await?;
+    Answer::deleted("API key", id)
+}
+
+async fn rotate(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
+    let (caller, id, once) = (bound(&request).await?, request.path("id"), request.once.as_ref());
+    Answer::ok(&keys.rotate_key(&caller, id, request.body()?, once).await?)
+}
+
+mod spec {
+    use platform_auth::{ApiKey, ApiKeyPage, ApiKeyWithSecret, NewApiKey, Rotation};
+
+    use platform_http::{Deleted, Operation};
+
+    pub fn list() -> Operation {
+        Operation::new("List API keys").paged().answers::<ApiKeyPage>(200)
+    }
+    pub fn create() -> Operation {
+        Operation::new("Make an API key; its value is shown this once")
+            .body::<NewApiKey>()
+            .answers::<ApiKeyWithSecret>(201)
+    }
+    pub fn get() -> Operation {
+        Operation::new("Read an API key").answers::<ApiKey>(200)
+    }
+    pub fn update() -> Operation {
+        Operation::new("Change an API key").body::<NewApiKey>().answers::<ApiKey>(200)
+    }
+    pub fn delete() -> Operation {
+        Operation::new("Delete an API key").answers::<Deleted>(200)
+    }
+    pub fn rotate() -> Operation {
+        Operation::new("Give an API key a new value").body::<Rotation>().answers::<ApiKeyWithSecret>(200)
+    }
+}

@@ -1,0 +1,281 @@
+//! `/v1/tool-servers`, `/v1/tool-groups`
+
+use crate::module::Module;
+use platform_access::Kind;
+use std::sync::Arc;
+
+use platform_core::{AccountId, Code, Error, Object, Result};
+use platform_http::{Answer, Group, List, Request, key};
+use platform_toolservers::{
+    PgToolServerService, TOOL_SERVER, TestRequest, ToolServer, ToolServerFilter, ToolServerService,
+};
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// Tools, which are where their server is.
+const TOOL: Kind = Kind::of_account("tool");
+
+/// Tool servers.
+pub(crate) fn module(tool_servers: &Arc<PgToolServerService>) -> Module {
+    Module {
+        groups: vec![group(tool_servers.clone())],
+        resources: vec![(TOOL_SERVER, tool_servers.clone())],
+        ..Module::default()
+    }
+}
+
+fn group(services: Arc<dyn ToolServerService>) -> Group {
+    let mut group = Group::of("tool-servers", "Tool servers and their tools", services)
+        .naming("toolName", TOOL)
+        .naming("toolServerId", TOOL_SERVER);
+    let read = key("tool-servers:read");
+    let write = key("tool-servers:write");
+    group.get("/v1/tool-groups", read, groups).with(spec::groups);
+    group.post("/v1/tool-servers", write, create).with(spec::create);
+    group.get("/v1/tool-servers", read, list).with(spec::list);
+    group.post("/v1/tool-servers/import-openapi", write, import).with(spec::import);
+    group.get("/v1/tool-servers/{toolServerId}", read, get).with(spec::get);
+    group.patch("/v1/tool-servers/{toolServerId}", write, update).with(spec::update);
+    group.put("/v1/tool-servers/{toolServerId}", write, update).with(spec::update);
+    group.delete("/v1/tool-servers/{toolServerId}", write, delete).with(spec::delete);
+    group.post("/v1/tool-servers/{toolServerId}/clone", write, duplicate).with(spec::duplicate).changing();
+    group.get("/v1/tool-servers/{toolServerId}/definition", read, definition).with(spec::definition);
+    group.patch("/v1/tool-servers/{toolServerId}/definition", write, define).with(spec::define);
+    group.post("/v1/tool-servers/{toolServerId}/refresh", write, refresh).with(spec::refresh).changing();
+    group.get("/v1/tool-servers/{toolServerId}/tools", read, list_tools).with(spec::list_tools);
+    group.post("/v1/tool-servers/{toolServerId}/tools", write, add_tool).with(spec::add_tool).changing();
+    group.get("/v1/tool-servers/{toolServerId}/tools/{toolName}", read, get_tool).with(spec::get_tool);
+    group.patch("/v1/tool-servers/{toolServerId}/tools/{toolName}", write, update_tool).with(spec::update_tool);
+    group.delete("/v1/tool-servers/{toolServerId}/tools/{toolName}", write, delete_tool).with(spec::delete_tool);
+    group.post("/v1/tool-servers/{toolServerId}/tools/{toolName}/test", write, test).with(spec::test).approving();
+    group.build()
+}
+
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(default)]
+pub(crate) struct DeleteQuery {
+    /// Take it out of what uses it, too.
+    force: Option<bool>,
+}
+
+/// Has an effect on servers of type integration only.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(default)]
+pub(crate) struct ToolsQuery {
+    /// Browse the whole catalogue of the app.
+    available: Option<bool>,
+    /// Page size.
+    limit: Option<i64>,
+    /// Where the last page ended.
+    cursor: Option<String>,
+}
+
+fn server(request: &Request) -> Result<(&AccountId, &str)> {
+    Ok((&request.caller()?.account, request.path("toolServerId")))
+}
+
+fn versioned(answer: Answer, version: i64) -> Answer {
+    answer.header("etag", format!("\"{version}\""))
+}
+
+fn shown(server: &ToolServer) -> Result<Answer> {
+    Ok(versioned(Answer::ok(server)?, server.version))
+}
+
+fn made(server: &ToolServer) -> Result<Answer> {
+    Ok(versioned(Answer::created(server)?, server.version))
+}
+
+/// A tool comes bare, or as `{"tool": {…}}`.
+fn tool(request: &Request) -> Result<Object> {
+    let mut given = request.patch()?;
+    match given.remove("tool") {
+        Some(Value::Object(tool)) => Ok(tool),
+        Some(other) => {
+            given.insert("tool".to_owned(), other);
+            Ok(given)
+        }
+        None => Ok(given),
+    }
+}
+
+async fn create(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let (account, once) = (&request.caller()?.account, request.once.as_ref());
+    made(&tool_servers.create(account, request.patch()?, once).await?)
+}
+
+async fn import(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let (account, once) = (&request.caller()?.account, request.once.as_ref());
+    made(&tool_servers.import(account, request.body()?, once).await?)
+}
+
+async fn list(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let (filter, page) = (request.query()?, request.page(10, 100)?);
+    let filter = ToolServerFilter { within: request.within().await?, ..filter };
+    Answer::ok(&tool_servers.list(&request.caller()?.account, &filter, page).await?)
+}
+
+async fn get(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let (account, id) = server(&request)?;
+    shown(&tool_servers.get(account, id).await?)
+}
+
+async fn update(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let (account, id) = server(&request)?;
+    shown(&tool_servers.update(account, id, request.patch()?, &request.if_match()?).await?)
+}
+
+async fn delete(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let DeleteQuery { force } = request.query()?;
+    let (account, id) = server(&request)?;
+    let reach = request.reach().await?;
+    if force == Some(true) && !reach.is_whole() {
+        let message = "Who is bound to projects cannot take a tool server out of what uses it; change those first.";
+        return Err(Error::new(Code::FORBIDDEN, message));
+    }
+    tool_servers.delete(account, id, force == Some(true), &request.if_match()?).await?;
+    Answer::deleted("tool server", id)
+}
+
+async fn duplicate(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let ((account, id), once) = (server(&request)?, request.once.as_ref());
+    request.check_copy().await?;
+    made(&tool_servers.duplicate(account, id, request.body()?, once).await?)
+}
+
+async fn definition(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let (account, id) = server(&request)?;
+    let server = tool_servers.get(account, id).await?;
+    Ok(versioned(Answer::ok(&server.definition())?, server.version))
+}
+
+async fn define(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let (account, id) = server(&request)?;
+    shown(&tool_servers.define(account, id, request.patch()?, &request.if_match()?).await?)
+}
+
+async fn refresh(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let (account, id) = server(&request)?;
+    shown(&tool_servers.refresh(account, id).await?)
+}
+
+async fn list_tools(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let _: ToolsQuery = request.query()?;
+    let (account, id) = server(&request)?;
+    Answer::ok(&tool_servers.tools(account, id).await?)
+}
+
+async fn add_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let ((account, id), once) = (server(&request)?, request.once.as_ref());
+    let (tool, expected) = (tool(&request)?, request.if_match()?);
+    let (added, version) = tool_servers.add_tool(account, id, tool, &expected, once).await?;
+    Ok(versioned(Answer::created(&added)?, version))
+}
+
+async fn get_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let (account, id) = server(&request)?;
+    let (tool, version) = tool_servers.tool(account, id, request.path("toolName")).await?;
+    Ok(versioned(Answer::ok(&tool)?, version))
+}
+
+async fn update_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let ((account, id), name) = (server(&request)?, request.path("toolName"));
+    let (patch, expected) = (tool(&request)?, request.if_match()?);
+    let (changed, version) = tool_servers.update_tool(account, id, name, patch, &expected).await?;
+    Ok(versioned(Answer::ok(&changed)?, version))
+}
+
+async fn delete_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let ((account, id), name) = (server(&request)?, request.path("toolName"));
+    tool_servers.delete_tool(account, id, name, &request.if_match()?).await?;
+    Answer::deleted("tool", name)
+}
+
+async fn test(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let ((account, id), name) = (server(&request)?, request.path("toolName"));
+    let TestRequest { parameters } = request.body()?;
+    Answer::ok(&tool_servers.test(account, id, name, parameters).await?)
+}
+
+async fn groups(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+    let filter = ToolServerFilter { within: request.within().await?, ..ToolServerFilter::default() };
+    let (groups, total) = tool_servers.list_groups(&request.caller()?.account, &filter).await?;
+    let mut list = List::of(total);
+    for group in &groups {
+        list.push(group)?;
+    }
+    Ok(list.into_answer())
+}
+
+mod spec {
+    use platform_toolservers::{
+        CloneRequest, DefinitionPatch, ListedGroup, OpenApiImport, TestRequest, TestResult, ToolDefinition, ToolList,
+        ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
+    };
+    use serde_json::Value;
+
+    use super::{DeleteQuery, ToolsQuery};
+    use platform_http::{Deleted, Operation};
+
+    pub fn create() -> Operation {
+        Operation::new("Make a tool server")
+            .body::<ToolServerSettings>()
+            .without_effect(&["mcpExposed"])
+            .answers::<ToolServer>(201)
+    }
+    pub fn import() -> Operation {
+        Operation::new("Make a tool server of an OpenAPI description")
+            .body::<OpenApiImport>()
+            .answers::<ToolServer>(201)
+    }
+    pub fn list() -> Operation {
+        Operation::new("List tool servers").query::<ToolServerFilter>().paged().answers::<ToolServerList>(200)
+    }
+    pub fn get() -> Operation {
+        Operation::new("Read a tool server with its tools").answers::<ToolServer>(200)
+    }
+    pub fn update() -> Operation {
+        Operation::new("Change a tool server")
+            .body::<ToolServerSettings>()
+            .without_effect(&["mcpExposed"])
+            .answers::<ToolServer>(200)
+    }
+    pub fn delete() -> Operation {
+        Operation::new("Delete a tool server").query::<DeleteQuery>().answers::<Deleted>(200)
+    }
+    pub fn duplicate() -> Operation {
+        Operation::new("Copy a tool server, secrets included").body::<CloneRequest>().answers::<ToolServer>(201)
+    }
+    pub fn definition() -> Operation {
+        Operation::new("Read the tools of a server").answers::<Value>(200)
+    }
+    pub fn define() -> Operation {
+        Operation::new("Change the tools of a server").body::<DefinitionPatch>().answers::<ToolServer>(200)
+    }
+    pub fn refresh() -> Operation {
+        Operation::new("Fetch the tools of an MCP server anew").answers::<ToolServer>(200)
+    }
+    pub fn list_tools() -> Operation {
+        Operation::new("List the tools of a server").query::<ToolsQuery>().answers::<ToolList>(200)
+    }
+    pub fn add_tool() -> Operation {
+        Operation::new("Add a tool").body::<ToolDefinition>().aliases(&["tool"]).answers::<ToolDefinition>(201)
+    }
+    pub fn get_tool() -> Operation {
+        Operation::new("Read a tool").answers::<ToolDefinition>(200)
+    }
+    pub fn update_tool() -> Operation {
+        Operation::new("Change a tool").body::<ToolDefinition>().aliases(&["tool"]).answers::<ToolDefinition>(200)
+    }
+    pub fn delete_tool() -> Operation {
+        Operation::new("Take a tool away").answers::<Deleted>(200)
+    }
+    pub fn test() -> Operation {
+        Operation::new("Call a tool for real, to try it").body::<TestRequest>().answers::<TestResult>(200)
+    }
+    pub fn groups() -> Operation {
+        Operation::new("List what assistants can choose of: built-in groups and tool servers")
+            .answers::<Vec<ListedGroup>>(200)
+    }
+}

@@ -1,0 +1,91 @@
+//! Serves the route table until it is told to stop.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+};
+
+use anyhow::{Context, Result};
+use platform_http::listen;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::info;
+
+use crate::{app::App, commands::bootstrap, config::Config, metrics};
+
+/// Files that are not connections of clients: of the database, to models and tools, and on the disk.
+const OTHER_FILES: usize = 512;
+
+pub(crate) async fn run(config: Config) -> Result<()> {
+    let started = std::time::Instant::now();
+    let listener = listen(config.addr).with_context(|| format!("PLATFORM_ADDR: cannot listen on {}", config.addr))?;
+    let addr = listener.local_addr()?;
+    let metrics_at = config
+        .metrics_addr
+        .map(|addr| listen(addr).with_context(|| format!("PLATFORM_METRICS_ADDR: cannot listen on {addr}")));
+    let metrics_at = metrics_at.transpose()?;
+    let app = App::start(&config, addr).await?;
+    let key_file = bootstrap(&*app.auth, &*app.auth, &config).await?;
+    let files = open_files();
+    let connections = files.saturating_sub(OTHER_FILES.min(files / 2));
+    let serving = match platform_http::serve(&app.http, listener, connections, config.shutdown_grace) {
+        Ok(serving) => serving,
+        Err(error) => {
+            app.stop().await;
+            return Err(error.into());
+        }
+    };
+    if let (Some(listener), Some(metrics)) = (metrics_at, &app.metrics) {
+        info!(addr = %listener.local_addr()?, "Metrics are served.");
+        let watched = metrics::Watched { http: Arc::clone(&app.http), jobs: Arc::clone(&app.jobs), db: app.db.clone() };
+        metrics::serve(listener, Arc::clone(metrics), watched)?;
+    }
+    app.health.ready.store(true, Ordering::Relaxed);
+    info!(%addr, ready_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(0), "Ready.");
+    welcome(&config, addr, &app, key_file.as_deref());
+
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    info!("Shutting down: no new work, streams are told to reconnect, runs may end.");
+    tokio::join!(app.drain(), serving.stop());
+    app.stop().await;
+    info!("Stopped.");
+    Ok(())
+}
+
+/// As many files as the system lets this process have; how many that is.
+fn open_files() -> usize {
+    let limits = getrlimit(Resource::Nofile);
+    let mut now = limits.current;
+    if limits.current != limits.maximum {
+        let raised = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
+        now = raised.map_or(limits.current, |()| limits.maximum);
+    }
+    info!(was = limits.current, files = now, "So many files may be open.");
+    now.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+}
+
+/// What a new user wants to know first.
+fn welcome(config: &Config, addr: SocketAddr, app: &App, key_file: Option<&Path>) {
+    let url = config.url(addr);
+    println!("The platform listens on {url} (API at {url}/v1, reference at {url}/docs).");
+    println!("Models: {}.", app.models.describe());
+    let key = match key_file {
+        Some(path) => {
+            println!("The first API key is in {}. Say hello:", path.display());
+            format!("$(cat {})", path.display())
+        }
+        None => {
+            println!("Say hello with your API key:");
+            "$KEY".to_owned()
+        }
+    };
+    println!(
+        "  curl -s {url}/v1/assistants/default/messages -H \"Authorization: Bearer {key}\" \\\n    \
+         -H 'Content-Type: application/json' -d '{{\"message\": \"Hello\"}}'"
+    );
+}

@@ -1,0 +1,43 @@
+//! Who reaches which record: one judgement for calls over HTTP and for all others.
+//!
+//! **Owns** no table. **Needs** [`Projects`], which `platform-projects` answers, and one [`Resources`] for each
+//! [`Kind`] whose records can be in a project or belong to an end user; the crate of that kind answers it.
+//!
+//! A caller who wants something says so as a [`Demand`]: what it names, what it refers to, where it puts something and
+//! which [`Right`] it takes. [`Access::check`] refuses, or says which project decided.
+//!
+//! **Invariants**: a kind whose records can be in a project has its [`Resources`], or [`Access::new`] fails; what does
+//! not exist is refused by nobody here, since only its own service can say so.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use platform_access::{Access, Demand, Kind, NoProjects, Right};
+//! use platform_core::{AccountId, Caller, Credential, Origin};
+//!
+//! const LABEL: Kind = Kind::of_account("label");
+//!
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! let access = Access::new(Arc::new(NoProjects), [], &[LABEL]).unwrap();
+//! let caller = Caller {
+//!     account: AccountId::generate(),
+//!     credential: Credential::FullKey("k1".into()),
+//!     user_uid: "apikey:k1".into(),
+//!     projects: None,
+//!     origin: Origin::default(),
+//! };
+//! let named = [(LABEL, "l1".to_owned())];
+//! let demand = Demand { named: &named, right: Right::Change, ..Demand::default() };
+//! assert_eq!(access.check(&caller, demand).await.unwrap(), None, "no project had to decide");
+//! # });
+//! ```
+
+mod access;
+pub mod code;
+mod demand;
+mod kind;
+mod reach;
+
+pub use access::{Access, NoProjects, Projects};
+pub use demand::{Demand, Reference, ReferenceField, References, Right, references};
+pub use kind::{Kind, Place, Resources};
+pub use reach::{KnownProject, KnownProjects, ProjectRole, Reach, Visibility};

@@ -1,0 +1,143 @@
+//! Who may do what: what a credential opens, and what of it is its own (contract 01 §3, §6, §7).
+
+use actix_web::http::header::{HeaderMap, ORIGIN, REFERER};
+use platform_access::{Demand, references};
+use platform_auth::{Identity, KeyRules, Rights, Scopes, code::FULL_KEY_REQUIRED};
+use platform_core::{Caller, Code, Error, Result};
+use url::Url;
+
+use crate::{
+    code,
+    request::{Request, percent_decode},
+    route::{OpenTo, Route},
+};
+
+/// References of one request that are looked at.
+const MOST_REFERENCES: usize = 500;
+
+/// Whether a credential opens a route; `path` is the one that was asked for, decoded.
+pub(crate) fn permit(identity: &Identity, route: &Route, path: &str, headers: &HeaderMap) -> Result<()> {
+    match &identity.rights {
+        Rights::Token { scopes, resource } => permit_token(scopes, resource.as_deref(), route, path),
+        Rights::Key(rules) => permit_key(&identity.caller, rules, route, path, headers),
+        Rights::Session => match route.open_to {
+            OpenTo::Public | OpenTo::Key { session: true, .. } => Ok(()),
+            OpenTo::Minting { .. } => {
+                let message = "A session cannot mint sessions; the backend does that with its API key.";
+                Err(Error::new(code::SESSION_CANNOT_MINT, message))
+            }
+            _ => Err(Error::new(code::SESSION_ROUTE_FORBIDDEN, "Sessions cannot reach this endpoint.")),
+        },
+    }
+}
+
+fn permit_key(caller: &Caller, rules: &KeyRules, route: &Route, path: &str, headers: &HeaderMap) -> Result<()> {
+    let mints = matches!(route.open_to, OpenTo::Minting { .. });
+    if rules.is_signed && !mints {
+        let message = "This key only mints sessions (POST /v1/tenant-sessions); call with a session's token.";
+        return Err(Error::new(code::KEY_REQUIRES_SESSION, message));
+    }
+    if mints && (headers.contains_key(ORIGIN) || !rules.domains.is_empty()) {
+        let message =
+            "Sessions are minted by backends: without an Origin header, with a key that is bound to no domain.";
+        return Err(Error::new(code::BROWSER_MINT_FORBIDDEN, message));
+    }
+    if !rules.allows_origin(origin(headers)) {
+        let message = "This key may not be used from here; see its allowedDomains.";
+        return Err(Error::new(code::KEY_DOMAIN_FORBIDDEN, message));
+    }
+    let is_bound = !rules.endpoints.is_empty() || rules.preset.is_some();
+    // The preset `ui` opens what sessions reach, too.
+    let is_for_ui = rules.preset.is_some() && matches!(route.open_to, OpenTo::Key { session: true, .. });
+    if is_bound && !rules.lists(route.method.as_str(), unmounted(path)) && !is_for_ui {
+        let message = "This key may not reach this endpoint; see its allowedEndpoints and preset.";
+        return Err(Error::new(code::KEY_ENDPOINT_FORBIDDEN, message));
+    }
+    let full_only = match route.open_to {
+        OpenTo::FullKey { account_wide, .. } => rules.is_restricted() || (account_wide && caller.projects.is_some()),
+        _ => false,
+    };
+    if full_only {
+        let message = "Only a full API key of the whole account may do this.";
+        return Err(Error::new(FULL_KEY_REQUIRED, message));
+    }
+    Ok(())
+}
+
+fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &str) -> Result<()> {
+    let needed = match route.open_to {
+        OpenTo::Public => return Ok(()),
+        OpenTo::Key { scope, .. } | OpenTo::Minting { scope } | OpenTo::FullKey { scope: Some(scope), .. } => scope,
+        OpenTo::FullKey { scope: None, .. } => {
+            let message = "Only a full API key may do this; no access token can.";
+            return Err(Error::new(FULL_KEY_REQUIRED, message));
+        }
+    };
+    let address = resource.and_then(|resource| Url::parse(resource).ok());
+    let is_within = |address: &Url| {
+        let below = percent_decode(address.path().trim_end_matches('/'));
+        path.strip_prefix(&below).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    if resource.is_some() && !address.as_ref().is_some_and(is_within) {
+        let message = "This access token is good for another resource alone.";
+        return Err(Error::new(Code::FORBIDDEN, message).with_some("resource", resource));
+    }
+    if !scopes.open(needed) {
+        let message = format!("The access token does not have the scope {needed}; ask the user for it.");
+        return Err(Error::new(code::INSUFFICIENT_SCOPE, message).with("requiredScopes", [needed]));
+    }
+    Ok(())
+}
+
+/// From where a browser asks.
+fn origin(headers: &HeaderMap) -> Option<&str> {
+    headers.get(ORIGIN).or_else(|| headers.get(REFERER))?.to_str().ok()
+}
+
+/// The path without its mount prefix, as lists of endpoints name it.
+fn unmounted(path: &str) -> &str {
+    let path = path.strip_prefix("/api").unwrap_or(path);
+    path.strip_prefix("/v1").unwrap_or(path)
+}
+
+/// Imposes a session's tenant on path, query and body: absent is filled in, another is refused.
+pub(crate) fn impose(request: &mut Request, route: &Route) -> Result<()> {
+    let Some(session) = request.session().cloned() else { return Ok(()) };
+    for (name, own) in [("tenantId", Some(&session.tenant_id)), ("subtenantId", session.subtenant_id.as_ref())] {
+        let Some(own) = own else { continue };
+        let in_query = request.query.get(name).cloned();
+        let in_body = request.fields.text(name);
+        let in_path = request.path.get(name).cloned();
+        if [&in_query, &in_body, &in_path].into_iter().flatten().any(|given| given != own) {
+            let message = format!("{name} is not the one of this session; leave it out.");
+            return Err(Error::new(Code::TENANT_MISMATCH, message));
+        }
+        if route.query_fields.iter().any(|field| field == name) {
+            request.query.insert(name.to_owned(), own.clone());
+        }
+        if route.body_fields.iter().flatten().any(|field| field == name) {
+            request.set_field(name, own)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether what the path and the body name is open to the caller; the project of what the path names, if that decided.
+pub(crate) async fn reach(request: &Request, route: &Route) -> Result<Option<String>> {
+    let Some(identity) = &request.identity else { return Ok(None) };
+    let references = references(&route.references, |field| request.fields.value(field));
+    if references.len() > MOST_REFERENCES {
+        let message = format!("At most {MOST_REFERENCES} other records can be referred to at once.");
+        return Err(Error::new(Code::VALIDATION_ERROR, message));
+    }
+    let takes_project = route.body_fields.iter().flatten().any(|field| field == "projectId");
+    let demand = Demand {
+        named: &request.named,
+        references,
+        joins: if takes_project { request.fields.text("projectId") } else { None },
+        right: route.right,
+        reads: route.only_reads(),
+        lasts: route.lasts,
+    };
+    request.http.access.check(&identity.caller, demand).await
+}

@@ -1,0 +1,131 @@
+//! Bodies of requests: how they are read, and what they may cost while they come.
+
+use std::time::Duration;
+
+use actix_web::{
+    http::{
+        Method,
+        header::{self, HeaderMap, HeaderName},
+    },
+    web::Payload,
+};
+use bytes::{Bytes, BytesMut};
+use futures_util::{FutureExt, StreamExt};
+use platform_core::{Code, Error, FairPermit, Result};
+use tokio::task::yield_now;
+
+use crate::{code, gate::SMALL_BODY, http::Http, request::check_json, route::Route};
+
+/// A body is whole so long after its head (contract 00 §1.8).
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Reads a body as its route takes it; `whose`: who holds its place meanwhile.
+pub(crate) async fn read(
+    http: &Http,
+    route: &Route,
+    whose: &String,
+    headers: &HeaderMap,
+    payload: &mut Payload,
+) -> Result<Bytes> {
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?").trim().to_lowercase());
+    if text(header::CONTENT_ENCODING).is_some_and(|encoding| !encoding.is_empty() && encoding != "identity") {
+        return Err(Error::new(code::UNSUPPORTED_MEDIA_TYPE, "Send the body as it is, without Content-Encoding."));
+    }
+    // What comes with a GET says nothing.
+    let is_ignored = matches!(route.method, Method::GET);
+    let limit = if is_ignored { SMALL_BODY } else { route.most_bytes.unwrap_or(http.config.max_json_bytes) };
+    let kind = text(header::CONTENT_TYPE);
+    let is_read = is_ignored || route.is_raw || kind.as_deref().is_some_and(is_json);
+    let wrong_kind =
+        || Error::new(code::UNSUPPORTED_MEDIA_TYPE, "Send the body as JSON, with `Content-Type: application/json`.");
+    let declared = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
+    if declared.is_some_and(|length| length > 0) && !is_read {
+        return Err(wrong_kind());
+    }
+    if declared.is_some_and(|length| length > limit) {
+        return Err(too_large(limit, declared));
+    }
+    let reading = async {
+        let (mut body, mut places) = (BytesMut::new(), Unfinished::default());
+        while let Some(chunk) = places.next(http, whose, payload).await? {
+            if !is_read && !chunk.is_empty() {
+                return Err(wrong_kind());
+            }
+            let length = body.len() + chunk.len();
+            if length > limit {
+                return Err(too_large(limit, None));
+            }
+            if length > SMALL_BODY && places.large.is_none() {
+                places.large = Some(http.gate.large_body(whose).await?);
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body.freeze())
+    };
+    let slow = |_| Error::new(code::REQUEST_TIMEOUT, "The body came too slowly.");
+    let body = tokio::time::timeout(TIMEOUT, reading).await.map_err(slow)??;
+    if is_ignored {
+        return Ok(Bytes::new());
+    }
+    if !route.is_raw {
+        check_json(&body)?;
+    }
+    Ok(body)
+}
+
+/// Whether nothing more of a body comes; what of it is there already is read and thrown away.
+pub(crate) async fn is_whole(payload: &mut Payload) -> bool {
+    let mut left = SMALL_BODY;
+    for _ in 0..2 {
+        while let Some(chunk) = payload.next().now_or_never() {
+            let Some(chunk) = chunk else { return true };
+            match chunk.ok().and_then(|chunk| left.checked_sub(chunk.len())) {
+                Some(rest) => left = rest,
+                None => return false,
+            }
+        }
+        // What came together with the head is handed on meanwhile.
+        yield_now().await;
+    }
+    false
+}
+
+/// The places of a body that is not there at once.
+#[derive(Default)]
+struct Unfinished {
+    has_waited: bool,
+    any: Option<FairPermit<String>>,
+    large: Option<FairPermit<String>>,
+}
+
+impl Unfinished {
+    async fn next(&mut self, http: &Http, whose: &String, payload: &mut Payload) -> Result<Option<Bytes>> {
+        let broken = |error| Error::new(Code::BAD_REQUEST, format!("The body broke off: {error}."));
+        if self.any.is_none() {
+            if let Some(chunk) = payload.next().now_or_never() {
+                return chunk.transpose().map_err(broken);
+            }
+            // What came together with the head is handed on meanwhile.
+            if !std::mem::replace(&mut self.has_waited, true) {
+                yield_now().await;
+                if let Some(chunk) = payload.next().now_or_never() {
+                    return chunk.transpose().map_err(broken);
+                }
+            }
+            self.any = Some(http.gate.body(whose).await?);
+        }
+        payload.next().await.transpose().map_err(broken)
+    }
+}
+
+fn is_json(kind: &str) -> bool {
+    let (kind, parameters) = kind.split_once(';').unwrap_or((kind, ""));
+    let charset = parameters.split_once("charset=").map(|(_, charset)| charset.trim_matches('"').trim());
+    kind.trim() == "application/json" && charset.is_none_or(|charset| charset == "utf-8")
+}
+
+fn too_large(limit: usize, actual: Option<usize>) -> Error {
+    Error::new(code::PAYLOAD_TOO_LARGE, format!("The body is larger than {limit} bytes."))
+        .with("limitBytes", limit)
+        .with_some("actualBytes", actual)
+}

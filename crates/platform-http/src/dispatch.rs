@@ -1,0 +1,381 @@
+//! One request, top to bottom: route → credential → body → handler → answer.
+
+use std::{collections::BTreeMap, panic::AssertUnwindSafe, rc::Rc, sync::Arc, time::Instant};
+
+use actix_http::ConnectionType;
+use actix_web::{
+    HttpRequest, HttpResponse,
+    http::{
+        Method, StatusCode,
+        header::{self, HeaderMap, HeaderName, HeaderValue},
+    },
+    web::{self, Payload, ServiceConfig},
+};
+use futures_util::FutureExt;
+use platform_auth::Identity;
+use platform_core::{Code, Error, ErrorKind, Id, Result, joined, spawn};
+use platform_db::{Idempotency, Stored, in_progress};
+use platform_limits::Allowance;
+use tracing::{Instrument, error, info, warn};
+
+use crate::{
+    access,
+    answer::{Answer, Body},
+    bearer::Bearer,
+    body, code,
+    connection::Control,
+    cors::Cors,
+    error,
+    gate::network,
+    http::Http,
+    request::{Fields, Request, percent_decode, sha256},
+    route::{OpenTo, Route},
+    trace,
+    unknown::ignored,
+};
+
+/// What a page may ask of a path that does not exist, to be told so.
+const ALL_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
+
+/// Answers every request by the table.
+pub(crate) fn mount(config: &mut ServiceConfig, http: &Arc<Http>) {
+    let http = Arc::clone(http);
+    config.default_service(web::to(move |request: HttpRequest, payload: Payload| {
+        serve(Arc::clone(&http), request, payload)
+    }));
+}
+
+/// Answers a request, whatever happens, and writes its line to the log.
+async fn serve(http: Arc<Http>, request: HttpRequest, mut payload: Payload) -> HttpResponse {
+    let resource = http.table.find(&percent_decode(request.path()));
+    let route = resource.and_then(|resource| resource.route(request.method()));
+    let allow = resource.filter(|_| route.is_none()).map(|resource| resource.allow.as_str());
+    let started = Instant::now();
+    let serving = request.conn_data::<Rc<Control>>().map(|control| Rc::clone(control).serve());
+    let request_id = request_id(request.headers());
+    let is_mounted = ["/v1/", "/api/v1/"].iter().any(|mount| request.path().starts_with(mount));
+    let preflight =
+        request.method() == Method::OPTIONS && (allow.is_some() || is_mounted) && Cors::is_preflight(request.headers());
+    let span = trace::request_span(
+        request.method().as_str(),
+        route.map_or("(none)", |route| route.path),
+        &request_id,
+        request.headers(),
+    );
+    let (mut response, identity, allowance) = if preflight {
+        (HttpResponse::NoContent().finish(), None, None)
+    } else {
+        let handled = handle(&http, route, &request, &mut payload, allow.is_some());
+        match AssertUnwindSafe(handled.instrument(span.clone())).catch_unwind().await {
+            Ok(Handled { outcome: Ok(answer), identity, allowance }) => (answer.into_response(), identity, allowance),
+            Ok(Handled { outcome: Err(error), identity, allowance }) => {
+                let mut response = error::answer(&error, &request_id);
+                if response.status() == StatusCode::UNAUTHORIZED {
+                    let was_sent = request.headers().contains_key(header::AUTHORIZATION);
+                    let challenge = HeaderValue::from_static(Route::challenge(was_sent));
+                    response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+                }
+                (response, identity, allowance)
+            }
+            Err(_) => {
+                error!(request_id, "A handler panicked.");
+                (error::answer(&Error::internal("a handler panicked"), &request_id), None, None)
+            }
+        }
+    };
+    let headers = response.headers_mut();
+    let mut set = |name: &'static str, value: HeaderValue| {
+        headers.insert(HeaderName::from_static(name), value);
+    };
+    set("x-request-id", HeaderValue::from_str(&request_id).unwrap_or(HeaderValue::from_static("-")));
+    set("x-api-version", HeaderValue::from_static("1.0.0"));
+    set("x-content-type-options", HeaderValue::from_static("nosniff"));
+    if let Some(allowance) = allowance {
+        set("ratelimit-limit", allowance.limit.into());
+        set("ratelimit-remaining", allowance.remaining.into());
+        set("ratelimit-reset", allowance.reset.into());
+    }
+    if let Some(allow) = allow.filter(|_| !preflight).and_then(|allow| HeaderValue::from_str(allow).ok()) {
+        set("allow", allow);
+    }
+    if preflight {
+        Cors::preflight(request.headers(), allow.unwrap_or(ALL_METHODS), headers);
+    } else {
+        http.cors.answer(request.headers(), identity.as_deref(), headers);
+    }
+    if !headers.contains_key(header::CACHE_CONTROL) {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    let route = route.map_or("(none)", |route| route.path);
+    let caller = identity.as_ref().map(|identity| identity.caller.user_uid.as_str());
+    if let Some(observer) = &http.observer {
+        observer.answered(request.method().as_str(), route, response.status().as_u16(), started.elapsed());
+    }
+    let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(0);
+    let status = response.status().as_u16();
+    trace::answered(&span, status);
+    info!(request_id, status, micros, caller, "{} {route} was answered with {status}.", request.method());
+    let Some(serving) = serving else { return response };
+    if !body::is_whole(&mut payload).await {
+        response.head_mut().set_connection_type(ConnectionType::Close);
+        serving.close().await;
+    }
+    serving.through(response)
+}
+
+/// What came of a request, who asked, and how much more may be asked.
+struct Handled {
+    outcome: Result<Answer>,
+    identity: Option<Arc<Identity>>,
+    allowance: Option<Allowance>,
+}
+
+async fn handle(
+    http: &Arc<Http>,
+    route: Option<&Route>,
+    request: &HttpRequest,
+    payload: &mut Payload,
+    known_path: bool,
+) -> Handled {
+    let Some(route) = route.filter(|_| is_plain(request.path())) else {
+        let error = if known_path && is_plain(request.path()) {
+            Error::new(code::METHOD_NOT_ALLOWED, "This path does not take this method; see the Allow header.")
+        } else {
+            Error::new(Code::NOT_FOUND, "There is nothing at this path; see /v1/openapi.json for what there is.")
+        };
+        return Handled { outcome: Err(error), identity: None, allowance: None };
+    };
+    let (bearer, identity) = match route.open_to {
+        OpenTo::Public => (None, None),
+        _ => match admit(http, request).await {
+            Ok((bearer, identity)) => {
+                request.conn_data::<Rc<Control>>().inspect(|control| control.vouch());
+                (Some(bearer), Some(identity))
+            }
+            Err(error) => return Handled { outcome: Err(error), identity: None, allowance: None },
+        },
+    };
+    let (allowance, passes) = match &identity {
+        Some(identity) => {
+            let permitted = access::permit(identity, route, &percent_decode(request.path()), request.headers());
+            // What is refused counts, too.
+            let (allowance, passes) = http.gate.request(&identity.caller, route.creates).await;
+            (allowance, passes.and(permitted))
+        }
+        None => (None, Ok(())),
+    };
+    if let Err(error) = passes {
+        return Handled { outcome: Err(error), identity, allowance };
+    }
+    let answer = async {
+        if let Some(is_known) = &route.is_known
+            && let Err(error) = is_known(parameter(route, request.path(), "token")).await
+        {
+            return Err(http.gate.bad_credential(http.gate.client(request), error).await);
+        }
+        let whose = whose(http, identity.as_deref(), request);
+        let body = body::read(http, route, &whose, request.headers(), payload).await?;
+        let query = query(request.query_string())?;
+        let fields = if route.is_raw { Fields::default() } else { Fields::of(&body)? };
+        let ignored = ignored(route, &query, &fields)?;
+        let given = |name| parameter(route, request.path(), name);
+        let named = route.named.iter().filter_map(|(name, kind)| Some(((*kind)?, given(name)))).collect();
+        let path: BTreeMap<_, _> = route.named.iter().map(|(name, _)| (*name, given(name))).collect();
+        let mut request = Request {
+            http: Arc::clone(http),
+            bearer,
+            identity: identity.clone(),
+            path,
+            named,
+            query_names: names(request.query_string()),
+            query,
+            headers: request.headers().clone(),
+            client: http.gate.client(request),
+            body,
+            fields,
+            once: None,
+            project: None,
+        };
+        request.once = once(route, &request)?;
+        access::impose(&mut request, route)?;
+        request.project = access::reach(&request, route).await?;
+        let answer = run(route, request).await?.ignoring(ignored);
+        answer.bounded(|| match http.gate.answer(&whose) {
+            Err(error) if route.only_reads() => Err(error),
+            // What has happened is told in any case.
+            place => Ok(place.ok()),
+        })
+    };
+    Handled { outcome: answer.await, identity, allowance }
+}
+
+/// Whose the credential of a request is. One that is no good counts.
+async fn admit(http: &Arc<Http>, request: &HttpRequest) -> Result<(Bearer, Arc<Identity>)> {
+    let bearer = match Bearer::of(request.headers()) {
+        Ok(Some(bearer)) => bearer,
+        Ok(None) => {
+            let message = "Send a credential: `Authorization: Bearer <API_KEY>`.";
+            return Err(Error::new(platform_auth::code::UNAUTHENTICATED, message));
+        }
+        Err(error) => return Err(refuse(http, request, error).await),
+    };
+    match bearer.identity(&http.auth).await {
+        Ok(identity) => Ok((bearer, identity)),
+        Err(error) => Err(refuse(http, request, error).await),
+    }
+}
+
+async fn refuse(http: &Http, request: &HttpRequest, error: Error) -> Error {
+    if error.code().kind() == ErrorKind::Unauthenticated {
+        return http.gate.bad_credential(http.client(request), error).await;
+    }
+    error
+}
+
+/// Runs the handler, or repeats what it answered to the same idempotency key.
+async fn run(route: &Route, request: Request) -> Result<Answer> {
+    let Some(once) = request.once.clone() else { return (route.handler)(request).await };
+    let http = Arc::clone(&request.http);
+    let account = request.caller()?.account.clone();
+    let replay = async || match once.find(&http.db).await? {
+        None => Ok(None),
+        Some(Stored::Answer { status, body }) => {
+            Ok(Some(Answer::raw_json(status, body).header("idempotent-replayed", "true")))
+        }
+        Some(Stored::Run { reference }) => {
+            let replay = route.replay.as_ref().ok_or_else(|| Error::internal("this route begins no run"))?;
+            match replay(account.clone(), reference).await? {
+                Some(answer) => Ok(Some(answer.header("idempotent-replayed", "true"))),
+                // Only successes are kept: a turn that failed leaves the key free.
+                None => once.release(&http.db).await.map(|()| None),
+            }
+        }
+    };
+    // One at a time in this process; of several processes the first to commit is the one that counts.
+    let first = http.gate.first(&once.scope);
+    if let Some(answer) = replay().await? {
+        return Ok(answer);
+    }
+    let Some(_first) = first else { return Err(in_progress()) };
+    if http.gate.counts_keys(&account) {
+        let (db, account) = (http.db.clone(), account.clone());
+        spawn("trim idempotency keys", async move {
+            if let Err(error) = Idempotency::trim(&db, &account).await {
+                warn!(%error, "The oldest Idempotency-Keys of an account could not be forgotten; trying again later.");
+            }
+        });
+    }
+    match (route.handler)(request).await {
+        // Somebody with the same key was faster, and has what is wanted here.
+        Err(error) if error.code().kind() == ErrorKind::Conflict => replay().await?.ok_or(error),
+        Ok(answer) => {
+            if let Body::Json(body) = &answer.body {
+                once.keep(&http.db, answer.status, body).await?;
+            }
+            Ok(answer)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The request's own id when it has the right form, else a new one (contract 00 §1.6).
+fn request_id(headers: &HeaderMap) -> String {
+    enum RequestKind {}
+    let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+    let id = given.and_then(|id| Id::<RequestKind>::parse(id).ok()).unwrap_or_else(Id::generate);
+    id.into()
+}
+
+/// What stands in a path for a placeholder of its route, decoded once. Both mounts end alike.
+fn parameter(route: &Route, path: &str, name: &str) -> String {
+    let given = route.path.rsplit('/').zip(path.rsplit('/'));
+    let is_named = |segment: &str| segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) == Some(name);
+    given.into_iter().find(|(segment, _)| is_named(segment)).map(|(_, given)| percent_decode(given)).unwrap_or_default()
+}
+
+/// No empty, `.` or `..` segment, no encoded slash or NUL, no bad percent code (contract 00 §1.2).
+fn is_plain(path: &str) -> bool {
+    let good_segment = |segment: &str| {
+        let lower = segment.to_ascii_lowercase();
+        let decoded = lower.replace("%2e", ".");
+        !segment.is_empty()
+            && decoded != "."
+            && decoded != ".."
+            && !["%2f", "%00"].iter().any(|code| lower.contains(code))
+    };
+    let bytes = path.as_bytes();
+    let good_code = |at: usize| {
+        bytes.get(at + 1..at + 3).is_some_and(|code| code.iter().all(u8::is_ascii_hexdigit)) || bytes[at] != b'%'
+    };
+    path.strip_prefix('/').is_some_and(|path| path.split('/').all(good_segment)) && (0..bytes.len()).all(good_code)
+}
+
+/// Name → value; a name given twice counts as last given.
+fn query(text: &str) -> Result<BTreeMap<String, String>> {
+    let pairs = text.split('&').filter(|pair| !pair.is_empty());
+    let decode = |text: &str| percent_decode(&text.replace('+', " "));
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let query: BTreeMap<String, String> = pairs.map(|(name, value)| (decode(name), decode(value))).collect();
+    match query.iter().find(|(name, value)| name.contains('\0') || value.contains('\0')) {
+        Some((name, _)) => Err(Error::invalid(name, "format", "Text must not contain the character NUL.")),
+        None => Ok(query),
+    }
+}
+
+/// Names in the order they were given.
+fn names(text: &str) -> Vec<String> {
+    text.split('&').filter_map(|pair| Some(percent_decode(pair.split('=').next()?))).collect()
+}
+
+/// Whose a body is that is still coming: an account's, or somebody's at an address.
+fn whose(http: &Http, identity: Option<&Identity>, request: &HttpRequest) -> String {
+    match (identity, http.gate.client(request)) {
+        (Some(identity), _) => identity.caller.account.as_str().to_owned(),
+        (None, address) => address.map(|address| network(address).to_string()).unwrap_or_default(),
+    }
+}
+
+/// The idempotency key of a POST, with all it covers.
+fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
+    let mut given = request.headers.get_all("idempotency-key");
+    let Some(key) = given.next().filter(|_| route.method == Method::POST) else { return Ok(None) };
+    let Some(identity) = &request.identity else { return Ok(None) };
+    let key =
+        key.to_str().ok().filter(|key| (1..=255).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()));
+    let (Some(key), None) = (key, given.next()) else {
+        return Err(Error::new(Code::BAD_REQUEST, "Send one Idempotency-Key of 1 to 255 visible ASCII characters."));
+    };
+    // What is only read has no effect to repeat.
+    if route.only_reads() {
+        return Ok(None);
+    }
+    let path = request.path.values().map(String::as_str);
+    let (account, credential) = (identity.caller.account.as_str(), identity.caller.principal());
+    let parts = [account, &credential, route.path].into_iter().chain(path).chain([key]);
+    let scope = sha256(joined(parts).as_bytes());
+    Ok(Some(Idempotency { account: identity.caller.account.clone(), scope, body_hash: sha256(&request.body) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_paths_are_routed() {
+        for good in ["/v1/assistants", "/v1/assistants/a-b_c", "/v1/assistants/%C3%A4%5C%25%2B"] {
+            assert!(is_plain(good), "{good}");
+        }
+        for bad in [
+            "/v1//assistants",
+            "/v1/assistants/",
+            "/v1/./x",
+            "/v1/../x",
+            "/v1/%2e%2E/x",
+            "/v1/a%2Fb",
+            "/v1/%zz",
+            "/v1/%a",
+        ] {
+            assert!(!is_plain(bad), "{bad}");
+        }
+    }
+}

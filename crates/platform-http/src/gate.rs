@@ -1,0 +1,312 @@
+//! How often and how much at once somebody may ask (contract 00 §8).
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::{Arc, Mutex, Once},
+    time::Duration,
+};
+
+use actix_web::HttpRequest;
+use futures_util::FutureExt;
+use ipnet::IpNet;
+use platform_core::{AccountId, Caller, Credential, Error, FairPermit, FairSemaphore, Result, joined};
+use platform_limits::{Allowance, Rate, RateLimits};
+use tokio::time::timeout;
+use tracing::warn;
+
+use crate::{code, http::HttpConfig, request::sha256};
+
+/// Seconds after which a refused stream may be tried again.
+const STREAM_RETRY: u64 = 5;
+/// Bodies that are still coming, in all; each holds at most [`SMALL_BODY`].
+const MOST_BODIES: usize = 1024;
+/// A body above this takes one of the places for large ones.
+pub(crate) const SMALL_BODY: usize = 64 * 1024;
+/// Large bodies that are still coming, in all and of one account.
+const LARGE_BODIES: (usize, usize) = (48, 12);
+/// So long a connection waits for its place.
+const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
+/// Wrong passwords from one address, and for one name: so many at once, then so many a minute.
+const WRONG_FROM_ADDRESS: Rate = Rate { per_minute: 2, burst: 30 };
+const WRONG_FOR_NAME: Rate = Rate { per_minute: 1, burst: 10 };
+/// The same from one address for a name that many try: whoever it belongs to can still log in from where they are.
+const WRONG_FOR_NAME_FROM_ADDRESS: Rate = Rate { per_minute: 1, burst: 3 };
+/// Large answers that are not read yet, in all and of one account; each has at most 8 MiB, unless one record is larger.
+const ANSWERS: (usize, usize) = (16, 8);
+/// The keys of an account are counted after so many new ones.
+const KEYS_BETWEEN_COUNTS: usize = 1000;
+/// So long a body waits for its place.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often who may ask.
+#[derive(Debug, Clone, Copy)]
+pub struct Rates {
+    /// Requests of a full key.
+    pub full: Rate,
+    /// Requests of a restricted key.
+    pub restricted: Rate,
+    /// Requests of the sessions of one end user.
+    pub session: Rate,
+    /// Requests of an application for one user.
+    pub oauth: Rate,
+    /// Messages of a full key.
+    pub create_full: Rate,
+    /// Messages of a restricted key.
+    pub create_key: Rate,
+    /// Messages of the sessions of one end user.
+    pub create_session: Rate,
+    /// Credentials that are no good, per client address.
+    pub bad_credential: Rate,
+}
+
+/// Counts requests, streams, connections and bodies.
+pub struct Gate {
+    limits: RateLimits,
+    rates: Rates,
+    streams_per_key: usize,
+    streams_per_session: usize,
+    streams: Arc<Mutex<HashMap<String, usize>>>,
+    trusted_proxies: Vec<IpNet>,
+    connections: FairSemaphore<IpAddr>,
+    /// Connections of trusted proxies: whose they are is said by each request.
+    proxied: FairSemaphore<IpAddr>,
+    bodies: FairSemaphore<String>,
+    large_bodies: FairSemaphore<String>,
+    answers: FairSemaphore<String>,
+    /// Requests with an `Idempotency-Key` that are under way.
+    once: FairSemaphore<String>,
+    /// New `Idempotency-Key`s of each account since they were counted.
+    new_keys: Mutex<HashMap<AccountId, usize>>,
+}
+
+/// An open stream; it counts until it is dropped.
+pub struct StreamPlace {
+    streams: Arc<Mutex<HashMap<String, usize>>>,
+    credential: String,
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        let mut streams = self.streams.lock().expect("lock");
+        if let Some(open) = streams.get_mut(&self.credential) {
+            *open -= 1;
+            if *open == 0 {
+                streams.remove(&self.credential);
+            }
+        }
+    }
+}
+
+impl Gate {
+    pub(crate) fn new(limits: RateLimits, config: &HttpConfig) -> Self {
+        Self {
+            limits,
+            rates: config.rates,
+            streams_per_key: config.streams_per_key,
+            streams_per_session: config.streams_per_session,
+            streams: Arc::default(),
+            trusted_proxies: config.trusted_proxies.clone(),
+            connections: FairSemaphore::new(0, config.connections_per_address),
+            proxied: FairSemaphore::new(0, 0),
+            bodies: FairSemaphore::new(MOST_BODIES, config.bodies_per_address),
+            large_bodies: FairSemaphore::new(LARGE_BODIES.0, LARGE_BODIES.1),
+            answers: FairSemaphore::new(ANSWERS.0, ANSWERS.1),
+            once: FairSemaphore::new(0, 1),
+            new_keys: Mutex::default(),
+        }
+    }
+
+    /// A place for a large answer, until it is read.
+    pub(crate) fn answer(&self, whose: &String) -> Result<FairPermit<String>> {
+        self.answers.acquire(whose).now_or_never().ok_or_else(|| {
+            let message = "Too many large answers of yours are not read yet; read them first.";
+            Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(1)
+        })
+    }
+
+    /// The right to be the one that has the effect of an `Idempotency-Key`; `None` while somebody else has it.
+    pub(crate) fn first(&self, scope: &String) -> Option<FairPermit<String>> {
+        self.once.acquire(scope).now_or_never()
+    }
+
+    /// Notes one more `Idempotency-Key` of an account; whether it is time to count them.
+    pub(crate) fn counts_keys(&self, account: &AccountId) -> bool {
+        let mut new_keys = self.new_keys.lock().expect("lock");
+        let new = new_keys.entry(account.clone()).or_default();
+        *new += 1;
+        let is_time = *new >= KEYS_BETWEEN_COUNTS;
+        if is_time {
+            new_keys.remove(account);
+        }
+        is_time
+    }
+
+    /// A place for one more connection of a peer; one above its share waits shortly for another to be vouched for or
+    /// to end.
+    pub(crate) async fn connection(&self, peer: IpAddr) -> Option<FairPermit<IpAddr>> {
+        static SAID: Once = Once::new();
+        let network = network(peer);
+        let places = if self.is_trusted(peer) { &self.proxied } else { &self.connections };
+        let place = timeout(CONNECTION_PATIENCE, places.acquire(&network)).await.ok();
+        if place.is_none() {
+            SAID.call_once(|| {
+                warn!(
+                    %network,
+                    "An address has as many connections without a good credential as it may have; more of them are \
+                     closed. If it is a proxy, name it in PLATFORM_TRUSTED_PROXIES. This is said once."
+                );
+            });
+        }
+        place
+    }
+
+    /// A place for a body that is still coming; `whose`: account or address.
+    pub(crate) async fn body(&self, whose: &String) -> Result<FairPermit<String>> {
+        timeout(PATIENCE, self.bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
+    }
+
+    /// The same when it turns out to be large.
+    pub(crate) async fn large_body(&self, whose: &String) -> Result<FairPermit<String>> {
+        timeout(PATIENCE, self.large_bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
+    }
+
+    /// Counts a request; the tightest bucket it fell into, or why it is refused.
+    pub(crate) async fn request(&self, caller: &Caller, creates: bool) -> (Option<Allowance>, Result<()>) {
+        let (all, created) = match caller.credential {
+            Credential::FullKey(_) => (self.rates.full, self.rates.create_full),
+            Credential::RestrictedKey(_) => (self.rates.restricted, self.rates.create_key),
+            Credential::Session(_) => (self.rates.session, self.rates.create_session),
+            Credential::Token { .. } => (self.rates.oauth, self.rates.create_key),
+        };
+        let (account, principal) = (caller.account.as_str(), caller.principal());
+        let mut tightest = self.limits.take(&joined(["key", account, &principal]), all).await;
+        if creates && tightest.is_none_or(|allowance| allowance.allowed) {
+            let created = self.limits.take(&joined(["create", account, &principal]), created).await;
+            let tighter =
+                |a: Allowance, b: Allowance| if (b.allowed, b.remaining) < (a.allowed, a.remaining) { b } else { a };
+            tightest = tightest.zip(created).map(|(a, b)| tighter(a, b)).or(tightest).or(created);
+        }
+        match tightest {
+            Some(refused) if !refused.allowed => {
+                let message = format!("Too many requests: {} a minute; slow down.", refused.limit);
+                (tightest, Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after)))
+            }
+            _ => (tightest, Ok(())),
+        }
+    }
+
+    /// Counts a credential that is no good; the answer it gets.
+    pub async fn bad_credential(&self, client: Option<IpAddr>, error: Error) -> Error {
+        let bucket = joined(["bad", &at(client)]);
+        match self.limits.take(&bucket, self.rates.bad_credential).await {
+            Some(refused) if !refused.allowed => {
+                let message = "Too many credentials that are no good came from this address.";
+                Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after)
+            }
+            _ => error,
+        }
+    }
+
+    /// Counts a try to log in under a name of an account as if the password were wrong; why it is refused.
+    pub async fn log_in(&self, client: Option<IpAddr>, account: &str, name: &str) -> Result<LogIn> {
+        let (address, name) = (at(client), sha256(joined([account, &name.to_lowercase()]).as_bytes()));
+        let mut tried = LogIn(Vec::new());
+        self.try_log_in(&mut tried, joined(["login", &address]), self.rates.bad_credential).await?;
+        self.try_log_in(&mut tried, joined(["wrong", &address]), WRONG_FROM_ADDRESS).await?;
+        if self.try_log_in(&mut tried, joined(["name", &name]), WRONG_FOR_NAME).await.is_err() {
+            self.try_log_in(&mut tried, joined(["name", &name, &address]), WRONG_FOR_NAME_FROM_ADDRESS).await?;
+        }
+        Ok(tried)
+    }
+
+    async fn try_log_in(&self, tried: &mut LogIn, bucket: String, rate: Rate) -> Result<()> {
+        match self.limits.take(&bucket, rate).await {
+            Some(refused) if !refused.allowed => {
+                let message = "Too many tries to log in failed; wait a minute.";
+                Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after))
+            }
+            _ => {
+                tried.0.push((bucket, rate));
+                Ok(())
+            }
+        }
+    }
+
+    /// The password was right after all.
+    pub async fn logged_in(&self, tried: LogIn) {
+        // How often somebody tries from an address counts in any case.
+        for (bucket, rate) in tried.0.into_iter().skip(1) {
+            self.limits.give_back(&bucket, rate).await;
+        }
+    }
+
+    /// A place for one more stream.
+    pub(crate) fn stream(&self, caller: &Caller) -> Result<StreamPlace> {
+        let (credential, most) = match &caller.credential {
+            Credential::Session(session) => (session.id.clone(), self.streams_per_session),
+            _ => (caller.principal().into_owned(), self.streams_per_key),
+        };
+        let mut streams = self.streams.lock().expect("lock");
+        let open = streams.entry(credential.clone()).or_default();
+        if most > 0 && *open >= most {
+            let message = format!("This credential has {open} open streams already; close one first.");
+            return Err(Error::new(code::TOO_MANY_STREAMS, message).with("limit", *open).retry_after(STREAM_RETRY));
+        }
+        *open += 1;
+        Ok(StreamPlace { streams: Arc::clone(&self.streams), credential })
+    }
+
+    /// Streams that are open in this process.
+    pub fn open_streams(&self) -> usize {
+        self.streams.lock().expect("lock").values().sum()
+    }
+
+    /// Who is at the other end: the peer, or behind a trusted proxy the last that it names (contract 00 §1.3).
+    pub(crate) fn client(&self, request: &HttpRequest) -> Option<IpAddr> {
+        let peer = request.peer_addr()?.ip();
+        if !self.is_trusted(peer) {
+            return Some(peer);
+        }
+        let forwarded = request.headers().get_all("x-forwarded-for").last().and_then(|value| value.to_str().ok());
+        let last = forwarded.and_then(|list| list.rsplit(',').next()?.trim().parse().ok());
+        Some(last.unwrap_or(peer))
+    }
+
+    fn is_trusted(&self, peer: IpAddr) -> bool {
+        self.trusted_proxies.iter().any(|network| network.contains(&peer))
+    }
+}
+
+/// A try to log in: where it was counted.
+pub struct LogIn(Vec<(String, Rate)>);
+
+/// A client address as it is counted.
+fn at(client: Option<IpAddr>) -> String {
+    client.map_or_else(String::new, |address| network(address).to_string())
+}
+
+/// What counts as one address: of IPv6 a /64, since whoever has one has all of it.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+fn too_many_bodies() -> Error {
+    let message = "Too many requests of yours are unfinished; send fewer bodies at once.";
+    Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_what_one_client_holds() {
+        let of = |address: &str| network(address.parse().expect("an address")).to_string();
+        assert_eq!((of("2001:db8:1:2:3:4:5:6"), of("::ffff:10.0.0.1")), ("2001:db8:1:2::".into(), "10.0.0.1".into()));
+        assert_ne!(of("2001:db8:1:3::1"), of("2001:db8:1:2::1"));
+    }
+}

@@ -1,0 +1,50 @@
+//! HTTP in front of services: a table of routes as data, and the way of a request through it.
+//!
+//! **Owns** the way of every request: route → credential → rate → body → access → handler → answer, and what is the
+//! same for all of them: errors, CORS, idempotency keys, streams, connections, the `OpenAPI` document. **Needs**
+//! `platform-auth` for credentials, `platform-access` for who reaches what, `platform-limits` for rates, `platform-db`
+//! for idempotency keys. It knows no resource: those come as [`Group`]s, whose handlers hold the services they use.
+//!
+//! **Invariants**: a route says whose credential opens it, and what each placeholder of its path stands for, or nothing
+//! starts; what a route reads is what its description names; everything that fails, fails with the error object; no
+//! answer and no body is unbounded.
+//!
+//! ```ignore
+//! let mut group = Group::of("labels", "Words that people put on things", labels).naming("labelId", LABEL);
+//! group.get("/v1/labels/{labelId}", key("labels:read"), get).with(spec::get);
+//! let http = Http::new(config, needs, vec![group.build()])?;
+//!
+//! async fn get(labels: Arc<dyn LabelService>, request: Request) -> Result<Answer> {
+//!     Answer::ok(&labels.get(&request.caller()?.account, request.path("labelId")).await?)
+//! }
+//! ```
+
+mod access;
+mod answer;
+mod bearer;
+mod body;
+mod bounded;
+pub mod code;
+mod connection;
+mod cors;
+mod dispatch;
+mod error;
+mod gate;
+mod http;
+mod openapi;
+mod request;
+mod route;
+mod server;
+mod sse;
+mod table;
+mod trace;
+mod unknown;
+
+pub use answer::{Answer, List};
+pub use gate::{Gate, LogIn, Rates, StreamPlace};
+pub use http::{Http, HttpConfig, Needs, Observer};
+pub use openapi::{Deleted, Operation, document};
+pub use request::{Request, percent_decode, sha256};
+pub use route::{Group, GroupBuilder, OpenTo, Route, account_key, full_key, key, session};
+pub use server::{Serving, listen, serve};
+pub use table::TableError;

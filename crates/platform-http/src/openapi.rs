@@ -1,0 +1,410 @@
+//! The OpenAPI 3.1 document, made from the route table.
+
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use platform_auth::SCOPES;
+use platform_core::Issue;
+use serde_json::{Value, json};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        ComponentsBuilder, ContentBuilder, HttpMethod, InfoBuilder, LicenseBuilder, OpenApiBuilder, PathItem,
+        PathsBuilder, Ref, RefOr, Required, ResponseBuilder, Schema, Server,
+        extensions::Extensions,
+        path::{OperationBuilder, ParameterBuilder, ParameterIn},
+        request_body::RequestBodyBuilder,
+        schema::{ObjectBuilder, OneOfBuilder, Type},
+        security::{
+            AuthorizationCode, Flow, HttpAuthScheme, HttpBuilder, OAuth2, Scopes, SecurityRequirement, SecurityScheme,
+        },
+        tag::TagBuilder,
+    },
+};
+
+use crate::{
+    route::{Group, OpenTo, Route, placeholders},
+    table::TableError,
+};
+
+type Named = (String, RefOr<Schema>);
+
+/// A type as the document needs it.
+#[derive(Clone)]
+pub(crate) struct TypeDoc {
+    name: String,
+    schema: RefOr<Schema>,
+    others: Vec<Named>,
+    aliases: &'static [&'static str],
+}
+
+impl TypeDoc {
+    fn of<T: ToSchema>() -> Self {
+        let mut others = Vec::new();
+        T::schemas(&mut others);
+        Self { name: T::name().into_owned(), schema: T::schema(), others, aliases: &[] }
+    }
+
+    /// Names of its fields, aliases too.
+    pub fn names(&self) -> Vec<String> {
+        let own = self.fields().into_iter().map(|(name, _)| name);
+        own.chain(self.aliases.iter().map(|alias| (*alias).to_owned())).collect()
+    }
+
+    /// Names of its fields, those of what it is made of too.
+    fn all_names(&self) -> Vec<String> {
+        fn names(schema: &RefOr<Schema>, others: &[Named]) -> Vec<String> {
+            match schema {
+                RefOr::T(Schema::Object(object)) => object.properties.keys().cloned().collect(),
+                RefOr::T(Schema::AllOf(parts)) => parts.items.iter().flat_map(|part| names(part, others)).collect(),
+                RefOr::Ref(part) => {
+                    let name = part.ref_location.rsplit('/').next().unwrap_or_default();
+                    let part = others.iter().find(|(other, _)| other == name);
+                    part.map_or_else(Vec::new, |(_, schema)| names(schema, others))
+                }
+                RefOr::T(_) => Vec::new(),
+            }
+        }
+        names(&self.schema, &self.others)
+    }
+
+    fn fields(&self) -> Vec<Named> {
+        match &self.schema {
+            RefOr::T(Schema::Object(object)) => {
+                object.properties.iter().map(|(name, schema)| (name.clone(), schema.clone())).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// What the document says of a route.
+#[derive(Clone)]
+pub struct Operation {
+    summary: &'static str,
+    query: Option<TypeDoc>,
+    page: bool,
+    pub(crate) body: Option<TypeDoc>,
+    /// By status; `None` = every other.
+    responses: Vec<(Option<u16>, &'static str, RefOr<Schema>)>,
+    others: Vec<Named>,
+    pub(crate) inert: &'static [&'static str],
+    /// Names of the fields of the record that it answers with.
+    pub(crate) record: Vec<String>,
+}
+
+impl Operation {
+    /// `summary`: what it does, in an imperative line.
+    pub fn new(summary: &'static str) -> Self {
+        Self {
+            summary,
+            query: None,
+            page: false,
+            body: None,
+            responses: Vec::new(),
+            others: Vec::new(),
+            inert: &[],
+            record: Vec::new(),
+        }
+    }
+
+    /// What its query may have.
+    #[must_use]
+    pub fn query<T: ToSchema>(mut self) -> Self {
+        self.query = Some(TypeDoc::of::<T>());
+        self
+    }
+
+    /// It has `limit` and `offset` (or `skip`).
+    #[must_use]
+    pub fn paged(mut self) -> Self {
+        self.page = true;
+        self
+    }
+
+    /// What its body may have.
+    #[must_use]
+    pub fn body<T: ToSchema>(mut self) -> Self {
+        self.body = Some(TypeDoc::of::<T>());
+        self
+    }
+
+    /// Other names the body's fields go by.
+    #[must_use]
+    pub fn aliases(mut self, aliases: &'static [&'static str]) -> Self {
+        if let Some(body) = &mut self.body {
+            body.aliases = aliases;
+        }
+        self
+    }
+
+    /// Fields of the body that are kept and have no effect yet.
+    #[must_use]
+    pub fn without_effect(self, inert: &'static [&'static str]) -> Self {
+        Self { inert, ..self }
+    }
+
+    /// It answers with a record under a status.
+    #[must_use]
+    pub fn answers<T: ToSchema>(mut self, status: u16) -> Self {
+        let doc = TypeDoc::of::<T>();
+        self.record.extend(doc.all_names());
+        // Lists and maps stand where they are used, records by name.
+        let schema = match &doc.schema {
+            RefOr::T(Schema::Object(_) | Schema::AllOf(_)) => {
+                self.others.push((doc.name.clone(), doc.schema));
+                RefOr::Ref(Ref::from_schema_name(doc.name))
+            }
+            other => other.clone(),
+        };
+        self.others.extend(doc.others);
+        self.responses.push((Some(status), "application/json", schema));
+        self
+    }
+
+    /// One of two shapes under the same status.
+    #[must_use]
+    pub fn one_of<A: ToSchema, B: ToSchema>(self, status: u16) -> Self {
+        let mut both = self.answers::<A>(status).answers::<B>(status);
+        let (second, first) = (both.responses.pop(), both.responses.pop());
+        let mut either = OneOfBuilder::new();
+        for (_, _, schema) in first.into_iter().chain(second) {
+            either = either.item(schema);
+        }
+        both.responses.push((Some(status), "application/json", RefOr::T(Schema::OneOf(either.build()))));
+        both
+    }
+
+    /// It answers 200 with text of a media type.
+    #[must_use]
+    pub fn answers_text(mut self, kind: &'static str) -> Self {
+        let text = ObjectBuilder::new().schema_type(Type::String).build();
+        self.responses.push((Some(200), kind, RefOr::T(Schema::Object(text))));
+        self
+    }
+
+    /// Text of a media type, whatever the status is.
+    #[must_use]
+    pub fn answers_otherwise(mut self, kind: &'static str) -> Self {
+        let text = ObjectBuilder::new().schema_type(Type::String).build();
+        self.responses.push((None, kind, RefOr::T(Schema::Object(text))));
+        self
+    }
+
+    /// Whether it answers with a record that was made, which has an id or a time of its making.
+    pub(crate) fn makes_record(&self) -> bool {
+        let is_record = |name: &String| name == "_id" || name == "creationTimestampMs";
+        self.responses.iter().any(|(status, ..)| *status == Some(201)) && self.record.iter().any(is_record)
+    }
+
+    /// An answer that says no more than its status and headers.
+    #[must_use]
+    pub fn answers_empty(mut self, status: u16) -> Self {
+        let text = ObjectBuilder::new().schema_type(Type::String).build();
+        self.responses.push((Some(status), "text/plain", RefOr::T(Schema::Object(text))));
+        self
+    }
+
+    /// An object that a standard describes.
+    #[must_use]
+    pub fn answers_object(mut self, status: u16) -> Self {
+        let object = ObjectBuilder::new().schema_type(Type::Object).build();
+        self.responses.push((Some(status), "application/json", RefOr::T(Schema::Object(object))));
+        self
+    }
+
+    /// Names a query may have.
+    pub(crate) fn query_names(&self) -> Vec<String> {
+        let page = if self.page { &["limit", "offset", "skip"][..] } else { &[] };
+        let page = page.iter().map(|name| (*name).to_owned());
+        page.chain(self.query.iter().flat_map(TypeDoc::names)).collect()
+    }
+}
+
+/// The answer of a deletion.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what Answer::deleted builds")]
+#[schema(rename_all = "camelCase")]
+pub struct Deleted {
+    success: bool,
+    message: String,
+    deleted_id: String,
+}
+
+/// The error object (specification, error object).
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what error.rs builds")]
+#[schema(rename_all = "camelCase")]
+struct ErrorObject {
+    /// Stable code.
+    error: String,
+    /// What to do, for a person.
+    message: String,
+    /// Particulars, by code.
+    details: ErrorDetails,
+    /// The HTTP status again.
+    status_code: u16,
+    /// Finds the request in the log.
+    request_id: String,
+    /// Seconds to wait, with 429 and 503.
+    retry_after: Option<u64>,
+}
+
+/// Particulars of an error; more of them by its code.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what error.rs builds")]
+struct ErrorDetails {
+    /// Fields that broke their rules, with `VALIDATION_ERROR`.
+    #[schema(nullable = false)]
+    issues: Option<Vec<Issue>>,
+}
+
+/// The whole document as JSON.
+///
+/// # Errors
+/// Two types of one name.
+pub fn document(groups: &[Group]) -> Result<String, TableError> {
+    let scopes = SCOPES.iter().map(|scope| (scope.clone(), scope.replace([':', '-'], " "))).collect::<Scopes>();
+    let code = AuthorizationCode::new("/oauth/authorize", "/oauth/token", scopes);
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Error"))).build();
+    let failure = ResponseBuilder::new().description("The error object").content("application/json", content).build();
+    let mut components = ComponentsBuilder::new()
+        .schema("Error", ErrorObject::schema())
+        .schema("ErrorDetails", ErrorDetails::schema())
+        .schema("Issue", Issue::schema())
+        .response("Error", failure)
+        .security_scheme(
+            "bearer",
+            SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").build()),
+        )
+        .security_scheme("oauth", SecurityScheme::OAuth2(OAuth2::new([Flow::AuthorizationCode(code)])));
+    let (mut paths, mut types) = (PathsBuilder::new(), BTreeMap::new());
+    for route in groups.iter().flat_map(|group| &group.routes) {
+        let Some(operation) = route.operation.map(|make| make()) else { continue };
+        let queried = operation.query.iter().flat_map(|query| query.others.clone());
+        let body = operation
+            .body
+            .iter()
+            .flat_map(|body| body.others.iter().cloned().chain([(body.name.clone(), body.schema.clone())]));
+        for (name, schema) in queried.chain(body).chain(operation.others.iter().cloned()) {
+            match types.entry(name) {
+                Entry::Vacant(new) => {
+                    new.insert(schema);
+                }
+                Entry::Occupied(known) if *known.get() == schema => {}
+                Entry::Occupied(known) => {
+                    return Err(TableError(format!("There are two types named {}.", known.key())));
+                }
+            }
+        }
+        let method = match route.method.as_str() {
+            "POST" => HttpMethod::Post,
+            "PUT" => HttpMethod::Put,
+            "PATCH" => HttpMethod::Patch,
+            "DELETE" => HttpMethod::Delete,
+            _ => HttpMethod::Get,
+        };
+        paths = paths.path(route.path, PathItem::new(method, describe(route, &operation)));
+    }
+    for (name, schema) in types {
+        components = components.schema(name, schema);
+    }
+    let info = InfoBuilder::new()
+        .title("AI Agent and Assistant Platform API")
+        .version("1.0.0")
+        .description(Some("Assistants over HTTP: send messages, watch replies arrive, read everything back."))
+        .license(Some(LicenseBuilder::new().name("Apache-2.0").identifier(Some("Apache-2.0")).build()))
+        .build();
+    let tags = groups.iter().filter(|group| group.routes.iter().any(|route| route.operation.is_some()));
+    let tags = tags.map(|group| TagBuilder::new().name(group.tag).description(Some(group.description)).build());
+    let tags: Vec<_> = tags.collect();
+    // Where the document is, the API is.
+    let document = OpenApiBuilder::new()
+        .info(info)
+        .servers(Some([Server::new("/")]))
+        .paths(paths.build())
+        .components(Some(components.build()))
+        .tags(Some(tags))
+        .build();
+    let mut document = serde_json::to_value(document).expect("the document is JSON");
+    without_null_defaults(&mut document);
+    Ok(document.to_string())
+}
+
+/// What is absent by default has no default.
+fn without_null_defaults(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            fields.retain(|name, value| name != "default" || !value.is_null());
+            fields.values_mut().for_each(without_null_defaults);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_null_defaults),
+        _ => {}
+    }
+}
+
+fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Operation {
+    let mut described = OperationBuilder::new().summary(Some(operation.summary)).operation_id(Some(id(route)));
+    described = described.tag(route.tag);
+    for name in placeholders(route.path) {
+        let text = ObjectBuilder::new().schema_type(Type::String).build();
+        let parameter = ParameterBuilder::new()
+            .name(name)
+            .parameter_in(ParameterIn::Path)
+            .required(Required::True)
+            .schema(Some(text));
+        described = described.parameter(parameter.build());
+    }
+    let whole = || ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)).build();
+    let page = if operation.page { &["limit", "offset"][..] } else { &[] };
+    let mut query: Vec<Named> = page.iter().map(|name| ((*name).to_owned(), whole().into())).collect();
+    query.extend(operation.query.iter().flat_map(TypeDoc::fields));
+    for (name, schema) in query {
+        let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).schema(Some(schema));
+        described = described.parameter(parameter.required(Required::False).build());
+    }
+    if let Some(body) = &operation.body {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(&body.name))).build();
+        let body = RequestBodyBuilder::new().content("application/json", content).required(Some(Required::True));
+        described = described.request_body(Some(body.build()));
+    }
+    for (status, kind, schema) in &operation.responses {
+        let content = ContentBuilder::new().schema(Some(schema.clone())).build();
+        let response = ResponseBuilder::new().description("Done").content(*kind, content).build();
+        let status = status.map_or_else(|| "default".to_owned(), |status| status.to_string());
+        described = described.response(status, response);
+    }
+    for statuses in ["4XX", "5XX"] {
+        described = described.response(statuses, Ref::from_response_name("Error"));
+    }
+    let (keys, session, scope) = match route.open_to {
+        OpenTo::Public => ("public", false, None),
+        OpenTo::Key { session, scope } => ("key", session, Some(scope)),
+        OpenTo::FullKey { scope, .. } => ("full", false, scope),
+        OpenTo::Minting { scope } => ("key, signed", false, Some(scope)),
+    };
+    let bearer = (route.open_to != OpenTo::Public).then(|| SecurityRequirement::new("bearer", Vec::<String>::new()));
+    described = described.securities(Some(bearer));
+    if let Some(scope) = scope {
+        described = described.security(SecurityRequirement::new("oauth", [scope]));
+    }
+    let access = json!({"keys": keys, "session": session, "scope": scope, "right": route.right.as_str()});
+    described.extensions(Some(Extensions::builder().add("x-access", access).build())).build()
+}
+
+/// `POST /v1/assistants/{identifier}/messages` → `postAssistantsByIdentifierMessages`.
+fn id(route: &Route) -> String {
+    let mut id = route.method.as_str().to_lowercase();
+    for segment in route.path.trim_start_matches("/v1").split('/').skip(1) {
+        let (by, segment) = match segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
+            Some(name) => ("By", name),
+            None => ("", segment),
+        };
+        id.push_str(by);
+        for word in segment.split(['-', '.', '_']) {
+            let (first, rest) = word.split_at(word.len().min(1));
+            id.push_str(&first.to_uppercase());
+            id.push_str(rest);
+        }
+    }
+    id
+}

@@ -1,0 +1,366 @@
+//! What handlers see of a request: strictly typed path, query and body.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use actix_web::http::header::{HeaderMap, IF_MATCH};
+use aws_lc_rs::digest::{SHA256, digest};
+use bytes::Bytes;
+use platform_access::{Kind, Reach, Reference};
+use platform_auth::Identity;
+use platform_core::{Caller, Code, Error, Object, Page, Precondition, Result, Session, Strict, misfit};
+use platform_db::Idempotency;
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IntoDeserializer, Visitor, value::MapDeserializer},
+    forward_to_deserialize_any,
+};
+use serde_json::{Value, error::Category, value::RawValue};
+
+use crate::{
+    bearer::Bearer,
+    code,
+    gate::{Gate, StreamPlace},
+    http::Http,
+};
+
+/// A request whose credential was admitted.
+pub struct Request {
+    pub(crate) http: Arc<Http>,
+    pub(crate) bearer: Option<Bearer>,
+    pub(crate) identity: Option<Arc<Identity>>,
+    /// Placeholder → what stands in the path for it.
+    pub path: BTreeMap<&'static str, String>,
+    /// What the path names, the outermost first.
+    pub(crate) named: Vec<Reference>,
+    /// Name → value; of one that was given twice the last.
+    pub query: BTreeMap<String, String>,
+    /// Names of the query in the order they were given.
+    pub query_names: Vec<String>,
+    /// As they were sent.
+    pub headers: HeaderMap,
+    /// Who is at the other end.
+    pub client: Option<IpAddr>,
+    /// The body as it was sent.
+    pub body: Bytes,
+    /// The top level of the body.
+    pub(crate) fields: Fields,
+    /// The idempotency key, where the request has one and an effect.
+    pub once: Option<Idempotency>,
+    /// The project of what the path names, when the caller does not reach all.
+    pub(crate) project: Option<String>,
+}
+
+impl Request {
+    /// Who calls; only on routes that want a credential.
+    pub fn caller(&self) -> Result<&Caller> {
+        let identity = self.identity.as_ref().ok_or_else(|| Error::internal("a public route asked for its caller"))?;
+        Ok(&identity.caller)
+    }
+
+    /// The session that calls, if one does.
+    pub fn session(&self) -> Option<&Session> {
+        self.identity.as_ref()?.caller.session()
+    }
+
+    /// Projects whose objects the caller sees in lists; `None` = all.
+    pub async fn within(&self) -> Result<Option<Vec<String>>> {
+        Ok(self.reach().await?.readable())
+    }
+
+    /// What the caller reaches of the projects of its account.
+    pub async fn reach(&self) -> Result<Reach<'_>> {
+        self.http.access.reach(self.caller()?).await
+    }
+
+    /// Refuses a caller who may not have the tools called of what the path names.
+    pub async fn check_approval(&self) -> Result<()> {
+        self.http.access.check_approval(self.caller()?, &self.named).await
+    }
+
+    /// Refuses a caller who may not put a copy of what the path names beside it.
+    pub async fn check_copy(&self) -> Result<()> {
+        self.http.access.check_copy(self.caller()?, &self.named).await
+    }
+
+    /// Whether there is or was a record that the caller must not know of.
+    pub async fn hides(&self, kind: Kind, id: &str) -> Result<bool> {
+        self.http.access.hides(self.caller()?, kind, id).await
+    }
+
+    /// A place for one more stream of the caller.
+    pub fn stream_place(&self) -> Result<StreamPlace> {
+        self.http.gate.stream(self.caller()?)
+    }
+
+    /// What counts tries to log in.
+    pub fn gate(&self) -> &Gate {
+        &self.http.gate
+    }
+
+    /// The `OpenAPI` document as JSON.
+    pub fn document(&self) -> &str {
+        self.http.document()
+    }
+
+    /// Sets a field of the body.
+    pub(crate) fn set_field(&mut self, name: &str, value: &str) -> Result<()> {
+        let json = serde_json::value::to_raw_value(value).map_err(Error::internal)?;
+        self.fields.0.insert(name.to_owned(), json);
+        self.body = serde_json::to_vec(&self.fields.0).map_err(Error::internal)?.into();
+        Ok(())
+    }
+
+    /// A path parameter.
+    pub fn path(&self, name: &str) -> &str {
+        self.path.get(name).map_or("", String::as_str)
+    }
+
+    /// The query as a type: booleans `true|1|false|0`, integers in decimal.
+    pub fn query<T: DeserializeOwned>(&self) -> Result<T> {
+        let fields = self.query.iter().map(|(name, value)| (name.as_str(), QueryValue(value)));
+        let query: MapDeserializer<'_, _, serde::de::value::Error> = MapDeserializer::new(fields);
+        let mut at = serde_path_to_error::Track::new();
+        T::deserialize(serde_path_to_error::Deserializer::new(Strict(query), &mut at))
+            .map_err(|error| misfit(&at.path().to_string(), &error))
+    }
+
+    /// The body as a type; an empty body is `{}`, and what is `null` counts as absent (contract 00 §2.9).
+    pub fn body<T: DeserializeOwned>(&self) -> Result<T> {
+        let given = self.fields.without_nulls()?;
+        Self::read(given.as_deref().unwrap_or(&self.body))
+    }
+
+    fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
+        let json = if json.is_empty() { b"{}" } else { json };
+        let mut reader = serde_json::Deserializer::from_slice(json);
+        let value = serde_path_to_error::deserialize(Strict(&mut reader)).map_err(|error| {
+            let path = error.path().to_string();
+            refuse(&error.into_inner(), &path)
+        })?;
+        reader.end().map_err(|error| refuse(&error, ""))?;
+        Ok(value)
+    }
+
+    /// The body of a PATCH, in which `null` has a meaning.
+    pub fn patch(&self) -> Result<Object> {
+        Self::read(&self.body)
+    }
+
+    /// The slice of a collection (contract 00 §4): a larger limit is capped.
+    pub fn page(&self, default: i64, most: i64) -> Result<Page> {
+        let number = |names: &[&str], default: i64, least: i64| {
+            let Some((name, value)) = names.iter().find_map(|name| self.query.get_key_value(*name)) else {
+                return Ok(default);
+            };
+            value.parse::<i64>().ok().filter(|number| *number >= least).ok_or_else(|| {
+                Error::new(Code::INVALID_PAGINATION, format!("{name} must be a whole number of {least} or more."))
+                    .with("parameter", name)
+            })
+        };
+        Ok(Page { limit: number(&["limit"], default, 1)?.min(most), offset: number(&["offset", "skip"], 0, 0)? })
+    }
+
+    /// Which version a change expects (contract 00 §6).
+    pub fn if_match(&self) -> Result<Precondition> {
+        let Some(header) = self.headers.get(IF_MATCH) else { return Ok(Precondition::None) };
+        Precondition::parse(header.to_str().unwrap_or_default())
+    }
+
+    /// `X-Api-Source`, or a header that ends in `-api-source` (contract 00 §1.7).
+    pub fn api_source(&self) -> Option<String> {
+        let exact = self.headers.get("x-api-source");
+        let alias = || self.headers.iter().find(|(name, _)| name.as_str().ends_with("-api-source")).map(|(_, v)| v);
+        let value = exact.or_else(alias)?.to_str().ok()?;
+        let good = (1..=32).contains(&value.len())
+            && value.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-'));
+        good.then(|| value.to_owned())
+    }
+}
+
+/// What serde found wrong: a misfit of a field, or no JSON that we read at all.
+fn refuse(error: &serde_json::Error, path: &str) -> Error {
+    match error.classify() {
+        Category::Data if !error.to_string().starts_with("duplicate field") => misfit(path, error),
+        _ => Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {error}.")),
+    }
+}
+
+/// A value of a query: text that becomes what the field wants.
+struct QueryValue<'a>(&'a str);
+
+impl IntoDeserializer<'_, serde::de::value::Error> for QueryValue<'_> {
+    type Deserializer = Self;
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+impl<'de> serde::Deserializer<'de> for QueryValue<'_> {
+    type Error = serde::de::value::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        visitor.visit_str(self.0)
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        match self.0 {
+            "true" | "1" => visitor.visit_bool(true),
+            "false" | "0" => visitor.visit_bool(false),
+            _ => Err(serde::de::Error::custom("expected true, 1, false or 0")),
+        }
+    }
+
+    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        match self.0.parse() {
+            Ok(number) => visitor.visit_i64(number),
+            Err(_) => Err(serde::de::Error::custom("expected a whole number")),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        visitor.visit_some(self)
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i32 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+/// Text as it was before it was put into an address.
+pub fn percent_decode(text: &str) -> String {
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+/// SHA-256 in hex.
+pub fn sha256(bytes: &[u8]) -> String {
+    digest(&SHA256, bytes).as_ref().iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
+}
+
+/// The top level of a body: an object, each name once.
+#[derive(Default)]
+pub(crate) struct Fields(BTreeMap<String, Box<RawValue>>);
+
+impl Fields {
+    /// Reads the top level; everything below it must be JSON, too.
+    pub fn of(body: &[u8]) -> Result<Self> {
+        if body.is_empty() {
+            return Ok(Self::default());
+        }
+        serde_json::from_slice(body)
+            .map_err(|error| Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {error}.")))
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.0.keys()
+    }
+
+    /// A field as it is; `null` when it is not there.
+    pub fn value(&self, name: &str) -> Value {
+        self.0.get(name).and_then(|json| serde_json::from_str(json.get()).ok()).unwrap_or_default()
+    }
+
+    /// A field that is text.
+    pub fn text(&self, name: &str) -> Option<String> {
+        serde_json::from_str(self.0.get(name)?.get()).ok()
+    }
+
+    /// The body as text without its nulls, if it has any.
+    fn without_nulls(&self) -> Result<Option<Vec<u8>>> {
+        if !self.0.values().any(|value| value.get() == "null") {
+            return Ok(None);
+        }
+        let given: BTreeMap<_, _> = self.0.iter().filter(|(_, value)| value.get() != "null").collect();
+        serde_json::to_vec(&given).map(Some).map_err(Error::internal)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Once;
+        impl<'de> Visitor<'de> for Once {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = BTreeMap::new();
+                while let Some((name, value)) = map.next_entry::<String, Box<RawValue>>()? {
+                    if fields.contains_key(&name) {
+                        return Err(serde::de::Error::custom(format!("duplicate field `{name}`")));
+                    }
+                    fields.insert(name, value);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Once)
+    }
+}
+
+/// Structure that must hold before any field is read: depth, text without NUL, integers that every
+/// client can hold (contract 00 §2.7).
+pub(crate) fn check_json(body: &[u8]) -> Result<()> {
+    const DEEPEST: usize = 64;
+    const LARGEST: u64 = (1 << 53) - 1;
+    let (mut depth, mut in_text, mut at) = (0_usize, false, 0);
+    while at < body.len() {
+        match (in_text, body[at]) {
+            (true, b'\\') => {
+                if body[at + 1..].starts_with(b"u0000") {
+                    return Err(Error::invalid("", "format", "Text must not contain the character NUL."));
+                }
+                at += 1;
+            }
+            (_, b'"') => in_text = !in_text,
+            (false, b'{' | b'[') => {
+                depth += 1;
+                if depth > DEEPEST {
+                    return Err(Error::new(code::INVALID_JSON, format!("The body is nested deeper than {DEEPEST}.")));
+                }
+            }
+            (false, b'}' | b']') => depth = depth.saturating_sub(1),
+            (false, b'0'..=b'9') => {
+                let rest = &body[at..];
+                let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+                let whole = !rest.get(digits).is_some_and(|byte| matches!(byte, b'.' | b'e' | b'E'));
+                let number = std::str::from_utf8(&rest[..digits]).ok().and_then(|text| text.parse::<u64>().ok());
+                if whole && number.is_none_or(|number| number > LARGEST) {
+                    return Err(Error::invalid("", "range", format!("Integers must lie within ±{LARGEST}.")));
+                }
+                // A fraction or exponent is skipped with what follows it.
+                at += rest
+                    .iter()
+                    .take_while(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'))
+                    .count();
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_and_nul_are_found_outside_and_inside_of_text() {
+        let nested = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
+        assert!(check_json(&nested(64)).is_ok());
+        assert_eq!(check_json(&nested(65)).expect_err("too deep").code(), code::INVALID_JSON);
+        assert!(check_json(br#"{"a":"[[[\"{{{"}"#).is_ok());
+        assert_eq!(check_json(br#"{"a":"x\u0000"}"#).expect_err("NUL").code(), Code::VALIDATION_ERROR);
+        assert!(check_json(br#"{"a":"x\\u0000"}"#).is_ok(), "an escaped backslash is no escape");
+        for good in ["9007199254740991", "-9007199254740991", "1e300", "0.12345678901234567890", "[1,2]"] {
+            assert!(check_json(good.as_bytes()).is_ok(), "{good}");
+        }
+        for bad in ["9007199254740992", "-9007199254740992", "[1,123456789012345678901234567890]"] {
+            assert_eq!(check_json(bad.as_bytes()).expect_err(bad).code(), Code::VALIDATION_ERROR);
+        }
+    }
+}

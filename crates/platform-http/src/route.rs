@@ -1,0 +1,326 @@
+//! Routes as data: who may call them, what they read, and what answers.
+
+use std::sync::Arc;
+
+use actix_web::http::Method;
+use futures_util::future::{FutureExt, LocalBoxFuture};
+use platform_access::{Kind, ReferenceField, Right};
+use platform_core::{AccountId, Result};
+
+use crate::{
+    answer::Answer,
+    gate::SMALL_BODY,
+    openapi::{Operation, TypeDoc},
+    request::Request,
+};
+
+/// Whose credential opens a route (contract 01 §9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenTo {
+    /// Everybody; no credential is looked at.
+    Public,
+    /// A full key, or a restricted key whose lists permit the route; `session`: a tenant session, too.
+    Key {
+        /// Sessions as well.
+        session: bool,
+        /// The scope that opens it to an access token.
+        scope: &'static str,
+    },
+    /// A full key only.
+    FullKey {
+        /// The scope that opens it to an access token; `None` = no token can.
+        scope: Option<&'static str>,
+        /// And one that is bound to no project.
+        account_wide: bool,
+    },
+    /// Any key of a backend, a signed one too: here sessions are made.
+    Minting {
+        /// The scope that opens it to an access token.
+        scope: &'static str,
+    },
+}
+
+impl OpenTo {
+    /// A full key that is bound to no project; no access token.
+    pub const ADMIN: Self = Self::FullKey { scope: None, account_wide: true };
+}
+
+/// A full key, or a restricted one; an access token with the scope.
+pub const fn key(scope: &'static str) -> OpenTo {
+    OpenTo::Key { session: false, scope }
+}
+
+/// The same, and tenant sessions.
+pub const fn session(scope: &'static str) -> OpenTo {
+    OpenTo::Key { session: true, scope }
+}
+
+/// A full key; an access token with the scope.
+pub const fn full_key(scope: &'static str) -> OpenTo {
+    OpenTo::FullKey { scope: Some(scope), account_wide: false }
+}
+
+/// A full key that is bound to no project; an access token with the scope.
+pub const fn account_key(scope: &'static str) -> OpenTo {
+    OpenTo::FullKey { scope: Some(scope), account_wide: true }
+}
+
+type Handler = Box<dyn Fn(Request) -> LocalBoxFuture<'static, Result<Answer>> + Send + Sync>;
+/// Whether the `{token}` of a path is one that we gave out.
+type IsKnown = Box<dyn Fn(String) -> LocalBoxFuture<'static, Result<()>> + Send + Sync>;
+/// The answer of a run, by its reference, to who sent the same `Idempotency-Key` before.
+type Replay = Box<dyn Fn(AccountId, String) -> LocalBoxFuture<'static, Result<Option<Answer>>> + Send + Sync>;
+
+/// One line of the table.
+pub struct Route {
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    pub(crate) tag: &'static str,
+    pub(crate) open_to: OpenTo,
+    pub(crate) handler: Handler,
+    /// Names a query may have.
+    pub(crate) query_fields: Vec<String>,
+    /// Names a body may have at its top; `None` = the route reads no body.
+    pub(crate) body_fields: Option<Vec<String>>,
+    /// Fields of the body that are kept and have no effect yet.
+    pub(crate) inert_fields: &'static [&'static str],
+    /// Names of the record that it makes or changes: what was read may be sent back whole.
+    pub(crate) record_fields: Vec<String>,
+    /// It takes any text as its body.
+    pub(crate) is_raw: bool,
+    /// Bytes that a body may have; `None` = as many as the setting says.
+    pub(crate) most_bytes: Option<usize>,
+    /// Asked before a body is read for which nobody vouches but the token in its path.
+    pub(crate) is_known: Option<IsKnown>,
+    /// Answers whoever repeats a request whose run is kept under its idempotency key.
+    pub(crate) replay: Option<Replay>,
+    /// It makes messages or threads, which have a rate of their own.
+    pub(crate) creates: bool,
+    /// What it takes in the project of what its path names.
+    pub(crate) right: Right,
+    /// Its answer goes on for longer than the rights of who asked may.
+    pub(crate) lasts: bool,
+    /// What each placeholder of the path stands for; `None` = nobody has said it.
+    pub(crate) named: Vec<(&'static str, Option<Kind>)>,
+    /// Fields of the body that refer to records.
+    pub(crate) references: Vec<ReferenceField>,
+    /// Makes what stands of it in the `OpenAPI` document; `None` = it does not.
+    pub(crate) operation: Option<fn() -> Operation>,
+}
+
+impl Route {
+    /// Describes it; what the description names is what the route accepts.
+    pub fn with(&mut self, describe: fn() -> Operation) -> &mut Self {
+        let operation = describe();
+        self.query_fields = operation.query_names();
+        self.body_fields = operation.body.as_ref().map(TypeDoc::names);
+        self.inert_fields = operation.inert;
+        if self.method == Method::PATCH || self.method == Method::PUT || operation.makes_record() {
+            self.record_fields = operation.record;
+        }
+        self.operation = Some(describe);
+        self
+    }
+
+    /// It takes any text as its body: a form, or what a standard says.
+    pub fn raw(&mut self) -> &mut Self {
+        self.is_raw = true;
+        self
+    }
+
+    /// The `{token}` of its path is looked up before its body of so many bytes is read.
+    pub fn with_token<Fut>(
+        &mut self,
+        is_known: impl Fn(String) -> Fut + Send + Sync + 'static,
+        most_bytes: usize,
+    ) -> &mut Self
+    where
+        Fut: Future<Output = Result<()>> + 'static,
+    {
+        self.is_known = Some(Box::new(move |token| is_known(token).boxed_local()));
+        self.most_bytes = Some(most_bytes);
+        self
+    }
+
+    /// Answers who repeats a request by the run that it began, as long as there is one.
+    pub fn replaying<Fut>(&mut self, replay: impl Fn(AccountId, String) -> Fut + Send + Sync + 'static) -> &mut Self
+    where
+        Fut: Future<Output = Result<Option<Answer>>> + 'static,
+    {
+        self.replay = Some(Box::new(move |account, reference| replay(account, reference).boxed_local()));
+        self
+    }
+
+    /// It makes messages or threads.
+    pub fn creating(&mut self) -> &mut Self {
+        self.creates = true;
+        self
+    }
+
+    /// It takes an editor of the project.
+    pub fn changing(&mut self) -> &mut Self {
+        self.right = Right::Change;
+        self
+    }
+
+    /// It takes an editor of the project, and of those of the tools.
+    pub fn approving(&mut self) -> &mut Self {
+        self.right = Right::Approve;
+        self
+    }
+
+    /// It streams: the rights of who asked are looked at again while it goes on.
+    pub fn lasting(&mut self) -> &mut Self {
+        self.lasts = true;
+        self
+    }
+
+    /// It changes nothing: a GET, or a search by POST.
+    pub(crate) fn only_reads(&self) -> bool {
+        self.method == Method::GET || matches!(self.open_to, OpenTo::Key { scope, .. } if scope.ends_with(":read"))
+    }
+
+    /// HEAD works wherever GET does.
+    pub(crate) fn methods(&self) -> Vec<Method> {
+        if self.method == Method::GET { vec![Method::GET, Method::HEAD] } else { vec![self.method.clone()] }
+    }
+
+    /// The header `WWW-Authenticate` of its 401 (contract 01 §1); `was_sent`: there was a credential.
+    pub(crate) fn challenge(was_sent: bool) -> &'static str {
+        if was_sent { "Bearer realm=\"api\", error=\"invalid_token\"" } else { "Bearer realm=\"api\"" }
+    }
+}
+
+/// Names of the placeholders in a path.
+pub(crate) fn placeholders(path: &'static str) -> impl Iterator<Item = &'static str> {
+    path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'))
+}
+
+/// The URLs of one group of resources.
+pub struct Group {
+    pub(crate) tag: &'static str,
+    pub(crate) description: &'static str,
+    pub(crate) routes: Vec<Route>,
+}
+
+impl Group {
+    /// Begins a group whose handlers are given `services`; tag and description stand in the `OpenAPI` document.
+    pub fn of<S: ?Sized>(tag: &'static str, description: &'static str, services: Arc<S>) -> GroupBuilder<S> {
+        let group = Self { tag, description, routes: Vec::new() };
+        GroupBuilder { group, services, kinds: Vec::new(), references: Vec::new() }
+    }
+}
+
+/// A group that is being declared.
+pub struct GroupBuilder<S: ?Sized> {
+    group: Group,
+    services: Arc<S>,
+    kinds: Vec<(&'static str, Kind)>,
+    references: Vec<ReferenceField>,
+}
+
+impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
+    /// Says what records a placeholder of its paths stands for.
+    #[must_use]
+    pub fn naming(mut self, placeholder: &'static str, kind: Kind) -> Self {
+        self.kinds.push((placeholder, kind));
+        self
+    }
+
+    /// Says which fields of its bodies refer to records.
+    #[must_use]
+    pub fn referring(mut self, fields: &[ReferenceField]) -> Self {
+        self.references.extend_from_slice(fields);
+        self
+    }
+
+    /// A line of the table: changing methods take the right to change, all others the right to use.
+    pub fn on<F, Fut>(&mut self, method: Method, path: &'static str, open_to: OpenTo, handler: F) -> &mut Route
+    where
+        F: Fn(Arc<S>, Request) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Answer>> + 'static,
+    {
+        let services = Arc::clone(&self.services);
+        let handler: Handler = Box::new(move |request| handler(Arc::clone(&services), request).boxed_local());
+        let changes = [Method::PUT, Method::PATCH, Method::DELETE].contains(&method);
+        let kind = |name| self.kinds.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind);
+        self.group.routes.push(Route {
+            method,
+            path,
+            tag: self.group.tag,
+            open_to,
+            handler,
+            query_fields: Vec::new(),
+            body_fields: None,
+            inert_fields: &[],
+            record_fields: Vec::new(),
+            is_raw: false,
+            most_bytes: (open_to == OpenTo::Public).then_some(SMALL_BODY),
+            is_known: None,
+            replay: None,
+            creates: false,
+            right: if changes { Right::Change } else { Right::Use },
+            lasts: false,
+            named: placeholders(path).map(|name| (name, kind(name))).collect(),
+            references: Vec::new(),
+            operation: None,
+        });
+        self.group.routes.last_mut().expect("it was pushed")
+    }
+
+    /// `GET path`.
+    pub fn get<F, Fut>(&mut self, path: &'static str, open_to: OpenTo, handler: F) -> &mut Route
+    where
+        F: Fn(Arc<S>, Request) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Answer>> + 'static,
+    {
+        self.on(Method::GET, path, open_to, handler)
+    }
+
+    /// `POST path`.
+    pub fn post<F, Fut>(&mut self, path: &'static str, open_to: OpenTo, handler: F) -> &mut Route
+    where
+        F: Fn(Arc<S>, Request) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Answer>> + 'static,
+    {
+        self.on(Method::POST, path, open_to, handler)
+    }
+
+    /// `PUT path`.
+    pub fn put<F, Fut>(&mut self, path: &'static str, open_to: OpenTo, handler: F) -> &mut Route
+    where
+        F: Fn(Arc<S>, Request) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Answer>> + 'static,
+    {
+        self.on(Method::PUT, path, open_to, handler)
+    }
+
+    /// `PATCH path`.
+    pub fn patch<F, Fut>(&mut self, path: &'static str, open_to: OpenTo, handler: F) -> &mut Route
+    where
+        F: Fn(Arc<S>, Request) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Answer>> + 'static,
+    {
+        self.on(Method::PATCH, path, open_to, handler)
+    }
+
+    /// `DELETE path`.
+    pub fn delete<F, Fut>(&mut self, path: &'static str, open_to: OpenTo, handler: F) -> &mut Route
+    where
+        F: Fn(Arc<S>, Request) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Answer>> + 'static,
+    {
+        self.on(Method::DELETE, path, open_to, handler)
+    }
+
+    /// The group, complete.
+    pub fn build(self) -> Group {
+        let Self { mut group, references, .. } = self;
+        for route in &mut group.routes {
+            let fields = route.body_fields.as_deref().unwrap_or_default();
+            let is_read = |path: &str| fields.iter().any(|field| *field == path.split('/').next().unwrap_or_default());
+            route.references = references.iter().filter(|(path, _)| is_read(path)).copied().collect();
+        }
+        group
+    }
+}

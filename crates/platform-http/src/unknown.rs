@@ -1,0 +1,79 @@
+//! Names that nothing reads, and fields without effect (contract 00 §2.10, §2.11).
+
+use std::collections::BTreeMap;
+
+use platform_core::{Error, Result};
+use serde_json::Value;
+use strsim::levenshtein;
+
+use crate::{code, request::Fields, route::Route};
+
+const MOST_IGNORED: usize = 20;
+
+/// Names in the request that nothing reads; refused with `strict=true` (contract 00 §2.11).
+pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &Fields) -> Result<Vec<String>> {
+    let strict = match query.get("strict").map(String::as_str) {
+        Some("true" | "1") => true,
+        None | Some("false" | "0") => false,
+        Some(_) => return Err(Error::invalid("strict", "type", "strict: expected true, 1, false or 0")),
+    };
+    let mut unknown: Vec<(String, &[String])> = Vec::new();
+    if let Some(known) = &route.body_fields {
+        let is_known = |name: &String| {
+            known.contains(name) || route.record_fields.contains(name) || SERVER_OWNED.contains(&name.as_str())
+        };
+        let names = fields.names().filter(|name| !is_known(name));
+        unknown.extend(names.map(|name| (name.clone(), known.as_slice())));
+    }
+    let names = query.keys().filter(|name| *name != "strict" && !route.query_fields.contains(name));
+    unknown.extend(names.map(|name| (format!("?{name}"), route.query_fields.as_slice())));
+    if strict && !unknown.is_empty() {
+        let fields: Vec<Value> = unknown
+            .iter()
+            .map(|(name, accepted)| match suggestion(name.trim_start_matches('?'), accepted) {
+                Some(suggestion) => serde_json::json!({"name": name, "suggestion": suggestion}),
+                None => serde_json::json!({"name": name}),
+            })
+            .collect();
+        let names: Vec<&str> = unknown.iter().map(|(name, _)| name.as_str()).collect();
+        let message = format!("These fields are not known here: {}.", names.join(", "));
+        return Err(Error::new(code::UNKNOWN_FIELD, message).with("fields", fields));
+    }
+    // What is kept and does nothing yet says so, and is not refused: it will (contract 00 §2.11).
+    let inert = route.inert_fields.iter().filter(|name| asks(&fields.value(name)));
+    unknown.extend(inert.map(|name| ((*name).to_owned(), [].as_slice())));
+    let printable = |name: &String| name.bytes().all(|b| b.is_ascii_graphic() && b != b',');
+    Ok(unknown.into_iter().map(|(name, _)| name).filter(printable).take(MOST_IGNORED).collect())
+}
+
+/// Fields that the server owns in every record.
+const SERVER_OWNED: [&str; 7] =
+    ["_id", "clientUID", "createdAt", "createdByUserUID", "creationTimestampMs", "lastEditTimestampMs", "userUID"];
+
+/// Whether a value of a field without effect asks for one: what is off or empty may be sent back.
+fn asks(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(fields) => fields.get("enabled") == Some(&Value::Bool(true)),
+        _ => true,
+    }
+}
+
+fn suggestion<'a>(name: &str, accepted: &'a [String]) -> Option<&'a str> {
+    let close = accepted.iter().map(|known| (levenshtein(name, known), known.as_str())).min()?;
+    (close.0 <= 2).then_some(close.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typo_is_given_the_name_it_meant() {
+        let accepted = ["name".to_owned(), "description".to_owned()];
+        assert_eq!(suggestion("nmae", &accepted), Some("name"));
+        assert_eq!(suggestion("descriptoin", &accepted), Some("description"));
+        assert_eq!(suggestion("colour", &accepted), None);
+    }
+}
