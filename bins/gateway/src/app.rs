@@ -7,9 +7,10 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use platform_agents::{PgAgentService, PgEvaluationService, PgSubAgents, PgThreadService, ThreadConfig};
+use platform_access::{Referrer, Referrers};
+use platform_agents::{AgentReferrer, PgAgentService, PgEvaluationService, PgSubAgents, PgThreadService, ThreadConfig};
 use platform_auth::{AuthConfig, PgAuthService};
-use platform_chat::{ChatConfig, PgAssistantService, PgChatService};
+use platform_chat::{AssistantReferrer, ChatConfig, PgAssistantService, PgChatService};
 use platform_conversation::{FileFetcher, Ports};
 use platform_core::SystemClock;
 use platform_db::{Bus, Db, Embedded};
@@ -23,7 +24,7 @@ use platform_projects::PgProjectService;
 use platform_realtime::Realtime;
 use platform_runtime::Model;
 use platform_tenants::{PgTenantService, Quotas};
-use platform_toolservers::PgToolServerService;
+use platform_toolservers::{PgToolServerService, ToolServerNeeds};
 use platform_vault::Vault;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -76,10 +77,19 @@ impl Platform {
         let model = metrics.as_ref().map_or_else(|| Arc::clone(&model), |metrics| metrics.observe(Arc::clone(&model)));
         let quotas = Arc::new(Quotas::new(db, bus, model));
         let tenants = Arc::new(PgTenantService::new(db, bus, Arc::clone(clock), Arc::clone(&quotas)));
-        let (children, for_tools) = children::pools()?;
-        let (vault, egress) = (Arc::clone(vault), egress.clone());
-        let tool_servers =
-            PgToolServerService::new(db, bus, Arc::clone(clock), vault, egress.clone(), for_tools, config.limits);
+        let referrers = Referrers::new([Arc::new(AssistantReferrer) as Arc<dyn Referrer>, Arc::new(AgentReferrer)]);
+        let (children, documents) = children::pools()?;
+        let tool_servers = PgToolServerService::new(ToolServerNeeds {
+            db: db.clone(),
+            bus: bus.clone(),
+            clock: Arc::clone(clock),
+            vault: Arc::clone(vault),
+            egress: egress.clone(),
+            expressions: Arc::clone(&children),
+            documents,
+            referrers,
+            limits: config.limits,
+        });
         let ports = Ports {
             db: db.clone(),
             clock: Arc::clone(clock),
@@ -95,7 +105,7 @@ impl Platform {
         let templates = assistants.clone();
         let agents =
             PgAgentService::new(&ports, bus, templates, sub_agents, egress.clone(), Arc::clone(jobs), config.limits);
-        let files = FileFetcher::new(egress);
+        let files = FileFetcher::new(egress.clone());
         let mailer = Arc::new(Mailer::new(db, config.mail.as_ref()).map_err(anyhow::Error::msg)?);
         let threads = Arc::new(PgThreadService::new(
             ports.clone(),

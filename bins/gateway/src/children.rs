@@ -5,7 +5,6 @@ use std::{io, sync::Arc};
 use platform_child::{Children, Work};
 use platform_guardrails::GUARDRAIL_WORKS;
 use platform_runtime::{ChildPool, SCHEMA_WORKS};
-use platform_toolservers::ToolChildren;
 
 /// The command that makes this program such a child.
 pub(crate) const COMMAND: &str = "child";
@@ -14,11 +13,10 @@ const QUICK: usize = 3;
 /// Descriptions under way.
 const SLOW: usize = 2;
 
-/// Both pools; nothing is started before there is work.
-pub(crate) fn pools() -> io::Result<(Arc<ChildPool>, ToolChildren)> {
+/// The pool for what is quick, and the one for descriptions; nothing is started before there is work.
+pub(crate) fn pools() -> io::Result<(Arc<ChildPool>, Arc<ChildPool>)> {
     let pool = |at_once| Children::of_this_program(COMMAND).map(|children| Arc::new(ChildPool::new(children, at_once)));
-    let quick = pool(QUICK)?;
-    Ok((Arc::clone(&quick), ToolChildren { expressions: quick, documents: pool(SLOW)? }))
+    Ok((pool(QUICK)?, pool(SLOW)?))
 }
 
 /// Serves as a child until its parent ends.

@@ -1,10 +1,13 @@
 //! Who reaches which record: one judgement for calls over HTTP and for all others.
 //!
-//! **Owns** no table. **Needs** [`Projects`], which `platform-projects` answers, and one [`Resources`] for each
+//! **Owns** the table `uses`: which record refers to which. **Needs** [`Projects`], which `platform-projects` answers, and one [`Resources`] for each
 //! [`Kind`] whose records can be in a project or belong to an end user; the crate of that kind answers it.
 //!
 //! A caller who wants something says so as a [`Demand`]: what it names, what it refers to, where it puts something and
 //! which [`Right`] it takes. [`Access::check`] refuses, or says which project decided.
+//!
+//! A record that refers to another says so with [`use_in`], in the transaction that stores it. Whoever deletes a record
+//! asks [`users_in`] who is in the way, or has it taken out of all that refer to it by [`Referrers::forget_in`].
 //!
 //! **Invariants**: a kind whose records can be in a project has its [`Resources`], or [`Access::new`] fails; what does
 //! not exist is refused by nobody here, since only its own service can say so.
@@ -36,8 +39,11 @@ pub mod code;
 mod demand;
 mod kind;
 mod reach;
+mod schema;
+mod uses;
 
 pub use access::{Access, NoProjects, Projects};
 pub use demand::{Demand, Reference, ReferenceField, References, Right, references};
 pub use kind::{Kind, Place, Resources};
 pub use reach::{KnownProject, KnownProjects, ProjectRole, Reach, Visibility};
+pub use uses::{Record, Referrer, Referrers, use_in, users_in};

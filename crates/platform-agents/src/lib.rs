@@ -24,7 +24,7 @@ mod schema;
 mod thread;
 
 pub use agent::{
-    AGENT_REFERENCES, Agent, AgentFilter, AgentList, AgentService, AgentSettings, NotificationConfig,
+    AGENT_REFERENCES, Agent, AgentFilter, AgentList, AgentReferrer, AgentService, AgentSettings, NotificationConfig,
     PeriodicExecution, PgAgentService, PgSubAgents, Specialization, SubAgentConfig,
 };
 pub use costs::{CostRow, CostSummary, DailyRange, MonthlyRange};

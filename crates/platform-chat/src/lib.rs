@@ -28,7 +28,8 @@ mod schema;
 mod turn;
 
 pub use assistant::{
-    ASSISTANT_REFERENCES, Assistant, AssistantFilter, AssistantService, DEFAULT_ASSISTANT, PgAssistantService,
+    ASSISTANT_REFERENCES, Assistant, AssistantFilter, AssistantReferrer, AssistantService, DEFAULT_ASSISTANT,
+    PgAssistantService,
 };
 pub use chat::{
     CHAT, Chat, ChatConfig, ChatFilter, ChatList, ChatListQuery, ChatPage, ChatPatch, ChatService, Checkpoint,

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use platform_access::Referrers;
 use platform_chat::{
     AssistantService, ChatConfig, ChatFilter, ChatPage, ChatService, DEFAULT_ASSISTANT, NewMessage, PgAssistantService,
     PgChatService,
@@ -17,7 +18,7 @@ use platform_realtime::Realtime;
 use platform_runtime::{ChildPool, Model, Toolbox};
 use platform_tenants::{PgTenantService, Quotas};
 use platform_testing::TestDb;
-use platform_toolservers::{PgToolServerService, ToolChildren};
+use platform_toolservers::{PgToolServerService, ToolServerNeeds};
 use platform_vault::{MasterKey, Vault};
 
 struct House {
@@ -37,9 +38,17 @@ async fn house(db: &Db, concurrency: usize) -> House {
     let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
     // Nothing here is written by clients.
     let children = Arc::new(ChildPool::new(Children::new("/nowhere", ""), 1));
-    let for_tools = ToolChildren { expressions: Arc::clone(&children), documents: Arc::clone(&children) };
-    let toolbox: Arc<dyn Toolbox> =
-        PgToolServerService::new(db, &bus, Arc::clone(&clock), vault, egress.clone(), for_tools, limits);
+    let toolbox: Arc<dyn Toolbox> = PgToolServerService::new(ToolServerNeeds {
+        db: db.clone(),
+        bus: bus.clone(),
+        clock: Arc::clone(&clock),
+        vault,
+        egress: egress.clone(),
+        expressions: Arc::clone(&children),
+        documents: Arc::clone(&children),
+        referrers: Referrers::new([]),
+        limits,
+    });
     let quotas = Arc::new(Quotas::new(db, &bus, Arc::clone(&models) as Arc<dyn Model>));
     let tenants = Arc::new(PgTenantService::new(db, &bus, Arc::clone(&clock), Arc::clone(&quotas)));
     let ports = Ports { db: db.clone(), clock, catalog: models, budget: quotas, toolbox, children, realtime };

@@ -1,6 +1,6 @@
 //! Tool servers: which tools assistants and agents can call, and the calls themselves.
 //!
-//! **Owns** the tables `tool_servers`, `tool_server_uses`, `tool_tokens`; the endpoints
+//! **Owns** the tables `tool_servers`, `tool_tokens`; the endpoints
 //! `/v1/tool-servers/…` and `/v1/tool-groups`. **Needs** `platform-db`, `platform-vault` for
 //! secrets, `platform-egress` for every request, child processes for the expressions of tools; implements the port `Toolbox`.
 //!
@@ -45,7 +45,7 @@ pub use model::{
     ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
 };
 pub use repository::{hold_in, use_in};
-pub use service::{PgToolServerService, TOOL_SERVER, ToolChildren, ToolServerService};
+pub use service::{PgToolServerService, TOOL_SERVER, ToolServerNeeds, ToolServerService};
 
 /// What child processes do with expressions and descriptions of clients.
 pub fn child_works() -> impl Iterator<Item = platform_child::Work> {

@@ -5,6 +5,7 @@ use diesel::{
     sql_types::{BigInt, Bool, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
+use platform_access::Record;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
 use platform_db::Conn;
 use serde_json::{Value, json};
@@ -14,7 +15,8 @@ use crate::{
     code,
     definition::ToolDefinition,
     model::{ServerType, ToolServer, ToolServerFilter, ToolServerSettings},
-    schema::{tool_server_uses, tool_servers, tool_tokens},
+    schema::{tool_servers, tool_tokens},
+    service::TOOL_SERVER,
 };
 
 /// Servers of an account that are offered as groups.
@@ -278,16 +280,6 @@ pub(crate) async fn forget_token(conn: &mut Conn, account: &AccountId, id: &str)
     Ok(())
 }
 
-/// Kinds and ids of those who refer to a server.
-pub(crate) async fn users(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Vec<(String, String)>> {
-    Ok(tool_server_uses::table
-        .filter(tool_server_uses::account_id.eq(account.as_str()).and(tool_server_uses::server_id.eq(id)))
-        .order((tool_server_uses::user_kind, tool_server_uses::user_id))
-        .select((tool_server_uses::user_kind, tool_server_uses::user_id))
-        .load(conn)
-        .await?)
-}
-
 /// Locks servers that a record refers to or is to refer to, before that record is locked, as whoever deletes a server
 /// does.
 pub async fn hold_in(conn: &mut Conn, account: &AccountId, uids: &[String]) -> Result<()> {
@@ -300,9 +292,9 @@ pub async fn hold_in(conn: &mut Conn, account: &AccountId, uids: &[String]) -> R
     Ok(())
 }
 
-/// Keeps to which servers a record refers, in the transaction that stores it: `kind` is the name it has in
-/// `details.usedBy` (contract 04 §5). `TOOL_SERVER_NOT_FOUND` for one that is not there.
-pub async fn use_in(conn: &mut Conn, account: &AccountId, kind: &str, user: &str, uids: &[String]) -> Result<()> {
+/// Stores to which servers a record refers, in the transaction that stores it. `TOOL_SERVER_NOT_FOUND` for one that is
+/// not there.
+pub async fn use_in(conn: &mut Conn, account: &AccountId, user: Record<'_>, uids: &[String]) -> Result<()> {
     let uids: Vec<&String> = uids.iter().filter(|uid| GROUPS.iter().all(|group| group.uid != uid.as_str())).collect();
     let known: Vec<String> = tool_servers::table
         .filter(tool_servers::account_id.eq(account.as_str()).and(tool_servers::id.eq_any(&uids)))
@@ -313,22 +305,5 @@ pub async fn use_in(conn: &mut Conn, account: &AccountId, kind: &str, user: &str
     if let Some(missing) = uids.iter().find(|uid| !known.contains(uid)) {
         return Err(Error::not_found(code::TOOL_SERVER_NOT_FOUND, "tool server", missing));
     }
-    let gone = tool_server_uses::table
-        .filter(tool_server_uses::account_id.eq(account.as_str()))
-        .filter(tool_server_uses::user_kind.eq(kind).and(tool_server_uses::user_id.eq(user)))
-        .filter(tool_server_uses::server_id.ne_all(&known));
-    diesel::delete(gone).execute(conn).await?;
-    let uses: Vec<_> = known
-        .iter()
-        .map(|server| {
-            (
-                tool_server_uses::account_id.eq(account.as_str()),
-                tool_server_uses::server_id.eq(server),
-                tool_server_uses::user_kind.eq(kind),
-                tool_server_uses::user_id.eq(user),
-            )
-        })
-        .collect();
-    diesel::insert_into(tool_server_uses::table).values(uses).on_conflict_do_nothing().execute(conn).await?;
-    Ok(())
+    platform_access::use_in(conn, account, user, TOOL_SERVER, &known).await
 }

@@ -150,9 +150,9 @@ pub(crate) fn own_tools_only(row: &ServerRow) -> Result<()> {
 }
 
 pub(crate) fn in_use(users: &[(String, String)]) -> Error {
-    let kinds = ["agents", "assistants", "environments", "profiles", "triggers"];
+    let kinds = ["agent", "assistant", "environment", "profile", "trigger"];
     let of = |kind: &str| users.iter().filter(|user| user.0 == kind).map(|user| &user.1).collect::<Vec<_>>();
-    let used_by: Object = kinds.into_iter().map(|kind| (kind.to_owned(), json!(of(kind)))).collect();
+    let used_by: Object = kinds.into_iter().map(|kind| (format!("{kind}s"), json!(of(kind)))).collect();
     let named = users.iter().take(20).map(|(kind, id)| format!("{id} ({kind})")).collect::<Vec<_>>().join(", ");
     let more = if users.len() > 20 { format!(" and {} more", users.len() - 20) } else { String::new() };
     let message =

@@ -22,15 +22,6 @@ diesel::table! {
 }
 
 diesel::table! {
-    tool_server_uses (account_id, server_id, user_kind, user_id) {
-        account_id -> Text,
-        server_id -> Text,
-        user_kind -> Text,
-        user_id -> Text,
-    }
-}
-
-diesel::table! {
     tool_tokens (account_id, server_id) {
         account_id -> Text,
         server_id -> Text,

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_access::{Kind, Place, Resources};
+use platform_access::{Kind, Place, Referrers, Resources, users_in};
 use platform_core::{
     AccountId, Clock, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp,
     check_types, overlay, run_blocking, spawn,
@@ -107,13 +107,26 @@ pub trait ToolServerService: Send + Sync {
     async fn list_groups(&self, account: &AccountId, filter: &ToolServerFilter) -> Result<(Vec<ListedGroup>, usize)>;
 }
 
-/// Child processes that read and run what clients wrote.
-#[derive(Debug, Clone)]
-pub struct ToolChildren {
-    /// Expressions, templates and schemas: quick.
+/// What tool servers ask others for.
+pub struct ToolServerNeeds {
+    /// The database.
+    pub db: Db,
+    /// Says when to forget.
+    pub bus: Bus,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// Seals secrets.
+    pub vault: Arc<Vault>,
+    /// The way out.
+    pub egress: Egress,
+    /// Child processes for expressions, templates and schemas: quick.
     pub expressions: Arc<ChildPool>,
-    /// Descriptions that become tool servers: may take seconds.
+    /// Child processes for descriptions that become tool servers: may take seconds.
     pub documents: Arc<ChildPool>,
+    /// Whoever refers to tool servers.
+    pub referrers: Referrers,
+    /// Bounds of what clients set.
+    pub limits: FieldLimits,
 }
 
 /// The service on PostgreSQL.
@@ -125,6 +138,7 @@ pub struct PgToolServerService {
     pub(crate) limits: FieldLimits,
     pub(crate) calling: Arc<Calling>,
     documents: Arc<ChildPool>,
+    referrers: Referrers,
     pub(crate) known: Arc<InvalidatedCache<(AccountId, String), Server>>,
     pub(crate) changed: Arc<ChangedServers>,
 }
@@ -132,28 +146,22 @@ pub struct PgToolServerService {
 enum ToolServerKind {}
 
 impl PgToolServerService {
-    /// Needs the database, the bus that says when to forget, the vault for secrets and the way out.
-    pub fn new(
-        db: &Db,
-        bus: &Bus,
-        clock: Arc<dyn Clock>,
-        vault: Arc<Vault>,
-        egress: Egress,
-        children: ToolChildren,
-        limits: FieldLimits,
-    ) -> Arc<Self> {
+    /// Starts to keep the tools of MCP servers fresh.
+    pub fn new(needs: ToolServerNeeds) -> Arc<Self> {
+        let ToolServerNeeds { db, bus, clock, vault, egress, expressions, documents, referrers, limits } = needs;
         let changed = Arc::new(ChangedServers::default());
-        let tokens = Arc::new(Tokens::new(db, Arc::clone(&vault), egress.unplaced(), Arc::clone(&clock)));
+        let tokens = Arc::new(Tokens::new(&db, Arc::clone(&vault), egress.unplaced(), Arc::clone(&clock)));
         let mcp = McpClients::new(egress.clone(), Arc::clone(&changed));
         let service = Arc::new(Self {
-            db: db.clone(),
-            bus: bus.clone(),
+            known: InvalidatedCache::new(&bus, TOOL_SERVER.name(), MOST_REMEMBERED),
+            db,
+            bus,
             clock,
             vault,
             limits,
-            calling: Arc::new(Calling { egress, tokens, mcp, children: children.expressions }),
-            documents: children.documents,
-            known: InvalidatedCache::new(bus, "tool-server", MOST_REMEMBERED),
+            calling: Arc::new(Calling { egress, tokens, mcp, children: expressions }),
+            documents,
+            referrers,
             changed,
         });
         spawn("refresh tools", refresh_asked(Arc::clone(&service)));
@@ -345,7 +353,7 @@ impl PgToolServerService {
 }
 
 /// Tool servers.
-pub const TOOL_SERVER: Kind = Kind::placed("tool server");
+pub const TOOL_SERVER: Kind = Kind::placed("tool-server");
 
 #[async_trait]
 impl Resources for PgToolServerService {
@@ -455,10 +463,11 @@ impl ToolServerService for PgToolServerService {
         let users = conn.transaction::<_, Error, _>(async |conn| {
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             expected.check(row.version)?;
-            let users = repository::users(conn, account, id).await?;
+            let users = users_in(conn, account, (TOOL_SERVER, id)).await?;
             if !users.is_empty() && !force {
                 return Err(in_use(&users));
             }
+            self.referrers.forget_in(conn, account, (TOOL_SERVER, id)).await?;
             repository::delete(conn, account, id).await?;
             Ok(users)
         });

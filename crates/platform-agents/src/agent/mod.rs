@@ -1,4 +1,5 @@
 mod model;
+mod references;
 mod repository;
 pub(crate) mod schedule;
 mod service;
@@ -8,7 +9,8 @@ pub use model::{
     Agent, AgentFilter, AgentList, AgentSettings, NotificationConfig, PeriodicExecution, Specialization, SubAgentConfig,
 };
 pub(crate) use model::{ReadyAgent, within};
+pub use references::{AGENT_REFERENCES, AgentReferrer};
 pub(crate) use repository::{hold_agent, note_run};
 pub(crate) use service::SCHEDULE;
-pub use service::{AGENT_REFERENCES, AgentService, PgAgentService};
+pub use service::{AgentService, PgAgentService};
 pub use sub_agents::PgSubAgents;

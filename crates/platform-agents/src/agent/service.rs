@@ -2,19 +2,20 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_access::{Place, ReferenceField, References, Resources, references};
-use platform_conversation::{AGENT, ASSISTANT, AssistantSettings, AssistantTemplates, Ports, SubAgents};
+use platform_access::{Place, References, Resources, references};
+use platform_conversation::{AGENT, AssistantSettings, AssistantTemplates, Ports, SubAgents};
 use platform_core::{
     AccountId, Caller, Error, FieldLimits, Object, Page, Precondition, Result, Timestamp, overlay, run_blocking,
 };
 use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_jobs::{Jobs, When, cancel_in, enqueue_in, set_lane_in};
-use platform_toolservers::{TOOL_SERVER, hold_in, use_in};
+use platform_toolservers::{hold_in, use_in};
 use serde_json::{Value, json};
 
 use super::{
     model::{Agent, AgentFilter, AgentId, AgentList, AgentSettings, MERGED, ReadyAgent},
+    references::AGENT_REFERENCES,
     repository, schedule,
 };
 use crate::{
@@ -24,8 +25,6 @@ use crate::{
     thread,
 };
 
-/// What agents are called among those who use tool servers, and under what their changes are told.
-const USERS: &str = "agents";
 const MOST_REMEMBERED: u64 = 10_000;
 /// Kind of the runs that start agents by their schedules.
 pub(crate) const SCHEDULE: &str = "agent-schedule";
@@ -78,7 +77,7 @@ impl PgAgentService {
         jobs: Arc<Jobs>,
         limits: FieldLimits,
     ) -> Arc<Self> {
-        let ready = InvalidatedCache::new(bus, USERS, MOST_REMEMBERED);
+        let ready = InvalidatedCache::new(bus, AGENT.name(), MOST_REMEMBERED);
         Arc::new(Self { ports: ports.clone(), templates, sub_agents, egress, jobs, limits, ready })
     }
 
@@ -162,7 +161,7 @@ impl PgAgentService {
     ) -> Result<()> {
         set_lane_in(conn, account, id, now.lane()).await?;
         let uids = now.effective(None)?.available_tools_groups_uids;
-        use_in(conn, account, USERS, id, &uids).await?;
+        use_in(conn, account, (AGENT, id), &uids).await?;
         if before.is_none_or(|before| before.periodic_execution != now.periodic_execution) {
             cancel_in(conn, account, SCHEDULE, id).await?;
             let clock = self.ports.clock.now();
@@ -218,13 +217,6 @@ impl PgAgentService {
         .await
     }
 }
-
-/// What agents refer to.
-pub const AGENT_REFERENCES: [ReferenceField; 3] = [
-    ("assistantSpecialization/availableToolsGroupsUids", TOOL_SERVER),
-    ("assistantSpecialization/identifier", ASSISTANT),
-    ("assistantSpecialization/subagentsIds", AGENT),
-];
 
 #[async_trait]
 impl Resources for PgAgentService {
@@ -306,7 +298,7 @@ impl AgentService for PgAgentService {
             expected.check(row.version)?;
             let lane = row.settings()?.lane();
             repository::delete(conn, account, id, now).await?;
-            use_in(conn, account, USERS, id, &[]).await?;
+            use_in(conn, account, (AGENT, id), &[]).await?;
             cancel_in(conn, account, SCHEDULE, id).await?;
             // Nothing begins any more while its threads are ended, whoever does that.
             set_lane_in(conn, account, id, platform_jobs::LaneLimits { closed: true, ..lane }).await?;

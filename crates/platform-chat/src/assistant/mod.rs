@@ -1,6 +1,8 @@
 mod model;
+mod references;
 mod repository;
 mod service;
 
 pub use model::{Assistant, AssistantFilter, DEFAULT_ASSISTANT};
-pub use service::{ASSISTANT_REFERENCES, AssistantService, PgAssistantService};
+pub use references::{ASSISTANT_REFERENCES, AssistantReferrer};
+pub use service::{AssistantService, PgAssistantService};

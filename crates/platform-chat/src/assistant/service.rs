@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_access::{Place, ReferenceField, References, Resources, references};
-use platform_conversation::{AGENT, AssistantSettings, AssistantTemplates, Ports, SubAgents};
+use platform_access::{Place, References, Resources, references};
+use platform_conversation::{ASSISTANT, AssistantSettings, AssistantTemplates, Ports, SubAgents};
 use platform_core::{
     AccountId, Caller, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp,
     overlay, run_blocking,
@@ -15,12 +15,11 @@ use serde_json::Value;
 
 use super::{
     model::{Assistant, AssistantFilter, DEFAULT_ASSISTANT},
+    references::ASSISTANT_REFERENCES,
     repository,
 };
 use crate::{chat, code, turn};
 
-/// What assistants are called among those who use tool servers, and under what their changes are told.
-const USERS: &str = "assistants";
 /// Assistants that are remembered at once.
 const MOST_REMEMBERED: u64 = 10_000;
 
@@ -76,7 +75,7 @@ enum AssistantKind {}
 impl PgAssistantService {
     /// Needs what turns work with to check against, and the bus that says when to forget.
     pub fn new(ports: &Ports, bus: &Bus, sub_agents: Arc<dyn SubAgents>, jobs: Arc<Jobs>, limits: FieldLimits) -> Self {
-        let known = InvalidatedCache::new(bus, USERS, MOST_REMEMBERED);
+        let known = InvalidatedCache::new(bus, ASSISTANT.name(), MOST_REMEMBERED);
         let built_in = Arc::new(Assistant::built_in());
         Self { ports: ports.clone(), sub_agents, jobs, limits, built_in, known }
     }
@@ -119,7 +118,7 @@ impl PgAssistantService {
             }
             let row = repository::update(conn, account, &found.identifier, &settings, now).await?;
             if settings.available_tools_groups_uids != found.settings().available_tools_groups_uids {
-                use_in(conn, account, USERS, &found.id, &settings.available_tools_groups_uids).await?;
+                use_in(conn, account, (ASSISTANT, &found.id), &settings.available_tools_groups_uids).await?;
             }
             row.into_assistant().map(Some)
         })
@@ -138,10 +137,6 @@ impl PgAssistantService {
         self.known.get_or_load(&(account.clone(), name.to_owned()), load).await
     }
 }
-
-/// What assistants refer to.
-pub const ASSISTANT_REFERENCES: [ReferenceField; 2] =
-    [("availableToolsGroupsUids", TOOL_SERVER), ("subagentsIds", AGENT)];
 
 #[async_trait]
 impl Resources for PgAssistantService {
@@ -245,7 +240,7 @@ impl AssistantService for PgAssistantService {
                 if !repository::insert(conn, &caller.account, &id, &identifier, &settings, now).await? {
                     return Err(taken());
                 }
-                use_in(conn, &caller.account, USERS, &id, &settings.available_tools_groups_uids).await?;
+                use_in(conn, &caller.account, (ASSISTANT, &id), &settings.available_tools_groups_uids).await?;
                 let assistant = self.describe(&caller.account, assistant).await?;
                 if let Some(once) = once {
                     once.store(conn, 201, &assistant).await?;
@@ -318,7 +313,7 @@ impl AssistantService for PgAssistantService {
                 let current = row.into_assistant()?;
                 expected.check(current.version)?;
                 repository::delete(conn, account, &current.identifier, now).await?;
-                use_in(conn, account, USERS, &current.id, &[]).await?;
+                use_in(conn, account, (ASSISTANT, &current.id), &[]).await?;
                 Ok((current.id, current.identifier))
             })
             .await?;

@@ -1,0 +1,91 @@
+use std::{collections::BTreeMap, sync::Arc};
+
+use async_trait::async_trait;
+use diesel::prelude::*;
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Error, Result};
+use platform_db::Conn;
+
+use crate::{kind::Kind, schema::uses};
+
+/// A record of some kind, borrowed.
+pub type Record<'a> = (Kind, &'a str);
+
+/// Stores to which records of a kind a record refers now, in the transaction that stores that record.
+pub async fn use_in(
+    conn: &mut Conn,
+    account: &AccountId,
+    user: Record<'_>,
+    kind: Kind,
+    targets: &[String],
+) -> Result<()> {
+    let gone = uses::table
+        .filter(uses::account_id.eq(account.as_str()).and(uses::target_kind.eq(kind.name())))
+        .filter(uses::user_kind.eq(user.0.name()).and(uses::user_id.eq(user.1)))
+        .filter(uses::target_id.ne_all(targets));
+    diesel::delete(gone).execute(conn).await?;
+    let now = targets.iter().map(|target| {
+        (
+            uses::account_id.eq(account.as_str()),
+            uses::user_kind.eq(user.0.name()),
+            uses::user_id.eq(user.1),
+            uses::target_kind.eq(kind.name()),
+            uses::target_id.eq(target),
+        )
+    });
+    let now: Vec<_> = now.collect();
+    diesel::insert_into(uses::table).values(now).on_conflict_do_nothing().execute(conn).await?;
+    Ok(())
+}
+
+/// Who refers to a record: name of the kind and id, in this order.
+pub async fn users_in(conn: &mut Conn, account: &AccountId, target: Record<'_>) -> Result<Vec<(String, String)>> {
+    Ok(uses::table
+        .filter(uses::account_id.eq(account.as_str()))
+        .filter(uses::target_kind.eq(target.0.name()).and(uses::target_id.eq(target.1)))
+        .order((uses::user_kind, uses::user_id))
+        .select((uses::user_kind, uses::user_id))
+        .load(conn)
+        .await?)
+}
+
+/// Records of one kind that refer to others. It stands alone, so that whoever deletes a target is given it.
+#[async_trait]
+pub trait Referrer: Send + Sync {
+    /// The kind of the records.
+    fn kind(&self) -> Kind;
+
+    /// Takes a reference out of a record, in the transaction that deletes what it refers to.
+    async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: Record<'_>) -> Result<()>;
+}
+
+/// All kinds whose records refer to others.
+#[derive(Clone)]
+pub struct Referrers(Arc<BTreeMap<&'static str, Arc<dyn Referrer>>>);
+
+impl Referrers {
+    /// Those of these kinds.
+    pub fn new(referrers: impl IntoIterator<Item = Arc<dyn Referrer>>) -> Self {
+        Self(Arc::new(referrers.into_iter().map(|referrer| (referrer.kind().name(), referrer)).collect()))
+    }
+
+    /// Takes a record that is being deleted out of all that refer to it; who that was.
+    pub async fn forget_in(
+        &self,
+        conn: &mut Conn,
+        account: &AccountId,
+        target: Record<'_>,
+    ) -> Result<Vec<(String, String)>> {
+        let users = users_in(conn, account, target).await?;
+        for (kind, id) in &users {
+            let referrer = self.0.get(kind.as_str());
+            let referrer = referrer.ok_or_else(|| Error::internal(format!("nobody changes what is of kind {kind}")))?;
+            referrer.forget_in(conn, account, id, target).await?;
+        }
+        let of_target = uses::table
+            .filter(uses::account_id.eq(account.as_str()))
+            .filter(uses::target_kind.eq(target.0.name()).and(uses::target_id.eq(target.1)));
+        diesel::delete(of_target).execute(conn).await?;
+        Ok(users)
+    }
+}
