@@ -8,23 +8,25 @@ use std::{
 
 use anyhow::{Context, Result};
 use platform_access::{Referrer, Referrers};
-use platform_agents::{AgentReferrer, PgAgentService, PgEvaluationService, PgSubAgents, PgThreadService, ThreadConfig};
+use platform_agents::{
+    AgentReferrer, PgAgentService, PgEvaluationService, PgSubAgents, PgThreadService, ThreadConfig, task_tools,
+};
 use platform_auth::{AuthConfig, PgAuthService};
 use platform_chat::{AssistantReferrer, ChatConfig, PgAssistantService, PgChatService};
 use platform_conversation::{FileFetcher, Ports};
 use platform_core::SystemClock;
 use platform_db::{Bus, Db, Embedded};
 use platform_docs::Docs;
-use platform_http::{Group, Http, Needs, Observer, document};
+use platform_http::{Group, Http, Needs, Observer, Table};
 use platform_jobs::{Jobs, Work};
 use platform_limits::RateLimits;
 use platform_mail::Mailer;
 use platform_models::Models;
 use platform_projects::PgProjectService;
 use platform_realtime::Realtime;
-use platform_runtime::Model;
+use platform_runtime::{BuiltInTools, Model, Toolbox, finish_tools, time_tools};
 use platform_tenants::{PgTenantService, Quotas};
-use platform_toolservers::{PgToolServerService, ToolServerNeeds};
+use platform_toolservers::{PgToolServerService, ToolServerNeeds, http_tools};
 use platform_vault::Vault;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -90,12 +92,20 @@ impl Platform {
             referrers,
             limits: config.limits,
         });
+        let built_in = vec![
+            time_tools(Arc::clone(clock)),
+            task_tools(db),
+            http_tools(egress.clone(), config.limits.tool_response_bytes),
+            finish_tools(),
+        ];
+        let built_in = Arc::new(BuiltInTools::new(built_in, Arc::clone(&children)));
+        let toolbox = Arc::new(Toolbox::new(vec![built_in, tool_servers.clone()]));
         let ports = Ports {
             db: db.clone(),
             clock: Arc::clone(clock),
             catalog: Arc::clone(models) as _,
             budget: quotas,
-            toolbox: Arc::clone(&tool_servers) as _,
+            toolbox: Arc::clone(&toolbox),
             children,
             realtime: Realtime::new(Arc::clone(clock), config.stream_coalesce, relay),
         };
@@ -151,7 +161,7 @@ impl Platform {
                 threads: threads.clone(),
             }),
             usage::module(&tenants),
-            tool_servers::module(&tool_servers),
+            tool_servers::module(&tool_servers, &toolbox),
             assistants::module(&assistants),
             chats::module(&chat, &assistants),
             agents::module(&agents, &threads),
@@ -204,7 +214,7 @@ impl App {
         let mut base = Base::idle(config).await?;
         let modules = Platform::build(config, config.addr, &mut base)?.modules;
         let groups: Vec<Group> = modules.into_iter().flat_map(|module| module.groups).collect();
-        Ok(document(&groups)?)
+        Ok(Table::new(groups)?.document()?.to_owned())
     }
 
     /// Brings the schema up to date and stops.

@@ -37,5 +37,5 @@ pub use thread::{
     NewResume, NewThread, ParentLink, PauseOrResume, PendingApproval, PendingAsyncToolCall, PgThreadService, Source,
     StartedThread, StateChange, THREAD, Task, Thread, ThreadConfig, ThreadFeedback, ThreadFilter, ThreadList,
     ThreadMessage, ThreadPatch, ThreadResponded, ThreadResult, ThreadService, ThreadState, ThreadView, picture,
-    purge_callbacks,
+    purge_callbacks, task_tools,
 };

@@ -38,7 +38,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
     let vault = Arc::new(Vault::new(MasterKey::generate(), Vec::new()));
     // Nothing here is written by clients.
     let children = Arc::new(ChildPool::new(Children::new("/nowhere", ""), 1));
-    let toolbox: Arc<dyn Toolbox> = PgToolServerService::new(ToolServerNeeds {
+    let tool_servers = PgToolServerService::new(ToolServerNeeds {
         db: db.clone(),
         bus: bus.clone(),
         clock: Arc::clone(&clock),
@@ -49,6 +49,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
         referrers: Referrers::new([]),
         limits,
     });
+    let toolbox = Arc::new(Toolbox::new(vec![tool_servers]));
     let quotas = Arc::new(Quotas::new(db, &bus, Arc::clone(&models) as Arc<dyn Model>));
     let tenants = Arc::new(PgTenantService::new(db, &bus, Arc::clone(&clock), Arc::clone(&quotas)));
     let ports = Ports { db: db.clone(), clock, catalog: models, budget: quotas, toolbox, children, realtime };

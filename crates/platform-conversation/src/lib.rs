@@ -3,7 +3,7 @@
 //! **Owns** the tables `messages`, `queued_messages`, `message_files`, `message_feedback`, keyed by the name
 //! of a conversation that its owner chooses; no endpoint. **Needs** `platform-db`, `platform-guardrails` for
 //! what may be said, `platform-realtime` for what is being written, `platform-egress` for the files of
-//! messages, the ports `Model` and `Toolbox`, and offers some of its own: [`TurnStore`], where a conversation is
+//! messages, the port `Model` and the `Toolbox`, and offers some of its own: [`TurnStore`], where a conversation is
 //! kept, [`SubAgents`] and [`SubAgentLauncher`], to whom work is handed, [`AssistantTemplates`], what agents are made from.
 //!
 //! [`AssistantSettings`] says what an assistant or agent is; a [`Profile`] is the same ready for turns; a

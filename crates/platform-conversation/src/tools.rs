@@ -44,7 +44,7 @@ pub struct ClientFunction {
 
 /// What the model may call in a turn.
 pub async fn turn_tools(
-    toolbox: &dyn Toolbox,
+    toolbox: &Toolbox,
     account: &AccountId,
     settings: &AssistantSettings,
     request: &TurnRequest,
@@ -77,7 +77,7 @@ pub async fn turn_tools(
 
 /// Whether a turn can have these tools of the client beside those of its assistant, with this model.
 pub async fn check_turn_tools(
-    toolbox: &dyn Toolbox,
+    toolbox: &Toolbox,
     account: &AccountId,
     settings: &AssistantSettings,
     request: &TurnRequest,

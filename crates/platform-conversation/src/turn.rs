@@ -46,7 +46,7 @@ pub struct Ports {
     /// Who lets them be asked.
     pub budget: Arc<dyn Budget>,
     /// What may be called.
-    pub toolbox: Arc<dyn Toolbox>,
+    pub toolbox: Arc<Toolbox>,
     /// Who reads what clients wrote.
     pub children: Arc<ChildPool>,
     /// Where growth is shown.

@@ -90,8 +90,11 @@ impl Http {
     }
 
     /// The `OpenAPI` 3.1 document as JSON.
-    pub fn document(&self) -> &str {
-        &self.table.document
+    ///
+    /// # Errors
+    /// Two types of one name.
+    pub fn document(&self) -> Result<&str, TableError> {
+        self.table.document()
     }
 
     /// Who is at the other end of a connection.

@@ -22,7 +22,7 @@ use utoipa::{
 };
 
 use crate::{
-    route::{Group, OpenTo, Route, placeholders},
+    route::{OpenTo, Route, placeholders},
     table::TableError,
 };
 
@@ -258,11 +258,14 @@ struct ErrorDetails {
     issues: Option<Vec<Issue>>,
 }
 
-/// The whole document as JSON.
+/// The whole document as JSON; `tags` of groups, each with its description.
 ///
 /// # Errors
 /// Two types of one name.
-pub fn document(groups: &[Group]) -> Result<String, TableError> {
+pub(crate) fn document<'a>(
+    tags: &[(&str, &str)],
+    routes: impl Iterator<Item = &'a Route>,
+) -> Result<String, TableError> {
     let scopes = SCOPES.iter().map(|scope| (scope.clone(), scope.replace([':', '-'], " "))).collect::<Scopes>();
     let code = AuthorizationCode::new("/oauth/authorize", "/oauth/token", scopes);
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Error"))).build();
@@ -278,7 +281,7 @@ pub fn document(groups: &[Group]) -> Result<String, TableError> {
         )
         .security_scheme("oauth", SecurityScheme::OAuth2(OAuth2::new([Flow::AuthorizationCode(code)])));
     let (mut paths, mut types) = (PathsBuilder::new(), BTreeMap::new());
-    for route in groups.iter().flat_map(|group| &group.routes) {
+    for route in routes {
         let Some(operation) = route.operation.map(|make| make()) else { continue };
         let queried = operation.query.iter().flat_map(|query| query.others.clone());
         let body = operation
@@ -314,9 +317,8 @@ pub fn document(groups: &[Group]) -> Result<String, TableError> {
         .description(Some("Assistants over HTTP: send messages, watch replies arrive, read everything back."))
         .license(Some(LicenseBuilder::new().name("Apache-2.0").identifier(Some("Apache-2.0")).build()))
         .build();
-    let tags = groups.iter().filter(|group| group.routes.iter().any(|route| route.operation.is_some()));
-    let tags = tags.map(|group| TagBuilder::new().name(group.tag).description(Some(group.description)).build());
-    let tags: Vec<_> = tags.collect();
+    let tag = |(tag, description): &(&str, &str)| TagBuilder::new().name(*tag).description(Some(*description)).build();
+    let tags: Vec<_> = tags.iter().map(tag).collect();
     // Where the document is, the API is.
     let document = OpenApiBuilder::new()
         .info(info)

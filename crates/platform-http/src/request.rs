@@ -98,8 +98,8 @@ impl Request {
     }
 
     /// The `OpenAPI` document as JSON.
-    pub fn document(&self) -> &str {
-        self.http.document()
+    pub fn document(&self) -> Result<&str> {
+        self.http.document().map_err(Error::internal)
     }
 
     /// Sets a field of the body.

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use actix_web::http::Method;
@@ -48,12 +48,15 @@ impl Resource {
 }
 
 /// The routes by path, literal segments before placeholders.
-pub(crate) struct Table {
+pub struct Table {
     router: Router<Arc<Resource>>,
-    /// The `OpenAPI` document of all of them.
-    pub document: String,
+    resources: Vec<Arc<Resource>>,
+    /// Tags of the groups, each with its description.
+    tags: Vec<(&'static str, &'static str)>,
+    /// Made when somebody asks for it: descriptions of all routes are large.
+    document: OnceLock<String>,
     /// The kinds of records that they name.
-    pub kinds: Vec<Kind>,
+    pub(crate) kinds: Vec<Kind>,
 }
 
 impl Table {
@@ -62,7 +65,7 @@ impl Table {
     /// # Errors
     /// A path with a placeholder of which nobody has said what it stands for, or two routes that are one.
     pub fn new(groups: Vec<Group>) -> Result<Self, TableError> {
-        let document = openapi::document(&groups)?;
+        let tags = groups.iter().map(|group| (group.tag, group.description)).collect();
         let (mut by_path, mut kinds) = (BTreeMap::<&str, Vec<Route>>::new(), BTreeSet::new());
         for route in groups.into_iter().flat_map(|group| group.routes) {
             for (name, kind) in &route.named {
@@ -76,7 +79,7 @@ impl Table {
             }
             of_path.push(route);
         }
-        let mut router = Router::new();
+        let (mut router, mut resources) = (Router::new(), Vec::new());
         for (path, routes) in by_path {
             let (pattern, resource) = (pattern(path), Arc::new(Resource::new(routes)));
             let below_api = pattern.starts_with("/v1/").then(|| format!("/api{pattern}"));
@@ -84,12 +87,27 @@ impl Table {
                 let inserted = router.insert(pattern, Arc::clone(&resource));
                 inserted.map_err(|error| TableError(format!("{path}: {error}.")))?;
             }
+            resources.push(resource);
         }
-        Ok(Self { router, document, kinds: kinds.into_iter().collect() })
+        let kinds = kinds.into_iter().collect();
+        Ok(Self { router, resources, tags, document: OnceLock::new(), kinds })
+    }
+
+    /// The `OpenAPI` 3.1 document of all of them as JSON.
+    ///
+    /// # Errors
+    /// Two types of one name.
+    pub fn document(&self) -> Result<&str, TableError> {
+        if let Some(document) = self.document.get() {
+            return Ok(document);
+        }
+        let routes = self.resources.iter().flat_map(|resource| &resource.routes);
+        let document = openapi::document(&self.tags, routes)?;
+        Ok(self.document.get_or_init(|| document))
     }
 
     /// What is at a path that is decoded.
-    pub fn find(&self, path: &str) -> Option<&Resource> {
+    pub(crate) fn find(&self, path: &str) -> Option<&Resource> {
         self.router.at(path).ok().map(|found| found.value.as_ref())
     }
 }

@@ -1,7 +1,8 @@
 //! The agent loop and its ports: what a model, and whoever follows a turn, must offer.
 //!
 //! **Owns** no table and no endpoint; knows neither SQL nor HTTP. **Needs** a [`Model`], which a
-//! [`Budget`] gives to who pays, a [`Toolbox`] and a [`Listener`]; chats and agents run the same [`run_turn`].
+//! [`Budget`] gives to who pays, a [`Toolbox`] over its [`ToolSource`]s and a [`Listener`]; chats and agents run the same
+//! [`run_turn`].
 //!
 //! **Invariants**: a model call and its result reach the listener in order; text that was
 //! streamed before a failure is never lost, the [`Ending`] carries it; usage is counted by
@@ -22,17 +23,21 @@
 //! `examples/turn.rs` is a whole turn, with a model and a tool of one's own.
 
 mod budget;
+mod built_in;
 mod children;
 pub mod code;
 mod model;
+mod names;
 mod schema;
 mod structured;
+mod toolbox;
 mod tools;
 mod trace;
 mod turn;
 mod usage;
 
 pub use budget::{Budget, Charge, Note, Payer, Refusal, Spender, Unmetered, UsageLedger};
+pub use built_in::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, BuiltInTools, finish_tools, time_tools};
 pub use children::{ChildPool, json_work};
 pub use model::{
     Answer, Attachment, Capabilities, Catalog, Delta, Fault, FaultCode, Message, Model, ModelSpec, Operation, Prices,
@@ -40,9 +45,10 @@ pub use model::{
 };
 pub use schema::{SCHEMA_WORKS, Schema, check_schema, check_schemas, compile as compile_schema};
 pub use structured::{OutputSchema, StructuredOutput};
+pub use toolbox::{Approval, NamePrefix, SourceTool, ToolChoice, ToolSource, ToolTurn, Toolbox};
 pub use tools::{
-    Action, CallResult, CallState, Callbacks, FINISH_TOOL, Finish, GroupTool, Later, OpenCall, ToolChoice, ToolGroup,
-    ToolResult, Toolbox, TurnTool, fit, fit_bytes, is_function_name,
+    Action, CallResult, CallState, Callbacks, FINISH_TOOL, Finish, GroupTool, Later, OpenCall, ToolGroup, ToolResult,
+    TurnTool, fit, fit_bytes, is_function_name,
 };
 pub use turn::{Ending, Flow, Limits, Listener, Resumed, Verdict, run_turn};
 pub use usage::{Cost, Usage};

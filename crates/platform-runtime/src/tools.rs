@@ -1,22 +1,12 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Object, Result, Timestamp};
+use platform_core::{Object, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::{Catalog, ModelSpec, Tool, ToolCall};
-
-/// The port to tools: which a turn has, and who carries their calls out.
-#[async_trait]
-pub trait Toolbox: Send + Sync {
-    /// Groups by their ids, in that order; one that is not there is left out.
-    async fn groups(&self, account: &AccountId, uids: &[String]) -> Result<Vec<ToolGroup>>;
-
-    /// The tools of a turn as they are at its start, under the names the model calls them by.
-    async fn tools(&self, account: &AccountId, choice: &ToolChoice<'_>) -> Result<Vec<TurnTool>>;
-}
 
 /// A tool server or built-in group, as assistants and agents choose it (contract 04 §5).
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -40,24 +30,12 @@ pub struct GroupTool {
     pub description: String,
 }
 
-/// Which tools a turn may use.
-#[derive(Clone, Copy, Default)]
-pub struct ToolChoice<'a> {
-    /// Tool servers and built-in groups.
-    pub groups: &'a [String],
-    /// Names that are allowed, exposed or bare; a tool must be in each list that is there.
-    pub enabled: [Option<&'a [String]>; 2],
-    /// Names that need approval, exposed or bare; `*` = all.
-    pub approval: &'a [String],
-    /// Longest call.
-    pub timeout: Duration,
-    /// Where results may come that calls do not give at once; `None` = the turn cannot wait for any.
-    pub callbacks: Option<&'a Arc<dyn Callbacks>>,
-}
-
 /// Gives the addresses at which results of calls come in later.
 #[async_trait]
 pub trait Callbacks: Send + Sync {
+    /// The thread that waits for them.
+    fn thread(&self) -> &str;
+
     /// The address for the result of one call, good for one result.
     async fn open(&self, call: &str) -> Result<String>;
 }
@@ -129,6 +107,12 @@ impl ToolResult {
     /// No result yet.
     pub fn later(later: Later) -> Self {
         Self { text: String::new(), finish: None, later: Some(later) }
+    }
+
+    /// Arguments that break the schema of a tool.
+    pub fn invalid_arguments(issues: &[String]) -> Self {
+        let message = "The arguments do not fit the parameters of the tool.";
+        Self::of(&json!({"error": "INVALID_ARGUMENTS", "message": message, "issues": issues}))
     }
 
     /// A tool that did not succeed (contract 04 §7).

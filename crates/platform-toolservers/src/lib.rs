@@ -2,7 +2,7 @@
 //!
 //! **Owns** the tables `tool_servers`, `tool_tokens`; the endpoints
 //! `/v1/tool-servers/…` and `/v1/tool-groups`. **Needs** `platform-db`, `platform-vault` for
-//! secrets, `platform-egress` for every request, child processes for the expressions of tools; implements the port `Toolbox`.
+//! secrets, `platform-egress` for every request, child processes for the expressions of tools; implements the port `ToolSource`.
 //!
 //! A tool is a request over HTTP that its definition describes, or a tool of a remote MCP server,
 //! or one of the built-in groups. What goes wrong in a call is a result that the model reads.
@@ -23,7 +23,6 @@ pub mod fuzz;
 mod http;
 mod mcp;
 mod model;
-mod names;
 mod openapi;
 mod redact;
 mod refresh;
@@ -35,10 +34,11 @@ mod script;
 mod secrets;
 mod server;
 mod service;
+mod source;
 mod tokens;
-mod toolbox;
 
 pub use authentication::{AuthenticationConfig, AuthenticationMethod};
+pub use builtin::http_tools;
 pub use definition::{BodyMode, CustomHeader, FunctionDefinition, HttpMethod, ToolDefinition};
 pub use model::{
     CloneRequest, DefinitionPatch, ListedGroup, McpAuthMode, OpenApiImport, ServerType, TestRequest, TestResult,

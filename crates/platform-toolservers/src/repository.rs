@@ -11,7 +11,6 @@ use platform_db::Conn;
 use serde_json::{Value, json};
 
 use crate::{
-    builtin::GROUPS,
     code,
     definition::ToolDefinition,
     model::{ServerType, ToolServer, ToolServerFilter, ToolServerSettings},
@@ -295,9 +294,8 @@ pub async fn hold_in(conn: &mut Conn, account: &AccountId, uids: &[String]) -> R
 /// Stores to which servers a record refers, in the transaction that stores it. `TOOL_SERVER_NOT_FOUND` for one that is
 /// not there.
 pub async fn use_in(conn: &mut Conn, account: &AccountId, user: Record<'_>, uids: &[String]) -> Result<()> {
-    let uids: Vec<&String> = uids.iter().filter(|uid| GROUPS.iter().all(|group| group.uid != uid.as_str())).collect();
     let known: Vec<String> = tool_servers::table
-        .filter(tool_servers::account_id.eq(account.as_str()).and(tool_servers::id.eq_any(&uids)))
+        .filter(tool_servers::account_id.eq(account.as_str()).and(tool_servers::id.eq_any(uids)))
         .select(tool_servers::id)
         .for_key_share()
         .load(conn)

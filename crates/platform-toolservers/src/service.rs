@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    builtin::GROUPS,
     calling::Calling,
     definition::{ToolDefinition, check_written, merge},
     http::Call,
@@ -33,8 +32,8 @@ use crate::{
     },
     secrets::KeptSecrets,
     server::Server,
+    source::{group_of, longest},
     tokens::Tokens,
-    toolbox::{group_of, longest},
 };
 
 const MOST_REMEMBERED: u64 = 10_000;
@@ -102,8 +101,8 @@ pub trait ToolServerService: Send + Sync {
     async fn delete_tool(&self, account: &AccountId, id: &str, name: &str, expected: &Precondition) -> Result<()>;
     /// Calls a tool for real; what goes wrong is part of the result.
     async fn test(&self, account: &AccountId, id: &str, name: &str, arguments: Object) -> Result<TestResult>;
-    /// What assistants and agents can choose: built-in groups, then the enabled servers that the filter keeps, as many
-    /// as a list holds, and how many there are.
+    /// What assistants and agents can choose: the enabled servers that the filter keeps, as many as a list holds, and
+    /// how many there are.
     async fn list_groups(&self, account: &AccountId, filter: &ToolServerFilter) -> Result<(Vec<ListedGroup>, usize)>;
 }
 
@@ -613,12 +612,11 @@ impl ToolServerService for PgToolServerService {
     }
 
     async fn list_groups(&self, account: &AccountId, filter: &ToolServerFilter) -> Result<(Vec<ListedGroup>, usize)> {
-        let mut groups: Vec<ListedGroup> =
-            GROUPS.iter().map(|group| ListedGroup { group: group.group(), builtin: true }).collect();
+        let mut groups = Vec::new();
         let conn = self.db.read().await?;
         let ids = repository::enabled(conn.get(), account, filter).await?;
         drop(conn);
-        let total = groups.len() + ids.len();
+        let total = ids.len();
         let mut bytes = 0;
         for id in ids {
             let Some(server) = self.find(account, &id).await? else { continue };

@@ -44,7 +44,7 @@ pub(crate) struct FormatQuery {
 }
 
 async fn openapi(_: Arc<Docs>, request: Request) -> Result<Answer> {
-    Ok(Answer::raw_json(200, request.document().to_owned()))
+    Ok(Answer::raw_json(200, request.document()?.to_owned()))
 }
 
 async fn reference(_: Arc<Docs>, _: Request) -> Result<Answer> {

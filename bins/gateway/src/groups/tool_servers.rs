@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use platform_core::{AccountId, Code, Error, Object, Result};
 use platform_http::{Answer, Group, List, Request, key};
+use platform_runtime::Toolbox;
 use platform_toolservers::{
-    PgToolServerService, TOOL_SERVER, TestRequest, ToolServer, ToolServerFilter, ToolServerService,
+    ListedGroup, PgToolServerService, TOOL_SERVER, TestRequest, ToolServer, ToolServerFilter, ToolServerService,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -17,9 +18,10 @@ use utoipa::ToSchema;
 const TOOL: Kind = Kind::of_account("tool");
 
 /// Tool servers.
-pub(crate) fn module(tool_servers: &Arc<PgToolServerService>) -> Module {
+pub(crate) fn module(tool_servers: &Arc<PgToolServerService>, toolbox: &Arc<Toolbox>) -> Module {
+    let choosable = Choosable { tool_servers: tool_servers.clone(), toolbox: Arc::clone(toolbox) };
     Module {
-        groups: vec![group(tool_servers.clone())],
+        groups: vec![group(tool_servers.clone()), choosable_group(Arc::new(choosable))],
         resources: vec![(TOOL_SERVER, tool_servers.clone())],
         ..Module::default()
     }
@@ -31,7 +33,6 @@ fn group(services: Arc<dyn ToolServerService>) -> Group {
         .naming("toolServerId", TOOL_SERVER);
     let read = key("tool-servers:read");
     let write = key("tool-servers:write");
-    group.get("/v1/tool-groups", read, groups).with(spec::groups);
     group.post("/v1/tool-servers", write, create).with(spec::create);
     group.get("/v1/tool-servers", read, list).with(spec::list);
     group.post("/v1/tool-servers/import-openapi", write, import).with(spec::import);
@@ -49,6 +50,18 @@ fn group(services: Arc<dyn ToolServerService>) -> Group {
     group.patch("/v1/tool-servers/{toolServerId}/tools/{toolName}", write, update_tool).with(spec::update_tool);
     group.delete("/v1/tool-servers/{toolServerId}/tools/{toolName}", write, delete_tool).with(spec::delete_tool);
     group.post("/v1/tool-servers/{toolServerId}/tools/{toolName}/test", write, test).with(spec::test).approving();
+    group.build()
+}
+
+/// What can be chosen, and from where.
+struct Choosable {
+    tool_servers: Arc<dyn ToolServerService>,
+    toolbox: Arc<Toolbox>,
+}
+
+fn choosable_group(services: Arc<Choosable>) -> Group {
+    let mut group = Group::of("tool-groups", "What assistants and agents can choose of", services);
+    group.get("/v1/tool-groups", key("tool-servers:read"), groups).with(spec::groups);
     group.build()
 }
 
@@ -198,11 +211,13 @@ async fn test(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Res
     Answer::ok(&tool_servers.test(account, id, name, parameters).await?)
 }
 
-async fn groups(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+async fn groups(services: Arc<Choosable>, request: Request) -> Result<Answer> {
     let filter = ToolServerFilter { within: request.within().await?, ..ToolServerFilter::default() };
-    let (groups, total) = tool_servers.list_groups(&request.caller()?.account, &filter).await?;
-    let mut list = List::of(total);
-    for group in &groups {
+    let (servers, total) = services.tool_servers.list_groups(&request.caller()?.account, &filter).await?;
+    let built_in = services.toolbox.built_in().into_iter().map(|group| ListedGroup { group, builtin: true });
+    let built_in: Vec<ListedGroup> = built_in.collect();
+    let mut list = List::of(built_in.len() + total);
+    for group in built_in.iter().chain(&servers) {
         list.push(group)?;
     }
     Ok(list.into_answer())

@@ -160,8 +160,8 @@ impl PgAgentService {
         now: &AgentSettings,
     ) -> Result<()> {
         set_lane_in(conn, account, id, now.lane()).await?;
-        let uids = now.effective(None)?.available_tools_groups_uids;
-        use_in(conn, account, (AGENT, id), &uids).await?;
+        let servers = self.ports.toolbox.records(&now.effective(None)?.available_tools_groups_uids);
+        use_in(conn, account, (AGENT, id), &servers).await?;
         if before.is_none_or(|before| before.periodic_execution != now.periodic_execution) {
             cancel_in(conn, account, SCHEDULE, id).await?;
             let clock = self.ports.clock.now();

@@ -43,6 +43,10 @@ pub(crate) struct ThreadCallbacks {
 
 #[async_trait]
 impl Callbacks for ThreadCallbacks {
+    fn thread(&self) -> &str {
+        &self.thread
+    }
+
     async fn open(&self, call: &str) -> Result<String> {
         let mut random = [0; 32];
         rand::fill(&mut random).map_err(|_| Error::internal("the system has no random numbers"))?;

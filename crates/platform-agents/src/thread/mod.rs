@@ -48,6 +48,7 @@ pub use request::{
 };
 pub use service::{PgThreadService, THREAD, ThreadService};
 pub use state::{Action, CHANGES, Cause, Source, StateChange, ThreadState};
+pub use tasks::task_tools;
 pub(crate) use turn_store::charge_in;
 
 /// Kind of the runs that are turns of threads.

@@ -26,7 +26,6 @@ use super::{
     record::{Actor, Record},
     repository,
     state::{Cause, ThreadState},
-    tasks,
     turn_store::{ThreadTurnStore, append_queued, hand_offs, pause_now, sleeps_until},
 };
 use crate::agent::ReadyAgent;
@@ -209,7 +208,6 @@ impl Threads {
                     .collect::<Vec<_>>(),
             );
         }
-        tasks::with_thread(&mut tools, &self.ports.db, account, found.id());
         if !settings.subagents_ids.is_empty() {
             let hand_off = HandOff {
                 account: account.clone(),

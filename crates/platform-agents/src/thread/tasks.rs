@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Error, Id, Object, Result, run_detached};
 use platform_db::{Conn, Db};
-use platform_runtime::{Action, ToolResult, TurnTool};
+use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, ToolResult};
 use serde_json::{Value, json};
 
 use super::{
@@ -16,59 +16,70 @@ use super::{
 
 const MOST_TASKS: usize = 200;
 
-/// Carries out a tool of the group for one thread.
-#[derive(Clone)]
-struct TaskAction {
-    db: Db,
+/// The group `builtin-tasks` (contract 04 §6).
+pub fn task_tools(db: &Db) -> BuiltInGroup {
+    let does: Arc<dyn BuiltInAction> = Arc::new(Tasks(db.clone()));
+    let set = BuiltInTool::new(
+        "set_tasks",
+        "Sets the list of tasks that the work consists of, in place of the one there is.",
+        json!({"tasks": {"type": "array", "maxItems": MOST_TASKS, "items": {"type": "object", "properties": {
+            "title": {"type": "string"},
+            "description": {"type": "string"},
+            "completed": {"type": "boolean"},
+        }, "required": ["title"]}}}),
+        &["tasks"],
+        Arc::clone(&does),
+    );
+    let complete = BuiltInTool::new(
+        "complete_task",
+        "Marks a task as done, by its id.",
+        json!({"id": {"type": "string", "description": "Id of the task, as set_tasks gave it"}}),
+        &["id"],
+        does,
+    );
+    BuiltInGroup {
+        uid: "builtin-tasks",
+        name: "Tasks",
+        description: "Has agents plan their work in tasks that can be watched.",
+        tools: vec![set, complete],
+    }
+}
+
+struct Tasks(Db);
+
+#[async_trait]
+impl BuiltInAction for Tasks {
+    async fn call(&self, call: BuiltInCall<'_>) -> ToolResult {
+        let Some(callbacks) = call.callbacks else {
+            return ToolResult::error("TOOL_NOT_AVAILABLE", "A chat has no tasks; only agents have.");
+        };
+        let change = Change {
+            account: call.account.clone(),
+            thread: callbacks.thread().to_owned(),
+            completes: call.tool == "complete_task",
+            arguments: call.arguments.clone(),
+        };
+        let db = self.0.clone();
+        // A task of its own: the turn stores results of other calls meanwhile, and waits for the lock that this holds.
+        let changed = run_detached("change tasks", async move {
+            let mut conn = db.conn().await?;
+            conn.transaction::<_, Error, _>(async |conn| change.apply_in(conn).await).await
+        });
+        changed.await.unwrap_or_else(|error| ToolResult::error("UPSTREAM_ERROR", error.message()))
+    }
+}
+
+/// A change of the tasks of a thread.
+struct Change {
     account: AccountId,
     thread: String,
     completes: bool,
-    /// Checks the arguments.
-    checks: Arc<dyn Action>,
+    arguments: Object,
 }
 
-/// Gives the tools of the group their thread.
-pub(crate) fn with_thread(tools: &mut [TurnTool], db: &Db, account: &AccountId, thread: &str) {
-    for tool in tools {
-        let completes = match tool.tool.name.as_str() {
-            "set_tasks" => false,
-            "complete_task" => true,
-            _ => continue,
-        };
-        if let Some(checks) = tool.action.take() {
-            let (db, account, thread) = (db.clone(), account.clone(), thread.to_owned());
-            tool.action = Some(Arc::new(TaskAction { db, account, thread, completes, checks }));
-        }
-    }
-}
-
-#[async_trait]
-impl Action for TaskAction {
-    async fn call(&self, id: &str, arguments: Object) -> ToolResult {
-        // The group's own answer to good arguments is that only agents have tasks.
-        let checked = self.checks.call(id, arguments.clone()).await;
-        if !checked.text.contains("TOOL_NOT_AVAILABLE") {
-            return checked;
-        }
-        match self.change(arguments).await {
-            Ok(result) => result,
-            Err(error) => ToolResult::error("UPSTREAM_ERROR", error.message()),
-        }
-    }
-}
-
-impl TaskAction {
-    /// A task of its own: the turn stores results of other calls meanwhile, and waits for the lock that this holds.
-    async fn change(&self, arguments: Object) -> Result<ToolResult> {
-        let of = self.clone();
-        run_detached("change tasks", async move {
-            let mut conn = of.db.conn().await?;
-            conn.transaction::<_, Error, _>(async |conn| of.change_in(conn, &arguments).await).await
-        })
-        .await
-    }
-
-    async fn change_in(&self, conn: &mut Conn, arguments: &Object) -> Result<ToolResult> {
+impl Change {
+    async fn apply_in(&self, conn: &mut Conn) -> Result<ToolResult> {
+        let arguments = &self.arguments;
         let text = |of: &Value, name: &str| of.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         // Calls of one answer change the list one after the other.
         let thread = lock(conn, &self.account, &self.thread).await?;

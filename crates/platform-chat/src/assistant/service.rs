@@ -118,7 +118,8 @@ impl PgAssistantService {
             }
             let row = repository::update(conn, account, &found.identifier, &settings, now).await?;
             if settings.available_tools_groups_uids != found.settings().available_tools_groups_uids {
-                use_in(conn, account, (ASSISTANT, &found.id), &settings.available_tools_groups_uids).await?;
+                let servers = self.ports.toolbox.records(&settings.available_tools_groups_uids);
+                use_in(conn, account, (ASSISTANT, &found.id), &servers).await?;
             }
             row.into_assistant().map(Some)
         })
@@ -240,7 +241,8 @@ impl AssistantService for PgAssistantService {
                 if !repository::insert(conn, &caller.account, &id, &identifier, &settings, now).await? {
                     return Err(taken());
                 }
-                use_in(conn, &caller.account, (ASSISTANT, &id), &settings.available_tools_groups_uids).await?;
+                let servers = self.ports.toolbox.records(&settings.available_tools_groups_uids);
+                use_in(conn, &caller.account, (ASSISTANT, &id), &servers).await?;
                 let assistant = self.describe(&caller.account, assistant).await?;
                 if let Some(once) = once {
                     once.store(conn, 201, &assistant).await?;

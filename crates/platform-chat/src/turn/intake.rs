@@ -41,7 +41,7 @@ pub(crate) struct Intake {
     pub budget: Arc<dyn Budget>,
     pub tenants: Arc<dyn TenantService>,
     pub assistants: Arc<dyn AssistantService>,
-    pub toolbox: Arc<dyn Toolbox>,
+    pub toolbox: Arc<Toolbox>,
     pub children: Arc<ChildPool>,
     pub files: FileFetcher,
     pub limits: FieldLimits,

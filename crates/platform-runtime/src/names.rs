@@ -3,30 +3,21 @@ use std::collections::HashMap;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
-use platform_runtime::is_function_name;
+use crate::{NamePrefix, SourceTool, is_function_name};
 
 const LONGEST: usize = 64;
 const HASH: usize = 8;
 
-/// A tool before it has the name that a model calls it by.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Named<'a> {
-    pub bare: &'a str,
-    /// Of its server; built-in tools have none.
-    pub identifier: Option<&'a str>,
-    /// The identifier always stands before it.
-    pub prefixed: bool,
-}
-
 /// Names by which a model calls tools (contract 04 §6): bare where nothing clashes.
-pub(crate) fn exposed(tools: &[Named<'_>]) -> Vec<String> {
+pub(crate) fn exposed(tools: &[SourceTool]) -> Vec<String> {
     let mut bare: HashMap<&str, usize> = HashMap::new();
-    for tool in tools.iter().filter(|tool| !tool.prefixed) {
-        *bare.entry(tool.bare).or_default() += 1;
+    for tool in tools.iter().filter(|tool| !matches!(tool.prefix, NamePrefix::Always(_))) {
+        *bare.entry(&tool.tool.name).or_default() += 1;
     }
-    let name = |tool: &Named<'_>| match tool.identifier {
-        Some(identifier) if tool.prefixed || bare[tool.bare] > 1 => fit(&format!("{identifier}__{}", tool.bare)),
-        _ => fit(tool.bare),
+    let name = |SourceTool { tool, prefix, .. }: &SourceTool| match prefix {
+        NamePrefix::Always(prefix) => fit(&format!("{prefix}__{}", tool.name)),
+        NamePrefix::OnClash(prefix) if bare[tool.name.as_str()] > 1 => fit(&format!("{prefix}__{}", tool.name)),
+        NamePrefix::OnClash(_) | NamePrefix::Never => fit(&tool.name),
     };
     tools.iter().map(name).collect()
 }
@@ -44,13 +35,34 @@ fn fit(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+    use platform_core::Object;
+    use serde_json::json;
+
     use super::*;
+    use crate::{Action, Approval, Tool, ToolResult};
 
     #[test]
     fn only_names_that_clash_get_a_prefix_and_long_ones_a_hash() {
-        let http = |identifier, bare| Named { bare, identifier: Some(identifier), prefixed: false };
-        let mcp = |identifier, bare| Named { bare, identifier: Some(identifier), prefixed: true };
-        let built_in = Named { bare: "current_time", identifier: None, prefixed: false };
+        struct Nothing;
+        #[async_trait]
+        impl Action for Nothing {
+            async fn call(&self, _: &str, _: Object) -> ToolResult {
+                ToolResult::of(&json!(null))
+            }
+        }
+        let tool = |name: &str, prefix| SourceTool {
+            tool: Tool { name: name.to_owned(), description: String::new(), parameters: json!({}) },
+            prefix,
+            approval: Approval::No,
+            is_repeatable: true,
+            action: Arc::new(Nothing),
+        };
+        let http = |identifier: &str, bare| tool(bare, NamePrefix::OnClash(identifier.to_owned()));
+        let mcp = |identifier: &str, bare| tool(bare, NamePrefix::Always(identifier.to_owned()));
+        let built_in = tool("current_time", NamePrefix::Never);
         let long = "x".repeat(64);
         let tools = [
             built_in,

@@ -1,0 +1,104 @@
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use platform_core::{AccountId, Object, Result};
+use platform_runtime::{
+    Action, Approval, Callbacks, GroupTool, Later, NamePrefix, SourceTool, Tool, ToolGroup, ToolResult, ToolSource,
+    ToolTurn, fit_bytes,
+};
+
+use crate::{
+    calling::Calling, definition::ToolDefinition, failure::Failure, http::Call, model::ServerType, server::Server,
+    service::PgToolServerService,
+};
+
+#[async_trait]
+impl ToolSource for PgToolServerService {
+    async fn group(&self, account: &AccountId, uid: &str) -> Result<Option<ToolGroup>> {
+        Ok(self.find(account, uid).await?.map(|server| group_of(&server)))
+    }
+
+    async fn tools(&self, account: &AccountId, uid: &str, turn: &ToolTurn<'_>) -> Result<Vec<SourceTool>> {
+        let Some(server) = self.find(account, uid).await?.filter(|server| server.settings.enabled) else {
+            return Ok(Vec::new());
+        };
+        self.refresh_soon(&server);
+        Ok((0..server.settings.tool_definitions.len()).map(|index| self.offer(&server, index, turn)).collect())
+    }
+}
+
+impl PgToolServerService {
+    fn offer(&self, server: &Arc<Server>, index: usize, turn: &ToolTurn<'_>) -> SourceTool {
+        let of = &server.settings.tool_definitions[index];
+        let (function, identifier) = (&of.function, server.identifier.clone());
+        let is_http = server.kind == ServerType::Http;
+        SourceTool {
+            tool: Tool {
+                name: function.name.clone(),
+                description: function.description.clone(),
+                parameters: function.parameters.clone(),
+            },
+            prefix: if is_http { NamePrefix::OnClash(identifier) } else { NamePrefix::Always(identifier) },
+            approval: if of.requires_approval { Approval::Yes } else { Approval::No },
+            is_repeatable: if is_http { of.is_repeatable() } else { of.idempotent },
+            action: Arc::new(ServerAction {
+                calling: Arc::clone(&self.calling),
+                index,
+                timeout: longest(server, of).min(turn.timeout),
+                server: Arc::clone(server),
+                callbacks: turn.callbacks.cloned(),
+                most_bytes: self.limits.tool_response_bytes,
+            }),
+        }
+    }
+}
+
+/// Longest call of a tool.
+pub(crate) fn longest(server: &Server, tool: &ToolDefinition) -> Duration {
+    Duration::from_millis(tool.timeout_ms.unwrap_or(server.settings.timeout_ms).into())
+}
+
+/// A server as a group.
+pub(crate) fn group_of(server: &Server) -> ToolGroup {
+    let tool = |of: &ToolDefinition| GroupTool {
+        name: of.function.name.clone(),
+        description: of.function.description.clone(),
+    };
+    ToolGroup {
+        uid: server.id.clone(),
+        name: server.settings.name.clone(),
+        description: server.settings.description.clone(),
+        tools: server.settings.tool_definitions.iter().map(tool).collect(),
+    }
+}
+
+/// Carries out a tool of a server.
+struct ServerAction {
+    calling: Arc<Calling>,
+    server: Arc<Server>,
+    index: usize,
+    timeout: Duration,
+    callbacks: Option<Arc<dyn Callbacks>>,
+    most_bytes: usize,
+}
+
+#[async_trait]
+impl Action for ServerAction {
+    async fn call(&self, id: &str, arguments: Object) -> ToolResult {
+        let tool = &self.server.settings.tool_definitions[self.index];
+        let callback = match self.callbacks.as_ref().filter(|_| tool.async_callback) {
+            None => None,
+            Some(callbacks) => match callbacks.open(id).await {
+                Ok(url) => Some(url),
+                Err(error) => return ToolResult::error("UPSTREAM_ERROR", error.message()),
+            },
+        };
+        let call = Call { id, callback: callback.as_deref(), timeout: self.timeout };
+        let called = self.calling.call(&self.server, tool, call, &arguments).await;
+        if let (Some(202), Some(url)) = (called.status, callback) {
+            return ToolResult::later(Later::Callback(url));
+        }
+        let result = called.result.map_or_else(Failure::into_result, |value| ToolResult::of(&value));
+        ToolResult { text: fit_bytes(result.text, self.most_bytes), ..result }
+    }
+}
