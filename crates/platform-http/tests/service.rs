@@ -44,6 +44,7 @@ fn config() -> HttpConfig {
 struct House {
     _db: TestDb,
     url: String,
+    client: reqwest::Client,
     auth: Arc<PgAuthService>,
     projects: Arc<PgProjectService>,
 }
@@ -77,7 +78,8 @@ async fn house() -> House {
     let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
     // It serves until the test ends.
     std::mem::forget(serve(&Arc::new(http), listener, 100, Duration::from_secs(1)).expect("a server"));
-    House { _db: test, url, auth, projects }
+    let client = reqwest::Client::builder().timeout(Duration::from_secs(10)).build().expect("a client");
+    House { _db: test, url, client, auth, projects }
 }
 
 impl House {
@@ -99,11 +101,11 @@ impl House {
     }
 
     async fn create(&self, key: &str, label: Value) -> (u16, Value) {
-        self.send(reqwest::Client::new().post(format!("{}/labels", self.url)).json(&label), key).await
+        self.send(self.client.post(format!("{}/labels", self.url)).json(&label), key).await
     }
 
     async fn get(&self, key: &str, id: &str) -> (u16, Value) {
-        self.send(reqwest::Client::new().get(format!("{}/labels/{id}", self.url)), key).await
+        self.send(self.client.get(format!("{}/labels/{id}", self.url)), key).await
     }
 }
 
@@ -127,10 +129,10 @@ async fn a_group_is_served_with_all_that_the_house_gives_it() {
     assert_eq!(refused(house.get("pk-nonsense", id).await), not(401, "UNAUTHENTICATED"));
     assert_eq!(refused(house.create(&key, json!({"name": ""})).await), not(400, "VALIDATION_ERROR"));
     assert_eq!(refused(house.create(&key, json!({"name": 7})).await), not(400, "VALIDATION_ERROR"));
-    let strict = reqwest::Client::new().post(format!("{}/labels?strict=true", house.url));
+    let strict = house.client.post(format!("{}/labels?strict=true", house.url));
     let typo = house.send(strict.json(&json!({"nmae": "x"})), &key).await;
     assert_eq!(typo.1["details"]["fields"][0], json!({"name": "nmae", "suggestion": "name"}));
-    let wrong = reqwest::Client::new().delete(format!("{}/labels/{id}", house.url));
+    let wrong = house.client.delete(format!("{}/labels/{id}", house.url));
     assert_eq!(refused(house.send(wrong, &key).await), not(405, "METHOD_NOT_ALLOWED"));
 
     // A label of a private project, and keys that are bound to it and to another.

@@ -64,7 +64,7 @@ impl BuiltInTool {
     pub fn new(
         name: &str,
         description: &str,
-        properties: Value,
+        properties: &Value,
         required: &[&str],
         does: Arc<dyn BuiltInAction>,
     ) -> Self {
@@ -178,11 +178,11 @@ pub fn time_tools(clock: Arc<dyn Clock>) -> BuiltInGroup {
         name: "Time",
         description: "Tells the time, and has agents wait.",
         tools: vec![
-            BuiltInTool::new("current_time", "The current date and time in UTC.", json!({}), &[], Arc::clone(&does)),
+            BuiltInTool::new("current_time", "The current date and time in UTC.", &json!({}), &[], Arc::clone(&does)),
             BuiltInTool::new(
                 "wait_until",
                 "Pauses the work until a moment, or for a number of seconds.",
-                json!({
+                &json!({
                     "timestampMs": {"type": "integer", "description": "Moment in milliseconds since 1970"},
                     "seconds": {"type": "number", "minimum": 0, "description": "Seconds from now"},
                 }),
@@ -233,7 +233,7 @@ pub fn finish_tools() -> BuiltInGroup {
         tools: vec![BuiltInTool::new(
             FINISH_TOOL,
             "Ends the work: the message is the final answer.",
-            json!({"message": {"type": "string"}, "data": {"type": "object"}}),
+            &json!({"message": {"type": "string"}, "data": {"type": "object"}}),
             &["message"],
             Arc::new(FinishExecution),
         )],

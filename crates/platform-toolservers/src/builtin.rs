@@ -13,7 +13,7 @@ pub fn http_tools(egress: Egress, most_bytes: usize) -> BuiltInGroup {
     let request = BuiltInTool::new(
         "http_request",
         "Sends an HTTP request to a public address and returns status and body.",
-        json!({
+        &json!({
             "method": {"type": "string", "enum": ["GET", "POST", "PUT", "PATCH", "DELETE"]},
             "url": {"type": "string", "description": "Absolute http or https address"},
             "headers": {"type": "object", "additionalProperties": {"type": "string"}},

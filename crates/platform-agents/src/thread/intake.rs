@@ -190,7 +190,7 @@ impl Threads {
             user_uid: order.user_uid.clone(),
             ..TurnRequest::default()
         };
-        check_turn_tools(&*self.ports.toolbox, account, settings, &request, &spec).await?;
+        check_turn_tools(&self.ports.toolbox, account, settings, &request, &spec).await?;
         let source = if order.source == Source::Api { "user" } else { order.source.as_str() };
         let source = if source == "cron" { "trigger" } else { source };
         let mut arrived = self.arrive(agent, &id, &order.message, source, request).await?;

@@ -22,7 +22,7 @@ pub fn task_tools(db: &Db) -> BuiltInGroup {
     let set = BuiltInTool::new(
         "set_tasks",
         "Sets the list of tasks that the work consists of, in place of the one there is.",
-        json!({"tasks": {"type": "array", "maxItems": MOST_TASKS, "items": {"type": "object", "properties": {
+        &json!({"tasks": {"type": "array", "maxItems": MOST_TASKS, "items": {"type": "object", "properties": {
             "title": {"type": "string"},
             "description": {"type": "string"},
             "completed": {"type": "boolean"},
@@ -33,7 +33,7 @@ pub fn task_tools(db: &Db) -> BuiltInGroup {
     let complete = BuiltInTool::new(
         "complete_task",
         "Marks a task as done, by its id.",
-        json!({"id": {"type": "string", "description": "Id of the task, as set_tasks gave it"}}),
+        &json!({"id": {"type": "string", "description": "Id of the task, as set_tasks gave it"}}),
         &["id"],
         does,
     );

@@ -92,7 +92,7 @@ impl Intake {
         let had_previous = !message.previous_conversation.is_empty();
         let mut given = std::mem::take(&mut message.files);
         let (mut item, mut request, mut body) = self.acceptance(caller, &assistant, message, source, &given).await?;
-        check_turn_tools(&*self.toolbox, &caller.account, settings, &request, &spec).await?;
+        check_turn_tools(&self.toolbox, &caller.account, settings, &request, &spec).await?;
         let mut files = Vec::new();
         if !given.is_empty() {
             // Nothing is fetched for a chat that cannot take it.
