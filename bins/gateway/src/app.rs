@@ -209,7 +209,7 @@ impl App {
         Ok(Self { http, auth, models, health, jobs, db, metrics, closing, works, embedded, grace })
     }
 
-    /// The `OpenAPI` document of what would be served; nothing is started.
+    /// The `OpenAPI` document of what these settings would serve; nothing listens, and no database is asked.
     pub(crate) async fn document(config: &Config) -> Result<String> {
         let mut base = Base::idle(config).await?;
         let modules = Platform::build(config, config.addr, &mut base)?.modules;

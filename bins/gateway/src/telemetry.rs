@@ -1,11 +1,20 @@
-//! What the process tells: logs, one JSON object a line on stderr, and traces for whoever collects them.
+//! What the process tells: logs on stderr, short lines on a terminal and elsewhere one JSON object a line, and traces for
+//! whoever collects them.
+
+use std::io::{IsTerminal, stderr};
 
 use opentelemetry::{Key, KeyValue, trace::TracerProvider};
 use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
 use platform_core::TRACES;
 use platform_models::ConfigError;
-use tracing_subscriber::{EnvFilter, Layer, filter::filter_fn, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    EnvFilter, Layer,
+    filter::filter_fn,
+    fmt::{self, time::ChronoLocal},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
 
 /// Of the libraries only what an operator can do something about; spans are for traces. What rmcp says of a server
 /// names its whole address, in which there may be a secret; we say it ourselves.
@@ -19,13 +28,13 @@ impl Telemetry {
     pub fn start(filter: &str, is_traced: bool) -> Result<Self, ConfigError> {
         let filter = EnvFilter::try_new(format!("{QUIET},{filter},{TRACES}=off"))
             .map_err(|e| ConfigError(format!("PLATFORM_LOG: {e}.")))?;
-        let logs = tracing_subscriber::fmt::layer()
-            .json()
-            .flatten_event(true)
-            .with_current_span(false)
-            .with_span_list(false)
-            .with_writer(std::io::stderr)
-            .with_filter(filter);
+        let logs = fmt::layer().with_writer(stderr);
+        let logs = if stderr().is_terminal() {
+            logs.compact().with_target(false).with_timer(ChronoLocal::new("%H:%M:%S".to_owned())).boxed()
+        } else {
+            logs.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed()
+        };
+        let logs = logs.with_filter(filter);
         let provider = is_traced.then(provider).transpose()?;
         let traces = provider.as_ref().map(|provider| {
             tracing_opentelemetry::layer()

@@ -11,12 +11,12 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// Records that can be in a project or belong to an end user; its name is in lower case.
+    /// Records that can be in a project or belong to an end user, by the name of the kind.
     pub const fn placed(name: &'static str) -> Self {
         Self { name, is_placed: true }
     }
 
-    /// Records that are of the whole account, or of nobody.
+    /// Records that are of the whole account, or of nobody, by the name of the kind.
     pub const fn of_account(name: &'static str) -> Self {
         Self { name, is_placed: false }
     }
@@ -59,7 +59,7 @@ pub trait Resources: Send + Sync {
         Ok(())
     }
 
-    /// What a record refers to; what is not there refers to nothing.
+    /// What a record refers to; an error when there is none.
     async fn references(&self, _account: &AccountId, _id: &str) -> Result<References> {
         Ok(References::new())
     }

@@ -46,4 +46,4 @@ pub use access::{Access, NoProjects, Projects};
 pub use demand::{Demand, Reference, ReferenceField, References, Right, references};
 pub use kind::{Kind, Place, Resources};
 pub use reach::{KnownProject, KnownProjects, ProjectRole, Reach, Visibility};
-pub use uses::{Record, Referrer, Referrers, use_in, users_in};
+pub use uses::{RecordRef, Referrer, Referrers, use_in, users_in};

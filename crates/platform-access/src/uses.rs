@@ -9,13 +9,13 @@ use platform_db::Conn;
 use crate::{kind::Kind, schema::uses};
 
 /// A record of some kind, borrowed.
-pub type Record<'a> = (Kind, &'a str);
+pub type RecordRef<'a> = (Kind, &'a str);
 
 /// Stores to which records of a kind a record refers now, in the transaction that stores that record.
 pub async fn use_in(
     conn: &mut Conn,
     account: &AccountId,
-    user: Record<'_>,
+    user: RecordRef<'_>,
     kind: Kind,
     targets: &[String],
 ) -> Result<()> {
@@ -39,7 +39,7 @@ pub async fn use_in(
 }
 
 /// Who refers to a record: name of the kind and id, in this order.
-pub async fn users_in(conn: &mut Conn, account: &AccountId, target: Record<'_>) -> Result<Vec<(String, String)>> {
+pub async fn users_in(conn: &mut Conn, account: &AccountId, target: RecordRef<'_>) -> Result<Vec<(String, String)>> {
     Ok(uses::table
         .filter(uses::account_id.eq(account.as_str()))
         .filter(uses::target_kind.eq(target.0.name()).and(uses::target_id.eq(target.1)))
@@ -56,7 +56,7 @@ pub trait Referrer: Send + Sync {
     fn kind(&self) -> Kind;
 
     /// Takes a reference out of a record, in the transaction that deletes what it refers to.
-    async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: Record<'_>) -> Result<()>;
+    async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()>;
 }
 
 /// All kinds whose records refer to others.
@@ -74,7 +74,7 @@ impl Referrers {
         &self,
         conn: &mut Conn,
         account: &AccountId,
-        target: Record<'_>,
+        target: RecordRef<'_>,
     ) -> Result<Vec<(String, String)>> {
         let users = users_in(conn, account, target).await?;
         for (kind, id) in &users {

@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 use diesel_async::SimpleAsyncConnection;
 use platform_access::{
-    Access, Demand, Kind, KnownProject, KnownProjects, Place, ProjectRole, Projects, Reach, Record, Referrer,
+    Access, Demand, Kind, KnownProject, KnownProjects, Place, ProjectRole, Projects, Reach, RecordRef, Referrer,
     Referrers, Resources, Right, Visibility, code, use_in, users_in,
 };
 use platform_core::{AccountId, Caller, Code, Credential, Origin, Owner, Result, Session};
@@ -28,7 +28,7 @@ impl Referrer for Boxes {
         BOX
     }
 
-    async fn forget_in(&self, _: &mut Conn, _: &AccountId, id: &str, target: Record<'_>) -> Result<()> {
+    async fn forget_in(&self, _: &mut Conn, _: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
         self.0.lock().expect("lock").push(format!("{} of {id}", target.1));
         Ok(())
     }
@@ -79,7 +79,18 @@ async fn what_referred_to_tool_servers_before_there_was_one_table_still_does() {
     conn.batch_execute(up).await.expect("carried over");
     let users = users_in(&mut conn, &account, (Kind::placed("tool-server"), "s1")).await.expect("read");
     assert_eq!(users, [("agent".to_owned(), "g1".to_owned()), ("assistant".to_owned(), "a1".to_owned())]);
+    // A process of the version before writes to the old table still.
+    let later = format!(
+        "INSERT INTO tool_server_uses VALUES ('{account}', 's1', 'agents', 'g2'); \
+         DELETE FROM tool_server_uses WHERE user_id = 'g1'",
+        account = account.as_str()
+    );
+    conn.batch_execute(&later).await.expect("stored");
+    let users = users_in(&mut conn, &account, (Kind::placed("tool-server"), "s1")).await.expect("read");
+    assert_eq!(users, [("agent".to_owned(), "g2".to_owned()), ("assistant".to_owned(), "a1".to_owned())]);
     conn.batch_execute(down).await.expect("and back");
+    conn.batch_execute(up).await.expect("and again");
+    assert_eq!(users_in(&mut conn, &account, (Kind::placed("tool-server"), "s1")).await.expect("read"), users);
 }
 
 /// Two projects: `open` for all, `closed` for its editor `ed` and viewer `vi`.

@@ -49,7 +49,6 @@ pub use repository::{
     compactions, content, delete, empty, enqueue, feedback, first_queued, has_compactions, has_message, insert_message,
     json, listed_contents, open_calls, open_text, queued, result_positions, settled_calls, summarise, turn_of,
 };
-
 pub use search::{Match, Matches, search};
 pub use settings::{AssistantSettings, AssistantState, AssistantTemplates, Profile, takes_no_tools};
 pub use sub_agents::{ABANDON, CHAT_RETURN, HandOff, Returned, SubAgentLauncher, SubAgents, invalid_sub_agents};

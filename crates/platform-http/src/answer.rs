@@ -21,11 +21,10 @@ use futures_util::{
     stream::{once, try_unfold},
 };
 use platform_core::{Error, FairPermit, MOST_LISTED, Result};
+use platform_realtime::Watcher;
 use serde::Serialize;
 use serde_json::json;
 use tracing::warn;
-
-use platform_realtime::Watcher;
 
 use crate::{bounded::bounded, gate::StreamPlace, request::Request, sse};
 

@@ -2,8 +2,8 @@
 //!
 //! **Owns** the way of every request: route → credential → rate → body → access → handler → answer, and what is the
 //! same for all of them: errors, CORS, idempotency keys, streams, connections, the `OpenAPI` document. **Needs**
-//! `platform-auth` for credentials, `platform-access` for who reaches what, `platform-limits` for rates, `platform-db`
-//! for idempotency keys. It knows no resource: those come as [`Group`]s, whose handlers hold the services they use.
+//! `platform-auth` for credentials, `platform-access` for who reaches what, `platform-limits` for rates, `platform-realtime`
+//! for what is streamed, `platform-db` for idempotency keys. It knows no resource: those come as [`Group`]s, whose handlers hold the services they use.
 //!
 //! **Invariants**: a route says whose credential opens it, and what each placeholder of its path stands for, or nothing
 //! starts; what a route reads is what its description names; everything that fails, fails with the error object; no

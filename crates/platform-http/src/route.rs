@@ -115,6 +115,7 @@ impl Route {
         self.query_fields = operation.query_names();
         self.body_fields = operation.body.as_ref().map(TypeDoc::names);
         self.inert_fields = operation.inert;
+        self.lasts = operation.streams();
         if self.method == Method::PATCH || self.method == Method::PUT || operation.makes_record() {
             self.record_fields = operation.record;
         }
@@ -169,12 +170,6 @@ impl Route {
         self
     }
 
-    /// It streams: the rights of who asked are looked at again while it goes on.
-    pub fn lasting(&mut self) -> &mut Self {
-        self.lasts = true;
-        self
-    }
-
     /// It changes nothing: a GET, or a search by POST.
     pub(crate) fn only_reads(&self) -> bool {
         self.method == Method::GET || matches!(self.open_to, OpenTo::Key { scope, .. } if scope.ends_with(":read"))
@@ -201,12 +196,14 @@ pub struct Group {
     pub(crate) tag: &'static str,
     pub(crate) description: &'static str,
     pub(crate) routes: Vec<Route>,
+    /// Fields that are said to refer to records, and that no route reads.
+    pub(crate) unread: Vec<&'static str>,
 }
 
 impl Group {
     /// Begins a group whose handlers are given `services`; tag and description stand in the `OpenAPI` document.
     pub fn of<S: ?Sized>(tag: &'static str, description: &'static str, services: Arc<S>) -> GroupBuilder<S> {
-        let group = Self { tag, description, routes: Vec::new() };
+        let group = Self { tag, description, routes: Vec::new(), unread: Vec::new() };
         GroupBuilder { group, services, kinds: Vec::new(), references: Vec::new() }
     }
 }
@@ -321,6 +318,9 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             let is_read = |path: &str| fields.iter().any(|field| *field == path.split('/').next().unwrap_or_default());
             route.references = references.iter().filter(|(path, _)| is_read(path)).copied().collect();
         }
+        let is_used =
+            |path: &str| group.routes.iter().any(|route| route.references.iter().any(|(read, _)| *read == path));
+        group.unread = references.iter().map(|(path, _)| *path).filter(|path| !is_used(path)).collect();
         group
     }
 }

@@ -67,6 +67,9 @@ impl Table {
     pub fn new(groups: Vec<Group>) -> Result<Self, TableError> {
         let tags = groups.iter().map(|group| (group.tag, group.description)).collect();
         let (mut by_path, mut kinds) = (BTreeMap::<&str, Vec<Route>>::new(), BTreeSet::new());
+        if let Some(field) = groups.iter().find_map(|group| group.unread.first()) {
+            return Err(TableError(format!("No route of its group reads the field `{field}`.")));
+        }
         for route in groups.into_iter().flat_map(|group| group.routes) {
             for (name, kind) in &route.named {
                 let unknown = || TableError(format!("{}: nobody has said what `{{{name}}}` stands for.", route.path));
@@ -78,6 +81,10 @@ impl Table {
                 return Err(TableError(format!("{} {} is declared twice.", route.method, route.path)));
             }
             of_path.push(route);
+        }
+        let twice = |kind: &&Kind| !kind.is_placed() && kinds.contains(&Kind::placed(kind.name()));
+        if let Some(kind) = kinds.iter().find(twice) {
+            return Err(TableError(format!("The kind `{}` is declared in two ways.", kind.name())));
         }
         let (mut router, mut resources) = (Router::new(), Vec::new());
         for (path, routes) in by_path {
@@ -149,6 +156,19 @@ mod tests {
         assert_eq!(refused, "/v1/labels/{labelId}: nobody has said what `{labelId}` stands for.");
         let table = table(&["labelId"], &["/v1/labels/{labelId}"]).expect("a table");
         assert_eq!(table.kinds, [LABEL]);
+    }
+
+    #[test]
+    fn a_reference_that_no_route_reads_and_a_kind_of_two_sorts_do_not_start() {
+        let group = || Group::of("labels", "Labels", Arc::new(()));
+        let refused = Table::new(vec![group().referring(&[("labelId", LABEL)]).build()]).err().expect("refused");
+        assert_eq!(refused.to_string(), "No route of its group reads the field `labelId`.");
+        let mut one = group().naming("id", LABEL);
+        one.get("/v1/a/{id}", OpenTo::Public, nothing);
+        let mut other = group().naming("id", Kind::placed("label"));
+        other.get("/v1/b/{id}", OpenTo::Public, nothing);
+        let refused = Table::new(vec![one.build(), other.build()]).err().expect("refused").to_string();
+        assert_eq!(refused, "The kind `label` is declared in two ways.");
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Groups of tools that are part of the platform (contract 04 §6).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use chrono::Datelike;
@@ -29,7 +32,8 @@ pub struct BuiltInGroup {
 #[derive(Clone)]
 pub struct BuiltInTool {
     tool: Tool,
-    schema: Arc<Schema>,
+    /// Of its parameters; compiled when it is first called, since a validator takes megabytes.
+    schema: Arc<OnceLock<Schema>>,
     approval: Approval,
     is_repeatable: bool,
     does: Arc<dyn BuiltInAction>,
@@ -70,9 +74,8 @@ impl BuiltInTool {
     ) -> Self {
         let parameters = json!({"type": "object", "properties": properties, "required": required,
             "additionalProperties": false});
-        let schema = Arc::new(Schema::new(parameters.clone()));
         let tool = Tool { name: name.to_owned(), description: description.to_owned(), parameters };
-        Self { tool, schema, approval: Approval::No, is_repeatable: true, does }
+        Self { tool, schema: Arc::default(), approval: Approval::No, is_repeatable: true, does }
     }
 
     /// The same: its calls wait for approval unless the assistant names others that do, and are not made again.
@@ -122,9 +125,9 @@ impl ToolSource for BuiltInTools {
         Ok(self.find(uid).map(BuiltInGroup::group))
     }
 
-    async fn tools(&self, account: &AccountId, uid: &str, turn: &ToolTurn<'_>) -> Result<Vec<SourceTool>> {
-        let tools = self.find(uid).into_iter().flat_map(|group| &group.tools);
-        let offered = tools.map(|of| SourceTool {
+    async fn tools(&self, account: &AccountId, uid: &str, turn: &ToolTurn<'_>) -> Result<Option<Vec<SourceTool>>> {
+        let Some(group) = self.find(uid) else { return Ok(None) };
+        let offered = group.tools.iter().map(|of| SourceTool {
             tool: of.tool.clone(),
             prefix: NamePrefix::Never,
             approval: of.approval,
@@ -137,7 +140,7 @@ impl ToolSource for BuiltInTools {
                 callbacks: turn.callbacks.cloned(),
             }),
         });
-        Ok(offered.collect())
+        Ok(Some(offered.collect()))
     }
 }
 
@@ -154,7 +157,8 @@ struct Checked {
 impl Action for Checked {
     async fn call(&self, id: &str, arguments: Object) -> ToolResult {
         let given = Value::Object(arguments.clone());
-        let issues = self.of.schema.problems(&self.children, &self.account, &given, 10).await;
+        let schema = self.of.schema.get_or_init(|| Schema::new(self.of.tool.parameters.clone()));
+        let issues = schema.problems(&self.children, &self.account, &given, 10).await;
         if !issues.is_empty() {
             return ToolResult::invalid_arguments(&issues);
         }

@@ -20,8 +20,8 @@ pub trait ToolSource: Send + Sync {
     /// A group by its id; `None` when this source has none of that id.
     async fn group(&self, account: &AccountId, uid: &str) -> Result<Option<ToolGroup>>;
 
-    /// The tools of a group as they are now; none when this source has no such group, or it is switched off.
-    async fn tools(&self, account: &AccountId, uid: &str, turn: &ToolTurn<'_>) -> Result<Vec<SourceTool>>;
+    /// The tools of a group as they are now; `None` when this source has none of that id.
+    async fn tools(&self, account: &AccountId, uid: &str, turn: &ToolTurn<'_>) -> Result<Option<Vec<SourceTool>>>;
 }
 
 /// The turn that tools are for.
@@ -127,7 +127,10 @@ impl Toolbox {
         let mut offered = Vec::new();
         for uid in choice.groups {
             for source in &self.sources {
-                offered.extend(source.tools(account, uid, &turn).await?);
+                if let Some(tools) = source.tools(account, uid, &turn).await? {
+                    offered.extend(tools);
+                    break;
+                }
             }
         }
         let names = exposed(&offered);

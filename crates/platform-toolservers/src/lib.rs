@@ -5,7 +5,7 @@
 //! secrets, `platform-egress` for every request, child processes for the expressions of tools; implements the port `ToolSource`.
 //!
 //! A tool is a request over HTTP that its definition describes, or a tool of a remote MCP server,
-//! or one of the built-in groups. What goes wrong in a call is a result that the model reads.
+//! or a request that the model describes itself ([`http_tools`]). What goes wrong in a call is a result that the model reads.
 //!
 //! **Invariants**: secrets are sealed in the table and masked everywhere else; a secret goes to the
 //! scheme, host and port it was given for and to no other; an argument never changes the shape of

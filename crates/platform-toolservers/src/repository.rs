@@ -5,7 +5,7 @@ use diesel::{
     sql_types::{BigInt, Bool, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_access::Record;
+use platform_access::RecordRef;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
 use platform_db::Conn;
 use serde_json::{Value, json};
@@ -293,7 +293,7 @@ pub async fn hold_in(conn: &mut Conn, account: &AccountId, uids: &[String]) -> R
 
 /// Stores to which servers a record refers, in the transaction that stores it. `TOOL_SERVER_NOT_FOUND` for one that is
 /// not there.
-pub async fn use_in(conn: &mut Conn, account: &AccountId, user: Record<'_>, uids: &[String]) -> Result<()> {
+pub async fn use_in(conn: &mut Conn, account: &AccountId, user: RecordRef<'_>, uids: &[String]) -> Result<()> {
     let known: Vec<String> = tool_servers::table
         .filter(tool_servers::account_id.eq(account.as_str()).and(tool_servers::id.eq_any(uids)))
         .select(tool_servers::id)

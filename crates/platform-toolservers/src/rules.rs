@@ -153,7 +153,7 @@ pub(crate) fn in_use(users: &[(String, String)]) -> Error {
     let kinds = ["agent", "assistant", "environment", "profile", "trigger"];
     let of = |kind: &str| users.iter().filter(|user| user.0 == kind).map(|user| &user.1).collect::<Vec<_>>();
     let used_by: Object = kinds.into_iter().map(|kind| (format!("{kind}s"), json!(of(kind)))).collect();
-    let named = users.iter().take(20).map(|(kind, id)| format!("{id} ({kind})")).collect::<Vec<_>>().join(", ");
+    let named = users.iter().take(20).map(|(kind, id)| format!("{id} ({kind}s)")).collect::<Vec<_>>().join(", ");
     let more = if users.len() > 20 { format!(" and {} more", users.len() - 20) } else { String::new() };
     let message =
         format!("This tool server is used by {named}{more}; take it out there, or delete it with force=true.");

@@ -462,11 +462,14 @@ impl ToolServerService for PgToolServerService {
         let users = conn.transaction::<_, Error, _>(async |conn| {
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             expected.check(row.version)?;
-            let users = users_in(conn, account, (TOOL_SERVER, id)).await?;
+            let users = if force {
+                self.referrers.forget_in(conn, account, (TOOL_SERVER, id)).await?
+            } else {
+                users_in(conn, account, (TOOL_SERVER, id)).await?
+            };
             if !users.is_empty() && !force {
                 return Err(in_use(&users));
             }
-            self.referrers.forget_in(conn, account, (TOOL_SERVER, id)).await?;
             repository::delete(conn, account, id).await?;
             Ok(users)
         });
@@ -476,7 +479,7 @@ impl ToolServerService for PgToolServerService {
         self.known.changed(id).await?;
         // Who referred to it is read anew.
         for (kind, user) in users {
-            self.bus.tell(&kind, &user).await?;
+            self.bus.tell(&format!("{kind}s"), &user).await?;
         }
         Ok(())
     }

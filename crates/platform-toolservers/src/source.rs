@@ -18,12 +18,14 @@ impl ToolSource for PgToolServerService {
         Ok(self.find(account, uid).await?.map(|server| group_of(&server)))
     }
 
-    async fn tools(&self, account: &AccountId, uid: &str, turn: &ToolTurn<'_>) -> Result<Vec<SourceTool>> {
-        let Some(server) = self.find(account, uid).await?.filter(|server| server.settings.enabled) else {
-            return Ok(Vec::new());
-        };
+    async fn tools(&self, account: &AccountId, uid: &str, turn: &ToolTurn<'_>) -> Result<Option<Vec<SourceTool>>> {
+        let Some(server) = self.find(account, uid).await? else { return Ok(None) };
+        if !server.settings.enabled {
+            return Ok(Some(Vec::new()));
+        }
         self.refresh_soon(&server);
-        Ok((0..server.settings.tool_definitions.len()).map(|index| self.offer(&server, index, turn)).collect())
+        let count = server.settings.tool_definitions.len();
+        Ok(Some((0..count).map(|index| self.offer(&server, index, turn)).collect()))
     }
 }
 

@@ -1,16 +1,17 @@
 //! `/v1/agents`, `/v1/agents/agents/{agentId}/…`
 
-use crate::module::Module;
-use platform_conversation::AGENT;
 use std::sync::Arc;
 
 use platform_agents::{
     AGENT_REFERENCES, Agent, AgentFilter, AgentService, AgentSettings, PgAgentService, PgThreadService, ThreadService,
 };
+use platform_conversation::AGENT;
 use platform_core::{Error, Result};
 use platform_http::{Answer, Group, Request, key, session};
 use serde::Serialize;
 use utoipa::ToSchema;
+
+use crate::module::Module;
 
 /// What the handlers use.
 pub(crate) struct Services {

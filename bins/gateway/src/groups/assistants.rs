@@ -1,14 +1,15 @@
 //! `/v1/assistants`
 
-use crate::module::Module;
-use platform_conversation::ASSISTANT;
 use std::sync::Arc;
 
 use platform_chat::{ASSISTANT_REFERENCES, Assistant, AssistantFilter, AssistantService, PgAssistantService};
+use platform_conversation::ASSISTANT;
 use platform_core::{Error, Result};
 use platform_http::{Answer, Group, List, Request, key, session};
 use serde::Deserialize;
 use utoipa::ToSchema;
+
+use crate::module::Module;
 
 /// Assistants.
 pub(crate) fn module(assistants: &Arc<PgAssistantService>) -> Module {

@@ -1,17 +1,18 @@
 //! `/v1/assistants/{identifier}/messages`, `/v1/assistants/{identifier}/chats`, `/v1/assistants/chats`
 
-use crate::module::Module;
-use platform_conversation::{ASSISTANT, ContentPages};
 use std::sync::Arc;
 
 use platform_chat::{
     AssistantService, CHAT, ChatFilter, ChatListQuery, ChatPage, ChatService, NewMessage, PgAssistantService,
     PgChatService,
 };
+use platform_conversation::{ASSISTANT, ContentPages};
 use platform_core::{AccountId, Checks, Error, Result};
 use platform_http::{Answer, Group, Request, key, session};
 use serde::Deserialize;
 use utoipa::ToSchema;
+
+use crate::module::Module;
 
 /// What the handlers use.
 pub(crate) struct Services {
@@ -61,7 +62,7 @@ fn group(services: Arc<Services>) -> Group {
     group.get("/v1/assistants/{identifier}/chats/{chatUid}/realtime", session_read, realtime).with(spec::realtime);
     group.get("/v1/assistants/{identifier}/chats/{chatUid}/search", session_read, search).with(spec::search);
     group.post("/v1/assistants/{identifier}/chats/{chatUid}/stop", session_write, stop).with(spec::stop);
-    group.get("/v1/assistants/{identifier}/chats/{chatUid}/stream", session_read, stream).with(spec::stream).lasting();
+    group.get("/v1/assistants/{identifier}/chats/{chatUid}/stream", session_read, stream).with(spec::stream);
     group.post("/v1/assistants/{identifier}/chats/{chatUid}/tool-response", session_write, respond).with(spec::respond);
     group.build()
 }

@@ -1,12 +1,13 @@
 //! `/v1/api-keys`
 
-use crate::module::Module;
-use platform_access::Kind;
 use std::sync::Arc;
 
+use platform_access::Kind;
 use platform_auth::{KeyService, NewApiKey, PgAuthService};
 use platform_core::{Caller, Result};
 use platform_http::{Answer, Group, Request, full_key};
+
+use crate::module::Module;
 
 /// API keys.
 const API_KEY: Kind = Kind::of_account("API key");

@@ -1,6 +1,5 @@
 //! `/v1/models`
 
-use crate::module::Module;
 use std::sync::Arc;
 
 use platform_core::Result;
@@ -8,6 +7,8 @@ use platform_http::{Answer, Group, Request, key};
 use platform_models::Models;
 use serde::Deserialize;
 use utoipa::ToSchema;
+
+use crate::module::Module;
 
 /// Models.
 pub(crate) fn module(models: &Arc<Models>) -> Module {

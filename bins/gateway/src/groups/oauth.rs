@@ -1,28 +1,28 @@
 //! `/oauth`, `/.well-known`, `/v1/oauth-clients`, `/v1/users`
 
-use crate::module::{Module, Purge};
-use platform_access::Kind;
-use std::sync::Arc;
-
-use platform_http::{Answer, Group, OpenTo, Request, code, percent_decode};
-use platform_projects::{PgProjectService, ProjectService};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use base64::{Engine, engine::general_purpose::STANDARD};
+use platform_access::Kind;
 use platform_auth::{
     Authorization, AuthorizeRequest, ClientService, OAuthError, OAuthService, PgAuthService, TokenRequest, UserService,
     purge_grants, purge_old_values,
 };
 use platform_core::{Error, Result};
+use platform_http::{Answer, Group, OpenTo, Request, code, percent_decode};
+use platform_projects::{PgProjectService, ProjectService};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use crate::module::{Module, Purge};
+
 /// What the handlers of users use.
-pub(crate) struct Users {
-    pub users: Arc<dyn UserService>,
-    pub projects: Arc<dyn ProjectService>,
+struct UserServices {
+    users: Arc<dyn UserService>,
+    projects: Arc<dyn ProjectService>,
 }
 
 mod page;
@@ -36,7 +36,7 @@ pub(crate) const USER: Kind = Kind::of_account("user");
 
 /// The OAuth server, its applications, and users.
 pub(crate) fn module(auth: &Arc<PgAuthService>, projects: &Arc<PgProjectService>) -> Module {
-    let users = Users { users: auth.clone(), projects: projects.clone() };
+    let users = UserServices { users: auth.clone(), projects: projects.clone() };
     Module {
         groups: vec![group(auth.clone()), clients_group(auth.clone()), users_group(Arc::new(users))],
         purges: vec![
@@ -70,7 +70,7 @@ fn group(services: Arc<dyn OAuthService>) -> Group {
     group.build()
 }
 
-pub(crate) fn clients_group(services: Arc<dyn ClientService>) -> Group {
+fn clients_group(services: Arc<dyn ClientService>) -> Group {
     let mut group =
         Group::of("oauth-clients", "Applications that users let act for them", services).naming("id", OAUTH_CLIENT);
     group.get("/v1/oauth-clients", OpenTo::ADMIN, list_clients).with(spec::list_clients);
@@ -81,7 +81,7 @@ pub(crate) fn clients_group(services: Arc<dyn ClientService>) -> Group {
     group.build()
 }
 
-pub(crate) fn users_group(services: Arc<Users>) -> Group {
+fn users_group(services: Arc<UserServices>) -> Group {
     let mut group = Group::of("users", "Users of the account", services).naming("userUID", USER);
     group.get("/v1/users", OpenTo::ADMIN, list_users).with(spec::list_users);
     group.post("/v1/users", OpenTo::ADMIN, create_user).with(spec::create_user);
@@ -294,26 +294,26 @@ async fn delete_client(clients: Arc<dyn ClientService>, request: Request) -> Res
     Answer::deleted("OAuth client", id)
 }
 
-async fn create_user(services: Arc<Users>, request: Request) -> Result<Answer> {
+async fn create_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
     let (account, once) = (&request.caller()?.account, request.once.as_ref());
     Answer::created(&services.users.create_user(account, request.body()?, once).await?)
 }
 
-async fn list_users(services: Arc<Users>, request: Request) -> Result<Answer> {
+async fn list_users(services: Arc<UserServices>, request: Request) -> Result<Answer> {
     let (account, page) = (&request.caller()?.account, request.page(20, 100)?);
     Answer::ok(&services.users.list_users(account, page).await?)
 }
 
-async fn get_user(services: Arc<Users>, request: Request) -> Result<Answer> {
+async fn get_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
     Answer::ok(&services.users.get_user(&request.caller()?.account, request.path("userUID")).await?)
 }
 
-async fn update_user(services: Arc<Users>, request: Request) -> Result<Answer> {
+async fn update_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
     let (account, id) = (&request.caller()?.account, request.path("userUID"));
     Answer::ok(&services.users.update_user(account, id, request.patch()?).await?)
 }
 
-async fn delete_user(services: Arc<Users>, request: Request) -> Result<Answer> {
+async fn delete_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
     let id = request.path("userUID");
     services.users.delete_user(&request.caller()?.account, id).await?;
     services.projects.user_deleted(id).await?;

@@ -1,10 +1,8 @@
 //! `/v1/projects`
 
-use super::oauth::USER;
-use crate::module::Module;
-use platform_access::Kind;
 use std::sync::Arc;
 
+use platform_access::Kind;
 use platform_agents::{AgentFilter, AgentService, ThreadFilter, ThreadService, ThreadState};
 use platform_chat::{AssistantFilter, AssistantService, Chat, ChatFilter, ChatList, ChatService};
 use platform_core::{Bound, Page, Result};
@@ -15,7 +13,9 @@ use platform_toolservers::{ToolServerFilter, ToolServerService};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::oauth::USER;
 use super::{chats::chat_page, tenants::without_hidden};
+use crate::module::Module;
 
 /// What the handlers use.
 pub(crate) struct Services {

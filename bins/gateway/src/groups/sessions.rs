@@ -1,16 +1,17 @@
 //! `/v1/tenant-sessions`
 
-use crate::module::{Module, Purge};
-use platform_access::Kind;
-use platform_conversation::ASSISTANT;
 use std::sync::Arc;
 
+use platform_access::Kind;
 use platform_auth::{NewSession, PgAuthService, SessionFilter, SessionService, purge_sessions};
 use platform_chat::{AssistantService, PgAssistantService};
+use platform_conversation::ASSISTANT;
 use platform_core::Result;
 use platform_http::{Answer, Group, OpenTo, Request, account_key};
 use platform_tenants::{PgTenantService, TenantService, Visit};
 use serde_json::json;
+
+use crate::module::{Module, Purge};
 
 /// What the handlers use.
 pub(crate) struct Services {

@@ -1,19 +1,20 @@
 //! `/v1/tenants`
 
-use crate::module::Module;
-use platform_access::Kind;
-use platform_conversation::ASSISTANT;
 use std::sync::Arc;
 
+use platform_access::Kind;
 use platform_agents::ThreadService;
 use platform_auth::SessionService;
 use platform_chat::ChatService;
+use platform_conversation::ASSISTANT;
 use platform_core::{Error, Result};
 use platform_http::{Answer, Group, Request, key};
 use platform_tenants::TenantService;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
+
+use crate::module::Module;
 
 /// What the handlers use.
 pub(crate) struct Services {

@@ -1,21 +1,21 @@
 //! `/v1/agents/{agentId}/threads`, `/v1/agents/threads/…`, `/v1/tool-callbacks/{token}`
 
-use crate::module::{Module, Purge};
-use platform_access::Kind;
-use platform_conversation::{AGENT, ContentPages};
-use platform_http::{Answer, Group, OpenTo, Request, key, session};
 use std::sync::Arc;
 
+use platform_access::Kind;
 use platform_agents::{
     Evaluation, EvaluationService, PgEvaluationService, PgThreadService, THREAD, ThreadFilter, ThreadService,
     purge_callbacks,
 };
+use platform_conversation::{AGENT, ContentPages};
 use platform_core::{AccountId, Checks, Result};
+use platform_http::{Answer, Group, OpenTo, Request, key, session};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::chats::{SearchQuery, partial};
+use crate::module::{Module, Purge};
 
 /// What the handlers use.
 pub(crate) struct Services {
@@ -75,7 +75,7 @@ fn group(services: Arc<Services>) -> Group {
         .with(spec::pause_or_resume);
     group.post("/v1/agents/threads/{threadId}/resume", session_write, resume).with(spec::resume);
     group.get("/v1/agents/threads/{threadId}/search", session_read, search).with(spec::search);
-    group.get("/v1/agents/threads/{threadId}/stream", session_read, stream).with(spec::stream).lasting();
+    group.get("/v1/agents/threads/{threadId}/stream", session_read, stream).with(spec::stream);
     group.post("/v1/agents/threads/{threadId}/tool-response", write, respond).with(spec::respond);
     group.post("/v1/agents/{agentId}/threads", write, start).with(spec::start).creating();
     group.get("/v1/agents/{agentId}/threads", read, list_of_agent).with(spec::list_of_agent);

@@ -1,9 +1,8 @@
 //! `/v1/tool-servers`, `/v1/tool-groups`
 
-use crate::module::Module;
-use platform_access::Kind;
 use std::sync::Arc;
 
+use platform_access::Kind;
 use platform_core::{AccountId, Code, Error, Object, Result};
 use platform_http::{Answer, Group, List, Request, key};
 use platform_runtime::Toolbox;
@@ -13,6 +12,8 @@ use platform_toolservers::{
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
+
+use crate::module::Module;
 
 /// Tools, which are where their server is.
 const TOOL: Kind = Kind::of_account("tool");

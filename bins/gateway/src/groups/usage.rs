@@ -1,20 +1,21 @@
 //! `/v1/tenant-usage`, `/v1/tenant-admin`
 
-use super::tenants::{SUBTENANT, TENANT};
-use crate::module::{Keeper, Module};
-use platform_access::Kind;
 use std::sync::Arc;
 
+use platform_access::Kind;
 use platform_core::Result;
 use platform_http::{Answer, Group, OpenTo, Request, account_key, key, session};
 use platform_tenants::{HistoryFilter, NewTier, PgTenantService, UsageService};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use super::tenants::{SUBTENANT, TENANT};
+use crate::module::{Keeper, Module};
+
 /// Tiers.
 const TIER: Kind = Kind::of_account("tier");
 
-pub(crate) fn admin_group(services: Arc<dyn UsageService>) -> Group {
+fn admin_group(services: Arc<dyn UsageService>) -> Group {
     let mut group = Group::of("tenant-admin", "Tiers and quotas of tenants, and changes to them", services)
         .naming("subtenantId", SUBTENANT)
         .naming("tenantId", TENANT)

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use diesel::sql_types::Text;
 use diesel_async::RunQueryDsl;
-use platform_access::{Kind, Record, ReferenceField, Referrer};
+use platform_access::{Kind, RecordRef, ReferenceField, Referrer};
 use platform_conversation::{AGENT, ASSISTANT};
 use platform_core::{AccountId, Result};
 use platform_db::Conn;
@@ -24,7 +24,7 @@ impl Referrer for AgentReferrer {
         AGENT
     }
 
-    async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: Record<'_>) -> Result<()> {
+    async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
         let forget = "WITH changed AS (\
                  UPDATE agents SET version = version + 1, \
                  edited_ms = floor(extract(epoch FROM clock_timestamp()) * 1000), settings = jsonb_set(settings, \

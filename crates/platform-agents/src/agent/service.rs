@@ -77,7 +77,7 @@ impl PgAgentService {
         jobs: Arc<Jobs>,
         limits: FieldLimits,
     ) -> Arc<Self> {
-        let ready = InvalidatedCache::new(bus, AGENT.name(), MOST_REMEMBERED);
+        let ready = InvalidatedCache::new(bus, "agents", MOST_REMEMBERED);
         Arc::new(Self { ports: ports.clone(), templates, sub_agents, egress, jobs, limits, ready })
     }
 

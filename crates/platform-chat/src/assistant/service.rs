@@ -75,7 +75,7 @@ enum AssistantKind {}
 impl PgAssistantService {
     /// Needs what turns work with to check against, and the bus that says when to forget.
     pub fn new(ports: &Ports, bus: &Bus, sub_agents: Arc<dyn SubAgents>, jobs: Arc<Jobs>, limits: FieldLimits) -> Self {
-        let known = InvalidatedCache::new(bus, ASSISTANT.name(), MOST_REMEMBERED);
+        let known = InvalidatedCache::new(bus, "assistants", MOST_REMEMBERED);
         let built_in = Arc::new(Assistant::built_in());
         Self { ports: ports.clone(), sub_agents, jobs, limits, built_in, known }
     }
