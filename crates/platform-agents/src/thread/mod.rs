@@ -1,26 +1,11 @@
-mod act;
-mod approval;
-mod awaited;
-mod commit;
-mod control;
-mod explain;
+mod change;
 mod facts;
-mod files;
-mod hand_off;
-mod intake;
-mod list;
 mod model;
-mod picture;
+mod read;
 mod record;
 mod repository;
-mod request;
-mod runner;
 mod service;
-mod source;
-mod state;
-mod tasks;
-mod timer;
-mod turn_store;
+mod turn;
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,24 +17,24 @@ use platform_realtime::Key;
 
 use crate::{agent::PgAgentService, code};
 
-pub use awaited::purge_callbacks;
-use commit::AfterCommit;
-pub(crate) use intake::ThreadSpec;
+use change::commit::AfterCommit;
+pub(crate) use change::intake::ThreadSpec;
+pub use change::request::{
+    AsyncResponse, AsyncResponses, NewApproval, NewCompletion, NewPause, NewResume, NewThread, PauseOrResume,
+    ThreadMessage, ThreadPatch,
+};
+pub use change::state::{Action, CHANGES, Cause, Source, StateChange, ThreadState};
 pub use model::{
     EmptyContentRetries, ParentLink, PendingApproval, PendingAsyncToolCall, StartedThread, Task, Thread,
     ThreadFeedback, ThreadFilter, ThreadList, ThreadResponded, ThreadResult, ThreadView,
 };
-pub use picture::picture;
+pub use read::picture::picture;
 pub(crate) use record::Record;
 pub(crate) use repository::{find, lock, note_fact};
-pub use request::{
-    AsyncResponse, AsyncResponses, NewApproval, NewCompletion, NewPause, NewResume, NewThread, PauseOrResume,
-    ThreadMessage, ThreadPatch,
-};
 pub use service::{PgThreadService, THREAD, ThreadService};
-pub use state::{Action, CHANGES, Cause, Source, StateChange, ThreadState};
-pub use tasks::task_tools;
-pub(crate) use turn_store::charge_in;
+pub use turn::awaited::purge_callbacks;
+pub use turn::tasks::task_tools;
+pub(crate) use turn::turn_store::charge_in;
 
 /// Kind of the runs that are turns of threads.
 pub(crate) const KIND: &str = "thread";

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::state::{StateChange, ThreadState};
+use super::change::state::{StateChange, ThreadState};
 
 /// Kind of thread ids.
 pub(crate) enum ThreadKind {}

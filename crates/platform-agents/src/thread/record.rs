@@ -7,11 +7,11 @@ use platform_runtime::{CallState, Later, OpenCall, Payer, Spender};
 use serde_json::{Value, json};
 
 use super::{
-    approval::asks_for,
+    change::approval::asks_for,
+    change::state::{Action, Cause, Source, StateChange, ThreadState, may_follow},
     facts::{Facts, TurnFacts},
     model::{PendingAsyncToolCall, Thread},
     repository::ThreadRow,
-    state::{Action, Cause, Source, StateChange, ThreadState, may_follow},
 };
 
 use crate::code;

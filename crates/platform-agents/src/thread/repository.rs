@@ -11,9 +11,9 @@ use platform_db::{Conn, JsonStatement};
 use serde_json::{Value, json};
 
 use super::{
+    change::request::ThreadPatch,
+    change::state::ThreadState,
     record::{Record, key},
-    request::ThreadPatch,
-    state::ThreadState,
 };
 use crate::schema::threads;
 
@@ -246,7 +246,7 @@ pub(super) async fn take(conn: &mut Conn, taken: &[(AccountId, &str, i32)], now:
 
 /// A thread whose state was changed among others.
 #[derive(diesel::QueryableByName)]
-pub(super) struct Moved {
+pub(crate) struct Moved {
     #[diesel(sql_type = Text)]
     account_id: String,
     #[diesel(sql_type = Text)]

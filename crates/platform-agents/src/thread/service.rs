@@ -17,25 +17,25 @@ use serde_json::Value;
 
 use super::{
     KIND, ThreadConfig, Threads,
-    act::Act,
-    awaited::{Abandons, EndAll, Returns},
-    facts::Pause,
-    files::Files,
-    hand_off::ThreadLauncher,
-    list::{self, Conditions},
-    live_key,
-    model::{StartedThread, Thread, ThreadFeedback, ThreadFilter, ThreadList, ThreadResponded, ThreadView},
-    not_found,
-    record::{Actor, Record, key, queued_reason},
-    repository,
-    request::{
+    change::act::Act,
+    change::request::{
         AsyncResponses, NewApproval, NewCompletion, NewPause, NewResume, NewThread, PauseOrResume, ThreadMessage,
         ThreadPatch, unknown_state,
     },
-    runner::ThreadTurns,
-    source::ThreadSource,
-    state::{Action, ThreadState},
-    timer::Timers,
+    change::state::{Action, ThreadState},
+    change::timer::Timers,
+    facts::Pause,
+    live_key,
+    model::{StartedThread, Thread, ThreadFeedback, ThreadFilter, ThreadList, ThreadResponded, ThreadView},
+    not_found,
+    read::list::{self, Conditions},
+    read::source::ThreadSource,
+    record::{Actor, Record, key, queued_reason},
+    repository,
+    turn::awaited::{Abandons, EndAll, Returns},
+    turn::files::Files,
+    turn::hand_off::ThreadLauncher,
+    turn::runner::ThreadTurns,
 };
 use crate::{agent::PgAgentService, schedule::Schedules};
 

@@ -13,17 +13,17 @@ use platform_jobs::is_full_in;
 use platform_runtime::{Refusal, Role};
 use platform_tenants::Visit;
 
-use super::{
+use crate::thread::{
     Threads,
-    commit::AfterCommit,
-    control::{Arrived, append},
+    change::commit::AfterCommit,
+    change::control::{Arrived, append},
+    change::request::{NewThread, ThreadMessage},
+    change::state::{Cause, Source, ThreadState},
     facts::{Facts, Parent, Pause, Unfetched},
     model::{StartedThread, ThreadId},
     record::{Actor, NewRecord, Record},
     repository,
-    request::{NewThread, ThreadMessage},
-    runner::OUT_OF_QUOTA,
-    state::{Cause, Source, ThreadState},
+    turn::runner::OUT_OF_QUOTA,
 };
 use crate::{agent::ReadyAgent, code};
 

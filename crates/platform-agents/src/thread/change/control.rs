@@ -9,13 +9,13 @@ use platform_db::Conn;
 use platform_runtime::{CallState, Later, Role};
 use serde_json::{Value, json};
 
-use super::{
+use crate::thread::{
     Threads,
-    awaited::take_arrived,
+    change::state::{Action, Cause, ThreadState},
     facts::Pause,
     record::{Actor, Record, key},
-    state::{Action, Cause, ThreadState},
-    turn_store::append_queued,
+    turn::awaited::take_arrived,
+    turn::turn_store::append_queued,
 };
 
 /// A message that was taken in, screened, and is to be stored with its files.

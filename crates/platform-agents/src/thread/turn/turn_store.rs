@@ -15,14 +15,14 @@ use platform_jobs::{Run, step_in};
 use platform_runtime::{Answer, CallState, Flow, Later, Operation};
 use platform_tenants::settle_in;
 
-use super::{
+use crate::thread::{
     Threads,
-    act::hold_in,
-    awaited::take_arrived,
+    change::act::hold_in,
+    change::state::{Cause, ThreadState},
     facts::Pause,
     record::{Actor, Record, key},
     repository::by_id,
-    state::{Cause, ThreadState},
+    turn::awaited::take_arrived,
 };
 use crate::{costs, schema::threads};
 

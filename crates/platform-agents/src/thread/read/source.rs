@@ -6,11 +6,11 @@ use platform_realtime::{Head, Source};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{
+use crate::thread::{
+    change::state::ThreadState,
     model::{PendingApproval, Task},
     record::{Record, key},
     repository::{ThreadRow, by_id, revision},
-    state::ThreadState,
 };
 
 /// What watchers of a thread see, without what is being written (contract 03 §6).

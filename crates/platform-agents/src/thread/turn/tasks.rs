@@ -9,7 +9,7 @@ use platform_db::{Conn, Db};
 use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, ToolResult};
 use serde_json::{Value, json};
 
-use super::{
+use crate::thread::{
     model::Task,
     repository::{lock, note_fact},
 };

@@ -5,19 +5,19 @@ use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::{Conn, Idempotency, in_progress};
 use platform_jobs::{Run, is_held_in};
 
-use super::{
+use crate::thread::{
     AfterCommit, Threads,
-    control::{Arrived, queue},
+    change::control::{Arrived, queue},
+    change::request::NewApproval,
+    change::state::{Source, ThreadState},
     facts::Pause,
     not_found,
     record::{Actor, Record},
     repository,
-    request::NewApproval,
-    state::{Source, ThreadState},
 };
 
 /// What a client does to a thread, looked at and ready.
-pub(super) enum Act {
+pub(crate) enum Act {
     Pause { immediate: bool, pause: Pause },
     Resume { says: Option<Arrived> },
     Complete { state: ThreadState },
@@ -27,7 +27,7 @@ pub(super) enum Act {
 
 impl Threads {
     /// Does it, and tells what came of it.
-    pub(super) async fn act(
+    pub(crate) async fn act(
         &self,
         account: &AccountId,
         id: &str,

@@ -14,14 +14,14 @@ use platform_access::Place;
 use platform_core::{AccountId, Code, Error, Owner, Page, Period, Result, Session, Timestamp};
 use platform_db::Conn;
 
-use super::{
+use crate::schema::{agents, threads};
+use crate::thread::{
+    change::request::unknown_state,
+    change::state::ThreadState,
     model::ThreadFilter,
     record::Record,
     repository::{PROJECT, ThreadRow, by_id},
-    request::unknown_state,
-    state::ThreadState,
 };
-use crate::schema::{agents, threads};
 
 const MOST_TAGS: i64 = 1000;
 

@@ -15,13 +15,13 @@ use platform_runtime::{CallState, Callbacks, Later, OpenCall};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{
+use crate::thread::{
     END_ALL, RETURN, Threads,
-    commit::after,
+    change::commit::after,
+    change::request::AsyncResponses,
+    change::state::{Action, Cause, Source, ThreadState},
     model::ThreadResponded,
     record::{Actor, Record},
-    request::AsyncResponses,
-    state::{Action, Cause, Source, ThreadState},
 };
 use crate::{
     code,

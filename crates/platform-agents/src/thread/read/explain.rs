@@ -5,7 +5,7 @@ use platform_core::{Error, Result};
 use platform_runtime::{Operation, Role, ask};
 use serde_json::json;
 
-use super::{
+use crate::thread::{
     Threads,
     record::{Record, key},
     repository,
@@ -17,7 +17,7 @@ const EXPLAIN: &str = "Explain in a few plain sentences what this run of an agen
 
 impl Threads {
     /// What a thread did and why it ended, or what it waits for; asked of a model once a revision.
-    pub(super) async fn explain(&self, record: Record) -> Result<String> {
+    pub(crate) async fn explain(&self, record: Record) -> Result<String> {
         if let Some((revision, text)) = &record.facts.explanation
             && *revision == record.revision
         {

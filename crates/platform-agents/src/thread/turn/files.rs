@@ -9,13 +9,13 @@ use platform_core::{AccountId, Error, Result};
 use platform_jobs::{Run, Work, end_in};
 use tokio_util::sync::CancellationToken;
 
-use super::{
+use crate::thread::{
     FILES, Threads,
-    act::hold_in,
-    awaited::done,
+    change::act::hold_in,
+    change::state::{Cause, ThreadState},
     facts::Unfetched,
     record::{Actor, Record, key},
-    state::{Cause, ThreadState},
+    turn::awaited::done,
 };
 
 /// Pauses before a file is asked for again.
@@ -85,7 +85,7 @@ impl Work for Files {
     async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
         let threads = &self.0;
         let conn = threads.ports.db.read().await?;
-        let found = super::repository::find(conn.get(), &run.account(), &run.subject).await?;
+        let found = crate::thread::repository::find(conn.get(), &run.account(), &run.subject).await?;
         drop(conn);
         let Some(found) = found else { return done(&threads.ports.db, run).await };
         let fetched = threads.fetch(&run.account(), &found.facts.unfetched).await;

@@ -9,13 +9,13 @@ use platform_jobs::{Run, Work};
 use platform_runtime::Later;
 use tokio_util::sync::CancellationToken;
 
-use super::{
+use crate::thread::{
     TIMER, Threads,
-    act::hold_in,
-    awaited::{done, take_arrived},
-    control::{close, error_value, wake},
+    change::act::hold_in,
+    change::control::{close, error_value, wake},
+    change::state::{Cause, ThreadState},
     record::Actor,
-    state::{Cause, ThreadState},
+    turn::awaited::{done, take_arrived},
 };
 
 /// Carries out what is due.

@@ -4,15 +4,15 @@ use platform_core::{Checks, Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_runtime::{CallState, ToolCall};
 
-use super::{
+use crate::thread::{
     Threads,
-    awaited::take_arrived,
-    commit::after,
-    control::{close, developer_message, queue},
+    change::commit::after,
+    change::control::{close, developer_message, queue},
+    change::request::NewApproval,
+    change::state::{Action, Cause, ThreadState},
     model::PendingApproval,
     record::{Actor, Record},
-    request::NewApproval,
-    state::{Action, Cause, ThreadState},
+    turn::awaited::take_arrived,
 };
 
 /// Longest sentence about calls that wait, in bytes (contract 03 §3).
@@ -103,7 +103,8 @@ impl Threads {
             take_arrived(record);
             close(conn, record, "REJECTED", |_| true, now).await?;
             if let Some(message) = message {
-                super::control::append(conn, record, &developer_message(record, message, &user, now)).await?;
+                crate::thread::change::control::append(conn, record, &developer_message(record, message, &user, now))
+                    .await?;
             }
             record.finish_reason = Some("APPROVAL_REJECTED".to_owned());
             record.enter(Cause::Rejected, ThreadState::ApprovalRejected, by, now)?;

@@ -11,11 +11,12 @@ use platform_mail::Mail;
 use platform_realtime::Key;
 use serde_json::{Value, json};
 
-use super::{
-    FILES, KIND, RETURN, TIMER, Threads, live_key,
+use crate::thread::{
+    FILES, KIND, RETURN, TIMER, Threads,
+    change::state::ThreadState,
+    live_key,
     record::Record,
     repository::{self, Moved},
-    state::ThreadState,
 };
 use crate::{code, costs, evaluation};
 
@@ -239,7 +240,7 @@ impl Threads {
     }
 
     /// Publishes changes that many threads went through at once.
-    pub(super) async fn publish_moved_in(
+    pub(crate) async fn publish_moved_in(
         &self,
         conn: &mut Conn,
         moved: &[Moved],

@@ -13,22 +13,22 @@ use platform_tenants::settle_in;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use super::{
+use crate::agent::ReadyAgent;
+use crate::thread::{
     KIND, Threads,
-    act::hold_in,
-    awaited::{ThreadCallbacks, done, take_arrived},
-    commit::after,
-    control::close,
+    change::act::hold_in,
+    change::commit::after,
+    change::control::close,
+    change::state::{Cause, ThreadState},
     facts::Pause,
-    hand_off::ThreadLauncher,
     live_key,
     model::{EmptyContentRetries, ThreadResult},
     record::{Actor, Record},
     repository,
-    state::{Cause, ThreadState},
-    turn_store::{ThreadTurnStore, append_queued, hand_offs, pause_now, sleeps_until},
+    turn::awaited::{ThreadCallbacks, done, take_arrived},
+    turn::hand_off::ThreadLauncher,
+    turn::turn_store::{ThreadTurnStore, append_queued, hand_offs, pause_now, sleeps_until},
 };
-use crate::agent::ReadyAgent;
 
 /// An empty answer is asked for again so often.
 const EMPTY_RETRIES: u32 = 2;
@@ -249,7 +249,7 @@ impl Threads {
         self.told(kept).await
     }
 
-    async fn told(&self, stored: Option<(Next, super::AfterCommit)>) -> Result<Next> {
+    async fn told(&self, stored: Option<(Next, crate::thread::AfterCommit)>) -> Result<Next> {
         let Some((next, told)) = stored else { return Ok(Next::Done) };
         self.tell(&told).await?;
         Ok(next)

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::state::ThreadState;
+use crate::thread::change::state::ThreadState;
 
 use crate::code;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::state::{CHANGES, Cause, ThreadState};
+use crate::thread::change::state::{CHANGES, Cause, ThreadState};
 
 const LABELS: usize = 190;
 const LANE: usize = 84;
@@ -112,7 +112,7 @@ fn change(svg: &mut String, y: usize, row: &Row) {
 mod tests {
     #[test]
     fn the_picture_in_the_docs_is_the_one_that_is_drawn() {
-        let kept = include_str!("../../../../docs/thread-states.svg");
+        let kept = include_str!("../../../../../docs/thread-states.svg");
         assert_eq!(kept, super::picture(), "draw it anew: just pictures");
     }
 }

@@ -1,0 +1,10 @@
+//! Changes of a thread: who may do what in which state, stored by one function.
+
+pub(crate) mod act;
+pub(crate) mod approval;
+pub(crate) mod commit;
+pub(crate) mod control;
+pub(crate) mod intake;
+pub(crate) mod request;
+pub(crate) mod state;
+pub(crate) mod timer;
