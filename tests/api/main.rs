@@ -42,4 +42,5 @@ mod threads;
 mod tiers;
 mod tool_servers;
 mod tools;
+mod uploads;
 mod wire;

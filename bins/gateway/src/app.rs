@@ -17,6 +17,7 @@ use platform_conversation::{FileFetcher, Ports};
 use platform_core::SystemClock;
 use platform_db::{Bus, Db, Embedded};
 use platform_docs::Docs;
+use platform_files::PgFileService;
 use platform_http::{Group, Http, Needs, Observer, Table};
 use platform_jobs::{Jobs, Work};
 use platform_limits::RateLimits;
@@ -36,7 +37,7 @@ use crate::{
     children,
     config::{Config, Role},
     groups::{
-        agents, assistants, chats, docs, health, keys, models, oauth, projects, sessions, tenants, threads,
+        agents, assistants, chats, docs, files, health, keys, models, oauth, projects, sessions, tenants, threads,
         tool_servers, usage,
     },
     health::Health,
@@ -54,6 +55,7 @@ pub struct App {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) db: Db,
     pub(crate) metrics: Option<Arc<Metrics>>,
+    pub(crate) files: Arc<PgFileService>,
     closing: CancellationToken,
     works: Vec<Arc<dyn Work>>,
     embedded: Option<Embedded>,
@@ -65,6 +67,7 @@ struct Platform {
     auth: Arc<PgAuthService>,
     health: Arc<Health>,
     projects: Arc<PgProjectService>,
+    files: Arc<PgFileService>,
     modules: Vec<Module>,
 }
 
@@ -72,7 +75,8 @@ impl Platform {
     /// Builds everything, from the bottom up; `addr`: where it will listen.
     fn build(config: &Config, addr: SocketAddr, base: &mut Base) -> Result<Self> {
         let relay = base.relay.take();
-        let Base { db, bus, clock, vault, egress, models, jobs, metrics, .. } = base;
+        let Base { db, bus, clock, vault, egress, models, jobs, store, metrics, .. } = base;
+        let files = Arc::new(PgFileService::new(db, Arc::clone(clock), store.clone(), &config.url(addr)));
         let auth = Arc::new(auth(config, addr, db, bus, Arc::clone(vault))?);
         let projects = Arc::new(PgProjectService::new(db, bus, Arc::clone(clock), auth.clone()));
         let model = Arc::clone(models) as Arc<dyn Model>;
@@ -115,7 +119,7 @@ impl Platform {
         let templates = assistants.clone();
         let agents =
             PgAgentService::new(&ports, bus, templates, sub_agents, egress.clone(), Arc::clone(jobs), config.limits);
-        let files = FileFetcher::new(egress.clone());
+        let fetcher = FileFetcher::new(egress.clone(), Arc::clone(&files), config.max_upload_bytes);
         let mailer = Arc::new(Mailer::new(db, config.mail.as_ref()).map_err(anyhow::Error::msg)?);
         let threads = Arc::new(PgThreadService::new(
             ports.clone(),
@@ -123,7 +127,7 @@ impl Platform {
             Arc::clone(&agents),
             Arc::clone(&mailer),
             tenants.clone(),
-            files.clone(),
+            fetcher.clone(),
             thread_config(config, addr),
         ));
         let chat = Arc::new(PgChatService::new(
@@ -132,7 +136,7 @@ impl Platform {
             Arc::clone(jobs),
             assistants.clone(),
             tenants.clone(),
-            files,
+            fetcher,
             chat_config(config),
         ));
         let evaluations = Arc::new(PgEvaluationService::new(&threads));
@@ -161,6 +165,7 @@ impl Platform {
                 threads: threads.clone(),
             }),
             usage::module(&tenants),
+            files::module(&files, config.http.upload_dir.clone(), config.max_upload_bytes, config.sweep_interval),
             tool_servers::module(&tool_servers, &toolbox),
             assistants::module(&assistants),
             chats::module(&chat, &assistants),
@@ -168,7 +173,7 @@ impl Platform {
             threads::module(&threads, &evaluations),
             Module { works: vec![mailer], purges: purge::shared(config.event_keep), ..Module::default() },
         ];
-        Ok(Self { auth, health, projects, modules })
+        Ok(Self { auth, health, projects, files, modules })
     }
 }
 
@@ -176,7 +181,7 @@ impl App {
     /// Builds everything and begins to work; `addr`: where it will listen.
     pub async fn start(config: &Config, addr: SocketAddr) -> Result<Self> {
         let mut base = Base::start(config).await?;
-        let Platform { auth, health, projects, modules } = Platform::build(config, addr, &mut base)?;
+        let Platform { auth, health, projects, files, modules } = Platform::build(config, addr, &mut base)?;
         let Base { db, clock, models, jobs, metrics, embedded, .. } = base;
         let (mut groups, mut resources, mut works) = (Vec::new(), Vec::new(), Vec::new());
         let (mut keepers, mut purges) = (Vec::new(), Vec::new());
@@ -206,7 +211,7 @@ impl App {
         keepers.push(purge::hourly(db.clone(), clock, purges));
         keepers.into_iter().for_each(Keeper::start);
         let grace = config.shutdown_grace;
-        Ok(Self { http, auth, models, health, jobs, db, metrics, closing, works, embedded, grace })
+        Ok(Self { http, auth, models, health, jobs, db, metrics, files, closing, works, embedded, grace })
     }
 
     /// The `OpenAPI` document of what these settings would serve; nothing listens, and no database is asked.

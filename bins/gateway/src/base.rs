@@ -1,11 +1,12 @@
 //! What everything else stands on: the database, keys, models, the run queue, the way out.
 
-use std::sync::Arc;
+use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt, sync::Arc};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use platform_core::{Clock, Id, SystemClock};
 use platform_db::{Bus, Db, DbConfig, Embedded};
 use platform_egress::Egress;
+use platform_files::Store;
 use platform_jobs::{Jobs, JobsConfig};
 use platform_models::{Models, ModelsConfig};
 use platform_realtime::Relay;
@@ -28,6 +29,8 @@ pub(crate) struct Base {
     pub egress: Egress,
     pub models: Arc<Models>,
     pub jobs: Arc<Jobs>,
+    /// Where the bytes of files are.
+    pub store: Store,
     /// To the other processes; `None` = there are none.
     pub relay: Option<Relay>,
     /// Figures, when somebody wants them.
@@ -41,6 +44,7 @@ impl Base {
     pub async fn start(config: &Config) -> Result<Self> {
         // What is wrong with the settings is said before anything is begun.
         let models = Models::start(config.models.clone()).await?;
+        let store = store(config)?;
         let (embedded, db) = database(config, false).await?;
         models.warn_if_offline();
         let bus = bus(embedded.as_ref(), &db);
@@ -52,7 +56,8 @@ impl Base {
         let relay = relay(config, jobs.owner()).await?;
         let metrics = config.metrics_addr.map(|_| Arc::new(Metrics::new()));
         let egress = Egress::new(config.egress.clone())?;
-        Ok(Self { db, bus, clock: Arc::new(SystemClock), vault, egress, models, jobs, relay, metrics, embedded })
+        let clock = Arc::new(SystemClock);
+        Ok(Self { db, bus, clock, vault, egress, models, jobs, store, relay, metrics, embedded })
     }
 
     /// The same without anything behind it: enough to say what would be served.
@@ -60,14 +65,22 @@ impl Base {
         let db = Db::new(&DbConfig { url: "postgres://localhost".to_owned(), pool: 1 })?;
         let (bus, models) = (Bus::local(), Models::start(ModelsConfig::default()).await?);
         let (jobs, egress) = (jobs(config, &db, &bus), Egress::new(config.egress.clone())?);
-        let clock = Arc::new(SystemClock);
-        Ok(Self { db, bus, clock, vault: no_vault(), egress, models, jobs, relay: None, metrics: None, embedded: None })
+        let (clock, vault, store) = (Arc::new(SystemClock), no_vault(), Store::in_memory());
+        Ok(Self { db, bus, clock, vault, egress, models, jobs, store, relay: None, metrics: None, embedded: None })
     }
 }
 
 /// A database of its own is nobody else's.
 pub(crate) fn bus(embedded: Option<&Embedded>, db: &Db) -> Bus {
     if embedded.is_some() { Bus::local() } else { Bus::shared(db) }
+}
+
+/// Opens the store of files, and makes the directory that uploads are in until they are whole.
+fn store(config: &Config) -> Result<Store> {
+    let uploads = &config.http.upload_dir;
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(uploads);
+    made.with_context(|| format!("PLATFORM_DATA_DIR: {} cannot be made", uploads.display()))?;
+    Store::open(&config.store).map_err(|error| anyhow!("PLATFORM_OBJECT_STORE_URL: {error}."))
 }
 
 /// For what signs and seals nothing.

@@ -4,7 +4,7 @@ mod variables;
 
 use std::{
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf, absolute},
     time::Duration,
 };
 
@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use platform_auth::{KeySecret, TokenAlgorithm, TrustedIssuer};
 use platform_core::{FieldLimits, Money};
 use platform_egress::{Allowed, EgressRules};
+use platform_files::{S3Access, StoreConfig};
 use platform_http::{HttpConfig, Rates};
 use platform_mail::MailConfig;
 use platform_models::{CallLimits, ConfigError, ModelsConfig, Protocol, ProviderConfig, read_providers_file};
@@ -41,6 +42,11 @@ pub struct Config {
     pub database_url: Option<String>,
     pub database_pool: usize,
     pub data_dir: PathBuf,
+    /// Where the bytes of files are.
+    pub store: StoreConfig,
+    pub sweep_interval: Duration,
+    /// 0 = no bound.
+    pub max_upload_bytes: usize,
     pub key_prefix: String,
     pub token_algorithm: TokenAlgorithm,
     /// NATS servers between the processes.
@@ -112,6 +118,7 @@ impl Config {
             ));
         }
         let has_metrics = one_of("PLATFORM_METRICS", &[("on", true), ("off", false)])?;
+        let data_dir = data_dir()?;
         let metrics_addr =
             read("PLATFORM_METRICS_ADDR", "an address such as 127.0.0.1:9090", |text| text.parse().ok())?;
         Ok(Self {
@@ -123,7 +130,11 @@ impl Config {
             role,
             database_url,
             database_pool: number("PLATFORM_DATABASE_POOL", 1)?,
-            data_dir: PathBuf::from(text("PLATFORM_DATA_DIR").unwrap_or_default()),
+            store: store(&data_dir)?,
+            sweep_interval: duration("PLATFORM_SWEEP_INTERVAL")?,
+            max_upload_bytes: number("PLATFORM_MAX_UPLOAD_BYTES", 0)?,
+            http: http(&data_dir)?,
+            data_dir,
             key_prefix,
             token_algorithm: one_of(
                 "PLATFORM_OAUTH_ALGORITHM",
@@ -133,7 +144,6 @@ impl Config {
             refresh_ttl: duration("PLATFORM_OAUTH_REFRESH_TTL")?,
             trusted_issuer: trusted_issuer()?,
             bootstrap_key,
-            http: http()?,
             egress: EgressRules {
                 allow_private: read("PLATFORM_ALLOW_PRIVATE_EGRESS", "true or false", |text| text.parse().ok())?,
                 allow: list("PLATFORM_EGRESS_ALLOW", "a list of hosts and networks", Allowed::parse)?,
@@ -170,8 +180,33 @@ impl Config {
     }
 }
 
-fn http() -> Result<HttpConfig> {
+/// The data directory, from the root.
+fn data_dir() -> Result<PathBuf> {
+    let dir = text("PLATFORM_DATA_DIR").unwrap_or_default();
+    absolute(&dir).map_err(|error| ConfigError(format!("PLATFORM_DATA_DIR: `{dir}`: {error}.")))
+}
+
+/// Where the bytes of files are.
+fn store(data_dir: &Path) -> Result<StoreConfig> {
+    let url = match text("PLATFORM_OBJECT_STORE_URL") {
+        Some(text) => url::Url::parse(text.trim()).ok().filter(|url| matches!(url.scheme(), "file" | "s3")).ok_or(text),
+        None => url::Url::from_directory_path(data_dir.join("objects")).map_err(|()| data_dir.display().to_string()),
+    };
+    let wrong =
+        |text| format!("PLATFORM_OBJECT_STORE_URL: `{text}` is not such as file:///a/directory or s3://bucket/prefix.");
+    let s3 = S3Access {
+        key_id: text("AWS_ACCESS_KEY_ID"),
+        secret: text("AWS_SECRET_ACCESS_KEY").map(SecretString::from),
+        session_token: text("AWS_SESSION_TOKEN").map(SecretString::from),
+        region: text("AWS_REGION"),
+        endpoint: text("AWS_ENDPOINT_URL"),
+    };
+    Ok(StoreConfig { url: url.map_err(|text| ConfigError(wrong(text)))?, s3 })
+}
+
+fn http(data_dir: &Path) -> Result<HttpConfig> {
     Ok(HttpConfig {
+        upload_dir: data_dir.join("uploads"),
         max_json_bytes: number("PLATFORM_MAX_JSON_BYTES", 1)?,
         trusted_proxies: list("PLATFORM_TRUSTED_PROXIES", "a list of addresses or networks", |text| {
             text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))

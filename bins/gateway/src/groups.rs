@@ -4,6 +4,7 @@ pub(crate) mod agents;
 pub(crate) mod assistants;
 pub(crate) mod chats;
 pub(crate) mod docs;
+pub(crate) mod files;
 pub(crate) mod health;
 pub(crate) mod keys;
 pub(crate) mod models;

@@ -10,6 +10,7 @@ use actix_web::{App, HttpResponse, HttpServer, web};
 use async_trait::async_trait;
 use platform_core::Result;
 use platform_db::Db;
+use platform_files::{PgFileService, Usage};
 use platform_http::{Http, Observer};
 use platform_jobs::Jobs;
 use platform_runtime::{Answer, Catalog, Delta, Fault, Model, ModelSpec, Operation, Prompt};
@@ -101,6 +102,13 @@ pub(crate) struct Metrics {
     runs: Family<RunLabels, Gauge>,
     oldest: Family<KindLabels, Gauge<f64, AtomicU64>>,
     connections: Family<StateLabels, Gauge>,
+    files: Family<AccountLabels, Gauge>,
+    file_bytes: Family<AccountLabels, Gauge>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct AccountLabels {
+    account: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -137,13 +145,18 @@ impl Metrics {
             runs: Family::default(),
             oldest: Family::default(),
             connections: Family::default(),
+            files: Family::default(),
+            file_bytes: Family::default(),
         };
         metrics.register();
         metrics
     }
 
     fn register(&mut self) {
-        let Self { registry, requests, request_seconds, calls, streams, runs_here, runs, oldest, connections } = self;
+        let Self { registry, requests, request_seconds, calls, streams, runs_here, runs, oldest, .. } = self;
+        let (connections, files, file_bytes) = (&self.connections, &self.files, &self.file_bytes);
+        registry.register("files", "Files of the accounts that store the most", files.clone());
+        registry.register_with_unit("files_size", "What they store", Unit::Bytes, file_bytes.clone());
         registry.register("build", "What runs here", Info::new([("version", "1.0.0")]));
         registry.register("http_requests", "Requests that were answered", requests.clone());
         registry.register_with_unit(
@@ -215,6 +228,18 @@ impl Metrics {
             // The other figures are wanted most when the database is away.
             Err(error) => warn!(%error, "The queue could not be read for the metrics; its last figures stand."),
         }
+        match watched.files.usage().await {
+            Ok(usage) => {
+                self.files.clear();
+                self.file_bytes.clear();
+                for Usage { account, files, bytes } in usage {
+                    let labels = AccountLabels { account };
+                    self.files.get_or_create(&labels).set(files);
+                    self.file_bytes.get_or_create(&labels).set(bytes);
+                }
+            }
+            Err(error) => warn!(%error, "What is stored could not be read for the metrics; its last figures stand."),
+        }
         let mut text = String::new();
         encode(&mut text, &self.registry).map_err(platform_core::Error::internal)?;
         Ok(text)
@@ -232,6 +257,7 @@ impl Observer for Metrics {
 pub(crate) struct Watched {
     pub http: Arc<Http>,
     pub jobs: Arc<Jobs>,
+    pub files: Arc<PgFileService>,
     pub db: Db,
 }
 

@@ -38,7 +38,8 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     };
     if let (Some(listener), Some(metrics)) = (metrics_at, &app.metrics) {
         info!(addr = %listener.local_addr()?, "Metrics are served.");
-        let watched = metrics::Watched { http: Arc::clone(&app.http), jobs: Arc::clone(&app.jobs), db: app.db.clone() };
+        let (http, jobs, files) = (Arc::clone(&app.http), Arc::clone(&app.jobs), Arc::clone(&app.files));
+        let watched = metrics::Watched { http, jobs, files, db: app.db.clone() };
         metrics::serve(listener, Arc::clone(metrics), watched)?;
     }
     app.health.ready.store(true, Ordering::Relaxed);

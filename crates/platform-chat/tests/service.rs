@@ -12,6 +12,7 @@ use platform_conversation::{AssistantSettings, FileFetcher, Ports};
 use platform_core::{AccountId, Caller, Clock, Credential, FieldLimits, Origin, Page, SystemClock};
 use platform_db::{Bus, Db};
 use platform_egress::{Egress, EgressRules};
+use platform_files::{PgFileService, Store};
 use platform_jobs::{Jobs, JobsConfig};
 use platform_models::{Models, ModelsConfig};
 use platform_realtime::Realtime;
@@ -63,8 +64,9 @@ async fn house(db: &Db, concurrency: usize) -> House {
         limits,
     };
     let (ours, theirs) = (Arc::clone(&assistants), Arc::clone(&jobs));
-    let chat =
-        Arc::new(PgChatService::new(ports, Arc::new(()), theirs, ours, tenants, FileFetcher::new(egress), config));
+    let files = PgFileService::new(db, Arc::clone(&ports.clock), Store::in_memory(), "http://localhost");
+    let files = FileFetcher::new(egress, Arc::new(files), 1 << 20);
+    let chat = Arc::new(PgChatService::new(ports, Arc::new(()), theirs, ours, tenants, files, config));
     jobs.start(if concurrency == 0 { Vec::new() } else { chat.works() });
     let caller = Caller {
         account: AccountId::generate(),

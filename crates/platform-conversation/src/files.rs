@@ -5,9 +5,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, FairSemaphore, Result, Timestamp};
+use platform_core::{AccountId, Error, FairSemaphore, Owner, Result, Timestamp};
 use platform_db::Conn;
 use platform_egress::Egress;
+use platform_files::{HEAD_BYTES, PgFileService, media_type, type_of, type_of_address, type_of_media, type_of_name};
 use platform_guardrails::{Moment, Screen};
 
 use crate::{
@@ -24,7 +25,7 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 const MESSAGES_AT_ONCE: usize = 8;
 
 /// Kept files of one message together.
-const MOST_BYTES: usize = 20 << 20;
+const MOST_BYTES: usize = 25 << 20;
 
 /// A file as it was when its message was accepted.
 #[derive(Debug)]
@@ -34,17 +35,20 @@ pub struct StoredFile {
     bytes: Bytes,
 }
 
-/// Fetches files of messages: of a few at once, fairly over accounts, since all of a message are in memory.
+/// Reads files of messages, ours from their store and others from where they are: of a few at once, fairly over
+/// accounts, since all of a message are in memory.
 #[derive(Clone)]
 pub struct FileFetcher {
     egress: Egress,
+    files: Arc<PgFileService>,
     places: FairSemaphore,
 }
 
 impl FileFetcher {
-    /// One for all chats and threads of a process.
-    pub fn new(egress: Egress) -> Self {
-        Self { egress, places: FairSemaphore::new(MESSAGES_AT_ONCE, MESSAGES_AT_ONCE) }
+    /// One for all chats and threads of a process; `most_bytes`: of a file at an address that is not ours.
+    pub fn new(egress: Egress, files: Arc<PgFileService>, most_bytes: usize) -> Self {
+        let places = FairSemaphore::new(MESSAGES_AT_ONCE, MESSAGES_AT_ONCE);
+        Self { egress: egress.reading(most_bytes), files, places }
     }
 
     /// The way out.
@@ -52,47 +56,95 @@ impl FileFetcher {
         &self.egress
     }
 
-    /// Fetches the files of a message within 30 s, waiting for its turn included; those that no model reads are only
-    /// looked at. What kind of file each is, is known then (contract 00 §12). `VALIDATION_ERROR` or `URL_NOT_ALLOWED` when one cannot be read.
-    pub async fn fetch(&self, account: &AccountId, files: &mut [File]) -> Result<Vec<StoredFile>> {
+    /// Whether whoever acts for `owner` may name these files: `FILE_NOT_FOUND` for one of ours that is not theirs,
+    /// `URL_NOT_ALLOWED` for an address that nobody may call. What type of file they are is noted as far as it is told.
+    pub async fn check(&self, account: &AccountId, owner: &Owner, files: &mut [File]) -> Result<()> {
+        for (i, file) in files.iter_mut().enumerate() {
+            let told = match self.files.token_of(&file.download_url) {
+                Some(token) => Some(self.files.find_for(account, owner, token).await?.file_type),
+                None => {
+                    let checked = self.egress.check(&file.download_url).await;
+                    checked.map_err(|error| error.into_error(&path(i)))?;
+                    told_type(file).map(str::to_owned)
+                }
+            };
+            file.file_type = file.file_type.take().or(told);
+        }
+        Ok(())
+    }
+
+    /// Reads the files of a message within 30 s, waiting for its turn included; those that no model reads are only
+    /// looked at. What type of file each is, is known then (contract 00 §12). `FILE_NOT_FOUND`, `VALIDATION_ERROR` or
+    /// `URL_NOT_ALLOWED` when one cannot be read.
+    pub async fn fetch(&self, account: &AccountId, owner: &Owner, files: &mut [File]) -> Result<Vec<StoredFile>> {
         let fetched = async {
             let _place = self.places.acquire(account).await;
-            fetch_files(&self.egress.of(account), files).await
+            let egress = &self.egress.of(account);
+            let fetches = files.iter_mut().enumerate().map(|(i, file)| async move {
+                match self.files.token_of(&file.download_url) {
+                    Some(token) => self.read(account, owner, token.to_owned(), file).await,
+                    None => fetch(egress, &path(i), file).await,
+                }
+                .map(|kept| kept.map(|(media_type, bytes)| StoredFile { position: position(i), media_type, bytes }))
+            });
+            let kept = futures_util::future::try_join_all(fetches).await?;
+            let kept: Vec<StoredFile> = kept.into_iter().flatten().collect();
+            let size: usize = kept.iter().map(|file| file.bytes.len()).sum();
+            if size > MOST_BYTES {
+                let message = format!("files take {size} bytes together, at most {MOST_BYTES}");
+                return Err(Error::invalid("files", "length", message));
+            }
+            Ok(kept)
         };
         let slow = |_| Error::invalid("files", "format", "files: they took longer than 30 s to fetch");
         tokio::time::timeout(FETCH_TIMEOUT, fetched).await.map_err(slow)?
     }
+
+    /// A file of ours.
+    async fn read(&self, account: &AccountId, owner: &Owner, token: String, file: &mut File) -> Result<Kept> {
+        let stored = self.files.find_for(account, owner, &token).await?;
+        let kind = file.file_type.get_or_insert_with(|| stored.file_type.clone());
+        if !is_read(kind) {
+            return Ok(None);
+        }
+        Ok(Some((stored.mime_type.clone(), self.files.bytes(account, &stored, MOST_BYTES as u64 + 1).await?)))
+    }
 }
 
-async fn fetch_files(egress: &Egress, files: &mut [File]) -> Result<Vec<StoredFile>> {
-    let fetches = files.iter_mut().enumerate().map(async |(i, file)| {
-        let path = format!("files[{i}].downloadUrl");
-        let fetched = egress.get(&file.download_url).await.map_err(|error| error.into_error(&path))?;
-        if !(200..300).contains(&fetched.status) || fetched.bytes.is_empty() {
-            let message = format!("{path}: the address answers {} with {} bytes", fetched.status, fetched.bytes.len());
-            return Err(Error::invalid(&path, "format", message));
-        }
-        let kind = file.file_type.get_or_insert_with(|| {
-            let told = type_of_media(&fetched.media_type).or_else(|| type_of_content(&fetched.bytes));
-            told.unwrap_or("other").to_owned()
-        });
-        let kept = matches!(kind.as_str(), "image" | "document");
-        Ok(kept.then(|| StoredFile {
-            position: i32::try_from(i).unwrap_or(i32::MAX),
-            media_type: media_type(&file.name, &fetched.media_type, &fetched.bytes),
-            bytes: fetched.bytes,
-        }))
-    });
-    let kept: Vec<StoredFile> = futures_util::future::try_join_all(fetches).await?.into_iter().flatten().collect();
-    let size: usize = kept.iter().map(|file| file.bytes.len()).sum();
-    if size > MOST_BYTES {
-        return Err(Error::invalid(
-            "files",
-            "length",
-            format!("files take {size} bytes together, at most {MOST_BYTES}"),
-        ));
+/// Media type and bytes of a file that a model reads.
+type Kept = Option<(String, Bytes)>;
+
+/// A file of somebody else.
+async fn fetch(egress: &Egress, path: &str, file: &mut File) -> Result<Kept> {
+    let fetched = egress.get(&file.download_url).await.map_err(|error| error.into_error(path))?;
+    if !(200..300).contains(&fetched.status) || fetched.bytes.is_empty() {
+        let message = format!("{path}: the address answers {} with {} bytes", fetched.status, fetched.bytes.len());
+        return Err(Error::invalid(path, "format", message));
     }
-    Ok(kept)
+    let head = &fetched.bytes.slice(..fetched.bytes.len().min(HEAD_BYTES));
+    let kind = file.file_type.take().unwrap_or_else(|| {
+        let told = told_type(file).or_else(|| type_of_media(&fetched.media_type));
+        told.unwrap_or_else(|| type_of("", head)).to_owned()
+    });
+    let kind = file.file_type.insert(kind);
+    Ok(is_read(kind).then(|| (media_type(&file.name, &fetched.media_type, head), fetched.bytes)))
+}
+
+/// What the name of a file says, else its address.
+fn told_type(file: &File) -> Option<&'static str> {
+    type_of_name(&file.name).or_else(|| type_of_address(&file.download_url))
+}
+
+fn is_read(file_type: &str) -> bool {
+    matches!(file_type, "image" | "document")
+}
+
+fn path(i: usize) -> String {
+    format!("files[{i}].downloadUrl")
+}
+
+fn position(i: usize) -> i32 {
+    i32::try_from(i).unwrap_or(i32::MAX)
 }
 
 /// Has the input rules see what text documents say, as if the user had written it.
@@ -119,115 +171,6 @@ pub(crate) fn text<'a>(media_type: &str, bytes: &'a [u8]) -> Option<&'a str> {
     let is_text = media_type.starts_with("text/")
         || matches!(media_type, "application/json" | "application/xml" | "application/yaml");
     std::str::from_utf8(bytes).ok().filter(|_| is_text)
-}
-
-/// What the content says, else what was declared, else what the name says.
-fn media_type(name: &str, declared: &str, bytes: &[u8]) -> String {
-    const MAGIC: [(&[u8], &str); 6] = [
-        (b"\x89PNG\r\n", "image/png"),
-        (b"\xff\xd8\xff", "image/jpeg"),
-        (b"GIF87a", "image/gif"),
-        (b"GIF89a", "image/gif"),
-        (b"%PDF-", "application/pdf"),
-        (b"RIFF", "image/webp"),
-    ];
-    let magic = MAGIC
-        .iter()
-        .find(|(magic, kind)| bytes.starts_with(magic) && (*kind != "image/webp" || bytes.get(8..12) == Some(b"WEBP")));
-    if let Some((_, kind)) = magic {
-        return (*kind).to_owned();
-    }
-    let told = ["application/octet-stream", "binary/octet-stream", "image/png", "image/jpeg", "application/pdf"];
-    if !declared.is_empty() && !told.contains(&declared) {
-        return declared.to_owned();
-    }
-    let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase()).unwrap_or_default();
-    match extension.as_str() {
-        "txt" | "md" | "csv" | "yaml" | "yml" | "log" => "text/plain",
-        "html" => "text/html",
-        "json" => "application/json",
-        "xml" => "application/xml",
-        // A display name says nothing.
-        _ if type_of_name(name).is_none() && is_text(bytes) => "text/plain",
-        _ => "application/octet-stream",
-    }
-    .to_owned()
-}
-
-/// What kind of file a name is of; `None` when its extension says nothing.
-pub(crate) fn type_of_name(name: &str) -> Option<&'static str> {
-    let (_, extension) = name.rsplit_once('.')?;
-    Some(match extension.to_ascii_lowercase().as_str() {
-        "png" | "jpg" | "jpeg" | "gif" | "webp" | "svg" | "bmp" | "tif" | "tiff" | "heic" | "avif" => "image",
-        "pdf" | "txt" | "md" | "doc" | "docx" | "odt" | "rtf" | "csv" | "xls" | "xlsx" | "ppt" | "pptx" | "html"
-        | "htm" | "json" | "xml" | "yaml" | "yml" => "document",
-        "mp3" | "wav" | "ogg" | "oga" | "m4a" | "aac" | "flac" | "opus" => "audio",
-        "mp4" | "mov" | "webm" | "mkv" | "avi" | "m4v" => "video",
-        _ => return None,
-    })
-}
-
-/// The same of an address, whose query says nothing of the file.
-pub(crate) fn type_of_address(url: &str) -> Option<&'static str> {
-    let path = url.split(['?', '#']).next().unwrap_or_default();
-    type_of_name(path.rsplit('/').next().unwrap_or_default())
-}
-
-/// What kind of file a media type is of; `None` when it is one that servers give to anything.
-fn type_of_media(media_type: &str) -> Option<&'static str> {
-    let (kind, subtype) = media_type.split_once('/')?;
-    let is_document = |part: &&str| subtype.contains(*part);
-    match kind {
-        "image" => Some("image"),
-        "audio" => Some("audio"),
-        "video" => Some("video"),
-        "text" => Some("document"),
-        "application" if subtype == "ogg" => Some("audio"),
-        "application" => {
-            let documents =
-                ["pdf", "json", "xml", "yaml", "rtf", "csv", "msword", "officedocument", "opendocument", "ms-"];
-            documents.iter().any(is_document).then_some("document")
-        }
-        _ => None,
-    }
-}
-
-/// What kind of file these bytes are.
-fn type_of_content(bytes: &[u8]) -> Option<&'static str> {
-    const MAGIC: [(usize, &[u8], &str); 19] = [
-        (0, b"\x89PNG\r\n", "image"),
-        (0, b"\xff\xd8\xff", "image"),
-        (0, b"GIF8", "image"),
-        (8, b"WEBP", "image"),
-        (0, b"BM", "image"),
-        (0, b"II*\0", "image"),
-        (0, b"MM\0*", "image"),
-        (8, b"avif", "image"),
-        (8, b"heic", "image"),
-        (0, b"%PDF-", "document"),
-        (0, b"{\\rtf", "document"),
-        (0, b"\xd0\xcf\x11\xe0", "document"),
-        (0, b"ID3", "audio"),
-        (0, b"OggS", "audio"),
-        (0, b"fLaC", "audio"),
-        (8, b"WAVE", "audio"),
-        (4, b"ftypM4A", "audio"),
-        (4, b"ftyp", "video"),
-        (0, b"\x1a\x45\xdf\xa3", "video"),
-    ];
-    let is = |(at, magic, _): &&(usize, &[u8], &str)| bytes.get(*at..).is_some_and(|rest| rest.starts_with(magic));
-    if let Some((_, _, kind)) = MAGIC.iter().find(is) {
-        return Some(kind);
-    }
-    // Office documents are archives whose first entries are named so.
-    let beginning = &bytes[..bytes.len().min(4096)];
-    let holds = |part: &[u8]| beginning.windows(part.len()).any(|window| window == part);
-    let is_office = bytes.starts_with(b"PK") && (holds(b"[Content_Types].xml") || holds(b"opendocument"));
-    (is_office || is_text(bytes)).then_some("document")
-}
-
-fn is_text(bytes: &[u8]) -> bool {
-    std::str::from_utf8(bytes).is_ok_and(|text| !text.is_empty() && !text.contains('\0'))
 }
 
 /// Stores what kind of files a stored message has, once it is known.
@@ -333,46 +276,4 @@ pub(crate) async fn load(
         }
     }
     Ok(contents)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_is_what_its_name_its_address_its_media_type_or_its_content_says_in_this_order() {
-        for (name, url, known) in [
-            ("Report.PDF", "https://a.example/x.mp3", Some("document")),
-            ("Our report", "https://a.example/dir.png/x.mp3?f=a.pdf#b.txt", Some("audio")),
-            ("v1.2 of it", "https://a.example/photo.JPG", Some("image")),
-            ("Our report", "https://a.example/download?id=1.pdf", None),
-            ("a", "https://a.example", None),
-        ] {
-            assert_eq!(type_of_name(name).or_else(|| type_of_address(url)), known, "{name} {url}");
-        }
-        for (media_type, bytes, known) in [
-            ("video/mp4", &b"%PDF-1.7"[..], Some("video")),
-            ("application/vnd.openxmlformats-officedocument.wordprocessingml.document", b"", Some("document")),
-            ("application/octet-stream", b"%PDF-1.7", Some("document")),
-            ("", b"RIFF\0\0\0\0WEBPVP8 ", Some("image")),
-            ("", b"RIFF\0\0\0\0WAVEfmt ", Some("audio")),
-            ("", b"\0\0\0\x18ftypmp42", Some("video")),
-            ("binary/octet-stream", b"PK\x03\x04\x14\0\x06\0\x08\0[Content_Types].xml", Some("document")),
-            ("application/zip", b"PK\x03\x04\x14\0a.bin", None),
-            ("", "na\u{ef}ve words".as_bytes(), Some("document")),
-            ("", b"\xff\xfe\0\x01", None),
-        ] {
-            assert_eq!(type_of_media(media_type).or_else(|| type_of_content(bytes)), known, "{media_type}");
-        }
-    }
-
-    #[test]
-    fn content_says_more_than_a_header_and_a_header_more_than_a_name() {
-        assert_eq!(media_type("a.txt", "text/plain", b"\x89PNG\r\n\x1a\n"), "image/png");
-        assert_eq!(media_type("a.png", "image/png", b"<html>"), "application/octet-stream");
-        assert_eq!(media_type("a.md", "application/octet-stream", b"# a"), "text/plain");
-        assert_eq!(media_type("a", "text/csv", b"a,b"), "text/csv");
-        assert_eq!(media_type("v1.2 of it", "", b"a,b"), "text/plain");
-        assert_eq!(media_type("a.wav", "", b"RIFF____WAVE"), "application/octet-stream");
-    }
 }

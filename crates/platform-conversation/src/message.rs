@@ -95,8 +95,8 @@ pub struct File {
     pub download_url: String,
     /// The same, as the specification spells it.
     pub donwload_url: String,
-    /// `image`, `document`, `audio`, `video` or `other`; absent until it is fetched when neither name nor address
-    /// say so.
+    /// `image`, `document`, `audio`, `video` or `other`; absent until it is fetched when neither the stored file nor
+    /// name or address say so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_type: Option<String>,
 }
@@ -118,8 +118,7 @@ struct GivenFile {
 impl From<GivenFile> for File {
     fn from(given: GivenFile) -> Self {
         let url = given.download_url.or(given.donwload_url).or(given.url).unwrap_or_default();
-        let told = || crate::files::type_of_name(&given.name).or_else(|| crate::files::type_of_address(&url));
-        let file_type = given.file_type.map(|kind| kind.to_lowercase()).or_else(|| told().map(str::to_owned));
+        let file_type = given.file_type.map(|kind| kind.to_lowercase());
         Self { name: given.name, donwload_url: url.clone(), download_url: url, file_type }
     }
 }

@@ -155,6 +155,12 @@ impl Egress {
         Self { places: None, ..self.clone() }
     }
 
+    /// The same for answers of another length; 0 = no bound.
+    #[must_use]
+    pub fn reading(&self, most_bytes: usize) -> Self {
+        Self { rules: Arc::new(EgressRules { most_bytes, ..(*self.rules).clone() }), ..self.clone() }
+    }
+
     /// A place among the requests that are made at once, for whoever sends them with [`Egress::client_for`].
     pub async fn place(&self) -> Option<FairPermit> {
         match &self.places {

@@ -86,9 +86,20 @@ pub(crate) enum Body {
         kind: &'static str,
         bytes: &'static [u8],
     },
+    /// Of known length, made as its reader takes it; the media type is among the headers.
+    Content {
+        length: u64,
+        bytes: Pin<Box<dyn Stream<Item = std::io::Result<Bytes>>>>,
+    },
     /// JSON that is made as its reader takes it.
     Paged(Pin<Box<dyn Stream<Item = std::result::Result<Bytes, std::io::Error>>>>),
     Events(Pin<Box<dyn Stream<Item = std::result::Result<Bytes, std::io::Error>>>>),
+}
+
+impl Body {
+    pub fn empty() -> Self {
+        Self::Text { kind: "text/plain; charset=utf-8", text: String::new() }
+    }
 }
 
 /// An answer that is handed on as its reader takes it: what is handed on is copied.
@@ -185,7 +196,7 @@ impl Answer {
 
     /// No more than a status.
     pub fn empty(status: u16) -> Self {
-        Self::text(status, "text/plain; charset=utf-8", String::new())
+        Self::new(status, Body::empty())
     }
 
     /// A file that is part of the program.
@@ -198,7 +209,7 @@ impl Answer {
         Self::new(200, Body::Events(Box::pin(sse::events(watcher, place, request))))
     }
 
-    fn new(status: u16, body: Body) -> Self {
+    pub(crate) fn new(status: u16, body: Body) -> Self {
         Self { status, body, place: None, ignored: Vec::new(), headers: Vec::new() }
     }
 
@@ -255,6 +266,7 @@ impl Answer {
                 bytes.len() as u64,
                 futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(bytes))]),
             )),
+            Body::Content { length, bytes } => response.body(SizedStream::new(length, bytes)),
             Body::Paged(pages) => {
                 let place = self.place;
                 let pages = pages.inspect(move |_| {

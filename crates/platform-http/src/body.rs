@@ -27,10 +27,8 @@ pub(crate) async fn read(
     headers: &HeaderMap,
     payload: &mut Payload,
 ) -> Result<Bytes> {
-    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?").trim().to_lowercase());
-    if text(header::CONTENT_ENCODING).is_some_and(|encoding| !encoding.is_empty() && encoding != "identity") {
-        return Err(Error::new(code::UNSUPPORTED_MEDIA_TYPE, "Send the body as it is, without Content-Encoding."));
-    }
+    refuse_encoding(headers)?;
+    let text = |name: HeaderName| text(headers, name);
     // What comes with a GET says nothing.
     let is_ignored = matches!(route.method, Method::GET);
     let limit = if is_ignored { SMALL_BODY } else { route.most_bytes.unwrap_or(http.config.max_json_bytes) };
@@ -118,13 +116,27 @@ impl Unfinished {
     }
 }
 
+/// A body that is packed is never unpacked.
+pub(crate) fn refuse_encoding(headers: &HeaderMap) -> Result<()> {
+    match text(headers, header::CONTENT_ENCODING) {
+        Some(encoding) if !encoding.is_empty() && encoding != "identity" => {
+            Err(Error::new(code::UNSUPPORTED_MEDIA_TYPE, "Send the body as it is, without Content-Encoding."))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+    headers.get(name).map(|value| value.to_str().unwrap_or("?").trim().to_lowercase())
+}
+
 fn is_json(kind: &str) -> bool {
     let (kind, parameters) = kind.split_once(';').unwrap_or((kind, ""));
     let charset = parameters.split_once("charset=").map(|(_, charset)| charset.trim_matches('"').trim());
     kind.trim() == "application/json" && charset.is_none_or(|charset| charset == "utf-8")
 }
 
-fn too_large(limit: usize, actual: Option<usize>) -> Error {
+pub(crate) fn too_large(limit: usize, actual: Option<usize>) -> Error {
     Error::new(code::PAYLOAD_TOO_LARGE, format!("The body is larger than {limit} bytes."))
         .with("limitBytes", limit)
         .with_some("actualBytes", actual)

@@ -28,6 +28,7 @@ use crate::{
     error,
     gate::network,
     http::Http,
+    multipart::{self, Received},
     request::{Fields, Request, percent_decode, sha256},
     route::{OpenTo, Route},
     trace,
@@ -174,9 +175,15 @@ async fn handle(
             return Err(http.gate.bad_credential(http.gate.client(request), error).await);
         }
         let whose = whose(http, identity.as_deref(), request);
-        let body = body::read(http, route, &whose, request.headers(), payload).await?;
+        let Received { body, fields, parts } = match route.upload_bytes {
+            Some(most) => multipart::receive(http, most, &whose, request.headers(), payload).await?,
+            None => {
+                let body = body::read(http, route, &whose, request.headers(), payload).await?;
+                let fields = if route.is_raw { Fields::default() } else { Fields::of(&body)? };
+                Received { body, fields, parts: Vec::new() }
+            }
+        };
         let query = query(request.query_string())?;
-        let fields = if route.is_raw { Fields::default() } else { Fields::of(&body)? };
         let ignored = ignored(route, &query, &fields)?;
         let given = |name| parameter(route, request.path(), name);
         let named = route.named.iter().filter_map(|(name, kind)| Some(((*kind)?, given(name)))).collect();
@@ -193,6 +200,8 @@ async fn handle(
             client: http.gate.client(request),
             body,
             fields,
+            parts,
+            is_head: request.method() == Method::HEAD,
             once: None,
             project: None,
         };

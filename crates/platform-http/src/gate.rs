@@ -25,6 +25,8 @@ const MOST_BODIES: usize = 1024;
 pub(crate) const SMALL_BODY: usize = 64 * 1024;
 /// Large bodies that are still coming, in all and of one account.
 const LARGE_BODIES: (usize, usize) = (48, 12);
+/// Uploads that are still coming, in all and of one account; each holds about half a megabyte of memory.
+const UPLOADS: (usize, usize) = (64, 32);
 /// So long a connection waits for its place.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
 /// Wrong passwords from one address, and for one name: so many at once, then so many a minute.
@@ -73,6 +75,7 @@ pub struct Gate {
     proxied: FairSemaphore<IpAddr>,
     bodies: FairSemaphore<String>,
     large_bodies: FairSemaphore<String>,
+    uploads: FairSemaphore<String>,
     answers: FairSemaphore<String>,
     /// Requests with an `Idempotency-Key` that are under way.
     once: FairSemaphore<String>,
@@ -111,6 +114,7 @@ impl Gate {
             proxied: FairSemaphore::new(0, 0),
             bodies: FairSemaphore::new(MOST_BODIES, config.bodies_per_address),
             large_bodies: FairSemaphore::new(LARGE_BODIES.0, LARGE_BODIES.1),
+            uploads: FairSemaphore::new(UPLOADS.0, UPLOADS.1),
             answers: FairSemaphore::new(ANSWERS.0, ANSWERS.1),
             once: FairSemaphore::new(0, 1),
             new_keys: Mutex::default(),
@@ -169,6 +173,11 @@ impl Gate {
     /// The same when it turns out to be large.
     pub(crate) async fn large_body(&self, whose: &String) -> Result<FairPermit<String>> {
         timeout(PATIENCE, self.large_bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
+    }
+
+    /// A place for files that are still coming.
+    pub(crate) async fn upload(&self, whose: &String) -> Result<FairPermit<String>> {
+        timeout(PATIENCE, self.uploads.acquire(whose)).await.map_err(|_| too_many_bodies())
     }
 
     /// Counts a request; the tightest bucket it fell into, or why it is refused.

@@ -1,4 +1,4 @@
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use actix_web::HttpRequest;
 use ipnet::IpNet;
@@ -20,6 +20,7 @@ use crate::{
 #[expect(missing_docs, reason = "each field is the setting of its name")]
 pub struct HttpConfig {
     pub max_json_bytes: usize,
+    pub upload_dir: PathBuf,
     pub stream_lifetime: Duration,
     pub stream_keepalive: Duration,
     pub cors_origins: Vec<String>,

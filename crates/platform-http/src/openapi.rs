@@ -84,6 +84,8 @@ pub struct Operation {
     query: Option<TypeDoc>,
     page: bool,
     pub(crate) body: Option<TypeDoc>,
+    /// Its body is `multipart/form-data`.
+    is_form: bool,
     /// By status; `None` = every other.
     responses: Vec<(Option<u16>, &'static str, RefOr<Schema>)>,
     others: Vec<Named>,
@@ -100,6 +102,7 @@ impl Operation {
             query: None,
             page: false,
             body: None,
+            is_form: false,
             responses: Vec::new(),
             others: Vec::new(),
             inert: &[],
@@ -126,6 +129,12 @@ impl Operation {
     pub fn body<T: ToSchema>(mut self) -> Self {
         self.body = Some(TypeDoc::of::<T>());
         self
+    }
+
+    /// What its body of parts may have.
+    #[must_use]
+    pub fn form<T: ToSchema>(self) -> Self {
+        Self { is_form: true, ..self.body::<T>() }
     }
 
     /// Other names the body's fields go by.
@@ -371,7 +380,8 @@ fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Oper
     }
     if let Some(body) = &operation.body {
         let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(&body.name))).build();
-        let body = RequestBodyBuilder::new().content("application/json", content).required(Some(Required::True));
+        let kind = if operation.is_form { "multipart/form-data" } else { "application/json" };
+        let body = RequestBodyBuilder::new().content(kind, content).required(Some(Required::True));
         described = described.request_body(Some(body.build()));
     }
     for (status, kind, schema) in &operation.responses {

@@ -21,6 +21,7 @@ use crate::{
     code,
     gate::{Gate, StreamPlace},
     http::Http,
+    multipart::Part,
 };
 
 /// A request whose credential was admitted.
@@ -40,10 +41,14 @@ pub struct Request {
     pub headers: HeaderMap,
     /// Who is at the other end.
     pub client: Option<IpAddr>,
-    /// The body as it was sent.
+    /// The body as it was sent; of one with files their names and digests.
     pub body: Bytes,
     /// The top level of the body.
     pub(crate) fields: Fields,
+    /// The files of a body that has some.
+    pub parts: Vec<Part>,
+    /// Only the head of the answer is wanted.
+    pub(crate) is_head: bool,
     /// The idempotency key, where the request has one and an effect.
     pub once: Option<Idempotency>,
     /// The project of what the path names, when the caller does not reach all.
@@ -117,11 +122,7 @@ impl Request {
 
     /// The query as a type: booleans `true|1|false|0`, integers in decimal.
     pub fn query<T: DeserializeOwned>(&self) -> Result<T> {
-        let fields = self.query.iter().map(|(name, value)| (name.as_str(), QueryValue(value)));
-        let query: MapDeserializer<'_, _, serde::de::value::Error> = MapDeserializer::new(fields);
-        let mut at = serde_path_to_error::Track::new();
-        T::deserialize(serde_path_to_error::Deserializer::new(Strict(query), &mut at))
-            .map_err(|error| misfit(&at.path().to_string(), &error))
+        typed(&self.query)
     }
 
     /// The body as a type; an empty body is `{}`, and what is `null` counts as absent (contract 00 §2.9).
@@ -139,6 +140,25 @@ impl Request {
         })?;
         reader.end().map_err(|error| refuse(&error, ""))?;
         Ok(value)
+    }
+
+    /// The query and the fields of a body with files as one type, converted as those of a query are; fields win.
+    pub fn form<T: DeserializeOwned>(&self) -> Result<T> {
+        let mut given = self.query.clone();
+        given.extend(self.fields.names().filter_map(|name| Some((name.clone(), self.fields.text(name)?))));
+        typed(&given)
+    }
+
+    /// The one file that a field of the body has.
+    pub fn file(&self, field: &str) -> Result<&Part> {
+        let mut files = self.parts.iter().filter(|part| part.field == field);
+        match (files.next(), files.next()) {
+            (Some(file), None) => Ok(file),
+            (None, _) => {
+                Err(Error::new(Code::BAD_REQUEST, format!("Send a file as the part `{field}`, with a file name.")))
+            }
+            (Some(_), Some(_)) => Err(Error::new(Code::BAD_REQUEST, format!("Send one file as the part `{field}`."))),
+        }
     }
 
     /// The body of a PATCH, in which `null` has a meaning.
@@ -175,6 +195,15 @@ impl Request {
             && value.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-'));
         good.then(|| value.to_owned())
     }
+}
+
+/// Text that becomes what each field wants.
+fn typed<T: DeserializeOwned>(given: &BTreeMap<String, String>) -> Result<T> {
+    let fields = given.iter().map(|(name, value)| (name.as_str(), QueryValue(value)));
+    let fields: MapDeserializer<'_, _, serde::de::value::Error> = MapDeserializer::new(fields);
+    let mut at = serde_path_to_error::Track::new();
+    T::deserialize(serde_path_to_error::Deserializer::new(Strict(fields), &mut at))
+        .map_err(|error| misfit(&at.path().to_string(), &error))
 }
 
 /// What serde found wrong: a misfit of a field, or no JSON that we read at all.
@@ -234,7 +263,11 @@ pub fn percent_decode(text: &str) -> String {
 
 /// SHA-256 in hex.
 pub fn sha256(bytes: &[u8]) -> String {
-    digest(&SHA256, bytes).as_ref().iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
+    hex(digest(&SHA256, bytes).as_ref())
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 
 /// The top level of a body: an object, each name once.

@@ -90,6 +90,8 @@ pub struct Route {
     pub(crate) is_raw: bool,
     /// Bytes that a body may have; `None` = as many as the setting says.
     pub(crate) most_bytes: Option<usize>,
+    /// Its body has files, of so many bytes together; 0 = no bound.
+    pub(crate) upload_bytes: Option<usize>,
     /// Asked before a body is read for which nobody vouches but the token in its path.
     pub(crate) is_known: Option<IsKnown>,
     /// Answers whoever repeats a request whose run is kept under its idempotency key.
@@ -126,6 +128,18 @@ impl Route {
     /// It takes any text as its body: a form, or what a standard says.
     pub fn raw(&mut self) -> &mut Self {
         self.is_raw = true;
+        self
+    }
+
+    /// Its body has at most so many bytes, whatever the setting says.
+    pub fn at_most(&mut self, bytes: usize) -> &mut Self {
+        self.most_bytes = Some(bytes);
+        self
+    }
+
+    /// Its body is `multipart/form-data`, its files of so many bytes together; 0 = no bound.
+    pub fn uploading(&mut self, most_bytes: usize) -> &mut Self {
+        self.upload_bytes = Some(most_bytes);
         self
     }
 
@@ -253,6 +267,7 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             record_fields: Vec::new(),
             is_raw: false,
             most_bytes: (open_to == OpenTo::Public).then_some(SMALL_BODY),
+            upload_bytes: None,
             is_known: None,
             replay: None,
             creates: false,

@@ -20,6 +20,7 @@ fn config() -> HttpConfig {
     let rate = Rate { per_minute: 6000, burst: 6000 };
     HttpConfig {
         max_json_bytes: 1 << 20,
+        upload_dir: std::env::temp_dir(),
         stream_lifetime: Duration::from_mins(1),
         stream_keepalive: Duration::from_secs(15),
         cors_origins: vec!["*".to_owned()],

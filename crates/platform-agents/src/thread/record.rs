@@ -1,7 +1,7 @@
 //! A thread as a transaction holds it: read, and changed in memory.
 
 use platform_conversation::{Conversation, StoredJson, TokenUsage, compactions, guardrail_turns, open_calls};
-use platform_core::{AccountId, Error, Object, Result, Timestamp};
+use platform_core::{AccountId, Error, Object, Owner, Result, Timestamp};
 use platform_jobs::QueuePosition;
 use platform_runtime::{CallState, Later, OpenCall, Payer, Spender};
 use serde_json::{Value, json};
@@ -188,6 +188,11 @@ impl Record {
 
     pub fn agent_id(&self) -> &str {
         &self.row.agent_id
+    }
+
+    /// Whose it is.
+    pub fn owner(&self) -> Owner {
+        Owner { tenant_id: self.row.tenant_id.clone(), subtenant_id: self.row.subtenant_id.clone() }
     }
 
     pub fn tenant_id(&self) -> Option<&str> {

@@ -5,7 +5,7 @@ use platform_conversation::{
     AssistantState, ChatMessage, File, FileFetcher, MessageContent, StoredFile, TurnRequest, check_client_schemas,
     check_turn_tools, new_message_uid, restamped, screen_files,
 };
-use platform_core::{Caller, Checks, Clock, Error, FieldLimits, Id, Object, Result, Timestamp, run_detached};
+use platform_core::{Caller, Checks, Clock, Error, FieldLimits, Id, Object, Owner, Result, Timestamp, run_detached};
 use platform_db::{Db, Idempotency};
 use platform_guardrails::Moment;
 use platform_jobs::{Jobs, traceparent};
@@ -97,7 +97,9 @@ impl Intake {
         if !given.is_empty() {
             // Nothing is fetched for a chat that cannot take it.
             self.refuse(caller, &item, wait).await?;
-            files = self.files.fetch(&caller.account, &mut given).await?;
+            self.adopt(caller, &mut item).await?;
+            let owner = Owner { tenant_id: item.tenant_id.clone(), subtenant_id: item.subtenant_id.clone() };
+            files = self.files.fetch(&caller.account, &owner, &mut given).await?;
             body.content.files = given;
             item.message = serde_json::to_string(&body).map_err(Error::internal)?;
             if let Some(screen) = assistant.profile.screen.clone() {

@@ -6,7 +6,7 @@ use diesel_async::AsyncConnection;
 use platform_conversation::{
     ChatMessage, File, MessageContent, TurnRequest, check_turn_tools, new_message_uid, screen_files,
 };
-use platform_core::{AccountId, Caller, Error, Object, Result, run_detached};
+use platform_core::{AccountId, Caller, Error, Object, Owner, Result, run_detached};
 use platform_db::{Conn, Idempotency};
 use platform_guardrails::Moment;
 use platform_jobs::is_full_in;
@@ -95,10 +95,8 @@ impl Threads {
         let begins_paused = new.check(&self.config.limits)?;
         let account = &caller.account;
         let agent = self.agents.live(account, agent_id).await?;
-        for (path, url) in new.callback_url.iter().map(|url| ("callbackUrl".to_owned(), url)).chain(
-            new.files.iter().enumerate().map(|(i, file)| (format!("files[{i}].downloadUrl"), &file.download_url)),
-        ) {
-            self.files.egress().check(url).await.map_err(|error| error.into_error(&path))?;
+        if let Some(url) = &new.callback_url {
+            self.files.egress().check(url).await.map_err(|error| error.into_error("callbackUrl"))?;
         }
         if agent.settings.archived {
             return Err(Error::new(code::AGENT_ARCHIVED, "This agent is archived; set archived to false first."));
@@ -111,6 +109,8 @@ impl Threads {
             metadata.insert("promptTemplateParams".to_owned(), params);
         }
         let subtenant_id = Visit::subtenant_of(new.subtenant_id, &metadata);
+        let owner = Owner { tenant_id: new.tenant_id.clone(), subtenant_id: subtenant_id.clone() };
+        self.files.check(account, &owner, &mut new.files).await?;
         if let Some(tenant) = &new.tenant_id {
             self.tenants.register(account, &Visit::by(caller, tenant, subtenant_id.as_deref(), &metadata)).await?;
         }
@@ -284,7 +284,7 @@ impl Threads {
         let text = given.message.unwrap_or_default();
         let mut arrived = self.arrive(&agent, record.id(), &text, "user", request).await?;
         if !given.files.is_empty() {
-            arrived.files = self.files.fetch(&record.account, &mut given.files).await?;
+            arrived.files = self.files.fetch(&record.account, &record.owner(), &mut given.files).await?;
             if let Some(screen) = &agent.profile.screen {
                 let (uid, now) = (arrived.message.uid.clone(), self.ports.clock.now());
                 screen_files(screen, &mut arrived.files, &uid, now, &mut arrived.request).await?;

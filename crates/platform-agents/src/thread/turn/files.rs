@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{File, StoredFile, note_file_types, screen_files, store_files};
-use platform_core::{AccountId, Error, Result};
+use platform_core::{AccountId, Error, Owner, Result};
 use platform_jobs::{Run, Work, end_in};
 use tokio_util::sync::CancellationToken;
 
@@ -31,12 +31,12 @@ pub(crate) type Fetched = std::result::Result<Vec<FetchedFiles>, String>;
 
 impl Threads {
     /// Asks for files, three times each.
-    pub(crate) async fn fetch(&self, account: &AccountId, unfetched: &[Unfetched]) -> Fetched {
+    pub(crate) async fn fetch(&self, account: &AccountId, owner: &Owner, unfetched: &[Unfetched]) -> Fetched {
         let mut fetched = Vec::new();
         for Unfetched { message, files } in unfetched {
             let (mut waits, mut files) = (AGAIN.into_iter(), files.clone());
             let kept = loop {
-                match self.files.fetch(account, &mut files).await {
+                match self.files.fetch(account, owner, &mut files).await {
                     Ok(kept) => break kept,
                     Err(error) => match waits.next() {
                         Some(wait) => tokio::time::sleep(wait).await,
@@ -88,7 +88,7 @@ impl Work for Files {
         let found = crate::thread::repository::find(conn.get(), &run.account(), &run.subject).await?;
         drop(conn);
         let Some(found) = found else { return done(&threads.ports.db, run).await };
-        let fetched = threads.fetch(&run.account(), &found.facts.unfetched).await;
+        let fetched = threads.fetch(&run.account(), &found.owner(), &found.facts.unfetched).await;
         let (by, now) = (Actor::worker(), threads.ports.clock.now());
         let mut conn = threads.ports.db.conn().await?;
         let moving = conn.transaction::<_, Error, _>(async |conn| {

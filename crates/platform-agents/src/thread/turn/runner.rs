@@ -226,7 +226,7 @@ impl Threads {
 
     /// Files that were not there when the thread went on.
     async fn fetch_late(&self, run: &Run, found: &Record) -> Result<Next> {
-        let fetched = self.fetch(&run.account(), &found.facts.unfetched).await;
+        let fetched = self.fetch(&run.account(), &found.owner(), &found.facts.unfetched).await;
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
         let keeping = conn.transaction::<_, Error, _>(async |conn| {

@@ -1,0 +1,16 @@
+diesel::table! {
+    files (account_id, id) {
+        account_id -> Text,
+        id -> Text,
+        name -> Text,
+        file_type -> Text,
+        mime_type -> Text,
+        sha256 -> Text,
+        size -> Int8,
+        token -> Text,
+        tenant_id -> Nullable<Text>,
+        subtenant_id -> Nullable<Text>,
+        expires_ms -> Nullable<Int8>,
+        created_ms -> Int8,
+    }
+}

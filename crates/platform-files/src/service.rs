@@ -1,0 +1,307 @@
+use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use aws_lc_rs::rand;
+use bytes::{Bytes, BytesMut};
+use diesel_async::AsyncConnection;
+use futures_util::TryStreamExt;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use platform_core::{AccountId, Clock, Error, Id, Owner, Page, Result, Timestamp, run_blocking};
+use platform_db::{Db, Idempotency};
+use tracing::{info, warn};
+
+use crate::{
+    code,
+    media::{HEAD_BYTES, media_type, shown_type, shows_inline, type_of_media, type_of_name},
+    model::{FileFilter, FileList, NewFile, UploadedFile, Usage, plain_name},
+    repository::{self, FileRow},
+    store::{ByteStream, Content, Store},
+};
+
+/// Bytes without a record that are younger may get one yet.
+const SETTLES: Duration = Duration::from_mins(15);
+/// Files that one step of a sweep looks at.
+const BATCH: usize = 500;
+/// Accounts whose use of the store is told.
+const MOST_ACCOUNTS: i64 = 100;
+/// What an address may have without being encoded (RFC 3986 §2.3).
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Files of an account. `FILE_NOT_FOUND` for one that was deleted or has expired.
+#[async_trait]
+pub trait FileService: Send + Sync {
+    /// Keeps a file: its bytes are durable when this returns.
+    async fn create(&self, account: &AccountId, new: NewFile, once: Option<&Idempotency>) -> Result<UploadedFile>;
+    /// Those that the filter keeps, newest first.
+    async fn list(&self, account: &AccountId, filter: &FileFilter, page: Page) -> Result<FileList>;
+    /// One.
+    async fn get(&self, account: &AccountId, id: &str) -> Result<UploadedFile>;
+    /// Deletes one: its address is no good any more when this returns.
+    async fn delete(&self, account: &AccountId, id: &str) -> Result<()>;
+    /// What is at an address that we gave out, by the token in it.
+    async fn download(&self, token: &str) -> Result<StoredContent>;
+}
+
+/// A file that is being downloaded.
+#[derive(Debug, Clone)]
+pub struct StoredContent {
+    key: String,
+    /// In bytes.
+    pub size: u64,
+    /// Of its bytes, in hex.
+    pub sha256: String,
+    /// Value of `Content-Type`: nothing that runs in a browser.
+    pub content_type: String,
+    /// Value of `Content-Disposition` (RFC 6266).
+    pub disposition: String,
+}
+
+/// The service on PostgreSQL and an object store.
+pub struct PgFileService {
+    db: Db,
+    clock: Arc<dyn Clock>,
+    store: Store,
+    public_url: String,
+}
+
+enum FileKind {}
+
+impl PgFileService {
+    /// `public_url`: what download addresses begin with.
+    pub fn new(db: &Db, clock: Arc<dyn Clock>, store: Store, public_url: &str) -> Self {
+        Self { db: db.clone(), clock, store, public_url: public_url.to_owned() }
+    }
+
+    /// The token in an address that is ours.
+    pub fn token_of<'u>(&self, url: &'u str) -> Option<&'u str> {
+        let rest = url.strip_prefix(&self.public_url)?.strip_prefix("/f/")?;
+        rest.split(['/', '?', '#']).next()
+    }
+
+    /// A file by the token in its address, when whoever acts for `owner` may use it (contract 07): one of a tenant is
+    /// for that tenant alone.
+    pub async fn find_for(&self, account: &AccountId, owner: &Owner, token: &str) -> Result<UploadedFile> {
+        let conn = self.db.read().await?;
+        let row = repository::find_by_token(conn.get(), token, self.clock.now()).await?;
+        let is_theirs = |row: &FileRow| {
+            let is_of_tenant = row.tenant_id.is_none() || row.tenant_id == owner.tenant_id;
+            let is_of_user =
+                owner.subtenant_id.is_none() || row.tenant_id.is_none() || row.subtenant_id == owner.subtenant_id;
+            row.account_id == account.as_str() && is_of_tenant && is_of_user
+        };
+        row.filter(is_theirs).map(|row| self.shown(row)).ok_or_else(|| not_found("of this address"))
+    }
+
+    /// The first bytes of a file, at most `most`.
+    pub async fn bytes(&self, account: &AccountId, file: &UploadedFile, most: u64) -> Result<Bytes> {
+        let size = u64::try_from(file.size).unwrap_or(0).min(most);
+        if size == 0 {
+            return Ok(Bytes::new());
+        }
+        let stream = self.store.read(&key(account.as_str(), &file.file_id), 0..size).await?;
+        let mut stream = stream.ok_or_else(|| not_found(&file.file_id))?;
+        let mut bytes = BytesMut::new();
+        while let Some(piece) = stream.try_next().await.map_err(Error::unavailable)? {
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(bytes.freeze())
+    }
+
+    /// The bytes of a range of a file that is being downloaded.
+    pub async fn read(&self, content: &StoredContent, range: Range<u64>) -> Result<ByteStream> {
+        self.store.read(&content.key, range).await?.ok_or_else(|| not_found("of this address"))
+    }
+
+    /// What the accounts use that use the most.
+    pub async fn usage(&self) -> Result<Vec<Usage>> {
+        repository::usage(self.db.read().await?.get(), MOST_ACCOUNTS).await
+    }
+
+    /// Removes what has expired, and bytes that no record names; `interval`: how often that is done.
+    pub async fn sweep(&self, interval: Duration) -> Result<()> {
+        let now = self.clock.now();
+        let mut expired = 0;
+        loop {
+            let batch = i64::try_from(BATCH).unwrap_or(i64::MAX);
+            let taken = repository::take_expired(&mut *self.db.conn().await?, now, batch).await?;
+            for (account, id) in &taken {
+                self.store.delete(&key(account, id)).await?;
+            }
+            expired += taken.len();
+            if taken.len() < BATCH {
+                break;
+            }
+        }
+        let settles = i64::try_from(SETTLES.min(interval).as_millis()).unwrap_or(i64::MAX);
+        let mut found = self.store.older("files", Timestamp(now.0 - settles)).try_chunks(BATCH);
+        let mut orphaned = 0;
+        while let Some(keys) = found.try_next().await.map_err(|error| error.1)? {
+            orphaned += self.remove_orphaned(keys).await?;
+        }
+        if expired + orphaned > 0 {
+            info!("Removed {expired} files that had expired and the bytes of {orphaned} that nobody had a record of.");
+        }
+        Ok(())
+    }
+
+    async fn remove_orphaned(&self, keys: Vec<String>) -> Result<usize> {
+        let mut ids: HashMap<&str, Vec<String>> = HashMap::new();
+        for key in &keys {
+            if let [_, account, id] = key.split('/').collect::<Vec<_>>()[..] {
+                ids.entry(account).or_default().push(id.to_owned());
+            }
+        }
+        let mut removed = 0;
+        for (account, ids) in ids {
+            let known = repository::known(&mut *self.db.conn().await?, account, &ids).await?;
+            for id in ids.iter().filter(|id| !known.contains(id)) {
+                self.store.delete(&key(account, id)).await?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    fn shown(&self, row: FileRow) -> UploadedFile {
+        let name = utf8_percent_encode(&row.name, ENCODED);
+        UploadedFile {
+            download_url: format!("{}/f/{}/{name}", self.public_url, row.token),
+            name: row.name,
+            file_type: row.file_type,
+            file_id: row.id,
+            mime_type: row.mime_type,
+            sha256: row.sha256,
+            size: row.size,
+            tenant_id: row.tenant_id,
+            subtenant_id: row.subtenant_id,
+            creation_timestamp_ms: Timestamp(row.created_ms),
+            expires_at_ms: row.expires_ms.map(Timestamp),
+        }
+    }
+}
+
+#[async_trait]
+impl FileService for PgFileService {
+    async fn create(&self, account: &AccountId, new: NewFile, once: Option<&Idempotency>) -> Result<UploadedFile> {
+        new.check()?;
+        let NewFile { name, content, size, sha256, ttl_seconds, owner } = new;
+        let (name, (content, head)) = (plain_name(&name), head(content).await?);
+        let mime_type = media_type(&name, "", &head);
+        let file_type = type_of_media(&mime_type).or_else(|| type_of_name(&name)).unwrap_or("other");
+        let (id, now) = (String::from(Id::<FileKind>::generate()), self.clock.now());
+        let row = FileRow {
+            account_id: account.as_str().to_owned(),
+            file_type: file_type.to_owned(),
+            mime_type,
+            sha256,
+            size: i64::try_from(size).map_err(Error::internal)?,
+            token: token()?,
+            tenant_id: owner.tenant_id,
+            subtenant_id: owner.subtenant_id,
+            expires_ms: ttl_seconds.map(|seconds| now.0 + seconds * 1000),
+            created_ms: now.0,
+            name,
+            id,
+        };
+        let key = key(account.as_str(), &row.id);
+        self.store.put(&key, content).await?;
+        let mut conn = self.db.conn().await?;
+        let creating = conn.transaction::<_, Error, _>(async |conn| {
+            repository::insert(conn, &row).await?;
+            let file = self.shown(row);
+            if let Some(once) = once {
+                once.store(conn, 200, &file).await?;
+            }
+            Ok(file)
+        });
+        // Bytes whose record was not committed go with the next sweep, which knows.
+        creating.await
+    }
+
+    async fn list(&self, account: &AccountId, filter: &FileFilter, page: Page) -> Result<FileList> {
+        let conn = self.db.read().await?;
+        let (rows, total) = repository::list(conn.get(), account, filter, self.clock.now(), page).await?;
+        let items = rows.into_iter().map(|row| self.shown(row)).collect();
+        Ok(FileList { items, total, offset: page.offset, limit: page.limit })
+    }
+
+    async fn get(&self, account: &AccountId, id: &str) -> Result<UploadedFile> {
+        let row = repository::find(self.db.read().await?.get(), account, id, self.clock.now()).await?;
+        row.map(|row| self.shown(row)).ok_or_else(|| not_found(id))
+    }
+
+    async fn delete(&self, account: &AccountId, id: &str) -> Result<()> {
+        self.get(account, id).await?;
+        if !repository::delete(&mut *self.db.conn().await?, account, id).await? {
+            return Err(not_found(id));
+        }
+        if let Err(error) = self.store.delete(&key(account.as_str(), id)).await {
+            warn!(%error, "The bytes of a file that was deleted could not be removed; the next sweep does it.");
+        }
+        Ok(())
+    }
+
+    async fn download(&self, token: &str) -> Result<StoredContent> {
+        let row = repository::find_by_token(self.db.read().await?.get(), token, self.clock.now()).await?;
+        let row = row.ok_or_else(|| not_found("of this address"))?;
+        Ok(StoredContent {
+            key: key(&row.account_id, &row.id),
+            size: u64::try_from(row.size).unwrap_or(0),
+            content_type: shown_type(&row.mime_type),
+            disposition: disposition(&row.name, shows_inline(&row.mime_type)),
+            sha256: row.sha256,
+        })
+    }
+}
+
+/// Where the bytes of a file are.
+fn key(account: &str, id: &str) -> String {
+    format!("files/{account}/{id}")
+}
+
+fn not_found(id: &str) -> Error {
+    Error::not_found(code::FILE_NOT_FOUND, "file", id)
+}
+
+/// The first bytes of some content.
+async fn head(content: Content) -> Result<(Content, Bytes)> {
+    match content {
+        Content::Bytes(bytes) => {
+            let head = bytes.slice(..bytes.len().min(HEAD_BYTES));
+            Ok((Content::Bytes(bytes), head))
+        }
+        Content::File(path) => {
+            run_blocking(move || {
+                use std::io::Read;
+                let mut head = Vec::new();
+                let file = std::fs::File::open(&path).map_err(Error::internal)?;
+                file.take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(Error::internal)?;
+                Ok((Content::File(path), Bytes::from(head)))
+            })
+            .await
+        }
+    }
+}
+
+/// 43 random characters of base62: 256 bits.
+fn token() -> Result<String> {
+    const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let mut token = String::with_capacity(43);
+    while token.len() < 43 {
+        let mut random = [0; 64];
+        rand::fill(&mut random).map_err(|_| Error::internal("no random bytes"))?;
+        // 248 = 4 × 62: what is above would favour the first letters.
+        let letters =
+            random.into_iter().filter(|byte| *byte < 248).map(|byte| char::from(ALPHABET[usize::from(byte % 62)]));
+        token.extend(letters.take(43 - token.len()));
+    }
+    Ok(token)
+}
+
+/// RFC 6266: a name in ASCII for old clients, and the name.
+fn disposition(name: &str, is_inline: bool) -> String {
+    let kind = if is_inline { "inline" } else { "attachment" };
+    let plain: String =
+        name.chars().map(|c| if c.is_ascii_graphic() && !"\"\\%;".contains(c) || c == ' ' { c } else { '_' }).collect();
+    format!("{kind}; filename=\"{plain}\"; filename*=UTF-8''{}", utf8_percent_encode(name, ENCODED))
+}

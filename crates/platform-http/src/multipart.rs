@@ -1,0 +1,248 @@
+//! Bodies with files (RFC 7578): each file goes to disk while it comes, and is never whole in memory.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    future::pending,
+    io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use actix_multipart::{Field, Multipart, MultipartError};
+use actix_web::{
+    error::PayloadError,
+    http::header::{self, HeaderMap},
+    web::Payload,
+};
+use aws_lc_rs::digest::{Context, SHA256};
+use bytes::Bytes;
+use futures_util::{StreamExt, stream::poll_fn};
+use platform_core::{Code, Error, Id, Result};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncWriteExt, BufWriter},
+    sync::mpsc,
+};
+use tracing::warn;
+
+use crate::{
+    body::{refuse_encoding, too_large},
+    code,
+    http::Http,
+    request::{Fields, hex},
+};
+
+/// A body is whole so long after its head (contract 00 §1.8).
+const TIMEOUT: Duration = Duration::from_mins(5);
+/// Fields that are no files take no more than this together; so do the heads of all parts.
+const MOST_TEXT: usize = 64 * 1024;
+/// Parts of one body.
+const MOST_PARTS: usize = 600;
+/// A file is written in pieces of this many bytes.
+const PIECE: usize = 256 * 1024;
+/// A file that is older belongs to no request any more.
+const ABANDONED: Duration = Duration::from_mins(15);
+
+/// A file of a body, on disk as long as this is kept.
+#[derive(Debug)]
+pub struct Part {
+    /// The field that it was sent in.
+    pub field: String,
+    /// What its sender calls it; may be empty or a path.
+    pub file_name: String,
+    /// In bytes.
+    pub size: u64,
+    /// In hex.
+    pub sha256: String,
+    file: OnDisk,
+}
+
+impl Part {
+    /// Where it is. Whoever moves it away has it.
+    pub fn path(&self) -> &Path {
+        &self.file.0
+    }
+}
+
+/// A file that is removed with its owner.
+#[derive(Debug)]
+struct OnDisk(PathBuf);
+
+impl Drop for OnDisk {
+    fn drop(&mut self) {
+        match fs::remove_file(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                warn!(%error, "A file that was uploaded could not be removed; that is tried again.");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A body with files: as JSON, in which files stand by name and digest; its fields; its files.
+pub(crate) struct Received {
+    pub body: Bytes,
+    pub fields: Fields,
+    pub parts: Vec<Part>,
+}
+
+/// Receives a body whose files have at most so many bytes together; `whose`: who holds its place meanwhile.
+pub(crate) async fn receive(
+    http: &Http,
+    most: usize,
+    whose: &String,
+    headers: &HeaderMap,
+    payload: &mut Payload,
+) -> Result<Received> {
+    refuse_encoding(headers)?;
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !text(header::CONTENT_TYPE).to_ascii_lowercase().starts_with("multipart/form-data") {
+        let message = "Send the body as `multipart/form-data`, its files as parts with a file name.";
+        return Err(Error::new(code::UNSUPPORTED_MEDIA_TYPE, message));
+    }
+    let declared: Option<usize> = text(header::CONTENT_LENGTH).parse().ok();
+    if let Some(length) = declared.filter(|length| most > 0 && *length > most + 2 * MOST_TEXT) {
+        return Err(too_large(most, Some(length)));
+    }
+    let _place = http.gate.upload(whose).await?;
+    let (sender, mut receiver) = mpsc::channel(1);
+    let chunks = poll_fn(move |cx| receiver.poll_recv(cx));
+    let pump = async {
+        while let Some(chunk) = payload.next().await {
+            if sender.send(chunk).await.is_err() {
+                break;
+            }
+        }
+        drop(sender);
+        pending::<()>().await;
+    };
+    let mut reader =
+        Reader { dir: &http.config.upload_dir, most, size: 0, text: 0, texts: BTreeMap::new(), parts: Vec::new() };
+    let reading = async {
+        reader.read(headers, chunks).await?;
+        reader.received()
+    };
+    tokio::select! {
+        biased;
+        received = tokio::time::timeout(TIMEOUT, reading) => {
+            received.map_err(|_| Error::new(code::REQUEST_TIMEOUT, "The body came too slowly."))?
+        }
+        () = pump => Err(Error::internal("the pump of a body never ends")),
+    }
+}
+
+struct Reader<'a> {
+    dir: &'a Path,
+    most: usize,
+    /// Of all files.
+    size: usize,
+    /// Of all other fields.
+    text: usize,
+    texts: BTreeMap<String, String>,
+    parts: Vec<Part>,
+}
+
+impl Reader<'_> {
+    async fn read(
+        &mut self,
+        headers: &HeaderMap,
+        chunks: impl futures_util::Stream<Item = Result<Bytes, PayloadError>> + 'static,
+    ) -> Result<()> {
+        let mut multipart = Multipart::new(headers, chunks);
+        while let Some(field) = multipart.next().await {
+            let mut field = field.map_err(|error| broken(&error))?;
+            if self.parts.len() + self.texts.len() >= MOST_PARTS {
+                return Err(Error::invalid("", "length", format!("The body has more than {MOST_PARTS} parts.")));
+            }
+            let name = field.name().unwrap_or_default().to_owned();
+            if name.contains('\0') {
+                return Err(Error::invalid(&name, "format", "Text must not contain the character NUL."));
+            }
+            let disposition = field.content_disposition();
+            let file_name = disposition.and_then(|disposition| disposition.get_filename()).map(str::to_owned);
+            match file_name {
+                Some(file_name) => self.file(name, file_name, &mut field).await?,
+                None => self.field(name, &mut field).await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn field(&mut self, name: String, field: &mut Field) -> Result<()> {
+        let mut value = Vec::new();
+        self.text += name.len();
+        while let Some(chunk) = field.next().await {
+            let chunk = chunk.map_err(|error| broken(&error))?;
+            self.text += chunk.len();
+            if self.text > MOST_TEXT {
+                return Err(too_large(MOST_TEXT, None));
+            }
+            value.extend_from_slice(&chunk);
+        }
+        let value = String::from_utf8(value).ok().filter(|value| !value.contains('\0')).ok_or_else(|| {
+            Error::invalid(&name, "format", format!("{name}: text must be UTF-8 without the character NUL"))
+        })?;
+        self.texts.insert(name, value);
+        Ok(())
+    }
+
+    async fn file(&mut self, field: String, file_name: String, content: &mut Field) -> Result<()> {
+        enum UploadKind {}
+        self.text += field.len() + file_name.len();
+        if self.text > MOST_TEXT {
+            return Err(too_large(MOST_TEXT, None));
+        }
+        let file = OnDisk(self.dir.join(String::from(Id::<UploadKind>::generate())));
+        let written = tokio::fs::File::create_new(&file.0).await.map_err(|error| unwritten(&error))?;
+        let (mut written, mut digest) = (BufWriter::with_capacity(PIECE, written), Context::new(&SHA256));
+        let before = self.size;
+        while let Some(chunk) = content.next().await {
+            let chunk = chunk.map_err(|error| broken(&error))?;
+            self.size += chunk.len();
+            if self.most > 0 && self.size > self.most {
+                return Err(too_large(self.most, None));
+            }
+            digest.update(&chunk);
+            written.write_all(&chunk).await.map_err(|error| unwritten(&error))?;
+        }
+        written.flush().await.map_err(|error| unwritten(&error))?;
+        let (size, sha256) = ((self.size - before) as u64, hex(digest.finish().as_ref()));
+        self.parts.push(Part { field, file_name, size, sha256, file });
+        Ok(())
+    }
+
+    fn received(&mut self) -> Result<Received> {
+        let mut body: BTreeMap<String, Value> = BTreeMap::new();
+        for part in &self.parts {
+            let files = body.entry(part.field.clone()).or_insert_with(|| json!([]));
+            let files = files.as_array_mut().expect("it was put there");
+            files.push(json!({"fileName": part.file_name, "sha256": part.sha256}));
+        }
+        body.extend(std::mem::take(&mut self.texts).into_iter().map(|(name, text)| (name, text.into())));
+        let body = Bytes::from(serde_json::to_vec(&body).map_err(Error::internal)?);
+        Ok(Received { fields: Fields::of(&body)?, body, parts: std::mem::take(&mut self.parts) })
+    }
+}
+
+fn broken(error: &MultipartError) -> Error {
+    Error::new(Code::BAD_REQUEST, format!("The body is no multipart/form-data that can be read: {error}."))
+}
+
+fn unwritten(error: &io::Error) -> Error {
+    warn!(%error, "What is uploaded could not be written to the data directory.");
+    Error::new(Code::SERVICE_UNAVAILABLE, "What was uploaded could not be stored; try again shortly.").retry_after(5)
+}
+
+/// Removes what requests left behind that were broken off with their process.
+pub fn remove_abandoned_uploads(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let written = entry.metadata().and_then(|metadata| metadata.modified());
+        let age = written.map(|written| SystemTime::now().duration_since(written).unwrap_or_default());
+        if age.is_ok_and(|age| age > ABANDONED) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
