@@ -9,6 +9,8 @@ CREATE TABLE files (
     size bigint NOT NULL,
     -- 256 random bits: whoever knows them may download.
     token text NOT NULL UNIQUE,
+    -- What it is kept for as long as that is there, such as a document that was made of it.
+    kept_for text,
     tenant_id text,
     subtenant_id text,
     expires_ms bigint,

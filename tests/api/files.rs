@@ -227,7 +227,7 @@ async fn addresses_that_are_not_public_are_never_called() {
     assert_eq!(connections.load(Ordering::Relaxed), 0);
     assert_eq!(app.post("/assistants/chats", json!({})).await.body["total"], 0, "nothing was stored");
 
-    let settings = [("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_LIMIT_EGRESS_BYTES", "2000")];
+    let settings = [("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_MAX_UPLOAD_BYTES", "2000")];
     let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
     assert_eq!(send(&app, format!("{files}/notes.txt")).await.status, StatusCode::OK, "what is listed passes");
     assert_eq!(send(&app, format!("{files}/away")).await.error(), "URL_NOT_ALLOWED", "a redirect is judged again");

@@ -13,6 +13,7 @@ mod crash_access;
 mod credentials;
 mod database;
 mod docs;
+mod documents;
 mod faults;
 mod files;
 mod fleet;

@@ -5,6 +5,8 @@ use platform_testing::{FakeModelServer, FakeToolServer, Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode, Url};
 use serde_json::{Value, json};
 
+use crate::uploads::upload;
+
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_platform-under-test");
 
 /// How many times larger an experiment is when the whole of it is asked for (`just prove`); in the check it is small.
@@ -377,6 +379,10 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
     let user = text(&make("/users", user).await["userUID"]);
     let client = json!({"name": "canary", "redirectUris": ["https://a.b/"]});
     let client = text(&make("/oauth-clients", client).await["_id"]);
+    let file = text(&upload(app, "canary.txt", "canary").await["fileId"]);
+    let folder = text(&make("/document-folders", json!({"name": "canary"})).await["_id"]);
+    let document = json!({"name": "canary", "markdownContent": "canary"});
+    let document = text(&make("/documents", document).await["_id"]);
     let project = json!({"name": "canary", "identifier": named("project")});
     let project = text(&make("/projects", project).await["_id"]);
     let whose = whose.to_owned();
@@ -394,11 +400,15 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
         "tierId" => named("tier"),
         "sessionId" => session.clone(),
         "userUID" => user.clone(),
+        "fileId" => file.clone(),
         "id" if path.contains("api-keys") => key.clone(),
+        "id" if path.contains("document-folders") => folder.clone(),
+        "id" if path.contains("documents") => document.clone(),
+        "version" => "1".to_owned(),
         "id" if path.contains("projects") => project.clone(),
         "id" if path.contains("oauth-clients") => client.clone(),
         // Nobody has one, or everybody.
-        "file" | "filename" | "slug" | "token" => MISSING.to_owned(),
+        "file" | "filename" | "name" | "slug" | "token" => MISSING.to_owned(),
         _ => panic!("{path}: make one to stand for {name}"),
     }
 }

@@ -326,7 +326,7 @@ async fn what_has_expired_and_what_nobody_has_a_record_of_is_swept() {
     assert!(object(&short).is_some());
     let (orphan, upload) = (object(&kept).expect("bytes").with_file_name("orphan"), dir.join("uploads/orphan"));
     for path in [&orphan, &upload] {
-        File::create(path).expect("made").set_modified(SystemTime::now() - Duration::from_hours(1)).expect("set");
+        File::create(path).expect("made").set_modified(SystemTime::UNIX_EPOCH + Duration::from_hours(1)).expect("set");
     }
     db.run("UPDATE files SET expires_ms = 1 WHERE name = 'short.txt'").await;
     let gone = app.send(app.anonymous(Method::GET, &path(&short))).await;

@@ -20,6 +20,7 @@ use platform_docs::Docs;
 use platform_files::PgFileService;
 use platform_http::{Group, Http, Needs, Observer, Table};
 use platform_jobs::{Jobs, Work};
+use platform_knowledge::{PgKnowledge, file_tools, knowledge_tools};
 use platform_limits::RateLimits;
 use platform_mail::Mailer;
 use platform_models::Models;
@@ -34,11 +35,11 @@ use tracing::warn;
 
 use crate::{
     base::{Base, bus, database, no_vault, stop},
-    children,
+    children::Pools,
     config::{Config, Role},
     groups::{
-        agents, assistants, chats, docs, files, health, keys, models, oauth, projects, sessions, tenants, threads,
-        tool_servers, usage,
+        agents, assistants, chats, docs, documents, files, folders, health, keys, models, oauth, projects, sessions,
+        tenants, threads, tool_servers, usage,
     },
     health::Health,
     metrics::Metrics,
@@ -73,6 +74,7 @@ struct Platform {
 
 impl Platform {
     /// Builds everything, from the bottom up; `addr`: where it will listen.
+    #[expect(clippy::too_many_lines, reason = "what implements what is one list, read from top to bottom")]
     fn build(config: &Config, addr: SocketAddr, base: &mut Base) -> Result<Self> {
         let relay = base.relay.take();
         let Base { db, bus, clock, vault, egress, models, jobs, store, metrics, .. } = base;
@@ -84,15 +86,24 @@ impl Platform {
         let quotas = Arc::new(Quotas::new(db, bus, model));
         let tenants = Arc::new(PgTenantService::new(db, bus, Arc::clone(clock), Arc::clone(&quotas)));
         let referrers = Referrers::new([Arc::new(AssistantReferrer) as Arc<dyn Referrer>, Arc::new(AgentReferrer)]);
-        let (children, documents) = children::pools()?;
+        let pools = Pools::new()?;
+        let knowledge = Arc::new(PgKnowledge::new(
+            db,
+            bus,
+            Arc::clone(clock),
+            Arc::clone(jobs),
+            Arc::clone(&files),
+            referrers.clone(),
+            Arc::clone(&pools.files),
+        ));
         let tool_servers = PgToolServerService::new(ToolServerNeeds {
             db: db.clone(),
             bus: bus.clone(),
             clock: Arc::clone(clock),
             vault: Arc::clone(vault),
             egress: egress.clone(),
-            expressions: Arc::clone(&children),
-            documents,
+            expressions: Arc::clone(&pools.quick),
+            documents: pools.descriptions,
             referrers,
             limits: config.limits,
         });
@@ -100,17 +111,20 @@ impl Platform {
             time_tools(Arc::clone(clock)),
             task_tools(db),
             http_tools(egress.clone(), config.limits.tool_response_bytes),
+            file_tools(Arc::clone(&files), egress.reading(config.max_upload_bytes), pools.files),
+            knowledge_tools(&knowledge),
             finish_tools(),
         ];
-        let built_in = Arc::new(BuiltInTools::new(built_in, Arc::clone(&children)));
+        let built_in = Arc::new(BuiltInTools::new(built_in, Arc::clone(&pools.quick)));
         let toolbox = Arc::new(Toolbox::new(vec![built_in, tool_servers.clone()]));
         let ports = Ports {
             db: db.clone(),
             clock: Arc::clone(clock),
             catalog: Arc::clone(models) as _,
             budget: quotas,
+            recall: knowledge.clone(),
             toolbox: Arc::clone(&toolbox),
-            children,
+            children: pools.quick,
             realtime: Realtime::new(Arc::clone(clock), config.stream_coalesce, relay),
         };
         let sub_agents = Arc::new(PgSubAgents::new(db));
@@ -119,7 +133,7 @@ impl Platform {
         let templates = assistants.clone();
         let agents =
             PgAgentService::new(&ports, bus, templates, sub_agents, egress.clone(), Arc::clone(jobs), config.limits);
-        let fetcher = FileFetcher::new(egress.clone(), Arc::clone(&files), config.max_upload_bytes);
+        let fetcher = FileFetcher::new(egress, Arc::clone(&files), config.max_upload_bytes);
         let mailer = Arc::new(Mailer::new(db, config.mail.as_ref()).map_err(anyhow::Error::msg)?);
         let threads = Arc::new(PgThreadService::new(
             ports.clone(),
@@ -153,6 +167,7 @@ impl Platform {
                 agents: agents.clone(),
                 assistants: assistants.clone(),
                 chat: chat.clone(),
+                documents: knowledge.clone(),
                 projects: projects.clone(),
                 threads: threads.clone(),
                 tool_servers: tool_servers.clone(),
@@ -165,6 +180,8 @@ impl Platform {
                 threads: threads.clone(),
             }),
             usage::module(&tenants),
+            documents::module(&knowledge, config.max_upload_bytes),
+            folders::module(&knowledge),
             files::module(&files, config.http.upload_dir.clone(), config.max_upload_bytes, config.sweep_interval),
             tool_servers::module(&tool_servers, &toolbox),
             assistants::module(&assistants),

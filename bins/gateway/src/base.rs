@@ -44,8 +44,9 @@ impl Base {
     pub async fn start(config: &Config) -> Result<Self> {
         // What is wrong with the settings is said before anything is begun.
         let models = Models::start(config.models.clone()).await?;
-        let store = store(config)?;
         let (embedded, db) = database(config, false).await?;
+        // The database makes its data directory such that its own user reaches it.
+        let store = store(config)?;
         models.warn_if_offline();
         let bus = bus(embedded.as_ref(), &db);
         let vault = Arc::new(vault(config)?);

@@ -1,9 +1,10 @@
 //! Child processes of this program, which read and run what clients wrote: one list says what they can do.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use platform_child::{Children, Work};
 use platform_guardrails::GUARDRAIL_WORKS;
+use platform_knowledge::EXTRACTION_WORKS;
 use platform_runtime::{ChildPool, SCHEMA_WORKS};
 
 /// The command that makes this program such a child.
@@ -12,16 +13,34 @@ pub(crate) const COMMAND: &str = "child";
 const QUICK: usize = 3;
 /// Descriptions under way.
 const SLOW: usize = 2;
+/// Files under way, and how long one may take on a machine that has much else to do.
+const FILES: usize = 2;
+const FILE_TIME: Duration = Duration::from_secs(90);
 
-/// The pool for what is quick, and the one for descriptions; nothing is started before there is work.
-pub(crate) fn pools() -> io::Result<(Arc<ChildPool>, Arc<ChildPool>)> {
-    let pool = |at_once| Children::of_this_program(COMMAND).map(|children| Arc::new(ChildPool::new(children, at_once)));
-    Ok((pool(QUICK)?, pool(SLOW)?))
+/// The child processes by what they read; none is started before there is work.
+pub(crate) struct Pools {
+    /// Expressions, schemas and patterns: quick.
+    pub quick: Arc<ChildPool>,
+    /// Descriptions that become tool servers: may take seconds.
+    pub descriptions: Arc<ChildPool>,
+    /// Files that become documents: may take half a minute.
+    pub files: Arc<ChildPool>,
+}
+
+impl Pools {
+    pub fn new() -> io::Result<Self> {
+        let children = || Children::of_this_program(COMMAND);
+        Ok(Self {
+            quick: Arc::new(ChildPool::new(children()?, QUICK)),
+            descriptions: Arc::new(ChildPool::new(children()?, SLOW)),
+            files: Arc::new(ChildPool::new(children()?.lasting(FILE_TIME), FILES)),
+        })
+    }
 }
 
 /// Serves as a child until its parent ends.
 pub(crate) fn serve() -> io::Result<()> {
-    let works: Vec<Work> =
-        SCHEMA_WORKS.into_iter().chain(GUARDRAIL_WORKS).chain(platform_toolservers::child_works()).collect();
+    let works = SCHEMA_WORKS.into_iter().chain(GUARDRAIL_WORKS).chain(platform_toolservers::child_works());
+    let works: Vec<Work> = works.chain(EXTRACTION_WORKS).collect();
     platform_child::serve(&works)
 }

@@ -55,6 +55,15 @@ pub trait Referrer: Send + Sync {
     /// The kind of the records.
     fn kind(&self) -> Kind;
 
+    /// Id of a record by a name that clients give it, as the error of its kind when there is none; it is locked.
+    async fn lock_in(&self, conn: &mut Conn, account: &AccountId, name: &str) -> Result<String>;
+
+    /// Puts a reference into a record that is locked, if it is not there.
+    async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()>;
+
+    /// Identifier (its id, when it has no other) and name of a record.
+    async fn describe_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<(String, String)>>;
+
     /// Takes a reference out of a record, in the transaction that deletes what it refers to.
     async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()>;
 }
@@ -69,6 +78,57 @@ impl Referrers {
         Self(Arc::new(referrers.into_iter().map(|referrer| (referrer.kind().name(), referrer)).collect()))
     }
 
+    /// Whether records of a kind refer to others.
+    pub fn has(&self, kind: &str) -> bool {
+        self.0.contains_key(kind)
+    }
+
+    fn of(&self, kind: &str) -> Result<&Arc<dyn Referrer>> {
+        self.0.get(kind).ok_or_else(|| Error::internal(format!("nobody changes what is of kind {kind}")))
+    }
+
+    /// Has a record (its kind and a name of it) refer to another that is held in this transaction, or no longer; its
+    /// id.
+    pub async fn set_in(
+        &self,
+        conn: &mut Conn,
+        account: &AccountId,
+        (kind, name): (&str, &str),
+        target: RecordRef<'_>,
+        refers: bool,
+    ) -> Result<String> {
+        let referrer = self.of(kind)?;
+        let id = referrer.lock_in(conn, account, name).await?;
+        if refers {
+            referrer.refer_in(conn, account, &id, target).await?;
+            let now = (
+                uses::account_id.eq(account.as_str()),
+                uses::user_kind.eq(kind),
+                uses::user_id.eq(&id),
+                uses::target_kind.eq(target.0.name()),
+                uses::target_id.eq(target.1),
+            );
+            diesel::insert_into(uses::table).values(now).on_conflict_do_nothing().execute(conn).await?;
+        } else {
+            referrer.forget_in(conn, account, &id, target).await?;
+            let gone = uses::table.filter(uses::account_id.eq(account.as_str()));
+            let gone = gone.filter(uses::user_kind.eq(kind).and(uses::user_id.eq(&id)));
+            let gone = gone.filter(uses::target_kind.eq(target.0.name()).and(uses::target_id.eq(target.1)));
+            diesel::delete(gone).execute(conn).await?;
+        }
+        Ok(id)
+    }
+
+    /// Identifier and name of a record (its kind and id).
+    pub async fn describe_in(
+        &self,
+        conn: &mut Conn,
+        account: &AccountId,
+        (kind, id): (&str, &str),
+    ) -> Result<Option<(String, String)>> {
+        self.of(kind)?.describe_in(conn, account, id).await
+    }
+
     /// Takes a record that is being deleted out of all that refer to it; who that was.
     pub async fn forget_in(
         &self,
@@ -78,9 +138,7 @@ impl Referrers {
     ) -> Result<Vec<(String, String)>> {
         let users = users_in(conn, account, target).await?;
         for (kind, id) in &users {
-            let referrer = self.0.get(kind.as_str());
-            let referrer = referrer.ok_or_else(|| Error::internal(format!("nobody changes what is of kind {kind}")))?;
-            referrer.forget_in(conn, account, id, target).await?;
+            self.of(kind)?.forget_in(conn, account, id, target).await?;
         }
         let of_target = uses::table
             .filter(uses::account_id.eq(account.as_str()))

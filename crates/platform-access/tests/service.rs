@@ -28,6 +28,19 @@ impl Referrer for Boxes {
         BOX
     }
 
+    async fn lock_in(&self, _: &mut Conn, _: &AccountId, name: &str) -> Result<String> {
+        Ok(name.trim_start_matches("the ").to_owned())
+    }
+
+    async fn refer_in(&self, _: &mut Conn, _: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
+        self.0.lock().expect("lock").push(format!("{} to {id}", target.1));
+        Ok(())
+    }
+
+    async fn describe_in(&self, _: &mut Conn, _: &AccountId, id: &str) -> Result<Option<(String, String)>> {
+        Ok(Some((id.to_owned(), format!("Box {id}"))))
+    }
+
     async fn forget_in(&self, _: &mut Conn, _: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
         self.0.lock().expect("lock").push(format!("{} of {id}", target.1));
         Ok(())

@@ -53,7 +53,16 @@ async fn house(db: &Db, concurrency: usize) -> House {
     let toolbox = Arc::new(Toolbox::new(vec![tool_servers]));
     let quotas = Arc::new(Quotas::new(db, &bus, Arc::clone(&models) as Arc<dyn Model>));
     let tenants = Arc::new(PgTenantService::new(db, &bus, Arc::clone(&clock), Arc::clone(&quotas)));
-    let ports = Ports { db: db.clone(), clock, catalog: models, budget: quotas, toolbox, children, realtime };
+    let ports = Ports {
+        db: db.clone(),
+        clock,
+        catalog: models,
+        budget: quotas,
+        recall: Arc::new(()),
+        toolbox,
+        children,
+        realtime,
+    };
     let assistants: Arc<dyn AssistantService> =
         Arc::new(PgAssistantService::new(&ports, &bus, Arc::new(()), Arc::clone(&jobs), limits));
     let config = ChatConfig {
@@ -65,7 +74,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
     };
     let (ours, theirs) = (Arc::clone(&assistants), Arc::clone(&jobs));
     let files = PgFileService::new(db, Arc::clone(&ports.clock), Store::in_memory(), "http://localhost");
-    let files = FileFetcher::new(egress, Arc::new(files), 1 << 20);
+    let files = FileFetcher::new(&egress, Arc::new(files), 1 << 20);
     let chat = Arc::new(PgChatService::new(ports, Arc::new(()), theirs, ours, tenants, files, config));
     jobs.start(if concurrency == 0 { Vec::new() } else { chat.works() });
     let caller = Caller {

@@ -45,6 +45,7 @@ pub enum ChildError {
 pub struct Children {
     program: PathBuf,
     argument: OsString,
+    longest: Duration,
     idle: Mutex<Vec<Warm>>,
 }
 
@@ -58,7 +59,7 @@ struct Warm {
 impl Children {
     /// Starts nothing yet. `argument` makes the program call [`crate::serve`].
     pub fn new(program: impl Into<PathBuf>, argument: impl Into<OsString>) -> Self {
-        Self { program: program.into(), argument: argument.into(), idle: Mutex::default() }
+        Self { program: program.into(), argument: argument.into(), longest: LONGEST, idle: Mutex::default() }
     }
 
     /// This program, also when its file was replaced since it was started.
@@ -67,13 +68,19 @@ impl Children {
         Ok(Self::new(if running.exists() { running } else { std::env::current_exe()? }, argument))
     }
 
+    /// The same for work that takes longer on the clock.
+    #[must_use]
+    pub fn lasting(self, longest: Duration) -> Self {
+        Self { longest, ..self }
+    }
+
     /// Has one piece of work done. How many there are at once is the caller's to say.
     pub async fn run(&self, work: &str, input: &[u8]) -> Result<Vec<u8>, ChildError> {
         let mut child = match self.idle().pop() {
             Some(warm) => warm,
             None => self.start()?,
         };
-        match timeout(LONGEST, child.exchange(work, input)).await {
+        match timeout(self.longest, child.exchange(work, input)).await {
             Ok(Ok((answer, ends))) => {
                 let mut idle = self.idle();
                 if !ends && idle.len() < MOST_IDLE {

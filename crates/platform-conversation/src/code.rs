@@ -3,8 +3,6 @@
 
 use platform_core::{Code, ErrorKind};
 
-pub const DOCUMENT_NOT_FOUND: Code = Code::new("DOCUMENT_NOT_FOUND", ErrorKind::NotFound);
-pub const FOLDER_NOT_FOUND: Code = Code::new("FOLDER_NOT_FOUND", ErrorKind::NotFound);
 pub const INVALID_SKILLS: Code = Code::new("INVALID_SKILLS", ErrorKind::Invalid);
 pub const INVALID_SUBAGENTS: Code = Code::new("INVALID_SUBAGENTS", ErrorKind::Invalid).repeating_details();
 pub const MESSAGE_NOT_FOUND: Code = Code::new("MESSAGE_NOT_FOUND", ErrorKind::NotFound);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use bytes::Bytes;
 use platform_core::{Error, Result};
 use platform_runtime::{
-    Attachment, Fault, FaultCode, Message, Model, ModelSpec, Prompt, Role, ToolCall, TurnTool, fit,
+    Attachment, Fault, FaultCode, Message, Model, ModelSpec, Prompt, RecallBudget, Role, ToolCall, TurnTool, fit,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -15,7 +15,7 @@ use crate::{
     compact::{self, Span},
     files,
     message::File,
-    parts::ContextManagement,
+    parts::{ContextManagement, KnowledgeRecall},
     repository::{self, Start},
     turn::{Conversation, Ports, TurnRequest, TurnStore},
 };
@@ -28,6 +28,9 @@ const COMPACT_TO: u64 = 30;
 const ATTACHMENT_TOKENS: u64 = 1500;
 /// So many bytes of a text document take a token, at the least.
 const BYTES_A_TOKEN: usize = 3;
+/// What an assistant that has something attached is told (contract 02 §6).
+const KNOWLEDGE_HINT: &str = "Documents are attached to you. Look for what you need in them with search_knowledge, read a \
+    whole one with read_document, and say which document and heading an answer rests on.";
 /// Attached files of one prompt, newest first.
 const MOST_ATTACHED: usize = 20 << 20;
 
@@ -118,7 +121,11 @@ impl Context<'_> {
         forced: bool,
     ) -> Result<std::result::Result<(Prompt, Vec<UserMessage>), Fault>> {
         let params = self.conversation.metadata.get("promptTemplateParams");
-        let system = fill(&self.profile.settings.presets, params.unwrap_or(&Value::Null));
+        let mut system = fill(&self.profile.settings.presets, params.unwrap_or(&Value::Null));
+        if self.profile.settings.has_knowledge() {
+            system.push_str(if system.is_empty() { "" } else { "\n\n" });
+            system.push_str(KNOWLEDGE_HINT);
+        }
         let state = self.request.application_state.as_ref();
         let state = state.map(|state| format!("State of the application: {}", Value::Object(state.clone())));
         let window = self.spec.context_window;
@@ -148,8 +155,22 @@ impl Context<'_> {
             let (uid, text) = (said.uid.clone(), said.message.text.clone());
             UserMessage { position: said.position, uid, text }
         });
-        let user_messages = user_messages.collect();
-        Ok(Ok((self.assemble(system, state, history).await?, user_messages)))
+        let user_messages: Vec<UserMessage> = user_messages.collect();
+        let recalled = self.recall(&user_messages).await?;
+        Ok(Ok((self.assemble(system, [recalled, state], history).await?, user_messages)))
+    }
+
+    /// The passages of what is attached that are nearest to the messages of the turn, where the assistant wants them.
+    async fn recall(&self, messages: &[UserMessage]) -> Result<Option<String>> {
+        let settings = &self.profile.settings;
+        let KnowledgeRecall { enabled, limit, max_tokens } = settings.knowledge_recall;
+        if !enabled || !settings.has_knowledge() {
+            return Ok(None);
+        }
+        let question = messages.iter().map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
+        let scope = settings.scope(&self.conversation.owner());
+        let budget = RecallBudget { limit, max_tokens };
+        self.ports.recall.passages(&self.conversation.account, &scope, &question, budget).await
     }
 
     fn count(&self, text: &str) -> u64 {
@@ -251,7 +272,8 @@ impl Context<'_> {
         }
     }
 
-    async fn assemble(&self, system: String, state: Option<String>, history: History) -> Result<Prompt> {
+    /// `before`: what stands in front of the messages of the turn.
+    async fn assemble(&self, system: String, before: [Option<String>; 2], history: History) -> Result<Prompt> {
         let settings = &self.profile.settings;
         let catalog = &*self.ports.catalog;
         let fallbacks = settings
@@ -279,7 +301,7 @@ impl Context<'_> {
         if let Some(compaction) = self.conversation.compactions.last() {
             messages.push(Message::developer(format!("Summary of the conversation so far:\n{}", compaction.summary)));
         }
-        let mut state = state;
+        let mut before = before.into_iter().flatten();
         let mut turn = None;
         let mut calls = HashSet::new();
         for said in history.said {
@@ -289,7 +311,7 @@ impl Context<'_> {
                 continue;
             }
             if said.position >= self.conversation.turn_start && turn.is_none() {
-                messages.extend(state.take().map(Message::developer));
+                messages.extend(before.by_ref().map(Message::developer));
                 turn = Some(messages.len());
             }
             let mut message = said.message;

@@ -46,7 +46,7 @@ pub struct FileFetcher {
 
 impl FileFetcher {
     /// One for all chats and threads of a process; `most_bytes`: of a file at an address that is not ours.
-    pub fn new(egress: Egress, files: Arc<PgFileService>, most_bytes: usize) -> Self {
+    pub fn new(egress: &Egress, files: Arc<PgFileService>, most_bytes: usize) -> Self {
         let places = FairSemaphore::new(MESSAGES_AT_ONCE, MESSAGES_AT_ONCE);
         Self { egress: egress.reading(most_bytes), files, places }
     }

@@ -22,6 +22,7 @@ mod history;
 mod kinds;
 mod message;
 mod parts;
+mod refers;
 mod repository;
 mod schema;
 mod search;
@@ -41,9 +42,10 @@ pub use message::{
     secondary,
 };
 pub use parts::{
-    AccessConfiguration, ConnectionMode, ContextManagement, CoreMemory, FallbackModel, KnowledgeSkill, MemoryScope,
-    ReasoningEffort, TenantApp, TenantIntegrationsConfig, TenantMcpConfig,
+    AccessConfiguration, ConnectionMode, ContextManagement, CoreMemory, FallbackModel, KnowledgeRecall, KnowledgeSkill,
+    MemoryScope, ReasoningEffort, TenantApp, TenantIntegrationsConfig, TenantMcpConfig,
 };
+pub use refers::Refers;
 pub use repository::{
     Content, ContentPages, Queued, Texts, TextsRead, UnlessLarge, add_compaction, add_secondary, bodies_from,
     compactions, content, delete, empty, enqueue, feedback, first_queued, has_compactions, has_message, insert_message,

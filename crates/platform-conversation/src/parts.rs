@@ -49,6 +49,24 @@ impl ReasoningEffort {
     }
 }
 
+/// Whether passages of what is attached come with a turn before its model is asked (contract 06 §4).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KnowledgeRecall {
+    /// They do.
+    pub enabled: bool,
+    /// Passages, 1 to 20.
+    pub limit: u32,
+    /// Tokens of them together, 100 to 16,000.
+    pub max_tokens: u32,
+}
+
+impl Default for KnowledgeRecall {
+    fn default() -> Self {
+        Self { enabled: false, limit: 5, max_tokens: 2000 }
+    }
+}
+
 /// A skill of the assistant (contract 14).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

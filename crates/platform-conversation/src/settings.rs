@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Object, Result};
+use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Object, Owner, Result};
 use platform_guardrails::{Guardrails, Screen};
-use platform_runtime::{Catalog, ChildPool, ModelSpec, OutputSchema, StructuredOutput, check_schema};
+use platform_runtime::{Catalog, ChildPool, ModelSpec, OutputSchema, StructuredOutput, TurnScope, check_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -11,14 +11,16 @@ use utoipa::ToSchema;
 use crate::{
     code,
     parts::{
-        AccessConfiguration, ContextManagement, CoreMemory, FallbackModel, KnowledgeSkill, ReasoningEffort,
-        TenantIntegrationsConfig, TenantMcpConfig,
+        AccessConfiguration, ContextManagement, CoreMemory, FallbackModel, KnowledgeRecall, KnowledgeSkill,
+        ReasoningEffort, TenantIntegrationsConfig, TenantMcpConfig,
     },
     sub_agents::named,
 };
 
 const RESERVED: [&str; 2] = ["chats", "tags"];
 const WIDGET_BYTES: usize = 16_384;
+/// Documents, and folders, that one assistant has.
+const MOST_ATTACHED: usize = 1000;
 
 /// Whether an assistant takes messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -88,6 +90,8 @@ pub struct AssistantSettings {
     pub knowledge_document_ids: Vec<String>,
     /// Folders it knows.
     pub knowledge_folder_ids: Vec<String>,
+    /// Whether passages of them come with a turn from the start.
+    pub knowledge_recall: KnowledgeRecall,
     /// Skills it has.
     pub knowledge_skills: Vec<KnowledgeSkill>,
     /// Kept and returned.
@@ -173,6 +177,8 @@ impl AssistantSettings {
         checks.range("temperature", self.temperature.unwrap_or(0.0), &(0.0..=2.0));
         checks.range("topP", self.top_p.unwrap_or(0.0), &(0.0..=1.0));
         checks.range("maxOutputTokens", self.max_output_tokens.unwrap_or(1), &(1..=10_000_000));
+        checks.range("knowledgeRecall.limit", self.knowledge_recall.limit, &(1..=20));
+        checks.range("knowledgeRecall.maxTokens", self.knowledge_recall.max_tokens, &(100..=16_000));
         checks.range("toolCallTimeoutMs", self.tool_call_timeout_ms, &(1000..=300_000));
         checks.range("maxQueuedMessages", self.max_queued_messages, &(1..=100));
         if self.input_delay_ms != 0 {
@@ -186,6 +192,8 @@ impl AssistantSettings {
         checks.tags("tags", &mut self.tags);
         let mut seen = std::collections::HashSet::new();
         self.available_tools_groups_uids.retain(|uid| seen.insert(uid.clone()));
+        checks.count("knowledgeDocumentIds", self.knowledge_document_ids.len(), MOST_ATTACHED);
+        checks.count("knowledgeFolderIds", self.knowledge_folder_ids.len(), MOST_ATTACHED);
         checks.count("availableToolsGroupsUids", self.available_tools_groups_uids.len(), 200);
         checks.finish()?;
         if let Some(output) = &self.structured_output {
@@ -212,17 +220,25 @@ impl AssistantSettings {
         self.guardrails_configuration.check_written(children, account).await
     }
 
+    /// Whether anything is attached that can be searched.
+    pub fn has_knowledge(&self) -> bool {
+        !self.knowledge_document_ids.is_empty() || !self.knowledge_folder_ids.is_empty()
+    }
+
+    /// For whom a turn runs, and what it sees.
+    pub fn scope(&self, owner: &Owner) -> TurnScope {
+        TurnScope {
+            owner: owner.clone(),
+            documents: self.knowledge_document_ids.clone(),
+            folders: self.knowledge_folder_ids.clone(),
+        }
+    }
+
     /// Records of groups this server does not have cannot exist.
     fn check_references(&self) -> Result<()> {
         let missing = |code, what, id: &String| Err(Error::not_found(code, what, id));
         if let Some(id) = &self.environment_id {
             return missing(Code::ENVIRONMENT_NOT_FOUND, "environment", id);
-        }
-        if let Some(id) = self.knowledge_document_ids.first() {
-            return missing(code::DOCUMENT_NOT_FOUND, "document", id);
-        }
-        if let Some(id) = self.knowledge_folder_ids.first() {
-            return missing(code::FOLDER_NOT_FOUND, "folder", id);
         }
         if !self.knowledge_skills.is_empty() {
             let reason = |skill: &KnowledgeSkill| match skill.r#type.as_str() {

@@ -1,10 +1,11 @@
 //! The tools of a turn: those of the assistant, and those that the client runs.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashSet, sync::Arc, time::Duration};
 
-use platform_core::{AccountId, Checks, Code, Error, Result};
+use platform_core::{AccountId, Checks, Code, Error, Owner, Result};
 use platform_runtime::{
-    Callbacks, ChildPool, ModelSpec, Tool, ToolChoice, Toolbox, TurnTool, check_schemas, is_function_name,
+    Callbacks, ChildPool, KNOWLEDGE_TOOLS, ModelSpec, Tool, ToolChoice, Toolbox, TurnTool, check_schemas,
+    is_function_name,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -48,10 +49,18 @@ pub async fn turn_tools(
     account: &AccountId,
     settings: &AssistantSettings,
     request: &TurnRequest,
+    owner: &Owner,
     callbacks: Option<&Arc<dyn Callbacks>>,
 ) -> Result<Vec<TurnTool>> {
+    let scope = settings.scope(owner);
+    let mut groups = Cow::from(&settings.available_tools_groups_uids);
+    // What is attached can be looked into, whether or not somebody chose the tools for it.
+    if scope.has_knowledge() && !groups.iter().any(|group| group == KNOWLEDGE_TOOLS) {
+        groups.to_mut().push(KNOWLEDGE_TOOLS.to_owned());
+    }
     let choice = ToolChoice {
-        groups: &settings.available_tools_groups_uids,
+        scope: Arc::new(scope),
+        groups: &groups,
         enabled: [settings.enabled_tools.as_deref(), request.enabled_tools.as_deref()],
         approval: &settings.approval_tools,
         timeout: Duration::from_millis(settings.tool_call_timeout_ms.into()),
@@ -83,7 +92,7 @@ pub async fn check_turn_tools(
     request: &TurnRequest,
     spec: &ModelSpec,
 ) -> Result<()> {
-    let has_groups = !settings.available_tools_groups_uids.is_empty();
+    let has_groups = !settings.available_tools_groups_uids.is_empty() || settings.has_knowledge();
     if (has_groups || !request.tools.is_empty()) && !spec.capabilities.tools {
         return Err(takes_no_tools(spec));
     }
@@ -91,7 +100,7 @@ pub async fn check_turn_tools(
         return Ok(());
     }
     let own = TurnRequest { tools: Vec::new(), ..request.clone() };
-    let own = turn_tools(toolbox, account, settings, &own, None).await?;
+    let own = turn_tools(toolbox, account, settings, &own, &Owner::default(), None).await?;
     let names: HashSet<&str> = own.iter().map(|tool| tool.tool.name.as_str()).collect();
     match request.tools.iter().find(|tool| names.contains(tool.function.name.as_str())) {
         Some(tool) => Err(twice(&tool.function.name)),

@@ -11,13 +11,13 @@ use std::{
 };
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Clock, Error, Id, Object, Result, TRACES, Timestamp};
+use platform_core::{AccountId, Clock, Error, Id, Object, Owner, Result, TRACES, Timestamp};
 use platform_db::Db;
 use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_realtime::{Key, Live, Realtime};
 use platform_runtime::{
     Answer, Budget, CallState, Catalog, ChildPool, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall,
-    Operation, Payer, Resumed, Role, Spender, StopReason, Toolbox, TurnTool, Usage, UsageLedger, run_turn,
+    Operation, Payer, Recall, Resumed, Role, Spender, StopReason, Toolbox, TurnTool, Usage, UsageLedger, run_turn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -45,6 +45,8 @@ pub struct Ports {
     pub catalog: Arc<dyn Catalog>,
     /// Who lets them be asked.
     pub budget: Arc<dyn Budget>,
+    /// What is known of what is attached.
+    pub recall: Arc<dyn Recall>,
     /// What may be called.
     pub toolbox: Arc<Toolbox>,
     /// Who reads what clients wrote.
@@ -137,6 +139,11 @@ pub struct Conversation {
 }
 
 impl Conversation {
+    /// Whose it is.
+    pub fn owner(&self) -> Owner {
+        Owner { tenant_id: self.payer.tenant_id.clone(), subtenant_id: self.payer.subtenant_id.clone() }
+    }
+
     /// Position of the first message that no summary stands for.
     pub fn compacted_to(&self) -> i32 {
         self.compactions.iter().map(|compaction| compaction.compacted_message_count).sum()

@@ -110,8 +110,10 @@ impl Code {
     pub const MODEL_NOT_SUPPORTED: Self = Self::new("MODEL_NOT_SUPPORTED", ErrorKind::Invalid);
     pub const NOT_FOUND: Self = Self::new("NOT_FOUND", ErrorKind::NotFound);
     pub const PRECONDITION_FAILED: Self = Self::new("PRECONDITION_FAILED", ErrorKind::PreconditionFailed);
+    pub const PROVIDER_NOT_CONFIGURED: Self = Self::new("PROVIDER_NOT_CONFIGURED", ErrorKind::Invalid);
     pub const SERVICE_UNAVAILABLE: Self = Self::new("SERVICE_UNAVAILABLE", ErrorKind::Unavailable);
     pub const TENANT_MISMATCH: Self = Self::new("TENANT_MISMATCH", ErrorKind::Forbidden);
+    pub const UNSUPPORTED_MEDIA_TYPE: Self = Self::new("UNSUPPORTED_MEDIA_TYPE", ErrorKind::UnsupportedMedia);
     pub const UPSTREAM_ERROR: Self = Self::new("UPSTREAM_ERROR", ErrorKind::Upstream);
     pub const UPSTREAM_TIMEOUT: Self = Self::new("UPSTREAM_TIMEOUT", ErrorKind::UpstreamTimeout);
     pub const VALIDATION_ERROR: Self = Self::new("VALIDATION_ERROR", ErrorKind::Invalid);

@@ -24,5 +24,5 @@ mod store;
 
 pub use media::{HEAD_BYTES, media_type, type_of, type_of_address, type_of_media, type_of_name};
 pub use model::{FileFilter, FileList, NewFile, UploadedFile, Usage};
-pub use service::{FileService, PgFileService, StoredContent};
+pub use service::{FileService, PgFileService, StoredBytes, StoredContent};
 pub use store::{ByteStream, Content, S3Access, Store, StoreConfig};

@@ -106,7 +106,9 @@ fn is_text(head: &[u8]) -> bool {
         }
         Err(_) => return false,
     };
-    !text.is_empty() && !text.contains('\0')
+    let is_control =
+        |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\x0c' | '\x1b' | '\u{80}'..='\u{9f}');
+    !text.is_empty() && !text.contains(is_control)
 }
 
 /// What a browser is told that it is: only what it may be told.

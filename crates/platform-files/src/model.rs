@@ -92,13 +92,16 @@ pub struct NewFile {
     pub ttl_seconds: Option<i64>,
     /// Whose it is.
     pub owner: Owner,
+    /// What keeps it, such as `document`: it goes with that alone.
+    pub kept_for: Option<&'static str>,
 }
 
 impl NewFile {
     /// A file that lies on this machine; it is taken from there.
     pub fn on_disk(name: &str, path: PathBuf, size: u64, sha256: &str) -> Self {
         let (name, sha256) = (name.to_owned(), sha256.to_owned());
-        Self { name, content: Content::File(path), size, sha256, ttl_seconds: None, owner: Owner::default() }
+        let (content, owner) = (Content::File(path), Owner::default());
+        Self { name, content, size, sha256, ttl_seconds: None, owner, kept_for: None }
     }
 
     /// `VALIDATION_ERROR` when it is to go too soon or too late.

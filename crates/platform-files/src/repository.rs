@@ -24,6 +24,7 @@ pub(crate) struct FileRow {
     pub sha256: String,
     pub size: i64,
     pub token: String,
+    pub kept_for: Option<String>,
     pub tenant_id: Option<String>,
     pub subtenant_id: Option<String>,
     pub expires_ms: Option<i64>,

@@ -8,6 +8,7 @@ diesel::table! {
         sha256 -> Text,
         size -> Int8,
         token -> Text,
+        kept_for -> Nullable<Text>,
         tenant_id -> Nullable<Text>,
         subtenant_id -> Nullable<Text>,
         expires_ms -> Nullable<Int8>,

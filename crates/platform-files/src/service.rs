@@ -6,8 +6,8 @@ use bytes::{Bytes, BytesMut};
 use diesel_async::AsyncConnection;
 use futures_util::TryStreamExt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use platform_core::{AccountId, Clock, Error, Id, Owner, Page, Result, Timestamp, run_blocking};
-use platform_db::{Db, Idempotency};
+use platform_core::{AccountId, Clock, Code, Error, Id, Owner, Page, Result, Timestamp, run_blocking};
+use platform_db::{Conn, Db, Idempotency};
 use tracing::{info, warn};
 
 use crate::{
@@ -36,7 +36,7 @@ pub trait FileService: Send + Sync {
     async fn list(&self, account: &AccountId, filter: &FileFilter, page: Page) -> Result<FileList>;
     /// One.
     async fn get(&self, account: &AccountId, id: &str) -> Result<UploadedFile>;
-    /// Deletes one: its address is no good any more when this returns.
+    /// Deletes one: its address is no good any more when this returns. `CONFLICT` when something was made of it.
     async fn delete(&self, account: &AccountId, id: &str) -> Result<()>;
     /// What is at an address that we gave out, by the token in it.
     async fn download(&self, token: &str) -> Result<StoredContent>;
@@ -54,6 +54,21 @@ pub struct StoredContent {
     pub content_type: String,
     /// Value of `Content-Disposition` (RFC 6266).
     pub disposition: String,
+}
+
+/// Bytes that are stored and have no record yet.
+pub struct StoredBytes(FileRow);
+
+impl StoredBytes {
+    /// Id of the file.
+    pub fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// Its name as it is kept.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
 }
 
 /// The service on PostgreSQL and an object store.
@@ -110,6 +125,51 @@ impl PgFileService {
     /// The bytes of a range of a file that is being downloaded.
     pub async fn read(&self, content: &StoredContent, range: Range<u64>) -> Result<ByteStream> {
         self.store.read(&content.key, range).await?.ok_or_else(|| not_found("of this address"))
+    }
+
+    /// Stores the bytes of a file, durably. Unless its record follows ([`PgFileService::create_in`]) they go with a sweep.
+    pub async fn store(&self, account: &AccountId, new: NewFile) -> Result<StoredBytes> {
+        new.check()?;
+        let NewFile { name, content, size, sha256, ttl_seconds, owner, kept_for } = new;
+        let (name, (content, head)) = (plain_name(&name), head(content).await?);
+        let mime_type = media_type(&name, "", &head);
+        let file_type = type_of_media(&mime_type).or_else(|| type_of_name(&name)).unwrap_or("other");
+        let (id, now) = (String::from(Id::<FileKind>::generate()), self.clock.now());
+        self.store.put(&key(account.as_str(), &id), content).await?;
+        Ok(StoredBytes(FileRow {
+            account_id: account.as_str().to_owned(),
+            file_type: file_type.to_owned(),
+            mime_type,
+            sha256,
+            size: i64::try_from(size).map_err(Error::internal)?,
+            token: token()?,
+            kept_for: kept_for.map(str::to_owned),
+            tenant_id: owner.tenant_id,
+            subtenant_id: owner.subtenant_id,
+            expires_ms: ttl_seconds.map(|seconds| now.0 + seconds * 1000),
+            created_ms: now.0,
+            name,
+            id,
+        }))
+    }
+
+    /// Makes the record of a file whose bytes are stored, in the transaction of whatever it is for.
+    pub async fn create_in(&self, conn: &mut Conn, stored: StoredBytes) -> Result<UploadedFile> {
+        repository::insert(conn, &stored.0).await?;
+        Ok(self.shown(stored.0))
+    }
+
+    /// Deletes the record of a file, in the transaction that deletes what it was kept for; its bytes follow
+    /// ([`PgFileService::remove_bytes`]).
+    pub async fn delete_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+        repository::delete(conn, account, id).await.map(drop)
+    }
+
+    /// Removes the bytes of a file whose record is gone; what fails is done by the next sweep.
+    pub async fn remove_bytes(&self, account: &AccountId, id: &str) {
+        if let Err(error) = self.store.delete(&key(account.as_str(), id)).await {
+            warn!(%error, "The bytes of a file that was deleted could not be removed; the next sweep does it.");
+        }
     }
 
     /// What the accounts use that use the most.
@@ -183,39 +243,16 @@ impl PgFileService {
 #[async_trait]
 impl FileService for PgFileService {
     async fn create(&self, account: &AccountId, new: NewFile, once: Option<&Idempotency>) -> Result<UploadedFile> {
-        new.check()?;
-        let NewFile { name, content, size, sha256, ttl_seconds, owner } = new;
-        let (name, (content, head)) = (plain_name(&name), head(content).await?);
-        let mime_type = media_type(&name, "", &head);
-        let file_type = type_of_media(&mime_type).or_else(|| type_of_name(&name)).unwrap_or("other");
-        let (id, now) = (String::from(Id::<FileKind>::generate()), self.clock.now());
-        let row = FileRow {
-            account_id: account.as_str().to_owned(),
-            file_type: file_type.to_owned(),
-            mime_type,
-            sha256,
-            size: i64::try_from(size).map_err(Error::internal)?,
-            token: token()?,
-            tenant_id: owner.tenant_id,
-            subtenant_id: owner.subtenant_id,
-            expires_ms: ttl_seconds.map(|seconds| now.0 + seconds * 1000),
-            created_ms: now.0,
-            name,
-            id,
-        };
-        let key = key(account.as_str(), &row.id);
-        self.store.put(&key, content).await?;
+        let stored = self.store(account, new).await?;
         let mut conn = self.db.conn().await?;
-        let creating = conn.transaction::<_, Error, _>(async |conn| {
-            repository::insert(conn, &row).await?;
-            let file = self.shown(row);
+        conn.transaction::<_, Error, _>(async |conn| {
+            let file = self.create_in(conn, stored).await?;
             if let Some(once) = once {
                 once.store(conn, 200, &file).await?;
             }
             Ok(file)
-        });
-        // Bytes whose record was not committed go with the next sweep, which knows.
-        creating.await
+        })
+        .await
     }
 
     async fn list(&self, account: &AccountId, filter: &FileFilter, page: Page) -> Result<FileList> {
@@ -231,13 +268,15 @@ impl FileService for PgFileService {
     }
 
     async fn delete(&self, account: &AccountId, id: &str) -> Result<()> {
-        self.get(account, id).await?;
+        let row = repository::find(self.db.read().await?.get(), account, id, self.clock.now()).await?;
+        if let Some(user) = row.ok_or_else(|| not_found(id))?.kept_for {
+            let message = format!("A {user} was made of this file; it goes when the {user} is deleted.");
+            return Err(Error::new(Code::CONFLICT, message).with("keptFor", user));
+        }
         if !repository::delete(&mut *self.db.conn().await?, account, id).await? {
             return Err(not_found(id));
         }
-        if let Err(error) = self.store.delete(&key(account.as_str(), id)).await {
-            warn!(%error, "The bytes of a file that was deleted could not be removed; the next sweep does it.");
-        }
+        self.remove_bytes(account, id).await;
         Ok(())
     }
 

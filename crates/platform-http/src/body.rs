@@ -35,7 +35,7 @@ pub(crate) async fn read(
     let kind = text(header::CONTENT_TYPE);
     let is_read = is_ignored || route.is_raw || kind.as_deref().is_some_and(is_json);
     let wrong_kind =
-        || Error::new(code::UNSUPPORTED_MEDIA_TYPE, "Send the body as JSON, with `Content-Type: application/json`.");
+        || Error::new(Code::UNSUPPORTED_MEDIA_TYPE, "Send the body as JSON, with `Content-Type: application/json`.");
     let declared = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
     if declared.is_some_and(|length| length > 0) && !is_read {
         return Err(wrong_kind());
@@ -120,7 +120,7 @@ impl Unfinished {
 pub(crate) fn refuse_encoding(headers: &HeaderMap) -> Result<()> {
     match text(headers, header::CONTENT_ENCODING) {
         Some(encoding) if !encoding.is_empty() && encoding != "identity" => {
-            Err(Error::new(code::UNSUPPORTED_MEDIA_TYPE, "Send the body as it is, without Content-Encoding."))
+            Err(Error::new(Code::UNSUPPORTED_MEDIA_TYPE, "Send the body as it is, without Content-Encoding."))
         }
         _ => Ok(()),
     }

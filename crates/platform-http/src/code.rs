@@ -17,4 +17,3 @@ pub const SESSION_CANNOT_MINT: Code = Code::new("SESSION_CANNOT_MINT", ErrorKind
 pub const SESSION_ROUTE_FORBIDDEN: Code = Code::new("SESSION_ROUTE_FORBIDDEN", ErrorKind::Forbidden);
 pub const TOO_MANY_STREAMS: Code = Code::new("TOO_MANY_STREAMS", ErrorKind::TooMany);
 pub const UNKNOWN_FIELD: Code = Code::new("UNKNOWN_FIELD", ErrorKind::Invalid);
-pub const UNSUPPORTED_MEDIA_TYPE: Code = Code::new("UNSUPPORTED_MEDIA_TYPE", ErrorKind::UnsupportedMedia);

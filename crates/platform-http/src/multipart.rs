@@ -6,7 +6,7 @@ use std::{
     future::pending,
     io,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use actix_multipart::{Field, Multipart, MultipartError};
@@ -99,7 +99,7 @@ pub(crate) async fn receive(
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !text(header::CONTENT_TYPE).to_ascii_lowercase().starts_with("multipart/form-data") {
         let message = "Send the body as `multipart/form-data`, its files as parts with a file name.";
-        return Err(Error::new(code::UNSUPPORTED_MEDIA_TYPE, message));
+        return Err(Error::new(Code::UNSUPPORTED_MEDIA_TYPE, message));
     }
     let declared: Option<usize> = text(header::CONTENT_LENGTH).parse().ok();
     if let Some(length) = declared.filter(|length| most > 0 && *length > most + 2 * MOST_TEXT) {
@@ -239,7 +239,7 @@ pub fn remove_abandoned_uploads(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let written = entry.metadata().and_then(|metadata| metadata.modified());
-        let age = written.map(|written| SystemTime::now().duration_since(written).unwrap_or_default());
+        let age = written.map(|written| written.elapsed().unwrap_or_default());
         if age.is_ok_and(|age| age > ABANDONED) {
             fs::remove_file(entry.path())?;
         }

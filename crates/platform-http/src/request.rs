@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use actix_web::http::header::{HeaderMap, IF_MATCH};
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
-use platform_access::{Kind, Reach, Reference};
+use platform_access::{Demand, Kind, Reach, Reference, Right};
 use platform_auth::Identity;
 use platform_core::{Caller, Code, Error, Object, Page, Precondition, Result, Session, Strict, misfit};
 use platform_db::Idempotency;
@@ -80,6 +80,13 @@ impl Request {
     /// Refuses a caller who may not have the tools called of what the path names.
     pub async fn check_approval(&self) -> Result<()> {
         self.http.access.check_approval(self.caller()?, &self.named).await
+    }
+
+    /// Refuses a caller who may not change a record.
+    pub async fn check_change(&self, kind: Kind, id: &str) -> Result<()> {
+        let named = [(kind, id.to_owned())];
+        let demand = Demand { named: &named, right: Right::Change, ..Demand::default() };
+        self.http.access.check(self.caller()?, demand).await.map(drop)
     }
 
     /// Refuses a caller who may not put a copy of what the path names beside it.

@@ -245,6 +245,29 @@ pub async fn enqueue_in(
     Ok(id)
 }
 
+/// Enqueues a run of a subject that is due now, or makes the one that it has due, unless somebody works that.
+pub async fn enqueue_or_wake_in(conn: &mut Conn, account: &AccountId, kind: &str, subject: &str) -> Result<()> {
+    enum RunKind {}
+    let values = (
+        runs::id.eq(String::from(Id::<RunKind>::generate())),
+        runs::account_id.eq(account.as_str()),
+        runs::kind.eq(kind),
+        runs::subject.eq(subject),
+        runs::payload.eq(Value::Null),
+        runs::due.eq(after(Duration::ZERO)),
+        runs::trace.eq(traceparent()),
+    );
+    let due = sql::<Timestamptz>("CASE WHEN runs.owner IS NULL THEN least(runs.due, excluded.due) ELSE runs.due END");
+    diesel::insert_into(runs::table)
+        .values(values)
+        .on_conflict((runs::account_id, runs::kind, runs::subject))
+        .do_update()
+        .set(runs::due.eq(due))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
 /// More work came for the subject of a run: [`FINISH`] leaves it to [`end_in`].
 pub async fn call_again_in(conn: &mut Conn, account: &AccountId, run: &str) -> Result<()> {
     let run = runs::table.filter(runs::account_id.eq(account.as_str()).and(runs::id.eq(run)));

@@ -25,7 +25,6 @@ mod anthropic;
 mod breaker;
 mod call;
 mod catalog;
-pub mod code;
 mod config;
 mod demo;
 mod draft;

@@ -17,7 +17,6 @@ use crate::{
     breaker::Breaker,
     call::{Broken, call, list_models},
     catalog::{self, DefaultModel, ModelList, ModelRecord},
-    code,
     config::{CallLimits, ConfigError, ModelsConfig, Protocol, ProviderConfig},
     demo,
     draft::{Draft, InFlight, On},
@@ -218,7 +217,7 @@ impl Models {
         let available: Vec<&str> =
             self.providers.iter().filter(|p| p.is_configured()).map(|provider| &*provider.name).collect();
         Error::new(
-            code::PROVIDER_NOT_CONFIGURED,
+            Code::PROVIDER_NOT_CONFIGURED,
             format!("The provider `{name}` is not configured; available: {}.", available.join(", ")),
         )
         .with("provider", name)

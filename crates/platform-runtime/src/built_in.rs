@@ -11,7 +11,7 @@ use platform_core::{AccountId, Clock, Object, Result, Timestamp};
 use serde_json::{Value, json};
 
 use crate::{
-    Approval, ChildPool, NamePrefix, Schema, SourceTool, Tool, ToolSource, ToolTurn,
+    Approval, ChildPool, NamePrefix, Schema, SourceTool, Tool, ToolSource, ToolTurn, TurnScope,
     tools::{Action, Callbacks, FINISH_TOOL, Finish, GroupTool, Later, ToolGroup, ToolResult},
 };
 
@@ -45,6 +45,8 @@ pub struct BuiltInCall<'a> {
     pub id: &'a str,
     /// Who pays for it.
     pub account: &'a AccountId,
+    /// For whom the turn runs, and what it sees.
+    pub scope: &'a TurnScope,
     /// Name of the tool.
     pub tool: &'a str,
     /// What it is called with.
@@ -76,6 +78,12 @@ impl BuiltInTool {
             "additionalProperties": false});
         let tool = Tool { name: name.to_owned(), description: description.to_owned(), parameters };
         Self { tool, schema: Arc::default(), approval: Approval::No, is_repeatable: true, does }
+    }
+
+    /// The same: its calls are not made again when their result was lost.
+    #[must_use]
+    pub fn once(self) -> Self {
+        Self { is_repeatable: false, ..self }
     }
 
     /// The same: its calls wait for approval unless the assistant names others that do, and are not made again.
@@ -135,6 +143,7 @@ impl ToolSource for BuiltInTools {
             action: Arc::new(Checked {
                 of: of.clone(),
                 account: account.clone(),
+                scope: Arc::clone(turn.scope),
                 children: Arc::clone(&self.children),
                 timeout: turn.timeout,
                 callbacks: turn.callbacks.cloned(),
@@ -148,6 +157,7 @@ impl ToolSource for BuiltInTools {
 struct Checked {
     of: BuiltInTool,
     account: AccountId,
+    scope: Arc<TurnScope>,
     children: Arc<ChildPool>,
     timeout: Duration,
     callbacks: Option<Arc<dyn Callbacks>>,
@@ -165,6 +175,7 @@ impl Action for Checked {
         let call = BuiltInCall {
             id,
             account: &self.account,
+            scope: &self.scope,
             tool: &self.of.tool.name,
             arguments: &arguments,
             timeout: self.timeout,

@@ -20,6 +20,18 @@ impl ChildPool {
         Self { children, places: FairSemaphore::new(at_once, 1) }
     }
 
+    /// The same over bytes, JSON out; as many of an account wait as there are.
+    pub async fn read<T: DeserializeOwned>(
+        &self,
+        account: &AccountId,
+        work: &str,
+        input: &[u8],
+    ) -> Result<T, ChildError> {
+        let _place = self.places.acquire(account).await;
+        let answer = self.children.run(work, input).await?;
+        Ok(serde_json::from_slice(&answer).map_err(io::Error::other)?)
+    }
+
     /// Has one piece of an account's work done: JSON in, JSON out. Waiting for a place is part of the time it takes.
     pub async fn ask<T: DeserializeOwned>(
         &self,

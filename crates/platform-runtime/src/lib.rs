@@ -29,6 +29,7 @@ pub mod code;
 mod model;
 mod names;
 mod schema;
+mod scope;
 mod structured;
 mod toolbox;
 mod tools;
@@ -44,6 +45,7 @@ pub use model::{
     Prompt, Role, StopReason, Tool, ToolCall, ToolFunction, ask,
 };
 pub use schema::{SCHEMA_WORKS, Schema, check_schema, check_schemas, compile as compile_schema};
+pub use scope::{KNOWLEDGE_TOOLS, Recall, RecallBudget, TurnScope};
 pub use structured::{OutputSchema, StructuredOutput};
 pub use toolbox::{Approval, NamePrefix, SourceTool, ToolChoice, ToolSource, ToolTurn, Toolbox};
 pub use tools::{

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use platform_core::{AccountId, Result};
 
 use crate::{
-    Tool,
+    Tool, TurnScope,
     names::exposed,
     tools::{Action, Callbacks, ToolGroup, TurnTool},
 };
@@ -27,6 +27,8 @@ pub trait ToolSource: Send + Sync {
 /// The turn that tools are for.
 #[derive(Clone, Copy)]
 pub struct ToolTurn<'a> {
+    /// For whom it runs, and what it sees.
+    pub scope: &'a Arc<TurnScope>,
     /// Longest call.
     pub timeout: Duration,
     /// Where results may come that calls do not give at once; `None` = the turn cannot wait for any.
@@ -71,8 +73,10 @@ pub enum Approval {
 }
 
 /// Which tools a turn may use.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct ToolChoice<'a> {
+    /// For whom it runs, and what it sees.
+    pub scope: Arc<TurnScope>,
     /// Tool servers and built-in groups.
     pub groups: &'a [String],
     /// Names that are allowed, exposed or bare; a tool must be in each list that is there.
@@ -123,7 +127,7 @@ impl Toolbox {
 
     /// The tools of a turn as they are at its start, under the names the model calls them by.
     pub async fn tools(&self, account: &AccountId, choice: &ToolChoice<'_>) -> Result<Vec<TurnTool>> {
-        let turn = ToolTurn { timeout: choice.timeout, callbacks: choice.callbacks };
+        let turn = ToolTurn { scope: &choice.scope, timeout: choice.timeout, callbacks: choice.callbacks };
         let mut offered = Vec::new();
         for uid in choice.groups {
             for source in &self.sources {

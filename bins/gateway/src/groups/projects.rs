@@ -7,6 +7,7 @@ use platform_agents::{AgentFilter, AgentService, ThreadFilter, ThreadService, Th
 use platform_chat::{AssistantFilter, AssistantService, Chat, ChatFilter, ChatList, ChatService};
 use platform_core::{Bound, Page, Result};
 use platform_http::{Answer, Group, Request, key};
+use platform_knowledge::DocumentService;
 use platform_projects::{Project, ProjectService};
 use platform_tenants::{CostTotals, ProjectCost, UsageService};
 use platform_toolservers::{ToolServerFilter, ToolServerService};
@@ -22,6 +23,7 @@ pub(crate) struct Services {
     pub agents: Arc<dyn AgentService>,
     pub assistants: Arc<dyn AssistantService>,
     pub chat: Arc<dyn ChatService>,
+    pub documents: Arc<dyn DocumentService>,
     pub projects: Arc<dyn ProjectService>,
     pub threads: Arc<dyn ThreadService>,
     pub tool_servers: Arc<dyn ToolServerService>,
@@ -140,7 +142,7 @@ async fn stats(services: Arc<Services>, request: Request) -> Result<Answer> {
         agents: services.agents.list(account, &agents, COUNT).await?.total,
         assistants: i64::try_from(services.assistants.list(request.caller()?, &assistants).await?.1)
             .unwrap_or(i64::MAX),
-        documents: 0,
+        documents: services.documents.count(account, id.as_deref().unwrap_or_default()).await?,
         threads: threads(None).await?,
         chats: chats(false).await? + chats(true).await?,
         tool_servers: services.tool_servers.list(account, &servers, COUNT).await?.total,

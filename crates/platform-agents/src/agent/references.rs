@@ -1,16 +1,21 @@
 use async_trait::async_trait;
-use diesel::sql_types::Text;
+use diesel::sql_types::{Array, Text};
 use diesel_async::RunQueryDsl;
 use platform_access::{Kind, RecordRef, ReferenceField, Referrer};
 use platform_conversation::{AGENT, ASSISTANT};
 use platform_core::{AccountId, Result};
 use platform_db::Conn;
+use platform_knowledge::{DOCUMENT, FOLDER};
 use platform_toolservers::TOOL_SERVER;
 
+use super::{repository, service::not_found};
+
 /// What agents refer to.
-pub const AGENT_REFERENCES: [ReferenceField; 3] = [
+pub const AGENT_REFERENCES: [ReferenceField; 5] = [
     ("assistantSpecialization/availableToolsGroupsUids", TOOL_SERVER),
     ("assistantSpecialization/identifier", ASSISTANT),
+    ("assistantSpecialization/knowledgeDocumentIds", DOCUMENT),
+    ("assistantSpecialization/knowledgeFolderIds", FOLDER),
     ("assistantSpecialization/subagentsIds", AGENT),
 ];
 
@@ -24,18 +29,55 @@ impl Referrer for AgentReferrer {
         AGENT
     }
 
-    async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
-        let forget = "WITH changed AS (\
-                 UPDATE agents SET version = version + 1, \
-                 edited_ms = floor(extract(epoch FROM clock_timestamp()) * 1000), settings = jsonb_set(settings, \
-                     '{assistantSpecialization,availableToolsGroupsUids}', \
-                     (settings #> '{assistantSpecialization,availableToolsGroupsUids}') - $3) \
-                 WHERE account_id = $1 AND id = $2 \
-                     AND settings #> '{assistantSpecialization,availableToolsGroupsUids}' ? $3 \
-                 RETURNING account_id, id, version, settings) \
-             INSERT INTO agent_versions SELECT account_id, id, version, settings FROM changed ON CONFLICT DO NOTHING";
-        let forget = diesel::sql_query(forget).bind::<Text, _>(account.as_str()).bind::<Text, _>(id);
-        forget.bind::<Text, _>(target.1).execute(conn).await?;
-        Ok(())
+    async fn lock_in(&self, conn: &mut Conn, account: &AccountId, name: &str) -> Result<String> {
+        let row = repository::lock(conn, account, name).await?.filter(|row| !row.deleted);
+        Ok(row.ok_or_else(|| not_found(name))?.id)
     }
+
+    async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
+        change_in(conn, account, id, target, REFER).await
+    }
+
+    async fn describe_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<(String, String)>> {
+        let row = repository::find(conn, account, id).await?.filter(|row| !row.deleted);
+        row.map(|row| Ok((row.id.clone(), row.settings()?.name))).transpose()
+    }
+
+    async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
+        change_in(conn, account, id, target, FORGET).await
+    }
+}
+
+/// What becomes of a list of references, and for which lists: `$3` is the reference.
+type ListChange = (&'static str, &'static str);
+
+const REFER: ListChange =
+    ("coalesce(settings #> $4, '[]') || to_jsonb($3)", "NOT coalesce(settings #> $4 ? $3, false)");
+const FORGET: ListChange = ("(settings #> $4) - $3", "settings #> $4 ? $3");
+
+/// Changes a list of references of an agent, which is a version of it.
+async fn change_in(
+    conn: &mut Conn,
+    account: &AccountId,
+    id: &str,
+    target: RecordRef<'_>,
+    (becomes, of): ListChange,
+) -> Result<()> {
+    let change = format!(
+        "WITH changed AS (\
+             UPDATE agents SET version = version + 1, \
+             edited_ms = floor(extract(epoch FROM clock_timestamp()) * 1000), settings = jsonb_set(settings, $4, {becomes}) \
+             WHERE account_id = $1 AND id = $2 AND {of} \
+             RETURNING account_id, id, version, settings) \
+         INSERT INTO agent_versions SELECT account_id, id, version, settings FROM changed ON CONFLICT DO NOTHING"
+    );
+    let field = match target.0 {
+        DOCUMENT => "knowledgeDocumentIds",
+        FOLDER => "knowledgeFolderIds",
+        _ => "availableToolsGroupsUids",
+    };
+    let path = vec!["assistantSpecialization", field];
+    let change = diesel::sql_query(change).bind::<Text, _>(account.as_str()).bind::<Text, _>(id);
+    change.bind::<Text, _>(target.1).bind::<Array<Text>, _>(path).execute(conn).await?;
+    Ok(())
 }

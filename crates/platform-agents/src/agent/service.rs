@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Place, References, Resources, references};
-use platform_conversation::{AGENT, AssistantSettings, AssistantTemplates, Ports, SubAgents};
+use platform_conversation::{AGENT, AssistantSettings, AssistantTemplates, Ports, Refers, SubAgents};
 use platform_core::{
     AccountId, Caller, Error, FieldLimits, Object, Page, Precondition, Result, Timestamp, overlay, run_blocking,
 };
@@ -150,6 +150,12 @@ impl PgAgentService {
         if repository::share(conn, account, id).await? { Ok(()) } else { Err(not_found(id)) }
     }
 
+    /// Stores what an agent refers to; an error when that is not there.
+    async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, to: &Refers) -> Result<()> {
+        use_in(conn, account, (AGENT, id), &self.ports.toolbox.records(&to.tools)).await?;
+        platform_knowledge::use_in(conn, account, (AGENT, id), &to.documents, &to.folders).await
+    }
+
     /// Stores what follows from the settings of an agent: its lane, its schedule, the servers it uses.
     async fn apply_settings_in(
         &self,
@@ -160,8 +166,7 @@ impl PgAgentService {
         now: &AgentSettings,
     ) -> Result<()> {
         set_lane_in(conn, account, id, now.lane()).await?;
-        let servers = self.ports.toolbox.records(&now.effective(None)?.available_tools_groups_uids);
-        use_in(conn, account, (AGENT, id), &servers).await?;
+        self.refer_in(conn, account, id, &Refers::of(&now.effective(None)?)).await?;
         if before.is_none_or(|before| before.periodic_execution != now.periodic_execution) {
             cancel_in(conn, account, SCHEDULE, id).await?;
             let clock = self.ports.clock.now();
@@ -205,7 +210,7 @@ impl PgAgentService {
         let settings = self.checked(account, overlay(&current, merged(&current, patch.clone())?)?).await?;
         let mut conn = self.ports.db.conn().await?;
         conn.transaction(async |conn| {
-            hold_servers(conn, account, id, patch).await?;
+            hold(conn, account, id, patch).await?;
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             if row.version != found.version {
                 return Ok(None);
@@ -293,12 +298,12 @@ impl AgentService for PgAgentService {
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
-            hold_servers(conn, account, id, &Object::new()).await?;
+            hold(conn, account, id, &Object::new()).await?;
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             expected.check(row.version)?;
             let lane = row.settings()?.lane();
             repository::delete(conn, account, id, now).await?;
-            use_in(conn, account, (AGENT, id), &[]).await?;
+            self.refer_in(conn, account, id, &Refers::default()).await?;
             cancel_in(conn, account, SCHEDULE, id).await?;
             // Nothing begins any more while its threads are ended, whoever does that.
             set_lane_in(conn, account, id, platform_jobs::LaneLimits { closed: true, ..lane }).await?;
@@ -371,17 +376,15 @@ fn unalias(config: &mut Object) {
     }
 }
 
-/// Locks the tool servers that an agent has, and those it is given.
-async fn hold_servers(conn: &mut Conn, account: &AccountId, id: &str, patch: &Object) -> Result<()> {
+/// Locks what an agent refers to and is to refer to before it is locked itself, as whoever deletes that does.
+async fn hold(conn: &mut Conn, account: &AccountId, id: &str, patch: &Object) -> Result<()> {
     let current = repository::find(conn, account, id).await?;
-    let mut uids = match current {
-        Some(row) => row.settings()?.effective(None)?.available_tools_groups_uids,
-        None => Vec::new(),
-    };
-    let given = patch.get("assistantSpecialization").and_then(|given| given.get("availableToolsGroupsUids"));
-    let given = given.and_then(Value::as_array).into_iter().flatten();
-    uids.extend(given.filter_map(Value::as_str).map(str::to_owned));
-    hold_in(conn, account, &uids).await
+    let current = current.map(|row| row.settings()?.effective(None)).transpose()?;
+    let current = current.map(|settings| Refers::of(&settings)).unwrap_or_default();
+    let given = patch.get("assistantSpecialization").and_then(Value::as_object).and_then(Refers::of_patch);
+    let all = current.and(&given.unwrap_or_default());
+    hold_in(conn, account, &all.tools).await?;
+    platform_knowledge::hold_in(conn, account, &all.documents, &all.folders).await
 }
 
 /// Fields that the contract marks as merged keep what the patch does not name; `null` takes a key away.

@@ -5,11 +5,21 @@ use platform_access::{Kind, RecordRef, ReferenceField, Referrer};
 use platform_conversation::{AGENT, ASSISTANT};
 use platform_core::{AccountId, Result};
 use platform_db::Conn;
+use platform_knowledge::{DOCUMENT, FOLDER};
 use platform_toolservers::TOOL_SERVER;
 
+use super::{
+    repository::{self, AssistantRow},
+    service::not_found,
+};
+
 /// What assistants refer to.
-pub const ASSISTANT_REFERENCES: [ReferenceField; 2] =
-    [("availableToolsGroupsUids", TOOL_SERVER), ("subagentsIds", AGENT)];
+pub const ASSISTANT_REFERENCES: [ReferenceField; 4] = [
+    ("availableToolsGroupsUids", TOOL_SERVER),
+    ("knowledgeDocumentIds", DOCUMENT),
+    ("knowledgeFolderIds", FOLDER),
+    ("subagentsIds", AGENT),
+];
 
 /// Assistants, as far as they refer to others.
 #[derive(Debug)]
@@ -21,13 +31,43 @@ impl Referrer for AssistantReferrer {
         ASSISTANT
     }
 
+    async fn lock_in(&self, conn: &mut Conn, account: &AccountId, name: &str) -> Result<String> {
+        let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
+        Ok(row.into_assistant()?.id)
+    }
+
+    async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
+        let refer = "UPDATE assistants SET version = version + 1, \
+             edited_ms = floor(extract(epoch FROM clock_timestamp()) * 1000), \
+             settings = jsonb_set(settings, ARRAY[$4], coalesce(settings -> $4, '[]') || to_jsonb($3)) \
+             WHERE account_id = $1 AND id = $2 AND NOT coalesce(settings -> $4 ? $3, false)";
+        let refer = diesel::sql_query(refer).bind::<Text, _>(account.as_str()).bind::<Text, _>(id);
+        refer.bind::<Text, _>(target.1).bind::<Text, _>(field(target.0)).execute(conn).await?;
+        Ok(())
+    }
+
+    async fn describe_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<(String, String)>> {
+        let row = repository::find(&mut &*conn, account, id).await?.filter(|row| !row.deleted);
+        let assistant = row.map(AssistantRow::into_assistant).transpose()?;
+        Ok(assistant.map(|assistant| (assistant.identifier.clone(), assistant.settings().name.clone())))
+    }
+
     async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
         let forget = "UPDATE assistants SET version = version + 1, \
              edited_ms = floor(extract(epoch FROM clock_timestamp()) * 1000), \
-             settings = jsonb_set(settings, '{availableToolsGroupsUids}', (settings -> 'availableToolsGroupsUids') - $3) \
-             WHERE account_id = $1 AND id = $2 AND settings -> 'availableToolsGroupsUids' ? $3";
+             settings = jsonb_set(settings, ARRAY[$4], (settings -> $4) - $3) \
+             WHERE account_id = $1 AND id = $2 AND settings -> $4 ? $3";
         let forget = diesel::sql_query(forget).bind::<Text, _>(account.as_str()).bind::<Text, _>(id);
-        forget.bind::<Text, _>(target.1).execute(conn).await?;
+        forget.bind::<Text, _>(target.1).bind::<Text, _>(field(target.0)).execute(conn).await?;
         Ok(())
+    }
+}
+
+/// Where an assistant keeps its references to records of a kind.
+fn field(kind: Kind) -> &'static str {
+    match kind {
+        DOCUMENT => "knowledgeDocumentIds",
+        FOLDER => "knowledgeFolderIds",
+        _ => "availableToolsGroupsUids",
     }
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Place, References, Resources, references};
-use platform_conversation::{ASSISTANT, AssistantSettings, AssistantTemplates, Ports, SubAgents};
+use platform_conversation::{ASSISTANT, AssistantSettings, AssistantTemplates, Ports, Refers, SubAgents};
 use platform_core::{
     AccountId, Caller, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp,
     overlay, run_blocking,
@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{
     model::{Assistant, AssistantFilter, DEFAULT_ASSISTANT},
     references::ASSISTANT_REFERENCES,
-    repository,
+    repository::{self, AssistantRow},
 };
 use crate::{chat, code, turn};
 
@@ -97,7 +97,7 @@ impl PgAssistantService {
         expected: &Precondition,
         now: Timestamp,
     ) -> Result<Option<Assistant>> {
-        let uids = patch.get("availableToolsGroupsUids").cloned();
+        let given = Refers::of_patch(&patch);
         let found = repository::find(&mut self.ports.db.read().await?.get(), account, name).await?;
         let found = found.filter(|row| !row.deleted).ok_or_else(|| not_found(name))?.into_assistant()?;
         expected.check(found.version)?;
@@ -109,21 +109,26 @@ impl PgAssistantService {
         let settings = self.checked(account, overlay(found.settings(), patch)?).await?;
         let mut conn = self.ports.db.conn().await?;
         conn.transaction(async |conn| {
-            if let Some(uids) = &uids {
-                hold_servers(conn, account, name, uids).await?;
+            if let Some(given) = &given {
+                hold(conn, account, name, given).await?;
             }
             let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
             if row.version != found.version {
                 return Ok(None);
             }
             let row = repository::update(conn, account, &found.identifier, &settings, now).await?;
-            if settings.available_tools_groups_uids != found.settings().available_tools_groups_uids {
-                let servers = self.ports.toolbox.records(&settings.available_tools_groups_uids);
-                use_in(conn, account, (ASSISTANT, &found.id), &servers).await?;
+            if Refers::of(&settings) != Refers::of(found.settings()) {
+                self.refer_in(conn, account, &found.id, &Refers::of(&settings)).await?;
             }
             row.into_assistant().map(Some)
         })
         .await
+    }
+
+    /// Stores what an assistant refers to; an error when that is not there.
+    async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, to: &Refers) -> Result<()> {
+        use_in(conn, account, (ASSISTANT, id), &self.ports.toolbox.records(&to.tools)).await?;
+        platform_knowledge::use_in(conn, account, (ASSISTANT, id), &to.documents, &to.folders).await
     }
 
     async fn find(&self, account: &AccountId, name: &str) -> Result<Option<Arc<Known>>> {
@@ -241,8 +246,7 @@ impl AssistantService for PgAssistantService {
                 if !repository::insert(conn, &caller.account, &id, &identifier, &settings, now).await? {
                     return Err(taken());
                 }
-                let servers = self.ports.toolbox.records(&settings.available_tools_groups_uids);
-                use_in(conn, &caller.account, (ASSISTANT, &id), &servers).await?;
+                self.refer_in(conn, &caller.account, &id, &Refers::of(&settings)).await?;
                 let assistant = self.describe(&caller.account, assistant).await?;
                 if let Some(once) = once {
                     once.store(conn, 201, &assistant).await?;
@@ -310,12 +314,12 @@ impl AssistantService for PgAssistantService {
         let mut conn = self.ports.db.conn().await?;
         let (id, identifier) = conn
             .transaction::<_, Error, _>(async |conn| {
-                hold_servers(conn, account, name, &Value::Null).await?;
+                hold(conn, account, name, &Refers::default()).await?;
                 let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
                 let current = row.into_assistant()?;
                 expected.check(current.version)?;
                 repository::delete(conn, account, &current.identifier, now).await?;
-                use_in(conn, account, (ASSISTANT, &current.id), &[]).await?;
+                self.refer_in(conn, account, &current.id, &Refers::default()).await?;
                 Ok((current.id, current.identifier))
             })
             .await?;
@@ -347,15 +351,13 @@ impl AssistantTemplates for PgAssistantService {
     }
 }
 
-/// Locks the tool servers that an assistant has, and those it is `given`.
-async fn hold_servers(conn: &mut Conn, account: &AccountId, name: &str, given: &Value) -> Result<()> {
+/// Locks what an assistant refers to and is to refer to before it is locked itself, as whoever deletes that does.
+async fn hold(conn: &mut Conn, account: &AccountId, name: &str, given: &Refers) -> Result<()> {
     let current = repository::find(&mut &*conn, account, name).await?;
-    let mut uids = match current {
-        Some(row) => row.into_assistant()?.settings().available_tools_groups_uids.clone(),
-        None => Vec::new(),
-    };
-    uids.extend(given.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned));
-    hold_in(conn, account, &uids).await
+    let current = current.map(AssistantRow::into_assistant).transpose()?;
+    let all = current.map(|current| Refers::of(current.settings())).unwrap_or_default().and(given);
+    hold_in(conn, account, &all.tools).await?;
+    platform_knowledge::hold_in(conn, account, &all.documents, &all.folders).await
 }
 
 /// Fields that the contract marks as merged keep what the patch does not name.
@@ -368,7 +370,7 @@ fn merge(patch: &mut Object, field: &str, current: &Assistant) {
     }
 }
 
-fn not_found(name: &str) -> Error {
+pub(super) fn not_found(name: &str) -> Error {
     Error::not_found(code::ASSISTANT_NOT_FOUND, "assistant", name)
 }
 

@@ -116,7 +116,7 @@ impl<'a> TurnRunner<'a> {
     /// Those of the assistant, those that the client runs, and whom it may hand work to.
     async fn tools(&self, profile: &Profile) -> Result<Vec<TurnTool>> {
         let (ports, chat, settings) = (&self.turns.ports, &self.turn.conversation, &profile.settings);
-        let mut tools = turn_tools(&ports.toolbox, &chat.account, settings, self.request, None).await?;
+        let mut tools = turn_tools(&ports.toolbox, &chat.account, settings, self.request, &chat.owner(), None).await?;
         if !settings.subagents_ids.is_empty() {
             let hand_off = HandOff::of_chat(chat, &self.request.user_uid, &settings.approval_tools);
             tools.extend(self.turns.hand_offs.tools(&settings.subagents_ids, &hand_off).await?);

@@ -1,0 +1,45 @@
+use platform_core::Object;
+use serde_json::Value;
+
+use crate::settings::AssistantSettings;
+
+/// What an assistant or agent refers to that must be there: ids by what they are of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Refers {
+    /// Tool servers and built-in groups.
+    pub tools: Vec<String>,
+    /// Documents.
+    pub documents: Vec<String>,
+    /// Folders.
+    pub folders: Vec<String>,
+}
+
+impl Refers {
+    /// What these settings refer to.
+    pub fn of(settings: &AssistantSettings) -> Self {
+        Self {
+            tools: settings.available_tools_groups_uids.clone(),
+            documents: settings.knowledge_document_ids.clone(),
+            folders: settings.knowledge_folder_ids.clone(),
+        }
+    }
+
+    /// What a patch of settings refers to; `None` = it says nothing of that.
+    pub fn of_patch(patch: &Object) -> Option<Self> {
+        let names = ["availableToolsGroupsUids", "knowledgeDocumentIds", "knowledgeFolderIds"];
+        let [tools, documents, folders] = names.map(|name| {
+            let given = patch.get(name).and_then(Value::as_array).into_iter().flatten();
+            given.filter_map(Value::as_str).map(str::to_owned).collect()
+        });
+        names.iter().any(|name| patch.contains_key(*name)).then_some(Self { tools, documents, folders })
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        self.tools.extend_from_slice(&other.tools);
+        self.documents.extend_from_slice(&other.documents);
+        self.folders.extend_from_slice(&other.folders);
+        self
+    }
+}

@@ -1,0 +1,14 @@
+mod model;
+pub(crate) mod repository;
+mod service;
+mod versions;
+pub(crate) mod write;
+
+pub use model::{
+    Attached, Attachment, ChunkList, DeletedDocuments, Document, DocumentFilter, DocumentList, DocumentSettings,
+    Indexing, IndexingError, ListedChunk, NewDocument, PlannedDeletion, Queued, Reindex, Upload, UsedBy, UsedByAgent,
+    UsedByAssistant, Version, VersionText,
+};
+pub(crate) use model::{MOST_TEXT, tokens};
+pub(crate) use service::Gone;
+pub use service::{DocumentService, FolderResources, PgKnowledge};

@@ -1,0 +1,466 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_access::{Place, Referrers, Resources};
+use platform_core::{AccountId, Caller, Clock, Error, Object, Page, Precondition, Result, check_types};
+use platform_db::{Bus, Conn, Db, Idempotency};
+use platform_files::{FileService, NewFile, PgFileService};
+use platform_jobs::Jobs;
+use platform_runtime::ChildPool;
+
+use super::{
+    model::{
+        Attached, Attachment, ChunkList, DeletedDocuments, Document, DocumentFilter, DocumentList, DocumentSettings,
+        NewDocument, PlannedDeletion, Queued, Reindex, Upload, UsedBy, Version, VersionText,
+    },
+    repository, versions,
+    write::{self, Making},
+};
+use crate::{
+    extract,
+    folder::repository as folders,
+    graph::{self, Graph},
+    index,
+    kinds::DOCUMENT,
+    not_found,
+    search::{self, SearchQuery, SearchResults},
+    tree, uses,
+};
+
+/// Documents of an account. `DOCUMENT_NOT_FOUND` comes from all that name one.
+#[async_trait]
+pub trait DocumentService: Send + Sync {
+    /// Makes a document of a text.
+    async fn create(&self, caller: &Caller, new: NewDocument, once: Option<&Idempotency>) -> Result<Document>;
+    /// Makes one of a file. What cannot be read makes one that has failed, with the reason.
+    async fn upload(&self, caller: &Caller, upload: Upload, once: Option<&Idempotency>) -> Result<Document>;
+    /// Those that the filter keeps, newest first.
+    async fn list(&self, account: &AccountId, filter: &DocumentFilter, page: Page) -> Result<DocumentList>;
+    /// One with its text and its versions.
+    async fn get(&self, account: &AccountId, id: &str) -> Result<Document>;
+    /// Changes the given fields of the version that is expected.
+    async fn update(&self, caller: &Caller, id: &str, patch: Object, expected: &Precondition) -> Result<Document>;
+    /// Deletes one with all its parts, or says what that would take.
+    async fn delete(
+        &self,
+        account: &AccountId,
+        id: &str,
+        dry_run: bool,
+        expected: &Precondition,
+    ) -> Result<DeletedDocuments>;
+    /// Its versions, newest first.
+    async fn versions(&self, account: &AccountId, id: &str) -> Result<Vec<Version>>;
+    /// One version with its text; `VERSION_NOT_FOUND` when it is not kept.
+    async fn version(&self, account: &AccountId, id: &str, version: &str) -> Result<VersionText>;
+    /// Makes the text of an older version the newest.
+    async fn revert(&self, caller: &Caller, id: &str, version: &str, once: Option<&Idempotency>) -> Result<Document>;
+    /// Its direct parts, without their texts.
+    async fn parts(&self, account: &AccountId, id: &str) -> Result<Vec<Document>>;
+    /// Who uses it.
+    async fn usage(&self, account: &AccountId, id: &str) -> Result<UsedBy>;
+    /// Documents and how they refer to each other.
+    async fn graph(&self, account: &AccountId, filter: &DocumentFilter) -> Result<Graph>;
+    /// Gives it to an agent or assistant, or takes it from there.
+    async fn attach(&self, account: &AccountId, id: &str, to: Attachment, attach: bool) -> Result<Attached>;
+    /// Has one indexed anew.
+    async fn reindex(&self, account: &AccountId, id: &str) -> Result<Document>;
+    /// Has many indexed anew.
+    async fn reindex_all(&self, account: &AccountId, which: &Reindex, within: Option<&[String]>) -> Result<Queued>;
+    /// Its pieces as they are in the index.
+    async fn chunks(&self, account: &AccountId, id: &str, page: Page) -> Result<ChunkList>;
+    /// How many documents are in a project.
+    async fn count(&self, account: &AccountId, project: &str) -> Result<i64>;
+    /// The pieces of documents that a query finds, the best first.
+    async fn search(
+        &self,
+        account: &AccountId,
+        query: SearchQuery,
+        within: Option<Vec<String>>,
+    ) -> Result<SearchResults>;
+}
+
+/// What a deletion leaves to be done.
+#[derive(Default)]
+pub(crate) struct Gone {
+    /// Files whose bytes nobody has a record of any more.
+    pub sources: Vec<String>,
+    /// Who referred to what is gone: kind and id.
+    pub users: Vec<(String, String)>,
+}
+
+/// Documents and folders on PostgreSQL.
+pub struct PgKnowledge {
+    pub(crate) db: Db,
+    bus: Bus,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) files: Arc<PgFileService>,
+    pub(crate) referrers: Referrers,
+    pub(crate) extraction: Arc<ChildPool>,
+}
+
+impl PgKnowledge {
+    /// `referrers`: whoever refers to documents; `extraction`: child processes that read files.
+    pub fn new(
+        db: &Db,
+        bus: &Bus,
+        clock: Arc<dyn Clock>,
+        jobs: Arc<Jobs>,
+        files: Arc<PgFileService>,
+        referrers: Referrers,
+        extraction: Arc<ChildPool>,
+    ) -> Self {
+        Self { db: db.clone(), bus: bus.clone(), clock, jobs, files, referrers, extraction }
+    }
+
+    /// Deletes documents in a transaction that holds what lies in what.
+    pub(crate) async fn delete_documents_in(
+        &self,
+        conn: &mut Conn,
+        account: &AccountId,
+        ids: &[String],
+    ) -> Result<Gone> {
+        let mut gone = Gone::default();
+        for id in ids {
+            let Some(row) = repository::lock(conn, account, id).await? else { continue };
+            if let Some(source) = row.source_file_id {
+                self.files.delete_in(conn, account, &source).await?;
+                gone.sources.push(source);
+            }
+            gone.users.extend(self.referrers.forget_in(conn, account, (DOCUMENT, id)).await?);
+        }
+        repository::delete(conn, account, ids).await?;
+        Ok(gone)
+    }
+
+    /// Does what follows a deletion that is committed.
+    pub(crate) async fn follow(&self, account: &AccountId, gone: Gone) -> Result<()> {
+        for id in &gone.sources {
+            self.files.remove_bytes(account, id).await;
+        }
+        self.tell(&gone.users).await
+    }
+
+    /// Has records be read anew whose references have changed.
+    pub(crate) async fn tell(&self, users: &[(String, String)]) -> Result<()> {
+        for (kind, id) in users {
+            self.bus.tell(&format!("{kind}s"), id).await?;
+        }
+        Ok(())
+    }
+
+    async fn found(&self, account: &AccountId, id: &str) -> Result<repository::DocumentRow> {
+        let conn = self.db.read().await?;
+        repository::find(conn.get(), account, id).await?.ok_or_else(|| not_found::document(id))
+    }
+}
+
+#[async_trait]
+impl Resources for PgKnowledge {
+    async fn place(&self, account: &AccountId, id: &str) -> Result<Option<Place>> {
+        let project = repository::project(self.db.read().await?.get(), account, id).await?;
+        Ok(project.map(|project| Place { project, ..Place::default() }))
+    }
+}
+
+/// Folders, as far as access is concerned.
+pub struct FolderResources(pub Arc<PgKnowledge>);
+
+#[async_trait]
+impl Resources for FolderResources {
+    async fn place(&self, account: &AccountId, id: &str) -> Result<Option<Place>> {
+        let folder = folders::find(self.0.db.read().await?.get(), account, id).await?;
+        Ok(folder.map(|folder| Place { project: folder.project_id, ..Place::default() }))
+    }
+}
+
+#[async_trait]
+impl DocumentService for PgKnowledge {
+    async fn create(&self, caller: &Caller, new: NewDocument, once: Option<&Idempotency>) -> Result<Document> {
+        let mut settings = DocumentSettings::from(new);
+        settings.check()?;
+        let making = Making {
+            file_name: format!("{}.md", settings.name),
+            file_type: "md",
+            settings,
+            user_uid: &caller.user_uid,
+            source: None,
+            unreadable: None,
+        };
+        self.make(&caller.account, making, once).await
+    }
+
+    async fn upload(&self, caller: &Caller, upload: Upload, once: Option<&Idempotency>) -> Result<Document> {
+        let account = &caller.account;
+        let Upload { file_name, path, size, sha256, mut settings } = upload;
+        let file_type = extract::file_type(&path, &file_name).await?;
+        if settings.name.is_empty() {
+            settings.name = extract::name_of(&file_name);
+        }
+        settings.check()?;
+        let extracted = extract::text_of(&self.extraction, account, &path, file_type).await?;
+        let file = NewFile { kept_for: Some("document"), ..NewFile::on_disk(&file_name, path, size, &sha256) };
+        let file = self.files.store(account, file).await?;
+        let unreadable = extracted.as_ref().err().cloned();
+        settings.markdown_content = extracted.unwrap_or_default();
+        let making = Making {
+            settings,
+            user_uid: &caller.user_uid,
+            file_name: file.name().to_owned(),
+            file_type,
+            source: Some(file),
+            unreadable,
+        };
+        self.make(account, making, once).await
+    }
+
+    async fn list(&self, account: &AccountId, filter: &DocumentFilter, page: Page) -> Result<DocumentList> {
+        let conn = self.db.read().await?;
+        let (rows, total, page) = repository::list(conn.get(), account, filter, page).await?;
+        let documents = rows.into_iter().map(|(row, text)| row.shown(text)).collect::<Result<_>>()?;
+        Ok(DocumentList { documents, total, offset: page.offset, limit: page.limit })
+    }
+
+    async fn get(&self, account: &AccountId, id: &str) -> Result<Document> {
+        let conn = self.db.read().await?;
+        let row = repository::find(conn.get(), account, id).await?.ok_or_else(|| not_found::document(id))?;
+        let text = repository::text(conn.get(), account, id, &row.content_hash).await?;
+        let versions = versions::list(conn.get(), account, id, row.current_version).await?;
+        Ok(Document { versions: Some(versions), ..row.shown(Some(text.unwrap_or_default()))? })
+    }
+
+    async fn update(&self, caller: &Caller, id: &str, patch: Object, expected: &Precondition) -> Result<Document> {
+        check_types::<DocumentSettings>(&patch)?;
+        let (account, now) = (&caller.account, self.clock.now());
+        let moves = ["folderId", "parentDocumentId", "projectId"].iter().any(|field| patch.contains_key(*field));
+        let mut conn = self.db.conn().await?;
+        let changed = conn.transaction::<_, Error, _>(async |conn| {
+            if moves {
+                tree::lock(conn, account).await?;
+            } else {
+                tree::share(conn, account).await?;
+            }
+            let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::document(id))?;
+            expected.check(row.version)?;
+            write::update_in(conn, account, row, patch, &caller.user_uid, now).await
+        });
+        let changed = changed.await?;
+        drop(conn);
+        self.jobs.announce().await;
+        Ok(changed)
+    }
+
+    async fn delete(
+        &self,
+        account: &AccountId,
+        id: &str,
+        dry_run: bool,
+        expected: &Precondition,
+    ) -> Result<DeletedDocuments> {
+        let mut conn = self.db.conn().await?;
+        let deleting = conn.transaction::<_, Error, _>(async |conn| {
+            tree::lock(conn, account).await?;
+            let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::document(id))?;
+            expected.check(row.version)?;
+            let documents = repository::tree(conn, account, id).await?;
+            if dry_run {
+                let mut usage = UsedBy::default();
+                for document in &documents {
+                    let row = repository::find(conn, account, document).await?;
+                    let folder = row.and_then(|row| row.folder_id);
+                    usage.extend(uses::used_by(conn, account, &self.referrers, document, folder.as_deref()).await?);
+                }
+                return Ok((DeletedDocuments::Planned(PlannedDeletion { documents, usage }), Gone::default()));
+            }
+            let gone = self.delete_documents_in(conn, account, &documents).await?;
+            Ok((DeletedDocuments::Gone(documents), gone))
+        });
+        let (deleted, gone) = deleting.await?;
+        drop(conn);
+        self.follow(account, gone).await?;
+        Ok(deleted)
+    }
+
+    async fn versions(&self, account: &AccountId, id: &str) -> Result<Vec<Version>> {
+        let row = self.found(account, id).await?;
+        versions::list(self.db.read().await?.get(), account, id, row.current_version).await
+    }
+
+    async fn version(&self, account: &AccountId, id: &str, version: &str) -> Result<VersionText> {
+        let row = self.found(account, id).await?;
+        let conn = self.db.read().await?;
+        let number = version.parse().map_err(|_| not_found::version(version))?;
+        let found = versions::find(conn.get(), account, &row, number).await?;
+        let (version, markdown_content) = found.ok_or_else(|| not_found::version(version))?;
+        Ok(VersionText { version, markdown_content })
+    }
+
+    async fn revert(&self, caller: &Caller, id: &str, version: &str, once: Option<&Idempotency>) -> Result<Document> {
+        let (account, now) = (&caller.account, self.clock.now());
+        let mut conn = self.db.conn().await?;
+        let reverted = conn.transaction::<_, Error, _>(async |conn| {
+            let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::document(id))?;
+            let number: i32 = version.parse().map_err(|_| not_found::version(version))?;
+            let found = versions::find(conn, account, &row, number).await?;
+            let (_, text) = found.ok_or_else(|| not_found::version(version))?;
+            let document = write::revert_in(conn, account, row, (number, text), &caller.user_uid, now).await?;
+            if let Some(once) = once {
+                once.store(conn, 200, &document).await?;
+            }
+            Ok(document)
+        });
+        let reverted = reverted.await?;
+        drop(conn);
+        self.jobs.announce().await;
+        Ok(reverted)
+    }
+
+    async fn parts(&self, account: &AccountId, id: &str) -> Result<Vec<Document>> {
+        self.found(account, id).await?;
+        let rows = repository::below(self.db.read().await?.get(), account, id).await?;
+        rows.into_iter().map(|row| row.shown(None)).collect()
+    }
+
+    async fn usage(&self, account: &AccountId, id: &str) -> Result<UsedBy> {
+        let row = self.found(account, id).await?;
+        uses::used_by(&mut *self.db.conn().await?, account, &self.referrers, id, row.folder_id.as_deref()).await
+    }
+
+    async fn graph(&self, account: &AccountId, filter: &DocumentFilter) -> Result<Graph> {
+        graph::of(self.db.read().await?.get(), account, filter).await
+    }
+
+    async fn attach(&self, account: &AccountId, id: &str, mut to: Attachment, attach: bool) -> Result<Attached> {
+        to.check()?;
+        let mut conn = self.db.conn().await?;
+        let attaching = conn.transaction::<_, Error, _>(async |conn| {
+            if uses::known_documents(conn, account, &[id.to_owned()]).await?.is_empty() {
+                return Err(not_found::document(id));
+            }
+            uses::attach_in(conn, account, &self.referrers, (DOCUMENT, id), &to, attach).await
+        });
+        let target = attaching.await?;
+        drop(conn);
+        self.tell(&[(to.target_type, target)]).await?;
+        Ok(Attached { success: true, attached: attach })
+    }
+
+    async fn reindex(&self, account: &AccountId, id: &str) -> Result<Document> {
+        let source = self.found(account, id).await?.source_file_id;
+        // What is in the file may be readable now.
+        let reread = match &source {
+            Some(source) => self.reread(account, id, source).await?,
+            None => None,
+        };
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let queued = conn.transaction::<_, Error, _>(async |conn| {
+            let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::document(id))?;
+            write::reindex_in(conn, account, row, reread, now).await
+        });
+        let document = queued.await?;
+        drop(conn);
+        self.jobs.announce().await;
+        Ok(document)
+    }
+
+    async fn reindex_all(&self, account: &AccountId, which: &Reindex, within: Option<&[String]>) -> Result<Queued> {
+        let given = [&which.folder_id, &which.project_id, &which.status].into_iter().flatten().count();
+        if given != 1 || which.status.as_deref().is_some_and(|status| !status.eq_ignore_ascii_case("failed")) {
+            let message = "give exactly one of folderId, projectId and status, which must be failed";
+            return Err(Error::invalid("", "required", message));
+        }
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let queued = conn.transaction::<_, Error, _>(async |conn| {
+            let folders = match &which.folder_id {
+                Some(folder) => {
+                    folders::find(conn, account, folder).await?.ok_or_else(|| not_found::folder(folder))?;
+                    Some(folders::tree(conn, account, std::slice::from_ref(folder)).await?)
+                }
+                None => None,
+            };
+            let queued = index::queue_in(conn, account, which, folders.as_deref(), within, now).await?;
+            if queued > 0 {
+                index::wake_in(conn, account).await?;
+            }
+            Ok(queued)
+        });
+        let queued = queued.await?;
+        drop(conn);
+        self.jobs.announce().await;
+        Ok(Queued { queued })
+    }
+
+    async fn chunks(&self, account: &AccountId, id: &str, page: Page) -> Result<ChunkList> {
+        self.found(account, id).await?;
+        let (chunks, total) = repository::chunks(self.db.read().await?.get(), account, id, page).await?;
+        Ok(ChunkList { chunks, total, offset: page.offset, limit: page.limit })
+    }
+
+    async fn count(&self, account: &AccountId, project: &str) -> Result<i64> {
+        repository::count(self.db.read().await?.get(), account, project).await
+    }
+
+    async fn search(
+        &self,
+        account: &AccountId,
+        query: SearchQuery,
+        within: Option<Vec<String>>,
+    ) -> Result<SearchResults> {
+        query.check()?;
+        search::search(&self.db, account, &query, within).await
+    }
+}
+
+impl PgKnowledge {
+    /// Stores a new document, and has it indexed.
+    async fn make(&self, account: &AccountId, making: Making<'_>, once: Option<&Idempotency>) -> Result<Document> {
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let made = conn.transaction::<_, Error, _>(async |conn| {
+            let document = write::create_in(conn, &self.files, account, making, now).await?;
+            if let Some(once) = once {
+                once.store(conn, 201, &document).await?;
+            }
+            Ok(document)
+        });
+        let document = made.await?;
+        drop(conn);
+        self.jobs.announce().await;
+        Ok(document)
+    }
+
+    /// The text of the file that a document was made of, read again, when it never was.
+    async fn reread(&self, account: &AccountId, id: &str, source: &str) -> Result<Option<extract::Extracted>> {
+        let row = self.found(account, id).await?;
+        if row.size > 0 {
+            return Ok(None);
+        }
+        let file = self.files.get(account, source).await?;
+        let bytes = self.files.bytes(account, &file, u64::MAX).await?;
+        extract::text_of_bytes(&self.extraction, account, bytes, &row.file_type).await.map(Some)
+    }
+}
+
+impl UsedBy {
+    /// Adds who else uses something.
+    fn extend(&mut self, more: Self) {
+        for agent in more.agents {
+            if !self.agents.iter().any(|known| known.id == agent.id) {
+                self.agents.push(agent);
+            }
+        }
+        for assistant in more.assistants {
+            if !self.assistants.iter().any(|known| known.id == assistant.id) {
+                self.assistants.push(assistant);
+            }
+        }
+        for environment in more.environments {
+            if !self.environments.iter().any(|known| known.id == environment.id) {
+                self.environments.push(environment);
+            }
+        }
+    }
+}

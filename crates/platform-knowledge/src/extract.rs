@@ -1,0 +1,198 @@
+//! Files become Markdown, in child processes that can be killed.
+
+use std::{io::Read, path::Path, time::Duration};
+
+use bytes::Bytes;
+use platform_child::{ChildError, Work};
+use platform_core::{AccountId, Code, Error, Result, run_blocking};
+use platform_files::{HEAD_BYTES, media_type};
+use platform_runtime::ChildPool;
+use serde::{Deserialize, Serialize};
+
+use crate::document::{IndexingError, MOST_TEXT};
+
+/// CPU time and memory of one file (contract 06 §2).
+const CPU: Duration = Duration::from_secs(30);
+const MEMORY: u64 = 256 << 20;
+/// Pages of a PDF.
+const MOST_PAGES: usize = 10_000;
+const DOCX: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
+
+/// What the child processes of this crate do.
+pub const EXTRACTION_WORKS: [Work; 3] = [
+    Work { name: "pdf", run: |bytes| answer(pdf(bytes)), cpu: CPU, memory: MEMORY },
+    Work { name: "docx", run: |bytes| answer(docx(bytes)), cpu: CPU, memory: MEMORY },
+    Work { name: "html", run: |bytes| answer(html(bytes)), cpu: CPU, memory: MEMORY },
+];
+
+/// The text of a file, or why it cannot be read.
+pub(crate) type Extracted = std::result::Result<String, IndexingError>;
+
+/// What a child answers.
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    Text(String),
+    TooLarge,
+    Unreadable(String),
+}
+
+fn answer(read: std::result::Result<String, String>) -> Vec<u8> {
+    let answer = match read {
+        Ok(text) if text.len() > MOST_TEXT => Answer::TooLarge,
+        Ok(text) => Answer::Text(text),
+        Err(reason) => Answer::Unreadable(reason),
+    };
+    serde_json::to_vec(&answer).expect("answers are JSON")
+}
+
+fn pdf(bytes: &[u8]) -> std::result::Result<String, String> {
+    let pages = pdf_extract::extract_text_from_mem_by_pages(bytes).map_err(|error| error.to_string())?;
+    if pages.len() > MOST_PAGES {
+        return Err(format!("it has more than {MOST_PAGES} pages"));
+    }
+    let mut text = String::new();
+    for page in pages {
+        text.push_str(page.trim());
+        text.push_str("\n\n");
+        if text.len() > MOST_TEXT {
+            break;
+        }
+    }
+    Ok(text)
+}
+
+fn docx(bytes: &[u8]) -> std::result::Result<String, String> {
+    let document = undoc::parse_bytes(bytes).map_err(|error| error.to_string())?;
+    let options = undoc::render::RenderOptions { max_heading_level: 6, ..undoc::render::RenderOptions::default() };
+    undoc::render::to_markdown(&document, &options).map_err(|error| error.to_string())
+}
+
+fn html(bytes: &[u8]) -> std::result::Result<String, String> {
+    let converter = htmd::HtmlToMarkdown::builder().skip_tags(vec!["script", "style", "noscript", "template"]).build();
+    converter.convert(&String::from_utf8_lossy(bytes)).map_err(|error| error.to_string())
+}
+
+/// Which of the types that can be read a file is, by its content first; `UNSUPPORTED_MEDIA_TYPE` for any other.
+pub(crate) async fn file_type(path: &Path, name: &str) -> Result<&'static str> {
+    let (path, name) = (path.to_owned(), name.to_owned());
+    run_blocking(move || {
+        let mut head = Vec::new();
+        let file = std::fs::File::open(&path).map_err(Error::internal)?;
+        file.take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(Error::internal)?;
+        type_of_text(&name, &head).ok_or_else(|| {
+            let message =
+                "This is none of the files that become documents: md, txt, html, pdf or docx (text as UTF-8).";
+            Error::new(Code::UNSUPPORTED_MEDIA_TYPE, message)
+        })
+    })
+    .await
+}
+
+/// Which of the types that can be read a file is; `head`: its first bytes.
+pub(crate) fn type_of_text(name: &str, head: &[u8]) -> Option<&'static str> {
+    let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase()).unwrap_or_default();
+    let starts = String::from_utf8_lossy(&head[..head.len().min(512)]).trim_start().to_ascii_lowercase();
+    match media_type("", "", head).as_str() {
+        "application/pdf" => Some("pdf"),
+        DOCX => Some("docx"),
+        "application/octet-stream" if head.starts_with(b"PK") && extension == "docx" => Some("docx"),
+        "text/plain" => match extension.as_str() {
+            "html" | "htm" => Some("html"),
+            "md" | "markdown" => Some("md"),
+            _ if starts.starts_with("<!doctype html") || starts.starts_with("<html") => Some("html"),
+            "txt" | "text" | "log" => Some("txt"),
+            _ if platform_files::type_of_name(name).is_none() => Some("txt"),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The text of a file on this machine.
+pub(crate) async fn text_of(
+    children: &ChildPool,
+    account: &AccountId,
+    path: &Path,
+    file_type: &str,
+) -> Result<Extracted> {
+    let path = path.to_owned();
+    let bytes = run_blocking(move || std::fs::read(&path).map_err(Error::internal)).await?;
+    text_of_bytes(children, account, bytes.into(), file_type).await
+}
+
+/// The same of one that was read.
+pub(crate) async fn text_of_bytes(
+    children: &ChildPool,
+    account: &AccountId,
+    bytes: Bytes,
+    file_type: &str,
+) -> Result<Extracted> {
+    if matches!(file_type, "md" | "txt") {
+        return Ok(match String::from_utf8(bytes.to_vec()) {
+            Ok(text) if text.len() > MOST_TEXT => Err(too_large()),
+            Ok(text) => Ok(clean(&text)),
+            Err(_) => Err(unreadable("it is not text in UTF-8")),
+        });
+    }
+    Ok(match children.read::<Answer>(account, file_type, &bytes).await {
+        Ok(Answer::Text(text)) => Ok(clean(&text)),
+        Ok(Answer::TooLarge) => Err(too_large()),
+        Ok(Answer::Unreadable(reason)) => Err(unreadable(&reason)),
+        Err(error @ (ChildError::TooLong | ChildError::TooLarge)) => Err(unreadable(&error.to_string())),
+        Err(ChildError::Failed(_)) => Err(unreadable("it is damaged, or built such that reading it fails")),
+    })
+}
+
+/// Text as it can be stored: without NUL, without a mark of its byte order.
+fn clean(text: &str) -> String {
+    text.trim_start_matches('\u{feff}').replace('\0', "")
+}
+
+fn too_large() -> IndexingError {
+    let message = format!("The file has more text than {MOST_TEXT} bytes; split it.");
+    IndexingError { code: "TEXT_TOO_LARGE".to_owned(), message }
+}
+
+fn unreadable(reason: &str) -> IndexingError {
+    let reason: String = reason.chars().take(300).collect();
+    IndexingError { code: "EXTRACTION_FAILED".to_owned(), message: format!("The file cannot be read: {reason}.") }
+}
+
+/// Name of a document by that of its file.
+pub(crate) fn name_of(file_name: &str) -> String {
+    let last = file_name.rsplit(['/', '\\']).next().unwrap_or_default();
+    let name = last.rsplit_once('.').map_or(last, |(name, _)| name).trim();
+    let name: String = name.chars().filter(|c| !c.is_control()).take(200).collect();
+    if name.is_empty() { "Document".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_as_what_its_content_is() {
+        for (name, head, known) in [
+            ("a.txt", &b"%PDF-1.7"[..], Some("pdf")),
+            ("a.pdf", b"just words", None),
+            ("a.md", b"# Title", Some("md")),
+            ("README", b"words", Some("txt")),
+            ("page", b"  <!DOCTYPE html><p>", Some("html")),
+            ("a.csv", b"a,b", None),
+            ("a.png", b"\x89PNG\r\n\x1a\n", None),
+            ("a.txt", b"\0\x01", None),
+        ] {
+            assert_eq!(type_of_text(name, head), known, "{name}");
+        }
+        assert_eq!(name_of("C:\\x\\Our report.v2.pdf"), "Our report.v2");
+        assert_eq!(name_of(".pdf"), "Document");
+    }
+
+    #[test]
+    fn html_becomes_markdown_without_what_runs() {
+        let page = b"<h1>Title</h1><script>alert(1)</script><ul><li>one</li></ul><table><tr><th>a</th></tr><tr><td>b</td></tr></table>";
+        let text = html(page).expect("text");
+        assert!(text.contains("# Title") && text.contains("one") && text.contains("| a"), "{text}");
+        assert!(!text.contains("alert"), "{text}");
+    }
+}

@@ -1,0 +1,121 @@
+//! The group `builtin-files`: reads files, ours and others', and makes some (contract 04 §6, 06 §4).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use aws_lc_rs::digest::{SHA256, digest};
+use bytes::Bytes;
+use platform_core::{Error, Result};
+use platform_egress::Egress;
+use platform_files::{Content, FileService, HEAD_BYTES, NewFile, PgFileService, type_of};
+use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, ChildPool, ToolResult};
+use serde_json::{Value, json};
+
+use crate::extract;
+
+/// Characters of a file that a model gets at once.
+const MOST_READ: usize = 200_000;
+
+/// The group; `egress`: to files that are not ours; `extraction`: child processes that read files.
+pub fn file_tools(files: Arc<PgFileService>, egress: Egress, extraction: Arc<ChildPool>) -> BuiltInGroup {
+    let does: Arc<dyn BuiltInAction> = Arc::new(FileTools { files, egress, extraction });
+    let create = BuiltInTool::new(
+        "create_file",
+        "Makes a file of a text; its address can be given to the user.",
+        &json!({
+            "name": {"type": "string", "minLength": 1, "maxLength": 200, "description": "Name with extension"},
+            "content": {"type": "string", "description": "What is in it"},
+        }),
+        &["name", "content"],
+        Arc::clone(&does),
+    );
+    BuiltInGroup {
+        uid: "builtin-files",
+        name: "Files",
+        description: "Reads files, and makes some.",
+        tools: vec![
+            BuiltInTool::new(
+                "read_file",
+                "Reads the text of a file: Markdown, text, HTML, PDF or Word.",
+                &json!({"downloadUrl": {"type": "string", "description": "Address of the file"}}),
+                &["downloadUrl"],
+                does,
+            ),
+            create.once(),
+        ],
+    }
+}
+
+struct FileTools {
+    files: Arc<PgFileService>,
+    egress: Egress,
+    extraction: Arc<ChildPool>,
+}
+
+#[async_trait]
+impl BuiltInAction for FileTools {
+    async fn call(&self, call: BuiltInCall<'_>) -> ToolResult {
+        let result = match call.tool {
+            "read_file" => self.read(&call).await,
+            _ => self.create(&call).await,
+        };
+        match result {
+            Ok(value) => ToolResult::of(&value),
+            Err(error) => ToolResult::error(error.code().as_str(), error.message()),
+        }
+    }
+}
+
+impl FileTools {
+    async fn read(&self, call: &BuiltInCall<'_>) -> Result<Value> {
+        let url = text(call, "downloadUrl");
+        let (name, bytes) = match self.files.token_of(url) {
+            Some(token) => {
+                let file = self.files.find_for(call.account, &call.scope.owner, token).await?;
+                let bytes = self.files.bytes(call.account, &file, u64::MAX).await?;
+                (file.name, bytes)
+            }
+            None => {
+                let fetched = self.egress.of(call.account).get(url).await;
+                let fetched = fetched.map_err(|error| error.into_error("downloadUrl"))?;
+                if !(200..300).contains(&fetched.status) {
+                    let message = format!("downloadUrl: the address answers {}", fetched.status);
+                    return Err(Error::invalid("downloadUrl", "format", message));
+                }
+                let path = url.split(['?', '#']).next().unwrap_or_default();
+                (path.rsplit('/').next().unwrap_or_default().to_owned(), fetched.bytes)
+            }
+        };
+        let head = bytes.slice(..bytes.len().min(HEAD_BYTES));
+        let file_type = type_of(&name, &head);
+        let text = match extract::type_of_text(&name, &head) {
+            Some(kind) => {
+                let extracted = extract::text_of_bytes(&self.extraction, call.account, bytes, kind).await?;
+                extracted.map_err(|error| Error::invalid("downloadUrl", "format", error.message))?
+            }
+            None => String::new(),
+        };
+        let kept: String = text.chars().take(MOST_READ).collect();
+        Ok(json!({"name": name, "fileType": file_type, "truncated": kept.len() < text.len(), "text": kept}))
+    }
+
+    async fn create(&self, call: &BuiltInCall<'_>) -> Result<Value> {
+        let content = Bytes::from(text(call, "content").to_owned());
+        let digest = digest(&SHA256, &content);
+        let new = NewFile {
+            name: text(call, "name").to_owned(),
+            size: content.len() as u64,
+            sha256: digest.as_ref().iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}")),
+            content: Content::Bytes(content),
+            ttl_seconds: None,
+            owner: call.scope.owner.clone(),
+            kept_for: None,
+        };
+        let file = self.files.create(call.account, new, None).await?;
+        Ok(json!({"name": file.name, "downloadUrl": file.download_url, "fileType": file.file_type}))
+    }
+}
+
+fn text<'a>(call: &'a BuiltInCall<'_>, name: &str) -> &'a str {
+    call.arguments.get(name).and_then(Value::as_str).unwrap_or_default()
+}

@@ -1,0 +1,281 @@
+//! Indexing as a durable run: one of each account, through all of its documents that are due.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use diesel::prelude::*;
+use diesel_async::{AsyncConnection, RunQueryDsl};
+use platform_core::{AccountId, Error, Id, Result, Timestamp, run_blocking};
+use platform_db::{Conn, JsonStatement};
+use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
+use serde::Serialize;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{
+    KIND,
+    chunk::{Chunk, chunks as pieces},
+};
+use crate::{
+    document::{Indexing, IndexingError, PgKnowledge, repository},
+    schema::{chunks, documents},
+};
+
+/// Waits before the second and the third try (contract 06 §1).
+const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_mins(1)];
+/// Pieces that are stored by one statement.
+const BATCH: usize = 500;
+/// Letters of a text by which its language is told.
+const SAMPLE: usize = 10_000;
+
+/// Indexes what is due.
+pub(crate) struct IndexWork(pub Arc<PgKnowledge>);
+
+enum ChunkKind {}
+
+#[async_trait]
+impl Work for IndexWork {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    async fn work(&self, run: &Run, stop: &CancellationToken) -> Result<()> {
+        let account = run.account();
+        while !stop.is_cancelled() {
+            let due = first_due(self.0.db.read().await?.get(), &account).await?;
+            match due {
+                Some((id, due)) if due <= self.0.clock.now() => self.index(run, &account, &id).await?,
+                _ if self.rest(run, &account).await? => return Ok(()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl IndexWork {
+    /// Ends the run, or puts it off until something is due; `false` when something is.
+    async fn rest(&self, run: &Run, account: &AccountId) -> Result<bool> {
+        let now = self.0.clock.now();
+        let mut conn = self.0.db.conn().await?;
+        conn.transaction::<_, Error, _>(async |conn| {
+            // Who has something new waits for this lock, or has committed before.
+            if !is_held_in(conn, run).await? {
+                return Ok(true);
+            }
+            let due = first_due(conn, account).await?.map(|(_, due)| due);
+            if due.is_some_and(|due| due <= now) {
+                return Ok(false);
+            }
+            end_in(conn, run).await?;
+            if let Some(due) = due {
+                enqueue_in(conn, account, KIND, account.as_str(), Value::Null, When::ByClock(due.since(now))).await?;
+            }
+            Ok(true)
+        })
+        .await
+    }
+
+    async fn index(&self, run: &Run, account: &AccountId, id: &str) -> Result<()> {
+        let began = self.0.clock.now();
+        let conn = self.0.db.read().await?;
+        let Some(row) = repository::find(conn.get(), account, id).await? else { return Ok(()) };
+        let text = repository::text(conn.get(), account, id, &row.content_hash).await?.unwrap_or_default();
+        drop(conn);
+        let before: Indexing = serde_json::from_value(row.indexing.clone()).map_err(Error::internal)?;
+        let attempts = before.attempts + 1;
+        let under_way = Indexing {
+            state: "chunking".to_owned(),
+            attempts,
+            error: before.error,
+            started_timestamp_ms: Some(began),
+            ..Indexing::default()
+        };
+        if text.len() > 64 * 1024 || attempts > 1 {
+            // What takes a moment shows that it is under way.
+            let mut conn = self.0.db.conn().await?;
+            let due = row.due_ms.map(Timestamp);
+            repository::note_indexing(&mut conn, account, id, "pending", &under_way, due).await?;
+        }
+        let prepared = run_blocking(move || Ok((language(&text), pieces(&text)?))).await;
+        let stored = match prepared {
+            Ok((language, chunks)) => self.store(run, account, &row, language, &chunks, &under_way).await,
+            Err(error) => Err(error),
+        };
+        let Err(error) = stored else { return Ok(()) };
+        warn!(document = id, attempts, %error, "A document could not be indexed.");
+        self.fail(run, account, &row, under_way).await
+    }
+
+    /// Puts the pieces of a version into the index in place of those before, unless there is a newer one.
+    async fn store(
+        &self,
+        run: &Run,
+        account: &AccountId,
+        row: &repository::DocumentRow,
+        language: &'static str,
+        chunks: &[Chunk],
+        under_way: &Indexing,
+    ) -> Result<()> {
+        let now = self.0.clock.now();
+        let count = i64::try_from(chunks.len()).unwrap_or(i64::MAX);
+        let done = Indexing {
+            state: "done".to_owned(),
+            chunks_total: count,
+            chunks_done: count,
+            error: None,
+            finished_timestamp_ms: Some(now),
+            ..under_way.clone()
+        };
+        let mut conn = self.0.db.conn().await?;
+        conn.transaction::<_, Error, _>(async |conn| {
+            let Some(current) = repository::lock(conn, account, &row.id).await? else { return Ok(()) };
+            // Another text, another name: it is still due.
+            if current.content_hash != row.content_hash || current.name != row.name {
+                return Ok(());
+            }
+            insert(conn, row, current.current_version, language, chunks).await?;
+            repository::note_indexing(conn, account, &row.id, "ready", &done, None).await?;
+            let of = repository::by_id(account.as_str(), &row.id);
+            diesel::update(of).set(documents::language.eq(language)).execute(conn).await?;
+            if is_held_in(conn, run).await? { Ok(()) } else { Err(Error::internal("the lease is lost")) }
+        })
+        .await
+    }
+
+    /// It is tried again later, or has failed.
+    async fn fail(
+        &self,
+        run: &Run,
+        account: &AccountId,
+        row: &repository::DocumentRow,
+        under_way: Indexing,
+    ) -> Result<()> {
+        let now = self.0.clock.now();
+        let tried = usize::try_from(under_way.attempts).unwrap_or(usize::MAX);
+        let again = AGAIN.get(tried.saturating_sub(1)).copied();
+        let message = "The text could not be put into the index; have it indexed again.".to_owned();
+        let error = IndexingError { code: "INDEXING_FAILED".to_owned(), message };
+        let (state, status) = if again.is_some() { ("queued", "pending") } else { ("error", "failed") };
+        let failed =
+            Indexing { state: state.to_owned(), error: Some(error), finished_timestamp_ms: Some(now), ..under_way };
+        let due = again.map(|wait| Timestamp(now.0 + i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)));
+        let mut conn = self.0.db.conn().await?;
+        conn.transaction::<_, Error, _>(async |conn| {
+            let current = repository::lock(conn, account, &row.id).await?;
+            let is_same = |current: &repository::DocumentRow| current.content_hash == row.content_hash;
+            if current.as_ref().is_some_and(is_same) && is_held_in(conn, run).await? {
+                repository::note_indexing(conn, account, &row.id, status, &failed, due).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// The document of an account that is due first.
+async fn first_due(conn: &Conn, account: &AccountId) -> Result<Option<(String, Timestamp)>> {
+    let mut conn = conn;
+    let first: Option<(String, Option<i64>)> = documents::table
+        .filter(documents::account_id.eq(account.as_str()).and(documents::due_ms.is_not_null()))
+        .order((documents::due_ms, documents::id))
+        .select((documents::id, documents::due_ms))
+        .first(&mut conn)
+        .await
+        .optional()?;
+    Ok(first.and_then(|(id, due)| Some((id, Timestamp(due?)))))
+}
+
+#[derive(Serialize)]
+struct NewChunk<'a> {
+    account: &'a str,
+    document: &'a str,
+    version: i32,
+    language: &'static str,
+    name: &'a str,
+    position: usize,
+    id: String,
+    path: &'a [String],
+    headings: String,
+    text: &'a str,
+    tokens: usize,
+}
+
+async fn insert(
+    conn: &mut Conn,
+    row: &repository::DocumentRow,
+    version: i32,
+    language: &'static str,
+    pieces: &[Chunk],
+) -> Result<()> {
+    const INSERT: &str = "INSERT INTO chunks \
+        (account_id, document_id, position, id, document_version, heading_path, text, token_count, words) \
+        SELECT account, document, position, id, version, path, text, tokens, \
+            setweight(to_tsvector(language::regconfig, headings), 'A') \
+            || setweight(to_tsvector(language::regconfig, name), 'B') \
+            || to_tsvector(language::regconfig, text) || array_to_tsvector(ARRAY['account:' || account]) \
+        FROM jsonb_to_recordset($1::jsonb) AS c (account text, document text, version integer, language text, \
+            name text, position integer, id text, path jsonb, headings text, text text, tokens integer)";
+    let old = chunks::table.filter(chunks::account_id.eq(&row.account_id).and(chunks::document_id.eq(&row.id)));
+    diesel::delete(old).execute(conn).await?;
+    for (batch, pieces) in pieces.chunks(BATCH).enumerate() {
+        let rows: Vec<NewChunk<'_>> = pieces
+            .iter()
+            .enumerate()
+            .map(|(at, chunk)| NewChunk {
+                account: &row.account_id,
+                document: &row.id,
+                version,
+                language,
+                name: &row.name,
+                position: batch * BATCH + at,
+                id: Id::<ChunkKind>::generate().into(),
+                path: &chunk.heading_path,
+                headings: chunk.heading_path.join("\n"),
+                text: &chunk.text,
+                tokens: chunk.token_count,
+            })
+            .collect();
+        JsonStatement::new(INSERT, &rows)?.execute(conn).await?;
+    }
+    Ok(())
+}
+
+/// Name of the text search configuration of a text's language; `simple` when it cannot be told.
+fn language(text: &str) -> &'static str {
+    use whatlang::Lang;
+    let sample: String = text.chars().take(SAMPLE).collect();
+    let found = whatlang::detect(&sample).filter(whatlang::Info::is_reliable);
+    match found.map(|found| found.lang()) {
+        Some(Lang::Eng) => "english",
+        Some(Lang::Deu) => "german",
+        Some(Lang::Fra) => "french",
+        Some(Lang::Spa) => "spanish",
+        Some(Lang::Ita) => "italian",
+        Some(Lang::Por) => "portuguese",
+        Some(Lang::Nld) => "dutch",
+        Some(Lang::Swe) => "swedish",
+        Some(Lang::Dan) => "danish",
+        Some(Lang::Nob) => "norwegian",
+        Some(Lang::Fin) => "finnish",
+        Some(Lang::Hun) => "hungarian",
+        Some(Lang::Ron) => "romanian",
+        Some(Lang::Rus) => "russian",
+        Some(Lang::Tur) => "turkish",
+        _ => "simple",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::language;
+
+    #[test]
+    fn the_language_of_a_text_is_told_when_there_is_enough_of_it() {
+        let german =
+            "Der Schl\u{fc}ssel wird jeden Monat gewechselt, und wer ihn verliert, meldet das noch am selben Tag.";
+        let english = "The key is changed every month, and whoever loses it reports that on the same day.";
+        assert_eq!((language(german), language(english), language("x1 y2")), ("german", "english", "simple"));
+    }
+}

@@ -1,0 +1,49 @@
+//! Knowledge: documents with versions, folders, a search index, and what assistants and agents find in it
+//! (contract 06).
+//!
+//! **Owns** the tables `documents`, `document_versions`, `document_texts`, `folders` and `chunks`; the endpoints
+//! `/v1/documents` and `/v1/document-folders`; the tools of `builtin-knowledge` and `builtin-files`. **Needs** `platform-db`,
+//! `platform-files` for the files that documents are made of, `platform-jobs` for indexing, `platform-access` for who
+//! refers to what, child processes that read files. It answers the port [`Recall`](platform_runtime::Recall).
+//!
+//! **Invariants**: a document that is not up to date in the index has a time at which it is due, and an account that
+//! has such a document has a run, both written in one transaction; old pieces answer until new ones replace them, in
+//! one transaction; what lies in a folder has its project; nothing lies within itself; a search never leaves its
+//! account, and a turn finds what is attached and nothing else.
+//!
+//! ```ignore
+//! let knowledge = Arc::new(PgKnowledge::new(&db, clock, jobs, files, referrers, children));
+//! let document = DocumentService::create(&*knowledge, &caller, new, None).await?;
+//! jobs.start(knowledge_works(&knowledge));
+//! let found = knowledge.search(&caller.account, query, None).await?;
+//! ```
+
+pub mod code;
+mod document;
+mod extract;
+mod file_tools;
+mod folder;
+mod graph;
+mod index;
+mod kinds;
+mod not_found;
+mod schema;
+mod search;
+mod source;
+mod tree;
+mod uses;
+
+pub use document::{
+    Attached, Attachment, ChunkList, DeletedDocuments, Document, DocumentFilter, DocumentList, DocumentService,
+    DocumentSettings, FolderResources, Indexing, IndexingError, ListedChunk, NewDocument, PgKnowledge, PlannedDeletion,
+    Queued, Reindex, Upload, UsedBy, UsedByAgent, UsedByAssistant, Version, VersionText,
+};
+pub use extract::EXTRACTION_WORKS;
+pub use file_tools::file_tools;
+pub use folder::{Folder, FolderFilter, FolderService, FolderSettings};
+pub use graph::{Graph, GraphEdge, GraphNode};
+pub use index::works;
+pub use kinds::{DOCUMENT, FOLDER};
+pub use search::{SearchQuery, SearchResult, SearchResults};
+pub use source::knowledge_tools;
+pub use uses::{hold_in, use_in};

@@ -1,0 +1,146 @@
+//! What turns see of knowledge: tools that look into what is attached, and passages that come by themselves.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use platform_core::{AccountId, Error, Result};
+use platform_runtime::{
+    BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, KNOWLEDGE_TOOLS, Recall, RecallBudget, ToolResult, TurnScope,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    document::{PgKnowledge, repository, tokens},
+    folder, search,
+};
+
+/// Characters of a document that a model gets at once.
+const MOST_READ: usize = 200_000;
+/// Documents of a list.
+const MOST_LISTED: usize = 200;
+/// Characters of a message that are looked for.
+const MOST_QUESTION: usize = 2000;
+
+/// The group `builtin-knowledge` (contract 04 §6, 06 §4).
+pub fn knowledge_tools(knowledge: &Arc<PgKnowledge>) -> BuiltInGroup {
+    let does: Arc<dyn BuiltInAction> = Arc::new(KnowledgeTools(Arc::clone(knowledge)));
+    let id = json!({"id": {"type": "string", "description": "Id of a document"}});
+    BuiltInGroup {
+        uid: KNOWLEDGE_TOOLS,
+        name: "Knowledge",
+        description: "Looks into the documents that are attached.",
+        tools: vec![
+            BuiltInTool::new(
+                "search_knowledge",
+                "Finds the passages of the attached documents that say most about something.",
+                &json!({
+                    "query": {"type": "string", "minLength": 1, "maxLength": 2000, "description": "What to look for"},
+                    "limit": {"type": "integer", "minimum": 1, "maximum": 50, "description": "Passages, 8 by default"},
+                }),
+                &["query"],
+                Arc::clone(&does),
+            ),
+            BuiltInTool::new("read_document", "Reads an attached document.", &id, &["id"], Arc::clone(&does)),
+            BuiltInTool::new("list_documents", "Lists the attached documents.", &json!({}), &[], does),
+        ],
+    }
+}
+
+struct KnowledgeTools(Arc<PgKnowledge>);
+
+#[async_trait]
+impl BuiltInAction for KnowledgeTools {
+    async fn call(&self, call: BuiltInCall<'_>) -> ToolResult {
+        let result = match call.tool {
+            "search_knowledge" => self.search(&call).await,
+            "read_document" => self.read(&call).await,
+            _ => self.list(&call).await,
+        };
+        match result {
+            Ok(value) => ToolResult::of(&value),
+            Err(error) => ToolResult::error(error.code().as_str(), error.message()),
+        }
+    }
+}
+
+impl KnowledgeTools {
+    async fn search(&self, call: &BuiltInCall<'_>) -> Result<Value> {
+        let query = call.arguments.get("query").and_then(Value::as_str).unwrap_or_default();
+        let limit = call.arguments.get("limit").and_then(Value::as_i64).unwrap_or(8);
+        let TurnScope { documents, folders, .. } = call.scope;
+        let results = search::search_in(&self.0.db, call.account, query, documents, folders, limit).await?;
+        Ok(json!({"results": results}))
+    }
+
+    async fn read(&self, call: &BuiltInCall<'_>) -> Result<Value> {
+        let id = call.arguments.get("id").and_then(Value::as_str).unwrap_or_default();
+        let attached = self.0.attached(call.account, call.scope).await?;
+        let row = attached.into_iter().find(|row| row.id == id).ok_or_else(|| crate::not_found::document(id))?;
+        let conn = self.0.db.read().await?;
+        let text = repository::text(conn.get(), call.account, id, &row.content_hash).await?.unwrap_or_default();
+        let kept: String = text.chars().take(MOST_READ).collect();
+        Ok(json!({
+            "documentId": row.id,
+            "name": row.name,
+            "version": row.current_version,
+            "truncated": kept.len() < text.len(),
+            "markdownContent": kept,
+        }))
+    }
+
+    async fn list(&self, call: &BuiltInCall<'_>) -> Result<Value> {
+        let attached = self.0.attached(call.account, call.scope).await?;
+        let listed = attached
+            .into_iter()
+            .take(MOST_LISTED)
+            .map(|row| json!({"documentId": row.id, "name": row.name, "summary": row.summary, "tags": row.tags}));
+        Ok(json!({"documents": listed.collect::<Vec<_>>()}))
+    }
+}
+
+impl PgKnowledge {
+    /// The documents that a turn sees, newest first.
+    async fn attached(&self, account: &AccountId, scope: &TurnScope) -> Result<Vec<repository::DocumentRow>> {
+        let mut conn = self.db.conn().await?;
+        let folders = folder::repository::tree(&mut conn, account, &scope.folders).await?;
+        repository::attached(&conn, account, &scope.documents, &folders).await
+    }
+}
+
+#[async_trait]
+impl Recall for PgKnowledge {
+    async fn passages(
+        &self,
+        account: &AccountId,
+        scope: &TurnScope,
+        question: &str,
+        budget: RecallBudget,
+    ) -> Result<Option<String>> {
+        let question: String = question.chars().take(MOST_QUESTION).collect();
+        let limit = i64::from(budget.limit);
+        let found = search::search_in(&self.db, account, &question, &scope.documents, &scope.folders, limit).await;
+        let found = match found {
+            Ok(found) => found,
+            // A turn can be answered without.
+            Err(error) => {
+                tracing::warn!(%error, "What is known of a message could not be looked up; its turn goes on without.");
+                return Ok(None);
+            }
+        };
+        let mut text = String::new();
+        let mut left = usize::try_from(budget.max_tokens).map_err(Error::internal)?;
+        for passage in found {
+            let path = passage.heading_path.join(" > ");
+            let place = if path.is_empty() { String::new() } else { format!(", {path}") };
+            let passage = format!("[{}, version {}{place}]\n{}\n\n", passage.name, passage.version, passage.text);
+            let size = tokens(&passage);
+            if size > left {
+                break;
+            }
+            left -= size;
+            text.push_str(&passage);
+        }
+        let intro = "Passages of the attached documents that are nearest to the message that follows:\n\n";
+        Ok((!text.is_empty()).then(|| format!("{intro}{}", text.trim_end())))
+    }
+}

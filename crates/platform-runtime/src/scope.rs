@@ -1,0 +1,54 @@
+use async_trait::async_trait;
+use platform_core::{AccountId, Owner, Result};
+
+/// The group of tools that look into what is attached.
+pub const KNOWLEDGE_TOOLS: &str = "builtin-knowledge";
+
+/// For whom a turn runs, and what of the account it sees.
+#[derive(Debug, Clone, Default)]
+pub struct TurnScope {
+    /// Whose the chat or thread is.
+    pub owner: Owner,
+    /// Documents that are attached to its assistant or agent.
+    pub documents: Vec<String>,
+    /// Folders that are, each with all below.
+    pub folders: Vec<String>,
+}
+
+impl TurnScope {
+    /// Whether anything is attached that can be searched.
+    pub fn has_knowledge(&self) -> bool {
+        !self.documents.is_empty() || !self.folders.is_empty()
+    }
+}
+
+/// How much of what is known comes with a turn.
+#[derive(Debug, Clone, Copy)]
+pub struct RecallBudget {
+    /// Passages.
+    pub limit: u32,
+    /// Tokens of them together.
+    pub max_tokens: u32,
+}
+
+/// What a turn should know before its model is asked first.
+#[async_trait]
+pub trait Recall: Send + Sync {
+    /// The passages of what is attached that are nearest to a question, as a text for the model; `None` when there
+    /// are none.
+    async fn passages(
+        &self,
+        account: &AccountId,
+        scope: &TurnScope,
+        question: &str,
+        budget: RecallBudget,
+    ) -> Result<Option<String>>;
+}
+
+/// Nothing is known.
+#[async_trait]
+impl Recall for () {
+    async fn passages(&self, _: &AccountId, _: &TurnScope, _: &str, _: RecallBudget) -> Result<Option<String>> {
+        Ok(None)
+    }
+}

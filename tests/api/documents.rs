@@ -1,0 +1,524 @@
+//! `/v1/documents` and `/v1/document-folders`: what is known, what is found in it, and who sees it.
+
+use std::fmt::Write;
+
+use futures_util::future::join_all;
+use platform_testing::{FakeModelServer, Reply, Script, TestApp, TestDb};
+use reqwest::{
+    Method, StatusCode,
+    multipart::{Form, Part},
+};
+use serde_json::{Value, json};
+
+use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with_model, eventually, text};
+
+/// Makes a document; its id.
+async fn document(app: &TestApp, name: &str, markdown: &str, more: Value) -> String {
+    let mut body = json!({"name": name, "markdownContent": markdown});
+    body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    let made = app.post("/documents", body).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    assert_eq!((&made.body["status"], &made.body["currentVersion"]), (&json!("pending"), &json!(1)));
+    text(&made.body["_id"])
+}
+
+async fn folder(app: &TestApp, name: &str, more: Value) -> String {
+    let mut body = json!({"name": name});
+    body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    let made = app.post("/document-folders", body).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    text(&made.body["_id"])
+}
+
+/// A document once its index is up to date.
+async fn indexed(app: &TestApp, id: &str) -> Value {
+    let ask = async || {
+        let document = app.get(&format!("/documents/{id}")).await.body;
+        (document["status"] != "pending").then_some(document)
+    };
+    eventually("the document is indexed", ask).await
+}
+
+async fn search(app: &TestApp, query: Value) -> Vec<Value> {
+    let found = app.post("/documents/search", query).await;
+    assert_eq!(found.status, StatusCode::OK, "{}", found.body);
+    found.body["results"].as_array().expect("results").clone()
+}
+
+fn names(found: &[Value]) -> Vec<&str> {
+    found.iter().map(|result| result["name"].as_str().expect("a name")).collect()
+}
+
+const HANDBOOK: &str = "# Handbook\n\nWelcome.\n\n## Keys\n\nA key is rotated every ninety days. Whoever loses one \
+    reports it on the same day.\n\n## Holidays\n\nEverybody has thirty days of holidays a year.\n";
+
+#[tokio::test]
+async fn a_document_has_versions_that_can_be_read_and_brought_back() {
+    let app = app().await;
+    let id =
+        document(&app, "Handbook", HANDBOOK, json!({"tags": ["hr", "hr"], "_id": "ignored", "fileType": "pdf"})).await;
+    let made = indexed(&app, &id).await;
+    for (field, value) in [
+        ("name", json!("Handbook")),
+        ("fileName", json!("Handbook.md")),
+        ("fileType", json!("md")),
+        ("status", json!("ready")),
+        ("size", json!(HANDBOOK.len())),
+        ("markdownContent", json!(HANDBOOK)),
+        ("tags", json!(["hr"])),
+        ("isSkill", json!(false)),
+        ("currentVersion", json!(1)),
+    ] {
+        assert_eq!(made[field], value, "{field}");
+    }
+    assert_eq!((&made["indexing"]["state"], &made["indexing"]["chunksDone"]), (&json!("done"), &json!(3)));
+    assert_eq!(made["versions"][0]["changeType"], "created");
+
+    let path = format!("/documents/{id}");
+    let same = app.patch(&path, json!({"markdownContent": HANDBOOK, "summary": "Rules"})).await;
+    assert_eq!((&same.body["versionCreated"], &same.body["currentVersion"]), (&json!(false), &json!(1)));
+    let renamed = app.patch(&path, json!({"name": "Rules"})).await.body;
+    assert_eq!((&renamed["versionCreated"], &renamed["currentVersion"]), (&json!(false), &json!(2)));
+    let changed = app.patch(&path, json!({"markdownContent": "# New\n\nAll of it."})).await.body;
+    assert_eq!((&changed["versionCreated"], &changed["currentVersion"]), (&json!(true), &json!(3)));
+    assert_eq!((&changed["status"], &changed["summary"]), (&json!("pending"), &json!("Rules")));
+    let reverted = app.post(&format!("{path}/revert/1"), json!({})).await;
+    assert_eq!((reverted.status, &reverted.body["markdownContent"]), (StatusCode::OK, &json!(HANDBOOK)));
+    let versions = app.get(&format!("{path}/versions")).await.body;
+    let told: Vec<_> = versions
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|v| (v["version"].clone(), v["changeType"].clone(), v["isActive"].clone()))
+        .collect();
+    let expected = [(4, "reverted", true), (3, "updated", false), (2, "renamed", false), (1, "created", false)];
+    assert_eq!(told, expected.map(|(version, change, active)| (json!(version), json!(change), json!(active))));
+    let third = app.get(&format!("{path}/versions/3")).await.body;
+    assert_eq!((&third["markdownContent"], &third["size"]), (&json!("# New\n\nAll of it."), &json!(17)));
+    for (missing, code) in [("versions/9", "VERSION_NOT_FOUND"), ("versions/x", "VERSION_NOT_FOUND")] {
+        assert_eq!(app.get(&format!("{path}/{missing}")).await.error(), code, "{missing}");
+    }
+    // Only the newest of a hundred versions and one are kept.
+    for n in 0..100 {
+        assert_eq!(app.patch(&path, json!({"markdownContent": format!("text {n}")})).await.status, StatusCode::OK);
+    }
+    let kept = app.get(&format!("{path}/versions")).await.body;
+    assert_eq!(kept.as_array().map(Vec::len), Some(100));
+    assert_eq!(app.get(&format!("{path}/versions/4")).await.error(), "VERSION_NOT_FOUND");
+
+    // Whoever has an old one changes nothing.
+    let etag = app.get(&path).await.header("etag").to_owned();
+    let stale =
+        app.send(app.request(Method::PATCH, &path).header("if-match", "\"1\"").json(&json!({"name": "x"}))).await;
+    assert_eq!((stale.status, stale.error()), (StatusCode::PRECONDITION_FAILED, "PRECONDITION_FAILED"));
+    let fresh = app.send(app.request(Method::PATCH, &path).header("if-match", etag).json(&json!({"name": "x"}))).await;
+    assert_eq!(fresh.status, StatusCode::OK, "{}", fresh.body);
+    let gone = app.delete(&path).await;
+    assert_eq!((gone.status, &gone.body["deletedIds"]), (StatusCode::OK, &json!([id])));
+    assert_eq!(app.get(&path).await.error(), "DOCUMENT_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_search_finds_the_passage_and_says_where_it_stands() {
+    let app = app().await;
+    let handbook = document(&app, "Handbook", HANDBOOK, json!({"tags": ["hr"]})).await;
+    let german = "# Urlaub\n\nAlle Mitarbeiterinnen und Mitarbeiter haben im Jahr drei\u{df}ig Urlaubstage, die sie frei verteilen.";
+    let other = document(&app, "Urlaubsregeln", german, json!({})).await;
+    for id in [&handbook, &other] {
+        assert_eq!(indexed(&app, id).await["status"], "ready");
+    }
+    let found = search(&app, json!({"query": "How often do keys rotate?"})).await;
+    let best = &found[0];
+    assert_eq!((&best["documentId"], &best["version"]), (&json!(handbook), &json!(1)));
+    assert_eq!(best["headingPath"], json!(["Handbook", "Keys"]));
+    assert!(best["text"].as_str().expect("text").contains("ninety days"), "{best}");
+    let score = best["score"].as_f64().expect("a score");
+    assert!((0.0..=1.0).contains(&score) && found.iter().all(|result| result["score"].as_f64() <= Some(score)));
+    // Words of another language are found in its forms.
+    assert_eq!(names(&search(&app, json!({"query": "Mitarbeiterin Urlaubstag"})).await)[0], "Urlaubsregeln");
+    assert_eq!(search(&app, json!({"query": "xyzzy"})).await, Vec::<Value>::new());
+    assert_eq!(search(&app, json!({"query": "the of and"})).await.len(), 0, "words that say nothing");
+    for (bound, count) in [
+        (json!({"documentIds": [handbook]}), 1),
+        (json!({"documentIds": [other]}), 0),
+        (json!({"documentIds": ["nobody's"]}), 0),
+        (json!({"tags": ["hr", "x"]}), 1),
+        (json!({"tags": ["x"]}), 0),
+        (json!({"folderIds": ["nobody's"]}), 0),
+    ] {
+        let mut query = json!({"query": "rotated", "mode": "KEYWORD"});
+        query.as_object_mut().expect("an object").extend(bound.as_object().expect("an object").clone());
+        assert_eq!(search(&app, query).await.len(), count, "{bound}");
+    }
+    for (wrong, code) in [
+        (json!({"query": ""}), "VALIDATION_ERROR"),
+        (json!({"query": "x".repeat(2001)}), "VALIDATION_ERROR"),
+        (json!({"query": "x", "limit": 51}), "VALIDATION_ERROR"),
+        (json!({"query": "x", "mode": "psychic"}), "VALIDATION_ERROR"),
+        (json!({"query": "x", "mode": "semantic"}), "PROVIDER_NOT_CONFIGURED"),
+    ] {
+        assert_eq!(app.post("/documents/search", wrong).await.error(), code);
+    }
+    // What looks like an operator is a word.
+    for query in ["a' | b & !c <-> (d:*)", "\\", "'", "key:*", "-rotated \"", ":", "''"] {
+        search(&app, json!({"query": query})).await;
+    }
+    let chunks = app.get(&format!("/documents/{handbook}/chunks?limit=2")).await.body;
+    assert_eq!((&chunks["total"], &chunks["chunks"][1]["index"]), (&json!(3), &json!(1)));
+    assert_eq!(chunks["chunks"][1]["chunkId"], best["chunkId"]);
+    // The old text answers until the new one does, and then no longer.
+    app.patch(&format!("/documents/{handbook}"), json!({"markdownContent": "# Handbook\n\nKeys live forever."})).await;
+    indexed(&app, &handbook).await;
+    assert_eq!(search(&app, json!({"query": "rotated"})).await.len(), 0);
+    assert_eq!(search(&app, json!({"query": "forever"})).await[0]["version"], 2);
+}
+
+#[tokio::test]
+async fn folders_hold_documents_and_take_them_along() {
+    let app = app().await;
+    let project = text(&app.post("/projects", json!({"name": "P", "identifier": "p"})).await.body["_id"]);
+    let top = folder(&app, "Top", json!({"projectId": project, "color": "#aabbcc", "tags": ["x"]})).await;
+    let below = folder(&app, "Below", json!({"parentFolderId": top})).await;
+    let shown = app.get(&format!("/document-folders/{below}")).await.body;
+    assert_eq!((&shown["projectId"], &shown["parentFolderId"]), (&json!(project), &json!(top)));
+    let id = document(&app, "In it", "# Deep\n\nburied treasure", json!({"folderId": below})).await;
+    let shown = indexed(&app, &id).await;
+    assert_eq!((&shown["projectId"], &shown["folderId"]), (&json!(project), &json!(below)));
+    let elsewhere = text(&app.post("/projects", json!({"name": "Q", "identifier": "q"})).await.body["_id"]);
+    let refused =
+        app.post("/documents", json!({"name": "a", "markdownContent": "", "folderId": below, "projectId": elsewhere}));
+    assert_eq!(refused.await.body["details"]["issues"][0]["path"], "projectId");
+    for (path, body, code) in [
+        (format!("/document-folders/{top}"), json!({"parentFolderId": below}), "VALIDATION_ERROR"),
+        (format!("/document-folders/{top}"), json!({"parentFolderId": top}), "VALIDATION_ERROR"),
+        (format!("/document-folders/{top}"), json!({"parentFolderId": "nobody's"}), "FOLDER_NOT_FOUND"),
+        (format!("/documents/{id}"), json!({"folderId": "nobody's"}), "FOLDER_NOT_FOUND"),
+        (format!("/documents/{id}"), json!({"parentDocumentId": "nobody's"}), "DOCUMENT_NOT_FOUND"),
+        (format!("/documents/{id}"), json!({"parentDocumentId": id}), "VALIDATION_ERROR"),
+        (format!("/documents/{id}"), json!({"projectId": elsewhere}), "VALIDATION_ERROR"),
+        (format!("/documents/{id}"), json!({"projectId": "nobody's"}), "PROJECT_NOT_FOUND"),
+    ] {
+        let refused = app.patch(&path, body.clone()).await;
+        assert_eq!(refused.error(), code, "{path} {body}");
+    }
+    // A search in a folder finds what lies below it.
+    assert_eq!(search(&app, json!({"query": "treasure", "folderIds": [top]})).await.len(), 1);
+    assert_eq!(search(&app, json!({"query": "treasure", "projectId": project})).await.len(), 1);
+    assert_eq!(search(&app, json!({"query": "treasure", "projectId": elsewhere})).await.len(), 0);
+    // The whole subtree moves.
+    assert_eq!(app.patch(&format!("/document-folders/{top}"), json!({"projectId": elsewhere})).await.status, 200);
+    assert_eq!(app.get(&format!("/documents/{id}")).await.body["projectId"], json!(elsewhere));
+    let listed = app.get(&format!("/document-folders?projectId={elsewhere}&parentFolderId=none")).await.body;
+    assert_eq!((listed.as_array().map(Vec::len), &listed[0]["documentCount"]), (Some(1), &json!(0)));
+    assert_eq!(app.get(&format!("/projects/{elsewhere}/stats")).await.body["documents"], 1);
+    for (query, total) in [
+        (format!("folderId={below}"), 1),
+        ("folderId=none".to_owned(), 0),
+        (format!("projectId={elsewhere}&status=READY&fileType=md&search=in%20IT"), 1),
+        ("isSkill=true".to_owned(), 0),
+        ("tags=a,b".to_owned(), 0),
+        ("parentOnly=true&includeContent=true".to_owned(), 1),
+    ] {
+        let list = app.get(&format!("/documents?{query}")).await.body;
+        assert_eq!((&list["total"], &list["limit"]), (&json!(total), &json!(20)), "{query}");
+        let content = &list["documents"][0]["markdownContent"];
+        assert_eq!(content.is_string(), query.contains("includeContent"), "{query}: {list}");
+    }
+    // A folder that goes leaves what lay in it where it lay, or takes it along.
+    assert_eq!(app.delete(&format!("/document-folders/{below}")).await.body, json!({"success": true}));
+    assert_eq!(app.get(&format!("/documents/{id}")).await.body["folderId"], json!(top));
+    let part = document(&app, "Part", "part", json!({"parentDocumentId": id})).await;
+    assert_eq!(app.get(&format!("/documents/{id}/subdocuments")).await.body[0]["_id"], json!(part));
+    assert_eq!(
+        app.patch(&format!("/documents/{id}"), json!({"parentDocumentId": part})).await.error(),
+        "VALIDATION_ERROR"
+    );
+    let planned = app.delete(&format!("/documents/{id}?dryRun=true")).await.body;
+    assert_eq!(planned["documents"].as_array().map(Vec::len), Some(2));
+    let linking = document(&app, "Linking", "see [[in it]] and [[nothing]]", json!({})).await;
+    let graph = app.get("/documents/graph").await.body;
+    let edge = |from: &str, to: &str, kind: &str| json!({"from": from, "to": to, "type": kind});
+    for edge in [edge(&part, &id, "parent"), edge(&linking, &id, "wikilink")] {
+        assert!(graph["edges"].as_array().expect("edges").contains(&edge), "{graph}");
+    }
+    assert_eq!(app.delete(&format!("/document-folders/{top}?deleteDocuments=true")).await.status, StatusCode::OK);
+    for gone in [&id, &part] {
+        assert_eq!(app.get(&format!("/documents/{gone}")).await.error(), "DOCUMENT_NOT_FOUND");
+    }
+}
+
+#[tokio::test]
+async fn what_is_attached_is_used_and_goes_from_who_uses_it_when_it_is_deleted() {
+    let app = app().await;
+    let (top, agent_id) = (folder(&app, "Top", json!({})).await, agent(&app, json!({"name": "A"})).await);
+    let id = document(&app, "Doc", "text", json!({"folderId": top})).await;
+    let assistant =
+        app.post("/assistants", json!({"name": "S", "identifier": "s", "knowledgeDocumentIds": [id]})).await;
+    assert_eq!(assistant.status, StatusCode::CREATED, "{}", assistant.body);
+    let attach = async |path: &str, to: Value| app.post(path, to).await;
+    let to_agent = json!({"targetType": "Agent", "targetId": agent_id});
+    for _ in 0..2 {
+        let attached = attach(&format!("/document-folders/{top}/attach"), to_agent.clone()).await;
+        assert_eq!(attached.body, json!({"success": true, "attached": true}), "{}", attached.body);
+    }
+    let shown = app.get(&format!("/agents/{agent_id}")).await.body;
+    assert_eq!(shown["assistantSpecialization"]["knowledgeFolderIds"], json!([top]));
+    let usage = app.get(&format!("/documents/{id}/usage")).await.body;
+    assert_eq!(usage["agents"], json!([{"_id": agent_id, "name": "A", "via": "folder"}]));
+    assert_eq!(
+        (&usage["assistants"][0]["identifier"], &usage["assistants"][0]["via"]),
+        (&json!("s"), &json!("document"))
+    );
+    for (to, code) in [
+        (json!({"targetType": "agent", "targetId": "nobody"}), "AGENT_NOT_FOUND"),
+        (json!({"targetType": "assistant", "targetId": "nobody"}), "ASSISTANT_NOT_FOUND"),
+        (json!({"targetType": "environment", "targetId": "nobody"}), "ENVIRONMENT_NOT_FOUND"),
+        (json!({"targetType": "planet", "targetId": "x"}), "VALIDATION_ERROR"),
+        (json!({"targetType": "agent"}), "VALIDATION_ERROR"),
+    ] {
+        assert_eq!(attach(&format!("/documents/{id}/attach"), to.clone()).await.error(), code, "{to}");
+    }
+    assert_eq!(attach("/documents/nobody/attach", to_agent.clone()).await.error(), "DOCUMENT_NOT_FOUND");
+    for (field, code) in [("knowledgeDocumentIds", "DOCUMENT_NOT_FOUND"), ("knowledgeFolderIds", "FOLDER_NOT_FOUND")] {
+        let refused = app.patch("/assistants/s", json!({field: ["nobody's"]})).await;
+        assert_eq!((refused.status, refused.error()), (StatusCode::NOT_FOUND, code));
+    }
+    let detached =
+        attach(&format!("/documents/{id}/detach"), json!({"targetType": "assistant", "targetId": "s"})).await;
+    assert_eq!(detached.body["attached"], false);
+    assert_eq!(app.get("/assistants/s").await.body["knowledgeDocumentIds"], json!([]));
+    attach(&format!("/documents/{id}/attach"), json!({"targetType": "assistant", "targetId": "s"})).await;
+    assert_eq!(app.get("/assistants/s").await.body["knowledgeDocumentIds"], json!([id]));
+    app.delete(&format!("/document-folders/{top}?deleteDocuments=true")).await;
+    assert_eq!(app.get("/assistants/s").await.body["knowledgeDocumentIds"], json!([]));
+    let shown = app.get(&format!("/agents/{agent_id}")).await.body;
+    assert_eq!(shown["assistantSpecialization"]["knowledgeFolderIds"], json!([]));
+}
+
+/// A turn in which the model calls a tool; what the tool answered.
+async fn called(app: &TestApp, model: &FakeModelServer, assistant: &str, tool: &str, arguments: Value) -> Value {
+    let call = json!({"choices": [{"index": 0, "delta": {"role": "assistant", "tool_calls": [{"index": 0, "id": "c1",
+        "type": "function", "function": {"name": tool, "arguments": arguments.to_string()}}]}, "finish_reason": null}]});
+    let end = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]});
+    model.script([Script::events(&[call, end]), Script::words(&["done"])]);
+    let body = json!({"message": "Look.", "skipSummarization": true});
+    let reply = app.post(&format!("/assistants/{assistant}/messages"), body).await;
+    assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
+    let messages = reply.body.as_array().expect("messages");
+    let result = messages.iter().find(|message| message["role"] == "tool").expect("a result");
+    serde_json::from_str(result["content"]["message"].as_str().expect("text")).expect("JSON")
+}
+
+#[tokio::test]
+async fn a_turn_reads_files_under_the_rule_of_their_owner_and_makes_some_for_him() {
+    let (app, model) = app_with_model(&[]).await;
+    let settings = json!({"name": "F", "identifier": "f", "availableToolsGroupsUids": ["builtin-files"]});
+    assert_eq!(app.post("/assistants", settings).await.status, StatusCode::CREATED);
+    let made = called(&app, &model, "f", "create_file", json!({"name": "a/notes.md", "content": "# Notes"})).await;
+    assert_eq!((&made["name"], &made["fileType"]), (&json!("notes.md"), &json!("document")));
+    let read = called(&app, &model, "f", "read_file", json!({"downloadUrl": made["downloadUrl"]})).await;
+    assert_eq!(read, json!({"name": "notes.md", "fileType": "document", "text": "# Notes", "truncated": false}));
+    let report = crate::uploads::upload(&app, "r.pdf", pdf("Figures rose")).await;
+    let read = called(&app, &model, "f", "read_file", json!({"downloadUrl": report["downloadUrl"]})).await;
+    assert!(read["text"].as_str().expect("text").contains("Figures rose"), "{read}");
+    for (url, code) in [
+        (format!("{}/f/{}/x", app.url(), "0".repeat(43)), "FILE_NOT_FOUND"),
+        ("http://127.0.0.1:9/secret".to_owned(), "URL_NOT_ALLOWED"),
+    ] {
+        let refused = called(&app, &model, "f", "read_file", json!({"downloadUrl": url})).await;
+        assert_eq!(refused["error"], code, "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_turn_finds_what_is_attached_to_its_assistant_and_nothing_else() {
+    let (app, model) = app_with_model(&[]).await;
+    let top = folder(&app, "Top", json!({})).await;
+    let secret = document(&app, "Secret", "# Salaries\n\nThe password of the safe is swordfish.", json!({})).await;
+    let handbook = document(&app, "Handbook", HANDBOOK, json!({})).await;
+    let plan = document(&app, "Plan", "# Safe\n\nThe safe is opened on Mondays.", json!({"folderId": top})).await;
+    for id in [&secret, &handbook, &plan] {
+        indexed(&app, id).await;
+    }
+    let settings =
+        json!({"name": "S", "identifier": "s", "knowledgeDocumentIds": [handbook], "knowledgeFolderIds": [top]});
+    assert_eq!(app.post("/assistants", settings).await.status, StatusCode::CREATED);
+    let found = called(&app, &model, "s", "search_knowledge", json!({"query": "password of the safe swordfish"})).await;
+    let ids: Vec<_> =
+        found["results"].as_array().expect("results").iter().map(|result| result["documentId"].clone()).collect();
+    assert_eq!(ids, [json!(plan)], "{found}");
+    assert_eq!((&found["results"][0]["headingPath"], &found["results"][0]["version"]), (&json!(["Safe"]), &json!(1)));
+    let asked = model.recorded().last().expect("a request").body.to_string();
+    assert!(asked.contains("search_knowledge") && asked.contains("Documents are attached to you"), "{asked}");
+    let read = called(&app, &model, "s", "read_document", json!({"id": handbook})).await;
+    assert_eq!((&read["markdownContent"], &read["truncated"]), (&json!(HANDBOOK), &json!(false)));
+    let refused = called(&app, &model, "s", "read_document", json!({"id": secret})).await;
+    assert_eq!(refused["error"], "DOCUMENT_NOT_FOUND");
+    let listed = called(&app, &model, "s", "list_documents", json!({})).await;
+    assert_eq!(listed["documents"].as_array().map(Vec::len), Some(2), "{listed}");
+
+    // What is nearest comes by itself where the assistant wants that.
+    let recall = json!({"knowledgeRecall": {"enabled": true, "limit": 2, "maxTokens": 500}});
+    assert_eq!(app.patch("/assistants/s", recall).await.status, StatusCode::OK);
+    model.script([Script::words(&["ok"])]);
+    app.post("/assistants/s/messages", json!({"message": "When do keys rotate?", "skipSummarization": true})).await;
+    let asked = model.recorded().last().expect("a request").body.clone();
+    let messages = asked["messages"].as_array().expect("messages");
+    let at =
+        messages.iter().position(|message| text_of(message).contains("When do keys rotate?")).expect("the message");
+    let before = text_of(&messages[at - 1]);
+    assert!(before.contains("[Handbook, version 1, Handbook > Keys]") && before.contains("ninety days"), "{before}");
+    assert!(!before.contains("swordfish"));
+    for wrong in [json!({"limit": 21}), json!({"maxTokens": 99})] {
+        assert_eq!(app.patch("/assistants/s", json!({"knowledgeRecall": wrong})).await.error(), "VALIDATION_ERROR");
+    }
+    // Who has nothing attached is told nothing of it.
+    model.script([Script::words(&["ok"])]);
+    app.post("/assistants/default/messages", json!({"message": "Hi", "skipSummarization": true})).await;
+    let asked = model.recorded().last().expect("a request").body.to_string();
+    assert!(!asked.contains("search_knowledge") && !asked.contains("attached"), "{asked}");
+}
+
+fn text_of(message: &Value) -> String {
+    message["content"].as_str().map_or_else(|| message["content"].to_string(), str::to_owned)
+}
+
+async fn upload(app: &TestApp, name: &str, bytes: impl Into<Vec<u8>>, fields: &[(&'static str, &str)]) -> Reply {
+    let form = Form::new().part("file", Part::bytes(bytes.into()).file_name(name.to_owned()));
+    let form = fields.iter().fold(form, |form, (name, value)| form.text(*name, (*value).to_owned()));
+    app.send(app.request(Method::POST, "/documents/upload").multipart(form)).await
+}
+
+/// A PDF of one page that says something.
+fn pdf(says: &str) -> Vec<u8> {
+    let stream = format!("BT /F1 24 Tf 72 720 Td ({says}) Tj ET");
+    let objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>".to_owned(),
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R \
+         /Resources << /Font << /F1 5 0 R >> >> >>"
+            .to_owned(),
+        format!("<< /Length {} >>\nstream\n{stream}\nendstream", stream.len()),
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>".to_owned(),
+    ];
+    let (mut file, mut places) = ("%PDF-1.4\n".to_owned(), Vec::new());
+    for (n, object) in objects.iter().enumerate() {
+        places.push(file.len());
+        write!(file, "{} 0 obj\n{object}\nendobj\n", n + 1).expect("text");
+    }
+    let start = file.len();
+    write!(file, "xref\n0 {}\n0000000000 65535 f \n", objects.len() + 1).expect("text");
+    for place in places {
+        writeln!(file, "{place:010} 00000 n ").expect("text");
+    }
+    let count = objects.len() + 1;
+    write!(file, "trailer\n<< /Size {count} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n").expect("text");
+    file.into_bytes()
+}
+
+#[tokio::test]
+async fn files_become_documents_and_what_cannot_be_read_says_why() {
+    let app = app().await;
+    for (name, bytes, file_type, says) in [
+        ("Notes.MD", b"# Notes\n\nbuy milk".to_vec(), "md", "buy milk"),
+        ("plain.txt", b"\xef\xbb\xbfjust words".to_vec(), "txt", "just words"),
+        (
+            "page.html",
+            b"<h1>Title</h1><script>evil()</script><p>Some <b>bold</b> words</p>".to_vec(),
+            "html",
+            "# Title",
+        ),
+        ("Report.pdf", pdf("Quarterly figures rose"), "pdf", "Quarterly figures rose"),
+    ] {
+        let made = upload(&app, name, bytes, &[("tags", "a, b")]).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{name}: {}", made.body);
+        assert_eq!((&made.body["fileType"], &made.body["fileName"]), (&json!(file_type), &json!(name)));
+        let content = made.body["markdownContent"].as_str().expect("text");
+        assert!(content.contains(says) && !content.contains("evil"), "{name}: {content}");
+        assert_eq!(made.body["tags"], json!(["a", "b"]));
+        let id = text(&made.body["_id"]);
+        assert_eq!(indexed(&app, &id).await["status"], "ready");
+        // The file as it came is kept as long as the document.
+        let source = made.body["sourceFileId"].as_str().expect("a file").to_owned();
+        assert_eq!(app.get(&format!("/files/{source}")).await.status, StatusCode::OK);
+        assert_eq!(app.delete(&format!("/files/{source}")).await.error(), "CONFLICT");
+        assert_eq!(app.delete(&format!("/documents/{id}")).await.status, StatusCode::OK);
+        assert_eq!(app.get(&format!("/files/{source}")).await.error(), "FILE_NOT_FOUND");
+    }
+    for (name, bytes) in
+        [("a.png", &b"\x89PNG\r\n\x1a\n"[..]), ("a.csv", b"a,b"), ("a.bin", b"\0\x01\x02"), ("a.zip", b"PK\x03\x04")]
+    {
+        let refused = upload(&app, name, bytes, &[]).await;
+        assert_eq!(
+            (refused.status, refused.error()),
+            (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE"),
+            "{name}"
+        );
+    }
+    assert_eq!(app.get("/files").await.body["total"], 0);
+    for (name, bytes, code) in [
+        ("broken.pdf", b"%PDF-1.7\nnothing of a PDF".to_vec(), "EXTRACTION_FAILED"),
+        ("broken.docx", b"PK\x03\x04 not an archive".to_vec(), "EXTRACTION_FAILED"),
+        ("long.txt", vec![b'x'; (5 << 20) + 1], "TEXT_TOO_LARGE"),
+        ("latin.txt", [b"x".repeat(9000), b"\xe4".to_vec()].concat(), "EXTRACTION_FAILED"),
+    ] {
+        let made = upload(&app, name, bytes, &[("name", "Mine")]).await;
+        assert_eq!((made.status, &made.body["status"]), (StatusCode::CREATED, &json!("failed")), "{name}");
+        let indexing = &made.body["indexing"];
+        assert_eq!((&indexing["error"]["code"], &made.body["name"]), (&json!(code), &json!("Mine")), "{name}");
+        assert_eq!((&indexing["state"], &indexing["attempts"]), (&json!("error"), &json!(1)), "{name}");
+        // It is read by its id all the same, and reading its file again says the same.
+        let path = format!("/documents/{}", text(&made.body["_id"]));
+        assert_eq!(app.get(&path).await.status, StatusCode::OK);
+        let again = app.post(&format!("{path}/reindex"), json!({})).await;
+        assert_eq!(
+            (again.status, &again.body["indexing"]["error"]["code"]),
+            (StatusCode::ACCEPTED, &json!(code)),
+            "{name}"
+        );
+        assert_eq!(app.delete(&path).await.status, StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn what_is_accepted_is_indexed_however_often_the_process_is_killed() {
+    let db = TestDb::new().await;
+    let mut app = TestApp::start(
+        PROGRAM,
+        &db,
+        &[&UNBOUNDED[..], &[("PLATFORM_RUN_LEASE", "2s"), ("PLATFORM_RUN_HEARTBEAT", "500ms")]].concat(),
+    );
+    let mut ids: Vec<String> = Vec::new();
+    for round in 0..4 {
+        let made = (0..15).map(|n| document_of(&app, round, n));
+        let new: Vec<String> = join_all(made).await;
+        let changed = ids.iter().step_by(3).map(async |id| {
+            let words = format!("# Changed\n\nround{round} changed{}", id.replace('-', ""));
+            let changed = app.patch(&format!("/documents/{id}"), json!({"markdownContent": words})).await;
+            assert_eq!(changed.status, StatusCode::OK, "{}", changed.body);
+        });
+        join_all(changed).await;
+        ids.extend(new);
+        app.crash();
+    }
+    for id in &ids {
+        let document = indexed(&app, id).await;
+        assert_eq!(document["status"], "ready", "{document}");
+        let last =
+            document["markdownContent"].as_str().expect("text").split_whitespace().last().expect("a word").to_owned();
+        let found = search(&app, json!({"query": last})).await;
+        assert_eq!((found.len(), &found[0]["documentId"]), (1, &json!(id)), "{last}");
+        assert_eq!(found[0]["version"], document["currentVersion"]);
+    }
+    let queued = app.post("/documents/reindex", json!({"status": "failed"})).await;
+    assert_eq!((queued.status, &queued.body["queued"]), (StatusCode::ACCEPTED, &json!(0)));
+    assert_eq!(app.post("/documents/reindex", json!({})).await.error(), "VALIDATION_ERROR");
+    assert_eq!(db.number("SELECT count(*) AS n FROM documents WHERE due_ms IS NOT NULL").await, 0);
+    let none_left =
+        async || (db.number("SELECT count(*) AS n FROM runs WHERE kind = 'index'").await == 0).then_some(());
+    eventually("no run is left", none_left).await;
+}
+
+async fn document_of(app: &TestApp, round: usize, n: usize) -> String {
+    document(app, &format!("Doc {round}.{n}"), &format!("# Text\n\nmade word{round}x{n}"), json!({})).await
+}
