@@ -102,7 +102,17 @@ async fn the_requests_that_the_pages_show_do_what_the_pages_say() {
             &["[REDACTED:personal]", "[REDACTED:codename]", "I cannot help with that.", "\"triggered\":true"][..],
         ),
         ("STRUCTURED_OUTPUT", &["\"data\":{\"city\":\"Rome\",\"degrees\":21.5}"][..]),
-        ("FILES", &["\"fileType\":\"image\""][..]),
+        ("FILES", &["Buy milk.\nBuy", "\"total\":1", "Demo reply: What does it say?"][..]),
+        (
+            "KNOWLEDGE",
+            &[
+                "\"fileType\":\"html\"",
+                "\"headingPath\":[\"Security\",\"Keys\"]",
+                "Demo reply: How often do keys rotate? [tools: search_knowledge=",
+                "\"via\":\"folder\"",
+                "\"changeType\":\"updated\"",
+            ][..],
+        ),
         (
             "TOOLS",
             &[

@@ -33,6 +33,7 @@ mod owners;
 mod process;
 mod projects;
 mod queue;
+mod skills;
 mod stream;
 mod structured;
 mod sub_agents;

@@ -383,6 +383,7 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
     let folder = text(&make("/document-folders", json!({"name": "canary"})).await["_id"]);
     let document = json!({"name": "canary", "markdownContent": "canary"});
     let document = text(&make("/documents", document).await["_id"]);
+    let skill = text(&make("/skills/scaffold", json!({"name": "canary"})).await["folder"]["_id"]);
     let project = json!({"name": "canary", "identifier": named("project")});
     let project = text(&make("/projects", project).await["_id"]);
     let whose = whose.to_owned();
@@ -404,6 +405,7 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
         "id" if path.contains("api-keys") => key.clone(),
         "id" if path.contains("document-folders") => folder.clone(),
         "id" if path.contains("documents") => document.clone(),
+        "id" if path.contains("skills") => skill.clone(),
         "version" => "1".to_owned(),
         "id" if path.contains("projects") => project.clone(),
         "id" if path.contains("oauth-clients") => client.clone(),

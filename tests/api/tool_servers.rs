@@ -116,8 +116,10 @@ async fn a_tool_server_is_made_read_listed_changed_cloned_and_deleted() {
     assert_eq!(copy.body["toolDefinitions"], current.body["toolDefinitions"]);
     let groups = app.get("/tool-groups").await.body;
     let uids: Vec<&str> = groups.as_array().expect("groups").iter().filter_map(|group| group["uid"].as_str()).collect();
-    assert_eq!(uids[..4], ["builtin-time", "builtin-tasks", "builtin-http", "builtin-finish"]);
-    assert!(uids.contains(&id.as_str()) && groups[0]["builtin"] == true && groups[4]["builtin"] == false);
+    let built_in =
+        ["time", "tasks", "http", "files", "knowledge", "skills", "finish"].map(|of| format!("builtin-{of}"));
+    assert_eq!(uids[..built_in.len()], built_in);
+    assert!(uids.contains(&id.as_str()) && groups[0]["builtin"] == true && groups[built_in.len()]["builtin"] == false);
 
     assert_eq!(app.delete(&path).await.body["deletedId"], id.as_str());
     for (method, path) in

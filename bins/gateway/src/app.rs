@@ -20,7 +20,7 @@ use platform_docs::Docs;
 use platform_files::PgFileService;
 use platform_http::{Group, Http, Needs, Observer, Table};
 use platform_jobs::{Jobs, Work};
-use platform_knowledge::{PgKnowledge, file_tools, knowledge_tools};
+use platform_knowledge::{PgKnowledge, file_tools, knowledge_tools, skill_tools};
 use platform_limits::RateLimits;
 use platform_mail::Mailer;
 use platform_models::Models;
@@ -39,7 +39,7 @@ use crate::{
     config::{Config, Role},
     groups::{
         agents, assistants, chats, docs, documents, files, folders, health, keys, models, oauth, projects, sessions,
-        tenants, threads, tool_servers, usage,
+        skills, tenants, threads, tool_servers, usage,
     },
     health::Health,
     metrics::Metrics,
@@ -113,6 +113,7 @@ impl Platform {
             http_tools(egress.clone(), config.limits.tool_response_bytes),
             file_tools(Arc::clone(&files), egress.reading(config.max_upload_bytes), pools.files),
             knowledge_tools(&knowledge),
+            skill_tools(&knowledge),
             finish_tools(),
         ];
         let built_in = Arc::new(BuiltInTools::new(built_in, Arc::clone(&pools.quick)));
@@ -182,6 +183,7 @@ impl Platform {
             usage::module(&tenants),
             documents::module(&knowledge, config.max_upload_bytes),
             folders::module(&knowledge),
+            skills::module(&knowledge),
             files::module(&files, config.http.upload_dir.clone(), config.max_upload_bytes, config.sweep_interval),
             tool_servers::module(&tool_servers, &toolbox),
             assistants::module(&assistants),

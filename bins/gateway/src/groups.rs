@@ -13,6 +13,7 @@ pub(crate) mod models;
 pub(crate) mod oauth;
 pub(crate) mod projects;
 pub(crate) mod sessions;
+pub(crate) mod skills;
 pub(crate) mod tenants;
 pub(crate) mod threads;
 pub(crate) mod tool_servers;

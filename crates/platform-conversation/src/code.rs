@@ -3,6 +3,5 @@
 
 use platform_core::{Code, ErrorKind};
 
-pub const INVALID_SKILLS: Code = Code::new("INVALID_SKILLS", ErrorKind::Invalid);
 pub const INVALID_SUBAGENTS: Code = Code::new("INVALID_SUBAGENTS", ErrorKind::Invalid).repeating_details();
 pub const MESSAGE_NOT_FOUND: Code = Code::new("MESSAGE_NOT_FOUND", ErrorKind::NotFound);

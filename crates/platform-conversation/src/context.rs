@@ -122,9 +122,13 @@ impl Context<'_> {
     ) -> Result<std::result::Result<(Prompt, Vec<UserMessage>), Fault>> {
         let params = self.conversation.metadata.get("promptTemplateParams");
         let mut system = fill(&self.profile.settings.presets, params.unwrap_or(&Value::Null));
+        if self.profile.settings.has_skills() {
+            let scope = self.profile.settings.scope(&self.conversation.owner());
+            let skills = self.ports.recall.skills(&self.conversation.account, &scope).await?;
+            skills.into_iter().for_each(|skills| add_part(&mut system, &skills));
+        }
         if self.profile.settings.has_knowledge() {
-            system.push_str(if system.is_empty() { "" } else { "\n\n" });
-            system.push_str(KNOWLEDGE_HINT);
+            add_part(&mut system, KNOWLEDGE_HINT);
         }
         let state = self.request.application_state.as_ref();
         let state = state.map(|state| format!("State of the application: {}", Value::Object(state.clone())));
@@ -332,6 +336,12 @@ impl Context<'_> {
             ..Prompt::new(self.spec.clone())
         })
     }
+}
+
+/// Adds a part to the system text.
+fn add_part(system: &mut String, part: &str) {
+    system.push_str(if system.is_empty() { "" } else { "\n\n" });
+    system.push_str(part);
 }
 
 /// Where a text of so many bytes may be cut.

@@ -430,7 +430,8 @@ mod tests {
 
     #[test]
     fn a_file_shows_its_address_under_both_spellings() {
-        let file: File = serde_json::from_str(r#"{"name": "a.PNG", "url": "u", "donwloadUrl": "d"}"#).expect("a file");
+        let file: File = serde_json::from_str(r#"{"name": "a", "url": "u", "donwloadUrl": "d", "fileType": "IMAGE"}"#)
+            .expect("a file");
         assert_eq!(
             (file.download_url.as_str(), file.donwload_url.as_str(), file.file_type.as_deref()),
             ("d", "d", Some("image"))

@@ -12,6 +12,8 @@ pub struct Refers {
     pub documents: Vec<String>,
     /// Folders.
     pub folders: Vec<String>,
+    /// Skills: id and type.
+    pub skills: Vec<(String, String)>,
 }
 
 impl Refers {
@@ -21,6 +23,7 @@ impl Refers {
             tools: settings.available_tools_groups_uids.clone(),
             documents: settings.knowledge_document_ids.clone(),
             folders: settings.knowledge_folder_ids.clone(),
+            skills: settings.knowledge_skills.iter().map(|skill| (skill.id.clone(), skill.r#type.clone())).collect(),
         }
     }
 
@@ -31,7 +34,11 @@ impl Refers {
             let given = patch.get(name).and_then(Value::as_array).into_iter().flatten();
             given.filter_map(Value::as_str).map(str::to_owned).collect()
         });
-        names.iter().any(|name| patch.contains_key(*name)).then_some(Self { tools, documents, folders })
+        let given = patch.get("knowledgeSkills").and_then(Value::as_array).into_iter().flatten();
+        let text = |skill: &Value, name: &str| skill.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let skills = given.map(|skill| (text(skill, "id"), text(skill, "type"))).collect();
+        let says = names.iter().chain(&["knowledgeSkills"]).any(|name| patch.contains_key(*name));
+        says.then_some(Self { tools, documents, folders, skills })
     }
 
     /// Both.
@@ -40,6 +47,7 @@ impl Refers {
         self.tools.extend_from_slice(&other.tools);
         self.documents.extend_from_slice(&other.documents);
         self.folders.extend_from_slice(&other.folders);
+        self.skills.extend_from_slice(&other.skills);
         self
     }
 }

@@ -3,24 +3,23 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Object, Owner, Result};
 use platform_guardrails::{Guardrails, Screen};
-use platform_runtime::{Catalog, ChildPool, ModelSpec, OutputSchema, StructuredOutput, TurnScope, check_schema};
+use platform_runtime::{
+    Catalog, ChildPool, ModelSpec, OutputSchema, StructuredOutput, TurnScope, TurnSkill, check_schema,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::{
-    code,
-    parts::{
-        AccessConfiguration, ContextManagement, CoreMemory, FallbackModel, KnowledgeRecall, KnowledgeSkill,
-        ReasoningEffort, TenantIntegrationsConfig, TenantMcpConfig,
-    },
-    sub_agents::named,
+use crate::parts::{
+    AccessConfiguration, ContextManagement, CoreMemory, FallbackModel, KnowledgeRecall, KnowledgeSkill,
+    ReasoningEffort, TenantIntegrationsConfig, TenantMcpConfig,
 };
 
 const RESERVED: [&str; 2] = ["chats", "tags"];
 const WIDGET_BYTES: usize = 16_384;
 /// Documents, and folders, that one assistant has.
 const MOST_ATTACHED: usize = 1000;
+const MOST_SKILLS: usize = 100;
 
 /// Whether an assistant takes messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -193,6 +192,7 @@ impl AssistantSettings {
         let mut seen = std::collections::HashSet::new();
         self.available_tools_groups_uids.retain(|uid| seen.insert(uid.clone()));
         checks.count("knowledgeDocumentIds", self.knowledge_document_ids.len(), MOST_ATTACHED);
+        checks.count("knowledgeSkills", self.knowledge_skills.len(), MOST_SKILLS);
         checks.count("knowledgeFolderIds", self.knowledge_folder_ids.len(), MOST_ATTACHED);
         checks.count("availableToolsGroupsUids", self.available_tools_groups_uids.len(), 200);
         checks.finish()?;
@@ -231,7 +231,18 @@ impl AssistantSettings {
             owner: owner.clone(),
             documents: self.knowledge_document_ids.clone(),
             folders: self.knowledge_folder_ids.clone(),
+            skills: self.turn_skills(),
         }
+    }
+
+    /// Whether it has a skill that is enabled.
+    pub fn has_skills(&self) -> bool {
+        self.knowledge_skills.iter().any(|skill| skill.enabled)
+    }
+
+    fn turn_skills(&self) -> Vec<TurnSkill> {
+        let enabled = self.knowledge_skills.iter().filter(|skill| skill.enabled);
+        enabled.map(|skill| TurnSkill { id: skill.id.clone(), preload: skill.preload_content }).collect()
     }
 
     /// Records of groups this server does not have cannot exist.
@@ -239,16 +250,6 @@ impl AssistantSettings {
         let missing = |code, what, id: &String| Err(Error::not_found(code, what, id));
         if let Some(id) = &self.environment_id {
             return missing(Code::ENVIRONMENT_NOT_FOUND, "environment", id);
-        }
-        if !self.knowledge_skills.is_empty() {
-            let reason = |skill: &KnowledgeSkill| match skill.r#type.as_str() {
-                "" | "document" | "folder" => "NOT_FOUND",
-                _ => "INVALID_TYPE",
-            };
-            let invalid = self.knowledge_skills.iter().map(|skill| (skill.id.as_str(), reason(skill)));
-            let message = format!("The assistant cannot have these skills: {}.", named(invalid.clone()));
-            let invalid: Vec<Value> = invalid.map(|(id, reason)| json!({"id": id, "reason": reason})).collect();
-            return Err(Error::new(code::INVALID_SKILLS, message).with("skills", invalid));
         }
         Ok(())
     }

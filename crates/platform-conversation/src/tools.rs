@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::HashSet, sync::Arc, time::Duration};
 
 use platform_core::{AccountId, Checks, Code, Error, Owner, Result};
 use platform_runtime::{
-    Callbacks, ChildPool, KNOWLEDGE_TOOLS, ModelSpec, Tool, ToolChoice, Toolbox, TurnTool, check_schemas,
+    Callbacks, ChildPool, KNOWLEDGE_TOOLS, ModelSpec, SKILL_TOOLS, Tool, ToolChoice, Toolbox, TurnTool, check_schemas,
     is_function_name,
 };
 use serde::{Deserialize, Serialize};
@@ -55,8 +55,10 @@ pub async fn turn_tools(
     let scope = settings.scope(owner);
     let mut groups = Cow::from(&settings.available_tools_groups_uids);
     // What is attached can be looked into, whether or not somebody chose the tools for it.
-    if scope.has_knowledge() && !groups.iter().any(|group| group == KNOWLEDGE_TOOLS) {
-        groups.to_mut().push(KNOWLEDGE_TOOLS.to_owned());
+    for (group, is_needed) in [(KNOWLEDGE_TOOLS, scope.has_knowledge()), (SKILL_TOOLS, !scope.skills.is_empty())] {
+        if is_needed && !groups.iter().any(|given| given == group) {
+            groups.to_mut().push(group.to_owned());
+        }
     }
     let choice = ToolChoice {
         scope: Arc::new(scope),
@@ -92,7 +94,8 @@ pub async fn check_turn_tools(
     request: &TurnRequest,
     spec: &ModelSpec,
 ) -> Result<()> {
-    let has_groups = !settings.available_tools_groups_uids.is_empty() || settings.has_knowledge();
+    let has_groups =
+        !settings.available_tools_groups_uids.is_empty() || settings.has_knowledge() || settings.has_skills();
     if (has_groups || !request.tools.is_empty()) && !spec.capabilities.tools {
         return Err(takes_no_tools(spec));
     }

@@ -109,6 +109,7 @@ impl Code {
     pub const INVALID_TOOL_DEFINITION: Self = Self::new("INVALID_TOOL_DEFINITION", ErrorKind::Invalid);
     pub const MODEL_NOT_SUPPORTED: Self = Self::new("MODEL_NOT_SUPPORTED", ErrorKind::Invalid);
     pub const NOT_FOUND: Self = Self::new("NOT_FOUND", ErrorKind::NotFound);
+    pub const PAYLOAD_TOO_LARGE: Self = Self::new("PAYLOAD_TOO_LARGE", ErrorKind::TooLarge);
     pub const PRECONDITION_FAILED: Self = Self::new("PRECONDITION_FAILED", ErrorKind::PreconditionFailed);
     pub const PROVIDER_NOT_CONFIGURED: Self = Self::new("PROVIDER_NOT_CONFIGURED", ErrorKind::Invalid);
     pub const SERVICE_UNAVAILABLE: Self = Self::new("SERVICE_UNAVAILABLE", ErrorKind::Unavailable);

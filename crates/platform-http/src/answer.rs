@@ -204,6 +204,15 @@ impl Answer {
         Self::new(200, Body::Bytes { kind, bytes })
     }
 
+    /// 200 with bytes that are saved under a name.
+    pub fn download(kind: &'static str, name: &str, bytes: Bytes) -> Self {
+        let plain: String =
+            name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_. ".contains(c) { c } else { '_' }).collect();
+        let body = Body::Content { length: bytes.len() as u64, bytes: Box::pin(once(ready(Ok(bytes)))) };
+        let answer = Self::new(200, body).header("content-type", kind);
+        answer.header("content-disposition", format!("attachment; filename=\"{plain}\""))
+    }
+
     /// What a watcher sees, as server-sent events, until it is over or its reader has lost the right to it.
     pub fn watched(watcher: Watcher, place: StreamPlace, request: Request) -> Self {
         Self::new(200, Body::Events(Box::pin(sse::events(watcher, place, request))))

@@ -137,7 +137,7 @@ fn is_json(kind: &str) -> bool {
 }
 
 pub(crate) fn too_large(limit: usize, actual: Option<usize>) -> Error {
-    Error::new(code::PAYLOAD_TOO_LARGE, format!("The body is larger than {limit} bytes."))
+    Error::new(Code::PAYLOAD_TOO_LARGE, format!("The body is larger than {limit} bytes."))
         .with("limitBytes", limit)
         .with_some("actualBytes", actual)
 }

@@ -10,7 +10,6 @@ pub const KEY_DOMAIN_FORBIDDEN: Code = Code::new("KEY_DOMAIN_FORBIDDEN", ErrorKi
 pub const KEY_ENDPOINT_FORBIDDEN: Code = Code::new("KEY_ENDPOINT_FORBIDDEN", ErrorKind::Forbidden);
 pub const KEY_REQUIRES_SESSION: Code = Code::new("KEY_REQUIRES_SESSION", ErrorKind::Forbidden);
 pub const METHOD_NOT_ALLOWED: Code = Code::new("METHOD_NOT_ALLOWED", ErrorKind::MethodNotAllowed);
-pub const PAYLOAD_TOO_LARGE: Code = Code::new("PAYLOAD_TOO_LARGE", ErrorKind::TooLarge);
 pub const RATE_LIMIT_EXCEEDED: Code = Code::new("RATE_LIMIT_EXCEEDED", ErrorKind::TooMany);
 pub const REQUEST_TIMEOUT: Code = Code::new("REQUEST_TIMEOUT", ErrorKind::TooSlow);
 pub const SESSION_CANNOT_MINT: Code = Code::new("SESSION_CANNOT_MINT", ErrorKind::Forbidden);

@@ -158,7 +158,8 @@ async fn handle(
     };
     let (allowance, passes) = match &identity {
         Some(identity) => {
-            let permitted = access::permit(identity, route, &percent_decode(request.path()), request.headers());
+            let path = route.main_path(&percent_decode(request.path()));
+            let permitted = access::permit(identity, route, &path, request.headers());
             // What is refused counts, too.
             let (allowance, passes) = http.gate.request(&identity.caller, route.creates).await;
             (allowance, passes.and(permitted))

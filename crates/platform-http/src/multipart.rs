@@ -59,6 +59,11 @@ pub struct Part {
 }
 
 impl Part {
+    /// All of it, for what is small.
+    pub async fn bytes(&self) -> Result<Bytes> {
+        tokio::fs::read(self.path()).await.map(Bytes::from).map_err(Error::internal)
+    }
+
     /// Where it is. Whoever moves it away has it.
     pub fn path(&self) -> &Path {
         &self.file.0

@@ -75,6 +75,8 @@ type Replay = Box<dyn Fn(AccountId, String) -> LocalBoxFuture<'static, Result<Op
 pub struct Route {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
+    /// Where it is, too: a beginning of its path, and what may stand there instead.
+    pub(crate) alias: Option<(&'static str, &'static str)>,
     pub(crate) tag: &'static str,
     pub(crate) open_to: OpenTo,
     pub(crate) handler: Handler,
@@ -189,6 +191,14 @@ impl Route {
         self.method == Method::GET || matches!(self.open_to, OpenTo::Key { scope, .. } if scope.ends_with(":read"))
     }
 
+    /// A path as it would be without aliases.
+    pub(crate) fn main_path(&self, path: &str) -> String {
+        match self.alias {
+            Some((main, alias)) if path.contains(alias) => path.replacen(alias, main, 1),
+            _ => path.to_owned(),
+        }
+    }
+
     /// HEAD works wherever GET does.
     pub(crate) fn methods(&self) -> Vec<Method> {
         if self.method == Method::GET { vec![Method::GET, Method::HEAD] } else { vec![self.method.clone()] }
@@ -218,7 +228,7 @@ impl Group {
     /// Begins a group whose handlers are given `services`; tag and description stand in the `OpenAPI` document.
     pub fn of<S: ?Sized>(tag: &'static str, description: &'static str, services: Arc<S>) -> GroupBuilder<S> {
         let group = Self { tag, description, routes: Vec::new(), unread: Vec::new() };
-        GroupBuilder { group, services, kinds: Vec::new(), references: Vec::new() }
+        GroupBuilder { group, services, kinds: Vec::new(), references: Vec::new(), alias: None }
     }
 }
 
@@ -228,6 +238,7 @@ pub struct GroupBuilder<S: ?Sized> {
     services: Arc<S>,
     kinds: Vec<(&'static str, Kind)>,
     references: Vec<ReferenceField>,
+    alias: Option<(&'static str, &'static str)>,
 }
 
 impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
@@ -245,6 +256,14 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
         self
     }
 
+    /// Says where its routes are, too: below another beginning of their paths. What is said of the one holds for the
+    /// other (contract 00 §1.1).
+    #[must_use]
+    pub fn also_at(mut self, path: &'static str, alias: &'static str) -> Self {
+        self.alias = Some((path, alias));
+        self
+    }
+
     /// A line of the table: changing methods take the right to change, all others the right to use.
     pub fn on<F, Fut>(&mut self, method: Method, path: &'static str, open_to: OpenTo, handler: F) -> &mut Route
     where
@@ -258,6 +277,7 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
         self.group.routes.push(Route {
             method,
             path,
+            alias: self.alias,
             tag: self.group.tag,
             open_to,
             handler,

@@ -88,9 +88,13 @@ impl Table {
         }
         let (mut router, mut resources) = (Router::new(), Vec::new());
         for (path, routes) in by_path {
-            let (pattern, resource) = (pattern(path), Arc::new(Resource::new(routes)));
-            let below_api = pattern.starts_with("/v1/").then(|| format!("/api{pattern}"));
-            for pattern in below_api.into_iter().chain([pattern]) {
+            let alias = routes.iter().find_map(|route| route.alias).map(|(main, alias)| path.replacen(main, alias, 1));
+            let resource = Arc::new(Resource::new(routes));
+            let patterns = [Some(pattern(path)), alias.as_deref().map(pattern)];
+            let below_api = |pattern: &String| pattern.starts_with("/v1/").then(|| format!("/api{pattern}"));
+            for pattern in
+                patterns.into_iter().flatten().flat_map(|pattern| [below_api(&pattern), Some(pattern)]).flatten()
+            {
                 let inserted = router.insert(pattern, Arc::clone(&resource));
                 inserted.map_err(|error| TableError(format!("{path}: {error}.")))?;
             }

@@ -9,7 +9,10 @@ use platform_files::{HEAD_BYTES, media_type};
 use platform_runtime::ChildPool;
 use serde::{Deserialize, Serialize};
 
-use crate::document::{IndexingError, MOST_TEXT};
+use crate::{
+    document::{IndexingError, MOST_TEXT},
+    skill::unpack,
+};
 
 /// CPU time and memory of one file (contract 06 §2).
 const CPU: Duration = Duration::from_secs(30);
@@ -19,10 +22,11 @@ const MOST_PAGES: usize = 10_000;
 const DOCX: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
 
 /// What the child processes of this crate do.
-pub const EXTRACTION_WORKS: [Work; 3] = [
+pub const EXTRACTION_WORKS: [Work; 4] = [
     Work { name: "pdf", run: |bytes| answer(pdf(bytes)), cpu: CPU, memory: MEMORY },
     Work { name: "docx", run: |bytes| answer(docx(bytes)), cpu: CPU, memory: MEMORY },
     Work { name: "html", run: |bytes| answer(html(bytes)), cpu: CPU, memory: MEMORY },
+    Work { name: "zip", run: unpack, cpu: CPU, memory: MEMORY },
 ];
 
 /// The text of a file, or why it cannot be read.

@@ -4,3 +4,5 @@ use platform_access::Kind;
 pub const DOCUMENT: Kind = Kind::placed("document");
 /// Folders of documents.
 pub const FOLDER: Kind = Kind::placed("folder");
+/// Documents and folders that are skills.
+pub const SKILL: Kind = Kind::placed("skill");

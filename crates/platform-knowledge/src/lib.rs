@@ -1,8 +1,9 @@
-//! Knowledge: documents with versions, folders, a search index, and what assistants and agents find in it
-//! (contract 06).
+//! Knowledge: documents with versions, folders, a search index, skills, and what assistants and agents find in them
+//! (contract 06, 14).
 //!
-//! **Owns** the tables `documents`, `document_versions`, `document_texts`, `folders` and `chunks`; the endpoints
-//! `/v1/documents` and `/v1/document-folders`; the tools of `builtin-knowledge` and `builtin-files`. **Needs** `platform-db`,
+//! **Owns** the tables `documents`, `document_versions`, `document_texts`, `folders`, `chunks`, `skill_reads` and
+//! `skill_installs`; the endpoints `/v1/documents`, `/v1/document-folders` and `/v1/skills`; the tools of
+//! `builtin-knowledge`, `builtin-skills` and `builtin-files`. **Needs** `platform-db`,
 //! `platform-files` for the files that documents are made of, `platform-jobs` for indexing, `platform-access` for who
 //! refers to what, child processes that read files. It answers the port [`Recall`](platform_runtime::Recall).
 //!
@@ -29,6 +30,7 @@ mod kinds;
 mod not_found;
 mod schema;
 mod search;
+mod skill;
 mod source;
 mod tree;
 mod uses;
@@ -43,7 +45,11 @@ pub use file_tools::file_tools;
 pub use folder::{Folder, FolderFilter, FolderService, FolderSettings};
 pub use graph::{Graph, GraphEdge, GraphNode};
 pub use index::works;
-pub use kinds::{DOCUMENT, FOLDER};
+pub use kinds::{DOCUMENT, FOLDER, SKILL};
 pub use search::{SearchQuery, SearchResult, SearchResults};
+pub use skill::{
+    ImportedSkill, Install, NewSkill, Scaffold, Skill, SkillFile, SkillFiles, SkillFilter, SkillList, SkillRef,
+    SkillResources, SkillService, SkillTree, skill_tools,
+};
 pub use source::knowledge_tools;
 pub use uses::{hold_in, use_in};

@@ -109,6 +109,10 @@ impl PgKnowledge {
 
 #[async_trait]
 impl Recall for PgKnowledge {
+    async fn skills(&self, account: &AccountId, scope: &TurnScope) -> Result<Option<String>> {
+        self.told_skills(account, &scope.skills).await
+    }
+
     async fn passages(
         &self,
         account: &AccountId,

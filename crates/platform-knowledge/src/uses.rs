@@ -9,9 +9,10 @@ use platform_db::Conn;
 use crate::{
     document::{Attachment, UsedBy, UsedByAgent, UsedByAssistant},
     folder::repository as folder_repository,
-    kinds::{DOCUMENT, FOLDER},
+    kinds::{DOCUMENT, FOLDER, SKILL},
     not_found,
     schema::{documents, folders},
+    skill::{self, SkillRef},
 };
 
 /// Locks documents and folders that a record is to refer to, before that record is locked, as whoever deletes them does.
@@ -26,13 +27,14 @@ pub async fn hold_in(conn: &mut Conn, account: &AccountId, documents: &[String],
 }
 
 /// Stores to which documents and folders a record refers, in the transaction that stores it. `DOCUMENT_NOT_FOUND` or
-/// `FOLDER_NOT_FOUND` for what is not there.
+/// `FOLDER_NOT_FOUND` for what is not there, `INVALID_SKILLS` for what is no skill.
 pub async fn use_in(
     conn: &mut Conn,
     account: &AccountId,
     user: RecordRef<'_>,
     documents: &[String],
     folders: &[String],
+    skills: &[SkillRef],
 ) -> Result<()> {
     let known = known_documents(conn, account, documents).await?;
     if let Some(missing) = documents.iter().find(|id| !known.contains(id)) {
@@ -43,7 +45,10 @@ pub async fn use_in(
     if let Some(missing) = folders.iter().find(|id| !known.contains(id)) {
         return Err(not_found::folder(missing));
     }
-    platform_access::use_in(conn, account, user, FOLDER, &known).await
+    platform_access::use_in(conn, account, user, FOLDER, &known).await?;
+    skill::check_in(conn, account, skills).await?;
+    let skills: Vec<String> = skills.iter().map(|skill| skill.id.clone()).collect();
+    platform_access::use_in(conn, account, user, SKILL, &skills).await
 }
 
 /// Which of these documents are there; they stay until the transaction ends.
@@ -117,9 +122,11 @@ pub(crate) async fn used_by(
         }
     };
     note(users_in(conn, account, (DOCUMENT, document)).await?, "document");
+    note(users_in(conn, account, (SKILL, document)).await?, "skill");
     if let Some(folder) = folder {
         for above in folder_repository::above(conn, account, folder).await? {
             note(users_in(conn, account, (FOLDER, &above)).await?, "folder");
+            note(users_in(conn, account, (SKILL, &above)).await?, "skill");
         }
     }
     let mut found = UsedBy::default();

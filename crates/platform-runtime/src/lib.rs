@@ -45,7 +45,7 @@ pub use model::{
     Prompt, Role, StopReason, Tool, ToolCall, ToolFunction, ask,
 };
 pub use schema::{SCHEMA_WORKS, Schema, check_schema, check_schemas, compile as compile_schema};
-pub use scope::{KNOWLEDGE_TOOLS, Recall, RecallBudget, TurnScope};
+pub use scope::{KNOWLEDGE_TOOLS, Recall, RecallBudget, SKILL_TOOLS, TurnScope, TurnSkill};
 pub use structured::{OutputSchema, StructuredOutput};
 pub use toolbox::{Approval, NamePrefix, SourceTool, ToolChoice, ToolSource, ToolTurn, Toolbox};
 pub use tools::{

@@ -4,6 +4,18 @@ use platform_core::{AccountId, Owner, Result};
 /// The group of tools that look into what is attached.
 pub const KNOWLEDGE_TOOLS: &str = "builtin-knowledge";
 
+/// The group of tools that load skills.
+pub const SKILL_TOOLS: &str = "builtin-skills";
+
+/// A skill of a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnSkill {
+    /// Id of the document or folder.
+    pub id: String,
+    /// Its text stands in the prompt from the start.
+    pub preload: bool,
+}
+
 /// For whom a turn runs, and what of the account it sees.
 #[derive(Debug, Clone, Default)]
 pub struct TurnScope {
@@ -13,6 +25,8 @@ pub struct TurnScope {
     pub documents: Vec<String>,
     /// Folders that are, each with all below.
     pub folders: Vec<String>,
+    /// Skills that are enabled.
+    pub skills: Vec<TurnSkill>,
 }
 
 impl TurnScope {
@@ -34,6 +48,9 @@ pub struct RecallBudget {
 /// What a turn should know before its model is asked first.
 #[async_trait]
 pub trait Recall: Send + Sync {
+    /// What the model is told of the skills of a turn; the same skills give the same text. `None` when there are none.
+    async fn skills(&self, account: &AccountId, scope: &TurnScope) -> Result<Option<String>>;
+
     /// The passages of what is attached that are nearest to a question, as a text for the model; `None` when there
     /// are none.
     async fn passages(
@@ -48,6 +65,10 @@ pub trait Recall: Send + Sync {
 /// Nothing is known.
 #[async_trait]
 impl Recall for () {
+    async fn skills(&self, _: &AccountId, _: &TurnScope) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     async fn passages(&self, _: &AccountId, _: &TurnScope, _: &str, _: RecallBudget) -> Result<Option<String>> {
         Ok(None)
     }

@@ -5,7 +5,7 @@ use platform_access::{Kind, RecordRef, ReferenceField, Referrer};
 use platform_conversation::{AGENT, ASSISTANT};
 use platform_core::{AccountId, Result};
 use platform_db::Conn;
-use platform_knowledge::{DOCUMENT, FOLDER};
+use platform_knowledge::{DOCUMENT, FOLDER, SKILL};
 use platform_toolservers::TOOL_SERVER;
 
 use super::{repository, service::not_found};
@@ -44,7 +44,7 @@ impl Referrer for AgentReferrer {
     }
 
     async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
-        change_in(conn, account, id, target, FORGET).await
+        change_in(conn, account, id, target, if target.0 == SKILL { FORGET_SKILL } else { FORGET }).await
     }
 }
 
@@ -53,6 +53,11 @@ type ListChange = (&'static str, &'static str);
 
 const REFER: ListChange =
     ("coalesce(settings #> $4, '[]') || to_jsonb($3)", "NOT coalesce(settings #> $4 ? $3, false)");
+/// Skills are listed as objects.
+const FORGET_SKILL: ListChange = (
+    "(SELECT coalesce(jsonb_agg(s), '[]') FROM jsonb_array_elements(settings #> $4) s WHERE s ->> 'id' <> $3)",
+    "jsonb_typeof(settings #> $4) = 'array'",
+);
 const FORGET: ListChange = ("(settings #> $4) - $3", "settings #> $4 ? $3");
 
 /// Changes a list of references of an agent, which is a version of it.
@@ -74,6 +79,7 @@ async fn change_in(
     let field = match target.0 {
         DOCUMENT => "knowledgeDocumentIds",
         FOLDER => "knowledgeFolderIds",
+        SKILL => "knowledgeSkills",
         _ => "availableToolsGroupsUids",
     };
     let path = vec!["assistantSpecialization", field];

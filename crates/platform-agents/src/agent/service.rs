@@ -10,6 +10,7 @@ use platform_core::{
 use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_jobs::{Jobs, When, cancel_in, enqueue_in, set_lane_in};
+use platform_knowledge::SkillRef;
 use platform_toolservers::{hold_in, use_in};
 use serde_json::{Value, json};
 
@@ -153,7 +154,9 @@ impl PgAgentService {
     /// Stores what an agent refers to; an error when that is not there.
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, to: &Refers) -> Result<()> {
         use_in(conn, account, (AGENT, id), &self.ports.toolbox.records(&to.tools)).await?;
-        platform_knowledge::use_in(conn, account, (AGENT, id), &to.documents, &to.folders).await
+        let skill = |(id, r#type): &(String, String)| SkillRef { id: id.clone(), r#type: r#type.clone() };
+        let skills: Vec<SkillRef> = to.skills.iter().map(skill).collect();
+        platform_knowledge::use_in(conn, account, (AGENT, id), &to.documents, &to.folders, &skills).await
     }
 
     /// Stores what follows from the settings of an agent: its lane, its schedule, the servers it uses.
@@ -384,7 +387,9 @@ async fn hold(conn: &mut Conn, account: &AccountId, id: &str, patch: &Object) ->
     let given = patch.get("assistantSpecialization").and_then(Value::as_object).and_then(Refers::of_patch);
     let all = current.and(&given.unwrap_or_default());
     hold_in(conn, account, &all.tools).await?;
-    platform_knowledge::hold_in(conn, account, &all.documents, &all.folders).await
+    let skills: Vec<String> = all.skills.into_iter().map(|(id, _)| id).collect();
+    let (documents, folders) = ([all.documents, skills.clone()].concat(), [all.folders, skills].concat());
+    platform_knowledge::hold_in(conn, account, &documents, &folders).await
 }
 
 /// Fields that the contract marks as merged keep what the patch does not name; `null` takes a key away.

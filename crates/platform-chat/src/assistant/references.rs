@@ -5,7 +5,7 @@ use platform_access::{Kind, RecordRef, ReferenceField, Referrer};
 use platform_conversation::{AGENT, ASSISTANT};
 use platform_core::{AccountId, Result};
 use platform_db::Conn;
-use platform_knowledge::{DOCUMENT, FOLDER};
+use platform_knowledge::{DOCUMENT, FOLDER, SKILL};
 use platform_toolservers::TOOL_SERVER;
 
 use super::{
@@ -53,6 +53,16 @@ impl Referrer for AssistantReferrer {
     }
 
     async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
+        if target.0 == SKILL {
+            let forget = "UPDATE assistants SET version = version + 1, \
+                 edited_ms = floor(extract(epoch FROM clock_timestamp()) * 1000), \
+                 settings = jsonb_set(settings, '{knowledgeSkills}', (SELECT coalesce(jsonb_agg(s), '[]') \
+                     FROM jsonb_array_elements(settings -> 'knowledgeSkills') s WHERE s ->> 'id' <> $3)) \
+                 WHERE account_id = $1 AND id = $2 AND jsonb_typeof(settings -> 'knowledgeSkills') = 'array'";
+            let forget = diesel::sql_query(forget).bind::<Text, _>(account.as_str()).bind::<Text, _>(id);
+            forget.bind::<Text, _>(target.1).execute(conn).await?;
+            return Ok(());
+        }
         let forget = "UPDATE assistants SET version = version + 1, \
              edited_ms = floor(extract(epoch FROM clock_timestamp()) * 1000), \
              settings = jsonb_set(settings, ARRAY[$4], (settings -> $4) - $3) \

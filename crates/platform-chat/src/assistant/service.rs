@@ -10,6 +10,7 @@ use platform_core::{
 };
 use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
 use platform_jobs::Jobs;
+use platform_knowledge::SkillRef;
 use platform_toolservers::{TOOL_SERVER, hold_in, use_in};
 use serde_json::Value;
 
@@ -128,7 +129,9 @@ impl PgAssistantService {
     /// Stores what an assistant refers to; an error when that is not there.
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, to: &Refers) -> Result<()> {
         use_in(conn, account, (ASSISTANT, id), &self.ports.toolbox.records(&to.tools)).await?;
-        platform_knowledge::use_in(conn, account, (ASSISTANT, id), &to.documents, &to.folders).await
+        let skill = |(id, r#type): &(String, String)| SkillRef { id: id.clone(), r#type: r#type.clone() };
+        let skills: Vec<SkillRef> = to.skills.iter().map(skill).collect();
+        platform_knowledge::use_in(conn, account, (ASSISTANT, id), &to.documents, &to.folders, &skills).await
     }
 
     async fn find(&self, account: &AccountId, name: &str) -> Result<Option<Arc<Known>>> {
@@ -357,7 +360,9 @@ async fn hold(conn: &mut Conn, account: &AccountId, name: &str, given: &Refers) 
     let current = current.map(AssistantRow::into_assistant).transpose()?;
     let all = current.map(|current| Refers::of(current.settings())).unwrap_or_default().and(given);
     hold_in(conn, account, &all.tools).await?;
-    platform_knowledge::hold_in(conn, account, &all.documents, &all.folders).await
+    let skills: Vec<String> = all.skills.into_iter().map(|(id, _)| id).collect();
+    let (documents, folders) = ([all.documents, skills.clone()].concat(), [all.folders, skills].concat());
+    platform_knowledge::hold_in(conn, account, &documents, &folders).await
 }
 
 /// Fields that the contract marks as merged keep what the patch does not name.

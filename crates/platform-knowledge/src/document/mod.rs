@@ -12,3 +12,4 @@ pub use model::{
 pub(crate) use model::{MOST_TEXT, tokens};
 pub(crate) use service::Gone;
 pub use service::{DocumentService, FolderResources, PgKnowledge};
+pub(crate) use write::{Making, create_in};

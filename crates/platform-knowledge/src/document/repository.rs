@@ -105,6 +105,7 @@ pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &DocumentR
         .set((
             (
                 documents::name.eq(&row.name),
+                documents::file_name.eq(&row.file_name),
                 documents::status.eq(&row.status),
                 documents::size.eq(row.size),
                 documents::token_count.eq(row.token_count),

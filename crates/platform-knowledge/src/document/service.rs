@@ -22,10 +22,10 @@ use crate::{
     folder::repository as folders,
     graph::{self, Graph},
     index,
-    kinds::DOCUMENT,
+    kinds::{DOCUMENT, SKILL},
     not_found,
     search::{self, SearchQuery, SearchResults},
-    tree, uses,
+    skill, tree, uses,
 };
 
 /// Documents of an account. `DOCUMENT_NOT_FOUND` comes from all that name one.
@@ -129,7 +129,9 @@ impl PgKnowledge {
                 gone.sources.push(source);
             }
             gone.users.extend(self.referrers.forget_in(conn, account, (DOCUMENT, id)).await?);
+            gone.users.extend(self.referrers.forget_in(conn, account, (SKILL, id)).await?);
         }
+        skill::forget(conn, account, ids).await?;
         repository::delete(conn, account, ids).await?;
         Ok(gone)
     }

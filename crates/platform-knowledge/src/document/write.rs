@@ -117,6 +117,10 @@ pub(crate) async fn update_in(
     }
     row.parent_id = settings.parent_document_id;
     let (renamed, old_name) = (settings.name != row.name, std::mem::replace(&mut row.name, settings.name));
+    if renamed {
+        let extension = row.file_name.rsplit_once('.').map(|(_, extension)| format!(".{extension}"));
+        row.file_name = format!("{}{}", row.name, extension.unwrap_or_default());
+    }
     (row.summary, row.is_skill, row.tags) = (settings.summary, settings.is_skill, texts(&settings.tags));
     let new_text = settings.markdown_content;
     let is_new = changes_text && hash(&new_text) != row.content_hash;

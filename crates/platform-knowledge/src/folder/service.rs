@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     document::{Attached, Attachment, Gone, PgKnowledge},
-    kinds::FOLDER,
-    not_found, tree, uses,
+    kinds::{FOLDER, SKILL},
+    not_found, skill, tree, uses,
 };
 
 /// Folders of documents. `FOLDER_NOT_FOUND` comes from all that name one.
@@ -116,7 +116,9 @@ impl FolderService for PgKnowledge {
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::folder(id))?;
             if !with_documents {
                 repository::empty_into(conn, account, id, row.parent_id.as_deref()).await?;
-                let users = self.referrers.forget_in(conn, account, (FOLDER, id)).await?;
+                let mut users = self.referrers.forget_in(conn, account, (FOLDER, id)).await?;
+                users.extend(self.referrers.forget_in(conn, account, (SKILL, id)).await?);
+                skill::forget(conn, account, &[id.to_owned()]).await?;
                 repository::delete(conn, account, &[id.to_owned()]).await?;
                 return Ok(Gone { users, ..Gone::default() });
             }
@@ -130,7 +132,9 @@ impl FolderService for PgKnowledge {
             let mut gone = self.delete_documents_in(conn, account, &documents).await?;
             for folder in &below {
                 gone.users.extend(self.referrers.forget_in(conn, account, (FOLDER, folder)).await?);
+                gone.users.extend(self.referrers.forget_in(conn, account, (SKILL, folder)).await?);
             }
+            skill::forget(conn, account, &below).await?;
             repository::delete(conn, account, &below).await?;
             Ok(gone)
         });

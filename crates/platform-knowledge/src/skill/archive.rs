@@ -1,0 +1,146 @@
+//! Skills as archives: packed for whoever downloads one, unpacked in a child process.
+
+use std::{
+    collections::HashSet,
+    io::{Cursor, Read, Write},
+};
+
+use platform_core::{Error, Result};
+use serde::{Deserialize, Serialize};
+use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
+
+use super::model::SkillFile;
+
+/// Files of a skill, and bytes of them together (contract 14).
+pub(super) const MOST_FILES: usize = 500;
+pub(super) const MOST_BYTES: usize = 8 << 20;
+
+/// What is in an archive, or why it is not taken.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Unpacked {
+    /// Paths and texts; `None` = it is no text.
+    Files(Vec<(String, Option<String>)>),
+    TooLarge,
+    Refused(String),
+}
+
+/// Unpacks an archive; to be run in a child process.
+pub(crate) fn unpack(bytes: &[u8]) -> Vec<u8> {
+    let unpacked =
+        read(bytes).unwrap_or_else(|error| Unpacked::Refused(format!("the archive cannot be read: {error}")));
+    serde_json::to_vec(&unpacked).expect("answers are JSON")
+}
+
+fn read(bytes: &[u8]) -> zip::result::ZipResult<Unpacked> {
+    let mut archive = ZipArchive::new(Cursor::new(bytes))?;
+    if archive.len() > 2 * MOST_FILES {
+        return Ok(Unpacked::TooLarge);
+    }
+    let (mut files, mut size) = (Vec::new(), 0);
+    for at in 0..archive.len() {
+        let mut entry = archive.by_index(at)?;
+        let path = entry.name()?.into_owned();
+        if entry.is_symlink() {
+            return Ok(Unpacked::Refused(format!("`{path}` is a link")));
+        }
+        if entry.is_dir() {
+            continue;
+        }
+        let mut content = Vec::new();
+        entry.by_ref().take((MOST_BYTES - size + 1) as u64).read_to_end(&mut content)?;
+        size += content.len();
+        if size > MOST_BYTES || files.len() >= MOST_FILES {
+            return Ok(Unpacked::TooLarge);
+        }
+        files.push((path, text(content)));
+    }
+    Ok(Unpacked::Files(files))
+}
+
+/// Bytes as text; `None` when they are none.
+pub(super) fn text(bytes: Vec<u8>) -> Option<String> {
+    String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
+}
+
+/// Files of a skill by their paths within it: without the folder that all lie in, without what systems add. An error
+/// says which path is not taken.
+pub(super) fn placed(
+    files: Vec<(String, Option<String>)>,
+) -> std::result::Result<Vec<(String, Option<String>)>, String> {
+    let is_added = |path: &str| path.split('/').any(|part| part == "__MACOSX" || part == ".DS_Store");
+    let mut kept: Vec<(String, Option<String>)> = files.into_iter().filter(|(path, _)| !is_added(path)).collect();
+    for (path, _) in &kept {
+        let parts: Vec<&str> = path.split('/').collect();
+        let is_bad = |part: &&str| part.is_empty() || *part == "." || *part == ".." || part.contains(['\\', '\0', ':']);
+        if parts.iter().any(is_bad) || parts.len() > 16 || parts.iter().any(|part| part.chars().count() > 200) {
+            return Err(format!("`{path}` is no path within the skill"));
+        }
+    }
+    let is_at_root = |path: &str| path.eq_ignore_ascii_case("SKILL.md");
+    if !kept.iter().any(|(path, _)| is_at_root(path)) {
+        let root = kept.iter().find_map(|(path, _)| {
+            let (root, rest) = path.split_once('/')?;
+            is_at_root(rest).then(|| format!("{root}/"))
+        });
+        match root {
+            Some(root) if kept.iter().all(|(path, _)| path.starts_with(&root)) => {
+                for (path, _) in &mut kept {
+                    path.drain(..root.len());
+                }
+            }
+            _ => return Err("there is no SKILL.md at its root".to_owned()),
+        }
+    }
+    let mut seen = HashSet::new();
+    match kept.iter().find(|(path, _)| !seen.insert(path.to_lowercase())) {
+        Some((path, _)) => Err(format!("`{path}` is there twice")),
+        None => Ok(kept),
+    }
+}
+
+/// Packs files.
+pub(super) fn pack(files: &[SkillFile]) -> Result<Vec<u8>> {
+    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+    let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
+    for file in files {
+        archive.start_file(file.path.as_str(), options).map_err(Error::internal)?;
+        archive.write_all(file.content.as_bytes()).map_err(Error::internal)?;
+    }
+    Ok(archive.finish().map_err(Error::internal)?.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(paths: &[&str]) -> Vec<(String, Option<String>)> {
+        paths.iter().map(|path| ((*path).to_owned(), Some(String::new()))).collect()
+    }
+
+    #[test]
+    fn what_is_packed_is_unpacked_and_no_path_leaves_the_skill() {
+        let file =
+            |path: &str| SkillFile { path: path.to_owned(), content: "text".to_owned(), file_type: "md".to_owned() };
+        let packed = pack(&[file("SKILL.md"), file("scripts/run.py")]).expect("packed");
+        let unpacked: Unpacked = serde_json::from_slice(&unpack(&packed)).expect("JSON");
+        let Unpacked::Files(found) = unpacked else { panic!("{unpacked:?}") };
+        assert_eq!(found[1], ("scripts/run.py".to_owned(), Some("text".to_owned())));
+        let root = placed(files(&["review/SKILL.md", "review/a/b.md", "__MACOSX/x"])).expect("placed");
+        assert_eq!(root.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["SKILL.md", "a/b.md"]);
+        for bad in [
+            &["SKILL.md", "../x"][..],
+            &["SKILL.md", "/etc/passwd"],
+            &["SKILL.md", "a\\..\\b"],
+            &["SKILL.md", "c:x"],
+            &["a/SKILL.md", "b/x"],
+            &["README.md"],
+            &["SKILL.md", "a.md", "A.md"],
+        ] {
+            assert!(placed(files(bad)).is_err(), "{bad:?}");
+        }
+        assert!(matches!(serde_json::from_slice(&unpack(b"no archive")).expect("JSON"), Unpacked::Refused(_)));
+        let bomb = file("SKILL.md");
+        let bomb = pack(&[SkillFile { content: "0".repeat(MOST_BYTES + 1), ..bomb }]).expect("packed");
+        assert!(matches!(serde_json::from_slice(&unpack(&bomb)).expect("JSON"), Unpacked::TooLarge));
+    }
+}

@@ -1,0 +1,272 @@
+use std::collections::HashMap;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use diesel::{
+    prelude::*,
+    sql_types::{Array, BigInt, Jsonb, Nullable, Text},
+};
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Error, Result, Timestamp};
+use platform_db::Conn;
+use serde_json::{Value, json};
+
+use super::{
+    frontmatter::{HEAD_BYTES, identity, shortened},
+    model::{Skill, SkillFilter, SkillRef},
+};
+use crate::{code, uses};
+
+/// Skills of an account that are listed.
+const MOST: i64 = 2000;
+
+#[derive(QueryableByName)]
+struct Row {
+    #[diesel(sql_type = Text)]
+    id: String,
+    #[diesel(sql_type = Text)]
+    kind: String,
+    #[diesel(sql_type = Text)]
+    name: String,
+    #[diesel(sql_type = Text)]
+    summary: String,
+    #[diesel(sql_type = Jsonb)]
+    tags: Value,
+    #[diesel(sql_type = Nullable<Text>)]
+    project_id: Option<String>,
+    #[diesel(sql_type = Text)]
+    head: String,
+    #[diesel(sql_type = BigInt)]
+    read_count: i64,
+    #[diesel(sql_type = Nullable<BigInt>)]
+    last_read_ms: Option<i64>,
+    #[diesel(sql_type = BigInt)]
+    agents: i64,
+    #[diesel(sql_type = BigInt)]
+    assistants: i64,
+    #[diesel(sql_type = BigInt)]
+    installs: i64,
+}
+
+const LIST: &str = "\
+    WITH skills AS (\
+        SELECT id, 'document' AS kind, name, summary, tags, project_id, created_ms, id AS text_of \
+        FROM documents WHERE account_id = $1 AND is_skill AND ($2::text IS NULL OR id = $2) \
+        UNION ALL SELECT f.id, 'folder', f.name, '', f.tags, f.project_id, f.created_ms, \
+            (SELECT d.id FROM documents d WHERE d.account_id = f.account_id AND d.folder_id = f.id \
+                AND upper(d.name) = 'SKILL' ORDER BY d.created_ms LIMIT 1) \
+        FROM folders f WHERE f.account_id = $1 AND f.is_skill AND ($2::text IS NULL OR f.id = $2)) \
+    SELECT s.id, s.kind, s.name, s.summary, s.tags, s.project_id, \
+        coalesce((SELECT left(t.markdown, $3) FROM documents d JOIN document_texts t ON t.account_id = d.account_id \
+            AND t.document_id = d.id AND t.content_hash = d.content_hash \
+            WHERE d.account_id = $1 AND d.id = s.text_of), '') AS head, \
+        coalesce(r.read_count, 0) AS read_count, r.last_read_ms, \
+        (SELECT count(*) FROM uses u WHERE u.account_id = $1 AND u.target_kind = 'skill' AND u.target_id = s.id \
+            AND u.user_kind = 'agent') AS agents, \
+        (SELECT count(*) FROM uses u WHERE u.account_id = $1 AND u.target_kind = 'skill' AND u.target_id = s.id \
+            AND u.user_kind = 'assistant') AS assistants, \
+        (SELECT count(*) FROM skill_installs i WHERE i.account_id = $1 AND i.skill_id = s.id) AS installs \
+    FROM skills s LEFT JOIN skill_reads r ON r.account_id = $1 AND r.skill_id = s.id \
+    WHERE ($4::text IS NULL OR s.project_id = $4) \
+        AND ($5::text[] IS NULL OR s.project_id IS NULL OR s.project_id = ANY($5)) \
+        AND (cardinality($6::text[]) = 0 OR s.tags ?| $6) \
+    ORDER BY s.created_ms DESC, s.id DESC LIMIT $7";
+
+/// The skills that a filter keeps, newest first; their versions are not known yet. `id`: only this one.
+pub(super) async fn list(
+    conn: &Conn,
+    account: &AccountId,
+    id: Option<&str>,
+    filter: &SkillFilter,
+) -> Result<Vec<Skill>> {
+    let mut conn = conn;
+    let tags = filter.tags.iter().flat_map(|tags| tags.split(',')).map(str::trim).filter(|tag| !tag.is_empty());
+    let tags: Vec<String> = tags.map(str::to_owned).collect();
+    let rows: Vec<Row> = diesel::sql_query(LIST)
+        .bind::<Text, _>(account.as_str())
+        .bind::<Nullable<Text>, _>(id)
+        .bind::<diesel::sql_types::Integer, _>(i32::try_from(HEAD_BYTES).unwrap_or(i32::MAX))
+        .bind::<Nullable<Text>, _>(&filter.project_id)
+        .bind::<Nullable<Array<Text>>, _>(&filter.within)
+        .bind::<Array<Text>, _>(tags)
+        .bind::<BigInt, _>(MOST)
+        .load(&mut conn)
+        .await?;
+    let search = filter.search.as_ref().map(|search| search.to_lowercase());
+    let found = |skill: &Skill| {
+        let within = |text: &str| search.as_ref().is_none_or(|search| text.to_lowercase().contains(search));
+        within(&skill.name) || within(&skill.description)
+    };
+    let skills: Vec<Skill> = rows.into_iter().map(shown).collect::<Result<_>>()?;
+    Ok(skills.into_iter().filter(found).collect())
+}
+
+fn shown(row: Row) -> Result<Skill> {
+    let (name, description) = identity(&row.head);
+    Ok(Skill {
+        id: row.id,
+        r#type: if row.kind == "folder" { "folder" } else { "document" },
+        name: name.unwrap_or(row.name),
+        description: description.unwrap_or_else(|| shortened(&row.summary)),
+        tags: serde_json::from_value(row.tags).map_err(Error::internal)?,
+        project_id: row.project_id,
+        version: String::new(),
+        read_count: row.read_count,
+        last_read_at: row.last_read_ms.map(|ms| Timestamp(ms).to_iso()),
+        linked_agents_count: Some(row.agents),
+        linked_assistants_count: Some(row.assistants),
+        install_count: Some(row.installs),
+    })
+}
+
+/// A file of a skill, without what is in it.
+#[derive(QueryableByName)]
+pub(super) struct FileRow {
+    #[diesel(sql_type = Text)]
+    pub skill: String,
+    #[diesel(sql_type = Text)]
+    pub path: String,
+    #[diesel(sql_type = Text)]
+    pub document: String,
+    #[diesel(sql_type = Text)]
+    pub file_type: String,
+    #[diesel(sql_type = Text)]
+    pub content_hash: String,
+    #[diesel(sql_type = BigInt)]
+    pub size: i64,
+}
+
+const FILES: &str = "\
+    WITH RECURSIVE tree AS (\
+        SELECT id AS skill, id, '' AS path FROM folders WHERE account_id = $1 AND id = ANY($2) \
+        UNION ALL SELECT tree.skill, f.id, tree.path || f.name || '/' FROM folders f JOIN tree ON f.parent_id = tree.id \
+            WHERE f.account_id = $1), \
+    files AS (\
+        SELECT tree.skill, tree.path || d.file_name AS path, d.id AS document, d.file_type, d.content_hash, d.size, \
+            d.created_ms FROM tree JOIN documents d ON d.account_id = $1 AND d.folder_id = tree.id \
+        UNION ALL SELECT id, file_name, id, file_type, content_hash, size, created_ms FROM documents \
+            WHERE account_id = $1 AND id = ANY($2)) \
+    SELECT DISTINCT ON (skill, path) skill, path, document, file_type, content_hash, size FROM files \
+    ORDER BY skill, path, created_ms";
+
+/// The files of skills, by skill and path.
+pub(super) async fn files(conn: &Conn, account: &AccountId, skills: &[String]) -> Result<Vec<FileRow>> {
+    let mut conn = conn;
+    let files = diesel::sql_query(FILES).bind::<Text, _>(account.as_str()).bind::<Array<Text>, _>(skills);
+    Ok(files.load(&mut conn).await?)
+}
+
+/// Gives skills their versions.
+pub(super) fn version(skills: &mut [Skill], files: &[FileRow]) {
+    let mut contents: HashMap<&str, String> = HashMap::new();
+    for file in files {
+        let content = contents.entry(&file.skill).or_default();
+        content.push_str(&format!("{}\0{}\n", file.path, file.content_hash));
+    }
+    for skill in skills {
+        let content = contents.get(skill.id.as_str()).map_or("", String::as_str);
+        let digest = digest(&SHA256, content.as_bytes());
+        skill.version = digest.as_ref()[..8].iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    }
+}
+
+/// Tags of skills, in their order.
+pub(super) async fn tags(conn: &Conn, account: &AccountId, filter: &SkillFilter) -> Result<Vec<String>> {
+    let skills = list(conn, account, None, filter).await?;
+    let mut tags: Vec<String> = skills.into_iter().flat_map(|skill| skill.tags).collect();
+    tags.sort();
+    tags.dedup();
+    Ok(tags)
+}
+
+/// A model loaded a skill.
+pub(super) async fn note_read(conn: &mut Conn, account: &AccountId, skill: &str, now: Timestamp) -> Result<()> {
+    let note = "INSERT INTO skill_reads VALUES ($1, $2, 1, $3) ON CONFLICT (account_id, skill_id) \
+        DO UPDATE SET read_count = skill_reads.read_count + 1, last_read_ms = $3";
+    let note = diesel::sql_query(note).bind::<Text, _>(account.as_str()).bind::<Text, _>(skill);
+    note.bind::<BigInt, _>(now.0).execute(conn).await?;
+    Ok(())
+}
+
+/// Somebody has a copy of a skill, or no longer.
+pub(super) async fn set_installed(
+    conn: &mut Conn,
+    account: &AccountId,
+    skill: &str,
+    (caller, scope): (&str, &str),
+    install: Option<(&[String], Option<&str>, Timestamp)>,
+) -> Result<()> {
+    let Some((agents, version, now)) = install else {
+        let gone = "DELETE FROM skill_installs WHERE account_id = $1 AND skill_id = $2 AND caller = $3 AND scope = $4";
+        let gone = diesel::sql_query(gone).bind::<Text, _>(account.as_str()).bind::<Text, _>(skill);
+        gone.bind::<Text, _>(caller).bind::<Text, _>(scope).execute(conn).await?;
+        return Ok(());
+    };
+    let note = "INSERT INTO skill_installs VALUES ($1, $2, $3, $4, $5, $6, $7) \
+        ON CONFLICT (account_id, skill_id, caller, scope) \
+        DO UPDATE SET agents = $5, cli_version = $6, installed_ms = $7";
+    let note = diesel::sql_query(note).bind::<Text, _>(account.as_str()).bind::<Text, _>(skill);
+    let note = note.bind::<Text, _>(caller).bind::<Text, _>(scope).bind::<Jsonb, _>(json!(agents));
+    note.bind::<Nullable<Text>, _>(version).bind::<BigInt, _>(now.0).execute(conn).await?;
+    Ok(())
+}
+
+/// Forgets what was counted of documents or folders that are deleted.
+pub(crate) async fn forget(conn: &mut Conn, account: &AccountId, ids: &[String]) -> Result<()> {
+    for of in ["skill_reads", "skill_installs"] {
+        let forget = format!("DELETE FROM {of} WHERE account_id = $1 AND skill_id = ANY($2)");
+        let forget = diesel::sql_query(forget).bind::<Text, _>(account.as_str()).bind::<Array<Text>, _>(ids);
+        forget.execute(conn).await?;
+    }
+    Ok(())
+}
+
+/// `INVALID_SKILLS` when one of these is no skill of its type; all stay until the transaction ends.
+pub(crate) async fn check_in(conn: &mut Conn, account: &AccountId, skills: &[SkillRef]) -> Result<()> {
+    let ids: Vec<String> = skills.iter().map(|skill| skill.id.clone()).collect();
+    uses::known_documents(conn, account, &ids).await?;
+    uses::known_folders(conn, account, &ids).await?;
+    let known: HashMap<String, &'static str> =
+        if ids.is_empty() { HashMap::new() } else { skill_types(conn, account, &ids).await? };
+    let wrong: Vec<Value> = skills
+        .iter()
+        .filter_map(|skill| match (skill.r#type.as_str(), known.get(&skill.id)) {
+            ("document" | "folder", None) => Some(json!({"id": skill.id, "reason": "NOT_FOUND"})),
+            ("document" | "folder", Some(of)) if *of == skill.r#type => None,
+            ("document" | "folder", Some(of)) => {
+                Some(json!({"id": skill.id, "reason": "WRONG_TYPE", "expectedType": of}))
+            }
+            _ => Some(json!({"id": skill.id, "reason": "INVALID_TYPE"})),
+        })
+        .collect();
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = wrong.iter().filter_map(|skill| skill["id"].as_str()).collect();
+    let message = format!("These are no skills of that type: {}; see details.skills.", names.join(", "));
+    Err(Error::new(code::INVALID_SKILLS, message).with("skills", wrong))
+}
+
+/// Which of these ids are skills: documents or folders.
+pub(super) async fn skill_types(
+    conn: &Conn,
+    account: &AccountId,
+    ids: &[String],
+) -> Result<HashMap<String, &'static str>> {
+    use crate::schema::{documents, folders};
+    let (mut first, mut second) = (conn, conn);
+    let found: Vec<String> = documents::table
+        .filter(documents::account_id.eq(account.as_str()).and(documents::id.eq_any(ids)))
+        .filter(documents::is_skill)
+        .select(documents::id)
+        .load(&mut first)
+        .await?;
+    let mut known: HashMap<String, &'static str> = found.into_iter().map(|id| (id, "document")).collect();
+    let found: Vec<String> = folders::table
+        .filter(folders::account_id.eq(account.as_str()).and(folders::id.eq_any(ids)))
+        .filter(folders::is_skill)
+        .select(folders::id)
+        .load(&mut second)
+        .await?;
+    known.extend(found.into_iter().map(|id| (id, "folder")));
+    Ok(known)
+}

@@ -1,0 +1,333 @@
+use std::{slice, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use diesel_async::AsyncConnection;
+use platform_access::{Place, Resources};
+use platform_core::{AccountId, Caller, Code, Error, Id, Page, Result, Timestamp, run_blocking};
+use platform_db::{Conn, Idempotency};
+
+use super::{
+    archive::{MOST_BYTES, MOST_FILES, Unpacked, pack, placed, text},
+    frontmatter::{identity, shortened, stub},
+    model::{
+        ImportedSkill, Install, NewSkill, Scaffold, Skill, SkillFile, SkillFiles, SkillFilter, SkillList, SkillTree,
+        scope,
+    },
+    repository,
+};
+use crate::{
+    code,
+    document::{DocumentSettings, Making, PgKnowledge, create_in, repository as documents},
+    folder::{Folder, FolderRow, FolderSettings, repository as folders},
+    tree,
+};
+
+/// Documents of a skill that are made of files are text.
+const MOST_TREE: i64 = 32 << 20;
+
+/// Skills of an account. `SKILL_NOT_FOUND` comes from all that name one.
+#[async_trait]
+pub trait SkillService: Send + Sync {
+    /// Those that the filter keeps, newest first; `page`: which of them, with counts.
+    async fn list(&self, account: &AccountId, filter: &SkillFilter, page: Option<Page>) -> Result<SkillList>;
+    /// Tags of skills, in their order.
+    async fn tags(&self, account: &AccountId, filter: &SkillFilter) -> Result<Vec<String>>;
+    /// Begins a skill: a folder with a document `SKILL`.
+    async fn scaffold(&self, caller: &Caller, new: NewSkill, once: Option<&Idempotency>) -> Result<Scaffold>;
+    /// A skill with everything in it; `of`: `document` or `folder`, found by itself when it is absent.
+    async fn tree(&self, account: &AccountId, id: &str, of: Option<&str>) -> Result<SkillTree>;
+    /// The same as a ZIP archive, and its name.
+    async fn archive(&self, account: &AccountId, id: &str) -> Result<(String, Vec<u8>)>;
+    /// Makes a skill of files.
+    async fn import(
+        &self,
+        caller: &Caller,
+        files: SkillFiles,
+        place: NewSkill,
+        once: Option<&Idempotency>,
+    ) -> Result<ImportedSkill>;
+    /// Notes that a caller has a copy of a skill; the skill.
+    async fn install(&self, caller: &Caller, id: &str, of: Option<&str>, install: Install) -> Result<SkillTree>;
+    /// Notes that a caller has none any more.
+    async fn uninstall(&self, caller: &Caller, id: &str, scope: Option<&str>) -> Result<()>;
+}
+
+/// Skills, as far as access is concerned: documents and folders that are some.
+pub struct SkillResources(pub Arc<PgKnowledge>);
+
+#[async_trait]
+impl Resources for SkillResources {
+    async fn place(&self, account: &AccountId, id: &str) -> Result<Option<Place>> {
+        let conn = self.0.db.read().await?;
+        let project = match documents::project(conn.get(), account, id).await? {
+            Some(project) => Some(project),
+            None => folders::find(conn.get(), account, id).await?.map(|folder| folder.project_id),
+        };
+        Ok(project.map(|project| Place { project, ..Place::default() }))
+    }
+}
+
+enum FolderKind {}
+
+impl PgKnowledge {
+    /// A skill as it is listed, with its version.
+    pub(super) async fn skill(&self, account: &AccountId, id: &str, of: Option<&str>) -> Result<Skill> {
+        let conn = self.db.read().await?;
+        let mut found = repository::list(conn.get(), account, Some(id), &SkillFilter::default()).await?;
+        found.retain(|skill| of.is_none_or(|of| of.eq_ignore_ascii_case(skill.r#type)));
+        if found.is_empty() {
+            return Err(Error::not_found(code::SKILL_NOT_FOUND, "skill", id));
+        }
+        let files = repository::files(conn.get(), account, &[id.to_owned()]).await?;
+        repository::version(&mut found, &files);
+        Ok(found.swap_remove(0))
+    }
+
+    /// Makes a folder that is a skill, with files by their paths; the folder, and the document at `SKILL.md`.
+    async fn make_skill_in(
+        &self,
+        conn: &mut Conn,
+        caller: &Caller,
+        place: &NewSkill,
+        files: Vec<(String, String)>,
+        now: Timestamp,
+    ) -> Result<(Folder, crate::Document)> {
+        let account = &caller.account;
+        tree::share(conn, account).await?;
+        let project =
+            tree::project_in(conn, account, place.parent_folder_id.as_deref(), place.project_id.clone()).await?;
+        let folder_of = |name: &str, parent: Option<String>, settings: FolderSettings| FolderRow {
+            account_id: account.as_str().to_owned(),
+            id: Id::<FolderKind>::generate().into(),
+            name: name.to_owned(),
+            project_id: project.clone(),
+            parent_id: parent,
+            color: None,
+            tags: settings.tags.into(),
+            is_skill: settings.is_skill,
+            created_ms: now.0,
+            edited_ms: now.0,
+        };
+        let settings = FolderSettings { tags: place.tags.clone(), is_skill: true, ..FolderSettings::default() };
+        let root = folder_of(&place.name, place.parent_folder_id.clone(), settings);
+        folders::insert(conn, &root).await?;
+        let mut made = vec![(String::new(), root.id.clone())];
+        let (mut skill_doc, mut count) = (None, 0);
+        for (path, markdown_content) in files {
+            let (dir, file_name) = path.rsplit_once('/').unwrap_or(("", &path));
+            let mut within = root.id.clone();
+            let mut above = String::new();
+            for part in dir.split('/').filter(|part| !part.is_empty()) {
+                above = format!("{above}{part}/");
+                within = match made.iter().find(|(path, _)| *path == above) {
+                    Some((_, id)) => id.clone(),
+                    None => {
+                        let folder = folder_of(part, Some(within), FolderSettings::default());
+                        folders::insert(conn, &folder).await?;
+                        made.push((above.clone(), folder.id.clone()));
+                        folder.id
+                    }
+                };
+            }
+            let is_skill_doc = dir.is_empty() && file_name.eq_ignore_ascii_case("SKILL.md");
+            let (name, extension) = file_name.rsplit_once('.').unwrap_or((file_name, ""));
+            let file_type = match extension.to_ascii_lowercase().as_str() {
+                "md" | "markdown" => "md",
+                "html" | "htm" => "html",
+                _ => "txt",
+            };
+            let name = if is_skill_doc {
+                "SKILL"
+            } else if name.is_empty() {
+                file_name
+            } else {
+                name
+            };
+            let making = Making {
+                settings: DocumentSettings {
+                    name: name.to_owned(),
+                    markdown_content,
+                    folder_id: Some(within),
+                    ..DocumentSettings::default()
+                },
+                user_uid: &caller.user_uid,
+                file_name: if is_skill_doc { "SKILL.md".to_owned() } else { file_name.to_owned() },
+                file_type,
+                source: None,
+                unreadable: None,
+            };
+            let document = create_in(conn, &self.files, account, making, now).await?;
+            count += i64::from(dir.is_empty());
+            if is_skill_doc {
+                skill_doc = Some(document);
+            }
+        }
+        let skill_doc = skill_doc.ok_or_else(|| Error::internal("a skill has a document SKILL"))?;
+        Ok((root.shown(count)?, skill_doc))
+    }
+}
+
+#[async_trait]
+impl SkillService for PgKnowledge {
+    async fn list(&self, account: &AccountId, filter: &SkillFilter, page: Option<Page>) -> Result<SkillList> {
+        let conn = self.db.read().await?;
+        let mut skills = repository::list(conn.get(), account, None, filter).await?;
+        let total = i64::try_from(skills.len()).unwrap_or(i64::MAX);
+        let mut limit = total;
+        let mut number = 1;
+        if let Some(page) = page {
+            let (skip, take) =
+                (usize::try_from(page.offset).unwrap_or(usize::MAX), usize::try_from(page.limit).unwrap_or(0));
+            skills = skills.into_iter().skip(skip).take(take).collect();
+            limit = page.limit;
+            number = page.offset / page.limit + 1;
+        } else {
+            for skill in &mut skills {
+                (skill.linked_agents_count, skill.linked_assistants_count, skill.install_count) = (None, None, None);
+            }
+        }
+        let ids: Vec<String> = skills.iter().map(|skill| skill.id.clone()).collect();
+        let files = repository::files(conn.get(), account, &ids).await?;
+        repository::version(&mut skills, &files);
+        Ok(SkillList { items: skills, total, page: number, limit })
+    }
+
+    async fn tags(&self, account: &AccountId, filter: &SkillFilter) -> Result<Vec<String>> {
+        repository::tags(self.db.read().await?.get(), account, filter).await
+    }
+
+    async fn scaffold(&self, caller: &Caller, mut new: NewSkill, once: Option<&Idempotency>) -> Result<Scaffold> {
+        new.check()?;
+        let description = new.description.clone().unwrap_or_else(|| new.name.clone());
+        let files = vec![("SKILL.md".to_owned(), stub(&new.name, &description))];
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let made = conn.transaction::<_, Error, _>(async |conn| {
+            let (folder, skill_doc) = self.make_skill_in(conn, caller, &new, files, now).await?;
+            let scaffold = Scaffold { folder, skill_doc };
+            if let Some(once) = once {
+                once.store(conn, 201, &scaffold).await?;
+            }
+            Ok(scaffold)
+        });
+        let scaffold = made.await?;
+        drop(conn);
+        self.jobs.announce().await;
+        Ok(scaffold)
+    }
+
+    async fn tree(&self, account: &AccountId, id: &str, of: Option<&str>) -> Result<SkillTree> {
+        let skill = self.skill(account, id, of).await?;
+        let conn = self.db.read().await?;
+        let rows = repository::files(conn.get(), account, &[id.to_owned()]).await?;
+        if rows.iter().map(|row| row.size).sum::<i64>() > MOST_TREE {
+            let message = "This skill has more text than 32 MiB; read its documents one by one.";
+            return Err(Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MOST_TREE));
+        }
+        let mut files = Vec::with_capacity(rows.len());
+        for row in rows {
+            let content = documents::text(conn.get(), account, &row.document, &row.content_hash).await?;
+            let content = content.unwrap_or_default();
+            files.push(SkillFile { path: row.path, content, file_type: row.file_type });
+        }
+        Ok(SkillTree { version: skill.version.clone(), skill, files })
+    }
+
+    async fn archive(&self, account: &AccountId, id: &str) -> Result<(String, Vec<u8>)> {
+        let SkillTree { skill, files, .. } = SkillService::tree(self, account, id, None).await?;
+        let packed = run_blocking(move || pack(&files)).await?;
+        Ok((skill.name, packed))
+    }
+
+    async fn import(
+        &self,
+        caller: &Caller,
+        files: SkillFiles,
+        mut place: NewSkill,
+        once: Option<&Idempotency>,
+    ) -> Result<ImportedSkill> {
+        let unpacked = match files {
+            SkillFiles::Zip(archive) => {
+                let unpacked = self.extraction.read::<Unpacked>(&caller.account, "zip", &archive).await;
+                unpacked.unwrap_or_else(|error| Unpacked::Refused(format!("the archive cannot be read: {error}")))
+            }
+            SkillFiles::Files(files) => unpacked(files),
+        };
+        let files = match unpacked {
+            Unpacked::Files(files) => placed(files).map_err(|reason| refused(&reason))?,
+            Unpacked::TooLarge => return Err(too_large()),
+            Unpacked::Refused(reason) => return Err(refused(&reason)),
+        };
+        let (mut texts, mut skipped) = (Vec::new(), Vec::new());
+        for (path, content) in files {
+            match content {
+                Some(content) => texts.push((path, content)),
+                None => skipped.push(path),
+            }
+        }
+        let root = texts.iter().find(|(path, _)| path.eq_ignore_ascii_case("SKILL.md"));
+        let (_, root) = root.ok_or_else(|| refused("SKILL.md is no text"))?;
+        let (name, description) = identity(root);
+        if place.name.is_empty() {
+            place.name = name.unwrap_or_else(|| "Skill".to_owned());
+        }
+        place.description = description.map(|description| shortened(&description));
+        place.check()?;
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let made = conn.transaction::<_, Error, _>(async |conn| {
+            let (folder, skill_doc) = self.make_skill_in(conn, caller, &place, texts, now).await?;
+            let found = repository::list(conn, &caller.account, Some(&folder.id), &SkillFilter::default()).await?;
+            let mut skill = found.into_iter().next().ok_or_else(|| Error::internal("the skill was made"))?;
+            let files = repository::files(conn, &caller.account, slice::from_ref(&folder.id)).await?;
+            repository::version(slice::from_mut(&mut skill), &files);
+            let imported = ImportedSkill { folder, skill_doc, skill, skipped };
+            if let Some(once) = once {
+                once.store(conn, 201, &imported).await?;
+            }
+            Ok(imported)
+        });
+        let imported = made.await?;
+        drop(conn);
+        self.jobs.announce().await;
+        Ok(imported)
+    }
+
+    async fn install(&self, caller: &Caller, id: &str, of: Option<&str>, install: Install) -> Result<SkillTree> {
+        install.check()?;
+        let scope = scope(install.scope.as_deref())?;
+        let account = &caller.account;
+        self.skill(account, id, of).await?;
+        let note = (install.agents.as_slice(), install.cli_version.as_deref(), self.clock.now());
+        let mut conn = self.db.conn().await?;
+        repository::set_installed(&mut conn, account, id, (&caller.principal(), scope), Some(note)).await?;
+        drop(conn);
+        SkillService::tree(self, account, id, of).await
+    }
+
+    async fn uninstall(&self, caller: &Caller, id: &str, given: Option<&str>) -> Result<()> {
+        let scope = scope(given)?;
+        self.skill(&caller.account, id, None).await?;
+        let mut conn = self.db.conn().await?;
+        repository::set_installed(&mut conn, &caller.account, id, (&caller.principal(), scope), None).await
+    }
+}
+
+/// Files that were sent one by one, as if they had been in an archive.
+fn unpacked(files: Vec<(String, Bytes)>) -> Unpacked {
+    let size: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
+    if files.len() > MOST_FILES || size > MOST_BYTES {
+        return Unpacked::TooLarge;
+    }
+    Unpacked::Files(files.into_iter().map(|(path, bytes)| (path, text(bytes.to_vec()))).collect())
+}
+
+fn refused(reason: &str) -> Error {
+    Error::invalid("file", "format", format!("This is no skill: {reason}"))
+}
+
+fn too_large() -> Error {
+    let message = format!("A skill has at most {MOST_FILES} files and {MOST_BYTES} bytes.");
+    Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MOST_BYTES)
+}

@@ -1,0 +1,96 @@
+//! What turns see of skills: who they are, and their text when the model asks for it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use platform_core::{AccountId, Error, Result};
+use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, SKILL_TOOLS, ToolResult, TurnSkill};
+use serde_json::{Value, json};
+
+use super::{repository, service::SkillService};
+use crate::{code, document::PgKnowledge};
+
+/// Bytes of the texts of skills that stand in a prompt from the start.
+const MOST_PRELOADED: usize = 256 * 1024;
+
+/// The group `builtin-skills` (contract 04 §6, 14).
+pub fn skill_tools(knowledge: &Arc<PgKnowledge>) -> BuiltInGroup {
+    let load = BuiltInTool::new(
+        "load_skill",
+        "Loads the instructions of a skill, or one of its files.",
+        &json!({
+            "id": {"type": "string", "description": "Id of the skill"},
+            "path": {"type": "string", "description": "A file of it; without it the instructions"},
+        }),
+        &["id"],
+        Arc::new(LoadSkill(Arc::clone(knowledge))),
+    );
+    BuiltInGroup {
+        uid: SKILL_TOOLS,
+        name: "Skills",
+        description: "Loads the skills that are attached.",
+        tools: vec![load],
+    }
+}
+
+struct LoadSkill(Arc<PgKnowledge>);
+
+#[async_trait]
+impl BuiltInAction for LoadSkill {
+    async fn call(&self, call: BuiltInCall<'_>) -> ToolResult {
+        match self.load(&call).await {
+            Ok(value) => ToolResult::of(&value),
+            Err(error) => ToolResult::error(error.code().as_str(), error.message()),
+        }
+    }
+}
+
+impl LoadSkill {
+    async fn load(&self, call: &BuiltInCall<'_>) -> Result<Value> {
+        let text = |name: &str| call.arguments.get(name).and_then(Value::as_str);
+        let id = text("id").unwrap_or_default();
+        let missing = |id: &str| Error::not_found(code::SKILL_NOT_FOUND, "skill", id);
+        if !call.scope.skills.iter().any(|skill| skill.id == id) {
+            return Err(missing(id));
+        }
+        let tree = SkillService::tree(&*self.0, call.account, id, None).await?;
+        let path = text("path").filter(|path| !path.is_empty());
+        let file = match path {
+            Some(path) => tree.files.iter().find(|file| file.path == path),
+            None => main_file(&tree.files),
+        };
+        let file = file.ok_or_else(|| missing(path.unwrap_or(id)))?;
+        let now = self.0.clock.now();
+        repository::note_read(&mut *self.0.db.conn().await?, call.account, id, now).await?;
+        let files: Vec<&str> = tree.files.iter().map(|file| file.path.as_str()).collect();
+        Ok(json!({"id": id, "name": tree.skill.name, "path": file.path, "content": file.content, "files": files}))
+    }
+}
+
+/// The instructions of a skill.
+fn main_file(files: &[super::SkillFile]) -> Option<&super::SkillFile> {
+    files.iter().find(|file| file.path.eq_ignore_ascii_case("SKILL.md")).or(files.first())
+}
+
+impl PgKnowledge {
+    /// What a model is told of the skills of a turn, in their order; `None` when it has none.
+    pub(crate) async fn told_skills(&self, account: &AccountId, skills: &[TurnSkill]) -> Result<Option<String>> {
+        let mut text = String::new();
+        let mut left = MOST_PRELOADED;
+        for TurnSkill { id, preload } in skills {
+            // One that was deleted is none any more.
+            let Ok(skill) = self.skill(account, id, None).await else { continue };
+            text.push_str(&format!("\n- {} (id {id}): {}", skill.name, skill.description));
+            if !preload {
+                continue;
+            }
+            let tree = SkillService::tree(self, account, id, None).await?;
+            if let Some(file) = main_file(&tree.files).filter(|file| file.content.len() <= left) {
+                left -= file.content.len();
+                text.push_str(&format!("\n\n{}\n", file.content.trim_end()));
+            }
+        }
+        let intro = "You have these skills. Load one with load_skill before you do what it is for:";
+        Ok((!text.is_empty()).then(|| format!("{intro}{text}")))
+    }
+}

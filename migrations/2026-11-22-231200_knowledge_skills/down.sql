@@ -1,0 +1,2 @@
+DROP TABLE skill_installs;
+DROP TABLE skill_reads;

@@ -1,0 +1,200 @@
+//! `/v1/skills`: instructions that models load when they need them.
+
+use platform_testing::{Reply, Script, TestApp};
+use reqwest::{
+    Method, StatusCode,
+    multipart::{Form, Part},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    documents::called,
+    support::{agent, app, app_with_model, text},
+};
+
+const REVIEW: &str = "---\nname: code-review\ndescription: \"Reviews changes: finds what is wrong\"\nlicense: MIT\n---\n\n# Review\n\nRead every line twice.\n";
+
+async fn import(app: &TestApp, files: &[(&str, &[u8])]) -> Reply {
+    let form = files.iter().fold(Form::new(), |form, (path, bytes)| {
+        form.part("files", Part::bytes(bytes.to_vec()).file_name((*path).to_owned()))
+    });
+    app.send(app.request(Method::POST, "/skills/import").multipart(form)).await
+}
+
+async fn import_zip(app: &TestApp, archive: Vec<u8>) -> Reply {
+    let form = Form::new().part("file", Part::bytes(archive).file_name("skill.zip"));
+    app.send(app.request(Method::POST, "/documents/skills/import").multipart(form)).await
+}
+
+#[tokio::test]
+async fn a_skill_folder_of_another_product_is_imported_and_leaves_as_it_came() {
+    let app = app().await;
+    let files: [(&str, &[u8]); 5] = [
+        ("review/SKILL.md", REVIEW.as_bytes()),
+        ("review/scripts/run.py", b"print('hi')\n"),
+        ("review/references/style.md", b"# Style\n\nShort lines."),
+        ("review/assets/logo.png", b"\x89PNG\r\n\x1a\n\0"),
+        ("review/.DS_Store", b"x"),
+    ];
+    let made = import(&app, &files).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let skill = &made.body["skill"];
+    assert_eq!((&skill["name"], &skill["type"]), (&json!("code-review"), &json!("folder")));
+    assert_eq!(skill["description"], "Reviews changes: finds what is wrong");
+    assert_eq!(made.body["skipped"], json!(["assets/logo.png"]));
+    let id = text(&skill["id"]);
+    assert_eq!(made.body["folder"]["_id"], json!(id));
+    let tree = app.get(&format!("/documents/skills/{id}/tree?type=folder")).await.body;
+    let paths: Vec<_> = tree["files"].as_array().expect("files").iter().map(|file| file["path"].clone()).collect();
+    assert_eq!(paths, [json!("SKILL.md"), json!("references/style.md"), json!("scripts/run.py")]);
+    assert_eq!((&tree["files"][0]["content"], &tree["version"]), (&json!(REVIEW), &skill["version"]));
+    assert_eq!(tree["files"][2]["content"], "print('hi')\n");
+    let version = tree["version"].as_str().expect("a version");
+    assert!(version.len() == 16 && version.bytes().all(|b| b.is_ascii_hexdigit()), "{version}");
+
+    let archive = app.request(Method::GET, &format!("/skills/{id}/archive")).send().await.expect("an answer");
+    assert_eq!(archive.headers()["content-type"], "application/zip");
+    assert_eq!(archive.headers()["content-disposition"], "attachment; filename=\"code-review.zip\"");
+    let archive = archive.bytes().await.expect("bytes").to_vec();
+    let again = import_zip(&app, archive.clone()).await;
+    assert_eq!(again.status, StatusCode::CREATED, "{}", again.body);
+    assert_eq!(again.body["skill"]["version"], *version, "the same content has the same version");
+    // Another text is another version.
+    let doc = text(&made.body["skillDoc"]["_id"]);
+    app.patch(&format!("/documents/{doc}"), json!({"markdownContent": REVIEW.replace("twice", "once")})).await;
+    assert_ne!(app.get(&format!("/skills/{id}/tree")).await.body["version"], *version);
+
+    for (files, code) in [
+        (&[("a/b.md", &b"x"[..])][..], "VALIDATION_ERROR"),
+        (&[("SKILL.md", b"x"), ("../up.md", b"x")], "VALIDATION_ERROR"),
+        (&[("SKILL.md", b"x"), ("/etc/passwd", b"x")], "VALIDATION_ERROR"),
+        (&[("SKILL.md", &[b'x'; 8_500_000])], "PAYLOAD_TOO_LARGE"),
+        (&[], "BAD_REQUEST"),
+    ] {
+        let refused = import(&app, files).await;
+        assert_eq!(refused.error(), code, "{:?}: {}", files.first().map(|(path, _)| path), refused.body);
+    }
+    for archive in [b"PK\x03\x04 broken".to_vec(), b"nothing".to_vec(), archive[..archive.len() / 2].to_vec()] {
+        let refused = import_zip(&app, archive).await;
+        assert_eq!(
+            (refused.status, refused.error()),
+            (StatusCode::BAD_REQUEST, "VALIDATION_ERROR"),
+            "{}",
+            refused.body
+        );
+    }
+    assert_eq!(app.get("/skills").await.body["total"], 2, "what is refused leaves nothing");
+}
+
+#[tokio::test]
+async fn skills_are_begun_listed_installed_and_attached() {
+    let app = app().await;
+    let begun =
+        app.post("/documents/skills/scaffold", json!({"name": "deploy", "description": "Ships it", "tags": ["ops"]}));
+    let begun = begun.await;
+    assert_eq!((begun.status, &begun.body["folder"]["isSkill"]), (StatusCode::CREATED, &json!(true)), "{}", begun.body);
+    assert_eq!(begun.body["skillDoc"]["name"], "SKILL");
+    let id = text(&begun.body["folder"]["_id"]);
+    let single = json!({"name": "Greeting", "markdownContent": "Say hello.", "isSkill": true, "tags": ["words"]});
+    let single = text(&app.post("/documents", single).await.body["_id"]);
+    let all = app.get("/documents/skills").await.body;
+    assert_eq!((&all["total"], &all["page"], &all["limit"]), (&json!(2), &json!(1), &json!(2)));
+    assert_eq!((&all["items"][0]["name"], &all["items"][1]["name"]), (&json!("Greeting"), &json!("deploy")));
+    assert_eq!(all["items"][1]["description"], "Ships it");
+    assert!(all["items"][0].get("installCount").is_none());
+    for (query, total, shown) in [
+        ("limit=1", 2, 1),
+        ("limit=500&page=2", 2, 0),
+        ("search=SHIPS", 1, 1),
+        ("tags=ops,x", 1, 1),
+        ("projectId=nothing", 0, 0),
+    ] {
+        let list = app.get(&format!("/skills?{query}")).await.body;
+        assert_eq!((&list["total"], list["items"].as_array().map(Vec::len)), (&json!(total), Some(shown)), "{query}");
+    }
+    for query in ["limit=0", "page=0", "limit=x"] {
+        assert_eq!(app.get(&format!("/skills?{query}")).await.error(), "INVALID_PAGINATION", "{query}");
+    }
+    assert_eq!(app.get("/skills/tags").await.body, json!(["ops", "words"]));
+
+    let install = json!({"agents": ["claude"], "scope": "global", "cliVersion": "1.2"});
+    for _ in 0..2 {
+        let tree = app.post(&format!("/documents/skills/{id}/install?type=folder"), install.clone()).await;
+        assert_eq!((tree.status, &tree.body["files"][0]["path"]), (StatusCode::OK, &json!("SKILL.md")));
+    }
+    app.post(&format!("/skills/{id}/install"), json!({})).await;
+    let counts = async || {
+        let list = app.get("/skills?limit=10&search=deploy").await.body;
+        let item = &list["items"][0];
+        [&item["installCount"], &item["linkedAgentsCount"], &item["linkedAssistantsCount"], &item["readCount"]]
+            .map(Value::clone)
+    };
+    assert_eq!(counts().await, [2, 0, 0, 0].map(|n| json!(n)));
+    assert_eq!(
+        app.delete(&format!("/documents/skills/{id}/install?scope=global")).await.status,
+        StatusCode::NO_CONTENT
+    );
+    let attached = json!({"name": "S", "identifier": "s", "knowledgeSkills": [{"id": id, "type": "folder"}]});
+    assert_eq!(app.post("/assistants", attached).await.status, StatusCode::CREATED);
+    let specialized = json!({"knowledgeSkills": [{"id": id, "type": "folder", "preloadContent": true}]});
+    let agent_id = agent(&app, json!({"name": "A", "assistantSpecialization": specialized})).await;
+    assert_eq!(counts().await, [1, 1, 1, 0].map(|n| json!(n)));
+    for (skills, reason) in [
+        (
+            json!([{"id": single, "type": "folder"}]),
+            json!({"id": single, "reason": "WRONG_TYPE", "expectedType": "document"}),
+        ),
+        (json!([{"id": "nobody's", "type": "folder"}]), json!({"id": "nobody's", "reason": "NOT_FOUND"})),
+        (json!([{"id": id, "type": "planet"}]), json!({"id": id, "reason": "INVALID_TYPE"})),
+    ] {
+        let refused = app.patch("/assistants/s", json!({"knowledgeSkills": skills})).await;
+        assert_eq!((refused.status, refused.error()), (StatusCode::BAD_REQUEST, "INVALID_SKILLS"), "{}", refused.body);
+        assert_eq!(refused.body["details"]["skills"], json!([reason]));
+        let specialized = json!({"assistantSpecialization": {"knowledgeSkills": skills}});
+        assert_eq!(app.patch(&format!("/agents/{agent_id}"), specialized).await.error(), "INVALID_SKILLS");
+    }
+    for path in [format!("/skills/{id}/tree?type=document"), "/skills/nobody/tree".to_owned()] {
+        assert_eq!(app.get(&path).await.error(), "SKILL_NOT_FOUND", "{path}");
+    }
+    assert_eq!(app.delete(&format!("/document-folders/{id}?deleteDocuments=true")).await.status, StatusCode::OK);
+    assert_eq!(app.get("/assistants/s").await.body["knowledgeSkills"], json!([]));
+    let specialization = app.get(&format!("/agents/{agent_id}")).await.body["assistantSpecialization"].clone();
+    assert_eq!(specialization["knowledgeSkills"], json!([]));
+}
+
+#[tokio::test]
+async fn a_turn_is_told_of_its_skills_and_loads_one_when_it_needs_it() {
+    let (app, model) = app_with_model(&[]).await;
+    let review = text(
+        &import(&app, &[("SKILL.md", REVIEW.as_bytes()), ("scripts/run.py", b"print(1)")]).await.body["skill"]["id"],
+    );
+    let other = json!({"name": "Secret skill", "markdownContent": "hidden", "isSkill": true});
+    let other = text(&app.post("/documents", other).await.body["_id"]);
+    let skills = json!([{"id": review, "type": "folder"}, {"id": other, "type": "document", "enabled": false}]);
+    let settings = json!({"name": "S", "identifier": "s", "presets": "Be kind.", "knowledgeSkills": skills});
+    assert_eq!(app.post("/assistants", settings).await.status, StatusCode::CREATED);
+    let loaded = called(&app, &model, "s", "load_skill", json!({"id": review})).await;
+    assert_eq!((&loaded["content"], &loaded["path"]), (&json!(REVIEW), &json!("SKILL.md")));
+    assert_eq!(loaded["files"], json!(["SKILL.md", "scripts/run.py"]));
+    let system = |body: &Value| body["messages"][0]["content"].as_str().unwrap_or_default().to_owned();
+    let told = system(&model.recorded().last().expect("a request").body);
+    assert!(told.starts_with("Be kind.\n\nYou have these skills."), "{told}");
+    assert!(told.contains("- code-review (id ") && told.contains("Reviews changes: finds what is wrong"), "{told}");
+    assert!(!told.contains("Read every line twice") && !told.contains("Secret skill"), "{told}");
+    let file = called(&app, &model, "s", "load_skill", json!({"id": review, "path": "scripts/run.py"})).await;
+    assert_eq!(file["content"], "print(1)");
+    for (arguments, what) in
+        [(json!({"id": other}), "not enabled"), (json!({"id": review, "path": "../x"}), "no such file")]
+    {
+        assert_eq!(called(&app, &model, "s", "load_skill", arguments).await["error"], "SKILL_NOT_FOUND", "{what}");
+    }
+    let item = app.get("/skills?search=code-review").await.body["items"][0].clone();
+    assert_eq!(item["readCount"], 2);
+    assert!(item["lastReadAt"].as_str().is_some_and(|at| at.ends_with('Z')), "{item}");
+    let preloaded = json!({"knowledgeSkills": [{"id": review, "type": "folder", "preloadContent": true}]});
+    app.patch("/assistants/s", preloaded).await;
+    model.script([Script::words(&["ok"])]);
+    app.post("/assistants/s/messages", json!({"message": "Hi", "skipSummarization": true})).await;
+    let told = system(&model.recorded().last().expect("a request").body);
+    assert!(told.contains("Read every line twice"), "{told}");
+}
