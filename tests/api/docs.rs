@@ -104,6 +104,10 @@ async fn the_requests_that_the_pages_show_do_what_the_pages_say() {
         ("STRUCTURED_OUTPUT", &["\"data\":{\"city\":\"Rome\",\"degrees\":21.5}"][..]),
         ("FILES", &["Buy milk.\nBuy", "\"total\":1", "Demo reply: What does it say?"][..]),
         (
+            "SKILLS",
+            &["Say here what to do", "\"name\":\"code-review\"", "Read every line twice.", "[tools: load_skill="][..],
+        ),
+        (
             "KNOWLEDGE",
             &[
                 "\"fileType\":\"html\"",

@@ -64,11 +64,12 @@ async fn a_skill_folder_of_another_product_is_imported_and_leaves_as_it_came() {
     app.patch(&format!("/documents/{doc}"), json!({"markdownContent": REVIEW.replace("twice", "once")})).await;
     assert_ne!(app.get(&format!("/skills/{id}/tree")).await.body["version"], *version);
 
+    let large = vec![b'x'; 8_500_000];
     for (files, code) in [
         (&[("a/b.md", &b"x"[..])][..], "VALIDATION_ERROR"),
         (&[("SKILL.md", b"x"), ("../up.md", b"x")], "VALIDATION_ERROR"),
         (&[("SKILL.md", b"x"), ("/etc/passwd", b"x")], "VALIDATION_ERROR"),
-        (&[("SKILL.md", &[b'x'; 8_500_000])], "PAYLOAD_TOO_LARGE"),
+        (&[("SKILL.md", &large)], "PAYLOAD_TOO_LARGE"),
         (&[], "BAD_REQUEST"),
     ] {
         let refused = import(&app, files).await;

@@ -125,7 +125,9 @@ impl Context<'_> {
         if self.profile.settings.has_skills() {
             let scope = self.profile.settings.scope(&self.conversation.owner());
             let skills = self.ports.recall.skills(&self.conversation.account, &scope).await?;
-            skills.into_iter().for_each(|skills| add_part(&mut system, &skills));
+            if let Some(skills) = skills {
+                add_part(&mut system, &skills);
+            }
         }
         if self.profile.settings.has_knowledge() {
             add_part(&mut system, KNOWLEDGE_HINT);

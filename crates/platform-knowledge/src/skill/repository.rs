@@ -160,7 +160,9 @@ pub(super) fn version(skills: &mut [Skill], files: &[FileRow]) {
     let mut contents: HashMap<&str, String> = HashMap::new();
     for file in files {
         let content = contents.entry(&file.skill).or_default();
-        content.push_str(&format!("{}\0{}\n", file.path, file.content_hash));
+        for part in [&file.path, "\0", &file.content_hash, "\n"] {
+            content.push_str(part);
+        }
     }
     for skill in skills {
         let content = contents.get(skill.id.as_str()).map_or("", String::as_str);

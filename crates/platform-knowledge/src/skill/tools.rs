@@ -80,14 +80,14 @@ impl PgKnowledge {
         for TurnSkill { id, preload } in skills {
             // One that was deleted is none any more.
             let Ok(skill) = self.skill(account, id, None).await else { continue };
-            text.push_str(&format!("\n- {} (id {id}): {}", skill.name, skill.description));
+            text = format!("{text}\n- {} (id {id}): {}", skill.name, skill.description);
             if !preload {
                 continue;
             }
             let tree = SkillService::tree(self, account, id, None).await?;
             if let Some(file) = main_file(&tree.files).filter(|file| file.content.len() <= left) {
                 left -= file.content.len();
-                text.push_str(&format!("\n\n{}\n", file.content.trim_end()));
+                text = format!("{text}\n\n{}\n", file.content.trim_end());
             }
         }
         let intro = "You have these skills. Load one with load_skill before you do what it is for:";
