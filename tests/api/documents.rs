@@ -522,3 +522,33 @@ async fn what_is_accepted_is_indexed_however_often_the_process_is_killed() {
 async fn document_of(app: &TestApp, round: usize, n: usize) -> String {
     document(app, &format!("Doc {round}.{n}"), &format!("# Text\n\nmade word{round}x{n}"), json!({})).await
 }
+
+/// Page, heading and a question that is answered there, by a person who had read the pages.
+const KNOWN_ITEMS: &str = include_str!("known_items.txt");
+
+#[tokio::test]
+async fn the_right_section_of_our_own_pages_is_among_the_first_three() {
+    let app = app().await;
+    let pages = app.get("/docs").await.body;
+    for page in pages["docs"].as_array().expect("pages") {
+        let name = page["filename"].as_str().expect("a name");
+        let markdown = app.get(&format!("/docs/{name}?format=markdown")).await.body;
+        document(&app, name, markdown.as_str().expect("text"), json!({})).await;
+    }
+    let pending = async || app.get("/documents?status=pending").await.body["total"].clone();
+    eventually("all pages are indexed", async || (pending().await == 0).then_some(())).await;
+    for mode in ["keyword", "hybrid"] {
+        let (mut found, mut missed) = (0, Vec::new());
+        for line in KNOWN_ITEMS.lines() {
+            let [page, heading, question] = line.split(" | ").collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let first = search(&app, json!({"query": question, "limit": 3, "mode": mode})).await;
+            let is_it = |result: &Value| {
+                result["name"] == page && result["headingPath"].as_array().expect("a path").contains(&json!(heading))
+            };
+            if first.iter().any(is_it) { found += 1 } else { missed.push(question) }
+        }
+        let all = found + missed.len();
+        println!("{mode}: {found} of {all}; not found: {missed:#?}");
+        assert!(all >= 60 && found * 10 >= all * 9, "{mode}: {found} of {all}: {missed:#?}");
+    }
+}

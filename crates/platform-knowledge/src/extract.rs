@@ -120,25 +120,27 @@ pub(crate) async fn text_of(
     file_type: &str,
 ) -> Result<Extracted> {
     let path = path.to_owned();
-    let bytes = run_blocking(move || std::fs::read(&path).map_err(Error::internal)).await?;
-    text_of_bytes(children, account, bytes.into(), file_type).await
+    let read = run_blocking(move || std::fs::read(&path).map(Bytes::from).map_err(Error::internal));
+    text_of_bytes(children, account, read, file_type).await
 }
 
-/// The same of one that was read.
+/// The same of a file that `read` gives, which is asked when there is a place for it.
 pub(crate) async fn text_of_bytes(
     children: &ChildPool,
     account: &AccountId,
-    bytes: Bytes,
+    read: impl Future<Output = Result<Bytes>>,
     file_type: &str,
 ) -> Result<Extracted> {
+    let place = children.place(account).await;
+    let bytes = read.await?;
     if matches!(file_type, "md" | "txt") {
-        return Ok(match String::from_utf8(bytes.to_vec()) {
-            Ok(text) if text.len() > MOST_TEXT => Err(too_large()),
-            Ok(text) => Ok(clean(&text)),
-            Err(_) => Err(unreadable("it is not text in UTF-8")),
-        });
+        if bytes.len() > MOST_TEXT {
+            return Ok(Err(too_large()));
+        }
+        let text = std::str::from_utf8(&bytes).map(clean);
+        return Ok(text.map_err(|_| unreadable("it is not text in UTF-8")));
     }
-    Ok(match children.read::<Answer>(account, file_type, &bytes).await {
+    Ok(match children.read::<Answer>(&place, file_type, &bytes).await {
         Ok(Answer::Text(text)) => Ok(clean(&text)),
         Ok(Answer::TooLarge) => Err(too_large()),
         Ok(Answer::Unreadable(reason)) => Err(unreadable(&reason)),

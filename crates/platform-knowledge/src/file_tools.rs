@@ -1,6 +1,6 @@
 //! The group `builtin-files`: reads files, ours and others', and makes some (contract 04 §6, 06 §4).
 
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
 use async_trait::async_trait;
 use aws_lc_rs::digest::{SHA256, digest};
@@ -69,34 +69,41 @@ impl BuiltInAction for FileTools {
 impl FileTools {
     async fn read(&self, call: &BuiltInCall<'_>) -> Result<Value> {
         let url = text(call, "downloadUrl");
-        let (name, bytes) = match self.files.token_of(url) {
-            Some(token) => {
-                let file = self.files.find_for(call.account, &call.scope.owner, token).await?;
-                let bytes = self.files.bytes(call.account, &file, u64::MAX).await?;
-                (file.name, bytes)
-            }
-            None => {
-                let fetched = self.egress.of(call.account).get(url).await;
-                let fetched = fetched.map_err(|error| error.into_error("downloadUrl"))?;
-                if !(200..300).contains(&fetched.status) {
-                    let message = format!("downloadUrl: the address answers {}", fetched.status);
-                    return Err(Error::invalid("downloadUrl", "format", message));
-                }
-                let path = url.split(['?', '#']).next().unwrap_or_default();
-                (path.rsplit('/').next().unwrap_or_default().to_owned(), fetched.bytes)
-            }
-        };
-        let head = bytes.slice(..bytes.len().min(HEAD_BYTES));
-        let file_type = type_of(&name, &head);
-        let text = match extract::type_of_text(&name, &head) {
+        if let Some(token) = self.files.token_of(url) {
+            let file = self.files.find_for(call.account, &call.scope.owner, token).await?;
+            let head = self.files.bytes(call.account, &file, HEAD_BYTES as u64).await?;
+            let all = self.files.bytes(call.account, &file, u64::MAX);
+            return self.text_of(call, &file.name, &head, all).await;
+        }
+        let fetched = self.egress.of(call.account).get(url).await;
+        let fetched = fetched.map_err(|error| error.into_error("downloadUrl"))?;
+        if !(200..300).contains(&fetched.status) {
+            let message = format!("downloadUrl: the address answers {}", fetched.status);
+            return Err(Error::invalid("downloadUrl", "format", message));
+        }
+        let name = url.split(['?', '#']).next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+        let head = fetched.bytes.slice(..fetched.bytes.len().min(HEAD_BYTES));
+        self.text_of(call, name, &head, ready(Ok(fetched.bytes))).await
+    }
+
+    /// What a file says; `head`: its first bytes, `all`: all of them.
+    async fn text_of(
+        &self,
+        call: &BuiltInCall<'_>,
+        name: &str,
+        head: &[u8],
+        all: impl Future<Output = Result<Bytes>> + Send,
+    ) -> Result<Value> {
+        let text = match extract::type_of_text(name, head) {
             Some(kind) => {
-                let extracted = extract::text_of_bytes(&self.extraction, call.account, bytes, kind).await?;
+                let extracted = extract::text_of_bytes(&self.extraction, call.account, all, kind).await?;
                 extracted.map_err(|error| Error::invalid("downloadUrl", "format", error.message))?
             }
             None => String::new(),
         };
         let kept: String = text.chars().take(MOST_READ).collect();
-        Ok(json!({"name": name, "fileType": file_type, "truncated": kept.len() < text.len(), "text": kept}))
+        let truncated = kept.len() < text.len();
+        Ok(json!({"name": name, "fileType": type_of(name, head), "text": kept, "truncated": truncated}))
     }
 
     async fn create(&self, call: &BuiltInCall<'_>) -> Result<Value> {

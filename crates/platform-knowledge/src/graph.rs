@@ -21,7 +21,7 @@ use crate::{
 /// Documents of a graph.
 const MOST_NODES: i64 = 5000;
 /// Bytes of texts that are looked at for links.
-const MOST_TEXT: usize = 64 << 20;
+const MOST_TEXT: usize = 16 << 20;
 
 /// Documents and how they refer to each other.
 #[derive(Debug, Default, Serialize, ToSchema)]

@@ -74,8 +74,13 @@ impl KnowledgeTools {
 
     async fn read(&self, call: &BuiltInCall<'_>) -> Result<Value> {
         let id = call.arguments.get("id").and_then(Value::as_str).unwrap_or_default();
-        let attached = self.0.attached(call.account, call.scope).await?;
-        let row = attached.into_iter().find(|row| row.id == id).ok_or_else(|| crate::not_found::document(id))?;
+        let conn = self.0.db.read().await?;
+        let row =
+            repository::find(conn.get(), call.account, id).await?.ok_or_else(|| crate::not_found::document(id))?;
+        drop(conn);
+        if !self.0.is_attached(call.account, call.scope, &row).await? {
+            return Err(crate::not_found::document(id));
+        }
         let conn = self.0.db.read().await?;
         let text = repository::text(conn.get(), call.account, id, &row.content_hash).await?.unwrap_or_default();
         let kept: String = text.chars().take(MOST_READ).collect();
@@ -99,6 +104,16 @@ impl KnowledgeTools {
 }
 
 impl PgKnowledge {
+    /// Whether a turn sees a document.
+    async fn is_attached(&self, account: &AccountId, scope: &TurnScope, row: &repository::DocumentRow) -> Result<bool> {
+        if scope.documents.contains(&row.id) {
+            return Ok(true);
+        }
+        let Some(folder) = &row.folder_id else { return Ok(false) };
+        let above = folder::repository::above(&mut *self.db.conn().await?, account, folder).await?;
+        Ok(above.iter().any(|folder| scope.folders.contains(folder)))
+    }
+
     /// The documents that a turn sees, newest first.
     async fn attached(&self, account: &AccountId, scope: &TurnScope) -> Result<Vec<repository::DocumentRow>> {
         let mut conn = self.db.conn().await?;

@@ -1,7 +1,7 @@
 use std::{io, time::Duration};
 
 use platform_child::{ChildError, Children};
-use platform_core::{AccountId, FairSemaphore};
+use platform_core::{AccountId, FairPermit, FairSemaphore};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Nobody waits longer for a place.
@@ -20,14 +20,14 @@ impl ChildPool {
         Self { children, places: FairSemaphore::new(at_once, 1) }
     }
 
-    /// The same over bytes, JSON out; as many of an account wait as there are.
-    pub async fn read<T: DeserializeOwned>(
-        &self,
-        account: &AccountId,
-        work: &str,
-        input: &[u8],
-    ) -> Result<T, ChildError> {
-        let _place = self.places.acquire(account).await;
+    /// The place of an account, for what is large: it is read when there is a place, not before. As many wait as there
+    /// are.
+    pub async fn place(&self, account: &AccountId) -> FairPermit {
+        self.places.acquire(account).await
+    }
+
+    /// Has a piece of work done for whoever has a place: bytes in, JSON out.
+    pub async fn read<T: DeserializeOwned>(&self, _: &FairPermit, work: &str, input: &[u8]) -> Result<T, ChildError> {
         let answer = self.children.run(work, input).await?;
         Ok(serde_json::from_slice(&answer).map_err(io::Error::other)?)
     }

@@ -441,8 +441,8 @@ impl PgKnowledge {
             return Ok(None);
         }
         let file = self.files.get(account, source).await?;
-        let bytes = self.files.bytes(account, &file, u64::MAX).await?;
-        extract::text_of_bytes(&self.extraction, account, bytes, &row.file_type).await.map(Some)
+        let read = self.files.bytes(account, &file, u64::MAX);
+        extract::text_of_bytes(&self.extraction, account, read, &row.file_type).await.map(Some)
     }
 }
 

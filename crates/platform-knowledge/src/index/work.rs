@@ -20,6 +20,7 @@ use super::{
 use crate::{
     document::{Indexing, IndexingError, PgKnowledge, repository},
     schema::{chunks, documents},
+    search::words,
 };
 
 /// Waits before the second and the third try (contract 06 §1).
@@ -193,12 +194,14 @@ struct NewChunk<'a> {
     document: &'a str,
     version: i32,
     language: &'static str,
-    name: &'a str,
+    name: String,
     position: usize,
     id: String,
     path: &'a [String],
     headings: String,
     text: &'a str,
+    /// Of it, as they are looked for.
+    words: String,
     tokens: usize,
 }
 
@@ -214,9 +217,9 @@ async fn insert(
         SELECT account, document, position, id, version, path, text, tokens, \
             setweight(to_tsvector(language::regconfig, headings), 'A') \
             || setweight(to_tsvector(language::regconfig, name), 'B') \
-            || to_tsvector(language::regconfig, text) || array_to_tsvector(ARRAY['account:' || account]) \
+            || to_tsvector(language::regconfig, words) || array_to_tsvector(ARRAY['account:' || account]) \
         FROM jsonb_to_recordset($1::jsonb) AS c (account text, document text, version integer, language text, \
-            name text, position integer, id text, path jsonb, headings text, text text, tokens integer)";
+            name text, position integer, id text, path jsonb, headings text, text text, words text, tokens integer)";
     let old = chunks::table.filter(chunks::account_id.eq(&row.account_id).and(chunks::document_id.eq(&row.id)));
     diesel::delete(old).execute(conn).await?;
     for (batch, pieces) in pieces.chunks(BATCH).enumerate() {
@@ -228,11 +231,12 @@ async fn insert(
                 document: &row.id,
                 version,
                 language,
-                name: &row.name,
+                name: words(&row.name),
                 position: batch * BATCH + at,
                 id: Id::<ChunkKind>::generate().into(),
                 path: &chunk.heading_path,
-                headings: chunk.heading_path.join("\n"),
+                headings: words(&chunk.heading_path.join(" ")),
+                words: words(&chunk.text),
                 text: &chunk.text,
                 tokens: chunk.token_count,
             })

@@ -8,6 +8,25 @@ use platform_db::Db;
 
 pub use model::{SearchQuery, SearchResult, SearchResults};
 
+/// The words of a text as they are looked for: what stands between letters and digits is space, and so is where
+/// `camelCase` goes on.
+pub(crate) fn words(text: &str) -> String {
+    let mut words = String::with_capacity(text.len());
+    let mut before = ' ';
+    for c in text.chars() {
+        if c.is_uppercase() && before.is_lowercase() {
+            words.push(' ');
+        }
+        if c.is_alphanumeric() {
+            words.push(c);
+        } else if before.is_alphanumeric() {
+            words.push(' ');
+        }
+        before = c;
+    }
+    words
+}
+
 /// What a search may find.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Bounds {
@@ -64,4 +83,17 @@ pub(crate) async fn search_in(
     let bounds =
         Bounds { documents: Some(documents.to_vec()), folders: Some(folders), either: true, ..Bounds::default() };
     keyword::search(db, account, query, &bounds, limit).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn words_are_found_whatever_stands_around_them() {
+        assert_eq!(
+            words("`/livez` knowledgeRecall, PLATFORM_DATA_DIR\u{e4}x"),
+            "livez knowledge Recall PLATFORM DATA DIR\u{e4}x"
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! Who a skill is: `name` and `description` of the YAML at the very top of its text, each on one line.
 
 /// So many bytes of a text are looked at.
-pub(super) const HEAD_BYTES: usize = 8192;
+pub(super) const HEAD_BYTES: usize = 4096;
 const MOST_NAME: usize = 200;
 const MOST_DESCRIPTION: usize = 1024;
 

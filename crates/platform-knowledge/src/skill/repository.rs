@@ -50,11 +50,11 @@ struct Row {
 const LIST: &str = "\
     WITH skills AS (\
         SELECT id, 'document' AS kind, name, summary, tags, project_id, created_ms, id AS text_of \
-        FROM documents WHERE account_id = $1 AND is_skill AND ($2::text IS NULL OR id = $2) \
+        FROM documents WHERE account_id = $1 AND is_skill AND ($2::text[] IS NULL OR id = ANY($2)) \
         UNION ALL SELECT f.id, 'folder', f.name, '', f.tags, f.project_id, f.created_ms, \
             (SELECT d.id FROM documents d WHERE d.account_id = f.account_id AND d.folder_id = f.id \
                 AND upper(d.name) = 'SKILL' ORDER BY d.created_ms LIMIT 1) \
-        FROM folders f WHERE f.account_id = $1 AND f.is_skill AND ($2::text IS NULL OR f.id = $2)) \
+        FROM folders f WHERE f.account_id = $1 AND f.is_skill AND ($2::text[] IS NULL OR f.id = ANY($2))) \
     SELECT s.id, s.kind, s.name, s.summary, s.tags, s.project_id, \
         coalesce((SELECT left(t.markdown, $3) FROM documents d JOIN document_texts t ON t.account_id = d.account_id \
             AND t.document_id = d.id AND t.content_hash = d.content_hash \
@@ -71,11 +71,11 @@ const LIST: &str = "\
         AND (cardinality($6::text[]) = 0 OR s.tags ?| $6) \
     ORDER BY s.created_ms DESC, s.id DESC LIMIT $7";
 
-/// The skills that a filter keeps, newest first; their versions are not known yet. `id`: only this one.
+/// The skills that a filter keeps, newest first; their versions are not known yet. `ids`: of these alone.
 pub(super) async fn list(
     conn: &Conn,
     account: &AccountId,
-    id: Option<&str>,
+    ids: Option<&[String]>,
     filter: &SkillFilter,
 ) -> Result<Vec<Skill>> {
     let mut conn = conn;
@@ -83,7 +83,7 @@ pub(super) async fn list(
     let tags: Vec<String> = tags.map(str::to_owned).collect();
     let rows: Vec<Row> = diesel::sql_query(LIST)
         .bind::<Text, _>(account.as_str())
-        .bind::<Nullable<Text>, _>(id)
+        .bind::<Nullable<Array<Text>>, _>(ids)
         .bind::<diesel::sql_types::Integer, _>(i32::try_from(HEAD_BYTES).unwrap_or(i32::MAX))
         .bind::<Nullable<Text>, _>(&filter.project_id)
         .bind::<Nullable<Array<Text>>, _>(&filter.within)

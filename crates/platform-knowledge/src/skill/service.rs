@@ -23,8 +23,8 @@ use crate::{
     tree,
 };
 
-/// Documents of a skill that are made of files are text.
-const MOST_TREE: i64 = 32 << 20;
+/// Bytes of a skill that is read as a whole.
+const MOST_TREE: i64 = 8 << 20;
 
 /// Skills of an account. `SKILL_NOT_FOUND` comes from all that name one.
 #[async_trait]
@@ -74,7 +74,7 @@ impl PgKnowledge {
     /// A skill as it is listed, with its version.
     pub(super) async fn skill(&self, account: &AccountId, id: &str, of: Option<&str>) -> Result<Skill> {
         let conn = self.db.read().await?;
-        let mut found = repository::list(conn.get(), account, Some(id), &SkillFilter::default()).await?;
+        let mut found = repository::list(conn.get(), account, Some(&[id.to_owned()]), &SkillFilter::default()).await?;
         found.retain(|skill| of.is_none_or(|of| of.eq_ignore_ascii_case(skill.r#type)));
         if found.is_empty() {
             return Err(Error::not_found(code::SKILL_NOT_FOUND, "skill", id));
@@ -222,7 +222,7 @@ impl SkillService for PgKnowledge {
         let conn = self.db.read().await?;
         let rows = repository::files(conn.get(), account, &[id.to_owned()]).await?;
         if rows.iter().map(|row| row.size).sum::<i64>() > MOST_TREE {
-            let message = "This skill has more text than 32 MiB; read its documents one by one.";
+            let message = "This skill has more text than 8 MiB; read its documents one by one.";
             return Err(Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MOST_TREE));
         }
         let mut files = Vec::with_capacity(rows.len());
@@ -249,7 +249,8 @@ impl SkillService for PgKnowledge {
     ) -> Result<ImportedSkill> {
         let unpacked = match files {
             SkillFiles::Zip(archive) => {
-                let unpacked = self.extraction.read::<Unpacked>(&caller.account, "zip", &archive).await;
+                let place = self.extraction.place(&caller.account).await;
+                let unpacked = self.extraction.read::<Unpacked>(&place, "zip", &archive).await;
                 unpacked.unwrap_or_else(|error| Unpacked::Refused(format!("the archive cannot be read: {error}")))
             }
             SkillFiles::Files(files) => unpacked(files),
@@ -278,7 +279,9 @@ impl SkillService for PgKnowledge {
         let mut conn = self.db.conn().await?;
         let made = conn.transaction::<_, Error, _>(async |conn| {
             let (folder, skill_doc) = self.make_skill_in(conn, caller, &place, texts, now).await?;
-            let found = repository::list(conn, &caller.account, Some(&folder.id), &SkillFilter::default()).await?;
+            let found =
+                repository::list(conn, &caller.account, Some(slice::from_ref(&folder.id)), &SkillFilter::default())
+                    .await?;
             let mut skill = found.into_iter().next().ok_or_else(|| Error::internal("the skill was made"))?;
             let files = repository::files(conn, &caller.account, slice::from_ref(&folder.id)).await?;
             repository::version(slice::from_mut(&mut skill), &files);

@@ -7,7 +7,7 @@ use platform_core::{AccountId, Error, Result};
 use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, SKILL_TOOLS, ToolResult, TurnSkill};
 use serde_json::{Value, json};
 
-use super::{repository, service::SkillService};
+use super::{SkillFilter, repository, service::SkillService};
 use crate::{code, document::PgKnowledge};
 
 /// Bytes of the texts of skills that stand in a prompt from the start.
@@ -75,11 +75,13 @@ fn main_file(files: &[super::SkillFile]) -> Option<&super::SkillFile> {
 impl PgKnowledge {
     /// What a model is told of the skills of a turn, in their order; `None` when it has none.
     pub(crate) async fn told_skills(&self, account: &AccountId, skills: &[TurnSkill]) -> Result<Option<String>> {
+        let ids: Vec<String> = skills.iter().map(|skill| skill.id.clone()).collect();
+        let known = repository::list(self.db.read().await?.get(), account, Some(&ids), &SkillFilter::default()).await?;
         let mut text = String::new();
         let mut left = MOST_PRELOADED;
         for TurnSkill { id, preload } in skills {
             // One that was deleted is none any more.
-            let Ok(skill) = self.skill(account, id, None).await else { continue };
+            let Some(skill) = known.iter().find(|skill| skill.id == *id) else { continue };
             text = format!("{text}\n- {} (id {id}): {}", skill.name, skill.description);
             if !preload {
                 continue;
