@@ -391,15 +391,23 @@ async fn upload(app: &TestApp, name: &str, bytes: impl Into<Vec<u8>>, fields: &[
 
 /// A PDF of one page that says something.
 fn pdf(says: &str) -> Vec<u8> {
-    let stream = format!("BT /F1 24 Tf 72 720 Td ({says}) Tj ET");
+    pdf_of(&format!("BT /F1 24 Tf 72 720 Td ({says}) Tj ET"), "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")
+}
+
+/// The same of what is drawn, with which fonts and forms, and what the font is.
+fn pdf_of(drawn: &str, resources: &str, font: &str) -> Vec<u8> {
     let objects = [
         "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
         "<< /Type /Pages /Kids [3 0 R] /Count 1 >>".to_owned(),
-        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R \
-         /Resources << /Font << /F1 5 0 R >> >> >>"
+        format!(
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R \
+             /Resources << /Font {resources} /XObject << /X 6 0 R >> >> >>"
+        ),
+        format!("<< /Length {} >>\nstream\n{drawn}\nendstream", drawn.len()),
+        format!("<< /Type /Font {font} /Encoding /WinAnsiEncoding >>"),
+        "<< /Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /XObject << /X 6 0 R >> >> /Length 5 >>\n\
+         stream\n/X Do\nendstream"
             .to_owned(),
-        format!("<< /Length {} >>\nstream\n{stream}\nendstream", stream.len()),
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>".to_owned(),
     ];
     let (mut file, mut places) = ("%PDF-1.4\n".to_owned(), Vec::new());
     for (n, object) in objects.iter().enumerate() {
@@ -414,6 +422,30 @@ fn pdf(says: &str) -> Vec<u8> {
     let count = objects.len() + 1;
     write!(file, "trailer\n<< /Size {count} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n").expect("text");
     file.into_bytes()
+}
+
+#[tokio::test]
+async fn a_hostile_file_costs_only_itself() {
+    let app = app().await;
+    let font = "/Subtype /Type0 /BaseFont /X /DescendantFonts [5 0 R] /ToUnicode 5 0 R";
+    let hostile = [
+        ("draws-itself.pdf", pdf_of("/X Do", "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")),
+        ("nests.pdf", pdf_of(&"[".repeat(2_000_000), "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")),
+        ("its-own-font.pdf", pdf_of("BT /F1 9 Tf (x) Tj ET", "<< /F1 5 0 R >>", font)),
+        (
+            "noise.pdf",
+            [
+                b"%PDF-1.7\n".to_vec(),
+                (0..1_000_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect(),
+            ]
+            .concat(),
+        ),
+    ];
+    for made in join_all(hostile.iter().map(|(name, bytes)| upload(&app, name, bytes.clone(), &[]))).await {
+        assert_eq!((made.status, &made.body["status"]), (StatusCode::CREATED, &json!("failed")), "{}", made.body);
+        assert_eq!(made.body["indexing"]["error"]["code"], "EXTRACTION_FAILED");
+    }
+    assert_eq!(upload(&app, "fine.pdf", pdf("fine"), &[]).await.body["status"], "pending", "the next one is read");
 }
 
 #[tokio::test]
