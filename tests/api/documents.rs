@@ -584,3 +584,76 @@ async fn the_right_section_of_our_own_pages_is_among_the_first_three() {
         assert!(all >= 60 && found * 10 >= all * 9, "{mode}: {found} of {all}: {missed:#?}");
     }
 }
+
+#[tokio::test]
+async fn nobody_reads_documents_of_a_project_that_is_not_theirs_not_even_through_an_assistant() {
+    let app = app().await;
+    let project =
+        async |name: &str| text(&app.post("/projects", json!({"name": name, "identifier": name})).await.body["_id"]);
+    let (ours, theirs) = (project("ours").await, project("theirs").await);
+    let made = app.post("/api-keys", json!({"name": "k", "projectIds": [ours]})).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let key = text(&made.body["key"]);
+    let secret = json!({"projectId": theirs, "isSkill": true});
+    let secret = document(&app, "Secret", "the password is swordfish", secret).await;
+    let vault = folder(&app, "Vault", json!({"projectId": theirs, "isSkill": true})).await;
+    indexed(&app, &secret).await;
+    let assistant = json!({"name": "S", "identifier": "s", "projectId": ours});
+    assert_eq!(app.post("/assistants", assistant).await.status, StatusCode::CREATED);
+    let ask = async |method: Method, path: &str, body: Value| {
+        let request = app.anonymous(method, &format!("/v1{path}")).bearer_auth(&key);
+        app.send(request.json(&body)).await
+    };
+    for (method, path, body) in [
+        (Method::GET, format!("/documents/{secret}"), json!({})),
+        (Method::GET, format!("/documents/{secret}/chunks"), json!({})),
+        (Method::GET, format!("/documents/{secret}/versions/1"), json!({})),
+        (Method::GET, format!("/documents/{secret}/usage"), json!({})),
+        (Method::PATCH, format!("/documents/{secret}"), json!({"name": "x"})),
+        (Method::POST, format!("/documents/{secret}/reindex"), json!({})),
+        (Method::POST, format!("/documents/{secret}/attach"), json!({"targetType": "assistant", "targetId": "s"})),
+        (Method::GET, format!("/document-folders/{vault}"), json!({})),
+        (
+            Method::POST,
+            format!("/document-folders/{vault}/attach"),
+            json!({"targetType": "assistant", "targetId": "s"}),
+        ),
+        (Method::GET, format!("/skills/{secret}/tree"), json!({})),
+        (Method::GET, format!("/documents/skills/{secret}/archive"), json!({})),
+        (Method::POST, format!("/documents/skills/{vault}/install"), json!({})),
+        (Method::POST, "/documents".to_owned(), json!({"name": "a", "markdownContent": "", "folderId": vault})),
+        (Method::POST, "/documents".to_owned(), json!({"name": "a", "markdownContent": "", "projectId": theirs})),
+        (Method::POST, "/document-folders".to_owned(), json!({"name": "a", "parentFolderId": vault})),
+        (Method::POST, "/skills/scaffold".to_owned(), json!({"name": "a", "parentFolderId": vault})),
+        (Method::PATCH, "/assistants/s".to_owned(), json!({"knowledgeDocumentIds": [secret]})),
+        (Method::PATCH, "/assistants/s".to_owned(), json!({"knowledgeFolderIds": [vault]})),
+        (Method::PATCH, "/assistants/s".to_owned(), json!({"knowledgeSkills": [{"id": secret, "type": "document"}]})),
+        (
+            Method::POST,
+            "/agents".to_owned(),
+            json!({"name": "A", "projectId": ours,
+                "assistantSpecialization": {"knowledgeSkills": [{"id": vault, "type": "folder"}]}}),
+        ),
+    ] {
+        let refused = ask(method.clone(), &path, body.clone()).await;
+        assert_eq!(
+            (refused.status, refused.error()),
+            (StatusCode::FORBIDDEN, "PROJECT_FORBIDDEN"),
+            "{method} {path} {body}"
+        );
+    }
+    let own =
+        ask(Method::POST, "/documents", json!({"name": "Own", "markdownContent": "swordfish", "projectId": ours}))
+            .await;
+    assert_eq!(own.status, StatusCode::CREATED, "{}", own.body);
+    indexed(&app, &text(&own.body["_id"])).await;
+    let found = ask(Method::POST, "/documents/search", json!({"query": "swordfish", "folderIds": null})).await.body;
+    assert_eq!(names(found["results"].as_array().expect("results")), ["Own"]);
+    for path in ["/documents", "/documents/graph", "/skills", "/document-folders"] {
+        assert!(!ask(Method::GET, path, json!({})).await.body.to_string().contains(&theirs), "{path}");
+        assert!(!ask(Method::GET, path, json!({})).await.body.to_string().contains("Secret"), "{path}");
+    }
+    let path = format!("/documents/{}/attach", text(&own.body["_id"]));
+    let anyone = ask(Method::POST, &path, json!({"targetType": "assistant", "targetId": "default"}));
+    assert_ne!(anyone.await.status, StatusCode::OK, "the default assistant is nobody's to change");
+}

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     document::{PgKnowledge, repository, tokens},
-    folder, search,
+    folder, not_found, search,
 };
 
 /// Characters of a document that a model gets at once.
@@ -74,12 +74,10 @@ impl KnowledgeTools {
 
     async fn read(&self, call: &BuiltInCall<'_>) -> Result<Value> {
         let id = call.arguments.get("id").and_then(Value::as_str).unwrap_or_default();
-        let conn = self.0.db.read().await?;
-        let row =
-            repository::find(conn.get(), call.account, id).await?.ok_or_else(|| crate::not_found::document(id))?;
-        drop(conn);
+        let missing = || not_found::document(id);
+        let row = repository::find(self.0.db.read().await?.get(), call.account, id).await?.ok_or_else(missing)?;
         if !self.0.is_attached(call.account, call.scope, &row).await? {
-            return Err(crate::not_found::document(id));
+            return Err(missing());
         }
         let conn = self.0.db.read().await?;
         let text = repository::text(conn.get(), call.account, id, &row.content_hash).await?.unwrap_or_default();

@@ -11,11 +11,12 @@ use platform_toolservers::TOOL_SERVER;
 use super::{repository, service::not_found};
 
 /// What agents refer to.
-pub const AGENT_REFERENCES: [ReferenceField; 5] = [
+pub const AGENT_REFERENCES: [ReferenceField; 6] = [
     ("assistantSpecialization/availableToolsGroupsUids", TOOL_SERVER),
     ("assistantSpecialization/identifier", ASSISTANT),
     ("assistantSpecialization/knowledgeDocumentIds", DOCUMENT),
     ("assistantSpecialization/knowledgeFolderIds", FOLDER),
+    ("assistantSpecialization/knowledgeSkills/id", SKILL),
     ("assistantSpecialization/subagentsIds", AGENT),
 ];
 

@@ -14,10 +14,11 @@ use super::{
 };
 
 /// What assistants refer to.
-pub const ASSISTANT_REFERENCES: [ReferenceField; 4] = [
+pub const ASSISTANT_REFERENCES: [ReferenceField; 5] = [
     ("availableToolsGroupsUids", TOOL_SERVER),
     ("knowledgeDocumentIds", DOCUMENT),
     ("knowledgeFolderIds", FOLDER),
+    ("knowledgeSkills/id", SKILL),
     ("subagentsIds", AGENT),
 ];
 
