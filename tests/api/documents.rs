@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with_model, eventually, text};
 
 /// Makes a document; its id.
-async fn document(app: &TestApp, name: &str, markdown: &str, more: Value) -> String {
+pub async fn document(app: &TestApp, name: &str, markdown: &str, more: Value) -> String {
     let mut body = json!({"name": name, "markdownContent": markdown});
     body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
     let made = app.post("/documents", body).await;
@@ -31,7 +31,7 @@ async fn folder(app: &TestApp, name: &str, more: Value) -> String {
 }
 
 /// A document once its index is up to date.
-async fn indexed(app: &TestApp, id: &str) -> Value {
+pub async fn indexed(app: &TestApp, id: &str) -> Value {
     let ask = async || {
         let document = app.get(&format!("/documents/{id}")).await.body;
         (document["status"] != "pending").then_some(document)
@@ -39,13 +39,13 @@ async fn indexed(app: &TestApp, id: &str) -> Value {
     eventually("the document is indexed", ask).await
 }
 
-async fn search(app: &TestApp, query: Value) -> Vec<Value> {
+pub async fn search(app: &TestApp, query: Value) -> Vec<Value> {
     let found = app.post("/documents/search", query).await;
     assert_eq!(found.status, StatusCode::OK, "{}", found.body);
     found.body["results"].as_array().expect("results").clone()
 }
 
-fn names(found: &[Value]) -> Vec<&str> {
+pub fn names(found: &[Value]) -> Vec<&str> {
     found.iter().map(|result| result["name"].as_str().expect("a name")).collect()
 }
 
@@ -556,7 +556,7 @@ async fn document_of(app: &TestApp, round: usize, n: usize) -> String {
 }
 
 /// Page, heading and a question that is answered there, by a person who had read the pages.
-const KNOWN_ITEMS: &str = include_str!("known_items.txt");
+pub const KNOWN_ITEMS: &str = include_str!("known_items.txt");
 
 #[tokio::test]
 async fn the_right_section_of_our_own_pages_is_among_the_first_three() {

@@ -45,4 +45,5 @@ mod tiers;
 mod tool_servers;
 mod tools;
 mod uploads;
+mod vectors;
 mod wire;

@@ -20,7 +20,7 @@ use platform_docs::Docs;
 use platform_files::PgFileService;
 use platform_http::{Group, Http, Needs, Observer, Table};
 use platform_jobs::{Jobs, Work};
-use platform_knowledge::{PgKnowledge, file_tools, knowledge_tools, skill_tools};
+use platform_knowledge::{KnowledgeNeeds, PgKnowledge, file_tools, knowledge_tools, skill_tools};
 use platform_limits::RateLimits;
 use platform_mail::Mailer;
 use platform_models::Models;
@@ -87,15 +87,17 @@ impl Platform {
         let tenants = Arc::new(PgTenantService::new(db, bus, Arc::clone(clock), Arc::clone(&quotas)));
         let referrers = Referrers::new([Arc::new(AssistantReferrer) as Arc<dyn Referrer>, Arc::new(AgentReferrer)]);
         let pools = Pools::new()?;
-        let knowledge = Arc::new(PgKnowledge::new(
-            db,
-            bus,
-            Arc::clone(clock),
-            Arc::clone(jobs),
-            Arc::clone(&files),
-            referrers.clone(),
-            Arc::clone(&pools.files),
-        ));
+        let knowledge = Arc::new(PgKnowledge::new(KnowledgeNeeds {
+            db: db.clone(),
+            bus: bus.clone(),
+            clock: Arc::clone(clock),
+            jobs: Arc::clone(jobs),
+            files: Arc::clone(&files),
+            referrers: referrers.clone(),
+            extraction: Arc::clone(&pools.files),
+            catalog: Arc::clone(models) as _,
+            budget: quotas.clone(),
+        }));
         let tool_servers = PgToolServerService::new(ToolServerNeeds {
             db: db.clone(),
             bus: bus.clone(),

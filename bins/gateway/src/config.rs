@@ -15,7 +15,7 @@ use platform_egress::{Allowed, EgressRules};
 use platform_files::{S3Access, StoreConfig};
 use platform_http::{HttpConfig, Rates};
 use platform_mail::MailConfig;
-use platform_models::{CallLimits, ConfigError, ModelsConfig, Protocol, ProviderConfig, read_providers_file};
+use platform_models::{CallLimits, ConfigError, EmbeddingChoice, ModelsConfig, Protocol, ProviderConfig, read_providers_file};
 use platform_vault::MasterKey;
 use secrecy::SecretString;
 
@@ -364,6 +364,10 @@ fn models() -> Result<ModelsConfig> {
         demo_price,
         secondary: choice("PLATFORM_SECONDARY_MODEL")?,
         evaluator: choice("PLATFORM_EVALUATOR_MODEL")?,
+        embedding: choice("PLATFORM_EMBEDDING_MODEL")?.map(|(provider, model)| match provider.as_str() {
+            "local" => EmbeddingChoice::Local(PathBuf::from(model)),
+            _ => EmbeddingChoice::Provider(provider, model),
+        }),
         limits: CallLimits {
             attempts: u32::try_from(number("PLATFORM_MODEL_ATTEMPTS", 1)?).unwrap_or(u32::MAX),
             first_byte: duration("PLATFORM_MODEL_FIRST_BYTE")?,

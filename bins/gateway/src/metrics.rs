@@ -8,12 +8,12 @@ use std::{
 
 use actix_web::{App, HttpResponse, HttpServer, web};
 use async_trait::async_trait;
-use platform_core::Result;
+use platform_core::{Money, Result};
 use platform_db::Db;
-use platform_files::{PgFileService, Usage};
+use platform_files::PgFileService;
 use platform_http::{Http, Observer};
 use platform_jobs::Jobs;
-use platform_runtime::{Answer, Catalog, Delta, Fault, Model, ModelSpec, Operation, Prompt};
+use platform_runtime::{Answer, Catalog, Delta, Embedding, Fault, Model, ModelSpec, Operation, Prompt, Usage};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{
@@ -232,7 +232,7 @@ impl Metrics {
             Ok(usage) => {
                 self.files.clear();
                 self.file_bytes.clear();
-                for Usage { account, files, bytes } in usage {
+                for platform_files::Usage { account, files, bytes } in usage {
                     let labels = AccountLabels { account };
                     self.files.get_or_create(&labels).set(files);
                     self.file_bytes.get_or_create(&labels).set(bytes);
@@ -300,6 +300,10 @@ impl Catalog for Observed {
         self.model.count(model, text)
     }
 
+    fn embedder(&self) -> Option<ModelSpec> {
+        self.model.embedder()
+    }
+
     fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
         self.model.helper(operation, own)
     }
@@ -316,7 +320,8 @@ impl Model for Observed {
         prompt: &Prompt,
         on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
     ) -> std::result::Result<Answer, Fault> {
-        let mut call = Call { calls: &self.calls, prompt, began: Instant::now(), ended: false };
+        let operation = prompt.operation.map_or("turn", Operation::as_str);
+        let mut call = Call { calls: &self.calls, model: &prompt.model, operation, began: Instant::now(), ended: false };
         let mut first = true;
         let mut watch = |delta: Delta<'_>| {
             if std::mem::take(&mut first) {
@@ -327,43 +332,62 @@ impl Model for Observed {
         };
         let answer = self.model.answer(prompt, &mut watch).await;
         match &answer {
-            Ok(answer) => call.end("ok", Some(answer)),
-            Err(fault) => call.end(fault.code.as_str(), fault.partial.as_deref()),
+            Ok(answer) => call.answered("ok", answer),
+            Err(fault) => match fault.partial.as_deref() {
+                Some(partial) => call.answered(fault.code.as_str(), partial),
+                None => call.end(fault.code.as_str(), None, &Usage::default(), Money::ZERO),
+            },
         }
         answer
+    }
+
+    async fn embed(&self, texts: &[String]) -> std::result::Result<Embedding, Fault> {
+        let Some(model) = self.model.embedder() else { return self.model.embed(texts).await };
+        let operation = Operation::Embedding.as_str();
+        let mut call = Call { calls: &self.calls, model: &model, operation, began: Instant::now(), ended: false };
+        let embedded = self.model.embed(texts).await;
+        match &embedded {
+            Ok(embedded) => call.end("ok", None, &embedded.usage, embedded.cost.total_cost),
+            Err(fault) => call.end(fault.code.as_str(), None, &Usage::default(), Money::ZERO),
+        }
+        embedded
     }
 }
 
 /// A call under way; one that is broken off counts, too.
 struct Call<'a> {
     calls: &'a Calls,
-    prompt: &'a Prompt,
+    model: &'a ModelSpec,
+    operation: &'static str,
     began: Instant,
     ended: bool,
 }
 
 impl Call<'_> {
-    fn end(&mut self, outcome: &'static str, answer: Option<&Answer>) {
+    fn answered(&mut self, outcome: &'static str, answer: &Answer) {
+        self.end(outcome, Some(&answer.model), &answer.usage, answer.cost.total_cost);
+    }
+
+    /// `by`: who answered, where that is not whom it asked.
+    fn end(&mut self, outcome: &'static str, by: Option<&ModelSpec>, usage: &Usage, cost: Money) {
         self.ended = true;
-        let ModelLabels { provider, model } = labels(answer.map_or(&self.prompt.model, |answer| &answer.model));
-        let operation = self.prompt.operation.map_or("turn", Operation::as_str);
-        let of = CallLabels { provider: provider.clone(), model: model.clone(), operation, outcome };
+        let ModelLabels { provider, model } = labels(by.unwrap_or(self.model));
+        let of = CallLabels { provider: provider.clone(), model: model.clone(), operation: self.operation, outcome };
         self.calls.count.get_or_create(&of).inc();
         let labels = ModelLabels { provider: provider.clone(), model: model.clone() };
         self.calls.seconds.get_or_create(&labels).observe(self.began.elapsed().as_secs_f64());
-        let Some(answer) = answer else { return };
         let kinds = [
-            ("input", answer.usage.input_tokens),
-            ("cached", answer.usage.input_cached_tokens),
-            ("output", answer.usage.output_tokens),
-            ("reasoning", answer.usage.reasoning_output_tokens),
+            ("input", usage.input_tokens),
+            ("cached", usage.input_cached_tokens),
+            ("output", usage.output_tokens),
+            ("reasoning", usage.reasoning_output_tokens),
         ];
         for (kind, count) in kinds.into_iter().filter(|(_, count)| *count > 0) {
             let of = TokenLabels { provider: provider.clone(), model: model.clone(), kind };
             self.calls.tokens.get_or_create(&of).inc_by(count);
         }
         #[expect(clippy::cast_precision_loss, reason = "a figure to watch, not to bill")]
-        let dollars = answer.cost.total_cost.nanos() as f64 / 1e9;
+        let dollars = cost.nanos() as f64 / 1e9;
         self.calls.cost.get_or_create(&labels).inc_by(dollars);
     }
 }
@@ -371,7 +395,7 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.end("dropped", None);
+            self.end("dropped", None, &Usage::default(), Money::ZERO);
         }
     }
 }

@@ -10,5 +10,4 @@ pub use model::{ApiKey, ApiKeyPage, ApiKeyWithSecret, Endpoint, IdentityMode, Ke
 pub use repository::purge as purge_old_values;
 pub use rules::KeyRules;
 pub use secret::KeySecret;
-pub(crate) use secret::sha256;
 pub use service::KeyService;

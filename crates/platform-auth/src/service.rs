@@ -4,7 +4,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Caller, Clock, Code, Credential, Error, Origin, OriginUser, Result, Timestamp, spawn};
+use platform_core::{AccountId, Caller, Clock, Code, Credential, Error, Origin, OriginUser, Result, Timestamp, sha256_hex, spawn};
 use platform_db::{Bus, Conn, Db, InvalidatedCache};
 use platform_vault::Vault;
 
@@ -14,7 +14,6 @@ use crate::{
     identity::{Identity, Rights},
     key::{
         repository::{self, KeyRow},
-        sha256,
     },
     oauth::{self, External, TrustedIssuer},
     session,
@@ -142,7 +141,7 @@ impl PgAuthService {
 #[async_trait]
 impl AuthService for PgAuthService {
     async fn authenticate(&self, credential: &str) -> Result<Arc<Identity>> {
-        let digest = sha256(credential);
+        let digest = sha256_hex(credential);
         let known = self.known.get_or_load(&digest, self.look_up(credential, &digest)).await?.ok_or_else(unknown)?;
         let now = self.clock.now();
         if known.is_revoked {

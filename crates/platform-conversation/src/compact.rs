@@ -1,7 +1,7 @@
 //! Older messages become a summary for the model (contract 02 §5, compaction).
 
 use platform_core::{Result, Timestamp};
-use platform_runtime::{Fault, Model, ModelSpec, Operation, Role, ask};
+use platform_runtime::{Fault, Model, ModelSpec, Operation, Role, SecondaryCall, ask};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -121,7 +121,7 @@ async fn sum_up(
     };
     match ask(model, Operation::Compaction, spec.clone(), PROMPT, text).await {
         Ok(answer) => {
-            turn_store.charge(&[(Operation::Compaction, &answer)]).await?;
+            turn_store.charge(&[SecondaryCall::of(Operation::Compaction, &answer)]).await?;
             Ok(Ok(answer.text))
         }
         Err(fault) => Ok(Err(fault)),

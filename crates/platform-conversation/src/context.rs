@@ -123,7 +123,7 @@ impl Context<'_> {
         let params = self.conversation.metadata.get("promptTemplateParams");
         let mut system = fill(&self.profile.settings.presets, params.unwrap_or(&Value::Null));
         if self.profile.settings.has_skills() {
-            let scope = self.profile.settings.scope(&self.conversation.owner());
+            let scope = self.profile.settings.scope(Some(&self.conversation.payer));
             let skills = self.ports.recall.skills(&self.conversation.account, &scope).await?;
             if let Some(skills) = skills {
                 add_part(&mut system, &skills);
@@ -174,9 +174,11 @@ impl Context<'_> {
             return Ok(None);
         }
         let question = messages.iter().map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
-        let scope = settings.scope(&self.conversation.owner());
+        let scope = settings.scope(Some(&self.conversation.payer));
         let budget = RecallBudget { limit, max_tokens };
-        self.ports.recall.passages(&self.conversation.account, &scope, &question, budget).await
+        let recalled = self.ports.recall.passages(&self.conversation.account, &scope, &question, budget).await?;
+        self.turn_store.charge(&recalled.asked).await?;
+        Ok(recalled.text)
     }
 
     fn count(&self, text: &str) -> u64 {

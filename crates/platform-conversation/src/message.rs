@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use platform_core::{Checks, Error, FieldLimits, Money, Object, Result, Timestamp};
-use platform_runtime::{Answer, Cost, Operation, Role, ToolCall, Usage};
+use platform_runtime::{Answer, Cost, Role, SecondaryCall, ToolCall, Usage};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use utoipa::{PartialSchema, ToSchema};
@@ -377,13 +377,12 @@ pub struct SecondaryUsage {
 }
 
 /// Secondary calls as they are added up in the store: `cost` in nano-dollars (`add_secondary`).
-pub fn secondary(asked: &[(Operation, &Answer)]) -> Object {
+pub fn secondary(asked: &[SecondaryCall]) -> Object {
     let mut sums: BTreeMap<&str, [i64; 4]> = BTreeMap::new();
     let tokens = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-    for (operation, answer) in asked {
+    for SecondaryCall { operation, usage, cost } in asked {
         let sum = sums.entry(operation.as_str()).or_default();
-        let usage = &answer.usage;
-        let more = [answer.cost.total_cost.nanos(), tokens(usage.input_tokens), tokens(usage.output_tokens), 1];
+        let more = [cost.total_cost.nanos(), tokens(usage.input_tokens), tokens(usage.output_tokens), 1];
         sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
     }
     let entry = |(operation, [cost, input, output, calls]): (&str, [i64; 4])| {

@@ -13,7 +13,7 @@ use diesel_async::RunQueryDsl;
 use futures_util::{Stream, stream::try_unfold};
 use platform_core::{AccountId, Error, MOST_LISTED, Page, Result, Timestamp, fitting};
 use platform_db::{Conn, Db, containing};
-use platform_runtime::{Answer, OpenCall, Operation, Role};
+use platform_runtime::{OpenCall, Role, SecondaryCall};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -35,7 +35,7 @@ pub fn json(text: &str) -> SqlLiteral<Text, UncheckedBind<SqlLiteral<Text>, AsEx
 type Added = SqlLiteral<Nullable<Jsonb>, UncheckedBind<SqlLiteral<Nullable<Jsonb>>, AsExprOf<Value, Jsonb>>>;
 
 /// What is in the column `secondary` together with more secondary calls.
-pub fn add_secondary(asked: &[(Operation, &Answer)]) -> Added {
+pub fn add_secondary(asked: &[SecondaryCall]) -> Added {
     sql::<Nullable<Jsonb>>("add_secondary(secondary, ").bind::<Jsonb, _>(Value::Object(secondary(asked))).sql(")")
 }
 

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Object, Owner, Result};
+use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Object, Result};
 use platform_guardrails::{Guardrails, Screen};
 use platform_runtime::{
-    Catalog, ChildPool, ModelSpec, OutputSchema, StructuredOutput, TurnScope, TurnSkill, check_schema,
+    Catalog, ChildPool, ModelSpec, OutputSchema, Payer, StructuredOutput, TurnScope, TurnSkill, check_schema,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -226,9 +226,9 @@ impl AssistantSettings {
     }
 
     /// For whom a turn runs, and what it sees.
-    pub fn scope(&self, owner: &Owner) -> TurnScope {
+    pub fn scope(&self, payer: Option<&Payer>) -> TurnScope {
         TurnScope {
-            owner: owner.clone(),
+            payer: payer.cloned(),
             documents: self.knowledge_document_ids.clone(),
             folders: self.knowledge_folder_ids.clone(),
             skills: self.turn_skills(),

@@ -17,7 +17,8 @@ use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_realtime::{Key, Live, Realtime};
 use platform_runtime::{
     Answer, Budget, CallState, Catalog, ChildPool, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall,
-    Operation, Payer, Recall, Resumed, Role, Spender, StopReason, Toolbox, TurnTool, Usage, UsageLedger, run_turn,
+    Operation, Payer, Recall, Resumed, Role, SecondaryCall, Spender, StopReason, Toolbox, TurnTool, Usage, UsageLedger,
+    run_turn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -141,7 +142,7 @@ pub struct Conversation {
 impl Conversation {
     /// Whose it is.
     pub fn owner(&self) -> Owner {
-        Owner { tenant_id: self.payer.tenant_id.clone(), subtenant_id: self.payer.subtenant_id.clone() }
+        self.payer.owner()
     }
 
     /// Position of the first message that no summary stands for.
@@ -156,7 +157,7 @@ pub trait TurnStore: Send + Sync {
     /// Stores a step under the lease of its run.
     async fn step(&self, conversation: &Conversation, step: Step) -> Result<StepResult>;
     /// Adds secondary calls to what the conversation took.
-    async fn charge(&self, asked: &[(Operation, &Answer)]) -> Result<()>;
+    async fn charge(&self, asked: &[SecondaryCall]) -> Result<()>;
     /// Keeps a compaction on top of the `known` ones; `false` when another was faster.
     async fn compacted(&self, known: usize, compaction: &Compaction) -> Result<bool>;
 }
@@ -322,8 +323,9 @@ impl<'a> Turn<'a> {
     fn span(&self) -> Span {
         let Conversation { uid, payer, .. } = &self.conversation;
         let (name, id) = match &payer.spender {
-            Spender::Assistant { identifier, id } => (identifier, id),
-            Spender::Agent(id) => (id, id),
+            Spender::Assistant { identifier, id } => (identifier.as_str(), id.as_str()),
+            Spender::Agent(id) => (id.as_str(), id.as_str()),
+            Spender::Service(name) => (*name, *name),
         };
         info_span!(
             target: TRACES,
@@ -427,7 +429,7 @@ impl<'a> Turn<'a> {
     /// Notes what a screening found, and pays for it.
     async fn found(&mut self, mut screening: Screening) -> Result<Screening> {
         self.findings.append(&mut screening.findings);
-        let asked: Vec<_> = screening.asked.iter().map(|answer| (Operation::Guardrail, answer)).collect();
+        let asked: Vec<_> = screening.asked.iter().map(|answer| SecondaryCall::of(Operation::Guardrail, answer)).collect();
         self.turn_store.charge(&asked).await?;
         Ok(screening)
     }

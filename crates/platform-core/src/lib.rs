@@ -10,6 +10,7 @@
 
 mod caller;
 mod checks;
+mod digest;
 mod error;
 mod fair;
 mod id;
@@ -24,6 +25,7 @@ mod time;
 
 pub use caller::{Caller, Credential, Origin, OriginUser, Owner, Session, joined};
 pub use checks::{Checks, FieldLimits, Issue};
+pub use digest::{hex, sha256_hex};
 pub use error::{Code, Error, ErrorKind, Result};
 pub use fair::{FairPermit, FairSemaphore};
 pub use id::{Account, AccountId, Id, IdError};

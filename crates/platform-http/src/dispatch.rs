@@ -13,7 +13,7 @@ use actix_web::{
 };
 use futures_util::FutureExt;
 use platform_auth::Identity;
-use platform_core::{Code, Error, ErrorKind, Id, Result, joined, spawn};
+use platform_core::{Code, Error, ErrorKind, Id, Result, joined, sha256_hex, spawn};
 use platform_db::{Idempotency, Stored, in_progress};
 use platform_limits::Allowance;
 use tracing::{Instrument, error, info, warn};
@@ -29,7 +29,7 @@ use crate::{
     gate::network,
     http::Http,
     multipart::{self, Received},
-    request::{Fields, Request, percent_decode, sha256},
+    request::{Fields, Request, percent_decode},
     route::{OpenTo, Route},
     trace,
     unknown::ignored,
@@ -362,8 +362,8 @@ fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
     let path = request.path.values().map(String::as_str);
     let (account, credential) = (identity.caller.account.as_str(), identity.caller.principal());
     let parts = [account, &credential, route.path].into_iter().chain(path).chain([key]);
-    let scope = sha256(joined(parts).as_bytes());
-    Ok(Some(Idempotency { account: identity.caller.account.clone(), scope, body_hash: sha256(&request.body) }))
+    let scope = sha256_hex(joined(parts).as_bytes());
+    Ok(Some(Idempotency { account: identity.caller.account.clone(), scope, body_hash: sha256_hex(&request.body) }))
 }
 
 #[cfg(test)]

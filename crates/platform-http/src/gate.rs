@@ -10,12 +10,12 @@ use std::{
 use actix_web::HttpRequest;
 use futures_util::FutureExt;
 use ipnet::IpNet;
-use platform_core::{AccountId, Caller, Credential, Error, FairPermit, FairSemaphore, Result, joined};
+use platform_core::{AccountId, Caller, Credential, Error, FairPermit, FairSemaphore, Result, joined, sha256_hex};
 use platform_limits::{Allowance, Rate, RateLimits};
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::{code, http::HttpConfig, request::sha256};
+use crate::{code, http::HttpConfig};
 
 /// Seconds after which a refused stream may be tried again.
 const STREAM_RETRY: u64 = 5;
@@ -219,7 +219,7 @@ impl Gate {
 
     /// Counts a try to log in under a name of an account as if the password were wrong; why it is refused.
     pub async fn log_in(&self, client: Option<IpAddr>, account: &str, name: &str) -> Result<LogIn> {
-        let (address, name) = (at(client), sha256(joined([account, &name.to_lowercase()]).as_bytes()));
+        let (address, name) = (at(client), sha256_hex(joined([account, &name.to_lowercase()]).as_bytes()));
         let mut tried = LogIn(Vec::new());
         self.try_log_in(&mut tried, joined(["login", &address]), self.rates.bad_credential).await?;
         self.try_log_in(&mut tried, joined(["wrong", &address]), WRONG_FROM_ADDRESS).await?;

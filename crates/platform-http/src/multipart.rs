@@ -18,7 +18,7 @@ use actix_web::{
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::poll_fn};
-use platform_core::{Code, Error, Id, Result};
+use platform_core::{Code, Error, Id, Result, hex};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncWriteExt, BufWriter},
@@ -30,7 +30,7 @@ use crate::{
     body::{refuse_encoding, too_large},
     code,
     http::Http,
-    request::{Fields, hex},
+    request::Fields,
 };
 
 /// A body is whole so long after its head (contract 00 §1.8).

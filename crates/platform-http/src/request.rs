@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use actix_web::http::header::{HeaderMap, IF_MATCH};
-use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use platform_access::{Demand, Kind, Reach, Reference, Right};
 use platform_auth::Identity;
@@ -266,15 +265,6 @@ impl<'de> serde::Deserializer<'de> for QueryValue<'_> {
 /// Text as it was before it was put into an address.
 pub fn percent_decode(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
-}
-
-/// SHA-256 in hex.
-pub fn sha256(bytes: &[u8]) -> String {
-    hex(digest(&SHA256, bytes).as_ref())
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 
 /// The top level of a body: an object, each name once.

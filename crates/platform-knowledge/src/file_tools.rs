@@ -3,9 +3,8 @@
 use std::{future::ready, sync::Arc};
 
 use async_trait::async_trait;
-use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
-use platform_core::{Error, Result};
+use platform_core::{Error, Result, sha256_hex};
 use platform_egress::Egress;
 use platform_files::{Content, FileService, HEAD_BYTES, NewFile, PgFileService, type_of};
 use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, ChildPool, ToolResult};
@@ -70,7 +69,7 @@ impl FileTools {
     async fn read(&self, call: &BuiltInCall<'_>) -> Result<Value> {
         let url = text(call, "downloadUrl");
         if let Some(token) = self.files.token_of(url) {
-            let file = self.files.find_for(call.account, &call.scope.owner, token).await?;
+            let file = self.files.find_for(call.account, &call.scope.owner(), token).await?;
             let head = self.files.bytes(call.account, &file, HEAD_BYTES as u64).await?;
             let all = self.files.bytes(call.account, &file, u64::MAX);
             return self.text_of(call, &file.name, &head, all).await;
@@ -108,14 +107,13 @@ impl FileTools {
 
     async fn create(&self, call: &BuiltInCall<'_>) -> Result<Value> {
         let content = Bytes::from(text(call, "content").to_owned());
-        let digest = digest(&SHA256, &content);
         let new = NewFile {
             name: text(call, "name").to_owned(),
             size: content.len() as u64,
-            sha256: digest.as_ref().iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}")),
+            sha256: sha256_hex(&content),
             content: Content::Bytes(content),
             ttl_seconds: None,
-            owner: call.scope.owner.clone(),
+            owner: call.scope.owner(),
             kept_for: None,
         };
         let file = self.files.create(call.account, new, None).await?;

@@ -13,7 +13,7 @@
 //! account, and a turn finds what is attached and nothing else.
 //!
 //! ```ignore
-//! let knowledge = Arc::new(PgKnowledge::new(&db, clock, jobs, files, referrers, children));
+//! let knowledge = Arc::new(PgKnowledge::new(KnowledgeNeeds { db, clock, jobs, files, referrers, .. }));
 //! let document = DocumentService::create(&*knowledge, &caller, new, None).await?;
 //! jobs.start(knowledge_works(&knowledge));
 //! let found = knowledge.search(&caller.account, query, None).await?;
@@ -37,14 +37,14 @@ mod uses;
 
 pub use document::{
     Attached, Attachment, ChunkList, DeletedDocuments, Document, DocumentFilter, DocumentList, DocumentService,
-    DocumentSettings, FolderResources, Indexing, IndexingError, ListedChunk, NewDocument, PgKnowledge, PlannedDeletion,
-    Queued, Reindex, Upload, UsedBy, UsedByAgent, UsedByAssistant, Version, VersionText,
+    DocumentSettings, EmbeddingUsage, FolderResources, Indexing, IndexingError, KnowledgeNeeds, ListedChunk, NewDocument,
+    PgKnowledge, PlannedDeletion, Queued, Reindex, Upload, UsedBy, UsedByAgent, UsedByAssistant, Version, VersionText,
 };
 pub use extract::EXTRACTION_WORKS;
 pub use file_tools::file_tools;
 pub use folder::{Folder, FolderFilter, FolderService, FolderSettings};
 pub use graph::{Graph, GraphEdge, GraphNode};
-pub use index::works;
+pub use index::{keep, works};
 pub use kinds::{DOCUMENT, FOLDER, SKILL};
 pub use search::{SearchQuery, SearchResult, SearchResults};
 pub use skill::{

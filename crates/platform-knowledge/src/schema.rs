@@ -39,6 +39,10 @@ diesel::table! {
         version -> Int8,
         created_ms -> Int8,
         edited_ms -> Int8,
+        embedded_by -> Nullable<Text>,
+        index_id -> Text,
+        piece_count -> Int4,
+        summary_of -> Nullable<Text>,
     }
 }
 
@@ -75,7 +79,25 @@ diesel::table! {
         heading_path -> Jsonb,
         text -> Text,
         token_count -> Int4,
+        text_hash -> Text,
     }
 }
 
-diesel::allow_tables_to_appear_in_same_query!(documents, document_texts, document_versions, folders, chunks);
+diesel::table! {
+    chunk_vectors (account_id, document_id, model, text_hash) {
+        account_id -> Text,
+        document_id -> Text,
+        model -> Text,
+        text_hash -> Text,
+        embedding -> Array<Float4>,
+    }
+}
+
+diesel::allow_tables_to_appear_in_same_query!(
+    documents,
+    document_texts,
+    document_versions,
+    folders,
+    chunks,
+    chunk_vectors
+);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use platform_core::{AccountId, Error, Result};
 use platform_runtime::{
-    BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, KNOWLEDGE_TOOLS, Recall, RecallBudget, ToolResult, TurnScope,
+    BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, KNOWLEDGE_TOOLS, Recall, RecallBudget, Recalled, ToolResult,
+    TurnScope,
 };
 use serde_json::{Value, json};
 
@@ -53,23 +54,21 @@ impl BuiltInAction for KnowledgeTools {
     async fn call(&self, call: BuiltInCall<'_>) -> ToolResult {
         let result = match call.tool {
             "search_knowledge" => self.search(&call).await,
-            "read_document" => self.read(&call).await,
-            _ => self.list(&call).await,
+            "read_document" => self.read(&call).await.map(|document| ToolResult::of(&document)),
+            _ => self.list(&call).await.map(|documents| ToolResult::of(&documents)),
         };
-        match result {
-            Ok(value) => ToolResult::of(&value),
-            Err(error) => ToolResult::error(error.code().as_str(), error.message()),
-        }
+        result.unwrap_or_else(|error| ToolResult::error(error.code().as_str(), error.message()))
     }
 }
 
 impl KnowledgeTools {
-    async fn search(&self, call: &BuiltInCall<'_>) -> Result<Value> {
+    async fn search(&self, call: &BuiltInCall<'_>) -> Result<ToolResult> {
         let query = call.arguments.get("query").and_then(Value::as_str).unwrap_or_default();
         let limit = call.arguments.get("limit").and_then(Value::as_i64).unwrap_or(8);
         let TurnScope { documents, folders, .. } = call.scope;
-        let results = search::search_in(&self.0.db, call.account, query, documents, folders, limit).await?;
-        Ok(json!({"results": results}))
+        let payer = call.scope.payer.clone().unwrap_or_else(|| search::payer(call.account, None));
+        let (results, asked) = search::search_in(&self.0, &payer, query, documents, folders, limit).await?;
+        Ok(ToolResult { asked, ..ToolResult::of(&json!({"results": results})) })
     }
 
     async fn read(&self, call: &BuiltInCall<'_>) -> Result<Value> {
@@ -132,16 +131,17 @@ impl Recall for PgKnowledge {
         scope: &TurnScope,
         question: &str,
         budget: RecallBudget,
-    ) -> Result<Option<String>> {
+    ) -> Result<Recalled> {
         let question: String = question.chars().take(MOST_QUESTION).collect();
         let limit = i64::from(budget.limit);
-        let found = search::search_in(&self.db, account, &question, &scope.documents, &scope.folders, limit).await;
-        let found = match found {
+        let payer = scope.payer.clone().unwrap_or_else(|| search::payer(account, None));
+        let found = search::search_in(self, &payer, &question, &scope.documents, &scope.folders, limit).await;
+        let (found, asked) = match found {
             Ok(found) => found,
             // A turn can be answered without.
             Err(error) => {
                 tracing::warn!(%error, "What is known of a message could not be looked up; its turn goes on without.");
-                return Ok(None);
+                return Ok(Recalled::default());
             }
         };
         let mut text = String::new();
@@ -158,6 +158,7 @@ impl Recall for PgKnowledge {
             text.push_str(&passage);
         }
         let intro = "Passages of the attached documents that are nearest to the message that follows:\n\n";
-        Ok((!text.is_empty()).then(|| format!("{intro}{}", text.trim_end())))
+        let text = (!text.is_empty()).then(|| format!("{intro}{}", text.trim_end()));
+        Ok(Recalled { text, asked })
     }
 }

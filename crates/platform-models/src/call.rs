@@ -140,17 +140,7 @@ pub(crate) async fn call(
     draft: &mut Draft,
     on: &mut On<'_>,
 ) -> Result<(), Broken> {
-    let request = request(client, provider, prompt, model);
-    let response = match tokio::time::timeout(limits.first_byte, request.send()).await {
-        Err(_) => return Err(Broken::timeout("no answer")),
-        Ok(Err(error)) if error.is_timeout() => return Err(Broken::timeout("no connection")),
-        Ok(Err(error)) if error.is_connect() => return Err(Broken::unreachable("no connection")),
-        Ok(Err(_)) => return Err(Broken::unreachable("the connection broke")),
-        Ok(Ok(response)) => response,
-    };
-    if response.status() != StatusCode::OK {
-        return Err(refused(response).await);
-    }
+    let response = send(request(client, provider, prompt, model), limits).await?;
     let is_stream = response
         .headers()
         .get(header::CONTENT_TYPE)
@@ -159,10 +149,7 @@ pub(crate) async fn call(
     if is_stream {
         read_stream(bounded(response, LARGEST_ANSWER), provider.protocol, limits, draft, on).await?;
     } else if provider.protocol == Protocol::OpenAi {
-        let body = whole(response);
-        let body = tokio::time::timeout(limits.first_byte, body).await.map_err(|_| Broken::timeout("no answer"))?;
-        let body = body.map_err(|_| Broken::unreachable("the connection broke"))?;
-        openai::read(&String::from_utf8_lossy(&body), draft, on)?;
+        openai::read(&String::from_utf8_lossy(&body(response, limits).await?), draft, on)?;
         draft.complete = draft.stop.is_some();
     } else {
         return Err(Broken::protocol("the answer is not a stream"));
@@ -172,6 +159,28 @@ pub(crate) async fn call(
         (false, true) => Err(Broken::protocol("the stream broke off")),
         (false, false) => Err(Broken::unreachable("the stream ended before it began")),
     }
+}
+
+/// The body of the answer to a request that is no completion.
+pub(crate) async fn fetch(request: reqwest::RequestBuilder, limits: &CallLimits) -> Result<Vec<u8>, Broken> {
+    body(send(request, limits).await?, limits).await
+}
+
+/// Sends a request; an answer other than 200 is a failure.
+async fn send(request: reqwest::RequestBuilder, limits: &CallLimits) -> Result<Response, Broken> {
+    let response = match tokio::time::timeout(limits.first_byte, request.send()).await {
+        Err(_) => return Err(Broken::timeout("no answer")),
+        Ok(Err(error)) if error.is_timeout() => return Err(Broken::timeout("no connection")),
+        Ok(Err(error)) if error.is_connect() => return Err(Broken::unreachable("no connection")),
+        Ok(Err(_)) => return Err(Broken::unreachable("the connection broke")),
+        Ok(Ok(response)) => response,
+    };
+    if response.status() == StatusCode::OK { Ok(response) } else { Err(refused(response).await) }
+}
+
+async fn body(response: Response, limits: &CallLimits) -> Result<Vec<u8>, Broken> {
+    let body = tokio::time::timeout(limits.first_byte, whole(response)).await;
+    body.map_err(|_| Broken::timeout("no answer"))?.map_err(|_| Broken::unreachable("the connection broke"))
 }
 
 /// The body of an answer; one of more than so many bytes breaks off.

@@ -1,4 +1,8 @@
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use platform_core::Money;
 use platform_runtime::Capabilities;
@@ -75,8 +79,19 @@ pub struct ModelsConfig {
     pub secondary: Option<(String, String)>,
     /// Provider and model of judges and evaluations; absent = the turn's own.
     pub evaluator: Option<(String, String)>,
+    /// What turns texts into vectors; absent = nothing does.
+    pub embedding: Option<EmbeddingChoice>,
     /// Bounds of every call.
     pub limits: CallLimits,
+}
+
+/// What turns texts into vectors (contract 06 §4).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EmbeddingChoice {
+    /// A model of a provider: names of both.
+    Provider(String, String),
+    /// The table in this folder, in the layout of model2vec.
+    Local(PathBuf),
 }
 
 impl Default for ModelsConfig {
@@ -88,6 +103,7 @@ impl Default for ModelsConfig {
             demo_price: (Money::ZERO, Money::ZERO),
             secondary: None,
             evaluator: None,
+            embedding: None,
             limits: CallLimits::default(),
         }
     }
@@ -143,9 +159,8 @@ pub struct FileModel {
     transcription_price: Money,
     #[serde(default)]
     pub(crate) embedding: bool,
-    #[serde(default)]
-    #[expect(dead_code, reason = "read by the knowledge group when it comes; accepted in files today")]
-    dimensions: Option<u32>,
+    /// Of its vectors; of longer ones only so many of the first count.
+    pub(crate) dimensions: Option<u32>,
     pub(crate) capabilities: Option<Capabilities>,
 }
 

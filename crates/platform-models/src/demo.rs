@@ -139,6 +139,8 @@ fn aside(operation: Operation, prompt: &Prompt) -> String {
             let criteria: serde_json::Map<String, Value> = criteria.collect();
             json!({"criteria": criteria, "generalFeedback": "Demo evaluation."}).to_string()
         }
+        // Nobody asks for words there.
+        Operation::Embedding => String::new(),
     }
 }
 

@@ -28,6 +28,7 @@ mod catalog;
 mod config;
 mod demo;
 mod draft;
+mod embedding;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -36,7 +37,8 @@ mod gemini;
 mod golden;
 mod models;
 mod openai;
+mod table;
 
 pub use catalog::{DefaultModel, ModelList, ModelRecord};
-pub use config::{CallLimits, ConfigError, ModelsConfig, Protocol, ProviderConfig, read_providers_file};
+pub use config::{CallLimits, ConfigError, EmbeddingChoice, ModelsConfig, Protocol, ProviderConfig, read_providers_file};
 pub use models::Models;

@@ -6,20 +6,22 @@ use std::{
 };
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Code, Error, FairSemaphore, Result, spawn};
+use platform_core::{AccountId, Code, Error, FairSemaphore, Result, run_blocking, spawn};
 use platform_runtime::{
-    Answer, Catalog, Delta, Fault, FaultCode, Model, ModelSpec, Operation, Prompt, StopReason, Usage,
+    Answer, Catalog, Cost, Delta, Embedding, Fault, FaultCode, Model, ModelSpec, Operation, Prompt, StopReason, Usage,
 };
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::{
     breaker::Breaker,
-    call::{Broken, call, list_models},
+    call::{Broken, call, fetch, list_models},
     catalog::{self, DefaultModel, ModelList, ModelRecord},
-    config::{CallLimits, ConfigError, ModelsConfig, Protocol, ProviderConfig},
+    config::{CallLimits, ConfigError, EmbeddingChoice, ModelsConfig, Protocol, ProviderConfig},
     demo,
     draft::{Draft, InFlight, On},
+    embedding,
+    table::Table,
 };
 
 const CONNECT: Duration = Duration::from_secs(10);
@@ -37,9 +39,32 @@ pub struct Models {
     default_model: Option<String>,
     secondary: Option<(String, String)>,
     evaluator: Option<(String, String)>,
+    embedder: Option<Embedder>,
     in_flight: InFlight,
     /// Whoever asks without saying for whom shares as one account.
     nobody: AccountId,
+}
+
+/// What turns texts into vectors.
+enum Embedder {
+    Provider(String, String),
+    Local { table: Arc<Table>, spec: ModelSpec },
+}
+
+impl Embedder {
+    /// Reads the table, where it is one.
+    async fn load(choice: EmbeddingChoice) -> Result<Self, ConfigError> {
+        let folder = match choice {
+            EmbeddingChoice::Provider(provider, llm) => return Ok(Self::Provider(provider, llm)),
+            EmbeddingChoice::Local(folder) => folder,
+        };
+        let name: Arc<str> = folder.to_string_lossy().into();
+        let table = run_blocking(move || Ok(Table::load(&folder))).await.map_err(|e| ConfigError(e.to_string()))?;
+        let table = table.map_err(|reason| ConfigError(format!("PLATFORM_EMBEDDING_MODEL: {reason}.")))?;
+        info!(folder = &*name, dimensions = table.dimensions(), "Loaded the table of vectors.");
+        let spec = ModelSpec { llm: name, ..catalog::unknown(&"local".into(), "") };
+        Ok(Self::Local { table: Arc::new(table), spec })
+    }
 }
 
 /// The models as one account asks them.
@@ -55,6 +80,8 @@ struct Provider {
     table: Vec<ModelSpec>,
     index: HashMap<Arc<str>, usize>,
     embeddings: HashSet<String>,
+    /// Of the vectors of models, where the settings say.
+    dimensions: HashMap<String, usize>,
     /// What the provider itself lists; `None` while it has not answered.
     listed: RwLock<Option<Vec<String>>>,
     warned: RwLock<HashSet<String>>,
@@ -72,8 +99,12 @@ impl Models {
             .user_agent(concat!("platform/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|e| ConfigError(format!("The HTTP client cannot be built: {e}")))?;
-        let ModelsConfig { mut providers, default_provider, default_model, demo_price, secondary, evaluator, limits } =
+        let ModelsConfig { mut providers, default_provider, default_model, demo_price, secondary, evaluator, embedding, limits } =
             config;
+        let embedder = match embedding {
+            Some(choice) => Some(Embedder::load(choice).await?),
+            None => None,
+        };
         if !providers.iter().any(|provider| provider.protocol == Protocol::Demo) {
             providers.push(ProviderConfig::new(demo::PROVIDER, Protocol::Demo, ""));
         }
@@ -87,6 +118,7 @@ impl Models {
             default_model,
             secondary,
             evaluator,
+            embedder,
             in_flight: InFlight::default(),
             nobody: AccountId::generate(),
         });
@@ -190,6 +222,14 @@ impl Models {
                 warn!(reason = error.message(), "{name} is not there yet; until it is, the turn's own model serves.");
             }
         }
+        if let Some(Embedder::Provider(provider, _)) = &self.embedder {
+            let known = self.providers.iter().find(|known| *known.name == **provider);
+            let known = known.ok_or_else(|| bad("PLATFORM_EMBEDDING_MODEL", &self.not_configured(provider, None)))?;
+            if !embedding::has_embeddings(known.config.protocol) {
+                let message = format!("PLATFORM_EMBEDDING_MODEL: the provider `{provider}` has no embedding models.");
+                return Err(ConfigError(message));
+            }
+        }
         Ok(())
     }
 
@@ -286,7 +326,7 @@ impl Models {
         }
     }
 
-    /// Asks a provider once, when there is a place among its calls; waiting for one is part of the attempt's time.
+    /// Asks a provider once.
     #[expect(clippy::too_many_arguments, reason = "all that a call needs")]
     async fn attempt(
         &self,
@@ -299,33 +339,62 @@ impl Models {
         on: &mut On<'_>,
     ) -> Result<(), Broken> {
         let total = provider.config.timeout.unwrap_or(self.limits.total);
-        let until = tokio::time::Instant::now() + total;
-        let _place = match &provider.places {
-            Some(places) => {
-                let place = tokio::time::timeout_at(until, places.acquire(account)).await;
-                Some(place.map_err(|_| Broken::crowded())?)
-            }
-            None => None,
-        };
-        if !provider.breaker.admits() {
-            return Err(Broken::left_alone());
-        }
         let asked = async {
             match provider.config.protocol {
                 Protocol::Demo => demo::call(prompt, attempt, draft, on).await,
                 _ => call(&self.client, &provider.config, &self.limits, prompt, model, draft, on).await,
             }
         };
-        let outcome = match tokio::time::timeout_at(until, asked).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Broken::timeout("the whole call")),
-        };
-        match &outcome {
-            Ok(()) => provider.breaker.succeeded(),
-            Err(broken) if broken.counts => provider.breaker.failed(),
-            Err(_) => {}
+        provider.admit(account, total, asked).await
+    }
+
+    /// Asks a provider for vectors, with retries.
+    async fn vectors(&self, account: &AccountId, model: &ModelSpec, texts: &[String]) -> Result<Embedding, Fault> {
+        let not_there = || Broken::unreachable("it is not configured").into_fault(model);
+        let provider = self.provider(&model.provider).ok_or_else(not_there)?;
+        let dimensions = provider.dimensions.get(&*model.llm).copied();
+        let total = provider.config.timeout.unwrap_or(self.limits.first_byte);
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let asked = async {
+                let request = embedding::request(&self.client, &provider.config, model, texts);
+                let request = request.ok_or_else(|| Broken::protocol("it has no embedding models"))?;
+                embedding::read(&fetch(request, &self.limits).await?, texts, model, dimensions)
+            };
+            let broken = match provider.admit(account, total, asked).await {
+                Ok(embedding) => return Ok(embedding),
+                Err(broken) => broken,
+            };
+            let wait = broken.retry_after.unwrap_or_else(|| self.wait(attempt));
+            if !broken.retry || attempt >= self.limits.attempts || wait > LONGEST_WAIT {
+                return Err(broken.into_fault(model));
+            }
+            tokio::time::sleep(wait).await;
         }
-        outcome
+    }
+
+    async fn embed_for(&self, account: &AccountId, texts: &[String]) -> Result<Embedding, Fault> {
+        match &self.embedder {
+            None => Err(Fault::of(FaultCode::BadRequest, "No embedding model is configured.", &"".into())),
+            Some(Embedder::Provider(..)) => {
+                let model = self.embedder().ok_or_else(|| {
+                    Fault::of(FaultCode::Unavailable, "The embedding model is not there.", &"".into())
+                })?;
+                self.vectors(account, &model, texts).await
+            }
+            Some(Embedder::Local { table, spec }) => {
+                let (table, texts) = (Arc::clone(table), texts.to_vec());
+                let looked_up = run_blocking(move || {
+                    texts.iter().map(|text| table.embed(text).map_err(Error::internal)).collect::<Result<Vec<_>>>()
+                });
+                let wrong = |error: Error| Fault::of(FaultCode::Protocol, error.to_string(), &spec.provider);
+                let (vectors, tokens): (Vec<_>, Vec<usize>) = looked_up.await.map_err(wrong)?.into_iter().unzip();
+                let input_tokens = tokens.iter().sum::<usize>() as u64;
+                let usage = Usage { input_tokens, ..Usage::default() }.normalised();
+                Ok(Embedding { vectors, usage, cost: Cost::default() })
+            }
+        }
     }
 
     /// The pause before the next attempt, with ±25 % jitter.
@@ -380,10 +449,21 @@ impl Catalog for Models {
         }
     }
 
+    fn embedder(&self) -> Option<ModelSpec> {
+        match self.embedder.as_ref()? {
+            Embedder::Local { spec, .. } => Some(spec.clone()),
+            Embedder::Provider(name, llm) => {
+                let provider = self.providers.iter().find(|known| *known.name == **name)?;
+                Some(provider.find(llm).unwrap_or_else(|| catalog::unknown(&provider.name, llm)))
+            }
+        }
+    }
+
     fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
         let choice = match operation {
             Operation::Title | Operation::Summary | Operation::Compaction => &self.secondary,
             Operation::Guardrail | Operation::Evaluation => &self.evaluator,
+            Operation::Embedding => return self.embedder().unwrap_or_else(|| own.clone()),
         };
         let spec = choice.as_ref().and_then(|(provider, llm)| self.choose(Some(provider), Some(llm)).ok());
         spec.unwrap_or_else(|| own.clone())
@@ -397,6 +477,10 @@ impl Catalog for OfAccount {
 
     fn count(&self, model: &ModelSpec, text: &str) -> u64 {
         self.models.count(model, text)
+    }
+
+    fn embedder(&self) -> Option<ModelSpec> {
+        self.models.embedder()
     }
 
     fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
@@ -413,6 +497,10 @@ impl Model for OfAccount {
     async fn answer(&self, prompt: &Prompt, on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send)) -> Result<Answer, Fault> {
         self.models.complete(&self.account, prompt, on).await
     }
+
+    async fn embed(&self, texts: &[String]) -> Result<Embedding, Fault> {
+        self.models.embed_for(&self.account, texts).await
+    }
 }
 
 #[async_trait]
@@ -423,6 +511,10 @@ impl Model for Models {
 
     async fn answer(&self, prompt: &Prompt, on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send)) -> Result<Answer, Fault> {
         self.complete(&self.nobody, prompt, on).await
+    }
+
+    async fn embed(&self, texts: &[String]) -> Result<Embedding, Fault> {
+        self.embed_for(&self.nobody, texts).await
     }
 }
 
@@ -461,10 +553,13 @@ impl Provider {
             _ => catalog::bundled_models(&name),
         };
         let mut from_file = Vec::new();
-        let mut embeddings = HashSet::new();
+        let (mut embeddings, mut dimensions) = (HashSet::new(), HashMap::new());
         for model in &config.models {
             if model.embedding {
                 embeddings.insert(model.llm.clone());
+            }
+            if let Some(count) = model.dimensions.and_then(|count| usize::try_from(count).ok()) {
+                dimensions.insert(model.llm.clone(), count);
             }
             let known = table.iter().position(|spec| *spec.llm == *model.llm).map(|known| table.remove(known));
             let known = known.or_else(|| catalog::bundled_model(&name, &model.llm));
@@ -478,12 +573,43 @@ impl Provider {
             table: from_file,
             index,
             embeddings,
+            dimensions,
             listed: RwLock::default(),
             warned: RwLock::default(),
             breaker: Breaker::default(),
             places: places.filter(|_| config.protocol != Protocol::Demo),
             config,
         }
+    }
+
+    /// Makes a call when there is a place among the calls to the provider; waiting for one is part of its time.
+    async fn admit<T>(
+        &self,
+        account: &AccountId,
+        total: Duration,
+        asked: impl Future<Output = Result<T, Broken>>,
+    ) -> Result<T, Broken> {
+        let until = tokio::time::Instant::now() + total;
+        let _place = match &self.places {
+            Some(places) => {
+                let place = tokio::time::timeout_at(until, places.acquire(account)).await;
+                Some(place.map_err(|_| Broken::crowded())?)
+            }
+            None => None,
+        };
+        if !self.breaker.admits() {
+            return Err(Broken::left_alone());
+        }
+        let outcome = match tokio::time::timeout_at(until, asked).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Broken::timeout("the whole call")),
+        };
+        match &outcome {
+            Ok(_) => self.breaker.succeeded(),
+            Err(broken) if broken.counts => self.breaker.failed(),
+            Err(_) => {}
+        }
+        outcome
     }
 
     fn is_configured(&self) -> bool {

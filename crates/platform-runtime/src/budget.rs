@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Error, Money, Result, Timestamp};
+use platform_core::{AccountId, Error, Money, Owner, Result, Timestamp};
 use serde::{Serialize, Serializer};
 use serde_json::{
     Value, json,
@@ -40,6 +40,11 @@ pub struct Payer {
 }
 
 impl Payer {
+    /// The tenant and its end user.
+    pub fn owner(&self) -> Owner {
+        Owner { tenant_id: self.tenant_id.clone(), subtenant_id: self.subtenant_id.clone() }
+    }
+
     /// Whether anybody wants to know what its calls take.
     pub fn is_counted(&self) -> bool {
         self.tenant_id.is_some() || self.project_id.is_some()
@@ -58,6 +63,8 @@ pub enum Spender {
     },
     /// An agent, by its id.
     Agent(String),
+    /// A part of the platform, by its name.
+    Service(&'static str),
 }
 
 /// A call that is to be paid. As JSON it is what is reserved for it.
@@ -118,8 +125,9 @@ impl Note {
     /// What the call took; `is_secondary`: it was none of a turn.
     pub fn took(&self, usage: &Usage, cost: Money, is_secondary: bool) -> Arc<RawValue> {
         let (kind, spender) = match &self.payer.spender {
-            Spender::Assistant { identifier, .. } => ("assistant", identifier),
-            Spender::Agent(id) => ("agent", id),
+            Spender::Assistant { identifier, .. } => ("assistant", identifier.as_str()),
+            Spender::Agent(id) => ("agent", id.as_str()),
+            Spender::Service(name) => ("service", *name),
         };
         let settlement = Settlement {
             id: &self.id,

@@ -41,11 +41,11 @@ pub use budget::{Budget, Charge, Note, Payer, Refusal, Spender, Unmetered, Usage
 pub use built_in::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, BuiltInTools, finish_tools, time_tools};
 pub use children::{ChildPool, json_work};
 pub use model::{
-    Answer, Attachment, Capabilities, Catalog, Delta, Fault, FaultCode, Message, Model, ModelSpec, Operation, Prices,
-    Prompt, Role, StopReason, Tool, ToolCall, ToolFunction, ask,
+    Answer, Attachment, Capabilities, Catalog, Delta, Embedding, Fault, FaultCode, Message, Model, ModelSpec, Operation,
+    Prices, Prompt, Role, SecondaryCall, StopReason, Tool, ToolCall, ToolFunction, ask,
 };
 pub use schema::{SCHEMA_WORKS, Schema, check_schema, check_schemas, compile as compile_schema};
-pub use scope::{KNOWLEDGE_TOOLS, Recall, RecallBudget, SKILL_TOOLS, TurnScope, TurnSkill};
+pub use scope::{KNOWLEDGE_TOOLS, Recall, RecallBudget, Recalled, SKILL_TOOLS, TurnScope, TurnSkill};
 pub use structured::{OutputSchema, StructuredOutput};
 pub use toolbox::{Approval, NamePrefix, SourceTool, ToolChoice, ToolSource, ToolTurn, Toolbox};
 pub use tools::{

@@ -21,6 +21,11 @@ pub trait Catalog: Send + Sync {
         text.len().div_ceil(4) as u64
     }
 
+    /// The model that turns texts into vectors; `None` when none is configured.
+    fn embedder(&self) -> Option<ModelSpec> {
+        None
+    }
+
     /// The model that serves an operation as a secondary call of `own` (contract 18 §1).
     fn helper(&self, _operation: Operation, own: &ModelSpec) -> ModelSpec {
         own.clone()
@@ -40,6 +45,46 @@ pub trait Model: Catalog {
         prompt: &Prompt,
         on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
     ) -> std::result::Result<Answer, Fault>;
+
+    /// Turns texts into vectors of length 1, in their order, by the [`embedder`](Catalog::embedder).
+    async fn embed(&self, _texts: &[String]) -> std::result::Result<Embedding, Fault> {
+        Err(Fault::of(FaultCode::BadRequest, "No embedding model is configured.", &"".into()))
+    }
+}
+
+/// Vectors of some texts.
+#[derive(Debug, Clone)]
+pub struct Embedding {
+    /// One of each text; all have the same number of dimensions.
+    pub vectors: Vec<Vec<f32>>,
+    /// What it took.
+    pub usage: Usage,
+    /// The price of that at the moment of the call.
+    pub cost: Cost,
+}
+
+/// What a secondary call took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SecondaryCall {
+    /// What it was for.
+    pub operation: Operation,
+    /// Tokens.
+    pub usage: Usage,
+    /// Their price.
+    pub cost: Cost,
+}
+
+impl SecondaryCall {
+    /// What an answer took.
+    pub fn of(operation: Operation, answer: &Answer) -> Self {
+        Self { operation, usage: answer.usage, cost: answer.cost }
+    }
+}
+
+impl From<&Embedding> for SecondaryCall {
+    fn from(embedding: &Embedding) -> Self {
+        Self { operation: Operation::Embedding, usage: embedding.usage, cost: embedding.cost }
+    }
 }
 
 /// A model secondary call; counted as secondary usage under its name (contract 00 §13).
@@ -51,6 +96,7 @@ pub enum Operation {
     Compaction,
     Guardrail,
     Evaluation,
+    Embedding,
 }
 
 impl Operation {
@@ -62,6 +108,7 @@ impl Operation {
             Self::Compaction => "compaction",
             Self::Guardrail => "guardrail",
             Self::Evaluation => "evaluation",
+            Self::Embedding => "embedding",
         }
     }
 }

@@ -1,6 +1,8 @@
 use async_trait::async_trait;
 use platform_core::{AccountId, Owner, Result};
 
+use crate::{Payer, SecondaryCall};
+
 /// The group of tools that look into what is attached.
 pub const KNOWLEDGE_TOOLS: &str = "builtin-knowledge";
 
@@ -19,8 +21,8 @@ pub struct TurnSkill {
 /// For whom a turn runs, and what of the account it sees.
 #[derive(Debug, Clone, Default)]
 pub struct TurnScope {
-    /// Whose the chat or thread is.
-    pub owner: Owner,
+    /// Whose the chat or thread is, and who pays for what is asked for it; `None` = nobody in particular.
+    pub payer: Option<Payer>,
     /// Documents that are attached to its assistant or agent.
     pub documents: Vec<String>,
     /// Folders that are, each with all below.
@@ -30,6 +32,11 @@ pub struct TurnScope {
 }
 
 impl TurnScope {
+    /// Whose the chat or thread is.
+    pub fn owner(&self) -> Owner {
+        self.payer.as_ref().map(Payer::owner).unwrap_or_default()
+    }
+
     /// Whether anything is attached that can be searched.
     pub fn has_knowledge(&self) -> bool {
         !self.documents.is_empty() || !self.folders.is_empty()
@@ -51,15 +58,23 @@ pub trait Recall: Send + Sync {
     /// What the model is told of the skills of a turn; the same skills give the same text. `None` when there are none.
     async fn skills(&self, account: &AccountId, scope: &TurnScope) -> Result<Option<String>>;
 
-    /// The passages of what is attached that are nearest to a question, as a text for the model; `None` when there
-    /// are none.
+    /// The passages of what is attached that are nearest to a question.
     async fn passages(
         &self,
         account: &AccountId,
         scope: &TurnScope,
         question: &str,
         budget: RecallBudget,
-    ) -> Result<Option<String>>;
+    ) -> Result<Recalled>;
+}
+
+/// What is known of a question.
+#[derive(Debug, Clone, Default)]
+pub struct Recalled {
+    /// A text for the model; `None` when nothing was found.
+    pub text: Option<String>,
+    /// What it took to find it.
+    pub asked: Vec<SecondaryCall>,
 }
 
 /// Nothing is known.
@@ -69,7 +84,7 @@ impl Recall for () {
         Ok(None)
     }
 
-    async fn passages(&self, _: &AccountId, _: &TurnScope, _: &str, _: RecallBudget) -> Result<Option<String>> {
-        Ok(None)
+    async fn passages(&self, _: &AccountId, _: &TurnScope, _: &str, _: RecallBudget) -> Result<Recalled> {
+        Ok(Recalled::default())
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::{Catalog, ModelSpec, Tool, ToolCall};
+use crate::{Catalog, ModelSpec, SecondaryCall, Tool, ToolCall};
 
 /// A tool server or built-in group, as assistants and agents choose it (contract 04 §5).
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -74,6 +74,8 @@ pub struct ToolResult {
     pub finish: Option<Finish>,
     /// There is no result yet.
     pub later: Option<Later>,
+    /// Secondary calls that were made for it.
+    pub asked: Vec<SecondaryCall>,
 }
 
 /// Who gives a result that a call did not give at once.
@@ -101,12 +103,12 @@ impl ToolResult {
     /// A value: a string as it is, everything else as JSON text.
     pub fn of(value: &Value) -> Self {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        Self { text, finish: None, later: None }
+        Self { text, finish: None, later: None, asked: Vec::new() }
     }
 
     /// No result yet.
     pub fn later(later: Later) -> Self {
-        Self { text: String::new(), finish: None, later: Some(later) }
+        Self { later: Some(later), ..Self::of(&Value::String(String::new())) }
     }
 
     /// Arguments that break the schema of a tool.

@@ -71,6 +71,7 @@ impl Standing {
                 self.excluded_assistants.iter().any(|name| name == identifier || name == id)
             }
             Spender::Agent(id) => self.excluded_agents.contains(id),
+            Spender::Service(_) => false,
         }
     }
 }

@@ -17,6 +17,6 @@ pub use app::{Reply, TestApp};
 pub use clock::TestClock;
 pub use collector::{FakeCollector, Span};
 pub use db::TestDb;
-pub use model_server::{Ending, FakeModelServer, Recorded, Script};
+pub use model_server::{Embeddings, Ending, FakeModelServer, Recorded, Script};
 pub use nats::NatsServer;
 pub use tool_server::{FakeToolServer, ToolRequest};

@@ -33,6 +33,18 @@ struct State {
     calls: watch::Sender<usize>,
     open: Arc<watch::Sender<usize>>,
     count: AtomicUsize,
+    embeddings: watch::Sender<Embeddings>,
+}
+
+/// What calls for vectors get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Embeddings {
+    /// Vectors.
+    Given,
+    /// This status.
+    Refused(u16),
+    /// Nothing, until they get something else.
+    Held,
 }
 
 /// A request as it came.
@@ -128,6 +140,7 @@ impl FakeModelServer {
             calls: watch::Sender::new(0),
             open: Arc::new(watch::Sender::new(0)),
             count: AtomicUsize::new(0),
+            embeddings: watch::Sender::new(Embeddings::Given),
         });
         let shared = Arc::clone(&state);
         let configure = move |service: &mut ServiceConfig| {
@@ -145,6 +158,21 @@ impl FakeModelServer {
     /// What the next calls get, in order; then `Hello from the model.` again and again.
     pub fn script(&self, scripts: impl IntoIterator<Item = Script>) {
         self.state.script.lock().expect("lock").extend(scripts);
+    }
+
+    /// What calls for vectors get from now on.
+    pub fn embeddings(&self, get: Embeddings) {
+        self.state.embeddings.send_replace(get);
+    }
+
+    /// The texts of each call for vectors.
+    pub fn embedded(&self) -> Vec<Vec<String>> {
+        let texts = |body: &Value| match &body["input"] {
+            Value::Array(texts) => texts.iter().filter_map(|text| Some(text.as_str()?.to_owned())).collect(),
+            _ => Vec::new(),
+        };
+        let recorded = self.recorded();
+        recorded.iter().filter(|call| call.path.ends_with("/embeddings")).map(|call| texts(&call.body)).collect()
     }
 
     /// What it was sent.
@@ -186,9 +214,13 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
         .unwrap_or_default();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let violation = violation(&path, &body);
+    let input = path.ends_with("/embeddings").then(|| body["input"].clone());
     state.recorded.lock().expect("lock").push(Recorded { path: path.clone(), credential, body });
     state.count.fetch_add(1, Ordering::Relaxed);
     state.calls.send_modify(|calls| *calls += 1);
+    if let Some(input) = input {
+        return embeddings(&state, &input).await;
+    }
     if let Some(violation) = violation {
         return HttpResponse::BadRequest().json(json!({"error": {"message": violation}}));
     }
@@ -223,6 +255,36 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
         }
     });
     HttpResponse::Ok().content_type("text/event-stream").body(BodyStream::new(events))
+}
+
+/// Vectors in which each word has a direction, and words that mean the same have one.
+async fn embeddings(state: &State, input: &Value) -> HttpResponse {
+    let mut get = state.embeddings.subscribe();
+    let get = *get.wait_for(|get| *get != Embeddings::Held).await.expect("the server lives");
+    if let Embeddings::Refused(status) = get {
+        let status = actix_web::http::StatusCode::from_u16(status).expect("a status");
+        return HttpResponse::build(status).json(json!({"error": {"message": "told to refuse"}}));
+    }
+    let texts: Vec<&str> = input.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let data = texts.iter().enumerate().map(|(index, text)| json!({"index": index, "embedding": meaning(text)}));
+    let tokens: usize = texts.iter().map(|text| text.split_whitespace().count()).sum();
+    let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
+    HttpResponse::Ok().json(json!({"data": data.collect::<Vec<_>>(), "usage": usage}))
+}
+
+/// The vector of a text.
+fn meaning(text: &str) -> Vec<f32> {
+    const DIMENSIONS: usize = 64;
+    let mut vector = vec![0.0; DIMENSIONS];
+    for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| word.len() > 3) {
+        let word = match word.to_lowercase().as_str() {
+            "vacation" => "holidays".to_owned(),
+            other => other.to_owned(),
+        };
+        let place = word.bytes().fold(7_usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(usize::from(byte)));
+        vector[place % DIMENSIONS] += 1.0;
+    }
+    vector
 }
 
 /// Counts a stream while it is open.

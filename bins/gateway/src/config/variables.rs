@@ -106,6 +106,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_DEFAULT_MODEL", "", "that provider's first model"),
     ("PLATFORM_SECONDARY_MODEL", "", "provider:model of titles, summaries, compaction; the turn's own"),
     ("PLATFORM_EVALUATOR_MODEL", "", "provider:model of judges; the turn's own"),
+    ("PLATFORM_EMBEDDING_MODEL", "", "provider:model or local:folder that makes vectors; search by words alone"),
     ("PLATFORM_DEMO_PRICE", "0:0", "price of demo-1, input:output in USD per million tokens"),
     ("PLATFORM_MODEL_ATTEMPTS", "3", "tries before a fall-back is asked"),
     ("PLATFORM_MODEL_FIRST_BYTE", "120s", "longest wait for a model's first byte"),

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use crate::module::Module;
+use crate::module::{Keeper, Module};
 
 /// Versions of documents.
 const VERSION: Kind = Kind::of_account("version");
@@ -27,6 +27,7 @@ pub(crate) fn module(knowledge: &Arc<PgKnowledge>, most_bytes: usize) -> Module 
         groups: vec![group(Arc::clone(knowledge), most_bytes)],
         resources: vec![(DOCUMENT, knowledge.clone())],
         works: platform_knowledge::works(knowledge),
+        keepers: vec![Keeper::new("keep the index", platform_knowledge::keep(Arc::clone(knowledge)))],
         ..Module::default()
     }
 }

@@ -7,7 +7,7 @@ use diesel_async::AsyncConnection;
 use platform_core::{Code, Error, Result};
 use platform_events::{Event, publish_in};
 use platform_jobs::{Run, Work, end_in, is_held_in};
-use platform_runtime::{Answer, Cost, Fault, FaultCode, Operation, Usage, ask};
+use platform_runtime::{Answer, Cost, Fault, FaultCode, Operation, SecondaryCall, Usage, ask};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -178,7 +178,7 @@ impl Work for PgEvaluationService {
                 return Ok(());
             }
             if !answers.is_empty() {
-                let asked: Vec<_> = answers.iter().map(|answer| (Operation::Evaluation, answer)).collect();
+                let asked: Vec<_> = answers.iter().map(|answer| SecondaryCall::of(Operation::Evaluation, answer)).collect();
                 charge_in(conn, &account, &evaluation.agent_id, &task.thread, &asked, now).await?;
             }
             repository::update(conn, &account, &evaluation).await?;

@@ -1,8 +1,5 @@
-use aws_lc_rs::{
-    digest::{SHA256, digest},
-    rand::{SecureRandom, SystemRandom},
-};
-use platform_core::{Error, Result};
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use platform_core::{Error, Result, sha256_hex};
 use secrecy::{ExposeSecret, SecretString};
 
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -42,22 +39,13 @@ impl KeySecret {
     }
 
     pub(crate) fn digest(&self) -> String {
-        sha256(self.expose())
+        sha256_hex(self.expose())
     }
 
     pub(crate) fn last4(&self) -> String {
         let text = self.expose();
         text[text.len() - 4..].to_owned()
     }
-}
-
-/// SHA-256 in hex: how a credential is stored and looked up.
-pub(crate) fn sha256(text: &str) -> String {
-    use std::fmt::Write;
-    digest(&SHA256, text.as_bytes()).as_ref().iter().fold(String::with_capacity(64), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use platform_core::{AccountId, Checks, Code, Error, Id, Object, Page, Result, Timestamp, check_types, overlay};
+use platform_core::{AccountId, Checks, Code, Error, Id, Object, Page, Result, Timestamp, check_types, overlay, sha256_hex};
 use platform_db::{Conn, Idempotency};
 use platform_vault::MASK;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::scopes::Scopes;
 use crate::{
     PgAuthService,
-    key::{KeySecret, sha256},
+    key::KeySecret,
     schema::oauth_clients,
 };
 
@@ -187,7 +187,7 @@ impl ClientRow {
     pub fn is_secret(&self, given: Option<&str>) -> bool {
         match (&self.secret_digest, given) {
             (None, _) => true,
-            (Some(digest), Some(given)) => *digest == sha256(given),
+            (Some(digest), Some(given)) => *digest == sha256_hex(given),
             (Some(_), None) => false,
         }
     }
@@ -261,7 +261,7 @@ impl ClientService for PgAuthService {
             client_id: new.client_id.unwrap_or_else(|| Id::<ClientRow>::generate().into()),
             name: new.name,
             redirect_uris: new.redirect_uris,
-            secret_digest: secret.as_ref().map(|secret| sha256(secret.expose())),
+            secret_digest: secret.as_ref().map(|secret| sha256_hex(secret.expose())),
             scopes: new.scopes,
             created_ms: now.0,
             edited_ms: now.0,

@@ -7,7 +7,7 @@ use aws_lc_rs::{
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Error, Id, Result, Timestamp};
+use platform_core::{AccountId, Error, Id, Result, Timestamp, sha256_hex};
 use platform_db::Conn;
 use platform_vault::SecretLocation;
 use secrecy::SecretString;
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     PgAuthService,
-    key::{KeySecret, sha256},
+    key::KeySecret,
     user::{repository as users, sign_in},
 };
 
@@ -176,7 +176,7 @@ impl OAuthService for PgAuthService {
             user_id: user,
             scope: asked.scopes.to_string(),
             audience: asked.audience.clone(),
-            code_digest: sha256(code.expose()),
+            code_digest: sha256_hex(code.expose()),
             code_expires_ms: now.0 + CODE_MS,
             code_used_ms: None,
             redirect_uri: asked.redirect_uri.clone(),
@@ -225,7 +225,7 @@ impl OAuthService for PgAuthService {
 
     async fn revoke(&self, token: &str, client: Option<&str>) -> Result<()> {
         let conn = self.db.read().await?;
-        let (grant, ends) = match grants::find_refresh(conn.get(), &sha256(token)).await? {
+        let (grant, ends) = match grants::find_refresh(conn.get(), &sha256_hex(token)).await? {
             Some(refresh) => (refresh.grant_id, refresh.expires_ms),
             None => match access::verify(&self.signing, token).await? {
                 Some(claims) => (claims.sid, claims.exp.saturating_mul(1000)),
@@ -248,7 +248,7 @@ impl OAuthService for PgAuthService {
     async fn introspect(&self, account: &AccountId, token: &str) -> Result<Value> {
         let (now, inactive) = (self.clock.now(), json!({"active": false}));
         let conn = self.db.read().await?;
-        let (grant, scope, expires) = match grants::find_refresh(conn.get(), &sha256(token)).await? {
+        let (grant, scope, expires) = match grants::find_refresh(conn.get(), &sha256_hex(token)).await? {
             Some(refresh) if refresh.used_ms.is_some() => return Ok(inactive),
             Some(refresh) => (refresh.grant_id, None, Timestamp(refresh.expires_ms)),
             None => match access::verify(&self.signing, token).await? {
@@ -371,7 +371,7 @@ impl PgAuthService {
         let mut conn = self.db.conn().await?;
         let mut stolen = None;
         let exchanging = conn.transaction::<_, Error, _>(async |conn| {
-            let Some(grant) = grants::lock_by_code(conn, &sha256(code)).await? else {
+            let Some(grant) = grants::lock_by_code(conn, &sha256_hex(code)).await? else {
                 return invalid("The code is not known.");
             };
             if grant.client_id != client.client_id {
@@ -408,7 +408,7 @@ impl PgAuthService {
         let Some(token) = &request.refresh_token else {
             return Ok(Err(OAuthError::new("invalid_request", "refresh_token is required.")));
         };
-        let (digest, now) = (sha256(token), self.clock.now());
+        let (digest, now) = (sha256_hex(token), self.clock.now());
         let mut conn = self.db.conn().await?;
         let mut stolen = None;
         let exchanging = conn.transaction::<_, Error, _>(async |conn| {
@@ -477,7 +477,7 @@ impl PgAuthService {
         let secret = KeySecret::generate(REFRESH)?;
         let life = i64::try_from(self.config.refresh_ttl.as_millis()).unwrap_or(i64::MAX);
         let refresh = RefreshRow {
-            digest: sha256(secret.expose()),
+            digest: sha256_hex(secret.expose()),
             grant_id: grant.id.clone(),
             expires_ms: now.0.saturating_add(life),
             used_ms: None,

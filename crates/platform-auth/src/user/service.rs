@@ -6,7 +6,7 @@ use argon2::{
 };
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Code, Error, Id, Object, Page, Result, check_types, overlay, run_blocking};
+use platform_core::{AccountId, Code, Error, Id, Object, Page, Result, check_types, overlay, run_blocking, sha256_hex};
 use platform_db::Idempotency;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::Semaphore;
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     PgAuthService, code,
-    key::{repository as keys, sha256},
+    key::repository as keys,
     oauth::revoke_of_user as revoke_grants,
     session::revoke_of_user as revoke_sessions,
 };
@@ -196,7 +196,7 @@ pub(crate) async fn external_user(
     // The subject is the id where it has the form of one.
     let id = match Id::<User>::parse(subject) {
         Ok(id) => id.into(),
-        Err(_) => format!("user-{}", &sha256(&format!("{issuer} {subject}"))[..32]),
+        Err(_) => format!("user-{}", &sha256_hex(&format!("{issuer} {subject}"))[..32]),
     };
     let row = |id: String| UserRow {
         id,

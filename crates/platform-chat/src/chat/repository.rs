@@ -12,7 +12,7 @@ use platform_conversation::{
 };
 use platform_core::{AccountId, Caller, Error, Object, Owner, Page, Period, Result, Timestamp};
 use platform_db::{Conn, Db};
-use platform_runtime::{Answer, CallState, Later, OpenCall, Operation, Payer, Spender};
+use platform_runtime::{CallState, Later, OpenCall, Payer, SecondaryCall, Spender};
 use serde_json::Value;
 
 pub(crate) use super::model::{HANDED_OFF, LIMIT_EXCEEDED, Status, WAITING};
@@ -385,7 +385,7 @@ pub(crate) async fn find_with_queue(
 }
 
 /// Adds secondary calls to what the chat took.
-pub(crate) async fn charge(db: &Db, account: &AccountId, uid: &str, asked: &[(Operation, &Answer)]) -> Result<()> {
+pub(crate) async fn charge(db: &Db, account: &AccountId, uid: &str, asked: &[SecondaryCall]) -> Result<()> {
     if asked.is_empty() {
         return Ok(());
     }
@@ -415,7 +415,7 @@ pub(crate) async fn note(
     uid: &str,
     title: Option<(&UserMessage, &str)>,
     summaries: &[(&UserMessage, &str)],
-    asked: &[(Operation, &Answer)],
+    asked: &[SecondaryCall],
 ) -> Result<()> {
     let mut conn = db.conn().await?;
     conn.transaction::<_, Error, _>(async |conn| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use platform_conversation::UserMessage;
 use platform_core::AccountId;
 use platform_db::Db;
-use platform_runtime::{Answer, Model, ModelSpec, Operation, ask};
+use platform_runtime::{Answer, Model, ModelSpec, Operation, SecondaryCall, ask};
 use tracing::warn;
 
 use super::work::{TurnChat, Turns};
@@ -107,9 +107,9 @@ impl Noted {
         let title = untitled.as_ref().zip(title.as_deref());
         let made = long.iter().zip(&self.summaries).filter_map(|(long, answer)| Some((long, answer.as_ref()?)));
         let summaries: Vec<(&UserMessage, &str)> = made.map(|(long, answer)| (long, answer.text.trim())).collect();
-        let asked = self.title.iter().map(|answer| (Operation::Title, answer));
+        let asked = self.title.iter().map(|answer| SecondaryCall::of(Operation::Title, answer));
         let asked: Vec<_> =
-            asked.chain(self.summaries.iter().flatten().map(|answer| (Operation::Summary, answer))).collect();
+            asked.chain(self.summaries.iter().flatten().map(|answer| SecondaryCall::of(Operation::Summary, answer))).collect();
         if let Err(error) = repository::note(db, account, chat, title, &summaries, &asked).await {
             warn!(chat, %error, "A title or summary could not be stored.");
         }

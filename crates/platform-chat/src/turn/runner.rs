@@ -8,7 +8,7 @@ use platform_conversation::{
 };
 use platform_core::{Result, spawn};
 use platform_jobs::Run;
-use platform_runtime::{Answer, Ending, FaultCode, Flow, Later, OpenCall, Operation, TurnTool, UsageLedger};
+use platform_runtime::{Ending, FaultCode, Flow, Later, OpenCall, SecondaryCall, TurnTool, UsageLedger};
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -62,7 +62,7 @@ impl TurnStore for ChatTurnStore<'_> {
         })
     }
 
-    async fn charge(&self, asked: &[(Operation, &Answer)]) -> Result<()> {
+    async fn charge(&self, asked: &[SecondaryCall]) -> Result<()> {
         repository::charge(&self.turns.ports.db, &self.run.account(), &self.run.subject, asked).await
     }
 
@@ -116,7 +116,7 @@ impl<'a> TurnRunner<'a> {
     /// Those of the assistant, those that the client runs, and whom it may hand work to.
     async fn tools(&self, profile: &Profile) -> Result<Vec<TurnTool>> {
         let (ports, chat, settings) = (&self.turns.ports, &self.turn.conversation, &profile.settings);
-        let mut tools = turn_tools(&ports.toolbox, &chat.account, settings, self.request, &chat.owner(), None).await?;
+        let mut tools = turn_tools(&ports.toolbox, &chat.account, settings, self.request, Some(&chat.payer), None).await?;
         if !settings.subagents_ids.is_empty() {
             let hand_off = HandOff::of_chat(chat, &self.request.user_uid, &settings.approval_tools);
             tools.extend(self.turns.hand_offs.tools(&settings.subagents_ids, &hand_off).await?);

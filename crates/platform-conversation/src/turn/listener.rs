@@ -52,6 +52,8 @@ impl Listener for Turn<'_> {
     }
 
     async fn called(&mut self, results: &mut [CallResult]) -> Result<Verdict> {
+        let asked: Vec<_> = results.iter_mut().flat_map(|of| std::mem::take(&mut of.result.asked)).collect();
+        self.turn_store.charge(&asked).await?;
         let Some(screen) = self.screen.clone().filter(|screen| screen.scan_tool_results) else {
             return Ok(Verdict::Pass);
         };

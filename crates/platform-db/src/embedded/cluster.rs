@@ -13,6 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use platform_core::sha256_hex;
+
 use super::{
     EmbeddedError, Result,
     installation::{self, Installation},
@@ -214,9 +216,7 @@ fn home(data_dir: &Path, user: Option<User>) -> Result<PathBuf> {
     if data_dir.ancestors().all(reachable) {
         return Ok(data_dir.to_owned());
     }
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, data_dir.as_os_str().as_encoded_bytes());
-    let name = digest.as_ref().iter().take(6).fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
-    let home = Path::new(SYSTEM_DIR).join(name);
+    let home = Path::new(SYSTEM_DIR).join(short_name(data_dir));
     fs::create_dir_all(&home).map_err(|e| EmbeddedError::io("The cluster's directory,", &home, &e))?;
     tracing::info!(
         cluster = %home.display(),
@@ -226,14 +226,17 @@ fn home(data_dir: &Path, user: Option<User>) -> Result<PathBuf> {
     Ok(home)
 }
 
+/// A name for what belongs to a directory.
+fn short_name(of: &Path) -> String {
+    sha256_hex(of.as_os_str().as_encoded_bytes())[..12].to_owned()
+}
+
 fn socket_dir(home: &Path) -> Result<PathBuf> {
     let near = home.join("socket");
     let dir = if near.as_os_str().len() <= LONGEST_SOCKET_DIR {
         near
     } else {
-        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, home.as_os_str().as_encoded_bytes());
-        let name = digest.as_ref().iter().take(6).fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
-        std::env::temp_dir().join(format!("platform-{name}"))
+        std::env::temp_dir().join(format!("platform-{}", short_name(home)))
     };
     fs::create_dir_all(&dir).map_err(|e| EmbeddedError::io("The socket directory,", &dir, &e))?;
     Ok(dir)

@@ -6,10 +6,10 @@ pub(crate) mod write;
 
 pub use model::{
     Attached, Attachment, ChunkList, DeletedDocuments, Document, DocumentFilter, DocumentList, DocumentSettings,
-    Indexing, IndexingError, ListedChunk, NewDocument, PlannedDeletion, Queued, Reindex, Upload, UsedBy, UsedByAgent,
+    EmbeddingUsage, Indexing, IndexingError, ListedChunk, NewDocument, PlannedDeletion, Queued, Reindex, Upload, UsedBy, UsedByAgent,
     UsedByAssistant, Version, VersionText,
 };
 pub(crate) use model::{MOST_TEXT, tokens};
 pub(crate) use service::Gone;
-pub use service::{DocumentService, FolderResources, PgKnowledge};
+pub use service::{DocumentService, FolderResources, KnowledgeNeeds, PgKnowledge};
 pub(crate) use write::{Making, create_in};

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use platform_core::{Checks, Object, Result, Timestamp};
+use platform_core::{Checks, Money, Object, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -127,6 +127,19 @@ pub struct Indexing {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub finished_timestamp_ms: Option<Timestamp>,
+    /// What its vectors took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub embedding: Option<EmbeddingUsage>,
+}
+
+/// What the vectors of a document took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct EmbeddingUsage {
+    /// Tokens.
+    pub tokens: u64,
+    /// US dollars.
+    pub cost: Money,
 }
 
 impl Indexing {

@@ -10,7 +10,10 @@ use platform_db::{Conn, containing};
 use serde_json::Value;
 
 use super::model::{Document, DocumentFilter, Indexing, ListedChunk};
-use crate::schema::{chunks, document_texts, documents};
+use crate::{
+    index::BY_CLIENT,
+    schema::{chunks, document_texts, documents},
+};
 
 #[derive(Queryable, Selectable, Insertable, Clone)]
 #[diesel(table_name = documents)]
@@ -128,6 +131,13 @@ pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &DocumentR
         ))
         .execute(conn)
         .await?;
+    Ok(())
+}
+
+/// Notes that a client wrote the summary of a document, or that it is to be made from the text.
+pub(crate) async fn note_summary(conn: &mut Conn, account: &AccountId, id: &str, by_client: bool) -> Result<()> {
+    let of = documents::summary_of.eq(by_client.then_some(BY_CLIENT));
+    diesel::update(by_id(account.as_str(), id)).set(of).execute(conn).await?;
     Ok(())
 }
 

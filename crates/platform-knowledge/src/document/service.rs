@@ -7,7 +7,7 @@ use platform_core::{AccountId, Caller, Clock, Error, Object, Page, Precondition,
 use platform_db::{Bus, Conn, Db, Idempotency};
 use platform_files::{FileService, NewFile, PgFileService};
 use platform_jobs::Jobs;
-use platform_runtime::ChildPool;
+use platform_runtime::{Budget, Catalog, ChildPool};
 
 use super::{
     model::{
@@ -24,7 +24,7 @@ use crate::{
     index,
     kinds::{DOCUMENT, SKILL},
     not_found,
-    search::{self, SearchQuery, SearchResults},
+    search::{self, SearchQuery, SearchResults, Vectors},
     skill, tree, uses,
 };
 
@@ -98,20 +98,44 @@ pub struct PgKnowledge {
     pub(crate) files: Arc<PgFileService>,
     pub(crate) referrers: Referrers,
     pub(crate) extraction: Arc<ChildPool>,
+    pub(crate) catalog: Arc<dyn Catalog>,
+    pub(crate) budget: Arc<dyn Budget>,
+    pub(crate) vectors: Vectors,
+}
+
+/// What documents need of others.
+pub struct KnowledgeNeeds {
+    /// Where they are kept.
+    pub db: Db,
+    /// Whom changes are told.
+    pub bus: Bus,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Who has the index kept up to date.
+    pub jobs: Arc<Jobs>,
+    /// Where the files are that documents are made of.
+    pub files: Arc<PgFileService>,
+    /// Whoever refers to documents.
+    pub referrers: Referrers,
+    /// Child processes that read files.
+    pub extraction: Arc<ChildPool>,
+    /// What models there are.
+    pub catalog: Arc<dyn Catalog>,
+    /// Who lets them be asked.
+    pub budget: Arc<dyn Budget>,
 }
 
 impl PgKnowledge {
-    /// `referrers`: whoever refers to documents; `extraction`: child processes that read files.
-    pub fn new(
-        db: &Db,
-        bus: &Bus,
-        clock: Arc<dyn Clock>,
-        jobs: Arc<Jobs>,
-        files: Arc<PgFileService>,
-        referrers: Referrers,
-        extraction: Arc<ChildPool>,
-    ) -> Self {
-        Self { db: db.clone(), bus: bus.clone(), clock, jobs, files, referrers, extraction }
+    /// Documents and folders.
+    pub fn new(needs: KnowledgeNeeds) -> Self {
+        let KnowledgeNeeds { db, bus, clock, jobs, files, referrers, extraction, catalog, budget } = needs;
+        let vectors = Vectors::default();
+        Self { db, bus, clock, jobs, files, referrers, extraction, catalog, budget, vectors }
+    }
+
+    /// The name of the model that makes vectors; `None` when none does.
+    pub(crate) fn embedding_model(&self) -> Option<String> {
+        self.catalog.embedder().map(|spec| format!("{}:{}", spec.provider, spec.llm))
     }
 
     /// Deletes documents in a transaction that holds what lies in what.
@@ -412,7 +436,7 @@ impl DocumentService for PgKnowledge {
         within: Option<Vec<String>>,
     ) -> Result<SearchResults> {
         query.check()?;
-        search::search(&self.db, account, &query, within).await
+        search::search(self, account, &query, within).await
     }
 }
 

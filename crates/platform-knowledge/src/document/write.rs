@@ -1,7 +1,6 @@
 //! How a document comes to be and changes: one place for all who write one.
 
-use aws_lc_rs::digest::{SHA256, digest};
-use platform_core::{AccountId, Error, Id, Object, Result, Timestamp, overlay};
+use platform_core::{AccountId, Error, Id, Object, Result, Timestamp, overlay, sha256_hex};
 use platform_db::Conn;
 use platform_files::{PgFileService, StoredBytes};
 
@@ -62,7 +61,7 @@ pub(crate) async fn create_in(
         folder_id: settings.folder_id,
         parent_id: settings.parent_document_id,
         current_version: 1,
-        content_hash: hash(&text),
+        content_hash: sha256_hex(&text),
         indexing: serde_json::to_value(indexing).map_err(Error::internal)?,
         due_ms: unreadable.is_none().then_some(now.0),
         language: "simple".to_owned(),
@@ -105,7 +104,7 @@ pub(crate) async fn update_in(
         is_skill: row.is_skill,
         tags: serde_json::from_value(row.tags.clone()).map_err(Error::internal)?,
     };
-    let changes_text = patch.contains_key("markdownContent");
+    let (changes_text, changes_summary) = (patch.contains_key("markdownContent"), patch.contains_key("summary"));
     let mut settings = overlay(&before, patch)?;
     settings.check()?;
     // In a folder its project is that of the folder, whatever it was before.
@@ -123,7 +122,7 @@ pub(crate) async fn update_in(
     }
     (row.summary, row.is_skill, row.tags) = (settings.summary, settings.is_skill, texts(&settings.tags));
     let new_text = settings.markdown_content;
-    let is_new = changes_text && hash(&new_text) != row.content_hash;
+    let is_new = changes_text && sha256_hex(&new_text) != row.content_hash;
     row.version += 1;
     row.edited_ms = now.0;
     let shown = if is_new {
@@ -146,6 +145,13 @@ pub(crate) async fn update_in(
         queue(&mut row)?;
     }
     repository::update(conn, account, &row).await?;
+    if changes_summary {
+        let by_client = !row.summary.is_empty();
+        repository::note_summary(conn, account, &row.id, by_client).await?;
+        if !by_client {
+            index::sum_up_in(conn, account).await?;
+        }
+    }
     if row.due_ms.is_some() {
         index::wake_in(conn, account).await?;
     }
@@ -161,7 +167,7 @@ pub(crate) async fn revert_in(
     user_uid: &str,
     now: Timestamp,
 ) -> Result<Document> {
-    let is_new = hash(&text) != row.content_hash;
+    let is_new = sha256_hex(&text) != row.content_hash;
     row.version += 1;
     row.edited_ms = now.0;
     row.current_version += 1;
@@ -214,7 +220,7 @@ pub(crate) async fn reindex_in(
 fn set_text(row: &mut DocumentRow, text: &str) -> Result<()> {
     row.size = size(text);
     row.token_count = i64::try_from(tokens(text)).unwrap_or(i64::MAX);
-    row.content_hash = hash(text);
+    row.content_hash = sha256_hex(text);
     queue(row)
 }
 
@@ -228,9 +234,4 @@ pub(crate) fn queue(row: &mut DocumentRow) -> Result<()> {
 
 fn size(text: &str) -> i64 {
     i64::try_from(text.len()).unwrap_or(i64::MAX)
-}
-
-/// SHA-256 in hex.
-pub(crate) fn hash(text: &str) -> String {
-    digest(&SHA256, text.as_bytes()).as_ref().iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }

@@ -1,6 +1,6 @@
 //! A text in pieces: by headings, then paragraphs.
 
-use platform_core::Result;
+use platform_core::{Result, sha256_hex};
 use serde::Serialize;
 use text_splitter::{ChunkConfig, ChunkSizer, TextSplitter};
 
@@ -19,6 +19,18 @@ pub(crate) struct Chunk {
     pub heading_path: Vec<String>,
     pub text: String,
     pub token_count: usize,
+}
+
+impl Chunk {
+    /// What it says with the headings above it: what its vector is made of.
+    pub fn embedded(heading_path: &[String], text: &str) -> String {
+        if heading_path.is_empty() { text.to_owned() } else { format!("{}\n\n{text}", heading_path.join(" > ")) }
+    }
+
+    /// The same as a name of its vector.
+    pub fn text_hash(&self) -> String {
+        sha256_hex(Self::embedded(&self.heading_path, &self.text))[..32].to_owned()
+    }
 }
 
 struct Tokens;

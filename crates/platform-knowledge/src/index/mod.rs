@@ -1,6 +1,8 @@
 //! The search index: documents in pieces, kept up to date by durable runs.
 
 mod chunk;
+mod embed;
+mod summary;
 mod work;
 
 use std::sync::Arc;
@@ -15,7 +17,11 @@ use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_jobs::{Work, enqueue_or_wake_in};
 
+pub(crate) use summary::{BY_CLIENT, wake_in as sum_up_in};
+use summary::SummaryWork;
 use work::IndexWork;
+
+pub use embed::keep;
 
 /// Kind of the runs that index the documents of an account; their subject is the account.
 pub(crate) const KIND: &str = "index";
@@ -65,5 +71,5 @@ pub(crate) async fn queue_in(
 
 /// The runs that keep the index up to date.
 pub fn works(knowledge: &Arc<PgKnowledge>) -> Vec<Arc<dyn Work>> {
-    vec![Arc::new(IndexWork(Arc::clone(knowledge)))]
+    vec![Arc::new(IndexWork(Arc::clone(knowledge))), Arc::new(SummaryWork(Arc::clone(knowledge)))]
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use platform_core::{AccountId, Error, Id, Result, Timestamp, run_blocking};
+use platform_core::{AccountId, Error, ErrorKind, Id, Result, Timestamp, run_blocking};
 use platform_db::{Conn, JsonStatement};
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
 use serde::Serialize;
@@ -16,6 +16,8 @@ use tracing::warn;
 use super::{
     KIND,
     chunk::{Chunk, chunks as pieces},
+    embed::embed,
+    summary,
 };
 use crate::{
     document::{Indexing, IndexingError, PgKnowledge, repository},
@@ -34,6 +36,7 @@ const SAMPLE: usize = 10_000;
 pub(crate) struct IndexWork(pub Arc<PgKnowledge>);
 
 enum ChunkKind {}
+enum IndexKind {}
 
 #[async_trait]
 impl Work for IndexWork {
@@ -46,7 +49,7 @@ impl Work for IndexWork {
         while !stop.is_cancelled() {
             let due = first_due(self.0.db.read().await?.get(), &account).await?;
             match due {
-                Some((id, due)) if due <= self.0.clock.now() => self.index(run, &account, &id).await?,
+                Some((id, due)) if due <= self.0.clock.now() => self.index(run, &account, &id, stop).await?,
                 _ if self.rest(run, &account).await? => return Ok(()),
                 _ => {}
             }
@@ -78,7 +81,7 @@ impl IndexWork {
         .await
     }
 
-    async fn index(&self, run: &Run, account: &AccountId, id: &str) -> Result<()> {
+    async fn index(&self, run: &Run, account: &AccountId, id: &str, stop: &CancellationToken) -> Result<()> {
         let began = self.0.clock.now();
         let conn = self.0.db.read().await?;
         let Some(row) = repository::find(conn.get(), account, id).await? else { return Ok(()) };
@@ -90,6 +93,7 @@ impl IndexWork {
             state: "chunking".to_owned(),
             attempts,
             error: before.error,
+            embedding: before.embedding,
             started_timestamp_ms: Some(began),
             ..Indexing::default()
         };
@@ -100,16 +104,21 @@ impl IndexWork {
             repository::note_indexing(&mut conn, account, id, "pending", &under_way, due).await?;
         }
         let prepared = run_blocking(move || Ok((language(&text), pieces(&text)?))).await;
-        let stored = match prepared {
-            Ok((language, chunks)) => self.store(run, account, &row, language, &chunks, &under_way).await,
-            Err(error) => Err(error),
+        let indexed = async {
+            let (language, chunks) = prepared?;
+            let model = self.0.embedding_model();
+            match (self.store(run, account, &row, language, &chunks, &under_way).await?, model) {
+                (Some(stored), Some(model)) => embed(&self.0, run, &row, &model, stored, stop).await,
+                _ => Ok(()),
+            }
         };
-        let Err(error) = stored else { return Ok(()) };
+        let Err(error) = indexed.await else { return Ok(()) };
         warn!(document = id, attempts, %error, "A document could not be indexed.");
-        self.fail(run, account, &row, under_way).await
+        self.fail(run, account, &row, &error, attempts).await
     }
 
-    /// Puts the pieces of a version into the index in place of those before, unless there is a newer one.
+    /// Puts the pieces of a version into the index in place of those before, unless there is a newer one. What they
+    /// say is found by its words from then on; what is said then of documents whose vectors are still to be made.
     async fn store(
         &self,
         run: &Run,
@@ -118,29 +127,31 @@ impl IndexWork {
         language: &'static str,
         chunks: &[Chunk],
         under_way: &Indexing,
-    ) -> Result<()> {
-        let now = self.0.clock.now();
+    ) -> Result<Option<Indexing>> {
         let count = i64::try_from(chunks.len()).unwrap_or(i64::MAX);
-        let done = Indexing {
-            state: "done".to_owned(),
-            chunks_total: count,
-            chunks_done: count,
-            error: None,
-            finished_timestamp_ms: Some(now),
-            ..under_way.clone()
-        };
+        let stored = Indexing { state: "embedding".to_owned(), chunks_total: count, ..under_way.clone() };
         let mut conn = self.0.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
-            let Some(current) = repository::lock(conn, account, &row.id).await? else { return Ok(()) };
+            let Some(current) = repository::lock(conn, account, &row.id).await? else { return Ok(None) };
             // Another text, another name: it is still due.
             if current.content_hash != row.content_hash || current.name != row.name {
-                return Ok(());
+                return Ok(None);
             }
             insert(conn, row, current.current_version, language, chunks).await?;
-            repository::note_indexing(conn, account, &row.id, "ready", &done, None).await?;
+            let pieces = documents::piece_count.eq(i32::try_from(count).unwrap_or(i32::MAX));
             let of = repository::by_id(account.as_str(), &row.id);
-            diesel::update(of).set(documents::language.eq(language)).execute(conn).await?;
-            if is_held_in(conn, run).await? { Ok(()) } else { Err(Error::internal("the lease is lost")) }
+            let index = documents::index_id.eq(String::from(Id::<IndexKind>::generate()));
+            diesel::update(of).set((documents::language.eq(language), pieces, index)).execute(conn).await?;
+            let still = if self.0.embedding_model().is_some() {
+                let due = current.due_ms.map(Timestamp);
+                repository::note_indexing(conn, account, &row.id, "pending", &stored, due).await?;
+                Some(stored)
+            } else {
+                let done = Indexing { chunks_done: count, ..stored };
+                finish_in(conn, account, &row.id, &done, None, self.0.clock.now()).await?;
+                None
+            };
+            if is_held_in(conn, run).await? { Ok(still) } else { Err(Error::internal("the lease is lost")) }
         })
         .await
     }
@@ -151,28 +162,60 @@ impl IndexWork {
         run: &Run,
         account: &AccountId,
         row: &repository::DocumentRow,
-        under_way: Indexing,
+        error: &Error,
+        attempts: i64,
     ) -> Result<()> {
         let now = self.0.clock.now();
-        let tried = usize::try_from(under_way.attempts).unwrap_or(usize::MAX);
+        let tried = usize::try_from(attempts).unwrap_or(usize::MAX);
         let again = AGAIN.get(tried.saturating_sub(1)).copied();
-        let message = "The text could not be put into the index; have it indexed again.".to_owned();
-        let error = IndexingError { code: "INDEXING_FAILED".to_owned(), message };
+        let error = match error.code().kind() {
+            ErrorKind::Upstream | ErrorKind::UpstreamTimeout => IndexingError {
+                code: "EMBEDDING_FAILED".to_owned(),
+                message: format!("{} Its words are found; have it indexed again for the rest.", error.message()),
+            },
+            _ => IndexingError {
+                code: "INDEXING_FAILED".to_owned(),
+                message: "The text could not be put into the index; have it indexed again.".to_owned(),
+            },
+        };
         let (state, status) = if again.is_some() { ("queued", "pending") } else { ("error", "failed") };
-        let failed =
-            Indexing { state: state.to_owned(), error: Some(error), finished_timestamp_ms: Some(now), ..under_way };
         let due = again.map(|wait| Timestamp(now.0 + i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)));
         let mut conn = self.0.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
             let current = repository::lock(conn, account, &row.id).await?;
             let is_same = |current: &repository::DocumentRow| current.content_hash == row.content_hash;
-            if current.as_ref().is_some_and(is_same) && is_held_in(conn, run).await? {
+            if let Some(current) = current.filter(is_same)
+                && is_held_in(conn, run).await?
+            {
+                // How far it came stands in the record.
+                let so_far: Indexing = serde_json::from_value(current.indexing).map_err(Error::internal)?;
+                let (state, error) = (state.to_owned(), Some(error));
+                let finished_timestamp_ms = Some(now);
+                let failed = Indexing { state, error, attempts, finished_timestamp_ms, ..so_far };
                 repository::note_indexing(conn, account, &row.id, status, &failed, due).await?;
             }
             Ok(())
         })
         .await
     }
+}
+
+/// What is in the index is what the document says: it is found, and summed up next.
+pub(super) async fn finish_in(
+    conn: &mut Conn,
+    account: &AccountId,
+    id: &str,
+    indexing: &Indexing,
+    embedded_by: Option<&str>,
+    now: Timestamp,
+) -> Result<()> {
+    let finished_timestamp_ms = Some(now);
+    let done = Indexing { state: "done".to_owned(), error: None, finished_timestamp_ms, ..indexing.clone() };
+    repository::note_indexing(conn, account, id, "ready", &done, None).await?;
+    let index = documents::index_id.eq(String::from(Id::<IndexKind>::generate()));
+    let by = documents::embedded_by.eq(embedded_by);
+    diesel::update(repository::by_id(account.as_str(), id)).set((index, by)).execute(conn).await?;
+    summary::wake_in(conn, account).await
 }
 
 /// The document of an account that is due first.
@@ -200,6 +243,8 @@ struct NewChunk<'a> {
     path: &'a [String],
     headings: String,
     text: &'a str,
+    /// Of its vector.
+    hash: String,
     /// Of it, as they are looked for.
     words: String,
     tokens: usize,
@@ -213,13 +258,15 @@ async fn insert(
     pieces: &[Chunk],
 ) -> Result<()> {
     const INSERT: &str = "INSERT INTO chunks \
-        (account_id, document_id, position, id, document_version, heading_path, text, token_count, words) \
-        SELECT account, document, position, id, version, path, text, tokens, \
+        (account_id, document_id, position, id, document_version, heading_path, text, text_hash, token_count, \
+            words) \
+        SELECT account, document, position, id, version, path, text, hash, tokens, \
             setweight(to_tsvector(language::regconfig, headings), 'A') \
             || setweight(to_tsvector(language::regconfig, name), 'B') \
             || to_tsvector(language::regconfig, words) || array_to_tsvector(ARRAY['account:' || account]) \
         FROM jsonb_to_recordset($1::jsonb) AS c (account text, document text, version integer, language text, \
-            name text, position integer, id text, path jsonb, headings text, text text, words text, tokens integer)";
+            name text, position integer, id text, path jsonb, headings text, text text, hash text, words text, \
+            tokens integer)";
     let old = chunks::table.filter(chunks::account_id.eq(&row.account_id).and(chunks::document_id.eq(&row.id)));
     diesel::delete(old).execute(conn).await?;
     for (batch, pieces) in pieces.chunks(BATCH).enumerate() {
@@ -238,6 +285,7 @@ async fn insert(
                 headings: words(&chunk.heading_path.join(" ")),
                 words: words(&chunk.text),
                 text: &chunk.text,
+                hash: chunk.text_hash(),
                 tokens: chunk.token_count,
             })
             .collect();

@@ -1,6 +1,13 @@
-use platform_core::{Checks, Result};
+use diesel::{
+    QueryableByName,
+    sql_types::{Double, Integer, Jsonb, Text},
+};
+use platform_core::{Checks, Error, Result};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
+
+use super::rounded;
 
 /// What is looked for (contract 06 §2).
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -75,4 +82,38 @@ pub struct SearchResult {
     pub text: String,
     /// 0 to 1.
     pub score: f64,
+}
+
+/// A piece as a search finds it.
+#[derive(QueryableByName)]
+pub(super) struct Found {
+    #[diesel(sql_type = Text)]
+    document_id: String,
+    #[diesel(sql_type = Text)]
+    name: String,
+    #[diesel(sql_type = Integer)]
+    version: i32,
+    #[diesel(sql_type = Text)]
+    chunk_id: String,
+    #[diesel(sql_type = Jsonb)]
+    heading_path: Value,
+    #[diesel(sql_type = Text)]
+    text: String,
+    #[diesel(sql_type = Double)]
+    score: f64,
+}
+
+impl Found {
+    /// As it is sent; `score` makes what it was found with a number from 0 to 1.
+    pub fn shown(self, score: impl Fn(f64) -> f64) -> Result<SearchResult> {
+        Ok(SearchResult {
+            document_id: self.document_id,
+            name: self.name,
+            version: self.version,
+            chunk_id: self.chunk_id,
+            heading_path: serde_json::from_value(self.heading_path).map_err(Error::internal)?,
+            text: self.text,
+            score: rounded(score(self.score)),
+        })
+    }
 }

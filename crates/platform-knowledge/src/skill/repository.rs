@@ -1,12 +1,11 @@
 use std::collections::HashMap;
 
-use aws_lc_rs::digest::{SHA256, digest};
 use diesel::{
     prelude::*,
     sql_types::{Array, BigInt, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, Result, Timestamp};
+use platform_core::{AccountId, Error, Result, Timestamp, sha256_hex};
 use platform_db::Conn;
 use serde_json::{Value, json};
 
@@ -166,8 +165,7 @@ pub(super) fn version(skills: &mut [Skill], files: &[FileRow]) {
     }
     for skill in skills {
         let content = contents.get(skill.id.as_str()).map_or("", String::as_str);
-        let digest = digest(&SHA256, content.as_bytes());
-        skill.version = digest.as_ref()[..8].iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+        skill.version = sha256_hex(content)[..16].to_owned();
     }
 }
 

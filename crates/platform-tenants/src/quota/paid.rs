@@ -5,7 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use platform_core::{AccountId, Error, Money, Result, spawn};
 use platform_runtime::{
-    Answer, Catalog, Charge, Delta, Fault, FaultCode, Model, ModelSpec, Operation, Payer, Prompt, Usage, UsageLedger,
+    Answer, Catalog, Charge, Delta, Embedding, Fault, FaultCode, Model, ModelSpec, Operation, Payer, Prompt, Usage,
+    UsageLedger,
 };
 use tracing::error;
 
@@ -30,6 +31,10 @@ impl Catalog for Paid {
         self.model.count(model, text)
     }
 
+    fn embedder(&self) -> Option<ModelSpec> {
+        self.model.embedder()
+    }
+
     fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
         self.model.helper(operation, own)
     }
@@ -46,11 +51,13 @@ impl Model for Paid {
         prompt: &Prompt,
         on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
     ) -> std::result::Result<Answer, Fault> {
+        let (model, is_secondary) = (&prompt.model, prompt.operation.is_some());
         let charge = match self.ledger.held() {
             Some(charge) => charge,
-            None => self.reserve(prompt).await?,
+            None => self.reserve(model, is_secondary).await?,
         };
-        let mut call = Call { paid: self, prompt, charge: Some(charge), written: 0 };
+        let asked = Usage::estimated(prompt, "", &[]);
+        let mut call = Call { paid: self, model, is_secondary, asked, charge: Some(charge), written: 0 };
         let mut count = |delta: Delta<'_>| {
             call.written += match delta {
                 Delta::Text(text) => text.len(),
@@ -71,11 +78,27 @@ impl Model for Paid {
         }
         answer
     }
+
+    async fn embed(&self, texts: &[String]) -> std::result::Result<Embedding, Fault> {
+        let Some(model) = self.model.embedder() else { return self.model.embed(texts).await };
+        let charge = self.reserve(&model, true).await?;
+        let bytes: usize = texts.iter().map(String::len).sum();
+        let asked = Usage { input_tokens: bytes.div_ceil(4) as u64, ..Usage::default() };
+        let mut call = Call { paid: self, model: &model, is_secondary: true, asked, charge: Some(charge), written: 0 };
+        let embedded = self.model.embed(texts).await;
+        let took = embedded.as_ref().map(|embedded| (embedded.usage, embedded.cost.total_cost));
+        let (usage, cost) = took.unwrap_or_default();
+        call.settle(usage, cost);
+        drop(call);
+        if self.at_once {
+            self.store().await;
+        }
+        embedded
+    }
 }
 
 impl Paid {
-    async fn reserve(&self, prompt: &Prompt) -> std::result::Result<Charge, Fault> {
-        let (model, is_secondary) = (&prompt.model, prompt.operation.is_some());
+    async fn reserve(&self, model: &ModelSpec, is_secondary: bool) -> std::result::Result<Charge, Fault> {
         let away = |error: Error| {
             error!(%error, "A quota could not be looked at; the call is not made.");
             Fault::of(FaultCode::Unavailable, "The quotas cannot be reached at the moment.", &model.provider)
@@ -120,7 +143,9 @@ impl Drop for Paid {
 /// A call under way. One that is broken off is settled by what it was asked and what it wrote.
 struct Call<'a> {
     paid: &'a Paid,
-    prompt: &'a Prompt,
+    model: &'a ModelSpec,
+    is_secondary: bool,
+    asked: Usage,
     charge: Option<Charge>,
     written: usize,
 }
@@ -129,7 +154,7 @@ impl Call<'_> {
     fn settle(&mut self, usage: Usage, cost: Money) {
         let Some(charge) = self.charge.take() else { return };
         let (tokens, nanos) = (usage.input_tokens.saturating_add(usage.output_tokens), cost.nanos());
-        let is_secondary = self.prompt.operation.is_some();
+        let is_secondary = self.is_secondary;
         if tokens > 0 && self.paid.payer.tenant_id.is_some() {
             self.paid.quotas.learn(&self.paid.payer, is_secondary, i64::try_from(tokens).unwrap_or(i64::MAX), nanos);
         }
@@ -140,10 +165,8 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         if self.charge.is_some() {
-            let mut usage = Usage::estimated(self.prompt, "", &[]);
-            usage.output_tokens = self.written.div_ceil(4) as u64;
-            let usage = usage.normalised();
-            let cost = usage.cost(&self.prompt.model.prices).total_cost;
+            let usage = Usage { output_tokens: self.written.div_ceil(4) as u64, ..self.asked }.normalised();
+            let cost = usage.cost(&self.model.prices).total_cost;
             self.settle(usage, cost);
         }
     }

@@ -2,7 +2,7 @@
 
 use platform_conversation::{ChatMessage, bodies_from};
 use platform_core::{Error, Result};
-use platform_runtime::{Operation, Role, ask};
+use platform_runtime::{Operation, Role, SecondaryCall, ask};
 use serde_json::json;
 
 use crate::thread::{
@@ -31,7 +31,7 @@ impl Threads {
         let text = self.protocol(&record, MOST_EXPLAINED).await?;
         let answer = ask(&*model, Operation::Summary, spec, EXPLAIN, text).await;
         let answer = answer.map_err(|fault| Error::from(&fault))?;
-        self.charge(&record.account, &agent.id, record.id(), &[(Operation::Summary, &answer)]).await?;
+        self.charge(&record.account, &agent.id, record.id(), &[SecondaryCall::of(Operation::Summary, &answer)]).await?;
         let kept = json!([record.revision, answer.text]);
         repository::note_quietly(&mut *self.ports.db.conn().await?, &record.account, record.id(), "explanation", &kept)
             .await?;

@@ -12,7 +12,7 @@ use platform_conversation::{
 use platform_core::{Error, Result};
 use platform_db::Conn;
 use platform_jobs::{Run, step_in};
-use platform_runtime::{Answer, CallState, Flow, Later, Operation};
+use platform_runtime::{CallState, Flow, Later, SecondaryCall};
 use platform_tenants::settle_in;
 
 use crate::thread::{
@@ -100,7 +100,7 @@ impl TurnStore for ThreadTurnStore {
         Ok(StepResult::At(revision, flow))
     }
 
-    async fn charge(&self, asked: &[(Operation, &Answer)]) -> Result<()> {
+    async fn charge(&self, asked: &[SecondaryCall]) -> Result<()> {
         self.threads.charge(&self.run.account(), &self.agent_id, &self.run.subject, asked).await
     }
 
@@ -119,7 +119,7 @@ impl Threads {
         account: &platform_core::AccountId,
         agent: &str,
         thread: &str,
-        asked: &[(Operation, &Answer)],
+        asked: &[SecondaryCall],
     ) -> Result<()> {
         if asked.is_empty() {
             return Ok(());
@@ -136,10 +136,10 @@ pub(crate) async fn charge_in(
     account: &platform_core::AccountId,
     agent: &str,
     thread: &str,
-    asked: &[(Operation, &Answer)],
+    asked: &[SecondaryCall],
     now: platform_core::Timestamp,
 ) -> Result<()> {
-    let cost = asked.iter().map(|(_, answer)| answer.cost.total_cost.nanos()).sum();
+    let cost = asked.iter().map(|call| call.cost.total_cost.nanos()).sum();
     let thread = by_id(account.as_str(), thread);
     diesel::update(thread).set(threads::secondary.eq(add_secondary(asked))).execute(conn).await?;
     costs::add_secondary_in(conn, account, agent, cost, now).await

@@ -1,0 +1,211 @@
+//! Vectors of pieces: made in batches, each stored before the next is asked for.
+
+use std::{sync::Arc, time::Duration};
+
+use diesel::{
+    prelude::*,
+    sql_types::{BigInt, Jsonb, Text},
+};
+use diesel_async::{AsyncConnection, RunQueryDsl};
+use platform_core::{AccountId, Error, Result, Timestamp};
+use platform_db::{Conn, JsonStatement};
+use platform_jobs::{Run, is_held_in};
+use serde::Serialize;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{chunk::Chunk, work::finish_in};
+use crate::{
+    document::{Indexing, PgKnowledge, repository},
+    schema::documents,
+    search,
+};
+
+/// Pieces that are embedded by one call.
+const BATCH: i64 = 64;
+/// Documents that are queued at once when the model is another one.
+const TOGETHER: i64 = 1000;
+
+#[derive(QueryableByName)]
+struct Missing {
+    #[diesel(sql_type = Text)]
+    text_hash: String,
+    #[diesel(sql_type = Jsonb)]
+    heading_path: Value,
+    #[diesel(sql_type = Text)]
+    text: String,
+    /// Pieces of the document that have no vector, this one and others.
+    #[diesel(sql_type = BigInt)]
+    left: i64,
+}
+
+#[derive(Serialize)]
+struct NewVector<'a> {
+    account: &'a str,
+    document: &'a str,
+    model: &'a str,
+    hash: &'a str,
+    embedding: Vec<f32>,
+}
+
+/// Makes the vectors that pieces of a document lack, and is done with it then.
+pub(super) async fn embed(
+    knowledge: &PgKnowledge,
+    run: &Run,
+    row: &repository::DocumentRow,
+    model: &str,
+    mut indexing: Indexing,
+    stop: &CancellationToken,
+) -> Result<()> {
+    let account = run.account();
+    let payer = search::payer(&account, row.project_id.clone());
+    let asked = knowledge.budget.model(&payer, None);
+    while !stop.is_cancelled() {
+        let batch = missing(&mut *knowledge.db.conn().await?, &account, &row.id, model).await?;
+        let texts: Vec<String> = batch
+            .iter()
+            .map(|piece| {
+                let path: Vec<String> = serde_json::from_value(piece.heading_path.clone()).unwrap_or_default();
+                Chunk::embedded(&path, &piece.text)
+            })
+            .collect();
+        let left = batch.iter().next().map_or(0, |piece| piece.left);
+        let vectors = if batch.is_empty() {
+            Vec::new()
+        } else {
+            let embedding = asked.embed(&texts).await.map_err(|fault| Error::from(&fault))?;
+            let mut usage = indexing.embedding.unwrap_or_default();
+            usage.tokens += embedding.usage.input_tokens;
+            usage.cost += embedding.cost.total_cost;
+            indexing.embedding = Some(usage);
+            embedding.vectors
+        };
+        let done = left <= i64::try_from(batch.len()).unwrap_or(i64::MAX);
+        indexing.chunks_done = if done {
+            indexing.chunks_total
+        } else {
+            (indexing.chunks_total - left).max(0) + i64::try_from(batch.len()).unwrap_or(0)
+        };
+        let mut conn = knowledge.db.conn().await?;
+        let still_due = conn.transaction::<_, Error, _>(async |conn| {
+            let current = repository::lock(conn, &account, &row.id).await?;
+            // Another text, another name: it begins anew.
+            let Some(current) = current.filter(|current| current.current_version == row.current_version) else {
+                return Ok(false);
+            };
+            insert(conn, row, model, &batch, vectors).await?;
+            if done {
+                forget_unused(conn, row, model).await?;
+                finish_in(conn, &account, &row.id, &indexing, Some(model), knowledge.clock.now()).await?;
+            } else {
+                let due = current.due_ms.map(Timestamp);
+                repository::note_indexing(conn, &account, &row.id, "pending", &indexing, due).await?;
+            }
+            if is_held_in(conn, run).await? { Ok(!done) } else { Err(Error::internal("the lease is lost")) }
+        });
+        if !still_due.await? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Pieces that have no vector of a model, as many as one call embeds.
+async fn missing(conn: &mut Conn, account: &AccountId, document: &str, model: &str) -> Result<Vec<Missing>> {
+    const MISSING: &str = "SELECT text_hash, heading_path, text, count(*) OVER () AS left FROM (\
+            SELECT DISTINCT ON (c.text_hash) c.text_hash, c.heading_path, c.text, c.position FROM chunks c \
+            WHERE c.account_id = $1 AND c.document_id = $2 AND NOT EXISTS (\
+                SELECT FROM chunk_vectors v WHERE v.account_id = $1 AND v.document_id = $2 AND v.model = $3 \
+                AND v.text_hash = c.text_hash)) m ORDER BY position LIMIT $4";
+    let missing = diesel::sql_query(MISSING).bind::<Text, _>(account.as_str()).bind::<Text, _>(document);
+    Ok(missing.bind::<Text, _>(model).bind::<BigInt, _>(BATCH).load(conn).await?)
+}
+
+async fn insert(
+    conn: &mut Conn,
+    row: &repository::DocumentRow,
+    model: &str,
+    batch: &[Missing],
+    vectors: Vec<Vec<f32>>,
+) -> Result<()> {
+    const INSERT: &str = "INSERT INTO chunk_vectors (account_id, document_id, model, text_hash, embedding) \
+        SELECT account, document, model, hash, embedding FROM jsonb_to_recordset($1::jsonb) \
+        AS v (account text, document text, model text, hash text, embedding real[]) ON CONFLICT DO NOTHING";
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let vectors = batch.iter().zip(vectors).map(|(piece, embedding)| {
+        let (account, document) = (row.account_id.as_str(), row.id.as_str());
+        NewVector { account, document, model, hash: &piece.text_hash, embedding }
+    });
+    JsonStatement::new(INSERT, &vectors.collect::<Vec<_>>())?.execute(conn).await?;
+    Ok(())
+}
+
+/// Removes vectors of a document that none of its pieces has, or that another model made.
+async fn forget_unused(conn: &mut Conn, row: &repository::DocumentRow, model: &str) -> Result<()> {
+    const FORGET: &str = "DELETE FROM chunk_vectors v WHERE v.account_id = $1 AND v.document_id = $2 AND (v.model <> $3 \
+        OR NOT EXISTS (SELECT FROM chunks c WHERE c.account_id = $1 AND c.document_id = $2 \
+            AND c.text_hash = v.text_hash))";
+    let forget = diesel::sql_query(FORGET).bind::<Text, _>(&row.account_id).bind::<Text, _>(&row.id);
+    forget.bind::<Text, _>(model).execute(conn).await?;
+    Ok(())
+}
+
+/// Keeps what vectors there are those of the model of the settings, and an index of them where the server has one.
+pub async fn keep(knowledge: Arc<PgKnowledge>) {
+    let Some(model) = knowledge.embedding_model() else { return };
+    match queue_others(&knowledge, &model).await {
+        Ok(0) => {}
+        Ok(queued) => info!(documents = queued, model, "Documents are indexed anew, for the model of their vectors."),
+        Err(error) => warn!(%error, "Documents could not be queued for the model of their vectors; the next start does."),
+    }
+    loop {
+        if let Err(error) = knowledge.vectors.keep_index(&knowledge.db, &model).await {
+            warn!(%error, "No index of vectors could be made; they are compared one by one.");
+        }
+        tokio::time::sleep(Duration::from_hours(1)).await;
+    }
+}
+
+/// Has documents indexed anew whose vectors another model made, or none; how many.
+async fn queue_others(knowledge: &PgKnowledge, model: &str) -> Result<usize> {
+    const QUEUE: &str = "UPDATE documents SET status = 'pending', indexing = $3, due_ms = $4 WHERE account_id = $1 \
+        AND id = ANY(SELECT id FROM documents WHERE account_id = $1 AND size > 0 AND due_ms IS NULL \
+            AND embedded_by IS DISTINCT FROM $2 ORDER BY id LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED)";
+    let indexing = serde_json::to_value(Indexing::queued()).map_err(Error::internal)?;
+    let accounts = documents::table
+        .filter(documents::size.gt(0).and(documents::due_ms.is_null()))
+        .filter(documents::embedded_by.is_distinct_from(model))
+        .select(documents::account_id)
+        .distinct();
+    let mut conn = knowledge.db.conn().await?;
+    let accounts: Vec<String> = accounts.load(&mut conn).await?;
+    let mut all = 0;
+    for account in accounts.iter().filter_map(|account| AccountId::parse(account).ok()) {
+        loop {
+            let queued = conn.transaction::<_, Error, _>(async |conn| {
+                let queued = diesel::sql_query(QUEUE)
+                    .bind::<Text, _>(account.as_str())
+                    .bind::<Text, _>(model)
+                    .bind::<Jsonb, _>(&indexing)
+                    .bind::<BigInt, _>(knowledge.clock.now().0)
+                    .bind::<BigInt, _>(TOGETHER)
+                    .execute(conn)
+                    .await?;
+                if queued > 0 {
+                    super::wake_in(conn, &account).await?;
+                }
+                Ok(queued)
+            });
+            match queued.await? {
+                0 => break,
+                queued => all += queued,
+            }
+        }
+    }
+    drop(conn);
+    knowledge.jobs.announce().await;
+    Ok(all)
+}
