@@ -22,14 +22,15 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// What it says with the headings above it: what its vector is made of.
-    pub fn embedded(heading_path: &[String], text: &str) -> String {
-        if heading_path.is_empty() { text.to_owned() } else { format!("{}\n\n{text}", heading_path.join(" > ")) }
+    /// What it says, below the name of its document and the headings above it: what its vector is made of.
+    pub fn embedded(document: &str, heading_path: &[String], text: &str) -> String {
+        let place = [&[document.to_owned()], heading_path].concat().join(" > ");
+        format!("{place}\n\n{text}")
     }
 
     /// The same as a name of its vector.
-    pub fn text_hash(&self) -> String {
-        sha256_hex(Self::embedded(&self.heading_path, &self.text))[..32].to_owned()
+    pub fn text_hash(&self, document: &str) -> String {
+        sha256_hex(Self::embedded(document, &self.heading_path, &self.text))[..32].to_owned()
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) async fn embed(
             .iter()
             .map(|piece| {
                 let path: Vec<String> = serde_json::from_value(piece.heading_path.clone()).unwrap_or_default();
-                Chunk::embedded(&path, &piece.text)
+                Chunk::embedded(&row.name, &path, &piece.text)
             })
             .collect();
         let left = batch.iter().next().map_or(0, |piece| piece.left);
