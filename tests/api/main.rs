@@ -25,6 +25,7 @@ mod idempotency;
 mod limits;
 mod malformed;
 mod matrix;
+mod memory;
 mod messages;
 mod models;
 mod oauth;

@@ -368,10 +368,13 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
     let evaluation = make(&format!("/agents/threads/{thread}/evaluate"), json!({})).await;
     let evaluation = text(&evaluation["evaluation"]["_id"]);
     let identifier = named("assistant");
-    make("/assistants", json!({"name": "canary", "identifier": identifier})).await;
+    let memory = json!({"enabled": true});
+    make("/assistants", json!({"name": "canary", "identifier": identifier, "coreMemory": memory})).await;
     let message = json!({"message": "canary", "chatUid": named("chat"), "tenantId": named("tenant"),
         "subtenantId": named("user"), "tags": ["canary"]});
     make(&format!("/assistants/{identifier}/messages"), message).await;
+    let memory = format!("/memory/assistants/{identifier}/core?tenantId={}", named("tenant"));
+    let entry = make(&memory, json!({"content": "canary"})).await["entry"]["id"].to_string();
     make("/tenant-admin/tiers", json!({"tierId": named("tier"), "name": "canary"})).await;
     let session = text(&make("/tenant-sessions", json!({"tenantId": named("tenant")})).await["sessionId"]);
     let key = text(&make("/api-keys", json!({"name": "canary"})).await["_id"]);
@@ -402,6 +405,7 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
         "sessionId" => session.clone(),
         "userUID" => user.clone(),
         "fileId" => file.clone(),
+        "entryId" => entry.clone(),
         "id" if path.contains("api-keys") => key.clone(),
         "id" if path.contains("document-folders") => folder.clone(),
         "id" if path.contains("documents") => document.clone(),

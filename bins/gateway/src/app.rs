@@ -12,7 +12,7 @@ use platform_agents::{
     AgentReferrer, PgAgentService, PgEvaluationService, PgSubAgents, PgThreadService, ThreadConfig, task_tools,
 };
 use platform_auth::{AuthConfig, PgAuthService};
-use platform_chat::{AssistantReferrer, ChatConfig, PgAssistantService, PgChatService};
+use platform_chat::{AssistantReferrer, ChatConfig, PgAssistantService, PgChatService, PgEarlierTurns};
 use platform_conversation::{FileFetcher, Ports};
 use platform_core::SystemClock;
 use platform_db::{Bus, Db, Embedded};
@@ -23,6 +23,7 @@ use platform_jobs::{Jobs, Work};
 use platform_knowledge::{KnowledgeNeeds, PgKnowledge, file_tools, knowledge_tools, skill_tools};
 use platform_limits::RateLimits;
 use platform_mail::Mailer;
+use platform_memory::{MemoryNeeds, PgMemory, memory_tools};
 use platform_models::Models;
 use platform_projects::PgProjectService;
 use platform_realtime::Realtime;
@@ -38,7 +39,7 @@ use crate::{
     children::Pools,
     config::{Config, Role},
     groups::{
-        agents, assistants, chats, docs, documents, files, folders, health, keys, models, oauth, projects, sessions,
+        agents, assistants, chats, docs, documents, files, folders, health, keys, memory, models, oauth, projects, sessions,
         skills, tenants, threads, tool_servers, usage,
     },
     health::Health,
@@ -98,6 +99,15 @@ impl Platform {
             catalog: Arc::clone(models) as _,
             budget: quotas.clone(),
         }));
+        let memory = Arc::new(PgMemory::new(MemoryNeeds {
+            db: db.clone(),
+            bus: bus.clone(),
+            clock: Arc::clone(clock),
+            turns: Arc::new(PgEarlierTurns::new(db)),
+            catalog: Arc::clone(models) as _,
+            budget: quotas.clone(),
+            limits: config.memory_limits,
+        }));
         let tool_servers = PgToolServerService::new(ToolServerNeeds {
             db: db.clone(),
             bus: bus.clone(),
@@ -116,6 +126,7 @@ impl Platform {
             file_tools(Arc::clone(&files), egress.reading(config.max_upload_bytes), pools.files),
             knowledge_tools(&knowledge),
             skill_tools(&knowledge),
+            memory_tools(&memory),
             finish_tools(),
         ];
         let built_in = Arc::new(BuiltInTools::new(built_in, Arc::clone(&pools.quick)));
@@ -126,6 +137,7 @@ impl Platform {
             catalog: Arc::clone(models) as _,
             budget: quotas,
             recall: knowledge.clone(),
+            memory: memory.clone(),
             toolbox: Arc::clone(&toolbox),
             children: pools.quick,
             realtime: Realtime::new(Arc::clone(clock), config.stream_coalesce, relay),
@@ -178,6 +190,7 @@ impl Platform {
             }),
             tenants::module(tenants::Services {
                 chat: chat.clone(),
+                memory: memory.clone(),
                 sessions: auth.clone(),
                 tenants: tenants.clone(),
                 threads: threads.clone(),
@@ -190,6 +203,7 @@ impl Platform {
             tool_servers::module(&tool_servers, &toolbox),
             assistants::module(&assistants),
             chats::module(&chat, &assistants),
+            memory::module(&memory, &assistants),
             agents::module(&agents, &threads),
             threads::module(&threads, &evaluations),
             Module { works: vec![mailer], purges: purge::shared(config.event_keep), ..Module::default() },

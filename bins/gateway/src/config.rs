@@ -15,6 +15,7 @@ use platform_egress::{Allowed, EgressRules};
 use platform_files::{S3Access, StoreConfig};
 use platform_http::{HttpConfig, Rates};
 use platform_mail::MailConfig;
+use platform_memory::MemoryLimits;
 use platform_models::{CallLimits, ConfigError, EmbeddingChoice, ModelsConfig, Protocol, ProviderConfig, read_providers_file};
 use platform_vault::MasterKey;
 use secrecy::SecretString;
@@ -62,6 +63,7 @@ pub struct Config {
     pub http: HttpConfig,
     pub egress: EgressRules,
     pub limits: FieldLimits,
+    pub memory_limits: MemoryLimits,
     pub client_tool_timeout: Duration,
     pub async_tool_timeout: Duration,
     pub approval_timeout: Duration,
@@ -152,6 +154,11 @@ impl Config {
                 at_once_an_account: number("PLATFORM_EGRESS_PER_ACCOUNT", 0)?,
             },
             limits: field_limits()?,
+            memory_limits: MemoryLimits {
+                max_chars: number("PLATFORM_LIMIT_CORE_MEMORY_CHARS", 0)?,
+                max_entries: number("PLATFORM_LIMIT_CORE_MEMORY_ENTRIES", 0)?,
+                max_entry_chars: number("PLATFORM_LIMIT_CORE_MEMORY_ENTRY_CHARS", 0)?,
+            },
             client_tool_timeout: duration("PLATFORM_CLIENT_TOOL_TIMEOUT")?,
             async_tool_timeout: duration("PLATFORM_ASYNC_TOOL_TIMEOUT")?,
             approval_timeout: duration("PLATFORM_APPROVAL_TIMEOUT")?,

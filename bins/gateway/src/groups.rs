@@ -9,6 +9,7 @@ pub(crate) mod files;
 pub(crate) mod folders;
 pub(crate) mod health;
 pub(crate) mod keys;
+pub(crate) mod memory;
 pub(crate) mod models;
 pub(crate) mod oauth;
 pub(crate) mod projects;

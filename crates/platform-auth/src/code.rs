@@ -8,7 +8,6 @@ pub const INVALID_TTL: Code = Code::new("INVALID_TTL", ErrorKind::Invalid);
 pub const KEY_NOT_FOUND: Code = Code::new("KEY_NOT_FOUND", ErrorKind::NotFound);
 pub const NAME_TAKEN: Code = Code::new("NAME_TAKEN", ErrorKind::Conflict);
 pub const SESSION_NOT_FOUND: Code = Code::new("SESSION_NOT_FOUND", ErrorKind::NotFound);
-pub const TENANT_ID_REQUIRED: Code = Code::new("TENANT_ID_REQUIRED", ErrorKind::Invalid);
 pub const TOKEN_EXPIRED: Code = Code::new("TOKEN_EXPIRED", ErrorKind::Unauthenticated);
 pub const TOKEN_REVOKED: Code = Code::new("TOKEN_REVOKED", ErrorKind::Unauthenticated);
 pub const UNAUTHENTICATED: Code = Code::new("UNAUTHENTICATED", ErrorKind::Unauthenticated);

@@ -33,6 +33,6 @@ pub use assistant::{
 };
 pub use chat::{
     CHAT, Chat, ChatConfig, ChatFilter, ChatList, ChatListQuery, ChatPage, ChatPatch, ChatService, Checkpoint,
-    Compacted, Feedback, GuardrailResults, PgChatService, StatusError, Stopped, TimeBound,
+    Compacted, Feedback, GuardrailResults, PgChatService, PgEarlierTurns, StatusError, Stopped, TimeBound,
 };
 pub use turn::{Accepted, NewMessage, PastMessage, Responded, Sent, ToolResponse, ToolResponses, Waiting};

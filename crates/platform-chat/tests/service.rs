@@ -59,6 +59,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
         catalog: models,
         budget: quotas,
         recall: Arc::new(()),
+        memory: Arc::new(()),
         toolbox,
         children,
         realtime,

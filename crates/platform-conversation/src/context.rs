@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use bytes::Bytes;
 use platform_core::{Error, Result};
 use platform_runtime::{
-    Attachment, Fault, FaultCode, Message, Model, ModelSpec, Prompt, RecallBudget, Role, ToolCall, TurnTool, fit,
+    Attachment, Fault, FaultCode, Message, Model, ModelSpec, Prompt, RecallBudget, Role, ToldMemories, ToolCall,
+    TurnMemory, TurnTool, fit,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -17,7 +18,7 @@ use crate::{
     message::File,
     parts::{ContextManagement, KnowledgeRecall},
     repository::{self, Start},
-    turn::{Conversation, Ports, TurnRequest, TurnStore},
+    turn::{Conversation, Ports, TurnRequest, TurnStore, new_message_uid},
 };
 
 /// A turn that would use more of the window than this is compacted first, in percent.
@@ -110,6 +111,7 @@ pub(crate) struct Context<'a> {
     pub spec: &'a ModelSpec,
     pub tools: &'a [TurnTool],
     pub model: &'a dyn Model,
+    pub told: &'a mut ToldMemories,
 }
 
 impl Context<'_> {
@@ -122,20 +124,24 @@ impl Context<'_> {
     ) -> Result<std::result::Result<(Prompt, Vec<UserMessage>), Fault>> {
         let params = self.conversation.metadata.get("promptTemplateParams");
         let mut system = fill(&self.profile.settings.presets, params.unwrap_or(&Value::Null));
+        let scope = self.profile.settings.scope(Some(&self.conversation.payer), &self.conversation.uid);
+        let mut attached = String::new();
+        if let Some(memory) = &scope.memory {
+            self.remember(memory, &mut system).await?;
+        }
         if self.profile.settings.has_skills() {
-            let scope = self.profile.settings.scope(Some(&self.conversation.payer));
             let skills = self.ports.recall.skills(&self.conversation.account, &scope).await?;
             if let Some(skills) = skills {
-                add_part(&mut system, &skills);
+                add_part(&mut attached, &skills);
             }
         }
         if self.profile.settings.has_knowledge() {
-            add_part(&mut system, KNOWLEDGE_HINT);
+            add_part(&mut attached, KNOWLEDGE_HINT);
         }
         let state = self.request.application_state.as_ref();
         let state = state.map(|state| format!("State of the application: {}", Value::Object(state.clone())));
         let window = self.spec.context_window;
-        let fixed = self.count(&system) + state.as_deref().map_or(0, |state| self.count(state)) + self.tool_tokens();
+        let fixed = self.count(&system) + self.count(&attached) + state.as_deref().map_or(0, |state| self.count(state)) + self.tool_tokens();
         let mut history = self.history(known, fixed).await?;
         let full = |history: &History| history.overflows || history.tokens * 100 > window * COMPACT_ABOVE;
         if (forced || full(&history))
@@ -162,8 +168,38 @@ impl Context<'_> {
             UserMessage { position: said.position, uid, text }
         });
         let user_messages: Vec<UserMessage> = user_messages.collect();
+        if let Some(earlier) = self.earlier(scope.memory.as_ref(), &user_messages).await? {
+            add_part(&mut system, &earlier);
+        }
+        add_part(&mut system, &attached);
         let recalled = self.recall(&user_messages).await?;
         Ok(Ok((self.assemble(system, [recalled, state], history).await?, user_messages)))
+    }
+
+    /// Adds what is known of whoever the assistant talks to.
+    async fn remember(&mut self, memory: &TurnMemory, system: &mut String) -> Result<()> {
+        if let Some(block) = self.ports.memory.core(&self.conversation.account, &memory.bucket).await? {
+            add_part(system, &block.text);
+            self.told.note_core(&block, new_message_uid(), self.ports.clock.now());
+        }
+        Ok(())
+    }
+
+    /// What was said in earlier chats that is nearest to the first messages of this one.
+    async fn earlier(&mut self, memory: Option<&TurnMemory>, messages: &[UserMessage]) -> Result<Option<String>> {
+        let Some(memory) = memory.filter(|memory| memory.recall && self.conversation.turn_start == 0) else {
+            return Ok(None);
+        };
+        let Some(first) = messages.first() else { return Ok(None) };
+        let question = messages.iter().map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
+        let Conversation { payer, uid, .. } = &*self.conversation;
+        let earlier = self.ports.memory.earlier(&memory.bucket, payer, uid, &question, "conversation_start").await?;
+        self.turn_store.charge(&earlier.asked).await?;
+        if earlier.text.is_some() {
+            let now = self.ports.clock.now();
+            self.told.note_recalled(earlier.record, new_message_uid(), &first.uid, None, now);
+        }
+        Ok(earlier.text)
     }
 
     /// The passages of what is attached that are nearest to the messages of the turn, where the assistant wants them.
@@ -174,7 +210,7 @@ impl Context<'_> {
             return Ok(None);
         }
         let question = messages.iter().map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
-        let scope = settings.scope(Some(&self.conversation.payer));
+        let scope = settings.scope(Some(&self.conversation.payer), &self.conversation.uid);
         let budget = RecallBudget { limit, max_tokens };
         let recalled = self.ports.recall.passages(&self.conversation.account, &scope, &question, budget).await?;
         self.turn_store.charge(&recalled.asked).await?;
@@ -344,7 +380,7 @@ impl Context<'_> {
 
 /// Adds a part to the system text.
 fn add_part(system: &mut String, part: &str) {
-    system.push_str(if system.is_empty() { "" } else { "\n\n" });
+    system.push_str(if system.is_empty() || part.is_empty() { "" } else { "\n\n" });
     system.push_str(part);
 }
 

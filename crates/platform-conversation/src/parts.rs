@@ -1,6 +1,7 @@
 //! Parts of what an assistant is (contract 02 §1).
 
 use platform_core::Checks;
+use platform_runtime::{MemoryBucket, Payer, Spender, TurnMemory};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -88,7 +89,7 @@ fn yes() -> bool {
     true
 }
 
-/// Whether and for whom the assistant keeps core memory; without effect yet.
+/// Whether and for whom the assistant keeps core memory (contract 11).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct CoreMemory {
@@ -96,8 +97,27 @@ pub struct CoreMemory {
     pub enabled: bool,
     /// Whose.
     pub scope: MemoryScope,
-    /// Entries are looked for by what is said.
+    /// What was said in earlier chats is looked up when a chat begins.
     pub recall: bool,
+}
+
+impl CoreMemory {
+    /// What is remembered of a tenant or one of its end users.
+    pub fn bucket(&self, assistant: &str, tenant: &str, subtenant: Option<&str>) -> MemoryBucket {
+        MemoryBucket {
+            assistant_id: assistant.to_owned(),
+            tenant_id: tenant.to_owned(),
+            subtenant_id: subtenant.filter(|_| self.scope == MemoryScope::Subtenant).map(str::to_owned),
+            is_of_end_user: self.scope == MemoryScope::Subtenant,
+        }
+    }
+
+    /// The memory of a turn: of assistants, whose chats belong to a tenant.
+    pub fn of(&self, payer: &Payer) -> Option<TurnMemory> {
+        let (Spender::Assistant { id, .. }, Some(tenant)) = (&payer.spender, &payer.tenant_id) else { return None };
+        let bucket = self.bucket(id, tenant, payer.subtenant_id.as_deref());
+        self.enabled.then_some(TurnMemory { bucket, recall: self.recall })
+    }
 }
 
 /// Whose core memory it is.

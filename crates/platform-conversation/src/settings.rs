@@ -226,9 +226,11 @@ impl AssistantSettings {
     }
 
     /// For whom a turn runs, and what it sees.
-    pub fn scope(&self, payer: Option<&Payer>) -> TurnScope {
+    pub fn scope(&self, payer: Option<&Payer>, conversation: &str) -> TurnScope {
         TurnScope {
             payer: payer.cloned(),
+            conversation: conversation.to_owned(),
+            memory: payer.and_then(|payer| self.core_memory.of(payer)),
             documents: self.knowledge_document_ids.clone(),
             folders: self.knowledge_folder_ids.clone(),
             skills: self.turn_skills(),

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::HashSet, sync::Arc, time::Duration};
 
 use platform_core::{AccountId, Checks, Code, Error, Result};
 use platform_runtime::{
-    Callbacks, ChildPool, KNOWLEDGE_TOOLS, ModelSpec, Payer, SKILL_TOOLS, Tool, ToolChoice, Toolbox, TurnTool, check_schemas,
+    Callbacks, ChildPool, KNOWLEDGE_TOOLS, MEMORY_TOOLS, ModelSpec, Payer, SKILL_TOOLS, Tool, ToolChoice, Toolbox, TurnTool, check_schemas,
     is_function_name,
 };
 use serde::{Deserialize, Serialize};
@@ -50,12 +50,18 @@ pub async fn turn_tools(
     settings: &AssistantSettings,
     request: &TurnRequest,
     payer: Option<&Payer>,
+    conversation: &str,
     callbacks: Option<&Arc<dyn Callbacks>>,
 ) -> Result<Vec<TurnTool>> {
-    let scope = settings.scope(payer);
+    let scope = settings.scope(payer, conversation);
     let mut groups = Cow::from(&settings.available_tools_groups_uids);
     // What is attached can be looked into, whether or not somebody chose the tools for it.
-    for (group, is_needed) in [(KNOWLEDGE_TOOLS, scope.has_knowledge()), (SKILL_TOOLS, !scope.skills.is_empty())] {
+    let needed = [
+        (KNOWLEDGE_TOOLS, scope.has_knowledge()),
+        (SKILL_TOOLS, !scope.skills.is_empty()),
+        (MEMORY_TOOLS, scope.memory.is_some()),
+    ];
+    for (group, is_needed) in needed {
         if is_needed && !groups.iter().any(|given| given == group) {
             groups.to_mut().push(group.to_owned());
         }
@@ -103,7 +109,7 @@ pub async fn check_turn_tools(
         return Ok(());
     }
     let own = TurnRequest { tools: Vec::new(), ..request.clone() };
-    let own = turn_tools(toolbox, account, settings, &own, None, None).await?;
+    let own = turn_tools(toolbox, account, settings, &own, None, "", None).await?;
     let names: HashSet<&str> = own.iter().map(|tool| tool.tool.name.as_str()).collect();
     match request.tools.iter().find(|tool| names.contains(tool.function.name.as_str())) {
         Some(tool) => Err(twice(&tool.function.name)),

@@ -16,8 +16,8 @@ use platform_db::Db;
 use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_realtime::{Key, Live, Realtime};
 use platform_runtime::{
-    Answer, Budget, CallState, Catalog, ChildPool, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall,
-    Operation, Payer, Recall, Resumed, Role, SecondaryCall, Spender, StopReason, Toolbox, TurnTool, Usage, UsageLedger,
+    Answer, Budget, CallState, Catalog, ChildPool, Ending, Fault, FaultCode, Flow, Limits, Memory, Model, ModelSpec, OpenCall,
+    Operation, Payer, Recall, Resumed, Role, SecondaryCall, Spender, StopReason, ToldMemories, Toolbox, TurnTool, Usage, UsageLedger,
     run_turn,
 };
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,8 @@ pub struct Ports {
     pub budget: Arc<dyn Budget>,
     /// What is known of what is attached.
     pub recall: Arc<dyn Recall>,
+    /// What assistants remember of those they talk to.
+    pub memory: Arc<dyn Memory>,
     /// What may be called.
     pub toolbox: Arc<Toolbox>,
     /// Who reads what clients wrote.
@@ -227,6 +229,8 @@ pub struct Turn<'a> {
     pub asked: Option<(ModelSpec, Usage)>,
     /// Empty answers so far.
     pub empty_answers: u32,
+    /// What it was told from memory.
+    pub told: ToldMemories,
     ports: &'a Ports,
     turn_store: &'a dyn TurnStore,
     request: &'a TurnRequest,
@@ -273,6 +277,7 @@ impl<'a> Turn<'a> {
             findings: request.findings.clone(),
             asked: None,
             empty_answers: 0,
+            told: ToldMemories::default(),
             ports,
             turn_store,
             request,
@@ -382,6 +387,7 @@ impl<'a> Turn<'a> {
                 spec: &spec,
                 tools,
                 model: &*model,
+                told: &mut self.told,
             };
             let (prompt, user_messages) = match context.prompt(known, forced).await? {
                 Ok(prompt) => prompt,

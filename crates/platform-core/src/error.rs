@@ -115,6 +115,7 @@ impl Code {
     pub const SERVICE_UNAVAILABLE: Self = Self::new("SERVICE_UNAVAILABLE", ErrorKind::Unavailable);
     pub const TENANT_MISMATCH: Self = Self::new("TENANT_MISMATCH", ErrorKind::Forbidden);
     pub const UNSUPPORTED_MEDIA_TYPE: Self = Self::new("UNSUPPORTED_MEDIA_TYPE", ErrorKind::UnsupportedMedia);
+    pub const TENANT_ID_REQUIRED: Self = Self::new("TENANT_ID_REQUIRED", ErrorKind::Invalid);
     pub const UPSTREAM_ERROR: Self = Self::new("UPSTREAM_ERROR", ErrorKind::Upstream);
     pub const UPSTREAM_TIMEOUT: Self = Self::new("UPSTREAM_TIMEOUT", ErrorKind::UpstreamTimeout);
     pub const VALIDATION_ERROR: Self = Self::new("VALIDATION_ERROR", ErrorKind::Invalid);

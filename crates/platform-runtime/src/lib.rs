@@ -26,6 +26,7 @@ mod budget;
 mod built_in;
 mod children;
 pub mod code;
+mod memory;
 mod model;
 mod names;
 mod schema;
@@ -40,6 +41,10 @@ mod usage;
 pub use budget::{Budget, Charge, Note, Payer, Refusal, Spender, Unmetered, UsageLedger};
 pub use built_in::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, BuiltInTools, finish_tools, time_tools};
 pub use children::{ChildPool, json_work};
+pub use memory::{
+    CoreMemoryBlock, EarlierTurn, EarlierTurns, MEMORY_TOOLS, Memory, MemoryBucket, RecalledTurns, SaidOnce, ToldMemories,
+    TurnMemory,
+};
 pub use model::{
     Answer, Attachment, Capabilities, Catalog, Delta, Embedding, Fault, FaultCode, Message, Model, ModelSpec, Operation,
     Prices, Prompt, Role, SecondaryCall, StopReason, Tool, ToolCall, ToolFunction, ask,

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use platform_core::{AccountId, Owner, Result};
 
-use crate::{Payer, SecondaryCall};
+use crate::{Payer, SecondaryCall, TurnMemory};
 
 /// The group of tools that look into what is attached.
 pub const KNOWLEDGE_TOOLS: &str = "builtin-knowledge";
@@ -23,6 +23,10 @@ pub struct TurnSkill {
 pub struct TurnScope {
     /// Whose the chat or thread is, and who pays for what is asked for it; `None` = nobody in particular.
     pub payer: Option<Payer>,
+    /// Id of the chat or thread.
+    pub conversation: String,
+    /// What its assistant remembers of whom it talks to; `None` = nothing.
+    pub memory: Option<TurnMemory>,
     /// Documents that are attached to its assistant or agent.
     pub documents: Vec<String>,
     /// Folders that are, each with all below.

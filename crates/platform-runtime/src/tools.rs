@@ -74,6 +74,8 @@ pub struct ToolResult {
     pub finish: Option<Finish>,
     /// There is no result yet.
     pub later: Option<Later>,
+    /// What of earlier chats it holds, to be noted with the chat.
+    pub recalled: Option<Object>,
     /// Secondary calls that were made for it.
     pub asked: Vec<SecondaryCall>,
 }
@@ -103,7 +105,7 @@ impl ToolResult {
     /// A value: a string as it is, everything else as JSON text.
     pub fn of(value: &Value) -> Self {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        Self { text, finish: None, later: None, asked: Vec::new() }
+        Self { text, finish: None, later: None, recalled: None, asked: Vec::new() }
     }
 
     /// No result yet.

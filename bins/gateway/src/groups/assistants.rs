@@ -94,7 +94,7 @@ mod spec {
     use super::IncludePresets;
     use platform_http::{Deleted, Operation};
 
-    const INERT: [&str; 3] = ["coreMemory", "tenantIntegrationsConfig", "tenantMcpConfig"];
+    const INERT: [&str; 2] = ["tenantIntegrationsConfig", "tenantMcpConfig"];
 
     pub fn list() -> Operation {
         Operation::new("List assistants").query::<AssistantFilter>().answers::<Vec<Assistant>>(200)

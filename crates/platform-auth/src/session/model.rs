@@ -1,4 +1,4 @@
-use platform_core::{Checks, Error, Object, Result, Timestamp};
+use platform_core::{Checks, Code, Error, Object, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -56,7 +56,7 @@ impl NewSession {
 
 /// The 400 of a request that must name a tenant.
 pub(crate) fn tenant_required() -> Error {
-    Error::new(code::TENANT_ID_REQUIRED, "tenantId is required: say whose session it is.")
+    Error::new(Code::TENANT_ID_REQUIRED, "tenantId is required: say whose session it is.")
 }
 
 /// A session with its token, shown once.

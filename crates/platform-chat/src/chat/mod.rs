@@ -1,4 +1,5 @@
 mod compaction;
+mod earlier;
 mod filter;
 mod model;
 pub(crate) mod repository;
@@ -6,6 +7,7 @@ mod service;
 mod source;
 mod waiting;
 
+pub use earlier::PgEarlierTurns;
 pub use filter::{ChatFilter, ChatListQuery, TimeBound};
 pub(crate) use model::ChatId;
 pub use model::{

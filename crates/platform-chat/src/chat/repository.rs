@@ -63,6 +63,7 @@ pub(crate) struct ChatRow {
     compactions: Option<String>,
     secondary: Option<Value>,
     open_calls: Option<String>,
+    memories: Option<Value>,
 }
 
 impl ChatRow {
@@ -125,8 +126,8 @@ impl ChatRow {
             api_source: self.api_source,
             status: self.status,
             stop_reason: self.stop_reason,
-            recalled_memories: Vec::new(),
-            core_memories: Vec::new(),
+            recalled_memories: self.memories.as_ref().map_or_else(Vec::new, |memories| memories_of(memories, "recalled")),
+            core_memories: self.memories.as_ref().map_or_else(Vec::new, |memories| memories_of(memories, "core")),
         })
     }
 
@@ -190,6 +191,12 @@ impl ChatRow {
 
 fn no_usage() -> String {
     serde_json::to_string(&TokenUsage::default()).expect("numbers are JSON")
+}
+
+/// What is noted of memory under a name.
+fn memories_of(memories: &Value, name: &str) -> Vec<Object> {
+    let noted = memories[name].as_array().into_iter().flatten();
+    noted.filter_map(|record| record.as_object().cloned()).collect()
 }
 
 fn object(value: Value) -> Object {

@@ -13,7 +13,7 @@ use platform_conversation::{Conversation, MessageRow};
 use platform_core::{Error, Result, Timestamp};
 use platform_db::{Conn, Db, GroupWriter, JsonStatement};
 use platform_jobs::{FINISH, Run, STEP, When, end_in, enqueue_in, is_held_in};
-use platform_runtime::ModelSpec;
+use platform_runtime::{ModelSpec, ToldMemories};
 use platform_tenants::SETTLE;
 use serde::Serialize;
 use serde_json::{json, value::RawValue};
@@ -46,6 +46,9 @@ pub(crate) struct TurnCommit {
     pub turn_start: Option<i32>,
     /// JSON text of what guardrails found in the last turns.
     pub guardrails: Option<String>,
+    /// What the turn was told from memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memories: Option<ToldMemories>,
     /// JSON text of the calls that have no result.
     pub open_calls: Option<String>,
     /// The run waits for so long at the most, for whoever answers.
@@ -83,6 +86,7 @@ impl TurnCommit {
             message_count: chat.message_count + count,
             turn_start: None,
             guardrails: None,
+            memories: None,
             open_calls: None,
             sleep_ms: None,
             now_ms: now.0,
@@ -122,7 +126,8 @@ const ITEM: &str = "WITH item AS (
     SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(
         run text, fence bigint, account text, chat text, status text, stop_reason text, error text,
         provider text, llm text, context_window bigint, input_tokens bigint, output_tokens bigint, usage text,
-        revision bigint, messages jsonb, message_count int, turn_start int, guardrails text, open_calls text, sleep_ms bigint, now_ms bigint, took jsonb)
+        revision bigint, messages jsonb, message_count int, turn_start int, guardrails text, memories jsonb,
+        open_calls text, sleep_ms bigint, now_ms bigint, took jsonb)
 ), ";
 
 const STORE: &str = "chat AS (
@@ -133,6 +138,7 @@ const STORE: &str = "chat AS (
         revision = greatest(held.revision, chats.revision + 1), message_count = held.message_count,
         turn_start = coalesce(held.turn_start, chats.turn_start),
         guardrails = coalesce(held.guardrails::json, chats.guardrails), open_calls = held.open_calls::json,
+        memories = CASE WHEN held.memories IS NULL THEN chats.memories ELSE add_memories(chats.memories, held.memories) END,
         edited_ms = greatest(chats.edited_ms, held.now_ms)
     FROM held WHERE chats.account_id = held.account AND chats.uid = held.chat
     RETURNING chats.account_id, chats.uid, chats.revision

@@ -116,7 +116,7 @@ impl<'a> TurnRunner<'a> {
     /// Those of the assistant, those that the client runs, and whom it may hand work to.
     async fn tools(&self, profile: &Profile) -> Result<Vec<TurnTool>> {
         let (ports, chat, settings) = (&self.turns.ports, &self.turn.conversation, &profile.settings);
-        let mut tools = turn_tools(&ports.toolbox, &chat.account, settings, self.request, Some(&chat.payer), None).await?;
+        let mut tools = turn_tools(&ports.toolbox, &chat.account, settings, self.request, Some(&chat.payer), &chat.uid, None).await?;
         if !settings.subagents_ids.is_empty() {
             let hand_off = HandOff::of_chat(chat, &self.request.user_uid, &settings.approval_tools);
             tools.extend(self.turns.hand_offs.tools(&settings.subagents_ids, &hand_off).await?);
@@ -138,6 +138,7 @@ impl<'a> TurnRunner<'a> {
             open_calls: open_text(open)?,
             sleep_ms: Some(sleep_ms),
             guardrails: self.turn.guardrails(),
+            memories: self.turn.told.taken(),
             ..self.outcome(Vec::new())
         };
         if let Stored::At(revision) = self.turns.finisher.step(&outcome).await? {
@@ -168,7 +169,7 @@ impl<'a> TurnRunner<'a> {
         });
         let by_guardrail = ending.is_blocked();
         let model = ending.answer.map(|answer| answer.model);
-        let mut outcome = TurnCommit { guardrails: self.turn.guardrails(), ..self.outcome(rows) };
+        let mut outcome = TurnCommit { guardrails: self.turn.guardrails(), memories: self.turn.told.taken(), ..self.outcome(rows) };
         (outcome.status, outcome.stop_reason) = match (&refusal, &ending.fault) {
             (Some(_), _) => (LIMIT_EXCEEDED, Some(LIMIT_EXCEEDED)),
             (None, Some(_)) => ("error", Some(ending.reason)),
@@ -233,8 +234,9 @@ impl<'a> TurnRunner<'a> {
     }
 
     async fn end_as_stopped(mut self, outcome: TurnCommit) -> Result<()> {
-        let guardrails = self.turn.guardrails();
-        let outcome = TurnCommit { status: "completed", stop_reason: Some("stopped_by_user"), guardrails, ..outcome };
+        let (guardrails, memories) = (self.turn.guardrails(), self.turn.told.taken());
+        let stop_reason = Some("stopped_by_user");
+        let outcome = TurnCommit { status: "completed", stop_reason, guardrails, memories, ..outcome };
         if let Some(revision) = self.commit(outcome).await? {
             let said = std::mem::take(&mut self.turn.said);
             self.show(revision, TurnOutcome::Done(said));

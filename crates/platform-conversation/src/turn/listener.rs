@@ -7,7 +7,7 @@ use platform_runtime::{Answer, CallResult, Delta, FINISH_TOOL, Flow, Listener, O
 
 use serde_json::Value;
 
-use super::{Turn, tool_row};
+use super::{Turn, new_message_uid, tool_row};
 use crate::{message::MessageContent, repository::result_positions};
 
 #[async_trait]
@@ -54,6 +54,12 @@ impl Listener for Turn<'_> {
     async fn called(&mut self, results: &mut [CallResult]) -> Result<Verdict> {
         let asked: Vec<_> = results.iter_mut().flat_map(|of| std::mem::take(&mut of.result.asked)).collect();
         self.turn_store.charge(&asked).await?;
+        for CallResult { call, result, .. } in results.iter_mut() {
+            if let Some(record) = result.recalled.take() {
+                let now = self.ports.clock.now();
+                self.told.note_recalled(record, new_message_uid(), &self.live.uid(), Some(&call.id), now);
+            }
+        }
         let Some(screen) = self.screen.clone().filter(|screen| screen.scan_tool_results) else {
             return Ok(Verdict::Pass);
         };

@@ -1,0 +1,312 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use moka::sync::Cache;
+use platform_core::{AccountId, Clock, Error, Object, Result, check_types, overlay};
+use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
+use platform_runtime::{
+    Budget, Catalog, CoreMemoryBlock, EarlierTurns, Memory, MemoryBucket, Payer, RecalledTurns,
+};
+
+use crate::{
+    block, code,
+    entry::{AddedEntry, Bucket, CoreMemory, Entry, EntryPatch, MemoryLimits, NewEntry, RemovedEntry, Source},
+    recall, repository,
+};
+
+/// Blocks that are known at once.
+const MOST_KNOWN: u64 = 20_000;
+/// Entries of a bucket that were put aside and are kept.
+const MOST_ARCHIVED: i64 = 1000;
+/// Under which changes are told to all processes.
+const TOPIC: &str = "core-memory";
+
+/// Core memory of assistants. `ENTRY_NOT_FOUND` comes from all that name an entry.
+#[async_trait]
+pub trait MemoryService: Send + Sync {
+    /// What is remembered of one; `bucket`: `None` = the assistant remembers nothing.
+    async fn get(&self, account: &AccountId, bucket: Option<&MemoryBucket>, archived: bool) -> Result<CoreMemory>;
+    /// The same as a page of Markdown, with what was put aside.
+    async fn export(&self, account: &AccountId, bucket: Option<&MemoryBucket>) -> Result<String>;
+    /// Writes an entry, unless there is one that says the same. `CORE_MEMORY_FULL` when there is no room.
+    async fn add(
+        &self,
+        account: &AccountId,
+        bucket: &MemoryBucket,
+        new: NewEntry,
+        source: Source,
+        once: Option<&Idempotency>,
+    ) -> Result<AddedEntry>;
+    /// Changes where an entry stands, or has another stand in its place. `ENTRY_READ_ONLY` when it is not theirs.
+    async fn update(
+        &self,
+        account: &AccountId,
+        bucket: &MemoryBucket,
+        id: &str,
+        patch: Object,
+        source: Source,
+    ) -> Result<Entry>;
+    /// Puts an entry aside. `ENTRY_READ_ONLY` when it is not theirs.
+    async fn remove(&self, account: &AccountId, bucket: &MemoryBucket, id: &str, source: Source)
+    -> Result<RemovedEntry>;
+    /// Forgets all of a tenant, or of one of its end users.
+    async fn forget(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>) -> Result<()>;
+}
+
+/// What memory needs of others.
+pub struct MemoryNeeds {
+    /// Where it is kept.
+    pub db: Db,
+    /// Whom changes are told.
+    pub bus: Bus,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// What was said in earlier chats.
+    pub turns: Arc<dyn EarlierTurns>,
+    /// What models there are.
+    pub catalog: Arc<dyn Catalog>,
+    /// Who lets them be asked.
+    pub budget: Arc<dyn Budget>,
+    /// How much is remembered of one.
+    pub limits: MemoryLimits,
+}
+
+/// Memory on PostgreSQL.
+pub struct PgMemory {
+    db: Db,
+    clock: Arc<dyn Clock>,
+    turns: Arc<dyn EarlierTurns>,
+    pub(crate) catalog: Arc<dyn Catalog>,
+    pub(crate) budget: Arc<dyn Budget>,
+    limits: MemoryLimits,
+    blocks: Arc<InvalidatedCache<(AccountId, MemoryBucket), Option<Arc<CoreMemoryBlock>>>>,
+    /// Vectors of what was said, by what makes them and the text.
+    pub(crate) vectors: Cache<String, Arc<[f32]>>,
+}
+
+impl PgMemory {
+    /// Memory that hears over the bus what others write.
+    pub fn new(needs: MemoryNeeds) -> Self {
+        let MemoryNeeds { db, bus, clock, turns, catalog, budget, limits } = needs;
+        let blocks = InvalidatedCache::new(&bus, TOPIC, MOST_KNOWN);
+        Self { db, clock, turns, catalog, budget, limits, blocks, vectors: recall::vectors() }
+    }
+
+    /// Finds room for an entry in a bucket that is locked; `instead`: the entry that it replaces.
+    async fn room(
+        &self,
+        conn: &mut Conn,
+        account: &AccountId,
+        bucket: &MemoryBucket,
+        entry: &EntryPatch,
+        instead: Option<i64>,
+    ) -> Result<()> {
+        let live = repository::list(conn, account, bucket, false).await?;
+        let others: Vec<&Entry> = live.iter().filter(|entry| Some(entry.id) != instead).collect();
+        let chars: usize = others.iter().map(|entry| entry.content.chars().count()).sum();
+        let MemoryLimits { max_chars, max_entries, .. } = self.limits;
+        let fits = |count: usize, most: usize| most == 0 || count <= most;
+        if fits(others.len() + 1, max_entries) && fits(chars + entry.content.chars().count(), max_chars) {
+            return Ok(());
+        }
+        let message = format!(
+            "Core memory is full: {} entries with {chars} characters. Remove what is no longer true, or shorten it.",
+            others.len()
+        );
+        Err(Error::new(code::CORE_MEMORY_FULL, message).with("limits", self.limits))
+    }
+
+    /// A live entry that the source may change.
+    async fn changeable(
+        &self,
+        conn: &mut Conn,
+        account: &AccountId,
+        bucket: &MemoryBucket,
+        id: &str,
+        source: Source,
+    ) -> Result<Entry> {
+        let found = entry(conn, account, bucket, id).await?;
+        if found.read_only && !source.is_trusted() {
+            return Err(Error::new(code::ENTRY_READ_ONLY, format!("The entry {id} is read-only.")));
+        }
+        Ok(found)
+    }
+
+    async fn told(&self, bucket: &MemoryBucket) -> Result<()> {
+        self.blocks.changed(&bucket.tenant_id).await
+    }
+}
+
+/// An entry of a bucket, also one that was put aside.
+async fn entry(conn: &mut Conn, account: &AccountId, bucket: &MemoryBucket, id: &str) -> Result<Entry> {
+    let missing = || Error::not_found(code::ENTRY_NOT_FOUND, "core memory entry", id);
+    let number: i64 = id.parse().map_err(|_| missing())?;
+    let all = repository::list(conn, account, bucket, true).await?;
+    all.into_iter().find(|entry| entry.id == number).ok_or_else(missing)
+}
+
+/// A text without case and superfluous space.
+fn folded(text: &str) -> String {
+    text.split_whitespace().map(str::to_lowercase).collect::<Vec<_>>().join(" ")
+}
+
+#[async_trait]
+impl MemoryService for PgMemory {
+    async fn get(&self, account: &AccountId, bucket: Option<&MemoryBucket>, archived: bool) -> Result<CoreMemory> {
+        let limits = self.limits;
+        let Some(bucket) = bucket else {
+            let (bucket, entries) = (Bucket::default(), Vec::new());
+            return Ok(CoreMemory { enabled: false, bucket, entries, limits, revision: None });
+        };
+        let entries = repository::list(self.db.read().await?.get(), account, bucket, archived).await?;
+        let live: Vec<Entry> = entries.iter().filter(|entry| entry.archived_at.is_none()).cloned().collect();
+        let revision = Some(block::render(&live, &limits).revision);
+        Ok(CoreMemory { enabled: true, bucket: bucket.into(), entries, limits, revision })
+    }
+
+    async fn export(&self, account: &AccountId, bucket: Option<&MemoryBucket>) -> Result<String> {
+        Ok(block::markdown(&self.get(account, bucket, true).await?.entries))
+    }
+
+    async fn add(
+        &self,
+        account: &AccountId,
+        bucket: &MemoryBucket,
+        new: NewEntry,
+        source: Source,
+        once: Option<&Idempotency>,
+    ) -> Result<AddedEntry> {
+        let NewEntry { content, section, pinned, read_only } = new;
+        if read_only && source == Source::User {
+            return Err(Error::new(platform_core::Code::FORBIDDEN, "readOnly cannot be set by sessions."));
+        }
+        let mut entry = EntryPatch { content, section: section.unwrap_or_else(|| "facts".to_owned()), pinned, read_only };
+        entry.check(&self.limits)?;
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let adding = conn.transaction::<_, Error, _>(async |conn| {
+            repository::make(conn, account, bucket).await?;
+            let last = repository::lock(conn, account, bucket).await?;
+            let same = folded(&entry.content);
+            let live = repository::list(conn, account, bucket, false).await?;
+            let added = match live.into_iter().find(|known| folded(&known.content) == same) {
+                Some(entry) => AddedEntry { entry, deduped: true },
+                None => {
+                    self.room(conn, account, bucket, &entry, None).await?;
+                    let new = (last + 1, &entry);
+                    let entry = repository::insert(conn, account, bucket, new, (source.as_str(), None), now).await?;
+                    AddedEntry { entry, deduped: false }
+                }
+            };
+            if let Some(once) = once {
+                once.store(conn, if added.deduped { 200 } else { 201 }, &added).await?;
+            }
+            Ok(added)
+        });
+        let added = adding.await?;
+        drop(conn);
+        if !added.deduped {
+            self.told(bucket).await?;
+        }
+        Ok(added)
+    }
+
+    async fn update(
+        &self,
+        account: &AccountId,
+        bucket: &MemoryBucket,
+        id: &str,
+        patch: Object,
+        source: Source,
+    ) -> Result<Entry> {
+        check_types::<EntryPatch>(&patch)?;
+        if patch.contains_key("readOnly") && source == Source::User {
+            return Err(Error::new(platform_core::Code::FORBIDDEN, "readOnly cannot be set by sessions."));
+        }
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let changing = conn.transaction::<_, Error, _>(async |conn| {
+            let last = repository::lock(conn, account, bucket).await?;
+            let found = self.changeable(conn, account, bucket, id, source).await?;
+            if found.archived_at.is_some() {
+                return Err(Error::not_found(code::ENTRY_NOT_FOUND, "core memory entry", id));
+            }
+            let before = EntryPatch {
+                content: found.content.clone(),
+                section: found.section.clone(),
+                pinned: found.pinned,
+                read_only: found.read_only,
+            };
+            let mut entry = overlay(&before, patch)?;
+            entry.check(&self.limits)?;
+            if entry.content == found.content {
+                return repository::update(conn, account, bucket, (found.id, &entry), now).await;
+            }
+            self.room(conn, account, bucket, &entry, Some(found.id)).await?;
+            repository::archive(conn, account, bucket, found.id, now).await?;
+            repository::trim(conn, account, bucket, MOST_ARCHIVED).await?;
+            let new = (last + 1, &entry);
+            repository::insert(conn, account, bucket, new, (&found.source, Some(found.id)), now).await
+        });
+        let changed = changing.await?;
+        drop(conn);
+        self.told(bucket).await?;
+        Ok(changed)
+    }
+
+    async fn remove(
+        &self,
+        account: &AccountId,
+        bucket: &MemoryBucket,
+        id: &str,
+        source: Source,
+    ) -> Result<RemovedEntry> {
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let removing = conn.transaction::<_, Error, _>(async |conn| {
+            repository::lock(conn, account, bucket).await?;
+            let found = self.changeable(conn, account, bucket, id, source).await?;
+            let removed = found.archived_at.is_none();
+            if removed {
+                repository::archive(conn, account, bucket, found.id, now).await?;
+                repository::trim(conn, account, bucket, MOST_ARCHIVED).await?;
+            }
+            Ok(RemovedEntry { removed, id: found.id })
+        });
+        let removed = removing.await?;
+        drop(conn);
+        self.told(bucket).await?;
+        Ok(removed)
+    }
+
+    async fn forget(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>) -> Result<()> {
+        repository::forget(&mut *self.db.conn().await?, account, tenant, subtenant).await?;
+        self.blocks.changed(tenant).await
+    }
+}
+
+#[async_trait]
+impl Memory for PgMemory {
+    async fn core(&self, account: &AccountId, bucket: &MemoryBucket) -> Result<Option<Arc<CoreMemoryBlock>>> {
+        let load = async {
+            let entries = repository::list(self.db.read().await?.get(), account, bucket, false).await?;
+            let block = (!entries.is_empty()).then(|| Arc::new(block::render(&entries, &self.limits)));
+            Ok(Some(block))
+        };
+        let known = self.blocks.get_or_load(&(account.clone(), bucket.clone()), load).await?;
+        Ok(known.and_then(|block| Option::clone(&block)))
+    }
+
+    async fn earlier(
+        &self,
+        bucket: &MemoryBucket,
+        payer: &Payer,
+        chat: &str,
+        question: &str,
+        source: &'static str,
+    ) -> Result<RecalledTurns> {
+        let turns = self.turns.newest(&payer.account, bucket, chat, recall::MOST_TURNS).await?;
+        recall::find(self, payer, turns, question, source).await
+    }
+}

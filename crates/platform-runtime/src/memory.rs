@@ -1,0 +1,159 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use platform_core::{AccountId, Object, Result, Timestamp};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{Payer, Role, SecondaryCall};
+
+/// The group of tools that remember and forget.
+pub const MEMORY_TOOLS: &str = "builtin-memory";
+
+/// Whose memory it is: an assistant's for a tenant, or for one of its end users.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MemoryBucket {
+    /// Id of the assistant.
+    pub assistant_id: String,
+    /// The tenant.
+    pub tenant_id: String,
+    /// The end user, where each has a memory of its own.
+    pub subtenant_id: Option<String>,
+    /// Each end user has one, and so has whoever is none.
+    pub is_of_end_user: bool,
+}
+
+/// Memory of a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnMemory {
+    /// Whose.
+    pub bucket: MemoryBucket,
+    /// What was said in earlier chats is looked up when a chat begins.
+    pub recall: bool,
+}
+
+/// What is known of somebody, as it stands in the prompt; the same entries give the same text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CoreMemoryBlock {
+    /// For the system prompt.
+    pub text: String,
+    /// 16 hex digits that change with the text.
+    pub revision: String,
+    /// What a chat notes of it: `{revision, items, entries, omitted, chars}` (contract 11).
+    pub record: Object,
+}
+
+/// What was said once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EarlierTurn {
+    /// The chat.
+    pub chat: String,
+    /// When.
+    pub at: Timestamp,
+    /// Messages of users and assistants, the oldest first.
+    pub said: Vec<SaidOnce>,
+}
+
+/// A message of an earlier turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SaidOnce {
+    /// Who spoke.
+    pub role: Role,
+    /// What was said.
+    pub content: String,
+}
+
+/// What was found of earlier turns.
+#[derive(Debug, Clone, Default)]
+pub struct RecalledTurns {
+    /// A text for the model; `None` when nothing was found.
+    pub text: Option<String>,
+    /// What a chat notes of it: the fields of a recalled memory that are not the chat's own (contract 11).
+    pub record: Object,
+    /// What it took to find it.
+    pub asked: Vec<SecondaryCall>,
+}
+
+/// The port to what assistants remember of those they talk to.
+#[async_trait]
+pub trait Memory: Send + Sync {
+    /// What is known of somebody; `None` when nothing is.
+    async fn core(&self, account: &AccountId, bucket: &MemoryBucket) -> Result<Option<Arc<CoreMemoryBlock>>>;
+
+    /// What was said in other chats of the bucket that is nearest to a question; `chat`: the one that asks, `source`:
+    /// `conversation_start` or `search_memory`.
+    async fn earlier(
+        &self,
+        bucket: &MemoryBucket,
+        payer: &Payer,
+        chat: &str,
+        question: &str,
+        source: &'static str,
+    ) -> Result<RecalledTurns>;
+}
+
+/// Nothing is remembered.
+#[async_trait]
+impl Memory for () {
+    async fn core(&self, _: &AccountId, _: &MemoryBucket) -> Result<Option<Arc<CoreMemoryBlock>>> {
+        Ok(None)
+    }
+
+    async fn earlier(
+        &self,
+        _: &MemoryBucket,
+        _: &Payer,
+        _: &str,
+        _: &str,
+        _: &'static str,
+    ) -> Result<RecalledTurns> {
+        Ok(RecalledTurns::default())
+    }
+}
+
+/// The port to what was said in the chats of a bucket.
+#[async_trait]
+pub trait EarlierTurns: Send + Sync {
+    /// The newest turns of its chats, the newest first, without those of one chat.
+    async fn newest(&self, account: &AccountId, bucket: &MemoryBucket, but: &str, most: i64) -> Result<Vec<EarlierTurn>>;
+}
+
+/// What a turn was told from memory, to be noted with its chat.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ToldMemories {
+    /// The block of its prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub core: Option<Object>,
+    /// What was found of earlier chats.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recalled: Vec<Object>,
+}
+
+impl ToldMemories {
+    /// Notes the block of a prompt.
+    pub fn note_core(&mut self, block: &CoreMemoryBlock, uid: String, now: Timestamp) {
+        let mut record = block.record.clone();
+        record.insert("uid".to_owned(), uid.into());
+        record.insert("timestampMs".to_owned(), now.0.into());
+        self.core = Some(record);
+    }
+
+    /// Notes what was found; `call`: for which call of a tool.
+    pub fn note_recalled(&mut self, mut record: Object, uid: String, message: &str, call: Option<&str>, now: Timestamp) {
+        record.insert("uid".to_owned(), uid.into());
+        record.insert("messageUid".to_owned(), message.into());
+        if let Some(call) = call {
+            record.insert("toolCallId".to_owned(), call.into());
+        }
+        for empty in ["facts", "entities"] {
+            record.insert(empty.to_owned(), Value::Array(Vec::new()));
+        }
+        record.insert("timestampMs".to_owned(), now.0.into());
+        self.recalled.push(record);
+    }
+
+    /// It, when anything was told, to be noted now.
+    pub fn taken(&mut self) -> Option<Self> {
+        (self.core.is_some() || !self.recalled.is_empty()).then(|| std::mem::take(self))
+    }
+}

@@ -1,0 +1,2 @@
+DROP TABLE memory_entries;
+DROP TABLE memory_buckets;

@@ -1,0 +1,2 @@
+DROP FUNCTION add_memories;
+ALTER TABLE chats DROP COLUMN memories;

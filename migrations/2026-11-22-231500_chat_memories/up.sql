@@ -1,0 +1,14 @@
+-- What turns were told from memory: {core: [block], recalled: [what was found]}.
+ALTER TABLE chats ADD COLUMN memories jsonb;
+
+-- What a chat has noted of memory with what one more turn was told: each revision of the block once, the newest kept.
+CREATE FUNCTION add_memories(noted jsonb, told jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT jsonb_build_object(
+        'core', jsonb_path_query_array(CASE
+            WHEN told -> 'core' IS NULL OR coalesce(noted -> 'core', '[]') @>
+                jsonb_build_array(jsonb_build_object('revision', told -> 'core' -> 'revision'))
+                THEN coalesce(noted -> 'core', '[]')
+            ELSE coalesce(noted -> 'core', '[]') || jsonb_build_array(told -> 'core') END, '$[last - 19 to last]'),
+        'recalled', jsonb_path_query_array(
+            coalesce(noted -> 'recalled', '[]') || coalesce(told -> 'recalled', '[]'), '$[last - 49 to last]'))
+$$;

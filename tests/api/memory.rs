@@ -1,0 +1,291 @@
+//! `/v1/memory`: what assistants remember of those they talk to, and what was said in earlier chats.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use futures_util::future::join_all;
+use platform_testing::{TestApp, TestDb};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::{PROGRAM, app, app_with, app_with_model, finished_of, start_of, text};
+
+/// An assistant that remembers; `memory` lays fields over its settings of memory.
+async fn assistant(app: &TestApp, name: &str, memory: Value) -> String {
+    let mut settings = json!({"enabled": true});
+    settings.as_object_mut().expect("an object").extend(memory.as_object().expect("an object").clone());
+    let made = json!({"name": name, "identifier": name, "coreMemory": settings,
+        "accessConfiguration": {"externalAccess": true}});
+    let made = app.post("/assistants", made).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    text(&made.body["_id"])
+}
+
+/// An id for a chat.
+fn new_chat() -> String {
+    static CHATS: AtomicU32 = AtomicU32::new(0);
+    format!("chat-{}", CHATS.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The chat that a message of somebody begins, once it is answered.
+async fn tell(app: &TestApp, assistant: &str, who: &Value, message: &str) -> Value {
+    let mut body = json!({"message": message, "skipSummarization": true, "chatUid": new_chat()});
+    body.as_object_mut().expect("an object").extend(who.as_object().expect("an object").clone());
+    let chat = text(&body["chatUid"]);
+    let told = app.post(&format!("/assistants/{assistant}/messages"), body).await;
+    assert_eq!(told.status, StatusCode::OK, "{}", told.body);
+    app.get(&format!("/assistants/{assistant}/chats/{chat}")).await.body
+}
+
+fn contents(memory: &Value) -> Vec<&str> {
+    memory["entries"].as_array().expect("entries").iter().map(|of| of["content"].as_str().expect("text")).collect()
+}
+
+#[tokio::test]
+async fn entries_are_kept_in_order_superseded_put_aside_and_never_come_back_under_their_ids() {
+    let app = app().await;
+    let id = assistant(&app, "m", json!({})).await;
+    let core = "/memory/assistants/m/core?tenantId=acme";
+    let entry = |id: i64| format!("/memory/assistants/m/core/{id}?tenantId=acme");
+    let empty = app.get(core).await.body;
+    assert_eq!(empty["bucket"], json!({"tenantId": "acme", "entityId": id}));
+    assert_eq!(empty["limits"], json!({"maxChars": 8000, "maxEntries": 100, "maxEntryChars": 1000}));
+    assert_eq!((&empty["enabled"], &empty["entries"]), (&json!(true), &json!([])));
+
+    for (body, section) in [
+        (json!({"content": "  Likes tea "}), "facts"),
+        (json!({"content": "Answers in French", "section": "instructions"}), "instructions"),
+        (json!({"content": "Born in 1990", "section": "profile", "pinned": true}), "profile"),
+    ] {
+        let made = app.post(core, body).await;
+        assert_eq!((made.status, &made.body["deduped"]), (StatusCode::CREATED, &json!(false)), "{}", made.body);
+        let made = &made.body["entry"];
+        assert_eq!((&made["section"], &made["source"], &made["readOnly"]), (&json!(section), &json!("api"), &json!(false)));
+    }
+    let same = app.post(core, json!({"content": "LIKES   tea"})).await;
+    assert_eq!((same.status, &same.body["deduped"], &same.body["entry"]["id"]), (StatusCode::OK, &json!(true), &json!(1)));
+    let kept = app.get(core).await.body;
+    assert_eq!(contents(&kept), ["Born in 1990", "Likes tea", "Answers in French"]);
+    assert_eq!(kept["revision"].as_str().expect("one").len(), 16);
+
+    let moved = app.patch(&entry(1), json!({"section": "decisions"})).await.body;
+    assert_eq!((&moved["id"], &moved["supersedes"], &moved["section"]), (&json!(1), &json!(null), &json!("decisions")));
+    let other = app.patch(&entry(1), json!({"content": "Likes coffee"})).await.body;
+    assert_eq!((&other["id"], &other["supersedes"], &other["section"]), (&json!(4), &json!(1), &json!("decisions")));
+    assert_eq!(app.patch(&entry(1), json!({"pinned": true})).await.error(), "ENTRY_NOT_FOUND", "it was put aside");
+    assert_eq!(app.delete(&entry(1)).await.body, json!({"removed": false, "id": 1}));
+    assert_eq!(app.delete(&entry(4)).await.body, json!({"removed": true, "id": 4}));
+    assert_eq!(app.delete(&entry(9)).await.error(), "ENTRY_NOT_FOUND");
+    let next = app.post(core, json!({"content": "Likes water"})).await.body;
+    assert_eq!(next["entry"]["id"], 5);
+    let all = app.get(&format!("{core}&includeArchived=true")).await.body;
+    let archived = all["entries"].as_array().expect("entries").iter().filter(|of| of["archivedAt"].is_string());
+    assert_eq!((archived.count(), contents(&all).len()), (2, 5));
+    let exported = app.get("/memory/assistants/m/core/export?tenantId=acme").await.body;
+    assert_eq!(contents(&exported).len(), 5);
+    let page = app.get("/memory/assistants/m/core/export?tenantId=acme&format=markdown").await;
+    assert!(page.header("content-type").starts_with("text/markdown"));
+    let page = page.body.as_str().expect("text").to_owned();
+    assert!(page.contains("## decisions") && page.contains("~~Likes coffee~~"), "{page}");
+
+    for (body, code) in [
+        (json!({}), "VALIDATION_ERROR"),
+        (json!({"content": "   "}), "VALIDATION_ERROR"),
+        (json!({"content": "x".repeat(1001)}), "VALIDATION_ERROR"),
+        (json!({"content": "x", "section": "Not A Name"}), "VALIDATION_ERROR"),
+    ] {
+        assert_eq!(app.post(core, body.clone()).await.error(), code, "{body}");
+    }
+    for (path, code) in [
+        ("/memory/assistants/m/core", "TENANT_ID_REQUIRED"),
+        ("/memory/assistants/none/core?tenantId=acme", "ASSISTANT_NOT_FOUND"),
+        ("/memory/assistants/m/core/export?tenantId=acme&format=xml", "VALIDATION_ERROR"),
+    ] {
+        assert_eq!(app.get(path).await.error(), code, "{path}");
+    }
+    app.patch("/assistants/m", json!({"coreMemory": {"enabled": false}})).await;
+    let off = app.get(core).await.body;
+    assert_eq!((&off["enabled"], &off["bucket"], &off["entries"]), (&json!(false), &json!({}), &json!([])));
+    assert!(off.get("revision").is_none(), "{off}");
+    assert_eq!(app.post(core, json!({"content": "x"})).await.error(), "CONFLICT");
+}
+
+#[tokio::test]
+async fn limits_hold_whoever_writes_at_once_and_a_deleted_tenant_is_forgotten() {
+    let limits =
+        [("PLATFORM_LIMIT_CORE_MEMORY_ENTRIES", "5"), ("PLATFORM_LIMIT_CORE_MEMORY_CHARS", "60"), ("PLATFORM_RATE_FULL", "0")];
+    let app = app_with(&limits).await;
+    assistant(&app, "m", json!({})).await;
+    app.post("/tenants", json!({"tenantId": "acme"})).await;
+    let core = "/memory/assistants/m/core?tenantId=acme";
+    let writes = (0..12).map(|n| app.post(core, json!({"content": format!("fact {n}")})));
+    let written = join_all(writes).await;
+    let made = written.iter().filter(|reply| reply.status == StatusCode::CREATED).count();
+    assert_eq!(made, 5);
+    let full = written.iter().find(|reply| reply.status == StatusCode::CONFLICT).expect("one too many");
+    assert_eq!((full.error(), &full.body["details"]["limits"]["maxEntries"]), ("CORE_MEMORY_FULL", &json!(5)));
+    let memory = app.get(core).await.body;
+    let id = memory["entries"][0]["id"].as_i64().expect("an id");
+    let path = format!("/memory/assistants/m/core/{id}?tenantId=acme");
+    assert_eq!(app.patch(&path, json!({"content": "x".repeat(50)})).await.error(), "CORE_MEMORY_FULL", "characters");
+    assert_eq!(app.patch(&path, json!({"content": "shorter"})).await.status, StatusCode::OK, "in its own place");
+    let deleted = app.delete("/tenants/acme").await;
+    assert_eq!(deleted.status, StatusCode::OK, "{}", deleted.body);
+    assert_eq!(app.get(core).await.body["entries"], json!([]));
+    let again = app.post(core, json!({"content": "new"})).await.body;
+    assert!(again["entry"]["id"].as_i64() > Some(5), "ids never come back: {again}");
+}
+
+#[tokio::test]
+async fn what_is_known_stands_in_the_prompt_and_a_model_writes_only_what_is_its_own() {
+    let (app, model) = app_with_model(&[]).await;
+    assistant(&app, "m", json!({})).await;
+    let core = "/memory/assistants/m/core?tenantId=acme";
+    app.post(core, json!({"content": "Never discuss prices", "section": "instructions", "readOnly": true})).await;
+    let body = json!({"message": "Hello", "tenantId": "acme", "skipSummarization": true});
+    let ask = async |tenant: &str| {
+        let mut body = body.clone();
+        (body["tenantId"], body["chatUid"]) = (json!(tenant), json!(new_chat()));
+        let chat = text(&body["chatUid"]);
+        let told = app.post("/assistants/m/messages", body).await;
+        assert_eq!(told.status, StatusCode::OK, "{}", told.body);
+        let system = model.recorded().last().expect("a call").body["messages"][0]["content"].clone();
+        (system, chat)
+    };
+    let (first, chat) = ask("acme").await;
+    assert!(first.as_str().expect("text").contains("- [1] instructions: Never discuss prices"), "{first}");
+    assert_eq!(ask("acme").await.0, first, "byte by byte");
+    assert!(!ask("globex").await.0.to_string().contains("Never discuss prices"));
+    let noted = app.get(&format!("/assistants/m/chats/{chat}")).await.body;
+    let block = &noted["coreMemories"][0];
+    assert_eq!(block["revision"], app.get(core).await.body["revision"]);
+    assert_eq!((&block["entries"], &block["omitted"], &block["items"][0]["id"]), (&json!(1), &json!(0), &json!(1)));
+
+    // The demo model calls what it is told to.
+    app.patch("/assistants/m", json!({"provider": "demo", "model": "demo-1"})).await;
+    let acme = json!({"tenantId": "acme"});
+    let told = tell(&app, "m", &acme, "/tool remember {\"content\": \"Has a dog\", \"section\": \"profile\"}").await;
+    let answers = told["chatContent"].to_string();
+    assert!(answers.contains("deduped"), "{answers}");
+    let kept = app.get(core).await.body;
+    assert_eq!(contents(&kept), ["Never discuss prices", "Has a dog"]);
+    assert_eq!(kept["entries"][1]["source"], "assistant");
+    for (call, result) in [
+        ("/tool forget {\"id\": 1}", "ENTRY_READ_ONLY"),
+        ("/tool forget {\"id\": 77}", "ENTRY_NOT_FOUND"),
+        ("/tool remember {\"content\": \"has A dog\"}", "\\\\\\\"deduped\\\\\\\":true"),
+        ("/tool remember {\"content\": \"x\", \"tenantId\": \"globex\"}", "INVALID_ARGUMENTS"),
+        ("/tool remember {\"content\": \"\"}", "INVALID_ARGUMENTS"),
+    ] {
+        let told = serde_json::to_string(&tell(&app, "m", &acme, call).await["chatContent"].to_string()).expect("text");
+        assert!(told.contains(result), "{call}: {told}");
+    }
+    assert_eq!(contents(&app.get(core).await.body).len(), 2);
+    assert_eq!(app.get("/memory/assistants/m/core?tenantId=globex").await.body["entries"], json!([]));
+    // Whoever belongs to no tenant has nothing that is remembered.
+    let nobody = tell(&app, "m", &json!({}), "/tool remember {\"content\": \"x\"}").await["chatContent"].to_string();
+    assert!(nobody.contains("TOOL_NOT_AVAILABLE"), "{nobody}");
+}
+
+#[tokio::test]
+async fn sessions_reach_their_own_memory_and_leave_alone_what_is_read_only() {
+    let app = app().await;
+    assistant(&app, "m", json!({"scope": "subtenant"})).await;
+    let session = async |tenant: &str, user: &str| {
+        let made = app.post("/tenant-sessions", json!({"tenantId": tenant, "subtenantId": user})).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+        text(&made.body["token"])
+    };
+    let (ann, bob) = (session("acme", "ann").await, session("acme", "bob").await);
+    let ask = async |token: &str, method: Method, path: &str, body: Value| {
+        let request = app.anonymous(method, &format!("/v1/memory/assistants/m/core{path}")).bearer_auth(token);
+        app.send(request.json(&body)).await
+    };
+    let made = ask(&ann, Method::POST, "", json!({"content": "canary of ann"})).await;
+    assert_eq!((made.status, &made.body["entry"]["source"]), (StatusCode::CREATED, &json!("user")), "{}", made.body);
+    assert_eq!(ask(&bob, Method::GET, "", json!({})).await.body["entries"], json!([]));
+    assert_eq!(contents(&app.get("/memory/assistants/m/core?tenantId=acme&subtenantId=ann").await.body), ["canary of ann"]);
+    assert_eq!(app.get("/memory/assistants/m/core?tenantId=acme").await.body["entries"], json!([]), "of whoever is none");
+    assert_eq!(ask(&bob, Method::DELETE, "/1", json!({})).await.error(), "ENTRY_NOT_FOUND");
+    for path in ["?tenantId=globex", "?subtenantId=ann"] {
+        assert_eq!(ask(&bob, Method::GET, path, json!({})).await.error(), "TENANT_MISMATCH", "{path}");
+    }
+    let of_ann = "/memory/assistants/m/core?tenantId=acme&subtenantId=ann";
+    app.post(of_ann, json!({"content": "fixed", "readOnly": true})).await;
+    for (method, path, body, code) in [
+        (Method::PATCH, "/2", json!({"content": "other"}), "ENTRY_READ_ONLY"),
+        (Method::DELETE, "/2", json!({}), "ENTRY_READ_ONLY"),
+        (Method::POST, "", json!({"content": "mine", "readOnly": true}), "FORBIDDEN"),
+        (Method::PATCH, "/1", json!({"readOnly": true}), "FORBIDDEN"),
+        (Method::GET, "/export", json!({}), "SESSION_ROUTE_FORBIDDEN"),
+    ] {
+        let refused = ask(&ann, method.clone(), path, body).await;
+        assert_eq!((refused.status, refused.error()), (StatusCode::FORBIDDEN, code), "{method} {path}");
+    }
+    assert_eq!(ask(&ann, Method::DELETE, "/1", json!({})).await.body["removed"], true);
+}
+
+#[tokio::test]
+async fn earlier_chats_of_the_same_person_come_back_and_nobody_elses() {
+    let embeddings = ("PLATFORM_EMBEDDING_MODEL", "openai:text-embedding-3-small");
+    let (app, model) = app_with_model(&[embeddings]).await;
+    assistant(&app, "m", json!({"scope": "subtenant", "recall": true})).await;
+    assistant(&app, "other", json!({"scope": "subtenant", "recall": true})).await;
+    let who = |user: &str| json!({"tenantId": "acme", "subtenantId": user});
+    let old = tell(&app, "m", &who("ann"), "My cat Mitzi is going to the vet for her holidays").await;
+    tell(&app, "m", &who("bob"), "The canary of bob is that his cat eats secrets").await;
+    tell(&app, "other", &who("ann"), "The canary of the other assistant is a cat").await;
+    tell(&app, "m", &json!({"tenantId": "acme"}), "The canary of nobody is a cat").await;
+    let told = tell(&app, "m", &who("ann"), "Where is my cat on vacation?").await;
+    let system = model.recorded().iter().rfind(|call| call.path.ends_with("completions")).expect("one").body.clone();
+    let system = text(&system["messages"][0]["content"]);
+    assert!(system.contains("Mitzi") && !system.contains("canary"), "{system}");
+    let recalled = &told["recalledMemories"][0];
+    assert_eq!((&recalled["source"], &recalled["facts"]), (&json!("conversation_start"), &json!([])), "{told}");
+    assert_eq!(recalled["query"], "Where is my cat on vacation?");
+    assert_eq!(recalled["turns"][0]["content"], "My cat Mitzi is going to the vet for her holidays");
+    assert_eq!(recalled["messageUid"], told["chatContent"][0]["uid"]);
+    assert_eq!(told["tokenUsage"]["secondaryByOperation"]["embedding"]["calls"], 1);
+
+    // A second message of the same chat is told nothing more; the tool looks when it is asked to.
+    app.patch("/assistants/m", json!({"provider": "demo", "model": "demo-1"})).await;
+    let chat = start_of(&app, "m", "/say hello").await;
+    finished_of(&app, "m", &chat).await;
+    let mut again = who("ann");
+    again["chatUid"] = told["chatUID"].clone();
+    let searched = tell(&app, "m", &again, "/tool search_memory {\"query\": \"Mitzi\"}\n/say done").await;
+    let sources: Vec<_> =
+        searched["recalledMemories"].as_array().expect("some").iter().map(|of| of["source"].clone()).collect();
+    assert_eq!(sources, ["conversation_start", "search_memory"], "{searched}");
+    let found = &searched["recalledMemories"][1];
+    assert!(found["toolCallId"].is_string() && found["turns"].to_string().contains("Mitzi"), "{found}");
+    assert!(!searched.to_string().contains("canary"), "{searched}");
+
+    // A chat that is deleted is gone from there at once.
+    let uid = text(&old["chatUID"]);
+    app.delete(&format!("/assistants/m/chats/{uid}")).await;
+    let after = tell(&app, "m", &who("ann"), "/tool search_memory {\"query\": \"vet\"}").await;
+    assert!(!after.to_string().contains("going to the vet"), "{after}");
+}
+
+#[tokio::test]
+async fn what_a_model_remembers_is_stored_once_or_not_at_all_whenever_it_is_killed() {
+    let db = TestDb::new().await;
+    let leases = [("PLATFORM_RUN_LEASE", "1s"), ("PLATFORM_RUN_HEARTBEAT", "300ms")];
+    let mut app = TestApp::start(PROGRAM, &db, &leases);
+    assistant(&app, "m", json!({})).await;
+    for round in 0..4_u64 {
+        let message = format!("/tool remember {{\"content\": \"fact {round}\"}}\n/wait 200ms");
+        let body = json!({"message": message, "tenantId": "acme", "skipSummarization": true});
+        let sent = app.post("/assistants/m/messages?async=true", body).await;
+        assert!(sent.status.is_success(), "{}", sent.body);
+        let chat = text(&sent.body["chatUid"]);
+        tokio::time::sleep(std::time::Duration::from_millis(7 * round * round)).await;
+        app.crash();
+        app = TestApp::start(PROGRAM, &db, &leases);
+        let ended = finished_of(&app, "m", &chat).await;
+        assert_eq!(ended["status"], "completed", "{ended}");
+        let kept = app.get("/memory/assistants/m/core?tenantId=acme").await.body;
+        let fact = format!("fact {round}");
+        assert_eq!(contents(&kept).iter().filter(|content| **content == fact).count(), 1, "{kept}");
+    }
+}
