@@ -4,13 +4,13 @@ use platform_core::{Object, sha256_hex};
 use platform_runtime::CoreMemoryBlock;
 use serde_json::{Value, json};
 
-use crate::entry::{Entry, MemoryLimits};
+use crate::entry::{MemoryEntry, MemoryLimits};
 
 const INTRO: &str = "# Core memory\n\nWhat you keep of whom you talk to, from earlier conversations; each line has its id, \
     its section and what it says. Use the tools remember and forget to keep it true.";
 
 /// The text of live entries in their order; as many as the limits allow, whole.
-pub(crate) fn render(entries: &[Entry], limits: &MemoryLimits) -> CoreMemoryBlock {
+pub(crate) fn render(entries: &[MemoryEntry], limits: &MemoryLimits) -> CoreMemoryBlock {
     let mut text = INTRO.to_owned();
     let (mut items, mut chars) = (Vec::new(), 0);
     let most = if limits.max_chars == 0 { usize::MAX } else { limits.max_chars };
@@ -37,7 +37,7 @@ pub(crate) fn render(entries: &[Entry], limits: &MemoryLimits) -> CoreMemoryBloc
 }
 
 /// The entries as a page, those that were put aside struck through.
-pub(crate) fn markdown(entries: &[Entry]) -> String {
+pub(crate) fn markdown(entries: &[MemoryEntry]) -> String {
     let mut text = "# Core memory\n".to_owned();
     let mut sections: Vec<&str> = entries.iter().map(|entry| entry.section.as_str()).collect();
     sections.sort_unstable();
@@ -62,8 +62,8 @@ pub(crate) fn markdown(entries: &[Entry]) -> String {
 mod tests {
     use super::*;
 
-    fn entry(id: i64, content: &str) -> Entry {
-        Entry {
+    fn entry(id: i64, content: &str) -> MemoryEntry {
+        MemoryEntry {
             id,
             section: "facts".to_owned(),
             content: content.to_owned(),

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 /// Something that is remembered (contract 11).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
+pub struct MemoryEntry {
     /// From 1 in each bucket; never used again.
     pub id: i64,
     /// `persona`, `instructions`, `decisions`, `profile`, `facts` or a name of one's own.
@@ -153,13 +153,13 @@ impl Default for MemoryLimits {
 
 /// What is remembered of one.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct CoreMemory {
+pub struct CoreMemoryEntries {
     /// Whether the assistant remembers anything.
     pub enabled: bool,
     /// Whose it is.
     pub bucket: Bucket,
     /// Pinned ones first, then by section, then by age.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<MemoryEntry>,
     /// How much there may be.
     pub limits: MemoryLimits,
     /// Changes with what the assistant is told.
@@ -172,7 +172,7 @@ pub struct CoreMemory {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AddedEntry {
     /// It.
-    pub entry: Entry,
+    pub entry: MemoryEntry,
     /// It was there: one with the same content, whatever its case and spaces.
     pub deduped: bool,
 }

@@ -24,6 +24,6 @@ mod schema;
 mod service;
 mod tools;
 
-pub use entry::{AddedEntry, Bucket, CoreMemory, Entry, EntryPatch, MemoryLimits, NewEntry, RemovedEntry, Source};
+pub use entry::{AddedEntry, Bucket, CoreMemoryEntries, MemoryEntry, EntryPatch, MemoryLimits, NewEntry, RemovedEntry, Source};
 pub use service::{MemoryNeeds, MemoryService, PgMemory};
 pub use tools::memory_tools;

@@ -5,7 +5,7 @@ use platform_db::Conn;
 use platform_runtime::MemoryBucket;
 
 use crate::{
-    entry::{Entry, EntryPatch},
+    entry::{MemoryEntry, EntryPatch},
     schema::{memory_buckets, memory_entries},
 };
 
@@ -24,7 +24,7 @@ struct EntryRow {
     edited_ms: i64,
 }
 
-impl From<EntryRow> for Entry {
+impl From<EntryRow> for MemoryEntry {
     fn from(row: EntryRow) -> Self {
         Self {
             id: row.id,
@@ -63,7 +63,7 @@ pub(crate) async fn list(
     account: &AccountId,
     bucket: &MemoryBucket,
     with_archived: bool,
-) -> Result<Vec<Entry>> {
+) -> Result<Vec<MemoryEntry>> {
     let mut conn = conn;
     let rows: Vec<EntryRow> = entries_of(account.as_str(), bucket)
         .filter(memory_entries::archived_ms.is_null().or(with_archived.into_sql::<diesel::sql_types::Bool>()))
@@ -71,7 +71,7 @@ pub(crate) async fn list(
         .select(EntryRow::as_select())
         .load(&mut conn)
         .await?;
-    Ok(rows.into_iter().map(Entry::from).collect())
+    Ok(rows.into_iter().map(MemoryEntry::from).collect())
 }
 
 /// Makes a bucket that is not there.
@@ -102,7 +102,7 @@ pub(crate) async fn insert(
     (id, entry): (i64, &EntryPatch),
     (source, supersedes): (&str, Option<i64>),
     now: Timestamp,
-) -> Result<Entry> {
+) -> Result<MemoryEntry> {
     let key = (account.as_str(), &bucket.tenant_id, end_user(bucket), &bucket.assistant_id);
     let count = memory_buckets::last_id.eq(id);
     diesel::update(memory_buckets::table.find(key)).set(count).execute(conn).await?;
@@ -135,7 +135,7 @@ pub(crate) async fn update(
     bucket: &MemoryBucket,
     (id, entry): (i64, &EntryPatch),
     now: Timestamp,
-) -> Result<Entry> {
+) -> Result<MemoryEntry> {
     let row: EntryRow = diesel::update(entries_of(account.as_str(), bucket).filter(memory_entries::id.eq(id)))
         .set((
             memory_entries::section.eq(&entry.section),

@@ -11,7 +11,7 @@ use platform_runtime::{
 
 use crate::{
     block, code,
-    entry::{AddedEntry, Bucket, CoreMemory, Entry, EntryPatch, MemoryLimits, NewEntry, RemovedEntry, Source},
+    entry::{AddedEntry, Bucket, CoreMemoryEntries, MemoryEntry, EntryPatch, MemoryLimits, NewEntry, RemovedEntry, Source},
     recall, repository,
 };
 
@@ -26,7 +26,7 @@ const TOPIC: &str = "core-memory";
 #[async_trait]
 pub trait MemoryService: Send + Sync {
     /// What is remembered of one; `bucket`: `None` = the assistant remembers nothing.
-    async fn get(&self, account: &AccountId, bucket: Option<&MemoryBucket>, archived: bool) -> Result<CoreMemory>;
+    async fn get(&self, account: &AccountId, bucket: Option<&MemoryBucket>, archived: bool) -> Result<CoreMemoryEntries>;
     /// The same as a page of Markdown, with what was put aside.
     async fn export(&self, account: &AccountId, bucket: Option<&MemoryBucket>) -> Result<String>;
     /// Writes an entry, unless there is one that says the same. `CORE_MEMORY_FULL` when there is no room.
@@ -46,7 +46,7 @@ pub trait MemoryService: Send + Sync {
         id: &str,
         patch: Object,
         source: Source,
-    ) -> Result<Entry>;
+    ) -> Result<MemoryEntry>;
     /// Puts an entry aside. `ENTRY_READ_ONLY` when it is not theirs.
     async fn remove(&self, account: &AccountId, bucket: &MemoryBucket, id: &str, source: Source)
     -> Result<RemovedEntry>;
@@ -103,7 +103,7 @@ impl PgMemory {
         instead: Option<i64>,
     ) -> Result<()> {
         let live = repository::list(conn, account, bucket, false).await?;
-        let others: Vec<&Entry> = live.iter().filter(|entry| Some(entry.id) != instead).collect();
+        let others: Vec<&MemoryEntry> = live.iter().filter(|entry| Some(entry.id) != instead).collect();
         let chars: usize = others.iter().map(|entry| entry.content.chars().count()).sum();
         let MemoryLimits { max_chars, max_entries, .. } = self.limits;
         let fits = |count: usize, most: usize| most == 0 || count <= most;
@@ -125,7 +125,7 @@ impl PgMemory {
         bucket: &MemoryBucket,
         id: &str,
         source: Source,
-    ) -> Result<Entry> {
+    ) -> Result<MemoryEntry> {
         let found = entry(conn, account, bucket, id).await?;
         if found.read_only && !source.is_trusted() {
             return Err(Error::new(code::ENTRY_READ_ONLY, format!("The entry {id} is read-only.")));
@@ -139,7 +139,7 @@ impl PgMemory {
 }
 
 /// An entry of a bucket, also one that was put aside.
-async fn entry(conn: &mut Conn, account: &AccountId, bucket: &MemoryBucket, id: &str) -> Result<Entry> {
+async fn entry(conn: &mut Conn, account: &AccountId, bucket: &MemoryBucket, id: &str) -> Result<MemoryEntry> {
     let missing = || Error::not_found(code::ENTRY_NOT_FOUND, "core memory entry", id);
     let number: i64 = id.parse().map_err(|_| missing())?;
     let all = repository::list(conn, account, bucket, true).await?;
@@ -153,16 +153,16 @@ fn folded(text: &str) -> String {
 
 #[async_trait]
 impl MemoryService for PgMemory {
-    async fn get(&self, account: &AccountId, bucket: Option<&MemoryBucket>, archived: bool) -> Result<CoreMemory> {
+    async fn get(&self, account: &AccountId, bucket: Option<&MemoryBucket>, archived: bool) -> Result<CoreMemoryEntries> {
         let limits = self.limits;
         let Some(bucket) = bucket else {
             let (bucket, entries) = (Bucket::default(), Vec::new());
-            return Ok(CoreMemory { enabled: false, bucket, entries, limits, revision: None });
+            return Ok(CoreMemoryEntries { enabled: false, bucket, entries, limits, revision: None });
         };
         let entries = repository::list(self.db.read().await?.get(), account, bucket, archived).await?;
-        let live: Vec<Entry> = entries.iter().filter(|entry| entry.archived_at.is_none()).cloned().collect();
+        let live: Vec<MemoryEntry> = entries.iter().filter(|entry| entry.archived_at.is_none()).cloned().collect();
         let revision = Some(block::render(&live, &limits).revision);
-        Ok(CoreMemory { enabled: true, bucket: bucket.into(), entries, limits, revision })
+        Ok(CoreMemoryEntries { enabled: true, bucket: bucket.into(), entries, limits, revision })
     }
 
     async fn export(&self, account: &AccountId, bucket: Option<&MemoryBucket>) -> Result<String> {
@@ -219,7 +219,7 @@ impl MemoryService for PgMemory {
         id: &str,
         patch: Object,
         source: Source,
-    ) -> Result<Entry> {
+    ) -> Result<MemoryEntry> {
         check_types::<EntryPatch>(&patch)?;
         if patch.contains_key("readOnly") && source == Source::User {
             return Err(Error::new(platform_core::Code::FORBIDDEN, "readOnly cannot be set by sessions."));

@@ -143,12 +143,12 @@ async fn remove(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 mod spec {
     use platform_http::Operation;
-    use platform_memory::{AddedEntry, CoreMemory, Entry, EntryPatch, NewEntry, RemovedEntry};
+    use platform_memory::{AddedEntry, CoreMemoryEntries, EntryPatch, MemoryEntry, NewEntry, RemovedEntry};
 
     use super::{Whose, WhoseEntries, WhoseExport};
 
     pub fn get() -> Operation {
-        Operation::new("Read what an assistant remembers of somebody").query::<WhoseEntries>().answers::<CoreMemory>(200)
+        Operation::new("Read what an assistant remembers of somebody").query::<WhoseEntries>().answers::<CoreMemoryEntries>(200)
     }
     pub fn add() -> Operation {
         Operation::new("Have an assistant remember something; what it remembers already is answered with 200")
@@ -159,13 +159,13 @@ mod spec {
     pub fn export() -> Operation {
         Operation::new("Read the same with what was put aside, as JSON or Markdown")
             .query::<WhoseExport>()
-            .answers::<CoreMemory>(200)
+            .answers::<CoreMemoryEntries>(200)
     }
     pub fn update() -> Operation {
         Operation::new("Change an entry; another content makes another entry in its place")
             .query::<Whose>()
             .body::<EntryPatch>()
-            .answers::<Entry>(200)
+            .answers::<MemoryEntry>(200)
     }
     pub fn remove() -> Operation {
         Operation::new("Put an entry aside").query::<Whose>().answers::<RemovedEntry>(200)
