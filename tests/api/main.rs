@@ -35,6 +35,7 @@ mod process;
 mod projects;
 mod queue;
 mod skills;
+mod speech;
 mod stream;
 mod structured;
 mod sub_agents;

@@ -59,10 +59,16 @@ async fn entries_are_kept_in_order_superseded_put_aside_and_never_come_back_unde
         let made = app.post(core, body).await;
         assert_eq!((made.status, &made.body["deduped"]), (StatusCode::CREATED, &json!(false)), "{}", made.body);
         let made = &made.body["entry"];
-        assert_eq!((&made["section"], &made["source"], &made["readOnly"]), (&json!(section), &json!("api"), &json!(false)));
+        assert_eq!(
+            (&made["section"], &made["source"], &made["readOnly"]),
+            (&json!(section), &json!("api"), &json!(false))
+        );
     }
     let same = app.post(core, json!({"content": "LIKES   tea"})).await;
-    assert_eq!((same.status, &same.body["deduped"], &same.body["entry"]["id"]), (StatusCode::OK, &json!(true), &json!(1)));
+    assert_eq!(
+        (same.status, &same.body["deduped"], &same.body["entry"]["id"]),
+        (StatusCode::OK, &json!(true), &json!(1))
+    );
     let kept = app.get(core).await.body;
     assert_eq!(contents(&kept), ["Born in 1990", "Likes tea", "Answers in French"]);
     assert_eq!(kept["revision"].as_str().expect("one").len(), 16);
@@ -111,8 +117,11 @@ async fn entries_are_kept_in_order_superseded_put_aside_and_never_come_back_unde
 
 #[tokio::test]
 async fn limits_hold_whoever_writes_at_once_and_a_deleted_tenant_is_forgotten() {
-    let limits =
-        [("PLATFORM_LIMIT_CORE_MEMORY_ENTRIES", "5"), ("PLATFORM_LIMIT_CORE_MEMORY_CHARS", "60"), ("PLATFORM_RATE_FULL", "0")];
+    let limits = [
+        ("PLATFORM_LIMIT_CORE_MEMORY_ENTRIES", "5"),
+        ("PLATFORM_LIMIT_CORE_MEMORY_CHARS", "60"),
+        ("PLATFORM_RATE_FULL", "0"),
+    ];
     let app = app_with(&limits).await;
     assistant(&app, "m", json!({})).await;
     app.post("/tenants", json!({"tenantId": "acme"})).await;
@@ -203,8 +212,15 @@ async fn sessions_reach_their_own_memory_and_leave_alone_what_is_read_only() {
     let made = ask(&ann, Method::POST, "", json!({"content": "canary of ann"})).await;
     assert_eq!((made.status, &made.body["entry"]["source"]), (StatusCode::CREATED, &json!("user")), "{}", made.body);
     assert_eq!(ask(&bob, Method::GET, "", json!({})).await.body["entries"], json!([]));
-    assert_eq!(contents(&app.get("/memory/assistants/m/core?tenantId=acme&subtenantId=ann").await.body), ["canary of ann"]);
-    assert_eq!(app.get("/memory/assistants/m/core?tenantId=acme").await.body["entries"], json!([]), "of whoever is none");
+    assert_eq!(
+        contents(&app.get("/memory/assistants/m/core?tenantId=acme&subtenantId=ann").await.body),
+        ["canary of ann"]
+    );
+    assert_eq!(
+        app.get("/memory/assistants/m/core?tenantId=acme").await.body["entries"],
+        json!([]),
+        "of whoever is none"
+    );
     assert_eq!(ask(&bob, Method::DELETE, "/1", json!({})).await.error(), "ENTRY_NOT_FOUND");
     for path in ["?tenantId=globex", "?subtenantId=ann"] {
         assert_eq!(ask(&bob, Method::GET, path, json!({})).await.error(), "TENANT_MISMATCH", "{path}");

@@ -383,6 +383,9 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
     let client = json!({"name": "canary", "redirectUris": ["https://a.b/"]});
     let client = text(&make("/oauth-clients", client).await["_id"]);
     let file = text(&upload(app, "canary.txt", "canary").await["fileId"]);
+    let wav = include_bytes!("speech/hello.wav").as_slice();
+    let recording = upload(app, "canary.wav", wav).await["downloadUrl"].clone();
+    let transcript = text(&make("/speech-to-text", json!({"audioUrl": recording})).await["transcriptId"]);
     let folder = text(&make("/document-folders", json!({"name": "canary"})).await["_id"]);
     let document = json!({"name": "canary", "markdownContent": "canary"});
     let document = text(&make("/documents", document).await["_id"]);
@@ -406,6 +409,7 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
         "userUID" => user.clone(),
         "fileId" => file.clone(),
         "entryId" => entry.clone(),
+        "transcriptId" => transcript.clone(),
         "id" if path.contains("api-keys") => key.clone(),
         "id" if path.contains("document-folders") => folder.clone(),
         "id" if path.contains("documents") => document.clone(),

@@ -48,7 +48,11 @@ async fn what_means_the_same_is_found_and_whoever_asked_pays_for_it() {
     assert_eq!(names(&ask("keyword", json!({})).await), [""; 0]);
     for mode in ["semantic", "hybrid"] {
         let found = ask(mode, json!({})).await;
-        assert_eq!((&found[0]["headingPath"], &found[0]["version"]), (&json!(["Handbook", "Leave"]), &json!(1)), "{mode}");
+        assert_eq!(
+            (&found[0]["headingPath"], &found[0]["version"]),
+            (&json!(["Handbook", "Leave"]), &json!(1)),
+            "{mode}"
+        );
         assert!(found.iter().all(|found| (0.0..=1.0).contains(&found["score"].as_f64().expect("a score"))));
         for (bounds, count) in [
             (json!({"documentIds": [other]}), 0),
@@ -195,9 +199,9 @@ fn table(name: &str, texts: &[String]) -> PathBuf {
         numbers.insert(word, numbers.len());
         #[expect(clippy::cast_precision_loss, reason = "a few pages")]
         let rare = (texts.len() as f32 / often[word] as f32).ln();
-        let mut state = word.bytes().fold(0x9e37_79b9_7f4a_7c15_u64, |hash, b| {
-            (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let mut state = word
+            .bytes()
+            .fold(0x9e37_79b9_7f4a_7c15_u64, |hash, b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         for _ in 0..DIMENSIONS {
             state ^= state << 13;
             state ^= state >> 7;

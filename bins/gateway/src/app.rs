@@ -28,6 +28,7 @@ use platform_models::Models;
 use platform_projects::PgProjectService;
 use platform_realtime::Realtime;
 use platform_runtime::{BuiltInTools, Model, Toolbox, finish_tools, time_tools};
+use platform_speech::{PgSpeech, SpeechNeeds};
 use platform_tenants::{PgTenantService, Quotas};
 use platform_toolservers::{PgToolServerService, ToolServerNeeds, http_tools};
 use platform_vault::Vault;
@@ -39,8 +40,8 @@ use crate::{
     children::Pools,
     config::{Config, Role},
     groups::{
-        agents, assistants, chats, docs, documents, files, folders, health, keys, memory, models, oauth, projects, sessions,
-        skills, tenants, threads, tool_servers, usage,
+        agents, assistants, chats, docs, documents, files, folders, health, keys, memory, models, oauth, projects,
+        sessions, skills, speech, tenants, threads, tool_servers, usage,
     },
     health::Health,
     metrics::Metrics,
@@ -108,6 +109,15 @@ impl Platform {
             budget: quotas.clone(),
             limits: config.memory_limits,
         }));
+        let speech = Arc::new(PgSpeech::new(SpeechNeeds {
+            db: db.clone(),
+            clock: Arc::clone(clock),
+            files: Arc::clone(&files),
+            egress: egress.reading(config.max_upload_bytes),
+            children: Arc::clone(&pools.files),
+            catalog: Arc::clone(models) as _,
+            budget: quotas.clone(),
+        }));
         let tool_servers = PgToolServerService::new(ToolServerNeeds {
             db: db.clone(),
             bus: bus.clone(),
@@ -138,6 +148,7 @@ impl Platform {
             budget: quotas,
             recall: knowledge.clone(),
             memory: memory.clone(),
+            dictations: speech.clone(),
             toolbox: Arc::clone(&toolbox),
             children: pools.quick,
             realtime: Realtime::new(Arc::clone(clock), config.stream_coalesce, relay),
@@ -200,6 +211,7 @@ impl Platform {
             folders::module(&knowledge),
             skills::module(&knowledge),
             files::module(&files, config.http.upload_dir.clone(), config.max_upload_bytes, config.sweep_interval),
+            speech::module(&speech, config.max_upload_bytes),
             tool_servers::module(&tool_servers, &toolbox),
             assistants::module(&assistants),
             chats::module(&chat, &assistants),

@@ -6,6 +6,7 @@ use platform_child::{Children, Work};
 use platform_guardrails::GUARDRAIL_WORKS;
 use platform_knowledge::EXTRACTION_WORKS;
 use platform_runtime::{ChildPool, SCHEMA_WORKS};
+use platform_speech::AUDIO_WORKS;
 
 /// The command that makes this program such a child.
 pub(crate) const COMMAND: &str = "child";
@@ -41,6 +42,6 @@ impl Pools {
 /// Serves as a child until its parent ends.
 pub(crate) fn serve() -> io::Result<()> {
     let works = SCHEMA_WORKS.into_iter().chain(GUARDRAIL_WORKS).chain(platform_toolservers::child_works());
-    let works: Vec<Work> = works.chain(EXTRACTION_WORKS).collect();
+    let works: Vec<Work> = works.chain(EXTRACTION_WORKS).chain(AUDIO_WORKS).collect();
     platform_child::serve(&works)
 }

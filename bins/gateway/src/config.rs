@@ -16,7 +16,9 @@ use platform_files::{S3Access, StoreConfig};
 use platform_http::{HttpConfig, Rates};
 use platform_mail::MailConfig;
 use platform_memory::MemoryLimits;
-use platform_models::{CallLimits, ConfigError, EmbeddingChoice, ModelsConfig, Protocol, ProviderConfig, read_providers_file};
+use platform_models::{
+    CallLimits, ConfigError, EmbeddingChoice, ModelsConfig, Protocol, ProviderConfig, SpeechConfig, read_providers_file,
+};
 use platform_vault::MasterKey;
 use secrecy::SecretString;
 
@@ -331,6 +333,18 @@ fn master_key(name: &str, text: &str) -> Result<SecretString> {
     }
 }
 
+fn speech() -> Result<Option<SpeechConfig>> {
+    if text("PLATFORM_SPEECH_MODEL_PATH").is_some() {
+        let none = "PLATFORM_SPEECH_MODEL_PATH: this build has no engine of its own; run a transcription server beside it, \
+            such as whisper.cpp's, and set PLATFORM_SPEECH_URL.";
+        return Err(ConfigError(none.to_owned()));
+    }
+    let Some(url) = text("PLATFORM_SPEECH_URL") else { return Ok(None) };
+    check_url("PLATFORM_SPEECH_URL", &url)?;
+    let model = text("PLATFORM_SPEECH_MODEL").unwrap_or_default();
+    Ok(Some(SpeechConfig { url, api_key: text("PLATFORM_SPEECH_API_KEY").map(SecretString::from), model }))
+}
+
 fn models() -> Result<ModelsConfig> {
     let built_in = [
         ("openai", Protocol::OpenAi, "OPENAI", "https://api.openai.com/v1"),
@@ -371,6 +385,7 @@ fn models() -> Result<ModelsConfig> {
         demo_price,
         secondary: choice("PLATFORM_SECONDARY_MODEL")?,
         evaluator: choice("PLATFORM_EVALUATOR_MODEL")?,
+        speech: speech()?,
         embedding: choice("PLATFORM_EMBEDDING_MODEL")?.map(|(provider, model)| match provider.as_str() {
             "local" => EmbeddingChoice::Local(PathBuf::from(model)),
             _ => EmbeddingChoice::Provider(provider, model),

@@ -13,7 +13,9 @@ use platform_db::Db;
 use platform_files::PgFileService;
 use platform_http::{Http, Observer};
 use platform_jobs::Jobs;
-use platform_runtime::{Answer, Catalog, Delta, Embedding, Fault, Model, ModelSpec, Operation, Prompt, Usage};
+use platform_runtime::{
+    Answer, Audio, Catalog, Delta, Embedding, Fault, Model, ModelSpec, Operation, Prompt, Transcription, Usage,
+};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{
@@ -304,6 +306,10 @@ impl Catalog for Observed {
         self.model.embedder()
     }
 
+    fn transcriber(&self) -> Option<ModelSpec> {
+        self.model.transcriber()
+    }
+
     fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
         self.model.helper(operation, own)
     }
@@ -321,7 +327,8 @@ impl Model for Observed {
         on: &mut (dyn for<'d> FnMut(Delta<'d>) + Send),
     ) -> std::result::Result<Answer, Fault> {
         let operation = prompt.operation.map_or("turn", Operation::as_str);
-        let mut call = Call { calls: &self.calls, model: &prompt.model, operation, began: Instant::now(), ended: false };
+        let mut call =
+            Call { calls: &self.calls, model: &prompt.model, operation, began: Instant::now(), ended: false };
         let mut first = true;
         let mut watch = |delta: Delta<'_>| {
             if std::mem::take(&mut first) {
@@ -351,6 +358,18 @@ impl Model for Observed {
             Err(fault) => call.end(fault.code.as_str(), None, &Usage::default(), Money::ZERO),
         }
         embedded
+    }
+
+    async fn transcribe(&self, audio: &Audio) -> std::result::Result<Transcription, Fault> {
+        let Some(model) = self.model.transcriber() else { return self.model.transcribe(audio).await };
+        let operation = Operation::Transcription.as_str();
+        let mut call = Call { calls: &self.calls, model: &model, operation, began: Instant::now(), ended: false };
+        let heard = self.model.transcribe(audio).await;
+        match &heard {
+            Ok(heard) => call.end("ok", None, &heard.usage, heard.cost.total_cost),
+            Err(fault) => call.end(fault.code.as_str(), None, &Usage::default(), Money::ZERO),
+        }
+        heard
     }
 }
 

@@ -4,7 +4,9 @@ use std::{
 };
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Caller, Clock, Code, Credential, Error, Origin, OriginUser, Result, Timestamp, sha256_hex, spawn};
+use platform_core::{
+    AccountId, Caller, Clock, Code, Credential, Error, Origin, OriginUser, Result, Timestamp, sha256_hex, spawn,
+};
 use platform_db::{Bus, Conn, Db, InvalidatedCache};
 use platform_vault::Vault;
 
@@ -12,9 +14,7 @@ use crate::{
     account::{self, AccountRecord},
     code,
     identity::{Identity, Rights},
-    key::{
-        repository::{self, KeyRow},
-    },
+    key::repository::{self, KeyRow},
     oauth::{self, External, TrustedIssuer},
     session,
     signing::{SigningKeys, TokenAlgorithm},

@@ -60,6 +60,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
         budget: quotas,
         recall: Arc::new(()),
         memory: Arc::new(()),
+        dictations: Arc::new(()),
         toolbox,
         children,
         realtime,

@@ -141,7 +141,10 @@ impl Context<'_> {
         let state = self.request.application_state.as_ref();
         let state = state.map(|state| format!("State of the application: {}", Value::Object(state.clone())));
         let window = self.spec.context_window;
-        let fixed = self.count(&system) + self.count(&attached) + state.as_deref().map_or(0, |state| self.count(state)) + self.tool_tokens();
+        let fixed = self.count(&system)
+            + self.count(&attached)
+            + state.as_deref().map_or(0, |state| self.count(state))
+            + self.tool_tokens();
         let mut history = self.history(known, fixed).await?;
         let full = |history: &History| history.overflows || history.tokens * 100 > window * COMPACT_ABOVE;
         if (forced || full(&history))

@@ -34,6 +34,9 @@ pub struct ChatMessage {
     /// Where the text comes from; absent = written by the model.
     #[serde(rename = "contentSource", default, skip_serializing_if = "Option::is_none")]
     pub content_source: Option<String>,
+    /// The transcript of what was dictated.
+    #[serde(rename = "transcriptId", default, skip_serializing_if = "Option::is_none")]
+    pub transcript_id: Option<String>,
     /// Tools the model calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
@@ -58,6 +61,7 @@ impl ChatMessage {
             user_name: None,
             summary: None,
             content_source: None,
+            transcript_id: None,
             tool_calls: Vec::new(),
             tool_call_id: None,
             latency_ms: None,

@@ -4,8 +4,8 @@ use std::{borrow::Cow, collections::HashSet, sync::Arc, time::Duration};
 
 use platform_core::{AccountId, Checks, Code, Error, Result};
 use platform_runtime::{
-    Callbacks, ChildPool, KNOWLEDGE_TOOLS, MEMORY_TOOLS, ModelSpec, Payer, SKILL_TOOLS, Tool, ToolChoice, Toolbox, TurnTool, check_schemas,
-    is_function_name,
+    Callbacks, ChildPool, KNOWLEDGE_TOOLS, MEMORY_TOOLS, ModelSpec, Payer, SKILL_TOOLS, Tool, ToolChoice, Toolbox,
+    TurnTool, check_schemas, is_function_name,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

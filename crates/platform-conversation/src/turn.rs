@@ -16,9 +16,9 @@ use platform_db::Db;
 use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_realtime::{Key, Live, Realtime};
 use platform_runtime::{
-    Answer, Budget, CallState, Catalog, ChildPool, Ending, Fault, FaultCode, Flow, Limits, Memory, Model, ModelSpec, OpenCall,
-    Operation, Payer, Recall, Resumed, Role, SecondaryCall, Spender, StopReason, ToldMemories, Toolbox, TurnTool, Usage, UsageLedger,
-    run_turn,
+    Answer, Budget, CallState, Catalog, ChildPool, Dictations, Ending, Fault, FaultCode, Flow, Limits, Memory, Model,
+    ModelSpec, OpenCall, Operation, Payer, Recall, Resumed, Role, SecondaryCall, Spender, StopReason, ToldMemories,
+    Toolbox, TurnTool, Usage, UsageLedger, run_turn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -50,6 +50,8 @@ pub struct Ports {
     pub recall: Arc<dyn Recall>,
     /// What assistants remember of those they talk to.
     pub memory: Arc<dyn Memory>,
+    /// What was dictated.
+    pub dictations: Arc<dyn Dictations>,
     /// What may be called.
     pub toolbox: Arc<Toolbox>,
     /// Who reads what clients wrote.
@@ -435,7 +437,8 @@ impl<'a> Turn<'a> {
     /// Notes what a screening found, and pays for it.
     async fn found(&mut self, mut screening: Screening) -> Result<Screening> {
         self.findings.append(&mut screening.findings);
-        let asked: Vec<_> = screening.asked.iter().map(|answer| SecondaryCall::of(Operation::Guardrail, answer)).collect();
+        let asked: Vec<_> =
+            screening.asked.iter().map(|answer| SecondaryCall::of(Operation::Guardrail, answer)).collect();
         self.turn_store.charge(&asked).await?;
         Ok(screening)
     }

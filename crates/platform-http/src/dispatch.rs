@@ -176,7 +176,8 @@ async fn handle(
             return Err(http.gate.bad_credential(http.gate.client(request), error).await);
         }
         let whose = whose(http, identity.as_deref(), request);
-        let Received { body, fields, parts } = match route.upload_bytes {
+        let as_json = route.takes_json && body::says_json(request.headers());
+        let Received { body, fields, parts } = match route.upload_bytes.filter(|_| !as_json) {
             Some(most) => multipart::receive(http, most, &whose, request.headers(), payload).await?,
             None => {
                 let body = body::read(http, route, &whose, request.headers(), payload).await?;

@@ -94,6 +94,7 @@ pub struct Route {
     pub(crate) most_bytes: Option<usize>,
     /// Its body has files, of so many bytes together; 0 = no bound.
     pub(crate) upload_bytes: Option<usize>,
+    pub(crate) takes_json: bool,
     /// Asked before a body is read for which nobody vouches but the token in its path.
     pub(crate) is_known: Option<IsKnown>,
     /// Answers whoever repeats a request whose run is kept under its idempotency key.
@@ -142,6 +143,12 @@ impl Route {
     /// Its body is `multipart/form-data`, its files of so many bytes together; 0 = no bound.
     pub fn uploading(&mut self, most_bytes: usize) -> &mut Self {
         self.upload_bytes = Some(most_bytes);
+        self
+    }
+
+    /// The same body may come as JSON, when no file is in it.
+    pub fn or_json(&mut self) -> &mut Self {
+        self.takes_json = true;
         self
     }
 
@@ -288,6 +295,7 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             is_raw: false,
             most_bytes: (open_to == OpenTo::Public).then_some(SMALL_BODY),
             upload_bytes: None,
+            takes_json: false,
             is_known: None,
             replay: None,
             creates: false,

@@ -24,6 +24,8 @@ mod schema;
 mod service;
 mod tools;
 
-pub use entry::{AddedEntry, Bucket, CoreMemoryEntries, MemoryEntry, EntryPatch, MemoryLimits, NewEntry, RemovedEntry, Source};
+pub use entry::{
+    AddedEntry, Bucket, CoreMemoryEntries, EntryPatch, MemoryEntry, MemoryLimits, NewEntry, RemovedEntry, Source,
+};
 pub use service::{MemoryNeeds, MemoryService, PgMemory};
 pub use tools::memory_tools;

@@ -5,7 +5,7 @@ use platform_db::Conn;
 use platform_runtime::MemoryBucket;
 
 use crate::{
-    entry::{MemoryEntry, EntryPatch},
+    entry::{EntryPatch, MemoryEntry},
     schema::{memory_buckets, memory_entries},
 };
 

@@ -5,13 +5,13 @@ use diesel_async::AsyncConnection;
 use moka::sync::Cache;
 use platform_core::{AccountId, Clock, Error, Object, Result, check_types, overlay};
 use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
-use platform_runtime::{
-    Budget, Catalog, CoreMemoryBlock, EarlierTurns, Memory, MemoryBucket, Payer, RecalledTurns,
-};
+use platform_runtime::{Budget, Catalog, CoreMemoryBlock, EarlierTurns, Memory, MemoryBucket, Payer, RecalledTurns};
 
 use crate::{
     block, code,
-    entry::{AddedEntry, Bucket, CoreMemoryEntries, MemoryEntry, EntryPatch, MemoryLimits, NewEntry, RemovedEntry, Source},
+    entry::{
+        AddedEntry, Bucket, CoreMemoryEntries, EntryPatch, MemoryEntry, MemoryLimits, NewEntry, RemovedEntry, Source,
+    },
     recall, repository,
 };
 
@@ -26,7 +26,12 @@ const TOPIC: &str = "core-memory";
 #[async_trait]
 pub trait MemoryService: Send + Sync {
     /// What is remembered of one; `bucket`: `None` = the assistant remembers nothing.
-    async fn get(&self, account: &AccountId, bucket: Option<&MemoryBucket>, archived: bool) -> Result<CoreMemoryEntries>;
+    async fn get(
+        &self,
+        account: &AccountId,
+        bucket: Option<&MemoryBucket>,
+        archived: bool,
+    ) -> Result<CoreMemoryEntries>;
     /// The same as a page of Markdown, with what was put aside.
     async fn export(&self, account: &AccountId, bucket: Option<&MemoryBucket>) -> Result<String>;
     /// Writes an entry, unless there is one that says the same. `CORE_MEMORY_FULL` when there is no room.
@@ -48,8 +53,13 @@ pub trait MemoryService: Send + Sync {
         source: Source,
     ) -> Result<MemoryEntry>;
     /// Puts an entry aside. `ENTRY_READ_ONLY` when it is not theirs.
-    async fn remove(&self, account: &AccountId, bucket: &MemoryBucket, id: &str, source: Source)
-    -> Result<RemovedEntry>;
+    async fn remove(
+        &self,
+        account: &AccountId,
+        bucket: &MemoryBucket,
+        id: &str,
+        source: Source,
+    ) -> Result<RemovedEntry>;
     /// Forgets all of a tenant, or of one of its end users.
     async fn forget(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>) -> Result<()>;
 }
@@ -153,7 +163,12 @@ fn folded(text: &str) -> String {
 
 #[async_trait]
 impl MemoryService for PgMemory {
-    async fn get(&self, account: &AccountId, bucket: Option<&MemoryBucket>, archived: bool) -> Result<CoreMemoryEntries> {
+    async fn get(
+        &self,
+        account: &AccountId,
+        bucket: Option<&MemoryBucket>,
+        archived: bool,
+    ) -> Result<CoreMemoryEntries> {
         let limits = self.limits;
         let Some(bucket) = bucket else {
             let (bucket, entries) = (Bucket::default(), Vec::new());
@@ -181,7 +196,8 @@ impl MemoryService for PgMemory {
         if read_only && source == Source::User {
             return Err(Error::new(platform_core::Code::FORBIDDEN, "readOnly cannot be set by sessions."));
         }
-        let mut entry = EntryPatch { content, section: section.unwrap_or_else(|| "facts".to_owned()), pinned, read_only };
+        let mut entry =
+            EntryPatch { content, section: section.unwrap_or_else(|| "facts".to_owned()), pinned, read_only };
         entry.check(&self.limits)?;
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;

@@ -9,6 +9,8 @@ use platform_runtime::Capabilities;
 use secrecy::SecretString;
 use serde::Deserialize;
 
+use crate::SpeechConfig;
+
 /// A setting that cannot be used; the sentence names it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -81,6 +83,8 @@ pub struct ModelsConfig {
     pub evaluator: Option<(String, String)>,
     /// What turns texts into vectors; absent = nothing does.
     pub embedding: Option<EmbeddingChoice>,
+    /// What turns recordings into text; absent = nothing does, beside the demo engine.
+    pub speech: Option<SpeechConfig>,
     /// Bounds of every call.
     pub limits: CallLimits,
 }
@@ -104,6 +108,7 @@ impl Default for ModelsConfig {
             secondary: None,
             evaluator: None,
             embedding: None,
+            speech: None,
             limits: CallLimits::default(),
         }
     }
@@ -155,8 +160,7 @@ pub struct FileModel {
     #[serde(rename = "cacheWritePricePerMTok")]
     pub(crate) cache_write_price: Option<Money>,
     #[serde(rename = "transcriptionPricePerMinute", default)]
-    #[expect(dead_code, reason = "read by the speech group when it comes; accepted in files today")]
-    transcription_price: Money,
+    pub(crate) transcription_price: Money,
     #[serde(default)]
     pub(crate) embedding: bool,
     /// Of its vectors; of longer ones only so many of the first count.

@@ -140,7 +140,7 @@ fn aside(operation: Operation, prompt: &Prompt) -> String {
             json!({"criteria": criteria, "generalFeedback": "Demo evaluation."}).to_string()
         }
         // Nobody asks for words there.
-        Operation::Embedding => String::new(),
+        Operation::Embedding | Operation::Transcription => String::new(),
     }
 }
 

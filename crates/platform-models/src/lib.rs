@@ -37,8 +37,12 @@ mod gemini;
 mod golden;
 mod models;
 mod openai;
+mod speech;
 mod table;
 
 pub use catalog::{DefaultModel, ModelList, ModelRecord};
-pub use config::{CallLimits, ConfigError, EmbeddingChoice, ModelsConfig, Protocol, ProviderConfig, read_providers_file};
+pub use config::{
+    CallLimits, ConfigError, EmbeddingChoice, ModelsConfig, Protocol, ProviderConfig, read_providers_file,
+};
 pub use models::Models;
+pub use speech::SpeechConfig;

@@ -6,9 +6,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Code, Error, FairSemaphore, Result, run_blocking, spawn};
+use platform_core::{AccountId, Code, Error, FairSemaphore, Money, Result, run_blocking, spawn};
 use platform_runtime::{
-    Answer, Catalog, Cost, Delta, Embedding, Fault, FaultCode, Model, ModelSpec, Operation, Prompt, StopReason, Usage,
+    Answer, Audio, Catalog, Cost, Delta, Embedding, Fault, FaultCode, Model, ModelSpec, Operation, Prompt, StopReason,
+    Transcription, Usage,
 };
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -21,6 +22,7 @@ use crate::{
     demo,
     draft::{Draft, InFlight, On},
     embedding,
+    speech::{self, SpeechConfig},
     table::Table,
 };
 
@@ -40,6 +42,7 @@ pub struct Models {
     secondary: Option<(String, String)>,
     evaluator: Option<(String, String)>,
     embedder: Option<Embedder>,
+    speech: Option<Speech>,
     in_flight: InFlight,
     /// Whoever asks without saying for whom shares as one account.
     nobody: AccountId,
@@ -64,6 +67,24 @@ impl Embedder {
         info!(folder = &*name, dimensions = table.dimensions(), "Loaded the table of vectors.");
         let spec = ModelSpec { llm: name, ..catalog::unknown(&"local".into(), "") };
         Ok(Self::Local { table: Arc::new(table), spec })
+    }
+}
+
+/// What turns recordings into text.
+struct Speech {
+    config: SpeechConfig,
+    /// Its breaker, and places among its calls.
+    provider: Provider,
+    /// Of a minute.
+    price: Money,
+}
+
+impl Speech {
+    fn new(config: SpeechConfig, providers: &[ProviderConfig], limits: &CallLimits) -> Self {
+        let named = providers.iter().flat_map(|provider| &provider.models).filter(|model| model.llm == config.model);
+        let price = named.map(|model| model.transcription_price).max().unwrap_or(Money::ZERO);
+        let own = ProviderConfig::new("speech", Protocol::OpenAi, &config.url);
+        Self { provider: Provider::new(own, (Money::ZERO, Money::ZERO), limits), config, price }
     }
 }
 
@@ -99,8 +120,17 @@ impl Models {
             .user_agent(concat!("platform/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|e| ConfigError(format!("The HTTP client cannot be built: {e}")))?;
-        let ModelsConfig { mut providers, default_provider, default_model, demo_price, secondary, evaluator, embedding, limits } =
-            config;
+        let ModelsConfig {
+            mut providers,
+            default_provider,
+            default_model,
+            demo_price,
+            secondary,
+            evaluator,
+            embedding,
+            speech,
+            limits,
+        } = config;
         let embedder = match embedding {
             Some(choice) => Some(Embedder::load(choice).await?),
             None => None,
@@ -109,6 +139,7 @@ impl Models {
             providers.push(ProviderConfig::new(demo::PROVIDER, Protocol::Demo, ""));
         }
         providers.sort_by_key(|provider| provider.protocol == Protocol::Demo);
+        let speech = speech.map(|config| Speech::new(config, &providers, &limits));
         let providers = providers.into_iter().map(|config| Provider::new(config, demo_price, &limits)).collect();
         let models = Arc::new(Self {
             providers,
@@ -119,6 +150,7 @@ impl Models {
             secondary,
             evaluator,
             embedder,
+            speech,
             in_flight: InFlight::default(),
             nobody: AccountId::generate(),
         });
@@ -374,6 +406,34 @@ impl Models {
         }
     }
 
+    /// Turns a recording into text, with retries.
+    async fn hear(&self, account: &AccountId, audio: &Audio) -> Result<Transcription, Fault> {
+        let model = self.transcriber();
+        let Some(model) = model else {
+            return Err(Fault::of(FaultCode::BadRequest, "No speech engine is configured.", &"".into()));
+        };
+        let Some(Speech { config, provider, price }) = &self.speech else { return Ok(speech::demo(audio)) };
+        let until = Instant::now() + speech::LONGEST;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let asked = async {
+                let heard = fetch(speech::request(&self.client, config, audio), &self.limits).await?;
+                speech::read(&heard, audio, *price)
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            let broken = match provider.admit(account, left, asked).await {
+                Ok(heard) => return Ok(heard),
+                Err(broken) => broken,
+            };
+            let wait = broken.retry_after.unwrap_or_else(|| self.wait(attempt));
+            if !broken.retry || attempt >= self.limits.attempts || Instant::now() + wait >= until {
+                return Err(broken.into_fault(&model));
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
     async fn embed_for(&self, account: &AccountId, texts: &[String]) -> Result<Embedding, Fault> {
         match &self.embedder {
             None => Err(Fault::of(FaultCode::BadRequest, "No embedding model is configured.", &"".into())),
@@ -459,11 +519,19 @@ impl Catalog for Models {
         }
     }
 
+    fn transcriber(&self) -> Option<ModelSpec> {
+        match &self.speech {
+            Some(speech) => Some(speech::spec("speech", &speech.config.model)),
+            None => self.choose(None, None).ok().filter(|spec| &*spec.provider == demo::PROVIDER),
+        }
+    }
+
     fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
         let choice = match operation {
             Operation::Title | Operation::Summary | Operation::Compaction => &self.secondary,
             Operation::Guardrail | Operation::Evaluation => &self.evaluator,
             Operation::Embedding => return self.embedder().unwrap_or_else(|| own.clone()),
+            Operation::Transcription => return self.transcriber().unwrap_or_else(|| own.clone()),
         };
         let spec = choice.as_ref().and_then(|(provider, llm)| self.choose(Some(provider), Some(llm)).ok());
         spec.unwrap_or_else(|| own.clone())
@@ -481,6 +549,10 @@ impl Catalog for OfAccount {
 
     fn embedder(&self) -> Option<ModelSpec> {
         self.models.embedder()
+    }
+
+    fn transcriber(&self) -> Option<ModelSpec> {
+        self.models.transcriber()
     }
 
     fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
@@ -501,6 +573,10 @@ impl Model for OfAccount {
     async fn embed(&self, texts: &[String]) -> Result<Embedding, Fault> {
         self.models.embed_for(&self.account, texts).await
     }
+
+    async fn transcribe(&self, audio: &Audio) -> Result<Transcription, Fault> {
+        self.models.hear(&self.account, audio).await
+    }
 }
 
 #[async_trait]
@@ -515,6 +591,10 @@ impl Model for Models {
 
     async fn embed(&self, texts: &[String]) -> Result<Embedding, Fault> {
         self.embed_for(&self.nobody, texts).await
+    }
+
+    async fn transcribe(&self, audio: &Audio) -> Result<Transcription, Fault> {
+        self.hear(&self.nobody, audio).await
     }
 }
 
@@ -542,11 +622,7 @@ fn finish(draft: Draft, prompt: &Prompt, model: &ModelSpec, latency: Duration) -
 }
 
 impl Provider {
-    fn new(
-        config: ProviderConfig,
-        demo_price: (platform_core::Money, platform_core::Money),
-        limits: &CallLimits,
-    ) -> Self {
+    fn new(config: ProviderConfig, demo_price: (Money, Money), limits: &CallLimits) -> Self {
         let name: Arc<str> = config.name.as_str().into();
         let mut table = match config.protocol {
             Protocol::Demo => vec![demo::spec(demo_price)],

@@ -97,8 +97,12 @@ fn numbers(tensor: &TensorView<'_>) -> Result<Vec<f32>, String> {
 fn whole_numbers(tensor: &TensorView<'_>) -> Result<Vec<usize>, String> {
     let bytes = tensor.data();
     let numbers: Option<Vec<usize>> = match tensor.dtype() {
-        Dtype::I64 => bytes.as_chunks().0.iter().map(|bytes| usize::try_from(i64::from_le_bytes(*bytes)).ok()).collect(),
-        Dtype::I32 => bytes.as_chunks().0.iter().map(|bytes| usize::try_from(i32::from_le_bytes(*bytes)).ok()).collect(),
+        Dtype::I64 => {
+            bytes.as_chunks().0.iter().map(|bytes| usize::try_from(i64::from_le_bytes(*bytes)).ok()).collect()
+        }
+        Dtype::I32 => {
+            bytes.as_chunks().0.iter().map(|bytes| usize::try_from(i32::from_le_bytes(*bytes)).ok()).collect()
+        }
         other => return Err(format!("row numbers of the kind {other:?} are not read here")),
     };
     numbers.ok_or_else(|| "a row number is below 0".to_owned())
@@ -151,7 +155,8 @@ mod tests {
     fn tables_with_fewer_rows_than_words_and_with_weights_are_read() {
         let rows: Vec<u8> = [0_i64, 0, 1, 1].iter().flat_map(|row| row.to_le_bytes()).collect();
         let weights: Vec<u8> = [0.0_f32, 1.0, 3.0, 3.0].iter().flat_map(|weight| weight.to_le_bytes()).collect();
-        let dir = folder("mapped", &[("mapping", "I64", 4, rows), ("weights", "F32", 4, weights)], &[1.0, 0.0, 0.0, 1.0]);
+        let dir =
+            folder("mapped", &[("mapping", "I64", 4, rows), ("weights", "F32", 4, weights)], &[1.0, 0.0, 0.0, 1.0]);
         let (vector, _) = Table::load(&dir).expect("a table").embed("cat dog").expect("a vector");
         assert!((vector[1] / vector[0] - 3.0).abs() < 1e-5, "{vector:?}");
     }

@@ -26,6 +26,7 @@ mod budget;
 mod built_in;
 mod children;
 pub mod code;
+mod dictation;
 mod memory;
 mod model;
 mod names;
@@ -41,13 +42,15 @@ mod usage;
 pub use budget::{Budget, Charge, Note, Payer, Refusal, Spender, Unmetered, UsageLedger};
 pub use built_in::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, BuiltInTools, finish_tools, time_tools};
 pub use children::{ChildPool, json_work};
+pub use dictation::Dictations;
 pub use memory::{
-    CoreMemoryBlock, EarlierTurn, EarlierTurns, MEMORY_TOOLS, Memory, MemoryBucket, RecalledTurns, SaidOnce, ToldMemories,
-    TurnMemory,
+    CoreMemoryBlock, EarlierTurn, EarlierTurns, MEMORY_TOOLS, Memory, MemoryBucket, RecalledTurns, SaidOnce,
+    ToldMemories, TurnMemory,
 };
 pub use model::{
-    Answer, Attachment, Capabilities, Catalog, Delta, Embedding, Fault, FaultCode, Message, Model, ModelSpec, Operation,
-    Prices, Prompt, Role, SecondaryCall, StopReason, Tool, ToolCall, ToolFunction, ask,
+    Answer, Attachment, Audio, Capabilities, Catalog, Delta, Embedding, Fault, FaultCode, Message, Model, ModelSpec,
+    Operation, Prices, Prompt, Role, SecondaryCall, Segment, StopReason, Tool, ToolCall, ToolFunction, Transcription,
+    ask,
 };
 pub use schema::{SCHEMA_WORKS, Schema, check_schema, check_schemas, compile as compile_schema};
 pub use scope::{KNOWLEDGE_TOOLS, Recall, RecallBudget, Recalled, SKILL_TOOLS, TurnScope, TurnSkill};

@@ -99,14 +99,7 @@ impl Memory for () {
         Ok(None)
     }
 
-    async fn earlier(
-        &self,
-        _: &MemoryBucket,
-        _: &Payer,
-        _: &str,
-        _: &str,
-        _: &'static str,
-    ) -> Result<RecalledTurns> {
+    async fn earlier(&self, _: &MemoryBucket, _: &Payer, _: &str, _: &str, _: &'static str) -> Result<RecalledTurns> {
         Ok(RecalledTurns::default())
     }
 }
@@ -115,7 +108,13 @@ impl Memory for () {
 #[async_trait]
 pub trait EarlierTurns: Send + Sync {
     /// The newest turns of its chats, the newest first, without those of one chat.
-    async fn newest(&self, account: &AccountId, bucket: &MemoryBucket, but: &str, most: i64) -> Result<Vec<EarlierTurn>>;
+    async fn newest(
+        &self,
+        account: &AccountId,
+        bucket: &MemoryBucket,
+        but: &str,
+        most: i64,
+    ) -> Result<Vec<EarlierTurn>>;
 }
 
 /// What a turn was told from memory, to be noted with its chat.
@@ -139,7 +138,14 @@ impl ToldMemories {
     }
 
     /// Notes what was found; `call`: for which call of a tool.
-    pub fn note_recalled(&mut self, mut record: Object, uid: String, message: &str, call: Option<&str>, now: Timestamp) {
+    pub fn note_recalled(
+        &mut self,
+        mut record: Object,
+        uid: String,
+        message: &str,
+        call: Option<&str>,
+        now: Timestamp,
+    ) {
         record.insert("uid".to_owned(), uid.into());
         record.insert("messageUid".to_owned(), message.into());
         if let Some(call) = call {

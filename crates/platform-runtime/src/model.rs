@@ -26,6 +26,11 @@ pub trait Catalog: Send + Sync {
         None
     }
 
+    /// The model that turns recordings into text; `None` when none is configured.
+    fn transcriber(&self) -> Option<ModelSpec> {
+        None
+    }
+
     /// The model that serves an operation as a secondary call of `own` (contract 18 §1).
     fn helper(&self, _operation: Operation, own: &ModelSpec) -> ModelSpec {
         own.clone()
@@ -50,6 +55,54 @@ pub trait Model: Catalog {
     async fn embed(&self, _texts: &[String]) -> std::result::Result<Embedding, Fault> {
         Err(Fault::of(FaultCode::BadRequest, "No embedding model is configured.", &"".into()))
     }
+
+    /// Turns a recording into text, by the [`transcriber`](Catalog::transcriber).
+    async fn transcribe(&self, _audio: &Audio) -> std::result::Result<Transcription, Fault> {
+        Err(Fault::of(FaultCode::BadRequest, "No speech engine is configured.", &"".into()))
+    }
+}
+
+/// A recording.
+#[derive(Debug, Clone)]
+pub struct Audio {
+    /// File name, whose extension says what it is.
+    pub name: String,
+    /// Media type.
+    pub media_type: String,
+    /// The content.
+    pub bytes: Bytes,
+    /// How long it is, where its container says.
+    pub duration: Option<Duration>,
+    /// ISO 639-1 code of what is spoken, where that is known.
+    pub language: Option<String>,
+}
+
+/// What is said in a recording.
+#[derive(Debug, Clone)]
+pub struct Transcription {
+    /// All of it.
+    pub text: String,
+    /// ISO 639-1 code of what is spoken, where the model says.
+    pub language: Option<String>,
+    /// How long the recording is.
+    pub duration: Option<Duration>,
+    /// The same in parts.
+    pub segments: Vec<Segment>,
+    /// What it took.
+    pub usage: Usage,
+    /// The price of that at the moment of the call.
+    pub cost: Cost,
+}
+
+/// What is said at one time of a recording.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it begins.
+    pub start: Duration,
+    /// Where it ends.
+    pub end: Duration,
+    /// What is said.
+    pub text: String,
 }
 
 /// Vectors of some texts.
@@ -97,6 +150,7 @@ pub enum Operation {
     Guardrail,
     Evaluation,
     Embedding,
+    Transcription,
 }
 
 impl Operation {
@@ -109,6 +163,7 @@ impl Operation {
             Self::Guardrail => "guardrail",
             Self::Evaluation => "evaluation",
             Self::Embedding => "embedding",
+            Self::Transcription => "transcription",
         }
     }
 }

@@ -212,6 +212,9 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
         .or_else(|| header("x-api-key"))
         .or_else(|| header("x-goog-api-key"))
         .unwrap_or_default();
+    if path.ends_with("/transcriptions") {
+        return transcription(&state, path, credential, &body);
+    }
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let violation = violation(&path, &body);
     let input = path.ends_with("/embeddings").then(|| body["input"].clone());
@@ -255,6 +258,31 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
         }
     });
     HttpResponse::Ok().content_type("text/event-stream").body(BodyStream::new(events))
+}
+
+/// What is said in a recording: nothing, when its name says so.
+fn transcription(state: &State, path: String, credential: String, body: &[u8]) -> HttpResponse {
+    let text = String::from_utf8_lossy(body);
+    let fields = ["model", "response_format", "language"].iter().filter_map(|name| {
+        let begins = format!("name=\"{name}\"\r\n\r\n");
+        let value = text.split_once(&begins)?.1.split("\r\n").next()?;
+        Some(((*name).to_owned(), Value::from(value)))
+    });
+    let mut fields: serde_json::Map<String, Value> = fields.collect();
+    fields.insert("bytes".to_owned(), body.len().into());
+    state.recorded.lock().expect("lock").push(Recorded { path, credential, body: fields.into() });
+    let script = state.script.lock().expect("lock").pop_front();
+    match script {
+        Some(script) if script.status != 200 => {
+            let status = actix_web::http::StatusCode::from_u16(script.status).expect("a status");
+            HttpResponse::build(status).json(json!({"error": {"message": "scripted"}}))
+        }
+        // An empty answer hears nothing.
+        Some(_) => HttpResponse::Ok().json(json!({"text": " ", "language": "english", "duration": 1.0})),
+        None => HttpResponse::Ok().json(json!({"text": " Hello there.", "language": "english", "duration": 1.5,
+            "segments": [{"id": 0, "start": 0.0, "end": 0.7, "text": " Hello"},
+                {"id": 1, "start": 0.7, "end": 1.5, "text": " there."}]})),
+    }
 }
 
 /// Vectors in which each word has a direction, and words that mean the same have one.

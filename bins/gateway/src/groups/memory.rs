@@ -148,7 +148,9 @@ mod spec {
     use super::{Whose, WhoseEntries, WhoseExport};
 
     pub fn get() -> Operation {
-        Operation::new("Read what an assistant remembers of somebody").query::<WhoseEntries>().answers::<CoreMemoryEntries>(200)
+        Operation::new("Read what an assistant remembers of somebody")
+            .query::<WhoseEntries>()
+            .answers::<CoreMemoryEntries>(200)
     }
     pub fn add() -> Operation {
         Operation::new("Have an assistant remember something; what it remembers already is answered with 200")

@@ -178,7 +178,8 @@ impl Work for PgEvaluationService {
                 return Ok(());
             }
             if !answers.is_empty() {
-                let asked: Vec<_> = answers.iter().map(|answer| SecondaryCall::of(Operation::Evaluation, answer)).collect();
+                let asked: Vec<_> =
+                    answers.iter().map(|answer| SecondaryCall::of(Operation::Evaluation, answer)).collect();
                 charge_in(conn, &account, &evaluation.agent_id, &task.thread, &asked, now).await?;
             }
             repository::update(conn, &account, &evaluation).await?;

@@ -1,7 +1,9 @@
 use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use platform_core::{AccountId, Checks, Code, Error, Id, Object, Page, Result, Timestamp, check_types, overlay, sha256_hex};
+use platform_core::{
+    AccountId, Checks, Code, Error, Id, Object, Page, Result, Timestamp, check_types, overlay, sha256_hex,
+};
 use platform_db::{Conn, Idempotency};
 use platform_vault::MASK;
 use serde::{Deserialize, Serialize};
@@ -9,11 +11,7 @@ use url::Url;
 use utoipa::ToSchema;
 
 use super::scopes::Scopes;
-use crate::{
-    PgAuthService,
-    key::KeySecret,
-    schema::oauth_clients,
-};
+use crate::{PgAuthService, key::KeySecret, schema::oauth_clients};
 
 /// First part of client secrets.
 const SECRET_PREFIX: &str = "cs";

@@ -16,9 +16,7 @@ use super::{
     repository::{self, UserRow},
 };
 use crate::{
-    PgAuthService, code,
-    key::repository as keys,
-    oauth::revoke_of_user as revoke_grants,
+    PgAuthService, code, key::repository as keys, oauth::revoke_of_user as revoke_grants,
     session::revoke_of_user as revoke_sessions,
 };
 

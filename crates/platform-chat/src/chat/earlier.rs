@@ -71,7 +71,9 @@ impl EarlierTurns for PgEarlierTurns {
             };
             match turns.last_mut().filter(|turn| goes_on(turn)) {
                 Some(turn) => turn.said.push(SaidOnce { role, content }),
-                None => turns.push(EarlierTurn { chat, at: Timestamp(created_ms), said: vec![SaidOnce { role, content }] }),
+                None => {
+                    turns.push(EarlierTurn { chat, at: Timestamp(created_ms), said: vec![SaidOnce { role, content }] })
+                }
             }
         }
         turns.sort_by(|a, b| b.at.cmp(&a.at));

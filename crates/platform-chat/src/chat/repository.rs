@@ -126,7 +126,10 @@ impl ChatRow {
             api_source: self.api_source,
             status: self.status,
             stop_reason: self.stop_reason,
-            recalled_memories: self.memories.as_ref().map_or_else(Vec::new, |memories| memories_of(memories, "recalled")),
+            recalled_memories: self
+                .memories
+                .as_ref()
+                .map_or_else(Vec::new, |memories| memories_of(memories, "recalled")),
             core_memories: self.memories.as_ref().map_or_else(Vec::new, |memories| memories_of(memories, "core")),
         })
     }

@@ -191,6 +191,7 @@ impl PgChatService {
             jobs: Arc::clone(&jobs),
             catalog: ports.catalog,
             budget: ports.budget,
+            dictations: ports.dictations,
             tenants,
             assistants: Arc::clone(&assistants),
             toolbox: ports.toolbox,

@@ -9,7 +9,7 @@ use platform_core::{Caller, Checks, Clock, Error, FieldLimits, Id, Object, Owner
 use platform_db::{Db, Idempotency};
 use platform_guardrails::Moment;
 use platform_jobs::{Jobs, traceparent};
-use platform_runtime::{Budget, Catalog, ChildPool, Payer, Role, Toolbox};
+use platform_runtime::{Budget, Catalog, ChildPool, Dictations, Payer, Role, Toolbox};
 use platform_tenants::{TenantService, Visit};
 use tokio::sync::oneshot;
 
@@ -39,6 +39,7 @@ pub(crate) struct Intake {
     pub jobs: Arc<Jobs>,
     pub catalog: Arc<dyn Catalog>,
     pub budget: Arc<dyn Budget>,
+    pub dictations: Arc<dyn Dictations>,
     pub tenants: Arc<dyn TenantService>,
     pub assistants: Arc<dyn AssistantService>,
     pub toolbox: Arc<Toolbox>,
@@ -82,6 +83,7 @@ impl Intake {
         once: Option<&Idempotency>,
         wait: bool,
     ) -> Result<Taken> {
+        self.take_dictation(caller, &mut message).await?;
         message.check(&self.limits)?;
         check_client_schemas(&self.children, &caller.account, &[("tools".to_owned(), &message.tools)]).await?;
         let assistant = self.assistants.get(&caller.account, assistant).await?;
@@ -175,6 +177,20 @@ impl Intake {
         }
         let message = "This chat is busy with other messages; send again shortly.";
         Err(Error::new(code::CHAT_BUSY, message).with("status", "processing"))
+    }
+
+    /// What was dictated is said, unless something else is.
+    async fn take_dictation(&self, caller: &Caller, message: &mut NewMessage) -> Result<()> {
+        let Some(id) = &message.transcript_id else { return Ok(()) };
+        let own = caller.session();
+        let tenant_id = message.tenant_id.clone().or_else(|| own.map(|session| session.tenant_id.clone()));
+        let subtenant_id =
+            message.subtenant_id.clone().or_else(|| own.and_then(|session| session.subtenant_id.clone()));
+        let text = self.dictations.text(&caller.account, &Owner { tenant_id, subtenant_id }, id).await?;
+        if message.message.as_ref().is_none_or(String::is_empty) {
+            message.message = Some(text);
+        }
+        Ok(())
     }
 
     /// Has a message wait, in a task of its own so that a caller who leaves changes nothing; `None` when
@@ -303,7 +319,8 @@ impl Intake {
         let body = ChatMessage {
             content: MessageContent { message: text, data: None, files: files.to_vec() },
             user_name: message.user_name,
-            content_source: Some("user".to_owned()),
+            content_source: Some(if message.transcript_id.is_some() { "dictation" } else { "user" }.to_owned()),
+            transcript_id: message.transcript_id,
             ..new(&message_uid)
         };
         let item = Acceptance {

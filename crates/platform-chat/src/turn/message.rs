@@ -17,6 +17,8 @@ pub struct NewMessage {
     pub chat_uid: Option<String>,
     /// Name of the caller, at most 200 characters.
     pub user_name: Option<String>,
+    /// Transcript of what was dictated; its text is said when there is no other.
+    pub transcript_id: Option<String>,
     /// At most 20 files.
     pub files: Vec<File>,
     /// Merged into the chat's metadata; `promptTemplateParams` fills the system prompt.

@@ -108,8 +108,9 @@ impl Noted {
         let made = long.iter().zip(&self.summaries).filter_map(|(long, answer)| Some((long, answer.as_ref()?)));
         let summaries: Vec<(&UserMessage, &str)> = made.map(|(long, answer)| (long, answer.text.trim())).collect();
         let asked = self.title.iter().map(|answer| SecondaryCall::of(Operation::Title, answer));
-        let asked: Vec<_> =
-            asked.chain(self.summaries.iter().flatten().map(|answer| SecondaryCall::of(Operation::Summary, answer))).collect();
+        let asked: Vec<_> = asked
+            .chain(self.summaries.iter().flatten().map(|answer| SecondaryCall::of(Operation::Summary, answer)))
+            .collect();
         if let Err(error) = repository::note(db, account, chat, title, &summaries, &asked).await {
             warn!(chat, %error, "A title or summary could not be stored.");
         }

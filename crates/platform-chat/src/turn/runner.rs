@@ -116,7 +116,9 @@ impl<'a> TurnRunner<'a> {
     /// Those of the assistant, those that the client runs, and whom it may hand work to.
     async fn tools(&self, profile: &Profile) -> Result<Vec<TurnTool>> {
         let (ports, chat, settings) = (&self.turns.ports, &self.turn.conversation, &profile.settings);
-        let mut tools = turn_tools(&ports.toolbox, &chat.account, settings, self.request, Some(&chat.payer), &chat.uid, None).await?;
+        let mut tools =
+            turn_tools(&ports.toolbox, &chat.account, settings, self.request, Some(&chat.payer), &chat.uid, None)
+                .await?;
         if !settings.subagents_ids.is_empty() {
             let hand_off = HandOff::of_chat(chat, &self.request.user_uid, &settings.approval_tools);
             tools.extend(self.turns.hand_offs.tools(&settings.subagents_ids, &hand_off).await?);
@@ -169,7 +171,8 @@ impl<'a> TurnRunner<'a> {
         });
         let by_guardrail = ending.is_blocked();
         let model = ending.answer.map(|answer| answer.model);
-        let mut outcome = TurnCommit { guardrails: self.turn.guardrails(), memories: self.turn.told.taken(), ..self.outcome(rows) };
+        let mut outcome =
+            TurnCommit { guardrails: self.turn.guardrails(), memories: self.turn.told.taken(), ..self.outcome(rows) };
         (outcome.status, outcome.stop_reason) = match (&refusal, &ending.fault) {
             (Some(_), _) => (LIMIT_EXCEEDED, Some(LIMIT_EXCEEDED)),
             (None, Some(_)) => ("error", Some(ending.reason)),

@@ -6,8 +6,8 @@ pub(crate) mod write;
 
 pub use model::{
     Attached, Attachment, ChunkList, DeletedDocuments, Document, DocumentFilter, DocumentList, DocumentSettings,
-    EmbeddingUsage, Indexing, IndexingError, ListedChunk, NewDocument, PlannedDeletion, Queued, Reindex, Upload, UsedBy, UsedByAgent,
-    UsedByAssistant, Version, VersionText,
+    EmbeddingUsage, Indexing, IndexingError, ListedChunk, NewDocument, PlannedDeletion, Queued, Reindex, Upload,
+    UsedBy, UsedByAgent, UsedByAssistant, Version, VersionText,
 };
 pub(crate) use model::{MOST_TEXT, tokens};
 pub(crate) use service::Gone;

@@ -159,7 +159,9 @@ pub async fn keep(knowledge: Arc<PgKnowledge>) {
     match queue_others(&knowledge, &model).await {
         Ok(0) => {}
         Ok(queued) => info!(documents = queued, model, "Documents are indexed anew, for the model of their vectors."),
-        Err(error) => warn!(%error, "Documents could not be queued for the model of their vectors; the next start does."),
+        Err(error) => {
+            warn!(%error, "Documents could not be queued for the model of their vectors; the next start does.")
+        }
     }
     loop {
         if let Err(error) = knowledge.vectors.keep_index(&knowledge.db, &model).await {

@@ -17,8 +17,8 @@ use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_jobs::{Work, enqueue_or_wake_in};
 
-pub(crate) use summary::{BY_CLIENT, wake_in as sum_up_in};
 use summary::SummaryWork;
+pub(crate) use summary::{BY_CLIENT, wake_in as sum_up_in};
 use work::IndexWork;
 
 pub use embed::keep;

@@ -190,7 +190,8 @@ impl Vectors {
             #[diesel(sql_type = Nullable<Integer>)]
             dimensions: Option<i32>,
         }
-        const SIZE: &str = "SELECT array_length(embedding, 1) AS dimensions FROM chunk_vectors WHERE model = $1 LIMIT 1";
+        const SIZE: &str =
+            "SELECT array_length(embedding, 1) AS dimensions FROM chunk_vectors WHERE model = $1 LIMIT 1";
         if self.indexed.get().is_some() {
             return Ok(());
         }

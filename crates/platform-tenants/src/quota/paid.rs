@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use platform_core::{AccountId, Error, Money, Result, spawn};
 use platform_runtime::{
-    Answer, Catalog, Charge, Delta, Embedding, Fault, FaultCode, Model, ModelSpec, Operation, Payer, Prompt, Usage,
-    UsageLedger,
+    Answer, Audio, Catalog, Charge, Delta, Embedding, Fault, FaultCode, Model, ModelSpec, Operation, Payer, Prompt,
+    Transcription, Usage, UsageLedger,
 };
 use tracing::error;
 
@@ -33,6 +33,10 @@ impl Catalog for Paid {
 
     fn embedder(&self) -> Option<ModelSpec> {
         self.model.embedder()
+    }
+
+    fn transcriber(&self) -> Option<ModelSpec> {
+        self.model.transcriber()
     }
 
     fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
@@ -81,23 +85,40 @@ impl Model for Paid {
 
     async fn embed(&self, texts: &[String]) -> std::result::Result<Embedding, Fault> {
         let Some(model) = self.model.embedder() else { return self.model.embed(texts).await };
-        let charge = self.reserve(&model, true).await?;
         let bytes: usize = texts.iter().map(String::len).sum();
         let asked = Usage { input_tokens: bytes.div_ceil(4) as u64, ..Usage::default() };
-        let mut call = Call { paid: self, model: &model, is_secondary: true, asked, charge: Some(charge), written: 0 };
-        let embedded = self.model.embed(texts).await;
-        let took = embedded.as_ref().map(|embedded| (embedded.usage, embedded.cost.total_cost));
-        let (usage, cost) = took.unwrap_or_default();
-        call.settle(usage, cost);
-        drop(call);
-        if self.at_once {
-            self.store().await;
-        }
-        embedded
+        let took = |embedding: &Embedding| (embedding.usage, embedding.cost.total_cost);
+        self.beside(&model, asked, self.model.embed(texts), took).await
+    }
+
+    async fn transcribe(&self, audio: &Audio) -> std::result::Result<Transcription, Fault> {
+        let Some(model) = self.model.transcriber() else { return self.model.transcribe(audio).await };
+        let took = |heard: &Transcription| (heard.usage, heard.cost.total_cost);
+        self.beside(&model, Usage::default(), self.model.transcribe(audio), took).await
     }
 }
 
 impl Paid {
+    /// Makes a call that is none of a turn; `asked`: what it takes when it is broken off.
+    async fn beside<T>(
+        &self,
+        model: &ModelSpec,
+        asked: Usage,
+        call: impl Future<Output = std::result::Result<T, Fault>>,
+        took: impl Fn(&T) -> (Usage, Money),
+    ) -> std::result::Result<T, Fault> {
+        let charge = self.reserve(model, true).await?;
+        let mut under_way = Call { paid: self, model, is_secondary: true, asked, charge: Some(charge), written: 0 };
+        let outcome = call.await;
+        let (usage, cost) = outcome.as_ref().map(took).unwrap_or_default();
+        under_way.settle(usage, cost);
+        drop(under_way);
+        if self.at_once {
+            self.store().await;
+        }
+        outcome
+    }
+
     async fn reserve(&self, model: &ModelSpec, is_secondary: bool) -> std::result::Result<Charge, Fault> {
         let away = |error: Error| {
             error!(%error, "A quota could not be looked at; the call is not made.");

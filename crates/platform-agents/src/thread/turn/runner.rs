@@ -194,7 +194,8 @@ impl Threads {
         });
         let request = &found.facts.turn.request;
         let toolbox = &self.ports.toolbox;
-        let mut tools = turn_tools(toolbox, account, settings, request, Some(&found.payer()), found.id(), Some(&callbacks)).await?;
+        let mut tools =
+            turn_tools(toolbox, account, settings, request, Some(&found.payer()), found.id(), Some(&callbacks)).await?;
         let spec = settings.choose(&*self.ports.catalog, request.provider.as_deref(), request.model.as_deref());
         if spec.is_ok_and(|spec| spec.capabilities.tools) {
             // An agent can always say that it is done.

@@ -1,0 +1,174 @@
+//! Text of recordings, over the wire of OpenAI's transcriptions, which most other servers speak as well.
+
+use std::time::Duration;
+
+use platform_core::Money;
+use platform_runtime::{Audio, Cost, ModelSpec, Segment, Transcription, Usage};
+use reqwest::multipart::{Form, Part};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+
+use crate::call::Broken;
+
+/// Longest transcription (contract 15).
+pub(crate) const LONGEST: Duration = Duration::from_mins(2);
+
+/// Where recordings become text.
+#[derive(Debug, Clone)]
+pub struct SpeechConfig {
+    /// Address of the transcriptions, or the base that they are below.
+    pub url: String,
+    /// Credential, when it wants one.
+    pub api_key: Option<SecretString>,
+    /// Name of the model.
+    pub model: String,
+}
+
+/// The request for the text of a recording.
+pub(crate) fn request(client: &reqwest::Client, config: &SpeechConfig, audio: &Audio) -> reqwest::RequestBuilder {
+    let file = Part::stream(audio.bytes.clone()).file_name(audio.name.clone());
+    // A part without a type is taken by its name.
+    let file = file.mime_str(&audio.media_type).unwrap_or_else(|_| Part::stream(audio.bytes.clone()));
+    let form = Form::new().part("file", file).text("model", config.model.clone());
+    let form = form.text("response_format", "verbose_json");
+    let form = match &audio.language {
+        Some(language) => form.text("language", language.clone()),
+        None => form,
+    };
+    let base = config.url.trim_end_matches('/');
+    let url = if base.ends_with("/transcriptions") { base.to_owned() } else { format!("{base}/audio/transcriptions") };
+    let request = client.post(url).multipart(form);
+    match &config.api_key {
+        Some(key) => request.bearer_auth(key.expose_secret()),
+        None => request,
+    }
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    text: String,
+    language: Option<String>,
+    duration: Option<f64>,
+    #[serde(default)]
+    segments: Vec<AnswerSegment>,
+}
+
+#[derive(Deserialize)]
+struct AnswerSegment {
+    start: f64,
+    end: f64,
+    #[serde(default)]
+    text: String,
+}
+
+/// Reads the text of a recording; `price`: of a minute of it.
+pub(crate) fn read(body: &[u8], audio: &Audio, price: Money) -> Result<Transcription, Broken> {
+    let answer: Answer = serde_json::from_slice(body).map_err(|_| Broken::protocol("the answer holds no text"))?;
+    let time = |seconds: f64| Duration::try_from_secs_f64(seconds.clamp(0.0, 1e6)).unwrap_or_default();
+    let segments = answer.segments.into_iter().map(|segment| Segment {
+        start: time(segment.start),
+        end: time(segment.end),
+        text: segment.text.trim().to_owned(),
+    });
+    let duration = answer.duration.map(time).filter(|duration| !duration.is_zero()).or(audio.duration);
+    Ok(Transcription {
+        text: answer.text.trim().to_owned(),
+        language: answer.language.map(|language| code_of(&language)),
+        duration,
+        segments: segments.collect(),
+        usage: Usage::default(),
+        cost: cost(duration.unwrap_or_default(), price),
+    })
+}
+
+/// What so much of a recording costs, at the price of a minute.
+fn cost(duration: Duration, price: Money) -> Cost {
+    let millis = i128::try_from(duration.as_millis()).unwrap_or(i128::MAX);
+    let nanos = i128::from(price.nanos()).saturating_mul(millis) / 60_000;
+    let total = Money::from_nanos(i64::try_from(nanos).unwrap_or(i64::MAX));
+    Cost { input_cost: total, total_cost: total, ..Cost::default() }
+}
+
+/// The answer of the demo engine.
+pub(crate) fn demo(audio: &Audio) -> Transcription {
+    Transcription {
+        text: format!("demo transcript of {} bytes", audio.bytes.len()),
+        language: None,
+        duration: audio.duration,
+        segments: Vec::new(),
+        usage: Usage::default(),
+        cost: Cost::default(),
+    }
+}
+
+/// Its engine and model.
+pub(crate) fn spec(provider: &str, model: &str) -> ModelSpec {
+    crate::catalog::unknown(&provider.into(), model)
+}
+
+/// The ISO 639-1 code of a language that some engines call by its English name.
+fn code_of(language: &str) -> String {
+    let language = language.trim().to_lowercase();
+    let code = match language.as_str() {
+        "english" => "en",
+        "german" => "de",
+        "french" => "fr",
+        "spanish" => "es",
+        "italian" => "it",
+        "portuguese" => "pt",
+        "dutch" => "nl",
+        "polish" => "pl",
+        "russian" => "ru",
+        "ukrainian" => "uk",
+        "turkish" => "tr",
+        "arabic" => "ar",
+        "hebrew" => "he",
+        "hindi" => "hi",
+        "chinese" => "zh",
+        "japanese" => "ja",
+        "korean" => "ko",
+        "vietnamese" => "vi",
+        "thai" => "th",
+        "indonesian" => "id",
+        "greek" => "el",
+        "czech" => "cs",
+        "hungarian" => "hu",
+        "romanian" => "ro",
+        "bulgarian" => "bg",
+        "croatian" => "hr",
+        "swedish" => "sv",
+        "danish" => "da",
+        "norwegian" => "no",
+        "finnish" => "fi",
+        other => other,
+    };
+    code.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn a_minute_and_a_half_costs_one_and_a_half_times_the_price_of_a_minute() {
+        let audio = Audio {
+            name: "a.wav".to_owned(),
+            media_type: "audio/wav".to_owned(),
+            bytes: Bytes::from_static(b"x"),
+            duration: Some(Duration::from_secs(1)),
+            language: None,
+        };
+        let body = r#"{"text": " Hello. ", "language": "english", "duration": 90.0,
+            "segments": [{"id": 0, "start": 0.5, "end": 2, "text": " Hello."}]}"#;
+        let read_at = |price| read(body.as_bytes(), &audio, Money::from_nanos(price)).expect("a text");
+        let heard = read_at(6_000_000);
+        assert_eq!((heard.text.as_str(), heard.language.as_deref()), ("Hello.", Some("en")));
+        assert_eq!(heard.cost.total_cost.nanos(), 9_000_000);
+        assert_eq!(heard.segments[0].start, Duration::from_millis(500));
+        let short = read(br#"{"text": "x"}"#, &audio, Money::from_nanos(6_000_000)).expect("a text");
+        assert_eq!((short.duration, short.cost.total_cost.nanos()), (audio.duration, 100_000));
+        assert!(read(b"[]", &audio, Money::ZERO).is_err());
+    }
+}

@@ -1,0 +1,160 @@
+//! What a recording is, and how long.
+
+use std::{io::Cursor, time::Duration};
+
+use lofty::{file::AudioFile, probe::Probe};
+use platform_child::Work;
+use platform_files::media_type;
+use serde_json::json;
+
+/// The formats that are read, as errors name them.
+pub(crate) const SUPPORTED: [&str; 9] = ["mp3", "mp4", "m4a", "mpeg", "mpga", "wav", "webm", "ogg", "flac"];
+/// CPU time and memory of one container.
+const CPU: Duration = Duration::from_secs(5);
+const MEMORY: u64 = 256 << 20;
+
+/// What the child processes of this crate do: the milliseconds of a recording, or `null`.
+pub const AUDIO_WORKS: [Work; 1] = [Work {
+    name: "audio",
+    run: |bytes| {
+        json!(length(bytes).and_then(|length| u64::try_from(length.as_millis()).ok())).to_string().into_bytes()
+    },
+    cpu: CPU,
+    memory: MEMORY,
+}];
+
+/// Media type and extension of a recording, by its first bytes; `None` for what is none.
+pub(crate) fn format(head: &[u8]) -> Option<(&'static str, &'static str)> {
+    Some(match media_type("", "", head).as_str() {
+        "audio/mpeg" | "audio/mp3" => ("audio/mpeg", "mp3"),
+        "video/mp4" => ("audio/mp4", "mp4"),
+        "audio/m4a" | "audio/mp4" | "audio/x-m4a" => ("audio/mp4", "m4a"),
+        "audio/wav" | "audio/x-wav" => ("audio/wav", "wav"),
+        "audio/webm" | "video/webm" | "video/x-matroska" => ("audio/webm", "webm"),
+        "audio/ogg" | "video/ogg" | "application/ogg" | "audio/opus" => ("audio/ogg", "ogg"),
+        "audio/flac" | "audio/x-flac" => ("audio/flac", "flac"),
+        _ => return None,
+    })
+}
+
+/// How long a recording is, by its container.
+fn length(bytes: &[u8]) -> Option<Duration> {
+    if bytes.starts_with(&[0x1a, 0x45, 0xdf, 0xa3]) {
+        return webm(bytes);
+    }
+    let file = Probe::new(Cursor::new(bytes)).guess_file_type().ok()?.read().ok()?;
+    Some(file.properties().duration()).filter(|length| !length.is_zero())
+}
+
+/// The same of WebM: what it says, else the time of its last block, since browsers write it as they record.
+fn webm(bytes: &[u8]) -> Option<Duration> {
+    const SEGMENT: u32 = 0x1853_8067;
+    const INFO: u32 = 0x1549_a966;
+    const SCALE: u32 = 0x002a_d7b1;
+    const DURATION: u32 = 0x4489;
+    const CLUSTER: u32 = 0x1f43_b675;
+    const GROUP: u32 = 0xa0;
+    const TIME: u32 = 0xe7;
+    const BLOCKS: [u32; 2] = [0xa3, 0xa1];
+    let (mut scale, mut said, mut cluster, mut last) = (1_000_000_u64, None, 0_u64, None);
+    let mut at = 0;
+    while let Some((id, content, next)) = element(bytes, at) {
+        let value = bytes.get(content..next.min(bytes.len())).unwrap_or_default();
+        match id {
+            SCALE => scale = number(value)?,
+            DURATION => {
+                said = match value.len() {
+                    4 => Some(f64::from(f32::from_be_bytes(value.try_into().ok()?))),
+                    8 => Some(f64::from_be_bytes(value.try_into().ok()?)),
+                    _ => None,
+                }
+            }
+            TIME => cluster = number(value)?,
+            id if BLOCKS.contains(&id) => {
+                // After the number of its track: when, counted from its cluster.
+                let track = usize::try_from(value.first()?.leading_zeros()).ok()? + 1;
+                let within = i16::from_be_bytes(value.get(track..track + 2)?.try_into().ok()?);
+                last = Some(cluster.saturating_add_signed(within.into()));
+            }
+            _ => {}
+        }
+        // What holds others is gone into.
+        at = if [SEGMENT, INFO, CLUSTER, GROUP].contains(&id) { content } else { next };
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a time, not a sum")]
+    let ticks = said.filter(|ticks| *ticks > 0.0).or(last.map(|last| last as f64))?;
+    #[expect(clippy::cast_precision_loss, reason = "a time, not a sum")]
+    Duration::try_from_secs_f64(ticks * scale as f64 / 1e9).ok().filter(|length| !length.is_zero())
+}
+
+/// The element of EBML at a place: its id, where its content begins, and where the next one does.
+fn element(bytes: &[u8], at: usize) -> Option<(u32, usize, usize)> {
+    let first = *bytes.get(at)?;
+    let width = usize::try_from(first.leading_zeros()).ok()? + 1;
+    let id = bytes.get(at..at + width).filter(|_| width <= 4)?;
+    let id = id.iter().fold(0_u32, |id, byte| id << 8 | u32::from(*byte));
+    let at = at + width;
+    let first = *bytes.get(at)?;
+    let width = usize::try_from(first.leading_zeros()).ok()? + 1;
+    let size = bytes.get(at..at + width).filter(|_| width <= 8)?;
+    let all_ones = size.iter().enumerate().all(|(i, byte)| *byte == if i == 0 { 0xff >> (width - 1) } else { 0xff });
+    let size = size.iter().enumerate().fold(0_u64, |size, (i, byte)| {
+        let byte = if i == 0 { u64::from(*byte) & (0x7f >> (width - 1)) } else { u64::from(*byte) };
+        size << 8 | byte
+    });
+    let content = at + width;
+    // Of unknown size: to the end.
+    let size = if all_ones { bytes.len() } else { usize::try_from(size).ok()? };
+    Some((id, content, content.checked_add(size)?))
+}
+
+fn number(bytes: &[u8]) -> Option<u64> {
+    (bytes.len() <= 8).then(|| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wav(seconds: u32) -> Vec<u8> {
+        let data = vec![0_u8; 8000 * seconds as usize];
+        let length = |bytes: usize| u32::try_from(bytes).expect("small").to_le_bytes();
+        let mut wav = [b"RIFF".as_slice(), &length(36 + data.len()), b"WAVEfmt ", &length(16)].concat();
+        wav.extend([1, 0, 1, 0]);
+        wav.extend(8000_u32.to_le_bytes());
+        wav.extend(8000_u32.to_le_bytes());
+        wav.extend([1, 0, 8, 0]);
+        wav.extend(b"data");
+        wav.extend(length(data.len()));
+        wav.extend(data);
+        wav
+    }
+
+    #[test]
+    fn a_container_says_what_it_is_and_how_long() {
+        let wav = wav(2);
+        assert_eq!(format(&wav), Some(("audio/wav", "wav")));
+        assert_eq!(length(&wav), Some(Duration::from_secs(2)));
+        for none in [b"%PDF-1.4".as_slice(), b"hello", b""] {
+            assert_eq!((format(none), length(none)), (None, None));
+        }
+    }
+
+    #[test]
+    fn a_recording_of_a_browser_is_as_long_as_its_last_block_says() {
+        let ebml = [0x1a, 0x45, 0xdf, 0xa3, 0x84, 0x42, 0x82, 0x81, b'w'];
+        let segment = [0x18, 0x53, 0x80, 0x67, 0x01, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
+        let info = [0x15, 0x49, 0xa9, 0x66, 0x87, 0x2a, 0xd7, 0xb1, 0x83, 0x0f, 0x42, 0x40];
+        let cluster = [0x1f, 0x43, 0xb6, 0x75, 0x01, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xe7, 0x82, 0x07, 0xd0];
+        let block = [0xa3, 0x85, 0x81, 0x01, 0xf4, 0x80, 0x00];
+        let recording = [ebml.as_slice(), &segment, &info, &cluster, &block].concat();
+        assert_eq!(length(&recording), Some(Duration::from_millis(2500)));
+        // Whatever is cut off or changed gives some time or none, and ends.
+        for cut in 0..recording.len() {
+            let _ = length(&recording[..cut]);
+            let mut changed = recording.clone();
+            changed[cut] ^= 0xff;
+            let _ = length(&changed);
+        }
+    }
+}

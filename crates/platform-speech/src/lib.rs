@@ -1,0 +1,25 @@
+//! Speech: recordings become text (contract 15).
+//!
+//! **Owns** the table `transcripts`; the endpoints `/v1/speech-to-text`. **Needs** `platform-db`, `platform-files` for the
+//! recordings, `platform-egress` for those at addresses, a [`Budget`](platform_runtime::Budget) over a model that hears,
+//! child processes that read containers. It answers the port [`Dictations`](platform_runtime::Dictations).
+//!
+//! **Invariants**: what a recording is its content says, never its name; a transcript has its recording, whose address is
+//! as good as its file; one of a tenant is for that tenant alone; whoever pays is asked before an engine is.
+//!
+//! ```ignore
+//! let speech = Arc::new(PgSpeech::new(SpeechNeeds { db, clock, files, egress, children, catalog, budget }));
+//! let transcript = speech.transcribe(&account, new, None).await?;
+//! ```
+
+mod audio;
+pub mod code;
+mod language;
+mod repository;
+mod schema;
+mod service;
+mod transcript;
+
+pub use audio::AUDIO_WORKS;
+pub use service::{PgSpeech, SpeechNeeds, TRANSCRIPT};
+pub use transcript::{NewTranscript, Recording, Transcript, TranscriptSegment};

@@ -1,0 +1,62 @@
+use diesel::prelude::*;
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Error, Owner, Result, Timestamp};
+use platform_db::Conn;
+use serde_json::Value;
+
+use crate::{schema::transcripts, transcript::Transcript};
+
+#[derive(Queryable, Selectable, Insertable)]
+#[diesel(table_name = transcripts)]
+pub(crate) struct TranscriptRow {
+    pub account_id: String,
+    pub id: String,
+    pub text: String,
+    pub language: Option<String>,
+    pub detected_language: Option<String>,
+    pub audio_url: String,
+    pub model: String,
+    pub duration_ms: i64,
+    pub segments: Value,
+    pub has_segments: bool,
+    pub message_uid: Option<String>,
+    pub chat_uid: Option<String>,
+    pub tenant_id: Option<String>,
+    pub subtenant_id: Option<String>,
+    pub created_ms: i64,
+}
+
+impl TranscriptRow {
+    pub fn owner(&self) -> Owner {
+        Owner { tenant_id: self.tenant_id.clone(), subtenant_id: self.subtenant_id.clone() }
+    }
+
+    pub fn shown(self) -> Result<Transcript> {
+        let segments = self.has_segments.then(|| serde_json::from_value(self.segments)).transpose();
+        Ok(Transcript {
+            transcript_id: self.id,
+            text: self.text,
+            language: self.language.or_else(|| self.detected_language.clone()),
+            audio_url: self.audio_url,
+            model: self.model,
+            duration_ms: self.duration_ms,
+            detected_language: self.detected_language,
+            segments: segments.map_err(Error::internal)?,
+            message_uid: self.message_uid,
+            chat_uid: self.chat_uid,
+            tenant_id: self.tenant_id,
+            creation_timestamp_ms: Timestamp(self.created_ms),
+        })
+    }
+}
+
+pub(crate) async fn insert(conn: &mut Conn, row: &TranscriptRow) -> Result<()> {
+    diesel::insert_into(transcripts::table).values(row).execute(conn).await?;
+    Ok(())
+}
+
+pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<TranscriptRow>> {
+    let mut conn = conn;
+    let row = transcripts::table.find((account.as_str(), id)).select(TranscriptRow::as_select());
+    Ok(row.first(&mut conn).await.optional()?)
+}

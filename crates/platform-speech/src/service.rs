@@ -1,0 +1,206 @@
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use diesel_async::AsyncConnection;
+use platform_access::{Kind, Place, Resources};
+use platform_core::{AccountId, Clock, Error, FairSemaphore, Id, Owner, Result, run_blocking, sha256_hex};
+use platform_db::{Db, Idempotency};
+use platform_egress::Egress;
+use platform_files::{Content, NewFile, PgFileService};
+use platform_runtime::{Audio, Budget, Catalog, ChildPool, Dictations, Payer, Spender};
+
+use crate::{
+    audio::{SUPPORTED, format},
+    code,
+    repository::{self, TranscriptRow},
+    transcript::{NewTranscript, Recording, Transcript, TranscriptSegment},
+};
+
+/// Transcripts.
+pub const TRANSCRIPT: Kind = Kind::placed("transcript");
+
+/// Recordings that are in memory at once, and of one account.
+const AT_ONCE: (usize, usize) = (8, 3);
+
+/// What speech needs of others.
+pub struct SpeechNeeds {
+    /// Where transcripts are kept.
+    pub db: Db,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Where recordings are kept.
+    pub files: Arc<PgFileService>,
+    /// To recordings at addresses.
+    pub egress: Egress,
+    /// Child processes that read containers.
+    pub children: Arc<ChildPool>,
+    /// What models there are.
+    pub catalog: Arc<dyn Catalog>,
+    /// Who lets them be asked.
+    pub budget: Arc<dyn Budget>,
+}
+
+/// Speech on PostgreSQL.
+pub struct PgSpeech {
+    needs: SpeechNeeds,
+    places: FairSemaphore,
+}
+
+impl PgSpeech {
+    /// Nobody is heard yet.
+    pub fn new(needs: SpeechNeeds) -> Self {
+        Self { needs, places: FairSemaphore::new(AT_ONCE.0, AT_ONCE.1) }
+    }
+
+    /// Turns a recording into text, and keeps both.
+    pub async fn transcribe(
+        &self,
+        account: &AccountId,
+        mut new: NewTranscript,
+        once: Option<&Idempotency>,
+    ) -> Result<Transcript> {
+        new.check()?;
+        let SpeechNeeds { db, clock, files, catalog, budget, .. } = &self.needs;
+        let Some(engine) = catalog.transcriber() else {
+            let message = "No speech engine is configured: set PLATFORM_SPEECH_URL to a transcription server.";
+            return Err(Error::new(code::SPEECH_NOT_CONFIGURED, message));
+        };
+        let NewTranscript { recording, language, message_uid, chat_uid, owner, verbose } = new;
+        let _place = self.places.acquire(account).await;
+        let bytes = self.bytes(account, &owner, &recording).await?;
+        let Some((media_type, extension)) = format(&bytes) else {
+            let message = format!("This is no recording that can be read; send one of {}.", SUPPORTED.join(", "));
+            return Err(Error::new(code::AUDIO_UNSUPPORTED_FORMAT, message).with("supported", SUPPORTED));
+        };
+        let name = format!("recording.{extension}");
+        let duration = self.duration(account, &bytes).await;
+        let payer = Payer {
+            account: account.clone(),
+            tenant_id: owner.tenant_id.clone(),
+            subtenant_id: owner.subtenant_id.clone(),
+            project_id: None,
+            spender: Spender::Service("speech"),
+        };
+        let audio = Audio {
+            name: name.clone(),
+            media_type: media_type.to_owned(),
+            bytes: bytes.clone(),
+            duration,
+            language: language.clone(),
+        };
+        let heard = budget.model(&payer, None).transcribe(&audio).await.map_err(|fault| Error::from(&fault))?;
+        if heard.text.is_empty() {
+            return Err(Error::new(code::NO_SPEECH_DETECTED, "Nobody speaks in this recording."));
+        }
+        let (size, sha256) = match &recording {
+            Recording::File { size, sha256, .. } => (*size, sha256.clone()),
+            Recording::Url(_) => (bytes.len() as u64, sha256_hex(&bytes)),
+        };
+        let content = match recording {
+            Recording::File { path, .. } => Content::File(path),
+            Recording::Url(_) => Content::Bytes(bytes),
+        };
+        let file = NewFile { name, content, size, sha256, ttl_seconds: None, owner: owner.clone(), kept_for: None };
+        let file = files.store(account, file).await?;
+        let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        let segments = heard.segments.into_iter().map(|segment| TranscriptSegment {
+            start_ms: millis(segment.start),
+            end_ms: millis(segment.end),
+            text: segment.text.replace('\0', ""),
+        });
+        let segments = serde_json::to_value(segments.collect::<Vec<_>>()).map_err(Error::internal)?;
+        let duration_ms = heard.duration.or(duration).map_or(0, millis);
+        let now = clock.now();
+        let mut conn = db.conn().await?;
+        conn.transaction::<_, Error, _>(async |conn| {
+            let file = files.create_in(conn, file).await?;
+            let row = TranscriptRow {
+                account_id: account.as_str().to_owned(),
+                id: Id::<Transcript>::generate().into(),
+                text: heard.text.replace('\0', ""),
+                language,
+                detected_language: heard.language,
+                audio_url: file.download_url,
+                model: engine.llm.to_string(),
+                duration_ms,
+                segments,
+                has_segments: verbose,
+                message_uid,
+                chat_uid,
+                tenant_id: owner.tenant_id,
+                subtenant_id: owner.subtenant_id,
+                created_ms: now.0,
+            };
+            repository::insert(conn, &row).await?;
+            let transcript = row.shown()?;
+            if let Some(once) = once {
+                once.store(conn, 200, &transcript).await?;
+            }
+            Ok(transcript)
+        })
+        .await
+    }
+
+    /// One that was made; `TRANSCRIPT_NOT_FOUND` when there is none.
+    pub async fn get(&self, account: &AccountId, id: &str) -> Result<Transcript> {
+        let row = repository::find(self.needs.db.read().await?.get(), account, id).await?;
+        row.ok_or_else(|| missing(id))?.shown()
+    }
+
+    /// The bytes of a recording.
+    async fn bytes(&self, account: &AccountId, owner: &Owner, recording: &Recording) -> Result<Bytes> {
+        let SpeechNeeds { files, egress, .. } = &self.needs;
+        match recording {
+            Recording::File { path, .. } => {
+                let path = path.clone();
+                run_blocking(move || std::fs::read(&path).map(Bytes::from).map_err(Error::internal)).await
+            }
+            Recording::Url(url) => {
+                if let Some(token) = files.token_of(url) {
+                    let file = files.find_for(account, owner, token).await?;
+                    return files.bytes(account, &file, u64::MAX).await;
+                }
+                let fetched = egress.of(account).get(url).await.map_err(|error| error.into_error("audioUrl"))?;
+                if !(200..300).contains(&fetched.status) {
+                    let message = format!("audioUrl: the address answers {}", fetched.status);
+                    return Err(Error::invalid("audioUrl", "format", message));
+                }
+                Ok(fetched.bytes)
+            }
+        }
+    }
+
+    /// How long a recording is; a container that cannot be read says nothing.
+    async fn duration(&self, account: &AccountId, bytes: &Bytes) -> Option<Duration> {
+        let children = &self.needs.children;
+        let place = children.place(account).await;
+        let millis = children.read::<Option<u64>>(&place, "audio", bytes).await.ok().flatten()?;
+        Some(Duration::from_millis(millis))
+    }
+}
+
+fn missing(id: &str) -> Error {
+    Error::not_found(code::TRANSCRIPT_NOT_FOUND, "transcript", id)
+}
+
+#[async_trait]
+impl Resources for PgSpeech {
+    async fn place(&self, account: &AccountId, id: &str) -> Result<Option<Place>> {
+        let row = repository::find(self.needs.db.read().await?.get(), account, id).await?;
+        Ok(row.map(|row| Place { owner: Some(row.owner()), ..Place::default() }))
+    }
+}
+
+#[async_trait]
+impl Dictations for PgSpeech {
+    async fn text(&self, account: &AccountId, owner: &Owner, id: &str) -> Result<String> {
+        let row = repository::find(self.needs.db.read().await?.get(), account, id).await?;
+        let is_theirs = |row: &TranscriptRow| {
+            let of = row.owner();
+            let is_of_tenant = of.tenant_id.is_none() || of.tenant_id == owner.tenant_id;
+            is_of_tenant && (of.subtenant_id.is_none() || of.subtenant_id == owner.subtenant_id)
+        };
+        row.filter(is_theirs).map(|row| row.text).ok_or_else(|| missing(id))
+    }
+}

@@ -1,0 +1,187 @@
+//! `/v1/speech-to-text`: recordings become text, which is kept with them and can be said in chats.
+
+use std::time::Duration;
+
+use platform_testing::{FakeModelServer, FakeToolServer, Reply, Script, TestApp, TestDb};
+use reqwest::{
+    Method, StatusCode,
+    multipart::{Form, Part},
+};
+use serde_json::json;
+
+use crate::{
+    access::session,
+    support::{PROGRAM, app, app_with, text},
+    uploads::upload,
+};
+
+const WAV: &[u8] = include_bytes!("speech/hello.wav");
+const OGG: &[u8] = include_bytes!("speech/hello.ogg");
+const FLAC: &[u8] = include_bytes!("speech/hello.flac");
+const MP3: &[u8] = include_bytes!("speech/hello.mp3");
+
+fn recording(bytes: &'static [u8]) -> Form {
+    let part = Part::bytes(bytes).file_name("recording.webm").mime_str("audio/webm;codecs=opus").expect("a type");
+    Form::new().part("audio", part)
+}
+
+async fn hear(app: &TestApp, form: Form) -> Reply {
+    app.send(app.request(Method::POST, "/whisper").multipart(form)).await
+}
+
+/// The platform with a transcription server that costs a cent a minute.
+async fn app_that_hears(more: &[(&str, &str)]) -> (TestApp, FakeModelServer, TestDb) {
+    let (model, db) = (FakeModelServer::start(), TestDb::new().await);
+    let providers =
+        std::env::temp_dir().join(format!("providers-speech-{}-{}.yaml", std::process::id(), db.url().len()));
+    let base = format!("{}/v1", model.url());
+    let file = format!(
+        "providers: [{{name: ears, baseUrl: '{base}', models: [{{llm: large, transcriptionPricePerMinute: 0.01}}]}}]"
+    );
+    std::fs::write(&providers, file).expect("written");
+    let url = format!("{base}/audio/transcriptions");
+    let providers = providers.to_string_lossy().into_owned();
+    let mut settings = vec![
+        ("PLATFORM_SPEECH_URL", url.as_str()),
+        ("PLATFORM_SPEECH_API_KEY", "sk-ears"),
+        ("PLATFORM_SPEECH_MODEL", "large"),
+        ("PLATFORM_PROVIDERS_FILE", &providers),
+        ("PLATFORM_DEFAULT_PROVIDER", "demo"),
+        ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
+        ("PLATFORM_MODEL_ATTEMPTS", "1"),
+    ];
+    settings.extend_from_slice(more);
+    let app = TestApp::start(PROGRAM, &db, &settings);
+    (app, model, db)
+}
+
+#[tokio::test]
+async fn a_voice_message_from_a_chat_widget_becomes_a_chat_message_in_two_calls() {
+    let (app, model, _db) = app_that_hears(&[]).await;
+    let heard = hear(&app, recording(OGG).text("chatUid", "voice").text("verbose", "true")).await;
+    assert_eq!(heard.status, StatusCode::OK, "{}", heard.body);
+    let transcript = heard.body;
+    for (field, value) in [
+        ("text", json!("Hello there.")),
+        ("language", json!("en")),
+        ("detectedLanguage", json!("en")),
+        ("model", json!("large")),
+        ("durationMs", json!(1500)),
+        ("chatUid", json!("voice")),
+    ] {
+        assert_eq!(transcript[field], value, "{field}");
+    }
+    assert_eq!(transcript["segments"][1], json!({"startMs": 700, "endMs": 1500, "text": "there."}));
+    let asked = &model.recorded()[0];
+    assert_eq!((asked.credential.as_str(), &asked.body["model"]), ("Bearer sk-ears", &json!("large")));
+    assert_eq!((&asked.body["response_format"], asked.body.get("language")), (&json!("verbose_json"), None));
+
+    let said = json!({"transcriptId": transcript["transcriptId"], "chatUid": "voice", "skipSummarization": true});
+    let sent = app.post("/assistants/default/messages", said).await;
+    assert_eq!(sent.status, StatusCode::OK, "{}", sent.body);
+    let chat = app.get("/assistants/default/chats/voice").await.body;
+    let message = &chat["chatContent"][0];
+    assert_eq!(message["content"]["message"], "Hello there.");
+    assert_eq!(
+        (&message["contentSource"], &message["transcriptId"]),
+        (&json!("dictation"), &transcript["transcriptId"])
+    );
+    assert_eq!(chat["chatContent"][1]["content"]["message"], "Demo reply: Hello there.");
+
+    // It is read again later, and played from its address, in ranges.
+    let again = app.get(&format!("/whisper/{}", text(&transcript["transcriptId"]))).await;
+    assert_eq!((again.status, &again.body), (StatusCode::OK, &transcript));
+    let url = text(&transcript["audioUrl"]);
+    let played = app.anonymous(Method::GET, &url[url.find("/f/").expect("ours")..]).header("range", "bytes=0-3");
+    let played = played.send().await.expect("an answer");
+    assert_eq!(played.status(), StatusCode::PARTIAL_CONTENT);
+    assert_eq!(played.headers()["content-type"], "audio/ogg");
+    assert_eq!(played.bytes().await.expect("bytes"), OGG[..4]);
+    let missing = json!({"transcriptId": "none"});
+    assert_eq!(app.post("/assistants/default/messages", missing).await.error(), "TRANSCRIPT_NOT_FOUND");
+    assert_eq!(app.get("/speech-to-text/none").await.error(), "TRANSCRIPT_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn recordings_are_told_by_their_content_and_all_that_is_wrong_with_one_has_a_name() {
+    let (app, model, _db) = app_that_hears(&[]).await;
+    for (bytes, kind) in [(WAV, "audio/wav"), (OGG, "audio/ogg"), (FLAC, "audio/flac"), (MP3, "audio/mpeg")] {
+        let heard = hear(&app, recording(bytes).text("language", "EN")).await;
+        assert_eq!(heard.status, StatusCode::OK, "{kind}: {}", heard.body);
+        assert!(heard.body.get("segments").is_none(), "{kind}");
+        assert_eq!(model.recorded().last().expect("a call").body["language"], "en", "{kind}");
+    }
+    let calls = model.recorded().len();
+    for (form, status, code) in [
+        (recording(b"%PDF-1.4 no recording"), 400, "AUDIO_UNSUPPORTED_FORMAT"),
+        (Form::new().text("language", "en"), 400, "AUDIO_MISSING"),
+        (recording(WAV).text("audioUrl", "https://a.example/a.wav"), 400, "AUDIO_MISSING"),
+        (recording(WAV).text("language", "english"), 400, "VALIDATION_ERROR"),
+        (recording(WAV).text("language", "xx"), 400, "VALIDATION_ERROR"),
+        (Form::new().text("audioUrl", "http://10.0.0.1/a.wav"), 400, "URL_NOT_ALLOWED"),
+    ] {
+        let refused = hear(&app, form).await;
+        assert_eq!((refused.status.as_u16(), refused.error()), (status, code), "{}", refused.body);
+    }
+    let wrong = hear(&app, recording(b"hello")).await;
+    assert!(wrong.body["details"]["supported"].as_array().expect("a list").contains(&json!("webm")), "{}", wrong.body);
+    assert_eq!(model.recorded().len(), calls, "nobody was asked");
+    model.script([Script::words(&[])]);
+    assert_eq!(hear(&app, recording(WAV)).await.error(), "NO_SPEECH_DETECTED");
+    model.script([Script::refusal(503)]);
+    let away = hear(&app, recording(WAV)).await;
+    assert_eq!((away.status, away.error()), (StatusCode::BAD_GATEWAY, "UPSTREAM_ERROR"));
+
+    // At an address: of another, and one of ours; also as JSON.
+    let server = FakeToolServer::start();
+    let none = json!({"audioUrl": format!("{}/echo", server.url())});
+    assert_eq!(app.post("/speech-to-text", none).await.error(), "AUDIO_UNSUPPORTED_FORMAT");
+    let file = upload(&app, "a.wav", WAV).await;
+    let heard = app.post("/speech-to-text", json!({"audioUrl": file["downloadUrl"], "verbose": true})).await;
+    assert_eq!((heard.status, &heard.body["text"]), (StatusCode::OK, &json!("Hello there.")), "{}", heard.body);
+    assert_ne!(heard.body["audioUrl"], file["downloadUrl"], "it has a recording of its own");
+}
+
+#[tokio::test]
+async fn transcripts_of_a_tenant_are_its_own_and_count_toward_its_quota() {
+    let (app, model, _db) = app_that_hears(&[]).await;
+    let (acme, globex) =
+        (session(&app, json!({"tenantId": "acme"})).await, session(&app, json!({"tenantId": "globex"})).await);
+    let ask = async |token: &str, form: Form| {
+        let request = app.anonymous(Method::POST, "/v1/speech-to-text").bearer_auth(token);
+        app.send(request.multipart(form)).await
+    };
+    let heard = ask(&acme, recording(WAV)).await;
+    assert_eq!((heard.status, &heard.body["tenantId"]), (StatusCode::OK, &json!("acme")), "{}", heard.body);
+    assert_eq!(ask(&acme, recording(WAV).text("tenantId", "globex")).await.error(), "TENANT_MISMATCH");
+    let id = text(&heard.body["transcriptId"]);
+    let read = async |token: &str| {
+        app.send(app.anonymous(Method::GET, &format!("/v1/speech-to-text/{id}")).bearer_auth(token)).await
+    };
+    assert_eq!(read(&acme).await.status, StatusCode::OK);
+    let other = read(&globex).await;
+    assert_eq!((other.status, other.error()), (StatusCode::FORBIDDEN, "NOT_OWNER"));
+    let dictate = |tenant: &str| json!({"transcriptId": id, "tenantId": tenant});
+    assert_eq!(app.post("/assistants/default/messages", dictate("globex")).await.error(), "TRANSCRIPT_NOT_FOUND");
+    assert_eq!(app.post("/assistants/default/messages", dictate("acme")).await.status, StatusCode::OK);
+    // A second and a half at a cent a minute.
+    let costs = app.get("/tenants/acme/costs").await.body;
+    assert_eq!(costs[0]["secondaryCost"], json!(0.00025), "{costs}");
+    assert_eq!(model.recorded().len(), 1);
+}
+
+#[tokio::test]
+async fn without_an_engine_the_demo_answers_or_it_says_that_there_is_none() {
+    let app = app().await;
+    let heard = hear(&app, recording(WAV)).await;
+    assert_eq!(heard.body["text"], format!("demo transcript of {} bytes", WAV.len()));
+    let millis = heard.body["durationMs"].as_i64().expect("a time");
+    assert!(Duration::from_millis(millis.unsigned_abs()) > Duration::from_millis(300), "{millis}, from the container");
+    for bytes in [OGG, FLAC, MP3] {
+        let other = hear(&app, recording(bytes)).await.body["durationMs"].as_i64().expect("a time");
+        assert!((other - millis).abs() < 150, "{other} and {millis}");
+    }
+    let settings = [("OPENAI_BASE_URL", "http://127.0.0.1:9/v1"), ("OPENAI_API_KEY", "x")];
+    let app = app_with(&settings).await;
+    assert_eq!(hear(&app, recording(WAV)).await.error(), "SPEECH_NOT_CONFIGURED");
+}
