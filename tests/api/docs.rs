@@ -83,104 +83,113 @@ async fn the_commands_of_the_readme_run() {
     assert!(total.as_u64() >= Some(2));
 }
 
+/// Pages, and what their requests are answered with, in this order or another.
+const PAGES: &[(&str, &[&str])] = &[
+    (
+        "QUEUE",
+        &[
+            "\"next_turn\"",
+            "\"pendingUserMessages\":[{",
+            "Hello\\nI have a question\\nabout my order",
+            "\"discardedMessages\":[{",
+        ],
+    ),
+    ("CONTEXT", &["\"compacted\":true", "\"compactedMessageCount\":4", "Quick question, no title needed."]),
+    ("GUARDRAILS", &["[REDACTED:personal]", "[REDACTED:codename]", "I cannot help with that.", "\"triggered\":true"]),
+    ("STRUCTURED_OUTPUT", &["\"data\":{\"city\":\"Rome\",\"degrees\":21.5}"]),
+    ("FILES", &["Buy milk.\nBuy", "\"total\":1", "Demo reply: What does it say?"]),
+    ("SKILLS", &["Say here what to do", "\"name\":\"code-review\"", "Read every line twice.", "[tools: load_skill="]),
+    (
+        "KNOWLEDGE",
+        &[
+            "\"fileType\":\"html\"",
+            "\"headingPath\":[\"Security\",\"Keys\"]",
+            "Demo reply: How often do keys rotate? [tools: search_knowledge=",
+            "\"via\":\"folder\"",
+            "\"changeType\":\"updated\"",
+        ],
+    ),
+    (
+        "MEMORY",
+        &[
+            "\"deduped\":true",
+            "Prefers answers in French",
+            "\"supersedes\":1",
+            "\"source\":\"assistant\"",
+            "\"source\":\"conversation_start\"",
+            "## instructions",
+        ],
+    ),
+    ("SPEECH", &["\"text\":\"demo transcript of", "\"contentSource\":\"dictation\"", "RIFF"]),
+    (
+        "TOOLS",
+        &[
+            "\"success\":true",
+            "# Limits",
+            "Demo reply: What is a queue? [tools: read_page=",
+            "\"skipped\":[",
+            "\"pending\":0",
+        ],
+    ),
+    (
+        "AGENTS",
+        &[
+            "\"finishReason\":\"COMPLETED\"",
+            "\"title\":\"Read the clock\"",
+            "\"state\":\"processing\",\"timestamp\":",
+            "\"state\":\"paused_for_approval\"",
+            "\"handOffSubThreadIds\":[\"",
+            "\"politeness\":{\"",
+            "\"nextRunMs\":",
+            "\"threadCount\":1",
+        ],
+    ),
+    (
+        "ACCESS",
+        &[
+            "\"kind\":\"restricted\"",
+            "\"subtenantId\":\"ann\"",
+            "SESSION_ROUTE_FORBIDDEN",
+            "\"revoked\":1",
+            "TOKEN_REVOKED",
+            "\"models\":[",
+            "\"requiredScopes\":[\"agents:read\"]",
+            "\"token_type\":\"Bearer\"",
+        ],
+    ),
+    (
+        "PROJECTS",
+        &[
+            "\"assistants\":1,",
+            "\"role\":\"editor\"",
+            "PROJECT_FORBIDDEN",
+            "\"chatCount\":1",
+            "\"archived\":true}",
+            "PROJECT_ARCHIVED",
+        ],
+    ),
+    (
+        "TENANTS",
+        &[
+            "\"domain\":\"globex.example\"",
+            "\"origin\":\"adhoc\"",
+            "\"countedTowardLimits\":true",
+            "TENANT_LIMIT_EXCEEDED",
+            "Usage limit reached: 5K / 5K tokens per month",
+            "\"previousTierId\":null",
+            "\"action\":\"add_usage\"",
+        ],
+    ),
+    ("LIMITS", &["ratelimit-remaining: ", "Second draft", "PRECONDITION_FAILED", "\"apiSource\":\"shop\""]),
+];
+
 #[tokio::test]
 async fn the_requests_that_the_pages_show_do_what_the_pages_say() {
     let app = TestApp::start(PROGRAM, &TestDb::new().await, &[("PLATFORM_EGRESS_ALLOW", "127.0.0.1")]);
-    for (page, expected) in [
-        (
-            "QUEUE",
-            &[
-                "\"next_turn\"",
-                "\"pendingUserMessages\":[{",
-                "Hello\\nI have a question\\nabout my order",
-                "\"discardedMessages\":[{",
-            ][..],
-        ),
-        ("CONTEXT", &["\"compacted\":true", "\"compactedMessageCount\":4", "Quick question, no title needed."][..]),
-        (
-            "GUARDRAILS",
-            &["[REDACTED:personal]", "[REDACTED:codename]", "I cannot help with that.", "\"triggered\":true"][..],
-        ),
-        ("STRUCTURED_OUTPUT", &["\"data\":{\"city\":\"Rome\",\"degrees\":21.5}"][..]),
-        ("FILES", &["Buy milk.\nBuy", "\"total\":1", "Demo reply: What does it say?"][..]),
-        (
-            "SKILLS",
-            &["Say here what to do", "\"name\":\"code-review\"", "Read every line twice.", "[tools: load_skill="][..],
-        ),
-        (
-            "KNOWLEDGE",
-            &[
-                "\"fileType\":\"html\"",
-                "\"headingPath\":[\"Security\",\"Keys\"]",
-                "Demo reply: How often do keys rotate? [tools: search_knowledge=",
-                "\"via\":\"folder\"",
-                "\"changeType\":\"updated\"",
-            ][..],
-        ),
-        (
-            "TOOLS",
-            &[
-                "\"success\":true",
-                "# Limits",
-                "Demo reply: What is a queue? [tools: read_page=",
-                "\"skipped\":[",
-                "\"pending\":0",
-            ][..],
-        ),
-        (
-            "AGENTS",
-            &[
-                "\"finishReason\":\"COMPLETED\"",
-                "\"title\":\"Read the clock\"",
-                "\"state\":\"processing\",\"timestamp\":",
-                "\"state\":\"paused_for_approval\"",
-                "\"handOffSubThreadIds\":[\"",
-                "\"politeness\":{\"",
-                "\"nextRunMs\":",
-                "\"threadCount\":1",
-            ],
-        ),
-        (
-            "ACCESS",
-            &[
-                "\"kind\":\"restricted\"",
-                "\"subtenantId\":\"ann\"",
-                "SESSION_ROUTE_FORBIDDEN",
-                "\"revoked\":1",
-                "TOKEN_REVOKED",
-                "\"models\":[",
-                "\"requiredScopes\":[\"agents:read\"]",
-                "\"token_type\":\"Bearer\"",
-            ],
-        ),
-        (
-            "PROJECTS",
-            &[
-                "\"assistants\":1,",
-                "\"role\":\"editor\"",
-                "PROJECT_FORBIDDEN",
-                "\"chatCount\":1",
-                "\"archived\":true}",
-                "PROJECT_ARCHIVED",
-            ],
-        ),
-        (
-            "TENANTS",
-            &[
-                "\"domain\":\"globex.example\"",
-                "\"origin\":\"adhoc\"",
-                "\"countedTowardLimits\":true",
-                "TENANT_LIMIT_EXCEEDED",
-                "Usage limit reached: 5K / 5K tokens per month",
-                "\"previousTierId\":null",
-                "\"action\":\"add_usage\"",
-            ],
-        ),
-        ("LIMITS", &["ratelimit-remaining: ", "Second draft", "PRECONDITION_FAILED", "\"apiSource\":\"shop\""][..]),
-    ] {
+    for (page, expected) in PAGES {
         let said = run(&app, &format!("docs/{page}.md")).await;
         assert!(!said.contains("VALIDATION_ERROR"), "{page}: {said}");
-        for text in expected {
+        for text in *expected {
             assert!(said.contains(text), "{page} does not show {text}: {said}");
         }
     }

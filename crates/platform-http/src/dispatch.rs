@@ -30,7 +30,7 @@ use crate::{
     http::Http,
     multipart::{self, Received},
     request::{Fields, Request, percent_decode},
-    route::{OpenTo, Route},
+    route::{OpenTo, Route, Upload},
     trace,
     unknown::ignored,
 };
@@ -176,9 +176,11 @@ async fn handle(
             return Err(http.gate.bad_credential(http.gate.client(request), error).await);
         }
         let whose = whose(http, identity.as_deref(), request);
-        let as_json = route.takes_json && body::says_json(request.headers());
-        let Received { body, fields, parts } = match route.upload_bytes.filter(|_| !as_json) {
-            Some(most) => multipart::receive(http, most, &whose, request.headers(), payload).await?,
+        let comes_as_files = |upload: &Upload| !(upload.or_json && body::says_json(request.headers()));
+        let Received { body, fields, parts } = match route.upload.filter(comes_as_files) {
+            Some(Upload { most_bytes, .. }) => {
+                multipart::receive(http, most_bytes, &whose, request.headers(), payload).await?
+            }
             None => {
                 let body = body::read(http, route, &whose, request.headers(), payload).await?;
                 let fields = if route.is_raw { Fields::default() } else { Fields::of(&body)? };

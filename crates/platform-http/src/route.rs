@@ -71,6 +71,15 @@ type IsKnown = Box<dyn Fn(String) -> LocalBoxFuture<'static, Result<()>> + Send 
 /// The answer of a run, by its reference, to who sent the same `Idempotency-Key` before.
 type Replay = Box<dyn Fn(AccountId, String) -> LocalBoxFuture<'static, Result<Option<Answer>>> + Send + Sync>;
 
+/// A body with files.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Upload {
+    /// Of all files; 0 = no bound.
+    pub most_bytes: usize,
+    /// It may come as JSON, too.
+    pub or_json: bool,
+}
+
 /// One line of the table.
 pub struct Route {
     pub(crate) method: Method,
@@ -93,8 +102,7 @@ pub struct Route {
     /// Bytes that a body may have; `None` = as many as the setting says.
     pub(crate) most_bytes: Option<usize>,
     /// Its body has files, of so many bytes together; 0 = no bound.
-    pub(crate) upload_bytes: Option<usize>,
-    pub(crate) takes_json: bool,
+    pub(crate) upload: Option<Upload>,
     /// Asked before a body is read for which nobody vouches but the token in its path.
     pub(crate) is_known: Option<IsKnown>,
     /// Answers whoever repeats a request whose run is kept under its idempotency key.
@@ -142,13 +150,13 @@ impl Route {
 
     /// Its body is `multipart/form-data`, its files of so many bytes together; 0 = no bound.
     pub fn uploading(&mut self, most_bytes: usize) -> &mut Self {
-        self.upload_bytes = Some(most_bytes);
+        self.upload = Some(Upload { most_bytes, or_json: false });
         self
     }
 
     /// The same body may come as JSON, when no file is in it.
     pub fn or_json(&mut self) -> &mut Self {
-        self.takes_json = true;
+        self.upload = self.upload.map(|upload| Upload { or_json: true, ..upload });
         self
     }
 
@@ -294,8 +302,7 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             record_fields: Vec::new(),
             is_raw: false,
             most_bytes: (open_to == OpenTo::Public).then_some(SMALL_BODY),
-            upload_bytes: None,
-            takes_json: false,
+            upload: None,
             is_known: None,
             replay: None,
             creates: false,

@@ -1,5 +1,7 @@
 //! What is remembered, as it stands in the prompt.
 
+use std::fmt::Write;
+
 use platform_core::{Object, sha256_hex};
 use platform_runtime::CoreMemoryBlock;
 use serde_json::{Value, json};
@@ -22,7 +24,7 @@ pub(crate) fn render(entries: &[MemoryEntry], limits: &MemoryLimits) -> CoreMemo
         chars += length;
         // What stands in an entry cannot look like another.
         let content = entry.content.replace('\n', "\n  ");
-        text.push_str(&format!("\n- [{}] {}: {content}", entry.id, entry.section));
+        let _ = write!(text, "\n- [{}] {}: {content}", entry.id, entry.section);
         items.push(json!({"id": entry.id, "section": entry.section, "content": entry.content,
             "pinned": entry.pinned, "source": entry.source}));
     }
@@ -43,7 +45,7 @@ pub(crate) fn markdown(entries: &[MemoryEntry]) -> String {
     sections.sort_unstable();
     sections.dedup();
     for section in sections {
-        text.push_str(&format!("\n## {section}\n\n"));
+        let _ = write!(text, "\n## {section}\n\n");
         for entry in entries.iter().filter(|entry| entry.section == section) {
             let content = entry.content.replace('\n', "\n  ");
             let mut notes = vec![format!("#{}", entry.id), entry.source.clone()];
@@ -52,7 +54,7 @@ pub(crate) fn markdown(entries: &[MemoryEntry]) -> String {
             notes.extend(entry.supersedes.map(|id| format!("supersedes #{id}")));
             notes.extend(entry.archived_at.as_ref().map(|at| format!("archived {at}")));
             let content = if entry.archived_at.is_some() { format!("~~{content}~~") } else { content };
-            text.push_str(&format!("- {content} ({})\n", notes.join(", ")));
+            let _ = writeln!(text, "- {content} ({})", notes.join(", "));
         }
     }
     text

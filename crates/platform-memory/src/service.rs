@@ -82,6 +82,9 @@ pub struct MemoryNeeds {
     pub limits: MemoryLimits,
 }
 
+/// What is known of each, as it stands in prompts.
+type Blocks = InvalidatedCache<(AccountId, MemoryBucket), Option<Arc<CoreMemoryBlock>>>;
+
 /// Memory on PostgreSQL.
 pub struct PgMemory {
     db: Db,
@@ -90,7 +93,7 @@ pub struct PgMemory {
     pub(crate) catalog: Arc<dyn Catalog>,
     pub(crate) budget: Arc<dyn Budget>,
     limits: MemoryLimits,
-    blocks: Arc<InvalidatedCache<(AccountId, MemoryBucket), Option<Arc<CoreMemoryBlock>>>>,
+    blocks: Arc<Blocks>,
     /// Vectors of what was said, by what makes them and the text.
     pub(crate) vectors: Cache<String, Arc<[f32]>>,
 }

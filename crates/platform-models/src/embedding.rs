@@ -105,7 +105,9 @@ pub(crate) fn read(
 pub(crate) fn normalise(vector: &mut [f32]) {
     let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
     if length > 0.0 {
-        vector.iter_mut().for_each(|value| *value /= length);
+        for value in vector {
+            *value /= length;
+        }
     }
 }
 

@@ -46,7 +46,7 @@ fn length(bytes: &[u8]) -> Option<Duration> {
     Some(file.properties().duration()).filter(|length| !length.is_zero())
 }
 
-/// The same of WebM: what it says, else the time of its last block, since browsers write it as they record.
+/// The same of `WebM`: what it says, else the time of its last block, since browsers write it as they record.
 fn webm(bytes: &[u8]) -> Option<Duration> {
     const SEGMENT: u32 = 0x1853_8067;
     const INFO: u32 = 0x1549_a966;

@@ -194,7 +194,7 @@ pub(crate) async fn external_user(
     // The subject is the id where it has the form of one.
     let id = match Id::<User>::parse(subject) {
         Ok(id) => id.into(),
-        Err(_) => format!("user-{}", &sha256_hex(&format!("{issuer} {subject}"))[..32]),
+        Err(_) => format!("user-{}", &sha256_hex(format!("{issuer} {subject}"))[..32]),
     };
     let row = |id: String| UserRow {
         id,

@@ -72,11 +72,11 @@ impl EarlierTurns for PgEarlierTurns {
             match turns.last_mut().filter(|turn| goes_on(turn)) {
                 Some(turn) => turn.said.push(SaidOnce { role, content }),
                 None => {
-                    turns.push(EarlierTurn { chat, at: Timestamp(created_ms), said: vec![SaidOnce { role, content }] })
+                    turns.push(EarlierTurn { chat, at: Timestamp(created_ms), said: vec![SaidOnce { role, content }] });
                 }
             }
         }
-        turns.sort_by(|a, b| b.at.cmp(&a.at));
+        turns.sort_by_key(|turn| std::cmp::Reverse(turn.at));
         turns.truncate(usize::try_from(most).unwrap_or(usize::MAX));
         Ok(turns)
     }

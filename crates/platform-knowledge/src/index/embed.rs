@@ -70,7 +70,7 @@ pub(super) async fn embed(
                 Chunk::embedded(&row.name, &path, &piece.text)
             })
             .collect();
-        let left = batch.iter().next().map_or(0, |piece| piece.left);
+        let left = batch.as_slice().first().map_or(0, |piece| piece.left);
         let vectors = if batch.is_empty() {
             Vec::new()
         } else {
@@ -160,7 +160,7 @@ pub async fn keep(knowledge: Arc<PgKnowledge>) {
         Ok(0) => {}
         Ok(queued) => info!(documents = queued, model, "Documents are indexed anew, for the model of their vectors."),
         Err(error) => {
-            warn!(%error, "Documents could not be queued for the model of their vectors; the next start does.")
+            warn!(%error, "Documents could not be queued for the model of their vectors; the next start does.");
         }
     }
     loop {

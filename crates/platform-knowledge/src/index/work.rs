@@ -191,7 +191,7 @@ impl IndexWork {
                 let so_far: Indexing = serde_json::from_value(current.indexing).map_err(Error::internal)?;
                 let (state, error) = (state.to_owned(), Some(error));
                 let finished_timestamp_ms = Some(now);
-                let failed = Indexing { state, error, attempts, finished_timestamp_ms, ..so_far };
+                let failed = Indexing { state, attempts, error, finished_timestamp_ms, ..so_far };
                 repository::note_indexing(conn, account, &row.id, status, &failed, due).await?;
             }
             Ok(())

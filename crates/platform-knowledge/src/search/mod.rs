@@ -208,7 +208,9 @@ fn fused(lists: [Vec<SearchResult>; 2], limit: i64) -> Vec<SearchResult> {
     let mut results: Vec<SearchResult> = fused.into_values().collect();
     results.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| a.chunk_id.cmp(&b.chunk_id)));
     results.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    results.iter_mut().for_each(|result| result.score = rounded(result.score));
+    for result in &mut results {
+        result.score = rounded(result.score);
+    }
     results
 }
 

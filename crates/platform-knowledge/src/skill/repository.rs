@@ -165,7 +165,7 @@ pub(super) fn version(skills: &mut [Skill], files: &[FileRow]) {
     }
     for skill in skills {
         let content = contents.get(skill.id.as_str()).map_or("", String::as_str);
-        skill.version = sha256_hex(content)[..16].to_owned();
+        sha256_hex(content)[..16].clone_into(&mut skill.version);
     }
 }
 
