@@ -8,6 +8,7 @@ CREATE TABLE memory_buckets (
     last_id bigint NOT NULL,
     PRIMARY KEY (account_id, tenant_id, subtenant_id, assistant_id)
 );
+CREATE INDEX memory_buckets_assistant ON memory_buckets (account_id, assistant_id);
 
 CREATE TABLE memory_entries (
     account_id text NOT NULL,

@@ -15,7 +15,9 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{PROGRAM, UNBOUNDED, act, agent, app, factor, thread_in, thread_until, tool, tool_server};
+use crate::support::{
+    PROGRAM, UNBOUNDED, act, agent, app, factor, finished_of, thread_in, thread_until, tool, tool_server,
+};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\nnot much of a picture";
 
@@ -119,7 +121,7 @@ async fn pictures_and_documents_reach_models_that_take_them_and_stay_when_their_
             json!({"chatUid": "b", "message": name, "files": [{"name": name, "url": format!("{files}/{name}")}]});
         assert_eq!(app.post("/assistants/s/messages?async=true", message).await.status, StatusCode::OK);
     }
-    while app.get("/assistants/s/chats/b").await.body["status"] != "completed" {}
+    finished_of(&app, "s", "b").await;
     let sent = model.recorded().pop().expect("a call").body["messages"].clone();
     let parts = json!([
         {"type": "text", "text": "notes.txt\npicture.png"},

@@ -102,7 +102,6 @@ impl Platform {
         }));
         let memory = Arc::new(PgMemory::new(MemoryNeeds {
             db: db.clone(),
-            bus: bus.clone(),
             clock: Arc::clone(clock),
             turns: Arc::new(PgEarlierTurns::new(db)),
             catalog: Arc::clone(models) as _,
@@ -213,7 +212,7 @@ impl Platform {
             files::module(&files, config.http.upload_dir.clone(), config.max_upload_bytes, config.sweep_interval),
             speech::module(&speech, config.max_upload_bytes),
             tool_servers::module(&tool_servers, &toolbox),
-            assistants::module(&assistants),
+            assistants::module(&assistants, &memory),
             chats::module(&chat, &assistants),
             memory::module(&memory, &assistants),
             agents::module(&agents, &threads),

@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use bytes::Bytes;
 use platform_core::{Error, Result};
 use platform_runtime::{
-    Attachment, Fault, FaultCode, Message, Model, ModelSpec, Prompt, RecallBudget, Role, ToldMemories, ToolCall,
-    TurnMemory, TurnTool, fit,
+    Attachment, Fault, FaultCode, Message, Model, ModelSpec, Prompt, RecallBudget, RecalledTurns, Role, ToldMemories,
+    ToolCall, TurnMemory, TurnTool, fit,
 };
 use serde::Deserialize;
 use serde_json::Value;
+use tracing::warn;
 
 use crate::{
     Profile,
@@ -124,12 +125,13 @@ impl Context<'_> {
     ) -> Result<std::result::Result<(Prompt, Vec<UserMessage>), Fault>> {
         let params = self.conversation.metadata.get("promptTemplateParams");
         let mut system = fill(&self.profile.settings.presets, params.unwrap_or(&Value::Null));
-        let scope = self.profile.settings.scope(Some(&self.conversation.payer), &self.conversation.uid);
+        let memory = self.profile.settings.core_memory.of(&self.conversation.payer);
         let mut attached = String::new();
-        if let Some(memory) = &scope.memory {
+        if let Some(memory) = &memory {
             self.remember(memory, &mut system).await?;
         }
         if self.profile.settings.has_skills() {
+            let scope = self.profile.settings.scope(Some(&self.conversation.payer), &self.conversation.uid);
             let skills = self.ports.recall.skills(&self.conversation.account, &scope).await?;
             if let Some(skills) = skills {
                 add_part(&mut attached, &skills);
@@ -171,7 +173,7 @@ impl Context<'_> {
             UserMessage { position: said.position, uid, text }
         });
         let user_messages: Vec<UserMessage> = user_messages.collect();
-        if let Some(earlier) = self.earlier(scope.memory.as_ref(), &user_messages).await? {
+        if let Some(earlier) = self.earlier(memory.as_ref(), &user_messages, window - history.tokens).await? {
             add_part(&mut system, &earlier);
         }
         add_part(&mut system, &attached);
@@ -189,15 +191,30 @@ impl Context<'_> {
     }
 
     /// What was said in earlier chats that is nearest to the first messages of this one.
-    async fn earlier(&mut self, memory: Option<&TurnMemory>, messages: &[UserMessage]) -> Result<Option<String>> {
-        let Some(memory) = memory.filter(|memory| memory.recall && self.conversation.turn_start == 0) else {
-            return Ok(None);
-        };
+    /// `left`: tokens of the window.
+    async fn earlier(
+        &mut self,
+        memory: Option<&TurnMemory>,
+        messages: &[UserMessage],
+        left: u64,
+    ) -> Result<Option<String>> {
+        // Once a model has answered in a chat, it is no longer new.
+        let is_new = self.conversation.usage.tokens.total_tokens == 0;
+        let Some(memory) = memory.filter(|memory| memory.recall && is_new) else { return Ok(None) };
         let Some(first) = messages.first() else { return Ok(None) };
         let question = messages.iter().map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
         let Conversation { payer, uid, .. } = &*self.conversation;
-        let earlier = self.ports.memory.earlier(&memory.bucket, payer, uid, &question, "conversation_start").await?;
+        let earlier = self.ports.memory.earlier(&memory.bucket, payer, uid, &question, "conversation_start").await;
+        let earlier = match earlier {
+            Ok(earlier) => earlier,
+            // A turn can be answered without.
+            Err(error) => {
+                warn!(%error, "Earlier chats could not be looked into; the turn goes on without.");
+                return Ok(None);
+            }
+        };
         self.turn_store.charge(&earlier.asked).await?;
+        let earlier = RecalledTurns { text: earlier.text.filter(|text| self.count(text) <= left), ..earlier };
         if earlier.text.is_some() {
             let now = self.ports.clock.now();
             self.told.note_recalled(earlier.record, new_message_uid(), &first.uid, None, now);

@@ -19,12 +19,12 @@ use crate::{code, gate::SMALL_BODY, http::Http, request::check_json, route::Rout
 /// A body is whole so long after its head (contract 00 §1.8).
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reads a body as its route takes it; `whose`: who holds its place meanwhile.
 /// Whether a body comes as JSON.
 pub(crate) fn says_json(headers: &HeaderMap) -> bool {
     text(headers, header::CONTENT_TYPE).as_deref().is_some_and(is_json)
 }
 
+/// Reads a body as its route takes it; `whose`: who holds its place meanwhile.
 pub(crate) async fn read(
     http: &Http,
     route: &Route,

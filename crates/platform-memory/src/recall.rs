@@ -7,7 +7,7 @@ use std::{
 
 use moka::sync::Cache;
 use platform_core::{Error, Object, Result, run_blocking, sha256_hex};
-use platform_runtime::{EarlierTurn, Payer, RecalledTurns, SecondaryCall};
+use platform_runtime::{EarlierTurn, Payer, RecalledTurns, SecondaryCall, embed_soon};
 use serde_json::{Value, json};
 use tracing::warn;
 
@@ -22,6 +22,8 @@ const MOST_RECALLED: usize = 6;
 const MOST_TOKENS: usize = 1500;
 /// Characters of a message that count.
 const MOST_SAID: usize = 1500;
+/// Bytes of a turn that count.
+const MOST_TURN: usize = 3000;
 /// Characters of a question that count.
 const MOST_ASKED: usize = 2000;
 /// Vectors that are known, in numbers of them.
@@ -99,7 +101,8 @@ fn text(turn: &EarlierTurn) -> String {
         let content: String = said.content.chars().take(MOST_SAID).collect();
         format!("{}: {content}", said.role.as_str())
     });
-    said.collect::<Vec<_>>().join("\n")
+    let said = said.collect::<Vec<_>>().join("\n");
+    said[..said.floor_char_boundary(MOST_TURN)].to_owned()
 }
 
 fn told(
@@ -184,7 +187,7 @@ async fn by_meaning(
         candidates.iter().copied().filter(|turn| !memory.vectors.contains_key(&key(&texts[*turn]))).collect();
     let mut ask: Vec<String> = missing.iter().map(|turn| texts[*turn].clone()).collect();
     ask.push(question.to_owned());
-    let mut embedding = match memory.budget.model(payer, None).embed(&ask).await {
+    let mut embedding = match embed_soon(&*memory.budget.model(payer, None), &ask).await {
         Ok(embedding) => embedding,
         Err(fault) => {
             warn!(reason = fault.message, "Earlier chats could not be compared by meaning; they are by words.");

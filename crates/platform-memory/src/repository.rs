@@ -180,6 +180,13 @@ pub(crate) async fn trim(conn: &mut Conn, account: &AccountId, bucket: &MemoryBu
     Ok(())
 }
 
+/// Forgets all that an assistant remembered.
+pub(crate) async fn forget_assistant(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+    let of = memory_buckets::account_id.eq(account.as_str()).and(memory_buckets::assistant_id.eq(id));
+    diesel::delete(memory_buckets::table.filter(of)).execute(conn).await?;
+    Ok(())
+}
+
 /// Forgets all of a tenant, or of one of its end users.
 pub(crate) async fn forget(conn: &mut Conn, account: &AccountId, tenant: &str, user: Option<&str>) -> Result<()> {
     let mut of = diesel::delete(memory_entries::table)

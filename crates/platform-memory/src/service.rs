@@ -3,8 +3,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use moka::sync::Cache;
-use platform_core::{AccountId, Clock, Error, Object, Result, check_types, overlay};
-use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
+use platform_core::{AccountId, Clock, Error, FairSemaphore, Object, Result, overlay};
+use platform_db::{Conn, Db, Idempotency};
 use platform_runtime::{Budget, Catalog, CoreMemoryBlock, EarlierTurns, Memory, MemoryBucket, Payer, RecalledTurns};
 
 use crate::{
@@ -15,12 +15,10 @@ use crate::{
     recall, repository,
 };
 
-/// Blocks that are known at once.
-const MOST_KNOWN: u64 = 20_000;
+/// Recollections under way, and of one account.
+const AT_ONCE: (usize, usize) = (16, 6);
 /// Entries of a bucket that were put aside and are kept.
 const MOST_ARCHIVED: i64 = 1000;
-/// Under which changes are told to all processes.
-const TOPIC: &str = "core-memory";
 
 /// Core memory of assistants. `ENTRY_NOT_FOUND` comes from all that name an entry.
 #[async_trait]
@@ -62,14 +60,14 @@ pub trait MemoryService: Send + Sync {
     ) -> Result<RemovedEntry>;
     /// Forgets all of a tenant, or of one of its end users.
     async fn forget(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>) -> Result<()>;
+    /// Forgets all that an assistant remembered, by its id.
+    async fn forget_assistant(&self, account: &AccountId, id: &str) -> Result<()>;
 }
 
 /// What memory needs of others.
 pub struct MemoryNeeds {
     /// Where it is kept.
     pub db: Db,
-    /// Whom changes are told.
-    pub bus: Bus,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// What was said in earlier chats.
@@ -82,9 +80,6 @@ pub struct MemoryNeeds {
     pub limits: MemoryLimits,
 }
 
-/// What is known of each, as it stands in prompts.
-type Blocks = InvalidatedCache<(AccountId, MemoryBucket), Option<Arc<CoreMemoryBlock>>>;
-
 /// Memory on PostgreSQL.
 pub struct PgMemory {
     db: Db,
@@ -93,17 +88,18 @@ pub struct PgMemory {
     pub(crate) catalog: Arc<dyn Catalog>,
     pub(crate) budget: Arc<dyn Budget>,
     limits: MemoryLimits,
-    blocks: Arc<Blocks>,
+    /// Recollections under way, each of some megabytes.
+    recalling: FairSemaphore,
     /// Vectors of what was said, by what makes them and the text.
     pub(crate) vectors: Cache<String, Arc<[f32]>>,
 }
 
 impl PgMemory {
-    /// Memory that hears over the bus what others write.
+    /// Memory of nobody yet.
     pub fn new(needs: MemoryNeeds) -> Self {
-        let MemoryNeeds { db, bus, clock, turns, catalog, budget, limits } = needs;
-        let blocks = InvalidatedCache::new(&bus, TOPIC, MOST_KNOWN);
-        Self { db, clock, turns, catalog, budget, limits, blocks, vectors: recall::vectors() }
+        let MemoryNeeds { db, clock, turns, catalog, budget, limits } = needs;
+        let recalling = FairSemaphore::new(AT_ONCE.0, AT_ONCE.1);
+        Self { db, clock, turns, catalog, budget, limits, recalling, vectors: recall::vectors() }
     }
 
     /// Finds room for an entry in a bucket that is locked; `instead`: the entry that it replaces.
@@ -129,26 +125,6 @@ impl PgMemory {
         );
         Err(Error::new(code::CORE_MEMORY_FULL, message).with("limits", self.limits))
     }
-
-    /// A live entry that the source may change.
-    async fn changeable(
-        &self,
-        conn: &mut Conn,
-        account: &AccountId,
-        bucket: &MemoryBucket,
-        id: &str,
-        source: Source,
-    ) -> Result<MemoryEntry> {
-        let found = entry(conn, account, bucket, id).await?;
-        if found.read_only && !source.is_trusted() {
-            return Err(Error::new(code::ENTRY_READ_ONLY, format!("The entry {id} is read-only.")));
-        }
-        Ok(found)
-    }
-
-    async fn told(&self, bucket: &MemoryBucket) -> Result<()> {
-        self.blocks.changed(&bucket.tenant_id).await
-    }
 }
 
 /// An entry of a bucket, also one that was put aside.
@@ -157,6 +133,14 @@ async fn entry(conn: &mut Conn, account: &AccountId, bucket: &MemoryBucket, id: 
     let number: i64 = id.parse().map_err(|_| missing())?;
     let all = repository::list(conn, account, bucket, true).await?;
     all.into_iter().find(|entry| entry.id == number).ok_or_else(missing)
+}
+
+/// Refuses whoever must leave an entry as it is.
+fn check_change(entry: &MemoryEntry, source: Source) -> Result<()> {
+    if entry.read_only && !source.is_trusted() {
+        return Err(Error::new(code::ENTRY_READ_ONLY, format!("The entry {} is read-only.", entry.id)));
+    }
+    Ok(())
 }
 
 /// A text without case and superfluous space.
@@ -223,12 +207,7 @@ impl MemoryService for PgMemory {
             }
             Ok(added)
         });
-        let added = adding.await?;
-        drop(conn);
-        if !added.deduped {
-            self.told(bucket).await?;
-        }
-        Ok(added)
+        adding.await
     }
 
     async fn update(
@@ -239,7 +218,6 @@ impl MemoryService for PgMemory {
         patch: Object,
         source: Source,
     ) -> Result<MemoryEntry> {
-        check_types::<EntryPatch>(&patch)?;
         if patch.contains_key("readOnly") && source == Source::User {
             return Err(Error::new(platform_core::Code::FORBIDDEN, "readOnly cannot be set by sessions."));
         }
@@ -247,10 +225,11 @@ impl MemoryService for PgMemory {
         let mut conn = self.db.conn().await?;
         let changing = conn.transaction::<_, Error, _>(async |conn| {
             let last = repository::lock(conn, account, bucket).await?;
-            let found = self.changeable(conn, account, bucket, id, source).await?;
+            let found = entry(conn, account, bucket, id).await?;
             if found.archived_at.is_some() {
                 return Err(Error::not_found(code::ENTRY_NOT_FOUND, "core memory entry", id));
             }
+            check_change(&found, source)?;
             let before = EntryPatch {
                 content: found.content.clone(),
                 section: found.section.clone(),
@@ -268,10 +247,7 @@ impl MemoryService for PgMemory {
             let new = (last + 1, &entry);
             repository::insert(conn, account, bucket, new, (&found.source, Some(found.id)), now).await
         });
-        let changed = changing.await?;
-        drop(conn);
-        self.told(bucket).await?;
-        Ok(changed)
+        changing.await
     }
 
     async fn remove(
@@ -285,36 +261,32 @@ impl MemoryService for PgMemory {
         let mut conn = self.db.conn().await?;
         let removing = conn.transaction::<_, Error, _>(async |conn| {
             repository::lock(conn, account, bucket).await?;
-            let found = self.changeable(conn, account, bucket, id, source).await?;
+            let found = entry(conn, account, bucket, id).await?;
             let removed = found.archived_at.is_none();
             if removed {
+                check_change(&found, source)?;
                 repository::archive(conn, account, bucket, found.id, now).await?;
                 repository::trim(conn, account, bucket, MOST_ARCHIVED).await?;
             }
             Ok(RemovedEntry { removed, id: found.id })
         });
-        let removed = removing.await?;
-        drop(conn);
-        self.told(bucket).await?;
-        Ok(removed)
+        removing.await
     }
 
     async fn forget(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>) -> Result<()> {
-        repository::forget(&mut *self.db.conn().await?, account, tenant, subtenant).await?;
-        self.blocks.changed(tenant).await
+        repository::forget(&mut *self.db.conn().await?, account, tenant, subtenant).await
+    }
+
+    async fn forget_assistant(&self, account: &AccountId, id: &str) -> Result<()> {
+        repository::forget_assistant(&mut *self.db.conn().await?, account, id).await
     }
 }
 
 #[async_trait]
 impl Memory for PgMemory {
-    async fn core(&self, account: &AccountId, bucket: &MemoryBucket) -> Result<Option<Arc<CoreMemoryBlock>>> {
-        let load = async {
-            let entries = repository::list(self.db.read().await?.get(), account, bucket, false).await?;
-            let block = (!entries.is_empty()).then(|| Arc::new(block::render(&entries, &self.limits)));
-            Ok(Some(block))
-        };
-        let known = self.blocks.get_or_load(&(account.clone(), bucket.clone()), load).await?;
-        Ok(known.and_then(|block| Option::clone(&block)))
+    async fn core(&self, account: &AccountId, bucket: &MemoryBucket) -> Result<Option<CoreMemoryBlock>> {
+        let entries = repository::list(self.db.read().await?.get(), account, bucket, false).await?;
+        Ok((!entries.is_empty()).then(|| block::render(&entries, &self.limits)))
     }
 
     async fn earlier(
@@ -325,6 +297,7 @@ impl Memory for PgMemory {
         question: &str,
         source: &'static str,
     ) -> Result<RecalledTurns> {
+        let _place = self.recalling.acquire(&payer.account).await;
         let turns = self.turns.newest(&payer.account, bucket, chat, recall::MOST_TURNS).await?;
         recall::find(self, payer, turns, question, source).await
     }

@@ -22,7 +22,7 @@ use crate::{
 /// Bytes of one answer, as they come over the wire.
 const LARGEST_ANSWER: usize = 64 << 20;
 /// The same of what must be read whole: one event, an answer that is not streamed, a list of models.
-const LARGEST_PIECE: usize = 8 << 20;
+pub(crate) const LARGEST_PIECE: usize = 8 << 20;
 
 /// One attempt that came to nothing, and what may be done about it.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ pub(crate) async fn call(
     if is_stream {
         read_stream(bounded(response, LARGEST_ANSWER), provider.protocol, limits, draft, on).await?;
     } else if provider.protocol == Protocol::OpenAi {
-        openai::read(&String::from_utf8_lossy(&body(response, limits).await?), draft, on)?;
+        openai::read(&String::from_utf8_lossy(&body(response, limits, LARGEST_PIECE).await?), draft, on)?;
         draft.complete = draft.stop.is_some();
     } else {
         return Err(Broken::protocol("the answer is not a stream"));
@@ -161,9 +161,13 @@ pub(crate) async fn call(
     }
 }
 
-/// The body of the answer to a request that is no completion.
-pub(crate) async fn fetch(request: reqwest::RequestBuilder, limits: &CallLimits) -> Result<Vec<u8>, Broken> {
-    body(send(request, limits).await?, limits).await
+/// The body of the answer to a request that is no completion, of at most so many bytes.
+pub(crate) async fn fetch(
+    request: reqwest::RequestBuilder,
+    limits: &CallLimits,
+    most: usize,
+) -> Result<Vec<u8>, Broken> {
+    body(send(request, limits).await?, limits, most).await
 }
 
 /// Sends a request; an answer other than 200 is a failure.
@@ -178,8 +182,8 @@ async fn send(request: reqwest::RequestBuilder, limits: &CallLimits) -> Result<R
     if response.status() == StatusCode::OK { Ok(response) } else { Err(refused(response).await) }
 }
 
-async fn body(response: Response, limits: &CallLimits) -> Result<Vec<u8>, Broken> {
-    let body = tokio::time::timeout(limits.first_byte, whole(response)).await;
+async fn body(response: Response, limits: &CallLimits, most: usize) -> Result<Vec<u8>, Broken> {
+    let body = tokio::time::timeout(limits.first_byte, whole(response, most)).await;
     body.map_err(|_| Broken::timeout("no answer"))?.map_err(|_| Broken::unreachable("the connection broke"))
 }
 
@@ -194,8 +198,8 @@ fn bounded(response: Response, most: usize) -> impl Stream<Item = std::io::Resul
 }
 
 /// The whole body of an answer that is not streamed.
-async fn whole(response: Response) -> std::io::Result<Vec<u8>> {
-    Ok(bounded(response, LARGEST_PIECE).try_collect::<Vec<Bytes>>().await?.concat())
+async fn whole(response: Response, most: usize) -> std::io::Result<Vec<u8>> {
+    Ok(bounded(response, most).try_collect::<Vec<Bytes>>().await?.concat())
 }
 
 pub(crate) async fn read_stream(
@@ -322,7 +326,7 @@ pub(crate) async fn list_models(client: &reqwest::Client, provider: &ProviderCon
         }
     };
     let response = request.send().await.ok()?.error_for_status().ok()?;
-    let answer: Value = serde_json::from_slice(&whole(response).await.ok()?).ok()?;
+    let answer: Value = serde_json::from_slice(&whole(response, LARGEST_PIECE).await.ok()?).ok()?;
     let models = answer.get("data").or_else(|| answer.get("models"))?.as_array()?;
     let name = |model: &Value| {
         let name = model.get("id").or_else(|| model.get("name"))?.as_str()?;

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::{
     breaker::Breaker,
-    call::{Broken, call, fetch, list_models},
+    call::{Broken, LARGEST_PIECE, call, fetch, list_models},
     catalog::{self, DefaultModel, ModelList, ModelRecord},
     config::{CallLimits, ConfigError, EmbeddingChoice, ModelsConfig, Protocol, ProviderConfig},
     demo,
@@ -29,6 +29,8 @@ use crate::{
 const CONNECT: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_secs(2);
 const REFRESH: Duration = Duration::from_mins(1);
+/// Bytes of the vectors of one call.
+const LARGEST_VECTORS: usize = 32 << 20;
 /// A longer Retry-After is not waited for.
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
@@ -65,7 +67,9 @@ impl Embedder {
         let table = run_blocking(move || Ok(Table::load(&folder))).await.map_err(|e| ConfigError(e.to_string()))?;
         let table = table.map_err(|reason| ConfigError(format!("PLATFORM_EMBEDDING_MODEL: {reason}.")))?;
         info!(folder = &*name, dimensions = table.dimensions(), "Loaded the table of vectors.");
-        let spec = ModelSpec { llm: name, ..catalog::unknown(&"local".into(), "") };
+        // Another table in the same folder makes other vectors.
+        let llm = format!("{name}#{}", table.digest()).into();
+        let spec = ModelSpec { llm, ..catalog::unknown(&"local".into(), "") };
         Ok(Self::Local { table: Arc::new(table), spec })
     }
 }
@@ -392,7 +396,10 @@ impl Models {
             let asked = async {
                 let request = embedding::request(&self.client, &provider.config, model, texts);
                 let request = request.ok_or_else(|| Broken::protocol("it has no embedding models"))?;
-                embedding::read(&fetch(request, &self.limits).await?, texts, model, dimensions)
+                let body = fetch(request, &self.limits, LARGEST_VECTORS).await?;
+                let (texts, model) = (texts.to_vec(), model.clone());
+                let read = run_blocking(move || Ok(embedding::read(&body, &texts, &model, dimensions)));
+                read.await.map_err(|_| Broken::protocol("the vectors cannot be read"))?
             };
             let broken = match provider.admit(account, total, asked).await {
                 Ok(embedding) => return Ok(embedding),
@@ -418,7 +425,7 @@ impl Models {
         loop {
             attempt += 1;
             let asked = async {
-                let heard = fetch(speech::request(&self.client, config, audio), &self.limits).await?;
+                let heard = fetch(speech::request(&self.client, config, audio), &self.limits, LARGEST_PIECE).await?;
                 speech::read(&heard, audio, *price)
             };
             let left = until.saturating_duration_since(Instant::now());
@@ -519,6 +526,14 @@ impl Catalog for Models {
         }
     }
 
+    fn embedding_space(&self) -> Option<String> {
+        let spec = self.embedder()?;
+        let known = self.providers.iter().find(|known| known.name == spec.provider);
+        let dimensions = known.and_then(|provider| provider.dimensions.get(&*spec.llm));
+        let cut = dimensions.map(|dimensions| format!("/{dimensions}")).unwrap_or_default();
+        Some(format!("{}:{}{cut}", spec.provider, spec.llm))
+    }
+
     fn transcriber(&self) -> Option<ModelSpec> {
         match &self.speech {
             Some(speech) => Some(speech::spec("speech", &speech.config.model)),
@@ -549,6 +564,10 @@ impl Catalog for OfAccount {
 
     fn embedder(&self) -> Option<ModelSpec> {
         self.models.embedder()
+    }
+
+    fn embedding_space(&self) -> Option<String> {
+        self.models.embedding_space()
     }
 
     fn transcriber(&self) -> Option<ModelSpec> {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use half::f16;
+use platform_core::sha256_hex;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use tokenizers::Tokenizer;
 
@@ -19,6 +20,8 @@ pub(crate) struct Table {
     /// Token that stands for what is in no table.
     unknown: Option<u32>,
     dimensions: usize,
+    /// Of its file.
+    digest: String,
     /// Row by row.
     values: Vec<f32>,
     /// Row of each token, where that is not its own number.
@@ -50,7 +53,8 @@ impl Table {
         let rows = tensors.tensor("mapping").ok().map(|rows| whole_numbers(&rows)).transpose()?;
         let weights = tensors.tensor("weights").ok().map(|weights| numbers(&weights)).transpose()?;
         let unknown = ["[UNK]", "<unk>"].into_iter().find_map(|name| tokenizer.token_to_id(name));
-        Ok(Self { tokenizer, unknown, dimensions, values: numbers(&table)?, rows, weights })
+        let digest = sha256_hex(bytes)[..8].to_owned();
+        Ok(Self { tokenizer, unknown, dimensions, digest, values: numbers(&table)?, rows, weights })
     }
 
     /// The vector of a text, and of how many tokens it is made.
@@ -73,6 +77,11 @@ impl Table {
         }
         normalise(&mut sum);
         Ok((sum, count))
+    }
+
+    /// Tells it from another table.
+    pub fn digest(&self) -> &str {
+        &self.digest
     }
 
     /// Length of its vectors.

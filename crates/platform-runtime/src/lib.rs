@@ -50,7 +50,7 @@ pub use memory::{
 pub use model::{
     Answer, Attachment, Audio, Capabilities, Catalog, Delta, Embedding, Fault, FaultCode, Message, Model, ModelSpec,
     Operation, Prices, Prompt, Role, SecondaryCall, Segment, StopReason, Tool, ToolCall, ToolFunction, Transcription,
-    ask,
+    ask, embed_soon,
 };
 pub use schema::{SCHEMA_WORKS, Schema, check_schema, check_schemas, compile as compile_schema};
 pub use scope::{KNOWLEDGE_TOOLS, Recall, RecallBudget, Recalled, SKILL_TOOLS, TurnScope, TurnSkill};

@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use platform_core::{AccountId, Object, Result, Timestamp};
 use serde::Serialize;
@@ -78,7 +76,7 @@ pub struct RecalledTurns {
 #[async_trait]
 pub trait Memory: Send + Sync {
     /// What is known of somebody; `None` when nothing is.
-    async fn core(&self, account: &AccountId, bucket: &MemoryBucket) -> Result<Option<Arc<CoreMemoryBlock>>>;
+    async fn core(&self, account: &AccountId, bucket: &MemoryBucket) -> Result<Option<CoreMemoryBlock>>;
 
     /// What was said in other chats of the bucket that is nearest to a question; `chat`: the one that asks, `source`:
     /// `conversation_start` or `search_memory`.
@@ -95,7 +93,7 @@ pub trait Memory: Send + Sync {
 /// Nothing is remembered.
 #[async_trait]
 impl Memory for () {
-    async fn core(&self, _: &AccountId, _: &MemoryBucket) -> Result<Option<Arc<CoreMemoryBlock>>> {
+    async fn core(&self, _: &AccountId, _: &MemoryBucket) -> Result<Option<CoreMemoryBlock>> {
         Ok(None)
     }
 

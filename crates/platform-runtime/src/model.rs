@@ -26,6 +26,11 @@ pub trait Catalog: Send + Sync {
         None
     }
 
+    /// Names the vectors that the embedder makes: those of another name cannot be compared with them.
+    fn embedding_space(&self) -> Option<String> {
+        self.embedder().map(|spec| format!("{}:{}", spec.provider, spec.llm))
+    }
+
     /// The model that turns recordings into text; `None` when none is configured.
     fn transcriber(&self) -> Option<ModelSpec> {
         None
@@ -183,6 +188,13 @@ pub async fn ask(
         ..Prompt::new(spec)
     };
     answer(model, &prompt, &mut |_| {}).await
+}
+
+/// Vectors of texts, or a failure within a few seconds: whoever asks can do without.
+pub async fn embed_soon(model: &dyn Model, texts: &[String]) -> std::result::Result<Embedding, Fault> {
+    const PATIENCE: Duration = Duration::from_secs(3);
+    let late = |_| Fault::of(FaultCode::Timeout, "The embedding model took too long.", &"".into());
+    tokio::time::timeout(PATIENCE, model.embed(texts)).await.map_err(late)?
 }
 
 /// Asks a model, under a span of its own.

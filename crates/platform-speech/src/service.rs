@@ -4,11 +4,15 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use diesel_async::AsyncConnection;
 use platform_access::{Kind, Place, Resources};
-use platform_core::{AccountId, Clock, Error, FairSemaphore, Id, Owner, Result, run_blocking, sha256_hex};
+use platform_core::{
+    AccountId, Caller, Clock, Code, Error, FairSemaphore, Id, Owner, Result, run_blocking, sha256_hex,
+};
 use platform_db::{Db, Idempotency};
 use platform_egress::Egress;
 use platform_files::{Content, NewFile, PgFileService};
 use platform_runtime::{Audio, Budget, Catalog, ChildPool, Dictations, Payer, Spender};
+
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     audio::{SUPPORTED, format},
@@ -20,6 +24,8 @@ use crate::{
 /// Transcripts.
 pub const TRANSCRIPT: Kind = Kind::placed("transcript");
 
+/// From a recording to its text (contract 15).
+const LONGEST: Duration = Duration::from_mins(2);
 /// Recordings that are in memory at once, and of one account.
 const AT_ONCE: (usize, usize) = (8, 3);
 
@@ -67,14 +73,16 @@ impl PgSpeech {
             return Err(Error::new(code::SPEECH_NOT_CONFIGURED, message));
         };
         let NewTranscript { recording, language, message_uid, chat_uid, owner, verbose } = new;
-        let _place = self.places.acquire(account).await;
-        let bytes = self.bytes(account, &owner, &recording).await?;
+        let until = Instant::now() + LONGEST;
+        let late = |_| Error::new(Code::UPSTREAM_TIMEOUT, "The recording could not be heard in two minutes.");
+        let _place = timeout_at(until, self.places.acquire(account)).await.map_err(late)?;
+        let bytes = timeout_at(until, self.bytes(account, &owner, &recording)).await.map_err(late)??;
         let Some((media_type, extension)) = format(&bytes) else {
             let message = format!("This is no recording that can be read; send one of {}.", SUPPORTED.join(", "));
             return Err(Error::new(code::AUDIO_UNSUPPORTED_FORMAT, message).with("supported", SUPPORTED));
         };
         let name = format!("recording.{extension}");
-        let duration = self.duration(account, &bytes).await;
+        let duration = timeout_at(until, self.duration(account, &bytes)).await.map_err(late)?;
         let payer = Payer {
             account: account.clone(),
             tenant_id: owner.tenant_id.clone(),
@@ -89,7 +97,9 @@ impl PgSpeech {
             duration,
             language: language.clone(),
         };
-        let heard = budget.model(&payer, None).transcribe(&audio).await.map_err(|fault| Error::from(&fault))?;
+        let model = budget.model(&payer, None);
+        let heard = timeout_at(until, model.transcribe(&audio)).await.map_err(late)?;
+        let heard = heard.map_err(|fault| Error::from(&fault))?;
         if heard.text.is_empty() {
             return Err(Error::new(code::NO_SPEECH_DETECTED, "Nobody speaks in this recording."));
         }
@@ -194,12 +204,14 @@ impl Resources for PgSpeech {
 
 #[async_trait]
 impl Dictations for PgSpeech {
-    async fn text(&self, account: &AccountId, owner: &Owner, id: &str) -> Result<String> {
-        let row = repository::find(self.needs.db.read().await?.get(), account, id).await?;
+    async fn text(&self, caller: &Caller, owner: &Owner, id: &str) -> Result<String> {
+        let row = repository::find(self.needs.db.read().await?.get(), &caller.account, id).await?;
         let is_theirs = |row: &TranscriptRow| {
             let of = row.owner();
-            let is_of_tenant = of.tenant_id.is_none() || of.tenant_id == owner.tenant_id;
-            is_of_tenant && (of.subtenant_id.is_none() || of.subtenant_id == owner.subtenant_id)
+            match caller.session() {
+                Some(session) => session.owns(&of),
+                None => of.tenant_id.is_none() || of.tenant_id == owner.tenant_id,
+            }
         };
         row.filter(is_theirs).map(|row| row.text).ok_or_else(|| missing(id))
     }

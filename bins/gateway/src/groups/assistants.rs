@@ -6,21 +6,22 @@ use platform_chat::{ASSISTANT_REFERENCES, Assistant, AssistantFilter, AssistantS
 use platform_conversation::ASSISTANT;
 use platform_core::{Error, Result};
 use platform_http::{Answer, Group, List, Request, key, session};
+use platform_memory::{MemoryService, PgMemory};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::module::Module;
 
 /// Assistants.
-pub(crate) fn module(assistants: &Arc<PgAssistantService>) -> Module {
+pub(crate) fn module(assistants: &Arc<PgAssistantService>, memory: &Arc<PgMemory>) -> Module {
     Module {
-        groups: vec![group(assistants.clone())],
+        groups: vec![group(assistants.clone(), Arc::clone(memory))],
         resources: vec![(ASSISTANT, assistants.clone())],
         ..Module::default()
     }
 }
 
-fn group(services: Arc<dyn AssistantService>) -> Group {
+fn group(services: Arc<dyn AssistantService>, memory: Arc<PgMemory>) -> Group {
     let mut group = Group::of("assistants", "Assistants: what they are and who may use them", services)
         .naming("identifier", ASSISTANT)
         .referring(&ASSISTANT_REFERENCES);
@@ -31,6 +32,7 @@ fn group(services: Arc<dyn AssistantService>) -> Group {
     group.get("/v1/assistants/{identifier}", session_read, get).with(spec::get);
     group.patch("/v1/assistants/{identifier}", write, update).with(spec::update);
     group.put("/v1/assistants/{identifier}", write, update).with(spec::update);
+    let delete = move |assistants, request| delete(assistants, Arc::clone(&memory), request);
     group.delete("/v1/assistants/{identifier}", write, delete).with(spec::delete);
     group.build()
 }
@@ -80,10 +82,11 @@ async fn update(assistants: Arc<dyn AssistantService>, request: Request) -> Resu
     Ok(Answer::ok(&assistant)?.header("etag", format!("\"{}\"", assistant.version)))
 }
 
-async fn delete(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
+async fn delete(assistants: Arc<dyn AssistantService>, memory: Arc<PgMemory>, request: Request) -> Result<Answer> {
     let identifier = request.path("identifier");
     let account = &request.caller()?.account;
     let id = assistants.delete(account, identifier, &request.if_match()?).await?;
+    memory.forget_assistant(account, &id).await?;
     Answer::deleted("assistant", &id)
 }
 

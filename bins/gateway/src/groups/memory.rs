@@ -5,9 +5,9 @@ use std::sync::Arc;
 use platform_access::Kind;
 use platform_chat::{AssistantService, PgAssistantService};
 use platform_conversation::ASSISTANT;
-use platform_core::{Checks, Code, Error, Object, Result};
+use platform_core::{Checks, Code, Error, Object, Result, check_types};
 use platform_http::{Answer, Group, Request, key, session};
-use platform_memory::{MemoryService, NewEntry, PgMemory, Source};
+use platform_memory::{EntryPatch, MemoryService, NewEntry, PgMemory, Source};
 use platform_runtime::MemoryBucket;
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -130,6 +130,7 @@ async fn export(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     let patch: Object = request.patch()?;
+    check_types::<EntryPatch>(&patch)?;
     let bucket = open(&services, &request, request.query()?).await?;
     let (account, id) = (&request.caller()?.account, request.path("entryId"));
     Answer::ok(&services.memory.update(account, &bucket, id, patch, source(&request)).await?)

@@ -77,7 +77,6 @@ async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, tenant) = (&request.caller()?.account, request.path("tenantId"));
-    services.tenants.get(account, tenant).await?;
     services.memory.forget(account, tenant, None).await?;
     services.tenants.delete(account, tenant).await?;
     // They have ended with it; whoever is remembered is forgotten.
@@ -162,7 +161,6 @@ async fn update_user(services: Arc<Services>, request: Request) -> Result<Answer
 
 async fn delete_user(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, tenant, user) = (&request.caller()?.account, request.path("tenantId"), request.path("subtenantId"));
-    services.tenants.get_user(account, tenant, user).await?;
     services.memory.forget(account, tenant, Some(user)).await?;
     services.tenants.delete_user(account, tenant, user).await?;
     services.sessions.revoke_sessions(account, Some(tenant), Some(user)).await?;

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use diesel::{
     QueryableByName,
-    sql_types::{BigInt, Bool, Nullable, Text},
+    sql_types::{BigInt, Bool, Integer, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Result, Timestamp};
@@ -14,6 +14,8 @@ use platform_runtime::{EarlierTurn, EarlierTurns, MemoryBucket, Role, SaidOnce};
 const MOST_CHATS: i64 = 100;
 /// Messages of each, the newest.
 const MOST_MESSAGES: i64 = 40;
+/// Characters of each.
+const MOST_SAID: i32 = 1500;
 
 #[derive(QueryableByName)]
 struct Said {
@@ -33,10 +35,10 @@ const NEWEST: &str = "WITH own AS (SELECT identifier, created_ms FROM assistants
         AND c.tenant_id = $3 AND (NOT $5 OR c.subtenant_id IS NOT DISTINCT FROM $4) AND c.assistant = own.identifier \
         AND c.created_ms >= own.created_ms AND c.uid <> $6 ORDER BY c.created_ms DESC LIMIT $7) \
     SELECT near.uid AS chat, m.role, m.content, m.created_ms FROM near CROSS JOIN LATERAL (\
-        SELECT position, role, body -> 'content' ->> 'message' AS content, created_ms FROM messages \
+        SELECT position, role, left(body -> 'content' ->> 'message', $9) AS content, created_ms FROM messages \
         WHERE account_id = $1 AND conversation = near.uid AND role IN ('user', 'assistant') \
         ORDER BY position DESC LIMIT $8) m \
-    WHERE m.content <> '' ORDER BY near.created_ms DESC, near.uid, m.position";
+    WHERE m.content <> '' ORDER BY near.created_ms DESC, near.uid, m.position LIMIT $10";
 
 /// Chats on PostgreSQL, as memory reads them.
 pub struct PgEarlierTurns(Db);
@@ -59,7 +61,9 @@ impl EarlierTurns for PgEarlierTurns {
             .bind::<Bool, _>(of.is_of_end_user)
             .bind::<Text, _>(but)
             .bind::<BigInt, _>(MOST_CHATS)
-            .bind::<BigInt, _>(MOST_MESSAGES);
+            .bind::<BigInt, _>(MOST_MESSAGES)
+            .bind::<Integer, _>(MOST_SAID)
+            .bind::<BigInt, _>(most.saturating_mul(4));
         let conn = self.0.read().await?;
         let said: Vec<Said> = said.load(&mut conn.get()).await?;
         let mut turns: Vec<EarlierTurn> = Vec::new();

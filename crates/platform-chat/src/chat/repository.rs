@@ -67,6 +67,16 @@ pub(crate) struct ChatRow {
 }
 
 impl ChatRow {
+    /// What its turns were told from memory is not shown.
+    pub fn leave_memories(&mut self) {
+        self.memories = None;
+    }
+
+    /// Bytes of that.
+    pub fn noted_bytes(&self) -> usize {
+        self.memories.as_ref().map_or(0, |memories| memories.to_string().len())
+    }
+
     pub fn status(&self) -> Status {
         Status::of(&self.status)
     }

@@ -9,7 +9,8 @@ use platform_conversation::{
     give_feedback_in, listed_contents, search,
 };
 use platform_core::{
-    AccountId, Caller, Clock, Error, FieldLimits, Object, Page, Period, Result, overlay, run_detached,
+    AccountId, Caller, Clock, Error, FieldLimits, MOST_LISTED, Object, Page, Period, Result, fitting, overlay,
+    run_detached,
 };
 use platform_db::{Db, Idempotency};
 use platform_jobs::{Jobs, Work};
@@ -296,6 +297,14 @@ impl ChatService for PgChatService {
         let conn = self.db.read().await?;
         let (mut rows, total) = repository::list(conn.get(), caller, &filter, page.page).await?;
         let mut limit = page.page.limit;
+        if page.omit_content {
+            rows.iter_mut().for_each(ChatRow::leave_memories);
+        }
+        let noted = fitting(rows.iter().map(ChatRow::noted_bytes), MOST_LISTED / 2);
+        if noted < rows.len() {
+            limit = i64::try_from(noted).unwrap_or(limit);
+            rows.truncate(noted);
+        }
         let mut by_chat = HashMap::new();
         if !page.omit_content {
             let uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();

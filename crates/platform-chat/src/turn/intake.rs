@@ -182,11 +182,15 @@ impl Intake {
     /// What was dictated is said, unless something else is.
     async fn take_dictation(&self, caller: &Caller, message: &mut NewMessage) -> Result<()> {
         let Some(id) = &message.transcript_id else { return Ok(()) };
-        let own = caller.session();
-        let tenant_id = message.tenant_id.clone().or_else(|| own.map(|session| session.tenant_id.clone()));
-        let subtenant_id =
-            message.subtenant_id.clone().or_else(|| own.and_then(|session| session.subtenant_id.clone()));
-        let text = self.dictations.text(&caller.account, &Owner { tenant_id, subtenant_id }, id).await?;
+        let mut owner = Owner { tenant_id: message.tenant_id.clone(), subtenant_id: message.subtenant_id.clone() };
+        // A chat that goes on has its tenant.
+        if owner.tenant_id.is_none()
+            && let Some(uid) = &message.chat_uid
+        {
+            let known = repository::owner(self.db.read().await?.get(), &caller.account, uid).await?;
+            owner = known.unwrap_or(owner);
+        }
+        let text = self.dictations.text(caller, &owner, id).await?;
         if message.message.as_ref().is_none_or(String::is_empty) {
             message.message = Some(text);
         }

@@ -133,9 +133,9 @@ impl PgKnowledge {
         Self { db, bus, clock, jobs, files, referrers, extraction, catalog, budget, vectors }
     }
 
-    /// The name of the model that makes vectors; `None` when none does.
+    /// The name of what makes vectors; `None` when nothing does.
     pub(crate) fn embedding_model(&self) -> Option<String> {
-        self.catalog.embedder().map(|spec| format!("{}:{}", spec.provider, spec.llm))
+        self.catalog.embedding_space()
     }
 
     /// Deletes documents in a transaction that holds what lies in what.

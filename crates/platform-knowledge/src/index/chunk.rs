@@ -9,6 +9,8 @@ use crate::document::tokens;
 /// About so many tokens of a piece, of which so many are of the one before (contract 06 §4).
 const SIZE: usize = 400;
 const OVERLAP: usize = 60;
+/// Pieces of a text; one with more headings than that is cut without regard to them.
+const MOST: usize = 10_000;
 /// Bytes of a heading in a path.
 const MOST_HEADING: usize = 200;
 
@@ -22,15 +24,14 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// What it says, below the name of its document and the headings above it: what its vector is made of.
-    pub fn embedded(document: &str, heading_path: &[String], text: &str) -> String {
-        let place = [&[document.to_owned()], heading_path].concat().join(" > ");
-        format!("{place}\n\n{text}")
+    /// What it says, below the headings above it: what its vector is made of.
+    pub fn embedded(heading_path: &[String], text: &str) -> String {
+        if heading_path.is_empty() { text.to_owned() } else { format!("{}\n\n{text}", heading_path.join(" > ")) }
     }
 
     /// The same as a name of its vector.
-    pub fn text_hash(&self, document: &str) -> String {
-        sha256_hex(Self::embedded(document, &self.heading_path, &self.text))[..32].to_owned()
+    pub fn text_hash(&self) -> String {
+        sha256_hex(Self::embedded(&self.heading_path, &self.text))[..32].to_owned()
     }
 }
 
@@ -48,6 +49,9 @@ pub(crate) fn chunks(markdown: &str) -> Result<Vec<Chunk>> {
     let splitter = TextSplitter::new(config.with_sizer(Tokens));
     let mut chunks = Vec::new();
     for (heading_path, text) in sections(markdown) {
+        if chunks.len() > MOST {
+            break;
+        }
         for piece in splitter.chunks(text) {
             chunks.push(Chunk {
                 heading_path: heading_path.clone(),
@@ -55,6 +59,10 @@ pub(crate) fn chunks(markdown: &str) -> Result<Vec<Chunk>> {
                 token_count: tokens(piece),
             });
         }
+    }
+    if chunks.len() > MOST {
+        let whole = |text: &str| Chunk { heading_path: Vec::new(), text: text.to_owned(), token_count: tokens(text) };
+        return Ok(splitter.chunks(markdown).map(whole).collect());
     }
     Ok(chunks)
 }

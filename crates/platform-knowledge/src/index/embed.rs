@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use diesel::{
     prelude::*,
-    sql_types::{BigInt, Jsonb, Text},
+    sql_types::{BigInt, Integer, Jsonb, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_core::{AccountId, Error, Result, Timestamp};
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Pieces that are embedded by one call.
-const BATCH: i64 = 64;
+const BATCH: usize = 64;
 /// Documents that are queued at once when the model is another one.
 const TOGETHER: i64 = 1000;
 
@@ -35,9 +35,8 @@ struct Missing {
     heading_path: Value,
     #[diesel(sql_type = Text)]
     text: String,
-    /// Pieces of the document that have no vector, this one and others.
-    #[diesel(sql_type = BigInt)]
-    left: i64,
+    #[diesel(sql_type = Integer)]
+    position: i32,
 }
 
 #[derive(Serialize)]
@@ -61,16 +60,16 @@ pub(super) async fn embed(
     let account = run.account();
     let payer = search::payer(&account, row.project_id.clone());
     let asked = knowledge.budget.model(&payer, None);
+    let mut after = -1;
     while !stop.is_cancelled() {
-        let batch = missing(&mut *knowledge.db.conn().await?, &account, &row.id, model).await?;
+        let batch = missing(&mut *knowledge.db.conn().await?, &account, &row.id, (model, after)).await?;
         let texts: Vec<String> = batch
             .iter()
             .map(|piece| {
                 let path: Vec<String> = serde_json::from_value(piece.heading_path.clone()).unwrap_or_default();
-                Chunk::embedded(&row.name, &path, &piece.text)
+                Chunk::embedded(&path, &piece.text)
             })
             .collect();
-        let left = batch.as_slice().first().map_or(0, |piece| piece.left);
         let vectors = if batch.is_empty() {
             Vec::new()
         } else {
@@ -81,12 +80,9 @@ pub(super) async fn embed(
             indexing.embedding = Some(usage);
             embedding.vectors
         };
-        let done = left <= i64::try_from(batch.len()).unwrap_or(i64::MAX);
-        indexing.chunks_done = if done {
-            indexing.chunks_total
-        } else {
-            (indexing.chunks_total - left).max(0) + i64::try_from(batch.len()).unwrap_or(0)
-        };
+        let done = batch.len() < BATCH;
+        after = batch.as_slice().last().map_or(after, |piece| piece.position);
+        indexing.chunks_done = if done { indexing.chunks_total } else { i64::from(after) + 1 };
         let mut conn = knowledge.db.conn().await?;
         let still_due = conn.transaction::<_, Error, _>(async |conn| {
             let current = repository::lock(conn, &account, &row.id).await?;
@@ -108,18 +104,35 @@ pub(super) async fn embed(
             return Ok(());
         }
     }
-    Ok(())
+    // Whoever stops has not failed.
+    let attempts = (indexing.attempts - 1).max(0);
+    let (mut conn, indexing) = (knowledge.db.conn().await?, Indexing { attempts, ..indexing });
+    conn.transaction::<_, Error, _>(async |conn| {
+        let current = repository::lock(conn, &account, &row.id).await?;
+        let current = current.filter(|current| current.current_version == row.current_version);
+        if let Some(current) = current.filter(|current| current.due_ms.is_some()) {
+            let due = current.due_ms.map(Timestamp);
+            repository::note_indexing(conn, &account, &row.id, "pending", &indexing, due).await?;
+        }
+        Ok(())
+    })
+    .await
 }
 
-/// Pieces that have no vector of a model, as many as one call embeds.
-async fn missing(conn: &mut Conn, account: &AccountId, document: &str, model: &str) -> Result<Vec<Missing>> {
-    const MISSING: &str = "SELECT text_hash, heading_path, text, count(*) OVER () AS left FROM (\
-            SELECT DISTINCT ON (c.text_hash) c.text_hash, c.heading_path, c.text, c.position FROM chunks c \
-            WHERE c.account_id = $1 AND c.document_id = $2 AND NOT EXISTS (\
-                SELECT FROM chunk_vectors v WHERE v.account_id = $1 AND v.document_id = $2 AND v.model = $3 \
-                AND v.text_hash = c.text_hash)) m ORDER BY position LIMIT $4";
+/// Pieces beyond a position that have no vector of a model, as many as one call embeds.
+async fn missing(
+    conn: &mut Conn,
+    account: &AccountId,
+    document: &str,
+    (model, after): (&str, i32),
+) -> Result<Vec<Missing>> {
+    const MISSING: &str = "SELECT c.text_hash, c.heading_path, c.text, c.position FROM chunks c \
+        WHERE c.account_id = $1 AND c.document_id = $2 AND c.position > $4 AND NOT EXISTS (\
+            SELECT FROM chunk_vectors v WHERE v.account_id = $1 AND v.document_id = $2 AND v.model = $3 \
+            AND v.text_hash = c.text_hash) ORDER BY c.position LIMIT $5";
     let missing = diesel::sql_query(MISSING).bind::<Text, _>(account.as_str()).bind::<Text, _>(document);
-    Ok(missing.bind::<Text, _>(model).bind::<BigInt, _>(BATCH).load(conn).await?)
+    let missing = missing.bind::<Text, _>(model).bind::<Integer, _>(after);
+    Ok(missing.bind::<BigInt, _>(i64::try_from(BATCH).unwrap_or(i64::MAX)).load(conn).await?)
 }
 
 async fn insert(

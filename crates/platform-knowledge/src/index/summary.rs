@@ -1,14 +1,15 @@
 //! Summaries of documents: secondary calls, one after the other in each account, that nobody waits for.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_core::{AccountId, Error, Result};
 use platform_db::Conn;
-use platform_jobs::{Run, Work, end_in, enqueue_or_wake_in, is_held_in};
-use platform_runtime::{Operation, ask};
+use platform_jobs::{Run, When, Work, end_in, enqueue_in, enqueue_or_wake_in, is_held_in};
+use platform_runtime::{FaultCode, Operation, ask};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -20,6 +21,8 @@ use crate::{
 
 /// Kind of the runs that sum up the documents of an account; their subject is the account.
 const KIND: &str = "summarise";
+/// Whoever cannot be asked is asked again after so long.
+const LATER: Duration = Duration::from_mins(5);
 /// Characters of a document that are read for it.
 const MOST_READ: usize = 16_000;
 /// Characters of a summary.
@@ -65,17 +68,20 @@ impl Work for SummaryWork {
                 }
                 continue;
             };
-            self.sum_up(&account, &id).await?;
+            if !self.sum_up(&account, &id).await? {
+                return self.put_off(run, &account).await;
+            }
         }
         Ok(())
     }
 }
 
 impl SummaryWork {
-    async fn sum_up(&self, account: &AccountId, id: &str) -> Result<()> {
+    /// `false`: nobody can be asked at the moment.
+    async fn sum_up(&self, account: &AccountId, id: &str) -> Result<bool> {
         let knowledge = &*self.0;
         let conn = knowledge.db.read().await?;
-        let Some(row) = repository::find(conn.get(), account, id).await? else { return Ok(()) };
+        let Some(row) = repository::find(conn.get(), account, id).await? else { return Ok(true) };
         let text = repository::text(conn.get(), account, id, &row.content_hash).await?.unwrap_or_default();
         drop(conn);
         let model = knowledge.budget.model(&search::payer(account, row.project_id.clone()), None);
@@ -83,7 +89,10 @@ impl SummaryWork {
         let answer = match knowledge.catalog.choose(None, None) {
             Ok(own) => {
                 let spec = knowledge.catalog.helper(Operation::Summary, &own);
-                ask(&*model, Operation::Summary, spec, TASK, text).await.map_err(|fault| fault.message)
+                match ask(&*model, Operation::Summary, spec, TASK, text).await {
+                    Err(fault) if is_passing(fault.code) => return Ok(false),
+                    answer => answer.map_err(|fault| fault.message),
+                }
             }
             Err(error) => Err(error.message().to_owned()),
         };
@@ -99,8 +108,26 @@ impl SummaryWork {
             .set((documents::summary.eq(summary), documents::summary_of.eq(&row.content_hash)))
             .execute(&mut *knowledge.db.conn().await?)
             .await?;
-        Ok(())
+        Ok(true)
     }
+
+    /// Goes on later.
+    async fn put_off(&self, run: &Run, account: &AccountId) -> Result<()> {
+        let mut conn = self.0.db.conn().await?;
+        conn.transaction::<_, Error, _>(async |conn| {
+            if is_held_in(conn, run).await? {
+                end_in(conn, run).await?;
+                enqueue_in(conn, account, KIND, account.as_str(), Value::Null, When::ByClock(LATER)).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Whether what failed may do better later.
+fn is_passing(code: FaultCode) -> bool {
+    matches!(code, FaultCode::Unavailable | FaultCode::Timeout | FaultCode::RateLimited)
 }
 
 /// A document whose text has no summary yet.

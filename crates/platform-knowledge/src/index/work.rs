@@ -285,7 +285,7 @@ async fn insert(
                 headings: words(&chunk.heading_path.join(" ")),
                 words: words(&chunk.text),
                 text: &chunk.text,
-                hash: chunk.text_hash(&row.name),
+                hash: chunk.text_hash(),
                 tokens: chunk.token_count,
             })
             .collect();

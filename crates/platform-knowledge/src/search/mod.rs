@@ -13,7 +13,7 @@ use diesel::{
 };
 use futures_util::try_join;
 use platform_core::{AccountId, Code, Error, Result};
-use platform_runtime::{Embedding, Payer, SecondaryCall, Spender};
+use platform_runtime::{Embedding, Payer, SecondaryCall, Spender, embed_soon};
 use tracing::warn;
 
 use crate::document::PgKnowledge;
@@ -168,7 +168,13 @@ async fn find(
     };
     let meant = async {
         let asked = knowledge.budget.model(payer, None);
-        let embedding = match asked.embed(&[query.to_owned()]).await {
+        let query = [query.to_owned()];
+        let embedded = match mode {
+            Mode::Semantic => asked.embed(&query).await,
+            // Words are there at once.
+            _ => embed_soon(&*asked, &query).await,
+        };
+        let embedding = match embedded {
             Ok(embedding) => embedding,
             Err(fault) if mode == Mode::Semantic => return Err(Error::from(&fault)),
             Err(fault) => {

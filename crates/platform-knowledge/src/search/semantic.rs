@@ -1,13 +1,17 @@
 //! Search by meaning: the pieces whose vectors are nearest to that of a query. An index of pgvector finds them where the
 //! server has it; else all vectors within the bounds are compared, which are kept in memory as far as they fit.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 
 use diesel::{
     QueryableByName,
     sql_types::{Array, BigInt, Bool, Double, Float, Integer, Nullable, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl, SimpleAsyncConnection};
+use futures_util::TryStreamExt;
 use moka::sync::Cache;
 use platform_core::{AccountId, Error, FairSemaphore, Result, run_blocking, sha256_hex};
 use platform_db::Db;
@@ -19,11 +23,13 @@ use super::{
 };
 
 /// Bytes of vectors that are kept in memory, and that one search compares at most.
-const MOST_BYTES: u64 = 256 << 20;
-/// Numbers that are read from the database at once.
-const MOST_READ: usize = 4 << 20;
+const MOST_BYTES: usize = 112 << 20;
 /// Searches that read and compare vectors at once, and of one account.
-const AT_ONCE: (usize, usize) = (4, 2);
+const AT_ONCE: (usize, usize) = (2, 1);
+/// Pieces that are compared one by one although there is an index, which looks at what is of others, too.
+const FEW: i64 = 20_000;
+/// Documents whose vectors are read at once.
+const TOGETHER: usize = 1000;
 /// Dimensions that an index of pgvector takes, of whole and of half numbers.
 const MOST_INDEXED: (usize, usize) = (2000, 4000);
 
@@ -76,7 +82,7 @@ struct Vector {
 impl Default for Vectors {
     fn default() -> Self {
         let weigh = |_: &String, pieces: &Arc<Pieces>| u32::try_from(pieces.bytes()).unwrap_or(u32::MAX);
-        let known = Cache::builder().weigher(weigh).max_capacity(MOST_BYTES).build();
+        let known = Cache::builder().weigher(weigh).max_capacity(MOST_BYTES as u64).build();
         Self { known, places: FairSemaphore::new(AT_ONCE.0, AT_ONCE.1), indexed: OnceLock::new() }
     }
 }
@@ -96,20 +102,21 @@ impl Vectors {
             return Ok(Vec::new());
         }
         let _place = self.places.acquire(account).await;
-        if self.indexed.get() == Some(&vector.len()) {
+        let documents = listed(db, account, bounds).await?;
+        let count: i64 = documents.iter().map(|document| i64::from(document.piece_count)).sum();
+        if count > FEW && self.indexed.get() == Some(&vector.len()) {
             match by_index(db, account, model, &vector, bounds, limit).await {
                 Ok(found) => return Ok(found),
                 Err(error) => warn!(%error, "The index of vectors cannot be used; they are compared one by one."),
             }
         }
-        let documents = listed(db, account, bounds).await?;
         let pieces = self.pieces(db, account, model, &documents, vector.len()).await?;
         let most = usize::try_from(limit).unwrap_or(usize::MAX);
         let near = run_blocking(move || Ok(nearest(&vector, &pieces, most))).await?;
         found(db, account, &documents, &near).await
     }
 
-    /// The vectors of documents, in their order; those of the first as far as they are not too many.
+    /// The vectors of documents, in their order; none of those that are too many.
     async fn pieces(
         &self,
         db: &Db,
@@ -119,68 +126,38 @@ impl Vectors {
         dimensions: usize,
     ) -> Result<Vec<Arc<Pieces>>> {
         let mut pieces: Vec<Arc<Pieces>> = Vec::with_capacity(documents.len());
-        let mut missing: Vec<usize> = Vec::new();
-        let (mut bytes, mut unread) = (0, 0);
+        let (mut bytes, mut left_out) = (0, 0);
+        let mut missing: HashMap<&str, usize> = HashMap::new();
         for (at, document) in documents.iter().enumerate() {
             let known = self.known.get(&document.index_id);
             let numbers = usize::try_from(document.piece_count).unwrap_or(0) * dimensions;
-            bytes += known.as_ref().map_or(numbers * size_of::<f32>(), |known| known.bytes()) as u64;
-            if bytes > MOST_BYTES {
-                warn!(account = %account, compared = at, documents = documents.len(),
-                    "There are more vectors than one search compares; the oldest documents are found by words alone. \
-                     PostgreSQL with the extension `vector` has no such bound.");
-                break;
+            let size = known.as_ref().map_or(numbers * size_of::<f32>(), |known| known.bytes());
+            if bytes + size > MOST_BYTES {
+                left_out += 1;
+                pieces.push(Arc::default());
+                continue;
             }
+            bytes += size;
             if known.is_none() {
-                missing.push(at);
-                unread += numbers;
+                missing.insert(&document.id, at);
             }
             pieces.push(known.unwrap_or_default());
-            if unread > MOST_READ {
-                let batch = std::mem::take(&mut missing);
-                self.read(db, account, (model, dimensions), documents, &batch, &mut pieces).await?;
-                unread = 0;
+        }
+        if left_out > 0 {
+            warn!(account = %account, left_out, documents = documents.len(),
+                "There are more vectors than one search compares; the oldest documents are found by words alone. \
+                 PostgreSQL with the extension `vector` has no such bound.");
+        }
+        let ids: Vec<&str> = missing.keys().copied().collect();
+        for ids in ids.chunks(TOGETHER) {
+            let mut read = read(db, account, (model, dimensions), ids).await?;
+            for id in ids {
+                let at = missing[id];
+                pieces[at] = Arc::new(read.remove(*id).unwrap_or_default());
+                self.known.insert(documents[at].index_id.clone(), Arc::clone(&pieces[at]));
             }
         }
-        self.read(db, account, (model, dimensions), documents, &missing, &mut pieces).await?;
         Ok(pieces)
-    }
-
-    /// Reads the vectors of the documents that are `missing`.
-    async fn read(
-        &self,
-        db: &Db,
-        account: &AccountId,
-        (model, dimensions): (&str, usize),
-        documents: &[Listed],
-        missing: &[usize],
-        pieces: &mut [Arc<Pieces>],
-    ) -> Result<()> {
-        if missing.is_empty() {
-            return Ok(());
-        }
-        const READ: &str = "SELECT c.document_id, c.position, v.embedding FROM chunks c \
-            JOIN chunk_vectors v ON v.account_id = c.account_id AND v.document_id = c.document_id AND v.model = $3 \
-                AND v.text_hash = c.text_hash \
-            WHERE c.account_id = $1 AND c.document_id = ANY($2) ORDER BY c.document_id, c.position";
-        let ids: Vec<&str> = missing.iter().map(|at| documents[*at].id.as_str()).collect();
-        let rows = diesel::sql_query(READ).bind::<Text, _>(account.as_str()).bind::<Array<Text>, _>(&ids);
-        let rows: Vec<Vector> = rows.bind::<Text, _>(model).load(&mut *db.conn().await?).await?;
-        let mut rows = rows.into_iter().peekable();
-        let mut in_order = missing.to_vec();
-        in_order.sort_by(|a, b| documents[*a].id.cmp(&documents[*b].id));
-        for at in in_order {
-            let mut of = Pieces::default();
-            while let Some(row) = rows.next_if(|row| row.document_id == documents[at].id) {
-                if row.embedding.len() == dimensions {
-                    of.positions.push(row.position);
-                    of.values.extend(row.embedding);
-                }
-            }
-            pieces[at] = Arc::new(of);
-            self.known.insert(documents[at].index_id.clone(), Arc::clone(&pieces[at]));
-        }
-        Ok(())
     }
 
     /// Has pgvector keep an index of the vectors of a model, where the server has it and there are any.
@@ -231,10 +208,48 @@ impl Vectors {
                 conn.batch_execute(&create).await?;
             }
         }
+        #[derive(QueryableByName)]
+        struct Former {
+            #[diesel(sql_type = Text)]
+            name: String,
+        }
+        let former = format!(
+            "SELECT indexname::text AS name FROM pg_indexes WHERE tablename = 'chunk_vectors' \
+             AND indexname LIKE 'chunk\\_vectors\\_%' AND indexdef LIKE '%hnsw%' AND indexname <> '{name}'"
+        );
+        let former: Vec<Former> = diesel::sql_query(former).load(&mut conn).await?;
+        for Former { name } in former.into_iter().filter(|_| is_alone.ready) {
+            conn.batch_execute(&format!("DROP INDEX CONCURRENTLY IF EXISTS {name}")).await?;
+        }
         info!(model, dimensions, "Vectors are found by an index of pgvector.");
         let _ = self.indexed.set(dimensions);
         Ok(())
     }
+}
+
+/// Reads the vectors of documents, one row after the other.
+async fn read(
+    db: &Db,
+    account: &AccountId,
+    (model, dimensions): (&str, usize),
+    ids: &[&str],
+) -> Result<HashMap<String, Pieces>> {
+    const READ: &str = "SELECT c.document_id, c.position, v.embedding FROM chunks c \
+        JOIN chunk_vectors v ON v.account_id = c.account_id AND v.document_id = c.document_id AND v.model = $3 \
+            AND v.text_hash = c.text_hash \
+        WHERE c.account_id = $1 AND c.document_id = ANY($2) ORDER BY c.document_id, c.position";
+    let rows = diesel::sql_query(READ).bind::<Text, _>(account.as_str()).bind::<Array<Text>, _>(ids);
+    let mut conn = db.conn().await?;
+    let mut rows = rows.bind::<Text, _>(model).load_stream::<Vector>(&mut conn).await?;
+    let mut read: HashMap<String, Pieces> = HashMap::new();
+    while let Some(row) = rows.try_next().await? {
+        if row.embedding.len() == dimensions {
+            let of = read.entry(row.document_id).or_default();
+            of.positions.push(row.position);
+            of.values.extend(row.embedding);
+        }
+    }
+    Ok(read)
 }
 
 /// The type of pgvector that vectors of so many dimensions are compared as.
@@ -272,8 +287,9 @@ async fn by_index(
     );
     let mut conn = db.conn().await?;
     let found = conn.transaction::<_, Error, _>(async |conn| {
-        // The index goes on until enough of what it finds is within the bounds.
-        let wide = "SET LOCAL hnsw.iterative_scan = 'relaxed_order'; SET LOCAL hnsw.ef_search = 100";
+        // The index goes on until enough of what it finds is within the bounds, or it has looked at so much.
+        let wide = "SET LOCAL hnsw.iterative_scan = 'relaxed_order'; SET LOCAL hnsw.ef_search = 100; \
+            SET LOCAL hnsw.max_scan_tuples = 200000";
         conn.batch_execute(wide).await?;
         let near = bounds.bind(near, account).bind::<Text, _>(model).bind::<Array<Float>, _>(vector);
         Ok(near.bind::<BigInt, _>(limit).load::<Found>(conn).await?)
