@@ -555,6 +555,30 @@ async fn document_of(app: &TestApp, round: usize, n: usize) -> String {
     document(app, &format!("Doc {round}.{n}"), &format!("# Text\n\nmade word{round}x{n}"), json!({})).await
 }
 
+#[tokio::test]
+async fn nothing_more_is_attached_to_who_has_a_thousand() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let made = app.post("/assistants", json!({"name": "S", "identifier": "s"})).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let assistant = text(&made.body["_id"]);
+    let id = document(&app, "One", "of many", json!({})).await;
+    let attach = async || {
+        let to = json!({"targetType": "assistant", "targetId": "s"});
+        app.post(&format!("/documents/{id}/attach"), to).await
+    };
+    assert_eq!(attach().await.body["attached"], true);
+    let others = format!(
+        "INSERT INTO uses (account_id, user_kind, user_id, target_kind, target_id) \
+         SELECT account_id, user_kind, user_id, target_kind, 'other-' || n FROM uses, generate_series(1, 1000) n \
+         WHERE user_id = '{assistant}'"
+    );
+    db.run(&others).await;
+    assert_eq!(attach().await.error(), "VALIDATION_ERROR");
+    let patch = json!({"knowledgeDocumentIds": (0..1001).map(|n| n.to_string()).collect::<Vec<_>>()});
+    assert_eq!(app.patch("/assistants/s", patch).await.error(), "VALIDATION_ERROR");
+}
+
 /// Page, heading and a question that is answered there, by a person who had read the pages.
 pub const KNOWN_ITEMS: &str = include_str!("known_items.txt");
 

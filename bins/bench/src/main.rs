@@ -6,6 +6,7 @@
 
 mod growth;
 mod http;
+mod knowledge;
 mod model;
 mod platform;
 mod rows;
@@ -88,7 +89,7 @@ async fn measure(arguments: Arguments) {
     } else {
         println!("{:>3}  {:<58} {:>14}  {:<26} goal", "row", "what", "measured", "reference in the same run");
         // Row 11 comes with the MCP gateway.
-        for number in (1..=10).chain(12..=14) {
+        for number in (1..=10).chain(12..=14).chain([16, 17, 22]) {
             if arguments.rows.is_empty() || arguments.rows.contains(&number) {
                 for Row { what, measured, reference, goal } in bench(number).await.row(number).await {
                     println!("{number:>3}  {what:<58} {measured:>14}  {reference:<26} {goal}");

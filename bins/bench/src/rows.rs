@@ -99,7 +99,10 @@ impl Bench {
             10 => self.dispatch().await,
             12 => self.tools().await,
             13 => self.threads().await,
-            _ => self.tenants().await,
+            14 => self.tenants().await,
+            16 => self.search().await,
+            17 => self.indexing().await,
+            _ => self.memory().await,
         }
     }
 
@@ -126,7 +129,7 @@ impl Bench {
     }
 
     /// `clients` connections send `request` again and again; answers a second, and their times in ms.
-    async fn load(&self, address: &str, clients: usize, bytes: Vec<u8>, expected: &'static str) -> (f64, Vec<f64>) {
+    pub async fn load(&self, address: &str, clients: usize, bytes: Vec<u8>, expected: &'static str) -> (f64, Vec<f64>) {
         let (bytes, stop) = (Arc::new(bytes), Arc::new(AtomicBool::new(false)));
         let mut tasks = JoinSet::new();
         for _ in 0..clients {

@@ -102,6 +102,7 @@ impl Platform {
         }));
         let memory = Arc::new(PgMemory::new(MemoryNeeds {
             db: db.clone(),
+            bus: bus.clone(),
             clock: Arc::clone(clock),
             turns: Arc::new(PgEarlierTurns::new(db)),
             catalog: Arc::clone(models) as _,

@@ -68,6 +68,9 @@ pub trait Referrer: Send + Sync {
     async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()>;
 }
 
+/// Records of a kind that one record refers to.
+const MOST: i64 = 1000;
+
 /// All kinds whose records refer to others.
 #[derive(Clone)]
 pub struct Referrers(Arc<BTreeMap<&'static str, Arc<dyn Referrer>>>);
@@ -100,6 +103,15 @@ impl Referrers {
         let referrer = self.of(kind)?;
         let id = referrer.lock_in(conn, account, name).await?;
         if refers {
+            let others = uses::table
+                .filter(uses::account_id.eq(account.as_str()))
+                .filter(uses::user_kind.eq(kind).and(uses::user_id.eq(&id)))
+                .filter(uses::target_kind.eq(target.0.name()).and(uses::target_id.ne(target.1)))
+                .count();
+            if others.get_result::<i64>(conn).await? >= MOST {
+                let full = format!("this {kind} has {MOST} of that kind already; take some from it first");
+                return Err(Error::invalid("targetId", "length", full));
+            }
             referrer.refer_in(conn, account, &id, target).await?;
             let now = (
                 uses::account_id.eq(account.as_str()),

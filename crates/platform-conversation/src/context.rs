@@ -183,9 +183,10 @@ impl Context<'_> {
 
     /// Adds what is known of whoever the assistant talks to.
     async fn remember(&mut self, memory: &TurnMemory, system: &mut String) -> Result<()> {
-        if let Some(block) = self.ports.memory.core(&self.conversation.account, &memory.bucket).await? {
+        let block = self.ports.memory.core(&self.conversation.account, &memory.bucket).await?;
+        if let Some(block) = &*block {
             add_part(system, &block.text);
-            self.told.note_core(&block, new_message_uid(), self.ports.clock.now());
+            self.told.note_core(block, new_message_uid(), self.ports.clock.now());
         }
         Ok(())
     }

@@ -15,12 +15,14 @@ use crate::{Bus, Notice};
 /// A bounded cache of what was read from the database, which every process forgets at once
 /// when a change is told under its topic.
 ///
-/// Changes are rare next to reads, so a change empties it: none can be missed.
+/// Where changes are rare next to reads, a change empties it: none can be missed.
 pub struct InvalidatedCache<K, V> {
     known: Cache<K, Arc<V>>,
     generation: AtomicU64,
     topic: &'static str,
     bus: Bus,
+    /// What is forgotten when something of this id changes.
+    forget: fn(&Self, &str),
 }
 
 impl<K, V> InvalidatedCache<K, V>
@@ -30,8 +32,12 @@ where
 {
     /// At most `most` entries; forgets on every notice under `topic`.
     pub fn new(bus: &Bus, topic: &'static str, most: u64) -> Arc<Self> {
+        Self::hearing(bus, topic, most, |cache, _| cache.forget_all())
+    }
+
+    fn hearing(bus: &Bus, topic: &'static str, most: u64, forget: fn(&Self, &str)) -> Arc<Self> {
         let known = Cache::new(most);
-        let remembered = Arc::new(Self { known, generation: AtomicU64::new(0), topic, bus: bus.clone() });
+        let remembered = Arc::new(Self { known, generation: AtomicU64::new(0), topic, bus: bus.clone(), forget });
         let (mut notices, cache) = (bus.subscribe(), Arc::downgrade(&remembered));
         spawn("forget", async move {
             loop {
@@ -39,8 +45,9 @@ where
                 let Some(cache) = cache.upgrade() else { return };
                 match notice {
                     Ok(Notice::Changed { topic: other, .. }) if other != topic => {}
+                    Ok(Notice::Changed { id, .. }) => (cache.forget)(&cache, &id),
                     Err(RecvError::Closed) => return,
-                    _ => cache.forget(),
+                    _ => cache.forget_all(),
                 }
             }
         });
@@ -63,12 +70,25 @@ where
 
     /// Says, after the commit, that `id` changed: this process forgets now, the others when they hear.
     pub async fn changed(&self, id: &str) -> Result<()> {
-        self.forget();
+        (self.forget)(self, id);
         self.bus.tell(self.topic, id).await
     }
 
-    fn forget(&self) {
+    fn forget_all(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.known.invalidate_all();
+    }
+}
+
+impl<V: Send + Sync + 'static> InvalidatedCache<String, V> {
+    /// The same for what changes often: a change forgets the entry of its id alone; that of the empty id all.
+    pub fn by_id(bus: &Bus, topic: &'static str, most: u64) -> Arc<Self> {
+        Self::hearing(bus, topic, most, |cache, id| {
+            if id.is_empty() {
+                return cache.forget_all();
+            }
+            cache.generation.fetch_add(1, Ordering::AcqRel);
+            cache.known.invalidate(id);
+        })
     }
 }

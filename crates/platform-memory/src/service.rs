@@ -3,8 +3,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use moka::sync::Cache;
-use platform_core::{AccountId, Clock, Error, FairSemaphore, Object, Result, overlay};
-use platform_db::{Conn, Db, Idempotency};
+use platform_core::{AccountId, Clock, Error, FairSemaphore, Object, Result, joined, overlay};
+use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 use platform_runtime::{Budget, Catalog, CoreMemoryBlock, EarlierTurns, Memory, MemoryBucket, Payer, RecalledTurns};
 
 use crate::{
@@ -15,6 +15,10 @@ use crate::{
     recall, repository,
 };
 
+/// Blocks that are known at once.
+const MOST_KNOWN: u64 = 20_000;
+/// Under which changes are told to all processes.
+const TOPIC: &str = "core-memory";
 /// Recollections under way, and of one account.
 const AT_ONCE: (usize, usize) = (16, 6);
 /// Entries of a bucket that were put aside and are kept.
@@ -68,6 +72,8 @@ pub trait MemoryService: Send + Sync {
 pub struct MemoryNeeds {
     /// Where it is kept.
     pub db: Db,
+    /// Whom changes are told.
+    pub bus: Bus,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// What was said in earlier chats.
@@ -88,6 +94,8 @@ pub struct PgMemory {
     pub(crate) catalog: Arc<dyn Catalog>,
     pub(crate) budget: Arc<dyn Budget>,
     limits: MemoryLimits,
+    /// What is known of each, as it stands in prompts.
+    blocks: Arc<InvalidatedCache<String, Option<CoreMemoryBlock>>>,
     /// Recollections under way, each of some megabytes.
     recalling: FairSemaphore,
     /// Vectors of what was said, by what makes them and the text.
@@ -95,11 +103,12 @@ pub struct PgMemory {
 }
 
 impl PgMemory {
-    /// Memory of nobody yet.
+    /// Memory that hears over the bus what others write.
     pub fn new(needs: MemoryNeeds) -> Self {
-        let MemoryNeeds { db, clock, turns, catalog, budget, limits } = needs;
+        let MemoryNeeds { db, bus, clock, turns, catalog, budget, limits } = needs;
+        let blocks = InvalidatedCache::by_id(&bus, TOPIC, MOST_KNOWN);
         let recalling = FairSemaphore::new(AT_ONCE.0, AT_ONCE.1);
-        Self { db, clock, turns, catalog, budget, limits, recalling, vectors: recall::vectors() }
+        Self { db, clock, turns, catalog, budget, limits, blocks, recalling, vectors: recall::vectors() }
     }
 
     /// Finds room for an entry in a bucket that is locked; `instead`: the entry that it replaces.
@@ -133,6 +142,12 @@ async fn entry(conn: &mut Conn, account: &AccountId, bucket: &MemoryBucket, id: 
     let number: i64 = id.parse().map_err(|_| missing())?;
     let all = repository::list(conn, account, bucket, true).await?;
     all.into_iter().find(|entry| entry.id == number).ok_or_else(missing)
+}
+
+/// A name of a bucket.
+fn name(account: &AccountId, bucket: &MemoryBucket) -> String {
+    let MemoryBucket { assistant_id, tenant_id, subtenant_id, .. } = bucket;
+    joined([account.as_str(), assistant_id, tenant_id, subtenant_id.as_deref().unwrap_or_default()])
 }
 
 /// Refuses whoever must leave an entry as it is.
@@ -207,7 +222,12 @@ impl MemoryService for PgMemory {
             }
             Ok(added)
         });
-        adding.await
+        let added = adding.await?;
+        drop(conn);
+        if !added.deduped {
+            self.blocks.changed(&name(account, bucket)).await?;
+        }
+        Ok(added)
     }
 
     async fn update(
@@ -247,7 +267,10 @@ impl MemoryService for PgMemory {
             let new = (last + 1, &entry);
             repository::insert(conn, account, bucket, new, (&found.source, Some(found.id)), now).await
         });
-        changing.await
+        let changed = changing.await?;
+        drop(conn);
+        self.blocks.changed(&name(account, bucket)).await?;
+        Ok(changed)
     }
 
     async fn remove(
@@ -270,23 +293,31 @@ impl MemoryService for PgMemory {
             }
             Ok(RemovedEntry { removed, id: found.id })
         });
-        removing.await
+        let removed = removing.await?;
+        drop(conn);
+        self.blocks.changed(&name(account, bucket)).await?;
+        Ok(removed)
     }
 
     async fn forget(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>) -> Result<()> {
-        repository::forget(&mut *self.db.conn().await?, account, tenant, subtenant).await
+        repository::forget(&mut *self.db.conn().await?, account, tenant, subtenant).await?;
+        self.blocks.changed("").await
     }
 
     async fn forget_assistant(&self, account: &AccountId, id: &str) -> Result<()> {
-        repository::forget_assistant(&mut *self.db.conn().await?, account, id).await
+        repository::forget_assistant(&mut *self.db.conn().await?, account, id).await?;
+        self.blocks.changed("").await
     }
 }
 
 #[async_trait]
 impl Memory for PgMemory {
-    async fn core(&self, account: &AccountId, bucket: &MemoryBucket) -> Result<Option<CoreMemoryBlock>> {
-        let entries = repository::list(self.db.read().await?.get(), account, bucket, false).await?;
-        Ok((!entries.is_empty()).then(|| block::render(&entries, &self.limits)))
+    async fn core(&self, account: &AccountId, bucket: &MemoryBucket) -> Result<Arc<Option<CoreMemoryBlock>>> {
+        let load = async {
+            let entries = repository::list(self.db.read().await?.get(), account, bucket, false).await?;
+            Ok(Some((!entries.is_empty()).then(|| block::render(&entries, &self.limits))))
+        };
+        Ok(self.blocks.get_or_load(&name(account, bucket), load).await?.unwrap_or_default())
     }
 
     async fn earlier(

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use platform_core::{AccountId, Object, Result, Timestamp};
 use serde::Serialize;
@@ -76,7 +78,7 @@ pub struct RecalledTurns {
 #[async_trait]
 pub trait Memory: Send + Sync {
     /// What is known of somebody; `None` when nothing is.
-    async fn core(&self, account: &AccountId, bucket: &MemoryBucket) -> Result<Option<CoreMemoryBlock>>;
+    async fn core(&self, account: &AccountId, bucket: &MemoryBucket) -> Result<Arc<Option<CoreMemoryBlock>>>;
 
     /// What was said in other chats of the bucket that is nearest to a question; `chat`: the one that asks, `source`:
     /// `conversation_start` or `search_memory`.
@@ -93,8 +95,8 @@ pub trait Memory: Send + Sync {
 /// Nothing is remembered.
 #[async_trait]
 impl Memory for () {
-    async fn core(&self, _: &AccountId, _: &MemoryBucket) -> Result<Option<CoreMemoryBlock>> {
-        Ok(None)
+    async fn core(&self, _: &AccountId, _: &MemoryBucket) -> Result<Arc<Option<CoreMemoryBlock>>> {
+        Ok(Arc::default())
     }
 
     async fn earlier(&self, _: &MemoryBucket, _: &Payer, _: &str, _: &str, _: &'static str) -> Result<RecalledTurns> {

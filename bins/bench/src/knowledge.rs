@@ -1,0 +1,247 @@
+//! What search, indexing and memory cost.
+
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use diesel::{QueryableByName, sql_types::BigInt};
+use diesel_async::{RunQueryDsl, SimpleAsyncConnection};
+use platform_core::sha256_hex;
+use tokio::task::JoinSet;
+
+use crate::{
+    http::{Connection, request},
+    platform::{KEY, Platform},
+    rows::{Bench, Row, count, median, millis, percentile},
+};
+
+const DIMENSIONS: usize = 256;
+const WORDS: usize = 5000;
+const DOCUMENTS: usize = 2000;
+const CLIENTS: usize = 64;
+
+impl Bench {
+    /// Searches over 100,000 pieces, each with a vector of 256 numbers, that are compared one by one.
+    pub async fn search(&self) -> Vec<Row> {
+        let model = format!("local:{}", table().display());
+        let platform = Platform::start(&self.database, &self.providers, &[("PLATFORM_EMBEDDING_MODEL", &model)]);
+        let mut connection = Connection::open(&platform.address).await.expect("connected");
+        let account = self.account(&mut connection).await;
+        let digest = std::fs::read(table().join("model.safetensors")).map(sha256_hex).expect("a table");
+        self.pieces(&account, &format!("{model}#{}", &digest[..8])).await;
+        let mut rows = Vec::new();
+        for mode in ["keyword", "semantic", "hybrid"] {
+            let mut times = Vec::new();
+            for n in 0..40 {
+                let words = (0..4).fold(String::new(), |text, at| format!("{text} w{}", (n * 131 + at * 997) % WORDS));
+                let body = format!("{{\"query\":\"{words}\",\"mode\":\"{mode}\"}}");
+                let ask = request("POST", "/v1/documents/search", KEY, &body);
+                let began = Instant::now();
+                let (status, answer) = connection.exchange(&ask).await.expect("an answer");
+                times.push(millis(began.elapsed()));
+                assert!(status == 200 && answer.contains("chunkId"), "{status}: {answer}");
+            }
+            let first = times.remove(0);
+            let goal = if mode == "hybrid" { "<= 30 ms" } else { "" };
+            rows.extend(Row::new(
+                &format!("search over 100,000 pieces, {mode}"),
+                format!("{:.1} ms p50", percentile(&mut times, 0.5)),
+                format!("{first:.0} ms the first"),
+                goal,
+            ));
+        }
+        let memory = count(platform.memory_kib()) / 1024.0;
+        rows.extend(Row::new("  memory of the process after it", format!("{memory:.0} MiB"), String::new(), ""));
+        rows
+    }
+
+    /// Documents that wait while nobody works, and then are indexed.
+    pub async fn indexing(&self) -> Vec<Row> {
+        let api = Platform::start(&self.database, &self.providers, &[("PLATFORM_ROLE", "api")]);
+        let mut making = JoinSet::new();
+        for client in 0..8 {
+            let address = api.address.clone();
+            making.spawn(async move {
+                let mut connection = Connection::open(&address).await.expect("connected");
+                for n in (client..DOCUMENTS).step_by(8) {
+                    let body = format!("{{\"name\":\"D{n}\",\"markdownContent\":\"{}\"}}", markdown(n));
+                    let ask = request("POST", "/v1/documents", KEY, &body);
+                    let (status, answer) = connection.exchange(&ask).await.expect("an answer");
+                    assert!(status == 201, "{status}: {answer}");
+                }
+            });
+        }
+        making.join_all().await;
+        drop(api);
+        let began = Instant::now();
+        let _platform = self.platform();
+        let mut silent = Duration::ZERO;
+        let (mut last, mut changed) = (DOCUMENTS as u64, Instant::now());
+        while last > 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let left = self.number("SELECT count(*) AS n FROM documents WHERE due_ms IS NOT NULL").await;
+            if left != last {
+                silent = silent.max(changed.elapsed());
+                (last, changed) = (left, Instant::now());
+            }
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        let pieces = self.number("SELECT count(*) AS n FROM chunks").await;
+        let mut rows = Row::new(
+            &format!("indexing {DOCUMENTS} documents of one account"),
+            format!("{:.0} pieces/s", count(pieces) / seconds),
+            format!("{pieces} pieces in {seconds:.1} s"),
+            ">= 1,000 pieces/s",
+        );
+        rows.extend(Row::new(
+            "  longest without progress",
+            format!("{:.0} ms", millis(silent)),
+            String::new(),
+            "<= 5 s",
+        ));
+        rows
+    }
+
+    /// Turns of an assistant that remembers twenty facts of its tenant, beside those of one that remembers nothing.
+    pub async fn memory(&self) -> Vec<Row> {
+        let platform = self.platform();
+        let mut admin = Connection::open(&platform.address).await.expect("connected");
+        for (name, remembers) in [("plain", false), ("keen", true)] {
+            let body =
+                format!("{{\"name\":\"{name}\",\"identifier\":\"{name}\",\"coreMemory\":{{\"enabled\":{remembers}}}}}");
+            let made = admin.exchange(&request("POST", "/v1/assistants", KEY, &body)).await.expect("an answer");
+            assert_eq!(made.0, 201, "{}", made.1);
+        }
+        for n in 0..20 {
+            let body = format!("{{\"content\":\"Fact number {n} of somebody, some thirty letters long\"}}");
+            let path = "/v1/memory/assistants/keen/core?tenantId=t0";
+            let made = admin.exchange(&request("POST", path, KEY, &body)).await.expect("an answer");
+            assert_eq!(made.0, 201, "{}", made.1);
+        }
+        let body = "{\"message\":\"Hello\",\"model\":\"t1-d0\",\"skipSummarization\":true,\"tenantId\":\"t0\"}";
+        let ask = |name: &str| request("POST", &format!("/v1/assistants/{name}/messages"), KEY, body);
+        let (mut cpus, mut commits) = ([vec![], vec![]], [vec![], vec![]]);
+        for _ in 0..self.rounds {
+            for (at, name) in ["plain", "keen"].into_iter().enumerate() {
+                let (before, began) = (platform.cpu_ms(), Instant::now());
+                let (rate, _) = self.load(&platform.address, CLIENTS, ask(name), "content").await;
+                cpus[at].push((platform.cpu_ms() - before) / (rate * began.elapsed().as_secs_f64()));
+                let before = self.next_transaction().await;
+                for _ in 0..40 {
+                    admin.exchange(&ask(name)).await.expect("an answer");
+                }
+                commits[at].push((self.next_transaction().await - before) / 40.0);
+            }
+        }
+        let ([plain, keen], [without, with]) = (cpus.map(median), commits.map(median));
+        let mut rows = Row::new(
+            "CPU that core memory of 20 facts adds to a turn",
+            format!("{:+.3} ms", keen - plain),
+            format!("{plain:.3} ms without"),
+            "<= +0.05 ms",
+        );
+        rows.extend(Row::new(
+            "  writing transactions of a turn",
+            format!("{with:.2}"),
+            format!("{without:.2} without"),
+            "as without",
+        ));
+        rows
+    }
+
+    async fn account(&self, connection: &mut Connection) -> String {
+        let list = request("POST", "/v1/assistants/chats?limit=1", KEY, "{}");
+        let turn =
+            request("POST", "/v1/assistants/default/messages", KEY, "{\"message\":\"Hello\",\"model\":\"t1-d0\"}");
+        connection.exchange(&turn).await.expect("an answer");
+        let (_, body) = connection.exchange(&list).await.expect("a list");
+        let at = body.find("\"clientUID\":\"").expect("an account") + 13;
+        body[at..].split('"').next().expect("an account").to_owned()
+    }
+
+    /// Puts 1,000 documents of 100 pieces into the index, each with words and a vector of chance.
+    async fn pieces(&self, account: &str, model: &str) {
+        let fill = format!(
+            "INSERT INTO documents (account_id, id, name, file_name, file_type, status, size, token_count, summary, is_skill, \
+                tags, current_version, content_hash, indexing, language, created_by, version, created_ms, edited_ms, \
+                embedded_by, index_id, piece_count, summary_of) \
+            SELECT '{account}', 'd' || n, 'D' || n, 'D.md', 'md', 'ready', 1, 1, '', false, '[]', 1, '', \
+                '{{\"state\":\"done\"}}', 'english', 'x', 1, n, n, '{model}', 'i' || n, 100, 'client' \
+            FROM generate_series(1, 1000) n; \
+            INSERT INTO chunks (account_id, document_id, position, id, document_version, heading_path, text, token_count, \
+                words, text_hash) \
+            SELECT '{account}', 'd' || n, p, 'c' || n || '-' || p, 1, '[]', t.text, 40, \
+                to_tsvector('english', t.text) || array_to_tsvector(ARRAY['account:{account}']), 'h' || p \
+            FROM generate_series(1, 1000) n, generate_series(0, 99) p, LATERAL (\
+                SELECT string_agg('w' || floor(random() * {WORDS})::int, ' ') AS text \
+                FROM generate_series(1, 40) WHERE n + p >= 0) t; \
+            INSERT INTO chunk_vectors (account_id, document_id, model, text_hash, embedding) \
+            SELECT '{account}', 'd' || n, '{model}', 'h' || p, v.embedding \
+            FROM generate_series(1, 1000) n, generate_series(0, 99) p, LATERAL (\
+                SELECT array_agg(((random() - 0.5) / 4.6)::real) AS embedding FROM generate_series(1, {DIMENSIONS}) \
+                WHERE n + p >= 0) v; \
+            ANALYZE"
+        );
+        self.db.conn().await.expect("a connection").batch_execute(&fill).await.expect("filled");
+    }
+
+    async fn number(&self, sql: &str) -> u64 {
+        #[derive(QueryableByName)]
+        struct Number {
+            #[diesel(sql_type = BigInt)]
+            n: i64,
+        }
+        let mut conn = self.db.conn().await.expect("a connection");
+        let number: Number = diesel::sql_query(sql).get_result(&mut conn).await.expect("a number");
+        number.n.unsigned_abs()
+    }
+}
+
+/// Ten sections of some two hundred words, as a JSON string.
+fn markdown(document: usize) -> String {
+    let mut text = String::new();
+    for section in 0..10 {
+        let _ = write!(text, "# Section {section} of {document}\\n\\n");
+        for word in 0..200 {
+            let _ = write!(text, "word{} ", (document * 31 + section * 7 + word * 13) % WORDS);
+        }
+        text.push_str("\\n\\n");
+    }
+    text
+}
+
+/// A table of vectors of chance, in the layout of model2vec.
+fn table() -> PathBuf {
+    let folder = std::path::absolute(Path::new("target/bench-table")).expect("a path");
+    if folder.join("model.safetensors").exists() {
+        return folder;
+    }
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let vocabulary = (0..WORDS).fold(String::from("\"[UNK]\":0"), |all, n| format!("{all},\"w{n}\":{}", n + 1));
+    let tokenizer = format!(
+        "{{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[],\"normalizer\":null,\
+         \"pre_tokenizer\":{{\"type\":\"Whitespace\"}},\"post_processor\":null,\"decoder\":null,\
+         \"model\":{{\"type\":\"WordLevel\",\"unk_token\":\"[UNK]\",\"vocab\":{{{vocabulary}}}}}}}"
+    );
+    std::fs::write(folder.join("tokenizer.json"), tokenizer).expect("written");
+    let numbers = (WORDS + 1) * DIMENSIONS;
+    let header = format!(
+        "{{\"embeddings\":{{\"dtype\":\"F32\",\"shape\":[{},{DIMENSIONS}],\"data_offsets\":[0,{}]}}}}",
+        WORDS + 1,
+        numbers * 4
+    );
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for _ in 0..numbers {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let value: f32 = if state & 1 == 0 { 1.0 } else { -1.0 };
+        file.extend(value.to_le_bytes());
+    }
+    std::fs::write(folder.join("model.safetensors"), file).expect("written");
+    folder
+}
