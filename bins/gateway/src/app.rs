@@ -99,6 +99,7 @@ impl Platform {
             extraction: Arc::clone(&pools.files),
             catalog: Arc::clone(models) as _,
             budget: quotas.clone(),
+            max_bytes: config.max_document_bytes,
         }));
         let memory = Arc::new(PgMemory::new(MemoryNeeds {
             db: db.clone(),

@@ -50,6 +50,8 @@ pub struct Config {
     pub sweep_interval: Duration,
     /// 0 = no bound.
     pub max_upload_bytes: usize,
+    /// 0 = no bound.
+    pub max_document_bytes: usize,
     pub key_prefix: String,
     pub token_algorithm: TokenAlgorithm,
     /// NATS servers between the processes.
@@ -137,6 +139,7 @@ impl Config {
             store: store(&data_dir)?,
             sweep_interval: duration("PLATFORM_SWEEP_INTERVAL")?,
             max_upload_bytes: number("PLATFORM_MAX_UPLOAD_BYTES", 0)?,
+            max_document_bytes: number("PLATFORM_MAX_DOCUMENT_BYTES", 0)?,
             http: http(&data_dir)?,
             data_dir,
             key_prefix,

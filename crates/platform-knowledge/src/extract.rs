@@ -154,8 +154,17 @@ fn clean(text: &str) -> String {
     text.trim_start_matches('\u{feff}').replace('\0', "")
 }
 
+/// What was read, when it has no more than so many bytes.
+pub(crate) fn at_most(extracted: Extracted, most: usize) -> Extracted {
+    extracted.and_then(|text| if text.len() > most { Err(larger_than(most)) } else { Ok(text) })
+}
+
 fn too_large() -> IndexingError {
-    let message = format!("The file has more text than {MOST_TEXT} bytes; split it.");
+    larger_than(MOST_TEXT)
+}
+
+fn larger_than(most: usize) -> IndexingError {
+    let message = format!("The file has more text than {most} bytes; split it.");
     IndexingError { code: "TEXT_TOO_LARGE".to_owned(), message }
 }
 

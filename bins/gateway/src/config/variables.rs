@@ -36,6 +36,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_OAUTH_TRUSTED_SCOPE_CLAIM", "scope", "their claim that holds scopes"),
     ("PLATFORM_OAUTH_TRUSTED_ADMIN_CLAIM", "", "name=value of the claim that makes an administrator"),
     ("PLATFORM_MAX_JSON_BYTES", "2097152", "largest JSON body"),
+    ("PLATFORM_MAX_DOCUMENT_BYTES", "5242880", "text of a document; of a file never more than that"),
     ("PLATFORM_MAX_UPLOAD_BYTES", "26214400", "largest file that is uploaded, or fetched for a message; 0 = no bound"),
     ("PLATFORM_SYNC_TIMEOUT", "10m", "longest wait of a synchronous message"),
     ("PLATFORM_TRUSTED_PROXIES", "", "addresses or networks whose X-Forwarded-For counts, separated by commas"),

@@ -101,6 +101,8 @@ pub struct PgKnowledge {
     pub(crate) catalog: Arc<dyn Catalog>,
     pub(crate) budget: Arc<dyn Budget>,
     pub(crate) vectors: Vectors,
+    /// Of the text of a document.
+    max_bytes: usize,
 }
 
 /// What documents need of others.
@@ -123,14 +125,17 @@ pub struct KnowledgeNeeds {
     pub catalog: Arc<dyn Catalog>,
     /// Who lets them be asked.
     pub budget: Arc<dyn Budget>,
+    /// Bytes of the text of a document; 0 = no bound.
+    pub max_bytes: usize,
 }
 
 impl PgKnowledge {
     /// Documents and folders.
     pub fn new(needs: KnowledgeNeeds) -> Self {
-        let KnowledgeNeeds { db, bus, clock, jobs, files, referrers, extraction, catalog, budget } = needs;
+        let KnowledgeNeeds { db, bus, clock, jobs, files, referrers, extraction, catalog, budget, max_bytes } = needs;
+        let max_bytes = if max_bytes == 0 { usize::MAX } else { max_bytes };
         let vectors = Vectors::default();
-        Self { db, bus, clock, jobs, files, referrers, extraction, catalog, budget, vectors }
+        Self { db, bus, clock, jobs, files, referrers, extraction, catalog, budget, vectors, max_bytes }
     }
 
     /// The name of what makes vectors; `None` when nothing does.
@@ -205,7 +210,7 @@ impl Resources for FolderResources {
 impl DocumentService for PgKnowledge {
     async fn create(&self, caller: &Caller, new: NewDocument, once: Option<&Idempotency>) -> Result<Document> {
         let mut settings = DocumentSettings::from(new);
-        settings.check()?;
+        settings.check(self.max_bytes)?;
         let making = Making {
             file_name: format!("{}.md", settings.name),
             file_type: "md",
@@ -224,8 +229,9 @@ impl DocumentService for PgKnowledge {
         if settings.name.is_empty() {
             settings.name = extract::name_of(&file_name);
         }
-        settings.check()?;
+        settings.check(self.max_bytes)?;
         let extracted = extract::text_of(&self.extraction, account, &path, file_type).await?;
+        let extracted = extract::at_most(extracted, self.max_bytes);
         let file = NewFile { kept_for: Some("document"), ..NewFile::on_disk(&file_name, path, size, &sha256) };
         let file = self.files.store(account, file).await?;
         let unreadable = extracted.as_ref().err().cloned();
@@ -269,7 +275,7 @@ impl DocumentService for PgKnowledge {
             }
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::document(id))?;
             expected.check(row.version)?;
-            write::update_in(conn, account, row, patch, &caller.user_uid, now).await
+            write::update_in(conn, account, row, (patch, self.max_bytes), &caller.user_uid, now).await
         });
         let changed = changed.await?;
         drop(conn);
@@ -466,7 +472,8 @@ impl PgKnowledge {
         }
         let file = self.files.get(account, source).await?;
         let read = self.files.bytes(account, &file, u64::MAX);
-        extract::text_of_bytes(&self.extraction, account, read, &row.file_type).await.map(Some)
+        let read = extract::text_of_bytes(&self.extraction, account, read, &row.file_type).await?;
+        Ok(Some(extract::at_most(read, self.max_bytes)))
     }
 }
 

@@ -83,12 +83,12 @@ pub(crate) async fn create_in(
     row.shown(Some(text))
 }
 
-/// Lays a patch over a document that is locked.
+/// Lays a patch over a document that is locked, whose text may have so many bytes.
 pub(crate) async fn update_in(
     conn: &mut Conn,
     account: &AccountId,
     mut row: DocumentRow,
-    patch: Object,
+    (patch, most_bytes): (Object, usize),
     user_uid: &str,
     now: Timestamp,
 ) -> Result<Document> {
@@ -106,7 +106,7 @@ pub(crate) async fn update_in(
     };
     let (changes_text, changes_summary) = (patch.contains_key("markdownContent"), patch.contains_key("summary"));
     let mut settings = overlay(&before, patch)?;
-    settings.check()?;
+    settings.check(most_bytes)?;
     // In a folder its project is that of the folder, whatever it was before.
     let asked = project.or_else(|| settings.folder_id.is_none().then(|| settings.project_id.clone()).flatten());
     row.project_id = tree::project_in(conn, account, settings.folder_id.as_deref(), asked).await?;
