@@ -7,7 +7,7 @@ use std::{
 
 use moka::sync::Cache;
 use platform_core::{Error, Object, Result, run_blocking, sha256_hex};
-use platform_runtime::{EarlierTurn, Payer, RecalledTurns, SecondaryCall, embed_soon};
+use platform_runtime::{EarlierTurn, Payer, RecalledTurns, SaidOnce, SecondaryCall, embed_soon};
 use serde_json::{Value, json};
 use tracing::warn;
 
@@ -20,7 +20,7 @@ const MOST_EMBEDDED: usize = 64;
 /// Turns, and tokens of them together, that are recalled (contract 11).
 const MOST_RECALLED: usize = 6;
 const MOST_TOKENS: usize = 1500;
-/// Characters of a message that count.
+/// Bytes of a message that count.
 const MOST_SAID: usize = 1500;
 /// Bytes of a turn that count.
 const MOST_TURN: usize = 3000;
@@ -53,6 +53,7 @@ pub(crate) async fn find(
     let question: String = question.chars().take(MOST_ASKED).collect();
     let asked = question.clone();
     let (turns, texts, by_words) = run_blocking(move || {
+        let turns: Vec<EarlierTurn> = turns.into_iter().map(shortened).collect();
         let texts: Vec<String> = turns.iter().map(text).collect();
         let ranked = by_words(&texts, &asked);
         Ok((turns, texts, ranked))
@@ -95,14 +96,21 @@ pub(crate) async fn find(
     Ok(told(&turns, &texts, &kept, (&question, source), spent))
 }
 
+/// As much of a turn as counts, the first of it.
+fn shortened(mut turn: EarlierTurn) -> EarlierTurn {
+    let mut left = MOST_TURN;
+    for said in &mut turn.said {
+        said.content.truncate(said.content.floor_char_boundary(left.min(MOST_SAID)));
+        left -= said.content.len();
+    }
+    turn.said.retain(|said| !said.content.is_empty());
+    turn
+}
+
 /// What was said in a turn, as the model gets it.
 fn text(turn: &EarlierTurn) -> String {
-    let said = turn.said.iter().map(|said| {
-        let content: String = said.content.chars().take(MOST_SAID).collect();
-        format!("{}: {content}", said.role.as_str())
-    });
-    let said = said.collect::<Vec<_>>().join("\n");
-    said[..said.floor_char_boundary(MOST_TURN)].to_owned()
+    let said = turn.said.iter().map(|said| format!("{}: {}", said.role.as_str(), said.content));
+    said.collect::<Vec<_>>().join("\n")
 }
 
 fn told(
@@ -112,11 +120,7 @@ fn told(
     (question, source): (&str, &'static str),
     spent: Option<SecondaryCall>,
 ) -> RecalledTurns {
-    let said: Vec<Value> = kept
-        .iter()
-        .flat_map(|turn| &turns[*turn].said)
-        .map(|said| json!({"role": said.role, "content": said.content.chars().take(MOST_SAID).collect::<String>()}))
-        .collect();
+    let said: Vec<&SaidOnce> = kept.iter().flat_map(|turn| &turns[*turn].said).collect();
     let record = match json!({"source": source, "query": question, "turns": said}) {
         Value::Object(record) => record,
         _ => Object::new(),
@@ -214,7 +218,7 @@ async fn by_meaning(
     (near.into_iter().map(|(turn, _)| turn).collect(), Some(spent))
 }
 
-/// A question that is too short for its words to be looked for.
+/// Refuses a question that asks nothing.
 pub(crate) fn check(question: &str) -> Result<()> {
     if question.trim().is_empty() {
         return Err(Error::invalid("query", "required", "query: say what to look for"));
@@ -224,7 +228,22 @@ pub(crate) fn check(question: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use platform_core::Timestamp;
+    use platform_runtime::Role;
+
     use super::*;
+
+    #[test]
+    fn of_a_long_turn_the_first_counts() {
+        let said = |content: String| SaidOnce { role: Role::Assistant, content };
+        let turn = EarlierTurn {
+            chat: "c".to_owned(),
+            at: Timestamp(0),
+            said: (0..9).map(|_| said("\u{e4}".repeat(1000))).collect(),
+        };
+        let kept = shortened(turn);
+        assert_eq!(kept.said.iter().map(|said| said.content.len()).collect::<Vec<_>>(), [1500, 1500]);
+    }
 
     #[test]
     fn turns_that_say_rare_words_of_a_question_come_first() {

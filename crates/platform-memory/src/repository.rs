@@ -74,6 +74,18 @@ pub(crate) async fn list(
     Ok(rows.into_iter().map(MemoryEntry::from).collect())
 }
 
+/// An entry of a bucket, also one that was put aside.
+pub(crate) async fn find(
+    conn: &mut Conn,
+    account: &AccountId,
+    bucket: &MemoryBucket,
+    id: i64,
+) -> Result<Option<MemoryEntry>> {
+    let found = entries_of(account.as_str(), bucket).filter(memory_entries::id.eq(id));
+    let row: Option<EntryRow> = found.select(EntryRow::as_select()).first(conn).await.optional()?;
+    Ok(row.map(MemoryEntry::from))
+}
+
 /// Makes a bucket that is not there.
 pub(crate) async fn make(conn: &mut Conn, account: &AccountId, bucket: &MemoryBucket) -> Result<()> {
     let new = (

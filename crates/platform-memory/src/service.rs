@@ -140,8 +140,7 @@ impl PgMemory {
 async fn entry(conn: &mut Conn, account: &AccountId, bucket: &MemoryBucket, id: &str) -> Result<MemoryEntry> {
     let missing = || Error::not_found(code::ENTRY_NOT_FOUND, "core memory entry", id);
     let number: i64 = id.parse().map_err(|_| missing())?;
-    let all = repository::list(conn, account, bucket, true).await?;
-    all.into_iter().find(|entry| entry.id == number).ok_or_else(missing)
+    repository::find(conn, account, bucket, number).await?.ok_or_else(missing)
 }
 
 /// A name of a bucket.

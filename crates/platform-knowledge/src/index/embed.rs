@@ -110,7 +110,9 @@ pub(super) async fn embed(
     conn.transaction::<_, Error, _>(async |conn| {
         let current = repository::lock(conn, &account, &row.id).await?;
         let current = current.filter(|current| current.current_version == row.current_version);
-        if let Some(current) = current.filter(|current| current.due_ms.is_some()) {
+        if let Some(current) = current.filter(|current| current.due_ms.is_some())
+            && is_held_in(conn, run).await?
+        {
             let due = current.due_ms.map(Timestamp);
             repository::note_indexing(conn, &account, &row.id, "pending", &indexing, due).await?;
         }

@@ -117,8 +117,8 @@ impl IndexWork {
         self.fail(run, account, &row, &error, attempts).await
     }
 
-    /// Puts the pieces of a version into the index in place of those before, unless there is a newer one. What they
-    /// say is found by its words from then on; what is said then of documents whose vectors are still to be made.
+    /// Puts the pieces of a version into the index in place of those before, unless there is a newer one: they are found
+    /// by their words from then on. How far the index is then, when their vectors are still to be made.
     async fn store(
         &self,
         run: &Run,
