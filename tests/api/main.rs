@@ -48,4 +48,5 @@ mod tool_servers;
 mod tools;
 mod uploads;
 mod vectors;
+mod webhooks;
 mod wire;

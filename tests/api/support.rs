@@ -390,6 +390,9 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
     let document = json!({"name": "canary", "markdownContent": "canary"});
     let document = text(&make("/documents", document).await["_id"]);
     let skill = text(&make("/skills/scaffold", json!({"name": "canary"})).await["folder"]["_id"]);
+    let webhook = json!({"url": "https://93.184.216.34/", "events": ["sandbox.finished"], "description": "canary"});
+    let webhook = text(&make("/webhooks", webhook).await["_id"]);
+    let delivery = text(&make(&format!("/webhooks/{webhook}/test"), json!({})).await["id"]);
     let project = json!({"name": "canary", "identifier": named("project")});
     let project = text(&make("/projects", project).await["_id"]);
     let whose = whose.to_owned();
@@ -415,6 +418,8 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
         "id" if path.contains("documents") => document.clone(),
         "id" if path.contains("skills") => skill.clone(),
         "version" => "1".to_owned(),
+        "id" if path.contains("webhooks") => webhook.clone(),
+        "deliveryId" => delivery.clone(),
         "id" if path.contains("projects") => project.clone(),
         "id" if path.contains("oauth-clients") => client.clone(),
         // Nobody has one, or everybody.

@@ -396,7 +396,7 @@ async fn windows_are_those_of_the_clock_of_the_database_and_end_up_in_the_histor
     }
     let told = async |kind: &str, percent: &str| {
         let of = format!(
-            "SELECT count(*) AS n FROM events WHERE kind = '{kind}' AND (data ->> 'percent')::float8 {percent}"
+            "SELECT count(*) AS n FROM events WHERE kind = '{kind}' AND (data -> 'rule' ->> 'percent')::float8 {percent}"
         );
         db.number(&of).await
     };

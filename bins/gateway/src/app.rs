@@ -9,7 +9,8 @@ use std::{
 use anyhow::{Context, Result};
 use platform_access::{Referrer, Referrers};
 use platform_agents::{
-    AgentReferrer, PgAgentService, PgEvaluationService, PgSubAgents, PgThreadService, ThreadConfig, task_tools,
+    AgentReferrer, PgAgentService, PgEvaluationService, PgSubAgents, PgThreadAddresses, PgThreadService, ThreadConfig,
+    task_tools,
 };
 use platform_auth::{AuthConfig, PgAuthService};
 use platform_chat::{AssistantReferrer, ChatConfig, PgAssistantService, PgChatService, PgEarlierTurns};
@@ -32,6 +33,7 @@ use platform_speech::{PgSpeech, SpeechNeeds};
 use platform_tenants::{PgTenantService, Quotas};
 use platform_toolservers::{PgToolServerService, ToolServerNeeds, http_tools};
 use platform_vault::Vault;
+use platform_webhooks::{PgWebhooks, WebhookNeeds};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -41,7 +43,7 @@ use crate::{
     config::{Config, Role},
     groups::{
         agents, assistants, chats, docs, documents, files, folders, health, keys, memory, models, oauth, projects,
-        sessions, skills, speech, tenants, threads, tool_servers, usage,
+        sessions, skills, speech, tenants, threads, tool_servers, usage, webhooks,
     },
     health::Health,
     metrics::Metrics,
@@ -142,6 +144,14 @@ impl Platform {
         ];
         let built_in = Arc::new(BuiltInTools::new(built_in, Arc::clone(&pools.quick)));
         let toolbox = Arc::new(Toolbox::new(vec![built_in, tool_servers.clone()]));
+        let webhooks = Arc::new(PgWebhooks::new(WebhookNeeds {
+            db: db.clone(),
+            bus: bus.clone(),
+            clock: Arc::clone(clock),
+            vault: Arc::clone(vault),
+            egress: egress.clone(),
+            threads: Arc::new(PgThreadAddresses::new(db)),
+        }));
         let ports = Ports {
             db: db.clone(),
             clock: Arc::clone(clock),
@@ -153,6 +163,7 @@ impl Platform {
             toolbox: Arc::clone(&toolbox),
             children: pools.quick,
             realtime: Realtime::new(Arc::clone(clock), config.stream_coalesce, relay),
+            audience: webhooks.clone(),
         };
         let sub_agents = Arc::new(PgSubAgents::new(db));
         let assistants =
@@ -219,6 +230,7 @@ impl Platform {
             memory::module(&memory, &assistants),
             agents::module(&agents, &threads),
             threads::module(&threads, &evaluations),
+            webhooks::module(&webhooks),
             Module { works: vec![mailer], purges: purge::shared(config.event_keep), ..Module::default() },
         ];
         Ok(Self { auth, health, projects, files, modules })

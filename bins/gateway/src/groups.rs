@@ -20,3 +20,4 @@ pub(crate) mod tenants;
 pub(crate) mod threads;
 pub(crate) mod tool_servers;
 pub(crate) mod usage;
+pub(crate) mod webhooks;

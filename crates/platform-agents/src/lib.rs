@@ -34,8 +34,8 @@ pub use evaluation::{
 };
 pub use thread::{
     Action, AsyncResponse, AsyncResponses, CHANGES, Cause, EmptyContentRetries, NewApproval, NewCompletion, NewPause,
-    NewResume, NewThread, ParentLink, PauseOrResume, PendingApproval, PendingAsyncToolCall, PgThreadService, Source,
-    StartedThread, StateChange, THREAD, Task, Thread, ThreadConfig, ThreadFeedback, ThreadFilter, ThreadList,
-    ThreadMessage, ThreadPatch, ThreadResponded, ThreadResult, ThreadService, ThreadState, ThreadView, picture,
-    purge_callbacks, task_tools,
+    NewResume, NewThread, ParentLink, PauseOrResume, PendingApproval, PendingAsyncToolCall, PgThreadAddresses,
+    PgThreadService, Source, StartedThread, StateChange, THREAD, Task, Thread, ThreadConfig, ThreadFeedback,
+    ThreadFilter, ThreadList, ThreadMessage, ThreadPatch, ThreadResponded, ThreadResult, ThreadService, ThreadState,
+    ThreadView, picture, purge_callbacks, task_tools,
 };

@@ -48,7 +48,7 @@ diesel::table! {
         compactions -> Nullable<Text>,
         secondary -> Nullable<Jsonb>,
         open_calls -> Nullable<Text>,
-        memories -> Nullable<Jsonb>,
+        noted -> Nullable<Jsonb>,
     }
 }
 

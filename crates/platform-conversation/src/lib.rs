@@ -56,6 +56,6 @@ pub use settings::{AssistantSettings, AssistantState, AssistantTemplates, Profil
 pub use sub_agents::{ABANDON, CHAT_RETURN, HandOff, Returned, SubAgentLauncher, SubAgents, invalid_sub_agents};
 pub use tools::{ClientFunction, ClientTool, check_client_schemas, check_client_tools, check_turn_tools, turn_tools};
 pub use turn::{
-    Bounds, Conversation, LeaseLost, Ports, Step, StepResult, Turn, TurnRequest, TurnStore, guardrail_turns,
-    new_message_uid,
+    Bounds, Conversation, LeaseLost, Ports, Step, StepResult, TriggerOrigin, Turn, TurnRequest, TurnStore,
+    guardrail_turns, new_message_uid,
 };

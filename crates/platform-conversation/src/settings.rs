@@ -234,6 +234,7 @@ impl AssistantSettings {
             documents: self.knowledge_document_ids.clone(),
             folders: self.knowledge_folder_ids.clone(),
             skills: self.turn_skills(),
+            depth: 0,
         }
     }
 

@@ -4,7 +4,7 @@ use platform_runtime::TurnTool;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Conversation, code};
+use crate::{Conversation, TurnRequest, code};
 
 /// Kind of the runs that end a thread nobody waits for any more; the subject is the thread.
 pub const ABANDON: &str = "thread-abandon";
@@ -94,20 +94,23 @@ pub struct HandOff {
     pub approval_tools: Vec<String>,
     /// Tools that need approval in this turn.
     pub own_approvals: Vec<String>,
+    /// How many triggers led to the turn.
+    pub depth: u8,
 }
 
 impl HandOff {
     /// A chat hands work over.
-    pub fn of_chat(chat: &Conversation, user_uid: &str, approval_tools: &[String]) -> Self {
+    pub fn of_chat(chat: &Conversation, request: &TurnRequest, approval_tools: &[String]) -> Self {
         Self {
             account: chat.account.clone(),
             chat: Some(chat.uid.clone()),
             thread: None,
-            user_uid: user_uid.to_owned(),
+            user_uid: request.user_uid.clone(),
             tenant_id: chat.payer.tenant_id.clone(),
             subtenant_id: chat.payer.subtenant_id.clone(),
             approval_tools: approval_tools.to_vec(),
             own_approvals: approval_tools.to_vec(),
+            depth: request.depth,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::HashSet, sync::Arc, time::Duration};
 use platform_core::{AccountId, Checks, Code, Error, Result};
 use platform_runtime::{
     Callbacks, ChildPool, KNOWLEDGE_TOOLS, MEMORY_TOOLS, ModelSpec, Payer, SKILL_TOOLS, Tool, ToolChoice, Toolbox,
-    TurnTool, check_schemas, is_function_name,
+    TurnScope, TurnTool, check_schemas, is_function_name,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ pub async fn turn_tools(
     conversation: &str,
     callbacks: Option<&Arc<dyn Callbacks>>,
 ) -> Result<Vec<TurnTool>> {
-    let scope = settings.scope(payer, conversation);
+    let scope = TurnScope { depth: request.depth, ..settings.scope(payer, conversation) };
     let mut groups = Cow::from(&settings.available_tools_groups_uids);
     // What is attached can be looked into, whether or not somebody chose the tools for it.
     let needed = [

@@ -13,6 +13,7 @@ use std::{
 use async_trait::async_trait;
 use platform_core::{AccountId, Clock, Error, Id, Object, Owner, Result, TRACES, Timestamp};
 use platform_db::Db;
+use platform_events::Audience;
 use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_realtime::{Key, Live, Realtime};
 use platform_runtime::{
@@ -58,6 +59,8 @@ pub struct Ports {
     pub children: Arc<ChildPool>,
     /// Where growth is shown.
     pub realtime: Arc<Realtime>,
+    /// Who listens to what happens.
+    pub audience: Arc<dyn Audience>,
 }
 
 /// What a turn must know beyond its conversation; stored with its run, or with the message while it waits.
@@ -90,6 +93,14 @@ pub struct TurnRequest {
     /// An input rule blocks the turn.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub blocked: bool,
+    /// How many triggers led to it, one after the other (contract 09 §3).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub depth: u8,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde gives it")]
+fn is_zero(depth: &u8) -> bool {
+    *depth == 0
 }
 
 impl TurnRequest {
@@ -106,6 +117,15 @@ impl TurnRequest {
             Self { findings: earlier.findings, blocked: earlier.blocked, ..last }
         })
     }
+}
+
+/// The event that a message or a thread is about (contract 09 §3).
+#[derive(Debug, Clone, PartialEq)]
+pub struct TriggerOrigin {
+    /// `{triggerId, triggerSlug, app, eventId}`.
+    pub source: Object,
+    /// How many triggers led to it, this one included.
+    pub depth: u8,
 }
 
 /// A chat or a thread as its turn finds it.

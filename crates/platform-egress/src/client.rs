@@ -24,6 +24,8 @@ use crate::{EgressRules, code, judge::shown};
 const CONNECT: Duration = Duration::from_secs(10);
 const LOOKUP: Duration = Duration::from_secs(1);
 const MOST_REDIRECTS: usize = 3;
+/// Of an answer of which the status matters, in bytes.
+const MOST_UNREAD: usize = 65_536;
 /// So many requests at once are no bound.
 const UNBOUNDED: usize = 1 << 30;
 /// What a request carries that is no secret, and may follow a redirect to another origin.
@@ -202,6 +204,26 @@ impl Egress {
         let sent = async {
             let _place = self.place().await;
             self.follow(request).await
+        };
+        tokio::time::timeout(timeout, sent).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Sends a request that nobody redirects, and gives the status of the answer; a long answer is not read to its end.
+    pub async fn send_for_status(&self, request: Outgoing) -> Result<u16, EgressError> {
+        let (timeout, shown) = (request.timeout, shown(&request.url));
+        let late = || EgressError::Timeout(format!("`{shown}` does not answer in time."));
+        let sent = async {
+            let _place = self.place().await;
+            self.rules.judge_url(&request.url)?;
+            let mut response = self.once(&request).await?;
+            let mut read = 0;
+            // A connection whose answer was read can be used again.
+            while read < MOST_UNREAD
+                && let Ok(Some(chunk)) = response.chunk().await
+            {
+                read += chunk.len();
+            }
+            Ok(response.status().as_u16())
         };
         tokio::time::timeout(timeout, sent).await.unwrap_or_else(|_| Err(late()))
     }

@@ -33,6 +33,8 @@ pub struct TurnScope {
     pub folders: Vec<String>,
     /// Skills that are enabled.
     pub skills: Vec<TurnSkill>,
+    /// How many triggers led to the turn (contract 09 §3).
+    pub depth: u8,
 }
 
 impl TurnScope {

@@ -12,7 +12,11 @@ use platform_events::{Event, publish_in};
 use serde_json::json;
 use tracing::warn;
 
-use crate::{PgTenantService, rule::Metric, usage::percent};
+use crate::{
+    PgTenantService,
+    rule::{Effective, Metric},
+    usage::percent,
+};
 
 const EVERY: Duration = Duration::from_secs(5);
 
@@ -98,16 +102,13 @@ impl PgTenantService {
             let mut events = Vec::new();
             for (of, account) in crossed.iter().zip(&accounts) {
                 let Some(account) = account else { continue };
-                events.push(Event {
-                    account,
-                    kind: if of.percent >= 100 { "tenant.limit_reached" } else { "tenant.limit_warning" },
-                    data: of.data(),
-                    agent: None,
-                    thread: None,
-                    tenant: Some(&of.tenant_id),
-                });
+                let kind = if of.percent >= 100 { "tenant.limit_reached" } else { "tenant.limit_warning" };
+                let subtenant = Some(of.subtenant_id.as_str()).filter(|subtenant| !subtenant.is_empty());
+                let standing = self.quotas.standing(account, &of.tenant_id, subtenant).await?;
+                let data = json!({"tenantId": of.tenant_id, "rule": of.rule(&standing.rules)});
+                events.push(Event { tenant: Some(&of.tenant_id), ..Event::new(account, kind, data) });
             }
-            publish_in(conn, &events, self.clock.now()).await
+            publish_in(conn, events, self.clock.now()).await
         });
         telling.await?;
         conn.batch_execute(PURGE).await?;
@@ -116,18 +117,27 @@ impl PgTenantService {
 }
 
 impl Crossing {
-    fn data(&self) -> serde_json::Value {
+    /// The rule as it is shown (contract 10 §4).
+    fn rule(&self, rules: &[Effective]) -> serde_json::Value {
         let metric = Metric::of(&self.metric);
         let in_tier = self.tier_id.is_some();
         let subtenant = Some(&self.subtenant_id).filter(|subtenant| !subtenant.is_empty());
-        let mut data = json!({"tenantId": self.tenant_id, "subtenantId": subtenant,
+        let counts_so = |of: &&Effective| {
+            of.rule.metric == metric
+                && of.rule.window_unit.as_str() == self.window_unit
+                && of.rule.window_every == self.window_every
+                && of.subtenant == self.subtenant_id
+        };
+        // A rule that was taken away meanwhile has no id.
+        let rule_id = rules.iter().find(counts_so).map(|of| of.rule.rule_id.as_str()).unwrap_or_default();
+        let mut rule = json!({"ruleId": rule_id, "subtenantId": subtenant,
             "scope": if subtenant.is_some() { "subtenant" } else { "tenant" }, "metric": self.metric,
             "windowUnit": self.window_unit, "windowEvery": self.window_every, "limit": metric.shown(self.rule_limit),
             "current": metric.shown(self.consumed), "percent": percent(self.consumed, self.rule_limit).min(100.0),
             "resetsAt": self.ends_ms, "origin": if in_tier { "tier" } else { "adhoc" }});
         if let Some(tier) = &self.tier_id {
-            data["tierId"] = tier.clone().into();
+            rule["tierId"] = tier.clone().into();
         }
-        data
+        rule
     }
 }

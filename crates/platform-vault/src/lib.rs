@@ -19,8 +19,10 @@
 //! assert!(vault.open(&SecretLocation { row: "s2", ..place }, &sealed).is_err());
 //! ```
 
+mod mac;
 mod secret;
 mod vault;
 
+pub use mac::{are_equal, hmac_sha256};
 pub use secret::{MASK, Secret};
-pub use vault::{MasterKey, SecretLocation, Vault};
+pub use vault::{MasterKey, SecretLocation, Vault, random_bytes};

@@ -10,7 +10,7 @@ use base64::{
 use platform_core::{AccountId, Error, Result};
 use secrecy::zeroize::Zeroizing;
 
-use crate::Secret;
+use crate::{Secret, are_equal, hmac_sha256};
 
 const KEY_LEN: usize = 32;
 const FORMAT: &str = "1";
@@ -40,6 +40,8 @@ impl SecretLocation<'_> {
 pub struct MasterKey {
     name: String,
     key: RandomizedNonceKey,
+    /// Signs what is given out and comes back.
+    signing: Zeroizing<[u8; KEY_LEN]>,
 }
 
 impl MasterKey {
@@ -51,17 +53,18 @@ impl MasterKey {
 
     /// A new key that nobody else knows.
     pub fn generate() -> Self {
-        Self::of(random().as_slice()).expect("32 bytes are a key")
+        Self::of(random_bytes().as_slice()).expect("32 bytes are a key")
     }
 
     /// A new key as text, to be kept.
     pub fn generate_text() -> Zeroizing<String> {
-        Zeroizing::new(STANDARD.encode(random()))
+        Zeroizing::new(STANDARD.encode(random_bytes()))
     }
 
     fn of(bytes: &[u8]) -> Option<Self> {
         let name = URL_SAFE_NO_PAD.encode(&digest(&SHA256, bytes).as_ref()[..9]);
-        Some(Self { name, key: RandomizedNonceKey::new(&AES_256_GCM, bytes).ok()? })
+        let key = RandomizedNonceKey::new(&AES_256_GCM, bytes).ok()?;
+        Some(Self { name, key, signing: Zeroizing::new(hmac_sha256(bytes, b"signing")) })
     }
 }
 
@@ -80,11 +83,34 @@ impl Vault {
     /// The text, sealed for its place: `<format>.<key name>.<sealed data key>.<sealed text>`.
     pub fn seal(&self, place: &SecretLocation<'_>, text: &str) -> String {
         let place = place.bytes();
-        let data_key = random();
+        let data_key = random_bytes();
         let key = RandomizedNonceKey::new(&AES_256_GCM, data_key.as_slice()).expect("32 bytes are a key");
         let wrapped = seal(&self.current.key, &place, data_key.as_slice());
         let sealed = seal(&key, &place, text.as_bytes());
         format!("{FORMAT}.{}.{wrapped}.{sealed}", self.current.name)
+    }
+
+    /// A signature of a text that is given out; `purpose` keeps it from being taken for another's.
+    pub fn sign(&self, purpose: &str, text: &str) -> String {
+        signature(&self.current, purpose, text)
+    }
+
+    /// Whether we signed a text for a purpose.
+    pub fn has_signed(&self, purpose: &str, text: &str, signed: &str) -> bool {
+        let mut keys = std::iter::once(&self.current).chain(&self.previous);
+        keys.any(|key| are_equal(signature(key, purpose, text).as_bytes(), signed.as_bytes()))
+    }
+
+    /// What a request of a run carries that triggers led to: `<n>.<signature>` (contract 09 §3).
+    pub fn depth_header(&self, account: &AccountId, depth: u8) -> String {
+        format!("{depth}.{}", self.sign("depth", &format!("{}.{depth}", account.as_str())))
+    }
+
+    /// The depth that such a header tells; 0 when we did not write it.
+    pub fn depth_of(&self, account: &AccountId, header: &str) -> u8 {
+        let Some((depth, signed)) = header.split_once('.') else { return 0 };
+        let text = format!("{}.{depth}", account.as_str());
+        if self.has_signed("depth", &text, signed) { depth.parse().unwrap_or(0) } else { 0 }
     }
 
     /// The text again; an error when it was sealed for another place, or by a key that is not here.
@@ -107,7 +133,12 @@ impl Vault {
     }
 }
 
-fn random() -> Zeroizing<[u8; KEY_LEN]> {
+fn signature(key: &MasterKey, purpose: &str, text: &str) -> String {
+    URL_SAFE_NO_PAD.encode(hmac_sha256(key.signing.as_slice(), format!("{purpose}:{text}").as_bytes()))
+}
+
+/// Bytes that nobody can guess.
+pub fn random_bytes() -> Zeroizing<[u8; KEY_LEN]> {
     let mut bytes = Zeroizing::new([0; KEY_LEN]);
     rand::fill(bytes.as_mut_slice()).expect("the system has randomness");
     bytes
@@ -153,6 +184,11 @@ mod tests {
             SecretLocation { table: "tc", column: "", ..place },
         ] {
             assert!(new.open(&elsewhere, &sealed).is_err(), "{elsewhere:?}");
+        }
+        let signed = old.sign("depth", "1");
+        assert!(new.has_signed("depth", "1", &signed) && old.has_signed("depth", "1", &signed));
+        for (purpose, text) in [("depth", "2"), ("width", "1")] {
+            assert!(!new.has_signed(purpose, text, &signed));
         }
         let stranger = Vault::new(MasterKey::generate(), Vec::new()).open(&place, &sealed).expect_err("no key");
         assert!(stranger.to_string().contains("PLATFORM_SECRET_KEY_PREVIOUS"));

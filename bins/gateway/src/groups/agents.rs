@@ -139,11 +139,7 @@ mod spec {
         Operation::new("List agents").query::<AgentFilter>().paged().answers::<AgentList>(200)
     }
     pub fn create() -> Operation {
-        Operation::new("Make an agent")
-            .body::<AgentSettings>()
-            .aliases(&["model"])
-            .without_effect(&["webhookUrl"])
-            .answers::<Agent>(201)
+        Operation::new("Make an agent").body::<AgentSettings>().aliases(&["model"]).answers::<Agent>(201)
     }
     pub fn get() -> Operation {
         Operation::new("Read an agent").answers::<Agent>(200)
@@ -152,7 +148,6 @@ mod spec {
         Operation::new("Change an agent; turns that run keep what they began with")
             .body::<AgentSettings>()
             .aliases(&["model"])
-            .without_effect(&["webhookUrl"])
             .answers::<Agent>(200)
     }
     pub fn delete() -> Operation {

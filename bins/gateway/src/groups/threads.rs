@@ -292,7 +292,6 @@ mod spec {
         Operation::new("Start a thread of an agent")
             .query::<StartQuery>()
             .body::<NewThread>()
-            .without_effect(&["callbackUrl"])
             .aliases(&["model"])
             .answers::<StartedThread>(201)
     }

@@ -140,7 +140,7 @@ pub struct AgentSettings {
     pub sub_agent_config: SubAgentConfig,
     /// When it starts by itself.
     pub periodic_execution: PeriodicExecution,
-    /// Gets the events of its threads; kept, nothing is sent yet.
+    /// Gets the events of its threads, signed with the account's default secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_url: Option<String>,
 }

@@ -192,14 +192,12 @@ impl Work for PgEvaluationService {
                     "agentId": evaluation.agent_id, "overallScore": evaluation.overall_score,
                     "passed": evaluation.passed, "status": evaluation.status});
             let event = Event {
-                account: &account,
-                kind: "evaluation.completed",
-                data,
                 agent: Some(&evaluation.agent_id),
                 thread: Some(&task.thread),
                 tenant: record.tenant_id(),
+                ..Event::new(&account, "evaluation.completed", data)
             };
-            publish_in(conn, &[event], now).await
+            publish_in(conn, vec![event], now).await
         })
         .await?;
         drop(conn);

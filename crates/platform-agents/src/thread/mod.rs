@@ -1,3 +1,4 @@
+mod addresses;
 mod change;
 mod facts;
 mod model;
@@ -17,6 +18,7 @@ use platform_realtime::Key;
 
 use crate::{agent::PgAgentService, code};
 
+pub use addresses::PgThreadAddresses;
 use change::commit::AfterCommit;
 pub(crate) use change::intake::ThreadSpec;
 pub use change::request::{

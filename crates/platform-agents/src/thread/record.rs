@@ -195,6 +195,10 @@ impl Record {
         Owner { tenant_id: self.row.tenant_id.clone(), subtenant_id: self.row.subtenant_id.clone() }
     }
 
+    pub fn project_id(&self) -> Option<&str> {
+        self.row.project_id.as_deref()
+    }
+
     pub fn tenant_id(&self) -> Option<&str> {
         self.row.tenant_id.as_deref()
     }

@@ -80,6 +80,10 @@ pub struct Chat {
     /// The call that handed it off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handed_off_tool_call_id: Option<String>,
+    /// The trigger that it began with: `{triggerId, triggerSlug, app, eventId}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub trigger_source: Option<Object>,
     /// Memories used.
     #[schema(value_type = Vec<Object>)]
     pub recalled_memories: Vec<Object>,

@@ -13,7 +13,7 @@ use platform_conversation::{
 use platform_core::{AccountId, Caller, Error, Object, Owner, Page, Period, Result, Timestamp};
 use platform_db::{Conn, Db};
 use platform_runtime::{CallState, Later, OpenCall, Payer, SecondaryCall, Spender};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) use super::model::{HANDED_OFF, LIMIT_EXCEEDED, Status, WAITING};
 use super::{
@@ -63,18 +63,20 @@ pub(crate) struct ChatRow {
     compactions: Option<String>,
     secondary: Option<Value>,
     open_calls: Option<String>,
-    memories: Option<Value>,
+    noted: Option<Value>,
 }
 
 impl ChatRow {
     /// What its turns were told from memory is not shown.
     pub fn leave_memories(&mut self) {
-        self.memories = None;
+        if let Some(noted) = self.noted.as_mut().and_then(Value::as_object_mut) {
+            noted.retain(|name, _| name == "trigger");
+        }
     }
 
     /// Bytes of that.
     pub fn noted_bytes(&self) -> usize {
-        self.memories.as_ref().map_or(0, |memories| memories.to_string().len())
+        self.noted.as_ref().map_or(0, |noted| noted.to_string().len())
     }
 
     pub fn status(&self) -> Status {
@@ -136,11 +138,9 @@ impl ChatRow {
             api_source: self.api_source,
             status: self.status,
             stop_reason: self.stop_reason,
-            recalled_memories: self
-                .memories
-                .as_ref()
-                .map_or_else(Vec::new, |memories| memories_of(memories, "recalled")),
-            core_memories: self.memories.as_ref().map_or_else(Vec::new, |memories| memories_of(memories, "core")),
+            trigger_source: self.noted.as_ref().and_then(|noted| noted["trigger"].as_object().cloned()),
+            recalled_memories: self.noted.as_ref().map_or_else(Vec::new, |noted| memories_of(noted, "recalled")),
+            core_memories: self.noted.as_ref().map_or_else(Vec::new, |noted| memories_of(noted, "core")),
         })
     }
 
@@ -207,8 +207,8 @@ fn no_usage() -> String {
 }
 
 /// What is noted of memory under a name.
-fn memories_of(memories: &Value, name: &str) -> Vec<Object> {
-    let noted = memories[name].as_array().into_iter().flatten();
+fn memories_of(noted: &Value, name: &str) -> Vec<Object> {
+    let noted = noted[name].as_array().into_iter().flatten();
     noted.filter_map(|record| record.as_object().cloned()).collect()
 }
 
@@ -217,6 +217,13 @@ fn object(value: Value) -> Object {
         Value::Object(object) => object,
         _ => Object::new(),
     }
+}
+
+/// Notes the trigger that a chat began with.
+pub(crate) async fn note_trigger(conn: &mut Conn, account: &AccountId, uid: &str, trigger: &Object) -> Result<()> {
+    let noted = chats::noted.eq(json!({"trigger": trigger}));
+    diesel::update(by_uid(account.as_str(), uid)).set(noted).execute(conn).await?;
+    Ok(())
 }
 
 #[diesel::dsl::auto_type(no_type_alias)]

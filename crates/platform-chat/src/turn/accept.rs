@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{message::Accepted, work::KIND};
+use crate::chat::repository::note_trigger;
 
 /// A turn to accept: becomes a chat (new or going on), messages and a run in one statement.
 #[derive(Debug, Clone, Serialize)]
@@ -49,6 +50,9 @@ pub(crate) struct Acceptance {
     /// What is reserved of quotas for the turn's first call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub charge: Option<Charge>,
+    /// The trigger that a new chat began with; noted where an idempotency key is stored with it.
+    #[serde(skip)]
+    pub trigger: Option<Object>,
 }
 
 /// What became of an acceptance: `None` when the chat cannot take the message, a refusal when its payer is out of quota.
@@ -226,6 +230,9 @@ impl Acceptor {
                 }
                 match write(conn, std::slice::from_ref(item)).await?.pop().flatten() {
                     Some(chat) => {
+                        if let Some(trigger) = item.trigger.as_ref().filter(|_| chat.created) {
+                            note_trigger(conn, &item.account(), &item.subject, trigger).await?;
+                        }
                         store_files(conn, &item.account(), &item.subject, &item.message_uid, files).await?;
                         Ok(Ok(Some(chat)))
                     }

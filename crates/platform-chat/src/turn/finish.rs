@@ -12,6 +12,7 @@ use futures_util::FutureExt;
 use platform_conversation::{Conversation, MessageRow};
 use platform_core::{Error, Result, Timestamp};
 use platform_db::{Conn, Db, GroupWriter, JsonStatement};
+use platform_events::{EventRow, PUBLISH};
 use platform_jobs::{FINISH, Run, STEP, When, end_in, enqueue_in, is_held_in};
 use platform_runtime::{ModelSpec, ToldMemories};
 use platform_tenants::SETTLE;
@@ -57,6 +58,9 @@ pub(crate) struct TurnCommit {
     /// What its model calls took of quotas.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub took: Vec<Arc<RawValue>>,
+    /// What is told of the end, when anybody listens.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<EventRow>,
     /// When there is quota again, if there was none.
     #[serde(skip)]
     pub resets_ms: Option<i64>,
@@ -91,6 +95,7 @@ impl TurnCommit {
             sleep_ms: None,
             now_ms: now.0,
             took: Vec::new(),
+            events: Vec::new(),
             resets_ms: None,
         }
     }
@@ -127,7 +132,7 @@ const ITEM: &str = "WITH item AS (
         run text, fence bigint, account text, chat text, status text, stop_reason text, error text,
         provider text, llm text, context_window bigint, input_tokens bigint, output_tokens bigint, usage text,
         revision bigint, messages jsonb, message_count int, turn_start int, guardrails text, memories jsonb,
-        open_calls text, sleep_ms bigint, now_ms bigint, took jsonb)
+        open_calls text, sleep_ms bigint, now_ms bigint, took jsonb, events jsonb)
 ), ";
 
 const STORE: &str = "chat AS (
@@ -138,7 +143,7 @@ const STORE: &str = "chat AS (
         revision = greatest(held.revision, chats.revision + 1), message_count = held.message_count,
         turn_start = coalesce(held.turn_start, chats.turn_start),
         guardrails = coalesce(held.guardrails::json, chats.guardrails), open_calls = held.open_calls::json,
-        memories = CASE WHEN held.memories IS NULL THEN chats.memories ELSE add_memories(chats.memories, held.memories) END,
+        noted = CASE WHEN held.memories IS NULL THEN chats.noted ELSE add_memories(chats.noted, held.memories) END,
         edited_ms = greatest(chats.edited_ms, held.now_ms)
     FROM held WHERE chats.account_id = held.account AND chats.uid = held.chat
     RETURNING chats.account_id, chats.uid, chats.revision
@@ -210,6 +215,8 @@ impl Finisher {
 struct Statements {
     plain: String,
     metered: String,
+    /// Both with what is told of the ends.
+    told: (String, String),
 }
 
 static ENDS: LazyLock<Statements> = LazyLock::new(|| Statements::over(FINISH));
@@ -224,13 +231,27 @@ impl Statements {
         );
         let took = "(SELECT jsonb_agg(took.one) FROM held JOIN chat ON chat.account_id = held.account
             AND chat.uid = held.chat, jsonb_array_elements(held.took) AS took(one))";
+        let told = format!("{write}, told AS ({}(SELECT jsonb_agg(told.one) FROM held JOIN chat ON
+            chat.account_id = held.account AND chat.uid = held.chat, jsonb_array_elements(held.events) AS told(one)){})",
+            PUBLISH.0, PUBLISH.1);
         let settled = format!(", quota AS MATERIALIZED (SELECT {}{took}{} AS settled)", SETTLE.0, SETTLE.1);
-        Self { plain: format!("{write}{SELECT}"), metered: format!("{write}{settled}{SELECT} CROSS JOIN quota") }
+        Self {
+            plain: format!("{write}{SELECT}"),
+            metered: format!("{write}{settled}{SELECT} CROSS JOIN quota"),
+            told: (format!("{told}{SELECT}"), format!("{told}{settled}{SELECT} CROSS JOIN quota")),
+        }
     }
 }
 
 async fn store(conn: &mut Conn, items: &[TurnCommit], sql: &'static Statements) -> Result<Vec<Option<i64>>> {
-    let sql = if items.iter().any(|item| !item.took.is_empty()) { &sql.metered } else { &sql.plain };
+    let is_metered = items.iter().any(|item| !item.took.is_empty());
+    let is_told = items.iter().any(|item| !item.events.is_empty());
+    let sql = match (is_metered, is_told) {
+        (false, false) => &sql.plain,
+        (true, false) => &sql.metered,
+        (false, true) => &sql.told.0,
+        (true, true) => &sql.told.1,
+    };
     let rows: Vec<Held> = JsonStatement::new(sql, items)?.load(conn).await?;
     let held: std::collections::HashMap<String, i64> = rows.into_iter().map(|row| (row.run, row.revision)).collect();
     Ok(items.iter().map(|item| held.get(&item.run).copied()).collect())

@@ -285,6 +285,7 @@ impl Intake {
             user_uid: caller.user_uid.clone(),
             findings: Vec::new(),
             blocked: false,
+            depth: message.trigger.as_ref().map_or(0, |trigger| trigger.depth),
         };
         // What is redacted here is never stored.
         if let Some(screen) = assistant.profile.screen.clone() {
@@ -320,10 +321,15 @@ impl Intake {
             previous.push(PastRow { position, uid, role: past.role.as_str(), body });
         }
         let name = title(&text, files);
+        let content_source = match (&message.trigger, &message.transcript_id) {
+            (Some(_), _) => "trigger",
+            (None, Some(_)) => "dictation",
+            (None, None) => "user",
+        };
         let body = ChatMessage {
             content: MessageContent { message: text, data: None, files: files.to_vec() },
             user_name: message.user_name,
-            content_source: Some(if message.transcript_id.is_some() { "dictation" } else { "user" }.to_owned()),
+            content_source: Some(content_source.to_owned()),
             transcript_id: message.transcript_id,
             ..new(&message_uid)
         };
@@ -351,6 +357,7 @@ impl Intake {
             message: json(&body)?,
             now_ms: now.0,
             charge: None,
+            trigger: message.trigger.map(|trigger| trigger.source),
             subject,
         };
         Ok((item, request, body))

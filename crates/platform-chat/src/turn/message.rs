@@ -1,4 +1,4 @@
-use platform_conversation::{ClientTool, File, StoredJson, check_client_tools, check_message};
+use platform_conversation::{ClientTool, File, StoredJson, TriggerOrigin, check_client_tools, check_message};
 use platform_core::{Checks, FieldLimits, Object, Result};
 use platform_runtime::Role;
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,10 @@ pub struct NewMessage {
     pub tools: Vec<ClientTool>,
     /// No title and no summaries for this turn.
     pub skip_summarization: bool,
+    /// The event it is about, when no client sent it.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub trigger: Option<TriggerOrigin>,
 }
 
 /// A message from before the chat.

@@ -209,6 +209,9 @@ async fn create(conn: &mut Conn, item: &Acceptance) -> Result<bool> {
     if made == 0 {
         return Ok(false);
     }
+    if let Some(trigger) = &item.trigger {
+        repository::note_trigger(conn, &item.account(), &item.subject, trigger).await?;
+    }
     for past in &item.previous {
         let message = MessageRow {
             position: i32::try_from(past.position).unwrap_or(i32::MAX),

@@ -3,13 +3,14 @@ use std::{pin::pin, sync::Arc};
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use platform_conversation::{
-    Bounds, Compaction, Conversation, HandOff, LeaseLost, MessageContent, MessageRow, Profile, Step, StepResult, Turn,
-    TurnRequest, TurnStore, UserMessage, open_text, turn_tools,
+    Bounds, Compaction, Conversation, HandOff, LeaseLost, MessageContent, MessageRow, Profile, Step, StepResult,
+    StoredJson, Turn, TurnRequest, TurnStore, UserMessage, open_text, turn_tools,
 };
 use platform_core::{Result, spawn};
+use platform_events::{Event, EventRow};
 use platform_jobs::Run;
 use platform_runtime::{Ending, FaultCode, Flow, Later, OpenCall, SecondaryCall, TurnTool, UsageLedger};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
@@ -120,7 +121,7 @@ impl<'a> TurnRunner<'a> {
             turn_tools(&ports.toolbox, &chat.account, settings, self.request, Some(&chat.payer), &chat.uid, None)
                 .await?;
         if !settings.subagents_ids.is_empty() {
-            let hand_off = HandOff::of_chat(chat, &self.request.user_uid, &settings.approval_tools);
+            let hand_off = HandOff::of_chat(chat, self.request, &settings.approval_tools);
             tools.extend(self.turns.hand_offs.tools(&settings.subagents_ids, &hand_off).await?);
         }
         Ok(tools)
@@ -261,8 +262,9 @@ impl<'a> TurnRunner<'a> {
     }
 
     /// Stores the end; the revision the chat has then, or `None` when the lease was lost.
-    async fn commit(&mut self, outcome: TurnCommit) -> Result<Option<i64>> {
+    async fn commit(&mut self, mut outcome: TurnCommit) -> Result<Option<i64>> {
         let said = MessageRow::spoken(&outcome.messages);
+        outcome.events = self.events(&outcome, &said).await?;
         let took = outcome.took.clone();
         let stored = self.turns.finisher.finish(self.run, outcome).await;
         if !matches!(stored, Ok(Stored::At(_) | Stored::GoesOn(_))) {
@@ -278,6 +280,42 @@ impl<'a> TurnRunner<'a> {
                 Some(revision)
             }
         })
+    }
+
+    /// What is told of an end, when anybody listens (contract 17).
+    async fn events(&self, outcome: &TurnCommit, said: &[StoredJson]) -> Result<Vec<EventRow>> {
+        let chat = &self.turn.conversation;
+        let kind = if outcome.status == "completed" { "chat.completed" } else { "chat.error" };
+        if !self.turns.ports.audience.hears(&chat.account, kind).await? {
+            return Ok(Vec::new());
+        }
+        let read = |json: &StoredJson| serde_json::from_str::<Value>(json.as_str()).unwrap_or_default();
+        let mut data = json!({"chatUID": chat.uid, "assistantSpecializationIdentifier": self.chat.assistant,
+            "status": outcome.status, "tokenUsage": chat.usage});
+        let error: Option<Value> = outcome.error.as_deref().and_then(|error| serde_json::from_str(error).ok());
+        let payer = &chat.payer;
+        for (name, value) in [
+            ("stopReason", outcome.stop_reason.map(Value::from)),
+            ("error", error),
+            ("tenantId", payer.tenant_id.clone().map(Value::from)),
+            ("subtenantId", payer.subtenant_id.clone().map(Value::from)),
+        ] {
+            data.as_object_mut().expect("an object").extend(value.map(|value| (name.to_owned(), value)));
+        }
+        let asked = self
+            .turn
+            .user_messages
+            .iter()
+            .map(|message| json!({"uid": message.uid, "role": "user", "content": {"message": message.text}}));
+        let messages: Vec<Value> = asked.chain(self.turn.said.iter().chain(said).map(read)).collect();
+        let event = Event {
+            content: Some(json!({"messages": messages})),
+            tenant: payer.tenant_id.as_deref(),
+            project: payer.project_id.as_deref(),
+            depth: self.request.depth,
+            ..Event::new(&chat.account, kind, data)
+        };
+        Ok(vec![event.into_row(self.turn.now())])
     }
 
     /// Tells watchers and whoever waits.

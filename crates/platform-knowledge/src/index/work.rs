@@ -7,9 +7,10 @@ use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_core::{AccountId, Error, ErrorKind, Id, Result, Timestamp, run_blocking};
 use platform_db::{Conn, JsonStatement};
+use platform_events::Event;
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -193,6 +194,9 @@ impl IndexWork {
                 let finished_timestamp_ms = Some(now);
                 let failed = Indexing { state, attempts, error, finished_timestamp_ms, ..so_far };
                 repository::note_indexing(conn, account, &row.id, status, &failed, due).await?;
+                if again.is_none() {
+                    publish_in(conn, account, &row.id, &failed, now).await?;
+                }
             }
             Ok(())
         })
@@ -215,7 +219,22 @@ pub(super) async fn finish_in(
     let index = documents::index_id.eq(String::from(Id::<IndexKind>::generate()));
     let by = documents::embedded_by.eq(embedded_by);
     diesel::update(repository::by_id(account.as_str(), id)).set((index, by)).execute(conn).await?;
+    publish_in(conn, account, id, &done, now).await?;
     summary::wake_in(conn, account).await
+}
+
+/// Says that a document is in the index, or will not be.
+async fn publish_in(conn: &mut Conn, account: &AccountId, id: &str, indexing: &Indexing, now: Timestamp) -> Result<()> {
+    let of = repository::by_id(account.as_str(), id).select((documents::name, documents::project_id));
+    let (name, project): (String, Option<String>) = of.first(conn).await?;
+    let (kind, status) =
+        if indexing.error.is_some() { ("document.failed", "failed") } else { ("document.indexed", "ready") };
+    let mut data = json!({"documentId": id, "name": name, "status": status});
+    if let Some(error) = &indexing.error {
+        data["error"] = json!(error);
+    }
+    let event = Event { project: project.as_deref(), ..Event::new(account, kind, data) };
+    platform_events::publish_in(conn, vec![event], now).await
 }
 
 /// The document of an account that is due first.

@@ -147,12 +147,12 @@ impl Threads {
     async fn publish_in(&self, conn: &mut Conn, record: &Record, now: Timestamp) -> Result<()> {
         let data = about(record.id(), record.agent_id(), record.tenant_id(), record.subtenant_id());
         let event = |kind, data| Event {
-            account: &record.account,
-            kind,
-            data,
             agent: Some(record.agent_id()),
             thread: Some(record.id()),
             tenant: record.tenant_id(),
+            project: record.project_id(),
+            depth: record.facts.turn.request.depth,
+            ..Event::new(&record.account, kind, data)
         };
         let mut events = Vec::new();
         for (before, change) in record.new_changes() {
@@ -164,8 +164,8 @@ impl Threads {
                 changed["finishReason"] = json!(record.finish_reason);
                 changed["duration"] = record.duration_ms().into();
                 changed["tokenUsage"] = serde_json::to_value(&record.usage).map_err(Error::internal)?;
-                changed["result"] = json!(record.facts.result);
-                events.push(event("thread.finished", changed));
+                let content = Some(json!({"result": record.facts.result}));
+                events.push(Event { content, ..event("thread.finished", changed) });
             }
             if let (ThreadState::PausedForApproval, Some(approval)) = (change.state, &record.facts.approval) {
                 let names: Vec<&str> = approval.tool_calls.iter().map(|call| call.function.name.as_str()).collect();
@@ -175,7 +175,7 @@ impl Threads {
                 events.push(event("thread.approval_required", asked));
             }
         }
-        publish_in(conn, &events, now).await
+        publish_in(conn, events, now).await
     }
 
     /// Mail to people, and the judge; whether there is something to do for a worker.
@@ -256,14 +256,14 @@ impl Threads {
                 data["previousState"] = before.as_str().into();
                 let (agent, thread) = (Some(of.agent_id.as_str()), Some(of.id.as_str()));
                 let (kind, tenant) = ("thread.state_changed", of.tenant_id.as_deref());
-                events.push(Event { account, kind, data, agent, thread, tenant });
+                events.push(Event { agent, thread, tenant, ..Event::new(account, kind, data) });
             };
             if of.was_lost {
                 publish(after, before);
             }
             publish(before, after);
         }
-        publish_in(conn, &events, now).await
+        publish_in(conn, events, now).await
     }
 }
 

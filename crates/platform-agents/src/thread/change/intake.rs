@@ -55,6 +55,8 @@ pub(crate) struct ThreadSpec {
     pub source: Source,
     pub trigger: Option<serde_json::Value>,
     pub parent: Option<Parent>,
+    /// How many triggers led to it.
+    pub depth: u8,
 }
 
 impl ThreadSpec {
@@ -77,6 +79,7 @@ impl ThreadSpec {
             source,
             trigger: None,
             parent: None,
+            depth: 0,
         }
     }
 }
@@ -188,6 +191,7 @@ impl Threads {
             provider: order.provider,
             model: order.llm,
             user_uid: order.user_uid.clone(),
+            depth: order.depth,
             ..TurnRequest::default()
         };
         check_turn_tools(&self.ports.toolbox, account, settings, &request, &spec).await?;

@@ -36,7 +36,7 @@ pub struct NewThread {
     /// Model of the first turn.
     #[serde(alias = "model")]
     pub llm: Option<String>,
-    /// Gets the events of this thread; kept, nothing is sent yet.
+    /// Gets the events of this thread, signed with the account's default secret.
     pub callback_url: Option<String>,
 }
 

@@ -146,6 +146,7 @@ impl HandOffAction {
             tenant_id: self.parent.tenant_id.clone(),
             subtenant_id: self.parent.subtenant_id.clone(),
             parent: Some(parent),
+            depth: self.parent.depth,
             ..ThreadSpec::of(source, user, message)
         };
         let account = &self.parent.account;

@@ -219,6 +219,7 @@ impl Threads {
                 subtenant_id: found.subtenant_id().map(str::to_owned),
                 approval_tools: approvals_above(found, settings),
                 own_approvals: settings.approval_tools.clone(),
+                depth: request.depth,
             };
             tools.extend(ThreadLauncher(Arc::clone(self)).tools(&settings.subagents_ids, &hand_off).await?);
         }

@@ -1,0 +1,302 @@
+//! Deliveries: who is served next, each attempt, and what became of it.
+
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use platform_core::{AccountId, Error, Result, spawn};
+use platform_egress::{
+    EgressError, Method, Outgoing, Payload, Url,
+    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
+};
+use platform_vault::Secret;
+use serde_json::json;
+use tokio::{sync::mpsc, time::Instant};
+use tracing::warn;
+
+use crate::{
+    repository::{self, ClaimRoom, Claimed, Tried},
+    service::PgWebhooks,
+    signature,
+};
+
+/// An attempt (contract 17).
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// A process that dies with a delivery loses it after this.
+const LEASE: Duration = Duration::from_mins(1);
+/// Waits before each attempt but the first, in milliseconds (contract 17).
+const WAITS_MS: [i64; 7] = [5_000, 300_000, 1_800_000, 7_200_000, 18_000_000, 36_000_000, 36_000_000];
+/// How often the table is looked at when nobody says that there is something in it.
+const POLL: Duration = Duration::from_millis(250);
+/// Deliveries that are in memory at once, and of one account.
+const MOST: usize = 256;
+const MOST_OF_ACCOUNT: usize = 128;
+/// Sent to one receiver at once.
+const AT_ONCE: usize = 4;
+/// Taken for a receiver that answers at once, so that it need not wait for the table.
+const MOST_OF_LANE: usize = 64;
+/// Attempts that are noted together.
+const MOST_NOTED: usize = 256;
+
+/// What waits for one receiver.
+#[derive(Default)]
+struct Lane {
+    /// Attempts under way.
+    sending: usize,
+    /// Taken and not begun, with the moment by which it must begin.
+    waiting: std::collections::VecDeque<(Claimed, Instant, i64)>,
+    /// Successes since the last failure.
+    successes: usize,
+}
+
+/// An attempt that ended.
+struct Ended {
+    lane: String,
+    account: String,
+    succeeded: bool,
+}
+
+/// What a sender shares with its attempts.
+struct Attempts {
+    webhooks: Arc<PgWebhooks>,
+    noted: mpsc::Sender<Tried>,
+    jitter: AtomicU64,
+}
+
+impl PgWebhooks {
+    /// Has events become deliveries and sends them, as long as the process runs.
+    pub async fn keep(self: Arc<Self>) {
+        spawn("route events", Arc::clone(&self).keep_routing());
+        let (noted, to_note) = mpsc::channel(4 * MOST);
+        spawn("note deliveries", Arc::clone(&self).keep_noting(to_note));
+        let attempts = Attempts { webhooks: Arc::clone(&self), noted, jitter: AtomicU64::new(0) };
+        self.send_all(Arc::new(attempts)).await;
+    }
+
+    async fn keep_routing(self: Arc<Self>) {
+        loop {
+            match self.route().await {
+                // There may be more.
+                Ok(taken) if taken > 0 => {}
+                Ok(_) => tokio::time::sleep(POLL).await,
+                Err(error) => {
+                    warn!(%error, "Events could not be made deliveries; trying again.");
+                    tokio::time::sleep(POLL).await;
+                }
+            }
+        }
+    }
+
+    /// Serves all receivers, each apart from the others.
+    async fn send_all(&self, attempts: Arc<Attempts>) {
+        let mut lanes: HashMap<String, Lane> = HashMap::new();
+        let mut held: HashMap<String, usize> = HashMap::new();
+        let (end, mut ended) = mpsc::unbounded_channel::<Ended>();
+        let mut looks = true;
+        loop {
+            if looks {
+                match self.claim(&lanes, &held).await {
+                    Ok(claimed) => {
+                        // A full hand means that there is more.
+                        looks = !claimed.is_empty();
+                        let begins = Instant::now() + LEASE.saturating_sub(TIMEOUT * 2);
+                        for (one, lease) in claimed {
+                            *held.entry(one.account_id.clone()).or_default() += 1;
+                            lanes.entry(one.lane.clone()).or_default().waiting.push_back((one, begins, lease));
+                        }
+                    }
+                    Err(error) => {
+                        looks = false;
+                        warn!(%error, "Deliveries could not be taken; trying again.");
+                    }
+                }
+            }
+            for (name, lane) in &mut lanes {
+                while lane.sending < AT_ONCE
+                    && let Some((claimed, begins, lease)) = lane.waiting.pop_front()
+                {
+                    // Another may take what waited here for too long.
+                    if Instant::now() >= begins {
+                        release(&mut held, &claimed.account_id);
+                        continue;
+                    }
+                    lane.sending += 1;
+                    let (attempts, end, lane) = (Arc::clone(&attempts), end.clone(), name.clone());
+                    spawn("deliver", async move {
+                        let account = claimed.account_id.clone();
+                        let succeeded = attempts.attempt(claimed, lease).await;
+                        let _ = end.send(Ended { lane, account, succeeded });
+                    });
+                }
+            }
+            lanes.retain(|_, lane| lane.sending > 0 || !lane.waiting.is_empty() || lane.successes > 0);
+            if looks && held.values().sum::<usize>() < MOST / 2 {
+                continue;
+            }
+            tokio::select! {
+                Some(first) = ended.recv() => {
+                    let mut next = Some(first);
+                    while let Some(Ended { lane, account, succeeded }) = next {
+                        release(&mut held, &account);
+                        if let Entry::Occupied(mut entry) = lanes.entry(lane) {
+                            let lane = entry.get_mut();
+                            lane.sending -= 1;
+                            lane.successes = if succeeded { lane.successes + 1 } else { 0 };
+                            looks |= lane.waiting.len() < AT_ONCE;
+                        }
+                        next = ended.try_recv().ok();
+                    }
+                }
+                () = self.waiting.notified() => looks = true,
+                () = tokio::time::sleep(POLL) => {
+                    looks = true;
+                    // Who has nothing waiting is known no longer.
+                    lanes.retain(|_, lane| lane.sending > 0 || !lane.waiting.is_empty());
+                }
+            }
+        }
+    }
+
+    /// Takes what is due, each with the end of its lease.
+    async fn claim(&self, lanes: &HashMap<String, Lane>, held: &HashMap<String, usize>) -> Result<Vec<(Claimed, i64)>> {
+        let most = MOST - held.values().sum::<usize>().min(MOST);
+        if most == 0 {
+            return Ok(Vec::new());
+        }
+        let room = |lane: &Lane| {
+            let share = lane.successes.clamp(AT_ONCE, MOST_OF_LANE);
+            share.saturating_sub(lane.sending + lane.waiting.len())
+        };
+        let rooms: HashMap<&String, usize> = lanes.iter().map(|(name, lane)| (name, room(lane))).collect();
+        let full = held.iter().filter(|(_, held)| **held >= MOST_OF_ACCOUNT).map(|(account, _)| account.as_str());
+        let now = self.clock.now().0;
+        let until = now + millis(LEASE);
+        let room = ClaimRoom { now, until, most, share: AT_ONCE, lanes: json!(rooms), full: full.collect::<Vec<_>>() };
+        let claimed = repository::claim(&mut *self.db.conn().await?, &room).await?;
+        Ok(claimed.into_iter().map(|one| (one, until)).collect())
+    }
+
+    /// Notes what attempts came to, many at once.
+    async fn keep_noting(self: Arc<Self>, mut ended: mpsc::Receiver<Tried>) {
+        let mut tried = Vec::with_capacity(MOST_NOTED);
+        while ended.recv_many(&mut tried, MOST_NOTED).await > 0 {
+            while let Err(error) = self.note(&tried).await {
+                warn!(%error, deliveries = tried.len(), "Attempts could not be noted; trying again.");
+                tokio::time::sleep(POLL).await;
+            }
+            tried.clear();
+        }
+    }
+
+    async fn note(&self, tried: &[Tried]) -> Result<()> {
+        let judged = repository::note(&mut *self.db.conn().await?, tried).await?;
+        let accounts: HashSet<&str> =
+            judged.iter().filter(|webhook| !webhook.enabled).map(|webhook| webhook.account_id.as_str()).collect();
+        for webhook in judged.iter().filter(|webhook| !webhook.enabled) {
+            warn!(webhook = webhook.id, "A webhook was disabled: its receiver is gone, or fails for five days.");
+        }
+        for account in accounts {
+            self.known.changed(account).await?;
+        }
+        Ok(())
+    }
+}
+
+fn release(held: &mut HashMap<String, usize>, account: &str) {
+    if let Some(count) = held.get_mut(account) {
+        *count -= 1;
+        if *count == 0 {
+            held.remove(account);
+        }
+    }
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl Attempts {
+    /// Makes one attempt; whether it succeeded.
+    async fn attempt(&self, claimed: Claimed, lease: i64) -> bool {
+        let webhooks = &self.webhooks;
+        let (at, began) = (webhooks.clock.now(), Instant::now());
+        let outcome = self.send(&claimed).await;
+        let duration_ms = millis(began.elapsed());
+        let (status_code, error) = match &outcome {
+            Ok(status) if (200..300).contains(status) => (Some(*status), None),
+            Ok(status) => (Some(*status), Some(format!("The receiver answered {status}."))),
+            Err(reason) => (None, Some(reason.clone())),
+        };
+        let succeeded = error.is_none();
+        let attempt = crate::model::DeliveryAttempt { timestamp_ms: at, status_code, duration_ms, error };
+        let is_gone = status_code == Some(410) && claimed.webhook_id.is_some();
+        let wait = WAITS_MS.get(usize::try_from(claimed.tries).unwrap_or(usize::MAX));
+        let now = webhooks.clock.now().0;
+        let next_ms = wait.filter(|_| !succeeded && status_code != Some(410)).map(|wait| now + self.spread(*wait));
+        let status = match next_ms {
+            Some(_) => "pending",
+            None if succeeded => "succeeded",
+            None => "failed",
+        };
+        let tried = Tried {
+            id: claimed.id,
+            account: claimed.account_id,
+            webhook: claimed.webhook_id,
+            lease,
+            attempt: json!(attempt),
+            status,
+            next_ms,
+            disables: is_gone.then_some("The receiver answered 410: it wants no more events."),
+            now,
+        };
+        let _ = self.noted.send(tried).await;
+        succeeded
+    }
+
+    /// A wait, a tenth longer or shorter, so that those who failed together do not come back together.
+    fn spread(&self, wait: i64) -> i64 {
+        let step = self.jitter.fetch_add(7, Ordering::Relaxed) % 201;
+        wait + wait * (i64::try_from(step).unwrap_or(0) - 100) / 1000
+    }
+
+    async fn send(&self, claimed: &Claimed) -> Result<u16, String> {
+        let url = Url::parse(&claimed.url).map_err(|error| format!("This is no address: {error}."))?;
+        let secrets = self.secrets(claimed).await.map_err(|error| {
+            warn!(delivery = claimed.id, %error, "A delivery could not be signed.");
+            "The message could not be signed.".to_owned()
+        })?;
+        let timestamp = self.webhooks.clock.now().0 / 1000;
+        let signed = signature::header(&secrets, &claimed.event_id, timestamp, &claimed.body);
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let depth = (claimed.depth > 0).then(|| {
+            let account = AccountId::parse(&claimed.account_id).ok()?;
+            Some(self.webhooks.vault.depth_header(&account, u8::try_from(claimed.depth).ok()?))
+        });
+        let named = [
+            ("webhook-id", Some(claimed.event_id.clone())),
+            ("webhook-timestamp", Some(timestamp.to_string())),
+            ("webhook-signature", Some(signed)),
+            ("x-trigger-depth", depth.flatten()),
+        ];
+        for (name, value) in named {
+            let value = value.and_then(|value| HeaderValue::from_str(&value).ok());
+            headers.extend(value.map(|value| (HeaderName::from_static(name), value)));
+        }
+        let body = Payload::Bytes(claimed.body.clone().into());
+        let request = Outgoing { method: Method::POST, url, headers, body, follows: false, timeout: TIMEOUT };
+        let sent = self.webhooks.egress.send_for_status(request).await;
+        sent.map_err(|error: EgressError| error.to_string())
+    }
+
+    async fn secrets(&self, claimed: &Claimed) -> Result<Vec<Secret>> {
+        let account =
+            AccountId::parse(&claimed.account_id).map_err(|_| Error::internal("a delivery has no account"))?;
+        self.webhooks.secrets(&account, claimed.webhook_id.as_deref()).await
+    }
+}

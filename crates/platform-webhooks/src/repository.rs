@@ -1,0 +1,401 @@
+use diesel::{
+    dsl::sql,
+    pg::Pg,
+    prelude::*,
+    sql_types::{SmallInt, Text},
+};
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Error, Page, Result, Timestamp};
+use platform_db::{Conn, JsonStatement};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    model::{Delivery, DeliveryFilter, DeliveryStatus, Webhook, WebhookSettings},
+    schema::{webhook_deliveries, webhook_secrets, webhooks},
+};
+
+#[derive(Queryable, Selectable, Insertable, AsChangeset)]
+#[diesel(table_name = webhooks, treat_none_as_null = true)]
+pub(crate) struct WebhookRow {
+    pub account_id: String,
+    pub id: String,
+    pub url: String,
+    pub events: Vec<String>,
+    pub enabled: bool,
+    pub description: String,
+    pub project_id: Option<String>,
+    pub tenant_id: Option<String>,
+    pub include_content: bool,
+    pub disabled_reason: Option<String>,
+    pub secret: String,
+    pub previous_secret: Option<String>,
+    pub rotated_ms: Option<i64>,
+    pub failing_since_ms: Option<i64>,
+    pub created_ms: i64,
+    pub edited_ms: i64,
+}
+
+impl WebhookRow {
+    pub fn settings(&self) -> WebhookSettings {
+        WebhookSettings {
+            url: self.url.clone(),
+            events: self.events.clone(),
+            enabled: self.enabled,
+            description: self.description.clone(),
+            project_id: self.project_id.clone(),
+            tenant_id: self.tenant_id.clone(),
+            include_content: self.include_content,
+        }
+    }
+
+    pub fn set(&mut self, settings: WebhookSettings, now: Timestamp) {
+        let WebhookSettings { url, events, enabled, description, project_id, tenant_id, include_content } = settings;
+        (self.url, self.events, self.enabled, self.description) = (url, events, enabled, description);
+        (self.project_id, self.tenant_id, self.include_content) = (project_id, tenant_id, include_content);
+        self.edited_ms = now.0;
+    }
+
+    pub fn shown(&self) -> Webhook {
+        Webhook {
+            id: self.id.clone(),
+            settings: self.settings(),
+            disabled_reason: self.disabled_reason.clone(),
+            creation_timestamp_ms: Timestamp(self.created_ms),
+            last_edit_timestamp_ms: Timestamp(self.edited_ms),
+        }
+    }
+}
+
+#[diesel::dsl::auto_type(no_type_alias)]
+fn by_id<'a>(account: &'a str, id: &'a str) -> _ {
+    webhooks::table.filter(webhooks::account_id.eq(account)).filter(webhooks::id.eq(id))
+}
+
+pub(crate) async fn insert(conn: &mut Conn, row: &WebhookRow) -> Result<()> {
+    diesel::insert_into(webhooks::table).values(row).execute(conn).await?;
+    Ok(())
+}
+
+/// How many an account has; nobody adds one meanwhile.
+pub(crate) async fn count_locked(conn: &mut Conn, account: &AccountId) -> Result<i64> {
+    let lock = sql::<diesel::sql_types::Bool>("pg_advisory_xact_lock(hashtextextended(")
+        .bind::<Text, _>(format!("webhooks of {}", account.as_str()))
+        .sql(", 0)) IS NULL");
+    diesel::select(lock).execute(conn).await?;
+    Ok(webhooks::table.filter(webhooks::account_id.eq(account.as_str())).count().get_result(conn).await?)
+}
+
+pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<WebhookRow>> {
+    let mut conn = conn;
+    Ok(by_id(account.as_str(), id).select(WebhookRow::as_select()).first(&mut conn).await.optional()?)
+}
+
+pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<WebhookRow>> {
+    let row = by_id(account.as_str(), id).for_update().select(WebhookRow::as_select());
+    Ok(row.first(conn).await.optional()?)
+}
+
+pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &WebhookRow) -> Result<()> {
+    diesel::update(by_id(account.as_str(), &row.id)).set(row).execute(conn).await?;
+    Ok(())
+}
+
+pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
+    Ok(diesel::delete(by_id(account.as_str(), id)).execute(conn).await? == 1)
+}
+
+pub(crate) async fn list(conn: &Conn, account: &AccountId, page: Page) -> Result<(Vec<WebhookRow>, i64)> {
+    let (mut first, mut second) = (conn, conn);
+    let of = || webhooks::table.filter(webhooks::account_id.eq(account.as_str()));
+    let rows = of().order((webhooks::created_ms.desc(), webhooks::id.desc())).limit(page.limit).offset(page.offset);
+    let rows = rows.select(WebhookRow::as_select());
+    let total = of().count();
+    Ok(futures_util::try_join!(rows.load(&mut first), total.get_result(&mut second))?)
+}
+
+/// Those of an account that are enabled.
+pub(crate) async fn enabled(conn: &Conn, account: &AccountId) -> Result<Vec<WebhookRow>> {
+    let mut conn = conn;
+    let rows = webhooks::table.filter(webhooks::account_id.eq(account.as_str())).filter(webhooks::enabled);
+    Ok(rows.select(WebhookRow::as_select()).load(&mut conn).await?)
+}
+
+/// A secret and, when it was changed, the one before and when that was.
+pub(crate) type SecretRow = (String, Option<String>, Option<i64>);
+
+pub(crate) async fn default_secret(conn: &Conn, account: &AccountId) -> Result<Option<SecretRow>> {
+    let mut conn = conn;
+    let row = webhook_secrets::table.find(account.as_str()).select((
+        webhook_secrets::secret,
+        webhook_secrets::previous_secret,
+        webhook_secrets::rotated_ms,
+    ));
+    Ok(row.first(&mut conn).await.optional()?)
+}
+
+/// Stores a secret where there is none.
+pub(crate) async fn make_default_secret(conn: &mut Conn, account: &AccountId, sealed: &str) -> Result<()> {
+    let row = (webhook_secrets::account_id.eq(account.as_str()), webhook_secrets::secret.eq(sealed));
+    diesel::insert_into(webhook_secrets::table).values(row).on_conflict_do_nothing().execute(conn).await?;
+    Ok(())
+}
+
+/// Puts a secret in the place of another, which counts for a day more.
+pub(crate) async fn rotate_default_secret(
+    conn: &mut Conn,
+    account: &AccountId,
+    sealed: &str,
+    now: Timestamp,
+) -> Result<()> {
+    let row = (webhook_secrets::account_id.eq(account.as_str()), webhook_secrets::secret.eq(sealed));
+    diesel::insert_into(webhook_secrets::table)
+        .values(row)
+        .on_conflict(webhook_secrets::account_id)
+        .do_update()
+        .set((
+            webhook_secrets::previous_secret.eq(webhook_secrets::secret.nullable()),
+            webhook_secrets::secret.eq(sealed),
+            webhook_secrets::rotated_ms.eq(now.0),
+        ))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// A delivery to store.
+#[derive(Insertable)]
+#[diesel(table_name = webhook_deliveries)]
+pub(crate) struct NewDelivery {
+    pub account_id: String,
+    pub id: String,
+    pub webhook_id: Option<String>,
+    pub url: Option<String>,
+    pub lane: String,
+    pub event_id: String,
+    pub event_type: String,
+    pub body: String,
+    pub depth: i16,
+    pub status: &'static str,
+    pub next_ms: i64,
+    pub forced: bool,
+    pub created_ms: i64,
+}
+
+pub(crate) async fn insert_deliveries(conn: &mut Conn, rows: Vec<NewDelivery>) -> Result<()> {
+    if !rows.is_empty() {
+        diesel::insert_into(webhook_deliveries::table).values(rows).on_conflict_do_nothing().execute(conn).await?;
+    }
+    Ok(())
+}
+
+#[derive(Queryable, Selectable)]
+#[diesel(table_name = webhook_deliveries)]
+pub(crate) struct DeliveryRow {
+    id: String,
+    event_id: String,
+    event_type: String,
+    status: String,
+    attempts: Value,
+    next_ms: Option<i64>,
+}
+
+impl DeliveryRow {
+    pub fn shown(self) -> Result<Delivery> {
+        Ok(Delivery {
+            id: self.id,
+            event_id: self.event_id,
+            event_type: self.event_type,
+            status: match self.status.as_str() {
+                "succeeded" => DeliveryStatus::Succeeded,
+                "failed" => DeliveryStatus::Failed,
+                _ => DeliveryStatus::Pending,
+            },
+            attempts: serde_json::from_value(self.attempts).map_err(Error::internal)?,
+            next_attempt_ms: self.next_ms,
+        })
+    }
+}
+
+type Deliveries<'a> = webhook_deliveries::BoxedQuery<'a, Pg>;
+
+fn of_webhook<'a>(account: &'a AccountId, webhook: &'a str, filter: DeliveryFilter) -> Deliveries<'a> {
+    let of = webhook_deliveries::table
+        .filter(webhook_deliveries::account_id.eq(account.as_str()))
+        .filter(webhook_deliveries::webhook_id.eq(webhook))
+        .into_boxed();
+    match filter.status {
+        Some(status) => of.filter(webhook_deliveries::status.eq(status.as_str())),
+        None => of,
+    }
+}
+
+pub(crate) async fn list_deliveries(
+    conn: &Conn,
+    account: &AccountId,
+    webhook: &str,
+    filter: DeliveryFilter,
+    page: Page,
+) -> Result<(Vec<DeliveryRow>, i64)> {
+    let (mut first, mut second) = (conn, conn);
+    let rows = of_webhook(account, webhook, filter)
+        .order((webhook_deliveries::created_ms.desc(), webhook_deliveries::id.desc()))
+        .limit(page.limit)
+        .offset(page.offset)
+        .select(DeliveryRow::as_select());
+    let total = of_webhook(account, webhook, filter).count();
+    Ok(futures_util::try_join!(rows.load(&mut first), total.get_result(&mut second))?)
+}
+
+/// Has a delivery begin again, now; `None` when there is none.
+pub(crate) async fn redeliver(
+    conn: &mut Conn,
+    account: &AccountId,
+    webhook: &str,
+    id: &str,
+    now: Timestamp,
+) -> Result<Option<DeliveryRow>> {
+    let row = webhook_deliveries::table
+        .filter(webhook_deliveries::account_id.eq(account.as_str()))
+        .filter(webhook_deliveries::webhook_id.eq(webhook).and(webhook_deliveries::id.eq(id)));
+    let again = (
+        webhook_deliveries::status.eq("pending"),
+        webhook_deliveries::tries.eq(0),
+        webhook_deliveries::next_ms.eq(now.0),
+        webhook_deliveries::forced.eq(true),
+    );
+    Ok(diesel::update(row).set(again).returning(DeliveryRow::as_returning()).get_result(conn).await.optional()?)
+}
+
+/// A delivery that is to be tried, and to whom.
+#[derive(QueryableByName)]
+pub(crate) struct Claimed {
+    #[diesel(sql_type = Text)]
+    pub account_id: String,
+    #[diesel(sql_type = Text)]
+    pub id: String,
+    #[diesel(sql_type = diesel::sql_types::Nullable<Text>)]
+    pub webhook_id: Option<String>,
+    #[diesel(sql_type = Text)]
+    pub url: String,
+    #[diesel(sql_type = Text)]
+    pub lane: String,
+    #[diesel(sql_type = Text)]
+    pub event_id: String,
+    #[diesel(sql_type = Text)]
+    pub body: String,
+    #[diesel(sql_type = SmallInt)]
+    pub depth: i16,
+    #[diesel(sql_type = SmallInt)]
+    pub tries: i16,
+}
+
+/// How much of what is due a process takes.
+#[derive(Serialize)]
+pub(crate) struct ClaimRoom<'a> {
+    pub now: i64,
+    /// Until when nobody else takes it.
+    pub until: i64,
+    /// Deliveries together.
+    pub most: usize,
+    /// Of a lane that is not named below.
+    pub share: usize,
+    /// Of the lanes that have some under way.
+    pub lanes: Value,
+    /// Accounts that have their share.
+    pub full: Vec<&'a str>,
+}
+
+/// Takes what is due, the same share of each lane; lanes are found by jumping from one to the next in the index.
+const CLAIM: &str = "WITH RECURSIVE room AS (
+        SELECT * FROM jsonb_to_recordset($1::jsonb) AS r(
+            now bigint, until bigint, most int, share int, lanes jsonb, \"full\" text[])
+    ), lane(name) AS (
+        (SELECT lane FROM webhook_deliveries WHERE next_ms IS NOT NULL ORDER BY lane LIMIT 1)
+        UNION ALL
+        SELECT (SELECT d.lane FROM webhook_deliveries d WHERE d.next_ms IS NOT NULL AND d.lane > lane.name
+            ORDER BY d.lane LIMIT 1)
+        FROM lane WHERE lane.name IS NOT NULL
+    ), due AS (
+        SELECT d.id FROM room, lane CROSS JOIN LATERAL (
+            SELECT d.id FROM webhook_deliveries d LEFT JOIN webhooks w
+                ON w.account_id = d.account_id AND w.id = d.webhook_id
+            WHERE d.lane = lane.name AND d.next_ms <= (SELECT now FROM room)
+                AND (d.webhook_id IS NULL OR w.enabled OR d.forced)
+                AND d.account_id <> ALL ((SELECT \"full\" FROM room)::text[])
+            ORDER BY d.next_ms LIMIT coalesce(((SELECT lanes FROM room) ->> lane.name)::int, (SELECT share FROM room))
+            FOR UPDATE OF d SKIP LOCKED
+        ) d LIMIT (SELECT most FROM room)
+    ), taken AS (
+        UPDATE webhook_deliveries d SET next_ms = room.until FROM due, room WHERE d.id = due.id RETURNING d.*
+    )
+    SELECT d.account_id, d.id, d.webhook_id, coalesce(w.url, d.url, '') AS url, d.lane, d.event_id, d.body, d.depth,
+        d.tries
+    FROM taken d LEFT JOIN webhooks w ON w.account_id = d.account_id AND w.id = d.webhook_id";
+
+pub(crate) async fn claim(conn: &mut Conn, room: &ClaimRoom<'_>) -> Result<Vec<Claimed>> {
+    Ok(JsonStatement::new(CLAIM, std::slice::from_ref(room))?.load(conn).await?)
+}
+
+/// What an attempt came to.
+#[derive(Debug, Serialize)]
+pub(crate) struct Tried {
+    pub id: String,
+    pub account: String,
+    pub webhook: Option<String>,
+    /// Until when nobody else took it.
+    pub lease: i64,
+    pub attempt: Value,
+    pub status: &'static str,
+    pub next_ms: Option<i64>,
+    /// Why its webhook is to be disabled.
+    pub disables: Option<&'static str>,
+    pub now: i64,
+}
+
+/// Notes attempts; of a delivery that another took meanwhile nothing is noted. A webhook that has given nothing but
+/// failures for five days, or is gone, is disabled.
+const NOTE: &str = "WITH tried AS (
+        SELECT * FROM jsonb_to_recordset($1::jsonb) AS t(id text, account text, webhook text, lease bigint,
+            attempt jsonb, status text, next_ms bigint, disables text, now bigint)
+    ), noted AS (
+        UPDATE webhook_deliveries d SET attempts = d.attempts || tried.attempt, status = tried.status,
+            tries = d.tries + 1, next_ms = tried.next_ms
+        FROM tried WHERE d.id = tried.id AND d.next_ms = tried.lease
+    ), receiver AS (
+        SELECT account, webhook, bool_or(status = 'succeeded') AS succeeded, max(disables) AS disables, max(now) AS now
+        FROM tried WHERE webhook IS NOT NULL GROUP BY account, webhook
+    )
+    UPDATE webhooks w SET
+        failing_since_ms = CASE WHEN r.succeeded THEN NULL ELSE coalesce(w.failing_since_ms, r.now) END,
+        enabled = w.enabled AND NOT (r.disables IS NOT NULL
+            OR NOT r.succeeded AND coalesce(r.now - w.failing_since_ms >= 432000000, false)),
+        disabled_reason = CASE WHEN NOT w.enabled THEN w.disabled_reason WHEN r.disables IS NOT NULL THEN r.disables
+            WHEN NOT r.succeeded AND r.now - w.failing_since_ms >= 432000000
+                THEN 'Nothing but failures for five days.' END
+    FROM receiver r WHERE w.account_id = r.account AND w.id = r.webhook
+        AND (r.disables IS NOT NULL OR r.succeeded AND w.failing_since_ms IS NOT NULL
+            OR NOT r.succeeded AND (w.failing_since_ms IS NULL OR r.now - w.failing_since_ms >= 432000000))
+    RETURNING w.account_id, w.id, w.enabled";
+
+#[derive(QueryableByName)]
+pub(crate) struct Judged {
+    #[diesel(sql_type = Text)]
+    pub account_id: String,
+    #[diesel(sql_type = Text)]
+    pub id: String,
+    #[diesel(sql_type = diesel::sql_types::Bool)]
+    pub enabled: bool,
+}
+
+/// Notes what attempts came to; the webhooks of which that changed something.
+pub(crate) async fn note(conn: &mut Conn, tried: &[Tried]) -> Result<Vec<Judged>> {
+    Ok(JsonStatement::new(NOTE, tried)?.load(conn).await?)
+}
+
+/// Forgets deliveries from before a moment.
+pub(crate) async fn purge(conn: &mut Conn, before: Timestamp) -> Result<()> {
+    let old = webhook_deliveries::table.filter(webhook_deliveries::created_ms.lt(before.0));
+    diesel::delete(old).execute(conn).await?;
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! From events to deliveries.
+
+use std::collections::{HashMap, HashSet};
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_core::{AccountId, Error, Id, Object, Result, Timestamp};
+use platform_egress::Url;
+use platform_events::{EventRow, take_in};
+use serde_json::{Value, json};
+
+use crate::{
+    catalog::ALL,
+    repository::{self, NewDelivery, WebhookRow},
+    service::PgWebhooks,
+};
+
+/// Events that are taken at once.
+const MOST_TAKEN: i64 = 500;
+/// Bytes of a message; what was said is left out of one that would be longer.
+const MOST_BODY: usize = 256 << 10;
+
+/// A thread, by account and id.
+pub type ThreadKey = (AccountId, String);
+
+/// Who else is told of what happens in a thread, and where it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ThreadAddress {
+    /// `callbackUrl` of the thread.
+    pub callback_url: Option<String>,
+    /// `webhookUrl` of its agent.
+    pub webhook_url: Option<String>,
+    /// Project of its agent.
+    pub project_id: Option<String>,
+}
+
+/// The addresses that threads and agents name themselves.
+#[async_trait]
+pub trait ThreadAddresses: Send + Sync {
+    /// Those of some threads; one that is gone is left out.
+    async fn of(&self, threads: &[ThreadKey]) -> Result<HashMap<ThreadKey, ThreadAddress>>;
+}
+
+/// No thread names an address.
+#[async_trait]
+impl ThreadAddresses for () {
+    async fn of(&self, _: &[ThreadKey]) -> Result<HashMap<ThreadKey, ThreadAddress>> {
+        Ok(HashMap::new())
+    }
+}
+
+enum DeliveryKind {}
+
+impl PgWebhooks {
+    /// Has events that wait become deliveries; how many waited.
+    pub(crate) async fn route(&self) -> Result<usize> {
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let routing = conn.transaction::<_, Error, _>(async |conn| {
+            let events = take_in(conn, MOST_TAKEN).await?;
+            if events.is_empty() {
+                return Ok((0, false));
+            }
+            let deliveries = self.deliveries(&events, now).await?;
+            let is_some = !deliveries.is_empty();
+            repository::insert_deliveries(conn, deliveries).await?;
+            Ok((events.len(), is_some))
+        });
+        let (taken, is_some) = routing.await?;
+        if is_some {
+            self.waiting.notify_one();
+        }
+        Ok(taken)
+    }
+
+    async fn deliveries(&self, events: &[EventRow], now: Timestamp) -> Result<Vec<NewDelivery>> {
+        let threads: HashSet<ThreadKey> =
+            events.iter().filter_map(|event| Some((event.account().ok()?, event.thread_id.clone()?))).collect();
+        let threads: Vec<ThreadKey> = threads.into_iter().collect();
+        let addresses = if threads.is_empty() { HashMap::new() } else { self.threads.of(&threads).await? };
+        let mut deliveries = Vec::new();
+        for event in events {
+            let account = event.account()?;
+            let nowhere = ThreadAddress::default();
+            let thread = event.thread_id.clone().map(|thread| (account.clone(), thread));
+            let address = thread.and_then(|thread| addresses.get(&thread)).unwrap_or(&nowhere);
+            let listeners = self.listeners(&account).await?;
+            for webhook in listeners.iter().filter(|webhook| listens(webhook, event, address)) {
+                let mut delivery = delivery(event, message(event, webhook.include_content), now);
+                delivery.lane.clone_from(&webhook.id);
+                delivery.webhook_id = Some(webhook.id.clone());
+                deliveries.push(delivery);
+            }
+            if !event.kind.starts_with("thread.") {
+                continue;
+            }
+            let mut urls: Vec<&String> = [&address.callback_url, &address.webhook_url].into_iter().flatten().collect();
+            urls.dedup();
+            for url in urls {
+                self.make_default_secret(&account).await?;
+                let mut delivery = delivery(event, message(event, true), now);
+                delivery.lane = lane_of(&account, url);
+                delivery.url = Some(url.clone());
+                deliveries.push(delivery);
+            }
+        }
+        Ok(deliveries)
+    }
+}
+
+/// Whether a webhook is told of an event.
+fn listens(webhook: &WebhookRow, event: &EventRow, address: &ThreadAddress) -> bool {
+    let project = event.project_id.as_ref().or(address.project_id.as_ref());
+    let is_of = |wanted: &Option<String>, found: Option<&String>| wanted.is_none() || wanted.as_ref() == found;
+    webhook.events.iter().any(|name| name == ALL || *name == event.kind)
+        && is_of(&webhook.tenant_id, event.tenant_id.as_ref())
+        && is_of(&webhook.project_id, project)
+}
+
+/// Addresses of one host take turns with each other.
+fn lane_of(account: &AccountId, url: &str) -> String {
+    let url = Url::parse(url).ok();
+    let host = url.as_ref().and_then(|url| url.host_str()).unwrap_or_default();
+    let port = url.as_ref().and_then(Url::port_or_known_default).unwrap_or_default();
+    format!("{}/{host}:{port}", account.as_str())
+}
+
+/// What is sent of an event: the same text in every attempt.
+fn message(event: &EventRow, with_content: bool) -> String {
+    let of =
+        |data: &Value| json!({"type": event.kind, "timestamp": Timestamp(event.created_ms).to_iso(), "data": data});
+    let Some(Value::Object(content)) = event.content.as_ref().filter(|_| with_content) else {
+        return of(&event.data).to_string();
+    };
+    let mut data: Object = event.data.as_object().cloned().unwrap_or_default();
+    let plain = data.clone();
+    data.extend(content.clone());
+    let whole = of(&Value::Object(data)).to_string();
+    if whole.len() <= MOST_BODY {
+        return whole;
+    }
+    let mut plain = plain;
+    plain.insert("contentOmitted".to_owned(), true.into());
+    of(&Value::Object(plain)).to_string()
+}
+
+/// A delivery that still lacks to whom.
+fn delivery(event: &EventRow, body: String, now: Timestamp) -> NewDelivery {
+    NewDelivery {
+        account_id: event.account_id.clone(),
+        id: Id::<DeliveryKind>::generate().into(),
+        webhook_id: None,
+        url: None,
+        lane: String::new(),
+        event_id: event.id.clone(),
+        event_type: event.kind.clone(),
+        body,
+        depth: event.depth,
+        status: "pending",
+        next_ms: now.0,
+        forced: false,
+        created_ms: now.0,
+    }
+}
+
+/// A delivery of an event that did not happen, to try a webhook.
+pub(crate) fn made_up(account: &AccountId, webhook: &str, kind: &str, data: Value, now: Timestamp) -> NewDelivery {
+    let event = EventRow {
+        id: platform_events::new_event_id(),
+        account_id: account.as_str().to_owned(),
+        kind: kind.to_owned(),
+        data,
+        content: None,
+        agent_id: None,
+        thread_id: None,
+        tenant_id: None,
+        project_id: None,
+        depth: 0,
+        created_ms: now.0,
+    };
+    let mut delivery = delivery(&event, message(&event, false), now);
+    webhook.clone_into(&mut delivery.lane);
+    delivery.webhook_id = Some(webhook.to_owned());
+    delivery.forced = true;
+    delivery
+}

@@ -1,0 +1,380 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_access::Kind;
+use platform_core::{AccountId, Clock, Code, Error, Id, Object, Page, Result, Timestamp, overlay};
+use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
+use platform_egress::Egress;
+use platform_events::Audience;
+use platform_vault::{Secret, SecretLocation, Vault};
+use tokio::sync::Notify;
+
+use crate::{
+    catalog::{ALL, EVENTS, TEST, sample},
+    code,
+    model::{
+        DefaultSecret, Delivery, DeliveryFilter, DeliveryPage, NewDefaultSecret, TestDelivery, Webhook, WebhookPage,
+        WebhookSettings, WebhookWithSecret,
+    },
+    repository::{self, WebhookRow},
+    route::{ThreadAddresses, made_up},
+    signature::new_secret,
+};
+
+/// Webhooks.
+pub const WEBHOOK: Kind = Kind::of_account("webhook");
+
+/// Of an account (contract 17).
+const MOST_WEBHOOKS: i64 = 50;
+/// Accounts whose webhooks are known at once.
+const MOST_KNOWN: u64 = 10_000;
+const TOPIC: &str = "webhooks";
+const SECRETS_TOPIC: &str = "webhook-secrets";
+/// So long the secret before counts after a rotation.
+const PREVIOUS_MS: i64 = 24 * 3_600_000;
+
+/// Webhooks of an account. `WEBHOOK_NOT_FOUND` comes from all that name one.
+#[async_trait]
+pub trait WebhookService: Send + Sync {
+    /// Makes a webhook; its secret is shown this once.
+    async fn create(
+        &self,
+        account: &AccountId,
+        settings: WebhookSettings,
+        once: Option<&Idempotency>,
+    ) -> Result<WebhookWithSecret>;
+    /// All of the account, newest first.
+    async fn list(&self, account: &AccountId, page: Page) -> Result<WebhookPage>;
+    /// One.
+    async fn get(&self, account: &AccountId, id: &str) -> Result<Webhook>;
+    /// Changes the given fields; enabling forgets why it was disabled.
+    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Webhook>;
+    /// Deletes one with what is on its way.
+    async fn delete(&self, account: &AccountId, id: &str) -> Result<()>;
+    /// Gives it a new secret; for a day messages are signed with both.
+    async fn rotate(&self, account: &AccountId, id: &str) -> Result<WebhookWithSecret>;
+    /// Sends an event that is made up.
+    async fn test(&self, account: &AccountId, id: &str, test: TestDelivery) -> Result<Delivery>;
+    /// What was sent, newest first.
+    async fn deliveries(
+        &self,
+        account: &AccountId,
+        id: &str,
+        filter: DeliveryFilter,
+        page: Page,
+    ) -> Result<DeliveryPage>;
+    /// Begins a delivery again, with the same event id. `DELIVERY_NOT_FOUND` when there is none.
+    async fn redeliver(&self, account: &AccountId, id: &str, delivery: &str) -> Result<Delivery>;
+    /// Whether there is a secret for events of single threads and agents.
+    async fn default_secret(&self, account: &AccountId) -> Result<DefaultSecret>;
+    /// Makes a new one; for a day messages are signed with both.
+    async fn rotate_default(&self, account: &AccountId) -> Result<NewDefaultSecret>;
+}
+
+/// What webhooks need of others.
+pub struct WebhookNeeds {
+    /// Where they are kept.
+    pub db: Db,
+    /// Whom changes are told.
+    pub bus: Bus,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Seals secrets.
+    pub vault: Arc<Vault>,
+    /// The way out.
+    pub egress: Egress,
+    /// Whom threads and agents name themselves.
+    pub threads: Arc<dyn ThreadAddresses>,
+}
+
+/// Webhooks on PostgreSQL.
+pub struct PgWebhooks {
+    pub(crate) db: Db,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) vault: Arc<Vault>,
+    pub(crate) egress: Egress,
+    pub(crate) threads: Arc<dyn ThreadAddresses>,
+    /// Enabled webhooks by account.
+    pub(crate) known: Arc<InvalidatedCache<AccountId, Vec<WebhookRow>>>,
+    /// Open secrets by account and webhook.
+    secrets: Arc<InvalidatedCache<(AccountId, Option<String>), OpenSecrets>>,
+    /// There is something to deliver.
+    pub(crate) waiting: Notify,
+}
+
+/// What messages are signed with.
+struct OpenSecrets {
+    current: Secret,
+    /// The one before, and when it was replaced.
+    previous: Option<(Secret, i64)>,
+}
+
+enum WebhookKind {}
+
+impl PgWebhooks {
+    /// Nothing is sent before [`PgWebhooks::keep`].
+    pub fn new(needs: WebhookNeeds) -> Self {
+        let WebhookNeeds { db, bus, clock, vault, egress, threads } = needs;
+        let known = InvalidatedCache::new(&bus, TOPIC, MOST_KNOWN);
+        let secrets = InvalidatedCache::new(&bus, SECRETS_TOPIC, MOST_KNOWN);
+        // Deliveries have shares of their own.
+        Self { db, clock, vault, egress: egress.unplaced(), threads, known, secrets, waiting: Notify::new() }
+    }
+
+    /// Enabled webhooks of an account.
+    pub(crate) async fn listeners(&self, account: &AccountId) -> Result<Arc<Vec<WebhookRow>>> {
+        let load = async { Ok(Some(repository::enabled(self.db.read().await?.get(), account).await?)) };
+        Ok(self.known.get_or_load(account, load).await?.unwrap_or_default())
+    }
+
+    /// The secrets that messages of a webhook, or of single threads and agents, are signed with now.
+    pub(crate) async fn secrets(&self, account: &AccountId, webhook: Option<&str>) -> Result<Vec<Secret>> {
+        let load = async {
+            let conn = self.db.read().await?;
+            let row = match webhook {
+                Some(id) => repository::find(conn.get(), account, id)
+                    .await?
+                    .map(|row| (row.secret, row.previous_secret, row.rotated_ms)),
+                None => repository::default_secret(conn.get(), account).await?,
+            };
+            let Some((current, previous, rotated)) = row else { return Ok(None) };
+            let open = |sealed: &str| self.vault.open(&place(account, webhook), sealed);
+            let previous = previous.zip(rotated).map(|(previous, at)| Ok::<_, Error>((open(&previous)?, at)));
+            Ok(Some(OpenSecrets { current: open(&current)?, previous: previous.transpose()? }))
+        };
+        let key = (account.clone(), webhook.map(str::to_owned));
+        let Some(known) = self.secrets.get_or_load(&key, load).await? else { return Ok(Vec::new()) };
+        let now = self.clock.now().0;
+        let previous = known.previous.as_ref().filter(|(_, at)| now - at < PREVIOUS_MS);
+        Ok([Some(&known.current), previous.map(|(previous, _)| previous)].into_iter().flatten().cloned().collect())
+    }
+
+    /// Makes the secret for events of single threads and agents, when there is none.
+    pub(crate) async fn make_default_secret(&self, account: &AccountId) -> Result<()> {
+        if !self.secrets(account, None).await?.is_empty() {
+            return Ok(());
+        }
+        let sealed = self.vault.seal(&place(account, None), new_secret().expose());
+        repository::make_default_secret(&mut *self.db.conn().await?, account, &sealed).await
+    }
+
+    async fn check_url(&self, url: &str) -> Result<()> {
+        self.egress.check(url).await.map(drop).map_err(|error| error.into_error("url"))
+    }
+
+    async fn require(&self, account: &AccountId, id: &str) -> Result<WebhookRow> {
+        repository::find(self.db.read().await?.get(), account, id).await?.ok_or_else(|| not_found(id))
+    }
+
+    /// Changes a webhook that is locked.
+    async fn change(
+        &self,
+        account: &AccountId,
+        id: &str,
+        change: impl FnOnce(&mut WebhookRow, Timestamp) -> Result<()> + Send,
+    ) -> Result<WebhookRow> {
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let changing = conn.transaction::<_, Error, _>(async |conn| {
+            let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            change(&mut row, now)?;
+            repository::update(conn, account, &row).await?;
+            Ok(row)
+        });
+        let row = changing.await?;
+        drop(conn);
+        self.known.changed(account.as_str()).await?;
+        self.secrets.changed(id).await?;
+        self.waiting.notify_one();
+        Ok(row)
+    }
+
+    /// Forgets deliveries that are older than 30 days.
+    pub async fn purge(conn: &mut Conn, now: Timestamp) -> Result<()> {
+        repository::purge(conn, Timestamp(now.0 - 30 * 86_400_000)).await
+    }
+}
+
+fn not_found(id: &str) -> Error {
+    Error::not_found(code::WEBHOOK_NOT_FOUND, "webhook", id)
+}
+
+/// Where a secret is kept: of a webhook, or of single threads and agents.
+fn place<'a>(account: &'a AccountId, webhook: Option<&'a str>) -> SecretLocation<'a> {
+    let (table, row) = webhook.map_or(("webhook_secrets", account.as_str()), |id| ("webhooks", id));
+    SecretLocation { account, table, column: "secret", row }
+}
+
+#[async_trait]
+impl Audience for PgWebhooks {
+    async fn hears(&self, account: &AccountId, kind: &str) -> Result<bool> {
+        let listeners = self.listeners(account).await?;
+        Ok(listeners.iter().flat_map(|webhook| &webhook.events).any(|name| name == ALL || name == kind))
+    }
+}
+
+#[async_trait]
+impl WebhookService for PgWebhooks {
+    async fn create(
+        &self,
+        account: &AccountId,
+        mut settings: WebhookSettings,
+        once: Option<&Idempotency>,
+    ) -> Result<WebhookWithSecret> {
+        settings.check()?;
+        self.check_url(&settings.url).await?;
+        let now = self.clock.now();
+        let (id, secret) = (String::from(Id::<WebhookKind>::generate()), new_secret());
+        let mut row = WebhookRow {
+            account_id: account.as_str().to_owned(),
+            secret: self.vault.seal(&place(account, Some(&id)), secret.expose()),
+            id,
+            url: String::new(),
+            events: Vec::new(),
+            enabled: true,
+            description: String::new(),
+            project_id: None,
+            tenant_id: None,
+            include_content: false,
+            disabled_reason: None,
+            previous_secret: None,
+            rotated_ms: None,
+            failing_since_ms: None,
+            created_ms: now.0,
+            edited_ms: now.0,
+        };
+        row.set(settings, now);
+        let made = WebhookWithSecret { webhook: row.shown(), secret: secret.expose().to_owned() };
+        let mut conn = self.db.conn().await?;
+        let creating = conn.transaction::<_, Error, _>(async |conn| {
+            if repository::count_locked(conn, account).await? >= MOST_WEBHOOKS {
+                let message = format!("An account has at most {MOST_WEBHOOKS} webhooks; delete one first.");
+                return Err(Error::new(Code::CONFLICT, message));
+            }
+            repository::insert(conn, &row).await?;
+            if let Some(once) = once {
+                once.store(conn, 201, &made).await?;
+            }
+            Ok(())
+        });
+        creating.await?;
+        drop(conn);
+        self.known.changed(account.as_str()).await?;
+        Ok(made)
+    }
+
+    async fn list(&self, account: &AccountId, page: Page) -> Result<WebhookPage> {
+        let (rows, total) = repository::list(self.db.read().await?.get(), account, page).await?;
+        let items = rows.iter().map(WebhookRow::shown).collect();
+        Ok(WebhookPage { items, total, offset: page.offset, limit: page.limit })
+    }
+
+    async fn get(&self, account: &AccountId, id: &str) -> Result<Webhook> {
+        Ok(self.require(account, id).await?.shown())
+    }
+
+    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Webhook> {
+        let before = self.require(account, id).await?.settings();
+        let mut settings = overlay(&before, patch.clone())?;
+        settings.check()?;
+        if settings.url != before.url {
+            self.check_url(&settings.url).await?;
+        }
+        let row = self.change(account, id, |row, now| {
+            let mut settings = overlay(&row.settings(), patch)?;
+            settings.check()?;
+            if settings.enabled {
+                (row.disabled_reason, row.failing_since_ms) = (None, None);
+            }
+            row.set(settings, now);
+            Ok(())
+        });
+        Ok(row.await?.shown())
+    }
+
+    async fn delete(&self, account: &AccountId, id: &str) -> Result<()> {
+        if !repository::delete(&mut *self.db.conn().await?, account, id).await? {
+            return Err(not_found(id));
+        }
+        self.known.changed(account.as_str()).await
+    }
+
+    async fn rotate(&self, account: &AccountId, id: &str) -> Result<WebhookWithSecret> {
+        let secret = new_secret();
+        let sealed = self.vault.seal(&place(account, Some(id)), secret.expose());
+        let row = self.change(account, id, |row, now| {
+            row.previous_secret = Some(std::mem::replace(&mut row.secret, sealed));
+            row.rotated_ms = Some(now.0);
+            row.edited_ms = now.0;
+            Ok(())
+        });
+        Ok(WebhookWithSecret { webhook: row.await?.shown(), secret: secret.expose().to_owned() })
+    }
+
+    async fn test(&self, account: &AccountId, id: &str, test: TestDelivery) -> Result<Delivery> {
+        let event = test.event_type.as_deref().unwrap_or(TEST);
+        if !EVENTS.contains(&event) {
+            let message = format!("eventType must be one of {}", EVENTS.join(", "));
+            return Err(Error::invalid("eventType", "enum", message));
+        }
+        self.require(account, id).await?;
+        let delivery = made_up(account, id, event, sample(event, id), self.clock.now());
+        let shown = Delivery {
+            id: delivery.id.clone(),
+            event_id: delivery.event_id.clone(),
+            event_type: delivery.event_type.clone(),
+            status: crate::model::DeliveryStatus::Pending,
+            attempts: Vec::new(),
+            next_attempt_ms: Some(delivery.next_ms),
+        };
+        repository::insert_deliveries(&mut *self.db.conn().await?, vec![delivery]).await?;
+        self.waiting.notify_one();
+        Ok(shown)
+    }
+
+    async fn deliveries(
+        &self,
+        account: &AccountId,
+        id: &str,
+        filter: DeliveryFilter,
+        page: Page,
+    ) -> Result<DeliveryPage> {
+        self.require(account, id).await?;
+        let conn = self.db.read().await?;
+        let (rows, total) = repository::list_deliveries(conn.get(), account, id, filter, page).await?;
+        let items = rows.into_iter().map(repository::DeliveryRow::shown).collect::<Result<_>>()?;
+        Ok(DeliveryPage { items, total, offset: page.offset, limit: page.limit })
+    }
+
+    async fn redeliver(&self, account: &AccountId, id: &str, delivery: &str) -> Result<Delivery> {
+        self.require(account, id).await?;
+        let mut conn = self.db.conn().await?;
+        let row = repository::redeliver(&mut conn, account, id, delivery, self.clock.now()).await?;
+        drop(conn);
+        let row = row.ok_or_else(|| Error::not_found(code::DELIVERY_NOT_FOUND, "delivery", delivery))?;
+        self.waiting.notify_one();
+        row.shown()
+    }
+
+    async fn default_secret(&self, account: &AccountId) -> Result<DefaultSecret> {
+        let last4 = match self.secrets(account, None).await?.first() {
+            Some(secret) => {
+                let text = secret.expose();
+                Some(text[text.len().saturating_sub(4)..].to_owned())
+            }
+            None => None,
+        };
+        Ok(DefaultSecret { configured: last4.is_some(), last4 })
+    }
+
+    async fn rotate_default(&self, account: &AccountId) -> Result<NewDefaultSecret> {
+        let secret = new_secret();
+        let sealed = self.vault.seal(&place(account, None), secret.expose());
+        let mut conn = self.db.conn().await?;
+        repository::rotate_default_secret(&mut conn, account, &sealed, self.clock.now()).await?;
+        drop(conn);
+        self.secrets.changed(account.as_str()).await?;
+        Ok(NewDefaultSecret { secret: secret.expose().to_owned() })
+    }
+}

@@ -1,0 +1,343 @@
+//! `/v1/webhooks`: events, signed, to whoever wants to be told.
+
+use std::collections::{BTreeMap, HashSet};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use futures_util::future::join_all;
+use platform_testing::{FakeToolServer, TestApp, TestDb, ToolRequest};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use crate::support::{
+    PROGRAM, UNBOUNDED, agent, app, app_with, app_with_tools, eventually, say, text, thread, thread_in,
+};
+
+/// A webhook of some events; its path and its secret.
+async fn webhook(app: &TestApp, url: &str, events: &[&str], more: Value) -> (String, String) {
+    let mut body = json!({"url": url, "events": events});
+    body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    let made = app.post("/webhooks", body).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    (format!("/webhooks/{}", text(&made.body["_id"])), text(&made.body["secret"]))
+}
+
+/// What a path of the server was sent, once something for which `is_enough` was.
+async fn received(server: &FakeToolServer, path: &str, is_enough: impl Fn(&[ToolRequest]) -> bool) -> Vec<ToolRequest> {
+    eventually(path, async || {
+        let sent: Vec<_> = server.recorded().into_iter().filter(|request| request.path == path).collect();
+        is_enough(&sent).then_some(sent)
+    })
+    .await
+}
+
+/// Whether a secret signed what was sent, as Standard Webhooks has it; which of the signatures it is.
+fn signed(request: &ToolRequest, secret: &str) -> Option<usize> {
+    use aws_lc_rs::hmac;
+    let key = STANDARD.decode(secret.strip_prefix("whsec_").expect("the prefix")).expect("base64");
+    let (id, timestamp) = (request.header("webhook-id"), request.header("webhook-timestamp"));
+    let message = format!("{id}.{timestamp}.{}", request.body);
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), message.as_bytes());
+    let expected = format!("v1,{}", STANDARD.encode(tag.as_ref()));
+    request.header("webhook-signature").split(' ').position(|given| given == expected)
+}
+
+async fn deliveries(app: &TestApp, webhook: &str) -> Vec<Value> {
+    let listed = app.get(&format!("{webhook}/deliveries?limit=100")).await.body;
+    listed["items"].as_array().expect("items").clone()
+}
+
+/// The deliveries of a webhook once all stand so.
+async fn all_stand(app: &TestApp, webhook: &str, count: usize, status: &str) -> Vec<Value> {
+    eventually(status, async || {
+        let all = deliveries(app, webhook).await;
+        (all.len() == count && all.iter().all(|of| of["status"] == status)).then_some(all)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_webhook_is_made_changed_listed_and_deleted_and_shows_its_secret_once() {
+    let app = app_with(&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")]).await;
+    let url = "http://127.0.0.1:9/hook";
+    let made = app.post("/webhooks", json!({"url": url, "events": ["thread.finished", "*", "*"]})).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let secret = text(&made.body["secret"]);
+    assert_eq!(STANDARD.decode(secret.strip_prefix("whsec_").expect("the prefix")).expect("base64").len(), 32);
+    assert_eq!(made.body["events"], json!(["*", "thread.finished"]));
+    assert_eq!((&made.body["enabled"], &made.body["includeContent"]), (&json!(true), &json!(false)));
+    let path = format!("/webhooks/{}", text(&made.body["_id"]));
+    let read = app.get(&path).await.body;
+    assert!(read.get("secret").is_none() && read.get("disabledReason").is_none(), "{read}");
+    let changed = json!({"enabled": false, "description": "of ops", "tenantId": "acme", "events": ["chat.error"]});
+    let changed = app.patch(&path, changed).await.body;
+    assert_eq!((&changed["description"], &changed["tenantId"]), (&json!("of ops"), &json!("acme")));
+    let listed = app.get("/webhooks?limit=1").await.body;
+    assert_eq!((&listed["total"], &listed["limit"], &listed["items"][0]["_id"]), (&json!(1), &json!(1), &read["_id"]));
+    let rotated = app.post(&format!("{path}/rotate-secret"), json!({})).await;
+    assert!(rotated.status == StatusCode::OK && rotated.body["secret"] != secret.as_str(), "{}", rotated.body);
+
+    for (body, code) in [
+        (json!({"events": ["*"]}), "VALIDATION_ERROR"),
+        (json!({"url": url}), "VALIDATION_ERROR"),
+        (json!({"url": url, "events": []}), "VALIDATION_ERROR"),
+        (json!({"url": url, "events": ["thread.started"]}), "VALIDATION_ERROR"),
+        (json!({"url": url, "events": "*"}), "VALIDATION_ERROR"),
+        (json!({"url": "http://10.0.0.1/", "events": ["*"]}), "URL_NOT_ALLOWED"),
+        (json!({"url": "ftp://a.example/", "events": ["*"]}), "URL_NOT_ALLOWED"),
+        (json!({"url": "http://u:p@a.example/", "events": ["*"]}), "URL_NOT_ALLOWED"),
+    ] {
+        assert_eq!(app.post("/webhooks", body.clone()).await.error(), code, "{body}");
+    }
+    assert_eq!(app.patch(&path, json!({"url": "http://169.254.169.254/"})).await.error(), "URL_NOT_ALLOWED");
+    assert_eq!(app.post(&format!("{path}/test"), json!({"eventType": "nothing"})).await.error(), "VALIDATION_ERROR");
+    let gone = format!("{path}/deliveries/none/redeliver");
+    assert_eq!(app.post(&gone, json!({})).await.error(), "DELIVERY_NOT_FOUND");
+    assert_eq!(app.delete(&path).await.status, StatusCode::OK);
+    for missing in [app.get(&path).await, app.delete(&path).await, app.get(&format!("{path}/deliveries")).await] {
+        assert_eq!(missing.error(), "WEBHOOK_NOT_FOUND");
+    }
+    let made = join_all((0..55).map(|_| app.post("/webhooks", json!({"url": url, "events": ["*"]})))).await;
+    let count = |status| made.iter().filter(|reply| reply.status == status).count();
+    assert_eq!((count(StatusCode::CREATED), count(StatusCode::CONFLICT)), (50, 5));
+}
+
+#[tokio::test]
+async fn events_of_threads_chats_documents_and_tenants_arrive_signed_and_hold_what_was_said_only_where_it_is_wanted() {
+    let (app, server, _) = app_with_tools(&UNBOUNDED).await;
+    let (plain, secret) = webhook(&app, &format!("{}/echo/plain", server.url()), &["*"], json!({})).await;
+    let some = ["thread.finished", "chat.completed"];
+    let (content, _) =
+        webhook(&app, &format!("{}/echo/content", server.url()), &some, json!({"includeContent": true})).await;
+    let own = json!({"tenantId": "acme"});
+    webhook(&app, &format!("{}/echo/acme", server.url()), &["chat.completed"], own).await;
+    let of = agent(&app, json!({"name": "A"})).await;
+    let thread = thread(&app, &of, "Work").await;
+    thread_in(&app, &thread, "completed").await;
+    let chat = json!({"message": "canary", "chatUid": "c1", "tenantId": "acme", "skipSummarization": true});
+    app.post("/assistants/default/messages", chat).await;
+    say(&app, "Hello").await;
+    app.post("/documents", json!({"name": "Handbook", "markdownContent": "# Words"})).await;
+    let rule = json!({"scope": "tenant", "metric": "tokens", "windowUnit": "day", "limit": 100});
+    app.post("/tenant-admin/tiers", json!({"tierId": "t", "name": "T", "rules": [rule]})).await;
+    app.post("/tenants", json!({"tenantId": "small", "tierId": "t"})).await;
+    app.post("/tenant-admin/small/add-usage", json!({"tokens": 85})).await;
+
+    let kinds = |sent: &[ToolRequest]| -> Vec<String> {
+        let mut kinds: Vec<_> = sent.iter().map(|request| text(&request.json()["type"])).collect();
+        kinds.sort();
+        kinds
+    };
+    let expected = [
+        "chat.completed",
+        "chat.completed",
+        "document.indexed",
+        "tenant.limit_warning",
+        "thread.finished",
+        "thread.state_changed",
+        "thread.state_changed",
+        "thread.state_changed",
+    ];
+    let sent = received(&server, "/echo/plain", |sent| sent.len() >= expected.len()).await;
+    assert_eq!(kinds(&sent), expected);
+    for request in &sent {
+        assert_eq!(signed(request, &secret), Some(0), "{request:?}");
+        assert_eq!((request.method.as_str(), request.header("content-type")), ("POST", "application/json"));
+        assert!(request.header("user-agent").starts_with("platform/"), "{request:?}");
+        let at = request.json()["timestamp"].as_str().expect("a time").to_owned();
+        assert!(at.ends_with('Z') && at.contains('T'), "{at}");
+        assert!(!request.body.contains("canary"), "{request:?}");
+    }
+    let ids: HashSet<&str> = sent.iter().map(|request| request.header("webhook-id")).collect();
+    assert_eq!(ids.len(), sent.len());
+    let data = |kind: &str| {
+        let all = sent.iter().map(ToolRequest::json);
+        all.filter(|body| body["type"] == kind).map(|body| body["data"].clone()).collect::<Vec<_>>()
+    };
+    let finished = &data("thread.finished")[0];
+    assert_eq!((&finished["threadId"], &finished["agentId"]), (&json!(thread), &json!(of)));
+    assert_eq!((&finished["state"], &finished["previousState"]), (&json!("completed"), &json!("processing")));
+    assert!(finished["tokenUsage"].is_object() && finished["duration"].is_number() && finished.get("result").is_none());
+    let warned = &data("tenant.limit_warning")[0];
+    assert_eq!((&warned["tenantId"], &warned["rule"]["percent"]), (&json!("small"), &json!(85.0)));
+    assert!(warned["rule"]["ruleId"].as_str().is_some_and(|id| !id.is_empty()), "{warned}");
+    assert_eq!(data("document.indexed")[0]["status"], "ready");
+    let of_chat = data("chat.completed").into_iter().find(|of| of["chatUID"] == "c1").expect("one");
+    assert_eq!(
+        (&of_chat["assistantSpecializationIdentifier"], &of_chat["tenantId"]),
+        (&json!("default"), &json!("acme"))
+    );
+    assert_eq!((&of_chat["status"], &of_chat["stopReason"]), (&json!("completed"), &json!("end_turn")));
+
+    let whole = received(&server, "/echo/content", |sent| sent.len() == 3).await;
+    let whole: BTreeMap<String, Value> =
+        whole.iter().map(|request| (request.header("webhook-id").to_owned(), request.json())).collect();
+    assert!(whole.keys().all(|id| ids.contains(id.as_str())), "one event has one id for all who are told");
+    assert!(whole.values().any(|body| body["data"]["result"]["message"].is_string()), "{whole:?}");
+    let said = whole.values().find(|body| body["data"]["chatUID"] == "c1").expect("the chat");
+    let said = said["data"]["messages"].as_array().expect("messages");
+    assert_eq!((&said[0]["content"]["message"], &said[1]["role"]), (&json!("canary"), &json!("assistant")));
+    let only = received(&server, "/echo/acme", |sent| !sent.is_empty()).await;
+    assert_eq!((only.len(), &only[0].json()["data"]["chatUID"]), (1, &json!("c1")));
+    let all = all_stand(&app, &plain, expected.len(), "succeeded").await;
+    assert!(all.iter().all(|of| of["attempts"].as_array().is_some_and(|attempts| attempts.len() == 1)));
+    assert_eq!(all[0]["attempts"][0]["statusCode"], 200);
+    let failed = app.get(&format!("{content}/deliveries?status=FAILED")).await.body;
+    assert_eq!((&failed["total"], &failed["items"]), (&json!(0), &json!([])));
+}
+
+#[tokio::test]
+async fn a_thread_tells_its_own_addresses_signed_with_the_default_secret() {
+    let (app, server, _) = app_with_tools(&[]).await;
+    assert_eq!(app.get("/webhooks/default-secret").await.body, json!({"configured": false}));
+    let of = agent(&app, json!({"name": "A", "webhookUrl": format!("{}/echo/agent", server.url())})).await;
+    let task = json!({"message": "Work", "callbackUrl": format!("{}/echo/thread", server.url())});
+    let started = app.post(&format!("/agents/{of}/threads"), task).await;
+    assert_eq!(started.status, StatusCode::CREATED, "{}", started.body);
+    let of_thread = received(&server, "/echo/thread", |sent| sent.len() == 4).await;
+    let of_agent = received(&server, "/echo/agent", |sent| sent.len() == 4).await;
+    let known = app.get("/webhooks/default-secret").await.body;
+    assert_eq!(known["configured"], true);
+    let made = app.post("/webhooks/default-secret/rotate", json!({})).await.body;
+    let secret = text(&made["secret"]);
+    assert!(signed(&of_thread[0], &secret).is_none(), "it was signed with the one before");
+    let finished = of_thread.iter().map(ToolRequest::json).find(|body| body["type"] == "thread.finished");
+    assert!(finished.expect("the end")["data"]["result"]["message"].is_string());
+    let ids = |sent: &[ToolRequest]| sent.iter().map(|of| of.header("webhook-id").to_owned()).collect::<HashSet<_>>();
+    assert_eq!(ids(&of_thread), ids(&of_agent));
+    let again = app.post(&format!("/agents/{of}/threads"), json!({"message": "More"})).await;
+    assert_eq!(again.status, StatusCode::CREATED);
+    let of_agent = received(&server, "/echo/agent", |sent| sent.len() == 8).await;
+    assert_eq!(signed(&of_agent[7], &secret), Some(0));
+    assert_eq!(of_agent[7].header("webhook-signature").split(' ').count(), 2, "and with the one before, for a day");
+    assert_eq!(app.get("/webhooks/default-secret").await.body["last4"], secret[secret.len() - 4..]);
+}
+
+#[tokio::test]
+async fn what_fails_is_tried_again_until_it_succeeds_and_what_is_gone_is_left_in_peace() {
+    let (app, server, db) = app_with_tools(&[]).await;
+    let test = async |webhook: &str, body: Value| {
+        let sent = app.post(&format!("{webhook}/test"), body).await;
+        assert_eq!((sent.status, &sent.body["status"]), (StatusCode::ACCEPTED, &json!("pending")), "{}", sent.body);
+        sent.body
+    };
+    let (flaky, secret) = webhook(&app, &format!("{}/flaky/1", server.url()), &["*"], json!({})).await;
+    let sent = test(&flaky, json!({})).await;
+    assert_eq!(sent["eventType"], "webhook.test");
+    let again = all_stand(&app, &flaky, 1, "succeeded").await;
+    let attempts = again[0]["attempts"].as_array().expect("attempts");
+    let codes: Vec<_> = attempts.iter().map(|of| of["statusCode"].as_i64()).collect();
+    assert_eq!(codes, [Some(503), Some(200)]);
+    assert!(attempts[0]["error"].as_str().is_some_and(|error| error.contains("503")), "{attempts:?}");
+    let waited = attempts[1]["timestampMs"].as_i64().expect("ms") - attempts[0]["timestampMs"].as_i64().expect("ms");
+    assert!((4400..9000).contains(&waited), "{waited} ms");
+    let tries = received(&server, "/flaky/1", |sent| sent.len() == 2).await;
+    assert_eq!((tries[0].header("webhook-id"), &tries[0].body), (tries[1].header("webhook-id"), &tries[1].body));
+    assert!(signed(&tries[1], &secret).is_some() && signed(&tries[0], &secret).is_some());
+
+    // A redelivery has the same id; after a rotation it is signed with both secrets, after a day with the new one.
+    let new = text(&app.post(&format!("{flaky}/rotate-secret"), json!({})).await.body["secret"]);
+    let redeliver = format!("{flaky}/deliveries/{}/redeliver", text(&again[0]["id"]));
+    let redelivered = app.post(&redeliver, json!({})).await;
+    assert_eq!((redelivered.status, &redelivered.body["eventId"]), (StatusCode::ACCEPTED, &sent["eventId"]));
+    let tries = received(&server, "/flaky/1", |sent| sent.len() == 3).await;
+    assert_eq!(tries[2].header("webhook-id"), tries[0].header("webhook-id"));
+    assert_eq!((signed(&tries[2], &new), signed(&tries[2], &secret)), (Some(0), Some(1)));
+    db.run("UPDATE webhooks SET rotated_ms = rotated_ms - 86400000").await;
+    app.patch(&flaky, json!({"description": "read anew"})).await;
+    eventually("only the new secret", async || {
+        let sent = server.recorded().len();
+        app.post(&redeliver, json!({})).await;
+        let tries = received(&server, "/flaky/1", |tries| tries.len() >= sent).await;
+        let last = tries.last().expect("one").clone();
+        (signed(&last, &new) == Some(0) && signed(&last, &secret).is_none()).then_some(())
+    })
+    .await;
+
+    let (gone, _) = webhook(&app, &format!("{}/status/410", server.url()), &["*"], json!({})).await;
+    test(&gone, json!({"eventType": "thread.finished"})).await;
+    let failed = all_stand(&app, &gone, 1, "failed").await;
+    assert!(failed[0].get("nextAttemptMs").is_none(), "{failed:?}");
+    let disabled = eventually("disabled", async || {
+        let webhook = app.get(&gone).await.body;
+        (webhook["enabled"] == false).then_some(webhook)
+    })
+    .await;
+    assert!(disabled["disabledReason"].as_str().is_some_and(|reason| reason.contains("410")), "{disabled}");
+    let enabled = app.patch(&gone, json!({"enabled": true})).await.body;
+    assert!(enabled["enabled"] == true && enabled.get("disabledReason").is_none(), "{enabled}");
+
+    // Redirects are no success and lead nowhere.
+    let (redirected, _) =
+        webhook(&app, &format!("{}/to?{}/echo/inner", server.url(), server.url()), &["*"], json!({})).await;
+    test(&redirected, json!({})).await;
+    let pending = eventually("an attempt", async || {
+        let all = deliveries(&app, &redirected).await;
+        all[0]["attempts"].as_array().is_some_and(|attempts| !attempts.is_empty()).then_some(all)
+    })
+    .await;
+    assert_eq!((&pending[0]["attempts"][0]["statusCode"], &pending[0]["status"]), (&json!(302), &json!("pending")));
+    assert_eq!(server.calls("/echo/inner"), 0);
+    // Nothing but failures for five days.
+    db.run("UPDATE webhooks SET failing_since_ms = failing_since_ms - 432000000").await;
+    test(&redirected, json!({})).await;
+    let disabled = eventually("disabled", async || {
+        let webhook = app.get(&redirected).await.body;
+        (webhook["enabled"] == false).then_some(webhook)
+    })
+    .await;
+    assert!(disabled["disabledReason"].as_str().is_some_and(|reason| reason.contains("five days")), "{disabled}");
+    db.run("UPDATE webhook_deliveries SET tries = 7, next_ms = 0 WHERE status = 'pending'").await;
+    app.patch(&redirected, json!({"enabled": true})).await;
+    let all = all_stand(&app, &redirected, 2, "failed").await;
+    assert!(all.iter().all(|of| of["attempts"].as_array().is_some_and(|attempts| attempts.len() == 2)), "{all:?}");
+}
+
+#[tokio::test]
+async fn a_receiver_that_hangs_delays_nobody_else() {
+    let (app, server, _) = app_with_tools(&UNBOUNDED).await;
+    let (slow, _) = webhook(&app, &format!("{}/hold", server.url()), &["*"], json!({})).await;
+    let (fast, _) = webhook(&app, &format!("{}/echo/fast", server.url()), &["*"], json!({})).await;
+    for webhook in [&slow, &fast] {
+        let test = format!("{webhook}/test");
+        join_all((0..40).map(|_| app.post(&test, json!({})))).await;
+    }
+    all_stand(&app, &fast, 40, "succeeded").await;
+    assert_eq!(server.calls("/hold"), 4, "so many at once");
+    assert_eq!(app.get(&format!("{slow}/deliveries?status=pending")).await.body["total"], 40);
+    server.let_go();
+    all_stand(&app, &slow, 40, "succeeded").await;
+}
+
+#[tokio::test]
+async fn each_event_is_delivered_at_least_once_under_one_id_however_often_the_process_is_killed() {
+    let (db, server) = (TestDb::new().await, FakeToolServer::start());
+    let settings = [("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_RATE_FULL", "0")];
+    let mut app = TestApp::start(PROGRAM, &db, &settings);
+    let (path, _) = webhook(&app, &format!("{}/echo/hook", server.url()), &["chat.completed"], json!({})).await;
+    for round in 0..3 {
+        let said = join_all((0..20).map(|n| say(&app, if n % 2 == 0 { "Hi" } else { "Ho" }))).await;
+        assert!(said.iter().all(|reply| reply.status == StatusCode::OK), "round {round}");
+        app.crash();
+        db.run("UPDATE webhook_deliveries SET next_ms = 0 WHERE status = 'pending'").await;
+        app = TestApp::start(PROGRAM, &db, &settings);
+    }
+    let ids = |sent: &[ToolRequest]| sent.iter().map(|of| of.header("webhook-id").to_owned()).collect::<HashSet<_>>();
+    let sent = received(&server, "/echo/hook", |sent| ids(sent).len() >= 60).await;
+    assert_eq!(ids(&sent).len(), 60);
+    let mut chats = BTreeMap::<String, HashSet<String>>::new();
+    for request in &sent {
+        let chat = text(&request.json()["data"]["chatUID"]);
+        chats.entry(chat).or_default().insert(request.header("webhook-id").to_owned());
+    }
+    assert!(chats.len() == 60 && chats.values().all(|ids| ids.len() == 1), "one id for each event");
+    all_stand(&app, &path, 60, "succeeded").await;
+}
+
+#[tokio::test]
+async fn webhooks_are_for_full_keys_of_the_whole_account() {
+    let app = app().await;
+    let project = text(&app.post("/projects", json!({"name": "P", "identifier": "p"})).await.body["_id"]);
+    let bound = app.post("/api-keys", json!({"name": "bound", "projectIds": [project]})).await.body;
+    let request = app.anonymous(reqwest::Method::GET, "/v1/webhooks").bearer_auth(text(&bound["key"]));
+    assert_eq!(app.send(request).await.error(), "FULL_KEY_REQUIRED");
+}
