@@ -22,6 +22,7 @@ mod guessing;
 mod hostile;
 mod http;
 mod idempotency;
+mod integrations;
 mod limits;
 mod malformed;
 mod matrix;

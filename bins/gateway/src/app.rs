@@ -20,6 +20,7 @@ use platform_db::{Bus, Db, Embedded};
 use platform_docs::Docs;
 use platform_files::PgFileService;
 use platform_http::{Group, Http, Needs, Observer, Table};
+use platform_integrations::{ConnectionCredentials, Connectors, PgConnections, PgIntegrations};
 use platform_jobs::{Jobs, Work};
 use platform_knowledge::{KnowledgeNeeds, PgKnowledge, file_tools, knowledge_tools, skill_tools};
 use platform_limits::RateLimits;
@@ -42,8 +43,8 @@ use crate::{
     children::Pools,
     config::{Config, Role},
     groups::{
-        agents, assistants, chats, docs, documents, files, folders, health, keys, memory, models, oauth, projects,
-        sessions, skills, speech, tenants, threads, tool_servers, usage, webhooks,
+        agents, assistants, chats, docs, documents, files, folders, health, integrations, keys, memory, models, oauth,
+        projects, sessions, skills, speech, tenants, threads, tool_servers, usage, webhooks,
     },
     health::Health,
     metrics::Metrics,
@@ -121,6 +122,16 @@ impl Platform {
             catalog: Arc::clone(models) as _,
             budget: quotas.clone(),
         }));
+        let connectors = Connectors::load(config.connectors_dir.as_deref(), |app| config.app_clients.get(app).cloned());
+        let connections = PgConnections::new(
+            db,
+            bus,
+            Arc::clone(clock),
+            Arc::clone(vault),
+            egress.clone(),
+            Arc::new(connectors),
+            Arc::new(()),
+        );
         let tool_servers = PgToolServerService::new(ToolServerNeeds {
             db: db.clone(),
             bus: bus.clone(),
@@ -131,11 +142,13 @@ impl Platform {
             documents: pools.descriptions,
             referrers,
             limits: config.limits,
+            connections: Arc::new(ConnectionCredentials(Arc::clone(&connections))),
         });
+        let integrations = Arc::new(PgIntegrations::new(&connections, &tool_servers, jobs, &config.url(addr)));
         let built_in = vec![
             time_tools(Arc::clone(clock)),
             task_tools(db),
-            http_tools(egress.clone(), config.limits.tool_response_bytes),
+            http_tools(egress.clone(), Arc::clone(vault), config.limits.tool_response_bytes),
             file_tools(Arc::clone(&files), egress.reading(config.max_upload_bytes), pools.files),
             knowledge_tools(&knowledge),
             skill_tools(&knowledge),
@@ -224,7 +237,8 @@ impl Platform {
             skills::module(&knowledge),
             files::module(&files, config.http.upload_dir.clone(), config.max_upload_bytes, config.sweep_interval),
             speech::module(&speech, config.max_upload_bytes),
-            tool_servers::module(&tool_servers, &toolbox),
+            tool_servers::module(&tool_servers, &toolbox, &integrations),
+            integrations::module(&integrations, &auth, tool_servers.clone()),
             assistants::module(&assistants, &memory),
             chats::module(&chat, &assistants),
             memory::module(&memory, &assistants),

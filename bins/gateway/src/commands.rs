@@ -12,6 +12,7 @@ use crate::{
     app::App,
     children,
     config::{Config, help},
+    connectors::{self, Connectors},
     serve,
     telemetry::Telemetry,
 };
@@ -45,6 +46,9 @@ enum Command {
     /// API keys of an account.
     #[command(subcommand)]
     Keys(Keys),
+    /// Connectors: apps that YAML files describe.
+    #[command(subcommand)]
+    Connectors(Connectors),
     /// Users of an account, who log in to applications.
     #[command(subcommand)]
     Users(Users),
@@ -128,12 +132,15 @@ fn run(command: Command) -> Result<()> {
     if matches!(command, Command::Child) {
         return Ok(children::serve()?);
     }
+    if let Command::Connectors(command) = &command {
+        return connectors::run(command);
+    }
     let config = Config::from_env()?;
     let _telemetry = Telemetry::start(&config.log, config.traces && matches!(command, Command::Serve))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         match command {
-            Command::Serve | Command::Child => serve::run(config).await,
+            Command::Serve | Command::Child | Command::Connectors(_) => serve::run(config).await,
             Command::Openapi => {
                 println!("{}", App::document(&config).await?);
                 Ok(())

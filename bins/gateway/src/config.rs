@@ -3,6 +3,7 @@
 mod variables;
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf, absolute},
     time::Duration,
@@ -14,16 +15,19 @@ use platform_core::{FieldLimits, Money};
 use platform_egress::{Allowed, EgressRules};
 use platform_files::{S3Access, StoreConfig};
 use platform_http::{HttpConfig, Rates};
+use platform_integrations::AppClient;
 use platform_mail::MailConfig;
 use platform_memory::MemoryLimits;
 use platform_models::{
     CallLimits, ConfigError, EmbeddingChoice, ModelsConfig, Protocol, ProviderConfig, SpeechConfig, read_providers_file,
 };
-use platform_vault::MasterKey;
+use platform_vault::{MasterKey, Secret};
 use secrecy::SecretString;
 
 pub use self::variables::help;
-use self::variables::{Result, choice, collects_traces, duration, list, number, one_of, rate, read, text, variable};
+use self::variables::{
+    Result, beginning, choice, collects_traces, duration, list, number, one_of, rate, read, text, variable,
+};
 
 /// What this process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +89,10 @@ pub struct Config {
     pub worker_concurrency: usize,
     pub models: ModelsConfig,
     pub docs_dir: Option<PathBuf>,
+    /// Connectors of the operator.
+    pub connectors_dir: Option<PathBuf>,
+    /// How this server stands with apps, by their slugs.
+    pub app_clients: BTreeMap<String, AppClient>,
     pub log: String,
     pub shutdown_grace: Duration,
 }
@@ -186,6 +194,8 @@ impl Config {
             worker_concurrency: number("PLATFORM_WORKER_CONCURRENCY", 1)?,
             models: models()?,
             docs_dir: text("PLATFORM_DOCS_DIR").map(PathBuf::from),
+            connectors_dir: text("PLATFORM_CONNECTORS_DIR").map(PathBuf::from),
+            app_clients: app_clients()?,
             log: text("PLATFORM_LOG").unwrap_or_default(),
             shutdown_grace: duration("PLATFORM_SHUTDOWN_GRACE")?,
         })
@@ -410,4 +420,20 @@ fn check_url(name: &str, url: &str) -> Result<()> {
         Some(rest) if !rest.is_empty() => Ok(()),
         _ => Err(ConfigError(format!("{name}: `{url}` is not an http or https address."))),
     }
+}
+
+/// The clients that this server has at apps: `PLATFORM_APP_<SLUG>_CLIENT_ID` and so on.
+fn app_clients() -> Result<BTreeMap<String, AppClient>> {
+    let of = "PLATFORM_APP_";
+    let given: BTreeMap<String, String> = beginning(of).collect();
+    let mut clients = BTreeMap::new();
+    for (name, id) in &given {
+        let Some(app) = name.strip_suffix("_CLIENT_ID") else { continue };
+        let other = |end: &str| given.get(&format!("{app}_{end}")).map(|value| Secret::from(value.clone()));
+        let missing = || ConfigError(format!("{of}{app}_CLIENT_SECRET is required together with the client's id."));
+        let secret = other("CLIENT_SECRET").ok_or_else(missing)?;
+        let client = AppClient { id: id.clone(), secret, signing_secret: other("SIGNING_SECRET") };
+        clients.insert(app.to_lowercase().replace('_', "-"), client);
+    }
+    Ok(clients)
 }

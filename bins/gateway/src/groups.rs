@@ -8,6 +8,7 @@ pub(crate) mod documents;
 pub(crate) mod files;
 pub(crate) mod folders;
 pub(crate) mod health;
+pub(crate) mod integrations;
 pub(crate) mod keys;
 pub(crate) mod memory;
 pub(crate) mod models;

@@ -9,6 +9,7 @@ pub mod config;
 
 mod base;
 mod children;
+mod connectors;
 mod groups;
 mod health;
 mod metrics;

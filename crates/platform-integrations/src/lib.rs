@@ -1,1 +1,47 @@
-//! Integrations.
+//! Integrations: apps that packs describe, connections to them, and tool servers made of them (contract 08, 10 §6).
+//!
+//! **Owns** the tables `connections`, `connection_attempts` and `app_credentials`; the endpoints `/v1/integrations` and
+//! `/v1/tenant-integrations`. **Needs** `platform-toolservers`, whose servers carry the tools, `platform-egress` for
+//! every request, `platform-vault` for what accounts gave. It answers the port
+//! [`Connections`](platform_toolservers::Connections).
+//!
+//! **Invariants**: credentials go to the origin of their app and to no other; one process asks for another token at a
+//! time, and the refresh token that came with it is stored before anybody uses the access token; a connection that its
+//! app refuses says so; a state is good once, for ten minutes; a pack that is wrong is left out.
+//!
+//! ```ignore
+//! let apps = Arc::new(Connectors::load(directory, client));
+//! let connections = PgConnections::new(&db, &bus, clock, vault, egress, apps, listener);
+//! let integrations = PgIntegrations::new(&connections, &tool_servers, &jobs, &public_url);
+//! let connected = integrations.connect(&account, "github", new, &connecting).await?;
+//! ```
+
+mod catalog;
+mod check;
+pub mod code;
+mod connections;
+mod model;
+mod oauth;
+mod pack;
+mod repository;
+mod revoke;
+mod schema;
+mod service;
+pub mod template;
+
+pub use catalog::{AppClient, Connector, ConnectorSource, Connectors, Directory};
+pub use check::{Problem, pack_schema, read_pack};
+pub use connections::{ConnectionCredentials, ConnectionListener, PgConnections};
+pub use model::{
+    App, AppPage, Connected, ConnectedServer, Connection, ConnectionStatus, EventType, EventTypePage, ExposedTools,
+    NewConnection, NewServer, Scheme, Schemes,
+};
+pub use pack::{
+    AuthMode, AuthScheme, EventIdRule, EventKind, Field, Handshake, Pack, PackEventType, PackHeader, PackQuery,
+    PackRequest, Poll, SignatureKind, SignatureRule, Subscribe, at_path,
+};
+pub use revoke::Revocations;
+pub use service::{
+    APP, CONNECTION, Callback, Connecting, Decided, IntegrationService, Listed, PgIntegrations, origin_of,
+    purge_attempts, sample_of,
+};

@@ -5,6 +5,7 @@
 //! installed that the platform itself does not need.
 
 mod app;
+mod app_server;
 mod clock;
 mod collector;
 mod db;
@@ -14,6 +15,7 @@ mod server;
 mod tool_server;
 
 pub use app::{Reply, TestApp};
+pub use app_server::FakeApp;
 pub use clock::TestClock;
 pub use collector::{FakeCollector, Span};
 pub use db::TestDb;

@@ -4,12 +4,16 @@ use async_trait::async_trait;
 use platform_core::without_nul;
 use platform_egress::Egress;
 use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, ToolResult, fit_bytes};
+use platform_vault::Vault;
 use serde_json::{Value, json};
 
-use crate::http::free_request;
+use crate::{
+    http::{Call, free_request},
+    source::depth_header,
+};
 
 /// The group `builtin-http` (contract 04 §6): calls any public address; results have at most so many bytes.
-pub fn http_tools(egress: Egress, most_bytes: usize) -> BuiltInGroup {
+pub fn http_tools(egress: Egress, vault: Arc<Vault>, most_bytes: usize) -> BuiltInGroup {
     let request = BuiltInTool::new(
         "http_request",
         "Sends an HTTP request to a public address and returns status and body.",
@@ -20,7 +24,7 @@ pub fn http_tools(egress: Egress, most_bytes: usize) -> BuiltInGroup {
             "body": {"description": "Text, or a value that is sent as JSON"},
         }),
         &["method", "url"],
-        Arc::new(HttpRequest { egress, most_bytes }),
+        Arc::new(HttpRequest { egress, vault, most_bytes }),
     );
     BuiltInGroup {
         uid: "builtin-http",
@@ -32,13 +36,16 @@ pub fn http_tools(egress: Egress, most_bytes: usize) -> BuiltInGroup {
 
 struct HttpRequest {
     egress: Egress,
+    vault: Arc<Vault>,
     most_bytes: usize,
 }
 
 #[async_trait]
 impl BuiltInAction for HttpRequest {
     async fn call(&self, call: BuiltInCall<'_>) -> ToolResult {
-        match free_request(&self.egress.of(call.account), call.id, call.arguments, call.timeout).await {
+        let depth = depth_header(&self.vault, call.scope);
+        let sent = Call { id: call.id, callback: None, depth: depth.as_deref(), timeout: call.timeout };
+        match free_request(&self.egress.of(call.account), sent, call.arguments).await {
             Ok(value) => {
                 let text = fit_bytes(without_nul(value).to_string(), self.most_bytes);
                 ToolResult::of(&Value::String(text))

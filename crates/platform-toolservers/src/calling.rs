@@ -5,11 +5,13 @@ use std::sync::Arc;
 use platform_core::{Object, without_nul};
 use platform_egress::Egress;
 use platform_runtime::ChildPool;
+use serde_json::Value;
 
 use crate::{
+    apps::Connections,
     definition::ToolDefinition,
     failure::Failure,
-    http::{Call, Called},
+    http::{Call, Called, free_request},
     mcp::McpClients,
     model::ServerType,
     server::Server,
@@ -23,6 +25,8 @@ pub(crate) struct Calling {
     pub mcp: McpClients,
     /// Who reads and runs what clients wrote.
     pub children: Arc<ChildPool>,
+    /// Who lets calls into apps.
+    pub connections: Arc<dyn Connections>,
 }
 
 impl Calling {
@@ -44,6 +48,10 @@ impl Calling {
                 status: None,
                 result: self.mcp.call(server, tool, arguments, &self.tokens, call.timeout).await,
             }
+        } else if server.kind == ServerType::Integration && server.settings.url.is_none() {
+            let url = arguments.get("url").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let egress = self.egress.of(&server.account);
+            Called { url, status: None, result: free_request(&egress, call, arguments).await }
         } else {
             self.call_http(server, tool, call, arguments).await
         };

@@ -11,7 +11,28 @@ use utoipa::ToSchema;
 use crate::{code, script};
 
 /// Headers that a client sets by itself.
-pub(crate) const REFUSED_HEADERS: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
+pub const REFUSED_HEADERS: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
+/// Names of the fields of a definition.
+pub const TOOL_FIELDS: [&str; 18] = [
+    "type",
+    "function",
+    "endpoint",
+    "method",
+    "pathParametersKeys",
+    "queryParametersKeys",
+    "bodyMode",
+    "bodyPropertyKey",
+    "bodyJsonTemplate",
+    "isFormDataBody",
+    "customHeaders",
+    "responsePostProcessingEnabled",
+    "responsePostProcessingTemplate",
+    "requiresApproval",
+    "idempotent",
+    "asyncCallback",
+    "timeoutMs",
+    "annotations",
+];
 const TEMPLATE_BYTES: usize = 65_536;
 
 /// A tool of a server, and the request that calls it (contract 04 §2).

@@ -7,6 +7,7 @@ use platform_egress::{
     Egress, EgressError, Fetched, Method, Outgoing, Payload, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
+use platform_vault::Secret;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -31,6 +32,8 @@ pub(crate) struct Call<'a> {
     pub id: &'a str,
     /// Where a result may come that is not given at once.
     pub callback: Option<&'a str>,
+    /// How many triggers led to it, signed (contract 09 §3).
+    pub depth: Option<&'a str>,
     /// Longest wait.
     pub timeout: Duration,
 }
@@ -85,10 +88,10 @@ impl Calling {
         status: &mut Option<u16>,
     ) -> Result<Value, Failure> {
         let (body, media_type) = request::body(self, &server.account, tool, arguments).await?;
-        let mut credentials = server.credentials(Some(tool), &self.tokens, None).await?;
+        let mut credentials = self.credentials(server, tool, None).await?;
         let mut outgoing = Outgoing {
             method: Method::from_bytes(tool.method.as_str().as_bytes()).unwrap_or_default(),
-            url,
+            url: credentials.address(&url),
             headers: headers(&credentials, call, media_type),
             body,
             follows: true,
@@ -97,10 +100,16 @@ impl Calling {
         let mut answer = self.send_again(server, tool, &outgoing).await;
         // A token that is refused before its time: another one, once.
         if let (Ok(Fetched { status: 401, .. }), Some(stale)) = (&answer, credentials.token.take()) {
-            credentials = server.credentials(Some(tool), &self.tokens, Some(&stale)).await?;
+            credentials = self.credentials(server, tool, Some(&stale)).await?;
+            outgoing.url = credentials.address(&url);
             outgoing.headers = headers(&credentials, call, media_type);
             answer = self.send_again(server, tool, &outgoing).await;
             credentials.secrets.push(stale);
+        }
+        if let (Some(link), Ok(answer)) = (&server.shown.integration, &answer)
+            && let Some(connection) = &link.connection_id
+        {
+            self.connections.answered(&server.account, connection, answer.status == 401).await;
         }
         let redactor = Redactor::new(&credentials.secrets);
         let answer = answer.map_err(|error| {
@@ -118,6 +127,26 @@ impl Calling {
             })?;
         }
         if (200..300).contains(&answer.status) { Ok(value) } else { Err(Failure::status(answer.status, value)) }
+    }
+
+    /// What lets a call in: of the server itself, or of its connection to an app.
+    async fn credentials(
+        &self,
+        server: &Arc<Server>,
+        tool: &ToolDefinition,
+        refused: Option<&Secret>,
+    ) -> Result<Credentials, Failure> {
+        let Some(link) = &server.shown.integration else {
+            return server.credentials(Some(tool), &self.tokens, refused).await;
+        };
+        let missing = || "Nobody has connected an account.".to_owned();
+        let connection = link.connection_id.as_deref().ok_or_else(missing);
+        let given = match connection {
+            Ok(connection) => self.connections.credentials(&server.account, connection, refused).await,
+            Err(reason) => Err(reason),
+        };
+        let given = given.map_err(|reason| Failure::new("NOT_CONNECTED", reason))?;
+        Credentials::of_app(given, tool)
     }
 
     /// Sends, and again where that cannot do harm.
@@ -162,7 +191,8 @@ fn headers(credentials: &Credentials, call: Call<'_>, media_type: Option<&'stati
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, */*;q=0.8"));
     headers.extend(media_type.map(|media_type| (CONTENT_TYPE, HeaderValue::from_static(media_type))));
-    let callback = call.callback.map(|url| ("x-callback-url", url));
+    let callback = call.callback.map(|url| ("x-callback-url", url)).into_iter();
+    let callback = callback.chain(call.depth.map(|depth| ("x-trigger-depth", depth)));
     let own = [("x-request-id", request_id.as_str()), ("idempotency-key", call.id)];
     for (name, value) in own.into_iter().chain(callback) {
         headers.extend(HeaderValue::from_str(value).ok().map(|value| (HeaderName::from_static(name), value)));
@@ -174,12 +204,7 @@ fn headers(credentials: &Credentials, call: Call<'_>, media_type: Option<&'stati
 }
 
 /// A request that a model describes itself (built-in group `builtin-http`).
-pub(crate) async fn free_request(
-    egress: &Egress,
-    id: &str,
-    arguments: &Object,
-    timeout: Duration,
-) -> Result<Value, Failure> {
+pub(crate) async fn free_request(egress: &Egress, call: Call<'_>, arguments: &Object) -> Result<Value, Failure> {
     let text = |name: &str| arguments.get(name).and_then(Value::as_str);
     let method = text("method").unwrap_or("GET").to_uppercase();
     let method = [HttpMethod::Get, HttpMethod::Post, HttpMethod::Put, HttpMethod::Patch, HttpMethod::Delete]
@@ -199,7 +224,10 @@ pub(crate) async fn free_request(
         let header = name.zip(value).ok_or_else(|| Failure::arguments(vec!["A header cannot be sent.".to_owned()]))?;
         headers.insert(header.0, header.1);
     }
-    headers.extend(HeaderValue::from_str(id).ok().map(|id| (HeaderName::from_static("idempotency-key"), id)));
+    for (name, value) in [("idempotency-key", Some(call.id)), ("x-trigger-depth", call.depth)] {
+        let value = value.and_then(|value| HeaderValue::from_str(value).ok());
+        headers.extend(value.map(|value| (HeaderName::from_static(name), value)));
+    }
     let body = match arguments.get("body").filter(|body| !body.is_null() && method != HttpMethod::Get) {
         None => Payload::Empty,
         Some(Value::String(text)) => Payload::Bytes(text.clone().into()),
@@ -209,7 +237,7 @@ pub(crate) async fn free_request(
         }
     };
     let method = Method::from_bytes(method.as_str().as_bytes()).unwrap_or_default();
-    let answer = egress.send(Outgoing { method, url, headers, body, follows: true, timeout }).await?;
+    let answer = egress.send(Outgoing { method, url, headers, body, follows: true, timeout: call.timeout }).await?;
     let value = request::read(&answer.media_type, &answer.bytes);
     if (200..300).contains(&answer.status) {
         return Ok(json!({"status": answer.status, "body": value}));

@@ -12,6 +12,7 @@
 //! a request; secrets that a tool echoes are taken out of its result; nothing that an API call says
 //! starts a process.
 
+mod apps;
 mod authentication;
 mod builtin;
 mod calling;
@@ -37,12 +38,18 @@ mod service;
 mod source;
 mod tokens;
 
+pub use apps::{
+    AppCredentials, AppFunction, AppServer, AppTool, AppTools, Connections, NewAppServer, check_tools, set_connected_in,
+};
 pub use authentication::{AuthenticationConfig, AuthenticationMethod};
 pub use builtin::http_tools;
-pub use definition::{BodyMode, CustomHeader, FunctionDefinition, HttpMethod, ToolDefinition};
+pub use definition::{
+    BodyMode, CustomHeader, FunctionDefinition, HttpMethod, REFUSED_HEADERS as REFUSED_TOOL_HEADERS, TOOL_FIELDS,
+    ToolDefinition,
+};
 pub use model::{
-    CloneRequest, DefinitionPatch, ListedGroup, McpAuthMode, OpenApiImport, ServerType, TestRequest, TestResult,
-    ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
+    AppLink, CloneRequest, DefinitionPatch, Integration, ListedGroup, McpAuthMode, OpenApiImport, ServerType,
+    TestRequest, TestResult, ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
 };
 pub use repository::{hold_in, use_in};
 pub use service::{PgToolServerService, TOOL_SERVER, ToolServerNeeds, ToolServerService};

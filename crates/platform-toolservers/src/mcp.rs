@@ -240,7 +240,7 @@ impl McpClients {
     }
 
     async fn connect(&self, server: Changed, url: Url, credentials: Credentials) -> Result<Connection, Failure> {
-        let Credentials { headers, secrets, token } = credentials;
+        let Credentials { headers, secrets, token, .. } = credentials;
         let client = self.egress.client_for(&url)?;
         let sent: HashMap<_, _> = headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let most = if self.egress.most_bytes() == 0 { usize::MAX } else { self.egress.most_bytes() };

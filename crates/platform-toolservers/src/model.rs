@@ -48,6 +48,10 @@ pub struct ToolServerSettings {
     pub mcp_exposed: bool,
     /// Whose credentials the MCP gateway uses.
     pub mcp_auth_mode: McpAuthMode,
+    /// It is made from an app, which says where and with whose rights its tools call.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub(crate) is_app: bool,
 }
 
 impl Default for ToolServerSettings {
@@ -67,6 +71,7 @@ impl Default for ToolServerSettings {
             timeout_ms: 60_000,
             mcp_exposed: false,
             mcp_auth_mode: McpAuthMode::Shared,
+            is_app: false,
         }
     }
 }
@@ -114,7 +119,11 @@ impl ToolServerSettings {
 
     /// What kind of server it is.
     pub(crate) fn kind(&self) -> ServerType {
-        if self.mcp_type { ServerType::Mcp } else { ServerType::Http }
+        match (self.is_app, self.mcp_type) {
+            (true, _) => ServerType::Integration,
+            (false, true) => ServerType::Mcp,
+            (false, false) => ServerType::Http,
+        }
     }
 
     /// The address, read.
@@ -127,6 +136,7 @@ impl ToolServerSettings {
         let mut checks = Checks::default();
         match self.r#type.take() {
             Some(ServerType::Mcp) => self.mcp_type = true,
+            Some(ServerType::Integration) if self.is_app => {}
             Some(ServerType::Integration) => {
                 checks.issue("type", "conflict", "a server of type integration is made from a connected app");
             }
@@ -139,6 +149,7 @@ impl ToolServerSettings {
         }
         checks.length("description", &self.description, 0..=4000);
         match &self.url {
+            None if self.is_app => {}
             None => checks.issue("url", "required", "url is required: where the server is"),
             Some(url) => checks.bytes("url", url.len(), 2048),
         }
@@ -150,8 +161,8 @@ impl ToolServerSettings {
         checks.range("timeoutMs", self.timeout_ms, &(1000..=300_000));
         self.authentication_config.check(&mut checks);
         checks.finish()?;
-        if self.mcp_type {
-            // What their server says of them is not the client's to mend.
+        if self.mcp_type || self.is_app {
+            // What their server or app says of them is not the client's to mend.
             return check_switches(&self.tool_definitions);
         }
         let address = self.address();
@@ -176,6 +187,10 @@ pub struct ToolServer {
     pub r#type: ServerType,
     /// How many tools it has.
     pub tool_count: i32,
+    /// The app that it was made from; only of servers of type integration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Integration>)]
+    pub integration: Option<AppLink>,
     /// `ok`, `degraded` or `down`; only of MCP servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<String>,
@@ -223,6 +238,63 @@ impl ToolServer {
         }
         Self { tool_server_definition: None, ..self }
     }
+}
+
+/// The app that a tool server was made from.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AppLink {
+    /// Slug of the app.
+    pub app: String,
+    /// The connection with whose rights its tools call.
+    pub connection_id: Option<String>,
+    /// That connection is good.
+    pub connected: bool,
+    /// Names of the tools that it exposes; `None` = all of the app.
+    pub exposed: Option<Vec<String>>,
+}
+
+impl AppLink {
+    /// As it is stored.
+    pub(crate) fn stored(&self) -> Value {
+        json!({"app": self.app, "connectionId": self.connection_id, "connected": self.connected,
+            "exposed": self.exposed})
+    }
+
+    /// As it is sent (contract 04 §1).
+    pub fn shown(&self) -> Integration {
+        Integration {
+            app: self.app.clone(),
+            apps: vec![self.app.clone()],
+            connected: self.connected,
+            connection_id: self.connection_id.clone(),
+            enabled_tool_count: self.exposed.as_ref().map(Vec::len),
+        }
+    }
+}
+
+impl Serialize for AppLink {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        self.shown().serialize(serializer)
+    }
+}
+
+/// The app that a tool server was made from, as it is sent.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Integration {
+    /// Slug of the app.
+    pub app: String,
+    /// The same as a list.
+    pub apps: Vec<String>,
+    /// Its connection is good.
+    pub connected: bool,
+    /// The connection with whose rights its tools call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connection_id: Option<String>,
+    /// How many of the app's tools it exposes; absent = all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled_tool_count: Option<usize>,
 }
 
 /// Which tool servers to list.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     code,
     definition::ToolDefinition,
-    model::{ServerType, ToolServer, ToolServerFilter, ToolServerSettings},
+    model::{AppLink, ServerType, ToolServer, ToolServerFilter, ToolServerSettings},
     schema::{tool_servers, tool_tokens},
     service::TOOL_SERVER,
 };
@@ -37,6 +37,7 @@ pub(crate) struct ServerRow {
     tool_count: i32,
     /// Sealed.
     pub secrets: Option<String>,
+    app: Option<Value>,
     pub health: Option<String>,
     pub last_error: Option<String>,
     pub refreshed_ms: Option<i64>,
@@ -61,6 +62,7 @@ impl ServerRow {
             tools: Value::Null,
             tool_count: 0,
             secrets: None,
+            app: None,
             health: None,
             last_error: None,
             refreshed_ms: None,
@@ -104,7 +106,17 @@ impl ServerRow {
         if !self.identifier.is_empty() {
             settings["identifier"] = self.identifier.as_str().into();
         }
-        serde_json::from_value(settings).map_err(Error::internal)
+        let settings: ToolServerSettings = serde_json::from_value(settings).map_err(Error::internal)?;
+        Ok(ToolServerSettings { is_app: self.app.is_some(), ..settings })
+    }
+
+    /// The app that it was made from.
+    pub fn link(&self) -> Result<Option<AppLink>> {
+        self.app.clone().map(serde_json::from_value).transpose().map_err(Error::internal)
+    }
+
+    pub fn set_link(&mut self, link: &AppLink) {
+        self.app = Some(link.stored());
     }
 
     /// The record as it is sent.
@@ -120,6 +132,7 @@ impl ServerRow {
                 _ => ServerType::Http,
             },
             tool_count: self.tool_count,
+            integration: self.link().ok().flatten(),
             health: self.health.clone(),
             last_refresh_ms: self.refreshed_ms,
             last_error: self.last_error.clone(),
@@ -183,6 +196,7 @@ pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &ServerRow
             (
                 tool_servers::tool_count.eq(row.tool_count),
                 tool_servers::secrets.eq(&row.secrets),
+                tool_servers::app.eq(&row.app),
                 tool_servers::health.eq(&row.health),
                 tool_servers::last_error.eq(&row.last_error),
                 tool_servers::refreshed_ms.eq(row.refreshed_ms),
@@ -222,6 +236,7 @@ pub(crate) async fn list(
         sql::<Jsonb>("'[]'::jsonb"),
         tool_servers::tool_count,
         sql::<Nullable<Text>>("NULL"),
+        tool_servers::app,
         tool_servers::health,
         tool_servers::last_error,
         tool_servers::refreshed_ms,
@@ -263,6 +278,21 @@ pub(crate) async fn enabled(conn: &Conn, account: &AccountId, filter: &ToolServe
         .select(tool_servers::id)
         .load(&mut conn)
         .await?)
+}
+
+/// Notes with the servers of a connection whether it is good.
+pub(crate) async fn set_connected(
+    conn: &mut Conn,
+    account: &AccountId,
+    connection: &str,
+    connected: bool,
+) -> Result<()> {
+    let of = tool_servers::table
+        .filter(tool_servers::account_id.eq(account.as_str()))
+        .filter(sql::<Bool>("app ->> 'connectionId' = ").bind::<Text, _>(connection));
+    let app = sql::<Nullable<Jsonb>>("app || jsonb_build_object('connected', ").bind::<Bool, _>(connected).sql(")");
+    diesel::update(of).set(tool_servers::app.eq(app)).execute(conn).await?;
+    Ok(())
 }
 
 /// Deletes a server with its tokens; who refers to it loses the reference.

@@ -12,6 +12,7 @@ diesel::table! {
         tools -> Jsonb,
         tool_count -> Int4,
         secrets -> Nullable<Text>,
+        app -> Nullable<Jsonb>,
         health -> Nullable<Text>,
         last_error -> Nullable<Text>,
         refreshed_ms -> Nullable<Int8>,

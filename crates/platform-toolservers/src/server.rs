@@ -3,6 +3,7 @@ use std::{collections::HashMap, sync::Arc};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use platform_core::{AccountId, Object};
 use platform_egress::{
+    Url,
     header::{AUTHORIZATION, HeaderMap, HeaderName},
     sensitive,
 };
@@ -11,6 +12,7 @@ use platform_vault::Secret;
 use serde_json::Value;
 
 use crate::{
+    apps::AppCredentials,
     authentication::AuthenticationMethod,
     definition::{CustomHeader, ToolDefinition, is_plain},
     failure::Failure,
@@ -39,6 +41,8 @@ pub(crate) struct Credentials {
     pub secrets: Vec<Secret>,
     /// The token among them that was fetched.
     pub token: Option<Secret>,
+    /// Fields of the query.
+    pub query: Vec<(String, Secret)>,
 }
 
 impl Server {
@@ -70,7 +74,7 @@ impl Server {
         stale: Option<&Secret>,
     ) -> Result<Credentials, Failure> {
         let auth = &self.settings.authentication_config;
-        let mut all = Credentials { headers: HeaderMap::new(), secrets: Vec::new(), token: None };
+        let mut all = Credentials { headers: HeaderMap::new(), secrets: Vec::new(), token: None, query: Vec::new() };
         match auth.authentication_method {
             AuthenticationMethod::None => {}
             AuthenticationMethod::Jwt => {
@@ -98,6 +102,23 @@ impl Server {
 }
 
 impl Credentials {
+    /// Those of a connection to an app, with the headers of a tool.
+    pub fn of_app(given: AppCredentials, tool: &ToolDefinition) -> Result<Self, Failure> {
+        let AppCredentials { headers, query, secrets, token } = given;
+        let mut all = Self { headers, secrets, token, query };
+        all.add(&tool.custom_headers)?;
+        Ok(all)
+    }
+
+    /// The address with what lets in.
+    pub fn address(&self, url: &Url) -> Url {
+        let mut url = url.clone();
+        for (name, value) in &self.query {
+            url.query_pairs_mut().append_pair(name, value.expose());
+        }
+        url
+    }
+
     fn authorize(&mut self, scheme: &str, value: String) {
         if let Some(header) = sensitive(&format!("{scheme} {value}")) {
             self.headers.insert(AUTHORIZATION, header);

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
+    apps::Connections,
     calling::Calling,
     definition::{ToolDefinition, check_written, merge},
     http::Call,
@@ -126,6 +127,8 @@ pub struct ToolServerNeeds {
     pub referrers: Referrers,
     /// Bounds of what clients set.
     pub limits: FieldLimits,
+    /// Who lets calls into apps.
+    pub connections: Arc<dyn Connections>,
 }
 
 /// The service on PostgreSQL.
@@ -133,7 +136,7 @@ pub struct PgToolServerService {
     pub(crate) db: Db,
     bus: Bus,
     pub(crate) clock: Arc<dyn Clock>,
-    vault: Arc<Vault>,
+    pub(crate) vault: Arc<Vault>,
     pub(crate) limits: FieldLimits,
     pub(crate) calling: Arc<Calling>,
     documents: Arc<ChildPool>,
@@ -142,12 +145,13 @@ pub struct PgToolServerService {
     pub(crate) changed: Arc<ChangedServers>,
 }
 
-enum ToolServerKind {}
+pub(crate) enum ToolServerKind {}
 
 impl PgToolServerService {
     /// Starts to keep the tools of MCP servers fresh.
     pub fn new(needs: ToolServerNeeds) -> Arc<Self> {
-        let ToolServerNeeds { db, bus, clock, vault, egress, expressions, documents, referrers, limits } = needs;
+        let ToolServerNeeds { db, bus, clock, vault, egress, expressions, documents, referrers, limits, connections } =
+            needs;
         let changed = Arc::new(ChangedServers::default());
         let tokens = Arc::new(Tokens::new(&db, Arc::clone(&vault), egress.unplaced(), Arc::clone(&clock)));
         let mcp = McpClients::new(egress.clone(), Arc::clone(&changed));
@@ -158,7 +162,7 @@ impl PgToolServerService {
             clock,
             vault,
             limits,
-            calling: Arc::new(Calling { egress, tokens, mcp, children: expressions }),
+            calling: Arc::new(Calling { egress, tokens, mcp, children: expressions, connections }),
             documents,
             referrers,
             changed,
@@ -194,11 +198,18 @@ impl PgToolServerService {
         let before = row.settings()?;
         let kept = self.secrets(account, row)?;
         let was_mcp = row.kind == "mcp";
-        let mut settings = overlay(&before, aliased(patch, was_mcp)?).map_err(of_definitions)?;
+        let mut patch = aliased(patch, was_mcp)?;
+        if before.is_app {
+            // Where it calls, and with whose rights, is the app's to say.
+            patch.retain(|name, _| !matches!(name.as_str(), "url" | "mcpType" | "type" | "authenticationConfig"));
+        }
+        let is_app = before.is_app;
+        let mut settings = overlay(&before, patch).map_err(of_definitions)?;
+        settings.is_app = is_app;
         let limits = self.limits;
-        if settings.is_mcp() {
-            // They come from the server alone.
-            let stored = if was_mcp { before.tool_definitions.clone() } else { Vec::new() };
+        if settings.is_mcp() || is_app {
+            // They come from the server or the app alone.
+            let stored = if was_mcp || is_app { before.tool_definitions.clone() } else { Vec::new() };
             settings.tool_definitions = switched(stored, &settings.tool_definitions);
         }
         let settings = run_blocking(move || settings.check(&limits).map(|()| settings)).await;
@@ -222,7 +233,7 @@ impl PgToolServerService {
             return Ok(());
         }
         let is_mcp = match id {
-            Some(id) => self.find(account, id).await?.is_some_and(|server| server.kind == ServerType::Mcp),
+            Some(id) => self.find(account, id).await?.is_some_and(|server| server.kind != ServerType::Http),
             None => given.get("mcpType") == Some(&Value::Bool(true)),
         };
         if is_mcp {
@@ -272,7 +283,7 @@ impl PgToolServerService {
     }
 
     /// Stores a new server under its identifier, or one made of its name.
-    async fn insert(
+    pub(crate) async fn insert(
         &self,
         account: &AccountId,
         mut row: ServerRow,
@@ -494,6 +505,10 @@ impl ToolServerService for PgToolServerService {
         let conn = self.db.read().await?;
         let source = repository::find(conn.get(), account, id).await?.ok_or_else(|| not_found(id))?;
         drop(conn);
+        if source.link()?.is_some() {
+            let message = "A server that is made from an app cannot be copied; make another from its connection.";
+            return Err(Error::new(Code::CONFLICT, message));
+        }
         let now = self.clock.now();
         let mut settings = source.settings()?;
         settings.name = request.name.unwrap_or_else(|| {
@@ -596,7 +611,7 @@ impl ToolServerService for PgToolServerService {
         let tool = server.tool(name).ok_or_else(|| no_tool(name))?;
         let call = platform_runtime::ToolCall::new_id();
         let began = Instant::now();
-        let call = Call { id: &call, callback: None, timeout: longest(&server, tool) };
+        let call = Call { id: &call, callback: None, depth: None, timeout: longest(&server, tool) };
         let called = self.calling.call(&server, tool, call, &arguments).await;
         let took = began.elapsed();
         let (data, error) = match called.result {

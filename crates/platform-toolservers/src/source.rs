@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use platform_core::{AccountId, Object, Result};
 use platform_runtime::{
     Action, Approval, Callbacks, GroupTool, Later, NamePrefix, SourceTool, Tool, ToolGroup, ToolResult, ToolSource,
-    ToolTurn, fit_bytes,
+    ToolTurn, TurnScope, fit_bytes,
 };
+use platform_vault::Vault;
 
 use crate::{
     calling::Calling, definition::ToolDefinition, failure::Failure, http::Call, model::ServerType, server::Server,
@@ -30,7 +31,7 @@ impl ToolSource for PgToolServerService {
 }
 
 impl PgToolServerService {
-    fn offer(&self, server: &Arc<Server>, index: usize, turn: &ToolTurn<'_>) -> SourceTool {
+    pub(crate) fn offer(&self, server: &Arc<Server>, index: usize, turn: &ToolTurn<'_>) -> SourceTool {
         let of = &server.settings.tool_definitions[index];
         let (function, identifier) = (&of.function, server.identifier.clone());
         let is_http = server.kind == ServerType::Http;
@@ -42,7 +43,7 @@ impl PgToolServerService {
             },
             prefix: if is_http { NamePrefix::OnClash(identifier) } else { NamePrefix::Always(identifier) },
             approval: if of.requires_approval { Approval::Yes } else { Approval::No },
-            is_repeatable: if is_http { of.is_repeatable() } else { of.idempotent },
+            is_repeatable: if server.kind == ServerType::Mcp { of.idempotent } else { of.is_repeatable() },
             action: Arc::new(ServerAction {
                 calling: Arc::clone(&self.calling),
                 index,
@@ -50,9 +51,16 @@ impl PgToolServerService {
                 server: Arc::clone(server),
                 callbacks: turn.callbacks.cloned(),
                 most_bytes: self.limits.tool_response_bytes,
+                depth: depth_header(&self.vault, turn.scope),
             }),
         }
     }
+}
+
+/// What requests of a turn carry that triggers led to.
+pub(crate) fn depth_header(vault: &Vault, scope: &TurnScope) -> Option<String> {
+    let account = &scope.payer.as_ref()?.account;
+    (scope.depth > 0).then(|| vault.depth_header(account, scope.depth))
 }
 
 /// Longest call of a tool.
@@ -82,6 +90,8 @@ struct ServerAction {
     timeout: Duration,
     callbacks: Option<Arc<dyn Callbacks>>,
     most_bytes: usize,
+    /// How many triggers led to the turn, signed.
+    depth: Option<String>,
 }
 
 #[async_trait]
@@ -95,7 +105,7 @@ impl Action for ServerAction {
                 Err(error) => return ToolResult::error("UPSTREAM_ERROR", error.message()),
             },
         };
-        let call = Call { id, callback: callback.as_deref(), timeout: self.timeout };
+        let call = Call { id, callback: callback.as_deref(), depth: self.depth.as_deref(), timeout: self.timeout };
         let called = self.calling.call(&self.server, tool, call, &arguments).await;
         if let (Some(202), Some(url)) = (called.status, callback) {
             return ToolResult::later(Later::Callback(url));

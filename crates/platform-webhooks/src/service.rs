@@ -3,7 +3,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::Kind;
-use platform_core::{AccountId, Clock, Code, Error, Id, Object, Page, Result, Timestamp, overlay};
+use platform_core::{AccountId, Clock, Code, Error, Id, Object, Page, Result, Timestamp, check_types, overlay};
 use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_events::Audience;
@@ -275,6 +275,7 @@ impl WebhookService for PgWebhooks {
     }
 
     async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Webhook> {
+        check_types::<WebhookSettings>(&patch)?;
         let before = self.require(account, id).await?.settings();
         let mut settings = overlay(&before, patch.clone())?;
         settings.check()?;

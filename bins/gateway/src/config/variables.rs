@@ -25,6 +25,14 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("AWS_REGION", "", "region of the bucket (us-east-1)"),
     ("AWS_ENDPOINT_URL", "", "an S3 server that is not Amazon's; http is allowed"),
     ("PLATFORM_SWEEP_INTERVAL", "1h", "how often expired files, and bytes that nobody knows, are removed"),
+    (
+        "PLATFORM_CONNECTORS_DIR",
+        "",
+        "connectors of yours, one YAML file an app; `connectors check FILE` says what is wrong",
+    ),
+    ("PLATFORM_APP_<SLUG>_CLIENT_ID", "", "your OAuth client at an app, such as PLATFORM_APP_GITHUB_CLIENT_ID"),
+    ("PLATFORM_APP_<SLUG>_CLIENT_SECRET", "", "its secret"),
+    ("PLATFORM_APP_<SLUG>_SIGNING_SECRET", "", "with what the app signs its events, where it has one for all"),
     ("PLATFORM_KEY_PREFIX", "ak", "prefix of API keys"),
     ("PLATFORM_BOOTSTRAP_KEY", "", "value of a full key that is made at start"),
     ("PLATFORM_OAUTH_ALGORITHM", "eddsa", "how access tokens are signed: eddsa or rs256"),
@@ -165,6 +173,13 @@ pub(super) type Result<T> = std::result::Result<T, ConfigError>;
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
 pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// What is set under names that begin so, by the rest of the name.
+pub(super) fn beginning(prefix: &str) -> impl Iterator<Item = (String, String)> {
+    std::env::vars().filter_map(move |(name, value)| {
+        Some((name.strip_prefix(prefix)?.to_owned(), value)).filter(|(_, value)| !value.is_empty())
+    })
 }
 
 /// The value of a setting, its default when it is not set, `None` when it has none.

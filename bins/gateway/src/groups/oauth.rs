@@ -25,7 +25,7 @@ struct UserServices {
     projects: Arc<dyn ProjectService>,
 }
 
-mod page;
+pub(crate) mod page;
 
 /// Applications.
 const OAUTH_CLIENT: Kind = Kind::of_account("OAuth client");

@@ -5,22 +5,33 @@ use std::sync::Arc;
 use platform_access::Kind;
 use platform_core::{AccountId, Code, Error, Object, Result};
 use platform_http::{Answer, Group, List, Request, key};
+use platform_integrations::{IntegrationService, PgIntegrations};
 use platform_runtime::Toolbox;
 use platform_toolservers::{
-    ListedGroup, PgToolServerService, TOOL_SERVER, TestRequest, ToolServer, ToolServerFilter, ToolServerService,
+    ListedGroup, PgToolServerService, ServerType, TOOL_SERVER, TestRequest, ToolServer, ToolServerFilter,
+    ToolServerService,
 };
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::integrations::{AppToolsQuery, shown_tools};
 use crate::module::Module;
 
 /// Tools, which are where their server is.
 const TOOL: Kind = Kind::of_account("tool");
 
 /// Tool servers.
-pub(crate) fn module(tool_servers: &Arc<PgToolServerService>, toolbox: &Arc<Toolbox>) -> Module {
-    let choosable = Choosable { tool_servers: tool_servers.clone(), toolbox: Arc::clone(toolbox) };
+pub(crate) fn module(
+    tool_servers: &Arc<PgToolServerService>,
+    toolbox: &Arc<Toolbox>,
+    integrations: &Arc<PgIntegrations>,
+) -> Module {
+    let choosable = Choosable {
+        tool_servers: tool_servers.clone(),
+        toolbox: Arc::clone(toolbox),
+        integrations: integrations.clone(),
+    };
     Module {
         groups: vec![group(tool_servers.clone()), choosable_group(Arc::new(choosable))],
         resources: vec![(TOOL_SERVER, tool_servers.clone())],
@@ -45,7 +56,6 @@ fn group(services: Arc<dyn ToolServerService>) -> Group {
     group.get("/v1/tool-servers/{toolServerId}/definition", read, definition).with(spec::definition);
     group.patch("/v1/tool-servers/{toolServerId}/definition", write, define).with(spec::define);
     group.post("/v1/tool-servers/{toolServerId}/refresh", write, refresh).with(spec::refresh).changing();
-    group.get("/v1/tool-servers/{toolServerId}/tools", read, list_tools).with(spec::list_tools);
     group.post("/v1/tool-servers/{toolServerId}/tools", write, add_tool).with(spec::add_tool).changing();
     group.get("/v1/tool-servers/{toolServerId}/tools/{toolName}", read, get_tool).with(spec::get_tool);
     group.patch("/v1/tool-servers/{toolServerId}/tools/{toolName}", write, update_tool).with(spec::update_tool);
@@ -58,10 +68,14 @@ fn group(services: Arc<dyn ToolServerService>) -> Group {
 struct Choosable {
     tool_servers: Arc<dyn ToolServerService>,
     toolbox: Arc<Toolbox>,
+    integrations: Arc<dyn IntegrationService>,
 }
 
 fn choosable_group(services: Arc<Choosable>) -> Group {
-    let mut group = Group::of("tool-groups", "What assistants and agents can choose of", services);
+    let mut group = Group::of("tool-groups", "What assistants and agents can choose of", services)
+        .naming("toolServerId", TOOL_SERVER);
+    let read = key("tool-servers:read");
+    group.get("/v1/tool-servers/{toolServerId}/tools", read, list_tools).with(spec::list_tools);
     group.get("/v1/tool-groups", key("tool-servers:read"), groups).with(spec::groups);
     group.build()
 }
@@ -70,19 +84,7 @@ fn choosable_group(services: Arc<Choosable>) -> Group {
 #[serde(default)]
 pub(crate) struct DeleteQuery {
     /// Take it out of what uses it, too.
-    force: Option<bool>,
-}
-
-/// Has an effect on servers of type integration only.
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(default)]
-pub(crate) struct ToolsQuery {
-    /// Browse the whole catalogue of the app.
-    available: Option<bool>,
-    /// Page size.
-    limit: Option<i64>,
-    /// Where the last page ended.
-    cursor: Option<String>,
+    pub force: Option<bool>,
 }
 
 fn server(request: &Request) -> Result<(&AccountId, &str)> {
@@ -174,10 +176,13 @@ async fn refresh(tool_servers: Arc<dyn ToolServerService>, request: Request) -> 
     shown(&tool_servers.refresh(account, id).await?)
 }
 
-async fn list_tools(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
-    let _: ToolsQuery = request.query()?;
+async fn list_tools(services: Arc<Choosable>, request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
-    Answer::ok(&tool_servers.tools(account, id).await?)
+    if services.tool_servers.get(account, id).await?.r#type == ServerType::Integration {
+        return shown_tools(&*services.integrations, &request, id).await;
+    }
+    let _: AppToolsQuery = request.query()?;
+    Answer::ok(&services.tool_servers.tools(account, id).await?)
 }
 
 async fn add_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
@@ -226,12 +231,12 @@ async fn groups(services: Arc<Choosable>, request: Request) -> Result<Answer> {
 
 mod spec {
     use platform_toolservers::{
-        CloneRequest, DefinitionPatch, ListedGroup, OpenApiImport, TestRequest, TestResult, ToolDefinition, ToolList,
-        ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
+        AppTools, CloneRequest, DefinitionPatch, ListedGroup, OpenApiImport, TestRequest, TestResult, ToolDefinition,
+        ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
     };
     use serde_json::Value;
 
-    use super::{DeleteQuery, ToolsQuery};
+    use super::{AppToolsQuery, DeleteQuery};
     use platform_http::{Deleted, Operation};
 
     pub fn create() -> Operation {
@@ -273,7 +278,7 @@ mod spec {
         Operation::new("Fetch the tools of an MCP server anew").answers::<ToolServer>(200)
     }
     pub fn list_tools() -> Operation {
-        Operation::new("List the tools of a server").query::<ToolsQuery>().answers::<ToolList>(200)
+        Operation::new("List the tools of a server").query::<AppToolsQuery>().one_of::<ToolList, AppTools>(200)
     }
     pub fn add_tool() -> Operation {
         Operation::new("Add a tool").body::<ToolDefinition>().aliases(&["tool"]).answers::<ToolDefinition>(201)

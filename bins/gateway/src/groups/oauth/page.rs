@@ -80,6 +80,13 @@ pub(super) fn error(description: &str) -> Answer {
     answer(400, "This cannot be done", &html, "")
 }
 
+/// What became of something that a user decided elsewhere.
+pub(crate) fn notice(status: u16, message: &str) -> Answer {
+    let (title, class) = if status < 400 { ("Connected", "") } else { ("Not connected", " class=\"wrong\"") };
+    let html = format!("<h1>{title}</h1><p{class} role=\"status\">{}</p>", escaped(message));
+    answer(status, title, &html, "")
+}
+
 /// Browsers check where a form leads over its redirects, too: so the application's origin is allowed.
 fn answer(status: u16, title: &str, html: &str, origin: &str) -> Answer {
     let style = STANDARD.encode(digest(&SHA256, STYLE.as_bytes()));

@@ -1,0 +1,46 @@
+//! `connectors`: what is wrong with a pack, and how one is written.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use platform_integrations::{pack_schema, read_pack};
+
+#[derive(Subcommand)]
+pub(crate) enum Connectors {
+    /// Say what is wrong with a connector, each problem with its line.
+    Check {
+        /// A YAML file of one app.
+        file: PathBuf,
+    },
+    /// Print the JSON Schema of connectors, for an editor.
+    Schema,
+}
+
+pub(crate) fn run(command: &Connectors) -> Result<()> {
+    match command {
+        Connectors::Check { file } => check(file),
+        Connectors::Schema => {
+            println!("{}", serde_json::to_string_pretty(&pack_schema())?);
+            Ok(())
+        }
+    }
+}
+
+fn check(file: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    match read_pack(&text) {
+        Ok(pack) => {
+            let (tools, events) = (pack.tools.len(), pack.event_types.len());
+            println!("{}: {} is good, with {tools} tools and {events} event types.", file.display(), pack.name);
+            Ok(())
+        }
+        Err(problems) => {
+            for problem in &problems {
+                println!("{}:{}: {}", file.display(), problem.line, problem.message);
+            }
+            let count = problems.len();
+            bail!("{} has {count} {}", file.display(), if count == 1 { "problem" } else { "problems" })
+        }
+    }
+}

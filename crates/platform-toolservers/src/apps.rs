@@ -1,0 +1,226 @@
+//! Tool servers that are made from apps, and who lets their calls in (contract 08).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_core::{AccountId, Error, Id, Page, Result, Timestamp, run_blocking};
+use platform_db::{Conn, Idempotency};
+use platform_egress::{Url, header::HeaderMap};
+use platform_runtime::{SourceTool, ToolTurn};
+use platform_vault::Secret;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    definition::{ToolDefinition, check_all},
+    model::{AppLink, ServerType, ToolServer, ToolServerSettings},
+    repository::{self, ServerRow},
+    rules::{not_found, switched},
+    server::Server,
+    service::{PgToolServerService, ToolServerKind},
+};
+
+/// What lets a request into an app.
+#[derive(Debug, Clone, Default)]
+pub struct AppCredentials {
+    /// Headers, sensitive where they are secret.
+    pub headers: HeaderMap,
+    /// Fields of the query.
+    pub query: Vec<(String, Secret)>,
+    /// What must not come back in an answer.
+    pub secrets: Vec<Secret>,
+    /// The token among them that another may take the place of.
+    pub token: Option<Secret>,
+}
+
+/// Connections to apps, as far as calls need them.
+#[async_trait]
+pub trait Connections: Send + Sync {
+    /// What lets into the app now; `refused`: a token that did not. The reason when nothing does.
+    async fn credentials(
+        &self,
+        account: &AccountId,
+        connection: &str,
+        refused: Option<&Secret>,
+    ) -> Result<AppCredentials, String>;
+
+    /// The app answered 401, or something else, to what was newest.
+    async fn answered(&self, account: &AccountId, connection: &str, is_refused: bool);
+}
+
+/// Nobody is connected.
+#[async_trait]
+impl Connections for () {
+    async fn credentials(&self, _: &AccountId, _: &str, _: Option<&Secret>) -> Result<AppCredentials, String> {
+        Err("There are no connections.".to_owned())
+    }
+
+    async fn answered(&self, _: &AccountId, _: &str, _: bool) {}
+}
+
+/// A tool server to make from an app.
+#[derive(Debug, Clone)]
+pub struct NewAppServer {
+    /// Its name.
+    pub name: String,
+    /// What the app is.
+    pub description: String,
+    /// Picture of the app.
+    pub image_url: Option<String>,
+    /// Where its tools call; `None` = they say so themselves.
+    pub url: Option<String>,
+    /// The app, and which connection.
+    pub link: AppLink,
+    /// The tools that it exposes.
+    pub tools: Vec<ToolDefinition>,
+}
+
+/// An app whose tools somebody calls who has no tool server of it: ready to be offered to turns.
+#[derive(Clone)]
+pub struct AppServer(Arc<Server>);
+
+/// `INVALID_TOOL_DEFINITION`, `DUPLICATE_TOOL_NAME` unless tools can be those of a server at an address.
+pub fn check_tools(tools: &mut [ToolDefinition], url: Option<&Url>) -> Result<()> {
+    check_all(tools, 0, url)
+}
+
+impl AppServer {
+    /// An app, its address, the tools that may be called, and the connection with whose rights; `None` = nobody is
+    /// connected, which calls are told. Takes a while: schemas are compiled.
+    pub fn new(
+        account: &AccountId,
+        (app, url): (&str, Option<String>),
+        tools: Vec<ToolDefinition>,
+        connection: Option<String>,
+    ) -> Result<Self> {
+        let settings = ToolServerSettings {
+            name: app.to_owned(),
+            url,
+            tool_definitions: tools,
+            is_app: true,
+            ..ToolServerSettings::default()
+        };
+        let mut row = ServerRow::blank(account, app, Timestamp(0))?;
+        app.clone_into(&mut row.identifier);
+        row.kind = ServerType::Integration.as_str().to_owned();
+        row.set_link(&AppLink { app: app.to_owned(), connection_id: connection, connected: true, exposed: None });
+        Ok(Self(Arc::new(Server::new(account.clone(), settings, row.shown()))))
+    }
+}
+
+impl PgToolServerService {
+    /// The tools of an app, for a turn.
+    pub fn offer_app(&self, app: &AppServer, turn: &ToolTurn<'_>) -> Vec<SourceTool> {
+        let count = app.0.settings.tool_definitions.len();
+        (0..count).map(|index| self.offer(&app.0, index, turn)).collect()
+    }
+
+    /// Makes a tool server from an app.
+    pub async fn create_app(
+        &self,
+        account: &AccountId,
+        new: NewAppServer,
+        once: Option<&Idempotency>,
+    ) -> Result<ToolServer> {
+        let now = self.clock.now();
+        let id = String::from(Id::<ToolServerKind>::generate());
+        let NewAppServer { name, description, image_url, url, link, tools } = new;
+        let mut settings = ToolServerSettings {
+            name,
+            description,
+            image_url,
+            url,
+            tool_definitions: tools,
+            is_app: true,
+            ..ToolServerSettings::default()
+        };
+        let limits = self.limits;
+        let settings = run_blocking(move || settings.check(&limits).map(|()| settings)).await?;
+        let mut row = ServerRow::blank(account, &id, now)?;
+        row.set(&settings, now)?;
+        row.set_link(&link);
+        self.insert(account, row, None, once).await
+    }
+
+    /// Which app a server was made from; `None` when it is of another type. `TOOL_SERVER_NOT_FOUND`.
+    pub async fn app_link(&self, account: &AccountId, id: &str) -> Result<Option<AppLink>> {
+        let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
+        Ok(server.shown.integration.clone())
+    }
+
+    /// Has a server expose other tools of its app: `choose` is given which it exposes now, by name.
+    pub async fn expose(
+        &self,
+        account: &AccountId,
+        id: &str,
+        choose: impl FnOnce(&AppLink, &[ToolDefinition]) -> Result<(Option<Vec<String>>, Vec<ToolDefinition>)> + Send,
+    ) -> Result<ToolServer> {
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let changing = conn.transaction::<_, Error, _>(async |conn| {
+            let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            let Some(mut link) = row.link()? else { return Err(not_found(id)) };
+            let mut settings = row.settings()?;
+            let (exposed, tools) = choose(&link, &settings.tool_definitions)?;
+            settings.tool_definitions = switched(tools, &settings.tool_definitions);
+            link.exposed = exposed;
+            row.set(&settings, now)?;
+            row.set_link(&link);
+            repository::update(conn, account, &row).await?;
+            Ok(row.shown())
+        });
+        let server = changing.await?;
+        drop(conn);
+        self.known.changed(id).await?;
+        Ok(server)
+    }
+
+    /// All servers that were made from apps, newest first.
+    pub async fn app_servers(&self, account: &AccountId, within: Option<Vec<String>>) -> Result<Vec<ToolServer>> {
+        let filter = crate::ToolServerFilter { r#type: Some(ServerType::Integration), within, ..Default::default() };
+        let page = Page { limit: 1000, offset: 0 };
+        let conn = self.db.read().await?;
+        let (rows, _, _) = repository::list(conn.get(), account, &filter, page).await?;
+        Ok(rows.iter().map(|row| row.shown().brief()).collect())
+    }
+}
+
+/// Notes with the servers of a connection whether it is good, in the transaction that changes it.
+pub async fn set_connected_in(conn: &mut Conn, account: &AccountId, connection: &str, connected: bool) -> Result<()> {
+    repository::set_connected(conn, account, connection, connected).await
+}
+
+/// The tools that a server of an app exposes, or all that it could (contract 08 §2).
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AppTools {
+    /// The tools.
+    pub tools: Vec<AppTool>,
+    /// How many there are.
+    pub total: usize,
+    /// Where the next page begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// A tool of an app.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct AppTool {
+    /// What a model is told.
+    pub function: AppFunction,
+    /// The server exposes it.
+    pub enabled: bool,
+}
+
+/// What a model is told of a tool of an app.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct AppFunction {
+    /// Name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// JSON Schema of the arguments.
+    #[schema(value_type = Object)]
+    pub parameters: serde_json::Value,
+}

@@ -1,0 +1,577 @@
+//! `/v1/integrations`: apps, connections to them, and tool servers made of them.
+
+use std::path::{Path, PathBuf};
+
+use futures_util::future::join_all;
+use platform_testing::{FakeApp, FakeToolServer, Reply, TestApp, TestDb};
+use reqwest::{Method, StatusCode, Url};
+use serde_json::{Value, json};
+
+use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with, eventually, said, text, thread, thread_in};
+
+/// A connector of an app at an address, with every way to connect.
+pub fn pack(url: &str) -> String {
+    format!(
+        r#"
+slug: crm
+name: CRM
+description: Customers and what they want.
+categories: [sales]
+baseUrl: {url}
+auth:
+  - mode: OAUTH2
+    authorizationUrl: {url}/authorize?prompt=consent
+    tokenUrl: {url}/token
+    revocationUrl: {url}/revoke
+    issuer: {url}
+    scopes: [read, write]
+    appFields:
+      - {{name: clientId, label: Client id, required: true}}
+      - {{name: clientSecret, label: Client secret, required: true, secret: true}}
+    guideUrl: https://crm.example/guide
+  - mode: API_KEY
+    accountFields:
+      - {{name: key, label: Key, required: true, secret: true}}
+      - {{name: region, label: Region, default: eu}}
+    headers:
+      - {{headerName: X-Key, value: "${{key}}"}}
+      - {{headerName: X-Region, value: "region-${{region}}"}}
+    test: {{method: GET, endpoint: /api/me, expect: {{ok: true}}}}
+  - mode: BASIC
+    accountFields:
+      - {{name: username, label: User, required: true}}
+      - {{name: password, label: Password, required: true, secret: true}}
+    test: {{method: GET, endpoint: /api/me}}
+tools:
+  - function:
+      name: get_customer
+      description: Read a customer.
+      parameters: {{type: object, properties: {{id: {{type: string}}}}, required: [id]}}
+    endpoint: /api/customers/${{id}}
+    pathParametersKeys: [id]
+    idempotent: true
+  - function:
+      name: note
+      description: Note something.
+      parameters: {{type: object, properties: {{text: {{type: string}}}}, required: [text]}}
+    endpoint: /api/notes
+    method: POST
+eventTypes:
+  - slug: customer_made
+    name: Customer made
+    description: Somebody became a customer.
+    type: webhook
+    config: {{type: object, properties: {{team: {{type: string}}, all: {{type: boolean}}}}, required: [team], additionalProperties: false}}
+    payload: {{type: object, properties: {{kind: {{const: customer}}, data: {{type: object}}}}, required: [kind], examples: [{{kind: customer, data: {{name: Ada}}}}]}}
+    signature: {{kind: hmac-sha256-hex, header: X-Crm-Signature, prefix: "sha256=", secret: "${{subscription.secret}}"}}
+    eventId: {{header: X-Crm-Event}}
+    subscribe:
+      request: {{method: POST, endpoint: /hooks, body: {{url: "${{webhookUrl}}", secret: "${{subscription.secret}}", team: "${{config.team}}", all: "${{config.all}}"}}}}
+      id: id
+    unsubscribe: {{method: DELETE, endpoint: "/hooks/${{subscription.id}}"}}
+    handshake: {{when: {{type: hello}}, answer: word}}
+  - slug: item_added
+    name: Item added
+    type: poll
+    config: {{type: object, properties: {{list: {{type: string, default: a}}}}}}
+    payload: {{type: object}}
+    intervalSeconds: 30
+    poll: {{method: GET, endpoint: "/list?list=${{config.list}}&after=${{cursor}}", items: items, eventId: id, cursor: next}}
+"#
+    )
+}
+
+/// A directory with a connector in it.
+pub fn connectors(name: &str, text: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("connectors-{name}"));
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).expect("a directory");
+    std::fs::write(directory.join("crm.yaml"), text).expect("a file");
+    directory
+}
+
+/// The platform with the app of [`pack`]; the app may be called although it is not public.
+pub async fn app_with_crm(name: &str, more: &[(&str, &str)]) -> (TestApp, FakeApp, TestDb, PathBuf) {
+    let (crm, db) = (FakeApp::start(), TestDb::new().await);
+    let directory = connectors(name, &pack(crm.url()));
+    let path = directory.display().to_string();
+    let settings = [
+        &[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_CONNECTORS_DIR", path.as_str())],
+        UNBOUNDED.as_slice(),
+        more,
+    ];
+    (TestApp::start(PROGRAM, &db, &settings.concat()), crm, db, directory)
+}
+
+async fn connect(app: &TestApp, body: Value) -> Reply {
+    app.post("/integrations/crm/connect", body).await
+}
+
+/// A connection by key; its id.
+pub async fn connected_by_key(app: &TestApp) -> String {
+    let made = connect(app, json!({"authScheme": "api_key", "accountFields": {"key": "good-key"}})).await;
+    assert_eq!((made.status, &made.body["connected"]), (StatusCode::OK, &json!(true)), "{}", made.body);
+    text(&made.body["connectionId"])
+}
+
+/// A connection by OAuth on which a user has decided; its id.
+async fn connected_by_oauth(app: &TestApp, more: Value) -> String {
+    let mut body = json!({"authScheme": "OAUTH2", "appFields": {"clientId": "app-id", "clientSecret": "app-secret"}});
+    body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    let begun = connect(app, body).await;
+    assert_eq!((begun.status, &begun.body["connected"]), (StatusCode::OK, &json!(false)), "{}", begun.body);
+    let answer = decide(app, &begun.body, &[("code", "good")]).await;
+    assert!(answer.status.is_success() || answer.status.is_redirection(), "{}", answer.body);
+    text(&begun.body["connectionId"])
+}
+
+/// A user comes back from the app.
+async fn decide(app: &TestApp, begun: &Value, more: &[(&str, &str)]) -> Reply {
+    let url = Url::parse(begun["authorizationUrl"].as_str().expect("an address")).expect("a URL");
+    let state = url.query_pairs().find(|(name, _)| name == "state").expect("a state").1.into_owned();
+    let query: Vec<(&str, &str)> = more.iter().copied().chain([("state", state.as_str())]).collect();
+    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().expect("a client");
+    let callback = Url::parse_with_params(&format!("{}/v1/integrations/callback", app.url()), query).expect("a URL");
+    let answer = client.get(callback).send().await.expect("an answer");
+    let (status, headers) = (answer.status(), answer.headers().clone());
+    Reply { status, headers, body: answer.text().await.expect("text").into() }
+}
+
+async fn status(app: &TestApp, id: &str) -> Value {
+    let all = app.get("/integrations/crm/connection-status").await.body;
+    let all = all["connections"].as_array().expect("connections").clone();
+    all.into_iter().find(|of| of["id"] == id).unwrap_or_default()
+}
+
+async fn server(app: &TestApp, body: Value) -> String {
+    let made = app.post("/integrations/crm/servers", body).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    text(&made.body["_id"])
+}
+
+async fn call(app: &TestApp, server: &str, tool: &str, parameters: Value) -> Value {
+    let path = format!("/integrations/servers/{server}/tools/{tool}/test");
+    app.post(&path, json!({"parameters": parameters})).await.body
+}
+
+#[tokio::test]
+async fn apps_are_found_read_and_say_how_to_connect_and_what_they_tell_of() {
+    let app = app().await;
+    let all = app.get("/integrations?limit=100").await.body;
+    let slugs: Vec<&str> =
+        all["items"].as_array().expect("items").iter().filter_map(|of| of["slug"].as_str()).collect();
+    let expected =
+        ["github", "gmail", "google-drive", "http", "linear", "notion", "rss", "schedule", "slack", "webhook"];
+    assert_eq!((slugs, &all["totalItems"]), (expected.to_vec(), &json!(10)));
+    assert!(all.get("nextCursor").is_none(), "{all}");
+    let first = app.get("/integrations?limit=4").await.body;
+    let cursor = first["nextCursor"].as_str().expect("a cursor");
+    let second = app.get(&format!("/integrations?limit=4&cursor={cursor}")).await.body;
+    assert_eq!((&second["items"][0]["slug"], &second["totalItems"]), (&json!("linear"), &json!(10)));
+    assert_eq!(app.get("/integrations?cursor=nonsense").await.error(), "VALIDATION_ERROR");
+    assert_eq!(app.get("/integrations?search=CHANNELS").await.body["items"][0]["slug"], "slack");
+    assert_eq!(app.get("/integrations?category=news").await.body["totalItems"], 1);
+    let github = app.get("/integrations/github").await.body;
+    assert_eq!(
+        (&github["name"], &github["noAuth"], &github["provider"]),
+        (&json!("GitHub"), &json!(false), &json!("builtin"))
+    );
+    assert!(github["toolsCount"].as_i64() >= Some(8) && github["triggersCount"].as_i64() >= Some(6), "{github}");
+    assert_eq!(app.get("/integrations/webhook").await.body["noAuth"], true);
+    let schemes = app.get("/integrations/github/auth").await.body;
+    let oauth = &schemes["schemes"][0];
+    assert_eq!(
+        (&oauth["mode"], &oauth["managed"], &oauth["redirect"]),
+        (&json!("OAUTH2"), &json!(false), &json!(true))
+    );
+    assert_eq!(
+        (&oauth["appFields"][1]["name"], &oauth["appFields"][1]["secret"]),
+        (&json!("clientSecret"), &json!(true))
+    );
+    let events = app.get("/integrations/github/triggers?search=issue&limit=1").await.body;
+    assert!(events["totalItems"].as_i64() > Some(1) && events["nextCursor"].is_string(), "{events}");
+    let event = app.get("/integrations/github/triggers/issue_opened").await.body;
+    assert_eq!((&event["app"], &event["type"]), (&json!("github"), &json!("webhook")));
+    assert!(event["config"]["properties"]["repo"].is_object() && event.get("items").is_none(), "{event}");
+    for (path, code) in [
+        ("/integrations/none", "APP_NOT_FOUND"),
+        ("/integrations/none/auth", "APP_NOT_FOUND"),
+        ("/integrations/none/triggers", "APP_NOT_FOUND"),
+        ("/integrations/github/triggers/none", "EVENT_TYPE_NOT_FOUND"),
+        ("/integrations/none/connection-status", "APP_NOT_FOUND"),
+    ] {
+        assert_eq!(app.get(path).await.error(), code, "{path}");
+    }
+    // What needs nothing is connected at once.
+    let connected = app.post("/integrations/schedule/connect", json!({})).await.body;
+    assert_eq!((&connected["connected"], connected.get("authorizationUrl")), (&json!(true), None));
+    let made = app.post("/integrations/webhook/servers", json!({})).await;
+    assert_eq!(
+        (made.status, &made.body["integration"]["connected"]),
+        (StatusCode::CREATED, &json!(true)),
+        "{}",
+        made.body
+    );
+}
+
+#[tokio::test]
+async fn accounts_connect_by_key_or_password_when_the_app_lets_them_in() {
+    let (app, crm, db, _) = app_with_crm("keys", &[]).await;
+    let missing = connect(&app, json!({"authScheme": "API_KEY"})).await;
+    assert_eq!((missing.status, missing.error()), (StatusCode::BAD_REQUEST, "INTEGRATION_SETUP_REQUIRED"));
+    let told = ["toolkit", "authScheme", "stage", "code"].map(|name| missing.body[name].clone());
+    assert_eq!(told, [json!("crm"), json!("API_KEY"), json!("account"), json!("INTEGRATION_SETUP_REQUIRED")]);
+    assert_eq!(missing.body["fields"][0]["name"], "key");
+    let operator = connect(&app, json!({})).await;
+    assert_eq!(
+        (&operator.body["stage"], &operator.body["guideUrl"]),
+        (&json!("app"), &json!("https://crm.example/guide"))
+    );
+    let refused = connect(&app, json!({"authScheme": "API_KEY", "accountFields": {"key": "bad"}})).await;
+    assert_eq!((refused.status, refused.error()), (StatusCode::BAD_REQUEST, "CREDENTIALS_REJECTED"));
+    assert_eq!(
+        app.get("/integrations/crm/connection-status").await.body,
+        json!({"connected": false, "connections": []})
+    );
+    for (body, code) in [
+        (json!({"authScheme": "MAGIC"}), "VALIDATION_ERROR"),
+        (json!({"authScheme": "API_KEY", "accountFields": {"key": "k", "colour": "red"}}), "VALIDATION_ERROR"),
+        (json!({"authScheme": "API_KEY", "label": "x".repeat(101)}), "VALIDATION_ERROR"),
+        (json!({"authScheme": "API_KEY", "connectionId": "none"}), "CONNECTION_NOT_FOUND"),
+    ] {
+        assert_eq!(connect(&app, body.clone()).await.error(), code, "{body}");
+    }
+    let id = connected_by_key(&app).await;
+    let sent = crm.requests("/api/me");
+    let last = sent.last().expect("it was asked");
+    assert_eq!((last.header("x-key"), last.header("x-region")), ("good-key", "region-eu"));
+    let shown = status(&app, &id).await;
+    assert_eq!(
+        (&shown["status"], &shown["needsReconnect"], &shown["label"]),
+        (&json!("active"), &json!(false), &json!("CRM"))
+    );
+    assert!(shown["connectedAt"].as_str().is_some_and(|at| at.ends_with('Z')), "{shown}");
+    let basic = json!({"authScheme": "BASIC", "accountFields": {"username": "user", "password": "good-password"},
+        "label": "Ops"});
+    let basic = connect(&app, basic).await.body;
+    assert_eq!(basic["connected"], true, "{basic}");
+    let all = app.get("/integrations/crm/connection-status").await.body;
+    let labels: Vec<_> = all["connections"].as_array().expect("all").iter().map(|of| of["label"].clone()).collect();
+    assert_eq!((&all["connected"], labels), (&json!(true), vec![json!("Ops"), json!("CRM")]), "newest first");
+    assert!(!db.dump().await.contains("good-key"), "what was given is sealed");
+    let gone = format!("/integrations/connections/{id}");
+    assert_eq!(app.delete(&gone).await.status, StatusCode::OK);
+    assert_eq!(app.delete(&gone).await.error(), "CONNECTION_NOT_FOUND");
+    crm.stop().await;
+    let away = connect(&app, json!({"authScheme": "API_KEY", "accountFields": {"key": "good-key"}})).await;
+    assert_eq!(away.status, StatusCode::BAD_GATEWAY, "{}", away.body);
+}
+
+#[tokio::test]
+async fn a_user_decides_once_within_ten_minutes_and_comes_back_only_where_it_is_safe() {
+    let (app, crm, db, _) = app_with_crm("oauth", &[]).await;
+    let fields = json!({"clientId": "app-id", "clientSecret": "app-secret"});
+    let begun = connect(&app, json!({"appFields": fields})).await.body;
+    let url = Url::parse(begun["authorizationUrl"].as_str().expect("an address")).expect("a URL");
+    let of = |name: &str| url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned());
+    assert_eq!(url.origin().ascii_serialization(), crm.url());
+    assert_eq!(
+        (of("prompt").as_deref(), of("client_id").as_deref(), of("scope").as_deref()),
+        (Some("consent"), Some("app-id"), Some("read write"))
+    );
+    assert_eq!((of("code_challenge_method").as_deref(), of("response_type").as_deref()), (Some("S256"), Some("code")));
+    assert_eq!(of("redirect_uri"), Some(format!("{}/v1/integrations/callback", app.url())));
+    assert!(of("state").is_some_and(|state| state.len() >= 43));
+    let id = text(&begun["connectionId"]);
+    assert_eq!(status(&app, &id).await["status"], "pending");
+    let page = decide(&app, &begun, &[("code", "good"), ("iss", crm.url())]).await;
+    assert_eq!(page.status, StatusCode::OK);
+    assert!(page.header("content-type").starts_with("text/html") && page.body.to_string().contains("is connected"));
+    assert_eq!(status(&app, &id).await["status"], "active");
+    assert_eq!(decide(&app, &begun, &[("code", "good")]).await.status, StatusCode::BAD_REQUEST, "a state is good once");
+    assert_eq!(status(&app, &id).await["status"], "active");
+
+    // The operator's fields are known from now on.
+    for (answer, reason) in [
+        (vec![("error", "access_denied")], "access_denied"),
+        (vec![("code", "bad")], "invalid_grant"),
+        (vec![("code", "good"), ("iss", "https://evil.example")], "somebody else"),
+    ] {
+        let begun = connect(&app, json!({})).await.body;
+        assert_eq!(decide(&app, &begun, &answer).await.status, StatusCode::BAD_REQUEST, "{answer:?}");
+        let shown = status(&app, &text(&begun["connectionId"])).await;
+        assert_eq!((&shown["status"], &shown["needsReconnect"]), (&json!("expired"), &json!(true)));
+        assert!(shown["statusReason"].as_str().is_some_and(|of| of.contains(reason)), "{shown}");
+    }
+    let late = connect(&app, json!({})).await.body;
+    db.run("UPDATE connection_attempts SET expires_ms = 0").await;
+    db.run("UPDATE connections SET updated_ms = updated_ms - 600001 WHERE status = 'pending'").await;
+    assert_eq!(decide(&app, &late, &[("code", "good")]).await.status, StatusCode::BAD_REQUEST);
+    let late = text(&late["connectionId"]);
+    eventually("expired", async || (status(&app, &late).await["status"] == "expired").then_some(())).await;
+
+    let here = format!("{}/done?x=1", app.url());
+    let begun = connect(&app, json!({"returnTo": here})).await.body;
+    let back = decide(&app, &begun, &[("code", "good")]).await;
+    let expected = format!("{here}&connectionId={}&status=active", text(&begun["connectionId"]));
+    assert_eq!((back.status, back.header("location")), (StatusCode::FOUND, expected.as_str()));
+    let refused = connect(&app, json!({"returnTo": here})).await.body;
+    let back = decide(&app, &refused, &[("error", "access_denied")]).await;
+    assert!(back.header("location").ends_with("&status=expired"), "{:?}", back.headers);
+    app.post("/oauth-clients", json!({"name": "C", "redirectUris": ["https://client.example/cb"]})).await;
+    let origin = "https://page.example";
+    for (return_to, is_good) in [
+        ("https://page.example/x", true),
+        ("https://client.example/elsewhere", true),
+        ("https://evil.example/", false),
+        ("https://page.example.evil.example/", false),
+        ("https://page.example@evil.example/", false),
+        ("https://user@page.example/", false),
+        ("//page.example/", false),
+        ("/done", false),
+        ("javascript:alert(1)", false),
+        ("https:\\\\page.example/", false),
+        ("https://page.example:8443/", false),
+        ("http://page.example/", false),
+        (" https://page.example/", false),
+    ] {
+        let request = app.request(Method::POST, "/integrations/crm/connect").header("origin", origin);
+        let reply = app.send(request.json(&json!({"returnTo": return_to}))).await;
+        if is_good {
+            assert_eq!(reply.status, StatusCode::OK, "{return_to}: {}", reply.body);
+        } else {
+            assert_eq!(reply.error(), "INVALID_RETURN_TO", "{return_to}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_is_known_by_a_header_alone_is_known_all_the_same_and_a_managed_app_needs_no_fields() {
+    let managed = [("PLATFORM_APP_CRM_CLIENT_ID", "app-id"), ("PLATFORM_APP_CRM_CLIENT_SECRET", "app-secret")];
+    let (app, crm, _, _) = app_with_crm("managed", &managed).await;
+    crm.wants_basic();
+    let schemes = app.get("/integrations/crm/auth").await.body;
+    assert_eq!((&schemes["schemes"][0]["managed"], &schemes["schemes"][1]["managed"]), (&json!(true), &json!(false)));
+    let begun = connect(&app, json!({})).await.body;
+    assert_eq!(decide(&app, &begun, &[("code", "good")]).await.status, StatusCode::OK);
+    assert_eq!(status(&app, &text(&begun["connectionId"])).await["status"], "active");
+}
+
+#[tokio::test]
+async fn a_hundred_calls_over_two_processes_refresh_a_token_once_and_a_refusal_breaks_the_connection() {
+    let (app, crm, db, directory) = app_with_crm("refresh", &[]).await;
+    let hook = FakeToolServer::start();
+    app.post("/webhooks", json!({"url": format!("{}/echo/hook", hook.url()), "events": ["*"]})).await;
+    let path = directory.display().to_string();
+    let settings = [("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_CONNECTORS_DIR", path.as_str())];
+    let other = TestApp::start(PROGRAM, &db, &[settings.as_slice(), UNBOUNDED.as_slice()].concat());
+    let other_key = app.key().to_owned();
+    let id = connected_by_oauth(&app, json!({})).await;
+    let server = server(&app, json!({})).await;
+    let calls = async |path: &str| {
+        let path = format!("/v1{path}");
+        let one = |n: usize| {
+            let asked = if n % 2 == 0 { &app } else { &other };
+            let request = asked.anonymous(Method::POST, &path).bearer_auth(&other_key);
+            asked.send(request.json(&json!({"parameters": {"id": format!("c{n}")}})))
+        };
+        join_all((0..100).map(one)).await
+    };
+    let test = format!("/integrations/servers/{server}/tools/get_customer/test");
+    // The token is at its end.
+    db.run("UPDATE connections SET refresh_ms = 0, expires_ms = 0").await;
+    for (app, key) in [(&app, &other_key), (&other, &other_key)] {
+        let request = app.anonymous(Method::GET, "/v1/integrations/crm/connection-status").bearer_auth(key);
+        app.send(request).await;
+    }
+    app.patch(&format!("/tool-servers/{server}"), json!({"description": "told"})).await;
+    let issued = crm.issued();
+    crm.forget_tokens();
+    let answers = calls(&test).await;
+    assert!(answers.iter().all(|reply| reply.body["success"] == true), "{}", answers[0].body);
+    assert_eq!(crm.issued(), issued + 1, "one refresh");
+    // It is refused before its time.
+    crm.forget_tokens();
+    let answers = calls(&test).await;
+    assert!(answers.iter().all(|reply| reply.body["success"] == true), "{}", answers[0].body);
+    assert_eq!(crm.issued(), issued + 2, "one more");
+    // A token server that is away breaks nothing.
+    crm.be_away(true);
+    crm.forget_tokens();
+    let away = call(&app, &server, "get_customer", json!({"id": "x"})).await;
+    assert_eq!(away["success"], false, "{away}");
+    assert_eq!(status(&app, &id).await["status"], "active");
+    crm.be_away(false);
+    assert_eq!(call(&app, &server, "get_customer", json!({"id": "x"})).await["success"], true);
+    // One that refuses does.
+    crm.refuse(true);
+    crm.forget_tokens();
+    let broken = call(&app, &server, "get_customer", json!({"id": "x"})).await;
+    assert!(broken["error"].as_str().is_some_and(|error| error.starts_with("NOT_CONNECTED")), "{broken}");
+    let shown = status(&app, &id).await;
+    assert_eq!((&shown["status"], &shown["needsReconnect"]), (&json!("needs_reauth"), &json!(true)));
+    assert!(shown["statusReason"].as_str().is_some_and(|reason| reason.contains("invalid_grant")), "{shown}");
+    let connected = app.get("/integrations/connected").await.body;
+    assert_eq!((&connected[0]["connected"], &connected[0]["status"]), (&json!(false), &json!("needs_reauth")));
+    eventually("the record", async || {
+        let record = app.get(&format!("/tool-servers/{server}")).await.body;
+        (record["integration"]["connected"] == false).then_some(())
+    })
+    .await;
+    assert_eq!(app.post("/integrations/crm/servers", json!({})).await.error(), "CONFLICT");
+    // Connected again, all is as before, and those who listen were told of both.
+    crm.refuse(false);
+    let again = connected_by_oauth(&app, json!({"connectionId": id})).await;
+    assert_eq!((again.as_str(), &status(&app, &id).await["status"]), (id.as_str(), &json!("active")));
+    assert_eq!(call(&app, &server, "get_customer", json!({"id": "x"})).await["success"], true);
+    let told = eventually("both", async || {
+        let told: Vec<Value> = hook.recorded().iter().map(|of| of.json()).collect();
+        (told.len() == 2).then_some(told)
+    })
+    .await;
+    let mut kinds: Vec<_> = told.iter().map(|of| (of["type"].clone(), of["data"]["status"].clone())).collect();
+    kinds.sort_by_key(|(kind, _)| kind.to_string());
+    let expected =
+        [("connection.expired", "needs_reauth"), ("connection.recovered", "active")].map(|(k, s)| (json!(k), json!(s)));
+    assert_eq!(kinds, expected);
+    // Deleted, its token is revoked at the app.
+    assert_eq!(app.delete(&format!("/integrations/connections/{id}")).await.status, StatusCode::OK);
+    eventually("revoked", async || (!crm.requests("/revoke").is_empty()).then_some(())).await;
+    let gone = call(&app, &server, "get_customer", json!({"id": "x"})).await;
+    assert!(gone["error"].as_str().is_some_and(|error| error.starts_with("NOT_CONNECTED")), "{gone}");
+}
+
+#[tokio::test]
+async fn a_tool_server_of_an_app_exposes_what_was_chosen_and_calls_with_its_connection() {
+    let (app, crm, _, _) = app_with_crm("servers", &[]).await;
+    assert_eq!(app.post("/integrations/crm/servers", json!({})).await.error(), "CONFLICT", "nobody is connected");
+    let id = connected_by_key(&app).await;
+    assert_eq!(app.post("/integrations/crm/servers", json!({"tools": ["none"]})).await.error(), "TOOL_NOT_FOUND");
+    assert_eq!(app.post("/integrations/crm/servers", json!({"tools": []})).await.error(), "LAST_TOOL");
+    let missing = app.post("/integrations/crm/servers", json!({"connectionId": "none"})).await;
+    assert_eq!(missing.error(), "CONNECTION_NOT_FOUND");
+    let made = app.post("/integrations/crm/servers", json!({"name": "Customers", "tools": ["note"]})).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let server = text(&made.body["_id"]);
+    assert_eq!(
+        (&made.body["type"], &made.body["name"], &made.body["identifier"]),
+        (&json!("integration"), &json!("Customers"), &json!("customers"))
+    );
+    let expected = json!({"app": "crm", "apps": ["crm"], "connected": true, "connectionId": id, "enabledToolCount": 1});
+    assert_eq!((&made.body["integration"], &made.body["toolCount"]), (&expected, &json!(1)));
+    let tools = format!("/integrations/servers/{server}/tools");
+    let names = |reply: &Value| -> Vec<(String, bool)> {
+        let tools = reply["tools"].as_array().expect("tools").iter();
+        tools.map(|tool| (text(&tool["function"]["name"]), tool["enabled"] == true)).collect()
+    };
+    let pair = |name: &str, enabled: bool| (name.to_owned(), enabled);
+    assert_eq!(names(&app.get(&tools).await.body), [pair("note", true)]);
+    let all = app.get(&format!("{tools}?available=true")).await.body;
+    assert_eq!((names(&all), &all["total"]), (vec![pair("get_customer", false), pair("note", true)], &json!(2)));
+    assert!(all["tools"][0]["function"]["parameters"]["properties"]["id"].is_object(), "{all}");
+    let page = app.get(&format!("/tool-servers/{server}/tools?available=true&limit=1")).await.body;
+    assert!(names(&page) == [pair("get_customer", false)] && page["nextCursor"].is_string(), "{page}");
+    let test = |tool: &str| format!("{tools}/{tool}/test");
+    assert_eq!(app.post(&test("get_customer"), json!({})).await.error(), "TOOL_NOT_EXPOSED");
+    assert_eq!(app.post(&test("none"), json!({})).await.error(), "TOOL_NOT_FOUND");
+    for (change, code) in [
+        (json!({"enable": ["none"]}), "TOOL_NOT_FOUND"),
+        (json!({"disable": ["note"]}), "LAST_TOOL"),
+        (json!({"all": true, "enable": ["note"]}), "VALIDATION_ERROR"),
+        (json!({"all": "yes"}), "VALIDATION_ERROR"),
+    ] {
+        assert_eq!(app.patch(&tools, change.clone()).await.error(), code, "{change}");
+    }
+    let both = app.patch(&tools, json!({"enable": ["get_customer"]})).await.body;
+    assert_eq!(names(&both), [pair("get_customer", true), pair("note", true)]);
+    let one = app.patch(&tools, json!({"disable": ["note"]})).await.body;
+    assert_eq!(names(&one), [pair("get_customer", true)]);
+    assert_eq!(app.get("/integrations/connected").await.body[0]["exposedToolCount"], 1);
+    let all = app.patch(&tools, json!({"all": true})).await.body;
+    assert_eq!(all["total"], 2);
+    let record = app.get(&format!("/tool-servers/{server}")).await.body;
+    assert!(record["integration"].get("enabledToolCount").is_none() && record["toolCount"] == 2, "{record}");
+    assert_eq!(app.get("/integrations/connected").await.body[0]["exposedToolCount"], Value::Null);
+
+    // In a turn its tools have the identifier before their names, and the connection's key goes along.
+    let of = agent(&app, json!({"name": "A", "assistantSpecialization": {"availableToolsGroupsUids": [server]}})).await;
+    let thread = thread(&app, &of, "/tool customers__note {\"text\": \"hi\"}\nDone").await;
+    let done = thread_in(&app, &thread, "completed").await;
+    let result = said(&done, "tool")[0].to_owned();
+    assert!(result.contains("\"ok\":true") && result.contains("\"text\":\"hi\""), "{result}");
+    assert!(!result.contains("good-key"), "{result}");
+    assert_eq!(crm.requests("/api/notes")[0].header("x-key"), "good-key");
+
+    // What its app says of it nobody else does.
+    let path = format!("/tool-servers/{server}");
+    let changed = json!({"name": "Clients", "url": "https://evil.example", "mcpType": true, "timeoutMs": 5000,
+        "toolDefinitions": [{"function": {"name": "note"}, "requiresApproval": true, "endpoint": "/api/evil"}]});
+    let changed = app.patch(&path, changed).await.body;
+    assert_eq!(
+        (&changed["name"], &changed["url"], &changed["type"]),
+        (&json!("Clients"), &json!(crm.url()), &json!("integration"))
+    );
+    let note = &changed["toolDefinitions"][1];
+    assert_eq!((&note["requiresApproval"], &note["endpoint"]), (&json!(true), &json!("/api/notes")));
+    for reply in [
+        app.post(&format!("{path}/clone"), json!({})).await,
+        app.post(&format!("{path}/tools"), json!({"function": {"name": "x"}, "endpoint": "/x"})).await,
+        app.post(&format!("{path}/refresh"), json!({})).await,
+    ] {
+        assert_eq!(reply.error(), "CONFLICT");
+    }
+    let http = app.post("/tool-servers", json!({"name": "H", "url": "https://a.example", "type": "integration"})).await;
+    assert_eq!(http.error(), "VALIDATION_ERROR");
+    let plain = text(&app.post("/tool-servers", json!({"name": "H", "url": "https://a.example"})).await.body["_id"]);
+    for reply in [
+        app.get(&format!("/integrations/servers/{plain}/tools")).await,
+        app.patch(&format!("/integrations/servers/{plain}/tools"), json!({"all": true})).await,
+        app.delete(&format!("/integrations/servers/{plain}")).await,
+    ] {
+        assert_eq!(reply.error(), "NOT_AN_INTEGRATION");
+    }
+    assert_eq!(app.get("/integrations/servers/none/tools").await.error(), "TOOL_SERVER_NOT_FOUND");
+    let gone = format!("/integrations/servers/{server}");
+    assert_eq!(app.delete(&gone).await.error(), "CONFLICT", "an agent uses it");
+    assert_eq!(app.delete(&format!("{gone}?force=true")).await.status, StatusCode::OK);
+    assert_eq!(app.get("/integrations/connected").await.body, json!([]));
+}
+
+#[tokio::test]
+async fn three_refusals_of_a_key_break_its_connection() {
+    let (app, crm, _, _) = app_with_crm("refusals", &[]).await;
+    let id = connected_by_key(&app).await;
+    let server = server(&app, json!({})).await;
+    crm.refuse_keys();
+    for n in 1..=3 {
+        assert_eq!(status(&app, &id).await["status"], "active", "before refusal {n}");
+        let refused = call(&app, &server, "get_customer", json!({"id": "1"})).await;
+        assert_eq!(refused["statusCode"], 401, "{refused}");
+    }
+    assert_eq!(status(&app, &id).await["status"], "needs_reauth");
+}
+
+#[tokio::test]
+async fn a_connector_that_is_wrong_is_left_out_and_the_command_says_why() {
+    let wrong = "slug: bad\nname: Bad\nbaseUrl: ftp://a.example\nauth:\n  - mode: API_KEY\n";
+    let directory = connectors("wrong", wrong);
+    std::fs::write(directory.join("good.yml"), pack("https://crm.example")).expect("a file");
+    let path = directory.display().to_string();
+    let app = app_with(&[("PLATFORM_CONNECTORS_DIR", path.as_str())]).await;
+    assert_eq!(app.get("/integrations/bad").await.error(), "APP_NOT_FOUND");
+    assert_eq!(app.get("/integrations/crm").await.body["provider"], "custom");
+    let run = async |arguments: &[&str]| {
+        tokio::process::Command::new(PROGRAM).args(arguments).output().await.expect("it runs")
+    };
+    let file = directory.join("crm.yaml").display().to_string();
+    let said = run(&["connectors", "check", &file]).await;
+    let lines = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert_eq!(said.status.code(), Some(1), "{lines}");
+    assert!(lines.contains(":3: baseUrl") && lines.contains(":5: API_KEY needs headers or query"), "{lines}");
+    let good = directory.join("good.yml").display().to_string();
+    let said = run(&["connectors", "check", &good]).await;
+    assert!(said.status.success() && String::from_utf8_lossy(&said.stdout).contains("CRM is good"), "{said:?}");
+    let schema: Value = serde_json::from_slice(&run(&["connectors", "schema"]).await.stdout).expect("JSON");
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    assert!(schema["properties"]["eventTypes"].is_object() && schema["$defs"]["ConnectorAuth"].is_object(), "{schema}");
+}
