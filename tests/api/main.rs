@@ -47,6 +47,7 @@ mod threads;
 mod tiers;
 mod tool_servers;
 mod tools;
+mod triggers;
 mod uploads;
 mod vectors;
 mod webhooks;

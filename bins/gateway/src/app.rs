@@ -33,6 +33,7 @@ use platform_runtime::{BuiltInTools, Model, Toolbox, finish_tools, time_tools};
 use platform_speech::{PgSpeech, SpeechNeeds};
 use platform_tenants::{PgTenantService, Quotas};
 use platform_toolservers::{PgToolServerService, ToolServerNeeds, http_tools};
+use platform_triggers::{PgTriggers, TriggerListener, TriggerNeeds, TriggerReferrer};
 use platform_vault::Vault;
 use platform_webhooks::{PgWebhooks, WebhookNeeds};
 use tokio_util::sync::CancellationToken;
@@ -44,7 +45,7 @@ use crate::{
     config::{Config, Role},
     groups::{
         agents, assistants, chats, docs, documents, files, folders, health, integrations, keys, memory, models, oauth,
-        projects, sessions, skills, speech, tenants, threads, tool_servers, usage, webhooks,
+        projects, sessions, skills, speech, tenants, threads, tool_servers, triggers, usage, webhooks,
     },
     health::Health,
     metrics::Metrics,
@@ -90,7 +91,11 @@ impl Platform {
         let model = metrics.as_ref().map_or_else(|| Arc::clone(&model), |metrics| metrics.observe(Arc::clone(&model)));
         let quotas = Arc::new(Quotas::new(db, bus, model));
         let tenants = Arc::new(PgTenantService::new(db, bus, Arc::clone(clock), Arc::clone(&quotas)));
-        let referrers = Referrers::new([Arc::new(AssistantReferrer) as Arc<dyn Referrer>, Arc::new(AgentReferrer)]);
+        let referrers = Referrers::new([
+            Arc::new(AssistantReferrer) as Arc<dyn Referrer>,
+            Arc::new(AgentReferrer),
+            Arc::new(TriggerReferrer),
+        ]);
         let pools = Pools::new()?;
         let knowledge = Arc::new(PgKnowledge::new(KnowledgeNeeds {
             db: db.clone(),
@@ -130,7 +135,7 @@ impl Platform {
             Arc::clone(vault),
             egress.clone(),
             Arc::new(connectors),
-            Arc::new(()),
+            Arc::new(TriggerListener(Arc::clone(clock))),
         );
         let tool_servers = PgToolServerService::new(ToolServerNeeds {
             db: db.clone(),
@@ -205,6 +210,22 @@ impl Platform {
             chat_config(config),
         ));
         let evaluations = Arc::new(PgEvaluationService::new(&threads));
+        let triggers = Arc::new(PgTriggers::new(TriggerNeeds {
+            db: db.clone(),
+            bus: bus.clone(),
+            clock: Arc::clone(clock),
+            vault: Arc::clone(vault),
+            jobs: Arc::clone(jobs),
+            integrations: Arc::clone(&integrations),
+            tool_servers: tool_servers.clone(),
+            agents: agents.clone(),
+            threads: threads.clone(),
+            assistants: assistants.clone(),
+            chat: chat.clone(),
+            tenants: tenants.clone(),
+            limits: config.limits,
+            public_url: config.url(addr),
+        }));
         let docs = Docs::load(config.docs_dir.as_deref()).context("PLATFORM_DOCS_DIR")?;
         let health = Arc::new(Health::new(db.clone(), Arc::clone(jobs)));
         let modules = vec![
@@ -239,12 +260,13 @@ impl Platform {
             speech::module(&speech, config.max_upload_bytes),
             tool_servers::module(&tool_servers, &toolbox, &integrations),
             integrations::module(&integrations, &auth, tool_servers.clone()),
-            assistants::module(&assistants, &memory),
+            assistants::module(&assistants, &memory, &triggers),
             chats::module(&chat, &assistants),
             memory::module(&memory, &assistants),
-            agents::module(&agents, &threads),
+            agents::module(&agents, &threads, &triggers),
             threads::module(&threads, &evaluations),
             webhooks::module(&webhooks),
+            triggers::module(&triggers),
             Module { works: vec![mailer], purges: purge::shared(config.event_keep), ..Module::default() },
         ];
         Ok(Self { auth, health, projects, files, modules })

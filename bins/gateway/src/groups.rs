@@ -20,5 +20,6 @@ pub(crate) mod speech;
 pub(crate) mod tenants;
 pub(crate) mod threads;
 pub(crate) mod tool_servers;
+pub(crate) mod triggers;
 pub(crate) mod usage;
 pub(crate) mod webhooks;

@@ -25,7 +25,7 @@ mod thread;
 
 pub use agent::{
     AGENT_REFERENCES, Agent, AgentFilter, AgentList, AgentReferrer, AgentService, AgentSettings, NotificationConfig,
-    PeriodicExecution, PgAgentService, PgSubAgents, Specialization, SubAgentConfig,
+    PeriodicExecution, PgAgentService, PgSubAgents, Specialization, SubAgentConfig, next_time, time_problem,
 };
 pub use costs::{CostRow, CostSummary, DailyRange, MonthlyRange};
 pub use evaluation::{

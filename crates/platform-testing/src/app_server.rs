@@ -119,6 +119,11 @@ impl FakeApp {
         self.state.tokens.lock().expect("lock").refuses_keys = true;
     }
 
+    /// Keys are good again.
+    pub fn accept_keys(&self) {
+        self.state.tokens.lock().expect("lock").refuses_keys = false;
+    }
+
     /// What `/list` answers.
     pub fn set_list(&self, list: Value) {
         *self.state.list.lock().expect("lock") = list;

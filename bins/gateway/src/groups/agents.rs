@@ -8,6 +8,7 @@ use platform_agents::{
 use platform_conversation::AGENT;
 use platform_core::{Error, Result};
 use platform_http::{Answer, Group, Request, key, session};
+use platform_triggers::{PgTriggers, TriggerService};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -17,11 +18,16 @@ use crate::module::Module;
 pub(crate) struct Services {
     pub agents: Arc<dyn AgentService>,
     pub threads: Arc<dyn ThreadService>,
+    pub triggers: Arc<dyn TriggerService>,
 }
 
 /// Agents.
-pub(crate) fn module(agents: &Arc<PgAgentService>, threads: &Arc<PgThreadService>) -> Module {
-    let services = Services { agents: agents.clone(), threads: threads.clone() };
+pub(crate) fn module(
+    agents: &Arc<PgAgentService>,
+    threads: &Arc<PgThreadService>,
+    triggers: &Arc<PgTriggers>,
+) -> Module {
+    let services = Services { agents: agents.clone(), threads: threads.clone(), triggers: triggers.clone() };
     Module { groups: vec![group(Arc::new(services))], resources: vec![(AGENT, agents.clone())], ..Module::default() }
 }
 
@@ -100,6 +106,7 @@ async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (caller, id) = (request.caller()?, request.path("agentId"));
     services.agents.delete(caller, id, &request.if_match()?).await?;
     services.threads.end_all(caller, id).await?;
+    services.triggers.end_of(&caller.account, ("agent", id)).await?;
     Answer::deleted("agent", id)
 }
 

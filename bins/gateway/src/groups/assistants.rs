@@ -7,21 +7,33 @@ use platform_conversation::ASSISTANT;
 use platform_core::{Error, Result};
 use platform_http::{Answer, Group, List, Request, key, session};
 use platform_memory::{MemoryService, PgMemory};
+use platform_triggers::{PgTriggers, TriggerService};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::module::Module;
 
 /// Assistants.
-pub(crate) fn module(assistants: &Arc<PgAssistantService>, memory: &Arc<PgMemory>) -> Module {
+pub(crate) fn module(
+    assistants: &Arc<PgAssistantService>,
+    memory: &Arc<PgMemory>,
+    triggers: &Arc<PgTriggers>,
+) -> Module {
+    let with_them = Followers { memory: Arc::clone(memory), triggers: triggers.clone() };
     Module {
-        groups: vec![group(assistants.clone(), Arc::clone(memory))],
+        groups: vec![group(assistants.clone(), Arc::new(with_them))],
         resources: vec![(ASSISTANT, assistants.clone())],
         ..Module::default()
     }
 }
 
-fn group(services: Arc<dyn AssistantService>, memory: Arc<PgMemory>) -> Group {
+/// What goes with an assistant.
+struct Followers {
+    memory: Arc<PgMemory>,
+    triggers: Arc<dyn TriggerService>,
+}
+
+fn group(services: Arc<dyn AssistantService>, with_them: Arc<Followers>) -> Group {
     let mut group = Group::of("assistants", "Assistants: what they are and who may use them", services)
         .naming("identifier", ASSISTANT)
         .referring(&ASSISTANT_REFERENCES);
@@ -32,7 +44,7 @@ fn group(services: Arc<dyn AssistantService>, memory: Arc<PgMemory>) -> Group {
     group.get("/v1/assistants/{identifier}", session_read, get).with(spec::get);
     group.patch("/v1/assistants/{identifier}", write, update).with(spec::update);
     group.put("/v1/assistants/{identifier}", write, update).with(spec::update);
-    let delete = move |assistants, request| delete(assistants, Arc::clone(&memory), request);
+    let delete = move |assistants, request| delete(assistants, Arc::clone(&with_them), request);
     group.delete("/v1/assistants/{identifier}", write, delete).with(spec::delete);
     group.build()
 }
@@ -82,11 +94,16 @@ async fn update(assistants: Arc<dyn AssistantService>, request: Request) -> Resu
     Ok(Answer::ok(&assistant)?.header("etag", format!("\"{}\"", assistant.version)))
 }
 
-async fn delete(assistants: Arc<dyn AssistantService>, memory: Arc<PgMemory>, request: Request) -> Result<Answer> {
+async fn delete(
+    assistants: Arc<dyn AssistantService>,
+    with_them: Arc<Followers>,
+    request: Request,
+) -> Result<Answer> {
     let identifier = request.path("identifier");
     let account = &request.caller()?.account;
     let id = assistants.delete(account, identifier, &request.if_match()?).await?;
-    memory.forget_assistant(account, &id).await?;
+    with_them.memory.forget_assistant(account, &id).await?;
+    with_them.triggers.end_of(account, ("assistant", &id)).await?;
     Answer::deleted("assistant", &id)
 }
 

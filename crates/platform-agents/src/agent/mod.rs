@@ -10,6 +10,7 @@ pub use model::{
 };
 pub(crate) use model::{ReadyAgent, within};
 pub use references::{AGENT_REFERENCES, AgentReferrer};
+pub use schedule::{next_time, time_problem};
 pub(crate) use repository::{hold_agent, note_run};
 pub(crate) use service::SCHEDULE;
 pub use service::{AgentService, PgAgentService};

@@ -54,8 +54,25 @@ fn parse(expression: &str) -> Result<croner::Cron, String> {
 
 /// The first time after `after`, when there is one.
 pub(crate) fn next(periodic: &PeriodicExecution, after: Timestamp) -> Option<Timestamp> {
-    let cron = parse(periodic.cron_expression.as_deref()?).ok()?;
-    let zone = Tz::from_str(&periodic.timezone).ok()?;
+    next_time(periodic.cron_expression.as_deref()?, &periodic.timezone, after)
+}
+
+/// Why an expression names no times in a zone; `None` when it does.
+pub fn time_problem(expression: &str, timezone: &str) -> Option<String> {
+    if Tz::from_str(timezone).is_err() {
+        return Some(format!("`{timezone}` is no time zone of the IANA list, such as Europe/Berlin."));
+    }
+    if let Err(reason) = parse(expression) {
+        return Some(reason);
+    }
+    let never = || "This expression names a time that never comes.".to_owned();
+    next_time(expression, timezone, Timestamp(0)).is_none().then(never)
+}
+
+/// The first time after `after` that a cron expression names in a time zone, when there is one.
+pub fn next_time(expression: &str, timezone: &str, after: Timestamp) -> Option<Timestamp> {
+    let cron = parse(expression).ok()?;
+    let zone = Tz::from_str(timezone).ok()?;
     let after = DateTime::from_timestamp_millis(after.0)?.with_timezone(&zone);
     let next = cron.find_next_occurrence(&after, false).ok()?;
     Some(Timestamp(next.timestamp_millis()))

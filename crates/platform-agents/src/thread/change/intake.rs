@@ -129,8 +129,15 @@ impl Threads {
             llm: new.llm,
             callback_url: new.callback_url,
             begins_paused,
-            ..ThreadSpec::of(Source::Api, caller.user_uid.clone(), new.message.unwrap_or_default())
+            depth: new.trigger.as_ref().map_or(0, |trigger| trigger.depth),
+            ..ThreadSpec::of(
+                if new.trigger.is_some() { Source::Trigger } else { Source::Api },
+                caller.user_uid.clone(),
+                new.message.unwrap_or_default(),
+            )
         };
+        let order =
+            ThreadSpec { trigger: new.trigger.map(|trigger| serde_json::Value::Object(trigger.source)), ..order };
         let mut start = self.prepare(account, &agent, order).await?;
         start.refusal = self.ports.budget.spent(&start.record.payer()).await?;
         let message = start.arrived.message.content.message.clone();

@@ -1,6 +1,6 @@
 //! The bodies that clients send to threads.
 
-use platform_conversation::{File, check_message};
+use platform_conversation::{File, TriggerOrigin, check_message};
 use platform_core::{Checks, Error, FieldLimits, Object, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -38,6 +38,10 @@ pub struct NewThread {
     pub llm: Option<String>,
     /// Gets the events of this thread, signed with the account's default secret.
     pub callback_url: Option<String>,
+    /// The event it is about, when no client starts it.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub trigger: Option<TriggerOrigin>,
 }
 
 impl NewThread {

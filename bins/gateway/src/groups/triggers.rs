@@ -1,0 +1,168 @@
+//! `/v1/triggers`, `/v1/hooks/{token}`
+
+use std::sync::Arc;
+
+use actix_web::http::header::HeaderMap;
+use platform_access::Kind;
+use platform_conversation::{AGENT, ASSISTANT};
+use platform_core::{AccountId, Result};
+use platform_http::{Answer, Group, OpenTo, Request, key};
+use platform_toolservers::TOOL_SERVER;
+use platform_triggers::{
+    NewTest, PgTriggers, PollWork, ProcessWork, Received, RequestHeaders, ScheduleWork, TRIGGER, TriggerFilter,
+    TriggerService, UnsubscribeWork,
+};
+use serde_json::json;
+
+use crate::module::{Module, Purge};
+
+const HOOK: Kind = Kind::of_account("hook");
+const EVENT: Kind = Kind::of_account("event of a trigger");
+/// Longest event (contract 09 §2).
+const MOST_EVENT: usize = 1 << 20;
+
+/// Triggers, and what carries their events out.
+pub(crate) fn module(triggers: &Arc<PgTriggers>) -> Module {
+    Module {
+        groups: vec![group(triggers.clone()), hooks_group(triggers)],
+        resources: vec![(TRIGGER, triggers.clone())],
+        works: vec![
+            Arc::new(ProcessWork(Arc::clone(triggers))),
+            Arc::new(PollWork(Arc::clone(triggers))),
+            Arc::new(ScheduleWork(Arc::clone(triggers))),
+            Arc::new(UnsubscribeWork(Arc::clone(triggers))),
+        ],
+        purges: vec![Purge::new("events of triggers", |conn, now| Box::pin(PgTriggers::purge(conn, now)))],
+        ..Module::default()
+    }
+}
+
+fn group(services: Arc<dyn TriggerService>) -> Group {
+    let mut group = Group::of("triggers", "Events of apps that start agents and assistants", services)
+        .naming("id", TRIGGER)
+        .naming("eventId", EVENT)
+        .referring(&[("toolServerId", TOOL_SERVER), ("agentId", AGENT), ("assistantId", ASSISTANT)]);
+    let (read, write) = (key("triggers:read"), key("triggers:write"));
+    group.get("/v1/triggers", read, list).with(spec::list);
+    group.post("/v1/triggers", write, create).with(spec::create);
+    group.get("/v1/triggers/{id}", read, get).with(spec::get);
+    group.patch("/v1/triggers/{id}", write, update).with(spec::update);
+    group.delete("/v1/triggers/{id}", write, delete).with(spec::delete);
+    group.get("/v1/triggers/{id}/events", read, events).with(spec::events);
+    group.post("/v1/triggers/{id}/test", write, test).with(spec::test).changing();
+    group.post("/v1/triggers/{id}/events/{eventId}/replay", write, replay).with(spec::replay).changing();
+    group.build()
+}
+
+fn hooks_group(triggers: &Arc<PgTriggers>) -> Group {
+    let known = Arc::clone(triggers);
+    let mut group = Group::of("hooks", "Where apps send events", Arc::clone(triggers)).naming("token", HOOK);
+    group.post("/v1/hooks/{token}", OpenTo::Public, receive).with(spec::receive).raw().with_token(
+        move |token| {
+            let known = Arc::clone(&known);
+            async move { known.knows(&token).await }
+        },
+        MOST_EVENT,
+    );
+    group.build()
+}
+
+struct Headers<'a>(&'a HeaderMap);
+
+impl RequestHeaders for Headers<'_> {
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name)?.to_str().ok()
+    }
+}
+
+fn account(request: &Request) -> Result<&AccountId> {
+    Ok(&request.caller()?.account)
+}
+
+async fn receive(triggers: Arc<PgTriggers>, request: Request) -> Result<Answer> {
+    match triggers.receive(request.path("token"), &Headers(&request.headers), &request.body).await? {
+        Received::Accepted => Answer::json(202, &json!({"accepted": true})),
+        Received::Answer(answer) => Answer::ok(&answer),
+    }
+}
+
+async fn list(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
+    let (filter, page) = (request.query()?, request.page(20, 100)?);
+    let filter = TriggerFilter { within: request.within().await?, ..filter };
+    Answer::ok(&triggers.list(account(&request)?, filter, page).await?)
+}
+
+async fn create(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
+    Answer::created(&triggers.create(request.caller()?, request.body()?, request.once.as_ref()).await?)
+}
+
+async fn get(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
+    Answer::ok(&triggers.get(account(&request)?, request.path("id")).await?)
+}
+
+async fn update(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
+    Answer::ok(&triggers.update(account(&request)?, request.path("id"), request.patch()?).await?)
+}
+
+async fn delete(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
+    let id = request.path("id");
+    triggers.delete(account(&request)?, id).await?;
+    Answer::deleted("trigger", id)
+}
+
+async fn events(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
+    let (filter, page) = (request.query()?, request.page(20, 100)?);
+    Answer::ok(&triggers.events(account(&request)?, request.path("id"), filter, page).await?)
+}
+
+async fn test(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
+    let test: NewTest = request.body()?;
+    Answer::json(202, &triggers.test(account(&request)?, request.path("id"), test).await?)
+}
+
+async fn replay(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
+    let (id, event) = (request.path("id"), request.path("eventId"));
+    Answer::json(202, &triggers.replay(account(&request)?, id, event).await?)
+}
+
+mod spec {
+    use platform_http::{Deleted, Operation};
+    use platform_triggers::{
+        Delivery, DeliveryFilter, DeliveryPage, NewTest, NewTrigger, Trigger, TriggerFilter, TriggerPage, TriggerPatch,
+    };
+
+    pub fn list() -> Operation {
+        Operation::new("List triggers").query::<TriggerFilter>().paged().answers::<TriggerPage>(200)
+    }
+    pub fn create() -> Operation {
+        Operation::new("Have events of an app start an agent or write to an assistant")
+            .body::<NewTrigger>()
+            .answers::<Trigger>(201)
+    }
+    pub fn get() -> Operation {
+        Operation::new("Read a trigger").answers::<Trigger>(200)
+    }
+    pub fn update() -> Operation {
+        Operation::new("Change a trigger; enabling it forgets what it paused for")
+            .body::<TriggerPatch>()
+            .answers::<Trigger>(200)
+    }
+    pub fn delete() -> Operation {
+        Operation::new("Delete a trigger; the app is told to stop").answers::<Deleted>(200)
+    }
+    pub fn events() -> Operation {
+        Operation::new("List what came to a trigger, newest first")
+            .query::<DeliveryFilter>()
+            .paged()
+            .answers::<DeliveryPage>(200)
+    }
+    pub fn test() -> Operation {
+        Operation::new("Carry out an event that is made up, or given").body::<NewTest>().answers::<Delivery>(202)
+    }
+    pub fn replay() -> Operation {
+        Operation::new("Carry out an event again").answers::<Delivery>(202)
+    }
+    pub fn receive() -> Operation {
+        Operation::new("Where an app sends its events, signed as its pack says").answers_object(202)
+    }
+}

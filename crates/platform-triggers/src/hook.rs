@@ -1,0 +1,289 @@
+//! Requests of apps: whether they are theirs, which event they are, and that event stored.
+
+use std::sync::Arc;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use futures_util::FutureExt;
+use platform_core::{AccountId, Error, Id, Object, Result, Timestamp, hex, sha256_hex, without_nul};
+use platform_db::GroupWriter;
+use platform_integrations::{EventKind, PackEventType, SignatureKind, SignatureRule, at_path};
+use platform_vault::{Secret, are_equal, hmac_sha256};
+use platform_webhooks::signature;
+use serde_json::Value;
+
+use crate::{
+    code,
+    process::KIND,
+    repository::{self, Accepted, NewEvent},
+    service::{OpenTrigger, PgTriggers},
+};
+
+/// A longer id is known by its hash.
+const MOST_ID: usize = 256;
+
+/// Headers of a request, as far as apps sign with them.
+pub trait RequestHeaders {
+    /// The value of a header, when it is text.
+    fn get(&self, name: &str) -> Option<&str>;
+}
+
+/// What the sender is answered.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Received {
+    /// The event is stored.
+    Accepted,
+    /// It was a question; this is the answer.
+    Answer(Object),
+}
+
+enum DeliveryKind {}
+enum RunKind {}
+
+impl NewEvent {
+    pub(crate) fn of(trigger: &OpenTrigger, event: String, payload: Value, received: Timestamp) -> Self {
+        let event = if event.is_empty() || event.len() > MOST_ID { sha256_hex(&event) } else { event };
+        Self {
+            account: trigger.row.account_id.clone(),
+            trigger: trigger.row.id.clone(),
+            id: Id::<DeliveryKind>::generate().into(),
+            run: Id::<RunKind>::generate().into(),
+            event: event.replace('\0', ""),
+            received: received.0,
+            payload: without_nul(payload),
+            attempt: 1,
+            depth: 0,
+            is_test: false,
+            is_replay: false,
+            kind: KIND,
+            trace: platform_jobs::traceparent(),
+        }
+    }
+}
+
+/// Stores events, many in one commit.
+pub(crate) fn acceptor(db: &platform_db::Db) -> GroupWriter<NewEvent, Accepted> {
+    GroupWriter::new(db, 64, |conn, events| repository::accept(conn, events).boxed())
+}
+
+impl PgTriggers {
+    /// Stores an event, and has it carried out; `None` when its trigger is gone.
+    pub(crate) async fn accept(&self, event: NewEvent) -> Result<Option<Accepted>> {
+        let accepted = self.acceptor.write(event).await?;
+        if accepted.outcome.is_none() && accepted.id.is_some() {
+            self.jobs.announce().await;
+        }
+        Ok(Some(accepted).filter(|accepted| accepted.id.is_some()))
+    }
+
+    /// A request came to an address that we gave out. `TRIGGER_NOT_FOUND`, `UNAUTHENTICATED`.
+    pub async fn receive(&self, token: &str, headers: &dyn RequestHeaders, body: &[u8]) -> Result<Received> {
+        let trigger = self.by_token(token).await?;
+        let account = trigger.row.account();
+        let connector = self.integrations.connector_of(&trigger.row.app)?;
+        let event = connector.event_type(&trigger.row.slug)?;
+        if event.r#type != EventKind::Webhook {
+            return Err(crate::service::not_found(""));
+        }
+        let now = self.clock.now();
+        if let Some(rule) = &event.signature {
+            self.verify(&account, &trigger, rule, headers, body, now).await?;
+        }
+        let text = String::from_utf8_lossy(body);
+        let payload: Value = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.into_owned()));
+        if let Some(handshake) = &event.handshake {
+            let says = |(path, wanted): (&String, &Value)| at_path(&payload, path) == Some(wanted);
+            if !handshake.when.is_empty() && handshake.when.iter().all(says) {
+                let answer = at_path(&payload, &handshake.answer).cloned().unwrap_or_default();
+                return Ok(Received::Answer(Object::from_iter([(handshake.answer.clone(), answer)])));
+            }
+        }
+        let id = event_id(event, &trigger, headers, &payload).unwrap_or_else(|| sha256_hex(body));
+        let depth = headers.get("x-trigger-depth").map_or(0, |header| self.vault.depth_of(&account, header));
+        let new = NewEvent { depth, ..NewEvent::of(&trigger, id, payload, now) };
+        match self.accept(new).await? {
+            Some(_) => Ok(Received::Accepted),
+            None => Err(crate::service::not_found("")),
+        }
+    }
+
+    async fn verify(
+        &self,
+        account: &AccountId,
+        trigger: &Arc<OpenTrigger>,
+        rule: &SignatureRule,
+        headers: &dyn RequestHeaders,
+        body: &[u8],
+        now: Timestamp,
+    ) -> Result<()> {
+        let secret = match rule.secret.as_str() {
+            "${subscription.secret}" => Some(trigger.secret.clone()),
+            "${config.secret}" => trigger.row.config["secret"].as_str().map(|secret| Secret::from(secret.to_owned())),
+            _ => {
+                let connections = self.integrations.connections();
+                connections.signing_secret(account, &trigger.row.connection_id).await?
+            }
+        };
+        let Some(secret) = secret else {
+            // Whoever gave no secret takes what comes; an app's own way of signing is never left out.
+            return if rule.kind == SignatureKind::Webhook {
+                Ok(())
+            } else {
+                Err(refused("There is no signing secret; give the app's to the connection."))
+            };
+        };
+        if is_signed(rule, &secret, headers, body, now.0 / 1000) { Ok(()) } else { Err(refused(WRONG)) }
+    }
+}
+
+const WRONG: &str = "The signature is missing or wrong, or the request is too old.";
+
+fn refused(message: &str) -> Error {
+    Error::new(code::UNAUTHENTICATED, message)
+}
+
+/// Whether a request is signed as a rule says; `now` in seconds.
+fn is_signed(rule: &SignatureRule, secret: &Secret, headers: &dyn RequestHeaders, body: &[u8], now: i64) -> bool {
+    let given = headers.get(&rule.header.to_ascii_lowercase()).unwrap_or_default();
+    let is_recent = |seconds: &str| {
+        seconds.parse::<i64>().is_ok_and(|at| now.saturating_sub(at).saturating_abs() <= rule.tolerance_seconds)
+    };
+    match rule.kind {
+        SignatureKind::StandardWebhooks => is_standard(secret, headers, body, &is_recent),
+        SignatureKind::Webhook => {
+            let own = headers.get("x-webhook-signature").and_then(|given| given.strip_prefix("sha256="));
+            let is_own = |given: &str| is_hex(given, &hmac_sha256(secret.expose().as_bytes(), body));
+            own.map_or_else(|| is_standard(secret, headers, body, &is_recent), is_own)
+        }
+        SignatureKind::HmacSha256Hex | SignatureKind::HmacSha256Base64 => {
+            let Some(given) = given.strip_prefix(rule.prefix.as_str()) else { return false };
+            let seconds = rule.timestamp_header.as_str();
+            if !seconds.is_empty() && !headers.get(&seconds.to_ascii_lowercase()).is_some_and(is_recent) {
+                return false;
+            }
+            let tag = hmac_sha256(secret.expose().as_bytes(), body);
+            if rule.kind == SignatureKind::HmacSha256Hex {
+                is_hex(given, &tag)
+            } else {
+                are_equal(given.as_bytes(), STANDARD.encode(tag).as_bytes())
+            }
+        }
+        SignatureKind::SlackV0 => {
+            let at = headers.get(&rule.timestamp_header.to_ascii_lowercase()).unwrap_or_default();
+            let Some(given) = given.strip_prefix("v0=") else { return false };
+            let signed = [b"v0:", at.as_bytes(), b":", body].concat();
+            is_recent(at) && is_hex(given, &hmac_sha256(secret.expose().as_bytes(), &signed))
+        }
+    }
+}
+
+fn is_hex(given: &str, tag: &[u8]) -> bool {
+    are_equal(given.to_ascii_lowercase().as_bytes(), hex(tag).as_bytes())
+}
+
+/// As Standard Webhooks has it: any of the signatures is right.
+fn is_standard(
+    secret: &Secret,
+    headers: &dyn RequestHeaders,
+    body: &[u8],
+    is_recent: &dyn Fn(&str) -> bool,
+) -> bool {
+    let of = |name: &str| headers.get(name).unwrap_or_default();
+    let (id, at) = (of("webhook-id"), of("webhook-timestamp"));
+    let (Ok(seconds), Ok(text)) = (at.parse::<i64>(), std::str::from_utf8(body)) else { return false };
+    if id.is_empty() || !is_recent(at) {
+        return false;
+    }
+    let expected = signature(secret, id, seconds, text);
+    of("webhook-signature").split(' ').any(|given| are_equal(given.as_bytes(), expected.as_bytes()))
+}
+
+/// The id that the app gives an event.
+fn event_id(
+    event: &PackEventType,
+    trigger: &OpenTrigger,
+    headers: &dyn RequestHeaders,
+    payload: &Value,
+) -> Option<String> {
+    let header = |name: &str| headers.get(&name.to_ascii_lowercase()).map(str::to_owned);
+    let given = match &event.event_id {
+        Some(rule) => match (&rule.header, &rule.path) {
+            (Some(name), _) => header(name),
+            (None, Some(path)) => at_path(payload, path).and_then(|value| match value {
+                Value::String(id) => Some(id.clone()),
+                Value::Number(id) => Some(id.to_string()),
+                _ => None,
+            }),
+            (None, None) => None,
+        },
+        None => {
+            let named = || trigger.row.config["eventIdHeader"].as_str().and_then(header);
+            header("webhook-id").or_else(named)
+        }
+    };
+    given.filter(|id| !id.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    struct Headers(HashMap<&'static str, String>);
+
+    impl RequestHeaders for Headers {
+        fn get(&self, name: &str) -> Option<&str> {
+            self.0.get(name).map(String::as_str)
+        }
+    }
+
+    fn check(rule: Value, secret: &str, headers: &[(&'static str, &str)], body: &str, now: i64) -> bool {
+        let rule: SignatureRule = serde_json::from_value(rule).expect("a rule");
+        let headers = Headers(headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect());
+        is_signed(&rule, &Secret::from(secret.to_owned()), &headers, body.as_bytes(), now)
+    }
+
+    #[test]
+    fn the_published_examples_of_github_slack_and_standard_webhooks_are_good_and_nothing_near_them() {
+        let github = json!({"kind": "hmac-sha256-hex", "header": "X-Hub-Signature-256", "prefix": "sha256=",
+            "secret": "${subscription.secret}"});
+        let tag = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+        let is_good = |secret: &str, tag: &str, body: &str| {
+            check(github.clone(), secret, &[("x-hub-signature-256", tag)], body, 0)
+        };
+        assert!(is_good("It's a Secret to Everybody", tag, "Hello, World!"));
+        assert!(!is_good("It's a Secret to Everybody", tag, "Hello, World") && !is_good("another", tag, "Hello, World!"));
+        assert!(!is_good("It's a Secret to Everybody", &tag[7..], "Hello, World!"));
+
+        let slack = json!({"kind": "slack-v0", "header": "X-Slack-Signature", "timestampHeader": "X-Slack-Request-Timestamp",
+            "secret": "${app.signingSecret}"});
+        let body = "token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&\
+            channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&\
+            response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&\
+            trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c";
+        let tag = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503";
+        let is_good = |at: &str, now: i64| {
+            let headers = [("x-slack-signature", tag), ("x-slack-request-timestamp", at)];
+            check(slack.clone(), "8f742231b10e8888abcd99yyyzzz85a5", &headers, body, now)
+        };
+        assert!(is_good("1531420618", 1_531_420_618 + 300));
+        assert!(!is_good("1531420618", 1_531_420_618 + 301) && !is_good("1531420619", 1_531_420_619));
+
+        let standard = json!({"kind": "standard-webhooks", "secret": "${subscription.secret}"});
+        let headers = |id: &'static str| {
+            [
+                ("webhook-id", id),
+                ("webhook-timestamp", "1614265330"),
+                ("webhook-signature", "v1,wrong v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="),
+            ]
+        };
+        let is_good = |id: &'static str, now: i64| {
+            let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+            check(standard.clone(), secret, &headers(id), r#"{"test": 2432232314}"#, now)
+        };
+        assert!(is_good("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330 - 299));
+        assert!(!is_good("msg_other", 1_614_265_330) && !is_good("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_266_000));
+    }
+}

@@ -1,0 +1,37 @@
+//! Triggers: an event of an app starts a thread of an agent, or a message to an assistant (contract 09).
+//!
+//! **Owns** the tables `triggers`, `trigger_counters`, `trigger_events` and `trigger_seen`; the endpoints `/v1/triggers`
+//! and `/v1/hooks`. **Needs** `platform-integrations` for apps and their events, `platform-agents` and `platform-chat`
+//! for what is started.
+//!
+//! **Invariants**: an event is stored before its sender is answered, in one commit; it starts one run, however often it
+//! comes and whatever is killed: its id is unique for seven days, and the start carries the delivery as its idempotency
+//! key; what a run causes is one deeper than the run, and at five it ends.
+//!
+//! ```ignore
+//! let triggers = Arc::new(PgTriggers::new(TriggerNeeds { db, bus, clock, vault, jobs, integrations, agents, .. }));
+//! let trigger = triggers.create(&account, new, None).await?;
+//! let answer = triggers.receive(&token, headers, body).await?;
+//! ```
+
+pub mod code;
+mod feed;
+mod hook;
+mod model;
+mod poll;
+mod process;
+mod repository;
+mod schema;
+mod service;
+mod subscribe;
+mod template;
+
+pub use poll::{PollWork, ScheduleWork};
+pub use process::ProcessWork;
+pub use subscribe::UnsubscribeWork;
+pub use hook::{Received, RequestHeaders};
+pub use model::{
+    Delivery, DeliveryError, DeliveryFilter, DeliveryPage, NewTest, NewTrigger, Outcome, Target, Trigger,
+    TriggerFilter, TriggerPage, TriggerPatch, TriggerState,
+};
+pub use service::{PgTriggers, TRIGGER, TriggerListener, TriggerNeeds, TriggerReferrer, TriggerService};

@@ -1,0 +1,227 @@
+//! Events that nobody sends: lists that grow, and times that come.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_agents::next_time;
+use platform_core::{AccountId, Error, Result, Timestamp, run_blocking};
+use platform_integrations::{PackEventType, at_path, template};
+use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::{
+    feed,
+    repository::{self, NewEvent, TriggerRow},
+    service::{OpenTrigger, PgTriggers},
+    subscribe::config_value,
+};
+
+/// Kind of the runs that ask apps; the subject is the trigger.
+pub(crate) const POLL: &str = "trigger-poll";
+/// Kind of the runs that wait for times; the subject is the trigger.
+pub(crate) const SCHEDULE: &str = "trigger-schedule";
+/// Between two polls, in seconds (contract 09 §3).
+const INTERVAL: u32 = 60;
+/// Elements of a list that become events at once; ids that are remembered.
+const MOST_ITEMS: usize = 500;
+const MOST_SEEN: usize = 2000;
+
+/// Asks apps what is new.
+pub struct PollWork(pub Arc<PgTriggers>);
+
+/// What a poll found.
+struct Found {
+    /// What is new, oldest first, each with its id.
+    items: Vec<(String, Value)>,
+    cursor: Value,
+}
+
+#[async_trait]
+impl Work for PollWork {
+    fn kind(&self) -> &'static str {
+        POLL
+    }
+
+    async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
+        let (triggers, account) = (&self.0, run.account());
+        let Some(trigger) = triggers.open_of(&account, &run.subject).await? else {
+            return end_in(&mut *triggers.db.conn().await?, run).await;
+        };
+        let connector = triggers.integrations.connector_of(&trigger.row.app)?;
+        let event = connector.event_type(&trigger.row.slug)?;
+        let found = if trigger.row.state == "active" {
+            match triggers.poll(&account, &trigger.row, event).await {
+                Ok(found) => found,
+                Err(error) => {
+                    warn!(trigger = trigger.row.id, app = trigger.row.app, %error, "An app could not be polled.");
+                    None
+                }
+            }
+        } else {
+            None
+        };
+        let wait = Duration::from_secs(event.interval_seconds.unwrap_or(INTERVAL).max(30).into());
+        triggers.store_polled(run, &trigger, found, wait).await
+    }
+}
+
+impl PgTriggers {
+    /// Asks an app once; `None` when the app has nothing to ask.
+    async fn poll(&self, account: &AccountId, row: &TriggerRow, event: &PackEventType) -> Result<Option<Found>> {
+        let Some(poll) = &event.poll else { return Ok(None) };
+        let cursor = row.cursor.clone().unwrap_or_default();
+        let values = |name: &str| match name {
+            "cursor" => cursor["cursor"].as_str().map(Value::from),
+            name => config_value(event, &row.config, name),
+        };
+        let mut request = poll.request();
+        let names_cursor = |text: &str| text.contains("${cursor}");
+        let body = request.body.as_ref().map(Value::to_string).unwrap_or_default();
+        if poll.cursor.is_some() && cursor["cursor"].is_string() && !names_cursor(&request.endpoint) && !names_cursor(&body)
+        {
+            let mark = if request.endpoint.contains('?') { '&' } else { '?' };
+            request.endpoint = format!("{}{mark}cursor=${{cursor}}", request.endpoint);
+        }
+        let connections = self.integrations.connections();
+        let answer = connections.request(account, &row.connection_id, &request, &values).await?;
+        if !(200..300).contains(&answer.status) {
+            let message = format!("{} answers {}.", row.app, answer.status);
+            return Err(Error::new(platform_core::Code::UPSTREAM_ERROR, message));
+        }
+        let path = |text: &str| template::text(text, &values);
+        let (items, ids) = (path(&poll.items), poll.event_id.iter().map(|id| path(id)).collect::<Vec<_>>());
+        let next = poll.cursor.clone();
+        let is_feed = row.app == "rss";
+        run_blocking(move || {
+            let body = if is_feed { feed::read(&answer.bytes) } else { serde_json::from_slice(&answer.bytes).ok() };
+            let body = body.ok_or_else(|| {
+                Error::new(platform_core::Code::UPSTREAM_ERROR, "The answer is neither JSON nor a feed.")
+            })?;
+            Ok(Some(news(&body, &cursor, &items, &ids, next.as_deref())))
+        })
+        .await
+    }
+
+    /// Stores what a poll found and when the next one is, with the run's end.
+    async fn store_polled(
+        &self,
+        run: &Run,
+        trigger: &OpenTrigger,
+        found: Option<Found>,
+        wait: Duration,
+    ) -> Result<()> {
+        let (account, now) = (run.account(), self.clock.now());
+        let is_first = trigger.row.cursor.is_none();
+        let mut conn = self.db.conn().await?;
+        let storing = conn.transaction::<_, Error, _>(async |conn| {
+            if !is_held_in(conn, run).await? {
+                return Ok(false);
+            }
+            end_in(conn, run).await?;
+            enqueue_in(conn, &account, POLL, &run.subject, Value::Null, When::ByClock(wait)).await?;
+            let Some(found) = found else { return Ok(false) };
+            repository::set_cursor(conn, &account, &trigger.row.id, found.cursor).await?;
+            // The first poll says where the list stands.
+            if is_first || found.items.is_empty() {
+                return Ok(false);
+            }
+            let events: Vec<NewEvent> =
+                found.items.into_iter().map(|(id, item)| NewEvent::of(trigger, id, item, now)).collect();
+            repository::accept(conn, &events).await?;
+            Ok(true)
+        });
+        let has_events = storing.await?;
+        drop(conn);
+        if has_events {
+            self.jobs.announce().await;
+        }
+        self.jobs.announce_after(wait);
+        Ok(())
+    }
+}
+
+/// What of an answer is new, and where the next poll begins.
+fn news(body: &Value, cursor: &Value, items: &str, ids: &[String], next: Option<&str>) -> Found {
+    let list = at_path(body, items).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let part = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    let id_of = |item: &Value| {
+        let parts: Vec<String> = ids.iter().filter_map(|path| at_path(item, path)).map(part).collect();
+        Some(parts.join(":")).filter(|id| !id.is_empty() && parts.len() == ids.len())
+    };
+    let seen: Vec<&str> = cursor["seen"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let known: HashSet<&str> = seen.iter().copied().collect();
+    let listed: Vec<(String, &Value)> =
+        list.iter().take(MOST_ITEMS).filter_map(|item| Some((id_of(item)?, item))).collect();
+    let mut items: Vec<(String, Value)> = listed
+        .iter()
+        .filter(|(id, _)| !known.contains(id.as_str()))
+        .map(|(id, item)| (id.clone(), (*item).clone()))
+        .collect();
+    // Lists begin with what is newest.
+    items.reverse();
+    let current: HashSet<&str> = listed.iter().map(|(id, _)| id.as_str()).collect();
+    let older = seen.iter().copied().filter(|id| !current.contains(id));
+    let seen: Vec<&str> = listed.iter().map(|(id, _)| id.as_str()).chain(older).take(MOST_SEEN).collect();
+    let next = next.and_then(|path| at_path(body, path)).filter(|value| !value.is_null()).map(part);
+    let cursor = next.map_or_else(|| cursor["cursor"].clone(), Value::from);
+    Found { items, cursor: json!({"cursor": cursor, "seen": seen}) }
+}
+
+/// Waits for times.
+pub struct ScheduleWork(pub Arc<PgTriggers>);
+
+/// The first time after a moment that a trigger's config names.
+pub(crate) fn next(config: &Value, after: Timestamp) -> Option<Timestamp> {
+    next_time(config["cronExpression"].as_str()?, timezone(config), after)
+}
+
+pub(crate) fn timezone(config: &Value) -> &str {
+    config["timezone"].as_str().unwrap_or("UTC")
+}
+
+#[async_trait]
+impl Work for ScheduleWork {
+    fn kind(&self) -> &'static str {
+        SCHEDULE
+    }
+
+    async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
+        let (triggers, account) = (&self.0, run.account());
+        let Some(trigger) = triggers.open_of(&account, &run.subject).await? else {
+            return end_in(&mut *triggers.db.conn().await?, run).await;
+        };
+        let now = triggers.clock.now();
+        let due = run.payload["at"].as_i64().map_or(now, Timestamp);
+        // Clocks of processes differ: a time that was served is never the next; times that were missed are made up for once.
+        let next = next(&trigger.row.config, now.max(due));
+        let payload = json!({"dueAt": due.to_iso(), "timezone": timezone(&trigger.row.config)});
+        let event = NewEvent::of(&trigger, due.to_iso(), payload, now);
+        let mut conn = triggers.db.conn().await?;
+        let storing = conn.transaction::<_, Error, _>(async |conn| {
+            if !is_held_in(conn, run).await? {
+                return Ok(());
+            }
+            end_in(conn, run).await?;
+            if let Some(next) = next {
+                let when = When::ByClock(next.since(now));
+                enqueue_in(conn, &account, SCHEDULE, &run.subject, json!({"at": next}), when).await?;
+            }
+            repository::accept(conn, std::slice::from_ref(&event)).await.map(drop)
+        });
+        storing.await?;
+        drop(conn);
+        triggers.jobs.announce().await;
+        if let Some(wait) = next.map(|next| next.since(now)).filter(|wait| *wait < Duration::from_mins(2)) {
+            triggers.jobs.announce_after(wait);
+        }
+        Ok(())
+    }
+}
+

@@ -1,0 +1,283 @@
+//! An event is carried out: judged, then started, and what became of it noted (contract 09 §3).
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use diesel_async::AsyncConnection;
+use platform_agents::NewThread;
+use platform_chat::NewMessage;
+use platform_conversation::TriggerOrigin;
+use platform_core::{AccountId, Caller, Credential, Error, ErrorKind, Object, Origin, Result};
+use platform_db::{Conn, Idempotency, Stored};
+use platform_events::{Event, publish_in};
+use platform_integrations::Connector;
+use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    model::{DeliveryError, Outcome},
+    repository::{self, Ended, EventRow, TriggerRow},
+    service::PgTriggers,
+    template::{Values, chat_uid, fill, keeps},
+};
+
+/// Kind of the runs that carry events out; the subject is the delivery.
+pub(crate) const KIND: &str = "trigger-event";
+/// Waits before it is tried again what can pass (contract 09 §3).
+const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_mins(1)];
+/// So many runs follow each other.
+const MOST_DEPTH: i16 = 5;
+/// So many errors one after the other pause a trigger, and so many minutes with too many events.
+const MOST_ERRORS: i32 = 20;
+const MOST_LIMITED: i32 = 3;
+
+/// Carries events out.
+pub struct ProcessWork(pub Arc<PgTriggers>);
+
+/// What a start came to.
+enum Started {
+    Thread(String),
+    Chat(String),
+}
+
+#[async_trait]
+impl Work for ProcessWork {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
+        let (triggers, account) = (&self.0, run.account());
+        let conn = triggers.db.read().await?;
+        let event = repository::event(conn.get(), &account, &run.subject).await?.filter(|of| of.outcome.is_none());
+        let trigger = match &event {
+            Some(event) => repository::find(conn.get(), &account, &event.trigger_id).await?,
+            None => None,
+        };
+        drop(conn);
+        let (Some(event), Some(trigger)) = (event, trigger) else {
+            return end_in(&mut *triggers.db.conn().await?, run).await;
+        };
+        let judged = match triggers.judge(&account, &trigger, &event).await? {
+            None => triggers.begin(&account, &trigger, &event).await,
+            Some(ended) => return triggers.end(run, &trigger, &event, ended).await,
+        };
+        let ended = match judged {
+            Ok(Started::Thread(id)) => {
+                Ended { outcome: Outcome::Executed, thread: Some(id), chat: None, error: None }
+            }
+            Ok(Started::Chat(id)) => Ended { outcome: Outcome::Executed, thread: None, chat: Some(id), error: None },
+            Err(error) => {
+                let tries = usize::try_from(event.tries).unwrap_or(usize::MAX);
+                if let Some(wait) = AGAIN.get(tries).filter(|_| can_pass(&error)) {
+                    return triggers.put_off(run, &event, *wait).await;
+                }
+                let thread = error.details().get("threadId").and_then(Value::as_str).map(str::to_owned);
+                let said = DeliveryError { code: error.code().as_str().to_owned(), message: error.message().to_owned() };
+                if error.code().kind() == ErrorKind::Internal {
+                    tracing::error!(trigger = trigger.id, delivery = event.id, %error, "An event could not be carried out.");
+                }
+                Ended { outcome: Outcome::Error, thread, chat: None, error: Some(said) }
+            }
+        };
+        triggers.end(run, &trigger, &event, ended).await
+    }
+}
+
+/// Whether what failed may do better later.
+fn can_pass(error: &Error) -> bool {
+    let is_busy = matches!(error.code().as_str(), "CHAT_BUSY" | "QUEUE_FULL" | "IDEMPOTENCY_IN_PROGRESS");
+    let kind = error.code().kind();
+    is_busy
+        || matches!(
+            kind,
+            ErrorKind::Unavailable | ErrorKind::Upstream | ErrorKind::UpstreamTimeout | ErrorKind::Internal
+        )
+}
+
+impl PgTriggers {
+    /// Why an event starts nothing; `None` when it is to.
+    async fn judge(&self, account: &AccountId, trigger: &TriggerRow, event: &EventRow) -> Result<Option<Ended>> {
+        let ended = |outcome| Some(Ended { outcome, thread: None, chat: None, error: None });
+        if event.depth >= MOST_DEPTH {
+            let message = format!("{MOST_DEPTH} runs followed each other already: the trigger answers to itself.");
+            let error = Some(DeliveryError { code: "LOOP".to_owned(), message });
+            return Ok(Some(Ended { outcome: Outcome::Error, thread: None, chat: None, error }));
+        }
+        if event.is_test {
+            return Ok(None);
+        }
+        let is_of_type = match self.integrations.connector_of(&trigger.app) {
+            Ok(connector) => fits(&connector, trigger, event).await?,
+            Err(_) => true,
+        };
+        if !is_of_type || trigger.filter.as_ref().is_some_and(|filter| !keeps(filter, &event.payload)) {
+            return Ok(ended(Outcome::Filtered));
+        }
+        if event.admitted {
+            return Ok(None);
+        }
+        let minute = event.received_ms / 60_000;
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let admitting = conn.transaction::<_, Error, _>(async |conn| {
+            let admitted = repository::admit(conn, &trigger.id, &event.id, minute, trigger.rate_limit).await?;
+            if let Err(minutes) = admitted
+                && minutes >= MOST_LIMITED
+            {
+                self.pause_in(conn, account, &trigger.id, "RATE_LIMIT", now).await?;
+            }
+            Ok(admitted.is_ok())
+        });
+        let is_admitted = admitting.await?;
+        Ok(if is_admitted { None } else { ended(Outcome::RateLimited) })
+    }
+
+    /// Starts what an event is to start; what was started for it before is found again.
+    async fn begin(&self, account: &AccountId, trigger: &TriggerRow, event: &EventRow) -> Result<Started> {
+        let once = Idempotency {
+            account: account.clone(),
+            scope: format!("trigger/{}", event.id),
+            body_hash: String::new(),
+        };
+        let is_agent = trigger.target_type == "agent";
+        if let Some(Stored::Answer { body, .. }) = once.find(&self.db).await? {
+            let answer: Value = serde_json::from_str(&body).map_err(Error::internal)?;
+            let id = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
+            return Ok(if is_agent { Started::Thread(id("threadId")) } else { Started::Chat(id("chatUID")) });
+        }
+        let values = Values {
+            data: &event.payload,
+            trigger: &trigger.name,
+            event: &event.event_id,
+            received: platform_core::Timestamp(event.received_ms),
+        };
+        let too_long = || {
+            let message = "The message would be longer than a message may be; name less of the event in messageTemplate.";
+            Error::invalid("messageTemplate", "length", message)
+        };
+        let message = if trigger.message_template.is_empty() {
+            event.payload.to_string()
+        } else {
+            fill(&trigger.message_template, &values, self.limits.message_bytes).ok_or_else(too_long)?
+        };
+        if self.limits.message_bytes > 0 && message.len() > self.limits.message_bytes {
+            return Err(too_long());
+        }
+        let source = json!({"triggerId": trigger.id, "triggerSlug": trigger.slug, "app": trigger.app,
+            "eventId": event.event_id});
+        let source: Object = source.as_object().cloned().unwrap_or_default();
+        let depth = u8::try_from(event.depth + 1).unwrap_or(u8::MAX);
+        let origin = Some(TriggerOrigin { source, depth });
+        let caller = Caller {
+            account: account.clone(),
+            credential: Credential::FullKey("trigger".to_owned()),
+            user_uid: format!("trigger:{}", trigger.id),
+            projects: None,
+            origin: Origin::default(),
+        };
+        let (tenant_id, subtenant_id) = (trigger.tenant_id.clone(), trigger.subtenant_id.clone());
+        if is_agent {
+            let new = NewThread {
+                message: Some(message),
+                state: Some(trigger.new_threads_state.clone()),
+                tenant_id,
+                subtenant_id,
+                trigger: origin,
+                ..NewThread::default()
+            };
+            let started = self.threads.start(&caller, &trigger.target_id, new, None, false, Some(&once)).await?;
+            return Ok(Started::Thread(started.thread_id));
+        }
+        let chat = fill(&trigger.chat_uid_template, &values, 0).unwrap_or_default();
+        let chat = Some(chat_uid(&chat)).filter(|chat| !chat.is_empty());
+        let new = NewMessage {
+            message: Some(message),
+            chat_uid: chat,
+            tenant_id,
+            subtenant_id,
+            trigger: origin,
+            ..NewMessage::default()
+        };
+        let accepted = self.chat.send(&caller, &trigger.target_id, new, None, Some(&once)).await?;
+        Ok(Started::Chat(accepted.chat_uid))
+    }
+
+    /// Tries an event again after a while.
+    async fn put_off(&self, run: &Run, event: &EventRow, wait: Duration) -> Result<()> {
+        let mut conn = self.db.conn().await?;
+        conn.transaction::<_, Error, _>(async |conn| {
+            if !is_held_in(conn, run).await? {
+                return Ok(());
+            }
+            repository::note_try(conn, &event.id).await?;
+            end_in(conn, run).await?;
+            enqueue_in(conn, &run.account(), KIND, &run.subject, Value::Null, When::After(wait)).await?;
+            Ok(())
+        })
+        .await?;
+        self.jobs.announce_after(wait);
+        Ok(())
+    }
+
+    /// Notes what became of an event, with all that follows.
+    async fn end(&self, run: &Run, trigger: &TriggerRow, event: &EventRow, ended: Ended) -> Result<()> {
+        let (account, now) = (run.account(), self.clock.now());
+        let mut conn = self.db.conn().await?;
+        let ending = conn.transaction::<_, Error, _>(async |conn| {
+            if !is_held_in(conn, run).await? {
+                return Ok(());
+            }
+            end_in(conn, run).await?;
+            repository::end_event(conn, event, &ended, now).await?;
+            match ended.outcome {
+                Outcome::Executed => {
+                    repository::count_event(conn, &account, event).await?;
+                    repository::count_error(conn, &trigger.id, false).await?;
+                }
+                Outcome::Error => {
+                    let data = json!({"triggerId": trigger.id, "eventId": event.event_id, "error": ended.error});
+                    let failed = Event {
+                        tenant: trigger.tenant_id.as_deref(),
+                        project: trigger.project_id.as_deref(),
+                        depth: u8::try_from(event.depth).unwrap_or(u8::MAX),
+                        ..Event::new(&account, "trigger.delivery_failed", data)
+                    };
+                    publish_in(conn, vec![failed], now).await?;
+                    if repository::count_error(conn, &trigger.id, true).await? >= MOST_ERRORS {
+                        self.pause_in(conn, &account, &trigger.id, "ERRORS", now).await?;
+                    }
+                }
+                _ => {}
+            }
+            Ok(())
+        });
+        ending.await
+    }
+
+    /// A trigger pauses by itself.
+    async fn pause_in(
+        &self,
+        conn: &mut Conn,
+        account: &AccountId,
+        id: &str,
+        reason: &str,
+        now: platform_core::Timestamp,
+    ) -> Result<()> {
+        let Some(name) = repository::pause(conn, account, id, reason, now).await? else { return Ok(()) };
+        tracing::warn!(trigger = id, reason, "A trigger paused by itself; enable it again when that is mended.");
+        let data = json!({"triggerId": id, "name": name, "reason": reason});
+        publish_in(conn, vec![Event::new(account, "trigger.auto_paused", data)], now).await
+    }
+}
+
+/// Whether a payload is of the event type; a long one is judged beside those that others wait for.
+async fn fits(connector: &Arc<Connector>, trigger: &TriggerRow, event: &EventRow) -> Result<bool> {
+    let (connector, slug, payload) = (Arc::clone(connector), trigger.slug.clone(), event.payload.clone());
+    platform_core::run_blocking(move || {
+        Ok(connector.event_type(&slug).map_or(true, |event| connector.is_event(event, &payload)))
+    })
+    .await
+}
+

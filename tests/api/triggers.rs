@@ -1,0 +1,493 @@
+//! `/v1/triggers`, `/v1/hooks`: events of apps that start agents and assistants.
+
+use std::collections::{BTreeMap, HashSet};
+
+use aws_lc_rs::hmac;
+use base64::{Engine, engine::general_purpose::STANDARD};
+use futures_util::future::join_all;
+use platform_testing::{FakeToolServer, Reply, TestApp, TestDb};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::{
+    integrations::{app_with_crm, connected_by_key},
+    support::{PROGRAM, UNBOUNDED, agent, eventually, text, thread_in},
+};
+
+/// The platform, which may call this machine.
+async fn local() -> (TestApp, TestDb) {
+    let db = TestDb::new().await;
+    let settings = [&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")], UNBOUNDED.as_slice()].concat();
+    (TestApp::start(PROGRAM, &db, &settings), db)
+}
+
+/// A tool server of an app that needs no credentials.
+async fn server_of(app: &TestApp, slug: &str) -> String {
+    let made = app.post(&format!("/integrations/{slug}/servers"), json!({})).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    text(&made.body["_id"])
+}
+
+/// A trigger; `more` lays fields over it.
+async fn trigger(app: &TestApp, server: &str, slug: &str, more: Value) -> Value {
+    let mut body = json!({"toolServerId": server, "triggerSlug": slug});
+    body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    let made = app.post("/triggers", body).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    made.body
+}
+
+/// A trigger of the app `webhook` that starts an agent: its path and its address, below the server's.
+async fn hooked(app: &TestApp, more: Value) -> (String, String) {
+    let of = agent(app, json!({"name": "A"})).await;
+    let mut fields = json!({"agentId": of});
+    fields.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    let made = trigger(app, &server_of(app, "webhook").await, "webhook", fields).await;
+    let url = made["webhookUrl"].as_str().expect("an address");
+    (format!("/triggers/{}", text(&made["id"])), url.strip_prefix(app.url()).expect("ours").to_owned())
+}
+
+async fn hook(app: &TestApp, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+    let request = app.anonymous(Method::POST, path).body(body.to_owned());
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    app.send(request).await
+}
+
+async fn events(app: &TestApp, trigger: &str, query: &str) -> Vec<Value> {
+    let listed = app.get(&format!("{trigger}/events?limit=100{query}")).await.body;
+    listed["items"].as_array().unwrap_or_else(|| panic!("{listed}")).clone()
+}
+
+/// The deliveries of a trigger, oldest first, once there are so many and all have an outcome.
+async fn outcomes(app: &TestApp, trigger: &str, count: usize) -> Vec<Value> {
+    eventually("outcomes", async || {
+        let mut all = events(app, trigger, "").await;
+        all.reverse();
+        (all.len() == count && all.iter().all(|of| of["outcome"].is_string())).then_some(all)
+    })
+    .await
+}
+
+fn tag(secret: &str, body: &str) -> Vec<u8> {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    hmac::sign(&key, body.as_bytes()).as_ref().to_vec()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test]
+async fn an_event_starts_a_thread_with_what_the_template_says_once_for_each_id() {
+    let (app, _) = local().await;
+    let template = "{{trigger.name}}: {{data.user.name}} said {{data.text}} ({{data.tags}}) at {{event.receivedAt}}";
+    let more = json!({"messageTemplate": template, "name": "Mail", "tenantId": "acme", "subtenantId": "u1",
+        "filter": {"kind": "mail"}});
+    let (path, url) = hooked(&app, more).await;
+    let event = json!({"kind": "mail", "user": {"name": "Ada"}, "text": "hi", "tags": ["a"]}).to_string();
+    let first = hook(&app, &url, &[("webhook-id", "e1")], &event).await;
+    assert_eq!((first.status, first.body), (StatusCode::ACCEPTED, json!({"accepted": true})));
+    for _ in 0..3 {
+        assert_eq!(hook(&app, &url, &[("webhook-id", "e1")], &event).await.status, StatusCode::ACCEPTED);
+    }
+    hook(&app, &url, &[("webhook-id", "e2")], &json!({"kind": "call"}).to_string()).await;
+    let all = outcomes(&app, &path, 5).await;
+    let outcomes_of: Vec<_> = all.iter().map(|of| of["outcome"].clone()).collect();
+    assert_eq!(outcomes_of, [json!("executed"), json!("duplicate"), json!("duplicate"), json!("duplicate"), json!("filtered")]);
+    assert_eq!((&all[0]["eventId"], &all[0]["attempt"]), (&json!("e1"), &json!(1)));
+    assert!(all[0]["durationMs"].is_number() && all[0].get("payload").is_none(), "{}", all[0]);
+    let thread = thread_in(&app, all[0]["threadId"].as_str().expect("a thread"), "completed").await;
+    let id = path.strip_prefix("/triggers/").expect("an id");
+    let source = json!({"triggerId": id, "triggerSlug": "webhook", "app": "webhook", "eventId": "e1"});
+    assert_eq!(thread["triggerSource"], source);
+    assert_eq!((&thread["tenantId"], &thread["subtenantId"]), (&json!("acme"), &json!("u1")));
+    assert_eq!(thread["userUID"], format!("trigger:{id}"));
+    let message = &thread["threadContent"][0];
+    let said = message["content"]["message"].as_str().expect("text");
+    assert!(said.starts_with("Mail: Ada said hi ([\"a\"]) at 20"), "{said}");
+    assert_eq!(message["contentSource"], "trigger");
+    let shown = app.get(&path).await.body;
+    assert_eq!((&shown["eventCount"], &shown["state"]), (&json!(1), &json!("active")));
+    assert_eq!(shown["lastEventAt"], all[0]["receivedAt"]);
+    assert_eq!((&shown["target"]["name"], &shown["targetType"]), (&json!("A"), &json!("agent")));
+    assert_eq!(events(&app, &path, "&outcome=FILTERED").await.len(), 1);
+    let with = events(&app, &path, "&outcome=filtered&includePayload=true").await;
+    assert_eq!(with[0]["payload"], json!({"kind": "call"}));
+    assert_eq!(events(&app, &path, "&since=99999999999999").await.len(), 0);
+    assert_eq!(hook(&app, "/v1/hooks/nobody", &[], "{}").await.error(), "TRIGGER_NOT_FOUND");
+    let other = app.post("/tenants", json!({"tenantId": "acme"})).await;
+    assert_eq!(other.error(), "IDENTIFIER_TAKEN", "the tenant is known since the trigger was made");
+}
+
+#[tokio::test]
+async fn requests_are_signed_as_the_trigger_says_or_refused() {
+    let (app, _) = local().await;
+    let secret = "a-good-long-secret";
+    let (path, url) = hooked(&app, json!({"triggerConfig": {"secret": secret, "eventIdHeader": "X-Id"}})).await;
+    let body = json!({"n": 1}).to_string();
+    let own = format!("sha256={}", hex(&tag(secret, &body)));
+    assert_eq!(hook(&app, &url, &[("x-webhook-signature", &own), ("x-id", "own")], &body).await.status, StatusCode::ACCEPTED);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
+    let standard = |at: u64, body: &str| format!("v1,{}", STANDARD.encode(tag(secret, &format!("std.{at}.{body}"))));
+    for (headers, good) in [
+        (vec![("webhook-id", "std".to_owned()), ("webhook-timestamp", now.to_string()), ("webhook-signature", standard(now, &body))], true),
+        (vec![("webhook-id", "std".to_owned()), ("webhook-timestamp", (now - 301).to_string()), ("webhook-signature", standard(now - 301, &body))], false),
+        (vec![("webhook-id", "other".to_owned()), ("webhook-timestamp", now.to_string()), ("webhook-signature", standard(now, &body))], false),
+        (vec![("x-webhook-signature", own.replace("sha256=", ""))], false),
+        (vec![("x-webhook-signature", format!("sha256={}", hex(&tag("another secret", &body))))], false),
+        (vec![], false),
+    ] {
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let reply = hook(&app, &url, &headers, &body).await;
+        if good {
+            assert_eq!(reply.status, StatusCode::ACCEPTED, "{headers:?}");
+        } else {
+            assert_eq!((reply.status, reply.error()), (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED"), "{headers:?}");
+        }
+    }
+    assert_eq!(hook(&app, &url, &[("x-webhook-signature", &own)], "{\"n\":2}").await.status, StatusCode::UNAUTHORIZED);
+    let all = outcomes(&app, &path, 2).await;
+    assert_eq!((&all[0]["eventId"], &all[1]["eventId"]), (&json!("own"), &json!("std")));
+    let large = "x".repeat((1 << 20) + 1);
+    let large = app.anonymous(Method::POST, &url).body(large).send().await.expect("an answer");
+    assert_eq!(large.status(), StatusCode::PAYLOAD_TOO_LARGE);
+
+    // Slack asks first, and signs as it does; without its secret nobody is let in.
+    let slack = json!({"authScheme": "API_KEY", "accountFields": {"token": "xoxb-1"}, "appFields": {"signingSecret": "s3cr3t-of-slack"}});
+    let refused = app.post("/integrations/slack/connect", slack).await;
+    assert!(refused.error() == "CREDENTIALS_REJECTED" || refused.status.is_server_error(), "{}", refused.body);
+}
+
+#[tokio::test]
+async fn a_subscription_is_made_at_the_app_signed_asked_and_ended_with_the_trigger() {
+    let (app, crm, db, _) = app_with_crm("triggers", &[]).await;
+    let connection = connected_by_key(&app).await;
+    let server = text(&app.post("/integrations/crm/servers", json!({})).await.body["_id"]);
+    app.post("/assistants", json!({"name": "Helper", "identifier": "helper"})).await;
+    let of = json!({"toolServerId": server, "triggerSlug": "customer_made", "assistantId": "helper"});
+    let with = |more: Value| {
+        let mut body = of.clone();
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        body
+    };
+    for (body, code) in [
+        (json!({}), "VALIDATION_ERROR"),
+        (with(json!({"triggerConfig": {}})), "VALIDATION_ERROR"),
+        (with(json!({"triggerConfig": {"team": "t", "colour": "red"}})), "VALIDATION_ERROR"),
+        (with(json!({"agentId": "a"})), "VALIDATION_ERROR"),
+        (with(json!({"rateLimitPerMinute": 0})), "VALIDATION_ERROR"),
+        (with(json!({"newThreadsState": "running"})), "VALIDATION_ERROR"),
+        (with(json!({"messageTemplate": "{{nothing}}"})), "VALIDATION_ERROR"),
+        (with(json!({"subtenantId": "u"})), "VALIDATION_ERROR"),
+        (with(json!({"triggerSlug": "none"})), "EVENT_TYPE_NOT_FOUND"),
+        (with(json!({"toolServerId": "none"})), "TOOL_SERVER_NOT_FOUND"),
+        (with(json!({"assistantId": "none"})), "ASSISTANT_NOT_FOUND"),
+        (json!({"toolServerId": server, "triggerSlug": "customer_made", "agentId": "none"}), "AGENT_NOT_FOUND"),
+    ] {
+        assert_eq!(app.post("/triggers", body.clone()).await.error(), code, "{body}");
+    }
+    let plain = text(&app.post("/tool-servers", json!({"name": "H", "url": "https://a.example"})).await.body["_id"]);
+    assert_eq!(app.post("/triggers", with(json!({"toolServerId": plain}))).await.error(), "NOT_AN_INTEGRATION");
+    assert_eq!(crm.requests("/hooks").len(), 0);
+
+    let chat = json!({"assistantId": "helper", "triggerConfig": {"team": "sales"},
+        "chatUidTemplate": "customer/{{data.data.id}}"});
+    let made = trigger(&app, &server, "customer_made", chat).await;
+    assert!(made.get("webhookUrl").is_none(), "the app was told: {made}");
+    let path = format!("/triggers/{}", text(&made["id"]));
+    let told = crm.requests("/hooks")[0].json();
+    assert!(told["team"] == "sales" && told.get("all").is_none(), "{told}");
+    let url = told["url"].as_str().expect("an address").strip_prefix(app.url()).expect("ours").to_owned();
+    let secret = text(&told["secret"]);
+    assert!(!db.dump().await.contains(&secret), "it is sealed");
+    let send = async |id: &str, body: &Value| {
+        let body = body.to_string();
+        let signed = format!("sha256={}", hex(&tag(&secret, &body)));
+        hook(&app, &url, &[("x-crm-signature", &signed), ("x-crm-event", id)], &body).await
+    };
+    let asked = send("q", &json!({"type": "hello", "word": "canary"})).await;
+    assert_eq!((asked.status, asked.body), (StatusCode::OK, json!({"word": "canary"})));
+    assert_eq!(hook(&app, &url, &[], "{}").await.status, StatusCode::UNAUTHORIZED);
+    let customer = |id: &str| json!({"kind": "customer", "data": {"id": id}});
+    send("1", &customer("c 1")).await;
+    send("2", &json!({"kind": "ping"})).await;
+    let all = outcomes(&app, &path, 2).await;
+    assert_eq!((&all[0]["outcome"], &all[1]["outcome"]), (&json!("executed"), &json!("filtered")));
+    assert_eq!(all[0]["chatUID"], "customer_c_1");
+    send("3", &customer("c 1")).await;
+    assert_eq!(outcomes(&app, &path, 3).await[2]["chatUID"], "customer_c_1", "the chat goes on");
+    let chat = eventually("both", async || {
+        let chat = app.get("/assistants/helper/chats/customer_c_1").await.body;
+        (chat["chatContent"].as_array().is_some_and(|all| all.len() == 4) && chat["status"] == "completed").then_some(chat)
+    })
+    .await;
+    assert_eq!(chat["triggerSource"]["eventId"], "1");
+    let first = &chat["chatContent"][0];
+    assert_eq!((&first["contentSource"], &first["content"]["message"]), (&json!("trigger"), &json!(customer("c 1").to_string())));
+
+    // Another config is another subscription; the old one ends.
+    let moved = app.patch(&path, json!({"triggerConfig": {"team": "ops", "all": true}})).await;
+    assert_eq!((moved.status, &moved.body["triggerConfig"]["team"]), (StatusCode::OK, &json!("ops")));
+    assert_eq!(crm.requests("/hooks")[1].json()["all"], true);
+    eventually("the old one", async || (crm.requests("/hooks/1").len() == 1).then_some(())).await;
+    // A connection that breaks pauses the trigger, and has it go on.
+    let reconnect = json!({"authScheme": "API_KEY", "connectionId": connection});
+    db.run("UPDATE connections SET refused = 2").await;
+    app.patch(&format!("/tool-servers/{server}"), json!({"description": "x"})).await;
+    crm.refuse_keys();
+    let broken = eventually("paused", async || {
+        let test = format!("/integrations/servers/{server}/tools/note/test");
+        app.post(&test, json!({"parameters": {"text": "x"}})).await;
+        let trigger = app.get(&path).await.body;
+        (trigger["state"] == "auto_paused").then_some(trigger)
+    })
+    .await;
+    assert_eq!((&broken["autoPauseReason"], &broken["enabled"]), (&json!("CONNECTION"), &json!(true)));
+    assert!(broken["autoPausedAt"].is_number(), "{broken}");
+    send("4", &customer("c 2")).await;
+    assert_eq!(outcomes(&app, &path, 4).await[3]["outcome"], "disabled");
+    assert_eq!(app.post("/triggers", with(json!({"triggerConfig": {"team": "t"}}))).await.error(), "CONFLICT");
+    crm.accept_keys();
+    assert_eq!(app.post("/integrations/crm/connect", reconnect).await.body["connected"], true);
+    let going = app.get(&path).await.body;
+    assert_eq!((&going["state"], going.get("autoPauseReason")), (&json!("active"), None));
+
+    let gone = app.delete(&format!("/tool-servers/{server}")).await;
+    assert_eq!((gone.error(), &gone.body["details"]["usedBy"]["triggers"]), ("CONFLICT", &json!([made["id"]])));
+    let deleted = app.delete(&path).await;
+    assert_eq!(deleted.body["deletedId"], made["id"]);
+    eventually("ended", async || (crm.requests("/hooks/2").len() == 1).then_some(())).await;
+    assert_eq!(app.get(&path).await.error(), "TRIGGER_NOT_FOUND");
+    assert_eq!(send("5", &customer("c 3")).await.error(), "TRIGGER_NOT_FOUND");
+    assert_eq!(app.delete(&format!("/tool-servers/{server}")).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn tests_and_replays_are_carried_out_switches_and_limits_hold_and_errors_pause() {
+    let (app, _) = local().await;
+    let receiver = FakeToolServer::start();
+    let kinds = ["trigger.auto_paused", "trigger.delivery_failed"];
+    app.post("/webhooks", json!({"url": format!("{}/echo/hook", receiver.url()), "events": kinds})).await;
+    let (path, url) = hooked(&app, json!({"enabled": false, "newThreadsState": "paused", "rateLimitPerMinute": 2})).await;
+    let made = app.get(&path).await.body;
+    assert_eq!((&made["state"], &made["enabled"]), (&json!("disabled"), &json!(false)));
+    hook(&app, &url, &[("webhook-id", "off")], "{}").await;
+    let tested = app.post(&format!("{path}/test"), json!({"payload": {"x": 1}})).await;
+    assert_eq!((tested.status, tested.body.get("outcome")), (StatusCode::ACCEPTED, None), "{}", tested.body);
+    let all = outcomes(&app, &path, 2).await;
+    assert_eq!((&all[0]["outcome"], &all[1]["outcome"]), (&json!("disabled"), &json!("executed")));
+    thread_in(&app, all[1]["threadId"].as_str().expect("a thread"), "paused").await;
+    assert_eq!(app.post(&format!("{path}/events/none/replay"), json!({})).await.error(), "EVENT_NOT_FOUND");
+    app.patch(&path, json!({"enabled": true})).await;
+    // It was seen; carried out again it is all the same, twice, by either id.
+    hook(&app, &url, &[("webhook-id", "off")], "{}").await;
+    for (name, attempt) in [("off".to_owned(), 2), (text(&all[0]["id"]), 3)] {
+        let again = app.post(&format!("{path}/events/{name}/replay"), json!({})).await;
+        assert_eq!((again.status, &again.body["attempt"]), (StatusCode::ACCEPTED, &json!(attempt)), "{}", again.body);
+        assert_eq!(again.body["eventId"], "off");
+    }
+    let all = outcomes(&app, &path, 5).await;
+    let of: Vec<_> = all[2..].iter().map(|of| of["outcome"].clone()).collect();
+    assert_eq!(of, [json!("duplicate"), json!("executed"), json!("executed")]);
+
+    // No more than two a minute, and those two are spent unless a minute began meanwhile.
+    join_all((0..6).map(|n| {
+        let (app, url, id) = (&app, &url, format!("many-{n}"));
+        async move { hook(app, url, &[("webhook-id", &id)], "{}").await }
+    }))
+    .await;
+    let all = outcomes(&app, &path, 11).await;
+    let limited = all[5..].iter().filter(|of| of["outcome"] == "rate_limited").count();
+    assert!((2..=6).contains(&limited), "{all:?}");
+
+    // Twenty errors in a row.
+    let of = app.post("/agents", json!({"name": "Gone", "disabled": true})).await.body["_id"].clone();
+    let server = server_of(&app, "webhook").await;
+    let failing = trigger(&app, &server, "webhook", json!({"agentId": of, "rateLimitPerMinute": 600})).await;
+    let failing_path = format!("/triggers/{}", text(&failing["id"]));
+    let url = failing["webhookUrl"].as_str().expect("one").strip_prefix(app.url()).expect("ours").to_owned();
+    for n in 0..20 {
+        hook(&app, &url, &[("webhook-id", &format!("e{n}"))], "{}").await;
+    }
+    let all = outcomes(&app, &failing_path, 20).await;
+    assert_eq!((&all[0]["outcome"], &all[0]["error"]["code"]), (&json!("error"), &json!("AGENT_DISABLED")));
+    let paused = app.get(&failing_path).await.body;
+    assert_eq!((&paused["state"], &paused["autoPauseReason"]), (&json!("auto_paused"), &json!("ERRORS")));
+    // What came to an error may come again.
+    app.patch(&failing_path, json!({"enabled": true})).await;
+    app.patch(&format!("/agents/{}", text(&of)), json!({"disabled": false})).await;
+    hook(&app, &url, &[("webhook-id", "e0")], "{}").await;
+    assert_eq!(outcomes(&app, &failing_path, 21).await[20]["outcome"], "executed");
+    let told = eventually("events", async || {
+        let told: Vec<Value> = receiver.recorded().iter().map(|of| of.json()).collect();
+        (told.iter().filter(|of| of["type"] == kinds[1]).count() == 20 && told.iter().any(|of| of["type"] == kinds[0]))
+            .then_some(told)
+    })
+    .await;
+    let paused = told.iter().find(|of| of["type"] == kinds[0]).expect("one");
+    assert_eq!(paused["data"], json!({"triggerId": failing["id"], "name": failing["name"], "reason": "ERRORS"}));
+    // What is started goes, and its triggers with it.
+    assert_eq!(app.delete(&format!("/agents/{}", text(&of))).await.status, StatusCode::OK);
+    assert_eq!(app.get(&failing_path).await.error(), "TRIGGER_NOT_FOUND");
+    let listed = app.get(&format!("/triggers?toolServerId={server}")).await.body;
+    assert_eq!((&listed["total"], &listed["items"]), (&json!(0), &json!([])));
+    let all = app.get("/triggers?limit=1").await.body;
+    assert_eq!((&all["total"], &all["limit"], &all["items"][0]["id"]), (&json!(1), &json!(1), &made["id"]));
+}
+
+#[tokio::test]
+async fn a_trigger_that_answers_to_itself_ends_after_five_runs() {
+    let (app, _) = local().await;
+    // The agent's tool sends each event on to the trigger that started it.
+    let of = agent(&app, json!({"name": "Loop", "approvalTools": ["nothing"]})).await;
+    let server = server_of(&app, "webhook").await;
+    let made = trigger(&app, &server, "webhook", json!({"agentId": of, "rateLimitPerMinute": 600})).await;
+    let path = format!("/triggers/{}", text(&made["id"]));
+    let url = text(&made["webhookUrl"]);
+    let tool = json!({"function": {"name": "again", "parameters": {"type": "object", "properties": {"n": {"type": "string"}}}},
+        "endpoint": "", "method": "POST"});
+    let tools = json!({"name": "Self", "url": url, "toolDefinitions": [tool]});
+    let tools = text(&app.post("/tool-servers", tools).await.body["_id"]);
+    app.patch(&format!("/agents/{of}"), json!({"assistantSpecialization": {"availableToolsGroupsUids": [tools]}})).await;
+    app.patch(&path, json!({"messageTemplate": "/tool again {\"n\": \"{{event.id}}\"}\nDone"})).await;
+    hook(&app, url.strip_prefix(app.url()).expect("ours"), &[("x-trigger-depth", "4.forged")], "{}").await;
+    let all = outcomes(&app, &path, 6).await;
+    let of: Vec<_> = all.iter().map(|of| of["outcome"].clone()).collect();
+    assert_eq!(of[..5], vec![json!("executed"); 5]);
+    assert_eq!((&of[5], &all[5]["error"]["code"]), (&json!("error"), &json!("LOOP")));
+}
+
+#[tokio::test]
+async fn lists_and_feeds_are_polled_for_what_is_new_and_times_come_once() {
+    let (app, crm, db, _) = app_with_crm("polls", &[]).await;
+    connected_by_key(&app).await;
+    let of = agent(&app, json!({"name": "A"})).await;
+    let soon = async || db.run("UPDATE runs SET due = now() WHERE kind IN ('trigger-poll', 'trigger-schedule')").await;
+    let begun = async |id: &Value| {
+        let sql = format!("SELECT count(*) AS n FROM triggers WHERE id = '{}' AND cursor IS NOT NULL", text(id));
+        eventually("the first poll", async || (db.number(&sql).await == 1).then_some(())).await;
+    };
+    crm.set_list(json!({"items": [{"id": 2}, {"id": 1}], "next": "c1"}));
+    let server = text(&app.post("/integrations/crm/servers", json!({})).await.body["_id"]);
+    let list = trigger(&app, &server, "item_added", json!({"agentId": of, "triggerConfig": {"list": "b c"}})).await;
+    let path = format!("/triggers/{}", text(&list["id"]));
+    begun(&list["id"]).await;
+    assert_eq!(crm.requests("/list")[0].path, "/list?list=b%20c&after=");
+    crm.set_list(json!({"items": [{"id": 4}, {"id": 3}, {"id": 2}], "next": "c2"}));
+    soon().await;
+    let all = outcomes(&app, &path, 2).await;
+    let ids: HashSet<_> = all.iter().map(|of| text(&of["eventId"])).collect();
+    assert_eq!(ids, HashSet::from(["3".to_owned(), "4".to_owned()]), "the first poll only marks where the list stands");
+    assert!(crm.requests("/list")[1].path.ends_with("after=c1"));
+    crm.set_list(json!({"items": []}));
+    soon().await;
+    eventually("a third", async || (crm.requests("/list").len() >= 3).then_some(())).await;
+    app.delete(&path).await;
+
+    let feed = |items: &str| {
+        format!("<?xml version=\"1.0\"?><rss version=\"2.0\"><channel><title>F</title><link>https://a.example</link><description>d</description>{items}</channel></rss>")
+    };
+    let item = |n: u32| format!("<item><guid>g{n}</guid><title>Title {n}</title><link>https://a.example/{n}</link><pubDate>Mon, 05 Jan 2026 10:00:00 GMT</pubDate></item>");
+    crm.set_feed(&feed(&item(1)));
+    let rss = server_of(&app, "rss").await;
+    let url = format!("{}/feed", crm.url());
+    let news = json!({"agentId": of, "triggerConfig": {"url": url}, "messageTemplate": "{{data.title}}"});
+    let news = trigger(&app, &rss, "new_item", news).await;
+    let path = format!("/triggers/{}", text(&news["id"]));
+    begun(&news["id"]).await;
+    crm.set_feed(&feed(&format!("{}{}", item(2), item(1))));
+    soon().await;
+    let all = outcomes(&app, &path, 1).await;
+    assert_eq!(all[0]["eventId"], "g2");
+    let payload = &events(&app, &path, "&includePayload=true").await[0]["payload"];
+    assert_eq!((&payload["title"], &payload["publishedAt"]), (&json!("Title 2"), &json!("2026-01-05T10:00:00.000Z")));
+    for (url, _) in [("http://10.0.0.1/feed", ()), ("http://169.254.169.254/latest", ())] {
+        let inner = json!({"agentId": of, "triggerConfig": {"url": url}});
+        let inner = trigger(&app, &rss, "new_item", inner).await;
+        app.delete(&format!("/triggers/{}", text(&inner["id"]))).await;
+    }
+
+    let clock = server_of(&app, "schedule").await;
+    for config in [json!({}), json!({"cronExpression": "x"}), json!({"cronExpression": "0 0 30 2 *"}), json!({"cronExpression": "* * * * *", "timezone": "Mars/Olympus"})] {
+        let body = json!({"toolServerId": clock, "triggerSlug": "schedule", "agentId": of, "triggerConfig": config});
+        assert_eq!(app.post("/triggers", body).await.error(), "VALIDATION_ERROR", "{config}");
+    }
+    let daily = json!({"agentId": of, "triggerConfig": {"cronExpression": "0 8 * * *", "timezone": "Europe/Berlin"}});
+    let daily = trigger(&app, &clock, "schedule", daily).await;
+    let path = format!("/triggers/{}", text(&daily["id"]));
+    soon().await;
+    let all = outcomes(&app, &path, 1).await;
+    let due = text(&all[0]["eventId"]);
+    assert!(due.ends_with(":00:00.000Z") && all[0]["outcome"] == "executed", "{all:?}");
+    assert_eq!(db.number("SELECT count(*) AS n FROM runs WHERE kind = 'trigger-schedule'").await, 1, "and the next waits");
+}
+
+/// Signed events over five triggers, a quarter of them sent twice, while the process is killed.
+#[tokio::test]
+async fn each_event_starts_one_run_however_often_it_comes_and_the_process_is_killed() {
+    let factor = crate::support::factor(10);
+    let (each, kills) = (30 * factor, 2 * factor);
+    let (db, receiver) = (TestDb::new().await, FakeToolServer::start());
+    let settings = [&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")], UNBOUNDED.as_slice()].concat();
+    let mut app = TestApp::start(PROGRAM, &db, &settings);
+    let listening = json!({"url": format!("{}/echo/hook", receiver.url()), "events": ["thread.finished"]});
+    app.post("/webhooks", listening).await;
+    let of = agent(&app, json!({"name": "A"})).await;
+    let server = server_of(&app, "webhook").await;
+    let secret = "a-good-long-secret";
+    let mut hooks = Vec::new();
+    for _ in 0..5 {
+        let more = json!({"agentId": of, "rateLimitPerMinute": 600, "triggerConfig": {"secret": secret, "eventIdHeader": "x-id"}});
+        let made = trigger(&app, &server, "webhook", more).await;
+        let url = made["webhookUrl"].as_str().expect("one").strip_prefix(app.url()).expect("ours").to_owned();
+        hooks.push((format!("/triggers/{}", text(&made["id"])), url));
+    }
+    // 3 of 4 once, and every third of those twice.
+    let mut wanted: Vec<(usize, usize)> = (0..5).flat_map(|hook| (0..each).map(move |n| (hook, n))).collect();
+    let again: Vec<_> = wanted.iter().copied().filter(|(_, n)| n % 3 == 0).collect();
+    wanted.extend(again);
+    let mut left = wanted.len() / (kills + 1);
+    let mut kills = kills;
+    let mut waiting = wanted.clone();
+    while !waiting.is_empty() {
+        let batch: Vec<_> = waiting.iter().copied().take(20).collect();
+        let sending = batch.iter().map(|(hook, n)| {
+            let body = json!({"n": n}).to_string();
+            let signed = format!("sha256={}", hex(&tag(secret, &body)));
+            let request = app.anonymous(Method::POST, &hooks[*hook].1).body(body);
+            request.header("x-webhook-signature", signed).header("x-id", format!("e{n}")).send()
+        });
+        let answers = join_all(sending).await;
+        let accepted = answers.iter().map(|answer| answer.as_ref().is_ok_and(|of| of.status() == StatusCode::ACCEPTED));
+        // What was not accepted is sent again, as a sender does.
+        let lost: Vec<_> = batch.iter().zip(accepted).filter(|(_, is)| !is).map(|(of, _)| *of).collect();
+        waiting = [lost, waiting.split_off(batch.len())].concat();
+        left = left.saturating_sub(batch.len());
+        if left == 0 && kills > 0 {
+            app.crash();
+            app = TestApp::start(PROGRAM, &db, &settings);
+            (kills, left) = (kills - 1, wanted.len() / (kills + 1));
+        }
+    }
+    db.run("UPDATE webhook_deliveries SET next_ms = 0 WHERE status = 'pending'").await;
+    let count = i64::try_from(5 * each).expect("few");
+    let threads = async || db.number("SELECT count(*) AS n FROM threads WHERE state = 'completed'").await;
+    eventually("all threads", async || (threads().await == count).then_some(())).await;
+    eventually("all outcomes", async || {
+        (db.number("SELECT count(*) AS n FROM trigger_events WHERE outcome IS NULL").await == 0).then_some(())
+    })
+    .await;
+    assert_eq!(db.number("SELECT count(*) AS n FROM threads").await, count, "one run for each event");
+    let executed = "SELECT count(DISTINCT thread_id) AS n FROM trigger_events WHERE outcome = 'executed'";
+    assert_eq!(db.number(executed).await, count);
+    let told = eventually("every end", async || {
+        let mut told = BTreeMap::<String, HashSet<String>>::new();
+        for request in receiver.recorded() {
+            let thread = request.json()["data"]["threadId"].clone();
+            told.entry(text(&thread)).or_default().insert(request.header("webhook-id").to_owned());
+        }
+        (told.len() == 5 * each).then_some(told)
+    })
+    .await;
+    assert!(told.values().all(|ids| ids.len() == 1), "under one webhook-id");
+}
