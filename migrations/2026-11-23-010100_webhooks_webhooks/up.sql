@@ -53,7 +53,7 @@ CREATE TABLE webhook_deliveries (
     FOREIGN KEY (account_id, webhook_id) REFERENCES webhooks (account_id, id) ON DELETE CASCADE
 );
 -- One delivery of an event to whoever listens, however often it is taken.
-CREATE UNIQUE INDEX webhook_deliveries_once ON webhook_deliveries (event_id, lane, coalesce(url, ''));
+CREATE UNIQUE INDEX webhook_deliveries_once ON webhook_deliveries (event_id, lane, md5(coalesce(url, '')));
 CREATE INDEX webhook_deliveries_due ON webhook_deliveries (lane, next_ms) WHERE next_ms IS NOT NULL;
 CREATE INDEX webhook_deliveries_log ON webhook_deliveries (account_id, webhook_id, created_ms DESC, id DESC);
 CREATE INDEX webhook_deliveries_age ON webhook_deliveries (created_ms);

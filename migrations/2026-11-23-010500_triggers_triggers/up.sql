@@ -72,6 +72,7 @@ CREATE TABLE trigger_events (
 );
 CREATE INDEX trigger_events_log ON trigger_events (trigger_id, received_ms DESC, id DESC);
 CREATE INDEX trigger_events_event ON trigger_events (trigger_id, event_id, attempt DESC);
+CREATE INDEX trigger_events_waiting ON trigger_events (account_id) WHERE outcome IS NULL;
 CREATE INDEX trigger_events_age ON trigger_events (received_ms);
 
 -- An event is carried out once within seven days.

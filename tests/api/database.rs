@@ -290,7 +290,8 @@ async fn a_database_of_our_own_comes_back_when_it_is_killed_and_when_its_disk_wa
     assert!(killed.is_ok_and(|status| status.success()));
     eventually("a new server answers", async || say(&app, 10).await).await;
 
-    if let Some(disk) = SmallDisk::new() {
+    let disk = SmallDisk::new();
+    if let Some(disk) = &disk {
         app.signal("TERM");
         assert_eq!(app.ended().await, Some(0));
         let (log, there) = (home.join("postgres/pg_wal"), disk.0.join("pg_wal"));

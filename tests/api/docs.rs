@@ -120,6 +120,33 @@ const PAGES: &[(&str, &[&str])] = &[
             "## instructions",
         ],
     ),
+    (
+        "WEBHOOKS",
+        &["\"secret\":\"whsec_", "\"eventType\":\"webhook.test\"", "\"includeContent\":true", "\"configured\":false"],
+    ),
+    (
+        "TRIGGERS",
+        &[
+            "{\"accepted\":true}",
+            "\"outcome\":\"executed\"",
+            "\"outcome\":\"duplicate\"",
+            "Ada writes: Where is my order?",
+            "\"triggerSource\":{",
+            "\"attempt\":2",
+            "\"deletedId\"",
+        ],
+    ),
+    (
+        "INTEGRATIONS",
+        &[
+            "\"nextCursor\":\"o3\"",
+            "\"slug\":\"pull_request_opened\"",
+            "\"stage\":\"account\"",
+            "\"name\":\"http_request\"",
+            "\"exposedToolCount\":null",
+            "URL_NOT_ALLOWED",
+        ],
+    ),
     ("SPEECH", &["\"text\":\"demo transcript of", "\"contentSource\":\"dictation\"", "RIFF"]),
     (
         "TOOLS",

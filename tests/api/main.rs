@@ -41,6 +41,7 @@ mod stream;
 mod structured;
 mod sub_agents;
 mod support;
+mod tenant_integrations;
 mod tenants;
 mod thread_states;
 mod threads;

@@ -26,6 +26,16 @@ pub async fn app_with(settings: &[(&str, &str)]) -> TestApp {
     TestApp::start(PROGRAM, &TestDb::new().await, settings)
 }
 
+/// All that is said in the chat that a message to an assistant begins, as JSON text.
+pub async fn say_to(app: &TestApp, assistant: &str, message: &Value) -> String {
+    let mut body = message.clone();
+    body["skipSummarization"] = true.into();
+    let said = app.post(&format!("/assistants/{assistant}/messages"), body).await;
+    assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+    let texts = said.body.as_array().expect("messages").iter();
+    texts.filter_map(|of| of["content"]["message"].as_str()).collect::<Vec<_>>().join("\n")
+}
+
 /// As many requests, connections and streams as a client likes.
 pub const UNBOUNDED: [(&str, &str); 4] = [
     ("PLATFORM_RATE_FULL", "0"),
@@ -390,6 +400,13 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
     let document = json!({"name": "canary", "markdownContent": "canary"});
     let document = text(&make("/documents", document).await["_id"]);
     let skill = text(&make("/skills/scaffold", json!({"name": "canary"})).await["folder"]["_id"]);
+    let hooks = text(&make("/integrations/webhook/servers", json!({"name": "canary"})).await["_id"]);
+    let connections = app.get("/integrations/webhook/connection-status").await.body;
+    let connection = text(&connections["connections"][0]["id"]);
+    let trigger =
+        json!({"toolServerId": hooks, "triggerSlug": "webhook", "agentId": agent, "name": "canary", "enabled": false});
+    let trigger = text(&make("/triggers", trigger).await["id"]);
+    let event = text(&make(&format!("/triggers/{trigger}/test"), json!({"payload": "canary"})).await["id"]);
     let webhook = json!({"url": "https://93.184.216.34/", "events": ["sandbox.finished"], "description": "canary"});
     let webhook = text(&make("/webhooks", webhook).await["_id"]);
     let delivery = text(&make(&format!("/webhooks/{webhook}/test"), json!({})).await["id"]);
@@ -420,10 +437,14 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
         "version" => "1".to_owned(),
         "id" if path.contains("webhooks") => webhook.clone(),
         "deliveryId" => delivery.clone(),
+        "id" if path.contains("/integrations/servers") => hooks.clone(),
+        "id" if path.contains("triggers") => trigger.clone(),
+        "eventId" => event.clone(),
+        "connectionId" => connection.clone(),
         "id" if path.contains("projects") => project.clone(),
         "id" if path.contains("oauth-clients") => client.clone(),
         // Nobody has one, or everybody.
-        "file" | "filename" | "name" | "slug" | "token" => MISSING.to_owned(),
+        "file" | "filename" | "name" | "slug" | "token" | "app" | "tool" | "accountId" => MISSING.to_owned(),
         _ => panic!("{path}: make one to stand for {name}"),
     }
 }

@@ -93,7 +93,10 @@ async fn an_event_starts_a_thread_with_what_the_template_says_once_for_each_id()
     hook(&app, &url, &[("webhook-id", "e2")], &json!({"kind": "call"}).to_string()).await;
     let all = outcomes(&app, &path, 5).await;
     let outcomes_of: Vec<_> = all.iter().map(|of| of["outcome"].clone()).collect();
-    assert_eq!(outcomes_of, [json!("executed"), json!("duplicate"), json!("duplicate"), json!("duplicate"), json!("filtered")]);
+    assert_eq!(
+        outcomes_of,
+        [json!("executed"), json!("duplicate"), json!("duplicate"), json!("duplicate"), json!("filtered")]
+    );
     assert_eq!((&all[0]["eventId"], &all[0]["attempt"]), (&json!("e1"), &json!(1)));
     assert!(all[0]["durationMs"].is_number() && all[0].get("payload").is_none(), "{}", all[0]);
     let thread = thread_in(&app, all[0]["threadId"].as_str().expect("a thread"), "completed").await;
@@ -126,13 +129,37 @@ async fn requests_are_signed_as_the_trigger_says_or_refused() {
     let (path, url) = hooked(&app, json!({"triggerConfig": {"secret": secret, "eventIdHeader": "X-Id"}})).await;
     let body = json!({"n": 1}).to_string();
     let own = format!("sha256={}", hex(&tag(secret, &body)));
-    assert_eq!(hook(&app, &url, &[("x-webhook-signature", &own), ("x-id", "own")], &body).await.status, StatusCode::ACCEPTED);
+    assert_eq!(
+        hook(&app, &url, &[("x-webhook-signature", &own), ("x-id", "own")], &body).await.status,
+        StatusCode::ACCEPTED
+    );
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
     let standard = |at: u64, body: &str| format!("v1,{}", STANDARD.encode(tag(secret, &format!("std.{at}.{body}"))));
     for (headers, good) in [
-        (vec![("webhook-id", "std".to_owned()), ("webhook-timestamp", now.to_string()), ("webhook-signature", standard(now, &body))], true),
-        (vec![("webhook-id", "std".to_owned()), ("webhook-timestamp", (now - 301).to_string()), ("webhook-signature", standard(now - 301, &body))], false),
-        (vec![("webhook-id", "other".to_owned()), ("webhook-timestamp", now.to_string()), ("webhook-signature", standard(now, &body))], false),
+        (
+            vec![
+                ("webhook-id", "std".to_owned()),
+                ("webhook-timestamp", now.to_string()),
+                ("webhook-signature", standard(now, &body)),
+            ],
+            true,
+        ),
+        (
+            vec![
+                ("webhook-id", "std".to_owned()),
+                ("webhook-timestamp", (now - 301).to_string()),
+                ("webhook-signature", standard(now - 301, &body)),
+            ],
+            false,
+        ),
+        (
+            vec![
+                ("webhook-id", "other".to_owned()),
+                ("webhook-timestamp", now.to_string()),
+                ("webhook-signature", standard(now, &body)),
+            ],
+            false,
+        ),
         (vec![("x-webhook-signature", own.replace("sha256=", ""))], false),
         (vec![("x-webhook-signature", format!("sha256={}", hex(&tag("another secret", &body))))], false),
         (vec![], false),
@@ -218,12 +245,16 @@ async fn a_subscription_is_made_at_the_app_signed_asked_and_ended_with_the_trigg
     assert_eq!(outcomes(&app, &path, 3).await[2]["chatUID"], "customer_c_1", "the chat goes on");
     let chat = eventually("both", async || {
         let chat = app.get("/assistants/helper/chats/customer_c_1").await.body;
-        (chat["chatContent"].as_array().is_some_and(|all| all.len() == 4) && chat["status"] == "completed").then_some(chat)
+        (chat["chatContent"].as_array().is_some_and(|all| all.len() == 4) && chat["status"] == "completed")
+            .then_some(chat)
     })
     .await;
     assert_eq!(chat["triggerSource"]["eventId"], "1");
     let first = &chat["chatContent"][0];
-    assert_eq!((&first["contentSource"], &first["content"]["message"]), (&json!("trigger"), &json!(customer("c 1").to_string())));
+    assert_eq!(
+        (&first["contentSource"], &first["content"]["message"]),
+        (&json!("trigger"), &json!(customer("c 1").to_string()))
+    );
 
     // Another config is another subscription; the old one ends.
     let moved = app.patch(&path, json!({"triggerConfig": {"team": "ops", "all": true}})).await;
@@ -268,7 +299,8 @@ async fn tests_and_replays_are_carried_out_switches_and_limits_hold_and_errors_p
     let receiver = FakeToolServer::start();
     let kinds = ["trigger.auto_paused", "trigger.delivery_failed"];
     app.post("/webhooks", json!({"url": format!("{}/echo/hook", receiver.url()), "events": kinds})).await;
-    let (path, url) = hooked(&app, json!({"enabled": false, "newThreadsState": "paused", "rateLimitPerMinute": 2})).await;
+    let (path, url) =
+        hooked(&app, json!({"enabled": false, "newThreadsState": "paused", "rateLimitPerMinute": 2})).await;
     let made = app.get(&path).await.body;
     assert_eq!((&made["state"], &made["enabled"]), (&json!("disabled"), &json!(false)));
     hook(&app, &url, &[("webhook-id", "off")], "{}").await;
@@ -348,7 +380,8 @@ async fn a_trigger_that_answers_to_itself_ends_after_five_runs() {
         "endpoint": "", "method": "POST"});
     let tools = json!({"name": "Self", "url": url, "toolDefinitions": [tool]});
     let tools = text(&app.post("/tool-servers", tools).await.body["_id"]);
-    app.patch(&format!("/agents/{of}"), json!({"assistantSpecialization": {"availableToolsGroupsUids": [tools]}})).await;
+    app.patch(&format!("/agents/{of}"), json!({"assistantSpecialization": {"availableToolsGroupsUids": [tools]}}))
+        .await;
     app.patch(&path, json!({"messageTemplate": "/tool again {\"n\": \"{{event.id}}\"}\nDone"})).await;
     hook(&app, url.strip_prefix(app.url()).expect("ours"), &[("x-trigger-depth", "4.forged")], "{}").await;
     let all = outcomes(&app, &path, 6).await;
@@ -385,9 +418,15 @@ async fn lists_and_feeds_are_polled_for_what_is_new_and_times_come_once() {
     app.delete(&path).await;
 
     let feed = |items: &str| {
-        format!("<?xml version=\"1.0\"?><rss version=\"2.0\"><channel><title>F</title><link>https://a.example</link><description>d</description>{items}</channel></rss>")
+        format!(
+            "<?xml version=\"1.0\"?><rss version=\"2.0\"><channel><title>F</title><link>https://a.example</link><description>d</description>{items}</channel></rss>"
+        )
     };
-    let item = |n: u32| format!("<item><guid>g{n}</guid><title>Title {n}</title><link>https://a.example/{n}</link><pubDate>Mon, 05 Jan 2026 10:00:00 GMT</pubDate></item>");
+    let item = |n: u32| {
+        format!(
+            "<item><guid>g{n}</guid><title>Title {n}</title><link>https://a.example/{n}</link><pubDate>Mon, 05 Jan 2026 10:00:00 GMT</pubDate></item>"
+        )
+    };
     crm.set_feed(&feed(&item(1)));
     let rss = server_of(&app, "rss").await;
     let url = format!("{}/feed", crm.url());
@@ -408,7 +447,12 @@ async fn lists_and_feeds_are_polled_for_what_is_new_and_times_come_once() {
     }
 
     let clock = server_of(&app, "schedule").await;
-    for config in [json!({}), json!({"cronExpression": "x"}), json!({"cronExpression": "0 0 30 2 *"}), json!({"cronExpression": "* * * * *", "timezone": "Mars/Olympus"})] {
+    for config in [
+        json!({}),
+        json!({"cronExpression": "x"}),
+        json!({"cronExpression": "0 0 30 2 *"}),
+        json!({"cronExpression": "* * * * *", "timezone": "Mars/Olympus"}),
+    ] {
         let body = json!({"toolServerId": clock, "triggerSlug": "schedule", "agentId": of, "triggerConfig": config});
         assert_eq!(app.post("/triggers", body).await.error(), "VALIDATION_ERROR", "{config}");
     }
@@ -419,7 +463,11 @@ async fn lists_and_feeds_are_polled_for_what_is_new_and_times_come_once() {
     let all = outcomes(&app, &path, 1).await;
     let due = text(&all[0]["eventId"]);
     assert!(due.ends_with(":00:00.000Z") && all[0]["outcome"] == "executed", "{all:?}");
-    assert_eq!(db.number("SELECT count(*) AS n FROM runs WHERE kind = 'trigger-schedule'").await, 1, "and the next waits");
+    assert_eq!(
+        db.number("SELECT count(*) AS n FROM runs WHERE kind = 'trigger-schedule'").await,
+        1,
+        "and the next waits"
+    );
 }
 
 /// Signed events over five triggers, a quarter of them sent twice, while the process is killed.

@@ -20,7 +20,7 @@ use platform_db::{Bus, Db, Embedded};
 use platform_docs::Docs;
 use platform_files::PgFileService;
 use platform_http::{Group, Http, Needs, Observer, Table};
-use platform_integrations::{ConnectionCredentials, Connectors, PgConnections, PgIntegrations};
+use platform_integrations::{ConnectionCredentials, Connectors, PgConnections, PgIntegrations, TenantApps};
 use platform_jobs::{Jobs, Work};
 use platform_knowledge::{KnowledgeNeeds, PgKnowledge, file_tools, knowledge_tools, skill_tools};
 use platform_limits::RateLimits;
@@ -45,7 +45,8 @@ use crate::{
     config::{Config, Role},
     groups::{
         agents, assistants, chats, docs, documents, files, folders, health, integrations, keys, memory, models, oauth,
-        projects, sessions, skills, speech, tenants, threads, tool_servers, triggers, usage, webhooks,
+        projects, sessions, skills, speech, tenant_integrations, tenants, threads, tool_servers, triggers, usage,
+        webhooks,
     },
     health::Health,
     metrics::Metrics,
@@ -161,7 +162,8 @@ impl Platform {
             finish_tools(),
         ];
         let built_in = Arc::new(BuiltInTools::new(built_in, Arc::clone(&pools.quick)));
-        let toolbox = Arc::new(Toolbox::new(vec![built_in, tool_servers.clone()]));
+        let toolbox =
+            Arc::new(Toolbox::new(vec![built_in, tool_servers.clone(), Arc::new(TenantApps::new(&integrations))]));
         let webhooks = Arc::new(PgWebhooks::new(WebhookNeeds {
             db: db.clone(),
             bus: bus.clone(),
@@ -247,6 +249,7 @@ impl Platform {
             }),
             tenants::module(tenants::Services {
                 chat: chat.clone(),
+                integrations: integrations.clone(),
                 memory: memory.clone(),
                 sessions: auth.clone(),
                 tenants: tenants.clone(),
@@ -260,6 +263,7 @@ impl Platform {
             speech::module(&speech, config.max_upload_bytes),
             tool_servers::module(&tool_servers, &toolbox, &integrations),
             integrations::module(&integrations, &auth, tool_servers.clone()),
+            tenant_integrations::module(&integrations, &assistants, &auth),
             assistants::module(&assistants, &memory, &triggers),
             chats::module(&chat, &assistants),
             memory::module(&memory, &assistants),

@@ -1,7 +1,7 @@
 //! Parts of what an assistant is (contract 02 §1).
 
 use platform_core::Checks;
-use platform_runtime::{MemoryBucket, Payer, Spender, TurnMemory};
+use platform_runtime::{MemoryBucket, Payer, Spender, TenantAppOffer, TurnMemory};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -168,6 +168,11 @@ pub struct TenantApp {
 }
 
 impl TenantIntegrationsConfig {
+    /// The apps, as turns offer them.
+    pub fn offers(&self) -> impl Iterator<Item = TenantAppOffer> {
+        self.apps.iter().map(|of| TenantAppOffer { app: of.app.clone(), tools: of.tools.clone() })
+    }
+
     pub(crate) fn check(&self, checks: &mut Checks) {
         let path = "tenantIntegrationsConfig.apps";
         checks.count(path, self.apps.len(), MOST_APPS);

@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Object, Result};
 use platform_guardrails::{Guardrails, Screen};
 use platform_runtime::{
-    Catalog, ChildPool, ModelSpec, OutputSchema, Payer, StructuredOutput, TurnScope, TurnSkill, check_schema,
+    Catalog, ChildPool, ModelSpec, OutputSchema, Payer, StructuredOutput, TenantAppOffer, TurnScope, TurnSkill,
+    check_schema,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -234,8 +235,18 @@ impl AssistantSettings {
             documents: self.knowledge_document_ids.clone(),
             folders: self.knowledge_folder_ids.clone(),
             skills: self.turn_skills(),
+            tenant_apps: self.tenant_apps(payer),
             depth: 0,
         }
+    }
+
+    /// Apps that whom it talks to may connect; none where it talks to nobody's tenant.
+    fn tenant_apps(&self, payer: Option<&Payer>) -> Vec<TenantAppOffer> {
+        let config = &self.tenant_integrations_config;
+        if !config.enabled || payer.is_none_or(|payer| payer.tenant_id.is_none()) {
+            return Vec::new();
+        }
+        config.offers().collect()
     }
 
     /// Whether it has a skill that is enabled.

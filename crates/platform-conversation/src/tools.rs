@@ -4,8 +4,8 @@ use std::{borrow::Cow, collections::HashSet, sync::Arc, time::Duration};
 
 use platform_core::{AccountId, Checks, Code, Error, Result};
 use platform_runtime::{
-    Callbacks, ChildPool, KNOWLEDGE_TOOLS, MEMORY_TOOLS, ModelSpec, Payer, SKILL_TOOLS, Tool, ToolChoice, Toolbox,
-    TurnScope, TurnTool, check_schemas, is_function_name,
+    Callbacks, ChildPool, KNOWLEDGE_TOOLS, MEMORY_TOOLS, ModelSpec, Payer, SKILL_TOOLS, TENANT_APPS, Tool, ToolChoice,
+    Toolbox, TurnScope, TurnTool, check_schemas, is_function_name,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -53,13 +53,15 @@ pub async fn turn_tools(
     conversation: &str,
     callbacks: Option<&Arc<dyn Callbacks>>,
 ) -> Result<Vec<TurnTool>> {
-    let scope = TurnScope { depth: request.depth, ..settings.scope(payer, conversation) };
+    let mut scope = TurnScope { depth: request.depth, ..settings.scope(payer, conversation) };
+    scope.tenant_apps.retain(|offer| !request.disabled_integrations.contains(&offer.app));
     let mut groups = Cow::from(&settings.available_tools_groups_uids);
     // What is attached can be looked into, whether or not somebody chose the tools for it.
     let needed = [
         (KNOWLEDGE_TOOLS, scope.has_knowledge()),
         (SKILL_TOOLS, !scope.skills.is_empty()),
         (MEMORY_TOOLS, scope.memory.is_some()),
+        (TENANT_APPS, !scope.tenant_apps.is_empty()),
     ];
     for (group, is_needed) in needed {
         if is_needed && !groups.iter().any(|given| given == group) {

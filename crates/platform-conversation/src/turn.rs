@@ -85,6 +85,9 @@ pub struct TurnRequest {
     /// Tools that the client runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ClientTool>,
+    /// Apps whose tools the turn does without.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub disabled_integrations: Vec<String>,
     /// Who asked.
     pub user_uid: String,
     /// What the input rules found as its messages arrived.

@@ -276,6 +276,14 @@ mod tests {
     }
 
     #[test]
+    fn the_pack_of_the_page_is_good() {
+        let page = include_str!("../../../docs/INTEGRATIONS.md");
+        let text = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a pack");
+        assert_eq!(read_pack(text).err(), None);
+        assert!(text.lines().count() <= 22, "twenty lines");
+    }
+
+    #[test]
     fn problems_of_a_pack_have_their_lines() {
         let wrong = "slug: servers\nname: X\nbaseUrl: https://a.example\nauth:\n  - mode: API_KEY\n    headers: \
             [{headerName: X-Key, value: \"${key}\"}]\ntools:\n  - function: {name: t}\n    endpoint: /x/${id}\n    \

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use diesel_async::AsyncConnection;
+use futures_util::StreamExt;
 use platform_core::{AccountId, Clock, Code, Error, Object, Result, spawn};
 use platform_db::{Bus, Conn, Db, InvalidatedCache};
 use platform_egress::{
@@ -37,6 +38,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) const DECIDES_MS: i64 = 600_000;
 /// So many 401 one after the other mean that a connection is no good.
 const MOST_REFUSED: i16 = 3;
+/// Tokens that are asked for ahead of their end at once; after a failure again.
+const REFRESHED_AT_ONCE: usize = 8;
+const AGAIN_MS: i64 = 30_000;
 /// How often what is due is looked for.
 const EVERY: Duration = Duration::from_secs(5);
 
@@ -239,11 +243,16 @@ impl PgConnections {
     }
 
     /// A connection that was good is no longer.
-    async fn breaks(&self, account: &AccountId, id: &str, reason: &str) -> Result<()> {
+    pub(crate) async fn breaks(&self, account: &AccountId, id: &str, reason: &str) -> Result<()> {
+        self.breaks_with(account, id, reason, None).await
+    }
+
+    /// The same for what was found out with a refresh token: when another took its place meanwhile, nothing was.
+    async fn breaks_with(&self, account: &AccountId, id: &str, reason: &str, refresh: Option<&Secret>) -> Result<()> {
         let mut conn = self.db.conn().await?;
         let breaking = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut row) = repository::lock(conn, account, id).await? else { return Ok(()) };
-            if !row.is_active() {
+            if !row.is_active() || !self.holds(account, &row, refresh)? {
                 return Ok(());
             }
             info!(connection = id, app = row.app, reason, "A connection is to be made again: its app refuses it.");
@@ -322,10 +331,18 @@ impl PgConnections {
         }
     }
 
+    /// Whether a connection that is locked still holds a refresh token; any, when none is asked for.
+    fn holds(&self, account: &AccountId, row: &ConnectionRow, refresh: Option<&Secret>) -> Result<bool> {
+        let Some(refresh) = refresh else { return Ok(true) };
+        let held = Held::parse(&self.vault.open(&place(account, &row.id), &row.secrets)?)?;
+        Ok(held.refresh.is_some_and(|held| held.expose() == refresh.expose()))
+    }
+
     /// Asks the app for another token with the right to do so; the new refresh token is stored before anybody uses what
     /// came with it. What is still usable when the app does not answer; `None` = look again.
     async fn refresh(&self, account: &AccountId, open: OpenConnection) -> Result<Option<Arc<OpenConnection>>> {
         let id = open.row.id.clone();
+        let sent = open.held.refresh.clone();
         let fetched = match self.scheme(&open.row) {
             Ok((connector, scheme)) => {
                 let client = self.client(account, &connector, &scheme).await?;
@@ -339,6 +356,10 @@ impl PgConnections {
                 let mut conn = self.db.conn().await?;
                 let storing = conn.transaction::<_, Error, _>(async |conn| {
                     let Some(mut row) = repository::lock(conn, account, &id).await? else { return Ok(()) };
+                    // Somebody connected again meanwhile: theirs counts.
+                    if !self.holds(account, &row, sent.as_ref())? {
+                        return Ok(());
+                    }
                     let mut held = Held::parse(&self.vault.open(&place(account, &id), &row.secrets)?)?;
                     self.take(&mut row, &mut held, tokens);
                     row.secrets = self.seal(account, &id, &held);
@@ -352,7 +373,7 @@ impl PgConnections {
                 Ok(None)
             }
             Err(oauth::Refusal::Final(reason)) => {
-                self.breaks(account, &id, &reason).await?;
+                self.breaks_with(account, &id, &reason, sent.as_ref()).await?;
                 repository::release(&mut *self.db.conn().await?, account, &id).await?;
                 Ok(None)
             }
@@ -388,12 +409,29 @@ impl PgConnections {
     ) -> Result<Fetched> {
         let not_connected = |reason: String| Error::new(Code::CONFLICT, reason);
         let open = self.fresh(account, connection, None).await?.map_err(not_connected)?;
-        let answer = self.send(account, &open, request, values).await?;
-        if answer.status != 401 || open.held.access.is_none() {
-            return Ok(answer);
+        let mut answer = self.send(account, &open, request, values).await?;
+        if answer.status == 401 && open.held.refresh.is_some() {
+            let again = self.fresh(account, connection, open.held.access.as_ref()).await?.map_err(not_connected)?;
+            answer = self.send(account, &again, request, values).await?;
         }
-        let again = self.fresh(account, connection, open.held.access.as_ref()).await?.map_err(not_connected)?;
-        self.send(account, &again, request, values).await
+        self.note_answer(account, connection, answer.status == 401).await?;
+        Ok(answer)
+    }
+
+    /// Counts answers of an app: three times 401 one after the other break a connection.
+    pub(crate) async fn note_answer(&self, account: &AccountId, connection: &str, is_refused: bool) -> Result<()> {
+        let known = self.find(account, connection).await?;
+        if !is_refused && known.is_none_or(|open| open.row.refused == 0) {
+            return Ok(());
+        }
+        let mut conn = self.db.conn().await?;
+        let refused = repository::count_refusal(&mut conn, account, connection, is_refused).await?;
+        drop(conn);
+        self.changed(connection).await?;
+        if refused >= MOST_REFUSED {
+            self.breaks(account, connection, "the app answers 401 to every request").await?;
+        }
+        Ok(())
     }
 
     /// Sends a request of a pack once.
@@ -421,7 +459,9 @@ impl PgConnections {
             }
             None => Payload::Empty,
         };
-        let outgoing = Outgoing { method: request.method(), url, headers, body, follows: true, timeout: TIMEOUT };
+        // A body may hold what is meant for the app alone.
+        let follows = request.body.is_none();
+        let outgoing = Outgoing { method: request.method(), url, headers, body, follows, timeout: TIMEOUT };
         self.egress.of(account).send(outgoing).await.map_err(unreachable)
     }
 
@@ -455,15 +495,22 @@ impl PgConnections {
         let now = self.clock.now();
         let before = platform_core::Timestamp(now.0 - DECIDES_MS);
         let (refresh, undecided) = repository::due(self.db.read().await?.get(), now, before).await?;
-        for (account, id) in refresh {
-            let Ok(account) = AccountId::parse(&account) else { continue };
-            // Whoever does not answer is asked again the next time.
-            let _ = self.fresh(&account, &id, None).await?;
-        }
         for (account, id) in undecided {
             let Ok(account) = AccountId::parse(&account) else { continue };
             self.expire(&account, &id, "nobody decided within ten minutes").await?;
         }
+        let asked = refresh.into_iter().map(|(account, id)| async move {
+            let Ok(account) = AccountId::parse(&account) else { return };
+            if let Err(error) = self.fresh(&account, &id, None).await {
+                warn!(connection = id, %error, "A token could not be refreshed ahead of its end.");
+                // Others have their turn before it is asked for again.
+                let later = self.clock.now().0 + AGAIN_MS;
+                if let Ok(mut conn) = self.db.conn().await {
+                    let _ = repository::put_off(&mut conn, &account, &id, later).await;
+                }
+            }
+        });
+        futures_util::stream::iter(asked).buffer_unordered(REFRESHED_AT_ONCE).collect::<Vec<()>>().await;
         Ok(())
     }
 
@@ -502,20 +549,7 @@ impl Connections for ConnectionCredentials {
     }
 
     async fn answered(&self, account: &AccountId, connection: &str, is_refused: bool) {
-        let counting = async {
-            let known = self.0.find(account, connection).await?;
-            if !is_refused && known.is_none_or(|open| open.row.refused == 0) {
-                return Ok(());
-            }
-            let mut conn = self.0.db.conn().await?;
-            let refused = repository::count_refusal(&mut conn, account, connection, is_refused).await?;
-            drop(conn);
-            self.0.changed(connection).await?;
-            if refused >= MOST_REFUSED {
-                self.0.breaks(account, connection, "the app answers 401 to every request").await?;
-            }
-            Ok::<_, Error>(())
-        };
+        let counting = self.0.note_answer(account, connection, is_refused);
         if let Err(error) = counting.await {
             warn!(connection, %error, "An answer of an app could not be counted.");
         }

@@ -28,6 +28,7 @@ mod revoke;
 mod schema;
 mod service;
 pub mod template;
+mod tenant;
 
 pub use catalog::{AppClient, Connector, ConnectorSource, Connectors, Directory};
 pub use check::{Problem, pack_schema, read_pack};
@@ -45,3 +46,4 @@ pub use service::{
     APP, CONNECTION, Callback, Connecting, Decided, IntegrationService, Listed, PgIntegrations, origin_of,
     purge_attempts, sample_of,
 };
+pub use tenant::{Account, ConnectedAccount, Offered, TenantApps, TenantIntegration};

@@ -151,9 +151,12 @@ async fn ask(
         let Some(access) = access.filter(|_| (200..300).contains(&answer.status)) else {
             let said = code.unwrap_or("no access_token in its answer");
             let reason = format!("the token server answers {}: {said}", answer.status);
-            let is_final = code.is_some_and(|code| !matches!(code, "temporarily_unavailable" | "server_error"));
-            let is_away = answer.status >= 500 || answer.status == 429;
-            return Err(if is_final || !is_away { Refusal::Final(reason) } else { Refusal::Passing(reason) });
+            let is_passing = answer.status >= 500
+                || matches!(answer.status, 408 | 425 | 429)
+                || matches!(code, Some("temporarily_unavailable" | "server_error" | "slow_down"));
+            // Only who says why has decided; a page of a proxy has not.
+            let is_final = !is_passing && (code.is_some() || (200..300).contains(&answer.status));
+            return Err(if is_final { Refusal::Final(reason) } else { Refusal::Passing(reason) });
         };
         let life = &body["expires_in"];
         let seconds = life.as_i64().or_else(|| life.as_str()?.parse().ok()).filter(|seconds| *seconds > 0);

@@ -134,11 +134,40 @@ pub(crate) async fn ids_of_tenant(
 /// Whether this process is the one that asks for another token; who had claimed that and died has lost it by then.
 pub(crate) async fn claim(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
     let claimed = diesel::sql_query(
-        "UPDATE connections SET claimed_until = now() + interval '30 seconds' WHERE account_id = $1 AND id = $2
+        "UPDATE connections SET claimed_until = now() + interval '60 seconds' WHERE account_id = $1 AND id = $2
             AND status = 'active' AND (claimed_until IS NULL OR claimed_until < now())",
     );
     let claimed = claimed.bind::<diesel::sql_types::Text, _>(account.as_str());
     Ok(claimed.bind::<diesel::sql_types::Text, _>(id).execute(conn).await? == 1)
+}
+
+/// Has a token be asked for later.
+pub(crate) async fn put_off(conn: &mut Conn, account: &AccountId, id: &str, until: i64) -> Result<()> {
+    let due = by_id(account.as_str(), id).filter(connections::refresh_ms.lt(until));
+    diesel::update(due).set(connections::refresh_ms.eq(Some(until))).execute(conn).await?;
+    Ok(())
+}
+
+/// Nobody else connects the same app for the same end user until the end of this transaction.
+pub(crate) async fn lock_owner(conn: &mut Conn, account: &AccountId, app: &str, owner: &Owner) -> Result<()> {
+    let of = |text: &Option<String>| text.clone().unwrap_or_default();
+    let name = platform_core::joined([account.as_str(), app, &of(&owner.tenant_id), &of(&owner.subtenant_id)]);
+    let lock = sql::<Bool>("pg_advisory_xact_lock(hashtextextended(")
+        .bind::<diesel::sql_types::Text, _>(name)
+        .sql(", 1)) IS NULL");
+    diesel::select(lock).execute(conn).await?;
+    Ok(())
+}
+
+/// Forgets the oldest connections of an owner to an app that came to nothing, beyond so many.
+pub(crate) async fn trim(conn: &mut Conn, account: &AccountId, app: &str, owner: &Owner, most: usize) -> Result<()> {
+    let rows = list(conn, account, Some(app), owner).await?;
+    let vain = rows.iter().filter(|row| [PENDING, EXPIRED].contains(&row.status.as_str()));
+    let old: Vec<&str> = vain.skip(most).map(|row| row.id.as_str()).collect();
+    let old =
+        connections::table.filter(connections::account_id.eq(account.as_str())).filter(connections::id.eq_any(old));
+    diesel::delete(old).execute(conn).await?;
+    Ok(())
 }
 
 /// Lets others ask.

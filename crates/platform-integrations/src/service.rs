@@ -152,6 +152,21 @@ pub struct PgIntegrations {
 
 enum ConnectionKind {}
 
+/// Connections that came to nothing and are kept: of an account to an app, and of an end user.
+const MOST_VAIN: usize = 20;
+const MOST_VAIN_OF_TENANT: usize = 3;
+
+/// What is known of a user who decides in a browser.
+struct Attempt {
+    /// Of PKCE.
+    verifier: Secret,
+    /// By which scheme.
+    mode: String,
+    /// What the account gave, and what the operator of the app did.
+    fields: BTreeMap<String, Secret>,
+    app_fields: Option<BTreeMap<String, Secret>>,
+}
+
 /// What is needed to connect by a scheme.
 pub(crate) struct Prepared {
     pub connector: Arc<Connector>,
@@ -277,7 +292,6 @@ impl PgIntegrations {
             row.label = label;
         }
         let id = row.id.clone();
-        let app_secrets = app_fields.map(|fields| self.connections.seal_app(account, &app, fields));
         if scheme.mode == AuthMode::OAuth2 {
             let client = client.ok_or_else(|| Error::internal("a client is asked for before"))?;
             let (state, verifier) = (token(), Secret::from(token()));
@@ -287,7 +301,11 @@ impl PgIntegrations {
                 state_hash: sha256_hex(&state),
                 account_id: account.as_str().to_owned(),
                 connection_id: id.clone(),
-                sealed: self.seal_attempt(account, &state, &verifier, &scheme, &fields),
+                sealed: self.seal_attempt(
+                    account,
+                    &state,
+                    &Attempt { verifier, mode: scheme.mode.as_str().to_owned(), fields, app_fields },
+                ),
                 return_to,
                 made_by: connecting.by.clone(),
                 expires_ms: now.0 + DECIDES_MS,
@@ -298,9 +316,10 @@ impl PgIntegrations {
             };
             let mut conn = self.connections.db.conn().await?;
             let beginning = conn.transaction::<_, Error, _>(async |conn| {
-                self.store_app(conn, account, &app, &scheme, app_secrets.as_deref()).await?;
                 if before.is_none() {
                     repository::insert(conn, &row).await?;
+                    let most = if connecting.owner.tenant_id.is_some() { MOST_VAIN_OF_TENANT } else { MOST_VAIN };
+                    repository::trim(conn, account, &app, &connecting.owner, most).await?;
                 }
                 repository::begin(conn, &attempt).await
             });
@@ -309,19 +328,21 @@ impl PgIntegrations {
         }
         scheme.mode.as_str().clone_into(&mut row.scheme);
         let held = Held { fields, ..Held::default() };
-        let mut conn = self.connections.db.conn().await?;
-        if let Some(sealed) = &app_secrets {
-            // They are part of what is proven.
-            repository::set_app_secrets(&mut conn, account, &app, scheme.mode.as_str(), sealed).await?;
-        }
-        drop(conn);
-        self.prove(account, &row, &held, &scheme).await?;
+        // What the operator gives is part of what is proven, and kept with it or not at all.
+        let mut shown = held.clone();
+        shown.fields.extend(app_fields.clone().unwrap_or_default());
+        self.prove(account, &row, &shown, &scheme).await?;
+        let app_secrets = app_fields.map(|fields| self.connections.seal_app(account, &app, fields));
         row.secrets = self.connections.seal(account, &id, &held);
         row.connected_ms = row.connected_ms.or(Some(now.0));
         row.refused = 0;
         (row.expires_ms, row.refresh_ms) = (None, None);
         let mut conn = self.connections.db.conn().await?;
         let connecting_to = conn.transaction::<_, Error, _>(async |conn| {
+            repository::lock_owner(conn, account, &app, &connecting.owner).await?;
+            if let Some(sealed) = &app_secrets {
+                repository::set_app_secrets(conn, account, &app, scheme.mode.as_str(), sealed).await?;
+            }
             if before.is_none() {
                 row.status = PENDING.to_owned();
                 repository::insert(conn, &row).await?;
@@ -355,20 +376,6 @@ impl PgIntegrations {
         Err(Error::new(code::CREDENTIALS_REJECTED, message).with("status", answer.status))
     }
 
-    async fn store_app(
-        &self,
-        conn: &mut Conn,
-        account: &AccountId,
-        app: &str,
-        scheme: &AuthScheme,
-        sealed: Option<&str>,
-    ) -> Result<()> {
-        match sealed {
-            Some(sealed) => repository::set_app_secrets(conn, account, app, scheme.mode.as_str(), sealed).await,
-            None => Ok(()),
-        }
-    }
-
     /// An end user has one account of an app: the former ones go.
     async fn retire_in(&self, conn: &mut Conn, account: &AccountId, row: &ConnectionRow) -> Result<Vec<String>> {
         if row.tenant_id.is_none() {
@@ -389,7 +396,7 @@ impl PgIntegrations {
     }
 
     /// What is known of connections that changed is forgotten, and what waits for a worker is told.
-    async fn settled(&self, id: &str, retired: &[String]) -> Result<()> {
+    pub(crate) async fn settled(&self, id: &str, retired: &[String]) -> Result<()> {
         self.connections.changed(id).await?;
         if !retired.is_empty() {
             self.jobs.announce().await;
@@ -431,60 +438,79 @@ impl PgIntegrations {
         let is_plain =
             matches!(url.scheme(), "http" | "https") && url.username().is_empty() && url.password().is_none();
         let origin = url.origin().ascii_serialization();
-        let is_known = self.origin.as_ref() == Some(&origin) || connecting.origins.contains(&origin);
+        // An end user goes back to the page that asked, and to no other.
+        let own = self.origin.as_ref().filter(|_| connecting.owner.tenant_id.is_none());
+        let is_known = own == Some(&origin) || connecting.origins.contains(&origin);
         if is_plain && is_known { Ok(Some(url.into())) } else { Err(wrong()) }
     }
 
-    fn seal_attempt(
-        &self,
-        account: &AccountId,
-        state: &str,
-        verifier: &Secret,
-        scheme: &AuthScheme,
-        fields: &BTreeMap<String, Secret>,
-    ) -> String {
-        let fields: BTreeMap<&str, &str> = fields.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
-        let text = json!([verifier.expose(), scheme.mode.as_str(), fields]).to_string();
+    fn seal_attempt(&self, account: &AccountId, state: &str, attempt: &Attempt) -> String {
+        let texts = |fields: &BTreeMap<String, Secret>| -> BTreeMap<String, String> {
+            fields.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect()
+        };
+        let Attempt { verifier, mode, fields, app_fields } = attempt;
+        let text = json!([verifier.expose(), mode, texts(fields), app_fields.as_ref().map(texts)]).to_string();
         self.connections.vault.seal(&attempt_place(account, &sha256_hex(state)), &text)
     }
 
+    fn open_attempt(&self, account: &AccountId, row: &AttemptRow) -> Result<Attempt> {
+        type Texts = BTreeMap<String, String>;
+        let opened = self.connections.vault.open(&attempt_place(account, &row.state_hash), &row.sealed)?;
+        let (verifier, mode, fields, app_fields): (String, String, Texts, Option<Texts>) =
+            serde_json::from_str(opened.expose()).map_err(Error::internal)?;
+        let secrets = |texts: Texts| texts.into_iter().map(|(name, value)| (name, value.into())).collect();
+        Ok(Attempt { verifier: verifier.into(), mode, fields: secrets(fields), app_fields: app_fields.map(secrets) })
+    }
+
     /// Tokens for the code of an attempt that was taken.
-    async fn complete(&self, attempt: &AttemptRow, code: &str) -> Result<std::result::Result<(), String>> {
-        let account =
-            AccountId::parse(&attempt.account_id).map_err(|_| Error::internal("an attempt has no account"))?;
-        let opened = self.connections.vault.open(&attempt_place(&account, &attempt.state_hash), &attempt.sealed)?;
-        type Stored = (String, String, BTreeMap<String, String>);
-        let (verifier, mode, fields): Stored = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
-        let row = repository::find(self.connections.db.read().await?.get(), &account, &attempt.connection_id).await?;
-        let Some(mut row) = row else { return Ok(Err("the connection was deleted".to_owned())) };
-        row.scheme = mode;
+    async fn complete(
+        &self,
+        account: &AccountId,
+        row: &ConnectionRow,
+        attempt: Attempt,
+        code: &str,
+    ) -> Result<std::result::Result<(), String>> {
+        let Attempt { verifier, mode, fields, app_fields } = attempt;
+        let mut row = row.clone();
+        row.scheme.clone_from(&mode);
         let (connector, scheme) = self.connections.scheme(&row)?;
-        let client = self.connections.client(&account, &connector, &scheme).await?;
-        let given = (code, self.redirect_uri.as_str(), &Secret::from(verifier));
-        let tokens = match oauth::exchange(&self.connections.egress.of(&account), &scheme, client.as_ref(), given).await
+        let given = app_fields.as_ref().and_then(|fields| {
+            let id = fields.get("clientId")?.expose().to_owned();
+            Some(oauth::Client { id, secret: fields.get("clientSecret").cloned() })
+        });
+        let client = match given {
+            Some(client) => Some(client),
+            None => self.connections.client(account, &connector, &scheme).await?,
+        };
+        let asked = (code, self.redirect_uri.as_str(), &verifier);
+        let tokens = match oauth::exchange(&self.connections.egress.of(account), &scheme, client.as_ref(), asked).await
         {
             Ok(tokens) => tokens,
             Err(refusal) => return Ok(Err(refusal.reason())),
         };
-        let mut held =
-            Held { fields: fields.into_iter().map(|(name, value)| (name, value.into())).collect(), ..Held::default() };
+        let app_secrets = app_fields.map(|fields| self.connections.seal_app(account, &row.app, fields));
+        let mut held = Held { fields, ..Held::default() };
         let now = self.connections.clock.now();
+        let owner = Owner { tenant_id: row.tenant_id.clone(), subtenant_id: row.subtenant_id.clone() };
+        let (id, app) = (row.id, row.app);
         let mut conn = self.connections.db.conn().await?;
         let storing = conn.transaction::<_, Error, _>(async |conn| {
-            let Some(mut row) = repository::lock(conn, &account, &attempt.connection_id).await? else {
-                return Ok(None);
-            };
+            repository::lock_owner(conn, account, &app, &owner).await?;
+            let Some(mut row) = repository::lock(conn, account, &id).await? else { return Ok(None) };
+            if let Some(sealed) = &app_secrets {
+                repository::set_app_secrets(conn, account, &app, &mode, sealed).await?;
+            }
             self.connections.take(&mut row, &mut held, tokens);
-            scheme.mode.as_str().clone_into(&mut row.scheme);
-            row.secrets = self.connections.seal(&account, &row.id, &held);
+            row.scheme.clone_from(&mode);
+            row.secrets = self.connections.seal(account, &id, &held);
             row.connected_ms = row.connected_ms.or(Some(now.0));
-            self.connections.settle_in(conn, &account, &mut row, (ACTIVE, None)).await?;
-            self.retire_in(conn, &account, &row).await.map(Some)
+            self.connections.settle_in(conn, account, &mut row, (ACTIVE, None)).await?;
+            self.retire_in(conn, account, &row).await.map(Some)
         });
         let retired = storing.await?;
         drop(conn);
         let Some(retired) = retired else { return Ok(Err("the connection was deleted".to_owned())) };
-        self.settled(&attempt.connection_id, &retired).await?;
+        self.settled(&id, &retired).await?;
         Ok(Ok(()))
     }
 
@@ -586,11 +612,13 @@ impl IntegrationService for PgIntegrations {
             AccountId::parse(&attempt.account_id).map_err(|_| Error::internal("an attempt has no account"))?;
         let row = repository::find(self.connections.db.read().await?.get(), &account, &attempt.connection_id).await?;
         let Some(row) = row else { return said(400, "This connection was deleted. Connect again.") };
-        let issuer = self.connections.scheme(&row).ok().and_then(|(_, scheme)| scheme.issuer);
+        let begun = self.open_attempt(&account, &attempt)?;
+        let of_attempt = ConnectionRow { scheme: begun.mode.clone(), ..row.clone() };
+        let issuer = self.connections.scheme(&of_attempt).ok().and_then(|(_, scheme)| scheme.issuer);
         let is_strange = callback.iss.is_some() && issuer.is_some() && callback.iss != issuer;
         let outcome = match (&callback.code, &callback.error) {
             _ if is_strange => Err("somebody else than the app answered".to_owned()),
-            (Some(code), None) => self.complete(&attempt, code).await?,
+            (Some(code), None) => self.complete(&account, &row, begun, code).await?,
             (_, error) => {
                 let known =
                     |error: &&String| error.len() <= 64 && error.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');

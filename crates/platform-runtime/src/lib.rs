@@ -53,7 +53,9 @@ pub use model::{
     ask, embed_soon,
 };
 pub use schema::{SCHEMA_WORKS, Schema, check_schema, check_schemas, compile as compile_schema};
-pub use scope::{KNOWLEDGE_TOOLS, Recall, RecallBudget, Recalled, SKILL_TOOLS, TurnScope, TurnSkill};
+pub use scope::{
+    KNOWLEDGE_TOOLS, Recall, RecallBudget, Recalled, SKILL_TOOLS, TENANT_APPS, TenantAppOffer, TurnScope, TurnSkill,
+};
 pub use structured::{OutputSchema, StructuredOutput};
 pub use toolbox::{Approval, NamePrefix, SourceTool, ToolChoice, ToolSource, ToolTurn, Toolbox};
 pub use tools::{

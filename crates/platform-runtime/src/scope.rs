@@ -9,6 +9,18 @@ pub const KNOWLEDGE_TOOLS: &str = "builtin-knowledge";
 /// The group of tools that load skills.
 pub const SKILL_TOOLS: &str = "builtin-skills";
 
+/// The group of the tools of apps that end users connect.
+pub const TENANT_APPS: &str = "tenant-apps";
+
+/// An app whose tools an assistant offers to those it talks to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TenantAppOffer {
+    /// Its slug.
+    pub app: String,
+    /// Names of its tools; none = all.
+    pub tools: Vec<String>,
+}
+
 /// A skill of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TurnSkill {
@@ -33,6 +45,8 @@ pub struct TurnScope {
     pub folders: Vec<String>,
     /// Skills that are enabled.
     pub skills: Vec<TurnSkill>,
+    /// Apps that end users connect themselves.
+    pub tenant_apps: Vec<TenantAppOffer>,
     /// How many triggers led to the turn (contract 09 §3).
     pub depth: u8,
 }

@@ -18,6 +18,8 @@ use crate::{
     service::{OpenTrigger, PgTriggers},
 };
 
+/// Events of an account that wait to be carried out.
+const MOST_WAITING: i64 = 10_000;
 /// A longer id is known by its hash.
 const MOST_ID: usize = 256;
 
@@ -84,6 +86,7 @@ impl PgTriggers {
         if event.r#type != EventKind::Webhook {
             return Err(crate::service::not_found(""));
         }
+        self.check_room(&account).await?;
         let now = self.clock.now();
         if let Some(rule) = &event.signature {
             self.verify(&account, &trigger, rule, headers, body, now).await?;
@@ -104,6 +107,23 @@ impl PgTriggers {
             Some(_) => Ok(Received::Accepted),
             None => Err(crate::service::not_found("")),
         }
+    }
+
+    /// Refuses more than an account has carried out in good time.
+    async fn check_room(&self, account: &AccountId) -> Result<()> {
+        let waiting = match self.waiting.get(account) {
+            Some(waiting) => waiting,
+            None => {
+                let waiting = repository::waiting(self.db.read().await?.get(), account, MOST_WAITING).await?;
+                self.waiting.insert(account.clone(), waiting);
+                waiting
+            }
+        };
+        if waiting < MOST_WAITING {
+            return Ok(());
+        }
+        let message = "As many events wait as may; send this one again later.";
+        Err(Error::new(code::TOO_MANY_EVENTS, message).retry_after(30))
     }
 
     async fn verify(
@@ -181,12 +201,7 @@ fn is_hex(given: &str, tag: &[u8]) -> bool {
 }
 
 /// As Standard Webhooks has it: any of the signatures is right.
-fn is_standard(
-    secret: &Secret,
-    headers: &dyn RequestHeaders,
-    body: &[u8],
-    is_recent: &dyn Fn(&str) -> bool,
-) -> bool {
+fn is_standard(secret: &Secret, headers: &dyn RequestHeaders, body: &[u8], is_recent: &dyn Fn(&str) -> bool) -> bool {
     let of = |name: &str| headers.get(name).unwrap_or_default();
     let (id, at) = (of("webhook-id"), of("webhook-timestamp"));
     let (Ok(seconds), Ok(text)) = (at.parse::<i64>(), std::str::from_utf8(body)) else { return false };
@@ -254,7 +269,9 @@ mod tests {
             check(github.clone(), secret, &[("x-hub-signature-256", tag)], body, 0)
         };
         assert!(is_good("It's a Secret to Everybody", tag, "Hello, World!"));
-        assert!(!is_good("It's a Secret to Everybody", tag, "Hello, World") && !is_good("another", tag, "Hello, World!"));
+        assert!(
+            !is_good("It's a Secret to Everybody", tag, "Hello, World") && !is_good("another", tag, "Hello, World!")
+        );
         assert!(!is_good("It's a Secret to Everybody", &tag[7..], "Hello, World!"));
 
         let slack = json!({"kind": "slack-v0", "header": "X-Slack-Signature", "timestampHeader": "X-Slack-Request-Timestamp",

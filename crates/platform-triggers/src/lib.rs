@@ -26,12 +26,12 @@ mod service;
 mod subscribe;
 mod template;
 
-pub use poll::{PollWork, ScheduleWork};
-pub use process::ProcessWork;
-pub use subscribe::UnsubscribeWork;
 pub use hook::{Received, RequestHeaders};
 pub use model::{
     Delivery, DeliveryError, DeliveryFilter, DeliveryPage, NewTest, NewTrigger, Outcome, Target, Trigger,
     TriggerFilter, TriggerPage, TriggerPatch, TriggerState,
 };
+pub use poll::{PollWork, ScheduleWork};
+pub use process::ProcessWork;
 pub use service::{PgTriggers, TRIGGER, TriggerListener, TriggerNeeds, TriggerReferrer, TriggerService};
+pub use subscribe::UnsubscribeWork;

@@ -146,7 +146,8 @@ impl TriggerPatch {
             checks.length("name", name.trim(), 1..=200);
         }
         checks.range("rateLimitPerMinute", self.rate_limit_per_minute, &(1..=600));
-        for (path, template) in [("messageTemplate", &self.message_template), ("chatUidTemplate", &self.chat_uid_template)]
+        for (path, template) in
+            [("messageTemplate", &self.message_template), ("chatUidTemplate", &self.chat_uid_template)]
         {
             checks.bytes(path, template.len(), MOST_TEMPLATE);
             if let Some(name) = unknown(template) {
@@ -407,7 +408,6 @@ pub struct DeliveryPage {
 #[serde(default)]
 pub struct NewTest {
     /// What the event carries; made up when absent.
-    #[schema(value_type = Option<Object>)]
     pub payload: Option<Value>,
 }
 

@@ -80,7 +80,10 @@ impl PgTriggers {
         let mut request = poll.request();
         let names_cursor = |text: &str| text.contains("${cursor}");
         let body = request.body.as_ref().map(Value::to_string).unwrap_or_default();
-        if poll.cursor.is_some() && cursor["cursor"].is_string() && !names_cursor(&request.endpoint) && !names_cursor(&body)
+        if poll.cursor.is_some()
+            && cursor["cursor"].is_string()
+            && !names_cursor(&request.endpoint)
+            && !names_cursor(&body)
         {
             let mark = if request.endpoint.contains('?') { '&' } else { '?' };
             request.endpoint = format!("{}{mark}cursor=${{cursor}}", request.endpoint);
@@ -106,13 +109,7 @@ impl PgTriggers {
     }
 
     /// Stores what a poll found and when the next one is, with the run's end.
-    async fn store_polled(
-        &self,
-        run: &Run,
-        trigger: &OpenTrigger,
-        found: Option<Found>,
-        wait: Duration,
-    ) -> Result<()> {
+    async fn store_polled(&self, run: &Run, trigger: &OpenTrigger, found: Option<Found>, wait: Duration) -> Result<()> {
         let (account, now) = (run.account(), self.clock.now());
         let is_first = trigger.row.cursor.is_none();
         let mut conn = self.db.conn().await?;
@@ -224,4 +221,3 @@ impl Work for ScheduleWork {
         Ok(())
     }
 }
-

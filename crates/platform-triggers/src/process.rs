@@ -8,7 +8,7 @@ use platform_agents::NewThread;
 use platform_chat::NewMessage;
 use platform_conversation::TriggerOrigin;
 use platform_core::{AccountId, Caller, Credential, Error, ErrorKind, Object, Origin, Result};
-use platform_db::{Conn, Idempotency, Stored};
+use platform_db::{Idempotency, Stored};
 use platform_events::{Event, publish_in};
 use platform_integrations::Connector;
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
@@ -64,9 +64,7 @@ impl Work for ProcessWork {
             Some(ended) => return triggers.end(run, &trigger, &event, ended).await,
         };
         let ended = match judged {
-            Ok(Started::Thread(id)) => {
-                Ended { outcome: Outcome::Executed, thread: Some(id), chat: None, error: None }
-            }
+            Ok(Started::Thread(id)) => Ended { outcome: Outcome::Executed, thread: Some(id), chat: None, error: None },
             Ok(Started::Chat(id)) => Ended { outcome: Outcome::Executed, thread: None, chat: Some(id), error: None },
             Err(error) => {
                 let tries = usize::try_from(event.tries).unwrap_or(usize::MAX);
@@ -74,7 +72,8 @@ impl Work for ProcessWork {
                     return triggers.put_off(run, &event, *wait).await;
                 }
                 let thread = error.details().get("threadId").and_then(Value::as_str).map(str::to_owned);
-                let said = DeliveryError { code: error.code().as_str().to_owned(), message: error.message().to_owned() };
+                let said =
+                    DeliveryError { code: error.code().as_str().to_owned(), message: error.message().to_owned() };
                 if error.code().kind() == ErrorKind::Internal {
                     tracing::error!(trigger = trigger.id, delivery = event.id, %error, "An event could not be carried out.");
                 }
@@ -119,28 +118,23 @@ impl PgTriggers {
             return Ok(None);
         }
         let minute = event.received_ms / 60_000;
-        let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let admitting = conn.transaction::<_, Error, _>(async |conn| {
-            let admitted = repository::admit(conn, &trigger.id, &event.id, minute, trigger.rate_limit).await?;
-            if let Err(minutes) = admitted
-                && minutes >= MOST_LIMITED
-            {
-                self.pause_in(conn, account, &trigger.id, "RATE_LIMIT", now).await?;
-            }
-            Ok(admitted.is_ok())
+            repository::admit(conn, &trigger.id, &event.id, minute, trigger.rate_limit).await
         });
-        let is_admitted = admitting.await?;
-        Ok(if is_admitted { None } else { ended(Outcome::RateLimited) })
+        let admitted = admitting.await?;
+        drop(conn);
+        let Err(minutes) = admitted else { return Ok(None) };
+        if minutes >= MOST_LIMITED {
+            self.pause(account, &trigger.id, "RATE_LIMIT").await?;
+        }
+        Ok(ended(Outcome::RateLimited))
     }
 
     /// Starts what an event is to start; what was started for it before is found again.
     async fn begin(&self, account: &AccountId, trigger: &TriggerRow, event: &EventRow) -> Result<Started> {
-        let once = Idempotency {
-            account: account.clone(),
-            scope: format!("trigger/{}", event.id),
-            body_hash: String::new(),
-        };
+        let once =
+            Idempotency { account: account.clone(), scope: format!("trigger/{}", event.id), body_hash: String::new() };
         let is_agent = trigger.target_type == "agent";
         if let Some(Stored::Answer { body, .. }) = once.find(&self.db).await? {
             let answer: Value = serde_json::from_str(&body).map_err(Error::internal)?;
@@ -154,7 +148,8 @@ impl PgTriggers {
             received: platform_core::Timestamp(event.received_ms),
         };
         let too_long = || {
-            let message = "The message would be longer than a message may be; name less of the event in messageTemplate.";
+            let message =
+                "The message would be longer than a message may be; name less of the event in messageTemplate.";
             Error::invalid("messageTemplate", "length", message)
         };
         let message = if trigger.message_template.is_empty() {
@@ -227,7 +222,7 @@ impl PgTriggers {
         let mut conn = self.db.conn().await?;
         let ending = conn.transaction::<_, Error, _>(async |conn| {
             if !is_held_in(conn, run).await? {
-                return Ok(());
+                return Ok(0);
             }
             end_in(conn, run).await?;
             repository::end_event(conn, event, &ended, now).await?;
@@ -245,30 +240,28 @@ impl PgTriggers {
                         ..Event::new(&account, "trigger.delivery_failed", data)
                     };
                     publish_in(conn, vec![failed], now).await?;
-                    if repository::count_error(conn, &trigger.id, true).await? >= MOST_ERRORS {
-                        self.pause_in(conn, &account, &trigger.id, "ERRORS", now).await?;
-                    }
+                    return repository::count_error(conn, &trigger.id, true).await;
                 }
                 _ => {}
             }
-            Ok(())
+            Ok(0)
         });
-        ending.await
+        let errors = ending.await?;
+        drop(conn);
+        if errors >= MOST_ERRORS { self.pause(&account, &trigger.id, "ERRORS").await } else { Ok(()) }
     }
 
-    /// A trigger pauses by itself.
-    async fn pause_in(
-        &self,
-        conn: &mut Conn,
-        account: &AccountId,
-        id: &str,
-        reason: &str,
-        now: platform_core::Timestamp,
-    ) -> Result<()> {
-        let Some(name) = repository::pause(conn, account, id, reason, now).await? else { return Ok(()) };
-        tracing::warn!(trigger = id, reason, "A trigger paused by itself; enable it again when that is mended.");
-        let data = json!({"triggerId": id, "name": name, "reason": reason});
-        publish_in(conn, vec![Event::new(account, "trigger.auto_paused", data)], now).await
+    /// A trigger pauses by itself, apart from what was counted: others lock it before its counters.
+    async fn pause(&self, account: &AccountId, id: &str, reason: &str) -> Result<()> {
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let pausing = conn.transaction::<_, Error, _>(async |conn| {
+            let Some(name) = repository::pause(conn, account, id, reason, now).await? else { return Ok(()) };
+            tracing::warn!(trigger = id, reason, "A trigger paused by itself; enable it again when that is mended.");
+            let data = json!({"triggerId": id, "name": name, "reason": reason});
+            publish_in(conn, vec![Event::new(account, "trigger.auto_paused", data)], now).await
+        });
+        pausing.await
     }
 }
 
@@ -280,4 +273,3 @@ async fn fits(connector: &Arc<Connector>, trigger: &TriggerRow, event: &EventRow
     })
     .await
 }
-

@@ -244,6 +244,11 @@ static ACCEPT: LazyLock<String> = LazyLock::new(|| {
             ON CONFLICT (trigger_id, event_id) DO UPDATE SET delivery_id = excluded.delivery_id, seen_ms = excluded.seen_ms
             WHERE s.seen_ms < excluded.seen_ms - 604800000
             RETURNING s.delivery_id
+        ), seen_again AS (
+            INSERT INTO trigger_seen AS s (trigger_id, event_id, delivery_id, seen_ms)
+            SELECT DISTINCT ON (\"trigger\", event) \"trigger\", event, id, received FROM known
+            WHERE is_replay AND NOT is_test ORDER BY \"trigger\", event, n DESC
+            ON CONFLICT (trigger_id, event_id) DO UPDATE SET delivery_id = excluded.delivery_id, seen_ms = excluded.seen_ms
         ), judged AS (
             SELECT known.*, CASE WHEN is_test THEN NULL WHEN state <> 'active' THEN 'disabled'
                 WHEN NOT is_replay AND NOT EXISTS (SELECT 1 FROM seen WHERE seen.delivery_id = known.id) THEN 'duplicate'
@@ -253,7 +258,7 @@ static ACCEPT: LazyLock<String> = LazyLock::new(|| {
             INSERT INTO trigger_events (account_id, trigger_id, id, event_id, received_ms, outcome, duration_ms, attempt,
                 payload, depth, is_test)
             SELECT account, \"trigger\", id, event, received, outcome, CASE WHEN outcome IS NULL THEN NULL ELSE 0 END,
-                attempt, payload, depth, is_test
+                attempt, CASE WHEN outcome IS DISTINCT FROM 'duplicate' THEN coalesce(payload, 'null') ELSE 'null' END, depth, is_test
             FROM judged
         ), accepted AS (
             SELECT run, account, kind, id AS subject, 'null'::jsonb AS payload, NULL::text AS owner,
@@ -324,13 +329,8 @@ pub(crate) async fn event(conn: &Conn, account: &AccountId, id: &str) -> Result<
     Ok(row.first(&mut conn).await.optional()?)
 }
 
-/// The newest delivery of an event: by its own id, or by that of the event.
-pub(crate) async fn newest_of(
-    conn: &Conn,
-    account: &AccountId,
-    trigger: &str,
-    name: &str,
-) -> Result<Option<EventRow>> {
+/// The newest delivery of an event with its payload, which duplicates do not keep: by the id of one, or of the event.
+pub(crate) async fn newest_of(conn: &Conn, account: &AccountId, trigger: &str, name: &str) -> Result<Option<EventRow>> {
     let mut conn = conn;
     let of = || {
         trigger_events::table
@@ -341,6 +341,7 @@ pub(crate) async fn newest_of(
     let event_id = by_id.first::<String>(&mut conn).await.optional()?.unwrap_or_else(|| name.to_owned());
     let newest = of()
         .filter(trigger_events::event_id.eq(event_id))
+        .filter(trigger_events::outcome.is_distinct_from("duplicate"))
         .order((trigger_events::attempt.desc(), trigger_events::received_ms.desc()))
         .select(EventRow::as_select());
     Ok(newest.first(&mut conn).await.optional()?)
@@ -400,6 +401,8 @@ pub(crate) async fn admit(
         .await
         .optional()?;
     let Some((current, starts, limited_minute, limited_minutes)) = row else { return Ok(Ok(())) };
+    // What waited counts in the newest minute.
+    let minute = minute.max(current);
     let starts = if current == minute { starts } else { 0 };
     if starts < most {
         let counted = (trigger_counters::minute.eq(minute), trigger_counters::starts.eq(starts + 1));
@@ -408,7 +411,7 @@ pub(crate) async fn admit(
         return Ok(Ok(()));
     }
     let minutes = match minute - limited_minute {
-        0 => limited_minutes,
+        ..=0 => limited_minutes,
         1 => limited_minutes + 1,
         _ => 1,
     };
@@ -436,6 +439,18 @@ pub(crate) async fn note_try(conn: &mut Conn, event: &str) -> Result<()> {
     let tries = trigger_events::tries.eq(trigger_events::tries + 1);
     diesel::update(trigger_events::table.find(event)).set(tries).execute(conn).await?;
     Ok(())
+}
+
+/// How many events of an account wait to be carried out, at most so many.
+pub(crate) async fn waiting(conn: &Conn, account: &AccountId, most: i64) -> Result<i64> {
+    let mut conn = conn;
+    let waiting = trigger_events::table
+        .filter(trigger_events::account_id.eq(account.as_str()).and(trigger_events::outcome.is_null()))
+        .limit(most)
+        .select(trigger_events::id)
+        .load::<String>(&mut conn)
+        .await?;
+    Ok(i64::try_from(waiting.len()).unwrap_or(i64::MAX))
 }
 
 /// What became of an event.

@@ -118,6 +118,8 @@ pub struct PgTriggers {
     pub(crate) limits: FieldLimits,
     public_url: String,
     pub(crate) acceptor: GroupWriter<NewEvent, Accepted>,
+    /// How many events of an account wait, as it was a moment ago.
+    pub(crate) waiting: moka::sync::Cache<AccountId, i64>,
     /// By the hash of its address.
     known: Arc<InvalidatedCache<String, OpenTrigger>>,
 }
@@ -159,6 +161,7 @@ impl PgTriggers {
         Self {
             known: InvalidatedCache::new(&bus, TOPIC, MOST_KNOWN),
             acceptor: acceptor(&db),
+            waiting: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_live(Duration::from_secs(1)).build(),
             db,
             clock,
             vault,
@@ -227,8 +230,7 @@ impl PgTriggers {
         let connector = self.integrations.connector_of(&row.app).ok();
         let event = connector.as_ref().and_then(|connector| connector.pack.event_type(&row.slug));
         let by_hand = event.is_some_and(|event| event.r#type == EventKind::Webhook && event.subscribe.is_none());
-        let webhook_url =
-            if by_hand { Some(self.webhook_url(&self.open(row.clone())?.token)) } else { None };
+        let webhook_url = if by_hand { Some(self.webhook_url(&self.open(row.clone())?.token)) } else { None };
         let state = TriggerState::of(&row.state);
         Ok(Trigger {
             same_id: row.id.clone(),
@@ -428,6 +430,7 @@ impl TriggerService for PgTriggers {
         if let Err(error) = storing.await {
             // The app is told that nobody listens.
             conn.transaction::<_, Error, _>(async |conn| unsubscribe_in(conn, account, &row).await).await?;
+            self.jobs.announce().await;
             return Err(error);
         }
         drop(conn);
@@ -475,6 +478,7 @@ impl TriggerService for PgTriggers {
             subscription =
                 subscribe(connections, account, &before.connection_id, of, &config, (&url, &open.secret)).await?;
         }
+        let made = subscription.clone();
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let changing = conn.transaction::<_, Error, _>(async |conn| {
@@ -500,7 +504,14 @@ impl TriggerService for PgTriggers {
             repository::update(conn, account, &row).await?;
             Ok((row, new_config))
         });
-        let (row, is_new) = changing.await?;
+        let changed = changing.await;
+        if changed.is_err() && made.is_some() {
+            // The app is told that nobody listens.
+            let unused = TriggerRow { subscription_id: made, ..before };
+            conn.transaction::<_, Error, _>(async |conn| unsubscribe_in(conn, account, &unused).await).await?;
+            self.jobs.announce().await;
+        }
+        let (row, is_new) = changed?;
         drop(conn);
         self.forget(id).await?;
         if is_new {

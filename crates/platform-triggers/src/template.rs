@@ -97,7 +97,10 @@ mod tests {
         let values = Values { data: &data, trigger: "T", event: "e/1", received: Timestamp(0) };
         let filled = |template: &str| fill(template, &values, 100);
         assert_eq!(filled("{{data.a.b}}-{{ data.a.n }}-{{data.list.0.id}}{{data.none}}").as_deref(), Some("x-3-7"));
-        assert_eq!(filled("{{trigger.name}} {{event.id}} {{event.receivedAt}}").as_deref(), Some("T e/1 1970-01-01T00:00:00.000Z"));
+        assert_eq!(
+            filled("{{trigger.name}} {{event.id}} {{event.receivedAt}}").as_deref(),
+            Some("T e/1 1970-01-01T00:00:00.000Z")
+        );
         assert_eq!(filled("{{data.a}} {{").as_deref(), Some("{\"b\":\"x\",\"n\":3} {{"));
         assert_eq!(filled(&"{{data}}".repeat(100)), None);
         assert_eq!((unknown("{{data.x}} {{event.id}}"), unknown("{{ dat.x }}")), (None, Some("dat.x")));

@@ -173,10 +173,19 @@ impl PgWebhooks {
             share.saturating_sub(lane.sending + lane.waiting.len())
         };
         let rooms: HashMap<&String, usize> = lanes.iter().map(|(name, lane)| (name, room(lane))).collect();
-        let full = held.iter().filter(|(_, held)| **held >= MOST_OF_ACCOUNT).map(|(account, _)| account.as_str());
+        let left = |held: &usize| MOST_OF_ACCOUNT.saturating_sub(*held);
+        let accounts: HashMap<&String, usize> = held.iter().map(|(account, held)| (account, left(held))).collect();
         let now = self.clock.now().0;
         let until = now + millis(LEASE);
-        let room = ClaimRoom { now, until, most, share: AT_ONCE, lanes: json!(rooms), full: full.collect::<Vec<_>>() };
+        let room = ClaimRoom {
+            now,
+            until,
+            most,
+            share: AT_ONCE,
+            lanes: json!(rooms),
+            share_of_account: MOST_OF_ACCOUNT,
+            accounts: json!(accounts),
+        };
         let claimed = repository::claim(&mut *self.db.conn().await?, &room).await?;
         Ok(claimed.into_iter().map(|one| (one, until)).collect())
     }
@@ -198,6 +207,9 @@ impl PgWebhooks {
         let accounts: HashSet<&str> =
             judged.iter().filter(|webhook| !webhook.enabled).map(|webhook| webhook.account_id.as_str()).collect();
         for webhook in judged.iter().filter(|webhook| !webhook.enabled) {
+            if let Ok(account) = AccountId::parse(&webhook.account_id) {
+                repository::hold(&mut *self.db.conn().await?, &account, &webhook.id, None).await?;
+            }
             warn!(webhook = webhook.id, "A webhook was disabled: its receiver is gone, or fails for five days.");
         }
         for account in accounts {

@@ -292,7 +292,7 @@ pub(crate) struct Claimed {
 
 /// How much of what is due a process takes.
 #[derive(Serialize)]
-pub(crate) struct ClaimRoom<'a> {
+pub(crate) struct ClaimRoom {
     pub now: i64,
     /// Until when nobody else takes it.
     pub until: i64,
@@ -302,38 +302,43 @@ pub(crate) struct ClaimRoom<'a> {
     pub share: usize,
     /// Of the lanes that have some under way.
     pub lanes: Value,
-    /// Accounts that have their share.
-    pub full: Vec<&'a str>,
+    /// Of an account that is not named below.
+    pub share_of_account: usize,
+    /// Of the accounts that have some under way.
+    pub accounts: Value,
 }
 
-/// Takes what is due, the same share of each lane; lanes are found by jumping from one to the next in the index.
+/// Takes what is due, the same share of each lane and account; lanes are found by jumping from one to the next in the
+/// index, and served in no order, so that none is always the last.
 const CLAIM: &str = "WITH RECURSIVE room AS (
         SELECT * FROM jsonb_to_recordset($1::jsonb) AS r(
-            now bigint, until bigint, most int, share int, lanes jsonb, \"full\" text[])
-    ), lane(name) AS (
-        (SELECT lane FROM webhook_deliveries WHERE next_ms IS NOT NULL ORDER BY lane LIMIT 1)
+            now bigint, until bigint, most int, share int, lanes jsonb, share_of_account int, accounts jsonb)
+    ), lane(name, account) AS (
+        (SELECT lane, account_id FROM webhook_deliveries WHERE next_ms IS NOT NULL ORDER BY lane LIMIT 1)
         UNION ALL
-        SELECT (SELECT d.lane FROM webhook_deliveries d WHERE d.next_ms IS NOT NULL AND d.lane > lane.name
-            ORDER BY d.lane LIMIT 1)
-        FROM lane WHERE lane.name IS NOT NULL
+        SELECT next.lane, next.account_id FROM lane CROSS JOIN LATERAL (
+            SELECT d.lane, d.account_id FROM webhook_deliveries d WHERE d.next_ms IS NOT NULL AND d.lane > lane.name
+            ORDER BY d.lane LIMIT 1) next
     ), due AS (
-        SELECT d.id FROM room, lane CROSS JOIN LATERAL (
-            SELECT d.id FROM webhook_deliveries d LEFT JOIN webhooks w
-                ON w.account_id = d.account_id AND w.id = d.webhook_id
+        SELECT d.id, lane.account, row_number() OVER (PARTITION BY lane.account ORDER BY d.next_ms) AS n
+        FROM lane CROSS JOIN LATERAL (
+            SELECT d.id, d.next_ms FROM webhook_deliveries d
             WHERE d.lane = lane.name AND d.next_ms <= (SELECT now FROM room)
-                AND (d.webhook_id IS NULL OR w.enabled OR d.forced)
-                AND d.account_id <> ALL ((SELECT \"full\" FROM room)::text[])
             ORDER BY d.next_ms LIMIT coalesce(((SELECT lanes FROM room) ->> lane.name)::int, (SELECT share FROM room))
             FOR UPDATE OF d SKIP LOCKED
-        ) d LIMIT (SELECT most FROM room)
+        ) d
+        WHERE coalesce(((SELECT accounts FROM room) ->> lane.account)::int, 1) > 0
+    ), picked AS (
+        SELECT id FROM due, room WHERE due.n <= coalesce((room.accounts ->> due.account)::int, room.share_of_account)
+        ORDER BY random() LIMIT (SELECT most FROM room)
     ), taken AS (
-        UPDATE webhook_deliveries d SET next_ms = room.until FROM due, room WHERE d.id = due.id RETURNING d.*
+        UPDATE webhook_deliveries d SET next_ms = room.until FROM picked, room WHERE d.id = picked.id RETURNING d.*
     )
     SELECT d.account_id, d.id, d.webhook_id, coalesce(w.url, d.url, '') AS url, d.lane, d.event_id, d.body, d.depth,
         d.tries
     FROM taken d LEFT JOIN webhooks w ON w.account_id = d.account_id AND w.id = d.webhook_id";
 
-pub(crate) async fn claim(conn: &mut Conn, room: &ClaimRoom<'_>) -> Result<Vec<Claimed>> {
+pub(crate) async fn claim(conn: &mut Conn, room: &ClaimRoom) -> Result<Vec<Claimed>> {
     Ok(JsonStatement::new(CLAIM, std::slice::from_ref(room))?.load(conn).await?)
 }
 
@@ -391,6 +396,24 @@ pub(crate) struct Judged {
 /// Notes what attempts came to; the webhooks of which that changed something.
 pub(crate) async fn note(conn: &mut Conn, tried: &[Tried]) -> Result<Vec<Judged>> {
     Ok(JsonStatement::new(NOTE, tried)?.load(conn).await?)
+}
+
+/// What waits for a webhook that is disabled waits for nothing else; enabled again, it is due.
+pub(crate) async fn hold(conn: &mut Conn, account: &AccountId, webhook: &str, due: Option<Timestamp>) -> Result<()> {
+    let waiting = webhook_deliveries::table
+        .filter(webhook_deliveries::account_id.eq(account.as_str()))
+        .filter(webhook_deliveries::webhook_id.eq(webhook).and(webhook_deliveries::status.eq("pending")));
+    match due {
+        Some(now) => {
+            let held = waiting.filter(webhook_deliveries::next_ms.is_null());
+            diesel::update(held).set(webhook_deliveries::next_ms.eq(now.0)).execute(conn).await?;
+        }
+        None => {
+            let due = waiting.filter(webhook_deliveries::forced.eq(false));
+            diesel::update(due).set(webhook_deliveries::next_ms.eq(None::<i64>)).execute(conn).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Forgets deliveries from before a moment.

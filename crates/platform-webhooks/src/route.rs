@@ -4,10 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Error, Id, Object, Result, Timestamp};
+use platform_core::{AccountId, Code, Error, Id, Object, Result, Timestamp};
+use platform_db::Conn;
 use platform_egress::Url;
 use platform_events::{EventRow, take_in};
 use serde_json::{Value, json};
+use tracing::warn;
 
 use crate::{
     catalog::ALL,
@@ -16,7 +18,12 @@ use crate::{
 };
 
 /// Events that are taken at once.
-const MOST_TAKEN: i64 = 500;
+const MOST_TAKEN: i64 = 200;
+/// Deliveries, and bytes of them, that are stored at once.
+const MOST_STORED: usize = 500;
+const MOST_STORED_BYTES: usize = 8 << 20;
+/// Of the host in the name of a lane.
+const MOST_HOST: usize = 200;
 /// Bytes of a message; what was said is left out of one that would be longer.
 const MOST_BODY: usize = 256 << 10;
 
@@ -52,18 +59,35 @@ impl ThreadAddresses for () {
 enum DeliveryKind {}
 
 impl PgWebhooks {
-    /// Has events that wait become deliveries; how many waited.
+    /// Has events that wait become deliveries; how many waited. One that cannot become any is left out, so that it
+    /// stands in nobody's way.
     pub(crate) async fn route(&self) -> Result<usize> {
+        match self.route_some(MOST_TAKEN).await {
+            Err(error) if error.code() != Code::SERVICE_UNAVAILABLE => {
+                warn!(%error, "Events could not be made deliveries together; each is tried alone.");
+                match self.route_some(1).await {
+                    Err(error) if error.code() != Code::SERVICE_UNAVAILABLE => {
+                        let left = take_in(&mut *self.db.conn().await?, 1).await?;
+                        let event = left.first().map(|event| event.id.as_str());
+                        tracing::error!(event, %error, "An event could not be made deliveries; it is left out.");
+                        Ok(left.len())
+                    }
+                    outcome => outcome,
+                }
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn route_some(&self, most: i64) -> Result<usize> {
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let routing = conn.transaction::<_, Error, _>(async |conn| {
-            let events = take_in(conn, MOST_TAKEN).await?;
+            let events = take_in(conn, most).await?;
             if events.is_empty() {
                 return Ok((0, false));
             }
-            let deliveries = self.deliveries(&events, now).await?;
-            let is_some = !deliveries.is_empty();
-            repository::insert_deliveries(conn, deliveries).await?;
+            let is_some = self.deliver_in(conn, &events, now).await?;
             Ok((events.len(), is_some))
         });
         let (taken, is_some) = routing.await?;
@@ -73,12 +97,13 @@ impl PgWebhooks {
         Ok(taken)
     }
 
-    async fn deliveries(&self, events: &[EventRow], now: Timestamp) -> Result<Vec<NewDelivery>> {
+    /// Stores the deliveries of events, some at a time; whether there are any.
+    async fn deliver_in(&self, conn: &mut Conn, events: &[EventRow], now: Timestamp) -> Result<bool> {
         let threads: HashSet<ThreadKey> =
             events.iter().filter_map(|event| Some((event.account().ok()?, event.thread_id.clone()?))).collect();
         let threads: Vec<ThreadKey> = threads.into_iter().collect();
         let addresses = if threads.is_empty() { HashMap::new() } else { self.threads.of(&threads).await? };
-        let mut deliveries = Vec::new();
+        let (mut deliveries, mut is_some) = (Vec::<NewDelivery>::new(), false);
         for event in events {
             let account = event.account()?;
             let nowhere = ThreadAddress::default();
@@ -91,20 +116,24 @@ impl PgWebhooks {
                 delivery.webhook_id = Some(webhook.id.clone());
                 deliveries.push(delivery);
             }
-            if !event.kind.starts_with("thread.") {
-                continue;
-            }
+            let is_of_thread = event.kind.starts_with("thread.");
             let mut urls: Vec<&String> = [&address.callback_url, &address.webhook_url].into_iter().flatten().collect();
             urls.dedup();
-            for url in urls {
+            for url in urls.into_iter().filter(|_| is_of_thread) {
                 self.make_default_secret(&account).await?;
                 let mut delivery = delivery(event, message(event, true), now);
                 delivery.lane = lane_of(&account, url);
                 delivery.url = Some(url.clone());
                 deliveries.push(delivery);
             }
+            is_some |= !deliveries.is_empty();
+            let bytes: usize = deliveries.iter().map(|delivery| delivery.body.len()).sum();
+            if deliveries.len() >= MOST_STORED || bytes >= MOST_STORED_BYTES {
+                repository::insert_deliveries(conn, std::mem::take(&mut deliveries)).await?;
+            }
         }
-        Ok(deliveries)
+        repository::insert_deliveries(conn, deliveries).await?;
+        Ok(is_some)
     }
 }
 
@@ -121,6 +150,7 @@ fn listens(webhook: &WebhookRow, event: &EventRow, address: &ThreadAddress) -> b
 fn lane_of(account: &AccountId, url: &str) -> String {
     let url = Url::parse(url).ok();
     let host = url.as_ref().and_then(|url| url.host_str()).unwrap_or_default();
+    let host = &host[..host.floor_char_boundary(MOST_HOST)];
     let port = url.as_ref().and_then(Url::port_or_known_default).unwrap_or_default();
     format!("{}/{host}:{port}", account.as_str())
 }

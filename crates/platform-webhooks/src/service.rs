@@ -178,8 +178,12 @@ impl PgWebhooks {
         let mut conn = self.db.conn().await?;
         let changing = conn.transaction::<_, Error, _>(async |conn| {
             let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            let was_enabled = row.enabled;
             change(&mut row, now)?;
             repository::update(conn, account, &row).await?;
+            if row.enabled != was_enabled {
+                repository::hold(conn, account, id, row.enabled.then_some(now)).await?;
+            }
             Ok(row)
         });
         let row = changing.await?;

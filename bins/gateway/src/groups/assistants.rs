@@ -94,11 +94,7 @@ async fn update(assistants: Arc<dyn AssistantService>, request: Request) -> Resu
     Ok(Answer::ok(&assistant)?.header("etag", format!("\"{}\"", assistant.version)))
 }
 
-async fn delete(
-    assistants: Arc<dyn AssistantService>,
-    with_them: Arc<Followers>,
-    request: Request,
-) -> Result<Answer> {
+async fn delete(assistants: Arc<dyn AssistantService>, with_them: Arc<Followers>, request: Request) -> Result<Answer> {
     let identifier = request.path("identifier");
     let account = &request.caller()?.account;
     let id = assistants.delete(account, identifier, &request.if_match()?).await?;
@@ -114,7 +110,7 @@ mod spec {
     use super::IncludePresets;
     use platform_http::{Deleted, Operation};
 
-    const INERT: [&str; 2] = ["tenantIntegrationsConfig", "tenantMcpConfig"];
+    const INERT: [&str; 1] = ["tenantMcpConfig"];
 
     pub fn list() -> Operation {
         Operation::new("List assistants").query::<AssistantFilter>().answers::<Vec<Assistant>>(200)

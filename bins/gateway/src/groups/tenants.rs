@@ -9,6 +9,7 @@ use platform_chat::ChatService;
 use platform_conversation::ASSISTANT;
 use platform_core::{Error, Result};
 use platform_http::{Answer, Group, Request, key};
+use platform_integrations::PgIntegrations;
 use platform_memory::MemoryService;
 use platform_tenants::TenantService;
 use serde::Deserialize;
@@ -20,6 +21,7 @@ use crate::module::Module;
 /// What the handlers use.
 pub(crate) struct Services {
     pub chat: Arc<dyn ChatService>,
+    pub integrations: Arc<PgIntegrations>,
     pub memory: Arc<dyn MemoryService>,
     pub sessions: Arc<dyn SessionService>,
     pub tenants: Arc<dyn TenantService>,
@@ -78,6 +80,7 @@ async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, tenant) = (&request.caller()?.account, request.path("tenantId"));
     services.memory.forget(account, tenant, None).await?;
+    services.integrations.forget_tenant(account, tenant, None).await?;
     services.tenants.delete(account, tenant).await?;
     // They have ended with it; whoever is remembered is forgotten.
     services.sessions.revoke_sessions(account, Some(tenant), None).await?;
@@ -162,6 +165,7 @@ async fn update_user(services: Arc<Services>, request: Request) -> Result<Answer
 async fn delete_user(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, tenant, user) = (&request.caller()?.account, request.path("tenantId"), request.path("subtenantId"));
     services.memory.forget(account, tenant, Some(user)).await?;
+    services.integrations.forget_tenant(account, tenant, Some(user)).await?;
     services.tenants.delete_user(account, tenant, user).await?;
     services.sessions.revoke_sessions(account, Some(tenant), Some(user)).await?;
     Answer::deleted("subtenant", user)

@@ -10,8 +10,8 @@ pub use model::{
 };
 pub(crate) use model::{ReadyAgent, within};
 pub use references::{AGENT_REFERENCES, AgentReferrer};
-pub use schedule::{next_time, time_problem};
 pub(crate) use repository::{hold_agent, note_run};
+pub use schedule::{next_time, time_problem};
 pub(crate) use service::SCHEDULE;
 pub use service::{AgentService, PgAgentService};
 pub use sub_agents::PgSubAgents;

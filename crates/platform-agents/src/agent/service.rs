@@ -5,7 +5,7 @@ use diesel_async::AsyncConnection;
 use platform_access::{Place, References, Resources, references};
 use platform_conversation::{AGENT, AssistantSettings, AssistantTemplates, Ports, Refers, SubAgents};
 use platform_core::{
-    AccountId, Caller, Error, FieldLimits, Object, Page, Precondition, Result, Timestamp, overlay, run_blocking,
+    AccountId, Caller, Checks, Error, FieldLimits, Object, Page, Precondition, Result, Timestamp, overlay, run_blocking,
 };
 use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
@@ -105,6 +105,9 @@ impl PgAgentService {
     /// Names are looked up on the network, so this comes before any lock.
     async fn check_webhook(&self, url: Option<&str>) -> Result<()> {
         let Some(url) = url else { return Ok(()) };
+        let mut checks = Checks::default();
+        checks.bytes("webhookUrl", url.len(), 2048);
+        checks.finish()?;
         self.egress.check(url).await.map(drop).map_err(|error| error.into_error("webhookUrl"))
     }
 

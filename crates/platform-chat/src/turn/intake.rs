@@ -282,6 +282,7 @@ impl Intake {
             skip_summarization: message.skip_summarization,
             enabled_tools: message.enabled_tools,
             tools: message.tools,
+            disabled_integrations: message.disabled_integrations,
             user_uid: caller.user_uid.clone(),
             findings: Vec::new(),
             blocked: false,

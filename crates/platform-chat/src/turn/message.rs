@@ -42,6 +42,8 @@ pub struct NewMessage {
     pub application_state: Option<Object>,
     /// Of the assistant's tools, those that this turn may use.
     pub enabled_tools: Option<Vec<String>>,
+    /// Apps of the end user whose tools this turn does without; at most 100.
+    pub disabled_integrations: Vec<String>,
     /// Tools that the client runs, in this turn; at most 50.
     pub tools: Vec<ClientTool>,
     /// No title and no summaries for this turn.
@@ -86,6 +88,7 @@ impl NewMessage {
             }
         }
         checks.tags("tags", &mut self.tags);
+        checks.count("disabledIntegrations", self.disabled_integrations.len(), 100);
         if let Some(state) = &self.application_state {
             let size = serde_json::to_string(state).map_or(0, |json| json.len());
             checks.bytes("applicationState", size, STATE_BYTES);

@@ -57,6 +57,7 @@ impl NewThread {
             checks.metadata("metadata", metadata);
         }
         checks.tenants(self.tenant_id.as_deref(), self.subtenant_id.as_deref());
+        checks.bytes("callbackUrl", self.callback_url.as_ref().map_or(0, String::len), 2048);
         checks.finish()?;
         match self.state.as_deref().map(|state| (state, ThreadState::parse(state))) {
             None | Some((_, Some(ThreadState::Queued))) => Ok(false),

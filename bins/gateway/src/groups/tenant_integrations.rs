@@ -1,0 +1,202 @@
+//! `/v1/tenant-integrations`
+
+use std::sync::Arc;
+
+use platform_access::Kind;
+use platform_auth::{ClientService, PgAuthService};
+use platform_chat::{AssistantService, PgAssistantService};
+use platform_conversation::{ASSISTANT, ConnectionMode};
+use platform_core::{Checks, Code, Error, Owner, Result};
+use platform_http::{Answer, Group, Request, session};
+use platform_integrations::{APP, Connecting, NewConnection, PgIntegrations, code};
+use platform_runtime::TenantAppOffer;
+use serde::Deserialize;
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::integrations::origins;
+use crate::module::Module;
+
+const ACCOUNT: Kind = Kind::of_account("account of an end user");
+
+struct Services {
+    integrations: Arc<PgIntegrations>,
+    assistants: Arc<PgAssistantService>,
+    clients: Arc<dyn ClientService>,
+}
+
+/// Accounts that end users connect for the tools of an assistant.
+pub(crate) fn module(
+    integrations: &Arc<PgIntegrations>,
+    assistants: &Arc<PgAssistantService>,
+    auth: &Arc<PgAuthService>,
+) -> Module {
+    let services =
+        Services { integrations: Arc::clone(integrations), assistants: Arc::clone(assistants), clients: auth.clone() };
+    Module { groups: vec![group(Arc::new(services))], ..Module::default() }
+}
+
+fn group(services: Arc<Services>) -> Group {
+    let mut group =
+        Group::of("tenant-integrations", "Accounts that end users connect for the tools of an assistant", services)
+            .naming("app", APP)
+            .naming("accountId", ACCOUNT);
+    let (read, write) = (session("tenant-integrations:read"), session("tenant-integrations:write"));
+    group.get("/v1/tenant-integrations", read, list).with(spec::list);
+    group.delete("/v1/tenant-integrations/accounts/{accountId}", write, disconnect).with(spec::disconnect);
+    group.post("/v1/tenant-integrations/refresh", write, refresh).with(spec::refresh);
+    group.get("/v1/tenant-integrations/{app}/accounts", read, accounts).with(spec::accounts);
+    group.get("/v1/tenant-integrations/{app}/auth", read, schemes).with(spec::schemes);
+    group.post("/v1/tenant-integrations/{app}/connect", write, connect).with(spec::connect);
+    group.build()
+}
+
+/// Whose accounts are meant, and for which assistant.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+struct WhoseAccounts {
+    /// The assistant whose tools they are for: its identifier or id.
+    assistant_id: Option<String>,
+    /// The tenant; of a session its own.
+    tenant_id: Option<String>,
+    /// The end user.
+    subtenant_id: Option<String>,
+    /// Where the browser goes after the user has decided.
+    return_to: Option<String>,
+}
+
+/// What a request is about.
+struct Asked {
+    owner: Owner,
+    offered: Vec<(TenantAppOffer, Vec<String>)>,
+    return_to: Option<String>,
+}
+
+impl Asked {
+    /// What the assistant offers, to whom; one message for everything that it does not.
+    async fn of(services: &Services, request: &Request) -> Result<Self> {
+        let WhoseAccounts { assistant_id, tenant_id, subtenant_id, return_to } = request.query()?;
+        let Some(assistant) = assistant_id.filter(|id| !id.is_empty()) else {
+            let message = "assistantId is required: whose tools the accounts are for";
+            return Err(Error::invalid("assistantId", "required", message));
+        };
+        let own = request.session();
+        let tenant = tenant_id.or_else(|| own.map(|session| session.tenant_id.clone()));
+        let subtenant = subtenant_id.or_else(|| own.and_then(|session| session.subtenant_id.clone()));
+        let Some(tenant) = tenant.filter(|tenant| !tenant.is_empty()) else {
+            return Err(Error::new(Code::TENANT_ID_REQUIRED, "tenantId is required: say whose accounts they are."));
+        };
+        let mut checks = Checks::default();
+        checks.tenants(Some(&tenant), subtenant.as_deref());
+        checks.finish()?;
+        let account = &request.caller()?.account;
+        let known = services.assistants.get(account, &assistant).await.map_err(|_| unavailable())?;
+        if request.hides(ASSISTANT, &known.identifier).await? {
+            return Err(unavailable());
+        }
+        let config = &known.settings().tenant_integrations_config;
+        if !config.enabled {
+            return Err(unavailable());
+        }
+        if config.identity_mode == ConnectionMode::Signed && own.is_none() {
+            let message = "Accounts of this assistant are connected by its end users alone, with their sessions.";
+            return Err(Error::new(Code::FORBIDDEN, message));
+        }
+        let triggers = config.apps.iter().map(|app| app.triggers.clone());
+        let offered = config.offers().zip(triggers).collect();
+        Ok(Self { owner: Owner { tenant_id: Some(tenant), subtenant_id: subtenant }, offered, return_to })
+    }
+
+    /// The same of one app that is offered.
+    async fn of_app<'a>(services: &Services, request: &'a Request) -> Result<(Self, &'a str)> {
+        let (asked, app) = (Self::of(services, request).await?, request.path("app"));
+        let is_offered = asked.offered.iter().any(|(offer, _)| offer.app == app);
+        if is_offered && services.integrations.connector_of(app).is_ok() {
+            Ok((asked, app))
+        } else {
+            Err(unavailable())
+        }
+    }
+}
+
+fn unavailable() -> Error {
+    let message = "This assistant offers no such app to its end users.";
+    Error::new(code::TENANT_INTEGRATIONS_UNAVAILABLE, message)
+}
+
+async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let asked = Asked::of(&services, &request).await?;
+    let account = &request.caller()?.account;
+    Answer::ok(&services.integrations.tenant_list(account, &asked.offered, &asked.owner).await?)
+}
+
+async fn refresh(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let asked = Asked::of(&services, &request).await?;
+    let account = &request.caller()?.account;
+    services.integrations.tenant_refresh(account, &asked.owner).await?;
+    Answer::ok(&services.integrations.tenant_list(account, &asked.offered, &asked.owner).await?)
+}
+
+async fn accounts(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (asked, app) = Asked::of_app(&services, &request).await?;
+    Answer::ok(&services.integrations.tenant_accounts(&request.caller()?.account, app, &asked.owner).await?)
+}
+
+async fn schemes(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (_, app) = Asked::of_app(&services, &request).await?;
+    Answer::ok(&services.integrations.tenant_schemes(app)?)
+}
+
+async fn connect(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let new: NewConnection = request.body()?;
+    let (asked, app) = Asked::of_app(&services, &request).await?;
+    let new = NewConnection { return_to: new.return_to.or(asked.return_to), ..new };
+    let caller = request.caller()?;
+    let connecting = Connecting {
+        by: caller.user_uid.clone(),
+        // The page that asks, and no other.
+        origins: origins(&*services.clients, &request, false).await?,
+        owner: asked.owner,
+    };
+    Answer::ok(&services.integrations.tenant_connect(&caller.account, app, new, &connecting).await?)
+}
+
+async fn disconnect(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let asked = Asked::of(&services, &request).await?;
+    let (account, id) = (&request.caller()?.account, request.path("accountId"));
+    services.integrations.tenant_disconnect(account, id, &asked.owner).await?;
+    Answer::ok(&json!({"disconnected": true}))
+}
+
+mod spec {
+    use platform_http::Operation;
+    use platform_integrations::{Account, ConnectedAccount, NewConnection, Schemes, TenantIntegration};
+
+    use super::WhoseAccounts;
+
+    pub fn list() -> Operation {
+        Operation::new("List the apps that an assistant offers to an end user")
+            .query::<WhoseAccounts>()
+            .answers::<Vec<TenantIntegration>>(200)
+    }
+    pub fn refresh() -> Operation {
+        Operation::new("List them once the apps were asked whether the accounts are good")
+            .query::<WhoseAccounts>()
+            .answers::<Vec<TenantIntegration>>(200)
+    }
+    pub fn accounts() -> Operation {
+        Operation::new("List an end user's accounts of an app").query::<WhoseAccounts>().answers::<Vec<Account>>(200)
+    }
+    pub fn schemes() -> Operation {
+        Operation::new("Read how an end user connects to an app").query::<WhoseAccounts>().answers::<Schemes>(200)
+    }
+    pub fn connect() -> Operation {
+        Operation::new("Connect an end user's account, or begin to: open authorizationUrl in a browser")
+            .query::<WhoseAccounts>()
+            .body::<NewConnection>()
+            .answers::<ConnectedAccount>(200)
+    }
+    pub fn disconnect() -> Operation {
+        Operation::new("Take an end user's account away").query::<WhoseAccounts>().answers_object(200)
+    }
+}
