@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use futures_util::future::join_all;
-use platform_testing::{FakeApp, FakeToolServer, Reply, TestApp, TestDb};
+use platform_testing::{FakeApp, FakeToolServer, Reply, TestApp, TestDb, ToolRequest};
 use reqwest::{Method, StatusCode, Url};
 use serde_json::{Value, json};
 
@@ -371,7 +371,7 @@ async fn a_hundred_calls_over_two_processes_refresh_a_token_once_and_a_refusal_b
     let calls = async |path: &str| {
         let path = format!("/v1{path}");
         let one = |n: usize| {
-            let asked = if n % 2 == 0 { &app } else { &other };
+            let asked = if n.is_multiple_of(2) { &app } else { &other };
             let request = asked.anonymous(Method::POST, &path).bearer_auth(&other_key);
             asked.send(request.json(&json!({"parameters": {"id": format!("c{n}")}})))
         };
@@ -425,7 +425,7 @@ async fn a_hundred_calls_over_two_processes_refresh_a_token_once_and_a_refusal_b
     assert_eq!((again.as_str(), &status(&app, &id).await["status"]), (id.as_str(), &json!("active")));
     assert_eq!(call(&app, &server, "get_customer", json!({"id": "x"})).await["success"], true);
     let told = eventually("both", async || {
-        let told: Vec<Value> = hook.recorded().iter().map(|of| of.json()).collect();
+        let told: Vec<Value> = hook.recorded().iter().map(ToolRequest::json).collect();
         (told.len() == 2).then_some(told)
     })
     .await;

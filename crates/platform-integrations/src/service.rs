@@ -344,7 +344,7 @@ impl PgIntegrations {
                 repository::set_app_secrets(conn, account, &app, scheme.mode.as_str(), sealed).await?;
             }
             if before.is_none() {
-                row.status = PENDING.to_owned();
+                PENDING.clone_into(&mut row.status);
                 repository::insert(conn, &row).await?;
             } else if let Some(current) = repository::lock(conn, account, &id).await? {
                 row.status = current.status;

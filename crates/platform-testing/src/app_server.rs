@@ -29,14 +29,22 @@ pub struct FakeApp {
     handle: ServerHandle,
 }
 
+/// How the token server answers.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Answers {
+    #[default]
+    Well,
+    Refusing,
+    Away,
+}
+
 #[derive(Default)]
 struct Tokens {
     issued: u32,
     /// Good access tokens.
     good: Vec<String>,
     refresh: Option<String>,
-    refuses: bool,
-    away: bool,
+    answers: Answers,
     /// Seconds that a token lives; 0 = it is not said.
     life: u32,
     /// The client shows itself in a header alone.
@@ -101,12 +109,12 @@ impl FakeApp {
 
     /// No token is given for any refresh token, or again.
     pub fn refuse(&self, refuses: bool) {
-        self.state.tokens.lock().expect("lock").refuses = refuses;
+        self.state.tokens.lock().expect("lock").answers = if refuses { Answers::Refusing } else { Answers::Well };
     }
 
     /// The token server does not answer well, or again.
     pub fn be_away(&self, away: bool) {
-        self.state.tokens.lock().expect("lock").away = away;
+        self.state.tokens.lock().expect("lock").answers = if away { Answers::Away } else { Answers::Well };
     }
 
     /// The client is known by a header alone.
@@ -196,7 +204,7 @@ fn api(state: &State, request: &ToolRequest) -> HttpResponse {
 
 fn token(state: &State, request: &ToolRequest) -> HttpResponse {
     let mut tokens = state.tokens.lock().expect("lock");
-    if tokens.away {
+    if tokens.answers == Answers::Away {
         return HttpResponse::ServiceUnavailable().finish();
     }
     let decoded = |text: &str| {
@@ -216,7 +224,7 @@ fn token(state: &State, request: &ToolRequest) -> HttpResponse {
     }
     let is_good = match of("grant_type") {
         "authorization_code" => of("code") == "good" && of("code_verifier").len() >= 43,
-        "refresh_token" => !tokens.refuses && tokens.refresh.as_deref() == Some(of("refresh_token")),
+        "refresh_token" => tokens.answers == Answers::Well && tokens.refresh.as_deref() == Some(of("refresh_token")),
         _ => false,
     };
     if !is_good {

@@ -103,7 +103,7 @@ impl AppServer {
         };
         let mut row = ServerRow::blank(account, app, Timestamp(0))?;
         app.clone_into(&mut row.identifier);
-        row.kind = ServerType::Integration.as_str().to_owned();
+        ServerType::Integration.as_str().clone_into(&mut row.kind);
         row.set_link(&AppLink { app: app.to_owned(), connection_id: connection, connected: true, exposed: None });
         Ok(Self(Arc::new(Server::new(account.clone(), settings, row.shown()))))
     }

@@ -10,6 +10,7 @@ use crate::{
 };
 
 /// Everything a client sets of a tool server (contract 04 §1).
+#[expect(clippy::struct_excessive_bools, reason = "the wire has these flags")]
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ToolServerSettings {

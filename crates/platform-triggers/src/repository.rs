@@ -78,7 +78,7 @@ impl TriggerRow {
 
     /// Takes in what a client changed, but whether it is enabled.
     pub fn set(&mut self, patch: TriggerPatch, default_name: &str, now: Timestamp) {
-        self.name = patch.name.unwrap_or_else(|| default_name.to_owned()).trim().to_owned();
+        patch.name.as_deref().unwrap_or(default_name).trim().clone_into(&mut self.name);
         self.message_template = patch.message_template;
         self.chat_uid_template = patch.chat_uid_template;
         patch.new_threads_state.as_str().clone_into(&mut self.new_threads_state);
