@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use platform_testing::{TestApp, TestDb};
+use platform_testing::{FakeToolServer, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -325,4 +325,78 @@ async fn access_tokens_of_a_certified_issuer_are_taken_when_it_is_trusted() {
     drop(real);
     assert_eq!(get(&late, &good, "/v1/models").await.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(get(&app, &good, "/v1/models").await.status, StatusCode::OK, "whoever has the keys needs nobody");
+}
+
+#[tokio::test]
+async fn an_app_behind_a_certified_oauth_server_is_connected_by_a_user_and_its_tokens_are_renewed() {
+    let (port, own) = (free_port(), free_port());
+    let issuer = format!("http://127.0.0.1:{port}");
+    let pack = format!(
+        r"
+slug: real
+name: Real
+baseUrl: {issuer}
+auth:
+  - mode: OAUTH2
+    authorizationUrl: {issuer}/auth?prompt=consent
+    tokenUrl: {issuer}/token
+    issuer: {issuer}
+    scopes: [openid, offline_access]
+tools:
+  - function: {{name: look, description: Looks., parameters: {{type: object, properties: {{}}}}}}
+    endpoint: /resource
+"
+    );
+    let connectors = Path::new(env!("CARGO_TARGET_TMPDIR")).join("connectors-real");
+    std::fs::create_dir_all(&connectors).expect("a directory");
+    std::fs::write(connectors.join("real.yaml"), pack).expect("a file");
+    let public = format!("http://127.0.0.1:{own}");
+    let callback = format!("{public}/v1/integrations/callback");
+    let _real = node(&["oauth_server.mjs", &port.to_string(), &callback, "4"], port);
+    let app = platform(&[
+        ("PLATFORM_ADDR", &format!("127.0.0.1:{own}")),
+        ("PLATFORM_PUBLIC_URL", &public),
+        ("PLATFORM_CONNECTORS_DIR", &connectors.display().to_string()),
+        ("PLATFORM_APP_REAL_CLIENT_ID", "tools"),
+        ("PLATFORM_APP_REAL_CLIENT_SECRET", "client-canary-of-the-real-server"),
+    ])
+    .await;
+    let begun = app.post("/integrations/real/connect", json!({"authScheme": "OAUTH2"})).await.body;
+    let address = begun["authorizationUrl"].as_str().unwrap_or_else(|| panic!("an address: {begun}"));
+    let came_back = printed("node", &["oauth_user.mjs", address]).await;
+    assert_eq!(came_back, json!({"status": 200, "path": "/v1/integrations/callback"}));
+    let server = app.post("/integrations/real/servers", json!({})).await.body;
+    let path = format!("/integrations/servers/{}/tools/look/test", server["_id"].as_str().expect("an id"));
+    let look = async || {
+        let looked = app.post(&path, json!({})).await.body;
+        assert_eq!(looked["success"], true, "{looked}");
+        looked["data"].clone()
+    };
+    let first = look().await;
+    assert_eq!((&first["client"], &first["kind"]), (&json!("tools"), &json!("AccessToken")), "{first}");
+    let mut seen = std::collections::HashSet::from([first["token"].to_string()]);
+    // The refresh token changes with each token too.
+    let patience = Instant::now() + Duration::from_mins(1);
+    while seen.len() < 3 {
+        assert!(Instant::now() < patience, "its tokens are not renewed");
+        let looked = look().await;
+        tokio::time::sleep(Duration::from_millis(100)).await; // nobody says when they are
+        seen.insert(looked["token"].to_string());
+    }
+}
+
+#[tokio::test]
+async fn the_official_libraries_of_standard_webhooks_verify_what_is_sent() {
+    let (app, receiver) = (platform(&[]).await, FakeToolServer::start());
+    let url = format!("{}/echo/hook", receiver.url());
+    let hook = json!({"url": url, "events": ["chat.completed"], "includeContent": true});
+    let secret = app.post("/webhooks", hook).await.body["secret"].as_str().expect("a secret").to_owned();
+    app.post("/assistants/default/messages", json!({"message": "Hello"})).await;
+    receiver.called(1).await;
+    let sent = receiver.last();
+    let headers = json!(sent.headers).to_string();
+    for (program, file) in [("python", "webhook_library.py"), ("node", "webhook_library.mjs")] {
+        let read = printed(program, &[file, &secret, &headers, &sent.body]).await;
+        assert_eq!(read, json!({"type": "chat.completed", "changed": "refused"}), "{file}");
+    }
 }

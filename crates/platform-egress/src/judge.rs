@@ -80,7 +80,9 @@ impl EgressRules {
         if self.allow_private || listed || is_global_unicast(address) {
             return Ok(());
         }
-        Err(EgressError::NotAllowed(format!("`{host}` leads to an address that is not public.")))
+        Err(EgressError::NotAllowed(format!(
+            "`{host}` leads to an address that is not public; PLATFORM_EGRESS_ALLOW of the server can allow it."
+        )))
     }
 }
 

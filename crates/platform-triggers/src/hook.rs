@@ -84,7 +84,7 @@ impl PgTriggers {
         let connector = self.integrations.connector_of(&trigger.row.app)?;
         let event = connector.event_type(&trigger.row.slug)?;
         if event.r#type != EventKind::Webhook {
-            return Err(crate::service::not_found(""));
+            return Err(crate::service::no_address());
         }
         self.check_room(&account).await?;
         let now = self.clock.now();
@@ -105,7 +105,7 @@ impl PgTriggers {
         let new = NewEvent { depth, ..NewEvent::of(&trigger, id, payload, now) };
         match self.accept(new).await? {
             Some(_) => Ok(Received::Accepted),
-            None => Err(crate::service::not_found("")),
+            None => Err(crate::service::no_address()),
         }
     }
 

@@ -130,6 +130,10 @@ pub(crate) fn not_found(id: &str) -> Error {
     Error::not_found(code::TRIGGER_NOT_FOUND, "trigger", id)
 }
 
+pub(crate) fn no_address() -> Error {
+    Error::new(code::TRIGGER_NOT_FOUND, "No trigger has this address: it was replaced, or its trigger is gone.")
+}
+
 /// 32 bytes that nobody can guess.
 fn token() -> Secret {
     URL_SAFE_NO_PAD.encode(random_bytes().as_slice()).into()
@@ -191,7 +195,7 @@ impl PgTriggers {
             let row = repository::by_token(self.db.read().await?.get(), &hash).await?;
             row.map(|row| self.open(row)).transpose()
         };
-        self.known.get_or_load(&hash, load).await?.ok_or_else(|| not_found(""))
+        self.known.get_or_load(&hash, load).await?.ok_or_else(no_address)
     }
 
     /// Whether an address is one that we gave out. `TRIGGER_NOT_FOUND`.
