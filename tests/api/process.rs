@@ -14,6 +14,7 @@ fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
         .args(arguments)
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("PLATFORM_ADDR", "127.0.0.1:0")
         .envs(settings.iter().copied())
         .output()
         .expect("it runs")
