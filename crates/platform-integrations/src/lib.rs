@@ -19,6 +19,7 @@
 mod catalog;
 mod check;
 pub mod code;
+mod connecting;
 mod connections;
 mod model;
 mod oauth;

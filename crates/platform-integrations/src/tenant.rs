@@ -102,7 +102,7 @@ impl PgIntegrations {
     ) -> Result<Vec<TenantIntegration>> {
         let rows = repository::list(self.connections.db.read().await?.get(), account, None, owner).await?;
         let shown = offered.iter().filter_map(|(offer, triggers)| {
-            let connector = self.connector_of(&offer.app).ok()?;
+            let connector = self.connector(&offer.app).ok()?;
             let of: Vec<&ConnectionRow> = rows.iter().filter(|row| row.app == offer.app).collect();
             Some(TenantIntegration {
                 app: offer.app.clone(),
@@ -119,7 +119,7 @@ impl PgIntegrations {
 
     /// How an end user connects an app.
     pub fn tenant_schemes(&self, app: &str) -> Result<Schemes> {
-        Ok(shown_schemes(&*self.connector_of(app)?, true))
+        Ok(shown_schemes(&*self.connector(app)?, true))
     }
 
     /// An end user's accounts of an app.
@@ -217,7 +217,7 @@ impl TenantApps {
         offer: &TenantAppOffer,
         connection: Option<String>,
     ) -> Result<Option<AppServer>> {
-        let Ok(connector) = self.integrations.connector_of(&offer.app) else { return Ok(None) };
+        let Ok(connector) = self.integrations.connector(&offer.app) else { return Ok(None) };
         let key = (account.clone(), offer.app.clone(), connection.clone(), offer.tools.clone());
         if let Some(known) = self.ready.get(&key) {
             return Ok(Some(known));

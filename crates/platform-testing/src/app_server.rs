@@ -154,14 +154,7 @@ impl FakeApp {
 }
 
 async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> HttpResponse {
-    let headers = request.headers().iter();
-    let headers = headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap_or_default().to_owned()));
-    let recorded = ToolRequest {
-        method: request.method().to_string(),
-        path: request.uri().to_string(),
-        headers: headers.collect(),
-        body: String::from_utf8_lossy(&body).into_owned(),
-    };
+    let recorded = ToolRequest::of(&request, &body);
     state.recorded.lock().expect("lock").push(recorded.clone());
     state.count.send_modify(|count| *count += 1);
     let path = request.path().to_owned();

@@ -81,7 +81,7 @@ impl PgTriggers {
     pub async fn receive(&self, token: &str, headers: &dyn RequestHeaders, body: &[u8]) -> Result<Received> {
         let trigger = self.by_token(token).await?;
         let account = trigger.row.account();
-        let connector = self.integrations.connector_of(&trigger.row.app)?;
+        let connector = self.integrations.connector(&trigger.row.app)?;
         let event = connector.event_type(&trigger.row.slug)?;
         if event.r#type != EventKind::Webhook {
             return Err(crate::service::no_address());

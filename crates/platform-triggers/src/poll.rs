@@ -50,7 +50,7 @@ impl Work for PollWork {
         let Some(trigger) = triggers.open_of(&account, &run.subject).await? else {
             return end_in(&mut *triggers.db.conn().await?, run).await;
         };
-        let connector = triggers.integrations.connector_of(&trigger.row.app)?;
+        let connector = triggers.integrations.connector(&trigger.row.app)?;
         let event = connector.event_type(&trigger.row.slug)?;
         let found = if trigger.row.state == "active" {
             match triggers.poll(&account, &trigger.row, event).await {

@@ -107,7 +107,7 @@ impl PgTriggers {
         if event.is_test {
             return Ok(None);
         }
-        let is_of_type = match self.integrations.connector_of(&trigger.app) {
+        let is_of_type = match self.integrations.connector(&trigger.app) {
             Ok(connector) => fits(&connector, trigger, event).await?,
             Err(_) => true,
         };

@@ -231,7 +231,7 @@ impl PgTriggers {
         };
         // Whoever was started may be gone.
         let name = name.unwrap_or_default();
-        let connector = self.integrations.connector_of(&row.app).ok();
+        let connector = self.integrations.connector(&row.app).ok();
         let event = connector.as_ref().and_then(|connector| connector.pack.event_type(&row.slug));
         let by_hand = event.is_some_and(|event| event.r#type == EventKind::Webhook && event.subscribe.is_none());
         let webhook_url = if by_hand { Some(self.webhook_url(&self.open(row.clone())?.token)) } else { None };
@@ -359,7 +359,7 @@ impl TriggerService for PgTriggers {
         let link = link.ok_or_else(|| {
             Error::new(code::NOT_AN_INTEGRATION, "This tool server is not made from an app; see /v1/integrations.")
         })?;
-        let connector = self.integrations.connector_of(&link.app)?;
+        let connector = self.integrations.connector(&link.app)?;
         let event = connector.event_type(new.trigger_slug.as_deref().unwrap_or_default())?;
         let (target_type, target_id) = match (&new.agent_id, &new.assistant_id) {
             (Some(agent), _) => ("agent", self.agents.get(account, agent).await?.id),
@@ -465,7 +465,7 @@ impl TriggerService for PgTriggers {
     async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Trigger> {
         check_types::<TriggerPatch>(&patch)?;
         let before = self.require(account, id).await?;
-        let connector = self.integrations.connector_of(&before.app)?;
+        let connector = self.integrations.connector(&before.app)?;
         let event = connector.event_type(&before.slug)?;
         let changed = overlay(&before.patchable(), patch.clone())?;
         let mut checks = Checks::default();
@@ -549,7 +549,7 @@ impl TriggerService for PgTriggers {
 
     async fn test(&self, account: &AccountId, id: &str, test: NewTest) -> Result<Delivery> {
         let trigger = self.open(self.require(account, id).await?)?;
-        let connector = self.integrations.connector_of(&trigger.row.app)?;
+        let connector = self.integrations.connector(&trigger.row.app)?;
         let event = connector.event_type(&trigger.row.slug)?;
         let payload = test.payload.unwrap_or_else(|| sample_of(&event.payload));
         let mut new = NewEvent::of(&trigger, String::new(), payload, self.clock.now());

@@ -95,7 +95,7 @@ impl Work for UnsubscribeWork {
         let (triggers, account, payload) = (&self.0, run.account(), &run.payload);
         let of = |name: &str| payload[name].as_str().unwrap_or_default();
         let done = async {
-            let connector = triggers.integrations.connector_of(of("app"))?;
+            let connector = triggers.integrations.connector(of("app"))?;
             let event = connector.event_type(of("slug"))?;
             let Some(request) = &event.unsubscribe else { return Ok(true) };
             let values = |name: &str| match name {

@@ -111,11 +111,7 @@ impl Asked {
     async fn of_app<'a>(services: &Services, request: &'a Request) -> Result<(Self, &'a str)> {
         let (asked, app) = (Self::of(services, request).await?, request.path("app"));
         let is_offered = asked.offered.iter().any(|(offer, _)| offer.app == app);
-        if is_offered && services.integrations.connector_of(app).is_ok() {
-            Ok((asked, app))
-        } else {
-            Err(unavailable())
-        }
+        if is_offered && services.integrations.connector(app).is_ok() { Ok((asked, app)) } else { Err(unavailable()) }
     }
 }
 
