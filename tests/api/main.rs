@@ -42,6 +42,7 @@ mod structured;
 mod sub_agents;
 mod support;
 mod tenant_integrations;
+mod tenant_mcp;
 mod tenants;
 mod thread_states;
 mod threads;

@@ -443,6 +443,7 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
         "connectionId" => connection.clone(),
         "id" if path.contains("projects") => project.clone(),
         "id" if path.contains("oauth-clients") => client.clone(),
+        "id" if path.contains("tenant-mcp") => MISSING.to_owned(),
         // Nobody has one, or everybody.
         "file" | "filename" | "name" | "slug" | "token" | "app" | "tool" | "accountId" => MISSING.to_owned(),
         _ => panic!("{path}: make one to stand for {name}"),

@@ -20,7 +20,7 @@ use platform_db::{Bus, Db, Embedded};
 use platform_docs::Docs;
 use platform_files::PgFileService;
 use platform_http::{Group, Http, Needs, Observer, Table};
-use platform_integrations::{ConnectionCredentials, Connectors, PgConnections, PgIntegrations, TenantApps};
+use platform_integrations::{ConnectionCredentials, Connectors, PgConnections, PgIntegrations, TenantApps, TenantMcp};
 use platform_jobs::{Jobs, Work};
 use platform_knowledge::{KnowledgeNeeds, PgKnowledge, file_tools, knowledge_tools, skill_tools};
 use platform_limits::RateLimits;
@@ -45,8 +45,8 @@ use crate::{
     config::{Config, Role},
     groups::{
         agents, assistants, chats, docs, documents, files, folders, health, integrations, keys, memory, models, oauth,
-        projects, sessions, skills, speech, tenant_integrations, tenants, threads, tool_servers, triggers, usage,
-        webhooks,
+        projects, sessions, skills, speech, tenant_integrations, tenant_mcp, tenants, threads, tool_servers, triggers,
+        usage, webhooks,
     },
     health::Health,
     metrics::Metrics,
@@ -162,8 +162,12 @@ impl Platform {
             finish_tools(),
         ];
         let built_in = Arc::new(BuiltInTools::new(built_in, Arc::clone(&pools.quick)));
-        let toolbox =
-            Arc::new(Toolbox::new(vec![built_in, tool_servers.clone(), Arc::new(TenantApps::new(&integrations))]));
+        let toolbox = Arc::new(Toolbox::new(vec![
+            built_in,
+            tool_servers.clone(),
+            Arc::new(TenantApps::new(&integrations)),
+            Arc::new(TenantMcp::new(&integrations)),
+        ]));
         let webhooks = Arc::new(PgWebhooks::new(WebhookNeeds {
             db: db.clone(),
             bus: bus.clone(),
@@ -264,6 +268,7 @@ impl Platform {
             tool_servers::module(&tool_servers, &toolbox, &integrations),
             integrations::module(&integrations, &auth, tool_servers.clone()),
             tenant_integrations::module(&integrations, &assistants, &auth),
+            tenant_mcp::module(&integrations, &assistants, &auth),
             assistants::module(&assistants, &memory, &triggers),
             chats::module(&chat, &assistants),
             memory::module(&memory, &assistants),

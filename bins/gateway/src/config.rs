@@ -432,7 +432,7 @@ fn app_clients() -> Result<BTreeMap<String, AppClient>> {
         let other = |end: &str| given.get(&format!("{app}_{end}")).map(|value| Secret::from(value.clone()));
         let missing = || ConfigError(format!("{of}{app}_CLIENT_SECRET is required together with the client's id."));
         let secret = other("CLIENT_SECRET").ok_or_else(missing)?;
-        let client = AppClient { id: id.clone(), secret, signing_secret: other("SIGNING_SECRET") };
+        let client = AppClient { id: id.clone(), secret: Some(secret), signing_secret: other("SIGNING_SECRET") };
         clients.insert(app.to_lowercase().replace('_', "-"), client);
     }
     Ok(clients)

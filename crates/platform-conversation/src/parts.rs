@@ -189,7 +189,7 @@ impl TenantIntegrationsConfig {
     }
 }
 
-/// MCP servers that tenants bring (contract 10 §7); without effect yet.
+/// MCP servers that tenants bring (contract 10 §7).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TenantMcpConfig {

@@ -236,6 +236,7 @@ impl AssistantSettings {
             folders: self.knowledge_folder_ids.clone(),
             skills: self.turn_skills(),
             tenant_apps: self.tenant_apps(payer),
+            tenant_mcp_tools: self.tenant_mcp_tools(payer),
             depth: 0,
         }
     }
@@ -247,6 +248,13 @@ impl AssistantSettings {
             return Vec::new();
         }
         config.offers().collect()
+    }
+
+    /// Tools of each MCP server that whom it talks to brings; `None` = they bring none.
+    fn tenant_mcp_tools(&self, payer: Option<&Payer>) -> Option<usize> {
+        let config = &self.tenant_mcp_config;
+        let is_offered = config.enabled && payer.is_some_and(|payer| payer.tenant_id.is_some());
+        is_offered.then_some(config.max_tools_per_server as usize)
     }
 
     /// Whether it has a skill that is enabled.

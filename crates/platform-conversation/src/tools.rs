@@ -4,8 +4,8 @@ use std::{borrow::Cow, collections::HashSet, sync::Arc, time::Duration};
 
 use platform_core::{AccountId, Checks, Code, Error, Result};
 use platform_runtime::{
-    Callbacks, ChildPool, KNOWLEDGE_TOOLS, MEMORY_TOOLS, ModelSpec, Payer, SKILL_TOOLS, TENANT_APPS, Tool, ToolChoice,
-    Toolbox, TurnScope, TurnTool, check_schemas, is_function_name,
+    Callbacks, ChildPool, KNOWLEDGE_TOOLS, MEMORY_TOOLS, ModelSpec, Payer, SKILL_TOOLS, TENANT_APPS, TENANT_MCP, Tool,
+    ToolChoice, Toolbox, TurnScope, TurnTool, check_schemas, is_function_name,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -62,6 +62,7 @@ pub async fn turn_tools(
         (SKILL_TOOLS, !scope.skills.is_empty()),
         (MEMORY_TOOLS, scope.memory.is_some()),
         (TENANT_APPS, !scope.tenant_apps.is_empty()),
+        (TENANT_MCP, scope.tenant_mcp_tools.is_some()),
     ];
     for (group, is_needed) in needed {
         if is_needed && !groups.iter().any(|given| given == group) {

@@ -91,6 +91,8 @@ pub struct Fetched {
     pub status: u16,
     /// Media type without parameters, lower case; empty when there is none.
     pub media_type: String,
+    /// The headers.
+    pub headers: HeaderMap,
     /// The body as it came.
     pub bytes: Bytes,
 }
@@ -315,7 +317,7 @@ impl Egress {
             return Err(EgressError::Failed(format!("`{}` answers compressed, unasked.", shown(url))));
         }
         let media_type = header(CONTENT_TYPE).split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        let status = response.status().as_u16();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let mut bytes = BytesMut::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| failed(url, &error))? {
             if self.rules.most_bytes > 0 && bytes.len() + chunk.len() > self.rules.most_bytes {
@@ -324,7 +326,7 @@ impl Egress {
             }
             bytes.extend_from_slice(&chunk);
         }
-        Ok(Fetched { status, media_type, bytes: bytes.freeze() })
+        Ok(Fetched { status, media_type, headers, bytes: bytes.freeze() })
     }
 }
 

@@ -93,14 +93,14 @@ pub struct Connector {
 pub struct AppClient {
     /// Its id there.
     pub id: String,
-    /// Its secret there.
-    pub secret: Secret,
+    /// Its secret there; a public client has none.
+    pub secret: Option<Secret>,
     /// With what the app signs what it sends.
     pub signing_secret: Option<Secret>,
 }
 
 impl Connector {
-    fn new(pack: Pack, provider: &str, managed: Option<AppClient>) -> Result<Self, String> {
+    pub(crate) fn new(pack: Pack, provider: &str, managed: Option<AppClient>) -> Result<Self, String> {
         let mut schemas = BTreeMap::new();
         for event in &pack.event_types {
             let compiled = |schema: &Value| jsonschema::validator_for(schema).map_err(|error| error.to_string());

@@ -15,6 +15,7 @@ use crate::{
     catalog::{AppClient, Connector},
     code,
     connections::{DECIDES_MS, Held, OpenConnection, field_texts, succeeded},
+    mcp,
     model::{Connected, NewConnection},
     oauth,
     pack::{AuthMode, AuthScheme, Field},
@@ -36,7 +37,7 @@ pub(crate) struct Attempt {
     /// By which scheme.
     pub mode: String,
     /// What the account gave, and what the operator of the app did.
-    fields: BTreeMap<String, Secret>,
+    pub fields: BTreeMap<String, Secret>,
     app_fields: Option<BTreeMap<String, Secret>>,
 }
 
@@ -45,10 +46,10 @@ pub(crate) struct Prepared {
     pub connector: Arc<Connector>,
     pub scheme: AuthScheme,
     /// What the operator of the app gave just now.
-    app_fields: Option<BTreeMap<String, Secret>>,
+    pub app_fields: Option<BTreeMap<String, Secret>>,
     /// What the account gave, now or before.
-    fields: BTreeMap<String, Secret>,
-    client: Option<oauth::Client>,
+    pub fields: BTreeMap<String, Secret>,
+    pub client: Option<oauth::Client>,
 }
 
 impl PgIntegrations {
@@ -91,7 +92,7 @@ impl PgIntegrations {
             None => connector
                 .managed
                 .as_ref()
-                .map(|AppClient { id, secret, .. }| oauth::Client { id: id.clone(), secret: Some(secret.clone()) }),
+                .map(|AppClient { id, secret, .. }| oauth::Client { id: id.clone(), secret: secret.clone() }),
         };
         Ok(Prepared { connector, scheme, app_fields: has_new.then_some(given), fields, client })
     }
@@ -219,9 +220,9 @@ impl PgIntegrations {
         Err(Error::new(code::CREDENTIALS_REJECTED, message).with("status", answer.status))
     }
 
-    /// An end user has one account of an app: the former ones go.
+    /// An end user has one account of an app, and everybody one of an MCP server: the former ones go.
     async fn retire_in(&self, conn: &mut Conn, account: &AccountId, row: &ConnectionRow) -> Result<Vec<String>> {
-        if row.tenant_id.is_none() {
+        if row.tenant_id.is_none() && !mcp::is_server(&row.app) {
             return Ok(Vec::new());
         }
         let owner = Owner { tenant_id: row.tenant_id.clone(), subtenant_id: row.subtenant_id.clone() };
@@ -255,7 +256,7 @@ impl PgIntegrations {
             self.connections.listener_in(conn, account, id).await?;
         }
         let open = self.connections.open(account, row)?;
-        if let Ok((connector, scheme)) = self.connections.scheme(&open.row)
+        if let Ok((connector, scheme)) = self.connections.scheme(&open)
             && scheme.revocation_url.is_some()
             && open.held.access.is_some()
         {
@@ -314,9 +315,10 @@ impl PgIntegrations {
         code: &str,
     ) -> Result<std::result::Result<(), String>> {
         let Attempt { verifier, mode, fields, app_fields } = attempt;
-        let mut row = row.clone();
-        row.scheme.clone_from(&mode);
-        let (connector, scheme) = self.connections.scheme(&row)?;
+        let row = ConnectionRow { scheme: mode.clone(), ..row.clone() };
+        let of_attempt = OpenConnection { row, held: Held { fields, ..Held::default() } };
+        let (connector, scheme) = self.connections.scheme(&of_attempt)?;
+        let OpenConnection { row, mut held } = of_attempt;
         let given = app_fields.as_ref().and_then(|fields| {
             let id = fields.get("clientId")?.expose().to_owned();
             Some(oauth::Client { id, secret: fields.get("clientSecret").cloned() })
@@ -332,7 +334,6 @@ impl PgIntegrations {
             Err(refusal) => return Ok(Err(refusal.reason())),
         };
         let app_secrets = app_fields.map(|fields| self.connections.seal_app(account, &row.app, fields));
-        let mut held = Held { fields, ..Held::default() };
         let now = self.connections.clock.now();
         let owner = Owner { tenant_id: row.tenant_id.clone(), subtenant_id: row.subtenant_id.clone() };
         let (id, app) = (row.id, row.app);

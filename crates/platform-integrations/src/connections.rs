@@ -22,6 +22,7 @@ use tracing::{info, warn};
 
 use crate::{
     catalog::{Connector, Connectors},
+    mcp,
     oauth::{self, Client, Tokens},
     pack::{AuthMode, AuthScheme, PackRequest, at_path},
     repository::{self, ACTIVE, ConnectionRow, EXPIRED, NEEDS_REAUTH, PENDING},
@@ -155,11 +156,15 @@ impl PgConnections {
     }
 
     /// The scheme of a connection, when its app still has it.
-    pub(crate) fn scheme(&self, row: &ConnectionRow) -> Result<(Arc<Connector>, AuthScheme)> {
-        let app = self.apps.get(&row.app)?;
+    pub(crate) fn scheme(&self, open: &OpenConnection) -> Result<(Arc<Connector>, AuthScheme)> {
+        let row = &open.row;
+        let app = match mcp::connector(&row.app, &open.held.fields)? {
+            Some(server) => Arc::new(server),
+            None => Arc::clone(self.apps.get(&row.app)?),
+        };
         let scheme = app.pack.schemes().into_iter().find(|scheme| scheme.mode.as_str() == row.scheme);
         let gone = || Error::new(Code::CONFLICT, format!("{} is no longer connected by {}.", row.app, row.scheme));
-        Ok((Arc::clone(app), scheme.ok_or_else(gone)?))
+        Ok((app, scheme.ok_or_else(gone)?))
     }
 
     /// What the operator of an app gave for a scheme.
@@ -194,13 +199,13 @@ impl PgConnections {
             return Ok(Some(Client { id: id.expose().to_owned(), secret }));
         }
         let managed = connector.managed.as_ref();
-        Ok(managed.map(|client| Client { id: client.id.clone(), secret: Some(client.secret.clone()) }))
+        Ok(managed.map(|client| Client { id: client.id.clone(), secret: client.secret.clone() }))
     }
 
     /// The secret with which an app signs what it sends to an account.
     pub async fn signing_secret(&self, account: &AccountId, connection: &str) -> Result<Option<Secret>> {
         let Some(open) = self.find(account, connection).await? else { return Ok(None) };
-        let (connector, scheme) = self.scheme(&open.row)?;
+        let (connector, scheme) = self.scheme(&open)?;
         let given = self.app_fields(account, &open.row.app, scheme.mode.as_str()).await?;
         if let Some(secret) = given.get("signingSecret").or_else(|| open.held.fields.get("signingSecret")) {
             return Ok(Some(secret.clone()));
@@ -343,7 +348,7 @@ impl PgConnections {
     async fn refresh(&self, account: &AccountId, open: OpenConnection) -> Result<Option<Arc<OpenConnection>>> {
         let id = open.row.id.clone();
         let sent = open.held.refresh.clone();
-        let fetched = match self.scheme(&open.row) {
+        let fetched = match self.scheme(&open) {
             Ok((connector, scheme)) => {
                 let client = self.client(account, &connector, &scheme).await?;
                 let refresh = open.held.refresh.clone().unwrap_or_else(|| String::new().into());
@@ -442,7 +447,7 @@ impl PgConnections {
         request: &PackRequest,
         values: &template::Values<'_>,
     ) -> Result<Fetched> {
-        let (connector, scheme) = self.scheme(&open.row)?;
+        let (connector, scheme) = self.scheme(&open)?;
         let credentials = credentials(&scheme, &self.all_fields(account, open, &scheme).await?, &open.held);
         let endpoint = template::address(&request.endpoint, values);
         let url = resolve(&connector, &scheme, &request.endpoint, &endpoint)?;
@@ -543,7 +548,7 @@ impl Connections for ConnectionCredentials {
             "The credentials cannot be had at the moment.".to_owned()
         };
         let open = self.0.fresh(account, connection, refused).await.map_err(away)??;
-        let (_, scheme) = self.0.scheme(&open.row).map_err(away)?;
+        let (_, scheme) = self.0.scheme(&open).map_err(away)?;
         let fields = self.0.all_fields(account, &open, &scheme).await.map_err(away)?;
         Ok(credentials(&scheme, &fields, &open.held))
     }

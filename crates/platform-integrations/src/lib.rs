@@ -21,6 +21,7 @@ mod check;
 pub mod code;
 mod connecting;
 mod connections;
+mod mcp;
 mod model;
 mod oauth;
 mod pack;
@@ -30,10 +31,12 @@ mod schema;
 mod service;
 pub mod template;
 mod tenant;
+mod tenant_mcp;
 
 pub use catalog::{AppClient, Connector, ConnectorSource, Connectors, Directory};
 pub use check::{Problem, pack_schema, read_pack};
 pub use connections::{ConnectionCredentials, ConnectionListener, PgConnections};
+pub use mcp::McpTarget;
 pub use model::{
     App, AppPage, Connected, ConnectedServer, Connection, ConnectionStatus, EventType, EventTypePage, ExposedTools,
     NewConnection, NewServer, Scheme, Schemes,
@@ -48,3 +51,7 @@ pub use service::{
     purge_attempts, sample_of,
 };
 pub use tenant::{Account, ConnectedAccount, Offered, TenantApps, TenantIntegration};
+pub use tenant_mcp::{
+    BroughtMcpServer, NewTenantMcpServer, ReconnectTenantMcp, TenantMcp, TenantMcpAuth, TenantMcpLimits,
+    TenantMcpServer, TenantMcpServers, TenantMcpTool,
+};

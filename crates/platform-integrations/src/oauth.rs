@@ -70,6 +70,9 @@ pub(crate) fn authorization_url(
         if !scope.is_empty() {
             query.append_pair("scope", &scope);
         }
+        if let Some(resource) = &scheme.resource {
+            query.append_pair("resource", resource);
+        }
         if scheme.pkce {
             let challenge = URL_SAFE_NO_PAD.encode(digest(&SHA256, verifier.expose().as_bytes()));
             query.append_pair("code_challenge", &challenge);
@@ -128,8 +131,9 @@ async fn ask(
     egress: &Egress,
     scheme: &AuthScheme,
     client: Option<&Client>,
-    form: Vec<(&str, String)>,
+    mut form: Vec<(&str, String)>,
 ) -> Result<Tokens, Refusal> {
+    form.extend(scheme.resource.clone().map(|resource| ("resource", resource)));
     let url = scheme.token_url.as_deref().and_then(|url| Url::parse(url).ok());
     let url = url.ok_or_else(|| Refusal::Final("the app has no token server".to_owned()))?;
     let mut basic = false;

@@ -58,6 +58,9 @@ pub struct AuthScheme {
     /// OAuth: the `iss` that the callback must have when it has one (RFC 9207).
     #[serde(default)]
     pub issuer: Option<String>,
+    /// OAuth: for what the tokens are to be good (RFC 8707).
+    #[serde(default)]
+    pub resource: Option<String>,
     /// OAuth: what is asked for, joined by a space.
     #[serde(default)]
     pub scopes: Vec<String>,

@@ -131,6 +131,16 @@ pub(crate) async fn ids_of_tenant(
     Ok(rows.select(connections::id).load(&mut conn).await?)
 }
 
+/// Connections to an MCP server, whoever's.
+pub(crate) async fn ids_of_app(conn: &Conn, account: &AccountId, app: &str) -> Result<Vec<String>> {
+    let mut conn = conn;
+    let of_subjects = sql::<Bool>("starts_with(app, ").bind::<diesel::sql_types::Text, _>(format!("{app}:")).sql(")");
+    let rows = connections::table
+        .filter(connections::account_id.eq(account.as_str()))
+        .filter(connections::app.eq(app).or(of_subjects));
+    Ok(rows.select(connections::id).load(&mut conn).await?)
+}
+
 /// Whether this process is the one that asks for another token; who had claimed that and died has lost it by then.
 pub(crate) async fn claim(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
     let claimed = diesel::sql_query(

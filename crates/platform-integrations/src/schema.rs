@@ -39,3 +39,23 @@ diesel::table! {
         expires_ms -> Int8,
     }
 }
+
+diesel::table! {
+    tenant_mcp_servers (account_id, id) {
+        account_id -> Text,
+        id -> Text,
+        tenant_id -> Text,
+        subtenant_id -> Text,
+        identifier -> Text,
+        name -> Text,
+        url -> Text,
+        auth_mode -> Text,
+        headers -> Nullable<Text>,
+        status -> Text,
+        status_reason -> Nullable<Text>,
+        tools -> Jsonb,
+        refreshed_ms -> Nullable<Int8>,
+        created_ms -> Int8,
+        updated_ms -> Int8,
+    }
+}

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     catalog::{Connector, next_cursor, offset_of},
     code,
-    connections::{OpenConnection, PgConnections},
+    connections::{Held, OpenConnection, PgConnections},
     model::{
         App, AppPage, Connected, ConnectedServer, Connection, ConnectionStatus, EventType, EventTypePage, ExposedTools,
         NewConnection, NewServer, Scheme, Schemes,
@@ -272,7 +272,10 @@ impl IntegrationService for PgIntegrations {
         let row = repository::find(self.connections.db.read().await?.get(), &account, &attempt.connection_id).await?;
         let Some(row) = row else { return said(400, "This connection was deleted. Connect again.") };
         let begun = self.open_attempt(&account, &attempt)?;
-        let of_attempt = ConnectionRow { scheme: begun.mode.clone(), ..row.clone() };
+        let of_attempt = OpenConnection {
+            row: ConnectionRow { scheme: begun.mode.clone(), ..row.clone() },
+            held: Held { fields: begun.fields.clone(), ..Held::default() },
+        };
         let issuer = self.connections.scheme(&of_attempt).ok().and_then(|(_, scheme)| scheme.issuer);
         let is_strange = callback.iss.is_some() && issuer.is_some() && callback.iss != issuer;
         let outcome = match (&callback.code, &callback.error) {
@@ -285,8 +288,9 @@ impl IntegrationService for PgIntegrations {
                 Err(format!("the app refused: {reason}"))
             }
         };
-        if let Err(reason) = &outcome {
-            self.connections.expire(&account, &attempt.connection_id, reason).await?;
+        match &outcome {
+            Ok(()) => self.brought_connected(&account, &row).await?,
+            Err(reason) => self.connections.expire(&account, &attempt.connection_id, reason).await?,
         }
         if let Some(return_to) = attempt.return_to.as_deref().and_then(|url| Url::parse(url).ok()) {
             let mut url = return_to;

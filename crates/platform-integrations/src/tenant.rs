@@ -7,7 +7,7 @@ use diesel_async::AsyncConnection;
 use moka::sync::Cache;
 use platform_core::{AccountId, Error, Owner, Result, run_blocking};
 use platform_runtime::{SourceTool, TENANT_APPS, TenantAppOffer, ToolGroup, ToolSource, ToolTurn};
-use platform_toolservers::AppServer;
+use platform_toolservers::OfferedServer;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -150,7 +150,10 @@ impl PgIntegrations {
     pub async fn tenant_refresh(&self, account: &AccountId, owner: &Owner) -> Result<()> {
         let rows = repository::list(self.connections.db.read().await?.get(), account, None, owner).await?;
         for row in rows.iter().filter(|row| row.is_active()) {
-            let Ok((_, scheme)) = self.connections.scheme(row) else { continue };
+            let Ok(connector) = self.connector(&row.app) else { continue };
+            let Some(scheme) = connector.pack.schemes().into_iter().find(|of| of.mode.as_str() == row.scheme) else {
+                continue;
+            };
             let Some(test) = &scheme.test else { continue };
             // An app that does not answer says nothing.
             if let Ok(answer) = self.connections.request(account, &row.id, test, &|_| None).await
@@ -186,7 +189,13 @@ impl PgIntegrations {
         let conn = self.connections.db.read().await?;
         let ids = repository::ids_of_tenant(conn.get(), account, tenant, subtenant).await?;
         drop(conn);
-        for id in &ids {
+        self.forget_brought(account, tenant, subtenant).await?;
+        self.delete_all(account, &ids).await
+    }
+
+    /// Takes connections away, here and at their apps.
+    pub(crate) async fn delete_all(&self, account: &AccountId, ids: &[String]) -> Result<()> {
+        for id in ids {
             let mut conn = self.connections.db.conn().await?;
             conn.transaction::<_, Error, _>(async |conn| self.delete_in(conn, account, id).await).await?;
             drop(conn);
@@ -202,7 +211,7 @@ type ReadyKey = (AccountId, String, Option<String>, Vec<String>);
 pub struct TenantApps {
     integrations: Arc<PgIntegrations>,
     /// With schemas compiled.
-    ready: Cache<ReadyKey, AppServer>,
+    ready: Cache<ReadyKey, OfferedServer>,
 }
 
 impl TenantApps {
@@ -216,7 +225,7 @@ impl TenantApps {
         account: &AccountId,
         offer: &TenantAppOffer,
         connection: Option<String>,
-    ) -> Result<Option<AppServer>> {
+    ) -> Result<Option<OfferedServer>> {
         let Ok(connector) = self.integrations.connector(&offer.app) else { return Ok(None) };
         let key = (account.clone(), offer.app.clone(), connection.clone(), offer.tools.clone());
         if let Some(known) = self.ready.get(&key) {
@@ -225,7 +234,7 @@ impl TenantApps {
         let exposed = (!offer.tools.is_empty()).then_some(offer.tools.as_slice());
         let (tools, url) = (tools_of(&connector, exposed), connector.pack.base_url.clone());
         let (account, app) = (account.clone(), offer.app.clone());
-        let ready = run_blocking(move || AppServer::new(&account, (&app, url), tools, connection)).await?;
+        let ready = run_blocking(move || OfferedServer::app(&account, (&app, url), tools, connection)).await?;
         self.ready.insert(key, ready.clone());
         Ok(Some(ready))
     }
@@ -250,7 +259,7 @@ impl ToolSource for TenantApps {
             // One that broke says so when it is called.
             let known = active.or_else(|| rows.iter().find(|row| row.app == offer.app));
             if let Some(app) = self.ready(account, offer, known.map(|row| row.id.clone())).await? {
-                offered.extend(self.integrations.tool_servers.offer_app(&app, turn));
+                offered.extend(self.integrations.tool_servers.offer_all(&app, turn));
             }
         }
         Ok(Some(offered))

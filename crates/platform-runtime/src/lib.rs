@@ -54,7 +54,8 @@ pub use model::{
 };
 pub use schema::{SCHEMA_WORKS, Schema, check_schema, check_schemas, compile as compile_schema};
 pub use scope::{
-    KNOWLEDGE_TOOLS, Recall, RecallBudget, Recalled, SKILL_TOOLS, TENANT_APPS, TenantAppOffer, TurnScope, TurnSkill,
+    KNOWLEDGE_TOOLS, Recall, RecallBudget, Recalled, SKILL_TOOLS, TENANT_APPS, TENANT_MCP, TenantAppOffer, TurnScope,
+    TurnSkill,
 };
 pub use structured::{OutputSchema, StructuredOutput};
 pub use toolbox::{Approval, NamePrefix, SourceTool, ToolChoice, ToolSource, ToolTurn, Toolbox};

@@ -12,6 +12,9 @@ pub const SKILL_TOOLS: &str = "builtin-skills";
 /// The group of the tools of apps that end users connect.
 pub const TENANT_APPS: &str = "tenant-apps";
 
+/// The group of the tools of MCP servers that end users bring.
+pub const TENANT_MCP: &str = "tenant-mcp";
+
 /// An app whose tools an assistant offers to those it talks to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TenantAppOffer {
@@ -47,6 +50,8 @@ pub struct TurnScope {
     pub skills: Vec<TurnSkill>,
     /// Apps that end users connect themselves.
     pub tenant_apps: Vec<TenantAppOffer>,
+    /// Tools of each MCP server that an end user brings; `None` = they bring none.
+    pub tenant_mcp_tools: Option<usize>,
     /// How many triggers led to the turn (contract 09 §3).
     pub depth: u8,
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Error, Id, Page, Result, Timestamp, run_blocking};
+use platform_core::{AccountId, Code, Error, Id, Page, Result, Timestamp, run_blocking};
 use platform_db::{Conn, Idempotency};
 use platform_egress::{Url, header::HeaderMap};
 use platform_runtime::{SourceTool, ToolTurn};
@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    definition::{ToolDefinition, check_all},
+    authentication::AuthenticationConfig,
+    definition::{CustomHeader, ToolDefinition, check_all},
+    mcp::McpCredentials,
     model::{AppLink, ServerType, ToolServer, ToolServerSettings},
     repository::{self, ServerRow},
     rules::{not_found, switched},
@@ -76,19 +78,36 @@ pub struct NewAppServer {
     pub tools: Vec<ToolDefinition>,
 }
 
-/// An app whose tools somebody calls who has no tool server of it: ready to be offered to turns.
+/// An app or an MCP server whose tools somebody calls who has no tool server of it: ready to be offered to turns.
 #[derive(Clone)]
-pub struct AppServer(Arc<Server>);
+pub struct OfferedServer(pub(crate) Arc<Server>);
+
+/// An MCP server that somebody brings.
+#[derive(Debug, Clone)]
+pub struct NewMcpServer {
+    /// Its id.
+    pub id: String,
+    /// What stands before the names of its tools.
+    pub identifier: String,
+    /// Where it is.
+    pub url: String,
+    /// The tools that it had when it was last read.
+    pub tools: Vec<ToolDefinition>,
+    /// What lets in, when no connection does.
+    pub headers: Vec<CustomHeader>,
+    /// The connection with whose rights it is called.
+    pub connection: Option<String>,
+}
 
 /// `INVALID_TOOL_DEFINITION`, `DUPLICATE_TOOL_NAME` unless tools can be those of a server at an address.
 pub fn check_tools(tools: &mut [ToolDefinition], url: Option<&Url>) -> Result<()> {
     check_all(tools, 0, url)
 }
 
-impl AppServer {
+impl OfferedServer {
     /// An app, its address, the tools that may be called, and the connection with whose rights; `None` = nobody is
     /// connected, which calls are told. Takes a while: schemas are compiled.
-    pub fn new(
+    pub fn app(
         account: &AccountId,
         (app, url): (&str, Option<String>),
         tools: Vec<ToolDefinition>,
@@ -101,19 +120,57 @@ impl AppServer {
             is_app: true,
             ..ToolServerSettings::default()
         };
-        let mut row = ServerRow::blank(account, app, Timestamp(0))?;
-        app.clone_into(&mut row.identifier);
-        ServerType::Integration.as_str().clone_into(&mut row.kind);
-        row.set_link(&AppLink { app: app.to_owned(), connection_id: connection, connected: true, exposed: None });
+        let link = AppLink { app: app.to_owned(), connection_id: connection, connected: true, exposed: None };
+        Self::of(account, (app, app), settings, Some(&link))
+    }
+
+    /// An MCP server. Takes a while: schemas are compiled.
+    pub fn mcp(account: &AccountId, new: NewMcpServer) -> Result<Self> {
+        let NewMcpServer { id, identifier, url, tools, headers, connection } = new;
+        let link = connection.map(|connection| AppLink {
+            app: String::new(),
+            connection_id: Some(connection),
+            connected: true,
+            exposed: None,
+        });
+        let settings = ToolServerSettings {
+            name: identifier.clone(),
+            url: Some(url),
+            mcp_type: true,
+            tool_definitions: tools,
+            authentication_config: AuthenticationConfig::of_headers(headers),
+            ..ToolServerSettings::default()
+        };
+        Self::of(account, (&id, &identifier), settings, link.as_ref())
+    }
+
+    fn of(
+        account: &AccountId,
+        (id, identifier): (&str, &str),
+        settings: ToolServerSettings,
+        link: Option<&AppLink>,
+    ) -> Result<Self> {
+        let mut row = ServerRow::blank(account, id, Timestamp(0))?;
+        identifier.clone_into(&mut row.identifier);
+        settings.kind().as_str().clone_into(&mut row.kind);
+        if let Some(link) = link {
+            row.set_link(link);
+        }
         Ok(Self(Arc::new(Server::new(account.clone(), settings, row.shown()))))
     }
 }
 
 impl PgToolServerService {
-    /// The tools of an app, for a turn.
-    pub fn offer_app(&self, app: &AppServer, turn: &ToolTurn<'_>) -> Vec<SourceTool> {
-        let count = app.0.settings.tool_definitions.len();
-        (0..count).map(|index| self.offer(&app.0, index, turn)).collect()
+    /// The tools of a server, for a turn.
+    pub fn offer_all(&self, server: &OfferedServer, turn: &ToolTurn<'_>) -> Vec<SourceTool> {
+        let count = server.0.settings.tool_definitions.len();
+        (0..count).map(|index| self.offer(&server.0, index, turn)).collect()
+    }
+
+    /// The tools that an MCP server has now, at most so many. `UPSTREAM_ERROR` with the cause in `details.code`.
+    pub async fn read_tools(&self, server: &OfferedServer, most: usize) -> Result<Vec<ToolDefinition>> {
+        let read = Box::pin(self.calling.mcp.tools(&server.0, &McpCredentials::Own, most)).await;
+        read.map_err(|failure| Error::new(Code::UPSTREAM_ERROR, failure.to_line()).with("code", failure.code))
     }
 
     /// Makes a tool server from an app.

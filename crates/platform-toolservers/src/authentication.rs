@@ -85,6 +85,14 @@ fn method<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Authentic
 }
 
 impl AuthenticationConfig {
+    /// These headers; nothing when there are none.
+    pub(crate) fn of_headers(custom_headers: Vec<CustomHeader>) -> Self {
+        if custom_headers.is_empty() {
+            return Self::default();
+        }
+        Self { custom_headers, ..Self::of(AuthenticationMethod::CustomHeader) }
+    }
+
     fn of(authentication_method: AuthenticationMethod) -> Self {
         Self {
             authentication_method,

@@ -43,11 +43,7 @@ impl Calling {
             return Called { url, status: None, result: Err(failure) };
         }
         let called = if server.kind == ServerType::Mcp {
-            Called {
-                url,
-                status: None,
-                result: self.mcp.call(server, tool, arguments, &self.tokens, call.timeout).await,
-            }
+            Called { url, status: None, result: self.mcp.call(server, tool, arguments, call.timeout).await }
         } else if server.kind == ServerType::Integration && server.settings.url.is_none() {
             let url = arguments.get("url").and_then(Value::as_str).unwrap_or_default().to_owned();
             let egress = self.egress.of(&server.account);

@@ -212,7 +212,7 @@ pub(crate) fn check_secret(checks: &mut Checks, path: &str, secret: &Secret) {
 }
 
 /// The same header twice would leave open which one counts.
-pub(crate) fn check_headers(checks: &mut Checks, path: &str, headers: &[CustomHeader]) {
+pub fn check_headers(checks: &mut Checks, path: &str, headers: &[CustomHeader]) {
     checks.count(path, headers.len(), 50);
     let mut seen = HashSet::new();
     for (i, header) in headers.iter().enumerate() {

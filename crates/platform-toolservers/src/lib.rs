@@ -39,19 +39,21 @@ mod source;
 mod tokens;
 
 pub use apps::{
-    AppCredentials, AppFunction, AppServer, AppTool, AppTools, Connections, NewAppServer, check_tools, set_connected_in,
+    AppCredentials, AppFunction, AppTool, AppTools, Connections, NewAppServer, NewMcpServer, OfferedServer,
+    check_tools, set_connected_in,
 };
 pub use authentication::{AuthenticationConfig, AuthenticationMethod};
 pub use builtin::http_tools;
 pub use definition::{
     BodyMode, CustomHeader, FunctionDefinition, HttpMethod, REFUSED_HEADERS as REFUSED_TOOL_HEADERS, TOOL_FIELDS,
-    ToolDefinition,
+    ToolDefinition, check_headers,
 };
 pub use model::{
     AppLink, CloneRequest, DefinitionPatch, Integration, ListedGroup, McpAuthMode, OpenApiImport, ServerType,
     TestRequest, TestResult, ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
 };
 pub use repository::{hold_in, use_in};
+pub use rules::slug;
 pub use service::{PgToolServerService, TOOL_SERVER, ToolServerNeeds, ToolServerService};
 
 /// What child processes do with expressions and descriptions of clients.

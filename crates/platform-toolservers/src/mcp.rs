@@ -7,7 +7,7 @@ use std::{
 };
 
 use moka::sync::Cache;
-use platform_core::{AccountId, Object, without_nul};
+use platform_core::{AccountId, Object, sha256_hex, without_nul};
 use platform_egress::{Egress, EgressError, HttpError, Url, header::HeaderMap};
 use platform_vault::Secret;
 use rmcp::{
@@ -29,6 +29,7 @@ use serde_json::Value;
 use tokio::{sync::Notify, time::timeout};
 
 use crate::{
+    apps::Connections,
     definition::{FunctionDefinition, HttpMethod, ToolDefinition},
     failure::Failure,
     redact::Redactor,
@@ -72,10 +73,27 @@ impl ChangedServers {
     }
 }
 
-/// Connections to MCP servers, kept while they are used.
+/// With whose rights an MCP server is asked.
+#[derive(Debug, Clone)]
+pub enum McpCredentials {
+    /// The server's own.
+    Own,
+    /// Those of a connection.
+    Connection(String),
+    /// This `Authorization`.
+    Header(Secret),
+}
+
+/// A client stands for one server and one credential.
+type ClientKey = (Changed, String);
+
+/// Clients of MCP servers, kept while they are used.
 pub(crate) struct McpClients {
     egress: Egress,
-    connections: Cache<Changed, Arc<Connection>>,
+    tokens: Arc<Tokens>,
+    /// Who lets in whose server has no credentials of its own.
+    apps: Arc<dyn Connections>,
+    clients: Cache<ClientKey, Arc<Connection>>,
     /// Who is told that a server says its tools have changed.
     changed: Arc<ChangedServers>,
 }
@@ -105,20 +123,20 @@ impl ClientHandler for Client {
 }
 
 impl McpClients {
-    pub fn new(egress: Egress, changed: Arc<ChangedServers>) -> Self {
-        let connections = Cache::builder().max_capacity(MOST_CONNECTIONS).time_to_idle(IDLE).build();
-        Self { egress, connections, changed }
+    pub fn new(egress: Egress, tokens: Arc<Tokens>, apps: Arc<dyn Connections>, changed: Arc<ChangedServers>) -> Self {
+        let clients = Cache::builder().max_capacity(MOST_CONNECTIONS).time_to_idle(IDLE).build();
+        Self { egress, tokens, apps, clients, changed }
     }
 
     /// The tools a server offers now, at most so many.
     pub async fn tools(
         &self,
         server: &Arc<Server>,
-        tokens: &Arc<Tokens>,
+        with: &McpCredentials,
         most: usize,
     ) -> Result<Vec<ToolDefinition>, Failure> {
         let most_bytes = self.egress.most_bytes();
-        let listed = Box::pin(self.attempt(server, tokens, true, move |connection| async move {
+        let listed = Box::pin(self.attempt(server, with, true, move |connection| async move {
             let (mut tools, mut bytes, mut cursor) = (Vec::new(), 0, None);
             loop {
                 let page = PaginatedRequestParams::default().with_cursor(cursor.take());
@@ -145,25 +163,29 @@ impl McpClients {
         server: &Arc<Server>,
         tool: &ToolDefinition,
         arguments: &Object,
-        tokens: &Arc<Tokens>,
         longest: Duration,
     ) -> Result<Value, Failure> {
         let params = CallToolRequestParams::new(tool.function.name.clone()).with_arguments(arguments.clone());
-        let called = Box::pin(self.attempt(server, tokens, tool.idempotent, move |connection| {
+        let called = Box::pin(self.attempt(server, &McpCredentials::Own, tool.idempotent, move |connection| {
             let params = params.clone();
             async move { connection.service.call_tool(params).await }
         }));
         let (result, connection) = within(longest, self.placed(server, called)).await?;
         let (failed, value) = read(result);
         let value = connection.redactor.value(value);
-        if self.egress.most_bytes() > 0 && value.to_string().len() > self.egress.most_bytes() {
-            return Err(Failure::new("RESPONSE_TOO_LARGE", "The answer of the MCP server is too long."));
-        }
+        self.check_length(&value)?;
         if failed {
             let failure = Failure::new("UPSTREAM_ERROR", "The tool says that it failed.");
             return Err(Failure { body: Some(value), ..failure });
         }
         Ok(value)
+    }
+
+    fn check_length(&self, value: &Value) -> Result<(), Failure> {
+        if self.egress.most_bytes() > 0 && value.to_string().len() > self.egress.most_bytes() {
+            return Err(Failure::new("RESPONSE_TOO_LARGE", "The answer of the MCP server is too long."));
+        }
+        Ok(())
     }
 
     /// Does something when the server's account has a place among the requests that are made at once.
@@ -177,7 +199,7 @@ impl McpClients {
     async fn attempt<T, F>(
         &self,
         server: &Arc<Server>,
-        tokens: &Arc<Tokens>,
+        with: &McpCredentials,
         again: bool,
         work: impl Fn(Arc<Connection>) -> F + Send + Sync,
     ) -> Result<(T, Arc<Connection>), Failure>
@@ -187,14 +209,14 @@ impl McpClients {
         let mut stale = None;
         loop {
             let is_last = stale.is_some();
-            let connection = self.connection(server, tokens, stale.flatten().as_ref()).await?;
+            let connection = self.connection(server, with, stale.flatten().as_ref()).await?;
             let error = match work(Arc::clone(&connection)).await {
                 Ok(done) => return Ok((done, connection)),
                 Err(error) => error,
             };
             let answered = matches!(error, ServiceError::McpError(_));
             if !answered {
-                self.forget(&(server.account.clone(), server.id.clone()));
+                self.clients.invalidate(&key(server, with));
             }
             let refused = is_refusal(&error).then(|| connection.token.clone()).flatten();
             if is_last || (refused.is_none() && (answered || !again)) {
@@ -204,38 +226,57 @@ impl McpClients {
         }
     }
 
-    /// A server that was changed is connected anew.
+    /// A server that is gone is connected to no longer.
     pub fn forget(&self, server: &Changed) {
-        self.connections.invalidate(server);
+        self.clients.invalidate(&(server.clone(), String::new()));
+    }
+
+    /// What lets in.
+    async fn credentials(
+        &self,
+        server: &Arc<Server>,
+        with: &McpCredentials,
+        stale: Option<&Secret>,
+    ) -> Result<Credentials, Failure> {
+        let connection = match with {
+            McpCredentials::Header(value) => return Ok(Credentials::of_header(value)),
+            McpCredentials::Connection(id) => id.as_str(),
+            McpCredentials::Own => match server.connection() {
+                Some(id) => id,
+                None => return server.credentials(None, &self.tokens, stale).await,
+            },
+        };
+        let given = self.apps.credentials(&server.account, connection, stale).await;
+        Ok(given.map_err(|reason| Failure::new("NOT_CONNECTED", reason))?.into())
     }
 
     /// A connection that is there, or a new one; `stale`: a token that was refused.
     async fn connection(
         &self,
         server: &Arc<Server>,
-        tokens: &Arc<Tokens>,
+        with: &McpCredentials,
         stale: Option<&Secret>,
     ) -> Result<Arc<Connection>, Failure> {
         let unreadable = || Failure::new("URL_NOT_ALLOWED", "The server has no address that can be read.");
         let url = server.settings.address().ok_or_else(unreadable)?;
-        let key = (server.account.clone(), server.id.clone());
-        let credentials = server.credentials(None, tokens, stale).await?;
+        let key = key(server, with);
+        let credentials = self.credentials(server, with, stale).await?;
         let same = |known: &Arc<Connection>| {
             known.headers == credentials.headers && known.url == url && !known.service.peer().is_transport_closed()
         };
-        if let Some(known) = self.connections.get(&key).filter(same) {
+        if let Some(known) = self.clients.get(&key).filter(same) {
             return Ok(known);
         }
         let token = credentials.token.clone();
-        let connection = match self.connect(key.clone(), url.clone(), credentials).await {
+        let connection = match self.connect(key.0.clone(), url.clone(), credentials).await {
             Err(failure) if failure.code == "AUTH_FAILED" && token.is_some() && stale.is_none() => {
-                let credentials = server.credentials(None, tokens, token.as_ref()).await?;
-                self.connect(key.clone(), url, credentials).await
+                let credentials = self.credentials(server, with, token.as_ref()).await?;
+                self.connect(key.0.clone(), url, credentials).await
             }
             outcome => outcome,
         };
         let connection = Arc::new(connection?);
-        self.connections.insert(key, Arc::clone(&connection));
+        self.clients.insert(key, Arc::clone(&connection));
         Ok(connection)
     }
 
@@ -270,6 +311,16 @@ impl McpClients {
             Err(_) => Err(Failure::new("UPSTREAM_TIMEOUT", "The MCP server does not answer in time.")),
         }
     }
+}
+
+/// Which client a server and a credential have.
+fn key(server: &Server, with: &McpCredentials) -> ClientKey {
+    let credential = match with {
+        McpCredentials::Own => server.connection().unwrap_or_default().to_owned(),
+        McpCredentials::Connection(id) => id.clone(),
+        McpCredentials::Header(value) => sha256_hex(value.expose()),
+    };
+    ((server.account.clone(), server.id.clone()), credential)
 }
 
 impl Connection {

@@ -14,7 +14,7 @@ use tracing::warn;
 use crate::{
     code,
     failure::Failure,
-    mcp::Changed,
+    mcp::{Changed, McpCredentials},
     model::{ServerType, ToolServer},
     repository,
     rules::{not_found, note_tools},
@@ -34,7 +34,7 @@ impl PgToolServerService {
     pub(crate) async fn fetch_tools(&self, account: &AccountId, id: &str) -> Result<(ToolServer, Option<Failure>)> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
         let fetched =
-            Box::pin(self.calling.mcp.tools(&server, &self.calling.tokens, self.limits.tools_per_server)).await;
+            Box::pin(self.calling.mcp.tools(&server, &McpCredentials::Own, self.limits.tools_per_server)).await;
         let failure = fetched.as_ref().err().cloned();
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;

@@ -97,7 +97,8 @@ pub(crate) fn note_tools(
     Ok(changed)
 }
 
-pub(crate) fn slug(name: &str) -> String {
+/// What a name becomes before the names of tools: `^[a-z0-9-]{1,24}$`.
+pub fn slug(name: &str) -> String {
     let mut slug = String::new();
     for c in name.chars() {
         match c {

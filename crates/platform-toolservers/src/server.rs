@@ -58,6 +58,11 @@ impl Server {
         self.settings.tool_definitions.iter().find(|tool| tool.function.name == name)
     }
 
+    /// The connection with whose rights it is called, when it has none of its own.
+    pub fn connection(&self) -> Option<&str> {
+        self.shown.integration.as_ref()?.connection_id.as_deref()
+    }
+
     /// Whether arguments fit the parameters of a tool.
     pub async fn check(&self, children: &ChildPool, tool: &ToolDefinition, arguments: &Object) -> Result<(), Failure> {
         let Some(schema) = self.schemas.get(&tool.function.name) else { return Ok(()) };
@@ -101,13 +106,24 @@ impl Server {
     }
 }
 
+impl From<AppCredentials> for Credentials {
+    fn from(AppCredentials { headers, query, secrets, token }: AppCredentials) -> Self {
+        Self { headers, secrets, token, query }
+    }
+}
+
 impl Credentials {
     /// Those of a connection to an app, with the headers of a tool.
     pub fn of_app(given: AppCredentials, tool: &ToolDefinition) -> Result<Self, Failure> {
-        let AppCredentials { headers, query, secrets, token } = given;
-        let mut all = Self { headers, secrets, token, query };
+        let mut all = Self::from(given);
         all.add(&tool.custom_headers)?;
         Ok(all)
+    }
+
+    /// A value of `Authorization` as it is.
+    pub fn of_header(value: &Secret) -> Self {
+        let headers = sensitive(value.expose()).map(|header| (AUTHORIZATION, header)).into_iter().collect();
+        Self { headers, secrets: vec![value.clone()], token: None, query: Vec::new() }
     }
 
     /// The address with what lets in.

@@ -19,7 +19,7 @@ use crate::{
     calling::Calling,
     definition::{ToolDefinition, check_written, merge},
     http::Call,
-    mcp::{ChangedServers, McpClients},
+    mcp::{ChangedServers, McpClients, McpCredentials},
     model::{
         CloneRequest, ListedGroup, OpenApiImport, ServerType, TestResult, ToolList, ToolServer, ToolServerFilter,
         ToolServerList, ToolServerSettings,
@@ -154,7 +154,7 @@ impl PgToolServerService {
             needs;
         let changed = Arc::new(ChangedServers::default());
         let tokens = Arc::new(Tokens::new(&db, Arc::clone(&vault), egress.unplaced(), Arc::clone(&clock)));
-        let mcp = McpClients::new(egress.clone(), Arc::clone(&changed));
+        let mcp = McpClients::new(egress.clone(), Arc::clone(&tokens), Arc::clone(&connections), Arc::clone(&changed));
         let service = Arc::new(Self {
             known: InvalidatedCache::new(&bus, TOOL_SERVER.name(), MOST_REMEMBERED),
             db,
@@ -293,7 +293,7 @@ impl PgToolServerService {
         if row.kind == "mcp" {
             let server = Arc::new(self.open(account, &row).await?);
             let tools =
-                Box::pin(self.calling.mcp.tools(&server, &self.calling.tokens, self.limits.tools_per_server)).await;
+                Box::pin(self.calling.mcp.tools(&server, &McpCredentials::Own, self.limits.tools_per_server)).await;
             note_tools(&mut row, tools, &[], self.clock.now())?;
         }
         let given = (!row.identifier.is_empty()).then(|| row.identifier.clone());

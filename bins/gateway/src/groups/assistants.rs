@@ -110,27 +110,17 @@ mod spec {
     use super::IncludePresets;
     use platform_http::{Deleted, Operation};
 
-    const INERT: [&str; 1] = ["tenantMcpConfig"];
-
     pub fn list() -> Operation {
         Operation::new("List assistants").query::<AssistantFilter>().answers::<Vec<Assistant>>(200)
     }
     pub fn create() -> Operation {
-        Operation::new("Make an assistant")
-            .body::<AssistantSettings>()
-            .aliases(&["llm"])
-            .without_effect(&INERT)
-            .answers::<Assistant>(201)
+        Operation::new("Make an assistant").body::<AssistantSettings>().aliases(&["llm"]).answers::<Assistant>(201)
     }
     pub fn get() -> Operation {
         Operation::new("Read an assistant").query::<IncludePresets>().answers::<Assistant>(200)
     }
     pub fn update() -> Operation {
-        Operation::new("Change an assistant")
-            .body::<AssistantSettings>()
-            .aliases(&["llm"])
-            .without_effect(&INERT)
-            .answers::<Assistant>(200)
+        Operation::new("Change an assistant").body::<AssistantSettings>().aliases(&["llm"]).answers::<Assistant>(200)
     }
     pub fn delete() -> Operation {
         Operation::new("Delete an assistant; its chats stay readable").answers::<Deleted>(200)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use platform_access::Kind;
 use platform_auth::{ClientService, PgAuthService};
 use platform_chat::{AssistantService, PgAssistantService};
-use platform_conversation::{ASSISTANT, ConnectionMode};
+use platform_conversation::{ASSISTANT, AssistantSettings, ConnectionMode};
 use platform_core::{Checks, Code, Error, Owner, Result};
 use platform_http::{Answer, Group, Request, session};
 use platform_integrations::{APP, Connecting, NewConnection, PgIntegrations, code};
@@ -19,10 +19,21 @@ use crate::module::Module;
 
 const ACCOUNT: Kind = Kind::of_account("account of an end user");
 
-struct Services {
-    integrations: Arc<PgIntegrations>,
+pub(super) struct Services {
+    pub integrations: Arc<PgIntegrations>,
     assistants: Arc<PgAssistantService>,
     clients: Arc<dyn ClientService>,
+}
+
+impl Services {
+    pub fn new(
+        integrations: &Arc<PgIntegrations>,
+        assistants: &Arc<PgAssistantService>,
+        auth: &Arc<PgAuthService>,
+    ) -> Arc<Self> {
+        let (integrations, assistants) = (Arc::clone(integrations), Arc::clone(assistants));
+        Arc::new(Self { integrations, assistants, clients: auth.clone() })
+    }
 }
 
 /// Accounts that end users connect for the tools of an assistant.
@@ -31,9 +42,7 @@ pub(crate) fn module(
     assistants: &Arc<PgAssistantService>,
     auth: &Arc<PgAuthService>,
 ) -> Module {
-    let services =
-        Services { integrations: Arc::clone(integrations), assistants: Arc::clone(assistants), clients: auth.clone() };
-    Module { groups: vec![group(Arc::new(services))], ..Module::default() }
+    Module { groups: vec![group(Services::new(integrations, assistants, auth))], ..Module::default() }
 }
 
 fn group(services: Arc<Services>) -> Group {
@@ -54,7 +63,7 @@ fn group(services: Arc<Services>) -> Group {
 /// Whose accounts are meant, and for which assistant.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
-struct WhoseAccounts {
+pub(super) struct WhoseAccounts {
     /// The assistant whose tools they are for: its identifier or id.
     assistant_id: Option<String>,
     /// The tenant; of a session its own.
@@ -65,16 +74,31 @@ struct WhoseAccounts {
     return_to: Option<String>,
 }
 
-/// What a request is about.
-struct Asked {
-    owner: Owner,
+/// What a request is about: what an assistant offers, and to whom.
+pub(super) struct Asked {
+    pub owner: Owner,
     offered: Vec<(TenantAppOffer, Vec<String>)>,
-    return_to: Option<String>,
+    /// MCP servers, and tools of each.
+    pub most: (usize, usize),
+    pub return_to: Option<String>,
 }
 
 impl Asked {
-    /// What the assistant offers, to whom; one message for everything that it does not.
+    /// What is asked of the apps of an assistant; one message for everything that it does not offer.
     async fn of(services: &Services, request: &Request) -> Result<Self> {
+        Self::offering(services, request, |assistant| assistant.tenant_integrations_config.enabled).await
+    }
+
+    /// The same of the MCP servers that it takes.
+    pub async fn of_mcp(services: &Services, request: &Request) -> Result<Self> {
+        Self::offering(services, request, |assistant| assistant.tenant_mcp_config.enabled).await
+    }
+
+    async fn offering(
+        services: &Services,
+        request: &Request,
+        is_offered: impl FnOnce(&AssistantSettings) -> bool,
+    ) -> Result<Self> {
         let WhoseAccounts { assistant_id, tenant_id, subtenant_id, return_to } = request.query()?;
         let Some(assistant) = assistant_id.filter(|id| !id.is_empty()) else {
             let message = "assistantId is required: whose tools the accounts are for";
@@ -94,17 +118,30 @@ impl Asked {
         if request.hides(ASSISTANT, &known.identifier).await? {
             return Err(unavailable());
         }
-        let config = &known.settings().tenant_integrations_config;
-        if !config.enabled {
+        let settings = known.settings();
+        if !is_offered(&settings) {
             return Err(unavailable());
         }
+        let config = &settings.tenant_integrations_config;
         if config.identity_mode == ConnectionMode::Signed && own.is_none() {
             let message = "Accounts of this assistant are connected by its end users alone, with their sessions.";
             return Err(Error::new(Code::FORBIDDEN, message));
         }
         let triggers = config.apps.iter().map(|app| app.triggers.clone());
         let offered = config.offers().zip(triggers).collect();
-        Ok(Self { owner: Owner { tenant_id: Some(tenant), subtenant_id: subtenant }, offered, return_to })
+        let mcp = &settings.tenant_mcp_config;
+        let most = (mcp.max_servers as usize, mcp.max_tools_per_server as usize);
+        Ok(Self { owner: Owner { tenant_id: Some(tenant), subtenant_id: subtenant }, offered, most, return_to })
+    }
+
+    /// How its user connects.
+    pub async fn connecting(&self, services: &Services, request: &Request) -> Result<Connecting> {
+        Ok(Connecting {
+            by: request.caller()?.user_uid.clone(),
+            // The page that asks, and no other.
+            origins: origins(&*services.clients, request, false).await?,
+            owner: self.owner.clone(),
+        })
     }
 
     /// The same of one app that is offered.
@@ -116,7 +153,7 @@ impl Asked {
 }
 
 fn unavailable() -> Error {
-    let message = "This assistant offers no such app to its end users.";
+    let message = "This assistant offers no such thing to its end users.";
     Error::new(code::TENANT_INTEGRATIONS_UNAVAILABLE, message)
 }
 
@@ -146,15 +183,9 @@ async fn schemes(services: Arc<Services>, request: Request) -> Result<Answer> {
 async fn connect(services: Arc<Services>, request: Request) -> Result<Answer> {
     let new: NewConnection = request.body()?;
     let (asked, app) = Asked::of_app(&services, &request).await?;
+    let connecting = asked.connecting(&services, &request).await?;
     let new = NewConnection { return_to: new.return_to.or(asked.return_to), ..new };
-    let caller = request.caller()?;
-    let connecting = Connecting {
-        by: caller.user_uid.clone(),
-        // The page that asks, and no other.
-        origins: origins(&*services.clients, &request, false).await?,
-        owner: asked.owner,
-    };
-    Answer::ok(&services.integrations.tenant_connect(&caller.account, app, new, &connecting).await?)
+    Answer::ok(&services.integrations.tenant_connect(&request.caller()?.account, app, new, &connecting).await?)
 }
 
 async fn disconnect(services: Arc<Services>, request: Request) -> Result<Answer> {

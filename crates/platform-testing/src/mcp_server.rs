@@ -1,0 +1,239 @@
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use actix_web::{
+    HttpRequest, HttpResponse,
+    dev::ServerHandle,
+    web::{self, ServiceConfig},
+};
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::{ToolRequest, server::serve};
+
+/// An MCP server over streamable HTTP, without sessions, at `/mcp`; with a log-in of its own when it is told to have one.
+///
+/// Its tools are those of [`FakeMcpServer::set_tools`]; what a call does goes by the end of the tool's name: `fail` says
+/// that it failed, `slow` tells of its progress twice, `ask` wants to know a name first, `hang` never answers, anything
+/// else gives back `{name, arguments, authorization}`.
+pub struct FakeMcpServer {
+    url: String,
+    state: Arc<State>,
+    handle: ServerHandle,
+}
+
+struct State {
+    recorded: Mutex<Vec<ToolRequest>>,
+    tools: Mutex<Value>,
+    log_in: Mutex<LogIn>,
+    url: Mutex<String>,
+}
+
+#[derive(Default)]
+struct LogIn {
+    is_required: bool,
+    registered: u32,
+    issued: u32,
+    /// Speaks the family of 2026-07-28.
+    is_modern: bool,
+    /// Does not answer well.
+    is_away: bool,
+}
+
+impl FakeMcpServer {
+    /// Starts one with the tool `echo` on a port of its own.
+    pub fn start() -> Self {
+        let state = Arc::new(State {
+            recorded: Mutex::default(),
+            tools: Mutex::new(json!([])),
+            log_in: Mutex::default(),
+            url: Mutex::default(),
+        });
+        let shared = Arc::clone(&state);
+        let (url, handle) = serve("fake MCP server", move |config: &mut ServiceConfig| {
+            config.app_data(web::Data::from(Arc::clone(&shared))).default_service(web::to(answer));
+        });
+        state.url.lock().expect("lock").clone_from(&url);
+        let server = Self { url: format!("{url}/mcp"), state, handle };
+        server.set_tools(&["echo"]);
+        server
+    }
+
+    /// Its address.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Where it is without a path.
+    pub fn origin(&self) -> String {
+        self.url.trim_end_matches("/mcp").to_owned()
+    }
+
+    /// Its tools, by name.
+    pub fn set_tools(&self, names: &[&str]) {
+        let tool = |name: &&str| json!({"name": name, "description": format!("Does {name}"), "inputSchema": {"type": "object"}});
+        self.describe(names.iter().map(tool).collect());
+    }
+
+    /// Its tools, as they are listed.
+    pub fn describe(&self, tools: Value) {
+        *self.state.tools.lock().expect("lock") = tools;
+    }
+
+    /// Only who has logged in is let in.
+    pub fn require_log_in(&self) {
+        self.state.log_in.lock().expect("lock").is_required = true;
+    }
+
+    /// It speaks the family of 2026-07-28.
+    pub fn be_modern(&self) {
+        self.state.log_in.lock().expect("lock").is_modern = true;
+    }
+
+    /// It answers 503, or well again.
+    pub fn be_away(&self, away: bool) {
+        self.state.log_in.lock().expect("lock").is_away = away;
+    }
+
+    /// Requests of a JSON-RPC method.
+    pub fn requests(&self, method: &str) -> Vec<ToolRequest> {
+        let recorded = self.state.recorded.lock().expect("lock");
+        recorded.iter().filter(|request| request.json()["method"] == method).cloned().collect()
+    }
+
+    /// All requests as text, headers included.
+    pub fn everything(&self) -> String {
+        format!("{:?}", self.state.recorded.lock().expect("lock"))
+    }
+
+    /// Ends it.
+    pub async fn stop(self) {
+        self.handle.stop(false).await;
+    }
+}
+
+async fn answer(state: web::Data<State>, request: HttpRequest, body: Bytes) -> HttpResponse {
+    let recorded = ToolRequest::of(&request, &body);
+    state.recorded.lock().expect("lock").push(recorded.clone());
+    let origin = state.url.lock().expect("lock").clone();
+    if state.log_in.lock().expect("lock").is_away {
+        return HttpResponse::ServiceUnavailable().finish();
+    }
+    match request.path() {
+        "/.well-known/oauth-protected-resource/mcp" => HttpResponse::Ok().json(json!({
+            "resource": format!("{origin}/mcp"), "authorization_servers": [origin], "scopes_supported": ["tools"],
+        })),
+        "/.well-known/oauth-authorization-server" => HttpResponse::Ok().json(json!({
+            "issuer": origin, "authorization_endpoint": format!("{origin}/authorize"),
+            "token_endpoint": format!("{origin}/token"), "registration_endpoint": format!("{origin}/register"),
+            "revocation_endpoint": format!("{origin}/revoke"),
+            "response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"],
+        })),
+        "/register" => {
+            state.log_in.lock().expect("lock").registered += 1;
+            HttpResponse::Created().json(json!({"client_id": "registered", "redirect_uris": []}))
+        }
+        "/token" => token(&state, &recorded, &origin),
+        "/revoke" => HttpResponse::Ok().finish(),
+        "/mcp" if recorded.method == "POST" => rpc(&state, &recorded, &origin).await,
+        "/mcp" => HttpResponse::MethodNotAllowed().finish(),
+        _ => HttpResponse::NotFound().finish(),
+    }
+}
+
+fn token(state: &State, request: &ToolRequest, origin: &str) -> HttpResponse {
+    let has = |field: &str| request.body.contains(field);
+    let resource =
+        percent_encoding::utf8_percent_encode(&format!("{origin}/mcp"), percent_encoding::NON_ALPHANUMERIC).to_string();
+    let resource = resource.replace("%2E", ".");
+    if !has("client_id=registered") || !has(&format!("resource={resource}")) {
+        return HttpResponse::BadRequest().json(json!({"error": "invalid_target"}));
+    }
+    let mut log_in = state.log_in.lock().expect("lock");
+    log_in.issued += 1;
+    // Whose token it is stands in it, so that nobody else's can be taken for it.
+    let who = request.body.split("code=good-").nth(1).and_then(|rest| rest.split('&').next()).unwrap_or("someone");
+    HttpResponse::Ok().json(json!({
+        "access_token": format!("token-of-{who}-{}", log_in.issued), "token_type": "Bearer",
+        "refresh_token": format!("refresh-of-{who}"), "expires_in": 3600,
+    }))
+}
+
+async fn rpc(state: &State, request: &ToolRequest, origin: &str) -> HttpResponse {
+    let (is_required, is_modern) = {
+        let log_in = state.log_in.lock().expect("lock");
+        (log_in.is_required, log_in.is_modern)
+    };
+    if is_required && !request.header("authorization").starts_with("Bearer token-of-") {
+        let metadata = format!("{origin}/.well-known/oauth-protected-resource/mcp");
+        let challenge = format!("Bearer resource_metadata=\"{metadata}\"");
+        return HttpResponse::Unauthorized().insert_header(("WWW-Authenticate", challenge)).finish();
+    }
+    let body = request.json();
+    if body["id"].is_null() {
+        return HttpResponse::Accepted().finish();
+    }
+    let capabilities = json!({"tools": {"listChanged": true}});
+    let info = json!({"name": "fake", "version": "1"});
+    let result = match body["method"].as_str().unwrap_or_default() {
+        "initialize" => json!({"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}),
+        "server/discover" if is_modern => json!({
+            "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": capabilities,
+            "ttlMs": 0, "cacheScope": "private", "_meta": {"io.modelcontextprotocol/serverInfo": info},
+        }),
+        "ping" => json!({}),
+        "tools/list" => {
+            let mut listed = json!({"tools": *state.tools.lock().expect("lock")});
+            if is_modern {
+                listed["resultType"] = "complete".into();
+                listed["ttlMs"] = 0.into();
+                listed["cacheScope"] = "private".into();
+            }
+            listed
+        }
+        "tools/call" => return call(request, &body, is_modern).await,
+        _ => {
+            let error = json!({"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32601, "message": "no"}});
+            return HttpResponse::Ok().json(error);
+        }
+    };
+    HttpResponse::Ok().json(json!({"jsonrpc": "2.0", "id": body["id"], "result": result}))
+}
+
+async fn call(request: &ToolRequest, body: &Value, is_modern: bool) -> HttpResponse {
+    let name = body["params"]["name"].as_str().unwrap_or_default();
+    let mut result = json!({"content": [{"type": "text", "text": json!({
+        "name": name, "arguments": body["params"]["arguments"], "authorization": request.header("authorization"),
+    }).to_string()}]});
+    if is_modern {
+        result["resultType"] = "complete".into();
+    }
+    if name.ends_with("fail") {
+        result["isError"] = true.into();
+    }
+    if name.ends_with("hang") {
+        tokio::time::sleep(Duration::from_mins(10)).await;
+    }
+    if name.ends_with("ask") && body["params"]["inputResponses"].is_null() {
+        let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]});
+        let asked = json!({"method": "elicitation/create",
+            "params": {"mode": "form", "message": "What is your name?", "requestedSchema": schema}});
+        result = json!({"resultType": "input_required", "inputRequests": {"name": asked}, "requestState": "asked"});
+    }
+    if name.ends_with("answered") {
+        result["structuredContent"] = json!({"responses": body["params"]["inputResponses"]});
+    }
+    let whole = json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
+    if !name.ends_with("slow") {
+        return HttpResponse::Ok().json(whole);
+    }
+    let progress = |n: u32| {
+        json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {
+            "progressToken": body["params"]["_meta"]["progressToken"], "progress": n, "total": 2, "message": "working",
+        }})
+    };
+    let events = [progress(1), progress(2), whole].map(|event| format!("data: {event}\n\n"));
+    HttpResponse::Ok().content_type("text/event-stream").body(events.concat())
+}
