@@ -26,6 +26,7 @@ mod integrations;
 mod limits;
 mod malformed;
 mod matrix;
+mod mcp_gateway;
 mod memory;
 mod messages;
 mod models;

@@ -410,21 +410,25 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
     let webhook = json!({"url": "https://93.184.216.34/", "events": ["sandbox.finished"], "description": "canary"});
     let webhook = text(&make("/webhooks", webhook).await["_id"]);
     let delivery = text(&make(&format!("/webhooks/{webhook}/test"), json!({})).await["id"]);
+    let profile =
+        text(&make("/mcp-gateway/profiles", json!({"name": "canary", "slug": format!("{whose}-canary")})).await["_id"]);
+    let grant = json!({"profileId": profile, "subjectType": "user", "subject": "canary"});
+    let grant = text(&make("/mcp-gateway/grants", grant).await["_id"]);
     let project = json!({"name": "canary", "identifier": named("project")});
     let project = text(&make("/projects", project).await["_id"]);
     let whose = whose.to_owned();
-    let named = move |what: &str| format!("{whose}-canary-{what}");
+    let named = |whose: &str, what: &str| format!("{whose}-canary-{what}");
     move |path: &str, name: &str| match name {
         "agentId" => agent.clone(),
         "threadId" => thread.clone(),
         "evaluationId" => evaluation.clone(),
-        "identifier" => named("assistant"),
-        "chatUid" => named("chat"),
+        "identifier" => named(&whose, "assistant"),
+        "chatUid" => named(&whose, "chat"),
         "toolServerId" => server.clone(),
         "toolName" => "canary".to_owned(),
-        "tenantId" => named("tenant"),
-        "subtenantId" => named("user"),
-        "tierId" => named("tier"),
+        "tenantId" => named(&whose, "tenant"),
+        "subtenantId" => named(&whose, "user"),
+        "tierId" => named(&whose, "tier"),
         "sessionId" => session.clone(),
         "userUID" => user.clone(),
         "fileId" => file.clone(),
@@ -443,6 +447,9 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
         "connectionId" => connection.clone(),
         "id" if path.contains("projects") => project.clone(),
         "id" if path.contains("oauth-clients") => client.clone(),
+        "id" if path.contains("/mcp-gateway/profiles") => profile.clone(),
+        "id" if path.contains("/mcp-gateway/grants") => grant.clone(),
+        "profileSlug" => format!("{whose}-canary"),
         "id" if path.contains("tenant-mcp") => MISSING.to_owned(),
         // Nobody has one, or everybody.
         "file" | "filename" | "name" | "slug" | "token" | "app" | "tool" | "accountId" => MISSING.to_owned(),

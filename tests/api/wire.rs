@@ -288,7 +288,7 @@ async fn a_record_that_was_read_can_be_sent_back_whole() {
 }
 
 #[tokio::test]
-async fn what_has_no_effect_yet_says_so_where_it_asks_for_one() {
+async fn what_nothing_reads_is_said_and_what_is_kept_is_not() {
     let app = app_with(&UNBOUNDED).await;
     let hook = "https://93.184.216.34/hook";
     let made = app.post("/agents?strict=true", json!({"name": "A", "webhookUrl": hook})).await;
@@ -303,7 +303,7 @@ async fn what_has_no_effect_yet_says_so_where_it_asks_for_one() {
     assert_eq!(ignored(&app.patch("/assistants/a", json!({"tenantMcpConfig": {"enabled": true}})).await), "");
     assert_eq!(ignored(&app.patch("/assistants/a", json!({"name": "B"})).await), "");
     let tools = json!({"name": "T", "url": "https://a.example", "mcpExposed": true});
-    assert_eq!(ignored(&app.post("/tool-servers", tools).await), "mcpExposed");
+    assert_eq!(ignored(&app.post("/tool-servers", tools).await), "");
 }
 
 /// Sends a message with tags and metadata to the chat `c` of an assistant.

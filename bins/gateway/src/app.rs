@@ -18,13 +18,15 @@ use platform_conversation::{FileFetcher, Ports};
 use platform_core::SystemClock;
 use platform_db::{Bus, Db, Embedded};
 use platform_docs::Docs;
+use platform_egress::Egress;
 use platform_files::PgFileService;
-use platform_http::{Group, Http, Needs, Observer, Table};
+use platform_http::{Group, Http, HttpConfig, Needs, Observer, Table};
 use platform_integrations::{ConnectionCredentials, Connectors, PgConnections, PgIntegrations, TenantApps, TenantMcp};
 use platform_jobs::{Jobs, Work};
 use platform_knowledge::{KnowledgeNeeds, PgKnowledge, file_tools, knowledge_tools, skill_tools};
 use platform_limits::RateLimits;
 use platform_mail::Mailer;
+use platform_mcp::{McpNeeds, PgMcpGateway};
 use platform_memory::{MemoryNeeds, PgMemory, memory_tools};
 use platform_models::Models;
 use platform_projects::PgProjectService;
@@ -44,9 +46,9 @@ use crate::{
     children::Pools,
     config::{Config, Role},
     groups::{
-        agents, assistants, chats, docs, documents, files, folders, health, integrations, keys, memory, models, oauth,
-        projects, sessions, skills, speech, tenant_integrations, tenant_mcp, tenants, threads, tool_servers, triggers,
-        usage, webhooks,
+        agents, assistants, chats, docs, documents, files, folders, health, integrations, keys, mcp, memory, models,
+        oauth, projects, sessions, skills, speech, tenant_integrations, tenant_mcp, tenants, threads, tool_servers,
+        triggers, usage, webhooks,
     },
     health::Health,
     metrics::Metrics,
@@ -86,7 +88,7 @@ impl Platform {
         let relay = base.relay.take();
         let Base { db, bus, clock, vault, egress, models, jobs, store, metrics, .. } = base;
         let files = Arc::new(PgFileService::new(db, Arc::clone(clock), store.clone(), &config.url(addr)));
-        let auth = Arc::new(auth(config, addr, db, bus, Arc::clone(vault))?);
+        let auth = Arc::new(auth(config, addr, db, bus, Arc::clone(vault), Some(egress.clone()))?);
         let projects = Arc::new(PgProjectService::new(db, bus, Arc::clone(clock), auth.clone()));
         let model = Arc::clone(models) as Arc<dyn Model>;
         let model = metrics.as_ref().map_or_else(|| Arc::clone(&model), |metrics| metrics.observe(Arc::clone(&model)));
@@ -180,7 +182,7 @@ impl Platform {
             db: db.clone(),
             clock: Arc::clone(clock),
             catalog: Arc::clone(models) as _,
-            budget: quotas,
+            budget: quotas.clone(),
             recall: knowledge.clone(),
             memory: memory.clone(),
             dictations: speech.clone(),
@@ -232,13 +234,24 @@ impl Platform {
             limits: config.limits,
             public_url: config.url(addr),
         }));
+        let gateway = PgMcpGateway::new(McpNeeds {
+            db: db.clone(),
+            bus: bus.clone(),
+            clock: Arc::clone(clock),
+            vault: Arc::clone(vault),
+            tool_servers: tool_servers.clone(),
+            integrations: Arc::clone(&integrations),
+            chat: chat.clone(),
+            threads: threads.clone(),
+            budget: quotas,
+        });
         let docs = Docs::load(config.docs_dir.as_deref()).context("PLATFORM_DOCS_DIR")?;
         let health = Arc::new(Health::new(db.clone(), Arc::clone(jobs)));
         let modules = vec![
             health::module(&health, models),
             docs::module(docs),
-            oauth::module(&auth, &projects),
-            keys::module(&auth),
+            oauth::module(&auth, &projects, &integrations),
+            keys::module(&auth, &integrations),
             sessions::module(&auth, &assistants, &tenants),
             models::module(models),
             projects::module(projects::Services {
@@ -274,6 +287,7 @@ impl Platform {
             memory::module(&memory, &assistants),
             agents::module(&agents, &threads, &triggers),
             threads::module(&threads, &evaluations),
+            mcp::module(&gateway, &auth, config, addr),
             webhooks::module(&webhooks),
             triggers::module(&triggers),
             Module { works: vec![mailer], purges: purge::shared(config.event_keep), ..Module::default() },
@@ -311,7 +325,8 @@ impl App {
             observer: metrics.clone().map(|metrics| metrics as Arc<dyn Observer>),
             closing: closing.clone(),
         };
-        let http = Arc::new(Http::new(config.http.clone(), needs, groups)?);
+        let http =
+            Arc::new(Http::new(HttpConfig { public_url: config.url(addr), ..config.http.clone() }, needs, groups)?);
         jobs.start(if config.role == Role::Api { Vec::new() } else { works.clone() });
         keepers.push(purge::hourly(db.clone(), clock, purges));
         keepers.into_iter().for_each(Keeper::start);
@@ -343,7 +358,7 @@ impl App {
         let (embedded, db) = database(config, true).await?;
         let bus = bus(embedded.as_ref(), &db);
         // A command signs and seals nothing.
-        let auth = auth(config, config.addr, &db, &bus, no_vault())?;
+        let auth = auth(config, config.addr, &db, &bus, no_vault(), None)?;
         let outcome = command(Arc::new(auth)).await;
         stop(embedded).await;
         outcome
@@ -386,7 +401,14 @@ fn chat_config(config: &Config) -> ChatConfig {
     }
 }
 
-fn auth(config: &Config, addr: SocketAddr, db: &Db, bus: &Bus, vault: Arc<Vault>) -> Result<PgAuthService> {
+fn auth(
+    config: &Config,
+    addr: SocketAddr,
+    db: &Db,
+    bus: &Bus,
+    vault: Arc<Vault>,
+    documents: Option<Egress>,
+) -> Result<PgAuthService> {
     let of_server = AuthConfig {
         key_prefix: config.key_prefix.clone(),
         issuer: config.url(addr),
@@ -394,6 +416,8 @@ fn auth(config: &Config, addr: SocketAddr, db: &Db, bus: &Bus, vault: Arc<Vault>
         access_ttl: config.access_ttl,
         refresh_ttl: config.refresh_ttl,
         trusted: config.trusted_issuer.clone(),
+        registration: config.oauth_registration,
+        documents,
     };
     Ok(PgAuthService::new(db, bus, Arc::new(SystemClock), vault, of_server)?)
 }

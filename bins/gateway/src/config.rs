@@ -67,6 +67,8 @@ pub struct Config {
     pub access_ttl: Duration,
     pub refresh_ttl: Duration,
     pub trusted_issuer: Option<TrustedIssuer>,
+    pub oauth_registration: bool,
+    pub mcp_audit_keep: Duration,
     pub bootstrap_key: Option<KeySecret>,
     pub http: HttpConfig,
     pub egress: EgressRules,
@@ -158,6 +160,7 @@ impl Config {
             access_ttl: duration("PLATFORM_OAUTH_ACCESS_TTL")?,
             refresh_ttl: duration("PLATFORM_OAUTH_REFRESH_TTL")?,
             trusted_issuer: trusted_issuer()?,
+            oauth_registration: one_of("PLATFORM_OAUTH_REGISTRATION", &[("on", true), ("off", false)])?,
             bootstrap_key,
             egress: EgressRules {
                 allow_private: read("PLATFORM_ALLOW_PRIVATE_EGRESS", "true or false", |text| text.parse().ok())?,
@@ -177,6 +180,7 @@ impl Config {
             approval_timeout: duration("PLATFORM_APPROVAL_TIMEOUT")?,
             max_subagent_depth: number("PLATFORM_MAX_SUBAGENT_DEPTH", 0)?,
             event_keep: Duration::from_hours(24 * number("PLATFORM_EVENT_DAYS", 1)? as u64),
+            mcp_audit_keep: Duration::from_hours(24 * number("PLATFORM_MCP_AUDIT_DAYS", 0)? as u64),
             mail: mail()?,
             secret_key: text("PLATFORM_SECRET_KEY").map(|key| master_key("PLATFORM_SECRET_KEY", &key)).transpose()?,
             secret_key_previous: text("PLATFORM_SECRET_KEY_PREVIOUS")
@@ -228,6 +232,7 @@ fn store(data_dir: &Path) -> Result<StoreConfig> {
 
 fn http(data_dir: &Path) -> Result<HttpConfig> {
     Ok(HttpConfig {
+        public_url: String::new(),
         upload_dir: data_dir.join("uploads"),
         max_json_bytes: number("PLATFORM_MAX_JSON_BYTES", 1)?,
         trusted_proxies: list("PLATFORM_TRUSTED_PROXIES", "a list of addresses or networks", |text| {

@@ -10,6 +10,7 @@ pub(crate) mod folders;
 pub(crate) mod health;
 pub(crate) mod integrations;
 pub(crate) mod keys;
+pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod models;
 pub(crate) mod oauth;

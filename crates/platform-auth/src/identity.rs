@@ -24,5 +24,7 @@ pub enum Rights {
         scopes: Scopes,
         /// The address it is good for alone; `None` = the whole API.
         resource: Option<String>,
+        /// What else it says, name and value.
+        claims: Vec<(String, String)>,
     },
 }

@@ -31,7 +31,7 @@ pub use key::{
 };
 pub use oauth::{
     Authorization, AuthorizeRequest, ClientPage, ClientService, ClientWithSecret, NewClient, OAuthClient, OAuthError,
-    OAuthService, SCOPES, Scopes, TokenRequest, Tokens, TrustedIssuer, purge_grants,
+    OAuthService, SCOPES, Scopes, TokenRequest, Tokens, TrustedIssuer, purge_grants, purge_unused_clients,
 };
 pub use service::{AuthConfig, AuthService, PgAuthService};
 pub use session::{

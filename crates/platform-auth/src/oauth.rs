@@ -1,9 +1,10 @@
-//! The authorization server (contract 01 §5; OAuth 2.1, RFC 7636, 7009, 7662, 8414, 8707, 9207).
+//! The authorization server (contract 01 §5; OAuth 2.1, RFC 7591, 7636, 7009, 7662, 8414, 8707, 9207).
 
 mod access;
 mod clients;
 mod external;
 mod grants;
+mod registration;
 mod scopes;
 mod server;
 
@@ -14,5 +15,6 @@ pub use external::TrustedIssuer;
 pub(crate) use grants::find as find_grant;
 pub use grants::purge as purge_grants;
 pub(crate) use grants::revoke_of_user;
+pub use registration::purge as purge_unused_clients;
 pub use scopes::{SCOPES, Scopes};
 pub use server::{Authorization, AuthorizeRequest, OAuthError, OAuthService, TokenRequest, Tokens};

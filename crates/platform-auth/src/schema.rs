@@ -85,7 +85,7 @@ diesel::table! {
 diesel::table! {
     oauth_clients (id) {
         id -> Text,
-        account_id -> Text,
+        account_id -> Nullable<Text>,
         client_id -> Text,
         name -> Text,
         redirect_uris -> Array<Text>,
@@ -93,6 +93,7 @@ diesel::table! {
         scopes -> Array<Text>,
         created_ms -> Int8,
         edited_ms -> Int8,
+        used_ms -> Nullable<Int8>,
     }
 }
 

@@ -8,6 +8,7 @@ use platform_core::{
     AccountId, Caller, Clock, Code, Credential, Error, Origin, OriginUser, Result, Timestamp, sha256_hex, spawn,
 };
 use platform_db::{Bus, Conn, Db, InvalidatedCache};
+use platform_egress::Egress;
 use platform_vault::Vault;
 
 use crate::{
@@ -41,7 +42,7 @@ pub trait AuthService: Send + Sync {
 }
 
 /// What the service must know of its server.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct AuthConfig {
     /// First part of new keys.
     pub key_prefix: String,
@@ -55,6 +56,10 @@ pub struct AuthConfig {
     pub refresh_ttl: Duration,
     /// Whose access tokens are taken beside our own.
     pub trusted: Option<TrustedIssuer>,
+    /// Applications may make themselves known (RFC 7591).
+    pub registration: bool,
+    /// The way out to documents of applications; `None` = they cannot be read.
+    pub documents: Option<Egress>,
 }
 
 /// Accounts, keys and sessions on PostgreSQL.

@@ -26,6 +26,8 @@ async fn service() -> (Arc<TestClock>, PgAuthService, Caller) {
         access_ttl: Duration::from_mins(30),
         refresh_ttl: Duration::from_hours(720),
         trusted: None,
+        registration: true,
+        documents: None,
     };
     let auth =
         PgAuthService::new(&db, &Bus::local(), Arc::clone(&clock) as Arc<dyn Clock>, vault, config).expect("a service");

@@ -18,7 +18,7 @@ const MOST_REFERENCES: usize = 500;
 /// Whether a credential opens a route; `path` is the one that was asked for, decoded.
 pub(crate) fn permit(identity: &Identity, route: &Route, path: &str, headers: &HeaderMap) -> Result<()> {
     match &identity.rights {
-        Rights::Token { scopes, resource } => permit_token(scopes, resource.as_deref(), route, path),
+        Rights::Token { scopes, resource, .. } => permit_token(scopes, resource.as_deref(), route, path),
         Rights::Key(rules) => permit_key(&identity.caller, rules, route, path, headers),
         Rights::Session => match route.open_to {
             OpenTo::Public | OpenTo::Key { session: true, .. } => Ok(()),
@@ -74,9 +74,12 @@ fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &s
         }
     };
     let address = resource.and_then(|resource| Url::parse(resource).ok());
+    // Both mounts are one resource.
+    let path = path.strip_prefix("/api").unwrap_or(path);
     let is_within = |address: &Url| {
         let below = percent_decode(address.path().trim_end_matches('/'));
-        path.strip_prefix(&below).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        let below = below.strip_prefix("/api").unwrap_or(&below);
+        path.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
     if resource.is_some() && !address.as_ref().is_some_and(is_within) {
         let message = "This access token is good for another resource alone.";

@@ -26,7 +26,12 @@ use serde::Serialize;
 use serde_json::json;
 use tracing::warn;
 
-use crate::{bounded::bounded, gate::StreamPlace, request::Request, sse};
+use crate::{
+    bounded::bounded,
+    gate::StreamPlace,
+    request::Request,
+    sse::{self, Follower},
+};
 
 /// An answer is handed on in pieces of this many bytes.
 const PIECE: usize = 16 * 1024;
@@ -216,6 +221,15 @@ impl Answer {
     /// What a watcher sees, as server-sent events, until it is over or its reader has lost the right to it.
     pub fn watched(watcher: Watcher, place: StreamPlace, request: Request) -> Self {
         Self::new(200, Body::Events(Box::pin(sse::events(watcher, place, request))))
+    }
+
+    /// Messages in JSON as they come, as server-sent events, until they end or their reader has lost the right to them.
+    pub fn messages(
+        messages: Pin<Box<dyn Stream<Item = serde_json::Value>>>,
+        place: Option<StreamPlace>,
+        follower: Follower,
+    ) -> Self {
+        Self::new(200, Body::Events(Box::pin(sse::messages(messages, place, follower))))
     }
 
     pub(crate) fn new(status: u16, body: Body) -> Self {

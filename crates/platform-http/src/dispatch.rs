@@ -71,9 +71,7 @@ async fn serve(http: Arc<Http>, request: HttpRequest, mut payload: Payload) -> H
             Ok(Handled { outcome: Ok(answer), identity, allowance }) => (answer.into_response(), identity, allowance),
             Ok(Handled { outcome: Err(error), identity, allowance }) => {
                 let mut response = error::answer(&error, &request_id);
-                if response.status() == StatusCode::UNAUTHORIZED {
-                    let was_sent = request.headers().contains_key(header::AUTHORIZATION);
-                    let challenge = HeaderValue::from_static(Route::challenge(was_sent));
+                if let Some(challenge) = challenge(&http, route, &request, &error, response.status()) {
                     response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
                 }
                 (response, identity, allowance)
@@ -122,6 +120,32 @@ async fn serve(http: Arc<Http>, request: HttpRequest, mut payload: Payload) -> H
         serving.close().await;
     }
     serving.through(response)
+}
+
+/// What a refusal says of the credential that it wants (contract 01 §1, 12 §1; RFC 6750, 9728).
+fn challenge(
+    http: &Http,
+    route: Option<&Route>,
+    request: &HttpRequest,
+    error: &Error,
+    status: StatusCode,
+) -> Option<HeaderValue> {
+    let was_sent = request.headers().contains_key(header::AUTHORIZATION);
+    let is_short = error.code() == code::INSUFFICIENT_SCOPE;
+    let challenge = match route.filter(|route| route.is_resource) {
+        Some(route) if status == StatusCode::UNAUTHORIZED || is_short => {
+            let scope = match route.open_to {
+                OpenTo::Key { scope, .. } if is_short => format!(", error=\"insufficient_scope\", scope=\"{scope}\""),
+                _ if was_sent => ", error=\"invalid_token\"".to_owned(),
+                _ => String::new(),
+            };
+            let (base, path) = (&http.config.public_url, request.path());
+            format!("Bearer resource_metadata=\"{base}/.well-known/oauth-protected-resource{path}\"{scope}")
+        }
+        _ if status == StatusCode::UNAUTHORIZED => Route::challenge(was_sent).to_owned(),
+        _ => return None,
+    };
+    HeaderValue::from_str(&challenge).ok()
 }
 
 /// What came of a request, who asked, and how much more may be asked.
@@ -198,6 +222,7 @@ async fn handle(
             identity: identity.clone(),
             path,
             named,
+            asked: percent_decode(request.path()),
             query_names: names(request.query_string()),
             query,
             headers: request.headers().clone(),

@@ -30,10 +30,12 @@ const UPLOADS: (usize, usize) = (64, 32);
 /// So long a connection waits for its place.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
 /// Wrong passwords from one address, and for one name: so many at once, then so many a minute.
-const WRONG_FROM_ADDRESS: Rate = Rate { per_minute: 2, burst: 30 };
-const WRONG_FOR_NAME: Rate = Rate { per_minute: 1, burst: 10 };
+const WRONG_FROM_ADDRESS: Rate = Rate { count: 2, minutes: 1, burst: 30 };
+const WRONG_FOR_NAME: Rate = Rate { count: 1, minutes: 1, burst: 10 };
+/// Applications that make themselves known from one address.
+const REGISTRATIONS: Rate = Rate { count: 20, minutes: 60, burst: 20 };
 /// The same from one address for a name that many try: whoever it belongs to can still log in from where they are.
-const WRONG_FOR_NAME_FROM_ADDRESS: Rate = Rate { per_minute: 1, burst: 3 };
+const WRONG_FOR_NAME_FROM_ADDRESS: Rate = Rate { count: 1, minutes: 1, burst: 3 };
 /// Large answers that are not read yet, in all and of one account; each has at most 8 MiB, unless one record is larger.
 const ANSWERS: (usize, usize) = (16, 8);
 /// The keys of an account are counted after so many new ones.
@@ -214,6 +216,28 @@ impl Gate {
                 Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after)
             }
             _ => error,
+        }
+    }
+
+    /// Counts an application that makes itself known.
+    pub async fn registration(&self, client: Option<IpAddr>) -> Result<()> {
+        match self.limits.take(&joined(["register", &at(client)]), REGISTRATIONS).await {
+            Some(refused) if !refused.allowed => {
+                let message = "Too many applications were registered from this address; wait a while.";
+                Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts an application that is looked up at its own address.
+    pub async fn document(&self, client: Option<IpAddr>) -> Result<()> {
+        match self.limits.take(&joined(["document", &at(client)]), self.rates.bad_credential).await {
+            Some(refused) if !refused.allowed => {
+                let message = "Too many applications were looked up from this address; wait a while.";
+                Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -19,6 +19,7 @@ use crate::{
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "each field is the setting of its name")]
 pub struct HttpConfig {
+    pub public_url: String,
     pub max_json_bytes: usize,
     pub upload_dir: PathBuf,
     pub stream_lifetime: Duration,

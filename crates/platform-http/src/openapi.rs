@@ -89,7 +89,6 @@ pub struct Operation {
     /// By status; `None` = every other.
     responses: Vec<(Option<u16>, &'static str, RefOr<Schema>)>,
     others: Vec<Named>,
-    pub(crate) inert: &'static [&'static str],
     /// Names of the fields of the record that it answers with.
     pub(crate) record: Vec<String>,
 }
@@ -105,7 +104,6 @@ impl Operation {
             is_form: false,
             responses: Vec::new(),
             others: Vec::new(),
-            inert: &[],
             record: Vec::new(),
         }
     }
@@ -145,13 +143,6 @@ impl Operation {
         }
         self
     }
-
-    /// Fields of the body that are kept and have no effect yet.
-    #[must_use]
-    pub fn without_effect(self, inert: &'static [&'static str]) -> Self {
-        Self { inert, ..self }
-    }
-
     /// It answers with a record under a status.
     #[must_use]
     pub fn answers<T: ToSchema>(mut self, status: u16) -> Self {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use actix_web::http::header::{HeaderMap, IF_MATCH};
 use bytes::Bytes;
 use platform_access::{Demand, Kind, Reach, Reference, Right};
-use platform_auth::Identity;
+use platform_auth::{Identity, Rights};
 use platform_core::{Caller, Code, Error, Object, Page, Precondition, Result, Session, Strict, misfit};
 use platform_db::Idempotency;
 use serde::{
@@ -21,6 +21,7 @@ use crate::{
     gate::{Gate, StreamPlace},
     http::Http,
     multipart::Part,
+    sse::Follower,
 };
 
 /// A request whose credential was admitted.
@@ -28,6 +29,8 @@ pub struct Request {
     pub(crate) http: Arc<Http>,
     pub(crate) bearer: Option<Bearer>,
     pub(crate) identity: Option<Arc<Identity>>,
+    /// The path as it was asked for, decoded.
+    pub asked: String,
     /// Placeholder → what stands in the path for it.
     pub path: BTreeMap<&'static str, String>,
     /// What the path names, the outermost first.
@@ -66,6 +69,14 @@ impl Request {
         self.identity.as_ref()?.caller.session()
     }
 
+    /// What the access token says beside whom it stands for, name and value.
+    pub fn claims(&self) -> &[(String, String)] {
+        match self.identity.as_ref().map(|identity| &identity.rights) {
+            Some(Rights::Token { claims, .. }) => claims,
+            _ => &[],
+        }
+    }
+
     /// Projects whose objects the caller sees in lists; `None` = all.
     pub async fn within(&self) -> Result<Option<Vec<String>>> {
         Ok(self.reach().await?.readable())
@@ -96,6 +107,18 @@ impl Request {
     /// Whether there is or was a record that the caller must not know of.
     pub async fn hides(&self, kind: Kind, id: &str) -> Result<bool> {
         self.http.access.hides(self.caller()?, kind, id).await
+    }
+
+    /// Refuses a caller who may not use a record.
+    pub async fn check_use(&self, kind: Kind, id: &str) -> Result<()> {
+        let named = [(kind, id.to_owned())];
+        let demand = Demand { named: &named, ..Demand::default() };
+        self.http.access.check(self.caller()?, demand).await.map(drop)
+    }
+
+    /// Who follows a stream that this request opens.
+    pub fn follower(&self) -> Follower {
+        Follower { http: Arc::clone(&self.http), bearer: self.bearer.clone(), project: self.project.clone() }
     }
 
     /// A place for one more stream of the caller.

@@ -93,8 +93,6 @@ pub struct Route {
     pub(crate) query_fields: Vec<String>,
     /// Names a body may have at its top; `None` = the route reads no body.
     pub(crate) body_fields: Option<Vec<String>>,
-    /// Fields of the body that are kept and have no effect yet.
-    pub(crate) inert_fields: &'static [&'static str],
     /// Names of the record that it makes or changes: what was read may be sent back whole.
     pub(crate) record_fields: Vec<String>,
     /// It takes any text as its body.
@@ -103,6 +101,8 @@ pub struct Route {
     pub(crate) most_bytes: Option<usize>,
     /// Its body has files, of so many bytes together; 0 = no bound.
     pub(crate) upload: Option<Upload>,
+    /// Tokens may be good for it alone; its 401 says where they come from (RFC 9728).
+    pub(crate) is_resource: bool,
     /// Asked before a body is read for which nobody vouches but the token in its path.
     pub(crate) is_known: Option<IsKnown>,
     /// Answers whoever repeats a request whose run is kept under its idempotency key.
@@ -127,12 +127,17 @@ impl Route {
         let operation = describe();
         self.query_fields = operation.query_names();
         self.body_fields = operation.body.as_ref().map(TypeDoc::names);
-        self.inert_fields = operation.inert;
         self.lasts = operation.streams();
         if self.method == Method::PATCH || self.method == Method::PUT || operation.makes_record() {
             self.record_fields = operation.record;
         }
         self.operation = Some(describe);
+        self
+    }
+
+    /// Tokens may be good for it alone; its 401 says where they come from (RFC 9728).
+    pub fn resource(&mut self) -> &mut Self {
+        self.is_resource = true;
         self
     }
 
@@ -298,11 +303,11 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             handler,
             query_fields: Vec::new(),
             body_fields: None,
-            inert_fields: &[],
             record_fields: Vec::new(),
             is_raw: false,
             most_bytes: (open_to == OpenTo::Public).then_some(SMALL_BODY),
             upload: None,
+            is_resource: false,
             is_known: None,
             replay: None,
             creates: false,

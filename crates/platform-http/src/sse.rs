@@ -1,12 +1,13 @@
-//! A watcher as a stream of server-sent events.
+//! Frames as a stream of server-sent events.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt, stream};
 use platform_access::ProjectRole;
 use platform_core::Result;
 use platform_realtime::Watcher;
+use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
@@ -20,11 +21,15 @@ const RIGHTS: Duration = Duration::from_secs(3);
 /// A frame of more bytes is handed on in pieces: what was handed on is copied for each reader.
 const PIECE: usize = 16 * 1024;
 
+type Frames = Pin<Box<dyn Stream<Item = Result<Bytes>>>>;
+
 struct Connection {
-    watcher: Watcher,
+    frames: Frames,
+    /// Why a stream ends that is not over is said in it.
+    says_why: bool,
     /// What is left of the newest frame.
     rest: Bytes,
-    _place: StreamPlace,
+    _place: Option<StreamPlace>,
     http: Arc<Http>,
     bearer: Option<Bearer>,
     project: Option<String>,
@@ -34,18 +39,51 @@ struct Connection {
     over: bool,
 }
 
-/// Frames as they come, keep-alives in between, until the state is terminal or time is over.
+/// Frames of a watcher as they come, until the state is terminal or time is over.
 pub(crate) fn events(
     watcher: Watcher,
     place: StreamPlace,
     request: Request,
 ) -> impl Stream<Item = std::io::Result<Bytes>> {
+    let frames =
+        stream::unfold(
+            watcher,
+            |mut watcher| async move { watcher.next().await.transpose().map(|frame| (frame, watcher)) },
+        );
     let Request { http, bearer, project, .. } = request;
+    connect(Box::pin(frames), true, Some(place), (http, bearer, project))
+}
+
+/// Messages as they come, as long as whoever asked has the right to them.
+pub(crate) fn messages(
+    messages: Pin<Box<dyn Stream<Item = Value>>>,
+    place: Option<StreamPlace>,
+    of: Follower,
+) -> impl Stream<Item = std::io::Result<Bytes>> {
+    let frames = messages.map(|message| Ok(Bytes::from(format!("event: message\ndata: {message}\n\n"))));
+    connect(Box::pin(frames), false, place, (of.http, of.bearer, of.project))
+}
+
+/// Who follows a stream, and what gives them the right.
+pub struct Follower {
+    pub(crate) http: Arc<Http>,
+    pub(crate) bearer: Option<Bearer>,
+    pub(crate) project: Option<String>,
+}
+
+/// Frames, keep-alives in between.
+fn connect(
+    frames: Frames,
+    says_why: bool,
+    place: Option<StreamPlace>,
+    (http, bearer, project): (Arc<Http>, Option<Bearer>, Option<String>),
+) -> impl Stream<Item = std::io::Result<Bytes>> {
     let now = Instant::now();
     let ends = now + http.config.stream_lifetime;
     let rest = Bytes::new();
     let (spoke, judged, over) = (now, now, false);
-    let connection = Connection { watcher, rest, _place: place, http, bearer, project, ends, spoke, judged, over };
+    let connection =
+        Connection { frames, says_why, rest, _place: place, http, bearer, project, ends, spoke, judged, over };
     stream::unfold(connection, |mut connection| async move {
         let mut piece = std::mem::take(&mut connection.rest);
         if piece.is_empty() {
@@ -66,12 +104,13 @@ impl Connection {
             if Instant::now() < self.ends.min(self.judged + RIGHTS) {
                 tokio::select! {
                     biased;
-                    () = self.http.closing.cancelled() => return Some(self.last(SHUTDOWN)),
-                    frame = self.watcher.next() => match frame {
-                        Ok(frame) => return frame,
-                        Err(error) => {
+                    () = self.http.closing.cancelled() => return self.last(SHUTDOWN),
+                    frame = self.frames.next() => match frame {
+                        Some(Ok(frame)) => return Some(frame),
+                        None => return None,
+                        Some(Err(error)) => {
                             warn!(%error, "A stream broke off.");
-                            return Some(self.last(SERVER_ERROR));
+                            return self.last(SERVER_ERROR);
                         }
                     },
                     () = sleep_until(wake) => {}
@@ -104,8 +143,8 @@ impl Connection {
         }
     }
 
-    fn last(&mut self, frame: Bytes) -> Bytes {
+    fn last(&mut self, frame: Bytes) -> Option<Bytes> {
         self.over = true;
-        frame
+        self.says_why.then_some(frame)
     }
 }

@@ -1,4 +1,4 @@
-//! Names that nothing reads, and fields without effect (contract 00 §2.10, §2.11).
+//! Names that nothing reads (contract 00 §2.10, §2.11).
 
 use std::collections::BTreeMap;
 
@@ -39,9 +39,6 @@ pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &
         let message = format!("These fields are not known here: {}.", names.join(", "));
         return Err(Error::new(code::UNKNOWN_FIELD, message).with("fields", fields));
     }
-    // What is kept and does nothing yet says so, and is not refused: it will (contract 00 §2.11).
-    let inert = route.inert_fields.iter().filter(|name| asks(&fields.value(name)));
-    unknown.extend(inert.map(|name| ((*name).to_owned(), [].as_slice())));
     let printable = |name: &String| name.bytes().all(|b| b.is_ascii_graphic() && b != b',');
     Ok(unknown.into_iter().map(|(name, _)| name).filter(printable).take(MOST_IGNORED).collect())
 }
@@ -49,16 +46,6 @@ pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &
 /// Fields that the server owns in every record.
 const SERVER_OWNED: [&str; 7] =
     ["_id", "clientUID", "createdAt", "createdByUserUID", "creationTimestampMs", "lastEditTimestampMs", "userUID"];
-
-/// Whether a value of a field without effect asks for one: what is off or empty may be sent back.
-fn asks(value: &Value) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) => false,
-        Value::String(text) => !text.is_empty(),
-        Value::Object(fields) => fields.get("enabled") == Some(&Value::Bool(true)),
-        _ => true,
-    }
-}
 
 fn suggestion<'a>(name: &str, accepted: &'a [String]) -> Option<&'a str> {
     let close = accepted.iter().map(|known| (levenshtein(name, known), known.as_str())).min()?;

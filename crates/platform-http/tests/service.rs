@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 fn config() -> HttpConfig {
     let rate = Rate { per_minute: 6000, burst: 6000 };
     HttpConfig {
+        public_url: "http://localhost".to_owned(),
         max_json_bytes: 1 << 20,
         upload_dir: std::env::temp_dir(),
         stream_lifetime: Duration::from_mins(1),
@@ -61,6 +62,8 @@ async fn house() -> House {
         access_ttl: Duration::from_mins(1),
         refresh_ttl: Duration::from_mins(1),
         trusted: None,
+        registration: true,
+        documents: None,
     };
     let auth = Arc::new(PgAuthService::new(&db, &bus, clock.clone(), vault, of_server).expect("a service"));
     let projects = Arc::new(PgProjectService::new(&db, &bus, clock, auth.clone()));

@@ -133,6 +133,14 @@ impl PgIntegrations {
         self.delete_all(account, &ids).await
     }
 
+    /// Takes all connections of somebody to MCP servers away, here and there.
+    pub async fn forget_subject(&self, account: &AccountId, subject: &str) -> Result<()> {
+        let conn = self.connections.db.read().await?;
+        let ids = repository::ids_of_subject(conn.get(), account, PREFIX, subject).await?;
+        drop(conn);
+        self.delete_all(account, &ids).await
+    }
+
     /// Finds who lets in to a server, and registers there.
     async fn find_authorization(
         &self,

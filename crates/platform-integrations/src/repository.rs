@@ -141,6 +141,22 @@ pub(crate) async fn ids_of_app(conn: &Conn, account: &AccountId, app: &str) -> R
     Ok(rows.select(connections::id).load(&mut conn).await?)
 }
 
+/// Connections of somebody to MCP servers.
+pub(crate) async fn ids_of_subject(
+    conn: &Conn,
+    account: &AccountId,
+    prefix: &str,
+    subject: &str,
+) -> Result<Vec<String>> {
+    let mut conn = conn;
+    let of_subject = sql::<Bool>("split_part(app, ':', 1) || ':' = ")
+        .bind::<diesel::sql_types::Text, _>(prefix)
+        .sql(" AND substr(app, strpos(substr(app, 5), ':') + 5) = ")
+        .bind::<diesel::sql_types::Text, _>(subject);
+    let rows = connections::table.filter(connections::account_id.eq(account.as_str())).filter(of_subject);
+    Ok(rows.select(connections::id).load(&mut conn).await?)
+}
+
 /// Whether this process is the one that asks for another token; who had claimed that and died has lost it by then.
 pub(crate) async fn claim(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
     let claimed = diesel::sql_query(

@@ -12,18 +12,20 @@ use tracing::warn;
 use crate::repository;
 
 const MOST_BUCKETS: u64 = 100_000;
-const IDLE: Duration = Duration::from_mins(15);
+const IDLE: Duration = Duration::from_mins(60);
 /// What a parcel holds is lost after this.
 const PARCEL_LIFE: Duration = Duration::from_secs(10);
 const MICROS: i64 = 1_000_000;
 /// A microsecond is the shortest time between two.
 const MOST_PER_MINUTE: u32 = 60_000_000;
 
-/// So many a minute, and so many at once.
+/// So many in so many minutes, and so many at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// A minute; 0 = no bound.
-    pub per_minute: u32,
+    /// In the time that follows; 0 = no bound.
+    pub count: u32,
+    /// That time.
+    pub minutes: u32,
     /// At once.
     pub burst: u32,
 }
@@ -32,16 +34,16 @@ impl Rate {
     /// Reads `6000:1000`; `0` is no bound.
     pub fn parse(text: &str) -> Option<Self> {
         if text == "0" {
-            return Some(Self { per_minute: 0, burst: 0 });
+            return Some(Self { count: 0, minutes: 1, burst: 0 });
         }
-        let (per_minute, burst) = text.split_once(':')?;
-        let (per_minute, burst) = (per_minute.parse().ok()?, burst.parse().ok()?);
-        let good = per_minute <= MOST_PER_MINUTE && (burst > 0 || per_minute == 0);
-        good.then_some(Self { per_minute, burst })
+        let (count, burst) = text.split_once(':')?;
+        let (count, burst) = (count.parse().ok()?, burst.parse().ok()?);
+        let good = count <= MOST_PER_MINUTE && (burst > 0 || count == 0);
+        good.then_some(Self { count, minutes: 1, burst })
     }
 
     fn interval(self) -> i64 {
-        60 * MICROS / i64::from(self.per_minute)
+        60 * MICROS * i64::from(self.minutes) / i64::from(self.count)
     }
 
     fn capacity(self) -> i64 {
@@ -95,7 +97,7 @@ impl RateLimits {
 
     /// Takes one from a bucket; `None` when its rate has no bound.
     pub async fn take(&self, name: &str, rate: Rate) -> Option<Allowance> {
-        if rate.per_minute == 0 {
+        if rate.count == 0 {
             return None;
         }
         let bucket = self.buckets.get_with_by_ref(name, Arc::default);
@@ -113,7 +115,7 @@ impl RateLimits {
 
     /// Gives back one that was taken and is not to count after all.
     pub async fn give_back(&self, name: &str, rate: Rate) {
-        if rate.per_minute == 0 {
+        if rate.count == 0 {
             return;
         }
         let bucket = self.buckets.get_with_by_ref(name, Arc::default);
@@ -174,7 +176,7 @@ impl Bucket {
         let seconds = |micros: i64| u64::try_from((micros + MICROS - 1) / MICROS).unwrap_or(0);
         Allowance {
             allowed: true,
-            limit: rate.per_minute,
+            limit: rate.count,
             remaining: u32::try_from(free).unwrap_or(u32::MAX).saturating_add(self.parcel).min(rate.burst),
             reset: seconds(used),
             retry_after: seconds((next - now - rate.capacity()).max(0)).max(1),

@@ -21,6 +21,7 @@ mod definition;
 mod failure;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod gateway;
 mod http;
 mod mcp;
 mod model;
@@ -48,6 +49,8 @@ pub use definition::{
     BodyMode, CustomHeader, FunctionDefinition, HttpMethod, REFUSED_HEADERS as REFUSED_TOOL_HEADERS, TOOL_FIELDS,
     ToolDefinition, check_headers,
 };
+pub use gateway::{McpCall, McpOutcome};
+pub use mcp::McpCredentials;
 pub use model::{
     AppLink, CloneRequest, DefinitionPatch, Integration, ListedGroup, McpAuthMode, OpenApiImport, ServerType,
     TestRequest, TestResult, ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,

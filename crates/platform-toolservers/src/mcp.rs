@@ -7,18 +7,19 @@ use std::{
 };
 
 use moka::sync::Cache;
-use platform_core::{AccountId, Object, sha256_hex, without_nul};
+use platform_core::{AccountId, Object, sha256_hex, spawn, without_nul};
 use platform_egress::{Egress, EgressError, HttpError, Url, header::HeaderMap};
 use platform_vault::Secret;
 use rmcp::{
     ClientHandler, ServiceError,
     model::{
-        CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation,
-        PaginatedRequestParams, ProtocolVersion,
+        CallToolRequest, CallToolRequestParams, CallToolResponse, CallToolResult, CancelledNotificationParam,
+        ClientCapabilities, ClientConfig, ClientRequest, Implementation, PaginatedRequestParams,
+        ProgressNotificationParam, ProgressToken, ProtocolVersion, RequestId, RequestMetaObject, ServerResult,
     },
     service::{
-        ClientCacheConfig, ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext,
-        RoleClient, RunningService,
+        ClientCacheConfig, ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext, Peer,
+        PeerRequestOptions, RequestHandle, RoleClient, RunningService,
     },
     transport::streamable_http_client::{
         AuthRequiredError, InsufficientScopeError, StreamableHttpClientTransport, StreamableHttpClientTransportConfig,
@@ -26,12 +27,16 @@ use rmcp::{
     },
 };
 use serde_json::Value;
-use tokio::{sync::Notify, time::timeout};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::timeout,
+};
 
 use crate::{
     apps::Connections,
     definition::{FunctionDefinition, HttpMethod, ToolDefinition},
     failure::Failure,
+    gateway::answered,
     redact::Redactor,
     server::{Credentials, Server},
     tokens::Tokens,
@@ -98,7 +103,11 @@ pub(crate) struct McpClients {
     changed: Arc<ChangedServers>,
 }
 
+/// Who hears of the progress of which call.
+type Listeners = Arc<Mutex<HashMap<ProgressToken, mpsc::Sender<Value>>>>;
+
 struct Connection {
+    listeners: Listeners,
     service: RunningService<RoleClient, Client>,
     url: Url,
     /// What it was let in with.
@@ -108,6 +117,7 @@ struct Connection {
 }
 
 struct Client {
+    listeners: Listeners,
     server: Changed,
     changed: Arc<ChangedServers>,
 }
@@ -115,6 +125,14 @@ struct Client {
 impl ClientHandler for Client {
     fn get_info(&self) -> ClientConfig {
         ClientConfig::new(ClientCapabilities::default(), Implementation::new("platform", env!("CARGO_PKG_VERSION")))
+    }
+
+    async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        let listener = self.listeners.lock().expect("lock").get(&params.progress_token).cloned();
+        if let (Some(listener), Ok(params)) = (listener, serde_json::to_value(params)) {
+            // Who reads slowly misses some.
+            let _ = listener.try_send(params);
+        }
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
@@ -179,6 +197,47 @@ impl McpClients {
             return Err(Failure { body: Some(value), ..failure });
         }
         Ok(value)
+    }
+
+    /// Calls a tool once and hands on what comes of it: a result, or that the upstream asks for something first.
+    #[expect(clippy::too_many_arguments, reason = "one call, told whole")]
+    pub async fn call_once(
+        &self,
+        server: &Arc<Server>,
+        with: &McpCredentials,
+        params: CallToolRequestParams,
+        meta: RequestMetaObject,
+        again: bool,
+        longest: Duration,
+        progress: Option<mpsc::Sender<Value>>,
+    ) -> Result<Result<Value, ServiceError>, Failure> {
+        let called = Box::pin(self.attempt(server, with, again, move |connection| {
+            let request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
+            let options = PeerRequestOptions::no_options().with_meta(meta.clone());
+            let progress = progress.clone();
+            async move {
+                let handle = connection.service.peer().send_cancellable_request(request, options).await?;
+                let waiting = Waiting::of(&connection, &handle, progress);
+                let answer = handle.await_response().await;
+                waiting.is_over();
+                match answer {
+                    Ok(ServerResult::CallToolResult(result)) => Ok(Ok(CallToolResponse::Complete(result))),
+                    Ok(ServerResult::InputRequiredResult(asked)) => Ok(Ok(CallToolResponse::InputRequired(asked))),
+                    Ok(_) => Err(ServiceError::UnexpectedResponse),
+                    // What the upstream says is the caller's to read.
+                    Err(error @ ServiceError::McpError(_)) => Ok(Err(error)),
+                    Err(error) => Err(error),
+                }
+            }
+        }));
+        let (answer, connection) = within(longest, self.placed(server, called)).await?;
+        let answer = match answer {
+            Ok(answer) => answered(answer).map_err(|error| Failure::new("UPSTREAM_ERROR", error.to_string()))?,
+            Err(error) => return Ok(Err(error)),
+        };
+        let value = connection.redactor.value(answer);
+        self.check_length(&value)?;
+        Ok(Ok(value))
     }
 
     fn check_length(&self, value: &Value) -> Result<(), Failure> {
@@ -288,7 +347,8 @@ impl McpClients {
         let config =
             StreamableHttpClientTransportConfig::with_uri(url.as_str()).custom_headers(sent).max_sse_event_size(most);
         let transport = StreamableHttpClientTransport::with_client(client, config);
-        let handler = Client { server, changed: Arc::clone(&self.changed) };
+        let listeners = Listeners::default();
+        let handler = Client { listeners: Arc::clone(&listeners), server, changed: Arc::clone(&self.changed) };
         let lifecycle = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
@@ -298,7 +358,7 @@ impl McpClients {
             Ok(Ok(service)) => {
                 // What a server lets us keep for a day is not what it offers now.
                 service.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
-                Ok(Connection { service, url, headers, redactor, token })
+                Ok(Connection { listeners, service, url, headers, redactor, token })
             }
             Ok(Err(error)) => {
                 let failure = if error.is_authorization_required() || is_refusal(&error) {
@@ -310,6 +370,40 @@ impl McpClients {
             }
             Err(_) => Err(Failure::new("UPSTREAM_TIMEOUT", "The MCP server does not answer in time.")),
         }
+    }
+}
+
+/// A call that is under way: who gives it up takes it back.
+struct Waiting {
+    listeners: Listeners,
+    token: ProgressToken,
+    peer: Peer<RoleClient>,
+    id: Option<RequestId>,
+}
+
+impl Waiting {
+    fn of(connection: &Connection, handle: &RequestHandle<RoleClient>, progress: Option<mpsc::Sender<Value>>) -> Self {
+        let (listeners, token) = (Arc::clone(&connection.listeners), handle.progress_token.clone());
+        if let Some(progress) = progress {
+            listeners.lock().expect("lock").insert(token.clone(), progress);
+        }
+        Self { listeners, token, peer: connection.service.peer().clone(), id: Some(handle.id.clone()) }
+    }
+
+    fn is_over(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.listeners.lock().expect("lock").remove(&self.token);
+        let Some(id) = self.id.take() else { return };
+        let (peer, reason) = (self.peer.clone(), "the caller is gone".to_owned());
+        spawn("cancel call", async move {
+            let cancelled = CancelledNotificationParam::new(Some(id), Some(reason));
+            let _ = peer.notify_cancelled(cancelled).await;
+        });
     }
 }
 

@@ -45,7 +45,7 @@ pub struct ToolServerSettings {
     pub authentication_config: AuthenticationConfig,
     /// Longest call, 1000 to 300000 ms.
     pub timeout_ms: u32,
-    /// Takes part in the MCP gateway; kept, there is none yet.
+    /// Takes part in the MCP gateway.
     pub mcp_exposed: bool,
     /// Whose credentials the MCP gateway uses.
     pub mcp_auth_mode: McpAuthMode,

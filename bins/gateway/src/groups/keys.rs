@@ -6,6 +6,7 @@ use platform_access::Kind;
 use platform_auth::{KeyService, NewApiKey, PgAuthService};
 use platform_core::{Caller, Result};
 use platform_http::{Answer, Group, Request, full_key};
+use platform_integrations::PgIntegrations;
 
 use crate::module::Module;
 
@@ -13,8 +14,21 @@ use crate::module::Module;
 const API_KEY: Kind = Kind::of_account("API key");
 
 /// API keys.
-pub(crate) fn module(auth: &Arc<PgAuthService>) -> Module {
-    Module { groups: vec![group(auth.clone())], ..Module::default() }
+pub(crate) fn module(auth: &Arc<PgAuthService>, integrations: &Arc<PgIntegrations>) -> Module {
+    let deleting = Deleting { keys: auth.clone(), integrations: Arc::clone(integrations) };
+    Module { groups: vec![group(auth.clone()), deleting_group(Arc::new(deleting))], ..Module::default() }
+}
+
+/// What goes with a key.
+struct Deleting {
+    keys: Arc<dyn KeyService>,
+    integrations: Arc<PgIntegrations>,
+}
+
+fn deleting_group(services: Arc<Deleting>) -> Group {
+    let mut group = Group::of("api-keys", "API keys", services).naming("id", API_KEY);
+    group.delete("/v1/api-keys/{id}", full_key("keys:write"), delete).with(spec::delete);
+    group.build()
 }
 
 fn group(services: Arc<dyn KeyService>) -> Group {
@@ -25,7 +39,6 @@ fn group(services: Arc<dyn KeyService>) -> Group {
     group.post("/v1/api-keys", write, create).with(spec::create);
     group.get("/v1/api-keys/{id}", read, get).with(spec::get);
     group.patch("/v1/api-keys/{id}", write, update).with(spec::update);
-    group.delete("/v1/api-keys/{id}", write, delete).with(spec::delete);
     group.post("/v1/api-keys/{id}/rotate", write, rotate).with(spec::rotate);
     group.build()
 }
@@ -66,9 +79,10 @@ async fn update(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
     Answer::ok(&keys.update_key(&caller, id, patch).await?)
 }
 
-async fn delete(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
+async fn delete(services: Arc<Deleting>, request: Request) -> Result<Answer> {
     let id = request.path("id");
-    keys.delete_key(&bound(&request).await?, id).await?;
+    services.keys.delete_key(&bound(&request).await?, id).await?;
+    services.integrations.forget_subject(&request.caller()?.account, &format!("key:{id}")).await?;
     Answer::deleted("API key", id)
 }
 

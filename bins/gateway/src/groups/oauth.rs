@@ -8,10 +8,12 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use platform_access::Kind;
 use platform_auth::{
     Authorization, AuthorizeRequest, ClientService, OAuthError, OAuthService, PgAuthService, TokenRequest, UserService,
-    purge_grants, purge_old_values,
+    purge_grants, purge_old_values, purge_unused_clients,
 };
 use platform_core::{Error, Result};
 use platform_http::{Answer, Group, OpenTo, Request, code, percent_decode};
+use platform_integrations::PgIntegrations;
+use platform_mcp::MCP_PROFILE;
 use platform_projects::{PgProjectService, ProjectService};
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -23,24 +25,36 @@ use crate::module::{Module, Purge};
 struct UserServices {
     users: Arc<dyn UserService>,
     projects: Arc<dyn ProjectService>,
+    integrations: Arc<PgIntegrations>,
 }
 
 pub(crate) mod page;
 
 /// Applications.
 const OAUTH_CLIENT: Kind = Kind::of_account("OAuth client");
-/// Profiles of the MCP gateway.
-const MCP_PROFILE: Kind = Kind::of_account("MCP profile");
+/// Where it is told who grants access to a resource.
+const RESOURCE: &str = "/.well-known/oauth-protected-resource";
 /// Users.
 pub(crate) const USER: Kind = Kind::of_account("user");
 
 /// The OAuth server, its applications, and users.
-pub(crate) fn module(auth: &Arc<PgAuthService>, projects: &Arc<PgProjectService>) -> Module {
-    let users = UserServices { users: auth.clone(), projects: projects.clone() };
+pub(crate) fn module(
+    auth: &Arc<PgAuthService>,
+    projects: &Arc<PgProjectService>,
+    integrations: &Arc<PgIntegrations>,
+) -> Module {
+    let users =
+        UserServices { users: auth.clone(), projects: projects.clone(), integrations: Arc::clone(integrations) };
     Module {
-        groups: vec![group(auth.clone()), clients_group(auth.clone()), users_group(Arc::new(users))],
+        groups: vec![
+            group(auth.clone()),
+            resources_group(auth.clone()),
+            clients_group(auth.clone()),
+            users_group(Arc::new(users)),
+        ],
         purges: vec![
             Purge::new("grants", |conn, now| Box::pin(purge_grants(conn, now))),
+            Purge::new("unused applications", |conn, now| Box::pin(purge_unused_clients(conn, now))),
             Purge::new("values of keys", |conn, now| {
                 Box::pin(async move { purge_old_values(conn, now).await.map(drop) })
             }),
@@ -50,23 +64,31 @@ pub(crate) fn module(auth: &Arc<PgAuthService>, projects: &Arc<PgProjectService>
 }
 
 fn group(services: Arc<dyn OAuthService>) -> Group {
-    let mut group =
-        Group::of("oauth", "Users let applications act for them (OAuth 2.1)", services).naming("slug", MCP_PROFILE);
+    let mut group = Group::of("oauth", "Users let applications act for them (OAuth 2.1)", services);
     group.get("/.well-known/jwks.json", OpenTo::Public, jwks).with(spec::jwks);
     group.get("/.well-known/oauth-authorization-server", OpenTo::Public, metadata).with(spec::metadata);
     group.get("/.well-known/oauth-protected-resource", OpenTo::Public, resource).with(spec::resource);
-    group.get("/.well-known/oauth-protected-resource/v1/mcp", OpenTo::Public, resource_mcp).with(spec::resource);
-    group
-        .get("/.well-known/oauth-protected-resource/v1/mcp/{slug}", OpenTo::Public, resource_profile)
-        .with(spec::resource);
     group.get("/oauth/authorize", OpenTo::Public, authorize).with(spec::authorize);
     group.post("/oauth/authorize", OpenTo::Public, decide).with(spec::decide).raw();
     group
         .post("/oauth/introspect", OpenTo::FullKey { scope: None, account_wide: false }, introspect)
         .with(spec::introspect)
         .raw();
+    group.post("/oauth/register", OpenTo::Public, register).with(spec::register).raw();
     group.post("/oauth/revoke", OpenTo::Public, revoke).with(spec::revoke).raw();
     group.post("/oauth/token", OpenTo::Public, token).with(spec::token).raw();
+    group.build()
+}
+
+/// Who grants access to the MCP endpoint, below both mounts.
+fn resources_group(services: Arc<dyn OAuthService>) -> Group {
+    let mut group = Group::of("oauth", "Users let applications act for them (OAuth 2.1)", services)
+        .naming("slug", MCP_PROFILE)
+        .also_at(RESOURCE, "/.well-known/oauth-protected-resource/api");
+    for path in ["/.well-known/oauth-protected-resource/v1/mcp", "/.well-known/oauth-protected-resource/v1/mcp/{slug}"]
+    {
+        group.get(path, OpenTo::Public, resource_below).with(spec::resource);
+    }
     group.build()
 }
 
@@ -135,6 +157,10 @@ fn asked(fields: &Fields) -> AuthorizeRequest {
 /// Shows who asks for what, and where to log in.
 async fn authorize(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
     let asked = asked(&request.query);
+    // Whose name is an address is looked up there.
+    if asked.client_id.as_ref().is_some_and(|id| id.starts_with("https://")) {
+        request.gate().document(request.client).await?;
+    }
     match oauth.authorization(&asked).await? {
         Ok(authorization) => Ok(page::form(200, &authorization, &request.query, None)),
         Err(error) => Ok(refuse(&error)),
@@ -153,7 +179,8 @@ async fn decide(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer
     }
     let (gate, text) = (request.gate(), |name: &str| fields.get(name).cloned().unwrap_or_default());
     let (email, password) = (text("email"), SecretString::from(text("password")));
-    let tried = match gate.log_in(request.client, authorization.account().as_str(), email.trim()).await {
+    let account = authorization.account().map(|account| account.as_str()).unwrap_or_default();
+    let tried = match gate.log_in(request.client, account, email.trim()).await {
         Ok(tried) => tried,
         Err(error) => return Ok(page::form(429, &authorization, &fields, Some(error.message()))),
     };
@@ -175,6 +202,19 @@ fn refuse(error: &OAuthError) -> Answer {
     match &error.redirect {
         Some(address) => redirect(address),
         None => page::error(&error.description),
+    }
+}
+
+async fn register(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
+    if oauth.metadata().get("registration_endpoint").is_none() {
+        let message =
+            "Applications do not register themselves here; an operator makes them with POST /v1/oauth-clients.";
+        return Err(Error::new(platform_core::Code::FORBIDDEN, message));
+    }
+    request.gate().registration(request.client).await?;
+    match oauth.register(&request.body).await? {
+        Ok(client) => Ok(Answer::created(&client)?.header("cache-control", "no-store")),
+        Err(error) => failed(error.error, &error.description),
     }
 }
 
@@ -260,13 +300,8 @@ async fn resource(oauth: Arc<dyn OAuthService>, _: Request) -> Result<Answer> {
     Answer::ok(&oauth.resource_metadata(""))
 }
 
-async fn resource_mcp(oauth: Arc<dyn OAuthService>, _: Request) -> Result<Answer> {
-    Answer::ok(&oauth.resource_metadata("/v1/mcp"))
-}
-
-async fn resource_profile(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
-    let path = format!("/v1/mcp/{}", request.path("slug"));
-    Answer::ok(&oauth.resource_metadata(&path))
+async fn resource_below(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
+    Answer::ok(&oauth.resource_metadata(request.asked.trim_start_matches(RESOURCE)))
 }
 
 async fn create_client(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
@@ -314,8 +349,9 @@ async fn update_user(services: Arc<UserServices>, request: Request) -> Result<An
 }
 
 async fn delete_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
-    let id = request.path("userUID");
-    services.users.delete_user(&request.caller()?.account, id).await?;
+    let (account, id) = (&request.caller()?.account, request.path("userUID"));
+    services.users.delete_user(account, id).await?;
+    services.integrations.forget_subject(account, &format!("user:{id}")).await?;
     services.projects.user_deleted(id).await?;
     Answer::deleted("user", id)
 }
@@ -377,6 +413,9 @@ mod spec {
     }
     pub fn revoke() -> Operation {
         Operation::new("End what a token follows from (RFC 7009)").body::<OneToken>().answers_object(200)
+    }
+    pub fn register() -> Operation {
+        Operation::new("Make an application known that is to use the MCP endpoint (RFC 7591)").answers_object(201)
     }
     pub fn introspect() -> Operation {
         Operation::new("What a token is good for (RFC 7662)").body::<OneToken>().answers_object(200)

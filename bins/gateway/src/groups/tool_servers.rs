@@ -5,7 +5,7 @@ use std::sync::Arc;
 use platform_access::Kind;
 use platform_core::{AccountId, Code, Error, Object, Result};
 use platform_http::{Answer, Group, List, Request, key};
-use platform_integrations::{IntegrationService, PgIntegrations};
+use platform_integrations::PgIntegrations;
 use platform_runtime::Toolbox;
 use platform_toolservers::{
     ListedGroup, PgToolServerService, ServerType, TOOL_SERVER, TestRequest, ToolServer, ToolServerFilter,
@@ -51,7 +51,6 @@ fn group(services: Arc<dyn ToolServerService>) -> Group {
     group.get("/v1/tool-servers/{toolServerId}", read, get).with(spec::get);
     group.patch("/v1/tool-servers/{toolServerId}", write, update).with(spec::update);
     group.put("/v1/tool-servers/{toolServerId}", write, update).with(spec::update);
-    group.delete("/v1/tool-servers/{toolServerId}", write, delete).with(spec::delete);
     group.post("/v1/tool-servers/{toolServerId}/clone", write, duplicate).with(spec::duplicate).changing();
     group.get("/v1/tool-servers/{toolServerId}/definition", read, definition).with(spec::definition);
     group.patch("/v1/tool-servers/{toolServerId}/definition", write, define).with(spec::define);
@@ -64,17 +63,18 @@ fn group(services: Arc<dyn ToolServerService>) -> Group {
     group.build()
 }
 
-/// What can be chosen, and from where.
+/// What can be chosen, from where, and what goes with it.
 struct Choosable {
     tool_servers: Arc<dyn ToolServerService>,
     toolbox: Arc<Toolbox>,
-    integrations: Arc<dyn IntegrationService>,
+    integrations: Arc<PgIntegrations>,
 }
 
 fn choosable_group(services: Arc<Choosable>) -> Group {
     let mut group = Group::of("tool-groups", "What assistants and agents can choose of", services)
         .naming("toolServerId", TOOL_SERVER);
     let read = key("tool-servers:read");
+    group.delete("/v1/tool-servers/{toolServerId}", key("tool-servers:write"), delete).with(spec::delete);
     group.get("/v1/tool-servers/{toolServerId}/tools", read, list_tools).with(spec::list_tools);
     group.get("/v1/tool-groups", key("tool-servers:read"), groups).with(spec::groups);
     group.build()
@@ -142,7 +142,7 @@ async fn update(tool_servers: Arc<dyn ToolServerService>, request: Request) -> R
     shown(&tool_servers.update(account, id, request.patch()?, &request.if_match()?).await?)
 }
 
-async fn delete(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
+async fn delete(services: Arc<Choosable>, request: Request) -> Result<Answer> {
     let DeleteQuery { force } = request.query()?;
     let (account, id) = server(&request)?;
     let reach = request.reach().await?;
@@ -150,7 +150,8 @@ async fn delete(tool_servers: Arc<dyn ToolServerService>, request: Request) -> R
         let message = "Who is bound to projects cannot take a tool server out of what uses it; change those first.";
         return Err(Error::new(Code::FORBIDDEN, message));
     }
-    tool_servers.delete(account, id, force == Some(true), &request.if_match()?).await?;
+    services.tool_servers.delete(account, id, force == Some(true), &request.if_match()?).await?;
+    services.integrations.forget_mcp(account, id).await?;
     Answer::deleted("tool server", id)
 }
 
@@ -240,10 +241,7 @@ mod spec {
     use platform_http::{Deleted, Operation};
 
     pub fn create() -> Operation {
-        Operation::new("Make a tool server")
-            .body::<ToolServerSettings>()
-            .without_effect(&["mcpExposed"])
-            .answers::<ToolServer>(201)
+        Operation::new("Make a tool server").body::<ToolServerSettings>().answers::<ToolServer>(201)
     }
     pub fn import() -> Operation {
         Operation::new("Make a tool server of an OpenAPI description")
@@ -257,10 +255,7 @@ mod spec {
         Operation::new("Read a tool server with its tools").answers::<ToolServer>(200)
     }
     pub fn update() -> Operation {
-        Operation::new("Change a tool server")
-            .body::<ToolServerSettings>()
-            .without_effect(&["mcpExposed"])
-            .answers::<ToolServer>(200)
+        Operation::new("Change a tool server").body::<ToolServerSettings>().answers::<ToolServer>(200)
     }
     pub fn delete() -> Operation {
         Operation::new("Delete a tool server").query::<DeleteQuery>().answers::<Deleted>(200)

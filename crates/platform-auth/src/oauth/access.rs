@@ -154,10 +154,12 @@ pub(crate) async fn authenticate(auth: &PgAuthService, token: &str) -> Result<Op
     let scopes = Scopes::parse(&claims.scope);
     let may_ask = client.scopes();
     let narrowed = Scopes::of(scopes.names().filter(|scope| may_ask.open(scope)).map(str::to_owned));
+    let said = [("client_id", grant.client_id.as_str()), ("role", user.role().as_str())];
+    let said = said.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let caller = caller(account, &user, &grant.client_id, Some(grant.id));
     let resource = (claims.aud != API).then_some(claims.aud);
     Ok(Some(Known {
-        identity: Arc::new(Identity { caller, rights: Rights::Token { scopes: narrowed, resource } }),
+        identity: Arc::new(Identity { caller, rights: Rights::Token { scopes: narrowed, resource, claims: said } }),
         is_revoked: grant.revoked_ms.is_some() || user.disabled,
         expires: Some(Timestamp(claims.exp.saturating_mul(1000))),
         touched: None,

@@ -14,7 +14,7 @@ use super::scopes::Scopes;
 use crate::{PgAuthService, key::KeySecret, schema::oauth_clients};
 
 /// First part of client secrets.
-const SECRET_PREFIX: &str = "cs";
+pub(crate) const SECRET_PREFIX: &str = "cs";
 const MOST_REDIRECTS: usize = 20;
 /// Schemes that run or read instead of going somewhere.
 const NO_REDIRECTS: [&str; 6] = ["javascript", "data", "file", "vbscript", "blob", "about"];
@@ -133,7 +133,7 @@ fn is_client_id(id: &str) -> bool {
     (3..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
-fn is_redirect(uri: &str) -> bool {
+pub(crate) fn is_redirect(uri: &str) -> bool {
     let Ok(url) = Url::parse(uri) else { return false };
     if uri.len() > 2000 || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {
         return false;
@@ -158,7 +158,8 @@ fn is_loopback(url: &Url) -> bool {
 #[diesel(table_name = oauth_clients)]
 pub(crate) struct ClientRow {
     pub id: String,
-    pub account_id: String,
+    /// `None` = of whichever account its users are.
+    pub account_id: Option<String>,
     pub client_id: String,
     pub name: String,
     pub redirect_uris: Vec<String>,
@@ -166,6 +167,7 @@ pub(crate) struct ClientRow {
     pub scopes: Vec<String>,
     pub created_ms: i64,
     pub edited_ms: i64,
+    pub used_ms: Option<i64>,
 }
 
 impl ClientRow {
@@ -255,7 +257,7 @@ impl ClientService for PgAuthService {
         let now = self.clock.now();
         let row = ClientRow {
             id: Id::<OAuthClient>::generate().into(),
-            account_id: account.as_str().to_owned(),
+            account_id: Some(account.as_str().to_owned()),
             client_id: new.client_id.unwrap_or_else(|| Id::<ClientRow>::generate().into()),
             name: new.name,
             redirect_uris: new.redirect_uris,
@@ -263,6 +265,7 @@ impl ClientService for PgAuthService {
             scopes: new.scopes,
             created_ms: now.0,
             edited_ms: now.0,
+            used_ms: None,
         };
         let client_secret = secret.map(|secret| secret.expose().to_owned());
         let made = ClientWithSecret { record: row.clone().into(), client_secret };

@@ -108,9 +108,17 @@ impl External {
         let client = text("client_id").or_else(|| text("azp")).unwrap_or_default();
         #[expect(clippy::cast_possible_truncation, reason = "a time in seconds")]
         let expires = (expires as i64).saturating_mul(1000).saturating_add(LEEWAY_MS);
+        let texts = |value: &Value| match value {
+            Value::Array(items) => items.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            value => value.as_str().map(str::to_owned).into_iter().collect::<Vec<_>>(),
+        };
+        let named = |(name, value): (&String, &Value)| {
+            texts(value).into_iter().map(|text| (name.clone(), text)).collect::<Vec<_>>()
+        };
+        let known = claims.iter().flat_map(named).collect();
         let caller = caller(account, &user, client, None);
         Ok(Some(Known {
-            identity: Arc::new(Identity { caller, rights: Rights::Token { scopes, resource: None } }),
+            identity: Arc::new(Identity { caller, rights: Rights::Token { scopes, resource: None, claims: known } }),
             is_revoked: user.disabled,
             expires: Some(Timestamp(expires)),
             touched: None,

@@ -19,6 +19,7 @@ use super::{
     access::{self, API},
     clients::{ClientRow, by_client_id},
     grants::{self, GrantRow, RefreshRow},
+    registration,
     scopes::{SCOPES, Scopes},
 };
 use crate::{
@@ -52,7 +53,8 @@ pub struct AuthorizeRequest {
 /// A request that can be put to the user.
 #[derive(Debug, Clone)]
 pub struct Authorization {
-    account: AccountId,
+    /// `None` = the user's, whichever it is.
+    account: Option<AccountId>,
     client_id: String,
     /// Name of the application.
     pub client_name: String,
@@ -77,14 +79,14 @@ pub struct OAuthError {
 }
 
 impl Authorization {
-    /// Where the application is at home.
-    pub fn account(&self) -> &AccountId {
-        &self.account
+    /// Where the application is at home; `None` = in the account of whoever logs in.
+    pub fn account(&self) -> Option<&AccountId> {
+        self.account.as_ref()
     }
 }
 
 impl OAuthError {
-    fn new(error: &'static str, description: impl Into<String>) -> Self {
+    pub(crate) fn new(error: &'static str, description: impl Into<String>) -> Self {
         Self { error, description: description.into(), redirect: None }
     }
 }
@@ -130,6 +132,8 @@ pub trait OAuthService: Send + Sync {
     async fn grant(&self, asked: &Authorization, email: &str, password: SecretString) -> Result<Option<String>>;
     /// Where to send a user who does not want it.
     fn denied(&self, asked: &Authorization) -> String;
+    /// Takes an application in that asks to be, by the metadata of RFC 7591.
+    async fn register(&self, metadata: &[u8]) -> OAuthOutcome<Value>;
     /// Exchanges a code or refresh token.
     async fn token(&self, request: &TokenRequest) -> OAuthOutcome<Tokens>;
     /// Ends what a token follows from, if it is one.
@@ -149,8 +153,7 @@ impl OAuthService for PgAuthService {
     async fn authorization(&self, request: &AuthorizeRequest) -> OAuthOutcome<Authorization> {
         let shown = |description: &str| Ok(Err(OAuthError::new("invalid_request", description)));
         let Some(client_id) = &request.client_id else { return shown("client_id is missing.") };
-        let conn = self.db.read().await?;
-        let Some(client) = by_client_id(conn.get(), client_id).await? else {
+        let Some(client) = self.find_client(client_id).await? else {
             return shown("This application is not known here.");
         };
         let Some(redirect_uri) = &request.redirect_uri else { return shown("redirect_uri is missing.") };
@@ -165,13 +168,14 @@ impl OAuthService for PgAuthService {
     }
 
     async fn grant(&self, asked: &Authorization, email: &str, password: SecretString) -> Result<Option<String>> {
-        let Some(user) = sign_in(self, &asked.account, email, password).await? else { return Ok(None) };
+        let Some(user) = sign_in(self, asked.account.as_ref(), email, password).await? else { return Ok(None) };
+        let account = crate::service::stored_account(&user.account_id)?;
         let (user, password) = (user.id, user.password);
         let code = KeySecret::generate(CODE)?;
         let now = self.clock.now();
         let grant = GrantRow {
             id: Id::<GrantRow>::generate().into(),
-            account_id: asked.account.as_str().to_owned(),
+            account_id: account.as_str().to_owned(),
             client_id: asked.client_id.clone(),
             user_id: user,
             scope: asked.scopes.to_string(),
@@ -187,7 +191,7 @@ impl OAuthService for PgAuthService {
         let mut conn = self.db.conn().await?;
         let granting = conn.transaction::<_, Error, _>(async |conn| {
             // Whoever changes the password meanwhile ends what the old one granted.
-            let now = users::lock(conn, &asked.account, &grant.user_id).await?;
+            let now = users::lock(conn, &account, &grant.user_id).await?;
             if now.is_none_or(|user| user.disabled || user.password != password) {
                 return Ok(false);
             }
@@ -201,6 +205,10 @@ impl OAuthService for PgAuthService {
 
     fn denied(&self, asked: &Authorization) -> String {
         self.back(&asked.redirect_uri, &[("error", "access_denied")], asked.state.as_deref())
+    }
+
+    async fn register(&self, metadata: &[u8]) -> OAuthOutcome<Value> {
+        self.register_client(metadata).await
     }
 
     async fn token(&self, request: &TokenRequest) -> OAuthOutcome<Tokens> {
@@ -271,7 +279,7 @@ impl OAuthService for PgAuthService {
 
     fn metadata(&self) -> Value {
         let issuer = &self.config.issuer;
-        json!({
+        let mut metadata = json!({
             "issuer": issuer,
             "authorization_endpoint": format!("{issuer}/oauth/authorize"),
             "token_endpoint": format!("{issuer}/oauth/token"),
@@ -286,8 +294,13 @@ impl OAuthService for PgAuthService {
             "token_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
             "revocation_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
             "authorization_response_iss_parameter_supported": true,
+            "client_id_metadata_document_supported": self.config.documents.is_some(),
             "service_documentation": format!("{issuer}/docs"),
-        })
+        });
+        if self.config.registration {
+            metadata["registration_endpoint"] = format!("{issuer}/oauth/register").into();
+        }
+        metadata
     }
 
     fn resource_metadata(&self, path: &str) -> Value {
@@ -295,7 +308,8 @@ impl OAuthService for PgAuthService {
         json!({
             "resource": format!("{issuer}{path}"),
             "authorization_servers": [issuer],
-            "scopes_supported": *SCOPES,
+            // Stock clients ask for all that is named.
+            "scopes_supported": if path.is_empty() { SCOPES.clone() } else { vec!["mcp-gateway:read".to_owned()] },
             "bearer_methods_supported": ["header"],
         })
     }
@@ -334,7 +348,11 @@ impl PgAuthService {
             }
         };
         Ok(Authorization {
-            account: crate::service::stored_account(&client.account_id)
+            account: client
+                .account_id
+                .as_deref()
+                .map(crate::service::stored_account)
+                .transpose()
                 .map_err(|_| OAuthError::new("server_error", "The application is stored wrongly."))?,
             client_id: client.client_id.clone(),
             client_name: client.name.clone(),
@@ -484,6 +502,7 @@ impl PgAuthService {
             sealed_answer: None,
         };
         grants::insert_refresh(conn, &refresh).await?;
+        registration::note_use(conn, &grant.client_id, now).await?;
         let access_token = access::issue(self, grant, &user, &scopes, self.config.access_ttl).await?;
         Ok(Ok(Tokens {
             access_token,

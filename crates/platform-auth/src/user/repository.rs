@@ -8,6 +8,9 @@ use platform_db::Conn;
 use super::model::{Role, User};
 use crate::schema::users;
 
+/// So many users with one address are tried.
+const MOST_OF_ADDRESS: i64 = 5;
+
 #[derive(Queryable, Selectable, Insertable, Clone)]
 #[diesel(table_name = users)]
 pub(crate) struct UserRow {
@@ -67,11 +70,16 @@ pub(crate) async fn behind(conn: &Conn, account: &AccountId, id: &str) -> Result
     Ok(user.map(|user| OriginUser { is_admin: user.role() == Role::Admin, id: user.id }))
 }
 
-pub(crate) async fn by_email(conn: &Conn, account: &AccountId, email: &str) -> Result<Option<UserRow>> {
+/// Users with an address: the one of an account, or some of all accounts, oldest first.
+pub(crate) async fn by_email(conn: &Conn, account: Option<&AccountId>, email: &str) -> Result<Vec<UserRow>> {
     let mut conn = conn;
     let same = sql::<diesel::sql_types::Bool>("lower(email) = lower(").bind::<Text, _>(email).sql(")");
-    let user = users::table.filter(users::account_id.eq(account.as_str()).and(same));
-    Ok(user.select(UserRow::as_select()).first(&mut conn).await.optional()?)
+    let mut all = users::table.filter(same).into_boxed();
+    if let Some(account) = account {
+        all = all.filter(users::account_id.eq(account.as_str()));
+    }
+    let all = all.order((users::created_ms, users::id)).limit(MOST_OF_ADDRESS);
+    Ok(all.select(UserRow::as_select()).load(&mut conn).await?)
 }
 
 pub(crate) async fn by_subject(

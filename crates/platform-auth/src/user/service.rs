@@ -161,22 +161,28 @@ async fn hashed(password: Option<String>) -> Result<Option<String>> {
     run_blocking(hash).await
 }
 
-/// The user whose address and password these are; `None` for all others alike, and as slowly.
+/// The user whose address and password these are, of an account or of any; `None` for all others alike, and as slowly.
 pub(crate) async fn sign_in(
     auth: &PgAuthService,
-    account: &AccountId,
+    account: Option<&AccountId>,
     email: &str,
     password: SecretString,
 ) -> Result<Option<UserRow>> {
-    let user = repository::by_email(auth.db.read().await?.get(), account, email).await?;
-    let stored = user.as_ref().and_then(|user| user.password.clone()).unwrap_or_else(|| NOBODY.to_owned());
+    let users = repository::by_email(auth.db.read().await?.get(), account, email).await?;
+    let mut hashes: Vec<String> = users.iter().map(|user| user.password.clone().unwrap_or_default()).collect();
+    if hashes.is_empty() {
+        hashes.push(NOBODY.to_owned());
+    }
     let verify = move || {
-        let Ok(hash) = PasswordHash::new(&stored) else { return Ok(false) };
-        Ok(Argon2::default().verify_password(password.expose_secret().as_bytes(), &hash).is_ok())
+        let is_right = |hash: &String| {
+            let hash = PasswordHash::new(hash).ok()?;
+            Argon2::default().verify_password(password.expose_secret().as_bytes(), &hash).ok()
+        };
+        Ok(hashes.iter().position(|hash| is_right(hash).is_some()))
     };
     let _one = HASHING.acquire().await.map_err(Error::internal)?;
-    let is_right = run_blocking(verify).await?;
-    Ok(user.filter(|user| is_right && !user.disabled && user.password.is_some()))
+    let Some(right) = run_blocking(verify).await? else { return Ok(None) };
+    Ok(users.into_iter().nth(right).filter(|user| !user.disabled))
 }
 
 /// The user of another issuer, made as a member when they come for the first time.

@@ -1,0 +1,317 @@
+//! `/v1/mcp`, `/v1/mcp-gateway`
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use platform_auth::{KeyKind, KeyService, PgAuthService};
+use platform_core::{Code, Error, Result, Timestamp};
+use platform_http::{Answer, Group, OpenTo, Request, account_key, session};
+use platform_integrations::origin_of;
+use platform_mcp::{
+    Asking, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PgMcpGateway, PreviewOf, SwitchesPut, ToolSwitches,
+    purge_audit,
+};
+use platform_toolservers::TOOL_SERVER;
+use platform_vault::Secret;
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::{
+    config::Config,
+    module::{Module, Purge},
+};
+
+const TAG: &str = "Who is shown what by the MCP endpoint, and who called what";
+const UPSTREAM: &str = "x-upstream-authorization";
+
+struct Services {
+    gateway: Arc<PgMcpGateway>,
+    keys: Arc<dyn KeyService>,
+    /// Pages from which the endpoint may be called; `*` = all.
+    origins: Vec<String>,
+}
+
+/// One MCP endpoint over many tool servers.
+pub(crate) fn module(
+    gateway: &Arc<PgMcpGateway>,
+    auth: &Arc<PgAuthService>,
+    config: &Config,
+    addr: SocketAddr,
+) -> Module {
+    let own = origin_of(&config.url(addr));
+    let origins = config.http.cors_origins.iter().cloned().chain(own).collect();
+    let services = Arc::new(Services { gateway: Arc::clone(gateway), keys: auth.clone(), origins });
+    let keep = config.mcp_audit_keep;
+    let purge = Purge::new("calls of the MCP gateway", move |conn, now| {
+        let before = Timestamp(now.0 - i64::try_from(keep.as_millis()).unwrap_or(i64::MAX));
+        Box::pin(async move { if keep > Duration::ZERO { purge_audit(conn, before).await } else { Ok(()) } })
+    });
+    Module {
+        groups: vec![endpoint(Arc::clone(&services)), profiles(Arc::clone(&services)), management(services)],
+        purges: vec![purge],
+        ..Module::default()
+    }
+}
+
+fn endpoint(services: Arc<Services>) -> Group {
+    let mut group =
+        Group::of("mcp", "One MCP endpoint over many tool servers", services).naming("profileSlug", MCP_PROFILE);
+    let read = session("mcp-gateway:read");
+    for path in ["/v1/mcp", "/v1/mcp/{profileSlug}"] {
+        group.get(path, read, listen).with(spec::listen).resource();
+        group.post(path, read, answer).with(spec::answer).raw().resource();
+    }
+    group.build()
+}
+
+fn profiles(services: Arc<Services>) -> Group {
+    let mut group = Group::of("mcp-gateway", TAG, services).naming("id", MCP_PROFILE);
+    let (read, write): (OpenTo, OpenTo) = (account_key("mcp-gateway:read"), account_key("mcp-gateway:write"));
+    group.get("/v1/mcp-gateway/profiles", read, list).with(spec::list);
+    group.post("/v1/mcp-gateway/profiles", write, create).with(spec::create);
+    group.get("/v1/mcp-gateway/profiles/{id}", read, get).with(spec::get);
+    group.patch("/v1/mcp-gateway/profiles/{id}", write, update).with(spec::update);
+    group.delete("/v1/mcp-gateway/profiles/{id}", write, delete).with(spec::delete);
+    group.get("/v1/mcp-gateway/profiles/{id}/tools", read, tools).with(spec::tools);
+    group.put("/v1/mcp-gateway/profiles/{id}/tools", write, set_tools).with(spec::set_tools);
+    group.build()
+}
+
+fn management(services: Arc<Services>) -> Group {
+    let mut group = Group::of("mcp-gateway", TAG, services).naming("id", MCP_GRANT).naming("toolServerId", TOOL_SERVER);
+    let (read, write): (OpenTo, OpenTo) = (account_key("mcp-gateway:read"), account_key("mcp-gateway:write"));
+    group.get("/v1/mcp-gateway/audit", read, audit).with(spec::audit);
+    group.get("/v1/mcp-gateway/grants", read, grants).with(spec::grants);
+    group.post("/v1/mcp-gateway/grants", write, grant).with(spec::grant);
+    group.delete("/v1/mcp-gateway/grants/{id}", write, revoke).with(spec::revoke);
+    group.get("/v1/mcp-gateway/me/tools", session("mcp-gateway:read"), own).with(spec::own);
+    group.put("/v1/mcp-gateway/me/tools", session("mcp-gateway:write"), set_own).with(spec::set_own);
+    group.get("/v1/mcp-gateway/preview", read, preview).with(spec::preview);
+    group.get("/v1/mcp-gateway/servers", read, servers).with(spec::servers);
+    group.post("/v1/mcp-gateway/servers/{toolServerId}/refresh", write, refresh).with(spec::refresh);
+    group.build()
+}
+
+/// Pages of others do not get to call it with what a browser holds.
+fn check_origin(services: &Services, request: &Request) -> Result<()> {
+    let Some(origin) = request.headers.get("origin").map(|origin| origin.to_str().unwrap_or_default()) else {
+        return Ok(());
+    };
+    if services.origins.iter().any(|known| known == "*" || known == origin) {
+        return Ok(());
+    }
+    let message = "This page may not call the MCP endpoint; see PLATFORM_CORS_ORIGINS.";
+    Err(Error::new(Code::FORBIDDEN, message))
+}
+
+fn asking(request: &Request) -> Result<Asking> {
+    let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let name = request.headers.get("mcp-name").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    Ok(Asking {
+        caller: request.caller()?.clone(),
+        claims: request.claims().to_vec(),
+        profile: request.path.get("profileSlug").cloned(),
+        headers: McpHeaders { version: text("mcp-protocol-version"), method: text("mcp-method"), name },
+        upstream: text(UPSTREAM).map(Secret::from),
+        reads_streams: text("accept").is_some_and(|accept| accept.contains("text/event-stream")),
+    })
+}
+
+async fn answer(services: Arc<Services>, request: Request) -> Result<Answer> {
+    check_origin(&services, &request)?;
+    let may = async |kind, id: &str| request.check_use(kind, id).await;
+    match services.gateway.answer(asking(&request)?, &request.body, may).await? {
+        McpReply::Message(status, message) => Answer::json(status, &message),
+        McpReply::Nothing(status) => Ok(Answer::empty(status)),
+        McpReply::Stream(messages, lasts) => {
+            let place = lasts.then(|| request.stream_place()).transpose()?;
+            Ok(Answer::messages(messages, place, request.follower()))
+        }
+    }
+}
+
+async fn listen(services: Arc<Services>, request: Request) -> Result<Answer> {
+    check_origin(&services, &request)?;
+    let asking = asking(&request)?;
+    if !asking.reads_streams {
+        let message = "GET opens a stream of changes: send `Accept: text/event-stream`, or POST a message.";
+        return Err(Error::new(platform_http::code::METHOD_NOT_ALLOWED, message));
+    }
+    let place = request.stream_place()?;
+    match services.gateway.listen(asking).await? {
+        McpReply::Stream(messages, _) => Ok(Answer::messages(messages, Some(place), request.follower())),
+        _ => Err(Error::internal("listening is a stream")),
+    }
+}
+
+/// Who manages the gateway decides for all: no member does.
+fn account(request: &Request) -> Result<&platform_core::AccountId> {
+    let caller = request.caller()?;
+    if caller.is_admin() {
+        return Ok(&caller.account);
+    }
+    Err(Error::new(Code::FORBIDDEN, "Only an administrator may manage the MCP gateway."))
+}
+
+async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
+    Answer::ok(&services.gateway.list(account(&request)?, request.page(20, 100)?).await?)
+}
+
+async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let once = request.once.as_ref();
+    Answer::created(&services.gateway.create(account(&request)?, request.body()?, once).await?)
+}
+
+async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
+    Answer::ok(&services.gateway.get(account(&request)?, request.path("id")).await?)
+}
+
+async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
+    Answer::ok(&services.gateway.update(account(&request)?, request.path("id"), request.patch()?).await?)
+}
+
+async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let id = request.path("id");
+    services.gateway.delete(account(&request)?, id).await?;
+    Answer::deleted("MCP profile", id)
+}
+
+async fn tools(services: Arc<Services>, request: Request) -> Result<Answer> {
+    Answer::ok(&services.gateway.tools(account(&request)?, request.path("id")).await?)
+}
+
+async fn set_tools(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let ToolSwitches { tools } = request.body()?;
+    Answer::ok(&services.gateway.set_tools(account(&request)?, request.path("id"), tools).await?)
+}
+
+async fn grants(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (filter, page) = (request.query()?, request.page(20, 100)?);
+    Answer::ok(&services.gateway.grants(account(&request)?, &filter, page).await?)
+}
+
+async fn grant(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let once = request.once.as_ref();
+    Answer::created(&services.gateway.grant(account(&request)?, request.body()?, once).await?)
+}
+
+async fn revoke(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let id = request.path("id");
+    services.gateway.revoke(account(&request)?, id).await?;
+    Answer::deleted("grant", id)
+}
+
+async fn servers(services: Arc<Services>, request: Request) -> Result<Answer> {
+    Answer::ok(&services.gateway.gateway_servers(account(&request)?, request.page(100, 1000)?).await?)
+}
+
+async fn refresh(services: Arc<Services>, request: Request) -> Result<Answer> {
+    Answer::ok(&services.gateway.refresh(account(&request)?, request.path("toolServerId")).await?)
+}
+
+async fn audit(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (filter, page) = (request.query()?, request.page(20, 100)?);
+    Answer::ok(&services.gateway.audit(account(&request)?, &filter, page).await?)
+}
+
+async fn preview(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let of: PreviewOf = request.query()?;
+    let account = account(&request)?;
+    let is_full = match &of.key_id {
+        Some(key) => {
+            let key = services.keys.get_key(request.caller()?, key).await?;
+            key.kind == KeyKind::Full && key.project_ids.is_none()
+        }
+        None => false,
+    };
+    Answer::ok(&services.gateway.preview(account, &of, is_full).await?)
+}
+
+/// Of which profile.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(default)]
+struct OfProfile {
+    /// Slug of the profile; the caller's when absent.
+    profile: Option<String>,
+}
+
+async fn own(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let OfProfile { profile } = request.query()?;
+    Answer::ok(&services.gateway.switches(request.caller()?, request.claims(), profile.as_deref()).await?)
+}
+
+async fn set_own(services: Arc<Services>, request: Request) -> Result<Answer> {
+    let (OfProfile { profile }, SwitchesPut { disabled }) = (request.query()?, request.body()?);
+    let set = services.gateway.set_switches(request.caller()?, request.claims(), profile.as_deref(), disabled);
+    Answer::ok(&set.await?)
+}
+
+mod spec {
+    use platform_http::{Deleted, Operation};
+    use platform_mcp::{
+        AuditFilter, AuditPage, GatewayServer, GatewayServerPage, Grant, GrantFilter, GrantPage, NewGrant, Preview,
+        PreviewOf, Profile, ProfilePage, ProfileSettings, ProfileTool, Switches, SwitchesPut, ToolSwitches,
+    };
+
+    use super::OfProfile;
+
+    pub fn answer() -> Operation {
+        Operation::new("Answer an MCP message: JSON, or a stream while a call tells of its progress")
+            .answers_object(200)
+    }
+    pub fn listen() -> Operation {
+        Operation::new("Be told when the tools change (MCP until 2025-11-25)").answers_text("text/event-stream")
+    }
+    pub fn audit() -> Operation {
+        Operation::new("List calls that were made through the MCP endpoint")
+            .query::<AuditFilter>()
+            .paged()
+            .answers::<AuditPage>(200)
+    }
+    pub fn own() -> Operation {
+        Operation::new("Read which tools you do without").query::<OfProfile>().answers::<Switches>(200)
+    }
+    pub fn set_own() -> Operation {
+        Operation::new("Do without some tools").query::<OfProfile>().body::<SwitchesPut>().answers::<Switches>(200)
+    }
+    pub fn preview() -> Operation {
+        Operation::new("See what a caller would be shown").query::<PreviewOf>().answers::<Preview>(200)
+    }
+    pub fn list() -> Operation {
+        Operation::new("List profiles of the MCP endpoint").paged().answers::<ProfilePage>(200)
+    }
+    pub fn create() -> Operation {
+        Operation::new("Make a profile").body::<ProfileSettings>().answers::<Profile>(201)
+    }
+    pub fn get() -> Operation {
+        Operation::new("Read a profile").answers::<Profile>(200)
+    }
+    pub fn update() -> Operation {
+        Operation::new("Change a profile").body::<ProfileSettings>().answers::<Profile>(200)
+    }
+    pub fn delete() -> Operation {
+        Operation::new("Delete a profile, with its grants").answers::<Deleted>(200)
+    }
+    pub fn tools() -> Operation {
+        Operation::new("List the tools of a profile, those too that nobody is shown").answers::<Vec<ProfileTool>>(200)
+    }
+    pub fn set_tools() -> Operation {
+        Operation::new("Let tools in, switch them off, name or describe them otherwise")
+            .body::<ToolSwitches>()
+            .answers::<Vec<ProfileTool>>(200)
+    }
+    pub fn grants() -> Operation {
+        Operation::new("List grants").query::<GrantFilter>().paged().answers::<GrantPage>(200)
+    }
+    pub fn grant() -> Operation {
+        Operation::new("Let somebody see a profile, or some of its tools").body::<NewGrant>().answers::<Grant>(201)
+    }
+    pub fn revoke() -> Operation {
+        Operation::new("Take a grant back").answers::<Deleted>(200)
+    }
+    pub fn servers() -> Operation {
+        Operation::new("List the tool servers that take part").paged().answers::<GatewayServerPage>(200)
+    }
+    pub fn refresh() -> Operation {
+        Operation::new("Read the tools of a server again").answers::<GatewayServer>(200)
+    }
+}

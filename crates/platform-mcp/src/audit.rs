@@ -1,0 +1,189 @@
+//! What was called, by whom, and what came of it: written beside the calls, many at once.
+
+use std::time::Duration;
+
+use platform_core::{AccountId, Id, Result, Timestamp, spawn};
+use platform_db::Db;
+use serde_json::Value;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{sleep, timeout},
+};
+use tracing::warn;
+
+use crate::repository::{self, CallRow};
+
+/// Rows that wait to be written; who would add to more waits.
+const MOST_WAITING: usize = 10_000;
+const AT_ONCE: usize = 500;
+const AGAIN: Duration = Duration::from_secs(1);
+/// Who reads waits so long for what is being written.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Of arguments and of a result so much is kept, in bytes.
+const MOST_PAYLOAD: usize = 65_536;
+const MASK: &str = "••••••••";
+/// Fields whose values are not kept.
+const SECRETS: [&str; 8] =
+    ["password", "passwd", "secret", "token", "apikey", "authorization", "credential", "privatekey"];
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Ok,
+    ToolError,
+    Denied,
+    UpstreamError,
+    Timeout,
+}
+
+impl Outcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ToolError => "tool_error",
+            Self::Denied => "denied",
+            Self::UpstreamError => "upstream_error",
+            Self::Timeout => "timeout",
+        }
+    }
+}
+
+/// A call that was made.
+pub(crate) struct Call<'a> {
+    pub account: &'a AccountId,
+    pub subject: &'a str,
+    pub profile: &'a str,
+    pub server: Option<&'a str>,
+    pub tool: &'a str,
+    pub began: Timestamp,
+    pub took: Duration,
+    pub outcome: Outcome,
+    pub code: Option<String>,
+    pub arguments: &'a Value,
+    pub result: &'a Value,
+    pub keeps_payloads: bool,
+}
+
+/// What the writer is given.
+enum Entry {
+    Row(Box<CallRow>),
+    /// Told when all before it is written.
+    Mark(oneshot::Sender<()>),
+}
+
+/// Writes what was called.
+pub(crate) struct Audit(mpsc::Sender<Entry>);
+
+impl Audit {
+    pub fn new(db: &Db) -> Self {
+        enum AuditKind {}
+        let (sender, mut entries) = mpsc::channel::<Entry>(MOST_WAITING);
+        let db = db.clone();
+        spawn("write audit", async move {
+            let mut batch = Vec::with_capacity(AT_ONCE);
+            while entries.recv_many(&mut batch, AT_ONCE).await > 0 {
+                let (mut rows, mut marks) = (Vec::with_capacity(batch.len()), Vec::new());
+                for entry in batch.drain(..) {
+                    match entry {
+                        Entry::Row(row) => rows.push(CallRow { id: Id::<AuditKind>::generate().into(), ..*row }),
+                        Entry::Mark(mark) => marks.push(mark),
+                    }
+                }
+                while let Err(error) = write(&db, &rows).await {
+                    warn!(%error, "Calls of the MCP gateway could not be noted; trying again shortly.");
+                    sleep(AGAIN).await;
+                }
+                marks.into_iter().for_each(|mark| {
+                    let _ = mark.send(());
+                });
+            }
+        });
+        Self(sender)
+    }
+
+    /// Has a call noted.
+    pub async fn note(&self, call: Call<'_>) {
+        let length = |value: &Value| i64::try_from(value.to_string().len()).unwrap_or(i64::MAX);
+        let row = CallRow {
+            account_id: call.account.as_str().to_owned(),
+            id: String::new(),
+            timestamp_ms: call.began.0,
+            subject: call.subject.to_owned(),
+            profile_id: call.profile.to_owned(),
+            tool_server_id: call.server.map(str::to_owned),
+            tool_name: call.tool.chars().take(200).collect::<String>().replace('\0', " "),
+            outcome: call.outcome.as_str().to_owned(),
+            duration_ms: i64::try_from(call.took.as_millis()).unwrap_or(i64::MAX),
+            request_bytes: length(call.arguments),
+            response_bytes: length(call.result),
+            error_code: call.code,
+            arguments: call.keeps_payloads.then(|| kept(call.arguments)),
+            result: call.keeps_payloads.then(|| kept(call.result)),
+        };
+        // Only a database that is away for long fills the queue.
+        let _ = self.0.send(Entry::Row(Box::new(row))).await;
+    }
+
+    /// Waits until all that was noted in this process is written, for a while.
+    pub async fn written(&self) {
+        let (mark, written) = oneshot::channel();
+        let waiting = async {
+            if self.0.send(Entry::Mark(mark)).await.is_ok() {
+                let _ = written.await;
+            }
+        };
+        let _ = timeout(PATIENCE, waiting).await;
+    }
+}
+
+async fn write(db: &Db, rows: &[CallRow]) -> Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    repository::insert_calls(&mut *db.conn().await?, rows).await
+}
+
+/// A payload as it is kept.
+fn kept(value: &Value) -> String {
+    let mut text = masked(value).to_string().replace("\\u0000", " ");
+    if text.len() > MOST_PAYLOAD {
+        text.truncate(text.floor_char_boundary(MOST_PAYLOAD));
+        text.push('…');
+    }
+    text
+}
+
+/// Without what stands in fields that are called like secrets.
+fn masked(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let field = |(name, value): (&String, &Value)| {
+                let bare: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
+                let is_secret = SECRETS.iter().any(|secret| bare.to_ascii_lowercase().ends_with(secret));
+                let value = if is_secret && !value.is_object() { MASK.into() } else { masked(value) };
+                (name.clone(), value)
+            };
+            fields.iter().map(field).collect()
+        }
+        Value::Array(items) => items.iter().map(masked).collect(),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_called_like_a_secret_is_not_kept() {
+        let given = json!({"api_key": "canary", "q": "x", "auth": [{"accessToken": "canary", "token_count": 3}]});
+        let text = kept(&given);
+        assert!(
+            !text.contains("canary") && text.contains("\"q\":\"x\"") && text.contains("\"token_count\":3"),
+            "{text}"
+        );
+        assert!(kept(&Value::String("ä".repeat(70_000))).len() <= MOST_PAYLOAD + 4);
+    }
+}

@@ -1,0 +1,382 @@
+//! One call of a tool: who may, with whose rights, and what came of it (contract 12 §2, §3).
+
+use std::{sync::Arc, time::Duration};
+
+use platform_agents::{NewThread, ThreadState, ThreadView};
+use platform_chat::NewMessage;
+use platform_core::{Error, Object, Result, Timestamp, sha256_hex};
+use platform_integrations::{Connecting, McpTarget, NewConnection};
+use platform_runtime::{Payer, Spender, ToolCall};
+use platform_toolservers::{McpAuthMode, McpCall, McpCredentials, McpOutcome, OfferedServer, ServerType};
+use serde_json::{Value, json};
+use tokio::{sync::mpsc, time::Instant, time::sleep};
+
+use crate::{
+    audit::{Call, Outcome},
+    endpoint::Asking,
+    model::TargetType,
+    protocol::{Message, error_result, text_result},
+    service::PgMcpGateway,
+    surface::{Subject, Target, Tool, View},
+};
+
+/// A call waits so long for the end of an agent.
+const AGENT_WAIT: Duration = Duration::from_mins(5);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
+/// An approval is good for so long.
+const APPROVAL_MS: i64 = 600_000;
+const APPROVAL: &str = "approval";
+/// What stands before the state of an approval.
+const STATE: &str = "approval.";
+
+/// What came of a call.
+pub(crate) enum Called {
+    /// A result of the tool.
+    Result(Value),
+    /// An error of the protocol, by the upstream.
+    Refused(i32, String, Option<Value>),
+}
+
+/// A call that is about to be made.
+pub(crate) struct Calling {
+    gateway: Arc<PgMcpGateway>,
+    asking: Asking,
+    subject: Subject,
+    profile: String,
+    keeps_payloads: bool,
+    name: String,
+    arguments: Object,
+    began: Timestamp,
+    clock: Instant,
+}
+
+/// What the upstream is told of a caller, and what it said before.
+struct Before {
+    input_responses: Option<Value>,
+    request_state: Option<String>,
+}
+
+impl Calling {
+    pub fn new(
+        gateway: &Arc<PgMcpGateway>,
+        asking: Asking,
+        subject: Subject,
+        view: &View,
+        name: &str,
+        arguments: Object,
+    ) -> Self {
+        Self {
+            gateway: Arc::clone(gateway),
+            asking,
+            subject,
+            profile: view.profile_id.clone(),
+            keeps_payloads: view.audits_payloads,
+            name: name.to_owned(),
+            arguments,
+            began: gateway.clock.now(),
+            clock: Instant::now(),
+        }
+    }
+
+    pub fn reads_streams(&self) -> bool {
+        self.asking.reads_streams
+    }
+
+    /// Notes a call that is not made.
+    pub async fn denied(&self, code: &str) {
+        self.note(None, Outcome::Denied, Some(code.to_owned()), &Value::Null).await;
+    }
+
+    /// The result of a call that is not made.
+    pub async fn refused(&self, code: &str, reason: &str) -> Value {
+        self.denied(code).await;
+        error_result(code, reason, &[])
+    }
+
+    /// Makes the call, and notes it.
+    pub async fn run(
+        self,
+        tool: Tool,
+        view: &View,
+        message: &Message,
+        progress: Option<mpsc::Sender<Value>>,
+    ) -> Called {
+        if let Some(result) = self.spent().await {
+            return Called::Result(result);
+        }
+        let mut before = Before {
+            input_responses: message.params.get("inputResponses").cloned(),
+            request_state: message.text("requestState").map(str::to_owned),
+        };
+        if tool.requires_approval
+            && let Some(result) = self.approval(message, &mut before).await
+        {
+            return Called::Result(result);
+        }
+        let (called, outcome, code) = match &tool.target {
+            Target::Platform(kind, id) => self.platform(*kind, id).await,
+            Target::Server(server, name) => match view.servers.iter().find(|of| of.id() == server) {
+                Some(server) => self.server(server, name, message, before, progress).await,
+                None => failed("TOOL_NOT_AVAILABLE", "The server of this tool is gone."),
+            },
+        };
+        let server = match &tool.target {
+            Target::Server(server, _) => Some(server.as_str()),
+            Target::Platform(..) => None,
+        };
+        let shown = match &called {
+            Called::Result(result) => result.clone(),
+            Called::Refused(code, reason, _) => json!({"code": code, "message": reason}),
+        };
+        self.note(server, outcome, code, &shown).await;
+        called
+    }
+
+    async fn note(&self, server: Option<&str>, outcome: Outcome, code: Option<String>, result: &Value) {
+        let call = Call {
+            account: &self.asking.caller.account,
+            subject: &self.subject.name,
+            profile: &self.profile,
+            server,
+            tool: &self.name,
+            began: self.began,
+            took: self.clock.elapsed(),
+            outcome,
+            code,
+            arguments: &Value::Object(self.arguments.clone()),
+            result,
+            keeps_payloads: self.keeps_payloads,
+        };
+        self.gateway.audit.note(call).await;
+    }
+
+    /// Why a tenant's call is not made: its quota is spent.
+    async fn spent(&self) -> Option<Value> {
+        let session = self.asking.caller.session()?;
+        let payer = Payer {
+            account: self.asking.caller.account.clone(),
+            tenant_id: Some(session.tenant_id.clone()),
+            subtenant_id: session.subtenant_id.clone(),
+            project_id: None,
+            spender: Spender::Service("mcp"),
+        };
+        match self.gateway.budget.spent(&payer).await {
+            Ok(None) => None,
+            Ok(Some(refusal)) => Some(self.refused("TENANT_LIMIT_EXCEEDED", &refusal.message).await),
+            Err(error) => Some(self.refused("SERVICE_UNAVAILABLE", error.message()).await),
+        }
+    }
+
+    /// What is answered instead of a call that somebody is to approve first; the state of one that was approved gives
+    /// way to the upstream's.
+    async fn approval(&self, message: &Message, before: &mut Before) -> Option<Value> {
+        let asks = message.is_modern && message.can("elicitation");
+        let account = self.asking.caller.account.as_str();
+        let what = json!([account, self.subject.name, self.profile, self.name, self.arguments]).to_string();
+        let digest = sha256_hex(what);
+        let now = self.gateway.clock.now().0;
+        let state = before.request_state.as_deref().and_then(|state| state.strip_prefix(STATE));
+        if let Some((until, signed)) = state.and_then(|state| state.split_once('.')) {
+            let is_ours = self.gateway.vault.has_signed(APPROVAL, &format!("{digest}.{until}"), signed)
+                && until.parse::<i64>().is_ok_and(|until| until > now);
+            let answer = before.input_responses.as_ref().and_then(|given| given.get(APPROVAL));
+            let is_approved = answer.is_some_and(|answer| {
+                answer["action"] == "accept" && answer["content"]["approved"] == Value::Bool(true)
+            });
+            if is_ours && is_approved {
+                (before.request_state, before.input_responses) = (None, None);
+                return None;
+            }
+            if is_ours && answer.is_some() {
+                return Some(self.refused("APPROVAL_DENIED", "The call was not approved.").await);
+            }
+        }
+        let reason = format!("`{}` waits for approval before it runs.", self.name);
+        if !asks {
+            return Some(self.refused("APPROVAL_REQUIRED", &reason).await);
+        }
+        self.denied("APPROVAL_REQUIRED").await;
+        let until = now + APPROVAL_MS;
+        let signed = self.gateway.vault.sign(APPROVAL, &format!("{digest}.{until}"));
+        let schema = json!({"type": "object", "required": ["approved"],
+            "properties": {"approved": {"type": "boolean", "title": "Approve", "description": "Run the tool"}}});
+        let shown: String = Value::Object(self.arguments.clone()).to_string().chars().take(1000).collect();
+        let asked = json!({"method": "elicitation/create", "params": {
+            "mode": "form", "message": format!("Run `{}` with {shown}?", self.name), "requestedSchema": schema}});
+        Some(json!({"resultType": "input_required", "inputRequests": {APPROVAL: asked},
+            "requestState": format!("{STATE}{until}.{signed}")}))
+    }
+
+    /// Calls a tool of a server.
+    async fn server(
+        &self,
+        server: &OfferedServer,
+        tool: &str,
+        message: &Message,
+        before: Before,
+        progress: Option<mpsc::Sender<Value>>,
+    ) -> (Called, Outcome, Option<String>) {
+        let with = match self.credentials(server).await {
+            Ok(Ok(with)) => with,
+            Ok(Err(url)) => return self.connect(server, &url, message),
+            Err(error) => return failed(error.code().as_str(), error.message()),
+        };
+        let call = McpCall {
+            id: ToolCall::new_id(),
+            arguments: self.arguments.clone(),
+            with,
+            capabilities: if message.is_modern { message.capabilities.clone() } else { json!({}) },
+            input_responses: before.input_responses,
+            request_state: before.request_state,
+            progress,
+        };
+        match self.gateway.tool_servers.call_through(server, tool, call).await {
+            McpOutcome::Result(result) if result["resultType"] == "input_required" && !message.is_modern => {
+                failed("INPUT_REQUIRED", "The tool asks for something that this client cannot give.")
+            }
+            McpOutcome::Result(result) => {
+                let is_error = result["isError"] == Value::Bool(true);
+                let outcome = if is_error { Outcome::ToolError } else { Outcome::Ok };
+                (Called::Result(result), outcome, is_error.then(|| "TOOL_ERROR".to_owned()))
+            }
+            McpOutcome::Refused(code, reason, data) => {
+                (Called::Refused(code, reason, data), Outcome::ToolError, Some(code.to_string()))
+            }
+            McpOutcome::Failed(code, reason) => failed(&code, &reason),
+        }
+    }
+
+    /// With whose rights a server is called; where to connect when there are none.
+    async fn credentials(&self, server: &OfferedServer) -> Result<std::result::Result<McpCredentials, String>> {
+        if server.kind() != ServerType::Mcp {
+            return Ok(Ok(McpCredentials::Own));
+        }
+        match server.auth_mode() {
+            McpAuthMode::Shared => Ok(Ok(McpCredentials::Own)),
+            McpAuthMode::Passthrough => match &self.asking.upstream {
+                Some(header) => Ok(Ok(McpCredentials::Header(header.clone()))),
+                None => {
+                    let message = "Send what lets in to this server as X-Upstream-Authorization.";
+                    Err(Error::new(platform_core::Code::BAD_REQUEST, message))
+                }
+            },
+            McpAuthMode::PerUser => {
+                let caller = &self.asking.caller;
+                let owner = caller.session().map(|session| platform_core::Owner {
+                    tenant_id: Some(session.tenant_id.clone()),
+                    subtenant_id: session.subtenant_id.clone(),
+                });
+                let owner = owner.unwrap_or_default();
+                let target = McpTarget {
+                    server: server.id(),
+                    name: server.name(),
+                    url: server.url(),
+                    subject: Some(&self.subject.name),
+                };
+                let integrations = &self.gateway.integrations;
+                if let Some(connection) = integrations.mcp_connection(&caller.account, &target, &owner).await? {
+                    return Ok(Ok(McpCredentials::Connection(connection)));
+                }
+                let connecting = Connecting { by: caller.user_uid.clone(), origins: Vec::new(), owner };
+                let new = NewConnection::default();
+                let begun = integrations.connect_mcp(&caller.account, &target, new, &connecting).await?;
+                Ok(Err(begun.authorization_url.unwrap_or_default()))
+            }
+        }
+    }
+
+    /// What somebody is told who is to log in to a server first.
+    fn connect(&self, server: &OfferedServer, url: &str, message: &Message) -> (Called, Outcome, Option<String>) {
+        let reason = format!("Log in to {} first: open {url} and call again.", server.name());
+        let code = "NOT_CONNECTED";
+        let opens = message.is_modern && message.capabilities["elicitation"]["url"].is_object();
+        let result = if opens {
+            let asked = json!({"method": "elicitation/create", "params": {"mode": "url", "url": url,
+                "elicitationId": sha256_hex(url)[..32], "message": format!("Log in to {}.", server.name())}});
+            json!({"resultType": "input_required", "inputRequests": {"connect": asked}})
+        } else {
+            error_result(code, &reason, &[("connectUrl", url)])
+        };
+        (Called::Result(result), Outcome::Denied, Some(code.to_owned()))
+    }
+
+    /// Asks an assistant or has an agent work.
+    async fn platform(&self, kind: TargetType, id: &str) -> (Called, Outcome, Option<String>) {
+        let text = |name: &str| self.arguments.get(name).and_then(Value::as_str).map(str::to_owned);
+        let Some(said) = text("message").filter(|text| !text.is_empty()) else {
+            return failed("INVALID_ARGUMENTS", "message is required.");
+        };
+        let answered = match kind {
+            TargetType::Assistant => self.ask(id, said, text("chatUid")).await,
+            TargetType::Agent => self.work(id, said).await,
+        };
+        match answered {
+            Ok(result) => (Called::Result(result), Outcome::Ok, None),
+            Err(error) => failed(error.code().as_str(), error.message()),
+        }
+    }
+
+    async fn ask(&self, assistant: &str, said: String, chat_uid: Option<String>) -> Result<Value> {
+        let caller = &self.asking.caller;
+        let session = caller.session();
+        let new = NewMessage {
+            message: Some(said),
+            chat_uid,
+            tenant_id: session.map(|session| session.tenant_id.clone()),
+            subtenant_id: session.and_then(|session| session.subtenant_id.clone()),
+            ..NewMessage::default()
+        };
+        let sent = self.gateway.chat.send_and_wait(caller, assistant, new, Some("mcp".to_owned()), None).await?;
+        let reply = sent.messages.iter().rev().find_map(|message| {
+            let message: Value = serde_json::from_str(message.as_ref()).ok()?;
+            message["content"]["message"].as_str().map(str::to_owned)
+        });
+        let reply = reply.unwrap_or_default();
+        Ok(text_result(&reply, json!({"message": reply, "chatUid": sent.chat_uid})))
+    }
+
+    async fn work(&self, agent: &str, said: String) -> Result<Value> {
+        let caller = &self.asking.caller;
+        let session = caller.session();
+        let new = NewThread {
+            message: Some(said),
+            tenant_id: session.map(|session| session.tenant_id.clone()),
+            subtenant_id: session.and_then(|session| session.subtenant_id.clone()),
+            ..NewThread::default()
+        };
+        let started = self.gateway.threads.start(caller, agent, new, Some("mcp".to_owned()), false, None).await?;
+        let (thread, until) = (started.thread_id, Instant::now() + AGENT_WAIT);
+        let view = |omit: bool| ThreadView { omit_content: Some(omit), ..ThreadView::default() };
+        let mut state = started.state;
+        while Instant::now() < until && !is_over(state) {
+            sleep(BETWEEN_LOOKS).await;
+            state = self.gateway.threads.get(&caller.account, &thread, view(true)).await?.0.state;
+        }
+        let mut structured = json!({"threadId": thread, "state": state});
+        if is_over(state) {
+            let whole = self.gateway.threads.get(&caller.account, &thread, view(false)).await?.0;
+            let said = whole.thread_content.iter().flatten().rev().find_map(|message| {
+                let message: Value = serde_json::from_str(message.as_ref()).ok()?;
+                let text = message["content"]["message"].as_str().filter(|text| !text.is_empty());
+                text.map(str::to_owned)
+            });
+            structured["message"] = said.unwrap_or_default().into();
+        }
+        Ok(text_result(&structured.to_string(), structured))
+    }
+}
+
+/// Whether a thread goes no further by itself.
+fn is_over(state: ThreadState) -> bool {
+    !matches!(state, ThreadState::Queued | ThreadState::Processing)
+}
+
+/// A call without a result.
+fn failed(code: &str, reason: &str) -> (Called, Outcome, Option<String>) {
+    let outcome = match code {
+        "UPSTREAM_TIMEOUT" => Outcome::Timeout,
+        "INVALID_ARGUMENTS" | "INPUT_REQUIRED" | "TOOL_NOT_AVAILABLE" => Outcome::ToolError,
+        _ => Outcome::UpstreamError,
+    };
+    (Called::Result(error_result(code, reason, &[])), outcome, Some(code.to_owned()))
+}

@@ -1,0 +1,333 @@
+//! The endpoint: each message answered by what stands in it, on any process (contract 12 §1, §2).
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use futures_util::{Stream, stream};
+use platform_access::Kind;
+use platform_conversation::{AGENT, ASSISTANT};
+use platform_core::{Caller, Result};
+use platform_db::Notice;
+use platform_toolservers::TOOL_SERVER;
+use platform_vault::Secret;
+use serde_json::{Value, json};
+use tokio::{sync::broadcast::error::RecvError, time::sleep};
+
+use crate::{
+    calls::{Called, Calling},
+    model::{ExposeMode, Switches, TargetType},
+    protocol::{
+        self, Failure, INVALID_PARAMS, Incoming, METHOD_NOT_FOUND, McpHeaders, Message, acknowledged, discovered,
+        initialized, tools_changed,
+    },
+    search,
+    service::{PgMcpGateway, TOPIC},
+    surface::{Subject, Target, View},
+};
+
+/// Tools of a page.
+const PAGE: usize = 100;
+/// Changes that come together are told together.
+const TOGETHER: Duration = Duration::from_millis(100);
+
+/// Who asks, for what profile, and what came with it.
+pub struct Asking {
+    /// The caller.
+    pub caller: Caller,
+    /// What its token says, name and value.
+    pub claims: Vec<(String, String)>,
+    /// Slug of the profile; `None` = the caller's.
+    pub profile: Option<String>,
+    /// Headers that the body must agree with.
+    pub headers: McpHeaders,
+    /// `X-Upstream-Authorization`.
+    pub upstream: Option<Secret>,
+    /// The client reads streams.
+    pub reads_streams: bool,
+}
+
+/// Messages, one after the other.
+pub type Messages = Pin<Box<dyn Stream<Item = Value>>>;
+
+/// How a message is answered.
+pub enum McpReply {
+    /// With one message, under a status.
+    Message(u16, Value),
+    /// With a status alone.
+    Nothing(u16),
+    /// With messages as they come; `true`: until the client goes.
+    Stream(Messages, bool),
+}
+
+impl From<Failure> for McpReply {
+    fn from(failure: Failure) -> Self {
+        Self::Message(failure.status, failure.message)
+    }
+}
+
+impl PgMcpGateway {
+    /// Answers a message. `may`: whether the caller may use an assistant or agent.
+    ///
+    /// # Errors
+    /// `PROFILE_NOT_FOUND`, and what is ours.
+    pub async fn answer(
+        self: &Arc<Self>,
+        asking: Asking,
+        body: &[u8],
+        may: impl AsyncFn(Kind, &str) -> Result<()>,
+    ) -> Result<McpReply> {
+        let subject = Subject::of(&asking.caller, &asking.claims);
+        // Who may not see the profile learns nothing more.
+        let view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
+        let message = match Message::read(body, &asking.headers) {
+            Ok(Incoming::Request(message)) => message,
+            Ok(Incoming::Notification) => return Ok(McpReply::Nothing(202)),
+            Err(failure) => return Ok(failure.into()),
+        };
+        let answer = |result: Value| Ok(McpReply::Message(200, message.answer(result)));
+        match (message.method.as_str(), message.is_modern) {
+            ("initialize", false) => answer(initialized(message.text("protocolVersion"), instructions(&view))),
+            ("ping", false) => answer(json!({})),
+            ("server/discover", true) => answer(discovered(instructions(&view))),
+            ("tools/list", _) => match list(&view, &message) {
+                Ok(result) => answer(result),
+                Err(failure) => Ok(failure.into()),
+            },
+            ("tools/call", _) => self.call(asking, subject, view, message, may).await,
+            ("subscriptions/listen", true) => {
+                let wants = message.params.get("notifications").and_then(|of| of.get("toolsListChanged"));
+                let wants = wants == Some(&Value::Bool(true));
+                let first = acknowledged(&message.id, wants);
+                Ok(McpReply::Stream(self.changes(asking, subject, view, Some((message.id, first)), wants), true))
+            }
+            _ => Ok(message.fail(404, METHOD_NOT_FOUND, "There is no such method here.").into()),
+        }
+    }
+
+    /// The stream of changes of the older family.
+    ///
+    /// # Errors
+    /// `PROFILE_NOT_FOUND`, and what is ours.
+    pub async fn listen(self: &Arc<Self>, asking: Asking) -> Result<McpReply> {
+        let subject = Subject::of(&asking.caller, &asking.claims);
+        let view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
+        Ok(McpReply::Stream(self.changes(asking, subject, view, None, true), true))
+    }
+
+    /// Tools that a caller does without, and has. `PROFILE_NOT_FOUND`.
+    pub async fn switches(&self, caller: &Caller, claims: &[(String, String)], slug: Option<&str>) -> Result<Switches> {
+        self.own(&caller.account, &Subject::of(caller, claims), slug).await
+    }
+
+    /// Has a caller do without tools. `PROFILE_NOT_FOUND`.
+    pub async fn set_switches(
+        &self,
+        caller: &Caller,
+        claims: &[(String, String)],
+        slug: Option<&str>,
+        disabled: Vec<String>,
+    ) -> Result<Switches> {
+        self.set_own(&caller.account, &Subject::of(caller, claims), slug, disabled).await
+    }
+
+    /// A message whenever the tools of a caller are others than before.
+    fn changes(
+        self: &Arc<Self>,
+        asking: Asking,
+        subject: Subject,
+        view: View,
+        subscribed: Option<(Value, Value)>,
+        wants: bool,
+    ) -> Messages {
+        let (id, first) = subscribed.unzip();
+        let watching = Watching {
+            notices: self.bus.subscribe(),
+            gateway: Arc::clone(self),
+            asking,
+            subject,
+            digest: view.digest(),
+            id,
+        };
+        let first = stream::iter(first);
+        let changes = stream::unfold(watching, move |mut watching| async move {
+            if !wants {
+                return std::future::pending().await;
+            }
+            watching.changed().await?;
+            Some((tools_changed(watching.id.as_ref()), watching))
+        });
+        Box::pin(futures_util::StreamExt::chain(first, changes))
+    }
+
+    async fn call(
+        self: &Arc<Self>,
+        asking: Asking,
+        subject: Subject,
+        view: View,
+        mut message: Message,
+        may: impl AsyncFn(Kind, &str) -> Result<()>,
+    ) -> Result<McpReply> {
+        let Some(mut name) = message.text("name").map(str::to_owned) else {
+            return Ok(message.fail(400, INVALID_PARAMS, "params.name must be the name of a tool.").into());
+        };
+        let mut arguments = match message.params.remove("arguments") {
+            None | Some(Value::Null) => platform_core::Object::new(),
+            Some(Value::Object(arguments)) => arguments,
+            Some(_) => return Ok(message.fail(400, INVALID_PARAMS, "params.arguments must be an object.").into()),
+        };
+        if view.mode == ExposeMode::Search {
+            match search::answer(&view, &name, &arguments) {
+                search::Found::Result(result) => return Ok(McpReply::Message(200, message.answer(result))),
+                search::Found::Call(tool, given) => (name, arguments) = (tool, given),
+                search::Found::Nothing => name = String::new(),
+            }
+        }
+        let calling = Calling::new(self, asking, subject, &view, &name, arguments);
+        let Some(tool) = view.tool(&name) else {
+            calling.denied("UNKNOWN_TOOL").await;
+            let shown: String = name.chars().take(128).collect();
+            return Ok(message.fail(200, INVALID_PARAMS, &format!("Unknown tool: {shown}")).into());
+        };
+        if let Target::Platform(kind, id) = &tool.target {
+            let kind = match kind {
+                TargetType::Agent => AGENT,
+                TargetType::Assistant => ASSISTANT,
+            };
+            if let Err(error) = may(kind, id).await {
+                let result = calling.refused(error.code().as_str(), error.message()).await;
+                return Ok(McpReply::Message(200, message.answer(result)));
+            }
+        }
+        let streams = calling.reads_streams() && message.progress_token().is_some();
+        if !streams {
+            return Ok(replied(&message, calling.run(tool.clone(), &view, &message, None).await));
+        }
+        Ok(stream_of(calling, tool.clone(), view, message).await)
+    }
+}
+
+/// What came of a call, as a reply.
+fn replied(message: &Message, called: Called) -> McpReply {
+    match called {
+        Called::Result(result) => McpReply::Message(200, message.answer(result)),
+        Called::Refused(code, reason, data) => {
+            let failure = message.fail(if code == protocol::MISSING_CAPABILITY { 400 } else { 200 }, code, &reason);
+            McpReply::from(match data {
+                Some(data) => failure.with(data),
+                None => failure,
+            })
+        }
+    }
+}
+
+/// A call whose progress is told as it comes; one that tells of none is answered with one message.
+async fn stream_of(calling: Calling, tool: crate::surface::Tool, view: View, message: Message) -> McpReply {
+    let (sender, mut progress) = tokio::sync::mpsc::channel(64);
+    let token = message.progress_token().cloned().unwrap_or_default();
+    let mut running = Box::pin(async move {
+        let called = calling.run(tool, &view, &message, Some(sender)).await;
+        (message, called)
+    });
+    let first = tokio::select! {
+        biased;
+        first = progress.recv() => first,
+        (message, called) = &mut running => return replied(&message, called),
+    };
+    let Some(first) = first else {
+        let (message, called) = running.await;
+        return replied(&message, called);
+    };
+    let begun = stream::iter([protocol::progress(&token, first)]);
+    let rest = stream::unfold(Some((running, progress)), move |state| {
+        let token = token.clone();
+        async move {
+            let (mut running, mut progress) = state?;
+            tokio::select! {
+                biased;
+                Some(params) = progress.recv() => {
+                    Some((protocol::progress(&token, params), Some((running, progress))))
+                }
+                (message, called) = &mut running => {
+                    let McpReply::Message(_, last) = replied(&message, called) else { return None };
+                    Some((last, None))
+                }
+            }
+        }
+    });
+    McpReply::Stream(Box::pin(futures_util::StreamExt::chain(begun, rest)), false)
+}
+
+/// Somebody who is told when their tools change.
+struct Watching {
+    notices: tokio::sync::broadcast::Receiver<Notice>,
+    gateway: Arc<PgMcpGateway>,
+    asking: Asking,
+    subject: Subject,
+    digest: String,
+    id: Option<Value>,
+}
+
+impl Watching {
+    /// Waits until the tools are others; `None`: when they are none of the caller's any more.
+    async fn changed(&mut self) -> Option<()> {
+        loop {
+            match self.notices.recv().await {
+                Ok(Notice::Changed { topic, .. })
+                    if ![TOPIC, "mcp-switches", TOOL_SERVER.name()].contains(&topic.as_str()) =>
+                {
+                    continue;
+                }
+                Err(RecvError::Closed) => return None,
+                _ => {}
+            }
+            sleep(TOGETHER).await;
+            while self.notices.try_recv().is_ok() {}
+            let account = &self.asking.caller.account;
+            let view = self.gateway.view(account, &self.subject, self.asking.profile.as_deref()).await;
+            let digest = match view {
+                Ok(view) => view.digest(),
+                Err(error) if error.cause().is_some() => continue,
+                Err(_) => return None,
+            };
+            if digest != self.digest {
+                self.digest = digest;
+                return Some(());
+            }
+        }
+    }
+}
+
+fn instructions(view: &View) -> &'static str {
+    match view.mode {
+        ExposeMode::Direct => "",
+        ExposeMode::Search => "Find tools with find_tools, read one with describe_tool, call it with call_tool.",
+    }
+}
+
+/// The tools of a view as MCP lists them, all at once.
+pub(crate) fn listed(view: &View) -> Vec<Value> {
+    match view.mode {
+        ExposeMode::Direct => view.tools().map(|tool| tool.listed.clone()).collect(),
+        ExposeMode::Search => search::tools(),
+    }
+}
+
+/// A page of the tools.
+fn list(view: &View, message: &Message) -> std::result::Result<Value, Failure> {
+    let offset = match message.params.get("cursor") {
+        None | Some(Value::Null) => 0,
+        Some(cursor) => {
+            let read = cursor.as_str().and_then(|text| text.strip_prefix("o")?.parse::<usize>().ok());
+            read.ok_or_else(|| message.fail(400, INVALID_PARAMS, "This cursor is not one of ours."))?
+        }
+    };
+    let all = listed(view);
+    let page: Vec<&Value> = all.iter().skip(offset).take(PAGE).collect();
+    let mut result = json!({"tools": page});
+    if offset + PAGE < all.len() {
+        result["nextCursor"] = format!("o{}", offset + PAGE).into();
+    }
+    if message.is_modern {
+        (result["ttlMs"], result["cacheScope"]) = (0.into(), "private".into());
+    }
+    Ok(result)
+}

@@ -1,0 +1,35 @@
+//! The MCP gateway: one endpoint over many tool servers (contract 12).
+//!
+//! **Owns** the tables `mcp_profiles`, `mcp_grants`, `mcp_switches` and `mcp_audit`; the endpoints `/v1/mcp` and
+//! `/v1/mcp-gateway`. **Needs** `platform-toolservers` for tools and their calls, `platform-integrations` for the
+//! connections of users, `platform-chat` and `platform-agents` for assistants and agents that are tools.
+//!
+//! **Invariants**: what is listed, called, searched and previewed is one set: the profile's tools, of them those that
+//! grants name, of them those that are not switched off; a tool that is new or described otherwise waits for an
+//! operator unless the profile says otherwise; what lets a caller in here goes to no server; every call is noted.
+//!
+//! ```ignore
+//! let gateway = PgMcpGateway::new(McpNeeds { db, bus, clock, vault, tool_servers, integrations, chat, threads, budget });
+//! let reply = gateway.answer(asking, &body, async |kind, id| request.check_use(kind, id).await).await?;
+//! ```
+
+mod audit;
+mod calls;
+pub mod code;
+mod endpoint;
+mod model;
+mod protocol;
+mod repository;
+mod schema;
+mod search;
+mod service;
+mod surface;
+
+pub use endpoint::{Asking, McpReply, Messages};
+pub use model::{
+    AuditFilter, AuditPage, AuditRow, ExposeMode, GatewayServer, GatewayServerPage, Grant, GrantFilter, GrantPage,
+    NewGrant, NewToolPolicy, PlatformTool, Preview, PreviewOf, Profile, ProfilePage, ProfileServer, ProfileSettings,
+    ProfileTool, SubjectType, Switches, SwitchesPut, TargetType, ToolOverride, ToolPolicy, ToolSwitches, Visibility,
+};
+pub use protocol::McpHeaders;
+pub use service::{MCP_GRANT, MCP_PROFILE, McpNeeds, PgMcpGateway, purge_audit};

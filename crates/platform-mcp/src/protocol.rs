@@ -1,0 +1,296 @@
+//! JSON-RPC messages of both protocol families: what stands in a request, and how it is answered (MCP 2026-07-28 and
+//! 2025-11-25, streamable HTTP).
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use platform_core::Object;
+use serde_json::{Value, json};
+
+/// The family without state: everything stands in each request.
+pub(crate) const MODERN: &str = "2026-07-28";
+/// What an unknown version is answered with in `initialize`.
+const NEWEST_LEGACY: &str = "2025-11-25";
+const SUPPORTED: [&str; 4] = [MODERN, NEWEST_LEGACY, "2025-06-18", "2025-03-26"];
+const META: &str = "io.modelcontextprotocol/";
+
+const PARSE_ERROR: i32 = -32700;
+const INVALID_REQUEST: i32 = -32600;
+pub(crate) const METHOD_NOT_FOUND: i32 = -32601;
+pub(crate) const INVALID_PARAMS: i32 = -32602;
+const HEADER_MISMATCH: i32 = -32020;
+pub(crate) const MISSING_CAPABILITY: i32 = -32021;
+const UNSUPPORTED_VERSION: i32 = -32022;
+
+/// The headers of a request that its body must agree with.
+#[derive(Debug, Clone, Default)]
+pub struct McpHeaders {
+    /// `MCP-Protocol-Version`.
+    pub version: Option<String>,
+    /// `Mcp-Method`.
+    pub method: Option<String>,
+    /// `Mcp-Name`.
+    pub name: Option<String>,
+}
+
+/// An answer that is one message.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub status: u16,
+    pub message: Value,
+}
+
+/// A request, read.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub id: Value,
+    pub method: String,
+    pub params: Object,
+    pub is_modern: bool,
+    /// What the client can do.
+    pub capabilities: Value,
+}
+
+/// What a body is.
+pub(crate) enum Incoming {
+    Request(Message),
+    /// It wants no answer.
+    Notification,
+}
+
+impl Message {
+    /// Reads a body. A mistake is answered in the protocol's terms.
+    pub fn read(body: &[u8], headers: &McpHeaders) -> Result<Incoming, Failure> {
+        let value: Value = serde_json::from_slice(body).map_err(|error| {
+            Failure::new(400, &Value::Null, PARSE_ERROR, &format!("This is no JSON we read: {error}."))
+        })?;
+        let invalid = |reason: &str| Failure::new(400, &Value::Null, INVALID_REQUEST, reason);
+        let Value::Object(mut message) = value else {
+            return Err(invalid("Send one message, not a batch."));
+        };
+        if message.get("jsonrpc") != Some(&Value::from("2.0")) {
+            return Err(invalid("jsonrpc must be \"2.0\"."));
+        }
+        let id = message.remove("id").unwrap_or(Value::Null);
+        let Some(Value::String(method)) = message.remove("method") else {
+            // An answer to what nobody asked.
+            return if message.contains_key("result") || message.contains_key("error") {
+                Ok(Incoming::Notification)
+            } else {
+                Err(invalid("method is missing."))
+            };
+        };
+        if id.is_null() {
+            return Ok(Incoming::Notification);
+        }
+        if !(id.is_string() || id.is_number()) {
+            return Err(invalid("id must be a string or a number."));
+        }
+        let params = match message.remove("params") {
+            None => Object::new(),
+            Some(Value::Object(params)) => params,
+            Some(_) => return Err(Failure::new(400, &id, INVALID_PARAMS, "params must be an object.")),
+        };
+        let (is_modern, capabilities) = family(&id, &method, &params, headers)?;
+        Ok(Incoming::Request(Self { id, method, params, is_modern, capabilities }))
+    }
+
+    /// A text of the parameters.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.params.get(name)?.as_str()
+    }
+
+    /// Whether the client can do something, such as `elicitation`.
+    pub fn can(&self, capability: &str) -> bool {
+        self.capabilities.get(capability).is_some_and(Value::is_object)
+    }
+
+    /// Who hears of progress.
+    pub fn progress_token(&self) -> Option<&Value> {
+        let token = self.params.get("_meta")?.get("progressToken")?;
+        (token.is_string() || token.is_number()).then_some(token)
+    }
+
+    /// A result.
+    pub fn answer(&self, mut result: Value) -> Value {
+        if self.is_modern {
+            if result.get("resultType").is_none() {
+                result["resultType"] = "complete".into();
+            }
+            if !result["_meta"].is_object() {
+                result["_meta"] = json!({});
+            }
+            result["_meta"][format!("{META}serverInfo")] = server_info();
+        } else if let Some(fields) = result.as_object_mut() {
+            fields.remove("resultType");
+        }
+        json!({"jsonrpc": "2.0", "id": self.id, "result": result})
+    }
+
+    /// An error; `status`: of the answer in the newer family, the older one is answered with 200.
+    pub fn fail(&self, status: u16, code: i32, reason: &str) -> Failure {
+        Failure::new(if self.is_modern { status } else { 200 }, &self.id, code, reason)
+    }
+}
+
+impl Failure {
+    pub fn new(status: u16, id: &Value, code: i32, reason: &str) -> Self {
+        let error = json!({"code": code, "message": reason});
+        Self { status, message: json!({"jsonrpc": "2.0", "id": id, "error": error}) }
+    }
+
+    /// With something that programs read.
+    pub fn with(mut self, data: Value) -> Self {
+        self.message["error"]["data"] = data;
+        self
+    }
+}
+
+/// Which family a request is of, and what its client can do.
+fn family(id: &Value, method: &str, params: &Object, headers: &McpHeaders) -> Result<(bool, Value), Failure> {
+    let meta = params.get("_meta");
+    let of = |name: &str| meta.and_then(|meta| meta.get(format!("{META}{name}")));
+    let in_body = of("protocolVersion").and_then(Value::as_str);
+    let in_header = headers.version.as_deref();
+    let mismatch = |reason: &str| Failure::new(400, id, HEADER_MISMATCH, reason);
+    let wrong = |reason: &str| Failure::new(400, id, INVALID_PARAMS, reason);
+    if in_body.is_some() && in_body != in_header {
+        return Err(mismatch("MCP-Protocol-Version must be the protocolVersion of _meta."));
+    }
+    if let Some(version) = in_header.filter(|version| !SUPPORTED.contains(version)) {
+        let data = json!({"supported": SUPPORTED, "requested": version});
+        return Err(Failure::new(400, id, UNSUPPORTED_VERSION, "This protocol version is not spoken here.").with(data));
+    }
+    if in_header != Some(MODERN) {
+        let can = params.get("capabilities").cloned().unwrap_or_else(|| json!({}));
+        return Ok((false, can));
+    }
+    if in_body.is_none() {
+        return Err(wrong("_meta must have io.modelcontextprotocol/protocolVersion."));
+    }
+    let Some(capabilities) = of("clientCapabilities").filter(|of| of.is_object()) else {
+        return Err(wrong("_meta must have io.modelcontextprotocol/clientCapabilities."));
+    };
+    if headers.method.as_deref() != Some(method) {
+        return Err(mismatch("Mcp-Method must be the method of the message."));
+    }
+    if method == "tools/call" {
+        let name = params.get("name").and_then(Value::as_str);
+        if headers.name.as_deref().map(decoded).as_deref() != name {
+            return Err(mismatch("Mcp-Name must be the name of the tool."));
+        }
+    }
+    Ok((true, capabilities.clone()))
+}
+
+/// A header as it was meant: what no header can carry comes in base64.
+fn decoded(header: &str) -> String {
+    let inner = header.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
+    let decoded = inner.and_then(|text| STANDARD.decode(text).ok()).and_then(|bytes| String::from_utf8(bytes).ok());
+    decoded.unwrap_or_else(|| header.to_owned())
+}
+
+fn server_info() -> Value {
+    json!({"name": "platform", "title": "Agent platform", "version": env!("CARGO_PKG_VERSION")})
+}
+
+fn capabilities() -> Value {
+    json!({"tools": {"listChanged": true}})
+}
+
+/// The answer to `initialize`: the version that was asked for, or the newest of its family.
+pub(crate) fn initialized(asked: Option<&str>, instructions: &str) -> Value {
+    let known = asked.filter(|version| *version != MODERN && SUPPORTED.contains(version));
+    let version = known.unwrap_or(NEWEST_LEGACY);
+    let mut result = json!({"protocolVersion": version, "capabilities": capabilities(), "serverInfo": server_info()});
+    if !instructions.is_empty() {
+        result["instructions"] = instructions.into();
+    }
+    result
+}
+
+/// The answer to `server/discover`.
+pub(crate) fn discovered(instructions: &str) -> Value {
+    let mut result = json!({"supportedVersions": SUPPORTED, "capabilities": capabilities(), "ttlMs": 0,
+        "cacheScope": "private"});
+    if !instructions.is_empty() {
+        result["instructions"] = instructions.into();
+    }
+    result
+}
+
+/// The first message of a stream of changes.
+pub(crate) fn acknowledged(subscription: &Value, wants_tools: bool) -> Value {
+    let heard = if wants_tools { json!({"toolsListChanged": true}) } else { json!({}) };
+    json!({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {
+        "notifications": heard, "_meta": {format!("{META}subscriptionId"): subscription},
+    }})
+}
+
+/// The tools are others now; `subscription`: who asked to be told.
+pub(crate) fn tools_changed(subscription: Option<&Value>) -> Value {
+    let mut message = json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
+    if let Some(subscription) = subscription {
+        message["params"] = json!({"_meta": {format!("{META}subscriptionId"): subscription}});
+    }
+    message
+}
+
+/// How far a call has come.
+pub(crate) fn progress(token: &Value, mut params: Value) -> Value {
+    params["progressToken"] = token.clone();
+    json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+}
+
+/// A result that says what went wrong.
+pub(crate) fn error_result(code: &str, message: &str, more: &[(&str, &str)]) -> Value {
+    let mut said = json!({"error": code, "message": message});
+    for (name, value) in more {
+        said[*name] = (*value).into();
+    }
+    json!({"isError": true, "content": [{"type": "text", "text": said.to_string()}], "structuredContent": said})
+}
+
+/// A result that is one text, and what programs read.
+pub(crate) fn text_result(text: &str, structured: Value) -> Value {
+    json!({"content": [{"type": "text", "text": text}], "structuredContent": structured})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &Value, headers: &McpHeaders) -> Result<bool, (u16, i64)> {
+        match Message::read(body.to_string().as_bytes(), headers) {
+            Ok(Incoming::Request(message)) => Ok(message.is_modern),
+            Ok(Incoming::Notification) => Ok(false),
+            Err(failure) => Err((failure.status, failure.message["error"]["code"].as_i64().unwrap_or(0))),
+        }
+    }
+
+    #[test]
+    fn headers_and_body_of_the_newer_family_must_say_the_same() {
+        let meta = json!({"io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/clientCapabilities": {}});
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ä", "_meta": meta}});
+        let headers = |version: &str, method: &str, name: &str| McpHeaders {
+            version: Some(version.to_owned()).filter(|text| !text.is_empty()),
+            method: Some(method.to_owned()).filter(|text| !text.is_empty()),
+            name: Some(name.to_owned()).filter(|text| !text.is_empty()),
+        };
+        assert_eq!(read(&call, &headers(MODERN, "tools/call", "=?base64?w6Q=?=")), Ok(true));
+        for (headers, code) in [
+            (headers("", "tools/call", "ä"), -32020),
+            (headers(NEWEST_LEGACY, "tools/call", "ä"), -32020),
+            (headers(MODERN, "", "ä"), -32020),
+            (headers(MODERN, "tools/list", "ä"), -32020),
+            (headers(MODERN, "tools/call", ""), -32020),
+            (headers(MODERN, "tools/call", "b"), -32020),
+        ] {
+            assert_eq!(read(&call, &headers), Err((400, code)), "{headers:?}");
+        }
+        let bare = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+        assert_eq!(read(&bare, &headers(MODERN, "tools/list", "")), Err((400, -32602)));
+        assert_eq!(read(&bare, &headers("v9", "tools/list", "")), Err((400, -32022)));
+        assert_eq!(read(&bare, &McpHeaders::default()), Ok(false), "the older family needs no header");
+        assert_eq!(read(&json!([bare]), &McpHeaders::default()), Err((400, -32600)));
+    }
+}

@@ -1,0 +1,204 @@
+//! Servers as the MCP gateway needs them: their tools, and calls whose answers are handed on as they are (contract 12).
+
+use std::{sync::Arc, time::Duration};
+
+use platform_core::{AccountId, Code, Error, Object, Result};
+use rmcp::{
+    model::{CallToolRequestParams, CallToolResponse, RequestMetaObject},
+    service::ServiceError,
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::{
+    ToolDefinition, ToolServer,
+    apps::OfferedServer,
+    failure::Failure,
+    http::Call,
+    mcp::McpCredentials,
+    model::{McpAuthMode, ServerType, ToolServerFilter},
+    repository,
+    service::PgToolServerService,
+    source::longest,
+};
+
+/// A call of a tool through the gateway.
+pub struct McpCall {
+    /// The idempotency key.
+    pub id: String,
+    /// Arguments.
+    pub arguments: Object,
+    /// With whose rights; only MCP servers have a choice.
+    pub with: McpCredentials,
+    /// What the caller can do, as MCP says it: what an upstream may ask of it.
+    pub capabilities: Value,
+    /// Answers to what the upstream asked before.
+    pub input_responses: Option<Value>,
+    /// What the upstream wants back with them.
+    pub request_state: Option<String>,
+    /// Who hears of progress: the parameters of each notification.
+    pub progress: Option<mpsc::Sender<Value>>,
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub enum McpOutcome {
+    /// A `CallToolResult` or an `InputRequiredResult`.
+    Result(Value),
+    /// An error of the protocol, by the upstream: code, message, data.
+    Refused(i32, String, Option<Value>),
+    /// No result: code and message (contract 04 §7).
+    Failed(String, String),
+}
+
+impl OfferedServer {
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// What stands before the names of its tools.
+    pub fn identifier(&self) -> &str {
+        &self.0.identifier
+    }
+
+    /// Its record.
+    pub fn record(&self) -> &ToolServer {
+        &self.0.shown
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.settings.name
+    }
+
+    /// Where it is.
+    pub fn url(&self) -> &str {
+        self.0.settings.url.as_deref().unwrap_or_default()
+    }
+
+    /// What it speaks.
+    pub fn kind(&self) -> ServerType {
+        self.0.kind
+    }
+
+    /// Whose credentials it wants.
+    pub fn auth_mode(&self) -> McpAuthMode {
+        self.0.settings.mcp_auth_mode
+    }
+
+    /// It takes part in the gateway.
+    pub fn is_exposed(&self) -> bool {
+        self.0.settings.enabled && self.0.settings.mcp_exposed
+    }
+
+    /// Its tools.
+    pub fn tools(&self) -> &[ToolDefinition] {
+        &self.0.settings.tool_definitions
+    }
+
+    /// One of its tools.
+    pub fn tool(&self, name: &str) -> Option<&ToolDefinition> {
+        self.0.tool(name)
+    }
+
+    /// Whether it is the same, unchanged.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl PgToolServerService {
+    /// A server, whether or not it takes part in the gateway.
+    pub async fn offered(&self, account: &AccountId, id: &str) -> Result<Option<OfferedServer>> {
+        let Some(server) = self.find(account, id).await? else { return Ok(None) };
+        self.refresh_soon(&server);
+        Ok(Some(OfferedServer(server)))
+    }
+
+    /// Ids of the servers that take part in the gateway.
+    pub async fn exposed(&self, account: &AccountId) -> Result<Vec<String>> {
+        let conn = self.db.read().await?;
+        repository::enabled(conn.get(), account, &ToolServerFilter::default()).await
+    }
+
+    /// Reads the tools of an MCP server anew. `UPSTREAM_ERROR`.
+    pub async fn reread(&self, account: &AccountId, id: &str) -> Result<()> {
+        match self.fetch_tools(account, id).await? {
+            (_, None) => Ok(()),
+            (_, Some(failure)) => Err(Error::new(Code::UPSTREAM_ERROR, failure.to_line()).with("code", failure.code)),
+        }
+    }
+
+    /// Calls a tool and hands on what comes of it.
+    pub async fn call_through(&self, server: &OfferedServer, tool: &str, call: McpCall) -> McpOutcome {
+        let Some(definition) = server.0.tool(tool) else {
+            return McpOutcome::Failed("TOOL_NOT_FOUND".to_owned(), format!("There is no tool `{tool}`."));
+        };
+        let timeout = longest(&server.0, definition);
+        if server.0.kind == ServerType::Mcp {
+            return self.call_upstream(server, definition, call, timeout).await;
+        }
+        let of_call = Call { id: &call.id, callback: None, depth: None, timeout };
+        let called = self.calling.call(&server.0, definition, of_call, &call.arguments).await;
+        match called.result {
+            Ok(value) => McpOutcome::Result(as_result(value)),
+            Err(failure) => failed(failure),
+        }
+    }
+
+    async fn call_upstream(
+        &self,
+        server: &OfferedServer,
+        tool: &ToolDefinition,
+        call: McpCall,
+        timeout: Duration,
+    ) -> McpOutcome {
+        let McpCall { arguments, with, capabilities, input_responses, request_state, progress, .. } = call;
+        let mut params = CallToolRequestParams::new(tool.function.name.clone()).with_arguments(arguments);
+        if let Some(responses) = input_responses.and_then(|given| serde_json::from_value(given).ok()) {
+            params = params.with_input_responses(responses);
+        }
+        if let Some(state) = request_state {
+            params = params.with_request_state(state);
+        }
+        let mut meta = RequestMetaObject::default();
+        if let Ok(capabilities) = serde_json::from_value(capabilities) {
+            meta.set_client_capabilities(capabilities);
+        }
+        let called = self.calling.mcp.call_once(&server.0, &with, params, meta, tool.idempotent, timeout, progress);
+        match called.await {
+            Ok(Ok(value)) => McpOutcome::Result(value),
+            Ok(Err(ServiceError::McpError(error))) => {
+                McpOutcome::Refused(error.code.0, error.message.into_owned(), error.data)
+            }
+            Ok(Err(error)) => McpOutcome::Failed("UPSTREAM_ERROR".to_owned(), error.to_string()),
+            Err(failure) => failed(failure),
+        }
+    }
+}
+
+fn failed(failure: Failure) -> McpOutcome {
+    McpOutcome::Failed(failure.code.clone(), failure.to_line())
+}
+
+/// A value as the result of a tool.
+fn as_result(value: Value) -> Value {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let mut result = json!({"content": [{"type": "text", "text": text}]});
+    if value.is_object() {
+        result["structuredContent"] = value;
+    }
+    result
+}
+
+/// What an upstream answered as JSON.
+pub(crate) fn answered(response: CallToolResponse) -> std::result::Result<Value, serde_json::Error> {
+    match response {
+        CallToolResponse::Complete(result) => serde_json::to_value(result),
+        CallToolResponse::InputRequired(asked) => serde_json::to_value(asked),
+        _ => {
+            serde_json::from_str("{\"isError\":true,\"content\":[{\"type\":\"text\",\"text\":\"UNSUPPORTED_RESULT\"}]}")
+        }
+    }
+}
