@@ -400,3 +400,127 @@ async fn the_official_libraries_of_standard_webhooks_verify_what_is_sent() {
         assert_eq!(read, json!({"type": "chat.completed", "changed": "refused"}), "{file}");
     }
 }
+
+/// A profile of all these servers, which take part; the address of its endpoint.
+async fn gateway(app: &TestApp, servers: &[(&str, String)], more: Value) -> String {
+    let mut entries = Vec::new();
+    for (name, url) in servers {
+        let given = json!({"name": name, "identifier": name, "url": url, "mcpType": true, "mcpExposed": true});
+        entries.push(json!({"toolServerId": make(app, given).await.1["_id"]}));
+    }
+    let mut given = json!({"name": "default", "visibility": "account", "servers": entries});
+    given.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
+    let made = app.post("/mcp-gateway/profiles", given).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.body);
+    format!("{}/v1/mcp", app.url())
+}
+
+#[tokio::test]
+async fn clients_of_the_official_sdks_reach_five_upstreams_through_one_endpoint() {
+    let everything = free_port();
+    let first =
+        node(&["node_modules/@modelcontextprotocol/server-everything/dist/index.js", "streamableHttp"], everything);
+    let pythons: Vec<Real> = (0..4).map(|n| python(free_port(), &format!("number {n}"))).collect();
+    let app = platform(&[]).await;
+    let (email, password) = ("ann@example.com", "correct horse battery");
+    let user = app.post("/users", json!({"email": email, "password": password})).await;
+    assert_eq!(user.status, StatusCode::CREATED, "{}", user.body);
+    let names = ["everything", "one", "two", "three", "four"];
+    let urls = std::iter::once(first.url("/mcp")).chain(pythons.iter().map(|real| real.url("/mcp")));
+    let servers: Vec<_> = names.into_iter().zip(urls).collect();
+    let address = gateway(&app, &servers, json!({})).await;
+
+    // From the first 401 on: found, registered, logged in, listed, called, told of progress.
+    let slow = json!({"duration": 1, "steps": 3}).to_string();
+    let tool = "everything__trigger-long-running-operation";
+    let got = printed("node", &["mcp_client.mjs", app.url(), email, password, tool, &slow]).await;
+    assert_eq!(
+        (&got["first"], &got["registered"], &got["scope"]),
+        (&json!("log in"), &json!(true), &json!("mcp-gateway:read"))
+    );
+    let tools = got["tools"].as_array().expect("tools");
+    for name in ["everything__get-sum", "one__add", "two__add", "three__fail", "four__add"] {
+        assert!(tools.contains(&json!(name)), "{name} in {tools:?}");
+    }
+    assert!(got["progress"].as_array().is_some_and(|told| told.len() >= 2), "{got}");
+    let sum = json!({"a": 2, "b": 40}).to_string();
+    let got = printed("python", &["mcp_client.py", &address, app.key(), "three__add", &sum]).await;
+    for version in ["legacy", "2026-07-28"] {
+        assert_eq!(got[version]["text"], "42", "{got}");
+        assert_eq!(got[version]["tools"].as_u64(), Some(tools.len() as u64), "{got}");
+    }
+    assert_eq!(got["2026-07-28"]["version"], "2026-07-28");
+}
+
+/// Scenarios of the conformance suite that a server of tools alone can be held to.
+fn applies(scenario: &str) -> bool {
+    let not = ["non-tool-request", "sampling", "elicitation-sep", "tools-call-elicitation", "with-logging"];
+    let is_of_tools = ["tools-", "input-required-result-", "server-", "dns-", "ping", "caching"]
+        .iter()
+        .any(|start| scenario.starts_with(start));
+    // What a client until 2025-11-25 is asked while a call waits passes through to those of 2026-07-28 alone.
+    let is_basic_sampling = scenario == "input-required-result-basic-sampling";
+    is_of_tools && (is_basic_sampling || !not.iter().any(|part| scenario.contains(part)))
+}
+
+/// Checks of the suite that ask for prompts or resources, which a gateway of tools does not have.
+const OF_OTHERS: [&str; 3] = ["prompts", "resources", "trigger_tool_change"];
+
+#[tokio::test]
+async fn the_conformance_suite_of_the_mcp_project_finds_nothing_in_both_families() {
+    let (upstream, door) = (free_port(), free_port());
+    let app = platform(&[("PLATFORM_CORS_ORIGINS", &format!("http://localhost:{door},http://127.0.0.1:{door}"))]).await;
+    let target = format!("{}/v1/mcp", app.url());
+    let arguments =
+        ["mcp_conformance.mjs", &upstream.to_string(), &door.to_string(), &target, app.key()].map(str::to_owned);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let real = Real::start(upstream, Path::new("node"), &arguments);
+    let (_, server) =
+        make(&app, json!({"name": "up", "url": real.url("/"), "mcpType": true, "mcpExposed": true})).await;
+    let tools = server["toolDefinitions"].as_array().expect("tools");
+    let aliases = tools.iter().map(|tool| {
+        let name = tool["function"]["name"].as_str().expect("a name");
+        json!({"name": format!("up__{name}"), "alias": name})
+    });
+    let aliases: Vec<Value> = aliases.collect();
+    let given = json!({"name": "default", "servers": [{"toolServerId": server["_id"], "slug": "up"}], "toolOverrides": aliases});
+    assert_eq!(app.post("/mcp-gateway/profiles", given).await.status, StatusCode::CREATED);
+    let mut failures = Vec::new();
+    for version in ["2026-07-28", "2025-11-25"] {
+        let results = directory().join(format!("target/conformance-{version}"));
+        let _ = std::fs::remove_dir_all(&results);
+        let suite = "node_modules/@modelcontextprotocol/conformance/dist/index.js";
+        let url = format!("http://127.0.0.1:{door}/");
+        let run = tokio::process::Command::new(directory().join("node_modules/.bin/node"))
+            .args([suite, "server", "--url", &url, "--requirements", version, "-o"])
+            .arg(&results)
+            .current_dir(directory())
+            .output();
+        let run = run.await.expect("`just real` installs it");
+        let (mut scenarios, mut checks) = (0, 0);
+        let directories =
+            std::fs::read_dir(&results).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&run.stderr)));
+        for entry in directories.filter_map(Result::ok) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let scenario = name.trim_start_matches("server-").rsplitn(2, "-20").last().unwrap_or(&name).to_owned();
+            let Ok(text) = std::fs::read_to_string(entry.path().join("checks.json")) else { continue };
+            if !applies(&scenario) && !applies(&format!("server-{scenario}")) {
+                continue;
+            }
+            scenarios += 1;
+            for check in serde_json::from_str::<Vec<Value>>(&text).expect("checks") {
+                let of_others = OF_OTHERS.iter().any(|word| check.to_string().contains(word));
+                match check["status"].as_str() {
+                    Some("FAILURE" | "WARNING") if !of_others => {
+                        failures.push(format!("{version} {scenario} {}: {}", check["id"], check["errorMessage"]));
+                    }
+                    Some("SUCCESS") => checks += 1,
+                    _ => {}
+                }
+            }
+        }
+        println!("{version}: {scenarios} scenarios that apply, {checks} checks passed");
+        assert!(scenarios >= 10, "{version}: {scenarios}");
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

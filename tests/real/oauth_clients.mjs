@@ -2,26 +2,11 @@
 // Arguments: address, client id, e-mail address, password. Prints what each got as JSON.
 import { auth } from "@modelcontextprotocol/sdk/client/auth.js";
 import * as client from "openid-client";
+import { logIn as logInAs } from "./oauth_user_agent.mjs";
 
 const [base, clientId, email, password] = process.argv.slice(2);
 const callback = "http://127.0.0.1:7777/callback";
-
-/** What a user does in a browser: reads the page, fills in the form, is sent back. */
-async function logIn(address) {
-  const page = await fetch(address);
-  if (page.status !== 200) throw new Error(`the page answers with ${page.status}: ${await page.text()}`);
-  const fields = new URLSearchParams();
-  for (const [input] of (await page.text()).matchAll(/<input type="hidden"[^>]*>/g)) {
-    const value = input.match(/value="([^"]*)"/)[1];
-    fields.set(input.match(/name="([^"]*)"/)[1], value.replace(/&#39;/g, "'").replace(/&quot;/g, '"').replace(/&amp;/g, "&"));
-  }
-  fields.set("email", email);
-  fields.set("password", password);
-  fields.set("decision", "allow");
-  const sent = await fetch(`${base}/oauth/authorize`, { method: "POST", body: fields, redirect: "manual" });
-  if (sent.status !== 303) throw new Error(`the form answers with ${sent.status}: ${await sent.text()}`);
-  return new URL(sent.headers.get("location"));
-}
+const logIn = (address) => logInAs(base, address, email, password);
 
 async function openidClient() {
   const options = { execute: [client.allowInsecureRequests], algorithm: "oauth2" };

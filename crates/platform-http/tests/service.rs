@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 fn config() -> HttpConfig {
-    let rate = Rate { per_minute: 6000, burst: 6000 };
+    let rate = Rate { count: 6000, minutes: 1, burst: 6000 };
     HttpConfig {
         public_url: "http://localhost".to_owned(),
         max_json_bytes: 1 << 20,

@@ -447,7 +447,7 @@ impl PgConnections {
         request: &PackRequest,
         values: &template::Values<'_>,
     ) -> Result<Fetched> {
-        let (connector, scheme) = self.scheme(&open)?;
+        let (connector, scheme) = self.scheme(open)?;
         let credentials = credentials(&scheme, &self.all_fields(account, open, &scheme).await?, &open.held);
         let endpoint = template::address(&request.endpoint, values);
         let url = resolve(&connector, &scheme, &request.endpoint, &endpoint)?;

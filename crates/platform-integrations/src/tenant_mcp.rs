@@ -375,7 +375,7 @@ impl TenantMcp {
             let known = repository::list(conn.get(), account, Some(&app), &row.owner()).await?;
             drop(conn);
             // One that broke says so when it is called.
-            let best = known.iter().find(|of| of.is_active()).or_else(|| known.iter().next());
+            let best = known.iter().find(|of| of.is_active()).or_else(|| known.first());
             let Some(best) = best else { return Ok(None) };
             connection = Some(best.id.clone());
         }

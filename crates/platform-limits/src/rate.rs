@@ -12,7 +12,7 @@ use tracing::warn;
 use crate::repository;
 
 const MOST_BUCKETS: u64 = 100_000;
-const IDLE: Duration = Duration::from_mins(60);
+const IDLE: Duration = Duration::from_hours(1);
 /// What a parcel holds is lost after this.
 const PARCEL_LIFE: Duration = Duration::from_secs(10);
 const MICROS: i64 = 1_000_000;
@@ -202,6 +202,6 @@ mod tests {
         bucket.used_until -= rate.interval();
         assert_eq!(bucket.take(rate, 60 * MICROS).remaining, 4, "given back");
         assert_eq!((Rate::parse("10"), Rate::parse("10:0"), Rate::parse("a:b")), (None, None, None));
-        assert_eq!(Rate::parse("0").map(|rate| rate.per_minute), Some(0));
+        assert_eq!(Rate::parse("0").map(|rate| rate.count), Some(0));
     }
 }

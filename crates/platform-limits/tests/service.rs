@@ -6,7 +6,7 @@ use platform_testing::TestDb;
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_share_a_bucket_and_let_through_no_more_than_its_burst() {
     let test = TestDb::new().await;
-    let rate = Rate { per_minute: 1, burst: 100 };
+    let rate = Rate { count: 1, minutes: 1, burst: 100 };
     let processes: Vec<RateLimits> = (0..3).map(|_| RateLimits::new(Some(test.connect()))).collect();
     let takes = (0..300).map(|n| processes[n % 3].take("key", rate));
     let taken = futures_util::future::join_all(takes).await;
@@ -16,5 +16,5 @@ async fn processes_share_a_bucket_and_let_through_no_more_than_its_burst() {
     let refused = taken.iter().flatten().rfind(|allowance| !allowance.allowed).expect("one was refused");
     assert!(refused.retry_after > 50 && refused.reset > 5000, "{refused:?}");
     assert!(processes[0].take("other", rate).await.is_some_and(|allowance| allowance.allowed), "buckets stand alone");
-    assert_eq!(processes[0].take("key", Rate { per_minute: 0, burst: 0 }).await, None, "no bound");
+    assert_eq!(processes[0].take("key", Rate { count: 0, minutes: 1, burst: 0 }).await, None, "no bound");
 }

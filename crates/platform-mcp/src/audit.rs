@@ -93,9 +93,9 @@ impl Audit {
                     warn!(%error, "Calls of the MCP gateway could not be noted; trying again shortly.");
                     sleep(AGAIN).await;
                 }
-                marks.into_iter().for_each(|mark| {
+                for mark in marks {
                     let _ = mark.send(());
-                });
+                }
             }
         });
         Self(sender)

@@ -218,7 +218,7 @@ impl Calling {
     ) -> (Called, Outcome, Option<String>) {
         let with = match self.credentials(server).await {
             Ok(Ok(with)) => with,
-            Ok(Err(url)) => return self.connect(server, &url, message),
+            Ok(Err(url)) => return Self::connect(server, &url, message),
             Err(error) => return failed(error.code().as_str(), error.message()),
         };
         let call = McpCall {
@@ -286,7 +286,7 @@ impl Calling {
     }
 
     /// What somebody is told who is to log in to a server first.
-    fn connect(&self, server: &OfferedServer, url: &str, message: &Message) -> (Called, Outcome, Option<String>) {
+    fn connect(server: &OfferedServer, url: &str, message: &Message) -> (Called, Outcome, Option<String>) {
         let reason = format!("Log in to {} first: open {url} and call again.", server.name());
         let code = "NOT_CONNECTED";
         let opens = message.is_modern && message.capabilities["elicitation"]["url"].is_object();
@@ -332,7 +332,7 @@ impl Calling {
             message["content"]["message"].as_str().map(str::to_owned)
         });
         let reply = reply.unwrap_or_default();
-        Ok(text_result(&reply, json!({"message": reply, "chatUid": sent.chat_uid})))
+        Ok(text_result(&reply, &json!({"message": reply, "chatUid": sent.chat_uid})))
     }
 
     async fn work(&self, agent: &str, said: String) -> Result<Value> {
@@ -362,7 +362,7 @@ impl Calling {
             });
             structured["message"] = said.unwrap_or_default().into();
         }
-        Ok(text_result(&structured.to_string(), structured))
+        Ok(text_result(&structured.to_string(), &structured))
     }
 }
 

@@ -97,7 +97,7 @@ impl PgMcpGateway {
                 let wants = message.params.get("notifications").and_then(|of| of.get("toolsListChanged"));
                 let wants = wants == Some(&Value::Bool(true));
                 let first = acknowledged(&message.id, wants);
-                Ok(McpReply::Stream(self.changes(asking, subject, view, Some((message.id, first)), wants), true))
+                Ok(McpReply::Stream(self.changes(asking, subject, &view, Some((message.id, first)), wants), true))
             }
             _ => Ok(message.fail(404, METHOD_NOT_FOUND, "There is no such method here.").into()),
         }
@@ -110,7 +110,7 @@ impl PgMcpGateway {
     pub async fn listen(self: &Arc<Self>, asking: Asking) -> Result<McpReply> {
         let subject = Subject::of(&asking.caller, &asking.claims);
         let view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
-        Ok(McpReply::Stream(self.changes(asking, subject, view, None, true), true))
+        Ok(McpReply::Stream(self.changes(asking, subject, &view, None, true), true))
     }
 
     /// Tools that a caller does without, and has. `PROFILE_NOT_FOUND`.
@@ -134,7 +134,7 @@ impl PgMcpGateway {
         self: &Arc<Self>,
         asking: Asking,
         subject: Subject,
-        view: View,
+        view: &View,
         subscribed: Option<(Value, Value)>,
         wants: bool,
     ) -> Messages {

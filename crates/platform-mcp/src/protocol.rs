@@ -250,7 +250,7 @@ pub(crate) fn error_result(code: &str, message: &str, more: &[(&str, &str)]) -> 
 }
 
 /// A result that is one text, and what programs read.
-pub(crate) fn text_result(text: &str, structured: Value) -> Value {
+pub(crate) fn text_result(text: &str, structured: &Value) -> Value {
     json!({"content": [{"type": "text", "text": text}], "structuredContent": structured})
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn answer(view: &View, name: &str, arguments: &Object) -> Found {
     match name {
         "find_tools" => Found::Result(found(view, text("query"))),
         "describe_tool" => Found::Result(match view.tool(text("name")) {
-            Some(tool) => text_result(&tool.listed.to_string(), tool.listed.clone()),
+            Some(tool) => text_result(&tool.listed.to_string(), &tool.listed),
             None => error_result("TOOL_NOT_FOUND", "There is no such tool; find one with find_tools.", &[]),
         }),
         "call_tool" => {
@@ -79,5 +79,5 @@ fn found(view: &View, query: &str) -> Value {
     let shown = |(_, tool): &(usize, &Tool)| json!({"name": tool.name, "description": tool.description});
     let tools: Vec<Value> = scored.iter().take(MOST_FOUND).map(shown).collect();
     let structured = json!({"tools": tools, "total": scored.len()});
-    text_result(&structured.to_string(), structured)
+    text_result(&structured.to_string(), &structured)
 }

@@ -95,6 +95,7 @@ pub(crate) enum Target {
 }
 
 /// A tool of a profile.
+#[expect(clippy::struct_excessive_bools, reason = "what is said of a tool is said one by one")]
 #[derive(Debug, Clone)]
 pub(crate) struct Tool {
     /// `<slug>__<tool>`.

@@ -143,7 +143,7 @@ impl PgToolServerService {
         let called = self.calling.call(&server.0, definition, of_call, &call.arguments).await;
         match called.result {
             Ok(value) => McpOutcome::Result(as_result(value)),
-            Err(failure) => failed(failure),
+            Err(failure) => failed(&failure),
         }
     }
 
@@ -173,12 +173,12 @@ impl PgToolServerService {
                 McpOutcome::Refused(error.code.0, error.message.into_owned(), error.data)
             }
             Ok(Err(error)) => McpOutcome::Failed("UPSTREAM_ERROR".to_owned(), error.to_string()),
-            Err(failure) => failed(failure),
+            Err(failure) => failed(&failure),
         }
     }
 }
 
-fn failed(failure: Failure) -> McpOutcome {
+fn failed(failure: &Failure) -> McpOutcome {
     McpOutcome::Failed(failure.code.clone(), failure.to_line())
 }
 

@@ -219,7 +219,7 @@ impl McpClients {
                 let handle = connection.service.peer().send_cancellable_request(request, options).await?;
                 let waiting = Waiting::of(&connection, &handle, progress);
                 let answer = handle.await_response().await;
-                waiting.is_over();
+                waiting.end();
                 match answer {
                     Ok(ServerResult::CallToolResult(result)) => Ok(Ok(CallToolResponse::Complete(result))),
                     Ok(ServerResult::InputRequiredResult(asked)) => Ok(Ok(CallToolResponse::InputRequired(asked))),
@@ -390,7 +390,8 @@ impl Waiting {
         Self { listeners, token, peer: connection.service.peer().clone(), id: Some(handle.id.clone()) }
     }
 
-    fn is_over(mut self) {
+    /// The upstream has answered.
+    fn end(mut self) {
         self.id = None;
     }
 }

@@ -179,7 +179,7 @@ async fn decide(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer
     }
     let (gate, text) = (request.gate(), |name: &str| fields.get(name).cloned().unwrap_or_default());
     let (email, password) = (text("email"), SecretString::from(text("password")));
-    let account = authorization.account().map(|account| account.as_str()).unwrap_or_default();
+    let account = authorization.account().map(platform_core::Id::as_str).unwrap_or_default();
     let tried = match gate.log_in(request.client, account, email.trim()).await {
         Ok(tried) => tried,
         Err(error) => return Ok(page::form(429, &authorization, &fields, Some(error.message()))),

@@ -119,7 +119,7 @@ impl Asked {
             return Err(unavailable());
         }
         let settings = known.settings();
-        if !is_offered(&settings) {
+        if !is_offered(settings) {
             return Err(unavailable());
         }
         let config = &settings.tenant_integrations_config;

@@ -74,7 +74,7 @@ impl Metadata {
     }
 
     fn name(&self) -> String {
-        let host = || Url::parse(self.redirect_uris.iter().next()?).ok()?.host_str().map(str::to_owned);
+        let host = || Url::parse(self.redirect_uris.as_slice().first()?).ok()?.host_str().map(str::to_owned);
         let given = self.client_name.clone().filter(|name| !name.trim().is_empty());
         given.or_else(host).unwrap_or_else(|| "An application".to_owned())
     }
