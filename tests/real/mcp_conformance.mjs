@@ -10,6 +10,29 @@ const PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QD
 const SOUND = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA=";
 const secret = crypto.randomBytes(32);
 
+const address = {
+  $anchor: "addressDef",
+  type: "object",
+  properties: { street: { type: "string" }, city: { type: "string" } },
+};
+const schema = {
+  $schema: "https://json-schema.org/draft/2020-12/schema",
+  type: "object",
+  $defs: { address },
+  properties: {
+    name: { type: "string" },
+    address: { $ref: "#/$defs/address" },
+    contactMethod: { type: "string", enum: ["phone", "email"] },
+    phone: { type: "string" },
+    email: { type: "string" },
+  },
+  allOf: [{ anyOf: [{ required: ["phone"] }, { required: ["email"] }] }],
+  if: { properties: { contactMethod: { const: "phone" } }, required: ["contactMethod"] },
+  then: { required: ["phone"] },
+  else: { required: ["email"] },
+  additionalProperties: false,
+};
+
 const text = (text) => ({ type: "text", text });
 const image = { type: "image", data: PIXEL, mimeType: "image/png" };
 const resource = (uri, mimeType, text) => ({ type: "resource", resource: { uri, mimeType, text } });
@@ -48,6 +71,7 @@ const tools = {
   }),
   test_error_handling: () => ({ isError: true, content: [text("This tool intentionally returns an error for testing")] }),
   test_tool_with_progress: () => ({ progress: [0, 50, 100], content: [text("done")] }),
+  json_schema_2020_12_tool: () => ({ content: [text("fits")] }),
   test_logging_tool: () => ({ content: [text("logged")] }),
   test_streaming_elicitation: asking({ name: elicit("Who?", "name") }, undefined, () => "done"),
   test_missing_capability: (params) => {
@@ -101,7 +125,7 @@ async function answer(message, response) {
   }
   if (message.method === "tools/list") {
     const listed = Object.keys(tools).map((name) => ({
-      name, description: `Tests ${name}`, inputSchema: { type: "object", properties: {} },
+      name, description: `Tests ${name}`, inputSchema: name.startsWith("json_") ? schema : { type: "object", properties: {} },
     }));
     return whole({ tools: listed, ttlMs: 0, cacheScope: "private" });
   }
