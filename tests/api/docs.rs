@@ -110,6 +110,17 @@ const PAGES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "MCP",
+        &[
+            "\"slug\":\"default\"",
+            "\"name\":\"shop__search_orders\"",
+            "Demo reply: Where is my order?",
+            "\"outcome\":\"ok\"",
+            "\"profile\":\"default\",\"tools\":[{\"",
+            "\"disabled\":[\"shop__search_orders\"]",
+        ],
+    ),
+    (
         "MEMORY",
         &[
             "\"deduped\":true",

@@ -6,7 +6,7 @@ use platform_testing::{FakeMcpServer, FakeToolServer, Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, UNBOUNDED, text, tool};
+use crate::support::{BACK, PASSWORD, PROGRAM, UNBOUNDED, log_in, other_account, text, tool};
 
 const MODERN: &str = "2026-07-28";
 
@@ -620,7 +620,10 @@ async fn profiles_and_grants_are_an_administrators_to_change_and_say_what_is_wro
     ] {
         assert_eq!(app.post("/mcp-gateway/profiles", given.clone()).await.error(), code, "{given}");
     }
+    let old = app.get(&path).await.header("etag").to_owned();
     let changed = app.patch(&path, json!({"description": "Better", "visibility": "account"})).await.body;
+    let late = app.request(Method::PATCH, &path).header("if-match", &old).json(&json!({"description": "Worse"}));
+    assert_eq!(app.send(late).await.error(), "PRECONDITION_FAILED");
     assert_eq!((&changed["description"], &changed["servers"][0]["slug"]), (&json!("Better"), &json!("s")));
     assert_eq!(app.patch(&path, json!({"slug": "my-profile-2"})).await.error(), "IDENTIFIER_TAKEN");
     let grant = json!({"profileId": made["_id"], "subjectType": "claim", "subject": "no-pair"});
@@ -640,4 +643,174 @@ async fn profiles_and_grants_are_an_administrators_to_change_and_say_what_is_wro
     let restricted = app.post("/api-keys", json!({"name": "r", "allowedDomains": ["a.example"]})).await.body;
     let tried = app.anonymous(Method::GET, "/v1/mcp-gateway/profiles").bearer_auth(text(&restricted["key"]));
     assert_eq!(app.send(tried.header("origin", "https://a.example")).await.error(), "FULL_KEY_REQUIRED");
+}
+
+#[tokio::test]
+async fn an_application_that_registers_itself_reaches_the_mcp_endpoint_as_its_user_and_nothing_else() {
+    let (db, mcp) = (TestDb::new().await, FakeMcpServer::start());
+    let app = app_on(&db, &[]);
+    let server = exposed(&app, "s", &mcp, json!({})).await;
+    let made = profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let ann = app.post("/users", json!({"email": "ann@example.com", "password": PASSWORD})).await.body;
+    let register = async |given: Value| app.send(app.anonymous(Method::POST, "/oauth/register").json(&given)).await;
+    for (given, error) in [
+        (json!({}), "invalid_redirect_uri"),
+        (json!({"redirect_uris": ["http://evil.example/"]}), "invalid_redirect_uri"),
+        (json!({"redirect_uris": ["javascript:alert(1)"]}), "invalid_redirect_uri"),
+        (json!({"redirect_uris": ["app://x"]}), "invalid_redirect_uri"),
+        (json!({"redirect_uris": [BACK], "token_endpoint_auth_method": "private_key_jwt"}), "invalid_client_metadata"),
+        (json!({"redirect_uris": [BACK], "grant_types": ["password"]}), "invalid_client_metadata"),
+    ] {
+        let reply = register(given.clone()).await;
+        assert_eq!((reply.status, &reply.body["error"]), (StatusCode::BAD_REQUEST, &json!(error)), "{given}");
+    }
+    let given = json!({"client_name": "Desk", "redirect_uris": [BACK], "token_endpoint_auth_method": "none",
+        "scope": "platform:write mcp-gateway:read"});
+    let registered = register(given).await;
+    assert_eq!(registered.status, StatusCode::CREATED, "{}", registered.body);
+    assert!(registered.body.get("client_secret").is_none());
+    let client = text(&registered.body["client_id"]);
+    assert_eq!(app.get("/oauth-clients").await.body["total"], 0, "it is no client of the account's");
+    let resource = format!("{}/v1/mcp", app.url());
+    let tokens =
+        log_in(&app, &client, "ann@example.com", &[("resource", &resource), ("scope", "mcp-gateway:read")]).await;
+    let token = text(&tokens["access_token"]);
+    assert_eq!(
+        rpc(&app, &token, "", "tools/list", json!({})).await.error(),
+        "PROFILE_NOT_FOUND",
+        "nothing is hers yet"
+    );
+    let grant = json!({"profileId": made["_id"], "subjectType": "user", "subject": ann["userUID"]});
+    assert_eq!(app.post("/mcp-gateway/grants", grant).await.status, StatusCode::CREATED);
+    assert_eq!(listed(&app, &token, "").await, set(&["s__echo"]));
+    let other_mount = app.anonymous(Method::POST, "/api/v1/mcp").bearer_auth(&token);
+    let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+    assert_eq!(app.send(other_mount.json(&ping)).await.status, StatusCode::OK, "both mounts are one resource");
+    for path in ["/v1/models", "/v1/assistants", "/v1/mcp-gateway/profiles", "/v1/mcp-gateway/audit"] {
+        let refused = app.send(app.anonymous(Method::GET, path).bearer_auth(&token)).await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{path}");
+    }
+    let all = log_in(&app, &client, "ann@example.com", &[]).await;
+    assert_eq!(all["scope"], "mcp-gateway:read", "it asked for that alone when it registered");
+    let refused = app.anonymous(Method::GET, "/v1/models").bearer_auth(text(&all["access_token"]));
+    assert_eq!(app.send(refused).await.error(), "INSUFFICIENT_SCOPE");
+    // The users of another account are theirs: one application serves both.
+    let key = other_account(&db).await;
+    let user = app.anonymous(Method::POST, "/v1/users").bearer_auth(&key);
+    app.send(user.json(&json!({"email": "bob@example.com", "password": PASSWORD}))).await;
+    let theirs = log_in(&app, &client, "bob@example.com", &[("resource", &resource)]).await;
+    let theirs = text(&theirs["access_token"]);
+    let refused = rpc(&app, &theirs, "", "tools/list", json!({})).await;
+    assert_eq!(refused.error(), "PROFILE_NOT_FOUND", "{}", refused.body);
+    let refused = rpc(&app, &theirs, "/default", "tools/list", json!({})).await;
+    assert_eq!(refused.error(), "FORBIDDEN", "each profile is a resource of its own: {}", refused.body);
+    // A token for the endpoint is good for no other address.
+    let wide = app.post("/oauth-clients", json!({"name": "Wide", "redirectUris": [BACK]})).await.body;
+    let tokens = log_in(&app, &text(&wide["clientId"]), "ann@example.com", &[("resource", &resource)]).await;
+    let elsewhere = app.anonymous(Method::GET, "/v1/models").bearer_auth(text(&tokens["access_token"]));
+    assert_eq!(app.send(elsewhere).await.error(), "FORBIDDEN");
+    // When the user goes, so does all that.
+    app.delete(&format!("/users/{}", text(&ann["userUID"]))).await;
+    assert_eq!(rpc(&app, &token, "", "ping", json!({})).await.status, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn applications_register_themselves_twenty_times_an_hour_and_not_at_all_where_that_is_off() {
+    let app = app().await;
+    let given = json!({"redirect_uris": ["http://127.0.0.1/back"]});
+    let register = async |app: &TestApp| app.send(app.anonymous(Method::POST, "/oauth/register").json(&given)).await;
+    for n in 0..20 {
+        let made = register(&app).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{n}: {}", made.body);
+        assert!(made.body["client_secret"].is_string() && made.body["client_secret_expires_at"] == 0);
+    }
+    assert_eq!(register(&app).await.error(), "RATE_LIMIT_EXCEEDED");
+    let metadata = app.send(app.anonymous(Method::GET, "/.well-known/oauth-authorization-server")).await.body;
+    assert!(text(&metadata["registration_endpoint"]).ends_with("/oauth/register"));
+    let closed = app_on(&TestDb::new().await, &[("PLATFORM_OAUTH_REGISTRATION", "off")]);
+    assert_eq!(register(&closed).await.error(), "FORBIDDEN");
+    let metadata = closed.send(closed.anonymous(Method::GET, "/.well-known/oauth-authorization-server")).await.body;
+    assert!(metadata.get("registration_endpoint").is_none());
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_keeps_its_tools_for_a_while_and_pages_of_others_are_refused() {
+    let db = TestDb::new().await;
+    let app = app_on(&db, &[("PLATFORM_CORS_ORIGINS", "https://good.example")]);
+    let mcp = FakeMcpServer::start();
+    let server = exposed(&app, "s", &mcp, json!({})).await;
+    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    mcp.be_away(true);
+    let refreshed = app.post(&format!("/mcp-gateway/servers/{server}/refresh"), json!({})).await;
+    assert_eq!(refreshed.error(), "UPSTREAM_ERROR");
+    let listed = rpc(&app, app.key(), "", "tools/list", json!({})).await.body;
+    assert_eq!(listed["result"]["tools"][0]["_meta"]["stale"], true, "{listed}");
+    assert_eq!(wrong(&called(&app, app.key(), "", "s__echo", json!({})).await), "UPSTREAM_ERROR");
+    let servers = app.get("/mcp-gateway/servers").await.body;
+    assert_eq!((&servers["items"][0]["health"], &servers["items"][0]["toolCount"]), (&json!("down"), &json!(1)));
+    let audit = app.get("/mcp-gateway/audit?outcome=upstream_error").await.body;
+    assert_eq!(audit["total"], 1, "{audit}");
+    mcp.be_away(false);
+    app.post(&format!("/mcp-gateway/servers/{server}/refresh"), json!({})).await;
+    let listed = rpc(&app, app.key(), "", "tools/list", json!({})).await.body;
+    assert!(listed["result"]["tools"][0].get("_meta").is_none(), "{listed}");
+    let from = async |origin: &str| {
+        let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key()).header("origin", origin);
+        app.send(request.json(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}))).await.status
+    };
+    assert_eq!(from("https://evil.example").await, StatusCode::FORBIDDEN);
+    assert_eq!((from("https://good.example").await, from(app.url()).await), (StatusCode::OK, StatusCode::OK));
+}
+
+#[tokio::test]
+async fn the_tools_of_a_server_that_lets_nobody_look_are_there_once_somebody_has_logged_in() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    mcp.require_log_in();
+    let server = exposed(&app, "s", &mcp, json!({"mcpAuthMode": "per_user"})).await;
+    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let key = app.key().to_owned();
+    assert_eq!(listed(&app, &key, "").await, set(&["s__log_in"]));
+    let reply = called(&app, &key, "", "s__log_in", json!({})).await;
+    assert_eq!(wrong(&reply), "NOT_CONNECTED");
+    let url = text(&reply.body["result"]["structuredContent"]["connectUrl"]);
+    let again = called(&app, &key, "", "s__log_in", json!({})).await;
+    assert_eq!(again.body["result"]["structuredContent"]["connectUrl"], json!(url), "one log-in is under way");
+    assert_eq!(mcp.requests("initialize").len(), 0, "nobody was let in yet");
+    let state = url.split("state=").nth(1).and_then(|rest| rest.split('&').next()).expect("a state");
+    let back = format!("/v1/integrations/callback?state={state}&code=good-ann");
+    assert_eq!(app.send(app.anonymous(Method::GET, &back)).await.status, StatusCode::OK);
+    let reply = called(&app, &key, "", "s__log_in", json!({})).await;
+    assert_eq!(reply.body["result"]["structuredContent"]["tools"], 1, "{}", reply.body);
+    assert_eq!(listed(&app, &key, "").await, set(&["s__echo"]));
+    assert!(called(&app, &key, "", "s__echo", json!({})).await.body["result"]["isError"].is_null());
+    // What was put in unseen is seen from now on.
+    mcp.describe(json!([{"name": "echo", "description": "Other", "inputSchema": {"type": "object"}}]));
+    let servers = app.get("/mcp-gateway/servers").await.body;
+    assert_eq!(servers["items"][0]["health"], "ok", "who wants each caller's own is not down: {servers}");
+}
+
+#[tokio::test]
+async fn what_was_denied_under_one_name_is_denied_under_another_and_goes_with_its_subject() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    mcp.set_tools(&["wipe", "look at/it"]);
+    let server = exposed(&app, "s", &mcp, json!({})).await;
+    let made = profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let grant = json!({"profileId": made["_id"], "subjectType": "tenant", "subject": "acme", "toolPolicy": "deny",
+        "tools": ["s__wipe"]});
+    assert_eq!(app.post("/mcp-gateway/grants", grant).await.status, StatusCode::CREATED);
+    let session = app.post("/tenant-sessions", json!({"tenantId": "acme"})).await;
+    let token = text(&session.body["token"]);
+    let seen = listed(&app, &token, "").await;
+    let odd = seen.first().expect("one").clone();
+    assert!(seen.len() == 1 && odd.starts_with("s__look_at_it_"), "a name that clients take: {seen:?}");
+    assert!(called(&app, &token, "", &odd, json!({})).await.body["result"]["content"].is_array());
+    let path = format!("/mcp-gateway/profiles/{}/tools", text(&made["_id"]));
+    let alias = json!({"tools": [{"name": "s__wipe", "alias": "wipe"}]});
+    assert_eq!(app.send(app.request(Method::PUT, &path).json(&alias)).await.status, StatusCode::OK);
+    assert_eq!(listed(&app, &token, "").await.len(), 1);
+    let bare = json!({"tools": [{"name": "wipe", "alias": ""}]});
+    let shown = app.send(app.request(Method::PUT, &path).json(&bare)).await.body;
+    assert!(shown.as_array().expect("tools").iter().all(|tool| tool.get("alias").is_none()), "{shown}");
+    app.delete("/tenants/acme").await;
+    assert_eq!(app.get("/mcp-gateway/grants").await.body["total"], 0, "nobody inherits what a tenant was granted");
 }

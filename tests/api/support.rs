@@ -316,35 +316,15 @@ pub struct Granted {
 
 /// A user who let an application act for them.
 pub async fn granted(app: &TestApp, name: &str, role: &str, scopes: Option<Value>) -> Granted {
-    let (verifier, challenge) =
-        ("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk", "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM");
-    let (back, email, password) = ("https://app.example/back", format!("{name}@example.com"), "correct horse battery");
-    let mut client = json!({"name": name, "redirectUris": [back]});
+    let email = format!("{name}@example.com");
+    let mut client = json!({"name": name, "redirectUris": [BACK]});
     if let Some(scopes) = scopes {
         client["scopes"] = scopes;
     }
     let record = app.post("/oauth-clients", client).await.body;
-    let user = app.post("/users", json!({"email": email, "password": password, "role": role})).await.body;
+    let user = app.post("/users", json!({"email": email, "password": PASSWORD, "role": role})).await.body;
     let client = record["clientId"].as_str().expect("an id");
-    let decision = [
-        ("response_type", "code"),
-        ("client_id", client),
-        ("redirect_uri", back),
-        ("code_challenge", challenge),
-        ("code_challenge_method", "S256"),
-        ("email", &email),
-        ("password", password),
-        ("decision", "allow"),
-    ];
-    let body = Url::parse_with_params("http://x/", decision).expect("a URL").query().unwrap_or_default().to_owned();
-    let browser = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().expect("a client");
-    let request = browser.post(format!("{}/oauth/authorize", app.url()));
-    let sent = app.send(request.header("content-type", "application/x-www-form-urlencoded").body(body)).await;
-    let location = Url::parse(sent.header("location")).unwrap_or_else(|_| panic!("a redirect: {}", sent.body));
-    let code = location.query_pairs().find(|(name, _)| name == "code").expect("a code").1.into_owned();
-    let exchange = json!({"grantType": "authorization_code", "clientId": client, "redirectUri": back, "code": code,
-        "codeVerifier": verifier});
-    let tokens = app.send(app.anonymous(Method::POST, "/oauth/token").json(&exchange)).await.body;
+    let tokens = log_in(app, client, &email, &[]).await;
     Granted {
         user: text(&user["userUID"]),
         client: text(&record["_id"]),
@@ -352,6 +332,36 @@ pub async fn granted(app: &TestApp, name: &str, role: &str, scopes: Option<Value
         access: text(&tokens["access_token"]),
         refresh: text(&tokens["refresh_token"]),
     }
+}
+
+/// The password of every user, and where every application is told what they decided.
+pub const PASSWORD: &str = "correct horse battery";
+pub const BACK: &str = "https://app.example/back";
+
+/// The tokens of a user who logs in to an application and lets it act for them; `more`: what it asks for.
+pub async fn log_in(app: &TestApp, client: &str, email: &str, more: &[(&str, &str)]) -> Value {
+    let (verifier, challenge) =
+        ("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk", "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM");
+    let decision = [
+        ("response_type", "code"),
+        ("client_id", client),
+        ("redirect_uri", BACK),
+        ("code_challenge", challenge),
+        ("code_challenge_method", "S256"),
+        ("email", email),
+        ("password", PASSWORD),
+        ("decision", "allow"),
+    ];
+    let decision = decision.iter().chain(more);
+    let body = Url::parse_with_params("http://x/", decision).expect("a URL").query().unwrap_or_default().to_owned();
+    let browser = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().expect("a client");
+    let request = browser.post(format!("{}/oauth/authorize", app.url()));
+    let sent = app.send(request.header("content-type", "application/x-www-form-urlencoded").body(body)).await;
+    let location = Url::parse(sent.header("location")).unwrap_or_else(|_| panic!("a redirect: {}", sent.body));
+    let code = location.query_pairs().find(|(name, _)| name == "code").expect("a code").1.into_owned();
+    let exchange = json!({"grantType": "authorization_code", "clientId": client, "redirectUri": BACK, "code": code,
+        "codeVerifier": verifier});
+    app.send(app.anonymous(Method::POST, "/oauth/token").json(&exchange)).await.body
 }
 
 /// A value that is text.

@@ -51,6 +51,7 @@ use crate::{
         triggers, usage, webhooks,
     },
     health::Health,
+    leaving::Leaving,
     metrics::Metrics,
     module::{Keeper, Module},
     purge,
@@ -245,13 +246,14 @@ impl Platform {
             threads: threads.clone(),
             budget: quotas,
         });
+        let leaving = Arc::new(Leaving { integrations: Arc::clone(&integrations), gateway: Arc::clone(&gateway) });
         let docs = Docs::load(config.docs_dir.as_deref()).context("PLATFORM_DOCS_DIR")?;
         let health = Arc::new(Health::new(db.clone(), Arc::clone(jobs)));
         let modules = vec![
             health::module(&health, models),
             docs::module(docs),
-            oauth::module(&auth, &projects, &integrations),
-            keys::module(&auth, &integrations),
+            oauth::module(&auth, &projects, &leaving),
+            keys::module(&auth, &leaving),
             sessions::module(&auth, &assistants, &tenants),
             models::module(models),
             projects::module(projects::Services {
@@ -266,7 +268,7 @@ impl Platform {
             }),
             tenants::module(tenants::Services {
                 chat: chat.clone(),
-                integrations: integrations.clone(),
+                leaving: Arc::clone(&leaving),
                 memory: memory.clone(),
                 sessions: auth.clone(),
                 tenants: tenants.clone(),

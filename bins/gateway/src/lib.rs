@@ -12,6 +12,7 @@ mod children;
 mod connectors;
 mod groups;
 mod health;
+mod leaving;
 mod metrics;
 mod module;
 mod purge;

@@ -9,12 +9,14 @@ mod scopes;
 mod server;
 
 pub(crate) use access::{authenticate, part};
+pub(crate) use clients::ClientRow;
 pub use clients::{ClientPage, ClientService, ClientWithSecret, NewClient, OAuthClient};
 pub(crate) use external::External;
 pub use external::TrustedIssuer;
 pub(crate) use grants::find as find_grant;
 pub use grants::purge as purge_grants;
 pub(crate) use grants::revoke_of_user;
+pub(crate) use registration::DOCUMENT;
 pub use registration::purge as purge_unused_clients;
 pub use scopes::{SCOPES, Scopes};
 pub use server::{Authorization, AuthorizeRequest, OAuthError, OAuthService, TokenRequest, Tokens};

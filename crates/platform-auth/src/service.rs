@@ -4,6 +4,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use moka::sync::Cache;
 use platform_core::{
     AccountId, Caller, Clock, Code, Credential, Error, Origin, OriginUser, Result, Timestamp, sha256_hex, spawn,
 };
@@ -16,7 +17,7 @@ use crate::{
     code,
     identity::{Identity, Rights},
     key::repository::{self, KeyRow},
-    oauth::{self, External, TrustedIssuer},
+    oauth::{self, ClientRow, External, TrustedIssuer},
     session,
     signing::{SigningKeys, TokenAlgorithm},
     user::repository as users,
@@ -26,6 +27,8 @@ use crate::{
 const TOUCH_MS: i64 = 60_000;
 /// Credentials that are remembered at once.
 const MOST_REMEMBERED: u64 = 100_000;
+/// Documents of applications that are remembered.
+const MOST_DOCUMENTS: u64 = 1000;
 
 /// Accounts, and whom a credential stands for.
 #[async_trait]
@@ -70,6 +73,8 @@ pub struct PgAuthService {
     pub(crate) signing: SigningKeys,
     pub(crate) vault: Arc<Vault>,
     pub(crate) external: Option<External>,
+    /// Applications whose documents were read.
+    pub(crate) documents: Cache<String, ClientRow>,
     /// Digest of a credential → what it was when it was looked up.
     pub(crate) known: Arc<InvalidatedCache<String, Known>>,
 }
@@ -90,7 +95,8 @@ impl PgAuthService {
         let known = InvalidatedCache::new(bus, "credential", MOST_REMEMBERED);
         let signing = SigningKeys::new(db, Arc::clone(&vault), Arc::clone(&clock));
         let external = config.trusted.clone().map(External::new).transpose()?;
-        Ok(Self { db: db.clone(), clock, config, signing, vault, external, known })
+        let documents = Cache::builder().max_capacity(MOST_DOCUMENTS).time_to_live(oauth::DOCUMENT).build();
+        Ok(Self { db: db.clone(), clock, config, signing, vault, external, documents, known })
     }
 
     async fn look_up(&self, credential: &str, digest: &str) -> Result<Option<Known>> {

@@ -79,7 +79,9 @@ fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &s
     let is_within = |address: &Url| {
         let below = percent_decode(address.path().trim_end_matches('/'));
         let below = below.strip_prefix("/api").unwrap_or(&below);
-        path.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        // One profile is one resource; of what is no resource of its own all below an address.
+        let is_exact = route.is_resource && below.starts_with("/v1/mcp");
+        path.strip_prefix(below).is_some_and(|rest| rest.is_empty() || (rest.starts_with('/') && !is_exact))
     };
     if resource.is_some() && !address.as_ref().is_some_and(is_within) {
         let message = "This access token is good for another resource alone.";

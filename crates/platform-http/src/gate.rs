@@ -207,6 +207,23 @@ impl Gate {
         }
     }
 
+    /// Counts a message or thread that is made.
+    pub(crate) async fn creation(&self, caller: &Caller) -> Result<()> {
+        let rate = match caller.credential {
+            Credential::FullKey(_) => self.rates.create_full,
+            Credential::Session(_) => self.rates.create_session,
+            _ => self.rates.create_key,
+        };
+        let bucket = joined(["create", caller.account.as_str(), &caller.principal()]);
+        match self.limits.take(&bucket, rate).await {
+            Some(refused) if !refused.allowed => {
+                let message = format!("Too many messages and threads: {} a minute; slow down.", refused.limit);
+                Err(Error::new(code::RATE_LIMIT_EXCEEDED, message).retry_after(refused.retry_after))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Counts a credential that is no good; the answer it gets.
     pub async fn bad_credential(&self, client: Option<IpAddr>, error: Error) -> Error {
         let bucket = joined(["bad", &at(client)]);

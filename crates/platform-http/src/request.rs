@@ -116,6 +116,11 @@ impl Request {
         self.http.access.check(self.caller()?, demand).await.map(drop)
     }
 
+    /// Counts a message or thread that is made beside what the route says.
+    pub async fn count_creation(&self) -> Result<()> {
+        self.http.gate.creation(self.caller()?).await
+    }
+
     /// Who follows a stream that this request opens.
     pub fn follower(&self) -> Follower {
         Follower { http: Arc::clone(&self.http), bearer: self.bearer.clone(), project: self.project.clone() }

@@ -18,6 +18,8 @@ const SERVER_ERROR: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code
 const SHUTDOWN: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SHUTDOWN\"}\n\n");
 /// A right that was taken away ends the stream after this at the latest.
 const RIGHTS: Duration = Duration::from_secs(3);
+/// What ends by itself is not waited for longer than that.
+const LONGEST: Duration = Duration::from_hours(1);
 /// A frame of more bytes is handed on in pieces: what was handed on is copied for each reader.
 const PIECE: usize = 16 * 1024;
 
@@ -51,17 +53,19 @@ pub(crate) fn events(
             |mut watcher| async move { watcher.next().await.transpose().map(|frame| (frame, watcher)) },
         );
     let Request { http, bearer, project, .. } = request;
-    connect(Box::pin(frames), true, Some(place), (http, bearer, project))
+    let ends = Some(http.config.stream_lifetime);
+    connect(Box::pin(frames), true, (Some(place), ends), (http, bearer, project))
 }
 
-/// Messages as they come, as long as whoever asked has the right to them.
+/// Messages as they come, as long as whoever asked has the right to them; those that hold a place end at some time.
 pub(crate) fn messages(
     messages: Pin<Box<dyn Stream<Item = Value>>>,
     place: Option<StreamPlace>,
     of: Follower,
 ) -> impl Stream<Item = std::io::Result<Bytes>> {
     let frames = messages.map(|message| Ok(Bytes::from(format!("event: message\ndata: {message}\n\n"))));
-    connect(Box::pin(frames), false, place, (of.http, of.bearer, of.project))
+    let ends = place.is_some().then_some(of.http.config.stream_lifetime);
+    connect(Box::pin(frames), false, (place, ends), (of.http, of.bearer, of.project))
 }
 
 /// Who follows a stream, and what gives them the right.
@@ -75,11 +79,11 @@ pub struct Follower {
 fn connect(
     frames: Frames,
     says_why: bool,
-    place: Option<StreamPlace>,
+    (place, lifetime): (Option<StreamPlace>, Option<Duration>),
     (http, bearer, project): (Arc<Http>, Option<Bearer>, Option<String>),
 ) -> impl Stream<Item = std::io::Result<Bytes>> {
     let now = Instant::now();
-    let ends = now + http.config.stream_lifetime;
+    let ends = now + lifetime.unwrap_or(LONGEST);
     let rest = Bytes::new();
     let (spoke, judged, over) = (now, now, false);
     let connection =

@@ -155,6 +155,10 @@ impl PgIntegrations {
         let mut manager = manager.map_err(|error| unavailable(&error.to_string()))?;
         let resolved = manager.resolve_metadata_from_challenge(challenge.as_deref()).await;
         let metadata = resolved.map_err(|error| unavailable(&error.to_string()))?.metadata;
+        let is_web = |url: &String| Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "https" | "http"));
+        if !is_web(&metadata.authorization_endpoint) || !is_web(&metadata.token_endpoint) {
+            return Err(unavailable("its addresses are not of the web"));
+        }
         manager.set_metadata(metadata.clone());
         let scopes = manager.select_initial_scopes(&[]).await;
         let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();

@@ -313,19 +313,20 @@ impl PgIntegrations {
         };
         let server = self.offered(account, row, connection, 0).await?;
         let late = |_| Error::new(Code::UPSTREAM_ERROR, "The MCP server does not answer in time.");
-        timeout(LOOK, self.tool_servers.read_tools(&server, most.max(1))).await.map_err(late)?
+        timeout(LOOK, self.tool_servers.read_tools(&server, most.clamp(1, MOST_TOOLS))).await.map_err(late)?
     }
 
     /// Reads the tools of a server again, as many as it had room for.
     async fn look_again(&self, account: &AccountId, mut row: ServerRow) -> Result<()> {
-        let read = self.look(account, &row, MOST_TOOLS).await;
+        let (read, before) = (self.look(account, &row, MOST_TOOLS).await, row.updated_ms);
         row.note(read, self.connections.clock.now())?;
-        self.store(&row).await
+        // Whoever changed it meanwhile knows better.
+        servers::update_unchanged(&mut *self.connections.db.conn().await?, &row, before).await
     }
 }
 
 /// Whatever an assistant allows, so many tools of a server are kept.
-const MOST_TOOLS: usize = 1000;
+const MOST_TOOLS: usize = 200;
 
 fn check_given(is_header: bool, headers: &[CustomHeader]) -> Result<()> {
     let mut checks = Checks::default();

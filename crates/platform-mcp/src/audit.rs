@@ -16,6 +16,8 @@ use crate::repository::{self, CallRow};
 /// Rows that wait to be written; who would add to more waits.
 const MOST_WAITING: usize = 10_000;
 const AT_ONCE: usize = 500;
+/// After so many tries it is looked which row is at fault.
+const SEVERAL: u32 = 5;
 const AGAIN: Duration = Duration::from_secs(1);
 /// Who reads waits so long for what is being written.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -89,9 +91,14 @@ impl Audit {
                         Entry::Mark(mark) => marks.push(mark),
                     }
                 }
+                let mut tries = 0;
                 while let Err(error) = write(&db, &rows).await {
                     warn!(%error, "Calls of the MCP gateway could not be noted; trying again shortly.");
                     sleep(AGAIN).await;
+                    tries += 1;
+                    if tries % SEVERAL == 0 {
+                        rows = write_one_by_one(&db, rows).await;
+                    }
                 }
                 for mark in marks {
                     let _ = mark.send(());
@@ -101,27 +108,15 @@ impl Audit {
         Self(sender)
     }
 
+    /// Has a call noted whose caller is gone.
+    pub fn note_now(&self, call: &Call<'_>) {
+        let _ = self.0.try_send(Entry::Row(Box::new(row_of(call))));
+    }
+
     /// Has a call noted.
-    pub async fn note(&self, call: Call<'_>) {
-        let length = |value: &Value| i64::try_from(value.to_string().len()).unwrap_or(i64::MAX);
-        let row = CallRow {
-            account_id: call.account.as_str().to_owned(),
-            id: String::new(),
-            timestamp_ms: call.began.0,
-            subject: call.subject.to_owned(),
-            profile_id: call.profile.to_owned(),
-            tool_server_id: call.server.map(str::to_owned),
-            tool_name: call.tool.chars().take(200).collect::<String>().replace('\0', " "),
-            outcome: call.outcome.as_str().to_owned(),
-            duration_ms: i64::try_from(call.took.as_millis()).unwrap_or(i64::MAX),
-            request_bytes: length(call.arguments),
-            response_bytes: length(call.result),
-            error_code: call.code,
-            arguments: call.keeps_payloads.then(|| kept(call.arguments)),
-            result: call.keeps_payloads.then(|| kept(call.result)),
-        };
+    pub async fn note(&self, call: &Call<'_>) {
         // Only a database that is away for long fills the queue.
-        let _ = self.0.send(Entry::Row(Box::new(row))).await;
+        let _ = self.0.send(Entry::Row(Box::new(row_of(call)))).await;
     }
 
     /// Waits until all that was noted in this process is written, for a while.
@@ -134,6 +129,39 @@ impl Audit {
         };
         let _ = timeout(PATIENCE, waiting).await;
     }
+}
+
+fn row_of(call: &Call<'_>) -> CallRow {
+    let length = |value: &Value| i64::try_from(value.to_string().len()).unwrap_or(i64::MAX);
+    CallRow {
+        account_id: call.account.as_str().to_owned(),
+        id: String::new(),
+        timestamp_ms: call.began.0,
+        subject: call.subject.to_owned(),
+        profile_id: call.profile.to_owned(),
+        tool_server_id: call.server.map(str::to_owned),
+        tool_name: call.tool.chars().take(200).collect::<String>().replace('\0', " "),
+        outcome: call.outcome.as_str().to_owned(),
+        duration_ms: i64::try_from(call.took.as_millis()).unwrap_or(i64::MAX),
+        request_bytes: length(call.arguments),
+        response_bytes: length(call.result),
+        error_code: call.code.clone(),
+        arguments: call.keeps_payloads.then(|| kept(call.arguments)),
+        result: call.keeps_payloads.then(|| kept(call.result)),
+    }
+}
+
+/// A row that the database does not take must not hold up the others; what is left when it takes none.
+async fn write_one_by_one(db: &Db, rows: Vec<CallRow>) -> Vec<CallRow> {
+    let mut left = Vec::new();
+    let count = rows.len();
+    for row in rows {
+        if write(db, std::slice::from_ref(&row)).await.is_err() {
+            left.push(row);
+        }
+    }
+    let is_away = left.len() == count && db.conn().await.is_err();
+    if is_away { left } else { Vec::new() }
 }
 
 async fn write(db: &Db, rows: &[CallRow]) -> Result<()> {

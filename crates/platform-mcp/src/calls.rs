@@ -1,10 +1,10 @@
 //! One call of a tool: who may, with whose rights, and what came of it (contract 12 §2, §3).
 
-use std::{sync::Arc, time::Duration};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use platform_agents::{NewThread, ThreadState, ThreadView};
 use platform_chat::NewMessage;
-use platform_core::{Error, Object, Result, Timestamp, sha256_hex};
+use platform_core::{Credential, Error, Object, Result, Timestamp, sha256_hex};
 use platform_integrations::{Connecting, McpTarget, NewConnection};
 use platform_runtime::{Payer, Spender, ToolCall};
 use platform_toolservers::{McpAuthMode, McpCall, McpCredentials, McpOutcome, OfferedServer, ServerType};
@@ -26,6 +26,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
 /// An approval is good for so long.
 const APPROVAL_MS: i64 = 600_000;
 const APPROVAL: &str = "approval";
+const APPROVED: &str = "approved";
 /// What stands before the state of an approval.
 const STATE: &str = "approval.";
 
@@ -48,6 +49,17 @@ pub(crate) struct Calling {
     arguments: Object,
     began: Timestamp,
     clock: Instant,
+    is_noted: Cell<bool>,
+}
+
+/// Whoever goes away in the middle of a call leaves a row, too.
+impl Drop for Calling {
+    fn drop(&mut self) {
+        if !self.is_noted.get() {
+            let (arguments, code) = (Value::Object(self.arguments.clone()), Some("CANCELLED".to_owned()));
+            self.gateway.audit.note_now(&self.noted(None, Outcome::UpstreamError, code, &arguments, &Value::Null));
+        }
+    }
 }
 
 /// What the upstream is told of a caller, and what it said before.
@@ -75,6 +87,7 @@ impl Calling {
             arguments,
             began: gateway.clock.now(),
             clock: Instant::now(),
+            is_noted: Cell::new(false),
         }
     }
 
@@ -115,25 +128,44 @@ impl Calling {
         }
         let (called, outcome, code) = match &tool.target {
             Target::Platform(kind, id) => self.platform(*kind, id).await,
+            Target::LogIn(server) => match view.servers.iter().find(|of| of.id() == server) {
+                Some(server) => self.log_in(server, message).await,
+                None => failed("TOOL_NOT_AVAILABLE", "The server of this tool is gone."),
+            },
             Target::Server(server, name) => match view.servers.iter().find(|of| of.id() == server) {
                 Some(server) => self.server(server, name, message, before, progress).await,
                 None => failed("TOOL_NOT_AVAILABLE", "The server of this tool is gone."),
             },
         };
         let server = match &tool.target {
-            Target::Server(server, _) => Some(server.as_str()),
+            Target::Server(server, _) | Target::LogIn(server) => Some(server.as_str()),
             Target::Platform(..) => None,
         };
-        let shown = match &called {
-            Called::Result(result) => result.clone(),
-            Called::Refused(code, reason, _) => json!({"code": code, "message": reason}),
-        };
-        self.note(server, outcome, code, &shown).await;
+        let called = if tool.requires_approval { self.still_approved(called) } else { called };
+        match &called {
+            Called::Result(result) => self.note(server, outcome, code, result).await,
+            Called::Refused(number, reason, _) => {
+                self.note(server, outcome, code, &json!({"code": number, "message": reason})).await;
+            }
+        }
         called
     }
 
     async fn note(&self, server: Option<&str>, outcome: Outcome, code: Option<String>, result: &Value) {
-        let call = Call {
+        self.is_noted.set(true);
+        let arguments = Value::Object(self.arguments.clone());
+        self.gateway.audit.note(&self.noted(server, outcome, code, &arguments, result)).await;
+    }
+
+    fn noted<'a>(
+        &'a self,
+        server: Option<&'a str>,
+        outcome: Outcome,
+        code: Option<String>,
+        arguments: &'a Value,
+        result: &'a Value,
+    ) -> Call<'a> {
+        Call {
             account: &self.asking.caller.account,
             subject: &self.subject.name,
             profile: &self.profile,
@@ -143,11 +175,10 @@ impl Calling {
             took: self.clock.elapsed(),
             outcome,
             code,
-            arguments: &Value::Object(self.arguments.clone()),
+            arguments,
             result,
             keeps_payloads: self.keeps_payloads,
-        };
-        self.gateway.audit.note(call).await;
+        }
     }
 
     /// Why a tenant's call is not made: its quota is spent.
@@ -167,23 +198,53 @@ impl Calling {
         }
     }
 
+    /// What stands for this call and no other.
+    fn digest(&self) -> String {
+        let account = self.asking.caller.account.as_str();
+        sha256_hex(json!([account, self.subject.name, self.profile, self.name, self.arguments]).to_string())
+    }
+
+    /// What an upstream asks for in the middle of a call that was approved comes back as approved.
+    fn still_approved(&self, called: Called) -> Called {
+        let Called::Result(mut result) = called else { return called };
+        if result["resultType"] == "input_required" {
+            let until = self.gateway.clock.now().0 + APPROVAL_MS;
+            let signed = self.gateway.vault.sign(APPROVED, &format!("{}.{until}", self.digest()));
+            let state = result["requestState"].as_str().unwrap_or_default();
+            result["requestState"] = format!("{APPROVED}.{until}.{signed}.{state}").into();
+        }
+        Called::Result(result)
+    }
+
     /// What is answered instead of a call that somebody is to approve first; the state of one that was approved gives
     /// way to the upstream's.
     async fn approval(&self, message: &Message, before: &mut Before) -> Option<Value> {
         let asks = message.is_modern && message.can("elicitation");
-        let account = self.asking.caller.account.as_str();
-        let what = json!([account, self.subject.name, self.profile, self.name, self.arguments]).to_string();
-        let digest = sha256_hex(what);
-        let now = self.gateway.clock.now().0;
+        let (digest, now) = (self.digest(), self.gateway.clock.now().0);
+        let is_signed = |purpose: &str, until: &str, signed: &str| {
+            self.gateway.vault.has_signed(purpose, &format!("{digest}.{until}"), signed)
+                && until.parse::<i64>().is_ok_and(|until| until > now)
+        };
+        let continued = before.request_state.as_deref().and_then(|state| state.strip_prefix("approved."));
+        let continued = continued.and_then(|state| {
+            let mut parts = state.splitn(3, '.');
+            Some((parts.next()?, parts.next()?, parts.next()?.to_owned()))
+        });
+        if let Some((until, signed, upstream)) = continued
+            && is_signed(APPROVED, until, signed)
+        {
+            before.request_state = Some(upstream).filter(|state| !state.is_empty());
+            return None;
+        }
         let state = before.request_state.as_deref().and_then(|state| state.strip_prefix(STATE));
         if let Some((until, signed)) = state.and_then(|state| state.split_once('.')) {
-            let is_ours = self.gateway.vault.has_signed(APPROVAL, &format!("{digest}.{until}"), signed)
-                && until.parse::<i64>().is_ok_and(|until| until > now);
+            let is_ours = is_signed(APPROVAL, until, signed) && !self.gateway.approvals.contains_key(signed);
             let answer = before.input_responses.as_ref().and_then(|given| given.get(APPROVAL));
             let is_approved = answer.is_some_and(|answer| {
                 answer["action"] == "accept" && answer["content"]["approved"] == Value::Bool(true)
             });
             if is_ours && is_approved {
+                self.gateway.approvals.insert(signed.to_owned(), ());
                 (before.request_state, before.input_responses) = (None, None);
                 return None;
             }
@@ -277,11 +338,36 @@ impl Calling {
                 if let Some(connection) = integrations.mcp_connection(&caller.account, &target, &owner).await? {
                     return Ok(Ok(McpCredentials::Connection(connection)));
                 }
+                let key = (caller.account.clone(), server.id().to_owned(), self.subject.name.clone());
+                if let Some(begun) = self.gateway.log_ins.get(&key) {
+                    return Ok(Err(begun));
+                }
+                if matches!(caller.credential, Credential::RestrictedKey(_)) {
+                    let message = "A restricted key stands for many people: nobody can log in to this server with it.";
+                    return Err(Error::new(platform_core::Code::FORBIDDEN, message));
+                }
                 let connecting = Connecting { by: caller.user_uid.clone(), origins: Vec::new(), owner };
                 let new = NewConnection::default();
                 let begun = integrations.connect_mcp(&caller.account, &target, new, &connecting).await?;
-                Ok(Err(begun.authorization_url.unwrap_or_default()))
+                let url = begun.authorization_url.unwrap_or_default();
+                self.gateway.log_ins.insert(key, url.clone());
+                Ok(Err(url))
             }
+        }
+    }
+
+    /// Logs in to a server whose tools are not known yet.
+    async fn log_in(&self, server: &OfferedServer, message: &Message) -> (Called, Outcome, Option<String>) {
+        match self.credentials(server).await {
+            Ok(Ok(with)) => match self.gateway.tool_servers.read_with(server, &with).await {
+                Ok(count) => {
+                    let told = format!("You are logged in to {}; it has {count} tools.", server.name());
+                    (Called::Result(text_result(&told, &json!({"tools": count}))), Outcome::Ok, None)
+                }
+                Err(error) => failed(error.code().as_str(), error.message()),
+            },
+            Ok(Err(url)) => Self::connect(server, &url, message),
+            Err(error) => failed(error.code().as_str(), error.message()),
         }
     }
 

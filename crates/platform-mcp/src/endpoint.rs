@@ -20,7 +20,7 @@ use crate::{
         initialized, tools_changed,
     },
     search,
-    service::{PgMcpGateway, TOPIC},
+    service::{PgMcpGateway, SWITCHES, TOPIC},
     surface::{Subject, Target, View},
 };
 
@@ -97,7 +97,7 @@ impl PgMcpGateway {
                 let wants = message.params.get("notifications").and_then(|of| of.get("toolsListChanged"));
                 let wants = wants == Some(&Value::Bool(true));
                 let first = acknowledged(&message.id, wants);
-                Ok(McpReply::Stream(self.changes(asking, subject, &view, Some((message.id, first)), wants), true))
+                Ok(McpReply::Stream(self.changes(asking, subject, Some((message.id, first)), wants).await?, true))
             }
             _ => Ok(message.fail(404, METHOD_NOT_FOUND, "There is no such method here.").into()),
         }
@@ -109,8 +109,7 @@ impl PgMcpGateway {
     /// `PROFILE_NOT_FOUND`, and what is ours.
     pub async fn listen(self: &Arc<Self>, asking: Asking) -> Result<McpReply> {
         let subject = Subject::of(&asking.caller, &asking.claims);
-        let view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
-        Ok(McpReply::Stream(self.changes(asking, subject, &view, None, true), true))
+        Ok(McpReply::Stream(self.changes(asking, subject, None, true).await?, true))
     }
 
     /// Tools that a caller does without, and has. `PROFILE_NOT_FOUND`.
@@ -130,17 +129,20 @@ impl PgMcpGateway {
     }
 
     /// A message whenever the tools of a caller are others than before.
-    fn changes(
+    async fn changes(
         self: &Arc<Self>,
         asking: Asking,
         subject: Subject,
-        view: &View,
         subscribed: Option<(Value, Value)>,
         wants: bool,
-    ) -> Messages {
+    ) -> Result<Messages> {
         let (id, first) = subscribed.unzip();
+        // Who hears first and looks then misses nothing.
+        let notices = self.bus.subscribe();
+        let view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
         let watching = Watching {
-            notices: self.bus.subscribe(),
+            notices,
+            servers: view.servers.iter().map(|server| server.id().to_owned()).collect(),
             gateway: Arc::clone(self),
             asking,
             subject,
@@ -155,7 +157,7 @@ impl PgMcpGateway {
             watching.changed().await?;
             Some((tools_changed(watching.id.as_ref()), watching))
         });
-        Box::pin(futures_util::StreamExt::chain(first, changes))
+        Ok(Box::pin(futures_util::StreamExt::chain(first, changes)))
     }
 
     async fn call(
@@ -262,20 +264,29 @@ struct Watching {
     gateway: Arc<PgMcpGateway>,
     asking: Asking,
     subject: Subject,
+    /// Those of the profile.
+    servers: Vec<String>,
     digest: String,
     id: Option<Value>,
 }
 
 impl Watching {
+    /// Whether what changed may be what the caller is shown.
+    fn concerns(&self, topic: &str, id: &str) -> bool {
+        let account = self.asking.caller.account.as_str();
+        match topic {
+            TOPIC => id == account,
+            SWITCHES => id.is_empty() || id.starts_with(account),
+            _ if topic == TOOL_SERVER.name() => self.servers.iter().any(|server| server == id),
+            _ => false,
+        }
+    }
+
     /// Waits until the tools are others; `None`: when they are none of the caller's any more.
     async fn changed(&mut self) -> Option<()> {
         loop {
             match self.notices.recv().await {
-                Ok(Notice::Changed { topic, .. })
-                    if ![TOPIC, "mcp-switches", TOOL_SERVER.name()].contains(&topic.as_str()) =>
-                {
-                    continue;
-                }
+                Ok(Notice::Changed { topic, id }) if !self.concerns(&topic, &id) => continue,
                 Err(RecvError::Closed) => return None,
                 _ => {}
             }
@@ -284,7 +295,10 @@ impl Watching {
             let account = &self.asking.caller.account;
             let view = self.gateway.view(account, &self.subject, self.asking.profile.as_deref()).await;
             let digest = match view {
-                Ok(view) => view.digest(),
+                Ok(view) => {
+                    self.servers = view.servers.iter().map(|server| server.id().to_owned()).collect();
+                    view.digest()
+                }
                 Err(error) if error.cause().is_some() => continue,
                 Err(_) => return None,
             };

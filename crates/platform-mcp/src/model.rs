@@ -10,9 +10,11 @@ use utoipa::ToSchema;
 /// Servers of a profile, its overrides, and its platform tools, at most.
 const MOST_SERVERS: usize = 200;
 const MOST_OVERRIDES: usize = 5000;
+/// A profile as JSON, in bytes.
+const MOST_PROFILE: usize = 256 * 1024;
 const MOST_PLATFORM_TOOLS: usize = 100;
 /// Names in a policy, at most.
-pub(crate) const MOST_NAMES: usize = 2000;
+pub(crate) const MOST_NAMES: usize = 500;
 const LONGEST_NAME: usize = 128;
 const LONGEST_SLUG: usize = 24;
 
@@ -215,12 +217,14 @@ impl PlatformTool {
     }
 }
 
-/// A name of at most 64 characters: a longer one is cut, and ends in 8 characters that tell it from others.
+/// A name that every client takes, of at most 64 characters: another is made one, and ends in 8 characters that tell it
+/// from others.
 pub(crate) fn fit(name: &str) -> String {
-    if name.chars().count() <= 64 {
+    if is_tool_name(name) {
         return name.to_owned();
     }
-    let kept: String = name.chars().take(55).collect();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' };
+    let kept: String = name.chars().take(55).map(plain).collect();
     format!("{kept}_{}", &platform_core::sha256_hex(name)[..8])
 }
 
@@ -290,7 +294,13 @@ impl ProfileSettings {
                 checks.issue(&at("name"), "unique", "another tool has this name");
             }
         }
-        checks.finish()
+        checks.finish()?;
+        let bytes = serde_json::to_string(self).map_or(0, |json| json.len());
+        if bytes > MOST_PROFILE {
+            let message = format!("a profile has at most {MOST_PROFILE} bytes; this one has {bytes}");
+            return Err(platform_core::Error::invalid("toolOverrides", "length", message));
+        }
+        Ok(())
     }
 }
 

@@ -106,8 +106,40 @@ pub(crate) async fn update_profile(conn: &mut Conn, account: &AccountId, row: &P
     Ok(())
 }
 
-pub(crate) async fn delete_profile(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
-    Ok(diesel::delete(profile_of(account.as_str(), id)).execute(conn).await? == 1)
+pub(crate) async fn delete_profile(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+    diesel::delete(profile_of(account.as_str(), id)).execute(conn).await?;
+    Ok(())
+}
+
+/// Forgets what was granted to subjects that are gone, and what they switched off: `names` as switches name them.
+pub(crate) async fn forget_subjects(
+    conn: &mut Conn,
+    account: &AccountId,
+    kind: &str,
+    subject: &str,
+    below: bool,
+) -> Result<()> {
+    let grants = mcp_grants::table
+        .filter(mcp_grants::account_id.eq(account.as_str()))
+        .filter(mcp_grants::subject_type.eq(kind).and(mcp_grants::subject.eq(subject)));
+    diesel::delete(grants).execute(conn).await?;
+    let switches = mcp_switches::table.filter(mcp_switches::account_id.eq(account.as_str()));
+    diesel::delete(switches.filter(mcp_switches::subject.eq(format!("{kind}:{subject}")))).execute(conn).await?;
+    if below {
+        let of_users = |column: &str| {
+            sql::<Bool>(&format!("starts_with({column}, ")).bind::<diesel::sql_types::Text, _>(format!("{subject}/"))
+        };
+        let grants = mcp_grants::table
+            .filter(mcp_grants::account_id.eq(account.as_str()))
+            .filter(mcp_grants::subject_type.eq("subtenant"));
+        diesel::delete(grants.filter(of_users("subject").sql(")"))).execute(conn).await?;
+        let of_users = sql::<Bool>("starts_with(subject, ")
+            .bind::<diesel::sql_types::Text, _>(format!("subtenant:{subject}/"))
+            .sql(")");
+        let switches = mcp_switches::table.filter(mcp_switches::account_id.eq(account.as_str()));
+        diesel::delete(switches.filter(of_users)).execute(conn).await?;
+    }
+    Ok(())
 }
 
 /// All profiles, newest first.

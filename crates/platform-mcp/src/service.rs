@@ -10,7 +10,8 @@ use platform_access::Kind;
 use platform_agents::ThreadService;
 use platform_chat::ChatService;
 use platform_core::{
-    AccountId, Checks, Clock, Code, Error, Id, Object, Page, Result, Timestamp, check_types, overlay, run_blocking,
+    AccountId, Checks, Clock, Code, Error, Id, Object, Page, Precondition, Result, Timestamp, check_types, overlay,
+    run_blocking,
 };
 use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 use platform_integrations::PgIntegrations;
@@ -37,7 +38,7 @@ pub const MCP_PROFILE: Kind = Kind::of_account("MCP profile");
 pub const MCP_GRANT: Kind = Kind::of_account("MCP grant");
 
 pub(crate) const TOPIC: &str = "mcp-gateway";
-const SWITCHES: &str = "mcp-switches";
+pub(crate) const SWITCHES: &str = "mcp-switches";
 const MOST_ACCOUNTS: u64 = 10_000;
 const MOST_SURFACES: u64 = 5_000;
 /// Of an account.
@@ -47,6 +48,11 @@ const MOST_GRANTS: i64 = 10_000;
 const TRIES: usize = 100;
 /// Tools of a server that does not answer are shown so long.
 const STALE: Duration = Duration::from_mins(10);
+/// An approval is good once, and for so long.
+const MOST_APPROVALS: u64 = 100_000;
+const APPROVAL: Duration = Duration::from_mins(10);
+/// A log-in that was begun is gone on with for so long.
+const LOG_IN: Duration = Duration::from_mins(2);
 /// The profile of those who name none.
 const DEFAULT: &str = "default";
 
@@ -89,6 +95,10 @@ pub struct PgMcpGateway {
     /// Account and subject → what it switched off, by profile.
     switches: Arc<InvalidatedCache<String, HashMap<String, Vec<String>>>>,
     surfaces: Cache<(AccountId, String), Arc<Cached>>,
+    /// Approvals that were made use of, as long as they would be good.
+    pub(crate) approvals: Cache<String, ()>,
+    /// Where somebody is asked to log in to a server, by account, server and subject.
+    pub(crate) log_ins: Cache<(AccountId, String, String), String>,
     /// Since when a server does not answer.
     down: Cache<(AccountId, String), Instant>,
 }
@@ -125,6 +135,8 @@ impl PgMcpGateway {
             known: InvalidatedCache::by_id(&bus, TOPIC, MOST_ACCOUNTS),
             switches: InvalidatedCache::by_id(&bus, SWITCHES, MOST_ACCOUNTS),
             surfaces: Cache::new(MOST_SURFACES),
+            approvals: Cache::builder().max_capacity(MOST_APPROVALS).time_to_live(APPROVAL).build(),
+            log_ins: Cache::builder().max_capacity(MOST_SURFACES).time_to_live(LOG_IN).build(),
             down: Cache::new(MOST_SURFACES),
             db,
             bus,
@@ -205,6 +217,13 @@ impl PgMcpGateway {
         if let Some(cached) = self.surfaces.get(&key).filter(is_same) {
             return Ok((Arc::clone(&cached.surface), servers));
         }
+        let unseen = |server: &OfferedServer| {
+            !server.tools().is_empty() && profile.seen.get(server.id()).is_none_or(HashMap::is_empty)
+        };
+        if servers.iter().any(unseen) {
+            // From now on a tool that changes is another one.
+            self.change(account, &profile.id, &Precondition::None, |_, _| Ok(())).await?;
+        }
         let (of, with, without) = (Arc::clone(profile), servers.clone(), stale.clone());
         let made = move || Ok(Surface::new(&of.settings, &of.seen, &with, &without));
         let surface = Arc::new(run_blocking(made).await?);
@@ -250,9 +269,13 @@ impl PgMcpGateway {
     async fn settle(&self, account: &AccountId, settings: &mut ProfileSettings, seen: &mut Seen) -> Result<()> {
         let mut slugs: HashSet<String> = settings.servers.iter().filter_map(|of| of.slug.clone()).collect();
         for entry in &mut settings.servers {
-            let found = self.tool_servers.offered(account, &entry.tool_server_id).await?;
-            let missing = || Error::not_found(code::TOOL_SERVER_NOT_FOUND, "tool server", &entry.tool_server_id);
-            let server = found.ok_or_else(missing)?;
+            let Some(server) = self.tool_servers.offered(account, &entry.tool_server_id).await? else {
+                // One that was deleted since does not keep the rest from being changed.
+                if seen.contains_key(&entry.tool_server_id) {
+                    continue;
+                }
+                return Err(Error::not_found(code::TOOL_SERVER_NOT_FOUND, "tool server", &entry.tool_server_id));
+            };
             if entry.slug.is_none() {
                 let base = server.identifier();
                 let mut slug = base.to_owned();
@@ -265,9 +288,10 @@ impl PgMcpGateway {
                 entry.slug = Some(slug);
             }
             // What a server has when it is put in is what its operator saw.
-            seen.entry(entry.tool_server_id.clone()).or_insert_with(|| {
-                server.tools().iter().map(|tool| (tool.function.name.clone(), digest(tool))).collect()
-            });
+            let of_server = seen.entry(entry.tool_server_id.clone()).or_default();
+            if of_server.is_empty() {
+                *of_server = server.tools().iter().map(|tool| (tool.function.name.clone(), digest(tool))).collect();
+            }
         }
         seen.retain(|id, _| settings.servers.iter().any(|of| of.tool_server_id == *id));
         Ok(())
@@ -340,13 +364,19 @@ impl PgMcpGateway {
     }
 
     /// Changes the given fields. `PROFILE_NOT_FOUND`, `IDENTIFIER_TAKEN`, `TOOL_SERVER_NOT_FOUND`.
-    pub async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Profile> {
+    pub async fn update(
+        &self,
+        account: &AccountId,
+        id: &str,
+        patch: Object,
+        expected: &Precondition,
+    ) -> Result<Profile> {
         check_types::<ProfileSettings>(&patch)?;
         let change = |settings: &mut ProfileSettings, _: &mut Seen| {
             *settings = overlay(settings, patch.clone())?;
             Ok(())
         };
-        self.change(account, id, change).await
+        self.change(account, id, expected, change).await
     }
 
     /// Changes a profile: what takes a look at servers is done before it is locked, and again when somebody was faster.
@@ -354,11 +384,13 @@ impl PgMcpGateway {
         &self,
         account: &AccountId,
         id: &str,
+        expected: &Precondition,
         change: impl Fn(&mut ProfileSettings, &mut Seen) -> Result<()> + Send + Sync,
     ) -> Result<Profile> {
         for _ in 0..TRIES {
             let row = repository::find_profile(self.db.read().await?.get(), account, id).await?;
             let before = row.ok_or_else(|| not_found(id))?;
+            expected.check(before.edited_ms)?;
             let (mut settings, mut seen) = (before.settings()?, before.seen()?);
             change(&mut settings, &mut seen)?;
             settings.check()?;
@@ -393,10 +425,15 @@ impl PgMcpGateway {
     }
 
     /// Takes a profile away, with its grants and switches. `PROFILE_NOT_FOUND`.
-    pub async fn delete(&self, account: &AccountId, id: &str) -> Result<()> {
-        if !repository::delete_profile(&mut *self.db.conn().await?, account, id).await? {
-            return Err(not_found(id));
-        }
+    pub async fn delete(&self, account: &AccountId, id: &str, expected: &Precondition) -> Result<()> {
+        let mut conn = self.db.conn().await?;
+        let deleting = conn.transaction::<_, Error, _>(async |conn| {
+            let row = repository::lock_profile(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            expected.check(row.edited_ms)?;
+            repository::delete_profile(conn, account, id).await
+        });
+        deleting.await?;
+        drop(conn);
         self.changed(account).await
     }
 
@@ -407,7 +444,13 @@ impl PgMcpGateway {
     }
 
     /// Changes tools of a profile; one that is switched on is let in as it is now. `TOOL_NOT_FOUND`.
-    pub async fn set_tools(&self, account: &AccountId, id: &str, given: Vec<ToolOverride>) -> Result<Vec<ProfileTool>> {
+    pub async fn set_tools(
+        &self,
+        account: &AccountId,
+        id: &str,
+        given: Vec<ToolOverride>,
+        expected: &Precondition,
+    ) -> Result<Vec<ProfileTool>> {
         let mut checks = Checks::default();
         checks.count("tools", given.len(), MOST_NAMES);
         checks.finish()?;
@@ -423,7 +466,7 @@ impl PgMcpGateway {
                 let enabled = of.enabled;
                 match known {
                     Some(known) => {
-                        known.alias = of.alias.filter(|alias| !alias.is_empty()).or(known.alias.take());
+                        known.alias = of.alias.or(known.alias.take()).filter(|alias| !alias.is_empty());
                         known.description = of.description.or(known.description.take());
                         known.enabled = of.enabled.or(known.enabled);
                     }
@@ -438,7 +481,7 @@ impl PgMcpGateway {
             }
             Ok(())
         };
-        self.change(account, id, change).await?;
+        self.change(account, id, expected, change).await?;
         self.tools(account, id).await
     }
 
@@ -573,11 +616,26 @@ impl PgMcpGateway {
         check_names(&mut checks, "disabled", &disabled);
         checks.finish()?;
         let view = self.view(account, subject, slug).await?;
+        let before = self.switched_off(account, &subject.name).await?;
+        let before = before.get(&view.profile_id).map(Vec::as_slice).unwrap_or_default();
+        let known: HashSet<&str> =
+            view.available().map(|tool| tool.name.as_str()).chain(before.iter().map(String::as_str)).collect();
+        let disabled: Vec<String> = disabled.into_iter().filter(|name| known.contains(name.as_str())).collect();
         let mut conn = self.db.conn().await?;
         repository::set_switches(&mut conn, account, &view.profile_id, &subject.name, &disabled).await?;
         drop(conn);
         self.switches.changed(&switch_key(account, &subject.name)).await?;
         self.own(account, subject, slug).await
+    }
+
+    /// Forgets what was granted to somebody who is gone, and what they switched off; of a tenant its end users, too.
+    pub async fn forget(&self, account: &AccountId, kind: SubjectType, subject: &str) -> Result<()> {
+        let mut conn = self.db.conn().await?;
+        let below = kind == SubjectType::Tenant;
+        repository::forget_subjects(&mut conn, account, kind.as_str(), subject, below).await?;
+        drop(conn);
+        self.switches.changed("").await?;
+        self.changed(account).await
     }
 
     async fn changed(&self, account: &AccountId) -> Result<()> {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use platform_core::{Caller, Credential, sha256_hex};
-use platform_toolservers::{OfferedServer, ToolDefinition};
+use platform_toolservers::{McpAuthMode, OfferedServer, ToolDefinition};
 use serde_json::{Value, json};
 
 use crate::{
@@ -17,6 +17,9 @@ use crate::{
     },
     repository::Seen,
 };
+
+/// The tool of a server whose tools nobody knows yet.
+const LOG_IN: &str = "log_in";
 
 /// Who asks, as grants name them.
 #[derive(Debug, Clone, Default)]
@@ -92,6 +95,8 @@ pub(crate) enum Target {
     Server(String, String),
     /// An assistant or agent.
     Platform(TargetType, String),
+    /// The log-in to a server whose tools are not known before somebody has.
+    LogIn(String),
 }
 
 /// A tool of a profile.
@@ -130,13 +135,23 @@ impl Surface {
             let Some(server) = found.filter(|server| server.is_exposed()) else { continue };
             let slug = entry.slug.as_deref().unwrap_or(server.identifier());
             let named: HashSet<&str> = entry.tools.iter().map(String::as_str).collect();
-            let known = seen.get(server.id());
+            // What nobody could see when the server was put in was put in unseen.
+            let known = seen.get(server.id()).filter(|known| !known.is_empty());
             let is_stale = stale.contains(server.id());
+            if server.tools().is_empty() && server.auth_mode() == McpAuthMode::PerUser {
+                let base_name = fit(&format!("{slug}__{LOG_IN}"));
+                let of = overrides.get(base_name.as_str()).copied();
+                let told = format!("Logs in to {}; its tools are there afterwards.", server.name());
+                let target = Target::LogIn(server.id().to_owned());
+                let described = Described { parameters: &json!({}), annotations: None };
+                tools.push(tool_of(base_name, of, &told, target, true, &described));
+            }
             for tool in server.tools() {
                 let name = &tool.function.name;
                 let base_name = fit(&format!("{slug}__{name}"));
                 let of = overrides.get(base_name.as_str()).copied();
-                let is_new = known.and_then(|known| known.get(name)).is_none_or(|known| *known != digest(tool));
+                let is_new = known.and_then(|known| known.get(name)).is_none_or(|known| *known != digest(tool))
+                    && known.is_some();
                 let by_policy = entry.tool_policy.admits(named.contains(name.as_str()));
                 let chosen = of.and_then(|of| of.enabled).unwrap_or(by_policy);
                 let enabled = chosen && (!is_new || settings.new_tool_policy == NewToolPolicy::Enabled);
@@ -174,6 +189,7 @@ impl Surface {
             let (tool_server_id, name) = match &tool.target {
                 Target::Server(server, name) => (Some(server.clone()), name.clone()),
                 Target::Platform(_, id) => (None, id.clone()),
+                Target::LogIn(server) => (Some(server.clone()), LOG_IN.to_owned()),
             };
             ProfileTool {
                 name: tool.base_name.clone(),
@@ -232,23 +248,32 @@ impl View {
         }
     }
 
-    fn is_granted(&self, name: &str) -> bool {
-        self.grants.is_empty() || self.grants.iter().any(|(policy, names)| policy.admits(names.contains(name)))
+    fn is_granted(&self, tool: &Tool) -> bool {
+        let admits = |(policy, names): &(ToolPolicy, HashSet<String>)| match policy {
+            // What is denied stays so under another name.
+            ToolPolicy::Deny => !names.contains(&tool.name) && !names.contains(&tool.base_name),
+            policy => policy.admits(names.contains(&tool.name)),
+        };
+        self.grants.is_empty() || self.grants.iter().any(admits)
+    }
+
+    fn is_on(&self, tool: &Tool) -> bool {
+        !self.disabled.contains(&tool.name) && !self.disabled.contains(&tool.base_name)
     }
 
     /// All that it may use, whether or not it is switched off.
     pub fn available(&self) -> impl Iterator<Item = &Tool> {
-        self.surface.enabled().filter(|tool| self.is_granted(&tool.name))
+        self.surface.enabled().filter(|tool| self.is_granted(tool))
     }
 
     /// All that it uses.
     pub fn tools(&self) -> impl Iterator<Item = &Tool> {
-        self.available().filter(|tool| !self.disabled.contains(&tool.name))
+        self.available().filter(|tool| self.is_on(tool))
     }
 
     /// One that it uses.
     pub fn tool(&self, name: &str) -> Option<&Tool> {
-        self.surface.find(name).filter(|tool| self.is_granted(&tool.name) && !self.disabled.contains(&tool.name))
+        self.surface.find(name).filter(|tool| self.is_granted(tool) && self.is_on(tool))
     }
 
     /// What tells one list from another.
@@ -275,9 +300,11 @@ fn tool_of(
     let description = of.and_then(|of| of.description.clone()).unwrap_or_else(|| description.to_owned());
     let name = alias.clone().unwrap_or_else(|| base_name.clone());
     let mut schema = described.parameters.clone();
-    if schema.get("type").is_none() {
-        schema["type"] = "object".into();
+    if !schema.is_object() {
+        schema = json!({});
     }
+    // Clients refuse a list in which one is anything else.
+    schema["type"] = "object".into();
     let mut listed = json!({"name": name, "description": description, "inputSchema": schema});
     if let Some(annotations) = described.annotations {
         listed["annotations"] = Value::Object(annotations.clone());

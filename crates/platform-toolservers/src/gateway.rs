@@ -3,10 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use platform_core::{AccountId, Code, Error, Object, Result};
-use rmcp::{
-    model::{CallToolRequestParams, CallToolResponse, RequestMetaObject},
-    service::ServiceError,
-};
+use rmcp::model::{CallToolRequestParams, CallToolResponse, RequestMetaObject};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -130,6 +127,14 @@ impl PgToolServerService {
         }
     }
 
+    /// Reads the tools of an MCP server with the rights of somebody else than itself; how many there are.
+    pub async fn read_with(&self, server: &OfferedServer, with: &McpCredentials) -> Result<usize> {
+        match self.fetch_tools_with(&server.0.account, &server.0.id, with).await? {
+            (server, None) => Ok(usize::try_from(server.tool_count).unwrap_or(0)),
+            (_, Some(failure)) => Err(Error::new(Code::UPSTREAM_ERROR, failure.to_line()).with("code", failure.code)),
+        }
+    }
+
     /// Calls a tool and hands on what comes of it.
     pub async fn call_through(&self, server: &OfferedServer, tool: &str, call: McpCall) -> McpOutcome {
         let Some(definition) = server.0.tool(tool) else {
@@ -169,10 +174,7 @@ impl PgToolServerService {
         let called = self.calling.mcp.call_once(&server.0, &with, params, meta, tool.idempotent, timeout, progress);
         match called.await {
             Ok(Ok(value)) => McpOutcome::Result(value),
-            Ok(Err(ServiceError::McpError(error))) => {
-                McpOutcome::Refused(error.code.0, error.message.into_owned(), error.data)
-            }
-            Ok(Err(error)) => McpOutcome::Failed("UPSTREAM_ERROR".to_owned(), error.to_string()),
+            Ok(Err((code, message, data))) => McpOutcome::Refused(code, message, data),
             Err(failure) => failed(&failure),
         }
     }

@@ -26,7 +26,7 @@ use rmcp::{
         StreamableHttpError,
     },
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, mpsc},
     time::timeout,
@@ -47,6 +47,8 @@ const CONNECT: Duration = Duration::from_secs(20);
 const IDLE: Duration = Duration::from_mins(5);
 const MOST_CONNECTIONS: u64 = 1000;
 
+/// All tools of a server together, in bytes.
+const MOST_LIST: usize = 1 << 20;
 /// A larger tool would fill every prompt, in bytes.
 const MOST_TOOL: usize = 65_536;
 
@@ -89,6 +91,9 @@ pub enum McpCredentials {
     Header(Secret),
 }
 
+/// An error of the protocol: code, message, data.
+pub(crate) type Refused = (i32, String, Option<Value>);
+
 /// A client stands for one server and one credential.
 type ClientKey = (Changed, String);
 
@@ -118,6 +123,7 @@ struct Connection {
 
 struct Client {
     listeners: Listeners,
+    redactor: Redactor,
     server: Changed,
     changed: Arc<ChangedServers>,
 }
@@ -130,8 +136,11 @@ impl ClientHandler for Client {
     async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
         let listener = self.listeners.lock().expect("lock").get(&params.progress_token).cloned();
         if let (Some(listener), Ok(params)) = (listener, serde_json::to_value(params)) {
-            // Who reads slowly misses some.
-            let _ = listener.try_send(params);
+            let params = self.redactor.value(params);
+            // Who reads slowly misses some, and nobody is told novels.
+            if params.to_string().len() <= MOST_TOOL {
+                let _ = listener.try_send(params);
+            }
         }
     }
 
@@ -153,7 +162,6 @@ impl McpClients {
         with: &McpCredentials,
         most: usize,
     ) -> Result<Vec<ToolDefinition>, Failure> {
-        let most_bytes = self.egress.most_bytes();
         let listed = Box::pin(self.attempt(server, with, true, move |connection| async move {
             let (mut tools, mut bytes, mut cursor) = (Vec::new(), 0, None);
             loop {
@@ -162,7 +170,7 @@ impl McpClients {
                 bytes += page.tools.iter().map(size).sum::<usize>();
                 tools.extend(page.tools);
                 cursor = page.next_cursor;
-                let full = (most > 0 && tools.len() >= most) || (most_bytes > 0 && bytes > most_bytes);
+                let full = (most > 0 && tools.len() >= most) || bytes > MOST_LIST;
                 if cursor.is_none() || full {
                     return Ok(tools);
                 }
@@ -171,7 +179,12 @@ impl McpClients {
         let longest = Duration::from_millis(server.settings.timeout_ms.into());
         let (tools, connection) = within(longest, self.placed(server, listed)).await?;
         let count = if most > 0 { most } else { tools.len() };
-        let tools = tools.into_iter().filter(|tool| size(tool) <= MOST_TOOL).take(count);
+        let mut bytes = 0;
+        let fits = |tool: &rmcp::model::Tool| {
+            bytes += size(tool);
+            bytes <= MOST_LIST
+        };
+        let tools = tools.into_iter().filter(|tool| size(tool) <= MOST_TOOL).take(count).take_while(fits);
         Ok(tools.map(|tool| definition(tool, &connection.redactor)).collect())
     }
 
@@ -210,7 +223,7 @@ impl McpClients {
         again: bool,
         longest: Duration,
         progress: Option<mpsc::Sender<Value>>,
-    ) -> Result<Result<Value, ServiceError>, Failure> {
+    ) -> Result<Result<Value, Refused>, Failure> {
         let called = Box::pin(self.attempt(server, with, again, move |connection| {
             let request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
             let options = PeerRequestOptions::no_options().with_meta(meta.clone());
@@ -233,7 +246,14 @@ impl McpClients {
         let (answer, connection) = within(longest, self.placed(server, called)).await?;
         let answer = match answer {
             Ok(answer) => answered(answer).map_err(|error| Failure::new("UPSTREAM_ERROR", error.to_string()))?,
-            Err(error) => return Ok(Err(error)),
+            Err(ServiceError::McpError(error)) => {
+                let told = connection.redactor.value(json!({"message": error.message, "data": error.data}));
+                self.check_length(&told)?;
+                let message = told["message"].as_str().unwrap_or_default().to_owned();
+                let data = Some(told["data"].clone()).filter(|data| !data.is_null());
+                return Ok(Err((error.code.0, message, data)));
+            }
+            Err(error) => return Err(failure_behind(&connection.url, &error)),
         };
         let value = connection.redactor.value(answer);
         self.check_length(&value)?;
@@ -279,6 +299,9 @@ impl McpClients {
             }
             let refused = is_refusal(&error).then(|| connection.token.clone()).flatten();
             if is_last || (refused.is_none() && (answered || !again)) {
+                if let (McpCredentials::Connection(id), true) = (with, is_refusal(&error)) {
+                    self.apps.answered(&server.account, id, true).await;
+                }
                 return Err(connection.redacted(failure(&connection.url, &error)));
             }
             stale = Some(refused);
@@ -348,12 +371,17 @@ impl McpClients {
             StreamableHttpClientTransportConfig::with_uri(url.as_str()).custom_headers(sent).max_sse_event_size(most);
         let transport = StreamableHttpClientTransport::with_client(client, config);
         let listeners = Listeners::default();
-        let handler = Client { listeners: Arc::clone(&listeners), server, changed: Arc::clone(&self.changed) };
+        let redactor = Redactor::new(&secrets);
+        let handler = Client {
+            listeners: Arc::clone(&listeners),
+            redactor: redactor.clone(),
+            server,
+            changed: Arc::clone(&self.changed),
+        };
         let lifecycle = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
         };
-        let redactor = Redactor::new(&secrets);
         match timeout(CONNECT, handler.serve_with_lifecycle(transport, lifecycle)).await {
             Ok(Ok(service)) => {
                 // What a server lets us keep for a day is not what it offers now.

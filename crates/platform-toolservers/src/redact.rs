@@ -12,6 +12,7 @@ const SHORTEST: usize = 6;
 
 /// Takes secrets out of what a tool answers: plain, in base64 (also inside of a longer text), percent-encoded,
 /// in hex, and as JSON writes them.
+#[derive(Clone)]
 pub(crate) struct Redactor(Option<AhoCorasick>);
 
 impl Redactor {

@@ -17,7 +17,7 @@ use crate::{
     mcp::{Changed, McpCredentials},
     model::{ServerType, ToolServer},
     repository,
-    rules::{not_found, note_tools},
+    rules::{not_found, note_tools, wants_callers},
     server::Server,
     service::PgToolServerService,
 };
@@ -32,10 +32,22 @@ const BETWEEN_REFRESHES: Duration = Duration::from_mins(1);
 impl PgToolServerService {
     /// Fetches the tools of an MCP server and keeps them; those it has stay when it does not answer.
     pub(crate) async fn fetch_tools(&self, account: &AccountId, id: &str) -> Result<(ToolServer, Option<Failure>)> {
+        self.fetch_tools_with(account, id, &McpCredentials::Own).await
+    }
+
+    /// The same with somebody's rights. A server that wants each caller's own is not down because it wants ours.
+    pub(crate) async fn fetch_tools_with(
+        &self,
+        account: &AccountId,
+        id: &str,
+        with: &McpCredentials,
+    ) -> Result<(ToolServer, Option<Failure>)> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
-        let fetched =
-            Box::pin(self.calling.mcp.tools(&server, &McpCredentials::Own, self.limits.tools_per_server)).await;
+        let fetched = Box::pin(self.calling.mcp.tools(&server, with, self.limits.tools_per_server)).await;
         let failure = fetched.as_ref().err().cloned();
+        if failure.as_ref().is_some_and(|failure| wants_callers(&server.settings, failure)) {
+            return Ok((server.shown.clone(), None));
+        }
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let shown = conn.transaction::<_, Error, _>(async |conn| {

@@ -8,7 +8,7 @@ use crate::{
     code,
     definition::{ToolDefinition, merge},
     failure::Failure,
-    model::{ToolServerSettings, is_identifier},
+    model::{McpAuthMode, ToolServerSettings, is_identifier},
     repository::ServerRow,
 };
 
@@ -74,6 +74,7 @@ pub(crate) fn note_tools(
     row.refreshed_ms = Some(now.0);
     let mut tools = match fetched {
         Ok(tools) => switched(tools, before),
+        Err(failure) if wants_callers(&row.settings()?, &failure) => before.to_vec(),
         Err(failure) => {
             (row.health, row.last_error) = (Some("down".to_owned()), Some(failure.to_line()));
             return Ok(false);
@@ -95,6 +96,11 @@ pub(crate) fn note_tools(
     }
     row.set_tools(&tools)?;
     Ok(changed)
+}
+
+/// Whether a server only wants the credentials of each caller.
+pub(crate) fn wants_callers(settings: &ToolServerSettings, failure: &Failure) -> bool {
+    settings.mcp_auth_mode != McpAuthMode::Shared && failure.code == "AUTH_FAILED"
 }
 
 /// What a name becomes before the names of tools: `^[a-z0-9-]{1,24}$`.

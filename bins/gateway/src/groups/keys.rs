@@ -6,23 +6,22 @@ use platform_access::Kind;
 use platform_auth::{KeyService, NewApiKey, PgAuthService};
 use platform_core::{Caller, Result};
 use platform_http::{Answer, Group, Request, full_key};
-use platform_integrations::PgIntegrations;
 
-use crate::module::Module;
+use crate::{leaving::Leaving, module::Module};
 
 /// API keys.
 const API_KEY: Kind = Kind::of_account("API key");
 
 /// API keys.
-pub(crate) fn module(auth: &Arc<PgAuthService>, integrations: &Arc<PgIntegrations>) -> Module {
-    let deleting = Deleting { keys: auth.clone(), integrations: Arc::clone(integrations) };
+pub(crate) fn module(auth: &Arc<PgAuthService>, leaving: &Arc<Leaving>) -> Module {
+    let deleting = Deleting { keys: auth.clone(), leaving: Arc::clone(leaving) };
     Module { groups: vec![group(auth.clone()), deleting_group(Arc::new(deleting))], ..Module::default() }
 }
 
 /// What goes with a key.
 struct Deleting {
     keys: Arc<dyn KeyService>,
-    integrations: Arc<PgIntegrations>,
+    leaving: Arc<Leaving>,
 }
 
 fn deleting_group(services: Arc<Deleting>) -> Group {
@@ -82,7 +81,7 @@ async fn update(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
 async fn delete(services: Arc<Deleting>, request: Request) -> Result<Answer> {
     let id = request.path("id");
     services.keys.delete_key(&bound(&request).await?, id).await?;
-    services.integrations.forget_subject(&request.caller()?.account, &format!("key:{id}")).await?;
+    services.leaving.key(&request.caller()?.account, id).await?;
     Answer::deleted("API key", id)
 }
 

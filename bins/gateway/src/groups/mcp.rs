@@ -7,7 +7,7 @@ use platform_core::{Code, Error, Result, Timestamp};
 use platform_http::{Answer, Group, OpenTo, Request, account_key, session};
 use platform_integrations::origin_of;
 use platform_mcp::{
-    Asking, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PgMcpGateway, PreviewOf, SwitchesPut, ToolSwitches,
+    Asking, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PgMcpGateway, PreviewOf, Profile, SwitchesPut, ToolSwitches,
     purge_audit,
 };
 use platform_toolservers::TOOL_SERVER;
@@ -118,7 +118,10 @@ fn asking(request: &Request) -> Result<Asking> {
 
 async fn answer(services: Arc<Services>, request: Request) -> Result<Answer> {
     check_origin(&services, &request)?;
-    let may = async |kind, id: &str| request.check_use(kind, id).await;
+    let may = async |kind, id: &str| {
+        request.check_use(kind, id).await?;
+        request.count_creation().await
+    };
     match services.gateway.answer(asking(&request)?, &request.body, may).await? {
         McpReply::Message(status, message) => Answer::json(status, &message),
         McpReply::Nothing(status) => Ok(Answer::empty(status)),
@@ -132,13 +135,16 @@ async fn answer(services: Arc<Services>, request: Request) -> Result<Answer> {
 async fn listen(services: Arc<Services>, request: Request) -> Result<Answer> {
     check_origin(&services, &request)?;
     let asking = asking(&request)?;
-    if !asking.reads_streams {
+    let reads_streams = asking.reads_streams;
+    let reply = services.gateway.listen(asking).await?;
+    if !reads_streams {
         let message = "GET opens a stream of changes: send `Accept: text/event-stream`, or POST a message.";
         return Err(Error::new(platform_http::code::METHOD_NOT_ALLOWED, message));
     }
-    let place = request.stream_place()?;
-    match services.gateway.listen(asking).await? {
-        McpReply::Stream(messages, _) => Ok(Answer::messages(messages, Some(place), request.follower())),
+    match reply {
+        McpReply::Stream(messages, _) => {
+            Ok(Answer::messages(messages, Some(request.stream_place()?), request.follower()))
+        }
         _ => Err(Error::internal("listening is a stream")),
     }
 }
@@ -158,20 +164,27 @@ async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
     let once = request.once.as_ref();
-    Answer::created(&services.gateway.create(account(&request)?, request.body()?, once).await?)
+    shown(&services.gateway.create(account(&request)?, request.body()?, once).await?, Answer::created)
+}
+
+/// A profile with its version.
+fn shown(profile: &Profile, answer: impl FnOnce(&Profile) -> Result<Answer>) -> Result<Answer> {
+    Ok(answer(profile)?.header("etag", format!("\"{}\"", profile.last_edit_timestamp_ms.0)))
 }
 
 async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.gateway.get(account(&request)?, request.path("id")).await?)
+    shown(&services.gateway.get(account(&request)?, request.path("id")).await?, Answer::ok)
 }
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.gateway.update(account(&request)?, request.path("id"), request.patch()?).await?)
+    let (id, expected) = (request.path("id"), request.if_match()?);
+    let changed = services.gateway.update(account(&request)?, id, request.patch()?, &expected);
+    shown(&changed.await?, Answer::ok)
 }
 
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
     let id = request.path("id");
-    services.gateway.delete(account(&request)?, id).await?;
+    services.gateway.delete(account(&request)?, id, &request.if_match()?).await?;
     Answer::deleted("MCP profile", id)
 }
 
@@ -181,7 +194,8 @@ async fn tools(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn set_tools(services: Arc<Services>, request: Request) -> Result<Answer> {
     let ToolSwitches { tools } = request.body()?;
-    Answer::ok(&services.gateway.set_tools(account(&request)?, request.path("id"), tools).await?)
+    let (id, expected) = (request.path("id"), request.if_match()?);
+    Answer::ok(&services.gateway.set_tools(account(&request)?, id, tools, &expected).await?)
 }
 
 async fn grants(services: Arc<Services>, request: Request) -> Result<Answer> {

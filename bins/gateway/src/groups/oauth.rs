@@ -12,20 +12,22 @@ use platform_auth::{
 };
 use platform_core::{Error, Result};
 use platform_http::{Answer, Group, OpenTo, Request, code, percent_decode};
-use platform_integrations::PgIntegrations;
 use platform_mcp::MCP_PROFILE;
 use platform_projects::{PgProjectService, ProjectService};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::module::{Module, Purge};
+use crate::{
+    leaving::Leaving,
+    module::{Module, Purge},
+};
 
 /// What the handlers of users use.
 struct UserServices {
     users: Arc<dyn UserService>,
     projects: Arc<dyn ProjectService>,
-    integrations: Arc<PgIntegrations>,
+    leaving: Arc<Leaving>,
 }
 
 pub(crate) mod page;
@@ -38,13 +40,8 @@ const RESOURCE: &str = "/.well-known/oauth-protected-resource";
 pub(crate) const USER: Kind = Kind::of_account("user");
 
 /// The OAuth server, its applications, and users.
-pub(crate) fn module(
-    auth: &Arc<PgAuthService>,
-    projects: &Arc<PgProjectService>,
-    integrations: &Arc<PgIntegrations>,
-) -> Module {
-    let users =
-        UserServices { users: auth.clone(), projects: projects.clone(), integrations: Arc::clone(integrations) };
+pub(crate) fn module(auth: &Arc<PgAuthService>, projects: &Arc<PgProjectService>, leaving: &Arc<Leaving>) -> Module {
+    let users = UserServices { users: auth.clone(), projects: projects.clone(), leaving: Arc::clone(leaving) };
     Module {
         groups: vec![
             group(auth.clone()),
@@ -157,20 +154,27 @@ fn asked(fields: &Fields) -> AuthorizeRequest {
 /// Shows who asks for what, and where to log in.
 async fn authorize(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
     let asked = asked(&request.query);
-    // Whose name is an address is looked up there.
-    if asked.client_id.as_ref().is_some_and(|id| id.starts_with("https://")) {
-        request.gate().document(request.client).await?;
-    }
+    count_document(&request, &asked).await?;
     match oauth.authorization(&asked).await? {
         Ok(authorization) => Ok(page::form(200, &authorization, &request.query, None)),
         Err(error) => Ok(refuse(&error)),
     }
 }
 
+/// An application whose name is an address is looked up there, not any number of times.
+async fn count_document(request: &Request, asked: &AuthorizeRequest) -> Result<()> {
+    match &asked.client_id {
+        Some(id) if id.contains(':') => request.gate().document(request.client).await,
+        _ => Ok(()),
+    }
+}
+
 /// What the user decided.
 async fn decide(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
     let fields = fields(&request)?;
-    let authorization = match oauth.authorization(&asked(&fields)).await? {
+    let asked = asked(&fields);
+    count_document(&request, &asked).await?;
+    let authorization = match oauth.authorization(&asked).await? {
         Ok(authorization) => authorization,
         Err(error) => return Ok(refuse(&error)),
     };
@@ -351,7 +355,7 @@ async fn update_user(services: Arc<UserServices>, request: Request) -> Result<An
 async fn delete_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
     let (account, id) = (&request.caller()?.account, request.path("userUID"));
     services.users.delete_user(account, id).await?;
-    services.integrations.forget_subject(account, &format!("user:{id}")).await?;
+    services.leaving.user(account, id).await?;
     services.projects.user_deleted(id).await?;
     Answer::deleted("user", id)
 }

@@ -9,19 +9,18 @@ use platform_chat::ChatService;
 use platform_conversation::ASSISTANT;
 use platform_core::{Error, Result};
 use platform_http::{Answer, Group, Request, key};
-use platform_integrations::PgIntegrations;
 use platform_memory::MemoryService;
 use platform_tenants::TenantService;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::module::Module;
+use crate::{leaving::Leaving, module::Module};
 
 /// What the handlers use.
 pub(crate) struct Services {
     pub chat: Arc<dyn ChatService>,
-    pub integrations: Arc<PgIntegrations>,
+    pub leaving: Arc<Leaving>,
     pub memory: Arc<dyn MemoryService>,
     pub sessions: Arc<dyn SessionService>,
     pub tenants: Arc<dyn TenantService>,
@@ -80,7 +79,7 @@ async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, tenant) = (&request.caller()?.account, request.path("tenantId"));
     services.memory.forget(account, tenant, None).await?;
-    services.integrations.forget_tenant(account, tenant, None).await?;
+    services.leaving.tenant(account, tenant, None).await?;
     services.tenants.delete(account, tenant).await?;
     // They have ended with it; whoever is remembered is forgotten.
     services.sessions.revoke_sessions(account, Some(tenant), None).await?;
@@ -165,7 +164,7 @@ async fn update_user(services: Arc<Services>, request: Request) -> Result<Answer
 async fn delete_user(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, tenant, user) = (&request.caller()?.account, request.path("tenantId"), request.path("subtenantId"));
     services.memory.forget(account, tenant, Some(user)).await?;
-    services.integrations.forget_tenant(account, tenant, Some(user)).await?;
+    services.leaving.tenant(account, tenant, Some(user)).await?;
     services.tenants.delete_user(account, tenant, user).await?;
     services.sessions.revoke_sessions(account, Some(tenant), Some(user)).await?;
     Answer::deleted("subtenant", user)

@@ -154,7 +154,7 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-#[derive(Queryable, Selectable, Insertable, Clone)]
+#[derive(Debug, Queryable, Selectable, Insertable, Clone)]
 #[diesel(table_name = oauth_clients)]
 pub(crate) struct ClientRow {
     pub id: String,

@@ -1,10 +1,13 @@
 //! Applications that make themselves known: by registration (RFC 7591), or by a document at their own address (client
 //! id metadata documents). They belong to no account: their users say which.
 
+use std::time::Duration;
+
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
 use platform_core::{Id, Result, Timestamp, sha256_hex};
 use platform_db::Conn;
+use platform_egress::{Method, Outgoing, Payload, header::HeaderMap};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use url::Url;
@@ -21,7 +24,10 @@ const OPEN: [&str; 2] = ["mcp-gateway:read", "mcp-gateway:write"];
 const MOST_REDIRECTS: usize = 20;
 /// A document of an application, in bytes.
 const MOST_DOCUMENT: usize = 16_384;
+pub(crate) const DOCUMENT: Duration = Duration::from_hours(1);
 const DOCUMENT_MS: i64 = 3_600_000;
+/// Longest look at one.
+const LOOK: Duration = Duration::from_secs(5);
 /// One that nobody uses for so long is forgotten.
 const UNUSED_MS: i64 = 90 * 86_400_000;
 /// How exactly it is known when one was used.
@@ -75,7 +81,9 @@ impl Metadata {
 
     fn name(&self) -> String {
         let host = || Url::parse(self.redirect_uris.as_slice().first()?).ok()?.host_str().map(str::to_owned);
-        let given = self.client_name.clone().filter(|name| !name.trim().is_empty());
+        let plain =
+            |name: &String| name.chars().filter(|c| c.is_alphanumeric() || c.is_ascii_graphic() || *c == ' ').collect();
+        let given = self.client_name.as_ref().map(plain).filter(|name: &String| !name.trim().is_empty());
         given.or_else(host).unwrap_or_else(|| "An application".to_owned())
     }
 }
@@ -126,25 +134,45 @@ impl PgAuthService {
         if known.as_ref().is_some_and(is_fresh) {
             return Ok(known);
         }
-        let fetched = egress.reading(MOST_DOCUMENT).get(address.as_str()).await.ok();
+        if let Some(row) = self.documents.get(client_id) {
+            return Ok(Some(row));
+        }
+        let asked = Outgoing {
+            method: Method::GET,
+            url: address,
+            headers: HeaderMap::new(),
+            body: Payload::Empty,
+            follows: false,
+            timeout: LOOK,
+        };
+        let fetched = egress.reading(MOST_DOCUMENT).send(asked).await.ok();
         let read = fetched.filter(|answer| answer.status == 200);
         let metadata = read.and_then(|answer| serde_json::from_slice::<Metadata>(&answer.bytes).ok());
         let good = |metadata: &Metadata| metadata.client_id.as_deref() == Some(client_id) && metadata.check().is_ok();
         // Who cannot be read now is nobody now.
-        let Some(metadata) = metadata.filter(good) else { return Ok(None) };
-        let row = of_nobody(client_id.to_owned(), &metadata, now);
-        let stored = diesel::insert_into(oauth_clients::table)
-            .values(&row)
-            .on_conflict(oauth_clients::client_id)
-            .do_update()
-            .set((
-                oauth_clients::name.eq(&row.name),
-                oauth_clients::redirect_uris.eq(&row.redirect_uris),
-                oauth_clients::edited_ms.eq(row.edited_ms),
-            ))
-            .returning(ClientRow::as_returning());
-        Ok(Some(stored.get_result(&mut *self.db.conn().await?).await?))
+        let row = metadata.filter(good).map(|metadata| of_nobody(client_id.to_owned(), &metadata, now));
+        if let Some(row) = &row {
+            self.documents.insert(client_id.to_owned(), row.clone());
+        }
+        Ok(row)
     }
+}
+
+/// Keeps an application that a user lets in, as its document says it is.
+pub(crate) async fn keep_document(conn: &mut Conn, row: &ClientRow) -> Result<()> {
+    diesel::insert_into(oauth_clients::table)
+        .values(row)
+        .on_conflict(oauth_clients::client_id)
+        .do_update()
+        .set((
+            oauth_clients::name.eq(&row.name),
+            oauth_clients::redirect_uris.eq(&row.redirect_uris),
+            oauth_clients::scopes.eq(&row.scopes),
+            oauth_clients::edited_ms.eq(row.edited_ms),
+        ))
+        .execute(conn)
+        .await?;
+    Ok(())
 }
 
 /// An https address with a path.

@@ -34,6 +34,7 @@ const CODE_MS: i64 = 60_000;
 const REPEAT_MS: i64 = 10_000;
 /// First parts of codes and refresh tokens.
 const CODE: &str = "ac";
+const MCP_READ: &str = "mcp-gateway:read";
 const REFRESH: &str = "rt";
 
 /// What an application asks of a user (RFC 6749 §4.1.1, RFC 7636, RFC 8707).
@@ -65,6 +66,8 @@ pub struct Authorization {
     pub scopes: Scopes,
     audience: String,
     challenge: String,
+    /// The application as its document says, which is kept once a user lets it in.
+    document: Option<Box<ClientRow>>,
 }
 
 /// An error of the protocol (RFC 6749 §4.1.2.1, §5.2).
@@ -79,6 +82,11 @@ pub struct OAuthError {
 }
 
 impl Authorization {
+    /// The application made itself known: nobody vouches for its name.
+    pub fn is_unverified(&self) -> bool {
+        self.account.is_none()
+    }
+
     /// Where the application is at home; `None` = in the account of whoever logs in.
     pub fn account(&self) -> Option<&AccountId> {
         self.account.as_ref()
@@ -194,6 +202,9 @@ impl OAuthService for PgAuthService {
             let now = users::lock(conn, &account, &grant.user_id).await?;
             if now.is_none_or(|user| user.disabled || user.password != password) {
                 return Ok(false);
+            }
+            if let Some(client) = &asked.document {
+                registration::keep_document(conn, client).await?;
             }
             grants::insert(conn, &grant).await.map(|()| true)
         });
@@ -338,6 +349,8 @@ impl PgAuthService {
                 return Err(OAuthError::new("invalid_scope", "The application may not ask for this scope."));
             }
             Some(asked) => asked,
+            // Who made itself known manages nothing unasked.
+            None if client.account_id.is_none() && client.scopes().open(MCP_READ) => Scopes::parse(MCP_READ),
             None => client.scopes(),
         };
         let audience = match &request.resource {
@@ -361,6 +374,7 @@ impl PgAuthService {
             scopes,
             audience,
             challenge: challenge.clone(),
+            document: client.account_id.is_none().then(|| Box::new(client.clone())),
         })
     }
 

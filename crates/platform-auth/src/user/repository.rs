@@ -74,7 +74,7 @@ pub(crate) async fn behind(conn: &Conn, account: &AccountId, id: &str) -> Result
 pub(crate) async fn by_email(conn: &Conn, account: Option<&AccountId>, email: &str) -> Result<Vec<UserRow>> {
     let mut conn = conn;
     let same = sql::<diesel::sql_types::Bool>("lower(email) = lower(").bind::<Text, _>(email).sql(")");
-    let mut all = users::table.filter(same).into_boxed();
+    let mut all = users::table.filter(same).filter(users::disabled.eq(false)).into_boxed();
     if let Some(account) = account {
         all = all.filter(users::account_id.eq(account.as_str()));
     }

@@ -111,6 +111,13 @@ pub(crate) async fn update(conn: &mut Conn, row: &ServerRow) -> Result<()> {
     Ok(())
 }
 
+/// The same when nobody changed it since.
+pub(crate) async fn update_unchanged(conn: &mut Conn, row: &ServerRow, before: i64) -> Result<()> {
+    let of = tenant_mcp_servers::table.find((&row.account_id, &row.id));
+    diesel::update(of.filter(tenant_mcp_servers::updated_ms.eq(before))).set(row).execute(conn).await?;
+    Ok(())
+}
+
 pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
     diesel::delete(tenant_mcp_servers::table.find((account.as_str(), id))).execute(conn).await?;
     Ok(())

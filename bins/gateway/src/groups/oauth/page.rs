@@ -45,6 +45,12 @@ pub(super) fn form(
     if let Some(wrong) = wrong {
         let _ = write!(html, "<p class=\"wrong\" role=\"alert\">{}</p>", escaped(wrong));
     }
+    if asked.is_unverified() {
+        html.push_str(
+            "<p class=\"wrong\">Nobody vouches for this application or its name: it registered itself. \
+            Allow it only if you have just started to connect it.</p>",
+        );
+    }
     html.push_str("<p>If you allow it, it may use these parts of the API in your name:</p><ul>");
     for scope in asked.scopes.names() {
         let _ = write!(html, "<li>{}</li>", escaped(&described(scope)));

@@ -1,0 +1,36 @@
+//! What goes with a key, a user or a tenant: the connections they made, and what they were granted.
+
+use std::sync::Arc;
+
+use platform_core::{AccountId, Result};
+use platform_integrations::PgIntegrations;
+use platform_mcp::{PgMcpGateway, SubjectType};
+
+/// Whoever keeps something of somebody who leaves.
+pub(crate) struct Leaving {
+    pub integrations: Arc<PgIntegrations>,
+    pub gateway: Arc<PgMcpGateway>,
+}
+
+impl Leaving {
+    /// A key is gone.
+    pub async fn key(&self, account: &AccountId, id: &str) -> Result<()> {
+        self.integrations.forget_subject(account, &format!("key:{id}")).await?;
+        self.gateway.forget(account, SubjectType::Key, id).await
+    }
+
+    /// A user is gone.
+    pub async fn user(&self, account: &AccountId, id: &str) -> Result<()> {
+        self.integrations.forget_subject(account, &format!("user:{id}")).await?;
+        self.gateway.forget(account, SubjectType::User, id).await
+    }
+
+    /// A tenant is gone, or one of its end users.
+    pub async fn tenant(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>) -> Result<()> {
+        self.integrations.forget_tenant(account, tenant, subtenant).await?;
+        match subtenant {
+            Some(user) => self.gateway.forget(account, SubjectType::Subtenant, &format!("{tenant}/{user}")).await,
+            None => self.gateway.forget(account, SubjectType::Tenant, tenant).await,
+        }
+    }
+}
