@@ -411,10 +411,12 @@ async fn patterns_that_are_slow_over_a_message_block_it_and_stop_nobody() {
     let sends = (0..4).map(|_| app.post("/assistants/slow/messages", message.clone()));
     let (sent, stall) = longest_stall(&app, join_all(sends)).await;
     for sent in &sent {
-        assert_eq!(
-            sent.status,
-            if made.status == StatusCode::CREATED { StatusCode::OK } else { StatusCode::NOT_FOUND }
-        );
+        // On a busy machine some wait too long for a process that follows patterns, and are told so.
+        let expected = match made.status {
+            StatusCode::CREATED => [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE],
+            _ => [StatusCode::NOT_FOUND; 2],
+        };
+        assert!(expected.contains(&sent.status), "{}: {}", sent.status, sent.body);
     }
     assert!(stall < STALL, "health took {stall:?}");
     let agent = agent(&app, json!({"assistantSpecialization": {"guardrailsConfiguration": {"enabled": true,

@@ -342,6 +342,24 @@ async fn a_tool_that_is_new_or_described_otherwise_waits_for_an_operator() {
     // What is unchanged stays as it was switched.
     app.post(&format!("/mcp-gateway/servers/{server}/refresh"), json!({})).await;
     assert_eq!(listed(&app, &key, "/careful").await, set(&["echo"]));
+    // One that goes away and comes again waits for approval as before.
+    let guarded = json!({"toolDefinitions": [{"function": {"name": "echo"}, "requiresApproval": true}]});
+    let path = format!("/tool-servers/{server}");
+    assert_eq!(app.patch(&path, guarded).await.status, StatusCode::OK);
+    for names in [&["other"][..], &["echo", "other"]] {
+        mcp.set_tools(names);
+        app.post(&format!("/mcp-gateway/servers/{server}/refresh"), json!({})).await;
+    }
+    let echo = app.get(&format!("{path}/tools/echo")).await.body;
+    assert_eq!(echo["requiresApproval"], true, "{echo}");
+    // It is in use, and says by whom.
+    let refused = app.delete(&path).await;
+    let users = &refused.body["details"]["usedBy"]["profiles"];
+    assert_eq!((refused.error(), users.as_array().map(Vec::len)), ("CONFLICT", Some(2)), "{}", refused.body);
+    assert_eq!(app.delete(&format!("{path}?force=true")).await.status, StatusCode::OK);
+    let profile = app.get(&format!("/mcp-gateway/profiles/{}", text(&made["_id"]))).await.body;
+    assert_eq!(profile["servers"], json!([]), "{profile}");
+    assert_eq!(listed(&app, &key, "/careful").await, set(&[]));
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ use platform_jobs::{Jobs, Work};
 use platform_knowledge::{KnowledgeNeeds, PgKnowledge, file_tools, knowledge_tools, skill_tools};
 use platform_limits::RateLimits;
 use platform_mail::Mailer;
-use platform_mcp::{McpNeeds, PgMcpGateway};
+use platform_mcp::{McpNeeds, McpReferrer, PgMcpGateway};
 use platform_memory::{MemoryNeeds, PgMemory, memory_tools};
 use platform_models::Models;
 use platform_projects::PgProjectService;
@@ -99,6 +99,7 @@ impl Platform {
             Arc::new(AssistantReferrer) as Arc<dyn Referrer>,
             Arc::new(AgentReferrer),
             Arc::new(TriggerReferrer),
+            Arc::new(McpReferrer),
         ]);
         let pools = Pools::new()?;
         let knowledge = Arc::new(PgKnowledge::new(KnowledgeNeeds {

@@ -32,4 +32,4 @@ pub use model::{
     ProfileTool, SubjectType, Switches, SwitchesPut, TargetType, ToolOverride, ToolPolicy, ToolSwitches, Visibility,
 };
 pub use protocol::McpHeaders;
-pub use service::{MCP_GRANT, MCP_PROFILE, McpNeeds, PgMcpGateway, purge_audit};
+pub use service::{MCP_GRANT, MCP_PROFILE, McpNeeds, McpReferrer, PgMcpGateway, purge_audit};

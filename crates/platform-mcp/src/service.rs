@@ -4,9 +4,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use moka::sync::Cache;
-use platform_access::Kind;
+use platform_access::{Kind, RecordRef, Referrer, use_in};
 use platform_agents::ThreadService;
 use platform_chat::ChatService;
 use platform_core::{
@@ -16,7 +17,7 @@ use platform_core::{
 use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 use platform_integrations::PgIntegrations;
 use platform_runtime::Budget;
-use platform_toolservers::{McpAuthMode, OfferedServer, PgToolServerService, ServerType, slug};
+use platform_toolservers::{McpAuthMode, OfferedServer, PgToolServerService, ServerType, TOOL_SERVER, hold_in, slug};
 use platform_vault::Vault;
 use serde_json::Value;
 
@@ -33,7 +34,7 @@ use crate::{
 };
 
 /// Profiles of the gateway.
-pub const MCP_PROFILE: Kind = Kind::of_account("MCP profile");
+pub const MCP_PROFILE: Kind = Kind::of_account("profile");
 /// Grants of them.
 pub const MCP_GRANT: Kind = Kind::of_account("MCP grant");
 
@@ -327,7 +328,9 @@ impl PgMcpGateway {
             for n in 2..TRIES {
                 new.slug = Some(row.slug.clone());
                 row.settings = serde_json::to_value(&new).map_err(Error::internal)?;
+                hold_in(conn, account, &servers_of(&new)).await?;
                 if repository::insert_profile(conn, &row).await? {
+                    use_in(conn, account, (MCP_PROFILE, &row.id), TOOL_SERVER, &servers_of(&new)).await?;
                     let made = row.shown()?;
                     if let Some(once) = once {
                         once.store(conn, 201, &made).await?;
@@ -405,6 +408,8 @@ impl PgMcpGateway {
             };
             let mut conn = self.db.conn().await?;
             let storing = conn.transaction::<_, Error, _>(async |conn| {
+                // As whoever deletes a server does: the servers first.
+                hold_in(conn, account, &servers_of(&settings)).await?;
                 let now = repository::lock_profile(conn, account, id).await?.ok_or_else(|| not_found(id))?;
                 if now.edited_ms != before.edited_ms {
                     return Ok(false);
@@ -412,6 +417,7 @@ impl PgMcpGateway {
                 if repository::slug_is_taken(conn, account, &row.slug, id).await? {
                     return Err(taken(&row.slug));
                 }
+                use_in(conn, account, (MCP_PROFILE, id), TOOL_SERVER, &servers_of(&settings)).await?;
                 repository::update_profile(conn, account, &row).await.map(|()| true)
             });
             let is_stored = storing.await?;
@@ -430,6 +436,7 @@ impl PgMcpGateway {
         let deleting = conn.transaction::<_, Error, _>(async |conn| {
             let row = repository::lock_profile(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             expected.check(row.edited_ms)?;
+            use_in(conn, account, (MCP_PROFILE, id), TOOL_SERVER, &[]).await?;
             repository::delete_profile(conn, account, id).await
         });
         deleting.await?;
@@ -640,6 +647,44 @@ impl PgMcpGateway {
 
     async fn changed(&self, account: &AccountId) -> Result<()> {
         self.known.changed(account.as_str()).await
+    }
+}
+
+fn servers_of(settings: &ProfileSettings) -> Vec<String> {
+    settings.servers.iter().map(|of| of.tool_server_id.clone()).collect()
+}
+
+/// Profiles refer to tool servers.
+pub struct McpReferrer;
+
+#[async_trait]
+impl Referrer for McpReferrer {
+    fn kind(&self) -> Kind {
+        MCP_PROFILE
+    }
+
+    async fn lock_in(&self, conn: &mut Conn, account: &AccountId, name: &str) -> Result<String> {
+        Ok(repository::lock_profile(conn, account, name).await?.ok_or_else(|| not_found(name))?.id)
+    }
+
+    async fn refer_in(&self, _: &mut Conn, _: &AccountId, _: &str, _: RecordRef<'_>) -> Result<()> {
+        Err(Error::invalid("targetType", "enum", "nothing can be attached to a profile"))
+    }
+
+    async fn describe_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<(String, String)>> {
+        let row = repository::find_profile(conn, account, id).await?;
+        row.map(|row| Ok((row.slug.clone(), row.settings()?.name))).transpose()
+    }
+
+    async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
+        let Some(mut row) = repository::lock_profile(conn, account, id).await? else { return Ok(()) };
+        let (mut settings, mut seen) = (row.settings()?, row.seen()?);
+        settings.servers.retain(|of| of.tool_server_id != target.1);
+        seen.remove(target.1);
+        row.settings = serde_json::to_value(&settings).map_err(Error::internal)?;
+        row.seen = serde_json::to_value(&seen).map_err(Error::internal)?;
+        row.edited_ms += 1;
+        repository::update_profile(conn, account, &row).await
     }
 }
 

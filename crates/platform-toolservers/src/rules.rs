@@ -12,6 +12,8 @@ use crate::{
     repository::ServerRow,
 };
 
+/// Tools that went away and are remembered.
+const MOST_GUARDED: usize = 1000;
 const LONGEST_IDENTIFIER: usize = 24;
 
 /// `type` says the same as `mcpType`, which wins where a server is changed; `null` within a tool is what was not given.
@@ -81,6 +83,7 @@ pub(crate) fn note_tools(
         }
     };
     (row.health, row.last_error) = (Some("ok".to_owned()), None);
+    guard(row, &mut tools, before);
     let mut changed = tools.len() != before.len();
     for tool in &mut tools {
         let Some(known) = before.iter().find(|known| known.function.name == tool.function.name) else {
@@ -96,6 +99,18 @@ pub(crate) fn note_tools(
     }
     row.set_tools(&tools)?;
     Ok(changed)
+}
+
+/// A tool that went away for a while still waits for approval.
+fn guard(row: &mut ServerRow, tools: &mut [ToolDefinition], before: &[ToolDefinition]) {
+    let is_in = |tools: &[ToolDefinition], name: &str| tools.iter().any(|tool| tool.function.name == name);
+    for tool in tools.iter_mut().filter(|tool| !is_in(before, &tool.function.name)) {
+        tool.requires_approval |= row.guarded.contains(&tool.function.name);
+    }
+    row.guarded.retain(|name| !is_in(tools, name));
+    let gone = before.iter().filter(|tool| tool.requires_approval && !is_in(tools, &tool.function.name));
+    row.guarded.extend(gone.map(|tool| tool.function.name.clone()));
+    row.guarded.truncate(MOST_GUARDED);
 }
 
 /// Whether a server only wants the credentials of each caller.
