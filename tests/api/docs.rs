@@ -47,6 +47,9 @@ async fn the_document_names_every_route_and_each_reference_in_it_leads_somewhere
         let name = reference.split('"').next().expect("a name");
         assert!(document.body["components"]["schemas"].get(name).is_some(), "{name} is not described");
     }
+    let tags = document.body["tags"].as_array().expect("tags");
+    let names = tags.iter().filter_map(|tag| tag["name"].as_str()).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(names.len(), tags.len(), "a tag is described twice");
     let page = app.send(app.anonymous(Method::GET, "/docs")).await;
     assert!(page.body.as_str().is_some_and(|html| html.contains("swagger-ui.js")));
     assert_eq!(app.send(app.anonymous(Method::GET, "/docs/swagger-ui.js")).await.status, StatusCode::OK);

@@ -65,7 +65,13 @@ impl Table {
     /// # Errors
     /// A path with a placeholder of which nobody has said what it stands for, or two routes that are one.
     pub fn new(groups: Vec<Group>) -> Result<Self, TableError> {
-        let tags = groups.iter().map(|group| (group.tag, group.description)).collect();
+        // Several groups may be one to who reads of them.
+        let mut tags: Vec<(&str, &str)> = Vec::new();
+        for group in &groups {
+            if !tags.iter().any(|(tag, _)| *tag == group.tag) {
+                tags.push((group.tag, group.description));
+            }
+        }
         let (mut by_path, mut kinds) = (BTreeMap::<&str, Vec<Route>>::new(), BTreeSet::new());
         if let Some(field) = groups.iter().find_map(|group| group.unread.first()) {
             return Err(TableError(format!("No route of its group reads the field `{field}`.")));
