@@ -65,7 +65,7 @@ impl Table {
     /// # Errors
     /// A path with a placeholder of which nobody has said what it stands for, or two routes that are one.
     pub fn new(groups: Vec<Group>) -> Result<Self, TableError> {
-        // Several groups may be one to who reads of them.
+        // Several groups may share a tag.
         let mut tags: Vec<(&str, &str)> = Vec::new();
         for group in &groups {
             if !tags.iter().any(|(tag, _)| *tag == group.tag) {
