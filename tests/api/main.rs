@@ -31,6 +31,7 @@ mod memory;
 mod messages;
 mod models;
 mod oauth;
+mod oauth_registration;
 mod operations;
 mod owners;
 mod process;

@@ -6,22 +6,22 @@ use platform_testing::{FakeMcpServer, FakeToolServer, Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{BACK, PASSWORD, PROGRAM, UNBOUNDED, log_in, other_account, text, tool};
+use crate::support::{PROGRAM, UNBOUNDED, text, tool};
 
 const MODERN: &str = "2026-07-28";
 
-fn app_on(db: &TestDb, settings: &[(&str, &str)]) -> TestApp {
+pub fn app_on(db: &TestDb, settings: &[(&str, &str)]) -> TestApp {
     let inner =
         [("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_RATE_SESSION", "0"), ("PLATFORM_RATE_RESTRICTED", "0")];
     TestApp::start(PROGRAM, db, &[&UNBOUNDED[..], &inner, settings].concat())
 }
 
-async fn app() -> TestApp {
+pub async fn app() -> TestApp {
     app_on(&TestDb::new().await, &[])
 }
 
 /// A tool server of the account that takes part; its id.
-async fn exposed(app: &TestApp, name: &str, server: &FakeMcpServer, more: Value) -> String {
+pub async fn exposed(app: &TestApp, name: &str, server: &FakeMcpServer, more: Value) -> String {
     let mut given = json!({"name": name, "identifier": name, "url": server.url(), "mcpType": true, "mcpExposed": true});
     given.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
     let made = app.post("/tool-servers", given).await;
@@ -29,14 +29,14 @@ async fn exposed(app: &TestApp, name: &str, server: &FakeMcpServer, more: Value)
     text(&made.body["_id"])
 }
 
-async fn profile(app: &TestApp, given: Value) -> Value {
+pub async fn profile(app: &TestApp, given: Value) -> Value {
     let made = app.post("/mcp-gateway/profiles", given).await;
     assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
     made.body
 }
 
 /// Sends a message of the older family.
-async fn rpc(app: &TestApp, token: &str, path: &str, method: &str, params: Value) -> Reply {
+pub async fn rpc(app: &TestApp, token: &str, path: &str, method: &str, params: Value) -> Reply {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
     let request = app.anonymous(Method::POST, &format!("/v1/mcp{path}")).bearer_auth(token);
     app.send(request.header("MCP-Protocol-Version", "2025-11-25").json(&body)).await
@@ -62,7 +62,7 @@ fn names(reply: &Reply) -> BTreeSet<String> {
     tools.iter().map(|tool| text(&tool["name"])).collect()
 }
 
-async fn listed(app: &TestApp, token: &str, path: &str) -> BTreeSet<String> {
+pub async fn listed(app: &TestApp, token: &str, path: &str) -> BTreeSet<String> {
     names(&rpc(app, token, path, "tools/list", json!({})).await)
 }
 
@@ -74,7 +74,7 @@ fn wrong(reply: &Reply) -> String {
     text(&said["error"])
 }
 
-fn set(names: &[&str]) -> BTreeSet<String> {
+pub fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
@@ -661,94 +661,6 @@ async fn profiles_and_grants_are_an_administrators_to_change_and_say_what_is_wro
     let restricted = app.post("/api-keys", json!({"name": "r", "allowedDomains": ["a.example"]})).await.body;
     let tried = app.anonymous(Method::GET, "/v1/mcp-gateway/profiles").bearer_auth(text(&restricted["key"]));
     assert_eq!(app.send(tried.header("origin", "https://a.example")).await.error(), "FULL_KEY_REQUIRED");
-}
-
-#[tokio::test]
-async fn an_application_that_registers_itself_reaches_the_mcp_endpoint_as_its_user_and_nothing_else() {
-    let (db, mcp) = (TestDb::new().await, FakeMcpServer::start());
-    let app = app_on(&db, &[]);
-    let server = exposed(&app, "s", &mcp, json!({})).await;
-    let made = profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
-    let ann = app.post("/users", json!({"email": "ann@example.com", "password": PASSWORD})).await.body;
-    let register = async |given: Value| app.send(app.anonymous(Method::POST, "/oauth/register").json(&given)).await;
-    for (given, error) in [
-        (json!({}), "invalid_redirect_uri"),
-        (json!({"redirect_uris": ["http://evil.example/"]}), "invalid_redirect_uri"),
-        (json!({"redirect_uris": ["javascript:alert(1)"]}), "invalid_redirect_uri"),
-        (json!({"redirect_uris": ["app://x"]}), "invalid_redirect_uri"),
-        (json!({"redirect_uris": [BACK], "token_endpoint_auth_method": "private_key_jwt"}), "invalid_client_metadata"),
-        (json!({"redirect_uris": [BACK], "grant_types": ["password"]}), "invalid_client_metadata"),
-    ] {
-        let reply = register(given.clone()).await;
-        assert_eq!((reply.status, &reply.body["error"]), (StatusCode::BAD_REQUEST, &json!(error)), "{given}");
-    }
-    let given = json!({"client_name": "Desk", "redirect_uris": [BACK], "token_endpoint_auth_method": "none",
-        "scope": "platform:write mcp-gateway:read"});
-    let registered = register(given).await;
-    assert_eq!(registered.status, StatusCode::CREATED, "{}", registered.body);
-    assert!(registered.body.get("client_secret").is_none());
-    let client = text(&registered.body["client_id"]);
-    assert_eq!(app.get("/oauth-clients").await.body["total"], 0, "it is no client of the account's");
-    let resource = format!("{}/v1/mcp", app.url());
-    let tokens =
-        log_in(&app, &client, "ann@example.com", &[("resource", &resource), ("scope", "mcp-gateway:read")]).await;
-    let token = text(&tokens["access_token"]);
-    assert_eq!(
-        rpc(&app, &token, "", "tools/list", json!({})).await.error(),
-        "PROFILE_NOT_FOUND",
-        "nothing is hers yet"
-    );
-    let grant = json!({"profileId": made["_id"], "subjectType": "user", "subject": ann["userUID"]});
-    assert_eq!(app.post("/mcp-gateway/grants", grant).await.status, StatusCode::CREATED);
-    assert_eq!(listed(&app, &token, "").await, set(&["s__echo"]));
-    let other_mount = app.anonymous(Method::POST, "/api/v1/mcp").bearer_auth(&token);
-    let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
-    assert_eq!(app.send(other_mount.json(&ping)).await.status, StatusCode::OK, "both mounts are one resource");
-    for path in ["/v1/models", "/v1/assistants", "/v1/mcp-gateway/profiles", "/v1/mcp-gateway/audit"] {
-        let refused = app.send(app.anonymous(Method::GET, path).bearer_auth(&token)).await;
-        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{path}");
-    }
-    let all = log_in(&app, &client, "ann@example.com", &[]).await;
-    assert_eq!(all["scope"], "mcp-gateway:read", "it asked for that alone when it registered");
-    let refused = app.anonymous(Method::GET, "/v1/models").bearer_auth(text(&all["access_token"]));
-    assert_eq!(app.send(refused).await.error(), "INSUFFICIENT_SCOPE");
-    // The users of another account are theirs: one application serves both.
-    let key = other_account(&db).await;
-    let user = app.anonymous(Method::POST, "/v1/users").bearer_auth(&key);
-    app.send(user.json(&json!({"email": "bob@example.com", "password": PASSWORD}))).await;
-    let theirs = log_in(&app, &client, "bob@example.com", &[("resource", &resource)]).await;
-    let theirs = text(&theirs["access_token"]);
-    let refused = rpc(&app, &theirs, "", "tools/list", json!({})).await;
-    assert_eq!(refused.error(), "PROFILE_NOT_FOUND", "{}", refused.body);
-    let refused = rpc(&app, &theirs, "/default", "tools/list", json!({})).await;
-    assert_eq!(refused.error(), "FORBIDDEN", "each profile is a resource of its own: {}", refused.body);
-    // A token for the endpoint is good for no other address.
-    let wide = app.post("/oauth-clients", json!({"name": "Wide", "redirectUris": [BACK]})).await.body;
-    let tokens = log_in(&app, &text(&wide["clientId"]), "ann@example.com", &[("resource", &resource)]).await;
-    let elsewhere = app.anonymous(Method::GET, "/v1/models").bearer_auth(text(&tokens["access_token"]));
-    assert_eq!(app.send(elsewhere).await.error(), "FORBIDDEN");
-    // When the user goes, so does all that.
-    app.delete(&format!("/users/{}", text(&ann["userUID"]))).await;
-    assert_eq!(rpc(&app, &token, "", "ping", json!({})).await.status, StatusCode::UNAUTHORIZED);
-}
-
-#[tokio::test]
-async fn applications_register_themselves_twenty_times_an_hour_and_not_at_all_where_that_is_off() {
-    let app = app().await;
-    let given = json!({"redirect_uris": ["http://127.0.0.1/back"]});
-    let register = async |app: &TestApp| app.send(app.anonymous(Method::POST, "/oauth/register").json(&given)).await;
-    for n in 0..20 {
-        let made = register(&app).await;
-        assert_eq!(made.status, StatusCode::CREATED, "{n}: {}", made.body);
-        assert!(made.body["client_secret"].is_string() && made.body["client_secret_expires_at"] == 0);
-    }
-    assert_eq!(register(&app).await.error(), "RATE_LIMIT_EXCEEDED");
-    let metadata = app.send(app.anonymous(Method::GET, "/.well-known/oauth-authorization-server")).await.body;
-    assert!(text(&metadata["registration_endpoint"]).ends_with("/oauth/register"));
-    let closed = app_on(&TestDb::new().await, &[("PLATFORM_OAUTH_REGISTRATION", "off")]);
-    assert_eq!(register(&closed).await.error(), "FORBIDDEN");
-    let metadata = closed.send(closed.anonymous(Method::GET, "/.well-known/oauth-authorization-server")).await.body;
-    assert!(metadata.get("registration_endpoint").is_none());
 }
 
 #[tokio::test]

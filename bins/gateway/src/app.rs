@@ -47,8 +47,8 @@ use crate::{
     config::{Config, Role},
     groups::{
         agents, assistants, chats, docs, documents, files, folders, health, integrations, keys, mcp, memory, models,
-        oauth, projects, sessions, skills, speech, tenant_integrations, tenant_mcp, tenants, threads, tool_servers,
-        triggers, usage, webhooks,
+        oauth, projects, sessions, skills, speech, tenant_integrations, tenants, threads, tool_servers, triggers,
+        usage, webhooks,
     },
     health::Health,
     leaving::Leaving,
@@ -284,7 +284,6 @@ impl Platform {
             tool_servers::module(&tool_servers, &toolbox, &integrations),
             integrations::module(&integrations, &auth, tool_servers.clone()),
             tenant_integrations::module(&integrations, &assistants, &auth),
-            tenant_mcp::module(&integrations, &assistants, &auth),
             assistants::module(&assistants, &memory, &triggers),
             chats::module(&chat, &assistants),
             memory::module(&memory, &assistants),

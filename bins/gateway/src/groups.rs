@@ -19,7 +19,7 @@ pub(crate) mod sessions;
 pub(crate) mod skills;
 pub(crate) mod speech;
 pub(crate) mod tenant_integrations;
-pub(crate) mod tenant_mcp;
+mod tenant_mcp;
 pub(crate) mod tenants;
 pub(crate) mod threads;
 pub(crate) mod tool_servers;

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::integrations::origins;
+use super::{integrations::origins, tenant_mcp};
 use crate::module::Module;
 
 const ACCOUNT: Kind = Kind::of_account("account of an end user");
@@ -25,24 +25,15 @@ pub(super) struct Services {
     clients: Arc<dyn ClientService>,
 }
 
-impl Services {
-    pub fn new(
-        integrations: &Arc<PgIntegrations>,
-        assistants: &Arc<PgAssistantService>,
-        auth: &Arc<PgAuthService>,
-    ) -> Arc<Self> {
-        let (integrations, assistants) = (Arc::clone(integrations), Arc::clone(assistants));
-        Arc::new(Self { integrations, assistants, clients: auth.clone() })
-    }
-}
-
-/// Accounts that end users connect for the tools of an assistant.
+/// Accounts that end users connect, and MCP servers that they bring, for the tools of an assistant.
 pub(crate) fn module(
     integrations: &Arc<PgIntegrations>,
     assistants: &Arc<PgAssistantService>,
     auth: &Arc<PgAuthService>,
 ) -> Module {
-    Module { groups: vec![group(Services::new(integrations, assistants, auth))], ..Module::default() }
+    let (integrations, assistants) = (Arc::clone(integrations), Arc::clone(assistants));
+    let services = Arc::new(Services { integrations, assistants, clients: auth.clone() });
+    Module { groups: vec![group(Arc::clone(&services)), tenant_mcp::group(services)], ..Module::default() }
 }
 
 fn group(services: Arc<Services>) -> Group {

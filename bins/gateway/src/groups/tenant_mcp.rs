@@ -3,27 +3,16 @@
 use std::sync::Arc;
 
 use platform_access::Kind;
-use platform_auth::PgAuthService;
-use platform_chat::PgAssistantService;
 use platform_core::Result;
 use platform_http::{Answer, Group, Request, session};
-use platform_integrations::{NewTenantMcpServer, PgIntegrations, ReconnectTenantMcp};
+use platform_integrations::{NewTenantMcpServer, ReconnectTenantMcp};
 
 use super::tenant_integrations::{Asked, Services};
-use crate::module::Module;
 
 const SERVER: Kind = Kind::of_account("MCP server of an end user");
 
 /// MCP servers that end users bring for an assistant.
-pub(crate) fn module(
-    integrations: &Arc<PgIntegrations>,
-    assistants: &Arc<PgAssistantService>,
-    auth: &Arc<PgAuthService>,
-) -> Module {
-    Module { groups: vec![group(Services::new(integrations, assistants, auth))], ..Module::default() }
-}
-
-fn group(services: Arc<Services>) -> Group {
+pub(super) fn group(services: Arc<Services>) -> Group {
     let mut group =
         Group::of("tenant-mcp", "MCP servers that end users bring for an assistant", services).naming("id", SERVER);
     let (read, write) = (session("tenant-integrations:read"), session("tenant-integrations:write"));
