@@ -17,7 +17,9 @@ use platform_core::{
 use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 use platform_integrations::PgIntegrations;
 use platform_runtime::Budget;
-use platform_toolservers::{McpAuthMode, OfferedServer, PgToolServerService, ServerType, TOOL_SERVER, hold_in, slug};
+use platform_toolservers::{
+    McpAuthMode, OfferedServer, PgToolServerService, ServerType, TOOL_SERVER, hold_in, numbered, slug,
+};
 use platform_vault::Vault;
 use serde_json::Value;
 
@@ -278,15 +280,8 @@ impl PgMcpGateway {
                 return Err(Error::not_found(code::TOOL_SERVER_NOT_FOUND, "tool server", &entry.tool_server_id));
             };
             if entry.slug.is_none() {
-                let base = server.identifier();
-                let mut slug = base.to_owned();
-                for n in 2.. {
-                    if slugs.insert(slug.clone()) {
-                        break;
-                    }
-                    slug = format!("{}-{n}", &base[..base.len().min(20)]);
-                }
-                entry.slug = Some(slug);
+                let mut names = (1..).map(|n| numbered(server.identifier(), n));
+                entry.slug = names.find(|name| slugs.insert(name.clone()));
             }
             // What a server has when it is put in is what its operator saw.
             let of_server = seen.entry(entry.tool_server_id.clone()).or_default();
@@ -310,11 +305,11 @@ impl PgMcpGateway {
         self.settle(account, &mut new, &mut seen).await?;
         let now = self.clock.now();
         let given = new.slug.take();
-        let base = slug(&new.name.to_lowercase());
+        let base = slug(&new.name);
         let mut row = ProfileRow {
             account_id: account.as_str().to_owned(),
             id: Id::<Profile>::generate().into(),
-            slug: given.clone().unwrap_or_else(|| base.clone()),
+            slug: String::new(),
             settings: Value::Null,
             seen: serde_json::to_value(&seen).map_err(Error::internal)?,
             created_ms: now.0,
@@ -325,7 +320,8 @@ impl PgMcpGateway {
             if repository::count_profiles(conn, account).await? >= MOST_PROFILES {
                 return Err(Error::new(Code::CONFLICT, format!("An account has at most {MOST_PROFILES} profiles.")));
             }
-            for n in 2..TRIES {
+            for n in 1..TRIES {
+                row.slug = given.clone().unwrap_or_else(|| numbered(&base, n));
                 new.slug = Some(row.slug.clone());
                 row.settings = serde_json::to_value(&new).map_err(Error::internal)?;
                 hold_in(conn, account, &servers_of(&new)).await?;
@@ -340,7 +336,6 @@ impl PgMcpGateway {
                 if given.is_some() {
                     break;
                 }
-                row.slug = format!("{}-{n}", &base[..base.len().min(20)]);
             }
             Err(taken(&row.slug))
         });

@@ -56,7 +56,7 @@ pub use model::{
     TestRequest, TestResult, ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
 };
 pub use repository::{hold_in, use_in};
-pub use rules::slug;
+pub use rules::{numbered, slug};
 pub use service::{PgToolServerService, TOOL_SERVER, ToolServerNeeds, ToolServerService};
 
 /// What child processes do with expressions and descriptions of clients.

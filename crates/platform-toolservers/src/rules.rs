@@ -134,7 +134,7 @@ pub fn slug(name: &str) -> String {
 }
 
 /// The slug, with a number from the second on.
-pub(crate) fn numbered(slug: &str, n: usize) -> String {
+pub fn numbered(slug: &str, n: usize) -> String {
     if n == 1 {
         return slug.to_owned();
     }
