@@ -13,7 +13,7 @@ use crate::{
     children,
     config::{Config, help},
     connectors::{self, Connectors},
-    serve,
+    sandboxes, serve,
     telemetry::Telemetry,
 };
 
@@ -40,6 +40,12 @@ enum Command {
     /// Read and run what clients wrote, for a process that serves.
     #[command(name = children::COMMAND, hide = true)]
     Child,
+    /// Become a machine on which agents run commands, for a process that serves.
+    #[command(name = sandboxes::COMMAND, hide = true)]
+    Sandbox {
+        /// How far it is.
+        stage: String,
+    },
     /// Accounts of this server.
     #[command(subcommand)]
     Accounts(Accounts),
@@ -131,6 +137,9 @@ fn line(error: &anyhow::Error) -> String {
 fn run(command: Command) -> Result<()> {
     if matches!(command, Command::Child) {
         return Ok(children::serve()?);
+    }
+    if let Command::Sandbox { stage } = &command {
+        return Ok(platform_sandbox::serve_machine(stage)?);
     }
     if let Command::Connectors(command) = &command {
         return connectors::run(command);

@@ -17,6 +17,7 @@ use reqwest::{
     multipart::{Form, Part},
     redirect::{Attempt, Policy},
 };
+use tokio::net::TcpStream;
 use url::{Host, Url};
 
 use crate::{EgressRules, code, judge::shown};
@@ -163,6 +164,32 @@ impl Egress {
     #[must_use]
     pub fn reading(&self, most_bytes: usize) -> Self {
         Self { rules: Arc::new(EgressRules { most_bytes, ..(*self.rules).clone() }), ..self.clone() }
+    }
+
+    /// The same for machines of clients: inner addresses are called where they are listed one by one, if at all.
+    #[must_use]
+    pub fn for_machines(&self, with_listed: bool) -> Self {
+        let allow = if with_listed { self.rules.allow.clone() } else { Vec::new() };
+        let rules = EgressRules { allow_private: false, allow, ..(*self.rules).clone() };
+        Self { rules: Arc::new(rules), places: None, ..self.clone() }
+    }
+
+    /// The addresses of a host, all of which were judged.
+    pub async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, EgressError> {
+        let host = host.trim_end_matches('.');
+        let found = tokio::time::timeout(CONNECT, tokio::net::lookup_host((host, port))).await;
+        let nowhere = || EgressError::Unreachable(format!("`{host}` leads nowhere."));
+        let found: Vec<SocketAddr> = found.map_err(|_| nowhere())?.map_err(|_| nowhere())?.collect();
+        found.iter().try_for_each(|address| self.rules.check_address(host, address.ip()))?;
+        if found.is_empty() { Err(nowhere()) } else { Ok(found) }
+    }
+
+    /// A connection to one of those addresses, for protocols that are not HTTP.
+    pub async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, EgressError> {
+        let addresses = self.resolve(host, port).await?;
+        let unreachable = || EgressError::Unreachable(format!("`{host}:{port}` cannot be reached."));
+        let connected = tokio::time::timeout(CONNECT, TcpStream::connect(addresses.as_slice())).await;
+        connected.map_err(|_| unreachable())?.map_err(|_| unreachable())
     }
 
     /// A place among the requests that are made at once, for whoever sends them with [`Egress::client_for`].

@@ -1,0 +1,415 @@
+//! The way out of a machine. Every address is the machine's own; what it connects to is accepted here, judged, and
+//! dialled for it. Its questions for names are answered here, too, with addresses that stand for those names.
+//!
+//! Streams to well-known ports are taken as they come; for other ports programs find a proxy in their variables.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddrV4},
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use platform_core::spawn;
+use platform_egress::{Egress, EgressError};
+use rustls::server::Acceptor;
+use simple_dns::{
+    CLASS, Packet, PacketFlag, QCLASS, QTYPE, RCODE, ResourceRecord, TYPE,
+    rdata::{A, RData},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
+    net::{TcpListener, TcpStream, UdpSocket},
+    sync::Semaphore,
+    task::AbortHandle,
+    time::timeout,
+};
+use tracing::debug;
+
+use crate::backend::Network;
+
+/// Answers questions for names, and is the proxy.
+const OWN: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+/// Port of the proxy.
+const PROXY: u16 = 3128;
+/// Ports whose streams are taken as they come; no program of the machine may listen on them.
+const PORTS: [u16; 8] = [22, 80, 443, 465, 587, 636, 989, 993];
+/// On these the server speaks first.
+const SERVER_FIRST: [u16; 2] = [22, 587];
+/// Mail between servers.
+const REFUSED: u16 = 25;
+/// Streams of a machine at once.
+const MOST_STREAMS: usize = 128;
+/// Names that a machine has asked for.
+const MOST_NAMES: u32 = 60_000;
+/// What is read to see whom a stream is for.
+const MOST_HEAD: usize = 16_384;
+const HEAD: Duration = Duration::from_secs(10);
+/// A stream on which nothing comes for so long is cut.
+const LONGEST: Duration = Duration::from_hours(2);
+
+/// Whom a machine reaches, and through what.
+pub(crate) struct Rules {
+    network: Network,
+    egress: Egress,
+    names: Mutex<Names>,
+}
+
+/// Which address stands for which name.
+#[derive(Default)]
+struct Names {
+    of: HashMap<Ipv4Addr, String>,
+    by: HashMap<String, Ipv4Addr>,
+}
+
+/// The open way out; closed when it is dropped.
+pub(crate) struct Gate(Vec<AbortHandle>);
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl Gate {
+    /// Where the machine asks for names.
+    pub const NAMES: SocketAddrV4 = SocketAddrV4::new(OWN, 53);
+    /// What tells programs of the proxy.
+    pub const VARIABLES: [(&str, &str); 6] = [
+        ("http_proxy", "http://198.18.0.1:3128"),
+        ("https_proxy", "http://198.18.0.1:3128"),
+        ("HTTP_PROXY", "http://198.18.0.1:3128"),
+        ("HTTPS_PROXY", "http://198.18.0.1:3128"),
+        ("no_proxy", "localhost,127.0.0.1,::1"),
+        ("NO_PROXY", "localhost,127.0.0.1,::1"),
+    ];
+
+    /// The rules, and where to listen on the machine; `None` = it reaches nobody.
+    pub fn plan(network: &Network, egress: &Egress) -> (Option<Rules>, Vec<SocketAddrV4>) {
+        let hosts = match network {
+            Network::Nobody => return (None, Vec::new()),
+            Network::Public => &[][..],
+            Network::Only(hosts) => hosts,
+        };
+        let egress = egress.for_machines(matches!(network, Network::Only(_)));
+        let rules = Rules { network: network.clone(), egress, names: Mutex::default() };
+        let mut listen = vec![SocketAddrV4::new(OWN, PROXY)];
+        listen.extend(PORTS.map(|port| SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)));
+        for (host, port) in hosts.iter().filter_map(|host| with_port(host)) {
+            let address = host.parse().ok().or_else(|| rules.address_of(host));
+            let address = address.map(|address| SocketAddrV4::new(address, port));
+            listen.extend(address.filter(|address| !PORTS.contains(&port) && !listen.contains(address)));
+        }
+        listen.truncate(48);
+        (Some(rules), listen)
+    }
+}
+
+/// `host:port` in its parts; `None` when it names no port.
+fn with_port(host: &str) -> Option<(&str, u16)> {
+    let (host, port) = host.rsplit_once(':')?;
+    Some((host, port.parse().ok()?))
+}
+
+impl Rules {
+    /// Lets through whatever comes in at the doors: the streams in their order, then the socket for names.
+    pub fn open(self, mut doors: Vec<OwnedFd>) -> io::Result<Gate> {
+        let rules = Arc::new(self);
+        let mut gate = Gate(Vec::new());
+        let names = std::net::UdpSocket::from(doors.pop().ok_or_else(|| io::Error::other("the machine does not listen"))?);
+        names.set_nonblocking(true)?;
+        gate.0.push(spawn("sandbox names", Arc::clone(&rules).answer(UdpSocket::from_std(names)?)).abort_handle());
+        let places = Arc::new(Semaphore::new(MOST_STREAMS));
+        for (index, door) in doors.into_iter().enumerate() {
+            let door = std::net::TcpListener::from(door);
+            door.set_nonblocking(true)?;
+            let taking = Arc::clone(&rules).take(TcpListener::from_std(door)?, index == 0, Arc::clone(&places));
+            gate.0.push(spawn("sandbox streams", taking).abort_handle());
+        }
+        Ok(gate)
+    }
+
+    async fn take(self: Arc<Self>, door: TcpListener, is_proxy: bool, places: Arc<Semaphore>) {
+        // Streams go with the door.
+        let mut streams = tokio::task::JoinSet::new();
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            while streams.try_join_next().is_some() {}
+            let Ok((stream, _)) = door.accept().await else {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            let rules = Arc::clone(&self);
+            streams.spawn(async move {
+                let carried = async {
+                    if is_proxy { rules.proxy(stream).await } else { rules.carry(stream).await }
+                };
+                if let Ok(Err(error)) = timeout(LONGEST, carried).await {
+                    debug!(%error, "A stream of a sandbox was not carried.");
+                }
+                drop(place);
+            });
+        }
+    }
+
+    /// Whether the machine may reach a host.
+    fn admits(&self, host: &str, port: u16) -> bool {
+        let hosts = match &self.network {
+            Network::Nobody => return false,
+            Network::Public => return port != REFUSED,
+            Network::Only(hosts) => hosts,
+        };
+        let host = host.trim_end_matches('.');
+        hosts.iter().any(|listed| {
+            let (name, its_port) = with_port(listed).map_or((listed.as_str(), None), |(name, port)| (name, Some(port)));
+            its_port.is_none_or(|its_port| its_port == port) && is_named(name, host)
+        })
+    }
+
+    /// Whether it may reach a host at some port.
+    fn knows(&self, host: &str) -> bool {
+        match &self.network {
+            Network::Nobody => false,
+            Network::Public => true,
+            Network::Only(hosts) => {
+                hosts.iter().any(|listed| is_named(with_port(listed).map_or(listed.as_str(), |(name, _)| name), host))
+            }
+        }
+    }
+
+    /// Whether what a stream says of its server may be: it must be for one that is listed, whatever address it has.
+    fn admits_inside(&self, name: Option<&str>, port: u16) -> bool {
+        matches!(self.network, Network::Public) || name.is_none_or(|name| self.admits(name, port))
+    }
+
+    /// The address that stands for a name; `None` when there are too many.
+    fn address_of(&self, name: &str) -> Option<Ipv4Addr> {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        if let Some(known) = names.by.get(&name) {
+            return Some(*known);
+        }
+        let next = u32::try_from(names.of.len()).ok().filter(|count| *count < MOST_NAMES)?;
+        let address = Ipv4Addr::from(u32::from(OWN) + 1 + next);
+        names.of.insert(address, name.clone());
+        names.by.insert(name, address);
+        Some(address)
+    }
+
+    fn name_of(&self, address: IpAddr) -> String {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = match address {
+            IpAddr::V4(address) => names.of.get(&address).cloned(),
+            IpAddr::V6(_) => None,
+        };
+        name.unwrap_or_else(|| address.to_string())
+    }
+
+    /// Carries a stream to whom it is for.
+    async fn carry(&self, mut stream: TcpStream) -> io::Result<()> {
+        let local = stream.local_addr()?;
+        let (host, port) = (self.name_of(local.ip()), local.port());
+        if !self.admits(&host, port) {
+            return Err(io::Error::other(format!("{host}:{port} is not allowed")));
+        }
+        let head = self.head(&mut stream, port).await?;
+        let server = self.egress.connect(&host, port).await.map_err(io::Error::other)?;
+        join(stream, server, &head).await
+    }
+
+    /// What a stream begins with, as far as it must be known to judge it.
+    async fn head(&self, stream: &mut TcpStream, port: u16) -> io::Result<Vec<u8>> {
+        if matches!(self.network, Network::Public) || SERVER_FIRST.contains(&port) {
+            return Ok(Vec::new());
+        }
+        let mut head = Vec::with_capacity(2048);
+        let reading = async {
+            while head.len() < MOST_HEAD && stream.read_buf(&mut head).await? > 0 {
+                if let Some(name) = server_of(&head)? {
+                    return Ok(name);
+                }
+            }
+            Ok::<_, io::Error>(None)
+        };
+        // A client that waits for its server to speak says nothing of whom it means.
+        let name = timeout(HEAD, reading).await.unwrap_or(Ok(None))?;
+        if self.admits_inside(name.as_deref(), port) {
+            return Ok(head);
+        }
+        Err(io::Error::other(format!("a stream for {} is not allowed", name.unwrap_or_default())))
+    }
+
+    /// Speaks HTTP with a program that knows of the proxy.
+    async fn proxy(&self, mut stream: TcpStream) -> io::Result<()> {
+        let mut head = Vec::with_capacity(2048);
+        let reading = async {
+            while head.len() < MOST_HEAD && stream.read_buf(&mut head).await? > 0 {
+                if let Some(request) = ProxyRequest::read(&head)? {
+                    return Ok(request);
+                }
+            }
+            Err(io::Error::other("this is no request"))
+        };
+        let request = timeout(HEAD, reading).await.map_err(io::Error::other)??;
+        let ProxyRequest { host, port, inside, forward } = request;
+        if !self.admits(&host, port) || !self.admits_inside(inside.as_deref(), port) {
+            let text = format!("The environment's networkPolicy does not let this sandbox reach {host}:{port}.\n");
+            return refuse(stream, "403 Forbidden", &text).await;
+        }
+        let server = match self.egress.connect(&host, port).await {
+            Ok(server) => server,
+            Err(EgressError::NotAllowed(reason)) => return refuse(stream, "403 Forbidden", &reason).await,
+            Err(error) => return refuse(stream, "502 Bad Gateway", &error.to_string()).await,
+        };
+        let Some(forward) = forward else {
+            stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
+            let head = self.head(&mut stream, port).await?;
+            return join(stream, server, &head).await;
+        };
+        join(stream, server, &forward).await
+    }
+
+    /// Answers questions for names.
+    async fn answer(self: Arc<Self>, socket: UdpSocket) {
+        let socket = Arc::new(socket);
+        let places = Arc::new(Semaphore::new(MOST_STREAMS));
+        let mut questions = tokio::task::JoinSet::new();
+        let mut question = [0; 1500];
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            while questions.try_join_next().is_some() {}
+            let Ok((length, from)) = socket.recv_from(&mut question).await else { continue };
+            let (rules, socket, question) = (Arc::clone(&self), Arc::clone(&socket), question[..length].to_vec());
+            questions.spawn(async move {
+                if let Some(answer) = rules.resolve(&question).await {
+                    let _ = socket.send_to(&answer, from).await;
+                }
+                drop(place);
+            });
+        }
+    }
+
+    async fn resolve(&self, question: &[u8]) -> Option<Vec<u8>> {
+        let packet = Packet::parse(question).ok()?;
+        let asked = packet.questions.first()?;
+        let mut answer = Packet::new_reply(packet.id());
+        answer.set_flags(PacketFlag::RECURSION_AVAILABLE | PacketFlag::RECURSION_DESIRED);
+        answer.questions.push(asked.clone());
+        let name = asked.qname.to_string();
+        let is_address = matches!(asked.qtype, QTYPE::TYPE(TYPE::A)) && matches!(asked.qclass, QCLASS::CLASS(CLASS::IN));
+        if !self.knows(&name) || self.egress.resolve(&name, 0).await.is_err() {
+            *answer.rcode_mut() = RCODE::NameError;
+        } else if is_address && let Some(address) = self.address_of(&name) {
+            let data = RData::A(A::from(address));
+            answer.answers.push(ResourceRecord::new(asked.qname.clone(), CLASS::IN, 60, data));
+        }
+        answer.build_bytes_vec().ok()
+    }
+}
+
+/// Whether a host is the one that is listed, or below it: `*.example.com`.
+fn is_named(listed: &str, host: &str) -> bool {
+    let host = host.trim_end_matches('.');
+    match listed.strip_prefix("*.") {
+        Some(above) => host
+            .len()
+            .checked_sub(above.len() + 1)
+            .is_some_and(|at| host.is_char_boundary(at + 1) && host[at..].starts_with('.') && host[at + 1..].eq_ignore_ascii_case(above)),
+        None => listed.eq_ignore_ascii_case(host),
+    }
+}
+
+/// The server that a stream names: in the hello of TLS, or in the head of a request. `None` = not known yet.
+fn server_of(head: &[u8]) -> io::Result<Option<Option<String>>> {
+    // A record of a TLS handshake.
+    if head.first() == Some(&22) {
+        let mut acceptor = Acceptor::default();
+        acceptor.read_tls(&mut &*head)?;
+        return match acceptor.accept() {
+            Ok(None) => Ok(None),
+            Ok(Some(hello)) => Ok(Some(hello.client_hello().server_name().map(str::to_owned))),
+            Err((error, _)) => Err(io::Error::other(error)),
+        };
+    }
+    if !head[0].is_ascii_alphabetic() {
+        return Ok(Some(None));
+    }
+    let mut headers = [httparse::EMPTY_HEADER; 100];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(head) {
+        Ok(httparse::Status::Partial) => Ok(None),
+        Ok(httparse::Status::Complete(_)) => Ok(Some(host_header(&request).map(|host| host_of(&host).0))),
+        // Some other protocol.
+        Err(_) => Ok(Some(None)),
+    }
+}
+
+fn host_header(request: &httparse::Request<'_, '_>) -> Option<String> {
+    let host = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case("host"))?;
+    Some(String::from_utf8_lossy(host.value).trim().to_owned())
+}
+
+/// Host and port of an authority.
+fn host_of(authority: &str) -> (String, Option<u16>) {
+    match authority.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?))) {
+        Some((host, port)) => (host.to_owned(), Some(port)),
+        None => (authority.to_owned(), None),
+    }
+}
+
+/// What a program asks the proxy.
+struct ProxyRequest {
+    host: String,
+    port: u16,
+    /// The host that the request itself names.
+    inside: Option<String>,
+    /// What is sent on; `None` = a tunnel is asked for.
+    forward: Option<Vec<u8>>,
+}
+
+impl ProxyRequest {
+    /// `None` = it is not all there yet.
+    fn read(head: &[u8]) -> io::Result<Option<Self>> {
+        let wrong = || io::Error::other("this is no request to a proxy");
+        let mut headers = [httparse::EMPTY_HEADER; 100];
+        let mut request = httparse::Request::new(&mut headers);
+        let httparse::Status::Complete(length) = request.parse(head).map_err(io::Error::other)? else { return Ok(None) };
+        let (method, path) = request.method.zip(request.path).ok_or_else(wrong)?;
+        if method == "CONNECT" {
+            let (host, port) = host_of(path);
+            return Ok(Some(Self { host, port: port.ok_or_else(wrong)?, inside: None, forward: None }));
+        }
+        let rest = path.strip_prefix("http://").ok_or_else(wrong)?;
+        let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        let (host, port) = host_of(authority);
+        let slash = if path.starts_with('/') { "" } else { "/" };
+        let mut forward = format!("{method} {slash}{path} HTTP/1.1\r\n").into_bytes();
+        let hop = ["proxy-connection", "proxy-authorization", "connection", "keep-alive"];
+        for header in request.headers.iter().filter(|header| !hop.iter().any(|hop| header.name.eq_ignore_ascii_case(hop))) {
+            forward.extend_from_slice(header.name.as_bytes());
+            forward.extend_from_slice(b": ");
+            forward.extend_from_slice(header.value);
+            forward.extend_from_slice(b"\r\n");
+        }
+        // One request a stream: the next one may be for somebody else.
+        forward.extend_from_slice(b"Connection: close\r\n\r\n");
+        forward.extend_from_slice(&head[length..]);
+        let inside = host_header(&request).map(|host| host_of(&host).0);
+        Ok(Some(Self { host, port: port.unwrap_or(80), inside, forward: Some(forward) }))
+    }
+}
+
+async fn refuse(mut stream: TcpStream, status: &str, text: &str) -> io::Result<()> {
+    let length = text.len();
+    let head = format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    stream.write_all(format!("{head}{text}").as_bytes()).await?;
+    stream.shutdown().await
+}
+
+async fn join(mut stream: TcpStream, mut server: TcpStream, head: &[u8]) -> io::Result<()> {
+    server.write_all(head).await?;
+    copy_bidirectional(&mut stream, &mut server).await?;
+    Ok(())
+}

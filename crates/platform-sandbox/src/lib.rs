@@ -1,0 +1,25 @@
+//! Machines on which agents run commands (contract 13 §5): a machine has a disk, users, and a network of its own.
+//!
+//! **Owns** no table and no endpoint; directories under the one it is given. **Needs** `platform-egress`, through which
+//! alone a machine reaches anything, and a program whose arguments make it call [`serve_machine`]: the platform's own
+//! binary.
+//!
+//! [`SandboxBackend`] makes machines and restores them; [`Machine`] runs commands on one; files are read and written
+//! by commands, so that a path means what it means on the machine. [`ProcessBackend`] makes machines of namespaces on
+//! this host. Another kind of machine (containers, a service of micro-VMs) is another implementation of both traits.
+//!
+//! **Invariants**: a machine sees nothing of the host but its programs, read-only; what it started is dead when
+//! [`Machine::end`] returns, and two seconds after the process that made it is; it dials nobody: connections are made
+//! for it by its [`Gate`](gate), to addresses that were judged; variables reach a command through memory alone.
+
+mod backend;
+pub mod files;
+mod gate;
+#[cfg(target_os = "linux")]
+mod process;
+
+pub use backend::{
+    Cli, Command, Disk, Isolation, Machine, MachineSpec, Network, NoBackend, Running, SandboxBackend, SandboxError,
+};
+#[cfg(target_os = "linux")]
+pub use process::{ProcessBackend, serve_machine};

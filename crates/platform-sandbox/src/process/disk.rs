@@ -1,0 +1,167 @@
+//! The disk of a machine: two directories of the host, in which somebody else has written whatever they liked.
+//!
+//! Nothing here follows a link, goes down into itself, or trusts a size.
+
+use std::{
+    fs::{self, DirBuilder, File},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, lchown},
+    path::{Path, PathBuf},
+    thread,
+};
+
+use tracing::warn;
+
+use super::launch::USER;
+use crate::backend::Disk;
+
+/// Directories of a machine that are its disk, and who may write to them.
+const DIRS: [(&str, u32); 2] = [("workspace", 0o775), ("tmp", 0o1777)];
+/// Files and directories on a disk.
+const MOST_ENTRIES: u64 = 2_000_000;
+/// Depth of directories.
+const MOST_DEPTH: usize = 512;
+
+/// A directory that goes with whoever has it.
+#[derive(Debug)]
+pub(super) struct MachineDir(pub PathBuf);
+
+impl Drop for MachineDir {
+    fn drop(&mut self) {
+        let path = std::mem::take(&mut self.0);
+        // A large disk takes its time.
+        thread::spawn(move || {
+            if let Err(error) = remove(&path) {
+                warn!(dir = %path.display(), %error, "The disk of a sandbox could not be removed; the next start tries again.");
+            }
+        });
+    }
+}
+
+/// Removes a directory, however deep it is: what is deep comes up first.
+fn remove(top: &Path) -> io::Result<()> {
+    let mut waiting = vec![top.to_owned()];
+    let mut taken = 0_u64;
+    while let Some(dir) = waiting.pop() {
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))?;
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                taken += 1;
+                fs::set_permissions(entry.path(), fs::Permissions::from_mode(0o700))?;
+                let near = top.with_extension(format!("gone-{taken}"));
+                fs::rename(entry.path(), &near)?;
+                waiting.push(near);
+            } else {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        fs::remove_dir(&dir)?;
+    }
+    Ok(())
+}
+
+/// A new disk with this on it, and a place where the machine's files will be put together.
+pub(super) fn prepare(dir: &Path, first_user: Option<u32>, disk: Disk) -> io::Result<()> {
+    DirBuilder::new().mode(0o711).create(dir)?;
+    fs::create_dir(dir.join("root"))?;
+    for (name, mode) in DIRS {
+        fs::create_dir(dir.join(name))?;
+        fs::set_permissions(dir.join(name), fs::Permissions::from_mode(mode))?;
+    }
+    if let Disk::Archive(archive) = disk {
+        unpack(dir, first_user, archive)?;
+    }
+    if let Some(first) = first_user {
+        let own = Some(first + USER);
+        DIRS.into_iter().try_for_each(|(name, _)| chown(dir.join(name), own, own))?;
+    }
+    Ok(())
+}
+
+fn unpack(dir: &Path, first_user: Option<u32>, archive: Box<dyn Read + Send>) -> io::Result<()> {
+    let mut archive = tar::Archive::new(archive);
+    archive.set_preserve_permissions(true);
+    let mut late = Vec::new();
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let (path, header) = (entry.path()?.into_owned(), entry.header().clone());
+        if header.entry_type().is_dir() {
+            fs::create_dir_all(dir.join(&path))?;
+            // A directory that nobody may write to would not take its files.
+            late.push((path.clone(), header.mode()?));
+        } else {
+            entry.unpack_in(dir)?;
+        }
+        if let Some(first) = first_user {
+            let user = if header.uid()? == 0 { first } else { first + USER };
+            lchown(dir.join(&path), Some(user), Some(first + USER))?;
+        }
+    }
+    late.into_iter().try_for_each(|(path, mode)| fs::set_permissions(dir.join(path), fs::Permissions::from_mode(mode)))
+}
+
+/// Bytes on the disk; what cannot be counted is more than any disk has.
+pub(super) fn used(dir: &Path) -> u64 {
+    let mut waiting: Vec<PathBuf> = DIRS.iter().map(|(name, _)| dir.join(name)).collect();
+    let (mut bytes, mut entries) = (0_u64, 0_u64);
+    while let Some(dir) = waiting.pop() {
+        let found = match fs::read_dir(&dir) {
+            Ok(found) => found,
+            // What goes meanwhile does not count.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(_) => return u64::MAX,
+        };
+        for entry in found.flatten() {
+            let Ok(found) = entry.metadata() else { continue };
+            entries += 1;
+            bytes = bytes.saturating_add(found.blocks() * 512);
+            if entries > MOST_ENTRIES {
+                return u64::MAX;
+            }
+            if found.is_dir() {
+                waiting.push(entry.path());
+            }
+        }
+    }
+    bytes
+}
+
+/// Writes all of it in the order of the names; sockets and pipes are not kept.
+pub(super) fn pack<W: Write>(
+    archive: &mut tar::Builder<W>,
+    dir: &Path,
+    first_user: Option<u32>,
+    most: u64,
+) -> io::Result<()> {
+    archive.follow_symlinks(false);
+    let mut waiting: Vec<PathBuf> = DIRS.iter().rev().map(|(name, _)| PathBuf::from(name)).collect();
+    let (mut bytes, mut entries) = (0_u64, 0_u64);
+    while let Some(name) = waiting.pop() {
+        let path = dir.join(&name);
+        let found = fs::symlink_metadata(&path)?;
+        (bytes, entries) = (bytes.saturating_add(found.len()), entries + 1);
+        if bytes > most || entries > MOST_ENTRIES || name.components().count() > MOST_DEPTH {
+            return Err(io::Error::other("there is more on the disk than it may hold"));
+        }
+        let mut header = tar::Header::new_gnu();
+        header.set_metadata(&found);
+        // On the machine, whichever it will be: its first user or the other.
+        header.set_uid(if Some(found.uid()) == first_user { 0 } else { USER.into() });
+        header.set_gid(USER.into());
+        if found.is_dir() {
+            header.set_size(0);
+            archive.append_data(&mut header, &name, io::empty())?;
+            let below = fs::read_dir(&path)?.map(|entry| Ok(name.join(entry?.file_name())));
+            let mut below: Vec<PathBuf> = below.collect::<io::Result<_>>()?;
+            below.sort_by(|one, other| other.cmp(one));
+            waiting.append(&mut below);
+        } else if found.is_symlink() {
+            header.set_size(0);
+            archive.append_link(&mut header, &name, fs::read_link(&path)?)?;
+        } else if found.is_file() {
+            archive.append_data(&mut header, &name, File::open(&path)?.take(found.len()))?;
+        }
+    }
+    Ok(())
+}

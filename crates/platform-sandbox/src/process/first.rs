@@ -1,0 +1,142 @@
+//! The first process of a machine: starts commands, and says how they ended.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, Read},
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use rustix::{
+    io::Errno,
+    param::page_size,
+    process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, wait},
+    stdio::stdin,
+};
+
+use super::{
+    launch::USER,
+    packet::{Order, Program, Report, Setup, receive, send},
+};
+
+/// How often memory is looked at, where no control group bounds it.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Commands that run, by process.
+#[derive(Default)]
+struct Commands {
+    running: Mutex<HashMap<i32, u64>>,
+    started: Condvar,
+}
+
+impl Commands {
+    fn running(&self) -> MutexGuard<'_, HashMap<i32, u64>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Works until the platform is gone; whatever was started dies with this process.
+pub(super) fn serve(setup: &Setup) -> io::Result<()> {
+    let commands = Arc::new(Commands::default());
+    let ended = Arc::clone(&commands);
+    thread::Builder::new().name("wait".to_owned()).spawn(move || reap(&ended))?;
+    if let Some(most) = setup.memory {
+        thread::Builder::new().name("memory".to_owned()).spawn(move || watch_memory(most))?;
+    }
+    while let Some((order, files)) = receive(stdin())? {
+        match order {
+            Order::Start(id) => {
+                // Whoever waits for it must know it before it can end.
+                let mut running = commands.running();
+                match start(files, setup.single_user) {
+                    Ok(process) => {
+                        running.insert(process, id);
+                        commands.started.notify_one();
+                    }
+                    Err(error) => send(stdin(), &Report::NotStarted { id, reason: error.to_string() }, &[])?,
+                }
+            }
+            Order::Kill(id) => {
+                let running = commands.running();
+                let process = running.iter().find(|(_, of)| **of == id).and_then(|(process, _)| Pid::from_raw(*process));
+                if let Some(process) = process {
+                    let _ = kill_process_group(process, Signal::KILL);
+                }
+            }
+            Order::Setup(_) | Order::Mapped => {}
+        }
+    }
+    Ok(())
+}
+
+fn start(files: Vec<std::os::fd::OwnedFd>, single_user: bool) -> io::Result<i32> {
+    let [program, input, output, errors] =
+        <[_; 4]>::try_from(files).map_err(|_| io::Error::other("a command needs four files"))?;
+    let mut text = Vec::new();
+    File::from(program).read_to_end(&mut text)?;
+    let program: Program = serde_json::from_slice(&text)?;
+    let (name, arguments) = program.argv.split_first().ok_or_else(|| io::Error::other("there is no program"))?;
+    let mut command = Command::new(name);
+    command.args(arguments).env_clear().envs(program.variables).current_dir("/workspace").process_group(0);
+    command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(errors));
+    if !program.is_root && !single_user {
+        command.uid(USER).gid(USER);
+    }
+    let process = command.spawn()?.id();
+    i32::try_from(process).map_err(io::Error::other)
+}
+
+/// Takes note of every process that ended; those that nobody waits for are gone, too.
+fn reap(commands: &Commands) {
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((process, status))) => {
+                let id = commands.running().remove(&process.as_raw_nonzero().get());
+                if let Some(id) = id {
+                    let _ = send(stdin(), &Report::Ended { id, code: code(status) }, &[]);
+                }
+            }
+            Err(Errno::CHILD) => {
+                let running = commands.running();
+                if running.is_empty() {
+                    drop(commands.started.wait(running));
+                }
+            }
+            Ok(None) | Err(_) => {}
+        }
+    }
+}
+
+fn code(status: WaitStatus) -> i32 {
+    status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal)).unwrap_or(1)
+}
+
+/// Kills what takes most when all together take too much.
+fn watch_memory(most: u64) {
+    loop {
+        thread::sleep(LOOK);
+        let processes: Vec<(u64, i32)> = processes();
+        if processes.iter().map(|(bytes, _)| bytes).sum::<u64>() > most
+            && let Some((_, largest)) = processes.iter().max()
+            && let Some(process) = Pid::from_raw(*largest)
+        {
+            let _ = kill_process(process, Signal::KILL);
+        }
+    }
+}
+
+/// Resident bytes and id of each process but this.
+fn processes() -> Vec<(u64, i32)> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let resident = |id: i32| {
+        let text = std::fs::read_to_string(format!("/proc/{id}/statm")).ok()?;
+        let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
+        Some((pages * page_size() as u64, id))
+    };
+    ids.filter(|id| *id != 1).filter_map(resident).collect()
+}

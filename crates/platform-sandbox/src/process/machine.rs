@@ -1,0 +1,314 @@
+//! A machine, as the process that made it sees it.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::{self, Seek, Write},
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    process::Stdio,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use platform_core::{run_blocking, spawn};
+use rustix::{
+    fs::{MemfdFlags, memfd_create},
+    net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair, sockopt},
+    process::geteuid,
+};
+use tokio::{
+    io::{AsyncWriteExt, unix::AsyncFd},
+    net::unix::pipe,
+    process::Child,
+    sync::{oneshot, watch},
+    time::timeout,
+};
+use tracing::{debug, warn};
+
+use super::{
+    ProcessBackend,
+    control_group::ControlGroup,
+    disk::{self, MachineDir},
+    launch::USER,
+    packet::{Order, Program, Report, Setup, receive, send},
+};
+use crate::{
+    backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError},
+    gate::Gate,
+};
+
+/// Longest making of a machine.
+const MAKING: Duration = Duration::from_secs(30);
+/// After which a machine that does not end by itself is killed.
+const ENDING: Duration = Duration::from_secs(1);
+/// Processes of a machine at once.
+const MOST_PROCESSES: u64 = 512;
+/// Users of machines on the host begin here; each machine has so many of them.
+const FIRST_USER: u32 = 0x4000_0000;
+const USERS: u32 = 1024;
+const MIB: u64 = 1 << 20;
+/// What programs need to know, and where they put what they install.
+const VARIABLES: [(&str, &str); 10] = [
+    ("PATH", "/workspace/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("HOME", "/workspace"),
+    ("USER", "sandbox"),
+    ("SHELL", "/bin/bash"),
+    ("LANG", "C.UTF-8"),
+    ("TERM", "dumb"),
+    ("TMPDIR", "/tmp"),
+    ("NPM_CONFIG_PREFIX", "/workspace/.local"),
+    ("PIP_BREAK_SYSTEM_PACKAGES", "1"),
+    ("PYTHONUNBUFFERED", "1"),
+];
+
+/// A machine of namespaces.
+pub(super) struct ProcessMachine {
+    control: Arc<OwnedFd>,
+    waiting: Arc<Waiting>,
+    next: AtomicU64,
+    ended: watch::Receiver<bool>,
+    dir: MachineDir,
+    /// Id of its first user on the host.
+    first_user: Option<u32>,
+    disk_bytes: u64,
+    gate: Option<Gate>,
+}
+
+/// Who waits for commands to end.
+#[derive(Default)]
+struct Waiting(Mutex<HashMap<u64, oneshot::Sender<Result<i32, SandboxError>>>>);
+
+impl Waiting {
+    fn of(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Result<i32, SandboxError>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, id: u64, result: Result<i32, SandboxError>) {
+        if let Some(waits) = self.of().remove(&id) {
+            let _ = waits.send(result);
+        }
+    }
+}
+
+/// Makes a machine; when this returns it takes commands.
+pub(super) async fn create(
+    backend: &ProcessBackend,
+    spec: MachineSpec,
+    disk: Disk,
+) -> Result<Arc<ProcessMachine>, SandboxError> {
+    let first_user = geteuid().is_root().then(users);
+    let dir = MachineDir(backend.dir.0.join(&spec.id));
+    let path = dir.0.clone();
+    run_blocking(move || disk::prepare(&path, first_user, disk).map_err(platform_core::Error::internal))
+        .await
+        .map_err(|error| SandboxError::Failed(error.cause().map_or_else(String::new, ToString::to_string)))?;
+    let memory = u64::from(spec.memory_mib) * MIB;
+    let group = ControlGroup::create(&spec.id, memory, spec.cpus, MOST_PROCESSES);
+    let (rules, listen) = Gate::plan(&spec.network, &backend.egress);
+    let setup = Setup {
+        single_user: first_user.is_none(),
+        listen,
+        names: rules.as_ref().map(|_| Gate::NAMES),
+        file_bytes: u64::from(spec.disk_mib) * MIB,
+        processes: MOST_PROCESSES,
+        memory: group.is_none().then_some(memory),
+    };
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(io::Error::from)?;
+    let mut command = tokio::process::Command::new(&backend.program);
+    command.arg(&backend.argument).arg("outer").env_clear().current_dir(&dir.0).kill_on_drop(true);
+    command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+    let child = command.spawn()?;
+    // The command holds the other end of the socket.
+    drop(command);
+    let process = child.id().ok_or(SandboxError::Ended)?;
+    if let Some(group) = &group {
+        group.add(process)?;
+    }
+    let making = run_blocking(move || {
+        let doors = make(&ours, process, first_user, &setup).map_err(platform_core::Error::internal)?;
+        Ok((ours, doors))
+    });
+    let (control, doors) =
+        making.await.map_err(|error| SandboxError::Failed(error.cause().map_or_else(String::new, ToString::to_string)))?;
+    let gate = rules.map(|rules| rules.open(doors)).transpose()?;
+    let (control, waiting) = (Arc::new(control), Arc::new(Waiting::default()));
+    rustix::io::ioctl_fionbio(&*control, true).map_err(io::Error::from)?;
+    let (ends, ended) = watch::channel(false);
+    #[expect(deprecated, reason = "what is shared stays the descriptor that it is")]
+    let heard = AsyncFd::new(Arc::clone(&control))?;
+    spawn("sandbox", hear(heard, child, Arc::clone(&waiting), ends, group));
+    let (next, disk_bytes) = (AtomicU64::new(1), u64::from(spec.disk_mib) * MIB);
+    Ok(Arc::new(ProcessMachine { control, waiting, next, ended, dir, first_user, disk_bytes, gate }))
+}
+
+/// Users of the host that no other machine of it has.
+fn users() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let slot = (std::process::id() & 0x3ff) << 10 | NEXT.fetch_add(1, Ordering::Relaxed) & 0x3ff;
+    FIRST_USER + slot * USERS
+}
+
+/// Leads a process through becoming a machine; the sockets on which it listens for us.
+fn make(control: &OwnedFd, process: u32, first_user: Option<u32>, setup: &Setup) -> io::Result<Vec<OwnedFd>> {
+    sockopt::set_socket_timeout(control, sockopt::Timeout::Recv, Some(MAKING))?;
+    send(control, &Order::Setup(setup.clone()), &[])?;
+    report(control)?;
+    let map = |file: &str, map: &str| fs::write(format!("/proc/{process}/{file}"), map);
+    match first_user {
+        Some(first) => {
+            let both = format!("0 {first} {}", USER + 1);
+            map("uid_map", &both)?;
+            map("gid_map", &both)?;
+        }
+        None => {
+            map("setgroups", "deny")?;
+            map("uid_map", &format!("0 {} 1", geteuid().as_raw()))?;
+            map("gid_map", &format!("0 {} 1", rustix::process::getegid().as_raw()))?;
+        }
+    }
+    send(control, &Order::Mapped, &[])?;
+    let doors = report(control)?;
+    send(control, &Order::Setup(setup.clone()), &[])?;
+    report(control)?;
+    sockopt::set_socket_timeout(control, sockopt::Timeout::Recv, None)?;
+    Ok(doors)
+}
+
+/// The next step is done.
+fn report(control: &OwnedFd) -> io::Result<Vec<OwnedFd>> {
+    match receive(control)? {
+        Some((Report::Failed(reason), _)) => Err(io::Error::other(reason)),
+        Some((_, files)) => Ok(files),
+        None => Err(io::Error::other("it ended before it was made")),
+    }
+}
+
+/// Hears how commands end, and when the machine does.
+async fn hear(
+    control: AsyncFd<Arc<OwnedFd>>,
+    mut child: Child,
+    waiting: Arc<Waiting>,
+    ends: watch::Sender<bool>,
+    group: Option<ControlGroup>,
+) {
+    let hearing = async {
+        loop {
+            match control.async_io(tokio::io::Interest::READABLE, |control| receive::<Report>(control)).await {
+                Ok(Some((Report::Ended { id, code }, _))) => waiting.tell(id, Ok(code)),
+                Ok(Some((Report::NotStarted { id, reason }, _))) => {
+                    waiting.tell(id, Err(SandboxError::Failed(reason)));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    };
+    hearing.await;
+    if timeout(ENDING, child.wait()).await.is_err() {
+        // Its first process dies with it, and everything else with that.
+        if let Err(error) = child.kill().await {
+            warn!(%error, "A sandbox could not be ended.");
+        }
+    }
+    debug!(pid = child.id(), "A sandbox has ended.");
+    drop(group);
+    waiting.of().clear();
+    let _ = ends.send(true);
+}
+
+impl ProcessMachine {
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(PathBuf) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, SandboxError> {
+        let dir = self.dir.0.clone();
+        tokio::task::spawn_blocking(move || work(dir)).await.map_err(|error| SandboxError::Failed(error.to_string()))?.map_err(Into::into)
+    }
+}
+
+#[async_trait]
+impl Machine for ProcessMachine {
+    fn variables(&self) -> Vec<(String, String)> {
+        let proxies: &[(&str, &str)] = if self.gate.is_some() { &Gate::VARIABLES } else { &[] };
+        VARIABLES.iter().chain(proxies).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    async fn start(&self, command: Command) -> Result<Running, SandboxError> {
+        if *self.ended.borrow() {
+            return Err(SandboxError::Ended);
+        }
+        let Command { argv, variables: own, is_root, input } = command;
+        let mut variables = self.variables();
+        variables.extend(own);
+        if is_root && self.first_user.is_none() {
+            let reason = "sudo needs a platform that runs as root: this one gives a sandbox one user alone".to_owned();
+            return Err(SandboxError::Failed(reason));
+        }
+        let mut program = File::from(memfd_create("program", MemfdFlags::CLOEXEC).map_err(io::Error::from)?);
+        serde_json::to_writer(&mut program, &Program { argv, variables, is_root }).map_err(io::Error::from)?;
+        program.rewind()?;
+        let ((stdout, out), (stderr, err)) = (io::pipe()?, io::pipe()?);
+        let stdin: OwnedFd = if input.is_empty() {
+            File::open("/dev/null")?.into()
+        } else {
+            let (read, write) = io::pipe()?;
+            let mut write = pipe::Sender::from_owned_fd(write.into())?;
+            spawn("sandbox input", async move { write.write_all(&input).await });
+            read.into()
+        };
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (ends, exit) = oneshot::channel();
+        self.waiting.of().insert(id, ends);
+        let files = [program.as_fd(), stdin.as_fd(), out.as_fd(), err.as_fd()];
+        if send(&*self.control, &Order::Start(id), &files).is_err() {
+            self.waiting.of().remove(&id);
+            return Err(SandboxError::Ended);
+        }
+        let control = Arc::clone(&self.control);
+        Ok(Running {
+            stdout: Box::new(pipe::Receiver::from_owned_fd(stdout.into())?),
+            stderr: Box::new(pipe::Receiver::from_owned_fd(stderr.into())?),
+            exit: async move { exit.await.unwrap_or(Err(SandboxError::Ended)) }.boxed(),
+            kill: Arc::new(move || {
+                let _ = send(&*control, &Order::Kill(id), &[]);
+            }),
+        })
+    }
+
+    async fn disk_bytes(&self) -> Result<u64, SandboxError> {
+        self.blocking(|dir| Ok(disk::used(&dir))).await
+    }
+
+    async fn end(&self) {
+        let _ = shutdown(&*self.control, Shutdown::Both);
+        self.ended().await;
+    }
+
+    async fn ended(&self) {
+        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
+
+    async fn save(&self, to: Box<dyn Write + Send>) -> Result<(), SandboxError> {
+        self.ended().await;
+        let (first_user, most) = (self.first_user, self.disk_bytes);
+        self.blocking(move |dir| {
+            let mut archive = tar::Builder::new(to);
+            disk::pack(&mut archive, &dir, first_user, most)?;
+            archive.into_inner()?.flush()
+        })
+        .await
+    }
+}
+
+impl Drop for ProcessMachine {
+    fn drop(&mut self) {
+        let _ = shutdown(&*self.control, Shutdown::Both);
+    }
+}
