@@ -19,6 +19,7 @@ use platform_core::SystemClock;
 use platform_db::{Bus, Db, Embedded};
 use platform_docs::Docs;
 use platform_egress::Egress;
+use platform_environments::{EnvironmentNeeds, EnvironmentReferrer, PgEnvironments, sandbox_tools};
 use platform_files::PgFileService;
 use platform_http::{Group, Http, HttpConfig, Needs, Observer, Table};
 use platform_integrations::{ConnectionCredentials, Connectors, PgConnections, PgIntegrations, TenantApps, TenantMcp};
@@ -46,15 +47,15 @@ use crate::{
     children::Pools,
     config::{Config, Role},
     groups::{
-        agents, assistants, chats, docs, documents, files, folders, health, integrations, keys, mcp, memory, models,
-        oauth, projects, sessions, skills, speech, tenant_integrations, tenants, threads, tool_servers, triggers,
-        usage, webhooks,
+        agents, assistants, chats, docs, documents, environments, files, folders, health, integrations, keys, mcp,
+        memory, models, oauth, projects, sessions, skills, speech, tenant_integrations, tenants, threads, tool_servers,
+        triggers, usage, webhooks,
     },
     health::Health,
     leaving::Leaving,
     metrics::Metrics,
     module::{Keeper, Module},
-    purge,
+    purge, sandboxes,
 };
 
 /// The running platform.
@@ -67,6 +68,7 @@ pub struct App {
     pub(crate) db: Db,
     pub(crate) metrics: Option<Arc<Metrics>>,
     pub(crate) files: Arc<PgFileService>,
+    environments: Arc<PgEnvironments>,
     closing: CancellationToken,
     works: Vec<Arc<dyn Work>>,
     embedded: Option<Embedded>,
@@ -79,6 +81,7 @@ struct Platform {
     health: Arc<Health>,
     projects: Arc<PgProjectService>,
     files: Arc<PgFileService>,
+    environments: Arc<PgEnvironments>,
     modules: Vec<Module>,
 }
 
@@ -100,7 +103,9 @@ impl Platform {
             Arc::new(AgentReferrer),
             Arc::new(TriggerReferrer),
             Arc::new(McpReferrer),
+            Arc::new(EnvironmentReferrer),
         ]);
+        let thread_states = Arc::new(PgThreadAddresses::new(db));
         let pools = Pools::new()?;
         let knowledge = Arc::new(PgKnowledge::new(KnowledgeNeeds {
             db: db.clone(),
@@ -150,9 +155,22 @@ impl Platform {
             egress: egress.clone(),
             expressions: Arc::clone(&pools.quick),
             documents: pools.descriptions,
-            referrers,
+            referrers: referrers.clone(),
             limits: config.limits,
             connections: Arc::new(ConnectionCredentials(Arc::clone(&connections))),
+        });
+        let environments = PgEnvironments::new(EnvironmentNeeds {
+            db: db.clone(),
+            bus: bus.clone(),
+            clock: Arc::clone(clock),
+            vault: Arc::clone(vault),
+            store: store.clone(),
+            egress: egress.clone(),
+            backend: sandboxes::backend(config, egress),
+            threads: thread_states.clone(),
+            referrers,
+            limits: config.limits,
+            settings: sandboxes::settings(config),
         });
         let integrations = Arc::new(PgIntegrations::new(&connections, &tool_servers, jobs, &config.url(addr)));
         let built_in = vec![
@@ -163,6 +181,7 @@ impl Platform {
             knowledge_tools(&knowledge),
             skill_tools(&knowledge),
             memory_tools(&memory),
+            sandbox_tools(&environments),
             finish_tools(),
         ];
         let built_in = Arc::new(BuiltInTools::new(built_in, Arc::clone(&pools.quick)));
@@ -178,7 +197,7 @@ impl Platform {
             clock: Arc::clone(clock),
             vault: Arc::clone(vault),
             egress: egress.clone(),
-            threads: Arc::new(PgThreadAddresses::new(db)),
+            threads: thread_states,
         }));
         let ports = Ports {
             db: db.clone(),
@@ -188,6 +207,7 @@ impl Platform {
             recall: knowledge.clone(),
             memory: memory.clone(),
             dictations: speech.clone(),
+            environments: environments.clone(),
             toolbox: Arc::clone(&toolbox),
             children: pools.quick,
             realtime: Realtime::new(Arc::clone(clock), config.stream_coalesce, relay),
@@ -290,11 +310,12 @@ impl Platform {
             agents::module(&agents, &threads, &triggers),
             threads::module(&threads, &evaluations),
             mcp::module(&gateway, &auth, config, addr),
+            environments::module(&environments),
             webhooks::module(&webhooks),
             triggers::module(&triggers),
             Module { works: vec![mailer], purges: purge::shared(config.event_keep), ..Module::default() },
         ];
-        Ok(Self { auth, health, projects, files, modules })
+        Ok(Self { auth, health, projects, files, environments, modules })
     }
 }
 
@@ -302,7 +323,11 @@ impl App {
     /// Builds everything and begins to work; `addr`: where it will listen.
     pub async fn start(config: &Config, addr: SocketAddr) -> Result<Self> {
         let mut base = Base::start(config).await?;
-        let Platform { auth, health, projects, files, modules } = Platform::build(config, addr, &mut base)?;
+        let Platform { auth, health, projects, files, environments, modules } =
+            Platform::build(config, addr, &mut base)?;
+        if base.embedded.is_some() {
+            environments.reclaim_all().await?;
+        }
         let Base { db, clock, models, jobs, metrics, embedded, .. } = base;
         let (mut groups, mut resources, mut works) = (Vec::new(), Vec::new(), Vec::new());
         let (mut keepers, mut purges) = (Vec::new(), Vec::new());
@@ -333,7 +358,7 @@ impl App {
         keepers.push(purge::hourly(db.clone(), clock, purges));
         keepers.into_iter().for_each(Keeper::start);
         let grace = config.shutdown_grace;
-        Ok(Self { http, auth, models, health, jobs, db, metrics, files, closing, works, embedded, grace })
+        Ok(Self { http, auth, models, health, jobs, db, metrics, files, environments, closing, works, embedded, grace })
     }
 
     /// The `OpenAPI` document of what these settings would serve; nothing listens, and no database is asked.
@@ -373,6 +398,7 @@ impl App {
         if let Err(error) = self.jobs.drain(&self.works, self.grace * 4 / 5).await {
             warn!(%error, "Runs could not be handed back; their leases end by themselves.");
         }
+        self.environments.drain().await;
     }
 
     /// The last thing: the embedded database stops.

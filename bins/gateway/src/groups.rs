@@ -5,6 +5,7 @@ pub(crate) mod assistants;
 pub(crate) mod chats;
 pub(crate) mod docs;
 pub(crate) mod documents;
+pub(crate) mod environments;
 pub(crate) mod files;
 pub(crate) mod folders;
 pub(crate) mod health;

@@ -16,5 +16,6 @@ mod leaving;
 mod metrics;
 mod module;
 mod purge;
+mod sandboxes;
 mod serve;
 mod telemetry;

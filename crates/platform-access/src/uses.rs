@@ -131,6 +131,11 @@ impl Referrers {
         Ok(id)
     }
 
+    /// Id of a record by its kind and a name of it; it is locked.
+    pub async fn lock_in(&self, conn: &mut Conn, account: &AccountId, (kind, name): (&str, &str)) -> Result<String> {
+        self.of(kind)?.lock_in(conn, account, name).await
+    }
+
     /// Identifier and name of a record (its kind and id).
     pub async fn describe_in(
         &self,

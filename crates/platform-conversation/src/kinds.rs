@@ -6,3 +6,5 @@ use platform_access::Kind;
 pub const AGENT: Kind = Kind::placed("agent");
 /// Assistants.
 pub const ASSISTANT: Kind = Kind::placed("assistant");
+/// Environments.
+pub const ENVIRONMENT: Kind = Kind::placed("environment");

@@ -36,7 +36,7 @@ pub use context::{Stored, UserMessage};
 pub use feedback::{Given, NewFeedback, give_feedback_in};
 pub use files::{FileFetcher, StoredFile, discard_files, hand_over_files, note_file_types, screen_files, store_files};
 pub use history::kept_history;
-pub use kinds::{AGENT, ASSISTANT};
+pub use kinds::{AGENT, ASSISTANT, ENVIRONMENT};
 pub use message::{
     ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TokenUsage, check_message, restamped,
     secondary,
@@ -52,9 +52,11 @@ pub use repository::{
     json, listed_contents, open_calls, open_text, queued, result_positions, settled_calls, summarise, turn_of,
 };
 pub use search::{Match, Matches, search};
-pub use settings::{AssistantSettings, AssistantState, AssistantTemplates, Profile, takes_no_tools};
+pub use settings::{AssistantSettings, AssistantState, AssistantTemplates, Profile, check_environment, takes_no_tools};
 pub use sub_agents::{ABANDON, CHAT_RETURN, HandOff, Returned, SubAgentLauncher, SubAgents, invalid_sub_agents};
-pub use tools::{ClientFunction, ClientTool, check_client_schemas, check_client_tools, check_turn_tools, turn_tools};
+pub use tools::{
+    ClientFunction, ClientTool, ToolUser, check_client_schemas, check_client_tools, check_turn_tools, turn_tools,
+};
 pub use turn::{
     Bounds, Conversation, LeaseLost, Ports, Step, StepResult, TriggerOrigin, Turn, TurnRequest, TurnStore,
     guardrail_turns, new_message_uid,

@@ -14,6 +14,8 @@ pub struct Refers {
     pub folders: Vec<String>,
     /// Skills: id and type.
     pub skills: Vec<(String, String)>,
+    /// The environment that it works in.
+    pub environment: Option<String>,
 }
 
 impl Refers {
@@ -24,6 +26,7 @@ impl Refers {
             documents: settings.knowledge_document_ids.clone(),
             folders: settings.knowledge_folder_ids.clone(),
             skills: settings.knowledge_skills.iter().map(|skill| (skill.id.clone(), skill.r#type.clone())).collect(),
+            environment: settings.environment_id.clone(),
         }
     }
 
@@ -38,7 +41,7 @@ impl Refers {
         let text = |skill: &Value, name: &str| skill.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let skills = given.map(|skill| (text(skill, "id"), text(skill, "type"))).collect();
         let says = names.iter().chain(&["knowledgeSkills"]).any(|name| patch.contains_key(*name));
-        says.then_some(Self { tools, documents, folders, skills })
+        says.then_some(Self { tools, documents, folders, skills, environment: None })
     }
 
     /// Both.

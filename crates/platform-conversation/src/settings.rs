@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Object, Result};
 use platform_guardrails::{Guardrails, Screen};
 use platform_runtime::{
-    Catalog, ChildPool, ModelSpec, OutputSchema, Payer, StructuredOutput, TenantAppOffer, TurnScope, TurnSkill,
-    check_schema,
+    Catalog, ChildPool, Environments, InheritedParts, ModelSpec, OutputSchema, Payer, StructuredOutput, TenantAppOffer,
+    TurnScope, TurnSkill, check_schema,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -201,7 +201,6 @@ impl AssistantSettings {
             output.check()?;
         }
         self.guardrails_configuration.check(catalog)?;
-        self.check_references()?;
         let chosen = self.choose(catalog, None, None)?;
         if !self.available_tools_groups_uids.is_empty() && !chosen.capabilities.tools {
             return Err(takes_no_tools(&chosen));
@@ -237,6 +236,8 @@ impl AssistantSettings {
             skills: self.turn_skills(),
             tenant_apps: self.tenant_apps(payer),
             tenant_mcp_tools: self.tenant_mcp_tools(payer),
+            environment: self.environment_id.clone(),
+            worker: None,
             depth: 0,
         }
     }
@@ -267,15 +268,6 @@ impl AssistantSettings {
         enabled.map(|skill| TurnSkill { id: skill.id.clone(), preload: skill.preload_content }).collect()
     }
 
-    /// Records of groups this server does not have cannot exist.
-    fn check_references(&self) -> Result<()> {
-        let missing = |code, what, id: &String| Err(Error::not_found(code, what, id));
-        if let Some(id) = &self.environment_id {
-            return missing(Code::ENVIRONMENT_NOT_FOUND, "environment", id);
-        }
-        Ok(())
-    }
-
     /// The model of a turn: what the message asks for, else what the assistant says, else the default.
     pub fn choose(&self, catalog: &dyn Catalog, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
         match (provider, llm) {
@@ -283,6 +275,13 @@ impl AssistantSettings {
             asked => catalog.choose(asked.0, asked.1),
         }
     }
+}
+
+/// `ENVIRONMENT_NOT_FOUND` for one that is not there.
+pub async fn check_environment(environments: &dyn Environments, account: &AccountId, id: Option<&str>) -> Result<()> {
+    let Some(id) = id else { return Ok(()) };
+    let missing = || Error::not_found(Code::ENVIRONMENT_NOT_FOUND, "environment", id);
+    environments.inherited(account, id).await?.map(drop).ok_or_else(missing)
 }
 
 /// The port to assistants that agents are made from (contract 03 §1, `assistantSpecialization.identifier`).
@@ -323,6 +322,36 @@ impl Profile {
         Self { settings, screen, output }
     }
 
+    /// The same with what its environment gives to all who are connected to it (contract 13 §1).
+    pub async fn in_environment(
+        self: &Arc<Self>,
+        environments: &dyn Environments,
+        account: &AccountId,
+    ) -> Result<Arc<Self>> {
+        let Some(id) = &self.settings.environment_id else { return Ok(Arc::clone(self)) };
+        let Some(parts) = environments.inherited(account, id).await? else { return Ok(Arc::clone(self)) };
+        if *parts == InheritedParts::default() {
+            return Ok(Arc::clone(self));
+        }
+        let mut whole = (**self).clone();
+        let settings = &mut whole.settings;
+        add(&mut settings.available_tools_groups_uids, &parts.groups);
+        add(&mut settings.knowledge_document_ids, &parts.documents);
+        add(&mut settings.knowledge_folder_ids, &parts.folders);
+        for skill in &parts.skills {
+            if settings.knowledge_skills.iter().all(|own| own.id != skill.id) {
+                let (id, preload_content) = (skill.id.clone(), skill.preload);
+                settings.knowledge_skills.push(KnowledgeSkill {
+                    id,
+                    r#type: String::new(),
+                    enabled: true,
+                    preload_content,
+                });
+            }
+        }
+        Ok(Arc::new(whole))
+    }
+
     /// Whether watchers see the reply grow (contract 02 §7.11).
     pub fn shows_growth(&self) -> bool {
         self.screen.is_none() && self.output.is_none()
@@ -346,4 +375,9 @@ fn check_identifier(checks: &mut Checks, identifier: &str) {
     } else if RESERVED.contains(&identifier) {
         checks.issue("identifier", "conflict", format!("identifier `{identifier}` is reserved; choose another"));
     }
+}
+
+fn add(own: &mut Vec<String>, more: &[String]) {
+    let new: Vec<String> = more.iter().filter(|id| !own.contains(id)).cloned().collect();
+    own.extend(new);
 }

@@ -43,17 +43,30 @@ pub struct ClientFunction {
     pub parameters: serde_json::Value,
 }
 
+/// For whom tools are called.
+#[derive(Clone, Copy, Default)]
+pub struct ToolUser<'a> {
+    /// Kind and id of the agent or assistant.
+    pub worker: Option<(&'static str, &'a str)>,
+    /// Who pays.
+    pub payer: Option<&'a Payer>,
+    /// Id of the chat or thread.
+    pub conversation: &'a str,
+    /// Where results may come later; a chat cannot wait.
+    pub callbacks: Option<&'a Arc<dyn Callbacks>>,
+}
+
 /// What the model may call in a turn.
 pub async fn turn_tools(
     toolbox: &Toolbox,
     account: &AccountId,
     settings: &AssistantSettings,
     request: &TurnRequest,
-    payer: Option<&Payer>,
-    conversation: &str,
-    callbacks: Option<&Arc<dyn Callbacks>>,
+    user: ToolUser<'_>,
 ) -> Result<Vec<TurnTool>> {
-    let mut scope = TurnScope { depth: request.depth, ..settings.scope(payer, conversation) };
+    let ToolUser { worker, payer, conversation, callbacks } = user;
+    let worker = worker.map(|(kind, id)| (kind, id.to_owned()));
+    let mut scope = TurnScope { depth: request.depth, worker, ..settings.scope(payer, conversation) };
     scope.tenant_apps.retain(|offer| !request.disabled_integrations.contains(&offer.app));
     let mut groups = Cow::from(&settings.available_tools_groups_uids);
     // What is attached can be looked into, whether or not somebody chose the tools for it.
@@ -112,7 +125,7 @@ pub async fn check_turn_tools(
         return Ok(());
     }
     let own = TurnRequest { tools: Vec::new(), ..request.clone() };
-    let own = turn_tools(toolbox, account, settings, &own, None, "", None).await?;
+    let own = turn_tools(toolbox, account, settings, &own, ToolUser::default()).await?;
     let names: HashSet<&str> = own.iter().map(|tool| tool.tool.name.as_str()).collect();
     match request.tools.iter().find(|tool| names.contains(tool.function.name.as_str())) {
         Some(tool) => Err(twice(&tool.function.name)),

@@ -17,9 +17,9 @@ use platform_events::Audience;
 use platform_guardrails::{Finding, Moment, Screen, Screening};
 use platform_realtime::{Key, Live, Realtime};
 use platform_runtime::{
-    Answer, Budget, CallState, Catalog, ChildPool, Dictations, Ending, Fault, FaultCode, Flow, Limits, Memory, Model,
-    ModelSpec, OpenCall, Operation, Payer, Recall, Resumed, Role, SecondaryCall, Spender, StopReason, ToldMemories,
-    Toolbox, TurnTool, Usage, UsageLedger, run_turn,
+    Answer, Budget, CallState, Catalog, ChildPool, Dictations, Ending, Environments, Fault, FaultCode, Flow, Limits,
+    Memory, Model, ModelSpec, OpenCall, Operation, Payer, Recall, Resumed, Role, SecondaryCall, Spender, StopReason,
+    ToldMemories, Toolbox, TurnTool, Usage, UsageLedger, run_turn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -53,6 +53,8 @@ pub struct Ports {
     pub memory: Arc<dyn Memory>,
     /// What was dictated.
     pub dictations: Arc<dyn Dictations>,
+    /// What those who are connected to an environment have of it.
+    pub environments: Arc<dyn Environments>,
     /// What may be called.
     pub toolbox: Arc<Toolbox>,
     /// Who reads what clients wrote.

@@ -229,7 +229,16 @@ impl Answer {
         place: Option<StreamPlace>,
         follower: Follower,
     ) -> Self {
-        Self::new(200, Body::Events(Box::pin(sse::messages(messages, place, follower))))
+        Self::events(Box::pin(messages.map(|message| ("message", message))), place, follower)
+    }
+
+    /// The same for messages that have names.
+    pub fn events(
+        events: Pin<Box<dyn Stream<Item = (&'static str, serde_json::Value)>>>,
+        place: Option<StreamPlace>,
+        follower: Follower,
+    ) -> Self {
+        Self::new(200, Body::Events(Box::pin(sse::messages(events, place, follower))))
     }
 
     pub(crate) fn new(status: u16, body: Body) -> Self {

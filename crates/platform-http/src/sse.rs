@@ -57,13 +57,13 @@ pub(crate) fn events(
     connect(Box::pin(frames), true, (Some(place), ends), (http, bearer, project))
 }
 
-/// Messages as they come, as long as whoever asked has the right to them; those that hold a place end at some time.
+/// Named messages as they come, as long as whoever asked has the right to them; those that hold a place end at some time.
 pub(crate) fn messages(
-    messages: Pin<Box<dyn Stream<Item = Value>>>,
+    messages: Pin<Box<dyn Stream<Item = (&'static str, Value)>>>,
     place: Option<StreamPlace>,
     of: Follower,
 ) -> impl Stream<Item = std::io::Result<Bytes>> {
-    let frames = messages.map(|message| Ok(Bytes::from(format!("event: message\ndata: {message}\n\n"))));
+    let frames = messages.map(|(name, message)| Ok(Bytes::from(format!("event: {name}\ndata: {message}\n\n"))));
     let ends = place.is_some().then_some(of.http.config.stream_lifetime);
     connect(Box::pin(frames), false, (place, ends), (of.http, of.bearer, of.project))
 }

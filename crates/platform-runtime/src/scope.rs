@@ -1,3 +1,5 @@
+use std::{collections::HashMap, sync::Arc};
+
 use async_trait::async_trait;
 use platform_core::{AccountId, Owner, Result};
 
@@ -8,6 +10,9 @@ pub const KNOWLEDGE_TOOLS: &str = "builtin-knowledge";
 
 /// The group of tools that load skills.
 pub const SKILL_TOOLS: &str = "builtin-skills";
+
+/// The group of tools that work on the machine of an environment.
+pub const SANDBOX_TOOLS: &str = "builtin-sandbox";
 
 /// The group of the tools of apps that end users connect.
 pub const TENANT_APPS: &str = "tenant-apps";
@@ -52,6 +57,10 @@ pub struct TurnScope {
     pub tenant_apps: Vec<TenantAppOffer>,
     /// Tools of each MCP server that an end user brings; `None` = they bring none.
     pub tenant_mcp_tools: Option<usize>,
+    /// The environment that it works in.
+    pub environment: Option<String>,
+    /// Who works: the kind and id of an agent or assistant.
+    pub worker: Option<(&'static str, String)>,
     /// How many triggers led to the turn (contract 09 §3).
     pub depth: u8,
 }
@@ -112,4 +121,39 @@ impl Recall for () {
     async fn passages(&self, _: &AccountId, _: &TurnScope, _: &str, _: RecallBudget) -> Result<Recalled> {
         Ok(Recalled::default())
     }
+}
+
+/// What all who are connected to an environment have (contract 13 §1).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InheritedParts {
+    /// Tool servers and built-in groups.
+    pub groups: Vec<String>,
+    /// Documents.
+    pub documents: Vec<String>,
+    /// Folders.
+    pub folders: Vec<String>,
+    /// Skills.
+    pub skills: Vec<TurnSkill>,
+}
+
+/// The environments that agents and assistants work in.
+#[async_trait]
+pub trait Environments: Send + Sync {
+    /// What those who are connected to one have of it; `None` when there is none.
+    async fn inherited(&self, account: &AccountId, id: &str) -> Result<Option<Arc<InheritedParts>>>;
+}
+
+/// There are no environments.
+#[async_trait]
+impl Environments for () {
+    async fn inherited(&self, _: &AccountId, _: &str) -> Result<Option<Arc<InheritedParts>>> {
+        Ok(None)
+    }
+}
+
+/// How far threads of agents are.
+#[async_trait]
+pub trait ThreadStates: Send + Sync {
+    /// Whether each of these threads is over; what is no thread is left out.
+    async fn are_over(&self, account: &AccountId, ids: &[String]) -> Result<HashMap<String, bool>>;
 }

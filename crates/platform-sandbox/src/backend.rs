@@ -5,6 +5,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
+use utoipa::ToSchema;
 
 /// Why there is no machine, or why it does not do what it is asked to.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -87,7 +88,7 @@ pub struct MachineSpec {
 }
 
 /// A program that a runtime may have.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Cli {
     /// Its name.
     pub name: String,
@@ -109,6 +110,9 @@ pub trait SandboxBackend: Send + Sync {
 
     /// The runtimes there are, `default` among them; an error when it makes no machines here.
     async fn runtimes(&self) -> Result<Vec<String>, SandboxError>;
+
+    /// Removes what machines left behind whose process is gone.
+    async fn clear(&self) {}
 
     /// Makes a machine with this on its disk.
     async fn create(&self, spec: MachineSpec, disk: Disk) -> Result<Arc<dyn Machine>, SandboxError>;

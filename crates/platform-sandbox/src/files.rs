@@ -8,6 +8,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt},
     time::timeout,
 };
+use utoipa::ToSchema;
 
 use crate::backend::{Command, Machine, SandboxError};
 
@@ -43,7 +44,8 @@ pub enum FileError {
 }
 
 /// What is in a directory.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = SandboxFile)]
 pub struct Entry {
     /// Its name.
     pub name: String,
@@ -101,6 +103,12 @@ async fn checked(machine: &dyn Machine, command: Command) -> Result<Vec<u8>, Fil
         TOO_LARGE => Err(FileError::TooLarge),
         _ => Err(FileError::Refused(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
     }
+}
+
+/// What a command writes, when it succeeds.
+pub async fn said(machine: &dyn Machine, command: Command) -> Result<String, SandboxError> {
+    let output = output(machine, command).await?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// A file's bytes.

@@ -118,7 +118,8 @@ impl Rules {
     pub fn open(self, mut doors: Vec<OwnedFd>) -> io::Result<Gate> {
         let rules = Arc::new(self);
         let mut gate = Gate(Vec::new());
-        let names = std::net::UdpSocket::from(doors.pop().ok_or_else(|| io::Error::other("the machine does not listen"))?);
+        let names =
+            std::net::UdpSocket::from(doors.pop().ok_or_else(|| io::Error::other("the machine does not listen"))?);
         names.set_nonblocking(true)?;
         gate.0.push(spawn("sandbox names", Arc::clone(&rules).answer(UdpSocket::from_std(names)?)).abort_handle());
         let places = Arc::new(Semaphore::new(MOST_STREAMS));
@@ -143,9 +144,7 @@ impl Rules {
             };
             let rules = Arc::clone(&self);
             streams.spawn(async move {
-                let carried = async {
-                    if is_proxy { rules.proxy(stream).await } else { rules.carry(stream).await }
-                };
+                let carried = async { if is_proxy { rules.proxy(stream).await } else { rules.carry(stream).await } };
                 if let Ok(Err(error)) = timeout(LONGEST, carried).await {
                     debug!(%error, "A stream of a sandbox was not carried.");
                 }
@@ -298,7 +297,8 @@ impl Rules {
         answer.set_flags(PacketFlag::RECURSION_AVAILABLE | PacketFlag::RECURSION_DESIRED);
         answer.questions.push(asked.clone());
         let name = asked.qname.to_string();
-        let is_address = matches!(asked.qtype, QTYPE::TYPE(TYPE::A)) && matches!(asked.qclass, QCLASS::CLASS(CLASS::IN));
+        let is_address =
+            matches!(asked.qtype, QTYPE::TYPE(TYPE::A)) && matches!(asked.qclass, QCLASS::CLASS(CLASS::IN));
         if !self.knows(&name) || self.egress.resolve(&name, 0).await.is_err() {
             *answer.rcode_mut() = RCODE::NameError;
         } else if is_address && let Some(address) = self.address_of(&name) {
@@ -313,10 +313,9 @@ impl Rules {
 fn is_named(listed: &str, host: &str) -> bool {
     let host = host.trim_end_matches('.');
     match listed.strip_prefix("*.") {
-        Some(above) => host
-            .len()
-            .checked_sub(above.len() + 1)
-            .is_some_and(|at| host.is_char_boundary(at + 1) && host[at..].starts_with('.') && host[at + 1..].eq_ignore_ascii_case(above)),
+        Some(above) => host.len().checked_sub(above.len() + 1).is_some_and(|at| {
+            host.is_char_boundary(at + 1) && host[at..].starts_with('.') && host[at + 1..].eq_ignore_ascii_case(above)
+        }),
         None => listed.eq_ignore_ascii_case(host),
     }
 }
@@ -375,7 +374,9 @@ impl ProxyRequest {
         let wrong = || io::Error::other("this is no request to a proxy");
         let mut headers = [httparse::EMPTY_HEADER; 100];
         let mut request = httparse::Request::new(&mut headers);
-        let httparse::Status::Complete(length) = request.parse(head).map_err(io::Error::other)? else { return Ok(None) };
+        let httparse::Status::Complete(length) = request.parse(head).map_err(io::Error::other)? else {
+            return Ok(None);
+        };
         let (method, path) = request.method.zip(request.path).ok_or_else(wrong)?;
         if method == "CONNECT" {
             let (host, port) = host_of(path);
@@ -387,7 +388,9 @@ impl ProxyRequest {
         let slash = if path.starts_with('/') { "" } else { "/" };
         let mut forward = format!("{method} {slash}{path} HTTP/1.1\r\n").into_bytes();
         let hop = ["proxy-connection", "proxy-authorization", "connection", "keep-alive"];
-        for header in request.headers.iter().filter(|header| !hop.iter().any(|hop| header.name.eq_ignore_ascii_case(hop))) {
+        for header in
+            request.headers.iter().filter(|header| !hop.iter().any(|hop| header.name.eq_ignore_ascii_case(hop)))
+        {
             forward.extend_from_slice(header.name.as_bytes());
             forward.extend_from_slice(b": ");
             forward.extend_from_slice(header.value);
@@ -403,7 +406,9 @@ impl ProxyRequest {
 
 async fn refuse(mut stream: TcpStream, status: &str, text: &str) -> io::Result<()> {
     let length = text.len();
-    let head = format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
     stream.write_all(format!("{head}{text}").as_bytes()).await?;
     stream.shutdown().await
 }

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     runtime.block_on(async {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("machines");
         let egress = Egress::new(EgressRules::default()).expect("a way out");
-        let backend = ProcessBackend::new(COMMAND, &dir, egress).expect("a backend");
+        let backend = ProcessBackend::new(COMMAND, &dir, egress);
         let runtimes = backend.runtimes().await;
         println!("{runtimes:?}");
         let begun = std::time::Instant::now();

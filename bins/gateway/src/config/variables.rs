@@ -96,6 +96,13 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("PLATFORM_MCP_AUDIT_DAYS", "90", "days for which calls of the MCP endpoint are kept; 0 = for ever"),
     ("PLATFORM_SMTP_URL", "", "smtp://user:password@host:587?tls=required or smtps://host; absent: no mail is sent"),
     ("PLATFORM_MAIL_FROM", "", "sender of mail, required with PLATFORM_SMTP_URL"),
+    (
+        "PLATFORM_SANDBOX_BACKEND",
+        "auto",
+        "who makes sandboxes: process (namespaces of this host), none, or auto: process where this host allows it",
+    ),
+    ("PLATFORM_SANDBOX_MAX", "16", "sandboxes at once in this process"),
+    ("PLATFORM_LIMIT_SANDBOX_OUTPUT_BYTES", "1048576", "of a command's output the end is kept, a stream"),
     ("PLATFORM_LIMIT_TOOLS_PER_SERVER", "200", "tools of a tool server"),
     (
         "PLATFORM_LIMIT_CORE_MEMORY_CHARS",

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use platform_conversation::{AssistantSettings, FallbackModel, Profile};
-use platform_core::{AccountId, Checks, Code, Error, FieldLimits, Id, Object, Result, Timestamp, overlay};
+use platform_core::{AccountId, Checks, Error, FieldLimits, Id, Object, Result, Timestamp, overlay};
 use platform_jobs::LaneLimits;
 use platform_runtime::{Catalog, ChildPool, StructuredOutput, check_schemas};
 use serde::{Deserialize, Serialize};
@@ -265,9 +265,6 @@ impl AgentSettings {
         check_evaluation(&self.evaluation()?, catalog)?;
         self.sub_agent_config.check()?;
         schedule::check(&mut self.periodic_execution, limits)?;
-        if let Some(id) = &self.environment_id {
-            return Err(Error::not_found(Code::ENVIRONMENT_NOT_FOUND, "environment", id));
-        }
         self.assistant_specialization.0.retain(|name, _| SPECIALIZATION.contains(&name.as_str()));
         self.check_parts()?;
         let mut effective = self.effective(base)?;
@@ -324,6 +321,7 @@ impl AgentSettings {
             settings.name.clone_from(&self.name);
         }
         settings.identifier = None;
+        settings.environment_id.clone_from(&self.environment_id);
         Ok(settings)
     }
 

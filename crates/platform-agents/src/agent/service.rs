@@ -3,7 +3,9 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Place, References, Resources, references};
-use platform_conversation::{AGENT, AssistantSettings, AssistantTemplates, Ports, Refers, SubAgents};
+use platform_conversation::{
+    AGENT, AssistantSettings, AssistantTemplates, ENVIRONMENT, Ports, Refers, SubAgents, check_environment,
+};
 use platform_core::{
     AccountId, Caller, Checks, Error, FieldLimits, Object, Page, Precondition, Result, Timestamp, overlay, run_blocking,
 };
@@ -99,6 +101,7 @@ impl PgAgentService {
         let settings = run_blocking(move || settings.check(base.as_ref(), &*model, &limits).map(|()| settings)).await?;
         let ids = settings.effective(None)?.subagents_ids;
         self.sub_agents.check(account, &ids).await?;
+        check_environment(&*self.ports.environments, account, settings.environment_id.as_deref()).await?;
         Ok(settings)
     }
 
@@ -157,6 +160,7 @@ impl PgAgentService {
     /// Stores what an agent refers to; an error when that is not there.
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, to: &Refers) -> Result<()> {
         use_in(conn, account, (AGENT, id), &self.ports.toolbox.records(&to.tools)).await?;
+        platform_access::use_in(conn, account, (AGENT, id), ENVIRONMENT, to.environment.as_slice()).await?;
         let skill = |(id, r#type): &(String, String)| SkillRef { id: id.clone(), r#type: r#type.clone() };
         let skills: Vec<SkillRef> = to.skills.iter().map(skill).collect();
         platform_knowledge::use_in(conn, account, (AGENT, id), &to.documents, &to.folders, &skills).await

@@ -3,7 +3,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Place, References, Resources, references};
-use platform_conversation::{ASSISTANT, AssistantSettings, AssistantTemplates, Ports, Refers, SubAgents};
+use platform_conversation::{
+    ASSISTANT, AssistantSettings, AssistantTemplates, ENVIRONMENT, Ports, Refers, SubAgents, check_environment,
+};
 use platform_core::{
     AccountId, Caller, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp,
     overlay, run_blocking,
@@ -84,6 +86,7 @@ impl PgAssistantService {
     /// The settings, after every rule on them was looked at but those that take long ([`AssistantSettings::check_written`]).
     async fn checked(&self, account: &AccountId, mut settings: AssistantSettings) -> Result<AssistantSettings> {
         self.sub_agents.check(account, &settings.subagents_ids).await?;
+        check_environment(&*self.ports.environments, account, settings.environment_id.as_deref()).await?;
         let (model, limits) = (Arc::clone(&self.ports.catalog), self.limits);
         run_blocking(move || settings.check(&*model, &limits).map(|()| settings)).await
     }
@@ -129,6 +132,7 @@ impl PgAssistantService {
     /// Stores what an assistant refers to; an error when that is not there.
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, to: &Refers) -> Result<()> {
         use_in(conn, account, (ASSISTANT, id), &self.ports.toolbox.records(&to.tools)).await?;
+        platform_access::use_in(conn, account, (ASSISTANT, id), ENVIRONMENT, to.environment.as_slice()).await?;
         let skill = |(id, r#type): &(String, String)| SkillRef { id: id.clone(), r#type: r#type.clone() };
         let skills: Vec<SkillRef> = to.skills.iter().map(skill).collect();
         platform_knowledge::use_in(conn, account, (ASSISTANT, id), &to.documents, &to.folders, &skills).await

@@ -3,8 +3,8 @@ use std::{pin::pin, sync::Arc};
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use platform_conversation::{
-    Bounds, Compaction, Conversation, HandOff, LeaseLost, MessageContent, MessageRow, Profile, Step, StepResult,
-    StoredJson, Turn, TurnRequest, TurnStore, UserMessage, open_text, turn_tools,
+    ASSISTANT, Bounds, Compaction, Conversation, HandOff, LeaseLost, MessageContent, MessageRow, Profile, Step,
+    StepResult, StoredJson, ToolUser, Turn, TurnRequest, TurnStore, UserMessage, open_text, turn_tools,
 };
 use platform_core::{Result, spawn};
 use platform_events::{Event, EventRow};
@@ -99,13 +99,14 @@ impl<'a> TurnRunner<'a> {
         if stop.is_cancelled() {
             return self.end_empty().await;
         }
-        let profile = &assistant.profile;
+        let environments = &*self.turns.ports.environments;
+        let profile = &assistant.profile.in_environment(environments, &self.turn.conversation.account).await?;
         let bounds = Bounds {
             tool_calls: u64::from(profile.settings.max_tool_calls),
             input_tokens: u64::MAX,
             empty_answers: None,
         };
-        let tools = self.tools(profile).await?;
+        let tools = self.tools(profile, &assistant.id).await?;
         match self.turn.run(profile, &tools, bounds, messages.as_deref(), stop).await {
             None => self.stopped().await,
             Some(Err(error)) if LeaseLost::is_in(&error) => Ok(()),
@@ -115,11 +116,11 @@ impl<'a> TurnRunner<'a> {
     }
 
     /// Those of the assistant, those that the client runs, and whom it may hand work to.
-    async fn tools(&self, profile: &Profile) -> Result<Vec<TurnTool>> {
+    async fn tools(&self, profile: &Profile, assistant: &str) -> Result<Vec<TurnTool>> {
         let (ports, chat, settings) = (&self.turns.ports, &self.turn.conversation, &profile.settings);
-        let mut tools =
-            turn_tools(&ports.toolbox, &chat.account, settings, self.request, Some(&chat.payer), &chat.uid, None)
-                .await?;
+        let worker = Some((ASSISTANT.name(), assistant));
+        let user = ToolUser { worker, payer: Some(&chat.payer), conversation: &chat.uid, callbacks: None };
+        let mut tools = turn_tools(&ports.toolbox, &chat.account, settings, self.request, user).await?;
         if !settings.subagents_ids.is_empty() {
             let hand_off = HandOff::of_chat(chat, self.request, &settings.approval_tools);
             tools.extend(self.turns.hand_offs.tools(&settings.subagents_ids, &hand_off).await?);

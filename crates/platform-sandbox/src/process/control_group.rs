@@ -73,9 +73,11 @@ impl Drop for ControlGroup {
         // Processes that were killed leave it a moment later.
         thread::spawn(move || {
             for dir in dirs {
-                let gone = (0..100).any(|_| fs::remove_dir(&dir).is_ok() || {
-                    thread::sleep(Duration::from_millis(20));
-                    false
+                let gone = (0..100).any(|_| {
+                    fs::remove_dir(&dir).is_ok() || {
+                        thread::sleep(Duration::from_millis(20));
+                        false
+                    }
                 });
                 if !gone {
                     debug!(dir = %dir.display(), "A control group could not be removed.");

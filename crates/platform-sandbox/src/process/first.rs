@@ -62,7 +62,8 @@ pub(super) fn serve(setup: &Setup) -> io::Result<()> {
             }
             Order::Kill(id) => {
                 let running = commands.running();
-                let process = running.iter().find(|(_, of)| **of == id).and_then(|(process, _)| Pid::from_raw(*process));
+                let process =
+                    running.iter().find(|(_, of)| **of == id).and_then(|(process, _)| Pid::from_raw(*process));
                 if let Some(process) = process {
                     let _ = kill_process_group(process, Signal::KILL);
                 }

@@ -10,13 +10,14 @@ use std::{
     process::{Command, Stdio},
 };
 
-use landlock::{
-    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, path_beneath_rules,
-};
+use landlock::{ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, path_beneath_rules};
 use rustix::{
     fs::{Mode, StatVfsMountFlags, statvfs},
     io::fcntl_dupfd_cloexec,
-    mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, mount_remount, unmount},
+    mount::{
+        MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, mount_remount,
+        unmount,
+    },
     net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, listen, send as send_bytes, socket_with, sockopt},
     process::{
         DumpableBehavior, Resource, Rlimit, Signal, chdir, getrlimit, pivot_root, set_dumpable_behavior,
@@ -65,7 +66,8 @@ const PUBLIC_ETC: [&str; 17] = [
 ];
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// What of `/proc` says more of the host than programs need.
-const HIDDEN: [&str; 8] = ["kcore", "keys", "key-users", "latency_stats", "sched_debug", "timer_list", "kallsyms", "config.gz"];
+const HIDDEN: [&str; 8] =
+    ["kcore", "keys", "key-users", "latency_stats", "sched_debug", "timer_list", "kallsyms", "config.gz"];
 const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 64;
@@ -184,7 +186,10 @@ fn tell(kernel: BorrowedFd<'_>, message: &[u8]) -> io::Result<()> {
     send_bytes(kernel, message, SendFlags::empty())?;
     let mut answer = [0; 256];
     let (length, _) = rustix::net::recv(kernel, &mut answer, rustix::net::RecvFlags::empty())?;
-    let code = answer.get(16..20).filter(|_| length >= 20).map(|code| i32::from_ne_bytes([code[0], code[1], code[2], code[3]]));
+    let code = answer
+        .get(16..20)
+        .filter(|_| length >= 20)
+        .map(|code| i32::from_ne_bytes([code[0], code[1], code[2], code[3]]));
     match code {
         Some(0) => Ok(()),
         Some(code) => Err(io::Error::from_raw_os_error(-code)),
@@ -278,7 +283,22 @@ fn build_root(names: Option<std::net::Ipv4Addr>) -> io::Result<()> {
             Err(_) => {}
         }
     }
-    for dir in ["dev", "dev/shm", "dev/pts", "etc", "etc/ssl", "proc", "root", "run", "tmp", "var", "workspace", "home", "mnt", "opt"] {
+    for dir in [
+        "dev",
+        "dev/shm",
+        "dev/pts",
+        "etc",
+        "etc/ssl",
+        "proc",
+        "root",
+        "run",
+        "tmp",
+        "var",
+        "workspace",
+        "home",
+        "mnt",
+        "opt",
+    ] {
         fs::create_dir(Path::new("root").join(dir))?;
     }
     for name in PUBLIC_ETC {
@@ -308,7 +328,13 @@ fn build_root(names: Option<std::net::Ipv4Addr>) -> io::Result<()> {
         mount_bind_recursive(Path::new("/dev").join(name), &here)?;
     }
     mount("tmpfs", "root/dev/shm", "tmpfs", plain | MountFlags::NOEXEC, c"mode=1777,size=64m")?;
-    mount("devpts", "root/dev/pts", "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, c"newinstance,ptmxmode=0666,mode=0620")?;
+    mount(
+        "devpts",
+        "root/dev/pts",
+        "devpts",
+        MountFlags::NOSUID | MountFlags::NOEXEC,
+        c"newinstance,ptmxmode=0666,mode=0620",
+    )?;
     mount("proc", "root/proc", "proc", plain | MountFlags::NOEXEC, None)?;
     for name in READ_ONLY {
         let path = Path::new("root/proc").join(name);
@@ -337,11 +363,16 @@ fn build_root(names: Option<std::net::Ipv4Addr>) -> io::Result<()> {
 
 /// Shows a file or directory of the host, with whatever is mounted below it, read-only.
 fn show(host: &Path, here: &Path) -> io::Result<()> {
-    if fs::metadata(host)?.is_dir() { fs::create_dir(here)? } else { fs::write(here, "")? }
+    if fs::metadata(host)?.is_dir() {
+        fs::create_dir(here)?
+    } else {
+        fs::write(here, "")?
+    }
     mount_bind_recursive(host, here)?;
     let shown = fs::canonicalize(here)?;
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    let below = mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|path| Path::new(path).starts_with(&shown));
+    let below =
+        mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|path| Path::new(path).starts_with(&shown));
     below.map(Path::new).try_for_each(|path| remount(path, MountFlags::RDONLY))
 }
 
@@ -349,7 +380,9 @@ fn show(host: &Path, here: &Path) -> io::Result<()> {
 fn remount(path: &Path, more: MountFlags) -> io::Result<()> {
     let had = statvfs(path)?.f_flag;
     let mut flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV | more;
-    for (flag, same) in [(StatVfsMountFlags::RDONLY, MountFlags::RDONLY), (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC)] {
+    for (flag, same) in
+        [(StatVfsMountFlags::RDONLY, MountFlags::RDONLY), (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC)]
+    {
         flags.set(same, flags.contains(same) || had.contains(flag));
     }
     Ok(mount_remount(path, flags, c"")?)
@@ -359,7 +392,12 @@ fn remount(path: &Path, more: MountFlags) -> io::Result<()> {
 fn etc(names: Option<std::net::Ipv4Addr>) -> Vec<(&'static str, String)> {
     let resolver = names.map(|names| format!("nameserver {names}\noptions timeout:5 attempts:2\n")).unwrap_or_default();
     vec![
-        ("passwd", format!("root:x:0:{USER}:root:/workspace:/bin/bash\nsandbox:x:{USER}:{USER}:sandbox:/workspace:/bin/bash\nnobody:x:65534:65534:nobody:/:/bin/false\n")),
+        (
+            "passwd",
+            format!(
+                "root:x:0:{USER}:root:/workspace:/bin/bash\nsandbox:x:{USER}:{USER}:sandbox:/workspace:/bin/bash\nnobody:x:65534:65534:nobody:/:/bin/false\n"
+            ),
+        ),
         ("group", format!("root:x:0:\nsandbox:x:{USER}:\nnogroup:x:65534:\n")),
         ("hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n".to_owned()),
         ("hostname", "sandbox\n".to_owned()),

@@ -103,7 +103,7 @@ pub(super) async fn create(
     disk: Disk,
 ) -> Result<Arc<ProcessMachine>, SandboxError> {
     let first_user = geteuid().is_root().then(users);
-    let dir = MachineDir(backend.dir.0.join(&spec.id));
+    let dir = MachineDir(backend.home().await?.join(&spec.id));
     let path = dir.0.clone();
     run_blocking(move || disk::prepare(&path, first_user, disk).map_err(platform_core::Error::internal))
         .await
@@ -119,8 +119,8 @@ pub(super) async fn create(
         processes: MOST_PROCESSES,
         memory: group.is_none().then_some(memory),
     };
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-        .map_err(io::Error::from)?;
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(io::Error::from)?;
     let mut command = tokio::process::Command::new(&backend.program);
     command.arg(&backend.argument).arg("outer").env_clear().current_dir(&dir.0).kill_on_drop(true);
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
@@ -135,8 +135,9 @@ pub(super) async fn create(
         let doors = make(&ours, process, first_user, &setup).map_err(platform_core::Error::internal)?;
         Ok((ours, doors))
     });
-    let (control, doors) =
-        making.await.map_err(|error| SandboxError::Failed(error.cause().map_or_else(String::new, ToString::to_string)))?;
+    let (control, doors) = making
+        .await
+        .map_err(|error| SandboxError::Failed(error.cause().map_or_else(String::new, ToString::to_string)))?;
     let gate = rules.map(|rules| rules.open(doors)).transpose()?;
     let (control, waiting) = (Arc::new(control), Arc::new(Waiting::default()));
     rustix::io::ioctl_fionbio(&*control, true).map_err(io::Error::from)?;
@@ -229,7 +230,10 @@ impl ProcessMachine {
         work: impl FnOnce(PathBuf) -> io::Result<T> + Send + 'static,
     ) -> Result<T, SandboxError> {
         let dir = self.dir.0.clone();
-        tokio::task::spawn_blocking(move || work(dir)).await.map_err(|error| SandboxError::Failed(error.to_string()))?.map_err(Into::into)
+        tokio::task::spawn_blocking(move || work(dir))
+            .await
+            .map_err(|error| SandboxError::Failed(error.to_string()))?
+            .map_err(Into::into)
     }
 }
 

@@ -28,6 +28,7 @@ use crate::{
     files::output,
 };
 
+const LOCK: &str = "lock";
 /// What a machine for trying is made of.
 const TRIAL: (u32, u32, u32) = (256, 1, 512);
 /// Says which runtimes there are.
@@ -38,22 +39,30 @@ pub struct ProcessBackend {
     program: PathBuf,
     argument: String,
     egress: Egress,
-    dir: MachineDir,
-    /// Held as long as the process lives: others remove what it leaves behind.
-    _lock: fs::File,
+    /// Where the disks of machines are, of all processes that use it.
+    dir: PathBuf,
+    home: OnceCell<Home>,
     runtimes: OnceCell<Result<Vec<String>, SandboxError>>,
 }
 
+/// The directory of the machines of this process.
+struct Home {
+    dir: MachineDir,
+    /// Held as long as the process lives: others remove what it leaves behind.
+    _lock: fs::File,
+}
+
 impl ProcessBackend {
-    /// `argument` makes this program call [`serve_machine`]; `dir`: where the disks of machines are, of all processes
-    /// that use it.
-    pub fn new(argument: &str, dir: &Path, egress: Egress) -> io::Result<Self> {
-        fs::create_dir_all(dir)?;
-        let own = dir.join(std::process::id().to_string());
-        let lock = sweep(dir, &own)?;
+    /// `argument` makes this program call [`serve_machine`]; `dir`: where the disks of machines will be.
+    pub fn new(argument: &str, dir: &Path, egress: Egress) -> Self {
         let program = PathBuf::from("/proc/self/exe");
-        let (argument, dir) = (argument.to_owned(), MachineDir(own));
-        Ok(Self { program, argument, egress, dir, _lock: lock, runtimes: OnceCell::new() })
+        let (argument, dir) = (argument.to_owned(), dir.to_owned());
+        Self { program, argument, egress, dir, home: OnceCell::new(), runtimes: OnceCell::new() }
+    }
+
+    async fn home(&self) -> io::Result<&Path> {
+        let home = self.home.get_or_try_init(async || Home::make(&self.dir)).await?;
+        Ok(&home.dir.0)
     }
 
     /// Whether machines can be made here, and with what: one is made to see.
@@ -82,25 +91,39 @@ impl ProcessBackend {
     }
 }
 
-/// Makes a directory of this process, and removes those of processes that are gone.
-fn sweep(dir: &Path, own: &Path) -> io::Result<fs::File> {
-    for entry in fs::read_dir(dir)?.flatten() {
-        let lock = fs::File::open(entry.path().join("lock"));
-        let is_free = lock.is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok());
+impl Home {
+    fn make(dir: &Path) -> io::Result<Self> {
+        fs::create_dir_all(dir)?;
+        sweep(dir)?;
+        let own = dir.join(std::process::id().to_string());
+        let lock = fs::File::create(own.with_extension(LOCK))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        if own.exists() {
+            // A process of this number was here before.
+            let former = dir.join(format!("{}-former", std::process::id()));
+            fs::rename(&own, &former)?;
+            drop(MachineDir(former));
+        }
+        fs::create_dir(&own)?;
+        Ok(Self { dir: MachineDir(own), _lock: lock })
+    }
+}
+
+/// Removes the directories of processes that are gone: nobody holds their lock.
+fn sweep(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)?.flatten().filter(|entry| entry.path().is_dir()) {
+        let path = entry.path().with_extension(LOCK);
+        let is_free = match fs::File::open(&path) {
+            Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok(),
+            Err(_) => true,
+        };
         if is_free {
             debug!(dir = %entry.path().display(), "Removing the machines of a process that is gone.");
+            let _ = fs::remove_file(path);
             drop(MachineDir(entry.path()));
         }
     }
-    if own.exists() {
-        // A process of this number was here before; it is being removed.
-        fs::rename(own, own.with_extension("old"))?;
-        drop(MachineDir(own.with_extension("old")));
-    }
-    fs::create_dir(own)?;
-    let lock = fs::File::create(own.join("lock"))?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(lock)
+    Ok(())
 }
 
 #[async_trait]
@@ -115,6 +138,11 @@ impl SandboxBackend for ProcessBackend {
 
     async fn runtimes(&self) -> Result<Vec<String>, SandboxError> {
         self.runtimes.get_or_init(|| self.find_runtimes()).await.clone()
+    }
+
+    async fn clear(&self) {
+        let dir = self.dir.clone();
+        let _ = tokio::task::spawn_blocking(move || if dir.exists() { sweep(&dir) } else { Ok(()) }).await;
     }
 
     async fn create(&self, spec: MachineSpec, disk: Disk) -> Result<Arc<dyn Machine>, SandboxError> {

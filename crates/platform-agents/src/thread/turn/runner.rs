@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_conversation::{AssistantSettings, Bounds, HandOff, LeaseLost, SubAgentLauncher, Turn, turn_tools};
+use platform_conversation::{
+    AGENT, AssistantSettings, Bounds, HandOff, LeaseLost, Profile, SubAgentLauncher, ToolUser, Turn, turn_tools,
+};
 use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_jobs::{Run, Work};
@@ -142,7 +144,8 @@ impl Threads {
         stop: &CancellationToken,
     ) -> Result<Next> {
         let account = run.account();
-        let mut tools = self.tools(&account, &found, agent).await?;
+        let profile = agent.profile.in_environment(&*self.ports.environments, &account).await?;
+        let mut tools = self.tools(&account, &found, &agent.id, &profile).await?;
         if let Some(parent) = &found.facts.parent {
             restrict(&mut tools, &parent.approval_tools);
         }
@@ -166,7 +169,7 @@ impl Threads {
         let earlier = run.fence - 1;
         let mut turn =
             Turn::new(&self.ports, &turn_store, found.conversation()?, &request, live, earlier, Arc::default());
-        match turn.run(&agent.profile, &tools, bounds, None, stop).await {
+        match turn.run(&profile, &tools, bounds, None, stop).await {
             None => {
                 // Whoever stopped it has stored the end; what was taken until then counts all the same.
                 if let Some(answer) = turn.cut_short() {
@@ -182,8 +185,14 @@ impl Threads {
     }
 
     /// The tools of a turn, as they are at its start.
-    async fn tools(self: &Arc<Self>, account: &AccountId, found: &Record, agent: &ReadyAgent) -> Result<Vec<TurnTool>> {
-        let settings = &agent.profile.settings;
+    async fn tools(
+        self: &Arc<Self>,
+        account: &AccountId,
+        found: &Record,
+        agent: &str,
+        profile: &Profile,
+    ) -> Result<Vec<TurnTool>> {
+        let settings = &profile.settings;
         let callbacks: Arc<dyn Callbacks> = Arc::new(ThreadCallbacks {
             db: self.ports.db.clone(),
             clock: Arc::clone(&self.ports.clock),
@@ -194,8 +203,9 @@ impl Threads {
         });
         let request = &found.facts.turn.request;
         let toolbox = &self.ports.toolbox;
-        let mut tools =
-            turn_tools(toolbox, account, settings, request, Some(&found.payer()), found.id(), Some(&callbacks)).await?;
+        let (worker, payer) = (Some((AGENT.name(), agent)), found.payer());
+        let user = ToolUser { worker, payer: Some(&payer), conversation: found.id(), callbacks: Some(&callbacks) };
+        let mut tools = turn_tools(toolbox, account, settings, request, user).await?;
         let spec = settings.choose(&*self.ports.catalog, request.provider.as_deref(), request.model.as_deref());
         if spec.is_ok_and(|spec| spec.capabilities.tools) {
             // An agent can always say that it is done.

@@ -1,0 +1,39 @@
+//! Environments: the machine that agents and assistants work on, and what it may reach (contract 13).
+//!
+//! **Owns** the tables `environments`, `environment_variables`, `sandbox_sessions`, `sandbox_commands`,
+//! `sandbox_snapshots` and `sandbox_calls`, and the objects under `snapshots/`; the endpoints `/v1/environments`; the
+//! tools of `builtin-sandbox`. **Needs** a [`SandboxBackend`](platform_sandbox::SandboxBackend) that makes machines, an
+//! object store for what is kept of them, and a vault for variables. It answers the port
+//! [`Environments`](platform_runtime::Environments).
+//!
+//! **Invariants**: one machine at a time for an environment, or for each of its tenants, over all processes; the
+//! process that has it says so every few seconds, and a machine whose process is silent has failed; a snapshot becomes
+//! the current one in the transaction that makes it ready, and a save that fails changes nothing; values of variables
+//! leave a machine masked, whoever asks, unless a full key asks for what it wrote as it is.
+//!
+//! ```ignore
+//! let environments = PgEnvironments::new(EnvironmentNeeds { db, bus, clock, vault, store, backend, .. });
+//! let started = environments.start(&caller, &id, StartSandbox::default()).await?;
+//! let ran = environments.exec(&caller, &id, NewCommand { sandbox_id: started.sandbox_id, .. }, false).await?;
+//! ```
+
+pub mod code;
+mod environment;
+mod redact;
+mod schema;
+mod session;
+mod snapshot;
+mod tools;
+
+pub use environment::{
+    Connection, ConnectionVariables, Connections, EntityKind, Environment, EnvironmentFilter, EnvironmentList,
+    EnvironmentNeeds, EnvironmentPatch, EnvironmentReferrer, EnvironmentService, EnvironmentSettings, PgEnvironments,
+    SandboxConfig, SandboxSettings,
+};
+pub use session::{
+    CommandOutput, FileContent, FileListing, ListFiles, NewCommand, OutputPiece, ReadFile, SandboxService,
+    SandboxSession, SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox, StopSandbox,
+    StoppedSandbox, WhoseSandbox, Worker, WriteFile, WrittenFile,
+};
+pub use snapshot::{Snapshot, SnapshotService, SnapshotStarted};
+pub use tools::sandbox_tools;

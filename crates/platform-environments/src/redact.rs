@@ -1,0 +1,207 @@
+//! Values of variables, masked in whatever a machine says (contract 13 §4): as they are, in base64 and hexadecimal at
+//! any offset, and as they stand in URLs and JSON.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
+};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// Shorter values are words that stand everywhere.
+const SHORTEST: usize = 6;
+/// What stands in URLs as it is (RFC 3986 §2.3).
+const IN_URLS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Every form of every value, in order, with what it is replaced by.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Redactor {
+    forms: Arc<Vec<(Vec<u8>, usize)>>,
+    names: Arc<Vec<String>>,
+    /// Which bytes a form begins with.
+    begins: Arc<BTreeSet<u8>>,
+    longest: usize,
+}
+
+impl Redactor {
+    /// Masks these values, each by its name.
+    pub fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let (mut forms, mut names) = (Vec::new(), Vec::new());
+        for (name, value) in secrets.into_iter().filter(|(_, value)| value.len() >= SHORTEST) {
+            forms.extend(forms_of(value).into_iter().map(|form| (form, names.len())));
+            names.push(format!("[REDACTED:{name}]"));
+        }
+        forms.sort();
+        forms.dedup_by(|one, other| one.0 == other.0);
+        let begins = forms.iter().filter_map(|(form, _)| form.first().copied()).collect();
+        let longest = forms.iter().map(|(form, _)| form.len()).max().unwrap_or(0);
+        Self { forms: Arc::new(forms), names: Arc::new(names), begins: Arc::new(begins), longest }
+    }
+
+    /// A text that is all there.
+    pub fn whole(&self, text: &[u8]) -> Vec<u8> {
+        let mut masked = self.stream();
+        let mut out = masked.push(text);
+        out.extend(masked.finish());
+        out
+    }
+
+    /// A text that comes in pieces.
+    pub fn stream(&self) -> RedactedStream {
+        RedactedStream { redactor: self.clone(), held: Vec::new() }
+    }
+
+    /// The longest form that a text begins with: its length, and what it is replaced by.
+    fn at(&self, mut text: &[u8]) -> Option<(usize, usize)> {
+        loop {
+            // The last form that does not come after the text: it is a beginning of it, or tells how long one can be.
+            let after = self.forms.partition_point(|(form, _)| form.as_slice() <= text);
+            let (form, name) = &self.forms[after.checked_sub(1)?];
+            if text.starts_with(form) {
+                return Some((form.len(), *name));
+            }
+            let common = form.iter().zip(text).take_while(|(one, other)| one == other).count();
+            text = text.get(..common).filter(|text| !text.is_empty())?;
+        }
+    }
+
+    /// Whether a text may be the beginning of a form.
+    fn may_begin(&self, text: &[u8]) -> bool {
+        let at = self.forms.partition_point(|(form, _)| form.as_slice() < text);
+        self.forms.get(at).is_some_and(|(form, _)| form.len() > text.len() && form.starts_with(text))
+    }
+}
+
+/// Masks a text as it comes; a value that is cut into pieces is masked, too.
+#[derive(Debug)]
+pub(crate) struct RedactedStream {
+    redactor: Redactor,
+    /// What may be the beginning of a value.
+    held: Vec<u8>,
+}
+
+impl RedactedStream {
+    /// What can be shown now.
+    pub fn push(&mut self, piece: &[u8]) -> Vec<u8> {
+        self.held.extend_from_slice(piece);
+        self.mask(false)
+    }
+
+    /// The rest.
+    pub fn finish(&mut self) -> Vec<u8> {
+        self.mask(true)
+    }
+
+    fn mask(&mut self, is_last: bool) -> Vec<u8> {
+        let Redactor { names, begins, longest, .. } = &self.redactor;
+        let mut shown = Vec::with_capacity(self.held.len());
+        let mut at = 0;
+        while at < self.held.len() {
+            let rest = &self.held[at..];
+            if !begins.contains(&rest[0]) {
+                shown.push(rest[0]);
+                at += 1;
+                continue;
+            }
+            // A longer form may yet come of what is a shorter one already.
+            if !is_last && rest.len() < *longest && self.redactor.may_begin(rest) {
+                break;
+            }
+            match self.redactor.at(rest) {
+                Some((length, name)) => {
+                    shown.extend_from_slice(names[name].as_bytes());
+                    at += length;
+                }
+                None => {
+                    shown.push(rest[0]);
+                    at += 1;
+                }
+            }
+        }
+        self.held.drain(..at);
+        shown
+    }
+}
+
+/// All ways in which a value is written.
+fn forms_of(value: &str) -> Vec<Vec<u8>> {
+    let bytes = value.as_bytes();
+    let url = utf8_percent_encode(value, IN_URLS).to_string();
+    let json = serde_json::to_string(value).unwrap_or_default();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut forms = vec![
+        value.to_owned(),
+        url.replace("%20", "+"),
+        url.to_ascii_lowercase(),
+        url,
+        json.trim_matches('"').to_owned(),
+        hex.to_ascii_uppercase(),
+        hex,
+    ];
+    // Three bytes become four characters; those at the edges depend on what stands beside the value.
+    for before in 0..3_usize {
+        let padded = [&b"\0\0"[..before], bytes].concat();
+        let first = [0, 2, 3][before];
+        let last = padded.len() * 4 / 3;
+        for text in [STANDARD_NO_PAD.encode(&padded), URL_SAFE_NO_PAD.encode(&padded)] {
+            forms.push(text[first..last.min(text.len())].to_owned());
+        }
+    }
+    forms.into_iter().filter(|form| form.len() >= SHORTEST).map(String::into_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "s3cr3t/+ \"värde\"\n!";
+
+    fn redactor() -> Redactor {
+        Redactor::new([("TOKEN", SECRET), ("SHORT", "abc"), ("LONGER", "s3cr3t/+ and more")])
+    }
+
+    #[test]
+    fn a_value_is_masked_in_every_form_and_wherever_it_is_cut() {
+        let redactor = redactor();
+        let around = |left: &str, right: &str| STANDARD_NO_PAD.encode(format!("{left}{SECRET}{right}"));
+        let texts = [
+            SECRET.to_owned(),
+            utf8_percent_encode(SECRET, IN_URLS).to_string(),
+            serde_json::to_string(SECRET).expect("a string"),
+            SECRET.bytes().map(|byte| format!("{byte:02x}")).collect(),
+            around("", ""),
+            around("u:", ""),
+            around("a", "b"),
+            around("user", ":x"),
+        ];
+        for text in texts {
+            let said = format!("before {text} after");
+            let whole = String::from_utf8(redactor.whole(said.as_bytes())).expect("text");
+            assert!(whole.contains("[REDACTED:TOKEN]"), "{text} → {whole}");
+            assert!(whole.starts_with("before ") && whole.ends_with(" after"), "{whole}");
+            for size in [1, 2, 3, 7] {
+                let mut stream = redactor.stream();
+                let mut pieces: Vec<u8> = said.as_bytes().chunks(size).flat_map(|piece| stream.push(piece)).collect();
+                pieces.extend(stream.finish());
+                assert_eq!(String::from_utf8(pieces).expect("text"), whole, "in pieces of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_longer_of_two_values_wins_and_what_is_none_stays() {
+        let redactor = redactor();
+        let masked = |text: &str| String::from_utf8(redactor.whole(text.as_bytes())).expect("text");
+        assert_eq!(masked("x s3cr3t/+ and more y"), "x [REDACTED:LONGER] y");
+        assert_eq!(masked("s3cr3t/+ and les abc"), "s3cr3t/+ and les abc");
+        assert_eq!(masked(&"s3cr3t".repeat(1000)).len(), 6000);
+    }
+
+    #[test]
+    fn nothing_is_held_back_that_begins_no_value() {
+        let mut stream = redactor().stream();
+        assert_eq!(stream.push(b"hello s3c"), b"hello ");
+        assert_eq!(stream.push(b"!"), b"s3c!");
+    }
+}

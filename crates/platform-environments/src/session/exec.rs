@@ -1,0 +1,309 @@
+//! A command on a machine, from its line to what it said.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use platform_core::{Clock, Id, spawn};
+use platform_sandbox::{Command, Running};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    sync::mpsc,
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::{
+    live::{Live, failed},
+    model::{CommandOutput, OutputPiece},
+};
+use crate::{
+    environment::Variables,
+    redact::{RedactedStream, Redactor},
+};
+
+/// After a command has ended, what it started may hold its output open.
+const LINGER: Duration = Duration::from_millis(100);
+/// Pieces that nobody has read yet.
+const MOST_UNREAD: usize = 64;
+const PIECE: usize = 16 << 10;
+/// Exit code of a command that took too long.
+pub(crate) const TOO_LONG: i32 = 124;
+/// Runs `$1` in `$2`; says at the end where it is, behind the mark `$3`.
+const RUN: &str = r#"cd -- "$2" || exit 1; exec 9>&2; trap "printf '\\0%s%s\\0' $3 \"\$PWD\" >&9" EXIT; eval "$1""#;
+
+enum MarkKind {}
+
+/// What is to be run.
+pub(crate) struct Line {
+    pub line: String,
+    /// Where the last command ended when absent.
+    pub cwd: Option<String>,
+    pub is_root: bool,
+    /// They win over those of the machine.
+    pub variables: Variables,
+    /// `None` = as long as the machine stays.
+    pub timeout: Option<Duration>,
+    /// Nothing is masked.
+    pub is_raw: bool,
+    /// What is kept of each stream, in bytes.
+    pub most_bytes: usize,
+}
+
+/// Runs a line; the last piece says how it ended.
+pub(crate) fn run(live: &Arc<Live>, line: Line, clock: &Arc<dyn Clock>) -> mpsc::Receiver<OutputPiece> {
+    let (says, said) = mpsc::channel(MOST_UNREAD);
+    let using = live.using(clock.now());
+    let (live, clock) = (Arc::clone(live), Arc::clone(clock));
+    spawn("sandbox command", async move {
+        let last = match carry(&live, line, &says).await {
+            Ok(output) => OutputPiece::Exit(output),
+            Err(error) => {
+                let error = failed(error);
+                OutputPiece::Failed(error.code().as_str().to_owned(), error.message().to_owned())
+            }
+        };
+        live.state().used = clock.now();
+        drop(using);
+        let _ = says.send(last).await;
+    });
+    said
+}
+
+/// The output of a line that ran to its end.
+pub(crate) async fn output(mut said: mpsc::Receiver<OutputPiece>) -> Result<CommandOutput, (String, String)> {
+    while let Some(piece) = said.recv().await {
+        match piece {
+            OutputPiece::Exit(output) => return Ok(output),
+            OutputPiece::Failed(code, message) => return Err((code, message)),
+            OutputPiece::Stdout(_) | OutputPiece::Stderr(_) => {}
+        }
+    }
+    let gone = failed(platform_sandbox::SandboxError::Ended);
+    Err((gone.code().as_str().to_owned(), gone.message().to_owned()))
+}
+
+async fn carry(
+    live: &Arc<Live>,
+    line: Line,
+    says: &mpsc::Sender<OutputPiece>,
+) -> Result<CommandOutput, platform_sandbox::SandboxError> {
+    let Line { line, cwd, is_root, variables: own, timeout: longest, is_raw, most_bytes } = line;
+    let _place = live.commands.acquire().await;
+    let learned = live.learn(&own);
+    let redactor = if is_raw { Redactor::default() } else { learned };
+    let (mut variables, before) = {
+        let state = live.state();
+        (state.variables.clone(), state.cwd.clone())
+    };
+    variables.extend(own);
+    let cwd = cwd.unwrap_or(before);
+    let mark: String = Id::<MarkKind>::generate().into();
+    let argv = ["bash", "-c", RUN, "bash", &line, &cwd, &mark].map(str::to_owned).to_vec();
+    let variables = variables.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
+    let began = Instant::now();
+    let running = live.machine.start(Command { argv, variables, is_root, input: Bytes::new() }).await?;
+    let Running { mut stdout, mut stderr, mut exit, kill } = running;
+    let mut out = Stream::new(&redactor, None, most_bytes);
+    let mut err = Stream::new(&redactor, Some(format!("\0{mark}").into_bytes()), most_bytes);
+    let deadline = longest.map(|longest| began + longest);
+    let code = {
+        let reading = async {
+            tokio::join!(
+                out.read(&mut stdout, says, OutputPiece::Stdout),
+                err.read(&mut stderr, says, OutputPiece::Stderr),
+            );
+        };
+        let mut reading = std::pin::pin!(reading);
+        let ending = async {
+            let mut is_read = false;
+            loop {
+                tokio::select! {
+                    code = &mut exit => break (code, is_read),
+                    () = &mut reading, if !is_read => is_read = true,
+                }
+            }
+        };
+        let ended = match deadline {
+            Some(deadline) => timeout_at(deadline, ending).await.ok(),
+            None => Some(ending.await),
+        };
+        match ended {
+            Some((code, is_read)) => {
+                if !is_read {
+                    let _ = timeout(LINGER, reading).await;
+                }
+                code?
+            }
+            None => {
+                kill();
+                let _ = timeout(LINGER, reading).await;
+                TOO_LONG
+            }
+        }
+    };
+    out.finish(says, OutputPiece::Stdout).await;
+    err.finish(says, OutputPiece::Stderr).await;
+    let ended_in = err.mark.as_mut().and_then(|mark| mark.said.take()).unwrap_or(cwd);
+    live.state().cwd.clone_from(&ended_in);
+    Ok(CommandOutput {
+        exit_code: code,
+        truncated: out.truncated || err.truncated,
+        stdout: out.tail(),
+        stderr: err.tail(),
+        duration_ms: i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX),
+        cwd: String::from_utf8_lossy(&redactor.whole(ended_in.as_bytes())).into_owned(),
+    })
+}
+
+/// One stream of a command: without the mark, masked, as text, the end of it kept.
+struct Stream {
+    mark: Option<Mark>,
+    masked: RedactedStream,
+    /// The beginning of a character.
+    partial: Vec<u8>,
+    kept: String,
+    most_bytes: usize,
+    truncated: bool,
+}
+
+impl Stream {
+    fn new(redactor: &Redactor, mark: Option<Vec<u8>>, most_bytes: usize) -> Self {
+        let mark = mark.map(|mark| Mark { mark, held: Vec::new(), is_found: false, said: None });
+        Self { mark, masked: redactor.stream(), partial: Vec::new(), kept: String::new(), most_bytes, truncated: false }
+    }
+
+    async fn read(
+        &mut self,
+        from: &mut (dyn AsyncRead + Send + Unpin),
+        says: &mpsc::Sender<OutputPiece>,
+        piece: fn(String) -> OutputPiece,
+    ) {
+        let mut bytes = vec![0; PIECE];
+        while let Ok(length) = from.read(&mut bytes).await {
+            if length == 0 {
+                return;
+            }
+            let shown = match &mut self.mark {
+                Some(mark) => mark.push(&bytes[..length]),
+                None => bytes[..length].to_vec(),
+            };
+            let shown = self.masked.push(&shown);
+            self.show(shown, says, piece).await;
+        }
+    }
+
+    async fn finish(&mut self, says: &mpsc::Sender<OutputPiece>, piece: fn(String) -> OutputPiece) {
+        let held = self.mark.as_mut().map(Mark::finish).unwrap_or_default();
+        let mut shown = self.masked.push(&held);
+        shown.extend(self.masked.finish());
+        self.show(shown, says, piece).await;
+        if !self.partial.is_empty() {
+            self.partial.clear();
+            self.keep("\u{fffd}");
+        }
+    }
+
+    async fn show(&mut self, shown: Vec<u8>, says: &mpsc::Sender<OutputPiece>, piece: fn(String) -> OutputPiece) {
+        self.partial.extend(shown);
+        let whole = match self.partial.utf8_chunks().last() {
+            // What may be the beginning of a character waits for the rest of it.
+            Some(chunk) if (1..4).contains(&chunk.invalid().len()) && is_beginning(chunk.invalid()) => {
+                self.partial.len() - chunk.invalid().len()
+            }
+            _ => self.partial.len(),
+        };
+        let text = String::from_utf8_lossy(&self.partial[..whole]).into_owned();
+        self.partial.drain(..whole);
+        if text.is_empty() {
+            return;
+        }
+        self.keep(&text);
+        // Whoever asked may be gone; the command goes on.
+        let _ = says.send(piece(text)).await;
+    }
+
+    /// The end is worth more than the beginning.
+    fn keep(&mut self, text: &str) {
+        self.kept.push_str(text);
+        if self.kept.len() > 2 * self.most_bytes {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        if self.kept.len() > self.most_bytes {
+            let from = self.kept.ceil_char_boundary(self.kept.len() - self.most_bytes);
+            self.kept.drain(..from);
+            self.truncated = true;
+        }
+    }
+
+    fn tail(mut self) -> String {
+        self.cut();
+        self.kept
+    }
+}
+
+/// Whether bytes are the beginning of a character of UTF-8.
+fn is_beginning(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
+}
+
+/// Finds where a command ended, and takes that out of what it said.
+struct Mark {
+    mark: Vec<u8>,
+    held: Vec<u8>,
+    is_found: bool,
+    said: Option<String>,
+}
+
+impl Mark {
+    fn push(&mut self, piece: &[u8]) -> Vec<u8> {
+        self.held.extend_from_slice(piece);
+        if self.is_found {
+            return self.read_rest(Vec::new());
+        }
+        if let Some(at) = self.held.windows(self.mark.len()).position(|window| window == self.mark) {
+            let shown = self.held[..at].to_vec();
+            self.held.drain(..at + self.mark.len());
+            self.is_found = true;
+            return self.read_rest(shown);
+        }
+        let begins = self.held.iter().rposition(|byte| *byte == 0);
+        let begins = begins.filter(|at| self.mark.starts_with(&self.held[*at..]));
+        self.held.drain(..begins.unwrap_or(self.held.len())).collect()
+    }
+
+    /// The directory ends at a zero; what comes after it was said by what goes on.
+    fn read_rest(&mut self, mut shown: Vec<u8>) -> Vec<u8> {
+        if self.said.is_some() {
+            shown.append(&mut self.held);
+        } else if let Some(end) = self.held.iter().position(|byte| *byte == 0) {
+            let said = String::from_utf8_lossy(&self.held[..end]).into_owned();
+            self.said = Some(said).filter(|said| said.starts_with('/') && said.len() <= 4096);
+            self.held.drain(..=end);
+            shown.append(&mut self.held);
+        }
+        shown
+    }
+
+    fn finish(&mut self) -> Vec<u8> {
+        if self.is_found { Vec::new() } else { std::mem::take(&mut self.held) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_command_ended_is_taken_out_of_what_it_said_wherever_it_is_cut() {
+        let said = b"before\0no\0mark-1/work space\0after";
+        for size in 1..said.len() {
+            let mut mark = Mark { mark: b"\0mark-1".to_vec(), held: Vec::new(), is_found: false, said: None };
+            let mut shown: Vec<u8> = said.chunks(size).flat_map(|piece| mark.push(piece)).collect();
+            shown.extend(mark.finish());
+            assert_eq!(String::from_utf8_lossy(&shown), "before\0noafter", "in pieces of {size}");
+            assert_eq!(mark.said.as_deref(), Some("/work space"));
+        }
+    }
+}

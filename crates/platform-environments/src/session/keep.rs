@@ -1,0 +1,350 @@
+//! Machines are watched, and end.
+
+use std::{sync::Arc, time::Duration};
+
+use diesel_async::AsyncConnection;
+use futures_util::FutureExt;
+use platform_core::{AccountId, Error, Result, Timestamp, spawn};
+use platform_db::Notice;
+use tokio::time::{Instant, timeout_at};
+use tracing::{info, warn};
+
+use super::{
+    call::{Call, TOPIC},
+    live::Live,
+    model::{StopSandbox, StoppedSandbox},
+    repository::{self, SessionChange, SessionRow},
+    service::check_unchanged,
+};
+use crate::{code, environment::PgEnvironments, snapshot::NewSnapshot};
+
+/// How often machines are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often this process says that it has them, in looks.
+const KEEP: u32 = 5;
+/// How often disks are measured, in looks.
+const MEASURE: u32 = 10;
+/// Longest life of a machine.
+const MOST_MS: i64 = 2 * 60 * 60 * 1000;
+/// A machine that is used so shortly before its end gets more time.
+const LAST_MS: i64 = 30_000;
+/// A disk that is too full for so long ends the machine.
+const OVER_MS: i64 = 60_000;
+/// A chat that has not used its machine for so long is done with it.
+const CHAT_MS: i64 = 10 * 60 * 1000;
+
+/// How a machine ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct End {
+    pub status: &'static str,
+    pub reason: &'static str,
+    /// What is on it is saved first.
+    pub saves: bool,
+}
+
+const STOPPED: End = End { status: "stopped", reason: "api", saves: false };
+
+impl PgEnvironments {
+    /// Watches the machines of this process as long as it runs, and answers what others ask of them.
+    pub async fn keep(self: Arc<Self>) {
+        self.backend.clear().await;
+        let mut told = self.bus.subscribe();
+        let mut looks = 0_u32;
+        loop {
+            let until = Instant::now() + LOOK;
+            let heard = async {
+                loop {
+                    match told.recv().await {
+                        Ok(Notice::Changed { topic, id }) if topic == TOPIC && id == self.machines.owner => break,
+                        Ok(Notice::Changed { .. }) => {}
+                        _ => break,
+                    }
+                }
+            };
+            let is_asked = timeout_at(until, heard).await.is_ok();
+            looks = looks.wrapping_add(u32::from(!is_asked));
+            let looked = async {
+                let is_keeping = !is_asked && looks % KEEP == 0;
+                if is_asked || is_keeping {
+                    self.take_calls().await?;
+                }
+                if is_keeping {
+                    self.keep_sessions().await?;
+                    self.fail_lost().await?;
+                }
+                if !is_asked {
+                    for live in self.machines.all() {
+                        self.look(&live, looks % MEASURE == 0).await?;
+                    }
+                }
+                Ok::<_, Error>(())
+            };
+            if let Err(error) = looked.await {
+                warn!(%error, "Sandboxes could not be looked after; trying again.");
+            }
+        }
+    }
+
+    /// Says that this process has its machines; those that are another's by now, or nobody's, end.
+    async fn keep_sessions(self: &Arc<Self>) -> Result<()> {
+        let machines = self.machines.all();
+        if machines.is_empty() {
+            return Ok(());
+        }
+        let kept = repository::keep(&mut *self.db.conn().await?, &self.machines.owner).await?;
+        for live in machines {
+            if !kept.contains(&live.session.id) && live.begin_end() {
+                info!(sandbox = live.session.sandbox_id, "A sandbox ends: its session is over.");
+                self.drop_machine(&live).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that machines have failed whose process is silent.
+    async fn fail_lost(&self) -> Result<()> {
+        let mut conn = self.db.conn().await?;
+        conn.transaction::<_, Error, _>(async |conn| {
+            for session in repository::lost(conn).await? {
+                warn!(sandbox = session.sandbox_id, "The process that had a sandbox is gone, and the sandbox with it.");
+                let error = "The server process that had the machine ended; what was not saved is lost.".to_owned();
+                self.close_in(conn, &session, "failed", "error", Some(error)).await?;
+                crate::snapshot::fail_of(conn, &session.owner, self.clock.now()).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Ends what has to end, and gives more time to what is used.
+    async fn look(self: &Arc<Self>, live: &Arc<Live>, measures: bool) -> Result<()> {
+        let now = self.clock.now();
+        if live.machine.ended().now_or_never().is_some() {
+            self.end_later(live, End { status: "failed", reason: "error", saves: false });
+            return Ok(());
+        }
+        let saves = live.config.snapshot_enabled && live.config.replace_snapshot_on_stop == Some(true);
+        let (expires, is_used) = {
+            let state = live.state();
+            (state.expires, state.running > 0 || now.0 - state.used.0 < LAST_MS)
+        };
+        if live.session.auto_extend && is_used && expires.0 - now.0 < LAST_MS {
+            let most = live.session.started_ms + MOST_MS;
+            let next = (expires.0 + live.term_ms).min(most);
+            if next > expires.0 {
+                live.state().expires = Timestamp(next);
+                let change = SessionChange { expires_ms: Some(next), ..SessionChange::default() };
+                repository::change(&mut *self.db.conn().await?, &live.account, &live.session.id, &change).await?;
+                return Ok(());
+            }
+        }
+        if now >= expires {
+            self.end_later(live, End { status: "expired", reason: "expired", saves });
+        } else if self.is_left(live, now).await? {
+            self.end_later(live, End { saves, ..STOPPED });
+        } else if measures {
+            let live = Arc::clone(live);
+            let environments = Arc::clone(self);
+            spawn("sandbox disk", async move { environments.measure(&live, saves).await });
+        }
+        Ok(())
+    }
+
+    /// Whether all chats and threads that it was started for are done with it.
+    async fn is_left(&self, live: &Arc<Live>, now: Timestamp) -> Result<bool> {
+        if live.session.scope != "thread" || live.config.persist_after_session_close {
+            return Ok(false);
+        }
+        let users = {
+            let state = live.state();
+            if state.running > 0 {
+                return Ok(false);
+            }
+            state.users.clone()
+        };
+        let idle = users.iter().filter(|(_, used)| now.0 - used.0 > LAST_MS);
+        let ids: Vec<String> = idle.map(|(id, _)| id.clone()).collect();
+        if ids.is_empty() {
+            return Ok(false);
+        }
+        let threads = self.threads.are_over(&live.account, &ids).await?;
+        let is_done = |id: &String, used: &Timestamp| match threads.get(id) {
+            Some(is_over) => *is_over,
+            None => now.0 - used.0 > CHAT_MS,
+        };
+        Ok(users.iter().all(|(id, used)| now.0 - used.0 > LAST_MS && is_done(id, used)))
+    }
+
+    async fn measure(self: &Arc<Self>, live: &Arc<Live>, saves: bool) {
+        let Ok(bytes) = live.machine.disk_bytes().await else { return };
+        let most = u64::from(live.config.disk_mib) << 20;
+        let now = self.clock.now();
+        let since = {
+            let mut state = live.state();
+            state.over_since = (bytes > most).then(|| state.over_since.unwrap_or(now));
+            state.over_since
+        };
+        // What is far too much does not get a minute.
+        let is_far = bytes > most.saturating_add(most / 4);
+        if since.is_some_and(|since| is_far || now.0 - since.0 >= OVER_MS) {
+            let saves = saves && !is_far;
+            self.end_later(live, End { status: "stopped", reason: "disk-limit", saves });
+        }
+    }
+
+    fn end_later(self: &Arc<Self>, live: &Arc<Live>, end: End) {
+        if live.begin_end() {
+            let (environments, live) = (Arc::clone(self), Arc::clone(live));
+            spawn("end a sandbox", async move { environments.end(&live, end, None).await });
+        }
+    }
+
+    /// Ends a machine: what it started first, then what is on it is saved, then it is gone.
+    async fn end(self: &Arc<Self>, live: &Arc<Live>, end: End, snapshot: Option<NewSnapshot>) {
+        let ended = async {
+            let saving =
+                SessionChange { status: Some("stopping"), saving: Some(end.saves), ..SessionChange::default() };
+            let mut conn = self.db.conn().await?;
+            repository::change(&mut conn, &live.account, &live.session.id, &saving).await?;
+            drop(conn);
+            live.machine.end().await;
+            let saved = match (end.saves, snapshot) {
+                (false, _) => Ok(()),
+                (true, Some(snapshot)) => self.save(live, snapshot).await,
+                (true, None) => match self.begin_save(live).await {
+                    Ok(snapshot) => self.save(live, snapshot).await,
+                    Err(error) => Err(error),
+                },
+            };
+            let error = saved.err().map(|error| format!("It could not be saved: {}", error.message()));
+            let error = error.or_else(|| (end.status == "failed").then(|| "The machine ended by itself.".to_owned()));
+            self.close(&live.session, end.status, end.reason, error).await
+        };
+        if let Err(error) = ended.await {
+            warn!(sandbox = live.session.sandbox_id, %error, "The end of a sandbox could not be noted.");
+        }
+        self.drop_machine(live).await;
+        info!(sandbox = live.session.sandbox_id, reason = end.reason, "A sandbox has ended.");
+    }
+
+    /// Ends a machine that was made to be saved.
+    pub(crate) async fn end_saved(self: &Arc<Self>, live: &Arc<Live>, snapshot: NewSnapshot) {
+        if live.begin_end() {
+            self.end(live, End { saves: true, ..STOPPED }, Some(snapshot)).await;
+        }
+    }
+
+    /// The machine goes; its session is somebody else's to note.
+    pub(crate) async fn drop_machine(&self, live: &Arc<Live>) {
+        live.begin_end();
+        self.machines.remove(&live.session.sandbox_id);
+        live.machine.end().await;
+    }
+
+    /// Stops a machine that is here; what is on it is saved in the background.
+    pub(crate) async fn stop_here(self: &Arc<Self>, live: &Arc<Live>, request: &StopSandbox) -> Result<StoppedSandbox> {
+        let config = &live.config;
+        if request.save_changes == Some(true) && !config.snapshot_enabled {
+            let message = "This environment keeps no snapshots; switch sandboxConfig.snapshotEnabled on first.";
+            return Err(Error::new(code::SNAPSHOTS_DISABLED, message));
+        }
+        let by_itself = config.snapshot_enabled && config.replace_snapshot_on_stop == Some(true);
+        let saves = request.save_changes.unwrap_or(by_itself);
+        if saves && !request.force {
+            check_unchanged(self, live).await?;
+        }
+        if !live.begin_end() {
+            return Ok(StoppedSandbox {
+                message: "The sandbox is stopping.".to_owned(),
+                saving: false,
+                snapshot_id: None,
+            });
+        }
+        if !saves {
+            self.end(live, STOPPED, None).await;
+            return Ok(StoppedSandbox {
+                message: "The sandbox has stopped.".to_owned(),
+                saving: false,
+                snapshot_id: None,
+            });
+        }
+        let snapshot = match self.begin_save(live).await {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                live.ending.store(false, std::sync::atomic::Ordering::Release);
+                return Err(error);
+            }
+        };
+        let snapshot_id = Some(snapshot.id.clone());
+        let saving = SessionChange { status: Some("stopping"), saving: Some(true), ..SessionChange::default() };
+        repository::change(&mut *self.db.conn().await?, &live.account, &live.session.id, &saving).await?;
+        repository::leave_lane(&mut *self.db.conn().await?, &live.account, &live.session.id).await?;
+        let (environments, live) = (Arc::clone(self), Arc::clone(live));
+        let end = End { saves: true, ..STOPPED };
+        spawn("save a sandbox", async move { environments.end(&live, end, Some(snapshot)).await });
+        let message = "The sandbox is stopping; what is on it is being saved.".to_owned();
+        Ok(StoppedSandbox { message, saving: true, snapshot_id })
+    }
+
+    /// Waits, for a while, until a machine is made or gone.
+    pub(crate) async fn wait_for(&self, session: &SessionRow) -> Result<()> {
+        let until = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < until {
+            let mut conn = self.db.conn().await?;
+            let now = repository::live(&mut conn, &session.account(), &session.environment_id, &session.lane).await?;
+            if now.is_none_or(|now| now.id != session.id || now.status == "running") {
+                return Ok(());
+            }
+            drop(conn);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    }
+
+    /// Ends a live session at once, whoever has its machine; what was not saved is lost.
+    pub(crate) async fn take_over(&self, session: &SessionRow) -> Result<()> {
+        self.close(session, "stopped", "taken-over", None).await?;
+        self.forget_machine(session).await
+    }
+
+    async fn forget_machine(&self, session: &SessionRow) -> Result<()> {
+        if let Some(live) = self.machines.get(&session.sandbox_id) {
+            self.drop_machine(&live).await;
+        } else if session.owner != self.machines.owner {
+            // A process that does not answer finds out when it says that it has the machine.
+            let _ = self.ask::<serde_json::Value>(session, &Call::TakenOver).await;
+        }
+        Ok(())
+    }
+
+    /// Ends all machines of an environment, unsaved.
+    pub(crate) async fn stop_all(&self, account: &AccountId, environment: &str) -> Result<()> {
+        let live = repository::live_of(&mut *self.db.conn().await?, account, environment).await?;
+        for session in live {
+            self.close(&session, "stopped", "api", None).await?;
+            self.forget_machine(&session).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the machines of this process before it ends itself; what is to be saved is.
+    pub async fn drain(self: &Arc<Self>) {
+        let ending = self.machines.all().into_iter().filter(|live| live.begin_end()).map(|live| async move {
+            let saves = live.config.snapshot_enabled && live.config.replace_snapshot_on_stop == Some(true);
+            self.end(&live, End { status: "stopped", reason: "error", saves }, None).await;
+        });
+        futures_util::future::join_all(ending).await;
+    }
+
+    /// What no process has any more; called where this process is the only one.
+    pub async fn reclaim_all(&self) -> Result<()> {
+        repository::disown_all(&mut *self.db.conn().await?).await?;
+        self.fail_lost().await
+    }
+
+    /// Forgets what is old.
+    pub async fn purge(conn: &mut platform_db::Conn, now: Timestamp) -> Result<()> {
+        const KEPT_MS: i64 = 90 * 24 * 60 * 60 * 1000;
+        repository::purge(conn, Timestamp(now.0 - KEPT_MS)).await
+    }
+}

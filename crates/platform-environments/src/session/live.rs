@@ -1,0 +1,226 @@
+//! The machines of this process.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use platform_core::{AccountId, Id, Timestamp};
+use platform_sandbox::{Machine, SandboxError};
+use tokio::sync::Semaphore;
+
+use super::repository::SessionRow;
+use crate::{
+    environment::{SandboxConfig, Variables},
+    redact::Redactor,
+};
+
+/// Commands of one machine at once.
+const MOST_COMMANDS: usize = 32;
+/// Where commands begin.
+pub(crate) const HOME: &str = "/workspace";
+
+enum ProcessKind {}
+
+/// The machines of this process, and room for more.
+pub(crate) struct Machines {
+    /// Name of this process among those that share the database.
+    pub owner: String,
+    most: usize,
+    live: Mutex<HashMap<String, Arc<Live>>>,
+    /// Accounts of the machines that there are or will be.
+    places: Arc<Mutex<HashMap<AccountId, usize>>>,
+}
+
+/// Room for a machine.
+pub(crate) struct Place {
+    of: Arc<Mutex<HashMap<AccountId, usize>>>,
+    account: AccountId,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut places = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = places.get_mut(&self.account) {
+            *count -= 1;
+            if *count == 0 {
+                places.remove(&self.account);
+            }
+        }
+    }
+}
+
+impl Machines {
+    /// Room for so many at once.
+    pub fn new(most: usize) -> Self {
+        Self { owner: Id::<ProcessKind>::generate().into(), most, live: Mutex::default(), places: Arc::default() }
+    }
+
+    /// Room for one more; an account leaves a quarter of it to others.
+    pub fn reserve(&self, account: &AccountId) -> Option<Place> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, own) = (places.values().sum::<usize>(), places.get(account).copied().unwrap_or(0));
+        let share = (self.most * 3).div_ceil(4);
+        if all >= self.most || own >= share {
+            return None;
+        }
+        places.insert(account.clone(), own + 1);
+        Some(Place { of: Arc::clone(&self.places), account: account.clone() })
+    }
+
+    fn live(&self) -> MutexGuard<'_, HashMap<String, Arc<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn insert(&self, live: &Arc<Live>) {
+        self.live().insert(live.session.sandbox_id.clone(), Arc::clone(live));
+    }
+
+    pub fn remove(&self, sandbox: &str) {
+        self.live().remove(sandbox);
+    }
+
+    pub fn get(&self, sandbox: &str) -> Option<Arc<Live>> {
+        self.live().get(sandbox).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Arc<Live>> {
+        self.live().values().cloned().collect()
+    }
+}
+
+/// A machine that runs here.
+pub(crate) struct Live {
+    pub account: AccountId,
+    /// As it was when it was started.
+    pub session: SessionRow,
+    pub config: SandboxConfig,
+    pub machine: Arc<dyn Machine>,
+    /// How long it is given at a time.
+    pub term_ms: i64,
+    pub commands: Semaphore,
+    pub state: Mutex<LiveState>,
+    /// It is being ended.
+    pub ending: AtomicBool,
+    _place: Place,
+}
+
+/// What changes of it.
+pub(crate) struct LiveState {
+    /// Where the last command ended.
+    pub cwd: String,
+    pub expires: Timestamp,
+    /// Commands and file calls under way.
+    pub running: usize,
+    pub used: Timestamp,
+    /// Since when there is too much on its disk.
+    pub over_since: Option<Timestamp>,
+    /// Variables of every command.
+    pub variables: Variables,
+    /// All values that were ever given to it, by name.
+    secrets: Vec<(String, String)>,
+    pub redactor: Redactor,
+    /// Chats and threads that use it, and when each did last.
+    pub users: HashMap<String, Timestamp>,
+}
+
+impl Live {
+    pub fn new(
+        account: AccountId,
+        session: SessionRow,
+        config: SandboxConfig,
+        machine: Arc<dyn Machine>,
+        variables: Variables,
+        place: Place,
+    ) -> Arc<Self> {
+        let (started, expires) = (Timestamp(session.started_ms), Timestamp(session.expires_ms));
+        let state = LiveState {
+            cwd: HOME.to_owned(),
+            expires,
+            running: 0,
+            used: started,
+            over_since: None,
+            secrets: Vec::new(),
+            redactor: Redactor::default(),
+            variables: Variables::new(),
+            users: HashMap::new(),
+        };
+        let term_ms = session.expires_ms - session.started_ms;
+        let commands = Semaphore::new(MOST_COMMANDS);
+        let (state, ending) = (Mutex::new(state), AtomicBool::new(false));
+        let live = Self { account, session, config, machine, term_ms, commands, state, ending, _place: place };
+        live.learn(&variables);
+        live.state().variables = variables;
+        Arc::new(live)
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, LiveState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on these values are masked, too.
+    pub fn learn(&self, variables: &Variables) -> Redactor {
+        let mut state = self.state();
+        let known = state.secrets.len();
+        for (name, value) in variables {
+            let secret = (name.clone(), value.expose().to_owned());
+            if !state.secrets.contains(&secret) {
+                state.secrets.push(secret);
+            }
+        }
+        if state.secrets.len() > known {
+            let secrets = state.secrets.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            state.redactor = Redactor::new(secrets);
+        }
+        state.redactor.clone()
+    }
+
+    /// Somebody uses it until what is given is dropped.
+    pub fn using(self: &Arc<Self>, now: Timestamp) -> Using {
+        let mut state = self.state();
+        state.running += 1;
+        state.used = now;
+        drop(state);
+        Using(Arc::clone(self))
+    }
+
+    /// Whether whoever asks is the one who ends it.
+    pub fn begin_end(&self) -> bool {
+        !self.ending.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// A use of a machine that is under way.
+pub(crate) struct Using(Arc<Live>);
+
+impl Drop for Using {
+    fn drop(&mut self) {
+        self.0.state().running -= 1;
+    }
+}
+
+/// As an error of a request.
+pub(crate) fn failed(error: SandboxError) -> platform_core::Error {
+    use platform_core::Error;
+
+    use crate::code;
+
+    match error {
+        SandboxError::Unavailable(reason) => Error::new(code::SANDBOX_UNAVAILABLE, reason),
+        SandboxError::NoRuntime { runtime, available } => {
+            let message = format!("{runtime} is not on this machine; there are {}.", available.join(", "));
+            Error::new(code::SANDBOX_UNAVAILABLE, message).with("runtime", runtime).with("available", available)
+        }
+        SandboxError::Ended => gone(""),
+        SandboxError::Failed(reason) => Error::new(code::SANDBOX_UNAVAILABLE, format!("The sandbox failed: {reason}.")),
+    }
+}
+
+pub(crate) fn gone(sandbox: &str) -> platform_core::Error {
+    let message = "There is no such sandbox in this environment, or it has ended; start one.";
+    let error = platform_core::Error::new(crate::code::SANDBOX_NOT_FOUND, message);
+    if sandbox.is_empty() { error } else { error.with("sandboxId", sandbox) }
+}

@@ -1,0 +1,389 @@
+use std::{collections::HashMap, time::Duration};
+
+use diesel::{
+    dsl::{now, sql},
+    pg::Pg,
+    prelude::*,
+    sql_types::{BigInt, Timestamptz},
+};
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Page, Result, Timestamp};
+use platform_db::Conn;
+use serde_json::Value;
+
+use super::model::{CommandOutput, LoggedCommand, SandboxSession, SessionFilter, StartedBy};
+use crate::schema::{sandbox_calls, sandbox_commands, sandbox_sessions};
+
+/// A process that is silent for so long has lost its machines.
+pub(crate) const OWNED_FOR: Duration = Duration::from_secs(20);
+/// Commands that are kept of a session.
+const MOST_COMMANDS: i32 = 500;
+/// Sessions in which a machine runs or will.
+pub(crate) const LIVE: [&str; 4] = ["pending", "creating", "running", "stopping"];
+
+#[derive(Debug, Clone, Queryable, Selectable)]
+#[diesel(table_name = sandbox_sessions)]
+pub(crate) struct SessionRow {
+    pub account_id: String,
+    pub id: String,
+    pub sandbox_id: String,
+    pub environment_id: String,
+    pub tenant_id: Option<String>,
+    pub lane: String,
+    pub scope: String,
+    pub started_by_type: String,
+    pub started_by_id: String,
+    pub conversation_id: Option<String>,
+    pub status: String,
+    pub runtime: String,
+    pub memory_mib: i32,
+    pub backend: String,
+    pub isolation: String,
+    pub from_snapshot_id: Option<String>,
+    pub started_ms: i64,
+    pub finished_ms: Option<i64>,
+    pub expires_ms: i64,
+    pub auto_extend: bool,
+    pub stopped_reason: Option<String>,
+    pub saving: bool,
+    pub command_count: i32,
+    pub init_script: Option<Value>,
+    pub error: Option<String>,
+    pub owner: String,
+}
+
+impl SessionRow {
+    pub fn account(&self) -> AccountId {
+        AccountId::parse(&self.account_id).expect("only ids are stored")
+    }
+
+    pub fn is_live(&self) -> bool {
+        LIVE.contains(&self.status.as_str())
+    }
+
+    pub fn shown(self, commands: Option<Vec<LoggedCommand>>) -> SandboxSession {
+        SandboxSession {
+            session_id: self.id.clone(),
+            same_id: self.id,
+            sandbox_id: self.sandbox_id,
+            environment_id: self.environment_id,
+            tenant_id: self.tenant_id,
+            scope: self.scope,
+            started_by: StartedBy { r#type: self.started_by_type, id: self.started_by_id },
+            online: self.status == "running",
+            status: self.status,
+            runtime: self.runtime,
+            memory_mib: self.memory_mib,
+            backend: self.backend,
+            isolation: self.isolation,
+            from_snapshot_id: self.from_snapshot_id,
+            started_timestamp_ms: Timestamp(self.started_ms),
+            finished_timestamp_ms: self.finished_ms.map(Timestamp),
+            expires_at: Timestamp(self.expires_ms),
+            auto_extend: self.auto_extend,
+            stopped_reason: self.stopped_reason,
+            saving: self.saving,
+            command_count: self.command_count,
+            init_script: self.init_script,
+            error: self.error,
+            commands,
+        }
+    }
+}
+
+#[diesel::dsl::auto_type(no_type_alias)]
+fn by_id<'a>(account: &'a str, id: &'a str) -> _ {
+    sandbox_sessions::table.filter(sandbox_sessions::account_id.eq(account)).filter(sandbox_sessions::id.eq(id))
+}
+
+fn owned_until() -> diesel::expression::SqlLiteral<Timestamptz> {
+    sql::<Timestamptz>(&format!("clock_timestamp() + interval '{} seconds'", OWNED_FOR.as_secs()))
+}
+
+/// Whether there was room for it: another session of its lane may be live.
+pub(crate) async fn insert(conn: &mut Conn, row: &SessionRow) -> Result<bool> {
+    use sandbox_sessions as s;
+    let values = (
+        s::account_id.eq(&row.account_id),
+        s::id.eq(&row.id),
+        s::sandbox_id.eq(&row.sandbox_id),
+        s::environment_id.eq(&row.environment_id),
+        s::tenant_id.eq(&row.tenant_id),
+        s::lane.eq(&row.lane),
+        s::scope.eq(&row.scope),
+        s::started_by_type.eq(&row.started_by_type),
+        s::started_by_id.eq(&row.started_by_id),
+        s::conversation_id.eq(&row.conversation_id),
+        s::status.eq(&row.status),
+        s::runtime.eq(&row.runtime),
+        s::memory_mib.eq(row.memory_mib),
+        s::backend.eq(&row.backend),
+        s::isolation.eq(&row.isolation),
+        s::from_snapshot_id.eq(&row.from_snapshot_id),
+        s::started_ms.eq(row.started_ms),
+        s::expires_ms.eq(row.expires_ms),
+        s::auto_extend.eq(row.auto_extend),
+        s::owner.eq(&row.owner),
+        s::owned_until.eq(owned_until()),
+    );
+    let inserted = diesel::insert_into(s::table).values(values).on_conflict_do_nothing().execute(conn).await?;
+    Ok(inserted > 0)
+}
+
+/// The live session of a lane.
+pub(crate) async fn live(
+    conn: &mut Conn,
+    account: &AccountId,
+    environment: &str,
+    lane: &str,
+) -> Result<Option<SessionRow>> {
+    use sandbox_sessions as s;
+    let of = s::table.filter(s::account_id.eq(account.as_str()).and(s::environment_id.eq(environment)));
+    let of = of.filter(s::lane.eq(lane).and(s::status.eq_any(LIVE)));
+    Ok(of.select(SessionRow::as_select()).first(conn).await.optional()?)
+}
+
+/// All live sessions of an environment.
+pub(crate) async fn live_of(conn: &mut Conn, account: &AccountId, environment: &str) -> Result<Vec<SessionRow>> {
+    use sandbox_sessions as s;
+    let of = s::table.filter(s::account_id.eq(account.as_str()).and(s::environment_id.eq(environment)));
+    Ok(of.filter(s::status.eq_any(LIVE)).select(SessionRow::as_select()).load(conn).await?)
+}
+
+/// Environments with a live session, and whether it is being saved.
+pub(crate) async fn states(conn: &mut Conn, account: &AccountId, ids: &[&str]) -> Result<HashMap<String, bool>> {
+    use sandbox_sessions as s;
+    let of = s::table.filter(s::account_id.eq(account.as_str()).and(s::environment_id.eq_any(ids)));
+    let live = of.filter(s::status.eq_any(LIVE)).select((s::environment_id, s::saving));
+    let mut states = HashMap::new();
+    for (id, saving) in live.load::<(String, bool)>(conn).await? {
+        *states.entry(id).or_insert(false) |= saving;
+    }
+    Ok(states)
+}
+
+pub(crate) async fn by_sandbox(
+    conn: &mut Conn,
+    account: &AccountId,
+    environment: &str,
+    sandbox: &str,
+) -> Result<Option<SessionRow>> {
+    use sandbox_sessions as s;
+    let of = s::table.filter(s::account_id.eq(account.as_str()).and(s::environment_id.eq(environment)));
+    Ok(of.filter(s::sandbox_id.eq(sandbox)).select(SessionRow::as_select()).first(conn).await.optional()?)
+}
+
+/// One session, or the last of an environment.
+pub(crate) async fn find(
+    conn: &mut Conn,
+    account: &AccountId,
+    environment: &str,
+    id: Option<&str>,
+) -> Result<Option<SessionRow>> {
+    use sandbox_sessions as s;
+    let of = s::table.filter(s::account_id.eq(account.as_str()).and(s::environment_id.eq(environment)));
+    let mut of = of.order((s::started_ms.desc(), s::id.desc())).into_boxed();
+    if let Some(id) = id {
+        of = of.filter(s::id.eq(id));
+    }
+    Ok(of.select(SessionRow::as_select()).first(conn).await.optional()?)
+}
+
+type Sessions<'a> = sandbox_sessions::BoxedQuery<'a, Pg>;
+
+fn listed<'a>(account: &'a AccountId, environment: &'a str, filter: &'a SessionFilter) -> Sessions<'a> {
+    use sandbox_sessions as s;
+    let of = s::table.filter(s::account_id.eq(account.as_str()).and(s::environment_id.eq(environment)));
+    let mut of = of.into_boxed();
+    if let Some(tenant) = &filter.tenant_id {
+        of = of.filter(s::tenant_id.eq(tenant));
+    }
+    if let Some(status) = &filter.status {
+        of = of.filter(s::status.eq(status));
+    }
+    of
+}
+
+pub(crate) async fn list(
+    conn: &Conn,
+    account: &AccountId,
+    environment: &str,
+    filter: &SessionFilter,
+    page: Page,
+) -> Result<(Vec<SessionRow>, i64)> {
+    use sandbox_sessions as s;
+    let (mut first, mut second) = (conn, conn);
+    let rows = listed(account, environment, filter).order((s::started_ms.desc(), s::id.desc()));
+    let rows = rows.limit(page.limit).offset(page.offset).select(SessionRow::as_select());
+    let total = listed(account, environment, filter).count();
+    Ok(futures_util::try_join!(rows.load(&mut first), total.get_result(&mut second))?)
+}
+
+/// What changes of a session; `None` = stays.
+#[derive(Debug, Default, AsChangeset)]
+#[diesel(table_name = sandbox_sessions)]
+pub(crate) struct SessionChange {
+    pub status: Option<&'static str>,
+    pub finished_ms: Option<i64>,
+    pub expires_ms: Option<i64>,
+    pub stopped_reason: Option<&'static str>,
+    pub saving: Option<bool>,
+    pub init_script: Option<Value>,
+    pub from_snapshot_id: Option<String>,
+    pub error: Option<String>,
+}
+
+/// Whether the session was live, and is changed.
+pub(crate) async fn change(conn: &mut Conn, account: &AccountId, id: &str, change: &SessionChange) -> Result<bool> {
+    let live = by_id(account.as_str(), id).filter(sandbox_sessions::status.eq_any(LIVE));
+    Ok(diesel::update(live).set(change).execute(conn).await? > 0)
+}
+
+/// Says that the machines of a process are there; ids of its live sessions, of all accounts.
+pub(crate) async fn keep(conn: &mut Conn, owner: &str) -> Result<Vec<String>> {
+    use sandbox_sessions as s;
+    let own = s::table.filter(s::owner.eq(owner).and(s::status.eq_any(LIVE)));
+    Ok(diesel::update(own).set(s::owned_until.eq(owned_until())).returning(s::id).get_results(conn).await?)
+}
+
+/// Sessions whose process is silent, of all accounts; they are locked.
+pub(crate) async fn lost(conn: &mut Conn) -> Result<Vec<SessionRow>> {
+    use sandbox_sessions as s;
+    let lost = s::table.filter(s::status.eq_any(LIVE).and(s::owned_until.lt(now)));
+    let lost = lost.for_update().skip_locked().select(SessionRow::as_select());
+    Ok(lost.load(conn).await?)
+}
+
+/// Notes a command, and forgets what is too old.
+pub(crate) async fn log(
+    conn: &mut Conn,
+    account: &AccountId,
+    session: &str,
+    (command, cwd, began): (&str, &str, Timestamp),
+    output: &CommandOutput,
+) -> Result<()> {
+    use sandbox_commands as c;
+    let count = diesel::update(by_id(account.as_str(), session))
+        .set(sandbox_sessions::command_count.eq(sandbox_sessions::command_count + 1))
+        .returning(sandbox_sessions::command_count);
+    let Some(count) = count.get_result::<i32>(conn).await.optional()? else { return Ok(()) };
+    let row = (
+        c::account_id.eq(account.as_str()),
+        c::session_id.eq(session),
+        c::index.eq(count - 1),
+        c::command.eq(command),
+        c::cwd.eq(cwd),
+        c::exit_code.eq(output.exit_code),
+        c::duration_ms.eq(output.duration_ms),
+        c::timestamp_ms.eq(began.0),
+        c::stdout.eq(&output.stdout),
+        c::stderr.eq(&output.stderr),
+        c::truncated.eq(output.truncated),
+    );
+    diesel::insert_into(c::table).values(row).on_conflict_do_nothing().execute(conn).await?;
+    let old = c::table.filter(c::session_id.eq(session).and(c::index.lt(count - MOST_COMMANDS)));
+    diesel::delete(old).execute(conn).await?;
+    Ok(())
+}
+
+pub(crate) async fn commands(conn: &mut Conn, account: &AccountId, session: &str) -> Result<Vec<LoggedCommand>> {
+    use sandbox_commands as c;
+    type Row = (i32, String, String, i32, i64, i64, String, String, bool);
+    let of = c::table.filter(c::account_id.eq(account.as_str()).and(c::session_id.eq(session))).order(c::index);
+    let rows = of.select((
+        c::index,
+        c::command,
+        c::cwd,
+        c::exit_code,
+        c::duration_ms,
+        c::timestamp_ms,
+        c::stdout,
+        c::stderr,
+        c::truncated,
+    ));
+    let rows: Vec<Row> = rows.load(conn).await?;
+    let command = |(index, command, cwd, exit_code, duration_ms, timestamp_ms, stdout, stderr, truncated): Row| {
+        LoggedCommand { index, command, cwd, exit_code, duration_ms, timestamp_ms, stdout, stderr, truncated }
+    };
+    Ok(rows.into_iter().map(command).collect())
+}
+
+/// Asks another process.
+pub(crate) async fn ask(conn: &mut Conn, account: &AccountId, id: &str, owner: &str, request: &str) -> Result<()> {
+    use sandbox_calls as c;
+    let row = (c::account_id.eq(account.as_str()), c::id.eq(id), c::owner.eq(owner), c::request.eq(request));
+    diesel::insert_into(c::table).values(row).execute(conn).await?;
+    Ok(())
+}
+
+/// What is asked of a process, of all accounts: each is given once.
+pub(crate) async fn asked(conn: &mut Conn, owner: &str) -> Result<Vec<(String, String, String)>> {
+    use sandbox_calls as c;
+    let waiting = c::table.filter(c::owner.eq(owner).and(c::taken.eq(false)));
+    let taken = diesel::update(waiting).set(c::taken.eq(true)).returning((c::account_id, c::id, c::request));
+    Ok(taken.get_results(conn).await?)
+}
+
+pub(crate) async fn answer(conn: &mut Conn, account: &AccountId, id: &str, answer: &str) -> Result<()> {
+    use sandbox_calls as c;
+    let of = c::table.filter(c::account_id.eq(account.as_str()).and(c::id.eq(id)));
+    diesel::update(of).set(c::answer.eq(answer)).execute(conn).await?;
+    Ok(())
+}
+
+/// Whether somebody took a call, and its answer, which is given once.
+pub(crate) async fn answered(conn: &mut Conn, account: &AccountId, id: &str) -> Result<(bool, Option<String>)> {
+    use sandbox_calls as c;
+    let of = c::table.filter(c::account_id.eq(account.as_str()).and(c::id.eq(id)));
+    let found = of.select((c::taken, c::answer)).first::<(bool, Option<String>)>(conn).await.optional()?;
+    Ok(found.unwrap_or((true, None)))
+}
+
+/// Forgets a call.
+pub(crate) async fn forget(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+    use sandbox_calls as c;
+    let of = c::table.filter(c::account_id.eq(account.as_str()).and(c::id.eq(id)));
+    diesel::delete(of).execute(conn).await?;
+    Ok(())
+}
+
+/// Forgets calls that nobody waits for, and sessions that ended before a moment.
+pub(crate) async fn purge(conn: &mut Conn, before: Timestamp) -> Result<()> {
+    diesel::sql_query("DELETE FROM sandbox_calls WHERE created < now() - interval '2 hours'").execute(conn).await?;
+    diesel::sql_query("DELETE FROM sandbox_sessions WHERE finished_ms < $1")
+        .bind::<BigInt, _>(before.0)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Another machine may be started while what was on this one is saved.
+pub(crate) async fn leave_lane(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+    let own = by_id(account.as_str(), id);
+    diesel::update(own).set(sandbox_sessions::lane.eq(format!("saving {id}"))).execute(conn).await?;
+    Ok(())
+}
+
+/// No process has a machine, of any account.
+pub(crate) async fn disown_all(conn: &mut Conn) -> Result<()> {
+    diesel::sql_query(
+        "UPDATE sandbox_sessions SET owned_until = '-infinity' WHERE status IN ('pending', 'creating', 'running', 'stopping')",
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Whether a worker has had a machine for a chat or thread.
+pub(crate) async fn had(
+    conn: &mut Conn,
+    account: &AccountId,
+    environment: &str,
+    worker: &str,
+    conversation: &str,
+) -> Result<bool> {
+    use sandbox_sessions as s;
+    let of = s::table.filter(s::account_id.eq(account.as_str()).and(s::environment_id.eq(environment)));
+    let of = of.filter(s::started_by_id.eq(worker).and(s::conversation_id.eq(conversation)));
+    Ok(diesel::select(diesel::dsl::exists(of)).get_result(conn).await?)
+}

@@ -1,0 +1,436 @@
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use platform_core::{AccountId, Caller, Checks, Code, Credential, Error, Page, Result};
+use platform_sandbox::files::{self, FileError};
+use tokio::sync::mpsc;
+
+use super::{
+    call::{Call, of_remote::listing},
+    exec::{Line, output, run},
+    live::{Live, failed, gone},
+    model::{
+        CommandOutput, FileBytes, FileContent, FileListing, ListFiles, NewCommand, OutputPiece, ReadFile,
+        SandboxSession, SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox, StopSandbox,
+        StoppedSandbox, WriteFile, WrittenFile,
+    },
+    repository::{self, SessionRow},
+    start::Starter,
+};
+use crate::{code, environment::PgEnvironments, snapshot};
+
+const MOST_LINE: usize = 256 << 10;
+const MOST_PATH: usize = 4096;
+/// What of a command's output is remembered with its session, in bytes a stream.
+const MOST_LOGGED: usize = 16 << 10;
+
+/// Who works on a machine: an agent or assistant, whose connection has variables of its own.
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+pub struct Worker {
+    /// `agent` or `assistant`.
+    pub kind: String,
+    /// Its id.
+    pub id: String,
+}
+
+/// Machines of environments. `ENVIRONMENT_NOT_FOUND` comes from all, `SANDBOX_NOT_FOUND` from those that name one.
+#[async_trait]
+pub trait SandboxService: Send + Sync {
+    /// Starts the machine of an environment. `SESSION_ACTIVE`, `SNAPSHOT_SAVE_IN_PROGRESS`, `SANDBOX_UNAVAILABLE`.
+    async fn start(self: Arc<Self>, caller: &Caller, id: &str, request: StartSandbox) -> Result<StartedSandbox>;
+    /// Whether a machine runs.
+    async fn status(&self, account: &AccountId, id: &str, tenant: Option<&str>) -> Result<SandboxStatus>;
+    /// Runs a command; the last piece says how it ended. `FULL_KEY_REQUIRED` when it is to be said as it is.
+    async fn exec(
+        self: Arc<Self>,
+        caller: &Caller,
+        id: &str,
+        command: NewCommand,
+        raw: bool,
+    ) -> Result<mpsc::Receiver<OutputPiece>>;
+    /// Stops a machine. `SNAPSHOT_CHANGED`, `SNAPSHOTS_DISABLED`.
+    async fn stop(self: Arc<Self>, account: &AccountId, id: &str, request: StopSandbox) -> Result<StoppedSandbox>;
+    /// Lists a directory. `FILE_NOT_FOUND`.
+    async fn list_files(self: Arc<Self>, account: &AccountId, id: &str, request: ListFiles) -> Result<FileListing>;
+    /// Reads a file. `FILE_NOT_FOUND`, `FILE_NOT_TEXT`, `PAYLOAD_TOO_LARGE`.
+    async fn read_file(self: Arc<Self>, account: &AccountId, id: &str, request: ReadFile) -> Result<FileContent>;
+    /// Writes a file. `URL_NOT_ALLOWED`.
+    async fn write_file(self: Arc<Self>, account: &AccountId, id: &str, request: WriteFile) -> Result<WrittenFile>;
+    /// Sessions, newest first.
+    async fn sessions(&self, account: &AccountId, id: &str, filter: &SessionFilter, page: Page) -> Result<SessionPage>;
+    /// One session, or the last. `SESSION_NOT_FOUND`.
+    async fn session(&self, account: &AccountId, id: &str, session: Option<&str>) -> Result<SandboxSession>;
+}
+
+impl PgEnvironments {
+    /// The machine of a live session, when it is here; `None` = another process has it.
+    async fn session_of(
+        &self,
+        account: &AccountId,
+        id: &str,
+        sandbox: &str,
+    ) -> Result<(SessionRow, Option<Arc<Live>>)> {
+        self.require(account, id).await?;
+        let found = repository::by_sandbox(&mut *self.db.conn().await?, account, id, sandbox).await?;
+        let row = found.filter(|row| row.status == "running").ok_or_else(|| gone(sandbox))?;
+        let live = self.machines.get(sandbox);
+        if live.is_none() && row.owner == self.machines.owner {
+            return Err(gone(sandbox));
+        }
+        Ok((row, live))
+    }
+
+    /// Runs a command on a machine that is here, and notes it.
+    pub(crate) async fn exec_here(
+        self: &Arc<Self>,
+        live: &Arc<Live>,
+        command: NewCommand,
+        worker: Option<&Worker>,
+        raw: bool,
+    ) -> Result<mpsc::Receiver<OutputPiece>> {
+        let variables = match worker {
+            Some(worker) => {
+                let (account, environment) = (&live.account, &live.session.environment_id);
+                self.connection_variables(account, environment, (&worker.kind, &worker.id)).await?
+            }
+            None => crate::environment::Variables::new(),
+        };
+        let text = std::iter::once(command.command.as_str()).chain(command.args.iter().map(String::as_str));
+        let text = text.collect::<Vec<_>>().join(" ");
+        let timeout = match command.timeout_seconds.unwrap_or(300) {
+            0 => None,
+            seconds => Some(Duration::from_secs(seconds.unsigned_abs())),
+        };
+        let line = Line {
+            line: text.clone(),
+            cwd: command.cwd,
+            is_root: command.sudo,
+            variables,
+            timeout,
+            is_raw: raw,
+            most_bytes: self.settings.output_bytes,
+        };
+        let began = self.clock.now();
+        let redactor = live.learn(&line.variables);
+        let from = line.cwd.clone().unwrap_or_else(|| live.state().cwd.clone());
+        let mut said = run(live, line, &self.clock);
+        let (says, heard) = mpsc::channel(64);
+        let (environments, live) = (Arc::clone(self), Arc::clone(live));
+        platform_core::spawn("sandbox command log", async move {
+            while let Some(piece) = said.recv().await {
+                if let OutputPiece::Exit(output) = &piece {
+                    let masked = |text: &str| {
+                        String::from_utf8_lossy(&redactor.whole(text.as_bytes())).replace('\0', "\u{fffd}")
+                    };
+                    let log = if raw { raw_output(output) } else { logged(output) };
+                    let text = masked(&text);
+                    let noted = async {
+                        let mut conn = environments.db.conn().await?;
+                        repository::log(
+                            &mut conn,
+                            &live.account,
+                            &live.session.id,
+                            (&text, &masked(&from), began),
+                            &log,
+                        )
+                        .await
+                    };
+                    if let Err(error) = noted.await {
+                        tracing::warn!(%error, "A command of a sandbox could not be noted.");
+                    }
+                }
+                // Whoever asked may be gone; the command is noted all the same.
+                let _ = says.send(piece).await;
+            }
+        });
+        Ok(heard)
+    }
+
+    pub(crate) async fn list_here(&self, live: &Arc<Live>, path: &str) -> Result<FileListing> {
+        let _using = live.using(self.clock.now());
+        let entries = files::list(&*live.machine, path).await.map_err(|error| file_error(path, error))?;
+        Ok(FileListing { path: path.to_owned(), entries })
+    }
+
+    /// The bytes of a file, masked.
+    pub(crate) async fn read_here(&self, live: &Arc<Live>, path: &str) -> Result<Vec<u8>> {
+        let _using = live.using(self.clock.now());
+        let bytes = files::read_file(&*live.machine, path).await.map_err(|error| file_error(path, error))?;
+        let redactor = live.state().redactor.clone();
+        platform_core::run_blocking(move || Ok(redactor.whole(&bytes))).await
+    }
+
+    pub(crate) async fn write_here(&self, live: &Arc<Live>, path: &str, content: Bytes) -> Result<WrittenFile> {
+        let _using = live.using(self.clock.now());
+        let size = content.len() as u64;
+        files::write_file(&*live.machine, path, content).await.map_err(|error| file_error(path, error))?;
+        Ok(WrittenFile { success: true, path: path.to_owned(), size })
+    }
+
+    /// What is to be written: what was sent, or what stands at an address.
+    async fn content_of(&self, account: &AccountId, request: &WriteFile) -> Result<FileBytes> {
+        match (&request.content, &request.source_url) {
+            (Some(content), None) => decode(content, request.encoding.as_deref()),
+            (None, Some(url)) => {
+                let egress = self.egress.reading(self.settings.most_upload).of(account);
+                let fetched = egress.get(url).await.map_err(|error| error.into_error("sourceUrl"))?;
+                if !(200..300).contains(&fetched.status) {
+                    let message = format!("sourceUrl answers {}.", fetched.status);
+                    return Err(Error::invalid("sourceUrl", "format", message));
+                }
+                Ok(fetched.bytes)
+            }
+            _ => Err(Error::invalid("content", "required", "give exactly one of content and sourceUrl")),
+        }
+    }
+}
+
+/// A text that came as `utf8` or `base64`.
+fn decode(content: &str, encoding: Option<&str>) -> Result<Bytes> {
+    match encoding.unwrap_or("utf8") {
+        "utf8" => Ok(Bytes::copy_from_slice(content.as_bytes())),
+        "base64" => {
+            let decoded = STANDARD.decode(content.trim());
+            Ok(decoded.map_err(|_| Error::invalid("content", "format", "content is no base64"))?.into())
+        }
+        _ => Err(Error::invalid("encoding", "enum", "encoding must be utf8 or base64")),
+    }
+}
+
+/// A file's bytes as they were asked for.
+pub(crate) fn encode(path: String, bytes: Vec<u8>, encoding: Option<&str>) -> Result<FileContent> {
+    let size = bytes.len() as u64;
+    let content = match encoding.unwrap_or("utf8") {
+        "utf8" => String::from_utf8(bytes).map_err(|_| {
+            Error::new(code::FILE_NOT_TEXT, format!("{path} is no text; read it with encoding base64."))
+        })?,
+        "base64" => STANDARD.encode(bytes),
+        _ => return Err(Error::invalid("encoding", "enum", "encoding must be utf8 or base64")),
+    };
+    Ok(FileContent { path, content, size })
+}
+
+fn check_encoding(encoding: Option<&str>) -> Result<()> {
+    match encoding {
+        None | Some("utf8" | "base64") => Ok(()),
+        Some(_) => Err(Error::invalid("encoding", "enum", "encoding must be utf8 or base64")),
+    }
+}
+
+fn file_error(path: &str, error: FileError) -> Error {
+    match error {
+        FileError::NotFound => {
+            Error::new(platform_files::code::FILE_NOT_FOUND, format!("There is no {path} in the sandbox."))
+                .with("path", path)
+        }
+        FileError::TooLarge => {
+            let message =
+                format!("{path} is larger than {} bytes; read it in parts with a command.", files::MOST_BYTES);
+            Error::new(Code::PAYLOAD_TOO_LARGE, message)
+        }
+        FileError::Refused(reason) => Error::invalid("path", "format", format!("path: {reason}")),
+        FileError::Machine(error) => failed(error),
+    }
+}
+
+fn logged(output: &CommandOutput) -> CommandOutput {
+    let tail = |text: &str| {
+        let from = text.ceil_char_boundary(text.len().saturating_sub(MOST_LOGGED));
+        text[from..].replace('\0', "\u{fffd}")
+    };
+    let (stdout, stderr) = (tail(&output.stdout), tail(&output.stderr));
+    let truncated = output.truncated || output.stdout.len().max(output.stderr.len()) > MOST_LOGGED;
+    CommandOutput { stdout, stderr, truncated, ..output.clone() }
+}
+
+/// What was said as it is, is not remembered.
+fn raw_output(output: &CommandOutput) -> CommandOutput {
+    let said = !output.stdout.is_empty() || !output.stderr.is_empty();
+    let truncated = output.truncated || said;
+    CommandOutput { stdout: String::new(), stderr: String::new(), truncated, ..output.clone() }
+}
+
+fn check_path(checks: &mut Checks, field: &str, path: &str) {
+    if path.is_empty() || path.contains('\0') {
+        checks.issue(field, "required", format!("{field} is required: a path on the machine"));
+    } else {
+        checks.bytes(field, path.len(), MOST_PATH);
+    }
+}
+
+fn check_sandbox(checks: &mut Checks, sandbox: &str) {
+    if sandbox.is_empty() {
+        checks.issue("sandboxId", "required", "sandboxId is required: the one that start answered with");
+    }
+}
+
+impl NewCommand {
+    pub(crate) fn check(&self, checks: &mut Checks) {
+        let bytes = self.command.len() + self.args.iter().map(|arg| arg.len() + 1).sum::<usize>();
+        if self.command.trim().is_empty() {
+            checks.issue("command", "required", "command is required: a line of the shell");
+        }
+        checks.bytes("command", bytes, MOST_LINE);
+        let mut texts = std::iter::once(&self.command).chain(&self.args).chain(&self.cwd);
+        if texts.any(|text| text.contains('\0')) {
+            checks.issue("command", "format", "command, args and cwd cannot contain zero bytes");
+        }
+        checks.bytes("cwd", self.cwd.as_ref().map_or(0, String::len), MOST_PATH);
+        checks.range("timeoutSeconds", self.timeout_seconds.unwrap_or(300), &(0..=3600));
+    }
+}
+
+#[async_trait]
+impl SandboxService for PgEnvironments {
+    async fn start(self: Arc<Self>, caller: &Caller, id: &str, request: StartSandbox) -> Result<StartedSandbox> {
+        let starter = match &caller.credential {
+            Credential::FullKey(key) | Credential::RestrictedKey(key) => key.as_str(),
+            Credential::Token { user, .. } => user.as_str(),
+            Credential::Session(session) => session.id.as_str(),
+        };
+        let by = Starter { kind: "api", id: starter, conversation: None, is_fresh: false };
+        Ok(self.start_machine(&caller.account, id, request, by).await?.0)
+    }
+
+    async fn status(&self, account: &AccountId, id: &str, tenant: Option<&str>) -> Result<SandboxStatus> {
+        let row = self.require(account, id).await?;
+        let lane = tenant.filter(|_| row.settings().is_ok_and(|settings| settings.sandbox_config.per_tenant_snapshots));
+        let live = repository::live(&mut *self.db.conn().await?, account, id, lane.unwrap_or_default()).await?;
+        Ok(live.map_or_else(SandboxStatus::default, |live| SandboxStatus {
+            online: live.status == "running",
+            sandbox_id: Some(live.sandbox_id),
+            session_id: Some(live.id),
+            status: Some(live.status),
+            scope: Some(live.scope),
+            expires_at: Some(live.expires_ms),
+        }))
+    }
+
+    async fn exec(
+        self: Arc<Self>,
+        caller: &Caller,
+        id: &str,
+        command: NewCommand,
+        raw: bool,
+    ) -> Result<mpsc::Receiver<OutputPiece>> {
+        let mut checks = Checks::default();
+        check_sandbox(&mut checks, &command.sandbox_id);
+        command.check(&mut checks);
+        checks.finish()?;
+        if raw && !matches!(caller.credential, Credential::FullKey(_)) {
+            let message = "Only a full API key gets what a command said as it is.";
+            return Err(Error::new(code::FULL_KEY_REQUIRED, message));
+        }
+        let (row, live) = self.session_of(&caller.account, id, &command.sandbox_id).await?;
+        match live {
+            Some(live) => self.exec_here(&live, command, None, raw).await,
+            None => self.exec_there(&row, Call::Exec { command, worker: None, raw }).await,
+        }
+    }
+
+    async fn stop(self: Arc<Self>, account: &AccountId, id: &str, request: StopSandbox) -> Result<StoppedSandbox> {
+        let mut checks = Checks::default();
+        check_sandbox(&mut checks, &request.sandbox_id);
+        checks.finish()?;
+        let (row, live) = self.session_of(account, id, &request.sandbox_id).await?;
+        match live {
+            Some(live) => self.stop_here(&live, &request).await,
+            None => self.ask(&row, &Call::Stop(request)).await,
+        }
+    }
+
+    async fn list_files(self: Arc<Self>, account: &AccountId, id: &str, request: ListFiles) -> Result<FileListing> {
+        let mut checks = Checks::default();
+        check_sandbox(&mut checks, &request.sandbox_id);
+        check_path(&mut checks, "path", &request.path);
+        checks.finish()?;
+        let (row, live) = self.session_of(account, id, &request.sandbox_id).await?;
+        match live {
+            Some(live) => self.list_here(&live, &request.path).await,
+            None => self.ask(&row, &Call::List(request.path)).await.map(listing),
+        }
+    }
+
+    async fn read_file(self: Arc<Self>, account: &AccountId, id: &str, request: ReadFile) -> Result<FileContent> {
+        let mut checks = Checks::default();
+        check_sandbox(&mut checks, &request.sandbox_id);
+        check_path(&mut checks, "path", &request.path);
+        checks.finish()?;
+        check_encoding(request.encoding.as_deref())?;
+        let (row, live) = self.session_of(account, id, &request.sandbox_id).await?;
+        let bytes = match live {
+            Some(live) => self.read_here(&live, &request.path).await?,
+            None => self.read_there(&row, &request.path).await?,
+        };
+        encode(request.path, bytes, request.encoding.as_deref())
+    }
+
+    async fn write_file(self: Arc<Self>, account: &AccountId, id: &str, request: WriteFile) -> Result<WrittenFile> {
+        let mut checks = Checks::default();
+        check_sandbox(&mut checks, &request.sandbox_id);
+        check_path(&mut checks, "destinationPath", &request.destination_path);
+        checks.finish()?;
+        check_encoding(request.encoding.as_deref())?;
+        let (row, live) = self.session_of(account, id, &request.sandbox_id).await?;
+        let content = self.content_of(account, &request).await?;
+        let path = request.destination_path;
+        match live {
+            Some(live) => self.write_here(&live, &path, content).await,
+            None => self.write_there(&row, path, &content).await,
+        }
+    }
+
+    async fn sessions(&self, account: &AccountId, id: &str, filter: &SessionFilter, page: Page) -> Result<SessionPage> {
+        self.require(account, id).await?;
+        let (rows, total) = repository::list(self.db.read().await?.get(), account, id, filter, page).await?;
+        let sessions = rows.into_iter().map(|row| row.shown(None)).collect();
+        Ok(SessionPage { sessions, total, offset: page.offset, limit: page.limit })
+    }
+
+    async fn session(&self, account: &AccountId, id: &str, session: Option<&str>) -> Result<SandboxSession> {
+        self.require(account, id).await?;
+        let mut conn = self.db.conn().await?;
+        let found = repository::find(&mut conn, account, id, session).await?;
+        let mut row = found
+            .ok_or_else(|| Error::not_found(code::SESSION_NOT_FOUND, "sandbox session", session.unwrap_or("last")))?;
+        // What the machine says counts more than what was noted of it.
+        if row.is_live() && row.status != "creating" && row.owner == self.machines.owner {
+            if self.machines.get(&row.sandbox_id).is_none() {
+                self.close(&row, "failed", "error", Some("The machine was lost.".to_owned())).await?;
+                row = repository::find(&mut conn, account, id, Some(&row.id)).await?.unwrap_or(row);
+            }
+        }
+        let commands = repository::commands(&mut conn, account, &row.id).await?;
+        Ok(row.shown(Some(commands)))
+    }
+}
+
+/// The current snapshot is another than the one that a machine began with.
+pub(crate) async fn check_unchanged(environments: &PgEnvironments, live: &Live) -> Result<()> {
+    let tenant = Some(live.session.lane.as_str()).filter(|lane| !lane.is_empty());
+    let mut conn = environments.db.conn().await?;
+    let current = snapshot::current(&mut conn, &live.account, &live.session.environment_id, tenant).await?;
+    if current.map(|snapshot| snapshot.id) == live.session.from_snapshot_id {
+        return Ok(());
+    }
+    let message =
+        "Somebody saved a snapshot since this sandbox was started; stop with force to put this one in its place.";
+    Err(Error::new(code::SNAPSHOT_CHANGED, message))
+}
+
+/// What a command said, when nobody wants it in pieces.
+pub(crate) async fn whole(said: mpsc::Receiver<OutputPiece>) -> Result<CommandOutput> {
+    output(said).await.map_err(|(code, message)| super::call::error(&code, message))
+}
+
+impl OutputPiece {
+    /// The error that it stands for, if the command could not be run.
+    pub fn into_error(self) -> Option<Error> {
+        match self {
+            Self::Failed(code, message) => Some(super::call::error(&code, message)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! A machine is started.
+
+use std::{sync::Arc, time::Duration};
+
+use platform_core::{AccountId, Checks, Error, Id, Result, run_detached, spawn};
+use platform_db::Conn;
+use platform_sandbox::{Cli, Command, Disk, Machine, MachineSpec, Network, SandboxBackend, SandboxError, files};
+use platform_vault::random_bytes;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+use super::{
+    exec::{Line, output, run},
+    live::{HOME, Live, Place, failed},
+    model::{StartSandbox, StartedSandbox},
+    repository::{self, SessionChange, SessionRow},
+};
+use crate::{
+    code,
+    environment::{
+        EnvironmentSettings, NetworkPolicy, PgEnvironments, SandboxConfig, Variables, repository as environments,
+    },
+    snapshot,
+};
+
+/// Longest making of a machine.
+const MAKING: Duration = Duration::from_mins(2);
+/// Longest init script.
+const INIT: Duration = Duration::from_mins(10);
+/// Longest start that others wait for.
+const MINUTE_MS: i64 = 60_000;
+/// What of an init script's output is kept.
+const MOST_INIT: usize = 64 << 10;
+/// Programs that are looked for.
+const PROGRAMS: &str = "bash sh git curl wget node npm npx python3 pip3 jq make gcc g++ tar gzip zip unzip rsync ssh \
+    sqlite3 psql ffmpeg perl ruby php go cargo rustc java deno bun uv gh";
+const FIND_PROGRAMS: &str = r#"for name in $1; do if command -v "$name" >/dev/null; then case $name in
+    node|npm|python3|pip3|git|curl|jq|bash|deno|bun|uv) said=$("$name" --version 2>/dev/null </dev/null | head -n 1);; *) said=;; esac
+    printf '%s\t%s\n' "$name" "$said"; fi; done"#;
+
+enum SessionKind {}
+
+/// Who starts a machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Starter<'a> {
+    /// `api`, `agent` or `assistant`.
+    pub kind: &'a str,
+    /// Id of it, or of the key.
+    pub id: &'a str,
+    /// The chat or thread that it is for, and ends with.
+    pub conversation: Option<&'a str>,
+    /// It begins with nothing, whatever was saved.
+    pub is_fresh: bool,
+}
+
+impl PgEnvironments {
+    /// Starts a machine, and returns when it takes commands; it is started to its end, whoever waits for it.
+    pub(crate) async fn start_machine(
+        self: &Arc<Self>,
+        account: &AccountId,
+        id: &str,
+        request: StartSandbox,
+        by: Starter<'_>,
+    ) -> Result<(StartedSandbox, Arc<Live>)> {
+        let mut checks = Checks::default();
+        let minutes = request.timeout_minutes.unwrap_or(10);
+        checks.range("timeoutMinutes", minutes, &(1..=30));
+        checks.tenants(request.tenant_id.as_deref(), None);
+        checks.finish()?;
+        let row = self.require(account, id).await?;
+        let settings = self.open(account, &row)?;
+        let config = &settings.sandbox_config;
+        self.check_backend(config).await?;
+        let place = self.machines.reserve(account).ok_or_else(|| self.full())?;
+        let tenant = request.tenant_id.clone().filter(|_| config.per_tenant_snapshots);
+        let now = self.clock.now();
+        let session = SessionRow {
+            account_id: account.as_str().to_owned(),
+            id: Id::<SessionKind>::generate().into(),
+            sandbox_id: random_id("sbx_"),
+            environment_id: id.to_owned(),
+            lane: tenant.clone().unwrap_or_default(),
+            scope: scope(&by, tenant.as_deref()).to_owned(),
+            tenant_id: request.tenant_id.clone(),
+            started_by_type: by.kind.to_owned(),
+            started_by_id: by.id.to_owned(),
+            conversation_id: by.conversation.map(str::to_owned),
+            status: "creating".to_owned(),
+            runtime: config.runtime.clone(),
+            memory_mib: i32::try_from(config.memory_mib).unwrap_or(i32::MAX),
+            backend: self.backend.name().to_owned(),
+            isolation: self.backend.isolation().as_str().to_owned(),
+            from_snapshot_id: None,
+            started_ms: now.0,
+            finished_ms: None,
+            expires_ms: now.0 + minutes * MINUTE_MS,
+            auto_extend: config.auto_extend || by.conversation.is_some(),
+            stopped_reason: None,
+            saving: false,
+            command_count: 0,
+            init_script: None,
+            error: None,
+            owner: self.machines.owner.clone(),
+        };
+        let session = self.take_lane(session, &request, by.is_fresh).await?;
+        let environments = Arc::clone(self);
+        run_detached("start a sandbox", async move { environments.make(session, settings, place).await }).await
+    }
+
+    /// Whether machines of this kind are made here.
+    async fn check_backend(&self, config: &SandboxConfig) -> Result<()> {
+        let available = self.backend.runtimes().await.map_err(failed)?;
+        if let Some(provider) = config.provider.as_deref().filter(|provider| *provider != self.backend.name()) {
+            let message =
+                format!("sandboxConfig.provider asks for `{provider}`; this server has `{}`.", self.backend.name());
+            return Err(Error::new(code::SANDBOX_UNAVAILABLE, message));
+        }
+        if !available.contains(&config.runtime) {
+            return Err(failed(SandboxError::NoRuntime { runtime: config.runtime.clone(), available }));
+        }
+        Ok(())
+    }
+
+    fn full(&self) -> Error {
+        let message =
+            "As many sandboxes run as this server lets run at once (PLATFORM_SANDBOX_MAX); stop one, or try later.";
+        Error::new(code::SANDBOX_UNAVAILABLE, message).with("max", self.settings.most)
+    }
+
+    /// Makes the session the live one of its lane. `SESSION_ACTIVE`, `SNAPSHOT_SAVE_IN_PROGRESS`.
+    async fn take_lane(&self, mut session: SessionRow, request: &StartSandbox, is_fresh: bool) -> Result<SessionRow> {
+        let (account, environment) = (session.account(), session.environment_id.clone());
+        loop {
+            let mut conn = self.db.conn().await?;
+            let tenant = Some(session.lane.as_str()).filter(|lane| !lane.is_empty());
+            if !is_fresh
+                && !request.force_unsaved_snapshot
+                && snapshot::is_saving(&mut conn, &account, &environment, tenant).await?
+            {
+                let message = "What is on the machine is being saved; wait, or start with forceUnsavedSnapshot from what was saved before.";
+                return Err(Error::new(code::SNAPSHOT_SAVE_IN_PROGRESS, message));
+            }
+            let current = snapshot::current(&mut conn, &account, &environment, tenant).await?;
+            session.from_snapshot_id = current.filter(|_| !is_fresh).map(|snapshot| snapshot.id);
+            if repository::insert(&mut conn, &session).await? {
+                return Ok(session);
+            }
+            let Some(live) = repository::live(&mut conn, &account, &environment, &session.lane).await? else {
+                continue;
+            };
+            drop(conn);
+            if !request.force {
+                let message = "The environment has a sandbox that runs; use it, stop it, or start with force, which loses what was not saved.";
+                let error = Error::new(code::SESSION_ACTIVE, message).with("sandboxId", live.sandbox_id);
+                return Err(error.with("expiresAt", live.expires_ms));
+            }
+            self.take_over(&live).await?;
+        }
+    }
+
+    async fn make(
+        self: Arc<Self>,
+        session: SessionRow,
+        settings: EnvironmentSettings,
+        place: Place,
+    ) -> Result<(StartedSandbox, Arc<Live>)> {
+        let account = session.account();
+        let made = match timeout(MAKING, self.machine_of(&session, &settings.sandbox_config)).await {
+            Ok(made) => made,
+            Err(_) => Err(failed(SandboxError::Failed("it takes longer than two minutes to be made".to_owned()))),
+        };
+        let machine = match made {
+            Ok(machine) => machine,
+            Err(error) => {
+                warn!(sandbox = session.sandbox_id, %error, "A sandbox could not be made.");
+                self.close(&session, "failed", "error", Some(error.message().to_owned())).await?;
+                return Err(error);
+            }
+        };
+        let mut variables = settings.sandbox_config.env_vars.clone();
+        variables.extend(settings.env_vars.clone());
+        let config = settings.sandbox_config;
+        let live = Live::new(account.clone(), session, config, machine, variables, place);
+        let init_script = self.prepare(&live).await;
+        self.machines.insert(&live);
+        let change =
+            SessionChange { status: Some("running"), init_script: init_script.clone(), ..SessionChange::default() };
+        let mut conn = self.db.conn().await?;
+        if !repository::change(&mut conn, &account, &live.session.id, &change).await? {
+            // Somebody took its place meanwhile.
+            self.machines.remove(&live.session.sandbox_id);
+            live.machine.end().await;
+            return Err(failed(SandboxError::Ended));
+        }
+        drop(conn);
+        // What a new machine of this kind has is known; this one may have more.
+        if init_script.is_some() || live.session.from_snapshot_id.is_some() {
+            let (environments, looked) = (Arc::clone(&self), Arc::clone(&live));
+            spawn("sandbox programs", async move { environments.note_programs(&looked).await });
+        }
+        info!(sandbox = live.session.sandbox_id, environment = live.session.environment_id, "Started a sandbox.");
+        let started = StartedSandbox {
+            sandbox_id: live.session.sandbox_id.clone(),
+            session_id: live.session.id.clone(),
+            runtime: live.session.runtime.clone(),
+            expires_at: live.session.expires_ms,
+            init_script,
+        };
+        Ok((started, live))
+    }
+
+    async fn note_programs(&self, live: &Live) {
+        let noted = async {
+            let clis = programs(&*live.machine).await?;
+            let mut conn = self.db.conn().await?;
+            environments::set_clis(&mut conn, &live.account, &live.session.environment_id, &clis).await
+        };
+        if let Err(error) = noted.await {
+            debug!(%error, "The programs of a sandbox are not known.");
+        }
+    }
+
+    async fn machine_of(&self, session: &SessionRow, config: &SandboxConfig) -> Result<Arc<dyn Machine>> {
+        let disk = match &session.from_snapshot_id {
+            Some(id) => Disk::Archive(self.archive(&session.account(), id).await?),
+            None => Disk::Empty,
+        };
+        let network = match config.network_policy {
+            NetworkPolicy::AllowAll => Network::Public,
+            NetworkPolicy::DenyAll => Network::Nobody,
+            NetworkPolicy::Allowlist => Network::Only(config.allowed_hosts.clone()),
+        };
+        let spec = MachineSpec {
+            id: session.sandbox_id.clone(),
+            runtime: config.runtime.clone(),
+            memory_mib: config.memory_mib,
+            cpus: config.cpus,
+            disk_mib: config.disk_mib,
+            network,
+        };
+        self.backend.create(spec, disk).await.map_err(failed)
+    }
+
+    /// Runs what is to run on a new machine; what the init script said, if there is one.
+    async fn prepare(&self, live: &Arc<Live>) -> Option<Value> {
+        let line = |line: &str, timeout| Line {
+            line: line.to_owned(),
+            cwd: Some(HOME.to_owned()),
+            is_root: false,
+            variables: Variables::new(),
+            timeout,
+            is_raw: false,
+            most_bytes: MOST_INIT,
+        };
+        let is_new = live.session.from_snapshot_id.is_none();
+        let mut said = None;
+        if is_new && !live.config.init_script.trim().is_empty() {
+            let ran = output(run(live, line(&live.config.init_script, Some(INIT)), &self.clock)).await;
+            said = Some(match ran {
+                Ok(output) => json!({"exitCode": output.exit_code, "stdout": output.stdout, "stderr": output.stderr}),
+                Err((_, message)) => json!({"exitCode": 1, "stdout": "", "stderr": message}),
+            });
+            HOME.clone_into(&mut live.state().cwd);
+        }
+        if let Some(command) = live.config.start_command.as_deref().filter(|command| !command.trim().is_empty()) {
+            // It goes on while the machine does, and is no use of it.
+            let in_background = format!("( {command}\n) >/dev/null 2>&1 </dev/null &");
+            let _ = output(run(live, line(&in_background, Some(MAKING)), &self.clock)).await;
+            HOME.clone_into(&mut live.state().cwd);
+        }
+        said
+    }
+
+    /// Ends a session of which there is no machine here.
+    pub(crate) async fn close(
+        &self,
+        session: &SessionRow,
+        status: &'static str,
+        reason: &'static str,
+        error: Option<String>,
+    ) -> Result<bool> {
+        use diesel_async::AsyncConnection;
+
+        let mut conn = self.db.conn().await?;
+        conn.transaction::<_, Error, _>(async |conn| self.close_in(conn, session, status, reason, error).await).await
+    }
+
+    /// Whether it was live; whoever is told of the end is told in the transaction that notes it.
+    pub(crate) async fn close_in(
+        &self,
+        conn: &mut Conn,
+        session: &SessionRow,
+        status: &'static str,
+        reason: &'static str,
+        error: Option<String>,
+    ) -> Result<bool> {
+        let (account, now) = (session.account(), self.clock.now());
+        let change = SessionChange {
+            status: Some(status),
+            finished_ms: Some(now.0),
+            stopped_reason: Some(reason),
+            saving: Some(false),
+            error,
+            ..SessionChange::default()
+        };
+        let closed = repository::change(conn, &account, &session.id, &change).await?;
+        if closed {
+            let data = json!({"sessionId": session.id, "environmentId": session.environment_id, "status": status,
+                "stoppedReason": reason});
+            let event = platform_events::Event {
+                tenant: session.tenant_id.as_deref(),
+                ..platform_events::Event::new(&account, "sandbox.finished", data)
+            };
+            platform_events::publish_in(conn, vec![event], now).await?;
+        }
+        Ok(closed)
+    }
+}
+
+fn scope(by: &Starter<'_>, tenant: Option<&str>) -> &'static str {
+    match (by.conversation.is_some(), tenant) {
+        (true, _) => "thread",
+        (false, Some(_)) => "tenant",
+        (false, None) => "environment",
+    }
+}
+
+/// An id of 26 characters of base32 (contract 00 §1).
+pub(crate) fn random_id(prefix: &str) -> String {
+    const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let random = random_bytes();
+    let digits = random.iter().take(26).map(|byte| char::from(DIGITS[usize::from(byte & 31)]));
+    prefix.chars().chain(digits).collect()
+}
+
+/// The programs of a runtime: a machine is made to look.
+pub(crate) async fn probe(backend: &Arc<dyn SandboxBackend>, runtime: &str) -> Result<Vec<Cli>> {
+    let id = random_id("look_");
+    let (runtime, network) = (runtime.to_owned(), Network::Nobody);
+    let spec = MachineSpec { id, runtime, memory_mib: 256, cpus: 1, disk_mib: 512, network };
+    let machine = backend.create(spec, Disk::Empty).await.map_err(failed)?;
+    let found = programs(&*machine).await;
+    machine.end().await;
+    found
+}
+
+async fn programs(machine: &dyn Machine) -> Result<Vec<Cli>> {
+    let found = files::said(machine, Command::shell(FIND_PROGRAMS, [PROGRAMS])).await.map_err(failed)?;
+    let versions: std::collections::HashMap<&str, &str> =
+        found.lines().filter_map(|line| line.split_once('\t')).collect();
+    let cli = |name: &str| {
+        let version = versions.get(name).filter(|version| !version.is_empty()).map(|version| (*version).to_owned());
+        Cli { name: name.to_owned(), version, installed: versions.contains_key(name) }
+    };
+    Ok(PROGRAMS.split_whitespace().map(cli).collect())
+}

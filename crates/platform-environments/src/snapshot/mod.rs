@@ -1,0 +1,9 @@
+//! What is kept of machines.
+
+mod archive;
+mod repository;
+mod service;
+
+pub(crate) use repository::{current, fail_of, is_saving};
+pub(crate) use service::NewSnapshot;
+pub use service::{Snapshot, SnapshotService, SnapshotStarted};

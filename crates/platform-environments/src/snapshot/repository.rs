@@ -1,0 +1,187 @@
+use diesel::{prelude::*, sql_types::Text};
+use diesel_async::RunQueryDsl;
+use platform_core::{AccountId, Result, Timestamp};
+use platform_db::Conn;
+
+use crate::schema::sandbox_snapshots;
+
+#[derive(Debug, Clone, Queryable, Selectable, Insertable)]
+#[diesel(table_name = sandbox_snapshots)]
+pub(crate) struct SnapshotRow {
+    pub account_id: String,
+    pub id: String,
+    pub environment_id: String,
+    pub tenant_id: Option<String>,
+    pub status: String,
+    pub is_current: bool,
+    pub size_bytes: i64,
+    pub runtime: String,
+    pub memory_mib: i32,
+    pub source_sandbox_id: Option<String>,
+    pub generation: i32,
+    pub error: Option<String>,
+    pub owner: String,
+    pub created_ms: i64,
+    pub edited_ms: i64,
+}
+
+use sandbox_snapshots as s;
+
+#[diesel::dsl::auto_type(no_type_alias)]
+fn of<'a>(account: &'a str, environment: &'a str) -> _ {
+    s::table.filter(s::account_id.eq(account)).filter(s::environment_id.eq(environment))
+}
+
+/// Snapshots of one account begin, and pieces of them are removed, one after the other.
+pub(crate) async fn lock_pieces(conn: &mut Conn, account: &AccountId) -> Result<()> {
+    let lock = diesel::sql_query("SELECT pg_advisory_xact_lock(hashtext('snapshot pieces'), hashtext($1))");
+    lock.bind::<Text, _>(account.as_str()).execute(conn).await?;
+    Ok(())
+}
+
+/// The one that new machines begin with: the tenant's, else that of all.
+pub(crate) async fn current(
+    conn: &mut Conn,
+    account: &AccountId,
+    environment: &str,
+    tenant: Option<&str>,
+) -> Result<Option<SnapshotRow>> {
+    let current = of(account.as_str(), environment).filter(s::is_current);
+    let known = current.filter(s::tenant_id.is_null().or(s::tenant_id.eq(tenant)));
+    let known = known.order(s::tenant_id.asc().nulls_last()).select(SnapshotRow::as_select());
+    Ok(known.first(conn).await.optional()?)
+}
+
+/// Whether one of this lane is being saved.
+pub(crate) async fn is_saving(
+    conn: &mut Conn,
+    account: &AccountId,
+    environment: &str,
+    tenant: Option<&str>,
+) -> Result<bool> {
+    let creating = of(account.as_str(), environment).filter(s::status.eq("creating"));
+    let creating = creating.filter(s::tenant_id.is_not_distinct_from(tenant));
+    Ok(diesel::select(diesel::dsl::exists(creating)).get_result(conn).await?)
+}
+
+/// Whether there was room for it: another one of its lane may be being saved.
+pub(crate) async fn insert(conn: &mut Conn, row: &SnapshotRow) -> Result<bool> {
+    Ok(diesel::insert_into(s::table).values(row).on_conflict_do_nothing().execute(conn).await? > 0)
+}
+
+pub(crate) async fn next_generation(
+    conn: &mut Conn,
+    account: &AccountId,
+    environment: &str,
+    tenant: Option<&str>,
+) -> Result<i32> {
+    let of = of(account.as_str(), environment).filter(s::tenant_id.is_not_distinct_from(tenant));
+    let last = of.select(diesel::dsl::max(s::generation)).first::<Option<i32>>(conn).await?;
+    Ok(last.unwrap_or(0) + 1)
+}
+
+pub(crate) async fn list(conn: &mut Conn, account: &AccountId, environment: &str) -> Result<Vec<SnapshotRow>> {
+    let rows = of(account.as_str(), environment).order((s::created_ms.desc(), s::id.desc())).limit(1000);
+    Ok(rows.select(SnapshotRow::as_select()).load(conn).await?)
+}
+
+/// Hashes of its pieces, one after the other.
+pub(crate) async fn pieces(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<Vec<u8>>> {
+    let row = s::table.filter(s::account_id.eq(account.as_str()).and(s::id.eq(id)).and(s::status.eq("ready")));
+    Ok(row.select(s::pieces).first(conn).await.optional()?)
+}
+
+/// Those of all snapshots of an account, or of one of its environments.
+pub(crate) async fn all_pieces(
+    conn: &mut Conn,
+    account: &AccountId,
+    environment: Option<&str>,
+) -> Result<Vec<Vec<u8>>> {
+    let mut rows = s::table.filter(s::account_id.eq(account.as_str()).and(s::status.eq("ready"))).into_boxed();
+    if let Some(environment) = environment {
+        rows = rows.filter(s::environment_id.eq(environment));
+    }
+    Ok(rows.select(s::pieces).load(conn).await?)
+}
+
+/// Whether any snapshot of an account is being saved.
+pub(crate) async fn is_any_saving(conn: &mut Conn, account: &AccountId) -> Result<bool> {
+    let creating = s::table.filter(s::account_id.eq(account.as_str()).and(s::status.eq("creating")));
+    Ok(diesel::select(diesel::dsl::exists(creating)).get_result(conn).await?)
+}
+
+/// Makes it the current one of its lane; the one before it is kept, those before that go. `false` = it is gone.
+pub(crate) async fn make_current(conn: &mut Conn, row: &SnapshotRow, now: Timestamp) -> Result<bool> {
+    let lane =
+        of(&row.account_id, &row.environment_id).filter(s::tenant_id.is_not_distinct_from(row.tenant_id.as_deref()));
+    diesel::update(lane.filter(s::is_current)).set(s::is_current.eq(false)).execute(conn).await?;
+    let own = of(&row.account_id, &row.environment_id).filter(s::id.eq(&row.id));
+    let made = diesel::update(own).set((s::is_current.eq(true), s::edited_ms.eq(now.0))).execute(conn).await?;
+    let mut ready = lane
+        .filter(s::status.eq("ready").and(s::is_current.eq(false)))
+        .order(s::generation.desc())
+        .select(s::id)
+        .load::<String>(conn)
+        .await?;
+    let old = ready.split_off(ready.len().min(1));
+    diesel::delete(s::table.filter(s::account_id.eq(&row.account_id).and(s::id.eq_any(old)))).execute(conn).await?;
+    Ok(made > 0)
+}
+
+/// It is whole.
+pub(crate) async fn set_ready(
+    conn: &mut Conn,
+    account: &AccountId,
+    id: &str,
+    size: i64,
+    pieces: Vec<u8>,
+) -> Result<bool> {
+    let own = s::table.filter(s::account_id.eq(account.as_str()).and(s::id.eq(id)).and(s::status.eq("creating")));
+    let ready = (s::status.eq("ready"), s::size_bytes.eq(size), s::pieces.eq(pieces));
+    Ok(diesel::update(own).set(ready).execute(conn).await? > 0)
+}
+
+pub(crate) async fn set_failed(
+    conn: &mut Conn,
+    account: &AccountId,
+    id: &str,
+    error: &str,
+    now: Timestamp,
+) -> Result<()> {
+    let own = s::table.filter(s::account_id.eq(account.as_str()).and(s::id.eq(id)).and(s::status.eq("creating")));
+    let failed = (s::status.eq("failed"), s::error.eq(error), s::edited_ms.eq(now.0));
+    diesel::update(own).set(failed).execute(conn).await?;
+    Ok(())
+}
+
+/// What a process was saving when it ended has failed, of all accounts.
+pub(crate) async fn fail_of(conn: &mut Conn, owner: &str, now: Timestamp) -> Result<()> {
+    let own = s::table.filter(s::owner.eq(owner).and(s::status.eq("creating")));
+    let error = "The server process that saved it ended.";
+    let failed = (s::status.eq("failed"), s::error.eq(error), s::edited_ms.eq(now.0));
+    diesel::update(own).set(failed).execute(conn).await?;
+    Ok(())
+}
+
+/// The one before the current one of a lane.
+pub(crate) async fn former(
+    conn: &mut Conn,
+    account: &AccountId,
+    environment: &str,
+    tenant: Option<&str>,
+) -> Result<Option<SnapshotRow>> {
+    let lane = of(account.as_str(), environment).filter(s::tenant_id.is_not_distinct_from(tenant));
+    let ready = lane.filter(s::status.eq("ready").and(s::is_current.eq(false))).order(s::generation.desc());
+    Ok(ready.select(SnapshotRow::as_select()).first(conn).await.optional()?)
+}
+
+/// Deletes those of a tenant; how many there were.
+pub(crate) async fn delete_of_tenant(
+    conn: &mut Conn,
+    account: &AccountId,
+    environment: &str,
+    tenant: &str,
+) -> Result<usize> {
+    let own = of(account.as_str(), environment).filter(s::tenant_id.eq(tenant).and(s::status.ne("creating")));
+    Ok(diesel::delete(own).execute(conn).await?)
+}
