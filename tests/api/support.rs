@@ -426,6 +426,12 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
     let grant = text(&make("/mcp-gateway/grants", grant).await["_id"]);
     let project = json!({"name": "canary", "identifier": named("project")});
     let project = text(&make("/projects", project).await["_id"]);
+    let environment =
+        text(&make("/environments", json!({"name": "canary", "envVars": {"CANARY": "canary"}})).await["_id"]);
+    let sandbox = make(&format!("/environments/{environment}/sandbox/start"), json!({})).await;
+    let stop = json!({"sandboxId": sandbox["sandboxId"]});
+    make(&format!("/environments/{environment}/sandbox/stop"), stop).await;
+    let sandbox_session = text(&sandbox["sessionId"]);
     let whose = whose.to_owned();
     let named = |whose: &str, what: &str| format!("{whose}-canary-{what}");
     move |path: &str, name: &str| match name {
@@ -439,6 +445,10 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
         "tenantId" => named(&whose, "tenant"),
         "subtenantId" => named(&whose, "user"),
         "tierId" => named(&whose, "tier"),
+        "environmentId" => environment.clone(),
+        "entityType" => "agent".to_owned(),
+        "entityId" => agent.clone(),
+        "sessionId" if path.contains("environments") => sandbox_session.clone(),
         "sessionId" => session.clone(),
         "userUID" => user.clone(),
         "fileId" => file.clone(),

@@ -116,8 +116,8 @@ async fn a_tool_server_is_made_read_listed_changed_cloned_and_deleted() {
     assert_eq!(copy.body["toolDefinitions"], current.body["toolDefinitions"]);
     let groups = app.get("/tool-groups").await.body;
     let uids: Vec<&str> = groups.as_array().expect("groups").iter().filter_map(|group| group["uid"].as_str()).collect();
-    let built_in =
-        ["time", "tasks", "http", "files", "knowledge", "skills", "memory", "finish"].map(|of| format!("builtin-{of}"));
+    let built_in = ["time", "tasks", "http", "files", "knowledge", "skills", "memory", "sandbox", "finish"]
+        .map(|of| format!("builtin-{of}"));
     assert_eq!(uids[..built_in.len()], built_in);
     assert!(uids.contains(&id.as_str()) && groups[0]["builtin"] == true && groups[built_in.len()]["builtin"] == false);
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use base64::{
     Engine,
-    engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
+    engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD},
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -139,6 +139,12 @@ fn forms_of(value: &str) -> Vec<Vec<u8>> {
         hex.to_ascii_uppercase(),
         hex,
     ];
+    forms.extend([
+        STANDARD.encode(bytes),
+        URL_SAFE.encode(bytes),
+        STANDARD_NO_PAD.encode(bytes),
+        URL_SAFE_NO_PAD.encode(bytes),
+    ]);
     // Three bytes become four characters; those at the edges depend on what stands beside the value.
     for before in 0..3_usize {
         let padded = [&b"\0\0"[..before], bytes].concat();

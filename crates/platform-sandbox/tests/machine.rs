@@ -1,11 +1,20 @@
-//! Machines of this host, and what runs on them.
+//! Machines of this host, what runs on them, and what does not get out.
 //!
 //! Without a harness: this program itself becomes the machines.
 
-use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
+mod attempts;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use platform_egress::{Egress, EgressRules};
-use platform_sandbox::{Command, Disk, Machine, MachineSpec, Network, ProcessBackend, SandboxBackend, serve_machine};
+use platform_sandbox::{
+    Command, Disk, Machine, MachineSpec, Network, ProcessBackend, Running, SandboxBackend, serve_machine,
+};
 use tokio::{io::AsyncReadExt, time::timeout};
 
 const COMMAND: &str = "become-a-machine";
@@ -18,38 +27,140 @@ fn main() -> ExitCode {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("machines");
-        let egress = Egress::new(EgressRules::default()).expect("a way out");
-        let backend = ProcessBackend::new(COMMAND, &dir, egress);
-        let runtimes = backend.runtimes().await;
-        println!("{runtimes:?}");
-        let begun = std::time::Instant::now();
-        let machine = backend.create(spec("one", Network::Public), Disk::Empty).await.expect("a machine");
-        println!("made after {:?}", begun.elapsed());
-        for line in std::env::args().skip(1) {
-            let begun = std::time::Instant::now();
-            let (code, out, err) = run(&machine, &line).await;
-            println!("{line}\n=> {code} {:?}\n{out}{err}", begun.elapsed());
+        let backend = backend();
+        if let Err(error) = backend.runtimes().await {
+            println!("not tried: {error}");
+            return;
         }
-        let begun = std::time::Instant::now();
-        machine.end().await;
-        println!("ended after {:?}", begun.elapsed());
+        nothing_gets_out(&backend).await;
+        what_is_started_dies_with_the_machine_and_takes_no_more_than_its_share(&backend).await;
+        a_machine_is_made_and_runs_commands_quickly(&backend).await;
     });
     ExitCode::SUCCESS
 }
 
-fn spec(id: &str, network: Network) -> MachineSpec {
-    let (id, runtime) = (id.to_owned(), "default".to_owned());
-    MachineSpec { id, runtime, memory_mib: 256, cpus: 1, disk_mib: 512, network }
+fn dir() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("machines")
 }
 
-async fn run(machine: &Arc<dyn Machine>, line: &str) -> (i32, String, String) {
-    let mut running = machine.start(Command::shell(line, [])).await.expect("it starts");
-    let (mut out, mut err) = (String::new(), String::new());
+fn backend() -> ProcessBackend {
+    ProcessBackend::new(COMMAND, &dir(), Egress::new(EgressRules::default()).expect("a way out"))
+}
+
+async fn machine(backend: &ProcessBackend, id: &str, network: Network) -> Arc<dyn Machine> {
+    let (id, runtime) = (id.to_owned(), "default".to_owned());
+    let spec = MachineSpec { id, runtime, memory_mib: 256, cpus: 1, disk_mib: 512, network };
+    backend.create(spec, Disk::Empty).await.expect("a machine")
+}
+
+/// Exit code and output of a line; a line that takes too long is killed.
+async fn run(machine: &Arc<dyn Machine>, line: &str, is_root: bool) -> (i32, String) {
+    let command = Command { is_root, ..Command::shell(line, []) };
+    let Running { mut stdout, mut stderr, exit, kill } = machine.start(command).await.expect("it starts");
+    let (mut said, mut complained) = (Vec::new(), Vec::new());
     let done = async {
-        let (_, _) = tokio::join!(running.stdout.read_to_string(&mut out), running.stderr.read_to_string(&mut err));
-        running.exit.await.expect("it ends")
+        let reading = async {
+            let _ = tokio::join!(stdout.read_to_end(&mut said), stderr.read_to_end(&mut complained));
+        };
+        let mut reading = std::pin::pin!(reading);
+        tokio::select! {
+            code = exit => {
+                let _ = timeout(Duration::from_millis(200), reading).await;
+                code.expect("it ends")
+            }
+            () = &mut reading => 0,
+        }
     };
-    let code = timeout(Duration::from_secs(20), done).await.expect("in time");
-    (code, out, err)
+    let code = timeout(Duration::from_secs(20), done).await.unwrap_or_else(|_| {
+        kill();
+        124
+    });
+    said.extend(complained);
+    (code, String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Every attempt says `GOT` when it succeeds.
+async fn nothing_gets_out(backend: &ProcessBackend) {
+    let secret = dir().join("host-secret");
+    std::fs::write(&secret, "canary-of-the-host").expect("written");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let (victim, attacker) =
+        tokio::join!(machine(backend, "victim", Network::Nobody), machine(backend, "attacker", Network::Public));
+    run(&victim, "echo canary-of-another > /workspace/secret; sleep 600 >/dev/null 2>&1 &", false).await;
+    let fill = |line: &str| {
+        let line = line.replace("SECRET_FILE", &secret.display().to_string());
+        line.replace("HOST_PORT", &port.to_string()).replace("HOST_PID", &std::process::id().to_string())
+    };
+    let (mut tried, mut got) = (0, Vec::new());
+    for (what, line) in attempts::ATTEMPTS {
+        for is_root in [false, true] {
+            let (_, said) = run(&attacker, &fill(line), is_root).await;
+            if said.contains("GOT") || said.contains("canary-of") {
+                got.push(format!("{what} (root: {is_root}): {said}"));
+            }
+            tried += 1;
+        }
+        let (code, said) = run(&attacker, "echo alive", false).await;
+        assert_eq!((code, said.as_str()), (0, "alive\n"), "the machine after: {what}");
+    }
+    assert!(got.is_empty(), "{} of {tried} attempts got out:\n{}", got.len(), got.join("\n"));
+    let (code, said) = run(&victim, "cat /workspace/secret; pgrep -x sleep", false).await;
+    assert!(code == 0 && said.starts_with("canary-of-another\n"), "the other machine is untouched: {said}");
+    assert!(listener.set_nonblocking(true).is_ok() && listener.accept().is_err(), "nobody reached the host");
+    println!("{tried} attempts of {} kinds: nothing got out", attempts::ATTEMPTS.len());
+    tokio::join!(victim.end(), attacker.end());
+}
+
+async fn what_is_started_dies_with_the_machine_and_takes_no_more_than_its_share(backend: &ProcessBackend) {
+    let machine = machine(backend, "greedy", Network::Nobody).await;
+    let mark = format!("86400.{}", std::process::id());
+    run(&machine, &format!("setsid nohup sleep {mark} >/dev/null 2>&1 & (sleep {mark} &) ; disown -a"), false).await;
+    assert!(is_running(&mark), "it runs in the background");
+    for (what, line) in attempts::GREED {
+        let begun = Instant::now();
+        let (_, said) = run(&machine, line, false).await;
+        assert!(!said.contains("GOT"), "{what}: {said}");
+        assert!(begun.elapsed() < Duration::from_secs(40), "{what} took {:?}", begun.elapsed());
+        let again = async {
+            // What was killed for its greed takes a moment to go.
+            while run(&machine, "true", false).await.0 != 0 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), again).await.unwrap_or_else(|_| panic!("the machine is lost after: {what}"));
+        run(&machine, "kill -9 -1; rm -rf /workspace/* /tmp/*", false).await;
+    }
+    run(&machine, &format!("setsid nohup sleep {mark} >/dev/null 2>&1 &"), false).await;
+    let begun = Instant::now();
+    machine.end().await;
+    assert!(!is_running(&mark) && begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(machine.start(Command::shell("true", [])).await.is_err(), "it has ended");
+}
+
+/// Whether a process of this host sleeps for so long.
+fn is_running(mark: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").expect("it lists");
+    processes.flatten().any(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(&format!("sleep\0{mark}"))
+    })
+}
+
+/// Printed, not judged: machines differ (docs/PERFORMANCE.md).
+async fn a_machine_is_made_and_runs_commands_quickly(backend: &ProcessBackend) {
+    let (mut made, mut ran) = (Vec::new(), Vec::new());
+    for round in 0..20 {
+        let begun = Instant::now();
+        let machine = machine(backend, &format!("round-{round}"), Network::Public).await;
+        run(&machine, "true", false).await;
+        made.push(begun.elapsed());
+        let begun = Instant::now();
+        run(&machine, "true", false).await;
+        ran.push(begun.elapsed());
+        machine.end().await;
+    }
+    made.sort();
+    ran.sort();
+    println!("start to first command {:?}, a command {:?} (median of 20)", made[10], ran[10]);
 }

@@ -3,10 +3,11 @@
 //! No code of a client runs before everything here is done.
 
 use std::{
+    ffi::OsString,
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    os::unix::fs::symlink,
-    path::Path,
+    os::unix::{ffi::OsStringExt, fs::symlink},
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -369,11 +370,33 @@ fn show(host: &Path, here: &Path) -> io::Result<()> {
         fs::write(here, "")?
     }
     mount_bind_recursive(host, here)?;
-    let shown = fs::canonicalize(here)?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    let below =
-        mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|path| Path::new(path).starts_with(&shown));
-    below.map(Path::new).try_for_each(|path| remount(path, MountFlags::RDONLY))
+    remount(here, MountFlags::RDONLY)?;
+    // Paths from the root may lead through directories that are closed to us.
+    let dir = std::env::current_dir()?;
+    let mounts = fs::read("/proc/self/mountinfo")?;
+    let points = mounts.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    let below = points.map(unescaped).filter_map(|path| Some(path.strip_prefix(&dir).ok()?.to_owned()));
+    let below: Vec<PathBuf> = below.filter(|path| path != here && path.starts_with(here)).collect();
+    below.iter().try_for_each(|path| remount(path, MountFlags::RDONLY))
+}
+
+/// A path of `mountinfo`, where odd characters are written as octal numbers (proc(5)).
+fn unescaped(text: &[u8]) -> PathBuf {
+    let (mut path, mut rest) = (Vec::new(), text);
+    while let Some((first, after)) = rest.split_first() {
+        let code = after.get(..3).filter(|_| *first == b'\\').and_then(|code| std::str::from_utf8(code).ok());
+        match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
+            Some(byte) => {
+                path.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                path.push(*first);
+                rest = after;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(path))
 }
 
 /// Takes rights from a mount; what the host had taken stays taken.

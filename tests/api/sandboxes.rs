@@ -1,0 +1,495 @@
+//! `/v1/environments/{id}/sandbox…`: machines that run, and what is kept of them.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use platform_testing::{FakeToolServer, TestApp, TestDb};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::{
+    access::{key, post},
+    environments::environment,
+    support::{PROGRAM, app, app_with, eventually, said, text, thread, thread_in},
+};
+
+/// Starts the machine of an environment; its id.
+async fn started(app: &TestApp, path: &str, request: Value) -> String {
+    let started = app.post(&format!("{path}/sandbox/start"), request).await;
+    assert_eq!(started.status, StatusCode::CREATED, "{}", started.body);
+    text(&started.body["sandboxId"])
+}
+
+/// What a line says on a machine.
+async fn ran(app: &TestApp, path: &str, sandbox: &str, line: &str) -> Value {
+    let ran = app.post(&format!("{path}/sandbox/exec"), json!({"sandboxId": sandbox, "command": line})).await;
+    assert_eq!(ran.status, StatusCode::OK, "{}", ran.body);
+    ran.body
+}
+
+async fn stopped(app: &TestApp, path: &str, sandbox: &str, save: bool) -> Value {
+    let stop = json!({"sandboxId": sandbox, "saveChanges": save});
+    let stopped = app.post(&format!("{path}/sandbox/stop"), stop).await;
+    assert_eq!(stopped.status, StatusCode::OK, "{}", stopped.body);
+    stopped.body
+}
+
+/// Waits until a session has ended; its record.
+async fn ended(app: &TestApp, path: &str) -> Value {
+    let last = format!("{path}/sessions/last");
+    eventually("the session ends", async || {
+        let session = app.get(&last).await.body;
+        session["finishedTimestampMs"].is_i64().then_some(session)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn commands_run_with_the_variables_of_three_layers_and_none_of_their_values_is_ever_seen() {
+    let app = app().await;
+    let (path, _) = environment(&app, json!({"envVars": {"SHARED": "environment-value", "TOKEN": "s3cr3t/+token"},
+        "sandboxConfig": {"envVars": {"SHARED": "machine-value", "OWN": "machine-only"}, "initScript": "echo $TOKEN > made; echo ready"}}))
+    .await;
+    let begun = app.post(&format!("{path}/sandbox/start"), json!({})).await;
+    assert_eq!(begun.body["initScript"], json!({"exitCode": 0, "stdout": "ready\n", "stderr": ""}), "{}", begun.body);
+    let sandbox = text(&begun.body["sandboxId"]);
+    assert!(sandbox.starts_with("sbx_") && sandbox.len() == 30, "{sandbox}");
+    assert_eq!(app.get(&path).await.body["state"], "active");
+
+    let said = ran(&app, &path, &sandbox, "echo ${#SHARED} $SHARED $OWN; echo $TOKEN >&2; cat made").await;
+    assert_eq!(
+        (&said["exitCode"], &said["stdout"], &said["stderr"]),
+        (&json!(0), &json!("17 [REDACTED:SHARED] [REDACTED:OWN]\n[REDACTED:TOKEN]\n"), &json!("[REDACTED:TOKEN]\n"))
+    );
+    for encoded in [
+        "base64",
+        "base64 -w0",
+        "xxd -p",
+        "python3 -c 'import sys,urllib.parse;print(urllib.parse.quote(sys.stdin.read(),safe=\"\"))'",
+        "fold -w3",
+    ] {
+        let said = ran(&app, &path, &sandbox, &format!("printf %s \"$TOKEN\" | {encoded}")).await;
+        let shown = encoded != "fold -w3";
+        assert_eq!(said["stdout"].to_string().contains("[REDACTED:TOKEN]"), shown, "{encoded}: {said}");
+    }
+    // In pieces, too: the value comes letter by letter.
+    let slowly = "for c in s 3 c r 3 t / + t o k e n; do printf $c; sleep 0.01; done";
+    let stream = json!({"sandboxId": sandbox, "command": slowly});
+    let stream = text(&app.post(&format!("{path}/sandbox/exec?stream=true"), stream).await.body);
+    assert!(stream.contains("event: stdout\ndata: {\"text\":\"[REDACTED:TOKEN]\"}"), "{stream}");
+    assert!(stream.contains("event: exit") && stream.contains("\"exitCode\":0"), "{stream}");
+
+    // A file, a path and the log of the session say no more; a full key may ask for what was said as it is.
+    let read =
+        app.post(&format!("{path}/sandbox/files/read"), json!({"sandboxId": sandbox, "path": "/workspace/made"})).await;
+    assert_eq!(read.body["content"], "[REDACTED:TOKEN]\n");
+    let raw = app
+        .post(&format!("{path}/sandbox/exec?raw=true"), json!({"sandboxId": sandbox, "command": "echo $TOKEN"}))
+        .await;
+    assert_eq!(raw.body["stdout"], "s3cr3t/+token\n");
+    let (_, narrow) = key(&app, json!({"allowedEndpoints": [{"method": "*", "path": "/environments/**"}]})).await;
+    let exec = format!("{path}/sandbox/exec?raw=true");
+    let refused = post(&app, &narrow, &exec, json!({"sandboxId": sandbox, "command": "true"})).await;
+    assert_eq!(refused.error(), "FULL_KEY_REQUIRED", "{}", refused.body);
+    let session = app.get(&format!("{path}/sessions/last")).await.body;
+    assert!(!session.to_string().contains("s3cr3t"), "{session}");
+    assert!(session["commands"].as_array().expect("commands").len() >= 8);
+    let environment = ran(&app, &path, &sandbox, "tr '\\0' '\\n' < /proc/1/environ; env").await.to_string();
+    for name in ["DATABASE_URL", "PLATFORM_", "OPENAI"] {
+        assert!(!environment.contains(name), "{name}: {environment}");
+    }
+    stopped(&app, &path, &sandbox, false).await;
+    assert_eq!(
+        app.post(&format!("{path}/sandbox/exec"), json!({"sandboxId": sandbox, "command": "true"})).await.error(),
+        "SANDBOX_NOT_FOUND"
+    );
+}
+
+#[tokio::test]
+async fn a_command_keeps_its_directory_ends_in_time_and_says_its_end_when_it_says_too_much() {
+    let app = app_with(&[("PLATFORM_LIMIT_SANDBOX_OUTPUT_BYTES", "4096")]).await;
+    let (path, _) = environment(&app, json!({})).await;
+    let sandbox = started(&app, &path, json!({"timeoutMinutes": 1})).await;
+    let run = async |line: &str| ran(&app, &path, &sandbox, line).await;
+    assert_eq!(run("mkdir -p 'a b' && cd 'a b' && exit 3").await["exitCode"], 3);
+    let here = run("pwd").await;
+    assert_eq!((&here["stdout"], &here["cwd"]), (&json!("/workspace/a b\n"), &json!("/workspace/a b")));
+    let exec = format!("{path}/sandbox/exec");
+    let there =
+        app.post(&exec, json!({"sandboxId": sandbox, "command": "echo", "args": ["$PWD", "x"], "cwd": "/tmp"})).await;
+    assert_eq!(there.body["stdout"], "/tmp x\n");
+    assert_eq!(run("id -u").await["stdout"], "1000\n");
+    let root = app.post(&exec, json!({"sandboxId": sandbox, "command": "id -u; touch /workspace/r && mount -t tmpfs x /mnt", "sudo": true})).await;
+    assert!(root.body["stdout"] == "0\n" && root.body["exitCode"] != 0, "{}", root.body);
+    assert_eq!(
+        run("echo more >> /workspace/r; cat /workspace/r").await["stdout"],
+        "more\n",
+        "both users share their files"
+    );
+    let late =
+        app.post(&exec, json!({"sandboxId": sandbox, "command": "echo early; sleep 60", "timeoutSeconds": 1})).await;
+    assert_eq!((&late.body["exitCode"], &late.body["stdout"]), (&json!(124), &json!("early\n")));
+    // What goes on in the background keeps nobody waiting.
+    assert_eq!(run("sleep 60 & echo $!").await["exitCode"], 0);
+    let much = run("for i in $(seq 2000); do echo line-$i; done").await;
+    assert_eq!(much["truncated"], true);
+    let said = much["stdout"].as_str().expect("text");
+    assert!(said.len() <= 4096 && said.ends_with("line-2000\n"), "{}", said.len());
+    assert_eq!(run("printf '\\xff\\xfe'").await["stdout"], "\u{fffd}\u{fffd}");
+    for bad in [
+        json!({"command": "true"}),
+        json!({"sandboxId": sandbox}),
+        json!({"sandboxId": sandbox, "command": "true", "timeoutSeconds": 3601}),
+    ] {
+        assert_eq!(app.post(&exec, bad.clone()).await.error(), "VALIDATION_ERROR", "{bad}");
+    }
+    assert_eq!(app.post(&exec, json!({"sandboxId": "sbx_nope", "command": "true"})).await.error(), "SANDBOX_NOT_FOUND");
+    let twice = app.post(&format!("{path}/sandbox/start"), json!({})).await;
+    assert_eq!((twice.error(), &twice.body["details"]["sandboxId"]), ("SESSION_ACTIVE", &json!(sandbox)));
+    let over = started(&app, &path, json!({"force": true})).await;
+    assert_ne!(over, sandbox);
+    let sessions = app.get(&format!("{path}/sessions")).await.body;
+    assert_eq!(
+        (&sessions["total"], &sessions["sessions"][1]["stoppedReason"]),
+        (&json!(2), &json!("taken-over")),
+        "{sessions}"
+    );
+    assert!(sessions["sessions"][0].get("commands").is_none());
+    assert_eq!(app.delete(&path).await.error(), "SESSION_ACTIVE");
+    assert_eq!(app.delete(&format!("{path}?force=true")).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn files_are_written_listed_and_read_where_the_machine_has_them() {
+    let app = app().await;
+    let (path, _) = environment(&app, json!({})).await;
+    let sandbox = started(&app, &path, json!({})).await;
+    let files = async |what: &str, mut body: Value| {
+        body["sandboxId"] = json!(sandbox);
+        app.post(&format!("{path}/sandbox/files/{what}"), body).await
+    };
+    let written = files("write", json!({"destinationPath": "/workspace/deep/er/ä.txt", "content": "grüezi"})).await;
+    assert_eq!(written.body, json!({"success": true, "path": "/workspace/deep/er/ä.txt", "size": 7}));
+    files("write", json!({"destinationPath": "/workspace/bytes", "content": "//4=", "encoding": "base64"})).await;
+    ran(&app, &path, &sandbox, "ln -s /etc/hostname /workspace/link").await;
+    let listed = files("list", json!({"path": "/workspace"})).await.body;
+    let names: Vec<(&str, &str)> = listed["entries"]
+        .as_array()
+        .expect("entries")
+        .iter()
+        .map(|of| (of["name"].as_str().expect("a name"), of["type"].as_str().expect("a type")))
+        .collect();
+    assert_eq!(names, [("bytes", "file"), ("deep", "dir"), ("link", "link")]);
+    let read = files("read", json!({"path": "/workspace/deep/er/ä.txt"})).await.body;
+    assert_eq!((&read["content"], &read["size"]), (&json!("grüezi"), &json!(7)));
+    assert_eq!(files("read", json!({"path": "/workspace/bytes"})).await.error(), "FILE_NOT_TEXT");
+    assert_eq!(files("read", json!({"path": "/workspace/bytes", "encoding": "base64"})).await.body["content"], "//4=");
+    assert_eq!(files("read", json!({"path": "/workspace/nope"})).await.error(), "FILE_NOT_FOUND");
+    assert_eq!(files("list", json!({"path": "/workspace/nope"})).await.error(), "FILE_NOT_FOUND");
+    assert_eq!(files("read", json!({"path": "/workspace"})).await.status, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        files("write", json!({"destinationPath": "/usr/x", "content": "x"})).await.status,
+        StatusCode::BAD_REQUEST
+    );
+    // A link leads where it leads on the machine, and a device is no file.
+    assert_eq!(files("read", json!({"path": "/workspace/link"})).await.body["content"], "sandbox\n");
+    assert_eq!(files("read", json!({"path": "/dev/zero"})).await.status, StatusCode::BAD_REQUEST);
+    ran(&app, &path, &sandbox, "head -c 1000001 /dev/zero > big; mkfifo pipe; touch -- '-rf' '$(reboot)'").await;
+    assert_eq!(files("read", json!({"path": "/workspace/big"})).await.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(files("read", json!({"path": "/workspace/pipe"})).await.status, StatusCode::BAD_REQUEST);
+    assert_eq!(files("read", json!({"path": "/workspace/$(reboot)"})).await.body["size"], 0);
+    let inner = json!({"destinationPath": "/workspace/x", "sourceUrl": "http://127.0.0.1:1/"});
+    assert_eq!(files("write", inner).await.error(), "URL_NOT_ALLOWED");
+    let both = json!({"destinationPath": "/workspace/x", "sourceUrl": "https://a.example/", "content": "x"});
+    assert_eq!(files("write", both).await.error(), "VALIDATION_ERROR");
+}
+
+#[tokio::test]
+async fn what_was_saved_is_there_again_and_a_change_costs_no_more_than_itself() {
+    let db = TestDb::new().await;
+    let objects = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("snapshots-{}", std::process::id()));
+    let url = format!("file://{}", objects.display());
+    let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_OBJECT_STORE_URL", &url)]);
+    let (path, _) = environment(
+        &app,
+        json!({"sandboxConfig": {"snapshotEnabled": true, "perTenantSnapshots": true,
+        "initScript": "echo init >> inits"}}),
+    )
+    .await;
+    let disabled = environment(&app, json!({"name": "none"})).await.0;
+    assert_eq!(app.post(&format!("{disabled}/snapshot/initialize"), json!({})).await.error(), "SNAPSHOTS_DISABLED");
+    assert_eq!(app.post(&format!("{path}/snapshot/rollback"), json!({})).await.error(), "SNAPSHOT_NOT_FOUND");
+    let early = app.post(&format!("{path}/tenant-snapshots/acme/initialize"), json!({})).await;
+    assert_eq!(early.error(), "CONFLICT", "there is nothing to copy");
+    let begun = app.post(&format!("{path}/snapshot/initialize"), json!({})).await;
+    assert_eq!((begun.status, &begun.body["status"]), (StatusCode::ACCEPTED, &json!("creating")), "{}", begun.body);
+    let ready = async |count: usize| {
+        eventually("a snapshot is ready", async || {
+            let all = app.get(&format!("{path}/snapshots")).await.body;
+            let all = all.as_array().expect("an array").clone();
+            let done = all.iter().filter(|of| of["status"] == "ready").count() == count;
+            (done && all.iter().all(|of| of["status"] != "creating")).then_some(all)
+        })
+        .await
+    };
+    assert_eq!(ready(1).await[0]["snapshotId"], begun.body["snapshotId"]);
+    ended(&app, &path).await;
+
+    // The init script ran on the first machine alone; links, modes and times come back.
+    let sandbox = started(&app, &path, json!({})).await;
+    let make = "cat inits; head -c 8000000 /dev/urandom > noise; ln -s noise link; mkdir -p d/e; chmod 700 d; \
+        touch -d @1000000000 d/old; echo x > run.sh; chmod +x run.sh; mkfifo pipe; sha256sum < noise > sum";
+    assert_eq!(ran(&app, &path, &sandbox, make).await["stdout"], "init\n");
+    let saved = stopped(&app, &path, &sandbox, true).await;
+    assert_eq!(saved["saving"], true, "{saved}");
+    let session = ended(&app, &path).await;
+    assert_eq!(
+        (&session["status"], &session["stoppedReason"], &session["saving"]),
+        (&json!("stopped"), &json!("api"), &json!(false))
+    );
+    let all = ready(2).await;
+    assert_eq!((&all[0]["snapshotId"], &all[0]["generation"]), (&saved["snapshotId"], &json!(2)));
+    let stored = || bytes_below(&objects);
+    let before = stored();
+
+    let sandbox = started(&app, &path, json!({})).await;
+    let look = "sha256sum < noise | cmp - sum && readlink link && stat -c '%a %U' d && stat -c %Y d/old && test -x run.sh && test ! -e pipe && echo all";
+    assert_eq!(ran(&app, &path, &sandbox, look).await["stdout"], "noise\n700 sandbox\n1000000000\nall\n");
+    ran(
+        &app,
+        &path,
+        &sandbox,
+        "printf changed | dd of=noise bs=1 seek=4000000 conv=notrunc 2>/dev/null; sha256sum < noise > sum",
+    )
+    .await;
+    stopped(&app, &path, &sandbox, true).await;
+    ended(&app, &path).await;
+    let grown = stored() - before;
+    assert!(grown < 3_000_000, "{grown} of {before} bytes for one that changed");
+    // One generation is kept: the third is current, the second can come back.
+    assert_eq!(ready(2).await.len(), 2);
+    let back = app.post(&format!("{path}/snapshot/rollback"), json!({})).await;
+    assert_eq!(back.body["generation"], 2, "{}", back.body);
+
+    // Tenants begin with a copy, and keep their own.
+    let copied = app.post(&format!("{path}/tenant-snapshots/acme/initialize"), json!({})).await;
+    assert_eq!(copied.status, StatusCode::ACCEPTED, "{}", copied.body);
+    let acme = started(&app, &path, json!({"tenantId": "acme"})).await;
+    let other = started(&app, &path, json!({"tenantId": "other"})).await;
+    assert_eq!(ran(&app, &path, &acme, "echo acme > whose; ls whose").await["exitCode"], 0);
+    assert_eq!(ran(&app, &path, &other, "ls whose").await["exitCode"], 2, "tenants share nothing");
+    let status = app.get(&format!("{path}/sandbox/status?tenantId=acme")).await.body;
+    assert_eq!((&status["sandboxId"], &status["scope"]), (&json!(acme), &json!("tenant")));
+    stopped(&app, &path, &acme, true).await;
+    let of_acme = eventually("the tenant's is saved", async || {
+        let all = app.get(&format!("{path}/tenant-snapshots")).await.body;
+        (all[0]["generation"] == 2 && all[0]["status"] == "ready").then_some(all)
+    })
+    .await;
+    assert_eq!((of_acme.as_array().map(Vec::len), &of_acme[0]["tenantId"]), (Some(1), &json!("acme")));
+    let again = started(&app, &path, json!({"tenantId": "acme"})).await;
+    assert_eq!(ran(&app, &path, &again, "cat whose").await["stdout"], "acme\n");
+    // Somebody else put another in its place meanwhile.
+    assert_eq!(
+        app.post(&format!("{path}/snapshot/rollback"), json!({"tenantId": "acme"})).await.status,
+        StatusCode::OK
+    );
+    let stale = app.post(&format!("{path}/sandbox/stop"), json!({"sandboxId": again, "saveChanges": true})).await;
+    assert_eq!(stale.error(), "SNAPSHOT_CHANGED");
+    stopped(&app, &path, &again, false).await;
+    assert_eq!(app.delete(&format!("{path}/tenant-snapshots/acme")).await.status, StatusCode::OK);
+    assert_eq!(app.delete(&format!("{path}/tenant-snapshots/acme")).await.error(), "SNAPSHOT_NOT_FOUND");
+}
+
+fn bytes_below(dir: &std::path::Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    let bytes = entries.flatten().map(|entry| {
+        let found = entry.metadata().expect("it is there");
+        if found.is_dir() { bytes_below(&entry.path()) } else { found.len() }
+    });
+    bytes.sum()
+}
+
+#[tokio::test]
+async fn a_machine_reaches_whom_its_policy_names_and_nothing_within() {
+    let inside = FakeToolServer::start();
+    let port = inside.url().rsplit(':').next().expect("a port").to_owned();
+    let app = app_with(&[("PLATFORM_EGRESS_ALLOW", "127.0.0.1"), ("PLATFORM_ALLOW_PRIVATE_EGRESS", "true")]).await;
+    let reach = async |config: Value, line: &str| {
+        let (path, _) = environment(&app, json!({"sandboxConfig": config})).await;
+        let sandbox = started(&app, &path, json!({})).await;
+        let said = ran(&app, &path, &sandbox, line).await;
+        stopped(&app, &path, &sandbox, false).await;
+        said
+    };
+    let call = format!("curl -s -m 5 -o /dev/null -w '%{{http_code}}' http://127.0.0.1:{port}/text");
+    let listed = json!({"networkPolicy": "allowlist", "allowedHosts": [format!("127.0.0.1:{port}")]});
+    assert_eq!(reach(listed.clone(), &call).await["stdout"], "200", "the operator and the environment both name it");
+    assert_eq!(inside.recorded().len(), 1);
+    // By way of the proxy, too; another Host in the request is another host.
+    let by_proxy = format!("curl -s -m 5 --noproxy '' -o /dev/null -w '%{{http_code}}' http://127.0.0.1:{port}/text");
+    assert_eq!(reach(listed.clone(), &by_proxy).await["stdout"], "200");
+    let other_host = format!("{call} -H 'Host: evil.example'");
+    assert_eq!(reach(listed.clone(), &other_host).await["stdout"], "000");
+    let others = format!(
+        "for to in 127.0.0.1:{} 10.0.0.1:80 169.254.169.254:80 evil.example:80; do curl -s -m 3 --noproxy '' -o /dev/null -w '%{{http_code}} ' http://$to/; done",
+        app.url().rsplit(':').next().and_then(|port| port.split('/').next()).expect("a port")
+    );
+    assert_eq!(reach(listed, &others).await["stdout"], "403 403 403 403 ");
+    for policy in ["allow-all", "deny-all"] {
+        let said = reach(json!({"networkPolicy": policy}), &format!("{call}; {by_proxy}; {others}")).await;
+        assert!(!said["stdout"].as_str().expect("text").contains("200"), "{policy}: {said}");
+    }
+    assert_eq!(inside.recorded().len(), 2);
+    let lookup = reach(json!({"networkPolicy": "deny-all"}), "getent hosts example.com; echo $?").await;
+    assert_eq!(lookup["stdout"], "2\n", "nobody answers questions for names");
+}
+
+#[tokio::test]
+async fn an_agent_works_on_one_machine_which_ends_with_its_thread() {
+    let app = app().await;
+    let settings =
+        json!({"availableToolsGroupsUids": ["builtin-sandbox"], "envVars": {"SHARED": "of-the-environment"}});
+    let (path, id) = environment(&app, settings).await;
+    let agent = crate::support::agent(&app, json!({"name": "worker", "environmentId": id})).await;
+    let connection = format!("{path}/connections/agent/{agent}");
+    let own = app.request(Method::PUT, &connection).json(&json!({"envVars": {"SHARED": "of-the-connection"}}));
+    assert_eq!(app.send(own).await.status, StatusCode::OK);
+    let lines = [
+        "/tool write_sandbox_file {\"path\": \"/workspace/a.txt\", \"content\": \"one\\ntwo\\nthree\"}",
+        "/tool run_command {\"command\": \"cat a.txt; echo ${#SHARED} $SHARED; cd /tmp\"}",
+        "/tool run_command {\"command\": \"pwd; seq 20000\"}",
+        "/tool read_sandbox_file {\"path\": \"/workspace/a.txt\", \"offset\": 1, \"limit\": 1}",
+        "/tool list_sandbox_files {\"path\": \"/workspace\"}",
+        "/tool read_sandbox_file {\"path\": \"/workspace/nope\"}",
+    ];
+    let work = thread(&app, &agent, &lines.join("\n")).await;
+    let done = thread_in(&app, &work, "completed").await;
+    let results = said(&done, "tool");
+    assert_eq!(results.len(), 6, "{results:?}");
+    assert!(results[1].contains("one") && results[1].contains("17 [REDACTED:SHARED]"), "{}", results[1]);
+    assert!(
+        results[2].contains("/tmp") && results[2].contains("bytes are left out here") && results[2].contains("20000"),
+        "{}",
+        results[2]
+    );
+    assert!(results[3].contains("two") && !results[3].contains("three"), "{}", results[3]);
+    assert!(results[4].contains("a.txt") && results[5].contains("FILE_NOT_FOUND"), "{results:?}");
+    let sessions = app.get(&format!("{path}/sessions")).await.body;
+    let session = &sessions["sessions"][0];
+    assert_eq!(
+        (&sessions["total"], &session["scope"], &session["startedBy"]),
+        (&json!(1), &json!("thread"), &json!({"type": "agent", "id": agent}))
+    );
+    let alone = app
+        .post(
+            "/assistants",
+            json!({"name": "a", "identifier": "alone", "availableToolsGroupsUids": ["builtin-sandbox"]}),
+        )
+        .await;
+    assert_eq!(alone.status, StatusCode::CREATED);
+    let said =
+        app.post("/assistants/alone/messages", json!({"message": "/tool run_command {\"command\": \"true\"}"})).await;
+    assert!(said.body.to_string().contains("TOOL_NOT_AVAILABLE"), "{}", said.body);
+}
+
+#[tokio::test]
+async fn any_process_works_on_a_machine_that_another_has() {
+    let db = TestDb::new().await;
+    let (one, two) = (TestApp::start(PROGRAM, &db, &[]), TestApp::start(PROGRAM, &db, &[]));
+    let (path, _) =
+        environment(&one, json!({"envVars": {"TOKEN": "s3cr3t-token"}, "sandboxConfig": {"snapshotEnabled": true}}))
+            .await;
+    let sandbox = started(&one, &path, json!({})).await;
+    let said = ran(&two, &path, &sandbox, "cd /tmp; echo $TOKEN > f; cat f; exit 4").await;
+    assert_eq!(
+        (&said["exitCode"], &said["stdout"], &said["cwd"]),
+        (&json!(4), &json!("[REDACTED:TOKEN]\n"), &json!("/tmp"))
+    );
+    assert_eq!(ran(&one, &path, &sandbox, "pwd").await["stdout"], "/tmp\n");
+    let files = async |what: &str, mut body: Value| {
+        body["sandboxId"] = json!(sandbox);
+        two.post(&format!("{path}/sandbox/files/{what}"), body).await
+    };
+    assert_eq!(
+        files("write", json!({"destinationPath": "/workspace/x", "content": "from afar"})).await.body["size"],
+        9
+    );
+    assert_eq!(files("read", json!({"path": "/workspace/x"})).await.body["content"], "from afar");
+    assert_eq!(files("list", json!({"path": "/workspace"})).await.body["entries"][0]["name"], "x");
+    assert_eq!(files("read", json!({"path": "/nope"})).await.error(), "FILE_NOT_FOUND");
+    let stream = json!({"sandboxId": sandbox, "command": "echo hi"});
+    let stream = text(&two.post(&format!("{path}/sandbox/exec?stream=true"), stream).await.body);
+    assert!(stream.contains("event: stdout") && stream.contains("event: exit"), "{stream}");
+    stopped(&two, &path, &sandbox, true).await;
+    let session = ended(&two, &path).await;
+    assert_eq!(session["status"], "stopped");
+    let sandbox = started(&two, &path, json!({})).await;
+    assert_eq!(
+        ran(&one, &path, &sandbox, "cat x").await["stdout"],
+        "from afar",
+        "the snapshot of one is restored by the other"
+    );
+}
+
+#[tokio::test]
+async fn machines_die_with_their_platform_and_their_sessions_say_so() {
+    let db = TestDb::new().await;
+    let mut app = TestApp::start(PROGRAM, &db, &[]);
+    let (path, _) =
+        environment(&app, json!({"sandboxConfig": {"snapshotEnabled": true, "replaceSnapshotOnStop": true}})).await;
+    let sandbox = started(&app, &path, json!({})).await;
+    ran(&app, &path, &sandbox, "echo kept > kept").await;
+    stopped(&app, &path, &sandbox, true).await;
+    ended(&app, &path).await;
+    let mark = format!("86400.{}", std::process::id());
+    let sandbox = started(&app, &path, json!({})).await;
+    ran(
+        &app,
+        &path,
+        &sandbox,
+        &format!("echo lost > lost; setsid nohup sleep {mark} >/dev/null 2>&1 & sleep {mark} & disown -a"),
+    )
+    .await;
+    assert!(is_running(&mark), "it goes on in the background");
+    app.crash();
+    let deadline = std::time::Instant::now() + Duration::from_secs(2);
+    while is_running(&mark) {
+        assert!(std::time::Instant::now() < deadline, "what it started outlives it");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let session = tokio::time::timeout(Duration::from_secs(60), ended(&app, &path)).await.expect("in time");
+    assert_eq!((&session["status"], &session["stoppedReason"]), (&json!("failed"), &json!("error")));
+    assert!(text(&session["error"]).contains("not saved is lost"), "{session}");
+    let sandbox = started(&app, &path, json!({})).await;
+    assert_eq!(ran(&app, &path, &sandbox, "cat kept; ls lost").await["stdout"], "kept\n", "the last snapshot is there");
+}
+
+/// Whether a process of this host sleeps for so long.
+fn is_running(mark: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").expect("it lists");
+    processes.flatten().any(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(&format!("sleep\0{mark}"))
+    })
+}
+
+#[tokio::test]
+async fn no_more_machines_run_than_the_server_lets_and_one_account_leaves_room() {
+    let app = app_with(&[("PLATFORM_SANDBOX_MAX", "4")]).await;
+    let paths = join_all((0..5).map(|n| environment(&app, json!({"name": format!("e{n}")})))).await;
+    for (path, _) in &paths[..3] {
+        started(&app, path, json!({})).await;
+    }
+    let full = app.post(&format!("{}/sandbox/start", paths[3].0), json!({})).await;
+    assert_eq!((full.status, full.error()), (StatusCode::CONFLICT, "SANDBOX_UNAVAILABLE"), "{}", full.body);
+    let off = app_with(&[("PLATFORM_SANDBOX_BACKEND", "none")]).await;
+    let (path, _) = environment(&off, json!({})).await;
+    let none = off.post(&format!("{path}/sandbox/start"), json!({})).await;
+    assert_eq!(none.error(), "SANDBOX_UNAVAILABLE");
+    assert!(none.body["message"].to_string().contains("PLATFORM_SANDBOX_BACKEND"), "{}", none.body);
+    let (path, _) = environment(&app, json!({"sandboxConfig": {"runtime": "node22"}})).await;
+    let missing = app.post(&format!("{path}/sandbox/start"), json!({})).await;
+    assert_eq!((missing.error(), &missing.body["details"]["runtime"]), ("SANDBOX_UNAVAILABLE", &json!("node22")));
+    assert!(missing.body["details"]["available"].to_string().contains("default"), "{}", missing.body);
+}
