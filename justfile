@@ -20,7 +20,7 @@ real *ARGS:
 check:
     bash .ci/run
 
-# the experiments of docs/RELIABILITY.md, all or some: crash race streams matrix egress hostile providers database fleet
+# the experiments of docs/RELIABILITY.md, all or some: crash race streams matrix egress hostile providers database fleet sandbox
 prove *WHAT:
     bash tests/prove.sh {{WHAT}}
 

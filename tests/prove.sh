@@ -18,6 +18,8 @@ hostile    platform-tests  hostile:: connections:: guessing:: wire:: http:: malf
 providers  platform-tests  faults:: messages::provider models:: structured::
 database   platform-tests  database:: operations::
 fleet      platform-tests  fleet:: process::sigterm
+sandbox    platform-sandbox
+sandbox    platform-tests  sandboxes::
 "
 export PROVE=whole
 asked=("$@")

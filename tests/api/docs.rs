@@ -113,6 +113,17 @@ const PAGES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "ENVIRONMENTS",
+        &[
+            "ready\\n",
+            "my token is [REDACTED:API_TOKEN]",
+            "\"name\":\"notes\"",
+            "Rotate the keys",
+            "\"stoppedReason\"",
+            "\"envVarKeys\":[\"API_TOKEN\"]",
+        ],
+    ),
+    (
         "MCP",
         &[
             "\"slug\":\"default\"",

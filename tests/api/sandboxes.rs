@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     access::{key, post},
     environments::environment,
-    support::{PROGRAM, app, app_with, eventually, said, text, thread, thread_in},
+    support::{PROGRAM, app, app_with, eventually, text, thread, thread_in},
 };
 
 /// Starts the machine of an environment; its id.
@@ -355,32 +355,49 @@ async fn an_agent_works_on_one_machine_which_ends_with_its_thread() {
     let connection = format!("{path}/connections/agent/{agent}");
     let own = app.request(Method::PUT, &connection).json(&json!({"envVars": {"SHARED": "of-the-connection"}}));
     assert_eq!(app.send(own).await.status, StatusCode::OK);
-    let lines = [
-        "/tool write_sandbox_file {\"path\": \"/workspace/a.txt\", \"content\": \"one\\ntwo\\nthree\"}",
-        "/tool run_command {\"command\": \"cat a.txt; echo ${#SHARED} $SHARED; cd /tmp\"}",
-        "/tool run_command {\"command\": \"pwd; seq 20000\"}",
-        "/tool read_sandbox_file {\"path\": \"/workspace/a.txt\", \"offset\": 1, \"limit\": 1}",
-        "/tool list_sandbox_files {\"path\": \"/workspace\"}",
-        "/tool read_sandbox_file {\"path\": \"/workspace/nope\"}",
-    ];
-    let work = thread(&app, &agent, &lines.join("\n")).await;
-    let done = thread_in(&app, &work, "completed").await;
-    let results = said(&done, "tool");
-    assert_eq!(results.len(), 6, "{results:?}");
-    assert!(results[1].contains("one") && results[1].contains("17 [REDACTED:SHARED]"), "{}", results[1]);
-    assert!(
-        results[2].contains("/tmp") && results[2].contains("bytes are left out here") && results[2].contains("20000"),
-        "{}",
-        results[2]
-    );
-    assert!(results[3].contains("two") && !results[3].contains("three"), "{}", results[3]);
-    assert!(results[4].contains("a.txt") && results[5].contains("FILE_NOT_FOUND"), "{results:?}");
+    let made = app.post("/assistants", json!({"name": "h", "identifier": "helper", "environmentId": id})).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let tool = async |line: &str| {
+        let said = app.post("/assistants/helper/messages", json!({"message": format!("/tool {line}")})).await;
+        said.body
+            .as_array()
+            .and_then(|messages| messages.iter().find(|message| message["role"] == "tool"))
+            .expect("a result")
+            .to_string()
+    };
+    tool("write_sandbox_file {\"path\": \"/workspace/a.txt\", \"content\": \"one\\ntwo\\nthree\"}").await;
+    let first = tool("run_command {\"command\": \"cat a.txt; echo ${#SHARED} $SHARED; cd /tmp\"}").await;
+    assert!(first.contains("three") && first.contains("18 [REDACTED:SHARED]"), "{first}");
+    let long = tool("run_command {\"command\": \"pwd; seq 20000\"}").await;
+    assert!(long.contains("/tmp") && long.contains("bytes are left out here") && long.contains("20000"), "{long}");
+    let part = tool("read_sandbox_file {\"path\": \"/workspace/a.txt\", \"offset\": 1, \"limit\": 1}").await;
+    assert!(part.contains("two") && !part.contains("three"), "{part}");
+    assert!(tool("list_sandbox_files {\"path\": \"/workspace\"}").await.contains("a.txt"));
+    assert!(tool("read_sandbox_file {\"path\": \"/workspace/nope\"}").await.contains("FILE_NOT_FOUND"));
     let sessions = app.get(&format!("{path}/sessions")).await.body;
     let session = &sessions["sessions"][0];
     assert_eq!(
-        (&sessions["total"], &session["scope"], &session["startedBy"]),
-        (&json!(1), &json!("thread"), &json!({"type": "agent", "id": agent}))
+        (&sessions["total"], &session["scope"], &session["startedBy"]["type"]),
+        (&json!(1), &json!("thread"), &json!("assistant"))
     );
+    stopped(&app, &path, session["sandboxId"].as_str().expect("an id"), false).await;
+
+    // Calls that come at once share one machine; it has the variables of the connection, and ends with the thread.
+    let call = "/tool run_command {\"command\": \"echo ${#SHARED} $SHARED\"}";
+    let work = thread(&app, &agent, &[call; 3].join("\n")).await;
+    let done = thread_in(&app, &work, "completed").await;
+    let content = done["threadContent"].as_array().expect("content");
+    let results: Vec<&Value> = content.iter().filter(|message| message["role"] == "tool").collect();
+    assert_eq!(results.len(), 3);
+    for result in results {
+        assert_eq!(result["content"]["data"]["stdout"], "17 [REDACTED:SHARED]\n", "{result}");
+    }
+    let session = ended(&app, &path).await;
+    assert_eq!(
+        (&session["status"], &session["startedBy"]),
+        (&json!("stopped"), &json!({"type": "agent", "id": agent}))
+    );
+    assert_eq!(app.get(&format!("{path}/sessions")).await.body["total"], 2);
     let alone = app
         .post(
             "/assistants",
@@ -458,7 +475,7 @@ async fn machines_die_with_their_platform_and_their_sessions_say_so() {
         assert!(std::time::Instant::now() < deadline, "what it started outlives it");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let session = tokio::time::timeout(Duration::from_secs(60), ended(&app, &path)).await.expect("in time");
+    let session = tokio::time::timeout(Duration::from_mins(1), ended(&app, &path)).await.expect("in time");
     assert_eq!((&session["status"], &session["stoppedReason"]), (&json!("failed"), &json!("error")));
     assert!(text(&session["error"]).contains("not saved is lost"), "{session}");
     let sandbox = started(&app, &path, json!({})).await;

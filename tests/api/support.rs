@@ -372,6 +372,17 @@ pub fn text(value: &Value) -> String {
 /// An id of nothing.
 pub const MISSING: &str = "018f0000-0000-7000-8000-000000000000";
 
+/// An environment, and a session of its machine that has ended.
+async fn ended_sandbox(app: &TestApp) -> (String, String) {
+    let environment = json!({"name": "canary", "envVars": {"CANARY": "canary"}});
+    let environment = text(&app.post("/environments", environment).await.body["_id"]);
+    let sandbox = format!("/environments/{environment}/sandbox");
+    let started = app.post(&format!("{sandbox}/start"), json!({})).await.body;
+    let stopped = app.post(&format!("{sandbox}/stop"), json!({"sandboxId": started["sandboxId"]})).await;
+    assert!(stopped.status.is_success(), "{}", stopped.body);
+    (environment, text(&started["sessionId"]))
+}
+
 /// Makes one record of each kind, named after `whose` and holding the word `canary`; gives what to put for a
 /// placeholder of a path.
 pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> String + use<> {
@@ -426,16 +437,11 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
     let grant = text(&make("/mcp-gateway/grants", grant).await["_id"]);
     let project = json!({"name": "canary", "identifier": named("project")});
     let project = text(&make("/projects", project).await["_id"]);
-    let environment =
-        text(&make("/environments", json!({"name": "canary", "envVars": {"CANARY": "canary"}})).await["_id"]);
-    let sandbox = make(&format!("/environments/{environment}/sandbox/start"), json!({})).await;
-    let stop = json!({"sandboxId": sandbox["sandboxId"]});
-    make(&format!("/environments/{environment}/sandbox/stop"), stop).await;
-    let sandbox_session = text(&sandbox["sessionId"]);
+    let (environment, sandbox_session) = ended_sandbox(app).await;
     let whose = whose.to_owned();
     let named = |whose: &str, what: &str| format!("{whose}-canary-{what}");
     move |path: &str, name: &str| match name {
-        "agentId" => agent.clone(),
+        "agentId" | "entityId" => agent.clone(),
         "threadId" => thread.clone(),
         "evaluationId" => evaluation.clone(),
         "identifier" => named(&whose, "assistant"),
@@ -447,7 +453,6 @@ pub async fn one_of_each(app: &TestApp, whose: &str) -> impl Fn(&str, &str) -> S
         "tierId" => named(&whose, "tier"),
         "environmentId" => environment.clone(),
         "entityType" => "agent".to_owned(),
-        "entityId" => agent.clone(),
         "sessionId" if path.contains("environments") => sandbox_session.clone(),
         "sessionId" => session.clone(),
         "userUID" => user.clone(),

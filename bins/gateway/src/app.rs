@@ -282,6 +282,7 @@ impl Platform {
                 assistants: assistants.clone(),
                 chat: chat.clone(),
                 documents: knowledge.clone(),
+                environments: environments.clone(),
                 projects: projects.clone(),
                 threads: threads.clone(),
                 tool_servers: tool_servers.clone(),

@@ -62,6 +62,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
         recall: Arc::new(()),
         memory: Arc::new(()),
         dictations: Arc::new(()),
+        environments: Arc::new(()),
         audience: Arc::new(()),
         toolbox,
         children,

@@ -68,8 +68,8 @@ impl Redactor {
 
     /// Whether a text may be the beginning of a form.
     fn may_begin(&self, text: &[u8]) -> bool {
-        let at = self.forms.partition_point(|(form, _)| form.as_slice() < text);
-        self.forms.get(at).is_some_and(|(form, _)| form.len() > text.len() && form.starts_with(text))
+        let after = self.forms.partition_point(|(form, _)| form.as_slice() <= text);
+        self.forms.get(after).is_some_and(|(form, _)| form.starts_with(text))
     }
 }
 
@@ -129,7 +129,7 @@ fn forms_of(value: &str) -> Vec<Vec<u8>> {
     let bytes = value.as_bytes();
     let url = utf8_percent_encode(value, IN_URLS).to_string();
     let json = serde_json::to_string(value).unwrap_or_default();
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = platform_core::hex(bytes);
     let mut forms = vec![
         value.to_owned(),
         url.replace("%20", "+"),
@@ -175,7 +175,7 @@ mod tests {
             SECRET.to_owned(),
             utf8_percent_encode(SECRET, IN_URLS).to_string(),
             serde_json::to_string(SECRET).expect("a string"),
-            SECRET.bytes().map(|byte| format!("{byte:02x}")).collect(),
+            platform_core::hex(SECRET.as_bytes()),
             around("", ""),
             around("u:", ""),
             around("a", "b"),

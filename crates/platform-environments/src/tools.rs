@@ -122,7 +122,7 @@ impl SandboxTools {
         let tenant = call.scope.owner().tenant_id;
         let lane = tenant.clone().filter(|_| config.per_tenant_snapshots).unwrap_or_default();
         let (worker, id) = call.scope.worker.clone().unwrap_or(("api", String::new()));
-        for _ in 0..2 {
+        for _ in 0..5 {
             let mut conn = environments.db.conn().await?;
             let live = repository::live(&mut conn, call.account, environment, &lane).await?;
             let known = !config.auto_restart

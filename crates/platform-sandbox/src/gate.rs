@@ -226,7 +226,7 @@ impl Rules {
         let mut head = Vec::with_capacity(2048);
         let reading = async {
             while head.len() < MOST_HEAD && stream.read_buf(&mut head).await? > 0 {
-                if let Some(name) = server_of(&head)? {
+                if let Head::Names(name) = server_of(&head)? {
                     return Ok(name);
                 }
             }
@@ -320,28 +320,36 @@ fn is_named(listed: &str, host: &str) -> bool {
     }
 }
 
-/// The server that a stream names: in the hello of TLS, or in the head of a request. `None` = not known yet.
-fn server_of(head: &[u8]) -> io::Result<Option<Option<String>>> {
+/// What a stream says at its beginning of the server that it is for.
+enum Head {
+    /// Nothing yet.
+    Partial,
+    /// This, if anything.
+    Names(Option<String>),
+}
+
+/// The server that a stream names: in the hello of TLS, or in the head of a request.
+fn server_of(head: &[u8]) -> io::Result<Head> {
     // A record of a TLS handshake.
     if head.first() == Some(&22) {
         let mut acceptor = Acceptor::default();
         acceptor.read_tls(&mut &*head)?;
         return match acceptor.accept() {
-            Ok(None) => Ok(None),
-            Ok(Some(hello)) => Ok(Some(hello.client_hello().server_name().map(str::to_owned))),
+            Ok(None) => Ok(Head::Partial),
+            Ok(Some(hello)) => Ok(Head::Names(hello.client_hello().server_name().map(str::to_owned))),
             Err((error, _)) => Err(io::Error::other(error)),
         };
     }
     if !head[0].is_ascii_alphabetic() {
-        return Ok(Some(None));
+        return Ok(Head::Names(None));
     }
     let mut headers = [httparse::EMPTY_HEADER; 100];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(head) {
-        Ok(httparse::Status::Partial) => Ok(None),
-        Ok(httparse::Status::Complete(_)) => Ok(Some(host_header(&request).map(|host| host_of(&host).0))),
+        Ok(httparse::Status::Partial) => Ok(Head::Partial),
+        Ok(httparse::Status::Complete(_)) => Ok(Head::Names(host_header(&request).map(|host| host_of(&host).0))),
         // Some other protocol.
-        Err(_) => Ok(Some(None)),
+        Err(_) => Ok(Head::Names(None)),
     }
 }
 

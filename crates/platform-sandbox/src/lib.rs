@@ -10,7 +10,7 @@
 //!
 //! **Invariants**: a machine sees nothing of the host but its programs, read-only; what it started is dead when
 //! [`Machine::end`] returns, and two seconds after the process that made it is; it dials nobody: connections are made
-//! for it by its [`Gate`](gate), to addresses that were judged; variables reach a command through memory alone.
+//! for it by its gate, to addresses that were judged; variables reach a command through memory alone.
 
 mod backend;
 pub mod files;

@@ -5,11 +5,11 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use futures_util::{Stream, StreamExt, stream};
 use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT, ENVIRONMENT};
-use platform_core::{Code, Error, Result};
+use platform_core::{Code, Error, Result, check_types};
 use platform_environments::{
-    CommandOutput, ConnectionVariables, EntityKind, Environment, EnvironmentFilter, EnvironmentService,
-    EnvironmentSettings, ListFiles, NewCommand, OutputPiece, PgEnvironments, ReadFile, SandboxService, SessionFilter,
-    SnapshotService, StartSandbox, StopSandbox, WhoseSandbox, WriteFile,
+    CommandOutput, ConnectionVariables, EntityKind, Environment, EnvironmentFilter, EnvironmentPatch,
+    EnvironmentService, EnvironmentSettings, ListFiles, NewCommand, OutputPiece, PgEnvironments, ReadFile,
+    SandboxService, SessionFilter, SnapshotService, StartSandbox, StopSandbox, WhoseSandbox, WriteFile,
 };
 use platform_http::{Answer, Group, Request, key};
 use platform_knowledge::{DOCUMENT, FOLDER, SKILL};
@@ -143,7 +143,8 @@ fn environment(request: &Request) -> &str {
 }
 
 /// Who is connected: a caller must reach them, too.
-async fn entity(request: &Request) -> Result<(EntityKind, &str)> {
+async fn entity<'r>(environments: &PgEnvironments, request: &'r Request) -> Result<(EntityKind, &'r str)> {
+    environments.get(&request.caller()?.account, environment(request)).await?;
     let (kind, id) = (request.path("entityType"), request.path("entityId"));
     let missing = || Error::new(Code::NOT_FOUND, "entityType is agent or assistant.");
     let kind = EntityKind::parse(kind).ok_or_else(missing)?;
@@ -170,8 +171,11 @@ async fn get(environments: Arc<PgEnvironments>, request: Request) -> Result<Answ
 
 async fn update(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let merges = request.query::<Merges>()?.merge.unwrap_or(false);
-    let (account, id) = (&request.caller()?.account, environment(&request));
-    let changed = environments.update(account, id, request.patch()?, merges, &request.if_match()?).await?;
+    let (account, id, patch) = (&request.caller()?.account, environment(&request), request.patch()?);
+    if !merges {
+        check_types::<EnvironmentPatch>(&patch)?;
+    }
+    let changed = environments.update(account, id, patch, merges, &request.if_match()?).await?;
     Ok(with_etag(Answer::ok(&changed)?, &changed))
 }
 
@@ -192,12 +196,12 @@ async fn connections(environments: Arc<PgEnvironments>, request: Request) -> Res
 
 async fn connect(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let variables: ConnectionVariables = request.body()?;
-    let entity = entity(&request).await?;
+    let entity = entity(&environments, &request).await?;
     Answer::ok(&environments.connect(&request.caller()?.account, environment(&request), entity, variables).await?)
 }
 
 async fn disconnect(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let entity = entity(&request).await?;
+    let entity = entity(&environments, &request).await?;
     environments.disconnect(&request.caller()?.account, environment(&request), entity).await?;
     Answer::ok(&json!({"success": true}))
 }
@@ -218,7 +222,8 @@ async fn exec(environments: Arc<PgEnvironments>, request: Request) -> Result<Ans
     let raw = says.raw.unwrap_or(false);
     let mut said = environments.exec(request.caller()?, environment(&request), command, raw).await?;
     if says.stream.unwrap_or(false) {
-        return Ok(Answer::events(pieces(said), Some(request.stream_place()?), request.follower()));
+        // It lasts as long as the command, of which a machine has few.
+        return Ok(Answer::events(pieces(said), None, request.follower()));
     }
     while let Some(piece) = said.recv().await {
         match piece {

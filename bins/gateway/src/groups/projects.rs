@@ -6,6 +6,7 @@ use platform_access::Kind;
 use platform_agents::{AgentFilter, AgentService, ThreadFilter, ThreadService, ThreadState};
 use platform_chat::{AssistantFilter, AssistantService, Chat, ChatFilter, ChatList, ChatService};
 use platform_core::{Bound, Page, Result};
+use platform_environments::{EnvironmentFilter, EnvironmentService};
 use platform_http::{Answer, Group, Request, key};
 use platform_knowledge::DocumentService;
 use platform_projects::{Project, ProjectService};
@@ -24,6 +25,7 @@ pub(crate) struct Services {
     pub assistants: Arc<dyn AssistantService>,
     pub chat: Arc<dyn ChatService>,
     pub documents: Arc<dyn DocumentService>,
+    pub environments: Arc<dyn EnvironmentService>,
     pub projects: Arc<dyn ProjectService>,
     pub threads: Arc<dyn ThreadService>,
     pub tool_servers: Arc<dyn ToolServerService>,
@@ -137,6 +139,7 @@ async fn stats(services: Arc<Services>, request: Request) -> Result<Answer> {
     let agents = AgentFilter { project_id: id.clone(), archived: Some(true), ..AgentFilter::default() };
     let assistants = AssistantFilter { project_id: id.clone(), ..AssistantFilter::default() };
     let servers = ToolServerFilter { project_id: id.clone(), ..ToolServerFilter::default() };
+    let environments = EnvironmentFilter { project_id: id.clone(), ..EnvironmentFilter::default() };
     let (totals, last30_days) = services.usage.project_totals(account, id.as_deref().unwrap_or_default()).await?;
     Answer::ok(&ProjectStats {
         agents: services.agents.list(account, &agents, COUNT).await?.total,
@@ -146,7 +149,7 @@ async fn stats(services: Arc<Services>, request: Request) -> Result<Answer> {
         threads: threads(None).await?,
         chats: chats(false).await? + chats(true).await?,
         tool_servers: services.tool_servers.list(account, &servers, COUNT).await?.total,
-        environments: 0,
+        environments: services.environments.list(account, &environments, COUNT).await?.total,
         active_threads: threads(Some(active.join(","))).await?,
         totals,
         last30_days,

@@ -35,6 +35,7 @@ pub enum NetworkPolicy {
 /// The machine of an environment (contract 13 §1).
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[expect(clippy::struct_excessive_bools, reason = "they are the contract's")]
 pub struct SandboxConfig {
     /// `default`, `node24`, `node22`, `python3.13`, or an image of the server.
     pub runtime: String,

@@ -1,6 +1,9 @@
 //! Machines are watched, and end.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use diesel_async::AsyncConnection;
 use futures_util::FutureExt;
@@ -23,7 +26,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How often this process says that it has them, in looks.
 const KEEP: u32 = 5;
 /// How often disks are measured, in looks.
-const MEASURE: u32 = 10;
+const MEASURE: u32 = 2;
 /// Longest life of a machine.
 const MOST_MS: i64 = 2 * 60 * 60 * 1000;
 /// A machine that is used so shortly before its end gets more time.
@@ -64,7 +67,7 @@ impl PgEnvironments {
             let is_asked = timeout_at(until, heard).await.is_ok();
             looks = looks.wrapping_add(u32::from(!is_asked));
             let looked = async {
-                let is_keeping = !is_asked && looks % KEEP == 0;
+                let is_keeping = !is_asked && looks.is_multiple_of(KEEP);
                 if is_asked || is_keeping {
                     self.take_calls().await?;
                 }
@@ -74,7 +77,7 @@ impl PgEnvironments {
                 }
                 if !is_asked {
                     for live in self.machines.all() {
-                        self.look(&live, looks % MEASURE == 0).await?;
+                        self.look(&live, is_keeping, looks.is_multiple_of(MEASURE)).await?;
                     }
                 }
                 Ok::<_, Error>(())
@@ -116,8 +119,9 @@ impl PgEnvironments {
         .await
     }
 
-    /// Ends what has to end, and gives more time to what is used.
-    async fn look(self: &Arc<Self>, live: &Arc<Live>, measures: bool) -> Result<()> {
+    /// Ends what has to end, and gives more time to what is used; `asks` whether others are done with it, `measures` its
+    /// disk.
+    async fn look(self: &Arc<Self>, live: &Arc<Live>, asks: bool, measures: bool) -> Result<()> {
         let now = self.clock.now();
         if live.machine.ended().now_or_never().is_some() {
             self.end_later(live, End { status: "failed", reason: "error", saves: false });
@@ -140,12 +144,15 @@ impl PgEnvironments {
         }
         if now >= expires {
             self.end_later(live, End { status: "expired", reason: "expired", saves });
-        } else if self.is_left(live, now).await? {
+        } else if asks && self.is_left(live, now).await? {
             self.end_later(live, End { saves, ..STOPPED });
-        } else if measures {
+        } else if measures && !live.measuring.swap(true, Ordering::AcqRel) {
             let live = Arc::clone(live);
             let environments = Arc::clone(self);
-            spawn("sandbox disk", async move { environments.measure(&live, saves).await });
+            spawn("sandbox disk", async move {
+                environments.measure(&live, saves).await;
+                live.measuring.store(false, Ordering::Release);
+            });
         }
         Ok(())
     }
@@ -155,24 +162,21 @@ impl PgEnvironments {
         if live.session.scope != "thread" || live.config.persist_after_session_close {
             return Ok(false);
         }
-        let users = {
+        let (users, used) = {
             let state = live.state();
             if state.running > 0 {
                 return Ok(false);
             }
-            state.users.clone()
+            (state.users.clone(), state.used)
         };
-        let idle = users.iter().filter(|(_, used)| now.0 - used.0 > LAST_MS);
-        let ids: Vec<String> = idle.map(|(id, _)| id.clone()).collect();
-        if ids.is_empty() {
-            return Ok(false);
-        }
+        let ids: Vec<String> = users.keys().cloned().collect();
         let threads = self.threads.are_over(&live.account, &ids).await?;
-        let is_done = |id: &String, used: &Timestamp| match threads.get(id) {
+        let is_done = |id: &String, used: Timestamp| match threads.get(id) {
             Some(is_over) => *is_over,
             None => now.0 - used.0 > CHAT_MS,
         };
-        Ok(users.iter().all(|(id, used)| now.0 - used.0 > LAST_MS && is_done(id, used)))
+        // Whoever started it is a user of it in a moment.
+        Ok(users.iter().all(|(id, used)| is_done(id, *used)) && (!users.is_empty() || now.0 - used.0 > CHAT_MS))
     }
 
     async fn measure(self: &Arc<Self>, live: &Arc<Live>, saves: bool) {
@@ -271,7 +275,7 @@ impl PgEnvironments {
         let snapshot = match self.begin_save(live).await {
             Ok(snapshot) => snapshot,
             Err(error) => {
-                live.ending.store(false, std::sync::atomic::Ordering::Release);
+                live.ending.store(false, Ordering::Release);
                 return Err(error);
             }
         };

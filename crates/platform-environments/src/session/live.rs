@@ -105,6 +105,8 @@ pub(crate) struct Live {
     pub state: Mutex<LiveState>,
     /// It is being ended.
     pub ending: AtomicBool,
+    /// Its disk is being measured.
+    pub measuring: AtomicBool,
     _place: Place,
 }
 
@@ -150,8 +152,9 @@ impl Live {
         };
         let term_ms = session.expires_ms - session.started_ms;
         let commands = Semaphore::new(MOST_COMMANDS);
-        let (state, ending) = (Mutex::new(state), AtomicBool::new(false));
-        let live = Self { account, session, config, machine, term_ms, commands, state, ending, _place: place };
+        let (state, ending, measuring) = (Mutex::new(state), AtomicBool::new(false), AtomicBool::new(false));
+        let live =
+            Self { account, session, config, machine, term_ms, commands, state, ending, measuring, _place: place };
         live.learn(&variables);
         live.state().variables = variables;
         Arc::new(live)

@@ -57,10 +57,6 @@ impl SessionRow {
         AccountId::parse(&self.account_id).expect("only ids are stored")
     }
 
-    pub fn is_live(&self) -> bool {
-        LIVE.contains(&self.status.as_str())
-    }
-
     pub fn shown(self, commands: Option<Vec<LoggedCommand>>) -> SandboxSession {
         SandboxSession {
             session_id: self.id.clone(),

@@ -21,7 +21,8 @@ use super::{
 };
 use crate::{code, environment::PgEnvironments, snapshot};
 
-const MOST_LINE: usize = 256 << 10;
+/// Of what the kernel takes as one argument, a little less.
+const MOST_LINE: usize = 120 << 10;
 const MOST_PATH: usize = 4096;
 /// What of a command's output is remembered with its session, in bytes a stream.
 const MOST_LOGGED: usize = 16 << 10;
@@ -150,7 +151,12 @@ impl PgEnvironments {
 
     pub(crate) async fn list_here(&self, live: &Arc<Live>, path: &str) -> Result<FileListing> {
         let _using = live.using(self.clock.now());
-        let entries = files::list(&*live.machine, path).await.map_err(|error| file_error(path, error))?;
+        let mut entries = files::list(&*live.machine, path).await.map_err(|error| file_error(path, error))?;
+        let redactor = live.state().redactor.clone();
+        let masked = |text: &str| String::from_utf8_lossy(&redactor.whole(text.as_bytes())).into_owned();
+        for entry in &mut entries {
+            (entry.name, entry.path) = (masked(&entry.name), masked(&entry.path));
+        }
         Ok(FileListing { path: path.to_owned(), entries })
     }
 
@@ -396,11 +402,10 @@ impl SandboxService for PgEnvironments {
         let mut row = found
             .ok_or_else(|| Error::not_found(code::SESSION_NOT_FOUND, "sandbox session", session.unwrap_or("last")))?;
         // What the machine says counts more than what was noted of it.
-        if row.is_live() && row.status != "creating" && row.owner == self.machines.owner {
-            if self.machines.get(&row.sandbox_id).is_none() {
-                self.close(&row, "failed", "error", Some("The machine was lost.".to_owned())).await?;
-                row = repository::find(&mut conn, account, id, Some(&row.id)).await?.unwrap_or(row);
-            }
+        let is_here = row.status == "running" && row.owner == self.machines.owner;
+        if is_here && self.machines.get(&row.sandbox_id).is_none() {
+            self.close(&row, "failed", "error", Some("The machine was lost.".to_owned())).await?;
+            row = repository::find(&mut conn, account, id, Some(&row.id)).await?.unwrap_or(row);
         }
         let commands = repository::commands(&mut conn, account, &row.id).await?;
         Ok(row.shown(Some(commands)))

@@ -1,6 +1,11 @@
 //! Bounds on what a machine takes of memory, processes and CPU time, where the host lets us set them.
 
-use std::{fs, io, path::PathBuf, thread, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use tracing::debug;
 
@@ -8,14 +13,24 @@ use tracing::debug;
 #[derive(Debug)]
 pub(super) struct ControlGroup(Vec<PathBuf>);
 
-/// What is written where, to bound a group.
-type Bounds = [(&'static str, String)];
-
 impl ControlGroup {
     /// `None` where this process may make none.
     pub fn create(name: &str, memory: u64, cpus: u32, processes: u64) -> Option<Self> {
         let mut group = Self(Vec::new());
-        match group.bound(&format!("platform-{name}"), memory, cpus, processes) {
+        let bounds = |controller: &str| match controller {
+            "" => vec![
+                ("memory.max", memory.to_string()),
+                ("memory.swap.max", "0".to_owned()),
+                ("pids.max", processes.to_string()),
+                ("cpu.max", format!("{} 100000", cpus * 100_000)),
+            ],
+            "memory" => vec![("memory.limit_in_bytes", memory.to_string())],
+            "pids" => vec![("pids.max", processes.to_string())],
+            _ => vec![("cpu.cfs_quota_us", (cpus * 100_000).to_string())],
+        };
+        let made =
+            places(name).and_then(|places| places.into_iter().try_for_each(|(of, dir)| group.make(&dir, &bounds(of))));
+        match made {
             Ok(()) => Some(group),
             Err(error) => {
                 debug!(%error, "There are no control groups for machines.");
@@ -24,40 +39,15 @@ impl ControlGroup {
         }
     }
 
-    fn bound(&mut self, name: &str, memory: u64, cpus: u32, processes: u64) -> io::Result<()> {
-        let own = fs::read_to_string("/proc/self/cgroup")?;
-        let of = |controller: &str| {
-            own.lines().find_map(|line| {
-                let (_, rest) = line.split_once(':')?;
-                let (controllers, path) = rest.split_once(':')?;
-                controllers.split(',').any(|each| each == controller).then(|| path.trim_start_matches('/').to_owned())
-            })
-        };
-        if PathBuf::from("/sys/fs/cgroup/cgroup.controllers").exists() {
-            let bounds = [
-                ("memory.max", memory.to_string()),
-                ("memory.swap.max", "0".to_owned()),
-                ("pids.max", processes.to_string()),
-                ("cpu.max", format!("{} 100000", cpus * 100_000)),
-            ];
-            let path = of("").unwrap_or_default();
-            return self.make(PathBuf::from("/sys/fs/cgroup").join(path).join(name), &bounds);
-        }
-        let hierarchies: [(&str, Vec<(&'static str, String)>); 3] = [
-            ("memory", vec![("memory.limit_in_bytes", memory.to_string())]),
-            ("pids", vec![("pids.max", processes.to_string())]),
-            ("cpu", vec![("cpu.cfs_quota_us", (cpus * 100_000).to_string())]),
-        ];
-        for (controller, bounds) in hierarchies {
-            let path = of(controller).ok_or_else(|| io::Error::other(format!("no hierarchy of {controller}")))?;
-            self.make(PathBuf::from("/sys/fs/cgroup").join(controller).join(path).join(name), &bounds)?;
-        }
-        Ok(())
+    /// Removes the group of a machine whose process is gone.
+    pub fn remove(name: &str) {
+        let places = places(name).unwrap_or_default();
+        drop(Self(places.into_iter().map(|(_, dir)| dir).filter(|dir| dir.exists()).collect()));
     }
 
-    fn make(&mut self, dir: PathBuf, bounds: &Bounds) -> io::Result<()> {
-        fs::create_dir(&dir)?;
-        self.0.push(dir.clone());
+    fn make(&mut self, dir: &Path, bounds: &[(&'static str, String)]) -> io::Result<()> {
+        fs::create_dir(dir)?;
+        self.0.push(dir.to_owned());
         bounds.iter().try_for_each(|(file, value)| fs::write(dir.join(file), value))
     }
 
@@ -65,6 +55,24 @@ impl ControlGroup {
     pub fn add(&self, process: u32) -> io::Result<()> {
         self.0.iter().try_for_each(|dir| fs::write(dir.join("cgroup.procs"), process.to_string()))
     }
+}
+
+/// Where the group of a machine is in each hierarchy, by its controller; in the one of all its name is empty.
+fn places(name: &str) -> io::Result<Vec<(&'static str, PathBuf)>> {
+    let own = fs::read_to_string("/proc/self/cgroup")?;
+    let root = PathBuf::from("/sys/fs/cgroup");
+    let is_one = root.join("cgroup.controllers").exists();
+    let controllers: &[&'static str] = if is_one { &[""] } else { &["memory", "pids", "cpu"] };
+    let place = |controller: &'static str| {
+        let path = own.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, path) = rest.split_once(':')?;
+            controllers.split(',').any(|each| each == controller).then(|| path.trim_start_matches('/'))
+        });
+        let path = path.ok_or_else(|| io::Error::other(format!("no hierarchy of {controller}")))?;
+        Ok((controller, root.join(controller).join(path).join(format!("platform-{name}"))))
+    };
+    controllers.iter().map(|controller| place(controller)).collect()
 }
 
 impl Drop for ControlGroup {

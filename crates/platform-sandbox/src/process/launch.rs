@@ -152,7 +152,7 @@ fn doors(setup: &Setup) -> io::Result<Vec<OwnedFd>> {
 
 /// `RTM_NEWLINK`: interface 1, which is the loopback, is up (rtnetlink(7)).
 const LOOPBACK_UP: [u8; 32] = {
-    let mut message = header::<32>(16);
+    let mut message = header::<32>(32, 16);
     message[20] = 1;
     message[24] = 1;
     message[28] = 1;
@@ -161,7 +161,7 @@ const LOOPBACK_UP: [u8; 32] = {
 
 /// `RTM_NEWROUTE`: `local 0.0.0.0/0 dev lo table local`.
 const EVERY_ADDRESS_IS_OURS: [u8; 36] = {
-    let mut message = header::<36>(24);
+    let mut message = header::<36>(36, 24);
     message[16] = 2; // AF_INET
     message[20] = 255; // the local table
     message[21] = 3; // by whoever set the machine up
@@ -174,9 +174,9 @@ const EVERY_ADDRESS_IS_OURS: [u8; 36] = {
 };
 
 /// A request that is to be acknowledged, to create what it names.
-const fn header<const LENGTH: usize>(kind: u8) -> [u8; LENGTH] {
+const fn header<const LENGTH: usize>(length: u8, kind: u8) -> [u8; LENGTH] {
     let mut message = [0; LENGTH];
-    message[0] = LENGTH as u8;
+    message[0] = length;
     message[4] = kind;
     message[6] = 0x05;
     message[7] = 0x04;
@@ -244,7 +244,7 @@ fn give_up_rights(single_user: bool) -> io::Result<()> {
     if !single_user {
         set_thread_gid(Gid::from_raw(USER))?;
     }
-    for right in CapabilitySet::all().iter().filter(|right| !kept.contains(*right) && right.bits().count_ones() == 1) {
+    for right in CapabilitySet::all().iter().filter(|right| !kept.contains(*right) && right.bits().is_power_of_two()) {
         // One that this kernel does not know is not there.
         let _ = remove_capability_from_bounding_set(right);
     }
@@ -365,9 +365,9 @@ fn build_root(names: Option<std::net::Ipv4Addr>) -> io::Result<()> {
 /// Shows a file or directory of the host, with whatever is mounted below it, read-only.
 fn show(host: &Path, here: &Path) -> io::Result<()> {
     if fs::metadata(host)?.is_dir() {
-        fs::create_dir(here)?
+        fs::create_dir(here)?;
     } else {
-        fs::write(here, "")?
+        fs::write(here, "")?;
     }
     mount_bind_recursive(host, here)?;
     remount(here, MountFlags::RDONLY)?;

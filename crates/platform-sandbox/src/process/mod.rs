@@ -20,6 +20,7 @@ use rustix::fs::{FlockOperation, flock};
 use tokio::sync::OnceCell;
 use tracing::debug;
 
+use control_group::ControlGroup;
 use disk::MachineDir;
 pub use launch::serve_machine;
 
@@ -120,6 +121,9 @@ fn sweep(dir: &Path) -> io::Result<()> {
         if is_free {
             debug!(dir = %entry.path().display(), "Removing the machines of a process that is gone.");
             let _ = fs::remove_file(path);
+            for machine in fs::read_dir(entry.path())?.flatten() {
+                ControlGroup::remove(&machine.file_name().to_string_lossy());
+            }
             drop(MachineDir(entry.path()));
         }
     }

@@ -98,6 +98,9 @@ pub const ATTEMPTS: &[(&str, &str)] = &[
     ("where the disk lies on the host", "grep -q machines/ /proc/self/mountinfo && [ -e $(grep -o '/[^ ]*machines' /proc/self/mountinfo | head -1) ] && echo GOT"),
 ];
 
+/// So many of these are about processes.
+pub const PROCESSES: usize = 2;
+
 /// Greed: each is bounded, and the machine takes commands afterwards.
 #[rustfmt::skip]
 pub const GREED: &[(&str, &str)] = &[
