@@ -119,7 +119,7 @@ const PAGES: &[(&str, &[&str])] = &[
             "my token is [REDACTED:API_TOKEN]",
             "\"name\":\"notes\"",
             "Rotate the keys",
-            "\"stoppedReason\"",
+            "\"fromSnapshotId\":\"snap_",
             "\"envVarKeys\":[\"API_TOKEN\"]",
         ],
     ),
