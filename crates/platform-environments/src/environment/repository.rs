@@ -4,7 +4,7 @@ use diesel::{
     sql_types::{Array, BigInt, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, Page, Result};
+use platform_core::{AccountId, Code, Error, Page, Result};
 use platform_db::Conn;
 use platform_sandbox::Cli;
 use serde::Deserialize;
@@ -55,6 +55,22 @@ pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<O
     let mut conn = conn;
     let row = by_id(account.as_str(), id).select(EnvironmentRow::as_select());
     Ok(row.first(&mut conn).await.optional()?)
+}
+
+/// What was stored for an environment. `ENVIRONMENT_NOT_FOUND` when that was deleted meanwhile.
+pub(crate) fn stored_for<T>(environment: &str, result: QueryResult<T>) -> Result<T> {
+    match result {
+        Err(diesel::result::Error::DatabaseError(diesel::result::DatabaseErrorKind::ForeignKeyViolation, _)) => {
+            Err(Error::not_found(Code::ENVIRONMENT_NOT_FOUND, "environment", environment))
+        }
+        result => Ok(result?),
+    }
+}
+
+/// The project that it is in.
+pub(crate) async fn project(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<String>> {
+    let project = by_id(account.as_str(), id).select(environments::project_id);
+    Ok(project.first::<Option<String>>(conn).await.optional()?.flatten())
 }
 
 pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<EnvironmentRow>> {

@@ -90,11 +90,11 @@ impl PgEnvironments {
 
     /// Says that this process has its machines; those that are another's by now, or nobody's, end.
     async fn keep_sessions(self: &Arc<Self>) -> Result<()> {
-        let machines = self.machines.all();
-        if machines.is_empty() {
+        let (machines, sessions) = (self.machines.all(), self.machines.sessions());
+        if sessions.is_empty() {
             return Ok(());
         }
-        let kept = repository::keep(&mut *self.db.conn().await?, &self.machines.owner).await?;
+        let kept = repository::keep(&mut *self.db.conn().await?, &self.machines.owner, &sessions).await?;
         for live in machines {
             if !kept.contains(&live.session.id) && live.begin_end() {
                 info!(sandbox = live.session.sandbox_id, "A sandbox ends: its session is over.");
@@ -114,7 +114,7 @@ impl PgEnvironments {
                 self.close_in(conn, &session, "failed", "error", Some(error)).await?;
                 crate::snapshot::fail_of(conn, &session.owner, self.clock.now()).await?;
             }
-            Ok(())
+            crate::snapshot::fail_forgotten(conn, self.clock.now()).await
         })
         .await
     }
@@ -280,9 +280,16 @@ impl PgEnvironments {
             }
         };
         let snapshot_id = Some(snapshot.id.clone());
-        let saving = SessionChange { status: Some("stopping"), saving: Some(true), ..SessionChange::default() };
-        repository::change(&mut *self.db.conn().await?, &live.account, &live.session.id, &saving).await?;
-        repository::leave_lane(&mut *self.db.conn().await?, &live.account, &live.session.id).await?;
+        let leaving = async {
+            let saving = SessionChange { status: Some("stopping"), saving: Some(true), ..SessionChange::default() };
+            let mut conn = self.db.conn().await?;
+            repository::change(&mut conn, &live.account, &live.session.id, &saving).await?;
+            repository::leave_lane(&mut conn, &live.account, &live.session.id).await
+        };
+        // It ends all the same, and notes that then.
+        if let Err(error) = leaving.await {
+            warn!(sandbox = live.session.sandbox_id, %error, "That a sandbox is being saved could not be noted.");
+        }
         let (environments, live) = (Arc::clone(self), Arc::clone(live));
         let end = End { saves: true, ..STOPPED };
         spawn("save a sandbox", async move { environments.end(&live, end, Some(snapshot)).await });

@@ -1,7 +1,7 @@
 //! The machines of this process.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -31,23 +31,33 @@ pub(crate) struct Machines {
     pub owner: String,
     most: usize,
     live: Mutex<HashMap<String, Arc<Live>>>,
-    /// Accounts of the machines that there are or will be.
-    places: Arc<Mutex<HashMap<AccountId, usize>>>,
+    /// The machines that there are or will be.
+    places: Arc<Mutex<Places>>,
 }
 
-/// Room for a machine.
+#[derive(Default)]
+struct Places {
+    /// How many each account has.
+    of: HashMap<AccountId, usize>,
+    /// Sessions of this process: what is none of these has no machine.
+    sessions: HashSet<String>,
+}
+
+/// Room for the machine of a session.
 pub(crate) struct Place {
-    of: Arc<Mutex<HashMap<AccountId, usize>>>,
+    of: Arc<Mutex<Places>>,
     account: AccountId,
+    session: String,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut places = self.of.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = places.get_mut(&self.account) {
+        places.sessions.remove(&self.session);
+        if let Some(count) = places.of.get_mut(&self.account) {
             *count -= 1;
             if *count == 0 {
-                places.remove(&self.account);
+                places.of.remove(&self.account);
             }
         }
     }
@@ -60,15 +70,21 @@ impl Machines {
     }
 
     /// Room for one more; an account leaves a quarter of it to others.
-    pub fn reserve(&self, account: &AccountId) -> Option<Place> {
+    pub fn reserve(&self, account: &AccountId, session: &str) -> Option<Place> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let (all, own) = (places.values().sum::<usize>(), places.get(account).copied().unwrap_or(0));
+        let (all, own) = (places.of.values().sum::<usize>(), places.of.get(account).copied().unwrap_or(0));
         let share = (self.most * 3).div_ceil(4);
         if all >= self.most || own >= share {
             return None;
         }
-        places.insert(account.clone(), own + 1);
-        Some(Place { of: Arc::clone(&self.places), account: account.clone() })
+        places.of.insert(account.clone(), own + 1);
+        places.sessions.insert(session.to_owned());
+        Some(Place { of: Arc::clone(&self.places), account: account.clone(), session: session.to_owned() })
+    }
+
+    /// Sessions whose machine is here, or is being made or ended here.
+    pub fn sessions(&self) -> Vec<String> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).sessions.iter().cloned().collect()
     }
 
     fn live(&self) -> MutexGuard<'_, HashMap<String, Arc<Live>>> {

@@ -12,6 +12,7 @@ use platform_db::Conn;
 use serde_json::Value;
 
 use super::model::{CommandOutput, LoggedCommand, SandboxSession, SessionFilter, StartedBy};
+use crate::environment::repository::stored_for;
 use crate::schema::{sandbox_calls, sandbox_commands, sandbox_sessions};
 
 /// A process that is silent for so long has lost its machines.
@@ -122,8 +123,8 @@ pub(crate) async fn insert(conn: &mut Conn, row: &SessionRow) -> Result<bool> {
         s::owner.eq(&row.owner),
         s::owned_until.eq(owned_until()),
     );
-    let inserted = diesel::insert_into(s::table).values(values).on_conflict_do_nothing().execute(conn).await?;
-    Ok(inserted > 0)
+    let inserted = diesel::insert_into(s::table).values(values).on_conflict_do_nothing().execute(conn).await;
+    Ok(stored_for(&row.environment_id, inserted)? > 0)
 }
 
 /// The live session of a lane.
@@ -235,10 +236,10 @@ pub(crate) async fn change(conn: &mut Conn, account: &AccountId, id: &str, chang
     Ok(diesel::update(live).set(change).execute(conn).await? > 0)
 }
 
-/// Says that the machines of a process are there; ids of its live sessions, of all accounts.
-pub(crate) async fn keep(conn: &mut Conn, owner: &str) -> Result<Vec<String>> {
+/// Says that the machines of these sessions of a process are there; those that are live, of all accounts.
+pub(crate) async fn keep(conn: &mut Conn, owner: &str, sessions: &[String]) -> Result<Vec<String>> {
     use sandbox_sessions as s;
-    let own = s::table.filter(s::owner.eq(owner).and(s::status.eq_any(LIVE)));
+    let own = s::table.filter(s::owner.eq(owner).and(s::status.eq_any(LIVE)).and(s::id.eq_any(sessions)));
     Ok(diesel::update(own).set(s::owned_until.eq(owned_until())).returning(s::id).get_results(conn).await?)
 }
 

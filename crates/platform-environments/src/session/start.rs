@@ -72,12 +72,13 @@ impl PgEnvironments {
         let settings = self.open(account, &row)?;
         let config = &settings.sandbox_config;
         self.check_backend(config).await?;
-        let place = self.machines.reserve(account).ok_or_else(|| self.full())?;
+        let session_id = String::from(Id::<SessionKind>::generate());
+        let place = self.machines.reserve(account, &session_id).ok_or_else(|| self.full())?;
         let tenant = request.tenant_id.clone().filter(|_| config.per_tenant_snapshots);
         let now = self.clock.now();
         let session = SessionRow {
             account_id: account.as_str().to_owned(),
-            id: Id::<SessionKind>::generate().into(),
+            id: session_id,
             sandbox_id: random_id("sbx_"),
             environment_id: id.to_owned(),
             lane: tenant.clone().unwrap_or_default(),
@@ -308,8 +309,10 @@ impl PgEnvironments {
         if closed {
             let data = json!({"sessionId": session.id, "environmentId": session.environment_id, "status": status,
                 "stoppedReason": reason});
+            let project = environments::project(conn, &account, &session.environment_id).await?;
             let event = platform_events::Event {
                 tenant: session.tenant_id.as_deref(),
+                project: project.as_deref(),
                 ..platform_events::Event::new(&account, "sandbox.finished", data)
             };
             platform_events::publish_in(conn, vec![event], now).await?;

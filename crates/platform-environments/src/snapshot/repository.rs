@@ -1,9 +1,12 @@
-use diesel::{prelude::*, sql_types::Text};
+use diesel::{
+    prelude::*,
+    sql_types::{BigInt, Text},
+};
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Result, Timestamp};
 use platform_db::Conn;
 
-use crate::schema::sandbox_snapshots;
+use crate::{environment::repository::stored_for, schema::sandbox_snapshots};
 
 #[derive(Debug, Clone, Queryable, Selectable, Insertable)]
 #[diesel(table_name = sandbox_snapshots)]
@@ -66,7 +69,8 @@ pub(crate) async fn is_saving(
 
 /// Whether there was room for it: another one of its lane may be being saved.
 pub(crate) async fn insert(conn: &mut Conn, row: &SnapshotRow) -> Result<bool> {
-    Ok(diesel::insert_into(s::table).values(row).on_conflict_do_nothing().execute(conn).await? > 0)
+    let inserted = diesel::insert_into(s::table).values(row).on_conflict_do_nothing().execute(conn).await;
+    Ok(stored_for(&row.environment_id, inserted)? > 0)
 }
 
 pub(crate) async fn next_generation(
@@ -160,6 +164,18 @@ pub(crate) async fn fail_of(conn: &mut Conn, owner: &str, now: Timestamp) -> Res
     let error = "The server process that saved it ended.";
     let failed = (s::status.eq("failed"), s::error.eq(error), s::edited_ms.eq(now.0));
     diesel::update(own).set(failed).execute(conn).await?;
+    Ok(())
+}
+
+/// What is being saved for longer than anything is, and by no machine that is there, has failed, of all accounts.
+pub(crate) async fn fail_forgotten(conn: &mut Conn, now: Timestamp) -> Result<()> {
+    const LONGEST_MS: i64 = 30 * 60 * 1000;
+    let fail = diesel::sql_query(
+        "UPDATE sandbox_snapshots s SET status = 'failed', error = 'It was never finished.', edited_ms = $1 \
+         WHERE s.status = 'creating' AND s.created_ms < $2 AND NOT EXISTS (SELECT FROM sandbox_sessions l \
+             WHERE l.sandbox_id = s.source_sandbox_id AND l.status IN ('pending', 'creating', 'running', 'stopping'))",
+    );
+    fail.bind::<BigInt, _>(now.0).bind::<BigInt, _>(now.0 - LONGEST_MS).execute(conn).await?;
     Ok(())
 }
 

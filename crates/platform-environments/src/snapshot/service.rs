@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     code,
-    environment::PgEnvironments,
+    environment::{PgEnvironments, repository as environments},
     session::{Live, StartSandbox, Starter, random_id, repository as sessions},
 };
 
@@ -196,8 +196,9 @@ impl PgEnvironments {
             if let Some(tenant) = &snapshot.tenant_id {
                 data["tenantId"] = tenant.as_str().into();
             }
-            let tenant = snapshot.tenant_id.as_deref();
-            publish_in(conn, vec![Event { tenant, ..Event::new(account, "snapshot.ready", data) }], now).await
+            let project = environments::project(conn, account, &snapshot.environment_id).await?;
+            let (tenant, project) = (snapshot.tenant_id.as_deref(), project.as_deref());
+            publish_in(conn, vec![Event { tenant, project, ..Event::new(account, "snapshot.ready", data) }], now).await
         });
         finishing.await
     }
