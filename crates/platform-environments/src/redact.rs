@@ -11,6 +11,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// Shorter values are words that stand everywhere.
 const SHORTEST: usize = 6;
+/// Longer forms are found part by part, so that looking costs little whatever the values are.
+const PART: usize = 64;
+/// Of values beyond so many bytes together fewer forms are known.
+const MOST_BYTES: usize = 256 << 10;
 /// What stands in URLs as it is (RFC 3986 §2.3).
 const IN_URLS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -28,8 +32,11 @@ impl Redactor {
     /// Masks these values, each by its name.
     pub fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let (mut forms, mut names) = (Vec::new(), Vec::new());
+        let mut bytes = 0;
         for (name, value) in secrets.into_iter().filter(|(_, value)| value.len() >= SHORTEST) {
-            forms.extend(forms_of(value).into_iter().map(|form| (form, names.len())));
+            bytes += value.len();
+            let found = forms_of(value, bytes <= MOST_BYTES);
+            forms.extend(found.iter().flat_map(|form| parts(form)).map(|part| (part.to_vec(), names.len())));
             names.push(format!("[REDACTED:{name}]"));
         }
         forms.sort();
@@ -49,7 +56,7 @@ impl Redactor {
 
     /// A text that comes in pieces.
     pub fn stream(&self) -> RedactedStream {
-        RedactedStream { redactor: self.clone(), held: Vec::new() }
+        RedactedStream { redactor: self.clone(), held: Vec::new(), last: None }
     }
 
     /// The longest form that a text begins with: its length, and what it is replaced by.
@@ -79,6 +86,8 @@ pub(crate) struct RedactedStream {
     redactor: Redactor,
     /// What may be the beginning of a value.
     held: Vec<u8>,
+    /// The value that was masked just before.
+    last: Option<usize>,
 }
 
 impl RedactedStream {
@@ -101,6 +110,7 @@ impl RedactedStream {
             let rest = &self.held[at..];
             if !begins.contains(&rest[0]) {
                 shown.push(rest[0]);
+                self.last = None;
                 at += 1;
                 continue;
             }
@@ -110,11 +120,15 @@ impl RedactedStream {
             }
             match self.redactor.at(rest) {
                 Some((length, name)) => {
-                    shown.extend_from_slice(names[name].as_bytes());
+                    if self.last != Some(name) {
+                        shown.extend_from_slice(names[name].as_bytes());
+                    }
+                    self.last = Some(name);
                     at += length;
                 }
                 None => {
                     shown.push(rest[0]);
+                    self.last = None;
                     at += 1;
                 }
             }
@@ -124,9 +138,18 @@ impl RedactedStream {
     }
 }
 
+/// A form in parts; the last is the longest.
+fn parts(form: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let (begin, last) = form.split_at((form.len() / PART).saturating_sub(1) * PART);
+    begin.chunks(PART).chain([last])
+}
+
 /// All ways in which a value is written.
-fn forms_of(value: &str) -> Vec<Vec<u8>> {
+fn forms_of(value: &str, all: bool) -> Vec<Vec<u8>> {
     let bytes = value.as_bytes();
+    if !all {
+        return vec![bytes.to_vec(), STANDARD.encode(bytes).into_bytes()];
+    }
     let url = utf8_percent_encode(value, IN_URLS).to_string();
     let json = serde_json::to_string(value).unwrap_or_default();
     let hex = platform_core::hex(bytes);
@@ -202,6 +225,16 @@ mod tests {
         assert_eq!(masked("x s3cr3t/+ and more y"), "x [REDACTED:LONGER] y");
         assert_eq!(masked("s3cr3t/+ and les abc"), "s3cr3t/+ and les abc");
         assert_eq!(masked(&"s3cr3t".repeat(1000)).len(), 6000);
+    }
+
+    #[test]
+    fn a_long_value_is_masked_once_and_a_part_of_it_too() {
+        let long: String = (0..200).map(|n| platform_core::sha256_hex([n])[..25].to_owned()).collect();
+        let redactor = Redactor::new([("LONG", long.as_str())]);
+        let masked = |text: &str| String::from_utf8(redactor.whole(text.as_bytes())).expect("text");
+        assert_eq!(masked(&format!("<{long}>")), "<[REDACTED:LONG]>");
+        assert_eq!(masked(&format!("<{}>", STANDARD.encode(&long))), "<[REDACTED:LONG]>");
+        assert!(masked(&long[..200]).starts_with("[REDACTED:LONG]"), "the beginning");
     }
 
     #[test]

@@ -42,6 +42,10 @@ const SERVER_FIRST: [u16; 2] = [22, 587];
 const REFUSED: u16 = 25;
 /// Streams of a machine at once.
 const MOST_STREAMS: usize = 128;
+/// Of those, such as are not connected yet, and names that are looked up.
+const MOST_DIALLING: usize = 16;
+/// Here a stream that does not say whom it is for is no stream of the protocol.
+const NAMED: [u16; 2] = [80, 443];
 /// Names that a machine has asked for.
 const MOST_NAMES: u32 = 60_000;
 /// What is read to see whom a stream is for.
@@ -55,6 +59,8 @@ pub(crate) struct Rules {
     network: Network,
     egress: Egress,
     names: Mutex<Names>,
+    /// Names that are looked up, and servers that are dialled: each may hold a thread for a while.
+    dialling: Semaphore,
 }
 
 /// Which address stands for which name.
@@ -94,7 +100,8 @@ impl Gate {
             Network::Only(hosts) => hosts,
         };
         let egress = egress.for_machines(matches!(network, Network::Only(_)));
-        let rules = Rules { network: network.clone(), egress, names: Mutex::default() };
+        let (network, names) = (network.clone(), Mutex::default());
+        let rules = Rules { network, egress, names, dialling: Semaphore::new(MOST_DIALLING) };
         let mut listen = vec![SocketAddrV4::new(OWN, PROXY)];
         listen.extend(PORTS.map(|port| SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)));
         for (host, port) in hosts.iter().filter_map(|host| with_port(host)) {
@@ -197,6 +204,16 @@ impl Rules {
         Some(address)
     }
 
+    async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, EgressError> {
+        let _place = self.dialling.acquire().await;
+        self.egress.connect(host, port).await
+    }
+
+    async fn is_known(&self, name: &str) -> bool {
+        let _place = self.dialling.acquire().await;
+        self.egress.resolve(name, 0).await.is_ok()
+    }
+
     fn name_of(&self, address: IpAddr) -> String {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let name = match address {
@@ -214,7 +231,7 @@ impl Rules {
             return Err(io::Error::other(format!("{host}:{port} is not allowed")));
         }
         let head = self.head(&mut stream, port).await?;
-        let server = self.egress.connect(&host, port).await.map_err(io::Error::other)?;
+        let server = self.connect(&host, port).await.map_err(io::Error::other)?;
         join(stream, server, &head).await
     }
 
@@ -226,18 +243,22 @@ impl Rules {
         let mut head = Vec::with_capacity(2048);
         let reading = async {
             while head.len() < MOST_HEAD && stream.read_buf(&mut head).await? > 0 {
-                if let Head::Names(name) = server_of(&head)? {
-                    return Ok(name);
+                match server_of(&head)? {
+                    Head::Partial => {}
+                    known => return Ok(known),
                 }
             }
-            Ok::<_, io::Error>(None)
+            Ok::<_, io::Error>(Head::Partial)
         };
         // A client that waits for its server to speak says nothing of whom it means.
-        let name = timeout(HEAD, reading).await.unwrap_or(Ok(None))?;
-        if self.admits_inside(name.as_deref(), port) {
-            return Ok(head);
+        let said = timeout(HEAD, reading).await.unwrap_or(Ok(Head::Partial))?;
+        let refused = |what: String| Err(io::Error::other(format!("a stream for {what} is not allowed")));
+        match said {
+            Head::Names(name) if self.admits_inside(name.as_deref(), port) => Ok(head),
+            Head::Names(name) => refused(name.unwrap_or_default()),
+            Head::Partial | Head::Other if NAMED.contains(&port) => refused("nobody in particular".to_owned()),
+            Head::Partial | Head::Other => Ok(head),
         }
-        Err(io::Error::other(format!("a stream for {} is not allowed", name.unwrap_or_default())))
     }
 
     /// Speaks HTTP with a program that knows of the proxy.
@@ -257,7 +278,7 @@ impl Rules {
             let text = format!("The environment's networkPolicy does not let this sandbox reach {host}:{port}.\n");
             return refuse(stream, "403 Forbidden", &text).await;
         }
-        let server = match self.egress.connect(&host, port).await {
+        let server = match self.connect(&host, port).await {
             Ok(server) => server,
             Err(EgressError::NotAllowed(reason)) => return refuse(stream, "403 Forbidden", &reason).await,
             Err(error) => return refuse(stream, "502 Bad Gateway", &error.to_string()).await,
@@ -299,7 +320,7 @@ impl Rules {
         let name = asked.qname.to_string();
         let is_address =
             matches!(asked.qtype, QTYPE::TYPE(TYPE::A)) && matches!(asked.qclass, QCLASS::CLASS(CLASS::IN));
-        if !self.knows(&name) || self.egress.resolve(&name, 0).await.is_err() {
+        if !self.knows(&name) || !self.is_known(&name).await {
             *answer.rcode_mut() = RCODE::NameError;
         } else if is_address && let Some(address) = self.address_of(&name) {
             let data = RData::A(A::from(address));
@@ -326,6 +347,8 @@ enum Head {
     Partial,
     /// This, if anything.
     Names(Option<String>),
+    /// It is of some other protocol.
+    Other,
 }
 
 /// The server that a stream names: in the hello of TLS, or in the head of a request.
@@ -333,7 +356,10 @@ fn server_of(head: &[u8]) -> io::Result<Head> {
     // A record of a TLS handshake.
     if head.first() == Some(&22) {
         let mut acceptor = Acceptor::default();
-        acceptor.read_tls(&mut &*head)?;
+        let mut rest = head;
+        while !rest.is_empty() {
+            acceptor.read_tls(&mut rest)?;
+        }
         return match acceptor.accept() {
             Ok(None) => Ok(Head::Partial),
             Ok(Some(hello)) => Ok(Head::Names(hello.client_hello().server_name().map(str::to_owned))),
@@ -341,7 +367,7 @@ fn server_of(head: &[u8]) -> io::Result<Head> {
         };
     }
     if !head[0].is_ascii_alphabetic() {
-        return Ok(Head::Names(None));
+        return Ok(Head::Other);
     }
     let mut headers = [httparse::EMPTY_HEADER; 100];
     let mut request = httparse::Request::new(&mut headers);
@@ -349,7 +375,7 @@ fn server_of(head: &[u8]) -> io::Result<Head> {
         Ok(httparse::Status::Partial) => Ok(Head::Partial),
         Ok(httparse::Status::Complete(_)) => Ok(Head::Names(host_header(&request).map(|host| host_of(&host).0))),
         // Some other protocol.
-        Err(_) => Ok(Head::Names(None)),
+        Err(_) => Ok(Head::Other),
     }
 }
 

@@ -27,6 +27,8 @@ const MOST_UNREAD: usize = 64;
 const PIECE: usize = 16 << 10;
 /// Exit code of a command that took too long.
 pub(crate) const TOO_LONG: i32 = 124;
+/// Longest directory that a command may end in.
+const MOST_PATH: usize = 4096;
 /// Runs `$1` in `$2`; says at the end where it is, behind the mark `$3`.
 const RUN: &str = r#"cd -- "$2" || exit 1; exec 9>&2; trap "printf '\\0%s%s\\0' $3 \"\$PWD\" >&9" EXIT; eval "$1""#;
 
@@ -167,7 +169,7 @@ struct Stream {
 
 impl Stream {
     fn new(redactor: &Redactor, mark: Option<Vec<u8>>, most_bytes: usize) -> Self {
-        let mark = mark.map(|mark| Mark { mark, held: Vec::new(), is_found: false, said: None });
+        let mark = mark.map(|mark| Mark { mark, held: Vec::new(), is_found: false, is_over: false, said: None });
         Self { mark, masked: redactor.stream(), partial: Vec::new(), kept: String::new(), most_bytes, truncated: false }
     }
 
@@ -253,6 +255,8 @@ struct Mark {
     mark: Vec<u8>,
     held: Vec<u8>,
     is_found: bool,
+    /// What was behind it was read, or was none.
+    is_over: bool,
     said: Option<String>,
 }
 
@@ -275,12 +279,15 @@ impl Mark {
 
     /// The directory ends at a zero; what comes after it was said by what goes on.
     fn read_rest(&mut self, mut shown: Vec<u8>) -> Vec<u8> {
-        if self.said.is_some() {
-            shown.append(&mut self.held);
-        } else if let Some(end) = self.held.iter().position(|byte| *byte == 0) {
+        if let Some(end) = self.held.iter().position(|byte| *byte == 0).filter(|_| !self.is_over) {
             let said = String::from_utf8_lossy(&self.held[..end]).into_owned();
-            self.said = Some(said).filter(|said| said.starts_with('/') && said.len() <= 4096);
+            self.said = Some(said).filter(|said| said.starts_with('/') && said.len() <= MOST_PATH);
             self.held.drain(..=end);
+            self.is_over = true;
+        }
+        // Somebody else may have said the mark.
+        if self.is_over || self.held.len() > MOST_PATH {
+            self.is_over = true;
             shown.append(&mut self.held);
         }
         shown
@@ -299,7 +306,8 @@ mod tests {
     fn where_a_command_ended_is_taken_out_of_what_it_said_wherever_it_is_cut() {
         let said = b"before\0no\0mark-1/work space\0after";
         for size in 1..said.len() {
-            let mut mark = Mark { mark: b"\0mark-1".to_vec(), held: Vec::new(), is_found: false, said: None };
+            let (mark, held) = (b"\0mark-1".to_vec(), Vec::new());
+            let mut mark = Mark { mark, held, is_found: false, is_over: false, said: None };
             let mut shown: Vec<u8> = said.chunks(size).flat_map(|piece| mark.push(piece)).collect();
             shown.extend(mark.finish());
             assert_eq!(String::from_utf8_lossy(&shown), "before\0noafter", "in pieces of {size}");

@@ -9,8 +9,8 @@ use diesel_async::AsyncConnection;
 use futures_util::FutureExt;
 use platform_core::{AccountId, Error, Result, Timestamp, spawn};
 use platform_db::Notice;
-use tokio::time::{Instant, timeout_at};
-use tracing::{info, warn};
+use tokio::time::{Instant, timeout};
+use tracing::{debug, info, warn};
 
 use super::{
     call::{Call, TOPIC},
@@ -51,10 +51,43 @@ impl PgEnvironments {
     /// Watches the machines of this process as long as it runs, and answers what others ask of them.
     pub async fn keep(self: Arc<Self>) {
         self.backend.clear().await;
-        let mut told = self.bus.subscribe();
+        tokio::join!(self.watch(), self.listen());
+    }
+
+    async fn watch(self: &Arc<Self>) {
         let mut looks = 0_u32;
+        let mut kept = Instant::now();
         loop {
-            let until = Instant::now() + LOOK;
+            tokio::time::sleep(LOOK).await;
+            looks = looks.wrapping_add(1);
+            let asks = looks.is_multiple_of(KEEP);
+            let looked = async {
+                if asks {
+                    self.keep_sessions().await?;
+                    kept = Instant::now();
+                    self.fail_lost().await?;
+                }
+                for live in self.machines.all() {
+                    self.look(&live, asks, looks.is_multiple_of(MEASURE)).await?;
+                }
+                Ok::<_, Error>(())
+            };
+            if let Err(error) = looked.await {
+                warn!(%error, "Sandboxes could not be looked after; trying again.");
+            }
+            // Others believe by now that they are gone, and may have started their own.
+            if kept.elapsed() > repository::OWNED_FOR {
+                for live in self.machines.all().into_iter().filter(|live| live.begin_end()) {
+                    warn!(sandbox = live.session.sandbox_id, "A sandbox ends: nobody could be told that it is there.");
+                    self.drop_machine(&live).await;
+                }
+            }
+        }
+    }
+
+    async fn listen(self: &Arc<Self>) {
+        let mut told = self.bus.subscribe();
+        loop {
             let heard = async {
                 loop {
                     match told.recv().await {
@@ -64,26 +97,10 @@ impl PgEnvironments {
                     }
                 }
             };
-            let is_asked = timeout_at(until, heard).await.is_ok();
-            looks = looks.wrapping_add(u32::from(!is_asked));
-            let looked = async {
-                let is_keeping = !is_asked && looks.is_multiple_of(KEEP);
-                if is_asked || is_keeping {
-                    self.take_calls().await?;
-                }
-                if is_keeping {
-                    self.keep_sessions().await?;
-                    self.fail_lost().await?;
-                }
-                if !is_asked {
-                    for live in self.machines.all() {
-                        self.look(&live, is_keeping, looks.is_multiple_of(MEASURE)).await?;
-                    }
-                }
-                Ok::<_, Error>(())
-            };
-            if let Err(error) = looked.await {
-                warn!(%error, "Sandboxes could not be looked after; trying again.");
+            let _ = timeout(LOOK * KEEP, heard).await;
+            if let Err(error) = self.take_calls().await {
+                debug!(%error, "What other processes ask of sandboxes could not be read; trying again.");
+                tokio::time::sleep(LOOK).await;
             }
         }
     }
@@ -112,7 +129,7 @@ impl PgEnvironments {
                 warn!(sandbox = session.sandbox_id, "The process that had a sandbox is gone, and the sandbox with it.");
                 let error = "The server process that had the machine ended; what was not saved is lost.".to_owned();
                 self.close_in(conn, &session, "failed", "error", Some(error)).await?;
-                crate::snapshot::fail_of(conn, &session.owner, self.clock.now()).await?;
+                crate::snapshot::fail_of(conn, &session.sandbox_id, self.clock.now()).await?;
             }
             crate::snapshot::fail_forgotten(conn, self.clock.now()).await
         })

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use platform_core::{AccountId, Caller, Checks, Code, Credential, Error, Page, Result};
+use platform_core::{AccountId, Caller, Checks, Code, Credential, Error, Page, Result, run_detached};
 use platform_sandbox::files::{self, FileError};
 use tokio::sync::mpsc;
 
@@ -342,7 +342,10 @@ impl SandboxService for PgEnvironments {
         checks.finish()?;
         let (row, live) = self.session_of(account, id, &request.sandbox_id).await?;
         match live {
-            Some(live) => self.stop_here(&live, &request).await,
+            Some(live) => {
+                let stopping = async move { self.stop_here(&live, &request).await };
+                run_detached("stop a sandbox", stopping).await
+            }
             None => self.ask(&row, &Call::Stop(request)).await,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use platform_core::{AccountId, Checks, Error, Id, Result, run_detached, spawn};
+use platform_core::{AccountId, Checks, Error, Id, Result, run_detached, spawn, without_nul};
 use platform_db::Conn;
 use platform_sandbox::{Cli, Command, Disk, Machine, MachineSpec, Network, SandboxBackend, SandboxError, files};
 use platform_vault::random_bytes;
@@ -104,9 +104,12 @@ impl PgEnvironments {
             error: None,
             owner: self.machines.owner.clone(),
         };
-        let session = self.take_lane(session, &request, by.is_fresh).await?;
-        let environments = Arc::clone(self);
-        run_detached("start a sandbox", async move { environments.make(session, settings, place).await }).await
+        let (environments, is_fresh) = (Arc::clone(self), by.is_fresh);
+        let starting = async move {
+            let session = environments.take_lane(session, &request, is_fresh).await?;
+            environments.make(session, settings, place).await
+        };
+        run_detached("start a sandbox", starting).await
     }
 
     /// Whether machines of this kind are made here.
@@ -183,8 +186,9 @@ impl PgEnvironments {
         variables.extend(settings.env_vars.clone());
         let config = settings.sandbox_config;
         let live = Live::new(account.clone(), session, config, machine, variables, place);
-        let init_script = self.prepare(&live).await;
+        // From now on it is looked after: init scripts fill disks, too.
         self.machines.insert(&live);
+        let init_script = self.prepare(&live).await;
         let change =
             SessionChange { status: Some("running"), init_script: init_script.clone(), ..SessionChange::default() };
         let mut conn = self.db.conn().await?;
@@ -259,7 +263,9 @@ impl PgEnvironments {
         if is_new && !live.config.init_script.trim().is_empty() {
             let ran = output(run(live, line(&live.config.init_script, Some(INIT)), &self.clock)).await;
             said = Some(match ran {
-                Ok(output) => json!({"exitCode": output.exit_code, "stdout": output.stdout, "stderr": output.stderr}),
+                Ok(output) => {
+                    without_nul(json!({"exitCode": output.exit_code, "stdout": output.stdout, "stderr": output.stderr}))
+                }
                 Err((_, message)) => json!({"exitCode": 1, "stdout": "", "stderr": message}),
             });
             HOME.clone_into(&mut live.state().cwd);

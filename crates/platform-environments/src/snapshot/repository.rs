@@ -114,21 +114,16 @@ pub(crate) async fn is_any_saving(conn: &mut Conn, account: &AccountId) -> Resul
     Ok(diesel::select(diesel::dsl::exists(creating)).get_result(conn).await?)
 }
 
-/// Makes it the current one of its lane; the one before it is kept, those before that go. `false` = it is gone.
+/// Makes it the current one of its lane; the one that was it until now is kept, the others go. `false` = it is gone.
 pub(crate) async fn make_current(conn: &mut Conn, row: &SnapshotRow, now: Timestamp) -> Result<bool> {
-    let lane =
-        of(&row.account_id, &row.environment_id).filter(s::tenant_id.is_not_distinct_from(row.tenant_id.as_deref()));
-    diesel::update(lane.filter(s::is_current)).set(s::is_current.eq(false)).execute(conn).await?;
+    let tenant = row.tenant_id.as_deref();
+    let lane = of(&row.account_id, &row.environment_id).filter(s::tenant_id.is_not_distinct_from(tenant));
+    let unset = diesel::update(lane.filter(s::is_current)).set(s::is_current.eq(false)).returning(s::id);
+    let former: Vec<String> = unset.get_results(conn).await?;
     let own = of(&row.account_id, &row.environment_id).filter(s::id.eq(&row.id));
     let made = diesel::update(own).set((s::is_current.eq(true), s::edited_ms.eq(now.0))).execute(conn).await?;
-    let mut ready = lane
-        .filter(s::status.eq("ready").and(s::is_current.eq(false)))
-        .order(s::generation.desc())
-        .select(s::id)
-        .load::<String>(conn)
-        .await?;
-    let old = ready.split_off(ready.len().min(1));
-    diesel::delete(s::table.filter(s::account_id.eq(&row.account_id).and(s::id.eq_any(old)))).execute(conn).await?;
+    let old = lane.filter(s::status.eq("ready").and(s::is_current.eq(false)).and(s::id.ne_all(former)));
+    diesel::delete(old).execute(conn).await?;
     Ok(made > 0)
 }
 
@@ -158,12 +153,19 @@ pub(crate) async fn set_failed(
     Ok(())
 }
 
-/// What a process was saving when it ended has failed, of all accounts.
-pub(crate) async fn fail_of(conn: &mut Conn, owner: &str, now: Timestamp) -> Result<()> {
-    let own = s::table.filter(s::owner.eq(owner).and(s::status.eq("creating")));
+/// What was being saved of a machine whose process ended has failed; ids of machines are those of no other account.
+pub(crate) async fn fail_of(conn: &mut Conn, sandbox: &str, now: Timestamp) -> Result<()> {
+    let own = s::table.filter(s::source_sandbox_id.eq(sandbox).and(s::status.eq("creating")));
     let error = "The server process that saved it ended.";
     let failed = (s::status.eq("failed"), s::error.eq(error), s::edited_ms.eq(now.0));
     diesel::update(own).set(failed).execute(conn).await?;
+    Ok(())
+}
+
+/// Notes of which machine it is.
+pub(crate) async fn set_source(conn: &mut Conn, account: &AccountId, id: &str, sandbox: &str) -> Result<()> {
+    let own = s::table.filter(s::account_id.eq(account.as_str()).and(s::id.eq(id)));
+    diesel::update(own).set(s::source_sandbox_id.eq(sandbox)).execute(conn).await?;
     Ok(())
 }
 

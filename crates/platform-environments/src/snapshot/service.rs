@@ -188,6 +188,7 @@ impl PgEnvironments {
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let finishing = conn.transaction::<_, Error, _>(async |conn| {
+            repository::lock_pieces(conn, account).await?;
             if !repository::set_ready(conn, account, &snapshot.id, size, pieces).await? {
                 return Err(Error::new(Code::CONFLICT, "its environment was deleted meanwhile"));
             }
@@ -222,6 +223,8 @@ impl PgEnvironments {
                 return Err(error);
             }
         };
+        let sandbox = &live.session.sandbox_id;
+        repository::set_source(&mut *self.db.conn().await?, account, &snapshot.id, sandbox).await?;
         self.end_saved(&live, snapshot).await;
         Ok(())
     }
@@ -298,6 +301,7 @@ impl SnapshotService for PgEnvironments {
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let rolling = conn.transaction::<_, Error, _>(async |conn| {
+            repository::lock_pieces(conn, account).await?;
             let former = repository::former(conn, account, id, tenant).await?.ok_or_else(none_found)?;
             repository::make_current(conn, &former, now).await?;
             Ok(Snapshot { last_edit_timestamp_ms: now, ..former.into() })

@@ -43,7 +43,7 @@ pub struct ProcessBackend {
     /// Where the disks of machines are, of all processes that use it.
     dir: PathBuf,
     home: OnceCell<Home>,
-    runtimes: OnceCell<Result<Vec<String>, SandboxError>>,
+    runtimes: OnceCell<Vec<String>>,
 }
 
 /// The directory of the machines of this process.
@@ -101,7 +101,7 @@ impl Home {
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         if own.exists() {
             // A process of this number was here before.
-            let former = dir.join(format!("{}-former", std::process::id()));
+            let former = own.with_extension(format!("gone-{}", sweep_number()));
             fs::rename(&own, &former)?;
             drop(MachineDir(former));
         }
@@ -121,13 +121,23 @@ fn sweep(dir: &Path) -> io::Result<()> {
         if is_free {
             debug!(dir = %entry.path().display(), "Removing the machines of a process that is gone.");
             let _ = fs::remove_file(path);
-            for machine in fs::read_dir(entry.path())?.flatten() {
+            // Under another name: a process of this number may come while it is being removed.
+            let gone = entry.path().with_extension(format!("gone-{}", sweep_number()));
+            if fs::rename(entry.path(), &gone).is_err() {
+                continue;
+            }
+            for machine in fs::read_dir(&gone)?.flatten() {
                 ControlGroup::remove(&machine.file_name().to_string_lossy());
             }
-            drop(MachineDir(entry.path()));
+            drop(MachineDir(gone));
         }
     }
     Ok(())
+}
+
+/// A number that no other sweep has.
+fn sweep_number() -> String {
+    platform_core::Id::<ProcessBackend>::generate().into()
 }
 
 #[async_trait]
@@ -141,7 +151,7 @@ impl SandboxBackend for ProcessBackend {
     }
 
     async fn runtimes(&self) -> Result<Vec<String>, SandboxError> {
-        self.runtimes.get_or_init(|| self.find_runtimes()).await.clone()
+        self.runtimes.get_or_try_init(|| self.find_runtimes()).await.cloned()
     }
 
     async fn clear(&self) {

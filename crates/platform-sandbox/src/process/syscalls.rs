@@ -46,6 +46,8 @@ fn bounded() -> Result<Vec<(c_long, Vec<SeccompRule>)>, seccompiler::BackendErro
         (libc::SYS_socket, sockets),
         (libc::SYS_personality, personalities.into_iter().collect::<Result<_, _>>()?),
         (libc::SYS_ioctl, vec![SeccompRule::new(typing.into_iter().collect::<Result<_, _>>()?)?]),
+        // Within the size that a file may have.
+        (libc::SYS_fallocate, vec![SeccompRule::new(vec![exactly(1, 0)?])?]),
         // Of itself alone.
         (libc::SYS_prlimit64, vec![SeccompRule::new(vec![exactly(0, 0)?])?]),
     ])
@@ -58,7 +60,7 @@ const ORDINARY: &[c_long] = &[
     libc::SYS_close_range, libc::SYS_connect, libc::SYS_copy_file_range, libc::SYS_dup, libc::SYS_dup3,
     libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, libc::SYS_eventfd2,
     libc::SYS_execve, libc::SYS_execveat, libc::SYS_exit, libc::SYS_exit_group, libc::SYS_faccessat,
-    libc::SYS_faccessat2, libc::SYS_fadvise64, libc::SYS_fallocate, libc::SYS_fchdir, libc::SYS_fchmod,
+    libc::SYS_faccessat2, libc::SYS_fadvise64, libc::SYS_fchdir, libc::SYS_fchmod,
     libc::SYS_fchmodat, libc::SYS_fchown, libc::SYS_fchownat, libc::SYS_fcntl, libc::SYS_fdatasync,
     libc::SYS_fgetxattr, libc::SYS_flistxattr, libc::SYS_flock, libc::SYS_fremovexattr, libc::SYS_fsetxattr,
     libc::SYS_fstat, libc::SYS_fstatfs, libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_futex, libc::SYS_futex_waitv,
