@@ -38,6 +38,5 @@ pub(crate) fn settings(config: &Config) -> SandboxSettings {
         most: config.sandbox_max,
         output_bytes: config.sandbox_output_bytes,
         most_upload: config.max_upload_bytes,
-        ..SandboxSettings::default()
     }
 }

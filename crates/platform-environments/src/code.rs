@@ -18,11 +18,5 @@ pub const SNAPSHOT_CHANGED: Code = Code::new("SNAPSHOT_CHANGED", ErrorKind::Conf
 pub const SANDBOX_UNAVAILABLE: Code = Code::new("SANDBOX_UNAVAILABLE", ErrorKind::Conflict);
 /// The environment keeps nothing of its machines.
 pub const SNAPSHOTS_DISABLED: Code = Code::new("SNAPSHOTS_DISABLED", ErrorKind::Invalid);
-/// Something else has that name.
-pub const NAME_TAKEN: Code = Code::new("NAME_TAKEN", ErrorKind::Conflict);
-/// It takes a full key.
-pub const FULL_KEY_REQUIRED: Code = Code::new("FULL_KEY_REQUIRED", ErrorKind::Forbidden);
 /// The file is no text.
 pub const FILE_NOT_TEXT: Code = Code::new("FILE_NOT_TEXT", ErrorKind::Invalid);
-/// There is no such file.
-pub const FILE_NOT_FOUND: Code = Code::new("FILE_NOT_FOUND", ErrorKind::NotFound);

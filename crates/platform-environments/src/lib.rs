@@ -27,13 +27,13 @@ mod tools;
 
 pub use environment::{
     Connection, ConnectionVariables, Connections, EntityKind, Environment, EnvironmentFilter, EnvironmentList,
-    EnvironmentNeeds, EnvironmentPatch, EnvironmentReferrer, EnvironmentService, EnvironmentSettings, PgEnvironments,
-    SandboxConfig, SandboxSettings,
+    EnvironmentNeeds, EnvironmentReferrer, EnvironmentService, EnvironmentSettings, PgEnvironments, SandboxConfig,
+    SandboxSettings,
 };
 pub use session::{
     CommandOutput, FileContent, FileListing, ListFiles, NewCommand, OutputPiece, ReadFile, SandboxService,
     SandboxSession, SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox, StopSandbox,
-    StoppedSandbox, WhoseSandbox, Worker, WriteFile, WrittenFile,
+    StoppedSandbox, WhoseSandbox, Worker, WriteFile, WrittenFile, whole,
 };
 pub use snapshot::{Snapshot, SnapshotService, SnapshotStarted};
 pub use tools::sandbox_tools;

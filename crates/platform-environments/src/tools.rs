@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use platform_core::{Error, Result};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use platform_core::{Checks, Error, Result};
 use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, SANDBOX_TOOLS, ToolResult};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
     code,
     environment::PgEnvironments,
     session::{
-        Call, CommandOutput, FileListing, NewCommand, StartSandbox, Starter, Worker, listing_of_remote,
+        Call, CommandOutput, NewCommand, StartSandbox, Starter, Worker, encode,
         repository::{self, SessionRow},
-        whole,
     },
 };
 
@@ -102,8 +103,11 @@ impl BuiltInAction for SandboxTools {
                 let (offset, limit) = (number("offset").unwrap_or(0), number("limit").unwrap_or(MOST_LINES));
                 self.read(&call, &environment, text("path"), offset, limit).await
             }
-            "write_sandbox_file" => self.write(&call, &environment, text("path"), text("content")).await,
-            _ => self.list(&call, &environment, text("path")).await,
+            "write_sandbox_file" => {
+                let write = Call::Write { path: text("path"), content: STANDARD.encode(text("content")) };
+                self.on_machine(&call, &environment, write).await
+            }
+            _ => self.on_machine(&call, &environment, Call::List(text("path"))).await,
         };
         // What a model reads and we store holds no zero bytes.
         match result {
@@ -152,31 +156,24 @@ impl SandboxTools {
         Err(Error::new(code::SANDBOX_UNAVAILABLE, "The machine is being started or stopped; try again in a moment."))
     }
 
-    /// The machine, when it is here; whoever uses it is noted.
-    async fn machine(
+    /// Does something on the machine of a turn.
+    async fn on_machine<T: DeserializeOwned>(
         &self,
         call: &BuiltInCall<'_>,
         environment: &str,
-    ) -> Result<(SessionRow, Option<Arc<crate::session::Live>>)> {
+        what: Call,
+    ) -> Result<T> {
         let session = self.session(call, environment).await?;
-        let live = self.0.machines.get(&session.sandbox_id);
-        if let Some(live) = &live {
-            let now = self.0.clock.now();
-            live.state().users.insert(call.scope.conversation.clone(), now);
-        }
-        Ok((session, live))
+        self.0.on_machine(&session, Some(&call.scope.conversation), what).await
     }
 
     async fn run(&self, call: &BuiltInCall<'_>, environment: &str, command: NewCommand) -> Result<Value> {
-        let mut checks = platform_core::Checks::default();
+        let mut checks = Checks::default();
         command.check(&mut checks);
         checks.finish()?;
-        let (session, live) = self.machine(call, environment).await?;
         let worker = call.scope.worker.as_ref().map(|(kind, id)| Worker { kind: (*kind).to_owned(), id: id.clone() });
-        let output: CommandOutput = match live {
-            Some(live) => whole(self.0.exec_here(&live, command, worker.as_ref(), false).await?).await?,
-            None => self.0.ask(&session, &Call::Exec { command, worker, raw: false }).await?,
-        };
+        let what = Call::Exec { command, worker, raw: false };
+        let output: CommandOutput = self.on_machine(call, environment, what).await?;
         let (stdout, cut_out) = cut(&output.stdout);
         let (stderr, cut_err) = cut(&output.stderr);
         Ok(json!({"exitCode": output.exit_code, "stdout": stdout, "stderr": stderr, "cwd": output.cwd,
@@ -191,35 +188,13 @@ impl SandboxTools {
         offset: usize,
         limit: usize,
     ) -> Result<Value> {
-        let (session, live) = self.machine(call, environment).await?;
-        let bytes = match live {
-            Some(live) => self.0.read_here(&live, &path).await?,
-            None => self.0.read_there(&session, &path).await?,
-        };
-        let content = crate::session::encode(path, bytes, None)?;
+        let content: String = self.on_machine(call, environment, Call::Read(path.clone())).await?;
+        let content = encode(path, &content, None)?;
         let lines: Vec<&str> = content.content.lines().collect();
         let shown = lines.iter().skip(offset).take(limit).copied().collect::<Vec<_>>().join("\n");
         let (text, was_cut) = cut(&shown);
         let truncated = was_cut || offset.saturating_add(limit) < lines.len();
         Ok(json!({"path": content.path, "content": text, "totalLines": lines.len(), "truncated": truncated}))
-    }
-
-    async fn write(&self, call: &BuiltInCall<'_>, environment: &str, path: String, content: String) -> Result<Value> {
-        let (session, live) = self.machine(call, environment).await?;
-        let written = match live {
-            Some(live) => self.0.write_here(&live, &path, content.into()).await?,
-            None => self.0.write_there(&session, path, content.as_bytes()).await?,
-        };
-        serde_json::to_value(written).map_err(Error::internal)
-    }
-
-    async fn list(&self, call: &BuiltInCall<'_>, environment: &str, path: String) -> Result<Value> {
-        let (session, live) = self.machine(call, environment).await?;
-        let listing: FileListing = match live {
-            Some(live) => self.0.list_here(&live, &path).await?,
-            None => listing_of_remote(self.0.ask(&session, &Call::List(path)).await?),
-        };
-        serde_json::to_value(listing).map_err(Error::internal)
     }
 }
 

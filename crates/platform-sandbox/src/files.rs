@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     time::timeout,
@@ -43,16 +43,29 @@ pub enum FileError {
     Machine(#[from] SandboxError),
 }
 
+/// What something in a directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = SandboxFileType)]
+pub enum EntryKind {
+    /// A file, or what else is no directory and no link.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link.
+    Link,
+}
+
 /// What is in a directory.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = SandboxFile)]
 pub struct Entry {
     /// Its name.
     pub name: String,
     /// Its path.
     pub path: String,
-    /// `file`, `dir` or `link`.
-    pub r#type: &'static str,
+    /// What it is.
+    pub r#type: EntryKind,
     /// In bytes.
     pub size: u64,
 }
@@ -135,9 +148,9 @@ pub async fn list(machine: &dyn Machine, path: &str) -> Result<Vec<Entry>, FileE
         let mut parts = line.splitn(3, ' ');
         let (kind, size, name) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?.to_owned());
         let r#type = match kind {
-            "d" => "dir",
-            "l" => "link",
-            _ => "file",
+            "d" => EntryKind::Dir,
+            "l" => EntryKind::Link,
+            _ => EntryKind::File,
         };
         let path = format!("{}/{name}", path.trim_end_matches('/'));
         Some(Entry { name, path, r#type, size })

@@ -7,9 +7,9 @@ use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT, ENVIRONMENT};
 use platform_core::{Code, Error, Result, check_types};
 use platform_environments::{
-    CommandOutput, ConnectionVariables, EntityKind, Environment, EnvironmentFilter, EnvironmentPatch,
-    EnvironmentService, EnvironmentSettings, ListFiles, NewCommand, OutputPiece, PgEnvironments, ReadFile,
-    SandboxService, SessionFilter, SnapshotService, StartSandbox, StopSandbox, WhoseSandbox, WriteFile,
+    CommandOutput, ConnectionVariables, EntityKind, Environment, EnvironmentFilter, EnvironmentService,
+    EnvironmentSettings, ListFiles, NewCommand, OutputPiece, PgEnvironments, ReadFile, SandboxService, SessionFilter,
+    SnapshotService, StartSandbox, StopSandbox, WhoseSandbox, WriteFile, whole,
 };
 use platform_http::{Answer, Group, Request, key};
 use platform_knowledge::{DOCUMENT, FOLDER, SKILL};
@@ -144,10 +144,11 @@ fn environment(request: &Request) -> &str {
 
 /// Who is connected: a caller must reach them, too.
 async fn entity<'r>(environments: &PgEnvironments, request: &'r Request) -> Result<(EntityKind, &'r str)> {
-    environments.get(&request.caller()?.account, environment(request)).await?;
-    let (kind, id) = (request.path("entityType"), request.path("entityId"));
-    let missing = || Error::new(Code::NOT_FOUND, "entityType is agent or assistant.");
-    let kind = EntityKind::parse(kind).ok_or_else(missing)?;
+    let id = request.path("entityId");
+    let Some(kind) = EntityKind::parse(request.path("entityType")) else {
+        environments.get(&request.caller()?.account, environment(request)).await?;
+        return Err(Error::new(Code::NOT_FOUND, "entityType is agent or assistant."));
+    };
     request.check_use(if kind == EntityKind::Agent { AGENT } else { ASSISTANT }, id).await?;
     Ok((kind, id))
 }
@@ -173,7 +174,7 @@ async fn update(environments: Arc<PgEnvironments>, request: Request) -> Result<A
     let merges = request.query::<Merges>()?.merge.unwrap_or(false);
     let (account, id, patch) = (&request.caller()?.account, environment(&request), request.patch()?);
     if !merges {
-        check_types::<EnvironmentPatch>(&patch)?;
+        check_types::<EnvironmentSettings>(&patch)?;
     }
     let changed = environments.update(account, id, patch, merges, &request.if_match()?).await?;
     Ok(with_etag(Answer::ok(&changed)?, &changed))
@@ -220,19 +221,12 @@ async fn status(environments: Arc<PgEnvironments>, request: Request) -> Result<A
 async fn exec(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let (command, says): (NewCommand, Says) = (request.body()?, request.query()?);
     let raw = says.raw.unwrap_or(false);
-    let mut said = environments.exec(request.caller()?, environment(&request), command, raw).await?;
+    let said = environments.exec(request.caller()?, environment(&request), command, raw).await?;
     if says.stream.unwrap_or(false) {
         // It lasts as long as the command, of which a machine has few.
         return Ok(Answer::events(pieces(said), None, request.follower()));
     }
-    while let Some(piece) = said.recv().await {
-        match piece {
-            OutputPiece::Exit(output) => return Answer::ok(&output),
-            OutputPiece::Failed(..) => return Err(piece.into_error().expect("it has failed")),
-            OutputPiece::Stdout(_) | OutputPiece::Stderr(_) => {}
-        }
-    }
-    Err(Error::internal("a command says how it ended"))
+    Answer::ok(&whole(said).await?)
 }
 
 /// What a command says, as events.
@@ -244,7 +238,9 @@ fn pieces(said: mpsc::Receiver<OutputPiece>) -> Pin<Box<dyn Stream<Item = (&'sta
         OutputPiece::Exit(CommandOutput { exit_code, duration_ms, cwd, truncated, .. }) => {
             ("exit", json!({"exitCode": exit_code, "durationMs": duration_ms, "cwd": cwd, "truncated": truncated}))
         }
-        OutputPiece::Failed(code, message) => ("error", json!({"error": {"code": code, "message": message}})),
+        OutputPiece::Failed(error) => {
+            ("error", json!({"error": {"code": error.code().as_str(), "message": error.message()}}))
+        }
     };
     Box::pin(pieces.map(event))
 }
@@ -315,9 +311,9 @@ async fn delete_tenant(environments: Arc<PgEnvironments>, request: Request) -> R
 mod spec {
     use platform_environments::{
         CommandOutput, Connection, ConnectionVariables, Connections, Environment, EnvironmentFilter, EnvironmentList,
-        EnvironmentPatch, EnvironmentSettings, FileContent, FileListing, ListFiles, NewCommand, ReadFile,
-        SandboxSession, SandboxStatus, SessionFilter, SessionPage, Snapshot, SnapshotStarted, StartSandbox,
-        StartedSandbox, StopSandbox, StoppedSandbox, WhoseSandbox, WriteFile, WrittenFile,
+        EnvironmentSettings, FileContent, FileListing, ListFiles, NewCommand, ReadFile, SandboxSession, SandboxStatus,
+        SessionFilter, SessionPage, Snapshot, SnapshotStarted, StartSandbox, StartedSandbox, StopSandbox,
+        StoppedSandbox, WhoseSandbox, WriteFile, WrittenFile,
     };
     use platform_http::{Deleted, Operation};
     use platform_sandbox::Cli;
@@ -339,7 +335,7 @@ mod spec {
     pub fn update() -> Operation {
         Operation::new("Change the given fields of an environment; machines that run keep their settings")
             .query::<Merges>()
-            .body::<EnvironmentPatch>()
+            .body::<EnvironmentSettings>()
             .answers::<Environment>(200)
     }
     pub fn delete() -> Operation {

@@ -6,8 +6,6 @@ use platform_vault::Secret;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::code;
-
 /// Variables by name; their values are never shown.
 pub(crate) type Variables = BTreeMap<String, Secret>;
 
@@ -37,7 +35,7 @@ pub enum NetworkPolicy {
 #[serde(rename_all = "camelCase", default)]
 #[expect(clippy::struct_excessive_bools, reason = "they are the contract's")]
 pub struct SandboxConfig {
-    /// `default`, `node24`, `node22`, `python3.13`, or an image of the server.
+    /// `default`, `node24`, `node22` or `python3.13`.
     pub runtime: String,
     /// Memory, 256 to 8192 MiB.
     pub memory_mib: u32,
@@ -65,7 +63,7 @@ pub struct SandboxConfig {
     pub auto_extend: bool,
     /// A thread or chat whose machine has ended gets another.
     pub auto_restart: bool,
-    /// Name under which what it serves is reached.
+    /// Name under which what it serves is reached; no machine of this server is reached from outside.
     pub public_slug: Option<String>,
     /// Whom it reaches.
     pub network_policy: NetworkPolicy,
@@ -128,9 +126,6 @@ pub struct EnvironmentSettings {
     /// Tags.
     pub tags: Vec<String>,
 }
-
-/// The same, of which a part is given.
-pub type EnvironmentPatch = EnvironmentSettings;
 
 /// An environment.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -281,10 +276,6 @@ pub struct ConnectedAssistant {
 pub struct SandboxSettings {
     /// Machines of this process at once.
     pub most: usize,
-    /// Images by name, beside the runtimes that every backend knows by name.
-    pub images: BTreeSet<String>,
-    /// Domain under which machines are reached.
-    pub public_domain: Option<String>,
     /// What of a command's output is kept, in bytes a stream.
     pub output_bytes: usize,
     /// Largest file that is fetched for a machine, in bytes.
@@ -292,10 +283,9 @@ pub struct SandboxSettings {
 }
 
 impl SandboxConfig {
-    fn check(&self, checks: &mut Checks, settings: &SandboxSettings) {
-        if !RUNTIMES.contains(&self.runtime.as_str()) && !settings.images.contains(&self.runtime) {
-            let images = settings.images.iter().map(String::as_str);
-            let known = RUNTIMES.into_iter().chain(images).collect::<Vec<_>>().join(", ");
+    fn check(&self, checks: &mut Checks) {
+        if !RUNTIMES.contains(&self.runtime.as_str()) {
+            let known = RUNTIMES.join(", ");
             checks.issue("sandboxConfig.runtime", "enum", format!("sandboxConfig.runtime must be one of {known}"));
         }
         checks.range("sandboxConfig.memoryMib", self.memory_mib, &(256..=8192));
@@ -311,23 +301,16 @@ impl SandboxConfig {
             );
             checks.issue("sandboxConfig.allowedHosts", "format", message);
         }
-        let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        if let Some(slug) = &self.public_slug {
-            if !(3..=40).contains(&slug.len()) || !slug.bytes().all(good) {
-                let message = "sandboxConfig.publicSlug must match ^[a-z0-9-]{3,40}$";
-                checks.issue("sandboxConfig.publicSlug", "format", message);
-            } else if settings.public_domain.is_none() {
-                let message =
-                    "sandboxConfig.publicSlug needs PLATFORM_SANDBOX_PUBLIC_DOMAIN, which this server does not have";
-                checks.issue("sandboxConfig.publicSlug", "unsupported", message);
-            }
+        if self.public_slug.is_some() {
+            let message = "sandboxConfig.publicSlug: no machine of this server is reached from outside; leave it out";
+            checks.issue("sandboxConfig.publicSlug", "unsupported", message);
         }
     }
 }
 
 impl EnvironmentSettings {
     /// Every rule of contract 13 §1 that needs no look at other records.
-    pub(crate) fn check(&mut self, limits: &FieldLimits, settings: &SandboxSettings) -> Result<()> {
+    pub(crate) fn check(&mut self, limits: &FieldLimits) -> Result<()> {
         let mut checks = Checks::within(limits);
         if self.name.trim().is_empty() {
             checks.issue("name", "required", "name is required: 1 to 200 characters");
@@ -336,7 +319,7 @@ impl EnvironmentSettings {
         }
         checks.length("description", self.description.as_deref().unwrap_or_default(), 0..=4000);
         check_variables(&mut checks, "envVars", &self.env_vars);
-        self.sandbox_config.check(&mut checks, settings);
+        self.sandbox_config.check(&mut checks);
         let mut seen = BTreeSet::new();
         self.available_tools_groups_uids.retain(|uid| seen.insert(uid.clone()));
         checks.count("availableToolsGroupsUids", self.available_tools_groups_uids.len(), 200);
@@ -384,8 +367,4 @@ fn is_host(text: &str) -> bool {
     let name = host.strip_prefix("*.").unwrap_or(host);
     let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
     !name.is_empty() && name.len() <= 253 && !name.starts_with('.') && name.bytes().all(good)
-}
-
-pub(crate) fn name_taken(slug: &str) -> Error {
-    Error::new(code::NAME_TAKEN, format!("Another environment has the publicSlug `{slug}`; choose another."))
 }

@@ -4,13 +4,13 @@ use diesel::{
     sql_types::{Array, BigInt, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Code, Error, Page, Result};
+use platform_core::{AccountId, Code, Error, Page, Result, Timestamp};
 use platform_db::Conn;
 use platform_sandbox::Cli;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::model::{EnvironmentFilter, EnvironmentSettings};
+use super::model::{Environment, EnvironmentFilter, EnvironmentSettings};
 use crate::schema::{environment_variables, environments};
 
 #[derive(Debug, Clone, Queryable, Selectable, Insertable)]
@@ -32,6 +32,18 @@ impl EnvironmentRow {
     pub fn settings(&self) -> Result<EnvironmentSettings> {
         EnvironmentSettings::deserialize(&self.settings).map_err(Error::internal)
     }
+
+    /// As it is sent, in this state.
+    pub fn shown(self, state: &'static str) -> Result<Environment> {
+        Ok(Environment {
+            settings: self.settings()?,
+            id: self.id,
+            state,
+            creation_timestamp_ms: Timestamp(self.created_ms),
+            last_edit_timestamp_ms: Timestamp(self.edited_ms),
+            version: self.version,
+        })
+    }
 }
 
 #[diesel::dsl::auto_type(no_type_alias)]
@@ -39,16 +51,9 @@ fn by_id<'a>(account: &'a str, id: &'a str) -> _ {
     environments::table.filter(environments::account_id.eq(account)).filter(environments::id.eq(id))
 }
 
-pub(crate) async fn insert(conn: &mut Conn, row: &EnvironmentRow) -> Result<bool> {
-    Ok(stored(diesel::insert_into(environments::table).values(row).execute(conn).await)?.is_some())
-}
-
-/// `None` = another environment has its slug.
-fn stored(result: QueryResult<usize>) -> Result<Option<usize>> {
-    match result {
-        Err(diesel::result::Error::DatabaseError(diesel::result::DatabaseErrorKind::UniqueViolation, _)) => Ok(None),
-        result => Ok(Some(result?)),
-    }
+pub(crate) async fn insert(conn: &mut Conn, row: &EnvironmentRow) -> Result<()> {
+    diesel::insert_into(environments::table).values(row).execute(conn).await?;
+    Ok(())
 }
 
 pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<EnvironmentRow>> {
@@ -78,7 +83,7 @@ pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Resu
     Ok(row.first(conn).await.optional()?)
 }
 
-pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &EnvironmentRow) -> Result<bool> {
+pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &EnvironmentRow) -> Result<()> {
     let set = (
         environments::project_id.eq(&row.project_id),
         environments::settings.eq(&row.settings),
@@ -86,7 +91,8 @@ pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &Environme
         environments::version.eq(row.version),
         environments::edited_ms.eq(row.edited_ms),
     );
-    Ok(stored(diesel::update(by_id(account.as_str(), &row.id)).set(set).execute(conn).await)?.is_some())
+    diesel::update(by_id(account.as_str(), &row.id)).set(set).execute(conn).await?;
+    Ok(())
 }
 
 pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {

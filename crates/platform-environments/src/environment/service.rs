@@ -19,8 +19,7 @@ use serde_json::Value;
 use super::{
     model::{
         ConnectedAgent, ConnectedAssistant, Connection, ConnectionVariables, Connections, EntityKind, Environment,
-        EnvironmentFilter, EnvironmentList, EnvironmentSettings, SandboxSettings, Variables, check_variables,
-        name_taken, reveal,
+        EnvironmentFilter, EnvironmentList, EnvironmentSettings, SandboxSettings, Variables, check_variables, reveal,
     },
     repository::{self, EnvironmentRow},
 };
@@ -38,7 +37,7 @@ const BUILT_IN: &str = "builtin-";
 /// Environments of an account. `ENVIRONMENT_NOT_FOUND` comes from all that name one.
 #[async_trait]
 pub trait EnvironmentService: Send + Sync {
-    /// Makes an environment. `NAME_TAKEN`, and the codes of what it refers to.
+    /// Makes an environment. The codes of what it refers to.
     async fn create(
         &self,
         account: &AccountId,
@@ -224,14 +223,7 @@ impl PgEnvironments {
                 Some(false) => "active",
                 None => "idle",
             };
-            Ok(Environment {
-                settings: row.settings()?,
-                id: row.id,
-                state,
-                creation_timestamp_ms: platform_core::Timestamp(row.created_ms),
-                last_edit_timestamp_ms: platform_core::Timestamp(row.edited_ms),
-                version: row.version,
-            })
+            row.shown(state)
         });
         shown.collect()
     }
@@ -307,7 +299,7 @@ impl EnvironmentService for PgEnvironments {
         mut settings: EnvironmentSettings,
         once: Option<&Idempotency>,
     ) -> Result<Environment> {
-        settings.check(&self.limits, &self.settings)?;
+        settings.check(&self.limits)?;
         reveal("envVars", &mut settings.env_vars, &Variables::new())?;
         reveal("sandboxConfig.envVars", &mut settings.sandbox_config.env_vars, &Variables::new())?;
         let now = self.clock.now();
@@ -322,12 +314,10 @@ impl EnvironmentService for PgEnvironments {
             edited_ms: now.0,
         };
         self.put(account, &mut row, &settings)?;
-        let environment = self.one(account, row.clone()).await?;
+        let environment = row.clone().shown("idle")?;
         let mut conn = self.db.conn().await?;
         let making = conn.transaction::<_, Error, _>(async |conn| {
-            if !repository::insert(conn, &row).await? {
-                return Err(name_taken(settings.sandbox_config.public_slug.as_deref().unwrap_or_default()));
-            }
+            repository::insert(conn, &row).await?;
             self.refer_in(conn, account, &row.id, &settings).await?;
             if let Some(once) = once {
                 once.store(conn, 201, &environment).await?;
@@ -373,14 +363,12 @@ impl EnvironmentService for PgEnvironments {
             let current = self.open(account, &row)?;
             let patch = if merges { merged(&current, patch)? } else { patch };
             let mut settings: EnvironmentSettings = overlay(&current, patch)?;
-            settings.check(&self.limits, &self.settings)?;
+            settings.check(&self.limits)?;
             reveal("envVars", &mut settings.env_vars, &current.env_vars)?;
             reveal("sandboxConfig.envVars", &mut settings.sandbox_config.env_vars, &current.sandbox_config.env_vars)?;
             self.put(account, &mut row, &settings)?;
             (row.version, row.edited_ms) = (row.version + 1, now.0);
-            if !repository::update(conn, account, &row).await? {
-                return Err(name_taken(settings.sandbox_config.public_slug.as_deref().unwrap_or_default()));
-            }
+            repository::update(conn, account, &row).await?;
             self.refer_in(conn, account, id, &settings).await?;
             Ok(row)
         });

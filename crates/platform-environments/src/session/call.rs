@@ -7,6 +7,7 @@ use platform_core::{AccountId, Code, Error, Id, Result, spawn};
 use platform_db::Notice;
 use platform_vault::SecretLocation;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use tokio::{
     sync::mpsc,
     time::{Instant, timeout},
@@ -14,9 +15,11 @@ use tokio::{
 use tracing::warn;
 
 use super::{
-    model::{NewCommand, OutputPiece, StopSandbox, WrittenFile},
+    exec::{channel, whole},
+    live::gone,
+    model::{CommandOutput, NewCommand, OutputPiece, StopSandbox},
     repository::{self, SessionRow},
-    service::{Worker, whole},
+    service::Worker,
 };
 use crate::{code, environment::PgEnvironments};
 
@@ -63,52 +66,14 @@ pub(crate) enum Call {
 #[derive(Serialize, Deserialize)]
 struct Asked {
     sandbox: String,
+    user: Option<String>,
     call: Call,
 }
 
-type Answer = std::result::Result<serde_json::Value, (String, String)>;
-
-/// What comes from other processes in a form of its own.
-pub(crate) mod of_remote {
-    use platform_sandbox::files::Entry;
-    use serde::{Deserialize, Serialize};
-
-    use crate::session::model::FileListing;
-
-    #[derive(Serialize, Deserialize)]
-    pub struct Listing {
-        path: String,
-        entries: Vec<(String, String, String, u64)>,
-    }
-
-    pub(crate) fn listing(listing: Listing) -> FileListing {
-        listing.into()
-    }
-
-    impl From<FileListing> for Listing {
-        fn from(listing: FileListing) -> Self {
-            let entry = |entry: Entry| (entry.name, entry.path, entry.r#type.to_owned(), entry.size);
-            Self { path: listing.path, entries: listing.entries.into_iter().map(entry).collect() }
-        }
-    }
-
-    impl From<Listing> for FileListing {
-        fn from(listing: Listing) -> Self {
-            let entry = |(name, path, kind, size): (String, String, String, u64)| {
-                let r#type = match kind.as_str() {
-                    "dir" => "dir",
-                    "link" => "link",
-                    _ => "file",
-                };
-                Entry { name, path, r#type, size }
-            };
-            Self { path: listing.path, entries: listing.entries.into_iter().map(entry).collect() }
-        }
-    }
-}
+type Answer = std::result::Result<Value, (String, String)>;
 
 /// An error that another process said.
-pub(crate) fn error(code: &str, message: String) -> Error {
+fn error(code: &str, message: String) -> Error {
     let known = [
         code::SANDBOX_NOT_FOUND,
         code::SANDBOX_UNAVAILABLE,
@@ -128,9 +93,24 @@ fn place<'a>(account: &'a AccountId, id: &'a str) -> SecretLocation<'a> {
 }
 
 impl PgEnvironments {
+    /// Does something on a machine, whichever process has it; `user`: the chat or thread that it is for.
+    pub(crate) async fn on_machine<T: DeserializeOwned>(
+        self: &Arc<Self>,
+        session: &SessionRow,
+        user: Option<&str>,
+        call: Call,
+    ) -> Result<T> {
+        let value = if session.owner == self.machines.owner {
+            self.carry_out(&session.account(), &session.sandbox_id, user, call).await?
+        } else {
+            self.ask(session, user, call).await?
+        };
+        serde_json::from_value(value).map_err(Error::internal)
+    }
+
     /// Asks the process that has a machine. 503 when it does not answer.
-    pub(crate) async fn ask<T: DeserializeOwned>(&self, row: &SessionRow, call: &Call) -> Result<T> {
-        let longest = match call {
+    pub(crate) async fn ask(&self, row: &SessionRow, user: Option<&str>, call: Call) -> Result<Value> {
+        let longest = match &call {
             Call::Exec { command, .. } => match command.timeout_seconds.unwrap_or(300) {
                 0 => Duration::from_hours(2),
                 seconds => Duration::from_secs(seconds.unsigned_abs()),
@@ -139,8 +119,9 @@ impl PgEnvironments {
         };
         let (account, id) = (row.account(), String::from(Id::<CallKind>::generate()));
         let mut told = self.bus.subscribe();
-        let asked = serde_json::to_string(&serde_json::json!({"sandbox": row.sandbox_id, "call": call}));
-        let sealed = self.vault.seal(&place(&account, &id), &asked.map_err(Error::internal)?);
+        let asked = Asked { sandbox: row.sandbox_id.clone(), user: user.map(str::to_owned), call };
+        let asked = serde_json::to_string(&asked).map_err(Error::internal)?;
+        let sealed = self.vault.seal(&place(&account, &id), &asked);
         repository::ask(&mut *self.db.conn().await?, &account, &id, &row.owner, &sealed).await?;
         self.bus.tell(TOPIC, &row.owner).await?;
         let begun = Instant::now();
@@ -163,23 +144,17 @@ impl PgEnvironments {
         repository::forget(&mut *self.db.conn().await?, &account, &id).await?;
         let opened = self.vault.open(&place(&account, &id), &answered?)?;
         let answer: Answer = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
-        let value = answer.map_err(|(code, message)| error(&code, message))?;
-        serde_json::from_value(value).map_err(Error::internal)
-    }
-
-    pub(crate) async fn read_there(&self, row: &SessionRow, path: &str) -> Result<Vec<u8>> {
-        let content: String = self.ask(row, &Call::Read(path.to_owned())).await?;
-        STANDARD.decode(content).map_err(Error::internal)
-    }
-
-    pub(crate) async fn write_there(&self, row: &SessionRow, path: String, content: &[u8]) -> Result<WrittenFile> {
-        self.ask(row, &Call::Write { path, content: STANDARD.encode(content) }).await
+        answer.map_err(|(code, message)| error(&code, message))
     }
 
     /// Runs a command there; what it says comes when it has ended.
-    pub(crate) async fn exec_there(&self, row: &SessionRow, call: Call) -> Result<mpsc::Receiver<OutputPiece>> {
-        let output: super::CommandOutput = self.ask(row, &call).await?;
-        let (says, said) = mpsc::channel(4);
+    pub(crate) async fn exec_there(
+        self: &Arc<Self>,
+        row: &SessionRow,
+        call: Call,
+    ) -> Result<mpsc::Receiver<OutputPiece>> {
+        let output: CommandOutput = self.on_machine(row, None, call).await?;
+        let (says, said) = channel();
         let pieces = [
             Some(output.stdout.clone()).filter(|text| !text.is_empty()).map(OutputPiece::Stdout),
             Some(output.stderr.clone()).filter(|text| !text.is_empty()).map(OutputPiece::Stderr),
@@ -208,8 +183,8 @@ impl PgEnvironments {
 
     async fn take_call(self: &Arc<Self>, account: &AccountId, id: &str, request: &str) -> Result<()> {
         let opened = self.vault.open(&place(account, id), request)?;
-        let Asked { sandbox, call } = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
-        let answer: Answer = match self.carry_out(account, &sandbox, call).await {
+        let Asked { sandbox, user, call } = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
+        let answer: Answer = match self.carry_out(account, &sandbox, user.as_deref(), call).await {
             Ok(value) => Ok(value),
             Err(error) => Err((error.code().as_str().to_owned(), error.message().to_owned())),
         };
@@ -219,15 +194,24 @@ impl PgEnvironments {
         self.bus.tell(TOPIC, id).await
     }
 
-    async fn carry_out(self: &Arc<Self>, account: &AccountId, sandbox: &str, call: Call) -> Result<serde_json::Value> {
-        let live = self.machines.get(sandbox).filter(|live| live.account == *account);
-        let live = live.ok_or_else(|| super::live::gone(sandbox))?;
+    /// Does what is asked of a machine that is here.
+    async fn carry_out(
+        self: &Arc<Self>,
+        account: &AccountId,
+        sandbox: &str,
+        user: Option<&str>,
+        call: Call,
+    ) -> Result<Value> {
+        let live = self.machines.get(sandbox).filter(|live| live.account == *account).ok_or_else(gone)?;
+        if let Some(user) = user {
+            live.state().users.insert(user.to_owned(), self.clock.now());
+        }
         let value = match call {
             Call::Exec { command, worker, raw } => {
                 serde_json::to_value(whole(self.exec_here(&live, command, worker.as_ref(), raw).await?).await?)
             }
             Call::Stop(request) => serde_json::to_value(self.stop_here(&live, &request).await?),
-            Call::List(path) => serde_json::to_value(of_remote::Listing::from(self.list_here(&live, &path).await?)),
+            Call::List(path) => serde_json::to_value(self.list_here(&live, &path).await?),
             Call::Read(path) => serde_json::to_value(STANDARD.encode(self.read_here(&live, &path).await?)),
             Call::Write { path, content } => {
                 let content = STANDARD.decode(content).map_err(Error::internal)?;
@@ -235,7 +219,7 @@ impl PgEnvironments {
             }
             Call::TakenOver => {
                 self.drop_machine(&live).await;
-                Ok(serde_json::Value::Null)
+                Ok(Value::Null)
             }
         };
         value.map_err(Error::internal)

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use platform_core::{Clock, Id, spawn};
-use platform_sandbox::{Command, Running};
+use platform_core::{Clock, Id, Result};
+use platform_sandbox::{Command, Running, SandboxError};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     sync::mpsc,
@@ -26,7 +26,7 @@ const LINGER: Duration = Duration::from_millis(100);
 const MOST_UNREAD: usize = 64;
 const PIECE: usize = 16 << 10;
 /// Exit code of a command that took too long.
-pub(crate) const TOO_LONG: i32 = 124;
+const TOO_LONG: i32 = 124;
 /// Longest directory that a command may end in.
 const MOST_PATH: usize = 4096;
 /// Runs `$1` in `$2`; says at the end where it is, behind the mark `$3`.
@@ -50,44 +50,41 @@ pub(crate) struct Line {
     pub most_bytes: usize,
 }
 
-/// Runs a line; the last piece says how it ended.
-pub(crate) fn run(live: &Arc<Live>, line: Line, clock: &Arc<dyn Clock>) -> mpsc::Receiver<OutputPiece> {
-    let (says, said) = mpsc::channel(MOST_UNREAD);
-    let using = live.using(clock.now());
-    let (live, clock) = (Arc::clone(live), Arc::clone(clock));
-    spawn("sandbox command", async move {
-        let last = match carry(&live, line, &says).await {
-            Ok(output) => OutputPiece::Exit(output),
-            Err(error) => {
-                let error = failed(error);
-                OutputPiece::Failed(error.code().as_str().to_owned(), error.message().to_owned())
-            }
-        };
-        live.state().used = clock.now();
-        drop(using);
-        let _ = says.send(last).await;
-    });
-    said
+/// Runs a line to its end; what it says on the way is told to whoever listens.
+pub(crate) async fn run(
+    live: &Arc<Live>,
+    line: Line,
+    says: &mpsc::Sender<OutputPiece>,
+    clock: &dyn Clock,
+) -> Result<CommandOutput> {
+    let _using = live.using(clock.now());
+    let ran = carry(live, line, says).await;
+    live.state().used = clock.now();
+    ran.map_err(failed)
 }
 
-/// The output of a line that ran to its end.
-pub(crate) async fn output(mut said: mpsc::Receiver<OutputPiece>) -> Result<CommandOutput, (String, String)> {
+/// A place for what a line says.
+pub(crate) fn channel() -> (mpsc::Sender<OutputPiece>, mpsc::Receiver<OutputPiece>) {
+    mpsc::channel(MOST_UNREAD)
+}
+
+/// What a line said that ran to its end, when nobody wants it in pieces.
+pub async fn whole(mut said: mpsc::Receiver<OutputPiece>) -> Result<CommandOutput> {
     while let Some(piece) = said.recv().await {
         match piece {
             OutputPiece::Exit(output) => return Ok(output),
-            OutputPiece::Failed(code, message) => return Err((code, message)),
+            OutputPiece::Failed(error) => return Err(error),
             OutputPiece::Stdout(_) | OutputPiece::Stderr(_) => {}
         }
     }
-    let gone = failed(platform_sandbox::SandboxError::Ended);
-    Err((gone.code().as_str().to_owned(), gone.message().to_owned()))
+    Err(failed(SandboxError::Ended))
 }
 
 async fn carry(
     live: &Arc<Live>,
     line: Line,
     says: &mpsc::Sender<OutputPiece>,
-) -> Result<CommandOutput, platform_sandbox::SandboxError> {
+) -> std::result::Result<CommandOutput, SandboxError> {
     let Line { line, cwd, is_root, variables: own, timeout: longest, is_raw, most_bytes } = line;
     let _place = live.commands.acquire().await;
     let learned = live.learn(&own);

@@ -8,12 +8,13 @@ use std::{
     },
 };
 
-use platform_core::{AccountId, Id, Timestamp};
+use platform_core::{AccountId, Error, Id, Timestamp};
 use platform_sandbox::{Machine, SandboxError};
 use tokio::sync::Semaphore;
 
 use super::repository::SessionRow;
 use crate::{
+    code,
     environment::{SandboxConfig, Variables},
     redact::Redactor,
 };
@@ -222,24 +223,19 @@ impl Drop for Using {
 }
 
 /// As an error of a request.
-pub(crate) fn failed(error: SandboxError) -> platform_core::Error {
-    use platform_core::Error;
-
-    use crate::code;
-
+pub(crate) fn failed(error: SandboxError) -> Error {
     match error {
         SandboxError::Unavailable(reason) => Error::new(code::SANDBOX_UNAVAILABLE, reason),
         SandboxError::NoRuntime { runtime, available } => {
             let message = format!("{runtime} is not on this machine; there are {}.", available.join(", "));
             Error::new(code::SANDBOX_UNAVAILABLE, message).with("runtime", runtime).with("available", available)
         }
-        SandboxError::Ended => gone(""),
+        SandboxError::Ended => gone(),
         SandboxError::Failed(reason) => Error::new(code::SANDBOX_UNAVAILABLE, format!("The sandbox failed: {reason}.")),
     }
 }
 
-pub(crate) fn gone(sandbox: &str) -> platform_core::Error {
+pub(crate) fn gone() -> Error {
     let message = "There is no such sandbox in this environment, or it has ended; start one.";
-    let error = platform_core::Error::new(crate::code::SANDBOX_NOT_FOUND, message);
-    if sandbox.is_empty() { error } else { error.with("sandboxId", sandbox) }
+    Error::new(code::SANDBOX_NOT_FOUND, message)
 }

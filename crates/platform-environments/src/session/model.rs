@@ -1,5 +1,4 @@
-use bytes::Bytes;
-use platform_core::Timestamp;
+use platform_core::{Error, Timestamp};
 use platform_sandbox::files::Entry;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -105,7 +104,7 @@ pub struct CommandOutput {
 }
 
 /// A piece of what a command says while it runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug)]
 pub enum OutputPiece {
     /// Of standard output.
     Stdout(String),
@@ -113,8 +112,8 @@ pub enum OutputPiece {
     Stderr(String),
     /// It has ended, and this came of it.
     Exit(CommandOutput),
-    /// It could not be run: the code and what to say.
-    Failed(String, String),
+    /// It could not be run.
+    Failed(Error),
 }
 
 /// How to stop a machine.
@@ -153,7 +152,7 @@ pub struct ListFiles {
 }
 
 /// What is in a directory.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct FileListing {
     /// The directory.
     pub path: String,
@@ -331,6 +330,3 @@ pub struct SessionPage {
     /// How many it may hold.
     pub limit: i64,
 }
-
-/// What a file's content is, once it is there.
-pub(crate) type FileBytes = Bytes;

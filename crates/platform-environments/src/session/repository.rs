@@ -12,8 +12,10 @@ use platform_db::Conn;
 use serde_json::Value;
 
 use super::model::{CommandOutput, LoggedCommand, SandboxSession, SessionFilter, StartedBy};
-use crate::environment::repository::stored_for;
-use crate::schema::{sandbox_calls, sandbox_commands, sandbox_sessions};
+use crate::{
+    environment::repository::stored_for,
+    schema::{sandbox_calls, sandbox_commands, sandbox_sessions},
+};
 
 /// A process that is silent for so long has lost its machines.
 pub(crate) const OWNED_FOR: Duration = Duration::from_secs(20);
@@ -22,7 +24,7 @@ const MOST_COMMANDS: i32 = 500;
 /// Sessions in which a machine runs or will.
 pub(crate) const LIVE: [&str; 4] = ["pending", "creating", "running", "stopping"];
 
-#[derive(Debug, Clone, Queryable, Selectable)]
+#[derive(Debug, Clone, Queryable, Selectable, Insertable)]
 #[diesel(table_name = sandbox_sessions)]
 pub(crate) struct SessionRow {
     pub account_id: String,
@@ -100,29 +102,7 @@ fn owned_until() -> diesel::expression::SqlLiteral<Timestamptz> {
 /// Whether there was room for it: another session of its lane may be live.
 pub(crate) async fn insert(conn: &mut Conn, row: &SessionRow) -> Result<bool> {
     use sandbox_sessions as s;
-    let values = (
-        s::account_id.eq(&row.account_id),
-        s::id.eq(&row.id),
-        s::sandbox_id.eq(&row.sandbox_id),
-        s::environment_id.eq(&row.environment_id),
-        s::tenant_id.eq(&row.tenant_id),
-        s::lane.eq(&row.lane),
-        s::scope.eq(&row.scope),
-        s::started_by_type.eq(&row.started_by_type),
-        s::started_by_id.eq(&row.started_by_id),
-        s::conversation_id.eq(&row.conversation_id),
-        s::status.eq(&row.status),
-        s::runtime.eq(&row.runtime),
-        s::memory_mib.eq(row.memory_mib),
-        s::backend.eq(&row.backend),
-        s::isolation.eq(&row.isolation),
-        s::from_snapshot_id.eq(&row.from_snapshot_id),
-        s::started_ms.eq(row.started_ms),
-        s::expires_ms.eq(row.expires_ms),
-        s::auto_extend.eq(row.auto_extend),
-        s::owner.eq(&row.owner),
-        s::owned_until.eq(owned_until()),
-    );
+    let values = (row, s::owned_until.eq(owned_until()));
     let inserted = diesel::insert_into(s::table).values(values).on_conflict_do_nothing().execute(conn).await;
     Ok(stored_for(&row.environment_id, inserted)? > 0)
 }

@@ -3,18 +3,19 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use platform_core::{AccountId, Caller, Checks, Code, Credential, Error, Page, Result, run_detached};
+use platform_core::{AccountId, Caller, Checks, Code, Credential, Error, Page, Result, run_detached, spawn};
 use platform_sandbox::files::{self, FileError};
 use tokio::sync::mpsc;
+use tracing::warn;
 
 use super::{
-    call::{Call, of_remote::listing},
-    exec::{Line, output, run},
+    call::Call,
+    exec::{Line, channel, run},
     live::{Live, failed, gone},
     model::{
-        CommandOutput, FileBytes, FileContent, FileListing, ListFiles, NewCommand, OutputPiece, ReadFile,
-        SandboxSession, SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox, StopSandbox,
-        StoppedSandbox, WriteFile, WrittenFile,
+        CommandOutput, FileContent, FileListing, ListFiles, NewCommand, OutputPiece, ReadFile, SandboxSession,
+        SandboxStatus, SessionFilter, SessionPage, StartSandbox, StartedSandbox, StopSandbox, StoppedSandbox,
+        WriteFile, WrittenFile,
     },
     repository::{self, SessionRow},
     start::Starter,
@@ -66,21 +67,11 @@ pub trait SandboxService: Send + Sync {
 }
 
 impl PgEnvironments {
-    /// The machine of a live session, when it is here; `None` = another process has it.
-    async fn session_of(
-        &self,
-        account: &AccountId,
-        id: &str,
-        sandbox: &str,
-    ) -> Result<(SessionRow, Option<Arc<Live>>)> {
+    /// A session whose machine runs. `SANDBOX_NOT_FOUND`.
+    async fn running(&self, account: &AccountId, id: &str, sandbox: &str) -> Result<SessionRow> {
         self.require(account, id).await?;
         let found = repository::by_sandbox(&mut *self.db.conn().await?, account, id, sandbox).await?;
-        let row = found.filter(|row| row.status == "running").ok_or_else(|| gone(sandbox))?;
-        let live = self.machines.get(sandbox);
-        if live.is_none() && row.owner == self.machines.owner {
-            return Err(gone(sandbox));
-        }
-        Ok((row, live))
+        found.filter(|row| row.status == "running").ok_or_else(|| gone().with("sandboxId", sandbox))
     }
 
     /// Runs a command on a machine that is here, and notes it.
@@ -113,40 +104,29 @@ impl PgEnvironments {
             is_raw: raw,
             most_bytes: self.settings.output_bytes,
         };
-        let began = self.clock.now();
         let redactor = live.learn(&line.variables);
+        let masked =
+            move |text: &str| String::from_utf8_lossy(&redactor.whole(text.as_bytes())).replace('\0', "\u{fffd}");
         let from = line.cwd.clone().unwrap_or_else(|| live.state().cwd.clone());
-        let mut said = run(live, line, &self.clock);
-        let (says, heard) = mpsc::channel(64);
+        let (began, (says, said)) = (self.clock.now(), channel());
         let (environments, live) = (Arc::clone(self), Arc::clone(live));
-        platform_core::spawn("sandbox command log", async move {
-            while let Some(piece) = said.recv().await {
-                if let OutputPiece::Exit(output) = &piece {
-                    let masked = |text: &str| {
-                        String::from_utf8_lossy(&redactor.whole(text.as_bytes())).replace('\0', "\u{fffd}")
-                    };
-                    let log = if raw { raw_output(output) } else { logged(output) };
-                    let text = masked(&text);
-                    let noted = async {
-                        let mut conn = environments.db.conn().await?;
-                        repository::log(
-                            &mut conn,
-                            &live.account,
-                            &live.session.id,
-                            (&text, &masked(&from), began),
-                            &log,
-                        )
-                        .await
-                    };
-                    if let Err(error) = noted.await {
-                        tracing::warn!(%error, "A command of a sandbox could not be noted.");
-                    }
+        // Whoever asked may go; the command runs to its end, and is noted.
+        spawn("sandbox command", async move {
+            let ran = run(&live, line, &says, &*environments.clock).await;
+            if let Ok(output) = &ran {
+                let log = if raw { raw_output(output) } else { logged(output) };
+                let command = (&*masked(&text), &*masked(&from), began);
+                let noted = async {
+                    let mut conn = environments.db.conn().await?;
+                    repository::log(&mut conn, &live.account, &live.session.id, command, &log).await
+                };
+                if let Err(error) = noted.await {
+                    warn!(%error, "A command of a sandbox could not be noted.");
                 }
-                // Whoever asked may be gone; the command is noted all the same.
-                let _ = says.send(piece).await;
             }
+            let _ = says.send(ran.map_or_else(OutputPiece::Failed, OutputPiece::Exit)).await;
         });
-        Ok(heard)
+        Ok(said)
     }
 
     pub(crate) async fn list_here(&self, live: &Arc<Live>, path: &str) -> Result<FileListing> {
@@ -176,7 +156,7 @@ impl PgEnvironments {
     }
 
     /// What is to be written: what was sent, or what stands at an address.
-    async fn content_of(&self, account: &AccountId, request: &WriteFile) -> Result<FileBytes> {
+    async fn content_of(&self, account: &AccountId, request: &WriteFile) -> Result<Bytes> {
         match (&request.content, &request.source_url) {
             (Some(content), None) => decode(content, request.encoding.as_deref()),
             (None, Some(url)) => {
@@ -205,17 +185,17 @@ fn decode(content: &str, encoding: Option<&str>) -> Result<Bytes> {
     }
 }
 
-/// A file's bytes as they were asked for.
-pub(crate) fn encode(path: String, bytes: Vec<u8>, encoding: Option<&str>) -> Result<FileContent> {
+/// A file, of which we have the bytes in base64, as it was asked for.
+pub(crate) fn encode(path: String, content: &str, encoding: Option<&str>) -> Result<FileContent> {
+    let bytes = STANDARD.decode(content).map_err(Error::internal)?;
     let size = bytes.len() as u64;
-    let content = match encoding.unwrap_or("utf8") {
-        "utf8" => String::from_utf8(bytes).map_err(|_| {
-            Error::new(code::FILE_NOT_TEXT, format!("{path} is no text; read it with encoding base64."))
-        })?,
-        "base64" => STANDARD.encode(bytes),
-        _ => return Err(Error::invalid("encoding", "enum", "encoding must be utf8 or base64")),
-    };
-    Ok(FileContent { path, content, size })
+    if encoding == Some("base64") {
+        return Ok(FileContent { path, content: content.to_owned(), size });
+    }
+    match String::from_utf8(bytes) {
+        Ok(content) => Ok(FileContent { path, content, size }),
+        Err(_) => Err(Error::new(code::FILE_NOT_TEXT, format!("{path} is no text; read it with encoding base64."))),
+    }
 }
 
 fn check_encoding(encoding: Option<&str>) -> Result<()> {
@@ -327,12 +307,12 @@ impl SandboxService for PgEnvironments {
         checks.finish()?;
         if raw && !matches!(caller.credential, Credential::FullKey(_)) {
             let message = "Only a full API key gets what a command said as it is.";
-            return Err(Error::new(code::FULL_KEY_REQUIRED, message));
+            return Err(Error::new(platform_auth::code::FULL_KEY_REQUIRED, message));
         }
-        let (row, live) = self.session_of(&caller.account, id, &command.sandbox_id).await?;
-        match live {
+        let session = self.running(&caller.account, id, &command.sandbox_id).await?;
+        match self.machines.get(&command.sandbox_id) {
             Some(live) => self.exec_here(&live, command, None, raw).await,
-            None => self.exec_there(&row, Call::Exec { command, worker: None, raw }).await,
+            None => self.exec_there(&session, Call::Exec { command, worker: None, raw }).await,
         }
     }
 
@@ -340,14 +320,9 @@ impl SandboxService for PgEnvironments {
         let mut checks = Checks::default();
         check_sandbox(&mut checks, &request.sandbox_id);
         checks.finish()?;
-        let (row, live) = self.session_of(account, id, &request.sandbox_id).await?;
-        match live {
-            Some(live) => {
-                let stopping = async move { self.stop_here(&live, &request).await };
-                run_detached("stop a sandbox", stopping).await
-            }
-            None => self.ask(&row, &Call::Stop(request)).await,
-        }
+        let session = self.running(account, id, &request.sandbox_id).await?;
+        let stopping = async move { self.on_machine(&session, None, Call::Stop(request)).await };
+        run_detached("stop a sandbox", stopping).await
     }
 
     async fn list_files(self: Arc<Self>, account: &AccountId, id: &str, request: ListFiles) -> Result<FileListing> {
@@ -355,11 +330,8 @@ impl SandboxService for PgEnvironments {
         check_sandbox(&mut checks, &request.sandbox_id);
         check_path(&mut checks, "path", &request.path);
         checks.finish()?;
-        let (row, live) = self.session_of(account, id, &request.sandbox_id).await?;
-        match live {
-            Some(live) => self.list_here(&live, &request.path).await,
-            None => self.ask(&row, &Call::List(request.path)).await.map(listing),
-        }
+        let session = self.running(account, id, &request.sandbox_id).await?;
+        self.on_machine(&session, None, Call::List(request.path)).await
     }
 
     async fn read_file(self: Arc<Self>, account: &AccountId, id: &str, request: ReadFile) -> Result<FileContent> {
@@ -368,12 +340,9 @@ impl SandboxService for PgEnvironments {
         check_path(&mut checks, "path", &request.path);
         checks.finish()?;
         check_encoding(request.encoding.as_deref())?;
-        let (row, live) = self.session_of(account, id, &request.sandbox_id).await?;
-        let bytes = match live {
-            Some(live) => self.read_here(&live, &request.path).await?,
-            None => self.read_there(&row, &request.path).await?,
-        };
-        encode(request.path, bytes, request.encoding.as_deref())
+        let session = self.running(account, id, &request.sandbox_id).await?;
+        let content: String = self.on_machine(&session, None, Call::Read(request.path.clone())).await?;
+        encode(request.path, &content, request.encoding.as_deref())
     }
 
     async fn write_file(self: Arc<Self>, account: &AccountId, id: &str, request: WriteFile) -> Result<WrittenFile> {
@@ -382,13 +351,10 @@ impl SandboxService for PgEnvironments {
         check_path(&mut checks, "destinationPath", &request.destination_path);
         checks.finish()?;
         check_encoding(request.encoding.as_deref())?;
-        let (row, live) = self.session_of(account, id, &request.sandbox_id).await?;
-        let content = self.content_of(account, &request).await?;
+        let session = self.running(account, id, &request.sandbox_id).await?;
+        let content = STANDARD.encode(self.content_of(account, &request).await?);
         let path = request.destination_path;
-        match live {
-            Some(live) => self.write_here(&live, &path, content).await,
-            None => self.write_there(&row, path, &content).await,
-        }
+        self.on_machine(&session, None, Call::Write { path, content }).await
     }
 
     async fn sessions(&self, account: &AccountId, id: &str, filter: &SessionFilter, page: Page) -> Result<SessionPage> {
@@ -426,19 +392,4 @@ pub(crate) async fn check_unchanged(environments: &PgEnvironments, live: &Live) 
     let message =
         "Somebody saved a snapshot since this sandbox was started; stop with force to put this one in its place.";
     Err(Error::new(code::SNAPSHOT_CHANGED, message))
-}
-
-/// What a command said, when nobody wants it in pieces.
-pub(crate) async fn whole(said: mpsc::Receiver<OutputPiece>) -> Result<CommandOutput> {
-    output(said).await.map_err(|(code, message)| super::call::error(&code, message))
-}
-
-impl OutputPiece {
-    /// The error that it stands for, if the command could not be run.
-    pub fn into_error(self) -> Option<Error> {
-        match self {
-            Self::Failed(code, message) => Some(super::call::error(&code, message)),
-            _ => None,
-        }
-    }
 }

@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Checks, Error, Id, Result, run_detached, spawn, without_nul};
 use platform_db::Conn;
+use platform_events::{Event, publish_in};
 use platform_sandbox::{Cli, Command, Disk, Machine, MachineSpec, Network, SandboxBackend, SandboxError, files};
 use platform_vault::random_bytes;
 use serde_json::{Value, json};
@@ -11,7 +13,7 @@ use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::{
-    exec::{Line, output, run},
+    exec::{Line, channel, run},
     live::{HOME, Live, Place, failed},
     model::{StartSandbox, StartedSandbox},
     repository::{self, SessionChange, SessionRow},
@@ -258,22 +260,23 @@ impl PgEnvironments {
             is_raw: false,
             most_bytes: MOST_INIT,
         };
+        let (nobody, _) = channel();
         let is_new = live.session.from_snapshot_id.is_none();
         let mut said = None;
         if is_new && !live.config.init_script.trim().is_empty() {
-            let ran = output(run(live, line(&live.config.init_script, Some(INIT)), &self.clock)).await;
+            let ran = run(live, line(&live.config.init_script, Some(INIT)), &nobody, &*self.clock).await;
             said = Some(match ran {
                 Ok(output) => {
                     without_nul(json!({"exitCode": output.exit_code, "stdout": output.stdout, "stderr": output.stderr}))
                 }
-                Err((_, message)) => json!({"exitCode": 1, "stdout": "", "stderr": message}),
+                Err(error) => json!({"exitCode": 1, "stdout": "", "stderr": error.message()}),
             });
             HOME.clone_into(&mut live.state().cwd);
         }
         if let Some(command) = live.config.start_command.as_deref().filter(|command| !command.trim().is_empty()) {
             // It goes on while the machine does, and is no use of it.
             let in_background = format!("( {command}\n) >/dev/null 2>&1 </dev/null &");
-            let _ = output(run(live, line(&in_background, Some(MAKING)), &self.clock)).await;
+            let _ = run(live, line(&in_background, Some(MAKING)), &nobody, &*self.clock).await;
             HOME.clone_into(&mut live.state().cwd);
         }
         said
@@ -287,8 +290,6 @@ impl PgEnvironments {
         reason: &'static str,
         error: Option<String>,
     ) -> Result<bool> {
-        use diesel_async::AsyncConnection;
-
         let mut conn = self.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| self.close_in(conn, session, status, reason, error).await).await
     }
@@ -316,12 +317,12 @@ impl PgEnvironments {
             let data = json!({"sessionId": session.id, "environmentId": session.environment_id, "status": status,
                 "stoppedReason": reason});
             let project = environments::project(conn, &account, &session.environment_id).await?;
-            let event = platform_events::Event {
+            let event = Event {
                 tenant: session.tenant_id.as_deref(),
                 project: project.as_deref(),
-                ..platform_events::Event::new(&account, "sandbox.finished", data)
+                ..Event::new(&account, "sandbox.finished", data)
             };
-            platform_events::publish_in(conn, vec![event], now).await?;
+            publish_in(conn, vec![event], now).await?;
         }
         Ok(closed)
     }
