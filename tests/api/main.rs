@@ -7,6 +7,7 @@ mod architecture;
 mod assistants;
 mod chats;
 mod connections;
+mod console;
 mod context;
 mod crash;
 mod crash_access;

@@ -47,9 +47,9 @@ use crate::{
     children::Pools,
     config::{Config, Role},
     groups::{
-        agents, assistants, chats, docs, documents, environments, files, folders, health, integrations, keys, mcp,
-        memory, models, oauth, projects, sessions, skills, speech, tenant_integrations, tenants, threads, tool_servers,
-        triggers, usage, webhooks,
+        agents, assistants, chats, console, docs, documents, environments, files, folders, health, integrations, keys,
+        mcp, memory, models, oauth, projects, sessions, skills, speech, tenant_integrations, tenants, threads,
+        tool_servers, triggers, usage, webhooks,
     },
     health::Health,
     leaving::Leaving,
@@ -272,6 +272,7 @@ impl Platform {
         let health = Arc::new(Health::new(db.clone(), Arc::clone(jobs)));
         let modules = vec![
             health::module(&health, models),
+            console::module(),
             docs::module(docs),
             oauth::module(&auth, &projects, &leaving),
             keys::module(&auth, &leaving),

@@ -1,11 +1,14 @@
 //! The command line.
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use platform_auth::{AuthService, KeySecret, KeyService, NewApiKey, NewUser, Role as UserRole, UserService};
+use platform_auth::{
+    AuthService, KeySecret, KeyService, NewApiKey, NewUser, PgAuthService, Role as UserRole, UserService,
+};
 use platform_core::{AccountId, Caller, Credential, Error, Origin, Page};
+use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 
 use crate::{
@@ -16,6 +19,9 @@ use crate::{
     sandboxes, serve,
     telemetry::Telemetry,
 };
+
+/// Address of the user that the first start makes.
+const FIRST_USER: &str = "admin@localhost";
 
 /// The open AI agent and assistant platform.
 ///
@@ -62,6 +68,15 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Users {
+    /// Print a link that logs a user in to the console, once, within a day.
+    Link {
+        /// Account: its clientUID or name.
+        #[arg(long, default_value = "default")]
+        account: String,
+        /// Address of the user.
+        #[arg(long, default_value = FIRST_USER)]
+        email: String,
+    },
     /// Make a user; the password is read from standard input. Prints the user as JSON.
     Create {
         /// Account: its clientUID or name.
@@ -198,7 +213,17 @@ async fn keys(config: &Config, command: Keys) -> Result<()> {
 }
 
 async fn users(config: &Config, command: Users) -> Result<()> {
-    let Users::Create { account, email, name, role } = command;
+    let (account, email, name, role) = match command {
+        Users::Create { account, email, name, role } => (account, email, name, role),
+        Users::Link { account, email } => {
+            let link = async |auth: Arc<PgAuthService>| {
+                let account = find_account(&*auth, &account).await?;
+                println!("{}", log_in_address(&config.url(config.addr), &auth.log_in_link(&account, &email).await?));
+                Ok(())
+            };
+            return App::with_auth(config, link).await;
+        }
+    };
     // Not an argument: those are shown to everybody on the machine.
     let mut password = String::new();
     eprintln!("Password of {email} (12 characters or more):");
@@ -229,22 +254,51 @@ fn print(record: &impl Serialize) {
     println!("{}", serde_json::to_string(record).expect("records are JSON"));
 }
 
-/// Makes sure there is an account and a key to begin with; returns the file of the first key, if it has one.
-pub(crate) async fn bootstrap(
-    auth: &dyn AuthService,
-    keys: &dyn KeyService,
-    config: &Config,
-) -> Result<Option<std::path::PathBuf>> {
+/// Where whoever has the value of a link is logged in.
+fn log_in_address(url: &str, link: &SecretString) -> String {
+    format!("{url}/#link={}", link.expose_secret())
+}
+
+/// What the first start made for whoever started it.
+#[derive(Default)]
+pub(crate) struct First {
+    /// Where the first API key is.
+    pub key_file: Option<PathBuf>,
+    /// Logs the first user in to the console, once.
+    pub log_in: Option<String>,
+}
+
+/// Makes sure there is an account with a user and a key to begin with.
+pub(crate) async fn bootstrap(auth: &PgAuthService, config: &Config, url: &str) -> Result<First> {
+    auth.ensure_console().await?;
+    let mut first = First::default();
     let account = match auth.find_account("default").await? {
         Some(account) => account,
         None => match auth.create_account("default").await {
-            Ok(account) => account.id,
+            Ok(account) => {
+                first.log_in = Some(first_user(auth, &account.id, url).await?);
+                account.id
+            }
             // Another process was first.
             Err(_) => find_account(auth, "default").await?,
         },
     };
+    first.key_file = first_key(auth, &account, config).await?;
+    Ok(first)
+}
+
+/// An administrator with a password that nobody has: the link logs them in.
+async fn first_user(auth: &PgAuthService, account: &AccountId, url: &str) -> Result<String> {
+    let password = Some(KeySecret::generate("pw")?.expose().to_owned());
+    let (email, name) = (FIRST_USER.to_owned(), "Administrator".to_owned());
+    auth.create_user(account, NewUser { email, password, name, role: UserRole::Admin, disabled: false }, None).await?;
+    Ok(log_in_address(url, &auth.log_in_link(account, FIRST_USER).await?))
+}
+
+/// The file of the first key, if it has one.
+async fn first_key(keys: &PgAuthService, account: &AccountId, config: &Config) -> Result<Option<PathBuf>> {
     if let Some(secret) = &config.bootstrap_key {
-        keys.ensure_key(&account, "bootstrap", secret).await?;
+        keys.ensure_key(account, "bootstrap", secret).await?;
         return Ok(None);
     }
     let path = config.data_dir.join("bootstrap-key");
@@ -258,7 +312,7 @@ pub(crate) async fn bootstrap(
                 secret
             }
         };
-        keys.ensure_key(&account, "bootstrap", &secret).await?;
+        keys.ensure_key(account, "bootstrap", &secret).await?;
     }
     Ok(path.exists().then_some(path))
 }

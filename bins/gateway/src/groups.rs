@@ -3,6 +3,7 @@
 pub(crate) mod agents;
 pub(crate) mod assistants;
 pub(crate) mod chats;
+pub(crate) mod console;
 pub(crate) mod docs;
 pub(crate) mod documents;
 pub(crate) mod environments;

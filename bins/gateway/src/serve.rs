@@ -2,7 +2,6 @@
 
 use std::{
     net::SocketAddr,
-    path::Path,
     sync::{Arc, atomic::Ordering},
 };
 
@@ -12,7 +11,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
-use crate::{app::App, commands::bootstrap, config::Config, metrics};
+use crate::{
+    app::App,
+    commands::{First, bootstrap},
+    config::Config,
+    metrics,
+};
 
 /// Files that are not connections of clients: of the database, to models and tools, and on the disk.
 const OTHER_FILES: usize = 512;
@@ -26,7 +30,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         .map(|addr| listen(addr).with_context(|| format!("PLATFORM_METRICS_ADDR: cannot listen on {addr}")));
     let metrics_at = metrics_at.transpose()?;
     let app = App::start(&config, addr).await?;
-    let key_file = bootstrap(&*app.auth, &*app.auth, &config).await?;
+    let first = bootstrap(&app.auth, &config, &config.url(addr)).await?;
     let files = open_files();
     let connections = files.saturating_sub(OTHER_FILES.min(files / 2));
     let serving = match platform_http::serve(&app.http, listener, connections, config.shutdown_grace) {
@@ -44,7 +48,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     }
     app.health.ready.store(true, Ordering::Relaxed);
     info!(%addr, ready_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(0), "Ready.");
-    welcome(&config, addr, &app, key_file.as_deref());
+    welcome(&config, addr, &app, &first);
 
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
@@ -71,11 +75,15 @@ fn open_files() -> usize {
 }
 
 /// What a new user wants to know first.
-fn welcome(config: &Config, addr: SocketAddr, app: &App, key_file: Option<&Path>) {
+fn welcome(config: &Config, addr: SocketAddr, app: &App, first: &First) {
     let url = config.url(addr);
     println!("The platform listens on {url} (API at {url}/v1, reference at {url}/docs).");
+    match &first.log_in {
+        Some(link) => println!("The console is at {url}; this link logs you in, once, within a day:\n  {link}"),
+        None => println!("The console is at {url}; `platform-gateway users link` prints a link that logs you in."),
+    }
     println!("Models: {}.", app.models.describe());
-    let key = match key_file {
+    let key = match &first.key_file {
         Some(path) => {
             println!("The first API key is in {}. Say hello:", path.display());
             format!("$(cat {})", path.display())

@@ -1,6 +1,6 @@
 //! Accounts, API keys, tenant sessions, users and OAuth: who is calling, and with what rights.
 //!
-//! **Owns** the tables `accounts`, `api_keys`, `tenant_sessions`, `users`, `oauth_*` and `signing_keys`;
+//! **Owns** the tables `accounts`, `api_keys`, `tenant_sessions`, `users`, `log_ins`, `oauth_*` and `signing_keys`;
 //! the endpoints `/v1/api-keys`, `/v1/tenant-sessions`, `/v1/users`, `/v1/oauth-clients` and `/oauth`; the
 //! commands `accounts`, `keys` and `users`. **Needs** `platform-db`, and a vault for what the server signs with.
 //!
@@ -10,7 +10,8 @@
 //! contract 01 §3; no credential makes a wider one; the last usable full key of an account cannot
 //! be taken away or narrowed; a credential falls with what it follows from: a key with the user who made it, a session with
 //! the value of its key or with its user's grant, tokens with their grant, user, client and password; a code and a refresh token
-//! are good once, and a second use revokes everything that followed.
+//! are good once, and a second use revokes everything that followed; what a browser holds after a log-in, and a link that
+//! logs in once, open the console alone, and end with the password.
 
 mod account;
 pub mod code;
@@ -30,8 +31,9 @@ pub use key::{
     Preset, Rotation, purge_old_values,
 };
 pub use oauth::{
-    Authorization, AuthorizeRequest, ClientPage, ClientService, ClientWithSecret, NewClient, OAuthClient, OAuthError,
-    OAuthService, SCOPES, Scopes, TokenRequest, Tokens, TrustedIssuer, purge_grants, purge_unused_clients,
+    Authorization, AuthorizeRequest, ClientPage, ClientService, ClientWithSecret, Granted, NewClient, OAuthClient,
+    OAuthError, OAuthService, SCOPES, Scopes, SignIn, TokenRequest, Tokens, TrustedIssuer, purge_grants, purge_log_ins,
+    purge_unused_clients,
 };
 pub use service::{AuthConfig, AuthService, PgAuthService};
 pub use session::{

@@ -83,6 +83,16 @@ diesel::table! {
 }
 
 diesel::table! {
+    log_ins (digest) {
+        digest -> Text,
+        account_id -> Text,
+        user_id -> Text,
+        is_link -> Bool,
+        expires_ms -> Int8,
+    }
+}
+
+diesel::table! {
     oauth_clients (id) {
         id -> Text,
         account_id -> Nullable<Text>,

@@ -331,7 +331,7 @@ fn parameter(route: &Route, path: &str, name: &str) -> String {
     given.into_iter().find(|(segment, _)| is_named(segment)).map(|(_, given)| percent_decode(given)).unwrap_or_default()
 }
 
-/// No empty, `.` or `..` segment, no encoded slash or NUL, no bad percent code (contract 00 §1.2).
+/// No empty, `.` or `..` segment (but the root itself), no encoded slash or NUL, no bad percent code (contract 00 §1.2).
 fn is_plain(path: &str) -> bool {
     let good_segment = |segment: &str| {
         let lower = segment.to_ascii_lowercase();
@@ -345,7 +345,9 @@ fn is_plain(path: &str) -> bool {
     let good_code = |at: usize| {
         bytes.get(at + 1..at + 3).is_some_and(|code| code.iter().all(u8::is_ascii_hexdigit)) || bytes[at] != b'%'
     };
-    path.strip_prefix('/').is_some_and(|path| path.split('/').all(good_segment)) && (0..bytes.len()).all(good_code)
+    let segments = path.strip_prefix('/');
+    segments.is_some_and(|segments| segments.is_empty() || segments.split('/').all(good_segment))
+        && (0..bytes.len()).all(good_code)
 }
 
 /// Name → value; a name given twice counts as last given.

@@ -21,6 +21,7 @@ const SECRET_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 pub struct TestApp {
     child: Child,
     url: String,
+    log_in: Option<String>,
     client: reqwest::Client,
     program: String,
     environment: Vec<(String, String)>,
@@ -87,15 +88,23 @@ impl TestApp {
                 break rest.split_whitespace().next().unwrap_or_default().to_owned();
             }
         };
+        // The next two lines tell of the console.
+        let log_in = lines.by_ref().take(2).map_while(Result::ok).find(|line| line.contains("#link="));
+        let log_in = log_in.map(|line| line.trim().to_owned());
         // What else it says must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let client = reqwest::Client::builder().timeout(Duration::from_mins(1)).build().expect("a client");
-        Self { child, url, client, program: program.to_owned(), environment }
+        Self { child, url, log_in, client, program: program.to_owned(), environment }
     }
 
     /// Address without `/v1`.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Address that logs the first user in to the console, when this start printed one.
+    pub fn log_in_link(&self) -> Option<&str> {
+        self.log_in.as_deref()
     }
 
     /// The value of its first key.

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use platform_access::Kind;
 use platform_auth::{
-    Authorization, AuthorizeRequest, ClientService, OAuthError, OAuthService, PgAuthService, TokenRequest, UserService,
-    purge_grants, purge_old_values, purge_unused_clients,
+    Authorization, AuthorizeRequest, ClientService, Granted, OAuthError, OAuthService, PgAuthService, SignIn,
+    TokenRequest, UserService, purge_grants, purge_log_ins, purge_old_values, purge_unused_clients,
 };
 use platform_core::{Error, Result};
 use platform_http::{Answer, Group, OpenTo, Request, code, percent_decode};
 use platform_mcp::MCP_PROFILE;
 use platform_projects::{PgProjectService, ProjectService};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
@@ -34,6 +34,8 @@ pub(crate) mod page;
 
 /// Applications.
 const OAUTH_CLIENT: Kind = Kind::of_account("OAuth client");
+/// The cookie of a log-in.
+const LOG_IN: &str = "platform-log-in";
 /// Where it is told who grants access to a resource.
 const RESOURCE: &str = "/.well-known/oauth-protected-resource";
 /// Users.
@@ -51,6 +53,7 @@ pub(crate) fn module(auth: &Arc<PgAuthService>, projects: &Arc<PgProjectService>
         ],
         purges: vec![
             Purge::new("grants", |conn, now| Box::pin(purge_grants(conn, now))),
+            Purge::new("log-ins", |conn, now| Box::pin(purge_log_ins(conn, now))),
             Purge::new("unused applications", |conn, now| Box::pin(purge_unused_clients(conn, now))),
             Purge::new("values of keys", |conn, now| {
                 Box::pin(async move { purge_old_values(conn, now).await.map(drop) })
@@ -67,6 +70,7 @@ fn group(services: Arc<dyn OAuthService>) -> Group {
     group.get("/.well-known/oauth-protected-resource", OpenTo::Public, resource).with(spec::resource);
     group.get("/oauth/authorize", OpenTo::Public, authorize).with(spec::authorize);
     group.post("/oauth/authorize", OpenTo::Public, decide).with(spec::decide).raw();
+    group.post("/oauth/logout", OpenTo::Public, log_out).with(spec::log_out).raw();
     group
         .post("/oauth/introspect", OpenTo::FullKey { scope: None, account_wide: false }, introspect)
         .with(spec::introspect)
@@ -156,9 +160,42 @@ async fn authorize(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Ans
     let asked = asked(&request.query);
     count_document(&request, &asked).await?;
     match oauth.authorization(&asked).await? {
-        Ok(authorization) => Ok(page::form(200, &authorization, &request.query, None)),
+        Ok(authorization) => {
+            let prompt = request.query.get("prompt").map(String::as_str);
+            if prompt != Some("login")
+                && let Some(log_in) = log_in(&request)
+                && let Some(granted) = oauth.grant(&authorization, SignIn::Browser(log_in)).await?
+            {
+                return Ok(redirect(&granted.redirect));
+            }
+            match prompt {
+                Some("none") => Ok(redirect(&oauth.refused(&authorization, "login_required"))),
+                _ => Ok(page::form(200, &authorization, &request.query, None)),
+            }
+        }
         Err(error) => Ok(refuse(&error)),
     }
+}
+
+/// What the browser holds since its user logged in to the console.
+fn log_in(request: &Request) -> Option<SecretString> {
+    let cookies = request.headers.get(COOKIE)?.to_str().ok()?;
+    let named = |cookie: &str| Some(cookie.trim().strip_prefix(LOG_IN)?.strip_prefix('=')?.to_owned());
+    cookies.split(';').find_map(named).map(SecretString::from)
+}
+
+/// Has the browser hold a log-in, which no script can read and no other site sends; "" = none any more.
+fn holding(answer: Answer, oauth: &dyn OAuthService, log_in: &str) -> Answer {
+    let is_https = oauth.metadata()["issuer"].as_str().is_some_and(|issuer| issuer.starts_with("https:"));
+    let (secure, age) = (if is_https { "; Secure" } else { "" }, if log_in.is_empty() { "; Max-Age=0" } else { "" });
+    answer.header("set-cookie", format!("{LOG_IN}={log_in}; Path=/oauth; HttpOnly; SameSite=Strict{secure}{age}"))
+}
+
+async fn log_out(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
+    if let Some(log_in) = log_in(&request) {
+        oauth.log_out(&log_in).await?;
+    }
+    Ok(holding(Answer::ok(&json!({}))?, &*oauth, ""))
 }
 
 /// An application whose name is an address is looked up there, not any number of times.
@@ -179,21 +216,40 @@ async fn decide(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer
         Err(error) => return Ok(refuse(&error)),
     };
     if fields.get("decision").is_none_or(|decision| decision != "allow") {
-        return Ok(redirect(&oauth.denied(&authorization)));
+        return Ok(redirect(&oauth.refused(&authorization, "access_denied")));
+    }
+    // Nobody is logged in to the console by a page of somebody else's.
+    if authorization.is_console() && request.headers.get("sec-fetch-site").is_some_and(|site| site != "same-origin") {
+        return Ok(page::form(403, &authorization, &fields, Some("Log in here, not on another page.")));
     }
     let (gate, text) = (request.gate(), |name: &str| fields.get(name).cloned().unwrap_or_default());
-    let (email, password) = (text("email"), SecretString::from(text("password")));
+    let (email, link) = (text("email").trim().to_owned(), fields.get("link").cloned());
+    let name = link.as_deref().unwrap_or(&email).to_owned();
+    let way = match link {
+        Some(link) => SignIn::Link(link.into()),
+        None => SignIn::Password { email, password: text("password").into() },
+    };
+    let wrong = match way {
+        SignIn::Link(_) => {
+            "This link was used, or is past its time. Log in with your password, or have the server's `users link` make another."
+        }
+        _ => "This e-mail address or password is wrong.",
+    };
     let account = authorization.account().map(platform_core::Id::as_str).unwrap_or_default();
-    let tried = match gate.log_in(request.client, account, email.trim()).await {
+    let tried = match gate.log_in(request.client, account, &name).await {
         Ok(tried) => tried,
         Err(error) => return Ok(page::form(429, &authorization, &fields, Some(error.message()))),
     };
-    match oauth.grant(&authorization, email.trim(), password).await? {
-        Some(address) => {
+    match oauth.grant(&authorization, way).await? {
+        Some(Granted { redirect: address, log_in }) => {
             gate.logged_in(tried).await;
-            Ok(redirect(&address))
+            let answer = redirect(&address);
+            Ok(match log_in {
+                Some(log_in) => holding(answer, &*oauth, log_in.expose_secret()),
+                None => answer,
+            })
         }
-        None => Ok(page::form(401, &authorization, &fields, Some("This e-mail address or password is wrong."))),
+        None => Ok(page::form(401, &authorization, &fields, Some(wrong))),
     }
 }
 
@@ -372,6 +428,8 @@ struct AuthorizeQuery {
     code_challenge: String,
     code_challenge_method: String,
     resource: Option<String>,
+    /// `none`: nothing is shown, `error=login_required` when it would have to be; `login`: logged in anew.
+    prompt: Option<String>,
 }
 
 /// What a client asks the token endpoint; a form has the same names in snake case.
@@ -414,6 +472,9 @@ mod spec {
     }
     pub fn token() -> Operation {
         Operation::new("Exchange a code or a refresh token (RFC 6749)").body::<TokenBody>().answers_object(200)
+    }
+    pub fn log_out() -> Operation {
+        Operation::new("Forget who is logged in in this browser").answers_object(200)
     }
     pub fn revoke() -> Operation {
         Operation::new("End what a token follows from (RFC 7009)").body::<OneToken>().answers_object(200)

@@ -19,14 +19,11 @@ use super::{
     access::{self, API},
     clients::{ClientRow, by_client_id},
     grants::{self, GrantRow, RefreshRow},
+    log_ins::{self, CONSOLE, SignIn},
     registration,
     scopes::{SCOPES, Scopes},
 };
-use crate::{
-    PgAuthService,
-    key::KeySecret,
-    user::{repository as users, sign_in},
-};
+use crate::{PgAuthService, key::KeySecret, user::repository as users};
 
 /// A code is good for so long.
 const CODE_MS: i64 = 60_000;
@@ -70,6 +67,15 @@ pub struct Authorization {
     document: Option<Box<ClientRow>>,
 }
 
+/// What became of a log-in.
+#[derive(Debug)]
+pub struct Granted {
+    /// Where the user is sent.
+    pub redirect: String,
+    /// What their browser holds from now on; only the console's.
+    pub log_in: Option<SecretString>,
+}
+
 /// An error of the protocol (RFC 6749 §4.1.2.1, §5.2).
 #[derive(Debug, Clone)]
 pub struct OAuthError {
@@ -84,7 +90,12 @@ pub struct OAuthError {
 impl Authorization {
     /// The application made itself known: nobody vouches for its name.
     pub fn is_unverified(&self) -> bool {
-        self.account.is_none()
+        self.account.is_none() && !self.is_console()
+    }
+
+    /// The console of this server: whoever logs in there consents to nothing that is not theirs already.
+    pub fn is_console(&self) -> bool {
+        self.client_id == CONSOLE
     }
 
     /// Where the application is at home; `None` = in the account of whoever logs in.
@@ -136,10 +147,12 @@ pub type OAuthOutcome<T> = Result<std::result::Result<T, OAuthError>>;
 pub trait OAuthService: Send + Sync {
     /// Judges what an application asks before the user is shown anything.
     async fn authorization(&self, request: &AuthorizeRequest) -> OAuthOutcome<Authorization>;
-    /// Grants it for who logs in so; where to send them, or `None` when address or password is wrong.
-    async fn grant(&self, asked: &Authorization, email: &str, password: SecretString) -> Result<Option<String>>;
-    /// Where to send a user who does not want it.
-    fn denied(&self, asked: &Authorization) -> String;
+    /// Grants it for who signs in so; `None` when they are nobody, such as when address or password is wrong.
+    async fn grant(&self, asked: &Authorization, way: SignIn) -> Result<Option<Granted>>;
+    /// Where to send a user when nothing is granted, for this reason (RFC 6749 §4.1.2.1, OpenID Connect Core §3.1.2.6).
+    fn refused(&self, asked: &Authorization, error: &'static str) -> String;
+    /// Ends what a browser holds since its user logged in.
+    async fn log_out(&self, log_in: &SecretString) -> Result<()>;
     /// Takes an application in that asks to be, by the metadata of RFC 7591.
     async fn register(&self, metadata: &[u8]) -> OAuthOutcome<Value>;
     /// Exchanges a code or refresh token.
@@ -175,9 +188,13 @@ impl OAuthService for PgAuthService {
         }))
     }
 
-    async fn grant(&self, asked: &Authorization, email: &str, password: SecretString) -> Result<Option<String>> {
-        let Some(user) = sign_in(self, asked.account.as_ref(), email, password).await? else { return Ok(None) };
+    async fn grant(&self, asked: &Authorization, way: SignIn) -> Result<Option<Granted>> {
+        let Some(user) = self.signed_in(asked.is_console(), asked.account.as_ref(), &way).await? else {
+            return Ok(None);
+        };
         let account = crate::service::stored_account(&user.account_id)?;
+        let lasts = asked.is_console() && !matches!(way, SignIn::Browser(_));
+        let log_in = lasts.then(|| log_ins::new(&user, false, self.clock.now())).transpose()?;
         let (user, password) = (user.id, user.password);
         let code = KeySecret::generate(CODE)?;
         let now = self.clock.now();
@@ -203,6 +220,14 @@ impl OAuthService for PgAuthService {
             if now.is_none_or(|user| user.disabled || user.password != password) {
                 return Ok(false);
             }
+            if let SignIn::Link(link) = &way
+                && !log_ins::end(conn, link).await?
+            {
+                return Ok(false);
+            }
+            if let Some((row, _)) = &log_in {
+                log_ins::insert(conn, row).await?;
+            }
             if let Some(client) = &asked.document {
                 registration::keep_document(conn, client).await?;
             }
@@ -211,11 +236,16 @@ impl OAuthService for PgAuthService {
         if !granting.await? {
             return Ok(None);
         }
-        Ok(Some(self.back(&asked.redirect_uri, &[("code", code.expose())], asked.state.as_deref())))
+        let redirect = self.back(&asked.redirect_uri, &[("code", code.expose())], asked.state.as_deref());
+        Ok(Some(Granted { redirect, log_in: log_in.map(|(_, value)| value) }))
     }
 
-    fn denied(&self, asked: &Authorization) -> String {
-        self.back(&asked.redirect_uri, &[("error", "access_denied")], asked.state.as_deref())
+    fn refused(&self, asked: &Authorization, error: &'static str) -> String {
+        self.back(&asked.redirect_uri, &[("error", error)], asked.state.as_deref())
+    }
+
+    async fn log_out(&self, log_in: &SecretString) -> Result<()> {
+        log_ins::end(&mut *self.db.conn().await?, log_in).await.map(drop)
     }
 
     async fn register(&self, metadata: &[u8]) -> OAuthOutcome<Value> {
@@ -344,13 +374,14 @@ impl PgAuthService {
             let description = "code_challenge with code_challenge_method S256 is required.";
             return Err(OAuthError::new("invalid_request", description));
         };
+        let is_self_made = client.account_id.is_none() && client.client_id != CONSOLE;
         let scopes = match request.scope.as_deref().map(Scopes::parse).filter(|scopes| !scopes.is_empty()) {
             Some(asked) if !asked.is_within(&client.scopes()) => {
                 return Err(OAuthError::new("invalid_scope", "The application may not ask for this scope."));
             }
             Some(asked) => asked,
             // Who made itself known manages nothing unasked.
-            None if client.account_id.is_none() && client.scopes().open(MCP_READ) => Scopes::parse(MCP_READ),
+            None if is_self_made && client.scopes().open(MCP_READ) => Scopes::parse(MCP_READ),
             None => client.scopes(),
         };
         let audience = match &request.resource {
@@ -374,7 +405,7 @@ impl PgAuthService {
             scopes,
             audience,
             challenge: challenge.clone(),
-            document: client.account_id.is_none().then(|| Box::new(client.clone())),
+            document: is_self_made.then(|| Box::new(client.clone())),
         })
     }
 

@@ -16,7 +16,9 @@ use super::{
     repository::{self, UserRow},
 };
 use crate::{
-    PgAuthService, code, key::repository as keys, oauth::revoke_of_user as revoke_grants,
+    PgAuthService, code,
+    key::repository as keys,
+    oauth::{end_log_ins, insert_log_in, new_log_in, revoke_of_user as revoke_grants},
     session::revoke_of_user as revoke_sessions,
 };
 
@@ -35,7 +37,10 @@ pub trait UserService: Send + Sync {
     async fn get_user(&self, account: &AccountId, id: &str) -> Result<User>;
     /// Addresses of those of these users that have one, by id.
     async fn emails(&self, account: &AccountId, ids: &[&str]) -> Result<HashMap<String, String>>;
-    /// Changes the given fields. Who is disabled is out at once; a new password ends what they granted before.
+    /// The value of a link that logs the user of an address in to the console, once.
+    async fn log_in_link(&self, account: &AccountId, email: &str) -> Result<SecretString>;
+    /// Changes the given fields. Who is disabled is out at once; a new password ends what they granted before, and
+    /// their log-ins.
     async fn update_user(&self, account: &AccountId, id: &str, patch: Object) -> Result<User>;
     /// Takes a user away, with everything they granted; keys they made open nothing any more.
     async fn delete_user(&self, account: &AccountId, id: &str) -> Result<()>;
@@ -88,6 +93,14 @@ impl UserService for PgAuthService {
         repository::emails(self.db.read().await?.get(), account, ids).await
     }
 
+    async fn log_in_link(&self, account: &AccountId, email: &str) -> Result<SecretString> {
+        let mut conn = self.db.conn().await?;
+        let user = repository::by_email(&conn, Some(account), email).await?.into_iter().next();
+        let (row, link) = new_log_in(&user.ok_or_else(|| not_found(email))?, true, self.clock.now())?;
+        insert_log_in(&mut conn, &row).await?;
+        Ok(link)
+    }
+
     async fn update_user(&self, account: &AccountId, id: &str, patch: Object) -> Result<User> {
         let given = patch.get("password").and_then(|password| password.as_str()).map(str::to_owned);
         if patch.get("password").is_some_and(|password| !password.is_string()) {
@@ -115,6 +128,7 @@ impl UserService for PgAuthService {
                 row.email = Some(changed.email);
                 if password.is_some() {
                     revoke_grants(conn, account, id, now).await?;
+                    end_log_ins(conn, account, id).await?;
                 }
                 row.password = password.or(row.password);
             }

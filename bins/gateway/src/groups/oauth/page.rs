@@ -41,7 +41,12 @@ pub(super) fn form(
     given: &BTreeMap<String, String>,
     wrong: Option<&str>,
 ) -> Answer {
-    let mut html = format!("<h1>{} wants to act for you</h1>", escaped(&asked.client_name));
+    let title = if asked.is_console() {
+        "Log in to the console".to_owned()
+    } else {
+        format!("{} wants to act for you", asked.client_name)
+    };
+    let mut html = format!("<h1>{}</h1>", escaped(&title));
     if let Some(wrong) = wrong {
         let _ = write!(html, "<p class=\"wrong\" role=\"alert\">{}</p>", escaped(wrong));
     }
@@ -51,11 +56,14 @@ pub(super) fn form(
             Allow it only if you have just started to connect it.</p>",
         );
     }
-    html.push_str("<p>If you allow it, it may use these parts of the API in your name:</p><ul>");
-    for scope in asked.scopes.names() {
-        let _ = write!(html, "<li>{}</li>", escaped(&described(scope)));
+    if !asked.is_console() {
+        html.push_str("<p>If you allow it, it may use these parts of the API in your name:</p><ul>");
+        for scope in asked.scopes.names() {
+            let _ = write!(html, "<li>{}</li>", escaped(&described(scope)));
+        }
+        html.push_str("</ul>");
     }
-    html.push_str("</ul><form method=\"post\" action=\"/oauth/authorize\">");
+    html.push_str("<form method=\"post\" action=\"/oauth/authorize\">");
     for name in CARRIED {
         if let Some(value) = given.get(name) {
             let _ = write!(html, "<input type=\"hidden\" name=\"{name}\" value=\"{}\">", escaped(value));
@@ -68,12 +76,14 @@ pub(super) fn form(
         <input id=\"email\" name=\"email\" type=\"email\" autocomplete=\"username\" required value=\"{email}\" autofocus>\
         <label for=\"password\">Password</label>\
         <input id=\"password\" name=\"password\" type=\"password\" autocomplete=\"current-password\" required>\
-        <button class=\"allow\" name=\"decision\" value=\"allow\">Log in and allow</button>\
-        <button name=\"decision\" value=\"deny\" formnovalidate>Do not allow</button></form>\
+        <button class=\"allow\" name=\"decision\" value=\"allow\">{}</button>\
+        <button name=\"decision\" value=\"deny\" formnovalidate>{}</button></form>\
         <p>You will be sent back to <strong>{}</strong>.</p>",
+        if asked.is_console() { "Log in" } else { "Log in and allow" },
+        if asked.is_console() { "Go back" } else { "Do not allow" },
         escaped(&origin_of(asked))
     );
-    answer(status, &format!("{} wants to act for you", asked.client_name), &html, &origin_of(asked))
+    answer(status, &title, &html, &origin_of(asked))
 }
 
 /// What is wrong with a request that cannot be sent back to anybody.

@@ -1,0 +1,139 @@
+// The public API, as any client calls it.
+import { authorization, lost } from "./session.ts";
+
+export interface Issue {
+  path: string;
+  code: string;
+  message: string;
+}
+
+export class ApiError extends Error {
+  status: number;
+  code: string;
+  details: Record<string, any>;
+  requestId: string;
+
+  constructor(status: number, body: any, requestId: string) {
+    super(body?.message ?? `The server answered ${status}.`);
+    this.status = status;
+    this.code = body?.error ?? String(status);
+    this.details = body?.details ?? {};
+    this.requestId = body?.requestId ?? requestId;
+  }
+
+  get issues(): Issue[] {
+    return this.details.issues ?? [];
+  }
+}
+
+/// A call that was made, for whoever wants to repeat it elsewhere.
+export interface Made {
+  method: string;
+  path: string;
+  body?: unknown;
+  status: number;
+  ms: number;
+  requestId: string;
+}
+
+export const made: Made[] = [];
+const MOST_MADE = 100;
+let onMade: () => void = () => undefined;
+export const whenMade = (changed: () => void): void => void (onMade = changed);
+
+export type Query = Record<string, string | number | boolean | null | undefined>;
+
+export function withQuery(path: string, query: Query): string {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return given.length ? `${path}?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}` : path;
+}
+
+interface Options {
+  body?: unknown;
+  headers?: Record<string, string>;
+  signal?: AbortSignal;
+}
+
+/// One request; whatever is not 2xx is thrown as an `ApiError`.
+export async function send(method: string, path: string, options: Options = {}): Promise<Response> {
+  const { body, headers, signal } = options;
+  const isForm = body instanceof FormData;
+  const began = performance.now();
+  const answer = await fetch(path, {
+    method,
+    signal,
+    headers: {
+      Authorization: await authorization(),
+      ...(body !== undefined && !isForm && { "Content-Type": "application/json" }),
+      ...headers,
+    },
+    body: body === undefined ? undefined : isForm ? body : JSON.stringify(body),
+  }).catch((error) => {
+    throw signal?.aborted ? error : new ApiError(0, { message: "The server cannot be reached." }, "");
+  });
+  const requestId = answer.headers.get("X-Request-Id") ?? "";
+  const ms = Math.round(performance.now() - began);
+  made.unshift({ method, path, body: isForm ? undefined : body, status: answer.status, ms, requestId });
+  made.length = Math.min(made.length, MOST_MADE);
+  onMade();
+  if (answer.ok) return answer;
+  if (answer.status === 401) lost();
+  throw new ApiError(answer.status, await answer.json().catch(() => null), requestId);
+}
+
+export async function call<T = any>(method: string, path: string, options: Options = {}): Promise<T> {
+  const answer = await send(method, path, options);
+  const isJson = answer.headers.get("Content-Type")?.startsWith("application/json");
+  return (isJson ? answer.json() : answer.text()) as Promise<T>;
+}
+
+export const get = <T = any>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> =>
+  call<T>("GET", withQuery(path, query), { signal });
+
+export const post = <T = any>(path: string, body: unknown = {}): Promise<T> => call<T>("POST", path, { body });
+
+export interface Frame {
+  event: string;
+  data: any;
+}
+
+/// Frames of a stream of server-sent events, until the server closes it.
+export async function* frames(answer: Response): AsyncGenerator<Frame> {
+  const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const parts = (rest + value).split("\n\n");
+      rest = parts.pop()!;
+      for (const part of parts) {
+        const field = (name: string) =>
+          part.split("\n").filter((line) => line.startsWith(name + ":")).map((line) => line.slice(name.length + 1).trimStart());
+        const data = field("data").join("\n");
+        if (data) yield { event: field("event")[0] ?? "message", data: JSON.parse(data) };
+      }
+    }
+  } finally {
+    void reader.cancel().catch(() => undefined);
+  }
+}
+
+/// The state of a chat or thread as it changes; opened anew until it is over or `signal` says so.
+export async function* states(path: string, isOver: (state: any) => boolean, signal: AbortSignal): AsyncGenerator<any> {
+  let state: any = null;
+  while (!signal.aborted) {
+    const answer = await send("GET", path + "?partial=true", { signal });
+    for await (const { event, data } of frames(answer)) {
+      if (event === "snapshot") state = data;
+      else if (event === "delta") {
+        const streaming = state.streamingMessage;
+        const message = streaming.content.message + data.append;
+        state = { ...state, streamingMessage: { ...streaming, content: { ...streaming.content, message } } };
+      } else if (event === "partial") state = { ...state, ...data };
+      else break;
+      yield state;
+    }
+    if (state && isOver(state)) return;
+  }
+}

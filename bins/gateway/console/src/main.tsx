@@ -1,0 +1,161 @@
+// The frame: who is here, where they are, and what is there.
+import { render, type ComponentChildren, type JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import "./style.css";
+import { call } from "./api.ts";
+import { group, GROUPS, type Group, type Record_ } from "./groups.ts";
+import { Confirm, Failure, type Tab } from "./parts/basic.tsx";
+import { Calls } from "./parts/calls.tsx";
+import { type Command, Palette } from "./parts/palette.tsx";
+import { Costs, Judging, Start, Threads } from "./pages/agents.tsx";
+import { Connect, Preview } from "./pages/connect.tsx";
+import { Home } from "./pages/home.tsx";
+import { DocumentText, Memory, Search } from "./pages/knowledge.tsx";
+import { LogIn } from "./pages/login.tsx";
+import { Compare, Playground } from "./pages/playground.tsx";
+import { ListPage, RecordPage } from "./pages/resource.tsx";
+import { CHAT_COLUMNS, chatHref, ChatPage, chats, Runs } from "./pages/runs.tsx";
+import { Terminal } from "./pages/terminal.tsx";
+import { ThreadPage } from "./pages/thread.tsx";
+import { Tools } from "./pages/tools.tsx";
+import { Quotas } from "./pages/usage.tsx";
+import { List } from "./parts/list.tsx";
+import { go, href, useRoute } from "./router.ts";
+import { begin, identity, logOut, may, onIdentity } from "./session.ts";
+
+const SECTIONS = ["Build", "Knowledge", "Connect", "Access"] as const;
+
+/// Tabs that only records of one group have; those before its settings.
+const FIRST: Record<string, (record: Record_, again: () => void) => Tab[]> = {
+  assistants: (it) => [
+    ...(may("assistants:write") ? [{ id: "playground", title: "Playground", view: () => <Playground assistant={it} /> }] : []),
+    { id: "chats", title: "Chats", view: () => (
+      <List label="Chats" columns={CHAT_COLUMNS} of={[it.identifier]} href={chatHref} empty="No chats yet. Begin one in the playground."
+        load={(offset, limit, signal) => chats({ assistantSpecializationIdentifier: it.identifier }, offset, limit, signal)} />
+    ) },
+  ],
+  agents: (it) => [
+    { id: "threads", title: "Threads", view: () => <Threads agent={it} /> },
+    ...(may("agents:write") ? [{ id: "start", title: "Start", view: () => <Start agent={it} /> }] : []),
+    { id: "costs", title: "Costs", view: () => <Costs path={`/v1/agents/agents/${it._id}`} /> },
+  ],
+  "tool-servers": (it) => [{ id: "tools", title: "Tools", view: () => <Tools server={it} /> }],
+  documents: (it) => [{ id: "text", title: "Text", view: () => <DocumentText document={it} /> }],
+  integrations: (it, again) => [{ id: "connect", title: "Connect", view: () => <Connect app={it} done={again} /> }],
+  mcp: (it) => [{ id: "preview", title: "Preview", view: () => <Preview profile={it} /> }],
+  environments: (it) => [{ id: "terminal", title: "Terminal", view: () => <Terminal environment={it} /> }],
+  tenants: (it) => [{ id: "quotas", title: "Quotas", view: () => <Quotas tenant={it} /> }],
+  projects: (it) => [{ id: "costs", title: "Costs", view: () => <Costs path={`/v1/projects/${it._id}`} /> }],
+};
+
+/// And those after them.
+const LAST: Record<string, (record: Record_) => Tab[]> = {
+  assistants: (it) => [
+    ...(it.isCustom && may("assistants:write") ? [{ id: "compare", title: "Compare prompts", view: () => <Compare assistant={it} save={(presets) => call("PATCH", `/v1/assistants/${it.identifier}`, { body: { presets } })} /> }] : []),
+    ...(it.isCustom && may("memory:read") ? [{ id: "memory", title: "Memory", view: () => <Memory assistant={it} /> }] : []),
+  ],
+  agents: (it) => [{ id: "judging", title: "Evaluation", view: () => <Judging agent={it} /> }],
+};
+
+const ABOVE: Record<string, () => ComponentChildren> = { documents: () => <Search /> };
+
+function Page(): JSX.Element {
+  const { path } = useRoute();
+  const [first = "home", id, more] = path;
+  if (first === "home") return <Home />;
+  if (first === "runs") return <Runs />;
+  if (first === "threads" && id) return <ThreadPage key={id} id={id} />;
+  if (first === "chats" && id && more) return <ChatPage key={more} assistant={id} uid={more} />;
+  const of = group(first);
+  if (!of) return <Failure error={new Error("There is no such page.")} />;
+  if (!may(of.scope)) {
+    return (
+      <>
+        <header class="page"><h1>{of.title}</h1></header>
+        <p>{of.scope === "admin" ? "This takes a full API key." : `This takes the scope ${of.scope}.`} <button type="button" onClick={() => logOut()}>Come in with another credential</button></p>
+      </>
+    );
+  }
+  return id && !of.isFlat ? <RecordPage key={id} group={of} id={id} first={FIRST[of.id]} last={LAST[of.id]} /> : <ListPage key={of.id} group={of} above={ABOVE[of.id]?.()} />;
+}
+
+const THEMES = ["system", "light", "dark"] as const;
+
+function theme(name: string): void {
+  localStorage.setItem("console.theme", name);
+  name === "system" ? delete document.documentElement.dataset.theme : (document.documentElement.dataset.theme = name);
+}
+
+function Frame(): JSX.Element {
+  const { path } = useRoute();
+  const [open, setOpen] = useState<"" | "palette" | "calls" | "menu">("");
+  const [, redraw] = useState(0);
+  const here = path[0] ?? "home";
+  const groups = GROUPS.filter((of) => may(of.scope));
+  const change = (name: string) => (theme(name), redraw((turn) => turn + 1));
+  const commands: Command[] = [
+    { title: "Home", hint: "page", run: () => go(href("home")) },
+    { title: "Runs", hint: "page", run: () => go(href("runs")) },
+    ...groups.map((of) => ({ title: of.title, hint: "page", run: () => go(href(of.id)) })),
+    ...groups.filter((of) => of.create).map((of) => ({ title: `New ${of.one}`, hint: "action", run: () => go(href(of.id) + "?new=1") })),
+    ...THEMES.map((name) => ({ title: `Theme: ${name}`, hint: "action", run: () => change(name) })),
+    { title: "API calls of this page", hint: "action", run: () => setOpen("calls") },
+    { title: "Log out", hint: "action", run: () => void logOut() },
+  ];
+  useEffect(() => {
+    const key = (event: KeyboardEvent) => {
+      const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test((event.target as HTMLElement).tagName);
+      if ((event.key === "k" && (event.metaKey || event.ctrlKey)) || (event.key === "/" && !isTyping)) {
+        event.preventDefault();
+        setOpen("palette");
+      }
+    };
+    addEventListener("keydown", key);
+    return () => removeEventListener("keydown", key);
+  }, []);
+  useEffect(() => {
+    setOpen((now) => (now === "menu" ? "" : now));
+    document.title = `${(group(here)?.title ?? here.charAt(0).toUpperCase() + here.slice(1))} · Console`;
+  }, [path.join("/")]);
+  const link = (id: string, title: string) => <li key={id}><a href={href(id)} aria-current={here === id || (id === "runs" && ["threads", "chats"].includes(here)) ? "page" : undefined}>{title}</a></li>;
+  const section = (name: string) => {
+    const of = groups.filter((one: Group) => one.section === name);
+    return of.length > 0 && <section key={name}><h2>{name}</h2><ul>{of.map((one) => link(one.id, one.title))}</ul></section>;
+  };
+  return (
+    <>
+      <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), document.getElementById("main")?.focus())}>To the content</a>
+      <div class="frame">
+        <header class="bar">
+          <button type="button" class="quiet burger" aria-label="Menu" aria-expanded={open === "menu"} onClick={() => setOpen(open === "menu" ? "" : "menu")}>☰</button>
+          <strong>Console</strong>
+          <button type="button" class="find" onClick={() => setOpen("palette")}>Go to… <kbd>/</kbd></button>
+          <span class="spring" />
+          <button type="button" class="quiet" onClick={() => setOpen("calls")}>API calls</button>
+          <select aria-label="Theme" value={localStorage.getItem("console.theme") ?? "system"} onChange={(event) => change(event.currentTarget.value)}>{THEMES.map((name) => <option key={name}>{name}</option>)}</select>
+          <span class="who">{identity!.label}</span>
+          <button type="button" class="quiet" onClick={() => logOut()}>Log out</button>
+        </header>
+        <nav class={open === "menu" ? "open" : ""} aria-label="Pages">
+          <ul>{link("home", "Home")}{(may("agents:read") || may("assistants:read")) && link("runs", "Runs")}</ul>
+          {SECTIONS.map(section)}
+          <ul><li><a href="/docs">API reference</a></li></ul>
+        </nav>
+        <main id="main" tabIndex={-1}><Page /></main>
+      </div>
+      {open === "palette" && <Palette commands={commands} close={() => setOpen("")} />}
+      {open === "calls" && <Calls close={() => setOpen("")} />}
+      <Confirm />
+    </>
+  );
+}
+
+function Console({ problem }: { problem: string | null }): JSX.Element {
+  const [, redraw] = useState(0);
+  useEffect(() => onIdentity(() => redraw((turn) => turn + 1)), []);
+  return identity ? <Frame /> : <LogIn problem={problem} />;
+}
+
+theme(localStorage.getItem("console.theme") ?? "system");
+const root = document.getElementById("console")!;
+void begin().then((problem) => render(<Console problem={problem} />, root));

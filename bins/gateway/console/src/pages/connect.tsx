@@ -1,0 +1,58 @@
+// Connecting an app: the way in that it offers, with the fields that it asks for.
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { get, post } from "../api.ts";
+import { words } from "../format.ts";
+import type { Record_ } from "../groups.ts";
+import { Act, Badge, Failure, useLoad } from "../parts/basic.tsx";
+import { may } from "../session.ts";
+
+function Scheme({ app, scheme, done }: { app: string; scheme: Record_; done: () => void }): JSX.Element {
+  const [typed, setTyped] = useState<Record<string, Record<string, string>>>({ appFields: {}, accountFields: {} });
+  const [label, setLabel] = useState("");
+  const connect = async () => {
+    const made = await post(`/v1/integrations/${app}/connect`, { authScheme: scheme.mode, label: label || undefined, ...typed });
+    if (made.authorizationUrl) window.open(made.authorizationUrl, "_blank", "noopener");
+    done();
+  };
+  const fields = (part: "appFields" | "accountFields") => (part === "appFields" && scheme.managed ? [] : ((scheme[part] ?? []) as Record_[])).map((field) => (
+    <div class="field" key={field.name}>
+      <label htmlFor={`${part}-${field.name}`}>{field.label ?? words(field.name)}{field.required && " *"}</label>
+      <input id={`${part}-${field.name}`} {...(field.secret && { type: "password" as const })} autocomplete="off" value={typed[part]![field.name] ?? field.default ?? ""} onInput={(event) => setTyped({ ...typed, [part]: { ...typed[part], [field.name]: event.currentTarget.value } })} />
+      <small>{field.description}</small>
+    </div>
+  ));
+  return (
+    <article class="card form">
+      <h2>{scheme.mode.replace(/_/g, " ")} {scheme.managed && <Badge of="ready" />}</h2>
+      {scheme.guideUrl && <p><a href={scheme.guideUrl} target="_blank" rel="noopener noreferrer">How to get these</a></p>}
+      {fields("appFields")}
+      {fields("accountFields")}
+      <div class="field"><label htmlFor={`label-${scheme.mode}`}>Label</label><input id={`label-${scheme.mode}`} value={label} onInput={(event) => setLabel(event.currentTarget.value)} /></div>
+      <Act kind="main" run={connect}>{scheme.redirect ? "Log in at the app" : "Connect"}</Act>
+    </article>
+  );
+}
+
+export function Connect({ app, done }: { app: Record_; done: () => void }): JSX.Element {
+  const loaded = useLoad((signal) => get(`/v1/integrations/${app.slug}/auth`, {}, signal), [app.slug]);
+  if (!may("integrations:write")) return <p>You may not connect apps.</p>;
+  return <><Failure error={loaded.error} />{loaded.value?.schemes.map((scheme: Record_) => <Scheme key={scheme.mode} app={app.slug} scheme={scheme} done={done} />)}</>;
+}
+
+/// Exactly what a caller sees of an MCP profile.
+export function Preview({ profile }: { profile: Record_ }): JSX.Element {
+  const [kind, setKind] = useState("tenantId");
+  const [id, setId] = useState("");
+  const [seen, setSeen] = useState<Record_ | null>(null);
+  return (
+    <>
+      <div class="row">
+        <select aria-label="Caller" value={kind} onChange={(event) => setKind(event.currentTarget.value)}><option value="tenantId">tenant</option><option value="userUID">user</option><option value="keyId">key</option></select>
+        <input aria-label="Id of the caller" value={id} onInput={(event) => setId(event.currentTarget.value)} />
+        <Act kind="main" disabled={!id} run={() => get("/v1/mcp-gateway/preview", { profile: profile.slug, [kind]: id }).then(setSeen)}>Show what they see</Act>
+      </div>
+      {seen && <><p>{seen.tools.length} tools</p><ul>{seen.tools.map((tool: Record_) => <li key={tool.name}><code>{tool.name}</code> {tool.description}</li>)}</ul></>}
+    </>
+  );
+}

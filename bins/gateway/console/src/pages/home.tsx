@@ -1,0 +1,131 @@
+// Today at a glance, and curves over days, weeks and months.
+import type { JSX } from "preact";
+import { get } from "../api.ts";
+import { compact, day, money, number } from "../format.ts";
+import { page, group, type Record_ } from "../groups.ts";
+import { Badge, Empty, Failure, Tabs, useLoad } from "../parts/basic.tsx";
+import { Chart } from "../parts/chart.tsx";
+import { href, useQuery } from "../router.ts";
+import { may } from "../session.ts";
+import { chats, threads } from "./runs.tsx";
+
+/// Chats that are read for the costs of assistants in no project; there is no sum of them.
+const MOST_CHATS = 500;
+const RANGES = { days: 30, weeks: 84, months: 365 } as const;
+type Range = keyof typeof RANGES;
+
+interface Costs {
+  at: string[];
+  cost: number[];
+  tokens: number[];
+  runs: number[];
+  isPart: boolean;
+}
+
+const everything = async (id: string): Promise<Record_[]> => (may(group(id)!.scope) ? (await page(group(id)!, group(id)!.path, {}, 0, 100)).rows : []);
+
+/// What was spent, day by day: of projects, of agents in none, of chats of assistants in none.
+async function spent(range: Range, signal: AbortSignal): Promise<Costs> {
+  const now = new Date();
+  const from = new Date(now.getTime() - (RANGES[range] - 1) * 86_400_000);
+  const [projects, agents, assistants] = await Promise.all([everything("projects"), everything("agents"), everything("assistants")]);
+  const days = { startDate: day(from), endDate: day(now) };
+  const paths = [
+    ...projects.map((it) => `/v1/projects/${it._id}/costs/daily`),
+    ...agents.filter((it) => !it.projectId).map((it) => `/v1/agents/agents/${it._id}/costs/daily`),
+  ];
+  const rows = (await Promise.all(paths.map((path) => get<Record_[]>(path, days, signal)))).flat();
+  const loose = new Set(assistants.filter((it) => !it.projectId).map((it) => it.identifier));
+  let isPart = false;
+  if (loose.size) {
+    for (let offset = 0; offset < MOST_CHATS; offset += 100) {
+      const got = await chats({ createdAfter: Date.parse(day(from)) }, offset, 100, signal);
+      for (const chat of got.rows) {
+        const usage = chat.tokenUsage;
+        if (loose.has(chat.assistantSpecializationIdentifier) && usage) {
+          rows.push({ date: day(new Date(chat.creationTimestampMs)), totalCost: usage.cost?.totalCost, secondaryCost: usage.secondaryCost, inputTokens: chat.inputTokens, outputTokens: chat.outputTokens, chatCount: 1 });
+        }
+      }
+      if (offset + got.rows.length >= got.total) break;
+      isPart = offset + 100 >= MOST_CHATS;
+    }
+  }
+  const slot = (date: string): string => {
+    if (range === "days") return date;
+    if (range === "months") return date.slice(0, 7);
+    const at = new Date(date);
+    return day(new Date(at.getTime() - ((at.getUTCDay() + 6) % 7) * 86_400_000));
+  };
+  const sums = new Map<string, [number, number, number]>();
+  for (let at = from.getTime(); at <= now.getTime(); at += 86_400_000) sums.set(slot(day(new Date(at))), [0, 0, 0]);
+  for (const row of rows) {
+    const sum = sums.get(slot(row.date));
+    if (!sum) continue;
+    sum[0] += (row.totalCost ?? 0) + (row.secondaryCost ?? 0);
+    sum[1] += (row.inputTokens ?? 0) + (row.outputTokens ?? 0);
+    sum[2] += (row.threadCount ?? 0) + (row.chatCount ?? 0);
+  }
+  const all = [...sums.values()];
+  return { at: [...sums.keys()], cost: all.map((sum) => sum[0]), tokens: all.map((sum) => sum[1]), runs: all.map((sum) => sum[2]), isPart };
+}
+
+function Tile({ title, value, to, tone }: { title: string; value: string; to?: string; tone?: string }): JSX.Element {
+  const inside = <><span class="value">{value}</span><span>{title}</span></>;
+  return to ? <a class={`tile ${tone ?? ""}`} href={to}>{inside}</a> : <div class={`tile ${tone ?? ""}`}>{inside}</div>;
+}
+
+export function Home(): JSX.Element {
+  const midnight = Date.parse(day(new Date()));
+  const [shown, setShown] = useQuery("by");
+  const range = (shown in RANGES ? shown : "days") as Range;
+  const counts = useLoad(async (signal) => {
+    const total = (query: Record_) => (may("agents:read") ? threads(query, 0, 1, signal).then((got) => got.total) : Promise.resolve(0));
+    const [chatsToday, threadsToday, failed, approvals, queued, processing] = await Promise.all([
+      may("assistants:read") ? chats({ createdAfter: midnight }, 0, 1, signal).then((got) => got.total) : 0,
+      total({ startDate: midnight }), total({ startDate: midnight, state: "failed" }), total({ state: "paused_for_approval" }), total({ state: "queued" }), total({ state: "processing" }),
+    ]);
+    return { chatsToday, threadsToday, failed, approvals, queued, processing };
+  }, []);
+  const costs = useLoad((signal) => spent(range, signal), [range]);
+  const models = useLoad((signal) => (may("models:read") ? get("/v1/models", {}, signal) : Promise.resolve(null)), []);
+  const health = useLoad((signal) => get("/v1/health", {}, signal), []);
+  const now = counts.value;
+  const to = (state: string) => `${href("runs")}?kind=threads&state=${state}`;
+  const today = costs.value && range === "days" ? costs.value : null;
+  const charts = () => costs.value && (
+    <>
+      {costs.value.isPart && <p role="note">Of the chats in no project, the newest {number(MOST_CHATS)} are counted.</p>}
+      <div class="charts">
+        <Chart title="Cost" at={costs.value.at} curves={[{ title: "Cost", values: costs.value.cost }]} format={money} />
+        <Chart title="Tokens" at={costs.value.at} curves={[{ title: "Tokens", values: costs.value.tokens }]} format={compact} />
+        <Chart title="Chats and threads" at={costs.value.at} curves={[{ title: "Runs", values: costs.value.runs }]} format={compact} />
+      </div>
+    </>
+  );
+  return (
+    <>
+      <header class="page"><h1>Home</h1>{health.value && <p>Version {health.value.version} <Badge of={health.value.status} /></p>}</header>
+      <Failure error={counts.error} />
+      {now && (
+        <div class="tiles">
+          <Tile title="chats today" value={number(now.chatsToday)} to={`${href("runs")}?kind=chats`} />
+          <Tile title="threads today" value={number(now.threadsToday)} to={`${href("runs")}?kind=threads`} />
+          <Tile title="failed today" value={number(now.failed)} to={to("failed")} tone={now.failed ? "bad" : ""} />
+          <Tile title="wait for approval" value={number(now.approvals)} to={to("paused_for_approval")} tone={now.approvals ? "waits" : ""} />
+          <Tile title="in the queue" value={number(now.queued)} to={to("queued")} />
+          <Tile title="at work" value={number(now.processing)} to={to("processing")} />
+          {today && <Tile title="tokens today" value={compact(today.tokens.at(-1) ?? 0)} />}
+          {today && <Tile title="spent today" value={money(today.cost.at(-1))} />}
+        </div>
+      )}
+      {now && now.chatsToday + now.threadsToday === 0 && (
+        <Empty>
+          <p>Nothing has run today. {models.value?.default?.provider === "demo" && "The demo model answers until a provider is set, such as with OPENAI_API_KEY or ANTHROPIC_API_KEY."}</p>
+          <p><a class="button main" href={href("assistants", "default")}>Say hello to the built-in assistant</a> <a class="button" href={`${href("agents")}?new=1`}>Make an agent</a></p>
+        </Empty>
+      )}
+      <Failure error={costs.error} />
+      <Tabs open={range} set={setShown} tabs={(Object.keys(RANGES) as Range[]).map((id) => ({ id, title: `By ${id.slice(0, -1)}`, view: charts }))} />
+    </>
+  );
+}

@@ -1,0 +1,90 @@
+// Documents are dropped here, and searched: passages with what they scored.
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { call, post } from "../api.ts";
+import type { Record_ } from "../groups.ts";
+import { Act, Failure } from "../parts/basic.tsx";
+import { Markdown } from "../parts/markdown.tsx";
+import { go, href } from "../router.ts";
+import { may } from "../session.ts";
+
+export function Search(): JSX.Element {
+  const [query, setQuery] = useState("");
+  const [mode, setMode] = useState("hybrid");
+  const [results, setResults] = useState<Record_[] | null>(null);
+  const [error, setError] = useState<Error | null>(null);
+  const search = async (event: Event) => {
+    event.preventDefault();
+    setError(null);
+    await post("/v1/documents/search", { query, mode, limit: 10 }).then((got) => setResults(got.results), setError);
+  };
+  const upload = async (files: FileList | null) => {
+    setError(null);
+    let last: Record_ | null = null;
+    for (const file of files ?? []) {
+      const body = new FormData();
+      body.append("file", file);
+      await call("POST", "/v1/documents/upload", { body }).then((made) => (last = made), setError);
+    }
+    if (last) go(href("documents", (last as Record_)._id));
+  };
+  return (
+    <section class="card" aria-label="Search and upload" onDragOver={(event) => event.preventDefault()} onDrop={(event) => (event.preventDefault(), void upload(event.dataTransfer?.files ?? null))}>
+      <form class="row" onSubmit={search}>
+        <input type="search" aria-label="Search passages" placeholder="Search passages" value={query} onInput={(event) => setQuery(event.currentTarget.value)} required />
+        <select aria-label="Mode" value={mode} onChange={(event) => setMode(event.currentTarget.value)}>{["hybrid", "keyword", "semantic"].map((mode) => <option key={mode}>{mode}</option>)}</select>
+        <button>Search</button>
+        {may("documents:write") && <label class="button">Upload<input type="file" multiple class="hidden" accept=".md,.txt,.pdf,.docx,.html" onChange={(event) => upload(event.currentTarget.files)} /></label>}
+      </form>
+      <Failure error={error} />
+      {results && (
+        <ol class="passages">
+          {results.map((result) => (
+            <li key={result.chunkId}>
+              <h2><a href={href("documents", result.documentId)}>{result.name}</a> <small>{result.headingPath?.join(" › ")} · score {result.score.toFixed(3)}</small></h2>
+              <meter min={0} max={1} value={result.score} aria-label="Score" />
+              <Markdown text={result.text} />
+            </li>
+          ))}
+          {results.length === 0 && <li>Nothing found.</li>}
+        </ol>
+      )}
+    </section>
+  );
+}
+
+export function DocumentText({ document }: { document: Record_ }): JSX.Element {
+  const state = document.indexing;
+  return (
+    <>
+      {state && state.state !== "done" && <p role="status">Index: {state.state}, {state.chunksDone} of {state.chunksTotal} chunks{state.error && `: ${state.error.message}`}</p>}
+      {document.summary && <p class="reason">{document.summary}</p>}
+      <Markdown text={document.markdownContent ?? ""} />
+    </>
+  );
+}
+
+/// Core memory of an assistant for one tenant.
+export function Memory({ assistant }: { assistant: Record_ }): JSX.Element {
+  const [tenant, setTenant] = useState("");
+  const [memory, setMemory] = useState<Record_ | null>(null);
+  const [text, setText] = useState("");
+  const path = `/v1/memory/assistants/${encodeURIComponent(assistant.identifier)}/core`;
+  const of = `?tenantId=${encodeURIComponent(tenant)}`;
+  const load = () => call("GET", path + of).then(setMemory);
+  return (
+    <>
+      <div class="row"><label>Tenant <input value={tenant} onInput={(event) => setTenant(event.currentTarget.value)} /></label><Act kind="main" disabled={!tenant} run={load}>Show memory</Act></div>
+      {memory && !memory.enabled && <p>Core memory is off for this assistant: set coreMemory.enabled in its settings.</p>}
+      {memory?.enabled && (
+        <>
+          <ul class="entries">{memory.entries.map((entry: Record_) => (
+            <li key={entry.id}><small>{entry.section} · {entry.source}{entry.pinned ? " · pinned" : ""}</small><p>{entry.content}</p>{may("memory:write") && <Act kind="quiet" run={() => call("DELETE", `${path}/${entry.id}${of}`).then(load)}>Forget</Act>}</li>
+          ))}</ul>
+          {memory.entries.length === 0 && <p>Nothing is remembered yet.</p>}
+          {may("memory:write") && <div class="row"><input aria-label="What to remember" value={text} onInput={(event) => setText(event.currentTarget.value)} /><Act disabled={!text.trim()} run={() => call("POST", path + of, { body: { content: text } }).then(() => (setText(""), load()))}>Remember</Act></div>}
+        </>
+      )}
+    </>
+  );
+}

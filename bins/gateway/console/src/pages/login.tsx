@@ -1,0 +1,42 @@
+// How one comes in.
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { Failure } from "../parts/basic.tsx";
+import { logIn, takeKey } from "../session.ts";
+
+/// Whether a key is good, and whether it opens what takes a full one.
+async function takeIfGood(key: string): Promise<void> {
+  const headers = { Authorization: `Bearer ${key}` };
+  const ask = (path: string) => fetch(path, { headers });
+  const answer = await ask("/v1/users?limit=1");
+  if (answer.status === 401) throw new Error((await answer.json()).message);
+  takeKey(key, answer.ok, `Key …${key.slice(-4)}`);
+}
+
+export function LogIn({ problem }: { problem: string | null }): JSX.Element {
+  const [key, setKey] = useState("");
+  const [error, setError] = useState<Error | null>(problem ? new Error(problem) : null);
+  const submit = (event: Event) => {
+    event.preventDefault();
+    takeIfGood(key.trim()).catch(setError);
+  };
+  return (
+    <main class="login">
+      <h1>Console</h1>
+      <Failure error={error} />
+      <section class="card">
+        <h2>With your account</h2>
+        <button type="button" class="main" onClick={() => logIn()}>Log in</button>
+        <p><small>The first start prints a link that logs you in; <code>platform-gateway users link</code> prints another.</small></p>
+      </section>
+      <form class="card" onSubmit={submit}>
+        <h2>With an API key</h2>
+        <label htmlFor="key">Key</label>
+        <input id="key" type="password" autocomplete="off" spellcheck={false} value={key} onInput={(event) => setKey(event.currentTarget.value)} required />
+        <p><small>It is kept in the memory of this tab alone. The first key is in the file <code>bootstrap-key</code> of the data directory.</small></p>
+        <button>Use this key</button>
+      </form>
+      <p><a href="/docs">API reference</a></p>
+    </main>
+  );
+}

@@ -1,0 +1,220 @@
+// A chat with an assistant, live: the reply grows, tools unfold, approvals are given, files are dropped.
+import type { JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { call, get, post, states } from "../api.ts";
+import type { Record_ } from "../groups.ts";
+import { Act, Badge, Failure } from "../parts/basic.tsx";
+import { Approvals, Conversation, type Message } from "./conversation.tsx";
+
+const OVER = ["completed", "error", "limit_exceeded"];
+const isOver = (state: any): boolean => OVER.includes(state.status) && !state.queuedMessages;
+
+interface Upload {
+  name: string;
+  downloadUrl: string;
+}
+
+async function upload(file: File): Promise<Upload> {
+  const body = new FormData();
+  body.append("file", file);
+  const stored = await call("POST", "/v1/files/upload", { body });
+  return { name: file.name, downloadUrl: stored.downloadUrl };
+}
+
+export interface Chat {
+  uid: string | null;
+  state: any;
+  /// The stored messages, with their costs, once a turn is over.
+  stored: Message[] | null;
+  error: Error | null;
+  send: (message: string, files: Upload[], more?: object) => Promise<void>;
+  stop: () => Promise<unknown>;
+  answer: (yes: boolean) => Promise<unknown>;
+}
+
+/// A chat as it is, followed as long as somebody looks.
+export function useChat(assistant: string, began: string | null): Chat {
+  const [uid, setUid] = useState(began);
+  const [state, setState] = useState<any>(null);
+  const [stored, setStored] = useState<Message[] | null>(null);
+  const [error, setError] = useState<Error | null>(null);
+  const [turn, setTurn] = useState(0);
+  const base = `/v1/assistants/${encodeURIComponent(assistant)}`;
+  const path = `${base}/chats/${uid}`;
+  useEffect(() => {
+    if (!uid) return;
+    const leaving = new AbortController();
+    let shown = 0;
+    const follow = async () => {
+      let last: any = null;
+      for await (const now of states(path + "/stream", isOver, leaving.signal)) {
+        last = now;
+        shown ||= requestAnimationFrame(() => {
+          shown = 0;
+          setState(last);
+        });
+      }
+      const messages = await get<Message[]>(path + "/content", { limit: 1000 }, leaving.signal);
+      cancelAnimationFrame(shown);
+      setState(last);
+      setStored(messages);
+    };
+    setError(null);
+    follow().catch((error) => {
+      if (leaving.signal.aborted) return;
+      // A chat that never ran since it was stored has no state, only messages.
+      get(path).then((chat) => (setStored(chat.chatContent), setState({ status: chat.status, chatHistory: chat.chatContent })), () => setError(error));
+    });
+    return () => {
+      leaving.abort();
+      cancelAnimationFrame(shown);
+    };
+  }, [uid, turn]);
+  return {
+    uid, state, stored, error,
+    send: async (message, files, more) => {
+      const body = { message, files: files.length ? files : undefined, chatUid: uid ?? undefined, ...more };
+      const sent = await post(base + "/messages?async=true", body);
+      setStored(null);
+      setUid(sent.chatUid);
+      setTurn(turn + 1);
+    },
+    stop: () => post(path + "/stop"),
+    answer: (yes) => {
+      const calls = state.pendingToolCalls.filter((call: any) => call.kind === "approval");
+      const responses = calls.map((call: any) => ({ tool_call_id: call.id, content: yes ? "approved" : "rejected" }));
+      return post(path + "/tool-response", { responses });
+    },
+  };
+}
+
+export function ChatView({ chat, base }: { chat: Chat; base: string }): JSX.Element {
+  const { state, stored, error } = chat;
+  const pending = (state?.pendingToolCalls ?? []) as { id: string; kind: string; function: { name: string; arguments: string } }[];
+  const approvals = pending.filter((call) => call.kind === "approval");
+  const waiting: Message[] = (state?.pendingUserMessages ?? []).filter((message: Message) => !state.chatHistory.some((known: Message) => known.uid === message.uid));
+  return (
+    <>
+      <Conversation messages={[...(stored ?? state?.chatHistory ?? []), ...waiting]} streaming={stored ? null : state?.streamingMessage} path={chat.uid && stored ? `${base}/chats/${chat.uid}` : undefined} />
+      {approvals.length > 0 && !stored && <Approvals calls={approvals} decide={chat.answer} />}
+      {state?.error && <p class="failure" role="alert">{state.error.code}: {state.error.message}</p>}
+      {state?.limitExceeded && <p class="failure" role="alert">{state.limitExceeded.message}</p>}
+      <Failure error={error} />
+    </>
+  );
+}
+
+export function Composer({ chat, more, autoFocus }: { chat: Chat; more?: object; autoFocus?: boolean }): JSX.Element {
+  const [text, setText] = useState("");
+  const [files, setFiles] = useState<Upload[]>([]);
+  const [error, setError] = useState<Error | null>(null);
+  const [busy, setBusy] = useState(false);
+  const input = useRef<HTMLTextAreaElement>(null);
+  useEffect(() => void (autoFocus && input.current?.focus()), []);
+  const add = async (list: FileList | null) => {
+    setError(null);
+    for (const file of list ?? []) await upload(file).then((stored) => setFiles((now) => [...now, stored]), setError);
+  };
+  const submit = async () => {
+    if (busy || (!text.trim() && !files.length)) return;
+    setBusy(true);
+    setError(null);
+    await chat.send(text, files, more).then(() => (setText(""), setFiles([])), setError);
+    setBusy(false);
+    input.current?.focus();
+  };
+  const runs = chat.state && !isOver(chat.state) && !chat.stored;
+  return (
+    <div class="composer" onDragOver={(event) => event.preventDefault()} onDrop={(event) => (event.preventDefault(), add(event.dataTransfer?.files ?? null))}>
+      <Failure error={error} />
+      {files.length > 0 && <ul class="files">{files.map((file, i) => <li key={i}>{file.name} <button type="button" class="quiet" aria-label={`Leave out ${file.name}`} onClick={() => setFiles(files.filter((_, at) => at !== i))}>✕</button></li>)}</ul>}
+      <textarea ref={input} aria-label="Message" rows={3} placeholder="Message. Enter sends, Shift+Enter begins a line; drop files here." value={text}
+        onInput={(event) => setText(event.currentTarget.value)}
+        onKeyDown={(event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && (event.preventDefault(), void submit())} />
+      <div class="row">
+        <button type="button" class="main" disabled={busy} onClick={submit}>Send</button>
+        <label class="button">Add files<input type="file" multiple class="hidden" onChange={(event) => add(event.currentTarget.files)} /></label>
+        {runs && <Act run={chat.stop}>Stop</Act>}
+        {chat.state && <Badge of={chat.state.status} />}
+      </div>
+    </div>
+  );
+}
+
+export function Playground({ assistant }: { assistant: Record_ }): JSX.Element {
+  const [began, setBegan] = useState(0);
+  return <One key={began} assistant={assistant} anew={() => setBegan(began + 1)} />;
+}
+
+function One({ assistant, anew }: { assistant: Record_; anew: () => void }): JSX.Element {
+  const chat = useChat(assistant.identifier, null);
+  const [tenant, setTenant] = useState("");
+  return (
+    <section aria-label="Playground">
+      <div class="row">
+        <button type="button" onClick={anew}>New chat</button>
+        <label>Tenant <input value={tenant} size={14} placeholder="none" disabled={!!chat.uid} onInput={(event) => setTenant(event.currentTarget.value)} /></label>
+      </div>
+      <ChatView chat={chat} base={`/v1/assistants/${assistant.identifier}`} />
+      <Composer chat={chat} more={tenant && !chat.uid ? { tenantId: tenant } : undefined} autoFocus />
+    </section>
+  );
+}
+
+/// Lines of two texts, those that are in one of them alone marked.
+function differences(before: string, after: string): [string[], string[], Set<string>, Set<string>] {
+  const [left, right] = [before.split("\n"), after.split("\n")];
+  return [left, right, new Set(left), new Set(right)];
+}
+
+/// The stored prompt and another side by side: their difference, and what each answers to the same message.
+export function Compare({ assistant, save }: { assistant: Record_; save: (presets: string) => Promise<unknown> }): JSX.Element {
+  const [draft, setDraft] = useState<string>(assistant.presets ?? "");
+  const [trial, setTrial] = useState<{ identifier: string; presets: string } | null>(null);
+  const trials = useRef<string[]>([]);
+  const stored = useChat(assistant.identifier, null);
+  const tried = useChat(trial?.identifier ?? assistant.identifier, null);
+  // The draft runs as an assistant of its own, which is gone when nobody compares any more.
+  useEffect(() => () => trials.current.forEach((id) => void call("DELETE", `/v1/assistants/${id}`).catch(() => undefined)), []);
+  const [left, right, inLeft, inRight] = differences(assistant.presets ?? "", draft);
+  const both: Chat = {
+    ...tried,
+    send: async (message, files) => {
+      if (trial?.presets !== draft) {
+        const { _id, identifier, createdAt, ...settings } = assistant;
+        const made = await post("/v1/assistants", { ...settings, name: `${assistant.name} (trial)`, presets: draft, tags: ["trial"] });
+        trials.current.push(made.identifier);
+        setTrial({ identifier: made.identifier, presets: draft });
+        await stored.send(message, files);
+        sendTo.current = { message, files };
+        return;
+      }
+      await Promise.all([stored.send(message, files), tried.send(message, files)]);
+    },
+  };
+  const sendTo = useRef<{ message: string; files: Upload[] } | null>(null);
+  useEffect(() => {
+    const waiting = sendTo.current;
+    sendTo.current = null;
+    if (trial && waiting) void tried.send(waiting.message, waiting.files);
+  }, [trial]);
+  return (
+    <section aria-label="Compare">
+      <div class="sides">
+        <div>
+          <h2>Stored prompt</h2>
+          <pre class="prompt" tabIndex={0}>{left.map((line, i) => <div key={i} class={inRight.has(line) ? undefined : "gone"}>{line || " "}</div>)}</pre>
+        </div>
+        <div>
+          <h2><label htmlFor="draft">Other prompt</label></h2>
+          <textarea id="draft" rows={Math.max(8, right.length + 1)} value={draft} onInput={(event) => setDraft(event.currentTarget.value)} />
+          <pre class="prompt" tabIndex={0} aria-label="What differs">{right.map((line, i) => <div key={i} class={inLeft.has(line) ? undefined : "new"}>{line || " "}</div>)}</pre>
+          <Act run={() => save(draft)} disabled={draft === assistant.presets}>Store the other prompt</Act>
+        </div>
+        <div><ChatView chat={stored} base={`/v1/assistants/${assistant.identifier}`} /></div>
+        <div><ChatView chat={tried} base={`/v1/assistants/${trial?.identifier}`} /></div>
+      </div>
+      <Composer chat={both} />
+    </section>
+  );
+}

@@ -1,0 +1,141 @@
+// Chats and threads in one list, with every filter that the API has.
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { call, get, withQuery } from "../api.ts";
+import { money, number } from "../format.ts";
+import type { Record_ } from "../groups.ts";
+import { Act, Badge, Copy, Json, Tabs, useLoad, Failure, When } from "../parts/basic.tsx";
+import { List, type Page } from "../parts/list.tsx";
+import { go, href, useQuery, useRoute } from "../router.ts";
+import { may } from "../session.ts";
+import { ChatView, Composer, useChat } from "./playground.tsx";
+import { FilterField } from "./resource.tsx";
+
+export const THREAD_STATES = ["queued", "processing", "completed", "failed", "terminated", "paused", "paused_for_approval", "approval_rejected", "waiting_for_response", "paused_for_resume", "handed_off", "guardrail_trigger", "under_construction", "limit_exceeded"];
+
+const text = (value: string): string | undefined => value || undefined;
+const ms = (day: string, end = false): number | undefined => (day ? Date.parse(day) + (end ? 86_399_999 : 0) : undefined);
+
+export function threads(query: Record_, offset: number, limit: number, signal?: AbortSignal): Promise<Page<Record_>> {
+  const { agentId, ...rest } = query;
+  const path = agentId ? `/v1/agents/${encodeURIComponent(agentId)}/threads` : "/v1/agents/threads";
+  return get(path, { ...rest, omitContent: true, limit, offset }, signal).then((page) => ({ rows: page.threads, total: page.total }));
+}
+
+export function chats(filter: Record_, offset: number, limit: number, signal?: AbortSignal): Promise<Page<Record_>> {
+  const path = withQuery("/v1/assistants/chats", { omitContent: true, limit, offset });
+  return call("POST", path, { body: filter, signal }).then((page) => ({ rows: page.histories, total: page.total }));
+}
+
+const cost = (record: Record_): string => money((record.tokenUsage?.cost?.totalCost ?? 0) + (record.tokenUsage?.secondaryCost ?? 0));
+
+const tokens = (record: Record_): string => number(record.totalTokens ?? (record.inputTokens ?? 0) + (record.outputTokens ?? 0));
+
+export const THREAD_COLUMNS = [
+  { title: "Thread", of: (it: Record_) => it.name || it._id, width: "minmax(8rem, 2fr)" },
+  { title: "State", of: (it: Record_) => <Badge of={it.state} /> },
+  { title: "Tenant", of: (it: Record_) => it.tenantId ?? "–" },
+  { title: "Tokens", of: tokens },
+  { title: "Cost", of: cost },
+  { title: "Started", of: (it: Record_) => <When at={it.creationTimestampMs} /> },
+];
+
+export const CHAT_COLUMNS = [
+  { title: "Chat", of: (it: Record_) => it.name || it.chatUID, width: "minmax(8rem, 2fr)" },
+  { title: "Status", of: (it: Record_) => <Badge of={it.status} /> },
+  { title: "Tenant", of: (it: Record_) => it.tenantId ?? "–" },
+  { title: "Tokens", of: tokens },
+  { title: "Cost", of: cost },
+  { title: "Last change", of: (it: Record_) => <When at={it.lastEditTimestampMs} /> },
+];
+
+export const chatHref = (chat: Record_): string => href("chats", chat.assistantSpecializationIdentifier, chat.chatUID);
+
+export function Runs(): JSX.Element {
+  const at = useRoute();
+  const [kind, setKind] = useQuery("kind");
+  const value = (name: string) => at.query.get(name) ?? "";
+  const query = Object.fromEntries(["agentId", "assistant", "state", "search", "tenantId", "subtenantId", "tags", "from", "to", "archived", "llm"].map((name) => [name, value(name)]));
+  const canThreads = may("agents:read");
+  const showThreads = canThreads && (kind !== "chats" || !may("assistants:read"));
+  const common = (
+    <>
+      <FilterField name="tenantId" label="Tenant" />
+      <FilterField name="subtenantId" label="User of the tenant" />
+      <FilterField name="tags" />
+      <DayField name="from" />
+      <DayField name="to" />
+    </>
+  );
+  const threadList = () => (
+    <>
+      <div class="row filters"><FilterField name="agentId" label="Agent" /><FilterField name="state" choices={THREAD_STATES} />{common}</div>
+      <List label="Threads" columns={THREAD_COLUMNS} of={["threads", JSON.stringify(query)]} href={(it) => href("threads", it._id)}
+        empty="No threads match. Start one at an agent."
+        load={(offset, limit, signal) => threads({ agentId: text(query.agentId!), state: text(query.state!), tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: text(query.tags!), startDate: ms(query.from!), endDate: ms(query.to!, true) }, offset, limit, signal)} />
+    </>
+  );
+  const chatList = () => (
+    <>
+      <div class="row filters"><FilterField name="search" label="Title" /><FilterField name="assistant" label="Assistant" /><FilterField name="llm" label="Model" /><FilterField name="archived" choices={["true"]} />{common}</div>
+      <List label="Chats" columns={CHAT_COLUMNS} of={["chats", JSON.stringify(query)]} href={chatHref}
+        empty="No chats match. Begin one in the playground of an assistant."
+        load={(offset, limit, signal) => chats({ search: text(query.search!), assistantSpecializationIdentifier: text(query.assistant!), llm: text(query.llm!), archived: query.archived === "true" || undefined, tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: query.tags ? query.tags.split(",") : undefined, createdAfter: ms(query.from!), createdBefore: ms(query.to!, true) }, offset, limit, signal)} />
+    </>
+  );
+  const tabs = [
+    ...(may("assistants:read") ? [{ id: "chats", title: "Chats", view: chatList }] : []),
+    ...(canThreads ? [{ id: "threads", title: "Threads", view: threadList }] : []),
+  ];
+  return (
+    <>
+      <header class="page"><h1>Runs</h1></header>
+      <Tabs tabs={tabs} open={kind || (showThreads && !may("assistants:read") ? "threads" : "chats")} set={setKind} />
+    </>
+  );
+}
+
+function DayField({ name }: { name: string }): JSX.Element {
+  const [value, set] = useQuery(name);
+  return <label>{name === "from" ? "From" : "To"} <input type="date" value={value} onChange={(event) => set(event.currentTarget.value)} /></label>;
+}
+
+/// One chat: what was said, and what it cost; it can be carried on.
+export function ChatPage({ assistant, uid }: { assistant: string; uid: string }): JSX.Element {
+  const path = `/v1/assistants/${encodeURIComponent(assistant)}/chats/${encodeURIComponent(uid)}`;
+  const record = useLoad((signal) => get(path, { omitContent: true }, signal), [path]);
+  const chat = useChat(assistant, uid);
+  const [tab, setTab] = useQuery("tab");
+  const [found, setFound] = useState<{ snippet: string; messageUid: string }[] | null>(null);
+  if (!record.value) return <Failure error={record.error} />;
+  const { value } = record;
+  const remove = () => call("DELETE", path).then(() => go(href("runs") + "?kind=chats"));
+  const change = (body: object) => call("PATCH", path, { body }).then(record.again);
+  const search = (q: string) => (q ? get(path + "/search", { q }).then((got) => setFound(got.matches)) : setFound(null));
+  return (
+    <>
+      <header class="page">
+        <h1><a href={href("runs") + "?kind=chats"}>Chats</a> <span aria-hidden="true">/</span> {value.name || uid} <Badge of={chat.state?.status ?? value.status} /></h1>
+        {may("assistants:write") && (
+          <div class="row">
+            <Act run={() => change({ archived: !value.archived })}>{value.archived ? "Bring back" : "Archive"}</Act>
+            <Act run={() => call("POST", path + "/compact", { body: {} }).then(record.again)}>Compact</Act>
+            <Act kind="danger" confirm="The chat and its messages are gone." run={remove}>Delete</Act>
+          </div>
+        )}
+      </header>
+      <p class="id"><code>{uid}</code> <Copy text={uid} /> · <a href={href("assistants", assistant)}>{assistant}</a> · {tokens(value)} tokens · {cost(value)}{value.tenantId && <> · <a href={href("tenants", value.tenantId)}>{value.tenantId}</a></>}</p>
+      <Tabs open={tab} set={setTab} tabs={[
+        { id: "messages", title: "Messages", view: () => (
+          <>
+            <input type="search" aria-label="Search in this chat" placeholder="Search in this chat" onChange={(event) => search(event.currentTarget.value)} />
+            {found && <ul>{found.map((match) => <li key={match.messageUid}>{match.snippet}</li>)}{found.length === 0 && <li>Nothing found.</li>}</ul>}
+            <ChatView chat={chat} base={`/v1/assistants/${encodeURIComponent(assistant)}`} />
+            {may("assistants:write") && <Composer chat={chat} />}
+          </>
+        ) },
+        { id: "json", title: "JSON", view: () => <Json value={value} /> },
+      ]} />
+    </>
+  );
+}

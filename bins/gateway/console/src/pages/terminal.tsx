@@ -1,0 +1,102 @@
+// A terminal on the machine of an environment, and its files.
+import type { JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { frames, get, post, send } from "../api.ts";
+import { bytes, duration } from "../format.ts";
+import type { Record_ } from "../groups.ts";
+import { Act, Badge, Failure, useLoad, When } from "../parts/basic.tsx";
+import { may } from "../session.ts";
+
+interface Line {
+  kind: "asked" | "stdout" | "stderr" | "exit";
+  text: string;
+}
+
+/// Lines that are kept in sight.
+const MOST_LINES = 2000;
+
+export function Terminal({ environment }: { environment: Record_ }): JSX.Element {
+  const path = `/v1/environments/${environment._id}/sandbox`;
+  const status = useLoad((signal) => get(path + "/status", {}, signal), [path]);
+  const [lines, setLines] = useState<Line[]>([]);
+  const [command, setCommand] = useState("");
+  const [cwd, setCwd] = useState("~");
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<Error | null>(null);
+  const before = useRef<string[]>([]);
+  const at = useRef(0);
+  const screen = useRef<HTMLPreElement>(null);
+  useEffect(() => screen.current?.scrollTo(0, screen.current.scrollHeight), [lines]);
+  const say = (line: Line) => setLines((now) => [...now, line].slice(-MOST_LINES));
+  const { sandboxId, online, expiresAt } = status.value ?? {};
+  const run = async () => {
+    if (!command.trim() || busy) return;
+    before.current.push(command);
+    at.current = before.current.length;
+    say({ kind: "asked", text: `${cwd} $ ${command}` });
+    setCommand("");
+    setBusy(true);
+    setError(null);
+    try {
+      const answer = await send("POST", path + "/exec?stream=true", { body: { sandboxId, command } });
+      for await (const { event, data } of frames(answer)) {
+        if (event === "stdout" || event === "stderr") say({ kind: event, text: data.text });
+        if (event === "exit") {
+          setCwd(data.cwd);
+          say({ kind: "exit", text: `${data.exitCode ? `exit ${data.exitCode}, ` : ""}${duration(data.durationMs)}` });
+        }
+      }
+    } catch (error) {
+      setError(error as Error);
+      status.again();
+    }
+    setBusy(false);
+  };
+  const key = (event: KeyboardEvent) => {
+    if (event.key === "Enter") void run();
+    const step = event.key === "ArrowUp" ? -1 : event.key === "ArrowDown" ? 1 : 0;
+    if (!step) return;
+    event.preventDefault();
+    at.current = Math.min(before.current.length, Math.max(0, at.current + step));
+    setCommand(before.current[at.current] ?? "");
+  };
+  if (!may("sandbox:write")) return <p>You may not work on this machine.</p>;
+  return (
+    <>
+      <Failure error={status.error} />
+      <div class="row">
+        {online
+          ? <><Badge of={status.value.status} /> <span>ends <When at={expiresAt} /></span> <Act run={() => post(path + "/stop", { sandboxId }).then(status.again)}>Stop the machine</Act></>
+          : <Act kind="main" run={() => post(path + "/start").then(status.again)}>Start the machine</Act>}
+      </div>
+      {online && (
+        <>
+          <pre class="terminal" ref={screen} tabIndex={0} aria-label="Output" aria-live="polite">{lines.map((line, i) => <span key={i} class={line.kind}>{line.text}{line.kind === "asked" || line.kind === "exit" ? "\n" : ""}</span>)}</pre>
+          <div class="row prompt-line"><code>{cwd} $</code><input aria-label="Command" class="code" value={command} autocomplete="off" spellcheck={false} aria-busy={busy} onInput={(event) => setCommand(event.currentTarget.value)} onKeyDown={key} /></div>
+          <Failure error={error} />
+          <Files path={path} sandboxId={sandboxId} />
+        </>
+      )}
+    </>
+  );
+}
+
+function Files({ path, sandboxId }: { path: string; sandboxId: string }): JSX.Element {
+  const [at, setAt] = useState(".");
+  const [shown, setShown] = useState<Record_ | null>(null);
+  const listed = useLoad((_) => post(path + "/files/list", { sandboxId, path: at }), [path, sandboxId, at]);
+  const read = (file: string) => post(path + "/files/read", { sandboxId, path: file }).then(setShown);
+  return (
+    <details class="card" onToggle={(event) => event.currentTarget.open && listed.again()}>
+      <summary>Files in <code>{listed.value?.path ?? at}</code></summary>
+      <Failure error={listed.error} />
+      <ul class="files">
+        {at !== "." && <li><button type="button" class="quiet" onClick={() => setAt(".")}>⌂ home</button></li>}
+        {listed.value?.entries.map((entry: Record_) => (
+          <li key={entry.path}>{entry.type === "dir" ? <button type="button" class="quiet" onClick={() => setAt(entry.path)}>{entry.name}/</button> : <Act kind="quiet" run={() => read(entry.path)}>{entry.name}</Act>} <small>{entry.type === "file" && bytes(entry.size)}</small></li>
+        ))}
+      </ul>
+      {shown && <><h3>{shown.path}</h3><pre class="json" tabIndex={0}>{shown.content}</pre></>}
+    </details>
+  );
+}

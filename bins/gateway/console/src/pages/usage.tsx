@@ -1,0 +1,41 @@
+// What a tenant has used of what it may: bars that say when they reset, and curves of what was before.
+import type { JSX } from "preact";
+import { get } from "../api.ts";
+import { ago, compact, day, money, time } from "../format.ts";
+import type { Record_ } from "../groups.ts";
+import { Failure, useLoad } from "../parts/basic.tsx";
+import { Chart } from "../parts/chart.tsx";
+import { href } from "../router.ts";
+
+const shown = (metric: string, value: number): string => (metric === "cost" ? money(value) : compact(value));
+
+export function Quotas({ tenant }: { tenant: Record_ }): JSX.Element {
+  const id = encodeURIComponent(tenant.tenantId);
+  const usage = useLoad((signal) => get(`/v1/tenant-usage/${id}`, {}, signal), [id, tenant]);
+  const history = useLoad<Record_[]>((signal) => get(`/v1/tenant-usage/${id}/history`, { scope: "tenant", limit: 500 }, signal), [id]);
+  const costs = useLoad<Record_[]>((signal) => get(`/v1/tenants/${id}/costs`, {}, signal), [id]);
+  const kinds = [...new Set((history.value ?? []).map((row) => `${row.metric} by ${row.windowEvery > 1 ? row.windowEvery + " " : ""}${row.windowUnit}`))];
+  const days = Array.from({ length: 30 }, (_, i) => day(new Date(Date.now() - (29 - i) * 86_400_000)));
+  const spent = new Map((costs.value ?? []).map((row) => [row.date, row.totalCost + (row.secondaryCost ?? 0)]));
+  return (
+    <>
+      <Failure error={usage.error} />
+      <p>{usage.value?.tierId ? <>Tier <a href={href("tiers")}>{usage.value.tierId}</a></> : "No tier: nothing is limited but by rules of its own."}</p>
+      <ul class="quotas">
+        {usage.value?.usage.map((entry: Record_) => (
+          <li key={`${entry.ruleId}-${entry.scope}-${entry.metric}-${entry.windowUnit}`}>
+            <div class="row"><strong>{entry.metric} a {entry.windowEvery > 1 ? `${entry.windowEvery} ${entry.windowUnit}s` : entry.windowUnit}</strong><span>{shown(entry.metric, entry.current)} of {shown(entry.metric, entry.limit)}</span></div>
+            <div class={`quota ${entry.percent >= 100 ? "spent" : entry.percent >= 80 ? "near" : ""}`} role="progressbar" aria-label={`${entry.metric} a ${entry.windowUnit}`} aria-valuenow={entry.percent} aria-valuemin={0} aria-valuemax={100}><span style={{ width: `${entry.percent}%` }} /></div>
+            <small>{entry.percent} % · resets {ago(entry.resetsAt)}, {time(entry.resetsAt)} · {entry.origin === "tier" ? `tier ${entry.tierId}` : "rule of its own"}</small>
+          </li>
+        ))}
+      </ul>
+      <Failure error={costs.error} />
+      {costs.value && <Chart title="Cost by day" at={days} curves={[{ title: "Cost", values: days.map((at) => spent.get(at) ?? 0) }]} format={money} />}
+      {kinds.map((kind) => {
+        const windows = history.value!.filter((row) => kind === `${row.metric} by ${row.windowEvery > 1 ? row.windowEvery + " " : ""}${row.windowUnit}`).reverse();
+        return <Chart key={kind} title={`Closed windows: ${kind}`} at={windows.map((row) => day(new Date(row.windowStart)))} curves={[{ title: "Used", values: windows.map((row) => row.consumption) }, { title: "Limit", values: windows.map((row) => row.limit) }]} format={(value) => shown(windows[0]!.metric, value)} />;
+      })}
+    </>
+  );
+}

@@ -1,0 +1,180 @@
+// Who is at the console. Credentials are held in memory alone: a reload logs in again, by the cookie that only the
+// log-in page can read, or asks for the key once more.
+import { route } from "./router.ts";
+
+const CLIENT = "platform-console";
+/// Says that somebody was logged in in this tab, so that a reload asks the log-in page without being told to.
+const RETURNS = "console.returns";
+const PENDING = "console.pending";
+
+export interface Identity {
+  kind: "key" | "user";
+  label: string;
+  isAdmin: boolean;
+  /// What an access token is good for; a key says it by its answers.
+  scopes: string[] | null;
+}
+
+interface Tokens {
+  access_token: string;
+  refresh_token: string;
+  expires_in: number;
+  scope: string;
+}
+
+let bearer: string | null = null;
+let refreshToken: string | null = null;
+let expiresAt = Infinity;
+let refreshing: Promise<void> | null = null;
+export let identity: Identity | null = null;
+let onChange: () => void = () => undefined;
+
+export const onIdentity = (changed: () => void): void => void (onChange = changed);
+
+function become(who: Identity | null): void {
+  identity = who;
+  onChange();
+}
+
+const base64url = (bytes: Uint8Array): string =>
+  btoa(String.fromCharCode(...bytes)).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
+
+const random = (): string => base64url(crypto.getRandomValues(new Uint8Array(32)));
+
+const home = (): string => location.origin + "/";
+
+/// What the log-in page is asked (RFC 6749 §4.1.1, RFC 7636); what belongs to the answer waits in this tab.
+async function request(): Promise<Record<string, string>> {
+  const [verifier, state] = [random(), random()];
+  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(verifier));
+  sessionStorage.setItem(PENDING, JSON.stringify({ verifier, state, hash: location.hash }));
+  return {
+    response_type: "code",
+    client_id: CLIENT,
+    redirect_uri: home(),
+    state,
+    code_challenge: base64url(new Uint8Array(digest)),
+    code_challenge_method: "S256",
+  };
+}
+
+/// Goes to the log-in page; `quietly`: only if it knows us.
+export async function logIn(quietly = false): Promise<void> {
+  const asked = new URLSearchParams(await request());
+  if (quietly) asked.set("prompt", "none");
+  location.assign("/oauth/authorize?" + asked);
+}
+
+/// Logs in with the link that the server printed. It is posted, so that no log shows it.
+async function follow(link: string): Promise<void> {
+  const form = document.createElement("form");
+  form.method = "post";
+  form.action = "/oauth/authorize";
+  const fields = { ...(await request()), decision: "allow", link };
+  for (const [name, value] of Object.entries(fields)) {
+    const input = document.createElement("input");
+    [input.type, input.name, input.value] = ["hidden", name, value];
+    form.append(input);
+  }
+  document.body.append(form);
+  form.submit();
+}
+
+export function takeKey(key: string, isAdmin: boolean, label: string): void {
+  [bearer, refreshToken, expiresAt] = [key, null, Infinity];
+  become({ kind: "key", label, isAdmin, scopes: null });
+}
+
+function take(tokens: Tokens): void {
+  [bearer, refreshToken] = [tokens.access_token, tokens.refresh_token];
+  expiresAt = Date.now() + (tokens.expires_in - 60) * 1000;
+  const payload = tokens.access_token.split(".")[1] ?? "";
+  const claims = JSON.parse(atob(payload.replace(/-/g, "+").replace(/_/g, "/")));
+  sessionStorage.setItem(RETURNS, "1");
+  const isAdmin = claims.role === "admin";
+  become({ kind: "user", label: isAdmin ? "Administrator" : "Member", isAdmin, scopes: tokens.scope.split(" ") });
+}
+
+async function exchange(fields: Record<string, string>): Promise<Tokens> {
+  const answer = await fetch("/oauth/token", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ clientId: CLIENT, ...fields }),
+  });
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.error_description ?? body.message);
+  return body;
+}
+
+/// Finds out who is here when the page opens; resolves to what went wrong, if anything did.
+export async function begin(): Promise<string | null> {
+  const given = new URLSearchParams(location.search);
+  const pending = JSON.parse(sessionStorage.getItem(PENDING) ?? "null");
+  if (given.has("state") && pending) {
+    sessionStorage.removeItem(PENDING);
+    history.replaceState(null, "", "/" + (pending.hash.startsWith("#link=") ? "" : pending.hash));
+    if (given.get("state") !== pending.state) return "The answer of the log-in page belongs to another tab.";
+    const code = given.get("code");
+    if (!code) {
+      sessionStorage.removeItem(RETURNS);
+      return given.get("error") === "login_required" ? null : (given.get("error_description") ?? given.get("error"));
+    }
+    const fields = { grantType: "authorization_code", redirectUri: home(), code, codeVerifier: pending.verifier };
+    return exchange(fields).then(take).then(() => null, (error) => error.message);
+  }
+  if (given.size) history.replaceState(null, "", "/" + location.hash);
+  const link = /^#link=([A-Za-z0-9_-]+)$/.exec(location.hash);
+  if (link) {
+    await follow(link[1]!);
+    return new Promise(() => undefined);
+  }
+  if (sessionStorage.getItem(RETURNS)) {
+    await logIn(true);
+    return new Promise(() => undefined);
+  }
+  return null;
+}
+
+/// The credential for a request, renewed shortly before its end.
+export async function authorization(): Promise<string> {
+  if (refreshToken && Date.now() > expiresAt) await renew();
+  return `Bearer ${bearer}`;
+}
+
+function renew(): Promise<void> {
+  const fields = { grantType: "refresh_token", refreshToken: refreshToken! };
+  refreshing ??= exchange(fields).then(take, () => logIn()).finally(() => (refreshing = null));
+  return refreshing;
+}
+
+/// The server no longer knows the credential.
+export function lost(): void {
+  if (refreshToken) void logIn(true);
+  else become(null);
+}
+
+export async function logOut(): Promise<void> {
+  sessionStorage.removeItem(RETURNS);
+  if (refreshToken) {
+    const body = JSON.stringify({ token: refreshToken, clientId: CLIENT });
+    const headers = { "Content-Type": "application/json" };
+    await fetch("/oauth/revoke", { method: "POST", headers, body }).catch(() => undefined);
+    await fetch("/oauth/logout", { method: "POST" }).catch(() => undefined);
+  }
+  [bearer, refreshToken] = [null, null];
+  become(null);
+}
+
+const GROUP_WITHOUT_CATCH_ALL = /^(tenant-admin:|keys:write$)/;
+
+/// Whether the caller may do what takes this scope; `admin` is what takes a full key.
+export function may(scope: string): boolean {
+  if (!identity) return false;
+  if (identity.kind === "key") return scope !== "admin" || identity.isAdmin;
+  const [group, right] = scope.split(":");
+  const has = (name: string) => identity!.scopes!.includes(name);
+  const caught = !GROUP_WITHOUT_CATCH_ALL.test(scope) && (has(`platform:${right}`) || has("platform:write"));
+  return scope !== "admin" && (has(scope) || has(`${group}:write`) || caught);
+}
+
+export const isAt = (...path: string[]): boolean => path.every((part, i) => route().path[i] === part);
