@@ -122,8 +122,22 @@ async fn a_link_logs_in_once_and_a_browser_is_known_until_its_user_logs_out() {
     let quiet = carried(&page(&app, &known, &[("prompt", "none")]).await);
     assert!(token(&app, &quiet["code"]).await["access_token"].is_string());
     assert_eq!(page(&app, &known, &[("prompt", "login")]).await.status, StatusCode::OK, "asked for, it asks again");
+    let port = [("redirect_uri", "http://127.0.0.1:9/"), ("prompt", "none")];
+    assert_eq!(page(&app, &known, &port).await.status, StatusCode::BAD_REQUEST, "another port is somebody else's");
+    let lured = app.send(
+        reqwest::Client::builder()
+            .redirect(Policy::none())
+            .build()
+            .expect("a client")
+            .get(asked(&app, &[("prompt", "none")]))
+            .header("cookie", &known)
+            .header("sec-fetch-site", "same-site"),
+    );
+    assert_eq!(carried(&lured.await)["error"], "login_required", "no other page has a code made");
     let stranger = carried(&page(&app, "other=1", &[("prompt", "none")]).await);
     assert_eq!(stranger["error"], "login_required");
+    let theirs = app.anonymous(Method::POST, "/oauth/logout").header("origin", "https://evil.example");
+    assert_eq!(app.send(theirs).await.error(), "FORBIDDEN", "no other page logs anybody out");
     let out = app.send(app.anonymous(Method::POST, "/oauth/logout").header("cookie", &known)).await;
     assert_eq!((out.status, out.header("set-cookie").contains("Max-Age=0")), (StatusCode::OK, true));
     assert_eq!(carried(&page(&app, &known, &[("prompt", "none")]).await)["error"], "login_required");

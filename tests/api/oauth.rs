@@ -28,7 +28,8 @@ async fn house(client: Value, role: &str) -> House {
     client.as_object().expect("fields").iter().for_each(|(name, value)| body[name] = value.clone());
     let made = app.post("/oauth-clients", body).await;
     assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
-    let user = app.post("/users", json!({"email": "Ann@example.com", "password": PASSWORD, "role": role})).await;
+    let user =
+        app.post("/users?strict=true", json!({"email": "Ann@example.com", "password": PASSWORD, "role": role})).await;
     assert_eq!((user.status, user.body.get("password")), (StatusCode::CREATED, None), "{}", user.body);
     let text = |value: &Value| value.as_str().map(str::to_owned);
     House {

@@ -1,6 +1,11 @@
 //! The command line.
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -218,7 +223,11 @@ async fn users(config: &Config, command: Users) -> Result<()> {
         Users::Link { account, email } => {
             let link = async |auth: Arc<PgAuthService>| {
                 let account = find_account(&*auth, &account).await?;
-                println!("{}", log_in_address(&config.url(config.addr), &auth.log_in_link(&account, &email).await?));
+                // Accounts that are older than the console, or lost their first user, get one.
+                if email == FIRST_USER && auth.list_users(&account, Page { limit: 1, offset: 0 }).await?.total == 0 {
+                    first_user(&auth, &account).await?;
+                }
+                println!("{}", log_in_address(config, config.addr, &auth.log_in_link(&account, &email).await?));
                 Ok(())
             };
             return App::with_auth(config, link).await;
@@ -255,8 +264,12 @@ fn print(record: &impl Serialize) {
 }
 
 /// Where whoever has the value of a link is logged in.
-fn log_in_address(url: &str, link: &SecretString) -> String {
-    format!("{url}/#link={}", link.expose_secret())
+fn log_in_address(config: &Config, mut addr: SocketAddr, link: &SecretString) -> String {
+    // Who listens everywhere is reached here; and only here, or over https, a browser lets the console log in.
+    if addr.ip().is_unspecified() {
+        addr.set_ip(Ipv4Addr::LOCALHOST.into());
+    }
+    format!("{}/#link={}", config.url(addr), link.expose_secret())
 }
 
 /// What the first start made for whoever started it.
@@ -269,14 +282,16 @@ pub(crate) struct First {
 }
 
 /// Makes sure there is an account with a user and a key to begin with.
-pub(crate) async fn bootstrap(auth: &PgAuthService, config: &Config, url: &str) -> Result<First> {
+pub(crate) async fn bootstrap(auth: &PgAuthService, config: &Config, addr: SocketAddr) -> Result<First> {
     auth.ensure_console().await?;
     let mut first = First::default();
     let account = match auth.find_account("default").await? {
         Some(account) => account,
         None => match auth.create_account("default").await {
             Ok(account) => {
-                first.log_in = Some(first_user(auth, &account.id, url).await?);
+                first_user(auth, &account.id).await?;
+                let link = auth.log_in_link(&account.id, FIRST_USER).await?;
+                first.log_in = Some(log_in_address(config, addr, &link));
                 account.id
             }
             // Another process was first.
@@ -287,12 +302,12 @@ pub(crate) async fn bootstrap(auth: &PgAuthService, config: &Config, url: &str) 
     Ok(first)
 }
 
-/// An administrator with a password that nobody has: the link logs them in.
-async fn first_user(auth: &PgAuthService, account: &AccountId, url: &str) -> Result<String> {
+/// An administrator with a password that nobody has: a link logs them in.
+async fn first_user(auth: &PgAuthService, account: &AccountId) -> Result<()> {
     let password = Some(KeySecret::generate("pw")?.expose().to_owned());
     let (email, name) = (FIRST_USER.to_owned(), "Administrator".to_owned());
     auth.create_user(account, NewUser { email, password, name, role: UserRole::Admin, disabled: false }, None).await?;
-    Ok(log_in_address(url, &auth.log_in_link(account, FIRST_USER).await?))
+    Ok(())
 }
 
 /// The file of the first key, if it has one.

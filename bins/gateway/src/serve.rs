@@ -30,7 +30,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         .map(|addr| listen(addr).with_context(|| format!("PLATFORM_METRICS_ADDR: cannot listen on {addr}")));
     let metrics_at = metrics_at.transpose()?;
     let app = App::start(&config, addr).await?;
-    let first = bootstrap(&app.auth, &config, &config.url(addr)).await?;
+    let first = bootstrap(&app.auth, &config, addr).await?;
     let files = open_files();
     let connections = files.saturating_sub(OTHER_FILES.min(files / 2));
     let serving = match platform_http::serve(&app.http, listener, connections, config.shutdown_grace) {

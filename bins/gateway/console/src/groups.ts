@@ -272,6 +272,13 @@ export const idOf = (group: Group, record: Record_): string => String(group.idOf
 
 export const nameOf = (group: Group, record: Record_): ComponentChildren => group.nameOf?.(record) ?? record.name ?? idOf(group, record);
 
+/// Scopes of the groups whose lists are refused to the caller.
+export async function refusedScopes(): Promise<Set<string>> {
+  const ask = async (of: Group) => get(of.path, { limit: 1 }).then(() => null, (error) => (error.status === 403 ? of.scope : null));
+  const refused = await Promise.all(GROUPS.map(ask));
+  return new Set(refused.filter((scope) => scope !== null));
+}
+
 /// An address with the ids of a record in it.
 export const fill = (path: string, ids: Record_): string => path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(String(ids[name] ?? "")));
 

@@ -3,7 +3,7 @@ import { render, type ComponentChildren, type JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import "./style.css";
 import { call } from "./api.ts";
-import { group, GROUPS, type Group, type Record_ } from "./groups.ts";
+import { group, GROUPS, type Group, type Record_, refusedScopes } from "./groups.ts";
 import { Confirm, Failure, type Tab } from "./parts/basic.tsx";
 import { Calls } from "./parts/calls.tsx";
 import { type Command, Palette } from "./parts/palette.tsx";
@@ -153,7 +153,12 @@ function Frame(): JSX.Element {
 function Console({ problem }: { problem: string | null }): JSX.Element {
   const [, redraw] = useState(0);
   useEffect(() => onIdentity(() => redraw((turn) => turn + 1)), []);
-  return identity ? <Frame /> : <LogIn problem={problem} />;
+  const who = identity;
+  useEffect(() => {
+    if (who && !who.refused) void refusedScopes().then((refused) => ((who.refused = refused), redraw((turn) => turn + 1)));
+  }, [who]);
+  if (who && !who.refused) return <main class="login"><p role="status">Looking at what you may do…</p></main>;
+  return who ? <Frame /> : <LogIn problem={problem} />;
 }
 
 theme(localStorage.getItem("console.theme") ?? "system");

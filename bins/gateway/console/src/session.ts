@@ -1,6 +1,5 @@
 // Who is at the console. Credentials are held in memory alone: a reload logs in again, by the cookie that only the
 // log-in page can read, or asks for the key once more.
-import { route } from "./router.ts";
 
 const CLIENT = "platform-console";
 /// Says that somebody was logged in in this tab, so that a reload asks the log-in page without being told to.
@@ -11,8 +10,10 @@ export interface Identity {
   kind: "key" | "user";
   label: string;
   isAdmin: boolean;
-  /// What an access token is good for; a key says it by its answers.
+  /// What an access token is good for; of a key nothing is known but what it is refused.
   scopes: string[] | null;
+  /// Scopes whose lists are refused to this caller; `null` = nobody has looked yet.
+  refused: Set<string> | null;
 }
 
 interface Tokens {
@@ -82,7 +83,7 @@ async function follow(link: string): Promise<void> {
 
 export function takeKey(key: string, isAdmin: boolean, label: string): void {
   [bearer, refreshToken, expiresAt] = [key, null, Infinity];
-  become({ kind: "key", label, isAdmin, scopes: null });
+  become({ kind: "key", label, isAdmin, scopes: null, refused: isAdmin ? new Set() : null });
 }
 
 function take(tokens: Tokens): void {
@@ -92,7 +93,8 @@ function take(tokens: Tokens): void {
   const claims = JSON.parse(atob(payload.replace(/-/g, "+").replace(/_/g, "/")));
   sessionStorage.setItem(RETURNS, "1");
   const isAdmin = claims.role === "admin";
-  become({ kind: "user", label: isAdmin ? "Administrator" : "Member", isAdmin, scopes: tokens.scope.split(" ") });
+  const refused = isAdmin ? new Set<string>() : (identity?.refused ?? null);
+  become({ kind: "user", label: isAdmin ? "Administrator" : "Member", isAdmin, scopes: tokens.scope.split(" "), refused });
 }
 
 async function exchange(fields: Record<string, string>): Promise<Tokens> {
@@ -169,12 +171,10 @@ const GROUP_WITHOUT_CATCH_ALL = /^(tenant-admin:|keys:write$)/;
 
 /// Whether the caller may do what takes this scope; `admin` is what takes a full key.
 export function may(scope: string): boolean {
-  if (!identity) return false;
+  if (!identity || identity.refused?.has(scope.replace(":write", ":read"))) return false;
   if (identity.kind === "key") return scope !== "admin" || identity.isAdmin;
   const [group, right] = scope.split(":");
   const has = (name: string) => identity!.scopes!.includes(name);
   const caught = !GROUP_WITHOUT_CATCH_ALL.test(scope) && (has(`platform:${right}`) || has("platform:write"));
   return scope !== "admin" && (has(scope) || has(`${group}:write`) || caught);
 }
-
-export const isAt = (...path: string[]): boolean => path.every((part, i) => route().path[i] === part);

@@ -163,6 +163,7 @@ async fn authorize(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Ans
         Ok(authorization) => {
             let prompt = request.query.get("prompt").map(String::as_str);
             if prompt != Some("login")
+                && !is_elsewhere(&*oauth, &request)
                 && let Some(log_in) = log_in(&request)
                 && let Some(granted) = oauth.grant(&authorization, SignIn::Browser(log_in)).await?
             {
@@ -174,6 +175,16 @@ async fn authorize(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Ans
             }
         }
         Err(error) => Ok(refuse(&error)),
+    }
+}
+
+/// Whether a page of another address sent this. Browsers say so, of secure addresses by `Sec-Fetch-Site`.
+fn is_elsewhere(oauth: &dyn OAuthService, request: &Request) -> bool {
+    let said = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
+    match (said("sec-fetch-site"), said("origin")) {
+        (Some(site), _) => !matches!(site, "same-origin" | "none"),
+        (None, Some(origin)) => !oauth.is_console_at(&format!("{origin}/")),
+        (None, None) => false,
     }
 }
 
@@ -192,6 +203,9 @@ fn holding(answer: Answer, oauth: &dyn OAuthService, log_in: &str) -> Answer {
 }
 
 async fn log_out(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
+    if is_elsewhere(&*oauth, &request) {
+        return Err(Error::new(platform_core::Code::FORBIDDEN, "Log out in the console, not on another page."));
+    }
     if let Some(log_in) = log_in(&request) {
         oauth.log_out(&log_in).await?;
     }
@@ -219,7 +233,7 @@ async fn decide(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer
         return Ok(redirect(&oauth.refused(&authorization, "access_denied")));
     }
     // Nobody is logged in to the console by a page of somebody else's.
-    if authorization.is_console() && request.headers.get("sec-fetch-site").is_some_and(|site| site != "same-origin") {
+    if authorization.is_console() && is_elsewhere(&*oauth, &request) {
         return Ok(page::form(403, &authorization, &fields, Some("Log in here, not on another page.")));
     }
     let (gate, text) = (request.gate(), |name: &str| fields.get(name).cloned().unwrap_or_default());

@@ -152,12 +152,19 @@ impl PgAuthService {
     }
 }
 
-/// The server's own address; on a loopback address under each of its usual names.
-fn redirects(issuer: &str) -> Vec<String> {
-    let own = format!("{issuer}/");
-    let is_local = Url::parse(issuer).is_ok_and(|url| url.scheme() == "http" && is_loopback(&url));
-    let usual = ["http://127.0.0.1/", "http://localhost/", "http://[::1]/"].map(str::to_owned);
-    [own].into_iter().chain(usual.into_iter().filter(|_| is_local)).collect()
+/// The server's own address; where that is this machine's, under each of its usual names.
+pub(crate) fn redirects(issuer: &str) -> Vec<String> {
+    let mut all = vec![format!("{issuer}/")];
+    let Some(mut url) = Url::parse(issuer).ok().filter(|url| url.scheme() == "http") else { return all };
+    let is_any = matches!(url.host_str(), Some("0.0.0.0" | "[::]"));
+    if is_any || is_loopback(&url) {
+        for name in ["127.0.0.1", "localhost", "[::1]"] {
+            if url.set_host(Some(name)).is_ok() {
+                all.push(url.to_string());
+            }
+        }
+    }
+    all
 }
 
 #[cfg(test)]
@@ -167,6 +174,9 @@ mod tests {
     #[test]
     fn the_console_is_where_the_server_is_and_nowhere_else() {
         assert_eq!(redirects("https://agents.example"), ["https://agents.example/"]);
-        assert_eq!(redirects("http://127.0.0.1:8080").len(), 4);
+        let local = redirects("http://0.0.0.0:8080");
+        assert!(local.contains(&"http://127.0.0.1:8080/".to_owned()), "{local:?}");
+        assert!(redirects("http://127.0.0.1:8080").contains(&"http://localhost:8080/".to_owned()));
+        assert_eq!(redirects("http://10.0.0.7:8080").len(), 1);
     }
 }

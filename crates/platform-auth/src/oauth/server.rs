@@ -149,8 +149,10 @@ pub trait OAuthService: Send + Sync {
     async fn authorization(&self, request: &AuthorizeRequest) -> OAuthOutcome<Authorization>;
     /// Grants it for who signs in so; `None` when they are nobody, such as when address or password is wrong.
     async fn grant(&self, asked: &Authorization, way: SignIn) -> Result<Option<Granted>>;
-    /// Where to send a user when nothing is granted, for this reason (RFC 6749 §4.1.2.1, OpenID Connect Core §3.1.2.6).
+    /// Where to send a user when nothing is granted, for this reason (RFC 6749 §4.1.2.1, `OpenID` Connect Core §3.1.2.6).
     fn refused(&self, asked: &Authorization, error: &'static str) -> String;
+    /// Whether the console of this server is at this address.
+    fn is_console_at(&self, uri: &str) -> bool;
     /// Ends what a browser holds since its user logged in.
     async fn log_out(&self, log_in: &SecretString) -> Result<()>;
     /// Takes an application in that asks to be, by the metadata of RFC 7591.
@@ -242,6 +244,10 @@ impl OAuthService for PgAuthService {
 
     fn refused(&self, asked: &Authorization, error: &'static str) -> String {
         self.back(&asked.redirect_uri, &[("error", error)], asked.state.as_deref())
+    }
+
+    fn is_console_at(&self, uri: &str) -> bool {
+        log_ins::redirects(&self.config.issuer).iter().any(|own| own == uri)
     }
 
     async fn log_out(&self, log_in: &SecretString) -> Result<()> {

@@ -71,8 +71,8 @@ pub struct UserPage {
 pub struct NewUser {
     /// Address they log in with.
     pub email: String,
-    /// 12 characters or more.
-    #[serde(skip_serializing)]
+    /// 12 characters or more; never written.
+    #[serde(skip_serializing_if = "Option::is_some")]
     pub password: Option<String>,
     /// Name for people.
     pub name: String,

@@ -25,9 +25,9 @@ export function ToolCall({ name, asked, result, latencyMs, open }: { name: strin
   return (
     <details class="tool" open={open}>
       <summary><span aria-hidden="true">⚙</span> <code>{name}</code> <Badge of={result === undefined ? "pending" : failed ? "failed" : "done"} /> {duration(latencyMs)}</summary>
-      <h3>Arguments</h3>
+      <p class="label">Arguments</p>
       <Json value={pretty(asked)} />
-      {result !== undefined && <><h3>Result</h3><Json value={pretty(result)} /></>}
+      {result !== undefined && <><p class="label">Result</p><Json value={pretty(result)} /></>}
     </details>
   );
 }

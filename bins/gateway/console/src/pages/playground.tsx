@@ -77,7 +77,7 @@ export function useChat(assistant: string, began: string | null): Chat {
       const sent = await post(base + "/messages?async=true", body);
       setStored(null);
       setUid(sent.chatUid);
-      setTurn(turn + 1);
+      setTurn((turn) => turn + 1);
     },
     stop: () => post(path + "/stop"),
     answer: (yes) => {
@@ -143,7 +143,7 @@ export function Composer({ chat, more, autoFocus }: { chat: Chat; more?: object;
 
 export function Playground({ assistant }: { assistant: Record_ }): JSX.Element {
   const [began, setBegan] = useState(0);
-  return <One key={began} assistant={assistant} anew={() => setBegan(began + 1)} />;
+  return <One key={began} assistant={assistant} anew={() => setBegan((began) => began + 1)} />;
 }
 
 function One({ assistant, anew }: { assistant: Record_; anew: () => void }): JSX.Element {

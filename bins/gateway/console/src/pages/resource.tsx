@@ -75,7 +75,7 @@ export function ListPage({ group, above }: { group: Group; above?: ComponentChil
   const make = async (body: Record<string, unknown>) => {
     const record = await call("POST", group.create!.path ?? group.path, { body });
     setMaking(false);
-    setTurn(turn + 1);
+    setTurn((turn) => turn + 1);
     if (group.create!.shows) setAnswer(record);
     else if (!group.isFlat) go(href(group.id, idOf(group, record)));
   };
@@ -87,7 +87,7 @@ export function ListPage({ group, above }: { group: Group; above?: ComponentChil
   const rowActions = group.isFlat ? [...(group.actions ?? [])] : [];
   if (group.isFlat && group.remove) rowActions.push({ title: "Delete", method: "DELETE", path: `${group.path}/{${group.id_}}` as Action["path"], kind: "danger", confirm: group.remove });
   if (rowActions.length) {
-    columns.push({ title: "Actions", width: "minmax(9rem, 1fr)", of: (record) => <span class="row"><Actions group={group} actions={rowActions} record={record} ids={{ [group.id_]: idOf(group, record) }} done={() => setTurn(turn + 1)} /></span> });
+    columns.push({ title: "Actions", width: "minmax(9rem, 1fr)", of: (record) => <span class="row"><Actions group={group} actions={rowActions} record={record} ids={{ [group.id_]: idOf(group, record) }} done={() => setTurn((turn) => turn + 1)} /></span> });
   }
   return (
     <>
@@ -179,7 +179,7 @@ function Rows({ group, rows, ids }: { group: Group; rows: Below; ids: Record_ })
     of: (row) => (
       <span class="row">
         <button type="button" class="quiet" onClick={() => setShown(row)}>Details</button>
-        {rows.actions && <Actions group={group} actions={rows.actions} record={row} ids={{ ...ids, [rows.id![0]]: row[rows.id![1]] }} done={() => setTurn(turn + 1)} />}
+        {rows.actions && <Actions group={group} actions={rows.actions} record={row} ids={{ ...ids, [rows.id![0]]: row[rows.id![1]] }} done={() => setTurn((turn) => turn + 1)} />}
       </span>
     ),
   });

@@ -96,7 +96,7 @@ function Files({ path, sandboxId }: { path: string; sandboxId: string }): JSX.El
           <li key={entry.path}>{entry.type === "dir" ? <button type="button" class="quiet" onClick={() => setAt(entry.path)}>{entry.name}/</button> : <Act kind="quiet" run={() => read(entry.path)}>{entry.name}</Act>} <small>{entry.type === "file" && bytes(entry.size)}</small></li>
         ))}
       </ul>
-      {shown && <><h3>{shown.path}</h3><pre class="json" tabIndex={0}>{shown.content}</pre></>}
+      {shown && <><p class="label">{shown.path}</p><pre class="json" tabIndex={0}>{shown.content}</pre></>}
     </details>
   );
 }

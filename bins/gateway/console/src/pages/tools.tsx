@@ -30,7 +30,7 @@ function One({ server, tool }: { server: Record_; tool: Tool }): JSX.Element {
   return (
     <details class="tool">
       <summary><code>{tool.function.name}</code> {tool.method && <small>{tool.method} {tool.endpoint}</small>} {tool.requiresApproval && <Badge of="needs approval" />}{tool.enabled === false && <Badge of="off" />}<p>{tool.function.description}</p></summary>
-      <h3>Parameters</h3>
+      <p class="label">Parameters</p>
       <Json value={tool.function.parameters ?? {}} />
       {may("tool-servers:write") && (
         <>

@@ -22,7 +22,7 @@ export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, of: unknow
     );
     return () => leaving.abort();
   }, [...of, turn]);
-  return { ...state, again: () => setTurn(turn + 1) };
+  return { ...state, again: () => setTurn((turn) => turn + 1) };
 }
 
 export function Failure({ error }: { error: Error | null }): JSX.Element | null {

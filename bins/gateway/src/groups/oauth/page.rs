@@ -118,7 +118,7 @@ fn answer(status: u16, title: &str, html: &str, origin: &str) -> Answer {
     Answer::text(status, "text/html; charset=utf-8", page)
         .header("content-security-policy", policy)
         .header("x-frame-options", "DENY")
-        .header("referrer-policy", "no-referrer")
+        .header("referrer-policy", "same-origin")
 }
 
 /// A scope in words.

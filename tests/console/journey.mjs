@@ -1,0 +1,266 @@
+// From the first start to a full quota, as a person goes.
+import assert from "node:assert/strict";
+import { check, complaints, browser, key, link, open, picture, settled, step, to, url, withKey } from "./browser.mjs";
+
+const api = async (method, path, body) => {
+  const headers = { Authorization: `Bearer ${key}`, "Content-Type": "application/json" };
+  const answer = await fetch(`${url}/v1${path}`, { method, headers, body: body && JSON.stringify(body) });
+  assert.ok(answer.ok, `${method} ${path}: ${answer.status}`);
+  return answer.json();
+};
+
+const page = await open({ permissions: ["clipboard-write"] });
+/// A field of the form in sight, by its name.
+const field = (name) => page.locator(".form").getByLabel(new RegExp(`^${name}( \\*)?$`)).filter({ visible: true }).first();
+const press = (name) => page.getByRole("button", { name, exact: true }).last().click();
+
+await step("the link of the first start logs in, and the first view is there in a second", async () => {
+  await page.goto(link);
+  await page.waitForSelector(".tile");
+  assert.equal(await page.title(), "Home · Console");
+  assert.ok(!page.url().includes("link="), "the link is not left in the address");
+  await settled(page);
+  const first = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
+  const files = ["/", "/console/console.js", "/console/console.css"].map((path) => fetch(url + path, { headers: { Accept: "text/html" } }));
+  const size = (await Promise.all(files)).reduce((sum, file) => sum + Number(file.headers.get("content-length")), 0);
+  console.log(`  first paint after ${Math.round(first)} ms; ${Math.round(size / 1024)} KiB in all`);
+  assert.ok(size > 10_000 && size < 250 * 1024);
+});
+
+await step("an assistant is made, and what is wrong is said at its field", async () => {
+  await to(page, "#/assistants");
+  await press("New assistant");
+  await field("Name").fill("Helper");
+  await field("Identifier").fill("Not Good!");
+  await press("Make assistant");
+  await page.waitForSelector(".field.wrong [role=alert]");
+  assert.match(await page.locator(".field.wrong [role=alert]").first().textContent(), /identifier/);
+  await check(page, "a form with a mistake");
+  await field("Identifier").fill("helper");
+  await field("Presets").fill("You help.");
+  await page.getByRole("checkbox", { name: "Time", exact: true }).check();
+  await field("Approval tools").fill("current_time");
+  await press("Make assistant");
+  await page.waitForSelector("h1:has-text('Helper')");
+});
+
+await step("a tool asks for approval in the playground, runs, and the reply grows", async () => {
+  await page.getByLabel("Message").fill("/tool current_time {}\nWhat time is it?");
+  await page.getByLabel("Message").press("Enter");
+  await page.waitForSelector("text=Waits for your approval");
+  await check(page, "an approval");
+  await picture(page, "approval");
+  await press("Approve");
+  await page.waitForSelector(".message.assistant:has-text('Demo reply: What time is it?') .about");
+  await page.locator(".tool summary").first().click();
+  assert.match(await page.locator(".tool").first().textContent(), /timestampMs|iso|UTC/i, "the result is there");
+  await picture(page, "playground");
+  await check(page, "playground");
+  await press("API calls");
+  assert.match(await page.locator("dialog pre").textContent(), /^curl -X/);
+  await press("Python");
+  assert.match(await page.locator("dialog pre").textContent(), /requests/);
+  await check(page, "API calls");
+  await page.keyboard.press("Escape");
+});
+
+await step("five hundred words a second are shown without a dropped frame that a person would see", async () => {
+  await press("New chat");
+  await page.evaluate(() => {
+    window.gaps = [];
+    let last = performance.now();
+    const frame = (now) => (window.gaps.push(now - last), (last = now), requestAnimationFrame(frame));
+    requestAnimationFrame(frame);
+  });
+  await page.getByLabel("Message").fill("/delay 2ms\n/tokens 1000");
+  await page.getByLabel("Message").press("Enter");
+  await page.waitForSelector(".message.assistant:has-text('word1000') .about");
+  const gaps = await page.evaluate(() => window.gaps.sort((a, b) => a - b));
+  const late = gaps[Math.floor(gaps.length * 0.95)];
+  console.log(`  ${gaps.length} frames, 95 % within ${Math.round(late)} ms`);
+  assert.ok(late < 100, `frames come late: ${late}`);
+});
+
+await step("what a hostile model says is text", async () => {
+  await press("New chat");
+  const hostile = `/say <img src=x onerror="window.hit=1"> <script>window.hit=1</script> [press](javascript:window.hit=1) ![pixel](https://evil.example/p.png) <a href="javascript:window.hit=1">x</a> <svg onload=window.hit=1> [data](data:text/html,<script>window.hit=1</script>)`;
+  await page.getByLabel("Message").fill(hostile);
+  await page.getByLabel("Message").press("Enter");
+  await page.waitForSelector(".message.assistant .about");
+  assert.equal(await page.evaluate(() => window.hit), undefined);
+  const inside = page.locator(".message.assistant .markdown");
+  assert.equal(await inside.locator("img, script, svg, iframe, [href^='javascript:'], [href^='data:']").count(), 0);
+  assert.match(await inside.textContent(), /<script>/, "it is shown as what it is");
+});
+
+await step("a thread is started, approved and read as a timeline", async () => {
+  await to(page, "#/agents");
+  await press("New agent");
+  await field("Name").fill("Reporter");
+  await page.getByRole("checkbox", { name: "Time", exact: true }).check();
+  await field("Approval tools").fill("current_time");
+  await press("Make agent");
+  await page.waitForSelector("h1:has-text('Reporter')");
+  await page.getByRole("tab", { name: "Start" }).click();
+  await field("Message").fill("/tool current_time {}\nThe report");
+  await press("Start a thread");
+  await page.waitForSelector("text=Waits for your approval");
+  await press("Approve");
+  await page.waitForSelector("h1 .badge:has-text('completed')");
+  await page.waitForSelector(".span.state:has-text('completed')");
+  const rows = await page.locator(".span .title").allTextContents();
+  for (const expected of ["current_time", "paused for approval", "completed"]) assert.ok(rows.some((row) => row.includes(expected)), `${expected} in ${rows}`);
+  await page.locator(".span.tool button").click();
+  await check(page, "timeline");
+  await picture(page, "timeline");
+  await page.getByRole("tab", { name: "Explanation" }).click();
+  await press("Explain this thread");
+  await page.waitForSelector("[role=tabpanel] .markdown");
+  await page.getByRole("tab", { name: "Evaluations" }).click();
+  await press("Evaluate");
+  await page.waitForSelector("text=of 10");
+  await check(page, "evaluation");
+});
+
+await step("a key is shown once, and rotated", async () => {
+  await to(page, "#/keys");
+  await press("New key");
+  await field("Name").fill("Backend");
+  await press("Make key");
+  await page.waitForSelector(".secret code");
+  const first = await page.locator(".secret code").textContent();
+  assert.match(first, /^ak-/);
+  await check(page, "a secret");
+  await page.keyboard.press("Escape");
+  await page.getByRole("link", { name: "Backend" }).click();
+  await press("Rotate");
+  await page.locator("dialog").getByRole("button", { name: "Rotate" }).click();
+  await page.waitForSelector(".secret code");
+  const second = await page.locator(".secret code").textContent();
+  assert.ok(second !== first && second.startsWith("ak-"));
+  await page.keyboard.press("Escape");
+});
+
+await step("the keyboard reaches everything", async () => {
+  await to(page, "#/home");
+  await page.locator("h1").click();
+  await page.keyboard.press("/");
+  await page.keyboard.type("Helper");
+  await page.waitForSelector("[role=option]:has-text('assistant')");
+  await check(page, "palette");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector("h1:has-text('Helper')");
+  await page.locator("[role=tab][aria-selected=true]").focus();
+  await page.keyboard.press("ArrowRight");
+  await page.waitForSelector("[role=tab][aria-selected=true]:has-text('Chats')");
+});
+
+await step("who logs out is out, and a key opens what takes a full one", async () => {
+  await to(page, "#/users");
+  assert.match(await page.locator("main").textContent(), /full API key/);
+  assert.equal(await page.getByRole("link", { name: "Users" }).count(), 0, "it is not offered");
+  await press("Log out");
+  await page.waitForSelector("text=With an API key");
+  await page.reload();
+  await page.waitForSelector("text=With an API key");
+  await check(page, "log in");
+  await withKey(page);
+  assert.equal(await page.getByRole("link", { name: "Users" }).count(), 1);
+});
+
+await step("a quota is a bar that says when it begins anew", async () => {
+  await to(page, "#/tiers");
+  await press("New tier");
+  await field("Tier ID").fill("pro");
+  await field("Name").fill("Pro");
+  await field("Rules").fill('[{"scope": "tenant", "metric": "tokens", "windowUnit": "month", "windowEvery": 1, "limit": 100}]');
+  await field("Is default").selectOption("true");
+  await press("Make tier");
+  await page.waitForSelector(".tr:has-text('Pro')");
+  await api("POST", "/assistants/helper/messages", { message: "/usage {\"inputTokens\": 80, \"outputTokens\": 5}\nHello", tenantId: "acme" });
+  await to(page, "#/tenants/acme");
+  await page.waitForSelector(".quota.near");
+  const bar = page.getByRole("progressbar");
+  assert.ok(Number(await bar.getAttribute("aria-valuenow")) >= 80);
+  assert.match(await page.locator(".quotas").textContent(), /resets in/);
+  await check(page, "quotas");
+  await picture(page, "quotas");
+});
+
+await step("a list of a million chats is scrolled to its end", async () => {
+  const total = 1_000_000;
+  await page.route("**/v1/assistants/chats*", (route) => {
+    const asked = new URL(route.request().url()).searchParams;
+    const offset = Number(asked.get("offset"));
+    const histories = Array.from({ length: Math.min(100, total - offset) }, (_, i) => ({ chatUID: `c${offset + i}`, name: `Chat ${offset + i}`, assistantSpecializationIdentifier: "helper", status: "completed", lastEditTimestampMs: 1 }));
+    return route.fulfill({ status: 201, json: { histories, total, offset, limit: 100 } });
+  });
+  await to(page, "#/runs?kind=chats");
+  const rows = page.locator(".rows");
+  await rows.evaluate((rows) => (rows.scrollTop = rows.scrollHeight));
+  await page.waitForSelector("text=Chat 999999");
+  assert.ok((await page.locator(".rows .tr").count()) < 100, "only rows in sight exist");
+  const gaps = await rows.evaluate(async (rows) => {
+    const gaps = [];
+    let last = performance.now();
+    for (let i = 0; i < 60; i++) {
+      rows.scrollTop -= 400;
+      await new Promise(requestAnimationFrame);
+      gaps.push(performance.now() - last);
+      last = performance.now();
+    }
+    return gaps.sort((a, b) => a - b);
+  });
+  console.log(`  half of the frames within ${Math.round(gaps[30])} ms, the slowest ${Math.round(gaps[59])} ms`);
+  assert.ok(gaps[30] < 50);
+  await page.unroute("**/v1/assistants/chats*");
+});
+
+await step("no page keeps anybody out, light, dark and narrow", async () => {
+  await api("POST", "/documents", { name: "Handbook", markdownContent: "# Refunds\n\nWithin 30 days." });
+  await api("POST", "/tool-servers", { name: "Orders", url: "https://shop.example", toolDefinitions: [{ function: { name: "get_order" }, endpoint: "/orders" }] });
+  await api("POST", "/environments", { name: "Box" });
+  await api("POST", "/projects", { name: "Alpha", identifier: "alpha" });
+  await api("POST", "/webhooks", { url: "https://hooks.example/x", events: ["thread.finished"] });
+  const pages = await page.locator("nav a[href^='#/']").evaluateAll((links) => links.map((link) => link.getAttribute("href")));
+  assert.ok(pages.length > 20);
+  for (const theme of ["light", "dark"]) {
+    await page.getByLabel("Theme").selectOption(theme);
+    for (const hash of pages) {
+      await to(page, hash);
+      await check(page, `${hash}, ${theme}`);
+      const name = hash.slice(2);
+      if (["home", "runs", "assistants", "agents", "documents", "keys", "integrations", "mcp"].includes(name)) await picture(page, `${name}-${theme}`);
+      const first = page.locator(".rows .tr a").first();
+      if (theme === "light" && (await first.count())) {
+        await first.click();
+        await page.waitForSelector("[role=tab]");
+        for (const tab of await page.getByRole("tab").all()) {
+          await tab.click();
+          await settled(page);
+          assert.deepEqual(await page.locator(".failure").allTextContents(), [], `${hash} ${await tab.textContent()}`);
+          await check(page, `${hash} ${await tab.textContent()}`);
+        }
+      }
+    }
+  }
+  await page.setViewportSize({ width: 390, height: 800 });
+  for (const hash of ["#/home", "#/assistants", "#/runs", "#/tenants/acme", "#/assistants/helper"]) {
+    await to(page, hash);
+    const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert.ok(over <= 0, `${hash} is ${over} px too wide`);
+    await check(page, `${hash}, narrow`);
+    await picture(page, `${hash.slice(2).replace("/", "-")}-narrow`);
+  }
+});
+
+await step("a key that is bound sees only what it may", async () => {
+  const bound = await api("POST", "/api-keys", { name: "Reads chats", allowedEndpoints: [{ method: "GET", path: "/assistants/**" }, { method: "GET", path: "/assistants" }, { method: "POST", path: "/assistants/chats" }] });
+  const other = await open();
+  await withKey(other, bound.key);
+  await other.waitForSelector("nav a:has-text('Assistants')");
+  assert.deepEqual(await other.locator("nav a[href^='#/']").allTextContents(), ["Home", "Runs", "Assistants"]);
+});
+
+assert.deepEqual(complaints, []);
+await browser.close();
