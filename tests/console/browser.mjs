@@ -59,7 +59,10 @@ export const picture = (page, name) => page.screenshot({ path: new URL(`${name}.
 
 export async function step(name, run) {
   const began = Date.now();
-  await run();
+  await run().catch(async (error) => {
+    for (const [i, page] of browser.contexts().flatMap((context) => context.pages()).entries()) await picture(page, `failed-${i}`);
+    throw error;
+  });
   assert.deepEqual(complaints, [], name);
   console.log(`${name} (${Date.now() - began} ms)`);
 }

@@ -16,6 +16,7 @@ const press = (name) => page.getByRole("button", { name, exact: true }).last().c
 
 await step("the link of the first start logs in, and the first view is there in a second", async () => {
   await page.goto(link);
+  await press("Log in with this link");
   await page.waitForSelector(".tile");
   assert.equal(await page.title(), "Home · Console");
   assert.ok(!page.url().includes("link="), "the link is not left in the address");
@@ -141,12 +142,55 @@ await step("a key is shown once, and rotated", async () => {
   await page.keyboard.press("Escape");
 });
 
+await step("another prompt answers the same message beside the stored one", async () => {
+  await to(page, "#/assistants/helper?tab=compare");
+  await page.getByLabel("Other prompt").fill("You help, and are brief.");
+  assert.equal(await page.locator(".prompt .new").textContent(), "You help, and are brief.");
+  await page.getByLabel("Message").fill("Which of you?");
+  await page.getByLabel("Message").press("Enter");
+  await page.waitForFunction(() => document.querySelectorAll(".sides .message.assistant .about").length === 2);
+  await page.getByLabel("Message").fill("And now?");
+  await page.getByLabel("Message").press("Enter");
+  await page.waitForFunction(() => document.querySelectorAll(".sides .message.assistant .about").length === 4);
+  await picture(page, "compare");
+  await check(page, "compare");
+  await to(page, "#/assistants");
+  while ((await api("GET", "/assistants")).some((one) => one.tags.includes("console-trial"))) await page.waitForTimeout(50);
+});
+
+await step("a page that cannot be shown, a wrong address and a cut stream leave the others alone", async () => {
+  await api("POST", "/api-keys", { name: "Far", expiresAtMs: 9007199254740991 });
+  await to(page, "#/keys");
+  await page.waitForSelector("a:has-text('Far')");
+  await to(page, "#/agents/%zz");
+  await page.waitForSelector(".failure");
+  for (const text of [">".repeat(2000), "_a".repeat(15_000), "*".repeat(19_000) + "a" + "*".repeat(19_000)]) {
+    const made = await api("POST", "/documents", { name: "Marks", markdownContent: text });
+    const began = Date.now();
+    await to(page, `#/documents/${made._id}`);
+    await page.waitForSelector("h1:has-text('Marks')");
+    assert.ok(Date.now() - began < 3000, `${text.slice(0, 5)} takes ${Date.now() - began} ms`);
+    await api("DELETE", `/documents/${made._id}`);
+  }
+  let opened = 0;
+  await page.route("**/stream?partial=true", (route) => {
+    opened += 1;
+    return route.fulfill({ status: 200, contentType: "text/event-stream", body: 'event: reconnect\ndata: {"code":"SERVER_ERROR"}\n\n' });
+  });
+  const chat = await api("POST", "/assistants/default/messages?async=true", { message: "Hello" });
+  await page.goto(`${url}/#/chats/default/${chat.chatUid}`);
+  await page.waitForTimeout(2500);
+  assert.ok(opened >= 2 && opened <= 4, `it waits before it asks again: ${opened}`);
+  await page.unroute("**/stream?partial=true");
+});
+
 await step("the keyboard reaches everything", async () => {
   await to(page, "#/home");
   await page.locator("h1").click();
   await page.keyboard.press("/");
+  await page.waitForSelector("dialog input:focus");
   await page.keyboard.type("Helper");
-  await page.waitForSelector("[role=option]:has-text('assistant')");
+  await page.waitForSelector("[role=option]:has-text('Helper')");
   await check(page, "palette");
   await page.keyboard.press("Enter");
   await page.waitForSelector("h1:has-text('Helper')");
@@ -177,7 +221,7 @@ await step("a quota is a bar that says when it begins anew", async () => {
   await field("Is default").selectOption("true");
   await press("Make tier");
   await page.waitForSelector(".tr:has-text('Pro')");
-  await api("POST", "/assistants/helper/messages", { message: "/usage {\"inputTokens\": 80, \"outputTokens\": 5}\nHello", tenantId: "acme" });
+  await api("POST", "/assistants/helper/messages", { message: "/usage {\"inputTokens\": 80, \"outputTokens\": 5}\nHello", tenantId: "acme", skipSummarization: true });
   await to(page, "#/tenants/acme");
   await page.waitForSelector(".quota.near");
   const bar = page.getByRole("progressbar");

@@ -1,5 +1,5 @@
 // The public API, as any client calls it.
-import { authorization, lost } from "./session.ts";
+import { authorization, lost, whenGone } from "./session.ts";
 
 export interface Issue {
   path: string;
@@ -38,7 +38,18 @@ export interface Made {
 
 export const made: Made[] = [];
 const MOST_MADE = 100;
+/// Longer bodies are not kept.
+const MOST_BODY = 65_536;
+const SECRETS = /^(password|secret|token|key|clientSecret|appFields|accountFields|envVars|authenticationConfig|headers)$/;
+
+/// A body as it may be shown to whoever looks over a shoulder.
+function masked(body: unknown): unknown {
+  if (body === undefined || body instanceof FormData) return undefined;
+  const text = JSON.stringify(body, (name, value) => (SECRETS.test(name) && value ? "…" : value));
+  return text.length > MOST_BODY ? "…" : JSON.parse(text);
+}
 let onMade: () => void = () => undefined;
+whenGone(() => void (made.length = 0));
 export const whenMade = (changed: () => void): void => void (onMade = changed);
 
 export type Query = Record<string, string | number | boolean | null | undefined>;
@@ -73,12 +84,13 @@ export async function send(method: string, path: string, options: Options = {}):
   });
   const requestId = answer.headers.get("X-Request-Id") ?? "";
   const ms = Math.round(performance.now() - began);
-  made.unshift({ method, path, body: isForm ? undefined : body, status: answer.status, ms, requestId });
+  made.unshift({ method, path, body: masked(body), status: answer.status, ms, requestId });
   made.length = Math.min(made.length, MOST_MADE);
   onMade();
   if (answer.ok) return answer;
-  if (answer.status === 401) lost();
-  throw new ApiError(answer.status, await answer.json().catch(() => null), requestId);
+  const error = new ApiError(answer.status, await answer.json().catch(() => null), requestId);
+  if (answer.status === 401) lost(error.message);
+  throw error;
 }
 
 export async function call<T = any>(method: string, path: string, options: Options = {}): Promise<T> {
@@ -119,21 +131,42 @@ export async function* frames(answer: Response): AsyncGenerator<Frame> {
   }
 }
 
-/// The state of a chat or thread as it changes; opened anew until it is over or `signal` says so.
+/// A state with what a frame says of it.
+function changed(state: any, { event, data }: Frame): any {
+  if (event === "snapshot") return data;
+  if (event === "partial") return { ...state, ...data };
+  const streaming = state.streamingMessage;
+  const message = streaming.content.message + data.append;
+  return { ...state, streamingMessage: { ...streaming, content: { ...streaming.content, message } } };
+}
+
+/// Whether it may be well if it is asked again.
+const passes = (error: unknown): boolean => error instanceof ApiError && (error.status === 0 || error.status === 429 || error.status >= 500);
+
+const pause = (ms: number, signal: AbortSignal): Promise<void> =>
+  new Promise((done) => {
+    const timer = setTimeout(done, ms);
+    signal.addEventListener("abort", () => (clearTimeout(timer), done()));
+  });
+
+/// The state of a chat or thread as it changes; opened anew until it is over or `signal` says so, at once when the
+/// stream ended as it should, ever later when it was cut.
 export async function* states(path: string, isOver: (state: any) => boolean, signal: AbortSignal): AsyncGenerator<any> {
   let state: any = null;
+  let wait = 0;
   while (!signal.aborted) {
-    const answer = await send("GET", path + "?partial=true", { signal });
-    for await (const { event, data } of frames(answer)) {
-      if (event === "snapshot") state = data;
-      else if (event === "delta") {
-        const streaming = state.streamingMessage;
-        const message = streaming.content.message + data.append;
-        state = { ...state, streamingMessage: { ...streaming, content: { ...streaming.content, message } } };
-      } else if (event === "partial") state = { ...state, ...data };
-      else break;
-      yield state;
+    let isCut = false;
+    try {
+      for await (const frame of frames(await send("GET", path + "?partial=true", { signal }))) {
+        if ((isCut = frame.event === "reconnect")) break;
+        yield (state = changed(state, frame));
+        wait = 0;
+      }
+    } catch (error) {
+      if (signal.aborted || error instanceof ApiError && !passes(error)) throw error;
+      isCut = true;
     }
     if (state && isOver(state)) return;
+    if (isCut) await pause((wait = Math.min(30_000, wait * 2 || 1000)), signal);
   }
 }

@@ -33,6 +33,7 @@ export interface Below {
   path: Path;
   /// Key of the array in the answer; none = the answer is the array.
   items?: string;
+  paged?: "cursor" | "whole";
   columns: string[];
   /// The placeholder of a row in the paths of its actions, and the field that fills it.
   id?: [placeholder: string, field: string];
@@ -118,10 +119,10 @@ export const GROUPS: Group[] = [
     ],
     below: [
       below<Api.SandboxSession>({ title: "Sessions", path: "/v1/environments/{environmentId}/sessions", items: "sessions", columns: ["sessionId", "status", "runtime", "isolation", "commandCount", "startedTimestampMs", "stoppedReason"] }),
-      below<Api.SandboxSnapshot>({ title: "Snapshots", path: "/v1/environments/{environmentId}/snapshots", columns: ["snapshotId", "status", "sizeBytes", "generation", "creationTimestampMs"] }),
-      { title: "Agents", path: "/v1/environments/{environmentId}/connections", items: "agents", columns: ["name", "connectedAtMs", "envVarKeys"] },
-      { title: "Assistants", path: "/v1/environments/{environmentId}/connections", items: "assistants", columns: ["name", "identifier", "connectedAtMs", "envVarKeys"] },
-      below<Element<"/v1/environments/{environmentId}/clis">>({ title: "Programs", path: "/v1/environments/{environmentId}/clis", columns: ["name", "version", "installed"] }),
+      below<Api.SandboxSnapshot>({ title: "Snapshots", path: "/v1/environments/{environmentId}/snapshots", paged: "whole", columns: ["snapshotId", "status", "sizeBytes", "generation", "creationTimestampMs"] }),
+      { title: "Agents", path: "/v1/environments/{environmentId}/connections", items: "agents", paged: "whole", columns: ["name", "connectedAtMs", "envVarKeys"] },
+      { title: "Assistants", path: "/v1/environments/{environmentId}/connections", items: "assistants", paged: "whole", columns: ["name", "identifier", "connectedAtMs", "envVarKeys"] },
+      below<Element<"/v1/environments/{environmentId}/clis">>({ title: "Programs", path: "/v1/environments/{environmentId}/clis", paged: "whole", columns: ["name", "version", "installed"] }),
     ],
     empty: "No environments yet. An environment is the machine an agent works on, and what it may reach.",
   }),
@@ -136,7 +137,7 @@ export const GROUPS: Group[] = [
     ],
     below: [
       below<Api.ListedChunk>({ title: "Chunks", path: "/v1/documents/{id}/chunks", items: "chunks", columns: ["index", "headingPath", "text", "tokenCount"] }),
-      below<Api.Version>({ title: "Versions", path: "/v1/documents/{id}/versions", columns: ["version", "changeType", "isActive", "size", "createdAt"],
+      below<Api.Version>({ title: "Versions", path: "/v1/documents/{id}/versions", paged: "whole", columns: ["version", "changeType", "isActive", "size", "createdAt"],
         id: ["version", "version"], actions: [{ title: "Revert", method: "POST", path: "/v1/documents/{id}/revert/{version}", confirm: "The text becomes that of this version, as a new one.", when: (it) => !it.isActive }] }),
     ],
     empty: "No documents yet. Drop a PDF, Word, HTML, Markdown or text file here, or write one.",
@@ -166,9 +167,9 @@ export const GROUPS: Group[] = [
     columns: ["name", "description", "toolsCount", "triggersCount"], filters: [{ name: "search" }],
     actions: [{ title: "Make a tool server", method: "POST", path: "/v1/integrations/{app}/servers", asks: ["name", "tools", "connectionId"], shows: true }],
     below: [
-      below<Api.AppConnection>({ title: "Connections", path: "/v1/integrations/{app}/connection-status", items: "connections", columns: ["label", "status", "statusReason", "connectedAt"],
+      below<Api.AppConnection>({ title: "Connections", path: "/v1/integrations/{app}/connection-status", items: "connections", paged: "whole", columns: ["label", "status", "statusReason", "connectedAt"],
         id: ["connectionId", "id"], actions: [{ title: "Disconnect", method: "DELETE", path: "/v1/integrations/connections/{connectionId}", kind: "danger", confirm: "What uses this connection no longer works." }] }),
-      below<Api.EventType>({ title: "Events", path: "/v1/integrations/{app}/triggers", items: "items", columns: ["name", "slug", "type", "description"] }),
+      below<Api.EventType>({ title: "Events", path: "/v1/integrations/{app}/triggers", items: "items", paged: "cursor", columns: ["name", "slug", "type", "description"] }),
     ],
     empty: "No app matches.",
   }),
@@ -196,7 +197,7 @@ export const GROUPS: Group[] = [
     id: "mcp", title: "MCP profiles", one: "profile", section: "Connect", path: "/v1/mcp-gateway/profiles", items: "items", scope: "mcp-gateway:read", id_: "id",
     columns: ["name", "slug", "visibility", "exposeMode", "lastEditTimestampMs"], create: { first: ["name", "slug", "visibility", "servers"] }, edit: { first: ["name", "visibility", "servers", "exposeMode"] }, remove: "Its grants go with it.",
     below: [
-      below<Element<"/v1/mcp-gateway/profiles/{id}/tools">>({ title: "Tools", path: "/v1/mcp-gateway/profiles/{id}/tools", columns: ["name", "alias", "enabled", "isNew", "stale", "description"] }),
+      below<Element<"/v1/mcp-gateway/profiles/{id}/tools">>({ title: "Tools", path: "/v1/mcp-gateway/profiles/{id}/tools", paged: "whole", columns: ["name", "alias", "enabled", "isNew", "stale", "description"] }),
     ],
     empty: "No profiles yet. A profile is one MCP endpoint over many tool servers.",
   }),
@@ -206,7 +207,7 @@ export const GROUPS: Group[] = [
     empty: "No grants yet. A grant says who may use which tools of a profile.",
   }),
   of<Api.McpGatewayServer>({
-    id: "mcp-servers", title: "MCP servers", one: "server", section: "Connect", path: "/v1/mcp-gateway/servers", items: "items", paged: "whole", scope: "mcp-gateway:read", id_: "toolServerId", idOf: (it) => it.toolServerId,
+    id: "mcp-servers", title: "MCP servers", one: "server", section: "Connect", path: "/v1/mcp-gateway/servers", items: "items", scope: "mcp-gateway:read", id_: "toolServerId", idOf: (it) => it.toolServerId,
     columns: ["name", "type", "health", "toolCount", "lastRefreshMs", "lastError"], isFlat: true, actions: [{ title: "Refresh", method: "POST", path: "/v1/mcp-gateway/servers/{toolServerId}/refresh" }],
     empty: "No tool server is shown to MCP clients. Set mcpExposed on one.",
   }),
@@ -217,7 +218,7 @@ export const GROUPS: Group[] = [
   of<Api.Project>({
     id: "projects", title: "Projects", one: "project", section: "Access", path: "/v1/projects", items: "projects", scope: "projects:read", id_: "id",
     columns: ["name", "identifier", "visibility", "archived", "lastEditTimestampMs"], filters: [{ name: "archived", choices: ["true"] }], create: { first: ["name", "identifier", "description", "visibility"] }, edit: { first: ["name", "description", "visibility", "archived"] }, remove: "It is archived; what is in it keeps working.",
-    below: [below<Api.Member>({ title: "Members", path: "/v1/projects/{id}/members", columns: ["userUID", "email", "role", "addedTimestampMs"],
+    below: [below<Api.Member>({ title: "Members", path: "/v1/projects/{id}/members", paged: "whole", columns: ["userUID", "email", "role", "addedTimestampMs"],
       id: ["userUID", "userUID"], actions: [{ title: "Remove", method: "DELETE", path: "/v1/projects/{id}/members/{userUID}", kind: "danger", confirm: "They no longer see what is in the project." }] })],
     actions: [{ title: "Add a member", method: "POST", path: "/v1/projects/{id}/members", asks: ["userUID", "role"] }],
     empty: "No projects yet. A project keeps agents, assistants and documents of a team together.",
@@ -285,7 +286,7 @@ export const fill = (path: string, ids: Record_): string => path.replace(/\{(\w+
 const rowsOf = (answer: any, items?: string): Record_[] => (items ? answer[items] : Array.isArray(answer) ? answer : (answer.items ?? []));
 
 /// A page of a list, however its group pages.
-export async function page(of: Pick<Group, "items" | "paged">, path: string, query: Query, offset: number, limit: number, signal?: AbortSignal): Promise<Page<Record_>> {
+export async function page(of: Pick<Group | Below, "items" | "paged">, path: string, query: Query, offset: number, limit: number, signal?: AbortSignal): Promise<Page<Record_>> {
   if (of.paged === "whole") {
     const rows = rowsOf(await get(withQuery(path, query), {}, signal), of.items);
     return { rows: rows.slice(offset, offset + limit), total: rows.length };
@@ -293,12 +294,14 @@ export async function page(of: Pick<Group, "items" | "paged">, path: string, que
   if (of.paged === "cursor") {
     const rows: Record_[] = [];
     let cursor: string | undefined;
+    let total = 0;
     do {
       const answer = await get(path, { ...query, limit: 100, cursor }, signal);
       rows.push(...rowsOf(answer, of.items));
       cursor = answer.nextCursor;
+      total = answer.totalItems ?? answer.total ?? rows.length;
     } while (cursor && rows.length < offset + limit);
-    return { rows: rows.slice(offset, offset + limit), total: rows.length };
+    return { rows: rows.slice(offset, offset + limit), total };
   }
   const answer = await get(path, { ...query, limit, offset }, signal);
   const rows = rowsOf(answer, of.items);

@@ -1,5 +1,5 @@
 // The frame: who is here, where they are, and what is there.
-import { render, type ComponentChildren, type JSX } from "preact";
+import { Component, render, type ComponentChildren, type JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import "./style.css";
 import { call } from "./api.ts";
@@ -79,6 +79,19 @@ function Page(): JSX.Element {
   return id && !of.isFlat ? <RecordPage key={id} group={of} id={id} first={FIRST[of.id]} last={LAST[of.id]} /> : <ListPage key={of.id} group={of} above={ABOVE[of.id]?.()} />;
 }
 
+/// A page that cannot be drawn says so, and leaves the others alone.
+class Boundary extends Component<{ children: ComponentChildren }, { error: Error | null }> {
+  state = { error: null };
+
+  componentDidCatch(error: Error): void {
+    this.setState({ error });
+  }
+
+  render(): ComponentChildren {
+    return this.state.error ? <Failure error={this.state.error} /> : this.props.children;
+  }
+}
+
 const THEMES = ["system", "light", "dark"] as const;
 
 function theme(name: string): void {
@@ -141,7 +154,7 @@ function Frame(): JSX.Element {
           {SECTIONS.map(section)}
           <ul><li><a href="/docs">API reference</a></li></ul>
         </nav>
-        <main id="main" tabIndex={-1}><Page /></main>
+        <main id="main" tabIndex={-1}><Boundary key={path.join("/")}><Page /></Boundary></main>
       </div>
       {open === "palette" && <Palette commands={commands} close={() => setOpen("")} />}
       {open === "calls" && <Calls close={() => setOpen("")} />}
@@ -163,4 +176,4 @@ function Console({ problem }: { problem: string | null }): JSX.Element {
 
 theme(localStorage.getItem("console.theme") ?? "system");
 const root = document.getElementById("console")!;
-void begin().then((problem) => render(<Console problem={problem} />, root));
+void begin().catch((error: Error) => error.message).then((problem) => render(<Console problem={problem} />, root));

@@ -24,7 +24,11 @@ interface Document {
 
 let document_: Promise<Document> | null = null;
 
-const document = (): Promise<Document> => (document_ ??= fetch("/v1/openapi.json").then((answer) => answer.json()));
+function document(): Promise<Document> {
+  document_ ??= fetch("/v1/openapi.json").then((answer) => (answer.ok ? answer.json() : Promise.reject(new Error(`The OpenAPI document cannot be read: ${answer.status}.`))));
+  document_.catch(() => (document_ = null));
+  return document_;
+}
 
 /// A schema without references, its parts put together; of several forms that a value may have, the first that says something.
 function resolved(schema: Schema, schemas: Record<string, Schema>, depth = 0): Schema {

@@ -6,9 +6,18 @@ export interface Route {
   query: URLSearchParams;
 }
 
+/// A part of the address as it was meant; one that is written wrongly as it is.
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 export function route(): Route {
   const [path = "", query] = location.hash.replace(/^#\/?/, "").split("?");
-  return { path: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query) };
+  return { path: path.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(query) };
 }
 
 export const href = (...path: string[]): string => "#/" + path.map(encodeURIComponent).join("/");

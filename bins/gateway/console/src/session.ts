@@ -26,14 +26,23 @@ interface Tokens {
 let bearer: string | null = null;
 let refreshToken: string | null = null;
 let expiresAt = Infinity;
+let takenAt = 0;
 let refreshing: Promise<void> | null = null;
 export let identity: Identity | null = null;
 let onChange: () => void = () => undefined;
+let forget: () => void = () => undefined;
+
+/// What is to be forgotten when nobody is here any more.
+export const whenGone = (what: () => void): void => void (forget = what);
 
 export const onIdentity = (changed: () => void): void => void (onChange = changed);
 
-function become(who: Identity | null): void {
-  identity = who;
+/// Why nobody is here, when somebody was.
+export let farewell: string | null = null;
+
+function become(who: Identity | null, why: string | null = null): void {
+  [identity, farewell] = [who, why];
+  if (!who) forget();
   onChange();
 }
 
@@ -61,13 +70,14 @@ async function request(): Promise<Record<string, string>> {
 
 /// Goes to the log-in page; `quietly`: only if it knows us.
 export async function logIn(quietly = false): Promise<void> {
+  if (!isSecureContext) throw new Error("A browser lets the console log in over https, or at localhost alone. Open it there, or use an API key.");
   const asked = new URLSearchParams(await request());
   if (quietly) asked.set("prompt", "none");
   location.assign("/oauth/authorize?" + asked);
 }
 
 /// Logs in with the link that the server printed. It is posted, so that no log shows it.
-async function follow(link: string): Promise<void> {
+export async function follow(link: string): Promise<void> {
   const form = document.createElement("form");
   form.method = "post";
   form.action = "/oauth/authorize";
@@ -83,12 +93,14 @@ async function follow(link: string): Promise<void> {
 
 export function takeKey(key: string, isAdmin: boolean, label: string): void {
   [bearer, refreshToken, expiresAt] = [key, null, Infinity];
+  sessionStorage.removeItem(RETURNS);
   become({ kind: "key", label, isAdmin, scopes: null, refused: isAdmin ? new Set() : null });
 }
 
 function take(tokens: Tokens): void {
   [bearer, refreshToken] = [tokens.access_token, tokens.refresh_token];
-  expiresAt = Date.now() + (tokens.expires_in - 60) * 1000;
+  takenAt = Date.now();
+  expiresAt = takenAt + (tokens.expires_in - 60) * 1000;
   const payload = tokens.access_token.split(".")[1] ?? "";
   const claims = JSON.parse(atob(payload.replace(/-/g, "+").replace(/_/g, "/")));
   sessionStorage.setItem(RETURNS, "1");
@@ -104,8 +116,14 @@ async function exchange(fields: Record<string, string>): Promise<Tokens> {
     body: JSON.stringify({ clientId: CLIENT, ...fields }),
   });
   const body = await answer.json();
-  if (!answer.ok) throw new Error(body.error_description ?? body.message);
+  if (!answer.ok) throw Object.assign(new Error(body.error_description ?? body.message), { isOver: body.error === "invalid_grant" });
   return body;
+}
+
+/// The value of the link that led here; whoever followed it says so themselves, since anybody may lead anybody here.
+export function linkGiven(): string | null {
+  const [, value = null] = /^#link=([A-Za-z0-9_-]+)$/.exec(location.hash) ?? [];
+  return value;
 }
 
 /// Finds out who is here when the page opens; resolves to what went wrong, if anything did.
@@ -125,12 +143,7 @@ export async function begin(): Promise<string | null> {
     return exchange(fields).then(take).then(() => null, (error) => error.message);
   }
   if (given.size) history.replaceState(null, "", "/" + location.hash);
-  const link = /^#link=([A-Za-z0-9_-]+)$/.exec(location.hash);
-  if (link) {
-    await follow(link[1]!);
-    return new Promise(() => undefined);
-  }
-  if (sessionStorage.getItem(RETURNS)) {
+  if (!linkGiven() && sessionStorage.getItem(RETURNS)) {
     await logIn(true);
     return new Promise(() => undefined);
   }
@@ -145,14 +158,25 @@ export async function authorization(): Promise<string> {
 
 function renew(): Promise<void> {
   const fields = { grantType: "refresh_token", refreshToken: refreshToken! };
-  refreshing ??= exchange(fields).then(take, () => logIn()).finally(() => (refreshing = null));
+  const ended = (error: Error & { isOver?: boolean }) => {
+    if (!error.isOver) throw error;
+    refreshToken = null;
+    become(null, "Your log-in has ended. Log in again.");
+    throw error;
+  };
+  refreshing ??= exchange(fields).then(take, ended).finally(() => (refreshing = null));
   return refreshing;
 }
 
-/// The server no longer knows the credential.
-export function lost(): void {
-  if (refreshToken) void logIn(true);
-  else become(null);
+/// The server no longer knows the credential, for this reason; a new one is asked for once, not again and again.
+export function lost(why: string): void {
+  if (!identity) return;
+  const wasNew = Date.now() - takenAt < 60_000;
+  const returns = refreshToken !== null && !wasNew;
+  [bearer, refreshToken] = [null, null];
+  if (!returns) sessionStorage.removeItem(RETURNS);
+  become(null, why);
+  if (returns) void logIn(true);
 }
 
 export async function logOut(): Promise<void> {

@@ -10,10 +10,11 @@ import { may } from "../session.ts";
 function Scheme({ app, scheme, done }: { app: string; scheme: Record_; done: () => void }): JSX.Element {
   const [typed, setTyped] = useState<Record<string, Record<string, string>>>({ appFields: {}, accountFields: {} });
   const [label, setLabel] = useState("");
+  const [address, setAddress] = useState<string | null>(null);
   const connect = async () => {
     const made = await post(`/v1/integrations/${app}/connect`, { authScheme: scheme.mode, label: label || undefined, ...typed });
-    if (made.authorizationUrl) window.open(made.authorizationUrl, "_blank", "noopener");
-    done();
+    setAddress(made.authorizationUrl ?? null);
+    if (!made.authorizationUrl) done();
   };
   const fields = (part: "appFields" | "accountFields") => (part === "appFields" && scheme.managed ? [] : ((scheme[part] ?? []) as Record_[])).map((field) => (
     <div class="field" key={field.name}>
@@ -29,7 +30,8 @@ function Scheme({ app, scheme, done }: { app: string; scheme: Record_; done: () 
       {fields("appFields")}
       {fields("accountFields")}
       <div class="field"><label htmlFor={`label-${scheme.mode}`}>Label</label><input id={`label-${scheme.mode}`} value={label} onInput={(event) => setLabel(event.currentTarget.value)} /></div>
-      <Act kind="main" run={connect}>{scheme.redirect ? "Log in at the app" : "Connect"}</Act>
+      <Act kind="main" run={connect}>Connect</Act>
+      {address && /^https?:/.test(address) && <p><a class="button main" href={address} target="_blank" rel="noopener noreferrer">Log in at the app</a> <button type="button" onClick={done}>I have logged in</button></p>}
     </article>
   );
 }

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { post } from "../api.ts";
 import { duration, money, number, pretty } from "../format.ts";
-import { Act, Badge, Json } from "../parts/basic.tsx";
+import { Act, Badge, Failure, Json } from "../parts/basic.tsx";
 import { Markdown } from "../parts/markdown.tsx";
 
 export interface Message {
@@ -40,11 +40,13 @@ function Files({ of }: { of: Message }): JSX.Element | null {
 
 function Thumbs({ path, uid }: { path: string; uid: string }): JSX.Element {
   const [given, setGiven] = useState<boolean | null>(null);
-  const give = (feedback: boolean) => () => post(path + "/feedback", { messageId: uid, feedback }).then(() => setGiven(feedback));
+  const [error, setError] = useState<Error | null>(null);
+  const give = (feedback: boolean) => () => post(path + "/feedback", { messageId: uid, feedback }).then(() => setGiven(feedback), setError);
   return (
     <span class="thumbs">
       <button type="button" class="quiet" title="Good answer" aria-pressed={given === true} onClick={give(true)}>Good</button>
       <button type="button" class="quiet" title="Bad answer" aria-pressed={given === false} onClick={give(false)}>Bad</button>
+      <Failure error={error} />
     </span>
   );
 }

@@ -1,10 +1,11 @@
 // Today at a glance, and curves over days, weeks and months.
 import type { JSX } from "preact";
-import { get } from "../api.ts";
+import { ApiError, get, type Query } from "../api.ts";
 import { compact, day, money, number } from "../format.ts";
 import { page, group, type Record_ } from "../groups.ts";
 import { Badge, Empty, Failure, Tabs, useLoad } from "../parts/basic.tsx";
 import { Chart } from "../parts/chart.tsx";
+import type { Page } from "../parts/list.tsx";
 import { href, useQuery } from "../router.ts";
 import { may } from "../session.ts";
 import { chats, threads } from "./runs.tsx";
@@ -22,24 +23,49 @@ interface Costs {
   isPart: boolean;
 }
 
-const everything = async (id: string): Promise<Record_[]> => (may(group(id)!.scope) ? (await page(group(id)!, group(id)!.path, {}, 0, 100)).rows : []);
+/// Projects, agents and assistants that are looked at.
+const MOST_RECORDS = 100;
+/// Requests at once.
+const AT_ONCE = 6;
+
+async function newest(id: string): Promise<Page<Record_>> {
+  const of = group(id)!;
+  return may(of.scope) ? page(of, of.path, {}, 0, MOST_RECORDS) : { rows: [], total: 0 };
+}
+
+/// Answers of all, a few at a time; what is refused to this caller counts as nothing.
+async function each(paths: string[], query: Query, signal: AbortSignal): Promise<Record_[]> {
+  const rows: Record_[] = [];
+  for (let at = 0; at < paths.length; at += AT_ONCE) {
+    const answers = await Promise.all(paths.slice(at, at + AT_ONCE).map((path) => get<Record_[]>(path, query, signal).catch(refused([]))));
+    rows.push(...answers.flat());
+  }
+  return rows;
+}
+
+/// What to take for an answer that is refused.
+const refused = <T,>(instead: T) => (error: unknown): T => {
+  if (error instanceof ApiError && error.status === 403) return instead;
+  throw error;
+};
 
 /// What was spent, day by day: of projects, of agents in none, of chats of assistants in none.
 async function spent(range: Range, signal: AbortSignal): Promise<Costs> {
   const now = new Date();
   const from = new Date(now.getTime() - (RANGES[range] - 1) * 86_400_000);
-  const [projects, agents, assistants] = await Promise.all([everything("projects"), everything("agents"), everything("assistants")]);
+  const all = await Promise.all([newest("projects"), newest("agents"), newest("assistants")]);
+  const [projects, agents, assistants] = all.map((page) => page.rows) as [Record_[], Record_[], Record_[]];
   const days = { startDate: day(from), endDate: day(now) };
   const paths = [
     ...projects.map((it) => `/v1/projects/${it._id}/costs/daily`),
     ...agents.filter((it) => !it.projectId).map((it) => `/v1/agents/agents/${it._id}/costs/daily`),
   ];
-  const rows = (await Promise.all(paths.map((path) => get<Record_[]>(path, days, signal)))).flat();
+  const rows = await each(paths, days, signal);
   const loose = new Set(assistants.filter((it) => !it.projectId).map((it) => it.identifier));
-  let isPart = false;
+  let isPart = all.some((page) => page.total > MOST_RECORDS);
   if (loose.size) {
     for (let offset = 0; offset < MOST_CHATS; offset += 100) {
-      const got = await chats({ createdAfter: Date.parse(day(from)) }, offset, 100, signal);
+      const got = await chats({ createdAfter: Date.parse(day(from)) }, offset, 100, signal).catch(refused({ rows: [], total: 0 } as Page<Record_>));
       for (const chat of got.rows) {
         const usage = chat.tokenUsage;
         if (loose.has(chat.assistantSpecializationIdentifier) && usage) {
@@ -47,7 +73,7 @@ async function spent(range: Range, signal: AbortSignal): Promise<Costs> {
         }
       }
       if (offset + got.rows.length >= got.total) break;
-      isPart = offset + 100 >= MOST_CHATS;
+      isPart ||= offset + 100 >= MOST_CHATS;
     }
   }
   const slot = (date: string): string => {
@@ -65,8 +91,8 @@ async function spent(range: Range, signal: AbortSignal): Promise<Costs> {
     sum[1] += (row.inputTokens ?? 0) + (row.outputTokens ?? 0);
     sum[2] += (row.threadCount ?? 0) + (row.chatCount ?? 0);
   }
-  const all = [...sums.values()];
-  return { at: [...sums.keys()], cost: all.map((sum) => sum[0]), tokens: all.map((sum) => sum[1]), runs: all.map((sum) => sum[2]), isPart };
+  const slots = [...sums.values()];
+  return { at: [...sums.keys()], cost: slots.map((sum) => sum[0]), tokens: slots.map((sum) => sum[1]), runs: slots.map((sum) => sum[2]), isPart };
 }
 
 function Tile({ title, value, to, tone }: { title: string; value: string; to?: string; tone?: string }): JSX.Element {
@@ -79,9 +105,9 @@ export function Home(): JSX.Element {
   const [shown, setShown] = useQuery("by");
   const range = (shown in RANGES ? shown : "days") as Range;
   const counts = useLoad(async (signal) => {
-    const total = (query: Record_) => (may("agents:read") ? threads(query, 0, 1, signal).then((got) => got.total) : Promise.resolve(0));
+    const total = (query: Record_) => (may("agents:read") ? threads(query, 0, 1, signal).then((got) => got.total, refused(0)) : Promise.resolve(0));
     const [chatsToday, threadsToday, failed, approvals, queued, processing] = await Promise.all([
-      may("assistants:read") ? chats({ createdAfter: midnight }, 0, 1, signal).then((got) => got.total) : 0,
+      may("assistants:read") ? chats({ createdAfter: midnight }, 0, 1, signal).then((got) => got.total, refused(0)) : 0,
       total({ startDate: midnight }), total({ startDate: midnight, state: "failed" }), total({ state: "paused_for_approval" }), total({ state: "queued" }), total({ state: "processing" }),
     ]);
     return { chatsToday, threadsToday, failed, approvals, queued, processing };
@@ -94,7 +120,7 @@ export function Home(): JSX.Element {
   const today = costs.value && range === "days" ? costs.value : null;
   const charts = () => costs.value && (
     <>
-      {costs.value.isPart && <p role="note">Of the chats in no project, the newest {number(MOST_CHATS)} are counted.</p>}
+      {costs.value.isPart && <p role="note">Counted are the newest {MOST_RECORDS} projects, agents and assistants, and of the chats in no project the newest {number(MOST_CHATS)}.</p>}
       <div class="charts">
         <Chart title="Cost" at={costs.value.at} curves={[{ title: "Cost", values: costs.value.cost }]} format={money} />
         <Chart title="Tokens" at={costs.value.at} curves={[{ title: "Tokens", values: costs.value.tokens }]} format={compact} />

@@ -20,13 +20,15 @@ export function Search(): JSX.Element {
   };
   const upload = async (files: FileList | null) => {
     setError(null);
-    let last: Record_ | null = null;
-    for (const file of files ?? []) {
+    const all = [...(files ?? [])].map(async (file) => {
       const body = new FormData();
       body.append("file", file);
-      await call("POST", "/v1/documents/upload", { body }).then((made) => (last = made), setError);
-    }
-    if (last) go(href("documents", (last as Record_)._id));
+      return call<Record_>("POST", "/v1/documents/upload", { body });
+    });
+    const made = await Promise.allSettled(all);
+    const failed = made.find((one) => one.status === "rejected");
+    if (failed) setError(failed.reason);
+    else if (made.length) go(href("documents", (made.at(-1) as PromiseFulfilledResult<Record_>).value._id));
   };
   return (
     <section class="card" aria-label="Search and upload" onDragOver={(event) => event.preventDefault()} onDrop={(event) => (event.preventDefault(), void upload(event.dataTransfer?.files ?? null))}>

@@ -2,20 +2,22 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { Failure } from "../parts/basic.tsx";
-import { logIn, takeKey } from "../session.ts";
+import { farewell, follow, linkGiven, logIn, takeKey } from "../session.ts";
 
 /// Whether a key is good, and whether it opens what takes a full one.
 async function takeIfGood(key: string): Promise<void> {
   const headers = { Authorization: `Bearer ${key}` };
   const ask = (path: string) => fetch(path, { headers });
   const answer = await ask("/v1/users?limit=1");
-  if (answer.status === 401) throw new Error((await answer.json()).message);
+  const said = await answer.json();
+  if (!answer.ok && answer.status !== 403) throw new Error(said.message);
   takeKey(key, answer.ok, `Key …${key.slice(-4)}`);
 }
 
 export function LogIn({ problem }: { problem: string | null }): JSX.Element {
   const [key, setKey] = useState("");
-  const [error, setError] = useState<Error | null>(problem ? new Error(problem) : null);
+  const [error, setError] = useState<Error | null>(problem ?? farewell ? new Error(problem ?? farewell!) : null);
+  const link = linkGiven();
   const submit = (event: Event) => {
     event.preventDefault();
     takeIfGood(key.trim()).catch(setError);
@@ -26,7 +28,8 @@ export function LogIn({ problem }: { problem: string | null }): JSX.Element {
       <Failure error={error} />
       <section class="card">
         <h2>With your account</h2>
-        <button type="button" class="main" onClick={() => logIn()}>Log in</button>
+        {link && <p><button type="button" class="main" onClick={() => follow(link).catch(setError)}>Log in with this link</button></p>}
+        <button type="button" class={link ? undefined : "main"} onClick={() => logIn().catch(setError)}>Log in{link ? " with a password" : ""}</button>
         <p><small>The first start prints a link that logs you in; <code>platform-gateway users link</code> prints another.</small></p>
       </section>
       <form class="card" onSubmit={submit}>

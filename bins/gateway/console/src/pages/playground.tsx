@@ -9,6 +9,9 @@ import { Approvals, Conversation, type Message } from "./conversation.tsx";
 const OVER = ["completed", "error", "limit_exceeded"];
 const isOver = (state: any): boolean => OVER.includes(state.status) && !state.queuedMessages;
 
+/// Messages that the API gives at once.
+const MOST_MESSAGES = 1000;
+
 interface Upload {
   name: string;
   downloadUrl: string;
@@ -30,6 +33,16 @@ export interface Chat {
   send: (message: string, files: Upload[], more?: object) => Promise<void>;
   stop: () => Promise<unknown>;
   answer: (yes: boolean) => Promise<unknown>;
+}
+
+/// All messages of a chat, oldest first.
+async function content(path: string, signal: AbortSignal): Promise<Message[]> {
+  const messages: Message[] = [];
+  for (let page: Message[] | null = null; !page || page.length === MOST_MESSAGES; ) {
+    page = await get<Message[]>(path + "/content", { limit: MOST_MESSAGES, offset: messages.length }, signal);
+    messages.push(...page);
+  }
+  return messages;
 }
 
 /// A chat as it is, followed as long as somebody looks.
@@ -54,7 +67,7 @@ export function useChat(assistant: string, began: string | null): Chat {
           setState(last);
         });
       }
-      const messages = await get<Message[]>(path + "/content", { limit: 1000 }, leaving.signal);
+      const messages = await content(path, leaving.signal);
       cancelAnimationFrame(shown);
       setState(last);
       setStored(messages);
@@ -161,60 +174,65 @@ function One({ assistant, anew }: { assistant: Record_; anew: () => void }): JSX
   );
 }
 
-/// Lines of two texts, those that are in one of them alone marked.
-function differences(before: string, after: string): [string[], string[], Set<string>, Set<string>] {
-  const [left, right] = [before.split("\n"), after.split("\n")];
-  return [left, right, new Set(left), new Set(right)];
+/// Names the assistants that are made to try a prompt.
+const TRIAL = "console-trial";
+
+interface Trial {
+  identifier: string;
+  presets: string;
 }
 
 /// The stored prompt and another side by side: their difference, and what each answers to the same message.
 export function Compare({ assistant, save }: { assistant: Record_; save: (presets: string) => Promise<unknown> }): JSX.Element {
   const [draft, setDraft] = useState<string>(assistant.presets ?? "");
-  const [trial, setTrial] = useState<{ identifier: string; presets: string } | null>(null);
-  const trials = useRef<string[]>([]);
+  const [trial, setTrial] = useState<Trial | null>(null);
+  const [asked, setAsked] = useState<{ message: string; files: Upload[] } | null>(null);
+  const current = useRef<Trial | null>(null);
   const stored = useChat(assistant.identifier, null);
-  const tried = useChat(trial?.identifier ?? assistant.identifier, null);
-  // The draft runs as an assistant of its own, which is gone when nobody compares any more.
-  useEffect(() => () => trials.current.forEach((id) => void call("DELETE", `/v1/assistants/${id}`).catch(() => undefined)), []);
-  const [left, right, inLeft, inRight] = differences(assistant.presets ?? "", draft);
-  const both: Chat = {
-    ...tried,
-    send: async (message, files) => {
-      if (trial?.presets !== draft) {
-        const { _id, identifier, createdAt, ...settings } = assistant;
-        const made = await post("/v1/assistants", { ...settings, name: `${assistant.name} (trial)`, presets: draft, tags: ["trial"] });
-        trials.current.push(made.identifier);
-        setTrial({ identifier: made.identifier, presets: draft });
-        await stored.send(message, files);
-        sendTo.current = { message, files };
-        return;
-      }
-      await Promise.all([stored.send(message, files), tried.send(message, files)]);
-    },
-  };
-  const sendTo = useRef<{ message: string; files: Upload[] } | null>(null);
+  const end = () => current.current && call("DELETE", `/v1/assistants/${current.current.identifier}`).catch(() => undefined);
+  // The draft runs as an assistant of its own, gone when another is tried or nobody compares any more; those that a
+  // closed tab left go when the next one compares.
   useEffect(() => {
-    const waiting = sendTo.current;
-    sendTo.current = null;
-    if (trial && waiting) void tried.send(waiting.message, waiting.files);
-  }, [trial]);
+    const left = (all: Record_[]) => all.filter((it) => it.tags?.includes(TRIAL)).map((it) => call("DELETE", `/v1/assistants/${it.identifier}`));
+    void get("/v1/assistants").then((all) => Promise.allSettled(left(all)), () => undefined);
+    return () => void end();
+  }, []);
+  const send = async (message: string, files: Upload[]) => {
+    if (trial?.presets !== draft) {
+      const { _id, identifier, createdAt, ...settings } = assistant;
+      const made = await post("/v1/assistants", { ...settings, name: `${assistant.name} (trial)`, presets: draft, tags: [TRIAL] });
+      void end();
+      setTrial((current.current = { identifier: made.identifier, presets: draft }));
+    }
+    setAsked({ message, files });
+    await stored.send(message, files);
+  };
+  const [left, right] = [(assistant.presets ?? "").split("\n") as string[], draft.split("\n")];
   return (
     <section aria-label="Compare">
       <div class="sides">
         <div>
           <h2>Stored prompt</h2>
-          <pre class="prompt" tabIndex={0}>{left.map((line, i) => <div key={i} class={inRight.has(line) ? undefined : "gone"}>{line || " "}</div>)}</pre>
+          <pre class="prompt" tabIndex={0}>{left.map((line, i) => <div key={i} class={right.includes(line) ? undefined : "gone"}>{line || " "}</div>)}</pre>
         </div>
         <div>
           <h2><label htmlFor="draft">Other prompt</label></h2>
           <textarea id="draft" rows={Math.max(8, right.length + 1)} value={draft} onInput={(event) => setDraft(event.currentTarget.value)} />
-          <pre class="prompt" tabIndex={0} aria-label="What differs">{right.map((line, i) => <div key={i} class={inLeft.has(line) ? undefined : "new"}>{line || " "}</div>)}</pre>
+          <pre class="prompt" tabIndex={0} aria-label="What differs">{right.map((line, i) => <div key={i} class={left.includes(line) ? undefined : "new"}>{line || " "}</div>)}</pre>
           <Act run={() => save(draft)} disabled={draft === assistant.presets}>Store the other prompt</Act>
         </div>
         <div><ChatView chat={stored} base={`/v1/assistants/${assistant.identifier}`} /></div>
-        <div><ChatView chat={tried} base={`/v1/assistants/${trial?.identifier}`} /></div>
+        <div>{trial && <Tried key={trial.identifier} trial={trial} asked={asked} />}</div>
       </div>
-      <Composer chat={both} />
+      <Composer chat={{ ...stored, send }} />
     </section>
   );
+}
+
+/// What the other prompt answers to whatever is asked.
+function Tried({ trial, asked }: { trial: Trial; asked: { message: string; files: Upload[] } | null }): JSX.Element {
+  const chat = useChat(trial.identifier, null);
+  const [error, setError] = useState<Error | null>(null);
+  useEffect(() => void (asked && chat.send(asked.message, asked.files).catch(setError)), [asked]);
+  return <><ChatView chat={chat} base={`/v1/assistants/${trial.identifier}`} /><Failure error={error} /></>;
 }

@@ -1,7 +1,7 @@
 // The list of a group, and one of its records with what can be done with it.
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
-import { call, get, send } from "../api.ts";
+import { call, send } from "../api.ts";
 import { bytes, duration, words } from "../format.ts";
 import { type Action, type Below, fill, type Group, idOf, nameOf, page, type Record_ } from "../groups.ts";
 import { Act, Badge, Copy, Dialog, Empty, Failure, Json, type Tab, Tabs, useLoad, When } from "../parts/basic.tsx";
@@ -31,22 +31,20 @@ export function Value({ name, value }: { name: string; value: unknown }): JSX.El
 export function Answer({ value, close }: { value: any; close: () => void }): JSX.Element {
   const secret = value?.key ?? value?.secret ?? value?.clientSecret;
   return (
-    <Dialog title={secret ? "Copy it now" : "Done"} close={close} wide>
+    <Dialog title={secret ? "Copy it now" : "Done"} close={close} wide stays>
       {secret && <><p>This is shown once; it cannot be read again.</p><p class="secret"><code>{secret}</code> <Copy text={secret} /></p></>}
       <details open={!secret}><summary>Answer</summary><Json value={secret ? { ...value, key: undefined, secret: undefined, clientSecret: undefined } : value} /></details>
     </Dialog>
   );
 }
 
-/// Buttons for what can be done with a record.
-export function Actions({ group, actions, record, ids, done }: { group: Group; actions: Action[]; record: Record_; ids: Record_; done: () => void }): JSX.Element {
+/// Buttons for what can be done with a record; `done` is told that it was, and the answer if it is to be shown.
+export function Actions({ group, actions, record, ids, done }: { group: Group; actions: Action[]; record: Record_; ids: Record_; done: (answer: unknown) => void }): JSX.Element {
   const [asked, setAsked] = useState<Action | null>(null);
-  const [answer, setAnswer] = useState<unknown>(null);
   const run = async (action: Action, body: unknown) => {
     const got = await call(action.method, fill(action.path, ids), { body });
     setAsked(null);
-    if (action.shows) setAnswer(got);
-    done();
+    done(action.shows ? got : null);
   };
   const open = actions.filter((action) => writes(group, action.path) && (action.when?.(record) ?? true));
   return (
@@ -60,7 +58,6 @@ export function Actions({ group, actions, record, ids, done }: { group: Group; a
             submit={(body) => run(asked, asked.method === "PUT" ? { ...record, ...body } : body)} />
         </Dialog>
       )}
-      {answer !== null && <Answer value={answer} close={() => setAnswer(null)} />}
     </>
   );
 }
@@ -68,13 +65,13 @@ export function Actions({ group, actions, record, ids, done }: { group: Group; a
 export function ListPage({ group, above }: { group: Group; above?: ComponentChildren }): JSX.Element {
   const at = useRoute();
   const [turn, setTurn] = useState(0);
-  const [making, setMaking] = useState(at.query.get("new") === "1");
+  const [making, setMaking] = useQuery("new");
   const [answer, setAnswer] = useState<unknown>(null);
   const query = Object.fromEntries((group.filters ?? []).map((filter) => [filter.name, at.query.get(filter.name) ?? undefined]));
   const creates = group.create && writes(group, group.create.path ?? group.path);
   const make = async (body: Record<string, unknown>) => {
     const record = await call("POST", group.create!.path ?? group.path, { body });
-    setMaking(false);
+    setMaking("");
     setTurn((turn) => turn + 1);
     if (group.create!.shows) setAnswer(record);
     else if (!group.isFlat) go(href(group.id, idOf(group, record)));
@@ -87,7 +84,7 @@ export function ListPage({ group, above }: { group: Group; above?: ComponentChil
   const rowActions = group.isFlat ? [...(group.actions ?? [])] : [];
   if (group.isFlat && group.remove) rowActions.push({ title: "Delete", method: "DELETE", path: `${group.path}/{${group.id_}}` as Action["path"], kind: "danger", confirm: group.remove });
   if (rowActions.length) {
-    columns.push({ title: "Actions", width: "minmax(9rem, 1fr)", of: (record) => <span class="row"><Actions group={group} actions={rowActions} record={record} ids={{ [group.id_]: idOf(group, record) }} done={() => setTurn((turn) => turn + 1)} /></span> });
+    columns.push({ title: "Actions", width: "minmax(9rem, 1fr)", of: (record) => <span class="row"><Actions group={group} actions={rowActions} record={record} ids={{ [group.id_]: idOf(group, record) }} done={(answer) => (setAnswer(answer), setTurn((turn) => turn + 1))} /></span> });
   }
   return (
     <>
@@ -95,7 +92,7 @@ export function ListPage({ group, above }: { group: Group; above?: ComponentChil
         <h1>{group.title}</h1>
         <div class="row">
           {group.filters?.map((filter) => <FilterField key={filter.name} name={filter.name} choices={filter.choices} />)}
-          {creates && <button type="button" class="main" onClick={() => setMaking(true)}>New {group.one}</button>}
+          {creates && <button type="button" class="main" onClick={() => setMaking("1")}>New {group.one}</button>}
         </div>
       </header>
       {above}
@@ -103,7 +100,7 @@ export function ListPage({ group, above }: { group: Group; above?: ComponentChil
         load={(offset, limit, signal) => page(group, group.path, query, offset, limit, signal)}
         href={group.isFlat ? undefined : (record) => href(group.id, idOf(group, record))} />
       {making && creates && (
-        <Dialog title={`New ${group.one}`} close={() => setMaking(false)} wide>
+        <Dialog title={`New ${group.one}`} close={() => setMaking("")} wide>
           <Form method="POST" path={group.create!.path ?? group.path} first={group.create!.first} without={group.create!.without} submit={make} label={`Make ${group.one}`} />
         </Dialog>
       )}
@@ -133,6 +130,7 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
     return { record: (await answer.json()) as Record_, etag: answer.headers.get("ETag") };
   }, [group.id, id]);
   const [tab, setTab] = useQuery("tab");
+  const [answer, setAnswer] = useState<unknown>(null);
   if (loaded.error && !loaded.value) return <Failure error={loaded.error} />;
   if (!loaded.value) return <p role="status">Loading…</p>;
   const { record, etag } = loaded.value;
@@ -148,7 +146,7 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
   const tabs: Tab[] = [
     ...(first?.(record, loaded.again) ?? []),
     ...(group.edit && changes
-      ? [{ id: "settings", title: "Settings", view: () => <Form key={etag ?? ""} method="PATCH" path={path} first={group.edit!.first} without={group.edit!.without} record={record} submit={change} label="Save" /> }]
+      ? [{ id: "settings", title: "Settings", view: () => <Form method="PATCH" path={path} first={group.edit!.first} without={group.edit!.without} record={record} submit={change} label="Save" /> }]
       : []),
     ...last(record),
     ...(group.below ?? []).map((rows) => ({ id: words(rows.title).toLowerCase(), title: rows.title, view: () => <Rows key={rows.path + rows.title} group={group} rows={rows} ids={ids} /> })),
@@ -159,12 +157,14 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
       <header class="page">
         <h1><a href={href(group.id)}>{group.title}</a> <span aria-hidden="true">/</span> {nameOf(group, record)} {(record.state ?? record.status) && <Badge of={record.state ?? record.status} />}</h1>
         <div class="row">
-          <Actions group={group} actions={group.actions ?? []} record={record} ids={ids} done={loaded.again} />
+          <Actions group={group} actions={group.actions ?? []} record={record} ids={ids} done={(answer) => (setAnswer(answer), loaded.again())} />
           {group.remove && changes && <Act kind="danger" confirm={group.remove} run={remove}>Delete</Act>}
         </div>
       </header>
       <p class="id"><code>{id}</code> <Copy text={id} /></p>
+      <Failure error={loaded.error} />
       <Tabs tabs={tabs} open={tab} set={setTab} />
+      {answer !== null && <Answer value={answer} close={() => setAnswer(null)} />}
     </>
   );
 }
@@ -173,24 +173,22 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
 function Rows({ group, rows, ids }: { group: Group; rows: Below; ids: Record_ }): JSX.Element {
   const [turn, setTurn] = useState(0);
   const [shown, setShown] = useState<Record_ | null>(null);
+  const [answer, setAnswer] = useState<unknown>(null);
   const columns = rows.columns.map((name) => ({ title: words(name.replace(/(TimestampMs|Ms|At)$/, "")), of: (row: Record_) => <Value name={name} value={row[name]} /> }));
   columns.push({
     title: "Actions",
     of: (row) => (
       <span class="row">
         <button type="button" class="quiet" onClick={() => setShown(row)}>Details</button>
-        {rows.actions && <Actions group={group} actions={rows.actions} record={row} ids={{ ...ids, [rows.id![0]]: row[rows.id![1]] }} done={() => setTurn((turn) => turn + 1)} />}
+        {rows.actions && <Actions group={group} actions={rows.actions} record={row} ids={{ ...ids, [rows.id![0]]: row[rows.id![1]] }} done={(answer) => (setAnswer(answer), setTurn((turn) => turn + 1))} />}
       </span>
     ),
   });
   return (
     <>
       <List label={rows.title} columns={columns} of={[rows.path, rows.title, JSON.stringify(ids), turn]} empty={<Empty>Nothing here yet.</Empty>}
-        load={async (offset, limit, signal) => {
-          const answer = await get(fill(rows.path, ids), { limit, offset }, signal);
-          const all: Record_[] = rows.items ? answer[rows.items] : answer;
-          return answer.total === undefined ? { rows: all.slice(offset, offset + limit), total: all.length } : { rows: all, total: answer.total };
-        }} />
+        load={(offset, limit, signal) => page(rows, fill(rows.path, ids), {}, offset, limit, signal)} />
+      {answer !== null && <Answer value={answer} close={() => setAnswer(null)} />}
       {shown && <Dialog title={rows.title} close={() => setShown(null)} wide><Json value={shown} /></Dialog>}
     </>
   );

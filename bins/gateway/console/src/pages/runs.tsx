@@ -106,12 +106,13 @@ export function ChatPage({ assistant, uid }: { assistant: string; uid: string })
   const record = useLoad((signal) => get(path, { omitContent: true }, signal), [path]);
   const chat = useChat(assistant, uid);
   const [tab, setTab] = useQuery("tab");
+  const [wrong, setWrong] = useState<Error | null>(null);
   const [found, setFound] = useState<{ snippet: string; messageUid: string }[] | null>(null);
   if (!record.value) return <Failure error={record.error} />;
   const { value } = record;
   const remove = () => call("DELETE", path).then(() => go(href("runs") + "?kind=chats"));
   const change = (body: object) => call("PATCH", path, { body }).then(record.again);
-  const search = (q: string) => (q ? get(path + "/search", { q }).then((got) => setFound(got.matches)) : setFound(null));
+  const search = (q: string) => (q ? get(path + "/search", { q }).then((got) => setFound(got.matches), setWrong) : setFound(null));
   return (
     <>
       <header class="page">
@@ -129,6 +130,7 @@ export function ChatPage({ assistant, uid }: { assistant: string; uid: string })
         { id: "messages", title: "Messages", view: () => (
           <>
             <input type="search" aria-label="Search in this chat" placeholder="Search in this chat" onChange={(event) => search(event.currentTarget.value)} />
+            <Failure error={wrong} />
             {found && <ul>{found.map((match) => <li key={match.messageUid}>{match.snippet}</li>)}{found.length === 0 && <li>Nothing found.</li>}</ul>}
             <ChatView chat={chat} base={`/v1/assistants/${encodeURIComponent(assistant)}`} />
             {may("assistants:write") && <Composer chat={chat} />}

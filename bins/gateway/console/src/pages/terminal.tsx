@@ -12,8 +12,16 @@ interface Line {
   text: string;
 }
 
-/// Lines that are kept in sight.
-const MOST_LINES = 2000;
+/// What is kept in sight, in characters.
+const MOST_TEXT = 500_000;
+
+/// Lines with some more, without the oldest when they are too much.
+function kept(lines: Line[], more: Line[]): Line[] {
+  const all = [...lines, ...more];
+  let [size, first] = [0, all.length];
+  while (first > 0 && size < MOST_TEXT) size += all[--first]!.text.length;
+  return all.slice(first);
+}
 
 export function Terminal({ environment }: { environment: Record_ }): JSX.Element {
   const path = `/v1/environments/${environment._id}/sandbox`;
@@ -27,7 +35,18 @@ export function Terminal({ environment }: { environment: Record_ }): JSX.Element
   const at = useRef(0);
   const screen = useRef<HTMLPreElement>(null);
   useEffect(() => screen.current?.scrollTo(0, screen.current.scrollHeight), [lines]);
-  const say = (line: Line) => setLines((now) => [...now, line].slice(-MOST_LINES));
+  const said = useRef<Line[]>([]);
+  const running = useRef<AbortController | null>(null);
+  useEffect(() => () => running.current?.abort(), []);
+  // What a command says is drawn once a frame, however much it is.
+  const say = (line: Line) => {
+    if (said.current.push(line) > 1) return;
+    requestAnimationFrame(() => {
+      const more = said.current;
+      said.current = [];
+      setLines((now) => kept(now, more));
+    });
+  };
   const { sandboxId, online, expiresAt } = status.value ?? {};
   const run = async () => {
     if (!command.trim() || busy) return;
@@ -38,7 +57,9 @@ export function Terminal({ environment }: { environment: Record_ }): JSX.Element
     setBusy(true);
     setError(null);
     try {
-      const answer = await send("POST", path + "/exec?stream=true", { body: { sandboxId, command } });
+      running.current = new AbortController();
+      const { signal } = running.current;
+      const answer = await send("POST", path + "/exec?stream=true", { body: { sandboxId, command }, signal });
       for await (const { event, data } of frames(answer)) {
         if (event === "stdout" || event === "stderr") say({ kind: event, text: data.text });
         if (event === "exit") {
@@ -47,7 +68,8 @@ export function Terminal({ environment }: { environment: Record_ }): JSX.Element
         }
       }
     } catch (error) {
-      setError(error as Error);
+      if (running.current?.signal.aborted) say({ kind: "exit", text: "no longer watched; it runs to its end" });
+      else setError(error as Error);
       status.again();
     }
     setBusy(false);
@@ -71,8 +93,8 @@ export function Terminal({ environment }: { environment: Record_ }): JSX.Element
       </div>
       {online && (
         <>
-          <pre class="terminal" ref={screen} tabIndex={0} aria-label="Output" aria-live="polite">{lines.map((line, i) => <span key={i} class={line.kind}>{line.text}{line.kind === "asked" || line.kind === "exit" ? "\n" : ""}</span>)}</pre>
-          <div class="row prompt-line"><code>{cwd} $</code><input aria-label="Command" class="code" value={command} autocomplete="off" spellcheck={false} aria-busy={busy} onInput={(event) => setCommand(event.currentTarget.value)} onKeyDown={key} /></div>
+          <pre class="terminal" ref={screen} tabIndex={0} aria-label="Output">{lines.map((line, i) => <span key={i} class={line.kind}>{line.text}{line.kind === "asked" || line.kind === "exit" ? "\n" : ""}</span>)}</pre>
+          <div class="row prompt-line"><code>{cwd} $</code><input aria-label="Command" class="code" value={command} autocomplete="off" spellcheck={false} aria-busy={busy} onInput={(event) => setCommand(event.currentTarget.value)} onKeyDown={key} />{busy && <button type="button" onClick={() => running.current?.abort()}>Stop watching</button>}</div>
           <Failure error={error} />
           <Files path={path} sandboxId={sandboxId} />
         </>
@@ -84,10 +106,11 @@ export function Terminal({ environment }: { environment: Record_ }): JSX.Element
 function Files({ path, sandboxId }: { path: string; sandboxId: string }): JSX.Element {
   const [at, setAt] = useState(".");
   const [shown, setShown] = useState<Record_ | null>(null);
-  const listed = useLoad((_) => post(path + "/files/list", { sandboxId, path: at }), [path, sandboxId, at]);
+  const [open, setOpen] = useState(false);
+  const listed = useLoad((_) => (open ? post(path + "/files/list", { sandboxId, path: at }) : Promise.resolve(null)), [path, sandboxId, at, open]);
   const read = (file: string) => post(path + "/files/read", { sandboxId, path: file }).then(setShown);
   return (
-    <details class="card" onToggle={(event) => event.currentTarget.open && listed.again()}>
+    <details class="card" onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>Files in <code>{listed.value?.path ?? at}</code></summary>
       <Failure error={listed.error} />
       <ul class="files">

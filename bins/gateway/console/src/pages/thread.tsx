@@ -133,6 +133,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
   const path = `/v1/agents/threads/${encodeURIComponent(id)}`;
   const loaded = useLoad((signal) => get(path, { withTasks: true, messageLimit: 1000 }, signal), [path]);
   const [live, setLive] = useState<any>(null);
+  const [cut, setCut] = useState<Error | null>(null);
   const [tab, setTab] = useQuery("tab");
   const state = live?.state ?? loaded.value?.state;
   const isOver = OVER.includes(state);
@@ -150,14 +151,20 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
       }
       loaded.again();
     };
-    follow().catch(() => undefined);
+    follow().catch((error) => leaving.signal.aborted || setCut(error));
     return () => leaving.abort();
-  }, [path, !!loaded.value, isOver]);
+  }, [path, !!loaded.value, isOver, live === null]);
   if (!loaded.value) return <Failure error={loaded.error} />;
   const thread = loaded.value as Record_;
   const stored = (thread.threadContent ?? []) as Message[];
   const messages = [...stored, ...((live?.chatHistory ?? []) as Message[]).filter((message) => !stored.some((known) => known.uid === message.uid))];
-  const act = (what: string, body: object = {}) => post(`${path}/${what}`, body).then(loaded.again);
+  // What is followed now may be over, and what was done may have begun it anew.
+  const again = () => {
+    setLive(null);
+    setCut(null);
+    loaded.again();
+  };
+  const act = (what: string, body: object = {}) => post(`${path}/${what}`, body).then(again);
   const approval = live && !isOver ? live.pendingApproval : thread.pendingApproval;
   const cost = (thread.tokenUsage?.cost?.totalCost ?? 0) + (thread.tokenUsage?.secondaryCost ?? 0);
   const remove = () => call("DELETE", path).then(() => go(href("runs") + "?kind=threads"));
@@ -178,10 +185,11 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
       <p class="id"><code>{id}</code> <Copy text={id} /> · <a href={href("agents", thread.agentId)}>agent</a> · {number(thread.totalTokens)} tokens · {money(cost)} · worked {duration(thread.duration) || "0 ms"}
         {thread.tenantId && <> · <a href={href("tenants", thread.tenantId)}>{thread.tenantId}</a></>}{thread.parentThreadId && <> · <a href={href("threads", thread.parentThreadId)}>started by another thread</a></>}</p>
       {(thread.finishReason || thread.pausedReason || thread.queuedReason) && <p class="reason">{thread.finishReason ?? thread.pausedReason ?? thread.queuedReason}</p>}
+      <Failure error={cut ?? loaded.error} />
       {approval && may("agents:write") && <Approvals calls={approval.toolCalls} decide={(yes) => act("approval", { approved: yes, uid: approval.uid })} />}
       <Tabs open={tab} set={setTab} tabs={[
         { id: "timeline", title: "Timeline", view: () => <Timeline thread={{ ...thread, state }} messages={messages} /> },
-        { id: "messages", title: "Messages", view: () => <><Conversation messages={messages} streaming={isOver ? null : live?.streamingMessage} path={path} />{may("agents:write") && <Say path={path} done={loaded.again} />}</> },
+        { id: "messages", title: "Messages", view: () => <><Conversation messages={messages} streaming={isOver ? null : live?.streamingMessage} path={path} />{may("agents:write") && <Say path={path} done={again} />}</> },
         { id: "tasks", title: "Tasks", view: () => (thread.tasks?.length ? <ul>{thread.tasks.map((task: Record_) => <li key={task._id}><input type="checkbox" disabled checked={task.completed} aria-label={task.title} /> {task.title} <small>{task.description}</small></li>)}</ul> : <p>The agent keeps no list of tasks here.</p>) },
         { id: "explain", title: "Explanation", view: () => <Explanation id={id} /> },
         { id: "evaluations", title: "Evaluations", view: () => <Evaluations id={id} isOver={isOver} /> },

@@ -50,12 +50,21 @@ function One({ server, tool }: { server: Record_; tool: Tool }): JSX.Element {
 }
 
 export function Tools({ server }: { server: Record_ }): JSX.Element {
-  const loaded = useLoad<{ tools: Tool[] }>((signal) => get(`/v1/tool-servers/${server._id}/tools`, { limit: 100 }, signal), [server._id, server.lastEditTimestampMs]);
+  const loaded = useLoad<Tool[]>(async (signal) => {
+    const tools: Tool[] = [];
+    let cursor: string | undefined;
+    do {
+      const page = await get(`/v1/tool-servers/${server._id}/tools`, { limit: 100, cursor }, signal);
+      tools.push(...page.tools);
+      cursor = page.nextCursor;
+    } while (cursor);
+    return tools;
+  }, [server._id, server.lastEditTimestampMs]);
   return (
     <>
       <Failure error={loaded.error} />
-      {loaded.value?.tools.map((tool) => <One key={tool.function.name} server={server} tool={tool} />)}
-      {loaded.value?.tools.length === 0 && <p>It has no tools yet. Add definitions in its settings, or make a server from an OpenAPI document.</p>}
+      {loaded.value?.map((tool) => <One key={tool.function.name} server={server} tool={tool} />)}
+      {loaded.value?.length === 0 && <p>It has no tools yet. Add definitions in its settings, or make a server from an OpenAPI document.</p>}
     </>
   );
 }

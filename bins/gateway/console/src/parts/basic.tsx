@@ -1,6 +1,6 @@
 // Small things that every page uses.
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useId, useRef, useState } from "preact/hooks";
 import { ApiError } from "../api.ts";
 import { ago, json, time } from "../format.ts";
 
@@ -22,7 +22,7 @@ export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, of: unknow
     );
     return () => leaving.abort();
   }, [...of, turn]);
-  return { ...state, again: () => setTurn((turn) => turn + 1) };
+  return { ...state, again: useCallback(() => setTurn((turn) => turn + 1), []) };
 }
 
 export function Failure({ error }: { error: Error | null }): JSX.Element | null {
@@ -79,13 +79,18 @@ export function Confirm(): JSX.Element | null {
   );
 }
 
-export function Dialog(props: { title: string; close: () => void; children: ComponentChildren; wide?: boolean }): JSX.Element {
+/// `stays`: it takes its button, or Escape, to close it; a press beside it does not.
+export function Dialog(props: { title: string; close: () => void; children: ComponentChildren; wide?: boolean; stays?: boolean }): JSX.Element {
+  const isBeside = (event: PointerEvent) => {
+    const { left, right, top, bottom } = dialog.current!.getBoundingClientRect();
+    return event.clientX < left || event.clientX > right || event.clientY < top || event.clientY > bottom;
+  };
   const dialog = useRef<HTMLDialogElement>(null);
   const title = useId();
   useEffect(() => dialog.current?.showModal(), []);
   return (
     <dialog ref={dialog} class={props.wide ? "wide" : undefined} aria-labelledby={title} onClose={props.close}
-      onClick={(event) => event.target === dialog.current && props.close()}>
+      onPointerDown={(event) => !props.stays && event.target === dialog.current && isBeside(event) && props.close()}>
       <header><h2 id={title}>{props.title}</h2><button type="button" class="quiet" aria-label="Close" onClick={props.close}>✕</button></header>
       {props.children}
     </dialog>
@@ -110,8 +115,11 @@ export function Badge({ of }: { of: unknown }): JSX.Element | null {
   return <span class={`badge ${tone}`}>{text.replace(/_/g, " ")}</span>;
 }
 
-export const When = ({ at }: { at: number | string | undefined | null }): JSX.Element | null =>
-  at ? <time dateTime={new Date(at).toISOString()} title={time(at)}>{ago(at)}</time> : null;
+export function When({ at }: { at: number | string | undefined | null }): JSX.Element | null {
+  if (!at) return null;
+  const date = new Date(at);
+  return Number.isNaN(date.getTime()) ? <span>{at}</span> : <time dateTime={date.toISOString()} title={time(at)}>{ago(at)}</time>;
+}
 
 export function Json({ value }: { value: unknown }): JSX.Element {
   return <pre class="json" tabIndex={0}>{typeof value === "string" ? value : json(value)}</pre>;
@@ -119,6 +127,7 @@ export function Json({ value }: { value: unknown }): JSX.Element {
 
 export function Copy({ text, label = "Copy" }: { text: string; label?: string }): JSX.Element {
   const [done, setDone] = useState(false);
+  if (!navigator.clipboard) return <></>;
   const copy = () => navigator.clipboard.writeText(text).then(() => setDone(true), () => setDone(false));
   return <button type="button" class="quiet" onClick={copy}>{done ? "Copied" : label}</button>;
 }

@@ -112,8 +112,8 @@ export function Form({ method, path, first = [], without = [], record, submit, l
       try {
         const [first, second] = field.path.split(".") as [string, string?];
         const meant = read(field, value);
-        // A group is replaced as a whole: what is not changed in it stays as it is, what is emptied is left out.
-        if (second) body[first] = { ...record?.[first], ...(body[first] as object), [second]: meant ?? undefined };
+        // A group may be replaced as a whole: what is not changed in it is sent as it is.
+        if (second) body[first] = { ...record?.[first], ...(body[first] as object), [second]: meant };
         else body[first] = meant;
       } catch (error) {
         wrong.push({ path: field.path, code: "format", message: (error as Error).message });

@@ -37,6 +37,7 @@ export function List<T>({ label, columns, load, of, href, empty }: Props<T>): JS
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
   const [, redraw] = useState(0);
+  const [tries, setTry] = useState(0);
   const [error, setError] = useState<Error | null>(null);
   const [total, setTotal] = useState<number | null>(null);
   const pages = useMemo(() => new Map<number, T[] | "asked">(), of);
@@ -81,7 +82,7 @@ export function List<T>({ label, columns, load, of, href, empty }: Props<T>): JS
       leaving.abort();
       for (const page of wanted) if (pages.get(page) === "asked") pages.delete(page);
     };
-  }, [Math.floor(first / PAGE), Math.floor(Math.max(0, last - 1) / PAGE), pages]);
+  }, [Math.floor(first / PAGE), Math.floor(Math.max(0, last - 1) / PAGE), pages, tries]);
 
   useEffect(() => {
     setTotal(null);
@@ -118,14 +119,14 @@ export function List<T>({ label, columns, load, of, href, empty }: Props<T>): JS
 
   if (total === 0 && !error) return <Empty>{empty}</Empty>;
   return (
-    <div class="table" role="table" aria-label={label} aria-rowcount={(total ?? 0) + 1} aria-busy={total === null}>
-      <Failure error={error} />
+    <div class="table" role="table" aria-label={label} aria-rowcount={(total ?? 0) + 1} aria-busy={total === null && !error}>
+      {error && <div class="row"><Failure error={error} /><button type="button" onClick={() => (setError(null), setTry((turn) => turn + 1))}>Try again</button></div>}
       <div role="rowgroup"><div role="row" class="tr head" style={template}>{columns.map((column) => <div role="columnheader" class="td" key={column.title}>{column.title}</div>)}</div></div>
       <div ref={frame} role="rowgroup" class="rows" tabIndex={0} aria-label={`${label}, rows`} style={{ height: `${Math.min(height, Math.max(shownHeight, ROW))}px` }}
         onScroll={() => setTop(frame.current!.scrollTop)} onKeyDown={step}>
         <div role="presentation" style={{ height: `${shownHeight}px`, position: "relative" }}>{rows}</div>
       </div>
-      <div class="count">{total === null ? "Loading…" : `${number(total)} ${total === 1 ? "row" : "rows"}`}</div>
+      <div class="count">{total === null ? (error ? "" : "Loading…") : `${number(total)} ${total === 1 ? "row" : "rows"}`}</div>
     </div>
   );
 }

@@ -3,8 +3,18 @@ import { Lexer, type Token, type Tokens } from "marked";
 import type { ComponentChildren, JSX } from "preact";
 import { useMemo } from "preact/hooks";
 
-/// Longer texts are shown as they are: nobody waits for them to be read.
-const MOST = 200_000;
+/// Longer texts, and those with as many marks in a row as nobody writes, are shown as they are: nobody waits for them.
+const MOST = 40_000;
+const MARKS = /[*_~>[\]`(!<]{40}|(?:[*_~][^\s*_~]?){200}|^(?:[ \t]*[>*+-]){40}/m;
+
+function read(text: string): ComponentChildren {
+  if (text.length > MOST || MARKS.test(text)) return <pre>{text}</pre>;
+  try {
+    return all(new Lexer({ gfm: true, breaks: true }).lex(text));
+  } catch {
+    return <pre>{text}</pre>;
+  }
+}
 
 /// An address to which a person may be sent; pictures of elsewhere are links too, so that opening a page calls nobody.
 function Link({ to, children }: { to: string; children: ComponentChildren }): JSX.Element {
@@ -73,6 +83,6 @@ function one(token: Token, key: number): ComponentChildren {
 const all = (tokens: Token[] | undefined): ComponentChildren => tokens?.map(one);
 
 export function Markdown({ text }: { text: string }): JSX.Element {
-  const shown = useMemo(() => (text.length > MOST ? <pre>{text}</pre> : all(new Lexer({ gfm: true, breaks: true }).lex(text))), [text]);
+  const shown = useMemo(() => read(text), [text]);
   return <div class="markdown">{shown}</div>;
 }

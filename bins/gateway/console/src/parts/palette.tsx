@@ -48,8 +48,10 @@ export function Palette({ commands, close }: { commands: Command[]; close: () =>
   };
   const key = (event: KeyboardEvent) => {
     const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
-    if (step) event.preventDefault();
-    setAt((now) => Math.min(shown.length - 1, Math.max(0, now + step)));
+    if (step) {
+      event.preventDefault();
+      setAt(Math.max(0, Math.min(shown.length - 1, at + step)));
+    }
     if (event.key === "Enter") choose(shown[at]);
   };
   return (
