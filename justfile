@@ -16,6 +16,16 @@ real *ARGS:
     cd tests/real && npm ci --no-audit --no-fund && (test -d venv || python3 -m venv venv) && venv/bin/pip install -q -r requirements.txt
     cargo test -p platform-tests --features real --test real {{ARGS}}
 
+# the console in a browser (needs Node.js and Chromium), and whether what is kept of it is what its sources build
+console *ARGS:
+    cd bins/gateway/console && npm ci --no-audit --no-fund
+    cd tests/console && npm ci --no-audit --no-fund
+    cargo test -p platform-tests --features console --test console {{ARGS}}
+
+# builds the console from its sources
+console-build:
+    cd bins/gateway/console && npm ci --no-audit --no-fund && npm run build
+
 # what must hold before a change lands
 check:
     bash .ci/run

@@ -184,6 +184,45 @@ await step("a page that cannot be shown, a wrong address and a cut stream leave 
   await page.unroute("**/stream?partial=true");
 });
 
+await step("a document is dropped, found by a passage, and a tool is tried", async () => {
+  await to(page, "#/documents");
+  await page.locator("input[type=file]").setInputFiles({ name: "handbook.md", mimeType: "text/markdown", buffer: Buffer.from("# Refunds\n\nMoney comes back within thirty days.") });
+  await page.waitForSelector("h1:has-text('handbook')");
+  while ((await api("GET", "/documents?search=handbook")).documents[0].status !== "ready") await page.waitForTimeout(50);
+  await to(page, "#/documents");
+  await page.getByLabel("Search passages").fill("refunds");
+  await press("Search");
+  await page.waitForSelector(".passages li:has-text('thirty days')");
+  await check(page, "passages");
+
+  const tools = await api("POST", "/tool-servers", { name: "Away", url: "https://away.invalid", toolDefinitions: [{ function: { name: "look", parameters: { type: "object", properties: { at: { type: "string" } } } }, endpoint: "/look" }] });
+  await to(page, `#/tool-servers/${tools._id}`);
+  await page.locator(".tool summary").click();
+  await press("Try it");
+  await page.waitForSelector(".tool .badge:has-text('failed')");
+  await check(page, "a tool");
+});
+
+await step("a terminal works on a machine, where this host has any", async () => {
+  const box = await api("POST", "/environments", { name: "Workshop" });
+  await to(page, `#/environments/${box._id}`);
+  await press("Start the machine");
+  const started = await page.waitForSelector("input[aria-label=Command], .failure");
+  if ((await started.getAttribute("class")) === "failure") return console.log(`  not tried: ${await started.textContent()}`);
+  const line = page.getByLabel("Command", { exact: true });
+  await line.fill("for i in 1 2 3; do echo said $i; done; echo wrong >&2; cd /tmp");
+  await line.press("Enter");
+  await page.waitForSelector(".terminal:has-text('said 3')");
+  await page.waitForSelector(".terminal .stderr:has-text('wrong')");
+  await page.waitForSelector(".prompt-line code:has-text('/tmp')");
+  await line.press("ArrowUp");
+  assert.match(await line.inputValue(), /said/, "what was typed before is there");
+  await check(page, "terminal");
+  await picture(page, "terminal");
+  await press("Stop the machine");
+  await page.waitForSelector("button:has-text('Start the machine')");
+});
+
 await step("the keyboard reaches everything", async () => {
   await to(page, "#/home");
   await page.locator("h1").click();

@@ -13,6 +13,24 @@ import { FilterField } from "./resource.tsx";
 
 export const THREAD_STATES = ["queued", "processing", "completed", "failed", "terminated", "paused", "paused_for_approval", "approval_rejected", "waiting_for_response", "paused_for_resume", "handed_off", "guardrail_trigger", "under_construction", "limit_exceeded"];
 
+/// How threads may be ordered, beside newest first.
+const ORDERS: Record<string, Record_> = {
+  "oldest first": { dateOrder: "asc" },
+  "longest first": { durationOrder: "desc" },
+  "shortest first": { durationOrder: "asc" },
+  "most tokens first": { tokensOrder: "desc" },
+  "fewest tokens first": { tokensOrder: "asc" },
+};
+
+const count = (value: string): number | undefined => (value ? Number(value) : undefined);
+
+/// `plan.name=pro` as the object that metadata must contain.
+function pairs(value: string): Record_ | undefined {
+  const [path, ...rest] = value.split("=");
+  if (!path || !rest.length) return undefined;
+  return path.split(".").reduceRight<any>((inner, name) => ({ [name.trim()]: inner }), rest.join("=").trim());
+}
+
 const text = (value: string): string | undefined => value || undefined;
 const ms = (day: string, end = false): number | undefined => (day ? Date.parse(day) + (end ? 86_399_999 : 0) : undefined);
 
@@ -55,7 +73,7 @@ export function Runs(): JSX.Element {
   const at = useRoute();
   const [kind, setKind] = useQuery("kind");
   const value = (name: string) => at.query.get(name) ?? "";
-  const query = Object.fromEntries(["agentId", "assistant", "state", "search", "tenantId", "subtenantId", "tags", "from", "to", "archived", "llm"].map((name) => [name, value(name)]));
+  const query = Object.fromEntries(["agentId", "projectId", "assistant", "state", "search", "tenantId", "subtenantId", "tags", "from", "to", "archived", "llm", "minInputTokens", "minOutputTokens", "metadata", "order"].map((name) => [name, value(name)]));
   const canThreads = may("agents:read");
   const showThreads = canThreads && (kind !== "chats" || !may("assistants:read"));
   const common = (
@@ -69,18 +87,18 @@ export function Runs(): JSX.Element {
   );
   const threadList = () => (
     <>
-      <div class="row filters"><FilterField name="agentId" label="Agent" /><FilterField name="state" choices={THREAD_STATES} />{common}</div>
+      <div class="row filters"><FilterField name="agentId" label="Agent" /><FilterField name="projectId" label="Project" /><FilterField name="state" choices={THREAD_STATES} /><FilterField name="order" choices={Object.keys(ORDERS)} />{common}</div>
       <List label="Threads" columns={THREAD_COLUMNS} of={["threads", JSON.stringify(query)]} href={(it) => href("threads", it._id)}
         empty="No threads match. Start one at an agent."
-        load={(offset, limit, signal) => threads({ agentId: text(query.agentId!), state: text(query.state!), tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: text(query.tags!), startDate: ms(query.from!), endDate: ms(query.to!, true) }, offset, limit, signal)} />
+        load={(offset, limit, signal) => threads({ ...ORDERS[query.order!], agentId: text(query.agentId!), projectId: text(query.projectId!), state: text(query.state!), tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: text(query.tags!), startDate: ms(query.from!), endDate: ms(query.to!, true) }, offset, limit, signal)} />
     </>
   );
   const chatList = () => (
     <>
-      <div class="row filters"><FilterField name="search" label="Title" /><FilterField name="assistant" label="Assistant" /><FilterField name="llm" label="Model" /><FilterField name="archived" choices={["true"]} />{common}</div>
+      <div class="row filters"><FilterField name="search" label="Title" /><FilterField name="assistant" label="Assistant" /><FilterField name="llm" label="Model" /><FilterField name="minInputTokens" label="Tokens in, at least" /><FilterField name="minOutputTokens" label="Tokens out, at least" /><FilterField name="metadata" label="Metadata: name=value" /><FilterField name="archived" choices={["true"]} />{common}</div>
       <List label="Chats" columns={CHAT_COLUMNS} of={["chats", JSON.stringify(query)]} href={chatHref}
         empty="No chats match. Begin one in the playground of an assistant."
-        load={(offset, limit, signal) => chats({ search: text(query.search!), assistantSpecializationIdentifier: text(query.assistant!), llm: text(query.llm!), archived: query.archived === "true" || undefined, tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: query.tags ? query.tags.split(",") : undefined, createdAfter: ms(query.from!), createdBefore: ms(query.to!, true) }, offset, limit, signal)} />
+        load={(offset, limit, signal) => chats({ search: text(query.search!), assistantSpecializationIdentifier: text(query.assistant!), llm: text(query.llm!), minInputTokens: count(query.minInputTokens!), minOutputTokens: count(query.minOutputTokens!), metadata: pairs(query.metadata!), archived: query.archived === "true" || undefined, tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: query.tags ? query.tags.split(",") : undefined, createdAfter: ms(query.from!), createdBefore: ms(query.to!, true) }, offset, limit, signal)} />
     </>
   );
   const tabs = [
