@@ -9,8 +9,8 @@ use std::{
 use anyhow::{Context, Result};
 use platform_access::{Referrer, Referrers};
 use platform_agents::{
-    AgentReferrer, PgAgentService, PgEvaluationService, PgSubAgents, PgThreadAddresses, PgThreadService, ThreadConfig,
-    task_tools,
+    AgentReferrer, PgAgentService, PgEvaluationService, PgSubAgents, PgThreadAddresses, PgThreadService,
+    PgThreadStates, ThreadConfig, task_tools,
 };
 use platform_auth::{AuthConfig, PgAuthService};
 use platform_chat::{AssistantReferrer, ChatConfig, PgAssistantService, PgChatService, PgEarlierTurns};
@@ -39,6 +39,7 @@ use platform_toolservers::{PgToolServerService, ToolServerNeeds, http_tools};
 use platform_triggers::{PgTriggers, TriggerListener, TriggerNeeds, TriggerReferrer};
 use platform_vault::Vault;
 use platform_webhooks::{PgWebhooks, WebhookNeeds};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -105,7 +106,6 @@ impl Platform {
             Arc::new(McpReferrer),
             Arc::new(EnvironmentReferrer),
         ]);
-        let thread_states = Arc::new(PgThreadAddresses::new(db));
         let pools = Pools::new()?;
         let knowledge = Arc::new(PgKnowledge::new(KnowledgeNeeds {
             db: db.clone(),
@@ -167,7 +167,7 @@ impl Platform {
             store: store.clone(),
             egress: egress.clone(),
             backend: sandboxes::backend(config, egress),
-            threads: thread_states.clone(),
+            threads: Arc::new(PgThreadStates::new(db)),
             referrers,
             limits: config.limits,
             settings: sandboxes::settings(config),
@@ -197,7 +197,7 @@ impl Platform {
             clock: Arc::clone(clock),
             vault: Arc::clone(vault),
             egress: egress.clone(),
-            threads: thread_states,
+            threads: Arc::new(PgThreadAddresses::new(db)),
         }));
         let ports = Ports {
             db: db.clone(),
@@ -400,7 +400,9 @@ impl App {
         if let Err(error) = self.jobs.drain(&self.works, self.grace * 4 / 5).await {
             warn!(%error, "Runs could not be handed back; their leases end by themselves.");
         }
-        self.environments.drain().await;
+        if timeout(self.grace / 5, self.environments.drain()).await.is_err() {
+            warn!("Machines took too long to be saved; what they had since their last snapshot is lost.");
+        }
     }
 
     /// The last thing: the embedded database stops.

@@ -35,7 +35,7 @@ pub use evaluation::{
 pub use thread::{
     Action, AsyncResponse, AsyncResponses, CHANGES, Cause, EmptyContentRetries, NewApproval, NewCompletion, NewPause,
     NewResume, NewThread, ParentLink, PauseOrResume, PendingApproval, PendingAsyncToolCall, PgThreadAddresses,
-    PgThreadService, Source, StartedThread, StateChange, THREAD, Task, Thread, ThreadConfig, ThreadFeedback,
-    ThreadFilter, ThreadList, ThreadMessage, ThreadPatch, ThreadResponded, ThreadResult, ThreadService, ThreadState,
-    ThreadView, picture, purge_callbacks, task_tools,
+    PgThreadService, PgThreadStates, Source, StartedThread, StateChange, THREAD, Task, Thread, ThreadConfig,
+    ThreadFeedback, ThreadFilter, ThreadList, ThreadMessage, ThreadPatch, ThreadResponded, ThreadResult, ThreadService,
+    ThreadState, ThreadView, picture, purge_callbacks, task_tools,
 };

@@ -1,7 +1,5 @@
 use async_trait::async_trait;
-use diesel::sql_types::{Array, Text};
-use diesel_async::RunQueryDsl;
-use platform_access::{Kind, RecordRef, ReferenceField, Referrer};
+use platform_access::{Kind, RecordRef, ReferenceField, ReferenceForm, ReferencePlace, Referrer, SettingsTable};
 use platform_conversation::{AGENT, ASSISTANT, ENVIRONMENT};
 use platform_core::{AccountId, Result};
 use platform_db::Conn;
@@ -37,8 +35,7 @@ impl Referrer for AgentReferrer {
     }
 
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
-        let change = if target.0 == ENVIRONMENT { ENTER } else { REFER };
-        change_in(conn, account, id, target, change).await
+        AGENTS.refer_in(conn, account, id, place(target.0), target.1).await
     }
 
     async fn describe_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<(String, String)>> {
@@ -47,57 +44,22 @@ impl Referrer for AgentReferrer {
     }
 
     async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
-        let change = match target.0 {
-            SKILL => FORGET_SKILL,
-            ENVIRONMENT => LEAVE,
-            _ => FORGET,
-        };
-        change_in(conn, account, id, target, change).await
+        AGENTS.forget_in(conn, account, id, place(target.0), target.1).await
     }
 }
 
-/// What becomes of the settings of an agent, and of which agents: `$3` is a reference, `$4` where it stands.
-type Change = (&'static str, &'static str);
+const AGENTS: SettingsTable = SettingsTable {
+    name: "agents",
+    then: "INSERT INTO agent_versions SELECT account_id, id, version, settings FROM changed ON CONFLICT DO NOTHING",
+};
 
-const REFER: Change = (
-    "jsonb_set(settings, $4, coalesce(settings #> $4, '[]') || to_jsonb($3))",
-    "NOT coalesce(settings #> $4 ? $3, false)",
-);
-/// Skills are listed as objects.
-const FORGET_SKILL: Change = (
-    "jsonb_set(settings, $4, (SELECT coalesce(jsonb_agg(s), '[]') FROM jsonb_array_elements(settings #> $4) s \
-     WHERE s ->> 'id' <> $3))",
-    "jsonb_typeof(settings #> $4) = 'array'",
-);
-const FORGET: Change = ("jsonb_set(settings, $4, (settings #> $4) - $3)", "settings #> $4 ? $3");
-/// An agent is in one environment.
-const ENTER: Change = ("jsonb_set(settings, $4, to_jsonb($3))", "settings #>> $4 IS DISTINCT FROM $3");
-const LEAVE: Change = ("settings #- $4", "settings #>> $4 = $3");
-
-/// Changes a reference of an agent, which is a version of it.
-async fn change_in(
-    conn: &mut Conn,
-    account: &AccountId,
-    id: &str,
-    target: RecordRef<'_>,
-    (becomes, of): Change,
-) -> Result<()> {
-    let change = format!(
-        "WITH changed AS (\
-             UPDATE agents SET version = version + 1, \
-             edited_ms = floor(extract(epoch FROM clock_timestamp()) * 1000), settings = {becomes} \
-             WHERE account_id = $1 AND id = $2 AND {of} \
-             RETURNING account_id, id, version, settings) \
-         INSERT INTO agent_versions SELECT account_id, id, version, settings FROM changed ON CONFLICT DO NOTHING"
-    );
-    let path = match target.0 {
-        ENVIRONMENT => vec!["environmentId"],
-        DOCUMENT => vec!["assistantSpecialization", "knowledgeDocumentIds"],
-        FOLDER => vec!["assistantSpecialization", "knowledgeFolderIds"],
-        SKILL => vec!["assistantSpecialization", "knowledgeSkills"],
-        _ => vec!["assistantSpecialization", "availableToolsGroupsUids"],
-    };
-    let change = diesel::sql_query(change).bind::<Text, _>(account.as_str()).bind::<Text, _>(id);
-    change.bind::<Text, _>(target.1).bind::<Array<Text>, _>(path).execute(conn).await?;
-    Ok(())
+/// Where an agent keeps its references to records of a kind.
+fn place(kind: Kind) -> ReferencePlace<'static> {
+    match kind {
+        ENVIRONMENT => (&["environmentId"], ReferenceForm::One),
+        DOCUMENT => (&["assistantSpecialization", "knowledgeDocumentIds"], ReferenceForm::Listed),
+        FOLDER => (&["assistantSpecialization", "knowledgeFolderIds"], ReferenceForm::Listed),
+        SKILL => (&["assistantSpecialization", "knowledgeSkills"], ReferenceForm::ListedObject),
+        _ => (&["assistantSpecialization", "availableToolsGroupsUids"], ReferenceForm::Listed),
+    }
 }

@@ -1,4 +1,4 @@
-//! What others ask of threads: whom their events are told to (contract 17), and whether they are over.
+//! Whom the events of threads are told to (contract 17).
 
 use std::collections::HashMap;
 
@@ -11,13 +11,9 @@ use diesel::{
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Result};
 use platform_db::Db;
-use platform_runtime::ThreadStates;
 use platform_webhooks::{ThreadAddress, ThreadAddresses, ThreadKey};
 
-use crate::{
-    schema::{agents, threads},
-    thread::change::state::ThreadState,
-};
+use crate::schema::{agents, threads};
 
 /// The addresses that threads and agents name.
 pub struct PgThreadAddresses {
@@ -62,16 +58,5 @@ impl ThreadAddresses for PgThreadAddresses {
             }
         }
         Ok(found)
-    }
-}
-
-#[async_trait]
-impl ThreadStates for PgThreadAddresses {
-    async fn are_over(&self, account: &AccountId, ids: &[String]) -> Result<HashMap<String, bool>> {
-        let conn = self.db.read().await?;
-        let of = threads::table.filter(threads::account_id.eq(account.as_str()).and(threads::id.eq_any(ids)));
-        let states: Vec<(String, String)> = of.select((threads::id, threads::state)).load(&mut conn.get()).await?;
-        let is_over = |state: &str| ThreadState::parse(state).is_some_and(ThreadState::is_terminal);
-        Ok(states.into_iter().map(|(id, state)| (id, is_over(&state))).collect())
     }
 }

@@ -6,6 +6,7 @@ mod read;
 mod record;
 mod repository;
 mod service;
+mod states;
 mod turn;
 
 use std::{sync::Arc, time::Duration};
@@ -34,6 +35,7 @@ pub use read::picture::picture;
 pub(crate) use record::Record;
 pub(crate) use repository::{find, lock, note_fact};
 pub use service::{PgThreadService, THREAD, ThreadService};
+pub use states::PgThreadStates;
 pub use turn::awaited::purge_callbacks;
 pub use turn::tasks::task_tools;
 pub(crate) use turn::turn_store::charge_in;

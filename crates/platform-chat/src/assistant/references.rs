@@ -1,7 +1,5 @@
 use async_trait::async_trait;
-use diesel::sql_types::Text;
-use diesel_async::RunQueryDsl;
-use platform_access::{Kind, RecordRef, ReferenceField, Referrer};
+use platform_access::{Kind, RecordRef, ReferenceField, ReferenceForm, ReferencePlace, Referrer, SettingsTable};
 use platform_conversation::{AGENT, ASSISTANT, ENVIRONMENT};
 use platform_core::{AccountId, Result};
 use platform_db::Conn;
@@ -39,8 +37,7 @@ impl Referrer for AssistantReferrer {
     }
 
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
-        let change = if target.0 == ENVIRONMENT { ENTER } else { REFER };
-        change_in(conn, account, id, target, change).await
+        ASSISTANTS.refer_in(conn, account, id, place(target.0), target.1).await
     }
 
     async fn describe_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<(String, String)>> {
@@ -50,57 +47,19 @@ impl Referrer for AssistantReferrer {
     }
 
     async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
-        let change = match target.0 {
-            SKILL => FORGET_SKILL,
-            ENVIRONMENT => LEAVE,
-            _ => FORGET,
-        };
-        change_in(conn, account, id, target, change).await
+        ASSISTANTS.forget_in(conn, account, id, place(target.0), target.1).await
     }
 }
 
-/// What becomes of the settings of an assistant, and of which assistants: `$3` is a reference, `$4` the field.
-type Change = (&'static str, &'static str);
-
-const REFER: Change = (
-    "jsonb_set(settings, ARRAY[$4], coalesce(settings -> $4, '[]') || to_jsonb($3))",
-    "NOT coalesce(settings -> $4 ? $3, false)",
-);
-/// Skills are listed as objects.
-const FORGET_SKILL: Change = (
-    "jsonb_set(settings, ARRAY[$4], (SELECT coalesce(jsonb_agg(s), '[]') FROM jsonb_array_elements(settings -> $4) s \
-     WHERE s ->> 'id' <> $3))",
-    "jsonb_typeof(settings -> $4) = 'array'",
-);
-const FORGET: Change = ("jsonb_set(settings, ARRAY[$4], (settings -> $4) - $3)", "settings -> $4 ? $3");
-/// An assistant is in one environment.
-const ENTER: Change = ("jsonb_set(settings, ARRAY[$4], to_jsonb($3))", "settings ->> $4 IS DISTINCT FROM $3");
-const LEAVE: Change = ("settings - $4", "settings ->> $4 = $3");
-
-async fn change_in(
-    conn: &mut Conn,
-    account: &AccountId,
-    id: &str,
-    target: RecordRef<'_>,
-    (becomes, of): Change,
-) -> Result<()> {
-    let change = format!(
-        "UPDATE assistants SET version = version + 1, \
-         edited_ms = floor(extract(epoch FROM clock_timestamp()) * 1000), settings = {becomes} \
-         WHERE account_id = $1 AND id = $2 AND {of}"
-    );
-    let change = diesel::sql_query(change).bind::<Text, _>(account.as_str()).bind::<Text, _>(id);
-    change.bind::<Text, _>(target.1).bind::<Text, _>(field(target.0)).execute(conn).await?;
-    Ok(())
-}
+const ASSISTANTS: SettingsTable = SettingsTable::new("assistants");
 
 /// Where an assistant keeps its references to records of a kind.
-fn field(kind: Kind) -> &'static str {
+fn place(kind: Kind) -> ReferencePlace<'static> {
     match kind {
-        DOCUMENT => "knowledgeDocumentIds",
-        FOLDER => "knowledgeFolderIds",
-        SKILL => "knowledgeSkills",
-        ENVIRONMENT => "environmentId",
-        _ => "availableToolsGroupsUids",
+        ENVIRONMENT => (&["environmentId"], ReferenceForm::One),
+        DOCUMENT => (&["knowledgeDocumentIds"], ReferenceForm::Listed),
+        FOLDER => (&["knowledgeFolderIds"], ReferenceForm::Listed),
+        SKILL => (&["knowledgeSkills"], ReferenceForm::ListedObject),
+        _ => (&["availableToolsGroupsUids"], ReferenceForm::Listed),
     }
 }
