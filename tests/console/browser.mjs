@@ -44,7 +44,11 @@ export async function to(page, hash) {
 }
 
 export async function settled(page) {
-  for (let still = 0; still < 4; still = underWay.get(page).size ? 0 : still + 1) await new Promise((done) => setTimeout(done, 40));
+  const began = Date.now();
+  for (let still = 0; still < 4; still = underWay.get(page).size ? 0 : still + 1) {
+    assert.ok(Date.now() - began < 30_000, `never answered: ${[...underWay.get(page)].map((request) => request.url())}`);
+    await new Promise((done) => setTimeout(done, 40));
+  }
   await page.waitForFunction(() => !document.querySelector(".table[aria-busy=true]"));
 }
 
@@ -56,6 +60,15 @@ export async function check(page, name) {
 }
 
 export const picture = (page, name) => page.screenshot({ path: new URL(`${name}.png`, screenshots).pathname });
+
+/// Waits for what no event tells of; not for ever.
+export async function until(what, holds) {
+  const began = Date.now();
+  while (!(await holds())) {
+    assert.ok(Date.now() - began < 30_000, `never: ${what}`);
+    await new Promise((done) => setTimeout(done, 50));
+  }
+}
 
 export async function step(name, run) {
   const began = Date.now();

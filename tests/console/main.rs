@@ -19,6 +19,12 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../bins/gateway/console")
 }
 
+/// Where Chromium is, as `which` says.
+fn browser() -> String {
+    let found = Command::new("which").arg("chromium").output().expect("which");
+    String::from_utf8_lossy(&found.stdout).trim().to_owned()
+}
+
 /// Runs a program; what it said when it failed.
 fn run(directory: &Path, program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {
     let mut command = Command::new(program);
@@ -69,7 +75,7 @@ async fn a_person_goes_from_the_first_start_to_a_spent_quota() {
         ("CONSOLE_URL", app.url()),
         ("CONSOLE_LINK", app.log_in_link().expect("a first start")),
         ("CONSOLE_KEY", app.key()),
-        ("CONSOLE_BROWSER", "/usr/bin/chromium"),
+        ("CONSOLE_BROWSER", &browser()),
     ];
     run(&directory(), "node", &["journey.mjs"], &environment).expect("every step is done");
 }

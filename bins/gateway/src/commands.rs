@@ -221,10 +221,11 @@ async fn users(config: &Config, command: Users) -> Result<()> {
     let (account, email, name, role) = match command {
         Users::Create { account, email, name, role } => (account, email, name, role),
         Users::Link { account, email } => {
+            let is_first = (account.as_str(), email.as_str()) == ("default", FIRST_USER);
             let link = async |auth: Arc<PgAuthService>| {
                 let account = find_account(&*auth, &account).await?;
-                // Accounts that are older than the console, or lost their first user, get one.
-                if email == FIRST_USER && auth.list_users(&account, Page { limit: 1, offset: 0 }).await?.total == 0 {
+                // A first account that is older than the console has no user yet.
+                if is_first && auth.list_users(&account, Page { limit: 1, offset: 0 }).await?.total == 0 {
                     first_user(&auth, &account).await?;
                 }
                 println!("{}", log_in_address(config, config.addr, &auth.log_in_link(&account, &email).await?));

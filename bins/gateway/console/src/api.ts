@@ -104,6 +104,13 @@ export const get = <T = any>(path: string, query: Query = {}, signal?: AbortSign
 
 export const post = <T = any>(path: string, body: unknown = {}): Promise<T> => call<T>("POST", path, { body });
 
+/// Sends a file as the part `file` of a form.
+export function upload<T = any>(path: string, file: File): Promise<T> {
+  const body = new FormData();
+  body.append("file", file);
+  return call<T>("POST", path, { body });
+}
+
 export interface Frame {
   event: string;
   data: any;

@@ -3,6 +3,7 @@ import type { ComponentChildren } from "preact";
 import { get, type Query, withQuery } from "./api.ts";
 import type { Page } from "./parts/list.tsx";
 import type * as Api from "./schema.d.ts";
+import { identity, may } from "./session.ts";
 
 /// An address, as the OpenAPI document names it.
 type Path = keyof Api.paths;
@@ -20,7 +21,7 @@ export interface Action {
   asks?: string[];
   body?: unknown;
   confirm?: string;
-  kind?: "danger" | "main";
+  kind?: "danger";
   /// Its answer is shown: it may hold a value that is never shown again.
   shows?: boolean;
   /// Whether it can be done with this record.
@@ -63,7 +64,7 @@ export interface Group {
   nameOf?: (record: Record_) => ComponentChildren;
   columns: string[];
   filters?: Filter[];
-  create?: { path?: Path; first?: string[]; without?: string[]; shows?: boolean };
+  create?: { path?: Path; first?: string[]; shows?: boolean };
   edit?: { first?: string[]; without?: string[] };
   read?: Query;
   remove?: string;
@@ -203,7 +204,7 @@ export const GROUPS: Group[] = [
   }),
   of<Api.McpGrant>({
     id: "mcp-grants", title: "MCP grants", one: "grant", section: "Connect", path: "/v1/mcp-gateway/grants", items: "items", scope: "mcp-gateway:read", id_: "id",
-    columns: ["subject", "subjectType", "profileId", "toolPolicy", "creationTimestampMs"], nameOf: (it) => it.subject, isFlat: true, create: { first: ["profileId", "subjectType", "subject", "toolPolicy", "tools"] }, remove: "Whom it names may no longer use the profile by it.",
+    columns: ["subject", "subjectType", "profileId", "toolPolicy", "creationTimestampMs"], isFlat: true, create: { first: ["profileId", "subjectType", "subject", "toolPolicy", "tools"] }, remove: "Whom it names may no longer use the profile by it.",
     empty: "No grants yet. A grant says who may use which tools of a profile.",
   }),
   of<Api.McpGatewayServer>({
@@ -273,12 +274,15 @@ export const idOf = (group: Group, record: Record_): string => String(group.idOf
 
 export const nameOf = (group: Group, record: Record_): ComponentChildren => group.nameOf?.(record) ?? record.name ?? idOf(group, record);
 
-/// Scopes of the groups whose lists are refused to the caller.
-export async function refusedScopes(): Promise<Set<string>> {
-  const ask = async (of: Group) => get(of.path, { limit: 1 }).then(() => null, (error) => (error.status === 403 ? of.scope : null));
+/// Groups whose lists are refused to the caller.
+export async function refusedGroups(): Promise<Set<string>> {
+  const ask = async (of: Group) => get(of.path, { limit: 1 }).then(() => null, (error) => (error.status === 403 ? of.id : null));
   const refused = await Promise.all(GROUPS.map(ask));
-  return new Set(refused.filter((scope) => scope !== null));
+  return new Set(refused.filter((id) => id !== null));
 }
+
+/// Whether the caller sees a group at all.
+export const isOpen = (group: Group): boolean => may(group.scope) && !identity?.refused?.has(group.id);
 
 /// An address with the ids of a record in it.
 export const fill = (path: string, ids: Record_): string => path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(String(ids[name] ?? "")));

@@ -3,7 +3,7 @@ import { Component, render, type ComponentChildren, type JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import "./style.css";
 import { call } from "./api.ts";
-import { group, GROUPS, type Group, type Record_, refusedScopes } from "./groups.ts";
+import { group, GROUPS, type Group, isOpen, type Record_, refusedGroups } from "./groups.ts";
 import { Confirm, Failure, type Tab } from "./parts/basic.tsx";
 import { Calls } from "./parts/calls.tsx";
 import { type Command, Palette } from "./parts/palette.tsx";
@@ -68,11 +68,11 @@ function Page(): JSX.Element {
   if (first === "chats" && id && more) return <ChatPage key={more} assistant={id} uid={more} />;
   const of = group(first);
   if (!of) return <Failure error={new Error("There is no such page.")} />;
-  if (!may(of.scope)) {
+  if (!isOpen(of)) {
     return (
       <>
         <header class="page"><h1>{of.title}</h1></header>
-        <p>{of.scope === "admin" ? "This takes a full API key." : `This takes the scope ${of.scope}.`} <button type="button" onClick={() => logOut()}>Come in with another credential</button></p>
+        <p>{of.scope === "admin" ? "This takes a full API key." : "This is not open to you."} <button type="button" onClick={() => logOut()}>Come in with another credential</button></p>
       </>
     );
   }
@@ -104,7 +104,8 @@ function Frame(): JSX.Element {
   const [open, setOpen] = useState<"" | "palette" | "calls" | "menu">("");
   const [, redraw] = useState(0);
   const here = path[0] ?? "home";
-  const groups = GROUPS.filter((of) => may(of.scope));
+  const groups = GROUPS.filter(isOpen);
+  const hasRuns = groups.some((of) => of.id === "agents" || of.id === "assistants");
   const change = (name: string) => (theme(name), redraw((turn) => turn + 1));
   const commands: Command[] = [
     { title: "Home", hint: "page", run: () => go(href("home")) },
@@ -150,7 +151,7 @@ function Frame(): JSX.Element {
           <button type="button" class="quiet" onClick={() => logOut()}>Log out</button>
         </header>
         <nav class={open === "menu" ? "open" : ""} aria-label="Pages">
-          <ul>{link("home", "Home")}{(may("agents:read") || may("assistants:read")) && link("runs", "Runs")}</ul>
+          <ul>{link("home", "Home")}{hasRuns && link("runs", "Runs")}</ul>
           {SECTIONS.map(section)}
           <ul><li><a href="/docs">API reference</a></li></ul>
         </nav>
@@ -168,7 +169,7 @@ function Console({ problem }: { problem: string | null }): JSX.Element {
   useEffect(() => onIdentity(() => redraw((turn) => turn + 1)), []);
   const who = identity;
   useEffect(() => {
-    if (who && !who.refused) void refusedScopes().then((refused) => ((who.refused = refused), redraw((turn) => turn + 1)));
+    if (who && !who.refused) void refusedGroups().then((refused) => ((who.refused = refused), redraw((turn) => turn + 1)));
   }, [who]);
   if (who && !who.refused) return <main class="login"><p role="status">Looking at what you may do…</p></main>;
   return who ? <Frame /> : <LogIn problem={problem} />;

@@ -12,7 +12,7 @@ export interface Identity {
   isAdmin: boolean;
   /// What an access token is good for; of a key nothing is known but what it is refused.
   scopes: string[] | null;
-  /// Scopes whose lists are refused to this caller; `null` = nobody has looked yet.
+  /// Groups whose lists are refused to this caller; `null` = nobody has looked yet.
   refused: Set<string> | null;
 }
 
@@ -55,6 +55,7 @@ const home = (): string => location.origin + "/";
 
 /// What the log-in page is asked (RFC 6749 §4.1.1, RFC 7636); what belongs to the answer waits in this tab.
 async function request(): Promise<Record<string, string>> {
+  if (!isSecureContext) throw new Error("A browser lets the console log in over https, or at localhost alone. Open it there, or use an API key.");
   const [verifier, state] = [random(), random()];
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(verifier));
   sessionStorage.setItem(PENDING, JSON.stringify({ verifier, state, hash: location.hash }));
@@ -70,7 +71,6 @@ async function request(): Promise<Record<string, string>> {
 
 /// Goes to the log-in page; `quietly`: only if it knows us.
 export async function logIn(quietly = false): Promise<void> {
-  if (!isSecureContext) throw new Error("A browser lets the console log in over https, or at localhost alone. Open it there, or use an API key.");
   const asked = new URLSearchParams(await request());
   if (quietly) asked.set("prompt", "none");
   location.assign("/oauth/authorize?" + asked);
@@ -120,11 +120,10 @@ async function exchange(fields: Record<string, string>): Promise<Tokens> {
   return body;
 }
 
-/// The value of the link that led here; whoever followed it says so themselves, since anybody may lead anybody here.
-export function linkGiven(): string | null {
-  const [, value = null] = /^#link=([A-Za-z0-9_-]+)$/.exec(location.hash) ?? [];
-  return value;
-}
+/// The value of the link that led here, taken out of the address; whoever followed it says so themselves, since anybody
+/// may lead anybody here.
+export const linkGiven: string | null = /^#link=([A-Za-z0-9_-]+)$/.exec(location.hash)?.[1] ?? null;
+if (linkGiven) history.replaceState(null, "", "/");
 
 /// Finds out who is here when the page opens; resolves to what went wrong, if anything did.
 export async function begin(): Promise<string | null> {
@@ -132,7 +131,7 @@ export async function begin(): Promise<string | null> {
   const pending = JSON.parse(sessionStorage.getItem(PENDING) ?? "null");
   if (given.has("state") && pending) {
     sessionStorage.removeItem(PENDING);
-    history.replaceState(null, "", "/" + (pending.hash.startsWith("#link=") ? "" : pending.hash));
+    history.replaceState(null, "", "/" + pending.hash);
     if (given.get("state") !== pending.state) return "The answer of the log-in page belongs to another tab.";
     const code = given.get("code");
     if (!code) {
@@ -143,7 +142,7 @@ export async function begin(): Promise<string | null> {
     return exchange(fields).then(take).then(() => null, (error) => error.message);
   }
   if (given.size) history.replaceState(null, "", "/" + location.hash);
-  if (!linkGiven() && sessionStorage.getItem(RETURNS)) {
+  if (!linkGiven && sessionStorage.getItem(RETURNS)) {
     await logIn(true);
     return new Promise(() => undefined);
   }
@@ -181,21 +180,20 @@ export function lost(why: string): void {
 
 export async function logOut(): Promise<void> {
   sessionStorage.removeItem(RETURNS);
-  if (refreshToken) {
-    const body = JSON.stringify({ token: refreshToken, clientId: CLIENT });
-    const headers = { "Content-Type": "application/json" };
-    await fetch("/oauth/revoke", { method: "POST", headers, body }).catch(() => undefined);
-    await fetch("/oauth/logout", { method: "POST" }).catch(() => undefined);
-  }
+  const body = JSON.stringify({ token: refreshToken, clientId: CLIENT });
+  const headers = { "Content-Type": "application/json" };
+  const ends = [fetch("/oauth/logout", { method: "POST" }), ...(refreshToken ? [fetch("/oauth/revoke", { method: "POST", headers, body })] : [])];
+  const ended = await Promise.allSettled(ends);
+  const isOut = ended.every((one) => one.status === "fulfilled" && one.value.ok);
   [bearer, refreshToken] = [null, null];
-  become(null);
+  become(null, isOut ? null : "The server could not be told; this browser may still be logged in. Log in and out once more.");
 }
 
 const GROUP_WITHOUT_CATCH_ALL = /^(tenant-admin:|keys:write$)/;
 
 /// Whether the caller may do what takes this scope; `admin` is what takes a full key.
 export function may(scope: string): boolean {
-  if (!identity || identity.refused?.has(scope.replace(":write", ":read"))) return false;
+  if (!identity) return false;
   if (identity.kind === "key") return scope !== "admin" || identity.isAdmin;
   const [group, right] = scope.split(":");
   const has = (name: string) => identity!.scopes!.includes(name);

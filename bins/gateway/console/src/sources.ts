@@ -1,6 +1,6 @@
 // What a field may be filled with, where that is a record that exists.
 import { get } from "./api.ts";
-import { group, idOf, nameOf, page } from "./groups.ts";
+import { group, idOf, isOpen, nameOf, page } from "./groups.ts";
 import { useLoad } from "./parts/basic.tsx";
 import { may } from "./session.ts";
 
@@ -9,24 +9,40 @@ export interface Choice {
   label: string;
 }
 
+/// Fields of one form ask for the same, and once.
+const BRIEFLY_MS = 10_000;
+
+function briefly<T>(load: () => Promise<T>): () => Promise<T> {
+  let known: Promise<T> | null = null;
+  return () => {
+    if (!known) {
+      known = load();
+      setTimeout(() => (known = null), BRIEFLY_MS);
+    }
+    return known;
+  };
+}
+
 /// The newest records of a group, by id.
-const records = (id: string) => async (): Promise<Choice[]> => {
+const records = (id: string) => briefly(async (): Promise<Choice[]> => {
   const of = group(id)!;
-  if (!may(of.scope)) return [];
+  if (!isOpen(of)) return [];
   const { rows } = await page(of, of.path, {}, 0, 100);
   return rows.map((row) => ({ value: idOf(of, row), label: String(nameOf(of, row)) }));
-};
+});
 
-const models = async (): Promise<{ provider: string; llm: string }[]> => (may("models:read") ? (await get("/v1/models")).models : []);
+const models = briefly(async (): Promise<{ provider: string; llm: string }[]> => (may("models:read") ? (await get("/v1/models")).models : []));
+const agents = records("agents");
+const projects = records("projects");
 
 const model = async (): Promise<Choice[]> => (await models()).map((it) => ({ value: it.llm, label: `${it.llm} (${it.provider})` }));
 
 const SOURCES: Record<string, () => Promise<Choice[]>> = {
-  agentId: records("agents"),
-  subagentsIds: records("agents"),
+  agentId: agents,
+  subagentsIds: agents,
   assistantId: records("assistants"),
-  projectId: records("projects"),
-  projectIds: records("projects"),
+  projectId: projects,
+  projectIds: projects,
   environmentId: records("environments"),
   toolServerId: records("tool-servers"),
   profileId: records("mcp"),

@@ -34,8 +34,6 @@ pub(crate) mod page;
 
 /// Applications.
 const OAUTH_CLIENT: Kind = Kind::of_account("OAuth client");
-/// The cookie of a log-in.
-const LOG_IN: &str = "platform-log-in";
 /// Where it is told who grants access to a resource.
 const RESOURCE: &str = "/.well-known/oauth-protected-resource";
 /// Users.
@@ -164,7 +162,7 @@ async fn authorize(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Ans
             let prompt = request.query.get("prompt").map(String::as_str);
             if prompt != Some("login")
                 && !is_elsewhere(&*oauth, &request)
-                && let Some(log_in) = log_in(&request)
+                && let Some(log_in) = log_in(&*oauth, &request)
                 && let Some(granted) = oauth.grant(&authorization, SignIn::Browser(log_in)).await?
             {
                 return Ok(redirect(&granted.redirect));
@@ -189,24 +187,31 @@ fn is_elsewhere(oauth: &dyn OAuthService, request: &Request) -> bool {
 }
 
 /// What the browser holds since its user logged in to the console.
-fn log_in(request: &Request) -> Option<SecretString> {
+fn log_in(oauth: &dyn OAuthService, request: &Request) -> Option<SecretString> {
     let cookies = request.headers.get(COOKIE)?.to_str().ok()?;
-    let named = |cookie: &str| Some(cookie.trim().strip_prefix(LOG_IN)?.strip_prefix('=')?.to_owned());
+    let name = cookie_name(oauth);
+    let named = |cookie: &str| Some(cookie.trim().strip_prefix(&name)?.strip_prefix('=')?.to_owned());
     cookies.split(';').find_map(named).map(SecretString::from)
+}
+
+/// Ports of a host share its cookies, not their names.
+fn cookie_name(oauth: &dyn OAuthService) -> String {
+    let port = url::Url::parse(oauth.issuer()).ok().and_then(|url| url.port_or_known_default()).unwrap_or_default();
+    format!("platform-log-in-{port}")
 }
 
 /// Has the browser hold a log-in, which no script can read and no other site sends; "" = none any more.
 fn holding(answer: Answer, oauth: &dyn OAuthService, log_in: &str) -> Answer {
-    let is_https = oauth.metadata()["issuer"].as_str().is_some_and(|issuer| issuer.starts_with("https:"));
-    let (secure, age) = (if is_https { "; Secure" } else { "" }, if log_in.is_empty() { "; Max-Age=0" } else { "" });
-    answer.header("set-cookie", format!("{LOG_IN}={log_in}; Path=/oauth; HttpOnly; SameSite=Strict{secure}{age}"))
+    let secure = if oauth.issuer().starts_with("https:") { "; Secure" } else { "" };
+    let (name, age) = (cookie_name(oauth), if log_in.is_empty() { "; Max-Age=0" } else { "" });
+    answer.header("set-cookie", format!("{name}={log_in}; Path=/oauth; HttpOnly; SameSite=Strict{secure}{age}"))
 }
 
 async fn log_out(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
     if is_elsewhere(&*oauth, &request) {
         return Err(Error::new(platform_core::Code::FORBIDDEN, "Log out in the console, not on another page."));
     }
-    if let Some(log_in) = log_in(&request) {
+    if let Some(log_in) = log_in(&*oauth, &request) {
         oauth.log_out(&log_in).await?;
     }
     Ok(holding(Answer::ok(&json!({}))?, &*oauth, ""))

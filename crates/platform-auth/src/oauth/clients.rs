@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 use utoipa::ToSchema;
 
-use super::{log_ins::CONSOLE, scopes::Scopes};
+use super::scopes::Scopes;
 use crate::{PgAuthService, key::KeySecret, schema::oauth_clients};
 
 /// First part of client secrets.
@@ -171,12 +171,8 @@ pub(crate) struct ClientRow {
 }
 
 impl ClientRow {
-    /// Whether it may send users back there: exactly, of a loopback address on any port (RFC 8252 §7.3). The console is
-    /// at this server's port alone: what listens on another one is not it, and need not ask.
+    /// Whether it may send users back there: exactly, of a loopback address on any port (RFC 8252 §7.3).
     pub fn may_redirect_to(&self, uri: &str) -> bool {
-        if self.client_id == CONSOLE {
-            return self.redirect_uris.iter().any(|known| known == uri);
-        }
         let without_port = |uri: &str| {
             let mut url = Url::parse(uri).ok().filter(|url| url.scheme() == "http" && is_loopback(url))?;
             url.set_port(None).ok()?;

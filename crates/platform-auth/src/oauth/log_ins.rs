@@ -80,6 +80,12 @@ pub(crate) async fn end(conn: &mut Conn, value: &SecretString) -> Result<bool> {
     Ok(diesel::delete(log_in).execute(conn).await? == 1)
 }
 
+/// Whether it has not ended.
+pub(crate) async fn is_held(conn: &mut Conn, value: &SecretString) -> Result<bool> {
+    let log_in = log_ins::table.filter(log_ins::digest.eq(sha256_hex(value.expose_secret())));
+    Ok(diesel::select(diesel::dsl::exists(log_in)).get_result(conn).await?)
+}
+
 pub(crate) async fn end_of_user(conn: &mut Conn, account: &AccountId, user: &str) -> Result<()> {
     let of_user = log_ins::account_id.eq(account.as_str()).and(log_ins::user_id.eq(user));
     diesel::delete(log_ins::table.filter(of_user)).execute(conn).await?;
@@ -126,7 +132,8 @@ impl PgAuthService {
             account_id: None,
             client_id: CONSOLE.to_owned(),
             name: "Console".to_owned(),
-            redirect_uris: redirects(&self.config.issuer),
+            // Each process knows its own names besides.
+            redirect_uris: vec![format!("{}/", self.config.issuer)],
             secret_digest: None,
             scopes: SCOPES.map(str::to_owned).to_vec(),
             created_ms: now.0,

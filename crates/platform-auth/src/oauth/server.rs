@@ -151,6 +151,8 @@ pub trait OAuthService: Send + Sync {
     async fn grant(&self, asked: &Authorization, way: SignIn) -> Result<Option<Granted>>;
     /// Where to send a user when nothing is granted, for this reason (RFC 6749 §4.1.2.1, `OpenID` Connect Core §3.1.2.6).
     fn refused(&self, asked: &Authorization, error: &'static str) -> String;
+    /// Address under which the server is known.
+    fn issuer(&self) -> &str;
     /// Whether the console of this server is at this address.
     fn is_console_at(&self, uri: &str) -> bool;
     /// Ends what a browser holds since its user logged in.
@@ -180,7 +182,9 @@ impl OAuthService for PgAuthService {
             return shown("This application is not known here.");
         };
         let Some(redirect_uri) = &request.redirect_uri else { return shown("redirect_uri is missing.") };
-        if !client.may_redirect_to(redirect_uri) {
+        // The console is at this server's port alone: what listens on another one is not it.
+        let is_console = client.client_id == CONSOLE;
+        if !(if is_console { self.is_console_at(redirect_uri) } else { client.may_redirect_to(redirect_uri) }) {
             return shown("The redirect_uri is not one of this application's.");
         }
         Ok(self.check_request(request, &client, redirect_uri).map_err(|error| {
@@ -222,9 +226,12 @@ impl OAuthService for PgAuthService {
             if now.is_none_or(|user| user.disabled || user.password != password) {
                 return Ok(false);
             }
-            if let SignIn::Link(link) = &way
-                && !log_ins::end(conn, link).await?
-            {
+            let is_good = match &way {
+                SignIn::Password { .. } => true,
+                SignIn::Link(link) => log_ins::end(conn, link).await?,
+                SignIn::Browser(log_in) => log_ins::is_held(conn, log_in).await?,
+            };
+            if !is_good {
                 return Ok(false);
             }
             if let Some((row, _)) = &log_in {
@@ -244,6 +251,10 @@ impl OAuthService for PgAuthService {
 
     fn refused(&self, asked: &Authorization, error: &'static str) -> String {
         self.back(&asked.redirect_uri, &[("error", error)], asked.state.as_deref())
+    }
+
+    fn issuer(&self) -> &str {
+        &self.config.issuer
     }
 
     fn is_console_at(&self, uri: &str) -> bool {

@@ -71,7 +71,7 @@ pub struct UserPage {
 pub struct NewUser {
     /// Address they log in with.
     pub email: String,
-    /// 12 characters or more; never written.
+    /// 12 characters or more; one that is set is never written.
     #[serde(skip_serializing_if = "Option::is_some")]
     pub password: Option<String>,
     /// Name for people.

@@ -1,6 +1,6 @@
 // What an agent has beside its settings: threads, costs, how it is judged.
 import type { JSX } from "preact";
-import { get, post } from "../api.ts";
+import { call, get, post } from "../api.ts";
 import { compact, money, number } from "../format.ts";
 import type { Record_ } from "../groups.ts";
 import { Failure, useLoad } from "../parts/basic.tsx";
@@ -8,7 +8,6 @@ import { Chart } from "../parts/chart.tsx";
 import { Form } from "../parts/form.tsx";
 import { List } from "../parts/list.tsx";
 import { go, href } from "../router.ts";
-import { call } from "../api.ts";
 import { THREAD_COLUMNS, threads } from "./runs.tsx";
 
 export const Start = ({ agent }: { agent: Record_ }): JSX.Element => (

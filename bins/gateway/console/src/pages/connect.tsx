@@ -8,7 +8,10 @@ import { Act, Badge, Failure, useLoad } from "../parts/basic.tsx";
 import { may } from "../session.ts";
 
 function Scheme({ app, scheme, done }: { app: string; scheme: Record_; done: () => void }): JSX.Element {
-  const [typed, setTyped] = useState<Record<string, Record<string, string>>>({ appFields: {}, accountFields: {} });
+  const [typed, setTyped] = useState<Record<string, Record<string, string>>>(() => {
+    const given = (part: string) => ((scheme[part] ?? []) as Record_[]).filter((field) => field.default !== undefined).map((field) => [field.name, String(field.default)]);
+    return { appFields: Object.fromEntries(given("appFields")), accountFields: Object.fromEntries(given("accountFields")) };
+  });
   const [label, setLabel] = useState("");
   const [address, setAddress] = useState<string | null>(null);
   const connect = async () => {
@@ -18,8 +21,8 @@ function Scheme({ app, scheme, done }: { app: string; scheme: Record_; done: () 
   };
   const fields = (part: "appFields" | "accountFields") => (part === "appFields" && scheme.managed ? [] : ((scheme[part] ?? []) as Record_[])).map((field) => (
     <div class="field" key={field.name}>
-      <label htmlFor={`${part}-${field.name}`}>{field.label ?? words(field.name)}{field.required && " *"}</label>
-      <input id={`${part}-${field.name}`} {...(field.secret && { type: "password" as const })} autocomplete="off" value={typed[part]![field.name] ?? field.default ?? ""} onInput={(event) => setTyped({ ...typed, [part]: { ...typed[part], [field.name]: event.currentTarget.value } })} />
+      <label htmlFor={`${scheme.mode}-${part}-${field.name}`}>{field.label ?? words(field.name)}{field.required && " *"}</label>
+      <input id={`${scheme.mode}-${part}-${field.name}`} {...(field.secret && { type: "password" as const })} autocomplete="off" value={typed[part]![field.name] ?? ""} onInput={(event) => setTyped({ ...typed, [part]: { ...typed[part], [field.name]: event.currentTarget.value } })} />
       <small>{field.description}</small>
     </div>
   ));

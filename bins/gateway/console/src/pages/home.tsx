@@ -21,6 +21,7 @@ interface Costs {
   tokens: number[];
   runs: number[];
   isPart: boolean;
+  range: Range;
 }
 
 /// Projects, agents and assistants that are looked at.
@@ -92,7 +93,7 @@ async function spent(range: Range, signal: AbortSignal): Promise<Costs> {
     sum[2] += (row.threadCount ?? 0) + (row.chatCount ?? 0);
   }
   const slots = [...sums.values()];
-  return { at: [...sums.keys()], cost: slots.map((sum) => sum[0]), tokens: slots.map((sum) => sum[1]), runs: slots.map((sum) => sum[2]), isPart };
+  return { at: [...sums.keys()], cost: slots.map((sum) => sum[0]), tokens: slots.map((sum) => sum[1]), runs: slots.map((sum) => sum[2]), isPart, range };
 }
 
 function Tile({ title, value, to, tone }: { title: string; value: string; to?: string; tone?: string }): JSX.Element {
@@ -117,7 +118,8 @@ export function Home(): JSX.Element {
   const health = useLoad((signal) => get("/v1/health", {}, signal), []);
   const now = counts.value;
   const to = (state: string) => `${href("runs")}?kind=threads&state=${state}`;
-  const today = costs.value && range === "days" ? costs.value : null;
+  const today = costs.value?.range === "days" ? costs.value : null;
+  const from = `&from=${day(new Date())}`;
   const charts = () => costs.value && (
     <>
       {costs.value.isPart && <p role="note">Counted are the newest {MOST_RECORDS} projects, agents and assistants, and of the chats in no project the newest {number(MOST_CHATS)}.</p>}
@@ -134,9 +136,9 @@ export function Home(): JSX.Element {
       <Failure error={counts.error} />
       {now && (
         <div class="tiles">
-          <Tile title="chats today" value={number(now.chatsToday)} to={`${href("runs")}?kind=chats`} />
-          <Tile title="threads today" value={number(now.threadsToday)} to={`${href("runs")}?kind=threads`} />
-          <Tile title="failed today" value={number(now.failed)} to={to("failed")} tone={now.failed ? "bad" : ""} />
+          <Tile title="chats today" value={number(now.chatsToday)} to={`${href("runs")}?kind=chats${from}`} />
+          <Tile title="threads today" value={number(now.threadsToday)} to={`${href("runs")}?kind=threads${from}`} />
+          <Tile title="failed today" value={number(now.failed)} to={to("failed") + from} tone={now.failed ? "bad" : ""} />
           <Tile title="wait for approval" value={number(now.approvals)} to={to("paused_for_approval")} tone={now.approvals ? "waits" : ""} />
           <Tile title="in the queue" value={number(now.queued)} to={to("queued")} />
           <Tile title="at work" value={number(now.processing)} to={to("processing")} />

@@ -1,7 +1,7 @@
 // Documents are dropped here, and searched: passages with what they scored.
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { call, post } from "../api.ts";
+import { call, post, upload } from "../api.ts";
 import type { Record_ } from "../groups.ts";
 import { Act, Failure } from "../parts/basic.tsx";
 import { Markdown } from "../parts/markdown.tsx";
@@ -18,25 +18,20 @@ export function Search(): JSX.Element {
     setError(null);
     await post("/v1/documents/search", { query, mode, limit: 10 }).then((got) => setResults(got.results), setError);
   };
-  const upload = async (files: FileList | null) => {
+  const add = async (files: FileList | null) => {
     setError(null);
-    const all = [...(files ?? [])].map(async (file) => {
-      const body = new FormData();
-      body.append("file", file);
-      return call<Record_>("POST", "/v1/documents/upload", { body });
-    });
-    const made = await Promise.allSettled(all);
+    const made = await Promise.allSettled([...(files ?? [])].map((file) => upload<Record_>("/v1/documents/upload", file)));
     const failed = made.find((one) => one.status === "rejected");
     if (failed) setError(failed.reason);
     else if (made.length) go(href("documents", (made.at(-1) as PromiseFulfilledResult<Record_>).value._id));
   };
   return (
-    <section class="card" aria-label="Search and upload" onDragOver={(event) => event.preventDefault()} onDrop={(event) => (event.preventDefault(), void upload(event.dataTransfer?.files ?? null))}>
+    <section class="card" aria-label="Search and upload" onDragOver={(event) => event.preventDefault()} onDrop={(event) => (event.preventDefault(), void add(event.dataTransfer?.files ?? null))}>
       <form class="row" onSubmit={search}>
         <input type="search" aria-label="Search passages" placeholder="Search passages" value={query} onInput={(event) => setQuery(event.currentTarget.value)} required />
         <select aria-label="Mode" value={mode} onChange={(event) => setMode(event.currentTarget.value)}>{["hybrid", "keyword", "semantic"].map((mode) => <option key={mode}>{mode}</option>)}</select>
         <button>Search</button>
-        {may("documents:write") && <label class="button">Upload<input type="file" multiple class="hidden" accept=".md,.txt,.pdf,.docx,.html" onChange={(event) => upload(event.currentTarget.files)} /></label>}
+        {may("documents:write") && <label class="button">Upload<input type="file" multiple class="hidden" accept=".md,.txt,.pdf,.docx,.html" onChange={(event) => add(event.currentTarget.files)} /></label>}
       </form>
       <Failure error={error} />
       {results && (

@@ -17,7 +17,7 @@ async function takeIfGood(key: string): Promise<void> {
 export function LogIn({ problem }: { problem: string | null }): JSX.Element {
   const [key, setKey] = useState("");
   const [error, setError] = useState<Error | null>(problem ?? farewell ? new Error(problem ?? farewell!) : null);
-  const link = linkGiven();
+  const link = linkGiven;
   const submit = (event: Event) => {
     event.preventDefault();
     takeIfGood(key.trim()).catch(setError);

@@ -1,7 +1,7 @@
 // A chat with an assistant, live: the reply grows, tools unfold, approvals are given, files are dropped.
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { call, get, post, states } from "../api.ts";
+import { call, get, post, states, upload } from "../api.ts";
 import type { Record_ } from "../groups.ts";
 import { Act, Badge, Failure } from "../parts/basic.tsx";
 import { Approvals, Conversation, type Message } from "./conversation.tsx";
@@ -17,12 +17,7 @@ interface Upload {
   downloadUrl: string;
 }
 
-async function upload(file: File): Promise<Upload> {
-  const body = new FormData();
-  body.append("file", file);
-  const stored = await call("POST", "/v1/files/upload", { body });
-  return { name: file.name, downloadUrl: stored.downloadUrl };
-}
+const store = (file: File): Promise<Upload> => upload("/v1/files/upload", file).then(({ downloadUrl }) => ({ name: file.name, downloadUrl }));
 
 export interface Chat {
   uid: string | null;
@@ -126,7 +121,7 @@ export function Composer({ chat, more, autoFocus }: { chat: Chat; more?: object;
   useEffect(() => void (autoFocus && input.current?.focus()), []);
   const add = async (list: FileList | null) => {
     setError(null);
-    for (const file of list ?? []) await upload(file).then((stored) => setFiles((now) => [...now, stored]), setError);
+    for (const file of list ?? []) await store(file).then((stored) => setFiles((now) => [...now, stored]), setError);
   };
   const submit = async () => {
     if (busy || (!text.trim() && !files.length)) return;
@@ -176,6 +171,8 @@ function One({ assistant, anew }: { assistant: Record_; anew: () => void }): JSX
 
 /// Names the assistants that are made to try a prompt.
 const TRIAL = "console-trial";
+/// One that is so old belongs to nobody who compares now.
+const OLD_MS = 3_600_000;
 
 interface Trial {
   identifier: string;
@@ -193,7 +190,7 @@ export function Compare({ assistant, save }: { assistant: Record_; save: (preset
   // The draft runs as an assistant of its own, gone when another is tried or nobody compares any more; those that a
   // closed tab left go when the next one compares.
   useEffect(() => {
-    const left = (all: Record_[]) => all.filter((it) => it.tags?.includes(TRIAL)).map((it) => call("DELETE", `/v1/assistants/${it.identifier}`));
+    const left = (all: Record_[]) => all.filter((it) => it.tags?.includes(TRIAL) && it.creationTimestampMs < Date.now() - OLD_MS).map((it) => call("DELETE", `/v1/assistants/${it.identifier}`));
     void get("/v1/assistants").then((all) => Promise.allSettled(left(all)), () => undefined);
     return () => void end();
   }, []);

@@ -1,7 +1,7 @@
 // The list of a group, and one of its records with what can be done with it.
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
-import { call, send } from "../api.ts";
+import { call, send, withQuery } from "../api.ts";
 import { bytes, duration, words } from "../format.ts";
 import { type Action, type Below, fill, type Group, idOf, nameOf, page, type Record_ } from "../groups.ts";
 import { Act, Badge, Copy, Dialog, Empty, Failure, Json, type Tab, Tabs, useLoad, When } from "../parts/basic.tsx";
@@ -101,7 +101,7 @@ export function ListPage({ group, above }: { group: Group; above?: ComponentChil
         href={group.isFlat ? undefined : (record) => href(group.id, idOf(group, record))} />
       {making && creates && (
         <Dialog title={`New ${group.one}`} close={() => setMaking("")} wide>
-          <Form method="POST" path={group.create!.path ?? group.path} first={group.create!.first} without={group.create!.without} submit={make} label={`Make ${group.one}`} />
+          <Form method="POST" path={group.create!.path ?? group.path} first={group.create!.first} submit={make} label={`Make ${group.one}`} />
         </Dialog>
       )}
       {answer !== null && <Answer value={answer} close={() => setAnswer(null)} />}
@@ -125,8 +125,7 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
   const path = `${group.path}/{${group.id_}}`;
   const ids = { [group.id_]: id };
   const loaded = useLoad(async (signal) => {
-    const query = new URLSearchParams(Object.entries(group.read ?? {}).map(([name, value]) => [name, String(value)]));
-    const answer = await send("GET", fill(path, ids) + (query.size ? `?${query}` : ""), { signal });
+    const answer = await send("GET", withQuery(fill(path, ids), group.read ?? {}), { signal });
     return { record: (await answer.json()) as Record_, etag: answer.headers.get("ETag") };
   }, [group.id, id]);
   const [tab, setTab] = useQuery("tab");

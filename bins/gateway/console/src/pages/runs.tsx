@@ -11,7 +11,7 @@ import { may } from "../session.ts";
 import { ChatView, Composer, useChat } from "./playground.tsx";
 import { FilterField } from "./resource.tsx";
 
-export const THREAD_STATES = ["queued", "processing", "completed", "failed", "terminated", "paused", "paused_for_approval", "approval_rejected", "waiting_for_response", "paused_for_resume", "handed_off", "guardrail_trigger", "under_construction", "limit_exceeded"];
+const THREAD_STATES = ["queued", "processing", "completed", "failed", "terminated", "paused", "paused_for_approval", "approval_rejected", "waiting_for_response", "paused_for_resume", "handed_off", "guardrail_trigger", "under_construction", "limit_exceeded"];
 
 /// How threads may be ordered, beside newest first.
 const ORDERS: Record<string, Record_> = {
@@ -35,9 +35,7 @@ const text = (value: string): string | undefined => value || undefined;
 const ms = (day: string, end = false): number | undefined => (day ? Date.parse(day) + (end ? 86_399_999 : 0) : undefined);
 
 export function threads(query: Record_, offset: number, limit: number, signal?: AbortSignal): Promise<Page<Record_>> {
-  const { agentId, ...rest } = query;
-  const path = agentId ? `/v1/agents/${encodeURIComponent(agentId)}/threads` : "/v1/agents/threads";
-  return get(path, { ...rest, omitContent: true, limit, offset }, signal).then((page) => ({ rows: page.threads, total: page.total }));
+  return get("/v1/agents/threads", { ...query, omitContent: true, limit, offset }, signal).then((page) => ({ rows: page.threads, total: page.total }));
 }
 
 export function chats(filter: Record_, offset: number, limit: number, signal?: AbortSignal): Promise<Page<Record_>> {
@@ -45,7 +43,7 @@ export function chats(filter: Record_, offset: number, limit: number, signal?: A
   return call("POST", path, { body: filter, signal }).then((page) => ({ rows: page.histories, total: page.total }));
 }
 
-const cost = (record: Record_): string => money((record.tokenUsage?.cost?.totalCost ?? 0) + (record.tokenUsage?.secondaryCost ?? 0));
+export const cost = (record: Record_): string => money((record.tokenUsage?.cost?.totalCost ?? 0) + (record.tokenUsage?.secondaryCost ?? 0));
 
 const tokens = (record: Record_): string => number(record.totalTokens ?? (record.inputTokens ?? 0) + (record.outputTokens ?? 0));
 

@@ -61,6 +61,7 @@ export function Terminal({ environment }: { environment: Record_ }): JSX.Element
       const { signal } = running.current;
       const answer = await send("POST", path + "/exec?stream=true", { body: { sandboxId, command }, signal });
       for await (const { event, data } of frames(answer)) {
+        if (event === "error") throw new Error(data.error.message);
         if (event === "stdout" || event === "stderr") say({ kind: event, text: data.text });
         if (event === "exit") {
           setCwd(data.cwd);

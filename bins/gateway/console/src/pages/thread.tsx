@@ -9,6 +9,7 @@ import { Markdown } from "../parts/markdown.tsx";
 import { go, href, useQuery } from "../router.ts";
 import { may } from "../session.ts";
 import { Approvals, Conversation, type Message, ToolCall } from "./conversation.tsx";
+import { cost } from "./runs.tsx";
 
 const OVER = ["completed", "failed", "terminated", "approval_rejected", "guardrail_trigger", "limit_exceeded"];
 const MOST_NESTED = 5;
@@ -134,6 +135,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
   const loaded = useLoad((signal) => get(path, { withTasks: true, messageLimit: 1000 }, signal), [path]);
   const [live, setLive] = useState<any>(null);
   const [cut, setCut] = useState<Error | null>(null);
+  const [turn, setTurn] = useState(0);
   const [tab, setTab] = useQuery("tab");
   const state = live?.state ?? loaded.value?.state;
   const isOver = OVER.includes(state);
@@ -153,7 +155,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
     };
     follow().catch((error) => leaving.signal.aborted || setCut(error));
     return () => leaving.abort();
-  }, [path, !!loaded.value, isOver, live === null]);
+  }, [path, !!loaded.value, isOver, turn]);
   if (!loaded.value) return <Failure error={loaded.error} />;
   const thread = loaded.value as Record_;
   const stored = (thread.threadContent ?? []) as Message[];
@@ -162,11 +164,11 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
   const again = () => {
     setLive(null);
     setCut(null);
+    setTurn((turn) => turn + 1);
     loaded.again();
   };
   const act = (what: string, body: object = {}) => post(`${path}/${what}`, body).then(again);
   const approval = live && !isOver ? live.pendingApproval : thread.pendingApproval;
-  const cost = (thread.tokenUsage?.cost?.totalCost ?? 0) + (thread.tokenUsage?.secondaryCost ?? 0);
   const remove = () => call("DELETE", path).then(() => go(href("runs") + "?kind=threads"));
   return (
     <>
@@ -182,7 +184,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
           </div>
         )}
       </header>
-      <p class="id"><code>{id}</code> <Copy text={id} /> · <a href={href("agents", thread.agentId)}>agent</a> · {number(thread.totalTokens)} tokens · {money(cost)} · worked {duration(thread.duration) || "0 ms"}
+      <p class="id"><code>{id}</code> <Copy text={id} /> · <a href={href("agents", thread.agentId)}>agent</a> · {number(thread.totalTokens)} tokens · {cost(thread)} · worked {duration(thread.duration) || "0 ms"}
         {thread.tenantId && <> · <a href={href("tenants", thread.tenantId)}>{thread.tenantId}</a></>}{thread.parentThreadId && <> · <a href={href("threads", thread.parentThreadId)}>started by another thread</a></>}</p>
       {(thread.finishReason || thread.pausedReason || thread.queuedReason) && <p class="reason">{thread.finishReason ?? thread.pausedReason ?? thread.queuedReason}</p>}
       <Failure error={cut ?? loaded.error} />

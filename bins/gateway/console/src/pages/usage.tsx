@@ -14,7 +14,8 @@ export function Quotas({ tenant }: { tenant: Record_ }): JSX.Element {
   const usage = useLoad((signal) => get(`/v1/tenant-usage/${id}`, {}, signal), [id, tenant]);
   const history = useLoad<Record_[]>((signal) => get(`/v1/tenant-usage/${id}/history`, { scope: "tenant", limit: 500 }, signal), [id]);
   const costs = useLoad<Record_[]>((signal) => get(`/v1/tenants/${id}/costs`, {}, signal), [id]);
-  const kinds = [...new Set((history.value ?? []).map((row) => `${row.metric} by ${row.windowEvery > 1 ? row.windowEvery + " " : ""}${row.windowUnit}`))];
+  const kind = (row: Record_) => `${row.metric} by ${row.windowEvery > 1 ? row.windowEvery + " " : ""}${row.windowUnit}`;
+  const kinds = [...new Set((history.value ?? []).map(kind))];
   const days = Array.from({ length: 30 }, (_, i) => day(new Date(Date.now() - (29 - i) * 86_400_000)));
   const spent = new Map((costs.value ?? []).map((row) => [row.date, row.totalCost + (row.secondaryCost ?? 0)]));
   return (
@@ -32,9 +33,9 @@ export function Quotas({ tenant }: { tenant: Record_ }): JSX.Element {
       </ul>
       <Failure error={costs.error} />
       {costs.value && <Chart title="Cost by day" at={days} curves={[{ title: "Cost", values: days.map((at) => spent.get(at) ?? 0) }]} format={money} />}
-      {kinds.map((kind) => {
-        const windows = history.value!.filter((row) => kind === `${row.metric} by ${row.windowEvery > 1 ? row.windowEvery + " " : ""}${row.windowUnit}`).reverse();
-        return <Chart key={kind} title={`Closed windows: ${kind}`} at={windows.map((row) => day(new Date(row.windowStart)))} curves={[{ title: "Used", values: windows.map((row) => row.consumption) }, { title: "Limit", values: windows.map((row) => row.limit) }]} format={(value) => shown(windows[0]!.metric, value)} />;
+      {kinds.map((one) => {
+        const windows = history.value!.filter((row) => kind(row) === one).reverse();
+        return <Chart key={one} title={`Closed windows: ${one}`} at={windows.map((row) => day(new Date(row.windowStart)))} curves={[{ title: "Used", values: windows.map((row) => row.consumption) }, { title: "Limit", values: windows.map((row) => row.limit) }]} format={(value) => shown(windows[0]!.metric, value)} />;
       })}
     </>
   );

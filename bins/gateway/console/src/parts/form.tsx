@@ -1,5 +1,5 @@
 // A form made from what an operation takes. What is wrong is said at its field.
-import type { ComponentChildren, JSX } from "preact";
+import type { JSX } from "preact";
 import { useId, useState } from "preact/hooks";
 import { ApiError, type Issue } from "../api.ts";
 import { json, words } from "../format.ts";
@@ -23,7 +23,6 @@ interface Props {
   record?: Record<string, any>;
   submit: (body: Record<string, unknown>) => Promise<unknown>;
   label: string;
-  children?: ComponentChildren;
 }
 
 /// The value of a field in a record.
@@ -89,7 +88,7 @@ function Input({ field, id, value, set, about }: { field: Field; id: string; val
   return <textarea {...common} rows={lines} class={field.kind === "json" ? "code" : undefined} placeholder={field.kind === "list" ? "one a line" : field.kind === "json" ? "JSON" : ""} value={value} onInput={onInput} />;
 }
 
-export function Form({ method, path, first = [], without = [], record, submit, label, children }: Props): JSX.Element {
+export function Form({ method, path, first = [], without = [], record, submit, label }: Props): JSX.Element {
   const { value: all, error: unread } = useFields(method, path);
   const [typed, setTyped] = useState<Values>({});
   const [problems, setProblems] = useState<Issue[]>([]);
@@ -169,7 +168,6 @@ export function Form({ method, path, first = [], without = [], record, submit, l
       <div class="row">
         <button class="main" disabled={state === "busy"} aria-busy={state === "busy"}>{label}</button>
         {state === "done" && <span role="status">Saved.</span>}
-        {children}
       </div>
     </form>
   );

@@ -65,6 +65,7 @@ export function List<T>({ label, columns, load, of, href, empty }: Props<T>): JS
         pages.set(page, "asked");
         load(page * PAGE, PAGE, leaving.signal).then(
           (got) => {
+            if (leaving.signal.aborted) return;
             pages.set(page, got.rows);
             setError(null);
             setTotal(got.total);
