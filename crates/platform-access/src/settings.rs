@@ -16,6 +16,26 @@ pub enum ReferenceForm {
     ListedObject,
 }
 
+impl ReferenceForm {
+    /// What settings become, and of which records: `$3` is the reference, `$4` where it stands.
+    fn change(self, refers: bool) -> (&'static str, &'static str) {
+        match (self, refers) {
+            (Self::One, true) => ("jsonb_set(settings, $4, to_jsonb($3))", "settings #>> $4 IS DISTINCT FROM $3"),
+            (Self::One, false) => ("settings #- $4", "settings #>> $4 = $3"),
+            (Self::Listed | Self::ListedObject, true) => (
+                "jsonb_set(settings, $4, coalesce(settings #> $4, '[]') || to_jsonb($3))",
+                "NOT coalesce(settings #> $4 ? $3, false)",
+            ),
+            (Self::Listed, false) => ("jsonb_set(settings, $4, (settings #> $4) - $3)", "settings #> $4 ? $3"),
+            (Self::ListedObject, false) => (
+                "jsonb_set(settings, $4, (SELECT coalesce(jsonb_agg(s), '[]') \
+                 FROM jsonb_array_elements(settings #> $4) s WHERE s ->> 'id' <> $3))",
+                "jsonb_typeof(settings #> $4) = 'array'",
+            ),
+        }
+    }
+}
+
 /// A table of records with the columns `account_id`, `id`, `version`, `edited_ms` and `settings`.
 #[derive(Debug, Clone, Copy)]
 pub struct SettingsTable {
@@ -34,56 +54,18 @@ impl SettingsTable {
         Self { name, then: "SELECT FROM changed" }
     }
 
-    /// Puts a reference into a record, if it is not there; the record has a new version then.
-    pub async fn refer_in(
+    /// Has a record refer to another, or no longer; one that did not already has a new version then.
+    pub async fn set_in(
         self,
         conn: &mut Conn,
         account: &AccountId,
         id: &str,
         (path, form): ReferencePlace<'_>,
         target: &str,
-    ) -> Result<()> {
-        let (becomes, of) = match form {
-            ReferenceForm::One => ("jsonb_set(settings, $4, to_jsonb($3))", "settings #>> $4 IS DISTINCT FROM $3"),
-            _ => (
-                "jsonb_set(settings, $4, coalesce(settings #> $4, '[]') || to_jsonb($3))",
-                "NOT coalesce(settings #> $4 ? $3, false)",
-            ),
-        };
-        self.change_in(conn, account, id, path, target, (becomes, of)).await
-    }
-
-    /// Takes a reference out of a record, if it is there; the record has a new version then.
-    pub async fn forget_in(
-        self,
-        conn: &mut Conn,
-        account: &AccountId,
-        id: &str,
-        (path, form): ReferencePlace<'_>,
-        target: &str,
-    ) -> Result<()> {
-        let change = match form {
-            ReferenceForm::One => ("settings #- $4", "settings #>> $4 = $3"),
-            ReferenceForm::Listed => ("jsonb_set(settings, $4, (settings #> $4) - $3)", "settings #> $4 ? $3"),
-            ReferenceForm::ListedObject => (
-                "jsonb_set(settings, $4, (SELECT coalesce(jsonb_agg(s), '[]') \
-                 FROM jsonb_array_elements(settings #> $4) s WHERE s ->> 'id' <> $3))",
-                "jsonb_typeof(settings #> $4) = 'array'",
-            ),
-        };
-        self.change_in(conn, account, id, path, target, change).await
-    }
-
-    async fn change_in(
-        self,
-        conn: &mut Conn,
-        account: &AccountId,
-        id: &str,
-        path: &[&str],
-        target: &str,
-        (becomes, of): (&str, &str),
+        refers: bool,
     ) -> Result<()> {
         let Self { name, then } = self;
+        let (becomes, of) = form.change(refers);
         let change = format!(
             "WITH changed AS (\
                  UPDATE {name} SET version = version + 1, \

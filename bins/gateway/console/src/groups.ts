@@ -41,7 +41,7 @@ export interface Below {
   actions?: Action[];
 }
 
-export interface Filter {
+interface Filter {
   name: string;
   choices?: string[];
 }

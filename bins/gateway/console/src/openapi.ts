@@ -1,7 +1,7 @@
 // The OpenAPI document of the server, from which forms are made: a field that it names is a field of the form.
 import { useLoad } from "./parts/basic.tsx";
 
-export interface Schema {
+interface Schema {
   $ref?: string;
   type?: string | string[];
   description?: string;
@@ -90,7 +90,7 @@ function fieldsIn({ properties = {}, required = [] }: Schema, schemas: Record<st
 }
 
 /// Fields of the body that an operation takes.
-export async function fieldsOf(method: string, path: string): Promise<Field[]> {
+async function fieldsOf(method: string, path: string): Promise<Field[]> {
   const { paths, components } = await document();
   const content = paths[path]?.[method.toLowerCase()]?.requestBody?.content;
   const body = content?.["application/json"]?.schema as Schema | undefined;

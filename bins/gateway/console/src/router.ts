@@ -1,7 +1,7 @@
 // Where the console is: the part of the address after `#`, such as `#/agents/018f?tab=threads`.
 import { useEffect, useState } from "preact/hooks";
 
-export interface Route {
+interface Route {
   path: string[];
   query: URLSearchParams;
 }
@@ -15,7 +15,7 @@ function decoded(part: string): string {
   }
 }
 
-export function route(): Route {
+function route(): Route {
   const [path = "", query] = location.hash.replace(/^#\/?/, "").split("?");
   return { path: path.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(query) };
 }

@@ -6,7 +6,7 @@ const CLIENT = "platform-console";
 const RETURNS = "console.returns";
 const PENDING = "console.pending";
 
-export interface Identity {
+interface Identity {
   kind: "key" | "user";
   label: string;
   isAdmin: boolean;

@@ -4,7 +4,7 @@ import { group, idOf, isOpen, nameOf, page } from "./groups.ts";
 import { useLoad } from "./parts/basic.tsx";
 import { may } from "./session.ts";
 
-export interface Choice {
+interface Choice {
   value: string;
   label: string;
 }

@@ -33,7 +33,7 @@ struct Files {
 
 impl File {
     fn new(kind: &'static str, packed: &'static [u8]) -> Self {
-        Self { kind, packed, etag: format!("\"{}\"", &sha256_hex(packed)[..32]) }
+        Self { kind, packed, etag: format!("W/\"{}\"", &sha256_hex(packed)[..32]) }
     }
 
     /// The file, unless the browser has it already.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE};
+use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use platform_access::Kind;
 use platform_auth::{
@@ -14,7 +14,7 @@ use platform_core::{Error, Result};
 use platform_http::{Answer, Group, OpenTo, Request, code, percent_decode};
 use platform_mcp::MCP_PROFILE;
 use platform_projects::{PgProjectService, ProjectService};
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
@@ -30,6 +30,7 @@ struct UserServices {
     leaving: Arc<Leaving>,
 }
 
+mod browser;
 pub(crate) mod page;
 
 /// Applications.
@@ -161,8 +162,8 @@ async fn authorize(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Ans
         Ok(authorization) => {
             let prompt = request.query.get("prompt").map(String::as_str);
             if prompt != Some("login")
-                && !is_elsewhere(&*oauth, &request)
-                && let Some(log_in) = log_in(&*oauth, &request)
+                && !browser::is_elsewhere(&*oauth, &request)
+                && let Some(log_in) = browser::log_in(&*oauth, &request)
                 && let Some(granted) = oauth.grant(&authorization, SignIn::Browser(log_in)).await?
             {
                 return Ok(redirect(&granted.redirect));
@@ -176,45 +177,14 @@ async fn authorize(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Ans
     }
 }
 
-/// Whether a page of another address sent this. Browsers say so, of secure addresses by `Sec-Fetch-Site`.
-fn is_elsewhere(oauth: &dyn OAuthService, request: &Request) -> bool {
-    let said = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
-    match (said("sec-fetch-site"), said("origin")) {
-        (Some(site), _) => !matches!(site, "same-origin" | "none"),
-        (None, Some(origin)) => !oauth.is_console_at(&format!("{origin}/")),
-        (None, None) => false,
-    }
-}
-
-/// What the browser holds since its user logged in to the console.
-fn log_in(oauth: &dyn OAuthService, request: &Request) -> Option<SecretString> {
-    let cookies = request.headers.get(COOKIE)?.to_str().ok()?;
-    let name = cookie_name(oauth);
-    let named = |cookie: &str| Some(cookie.trim().strip_prefix(&name)?.strip_prefix('=')?.to_owned());
-    cookies.split(';').find_map(named).map(SecretString::from)
-}
-
-/// Ports of a host share its cookies, not their names.
-fn cookie_name(oauth: &dyn OAuthService) -> String {
-    let port = url::Url::parse(oauth.issuer()).ok().and_then(|url| url.port_or_known_default()).unwrap_or_default();
-    format!("platform-log-in-{port}")
-}
-
-/// Has the browser hold a log-in, which no script can read and no other site sends; "" = none any more.
-fn holding(answer: Answer, oauth: &dyn OAuthService, log_in: &str) -> Answer {
-    let secure = if oauth.issuer().starts_with("https:") { "; Secure" } else { "" };
-    let (name, age) = (cookie_name(oauth), if log_in.is_empty() { "; Max-Age=0" } else { "" });
-    answer.header("set-cookie", format!("{name}={log_in}; Path=/oauth; HttpOnly; SameSite=Strict{secure}{age}"))
-}
-
 async fn log_out(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer> {
-    if is_elsewhere(&*oauth, &request) {
+    if browser::is_elsewhere(&*oauth, &request) {
         return Err(Error::new(platform_core::Code::FORBIDDEN, "Log out in the console, not on another page."));
     }
-    if let Some(log_in) = log_in(&*oauth, &request) {
+    if let Some(log_in) = browser::log_in(&*oauth, &request) {
         oauth.log_out(&log_in).await?;
     }
-    Ok(holding(Answer::ok(&json!({}))?, &*oauth, ""))
+    Ok(browser::holding(Answer::ok(&json!({}))?, &*oauth, ""))
 }
 
 /// An application whose name is an address is looked up there, not any number of times.
@@ -238,22 +208,11 @@ async fn decide(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer
         return Ok(redirect(&oauth.refused(&authorization, "access_denied")));
     }
     // Nobody is logged in to the console by a page of somebody else's.
-    if authorization.is_console() && is_elsewhere(&*oauth, &request) {
+    if authorization.is_console() && browser::is_elsewhere(&*oauth, &request) {
         return Ok(page::form(403, &authorization, &fields, Some("Log in here, not on another page.")));
     }
-    let (gate, text) = (request.gate(), |name: &str| fields.get(name).cloned().unwrap_or_default());
-    let (email, link) = (text("email").trim().to_owned(), fields.get("link").cloned());
-    let name = link.as_deref().unwrap_or(&email).to_owned();
-    let way = match link {
-        Some(link) => SignIn::Link(link.into()),
-        None => SignIn::Password { email, password: text("password").into() },
-    };
-    let wrong = match way {
-        SignIn::Link(_) => {
-            "This link was used, or is past its time. Log in with your password, or have the server's `users link` make another."
-        }
-        _ => "This e-mail address or password is wrong.",
-    };
+    let gate = request.gate();
+    let (name, way, wrong) = signing_in(&fields);
     let account = authorization.account().map(platform_core::Id::as_str).unwrap_or_default();
     let tried = match gate.log_in(request.client, account, &name).await {
         Ok(tried) => tried,
@@ -264,12 +223,25 @@ async fn decide(oauth: Arc<dyn OAuthService>, request: Request) -> Result<Answer
             gate.logged_in(tried).await;
             let answer = redirect(&address);
             Ok(match log_in {
-                Some(log_in) => holding(answer, &*oauth, log_in.expose_secret()),
+                Some(log_in) => browser::holding(answer, &*oauth, log_in.expose_secret()),
                 None => answer,
             })
         }
         None => Ok(page::form(401, &authorization, &fields, Some(wrong))),
     }
+}
+
+/// How a form signs in: under which name tries are counted, the way, and what to say when it is wrong.
+fn signing_in(fields: &Fields) -> (String, SignIn, &'static str) {
+    let text = |name: &str| fields.get(name).cloned().unwrap_or_default();
+    if let Some(link) = fields.get("link") {
+        let wrong = "This link was used, or is past its time. Log in with your password, or have the server's `users link` \
+            make another.";
+        return (link.clone(), SignIn::Link(link.clone().into()), wrong);
+    }
+    let email = text("email").trim().to_owned();
+    let way = SignIn::Password { email: email.clone(), password: text("password").into() };
+    (email, way, "This e-mail address or password is wrong.")
 }
 
 fn redirect(address: &str) -> Answer {

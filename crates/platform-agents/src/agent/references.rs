@@ -35,7 +35,7 @@ impl Referrer for AgentReferrer {
     }
 
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
-        AGENTS.refer_in(conn, account, id, place(target.0), target.1).await
+        AGENTS.set_in(conn, account, id, place(target.0), target.1, true).await
     }
 
     async fn describe_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<(String, String)>> {
@@ -44,7 +44,7 @@ impl Referrer for AgentReferrer {
     }
 
     async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
-        AGENTS.forget_in(conn, account, id, place(target.0), target.1).await
+        AGENTS.set_in(conn, account, id, place(target.0), target.1, false).await
     }
 }
 

@@ -37,7 +37,7 @@ impl Referrer for AssistantReferrer {
     }
 
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
-        ASSISTANTS.refer_in(conn, account, id, place(target.0), target.1).await
+        ASSISTANTS.set_in(conn, account, id, place(target.0), target.1, true).await
     }
 
     async fn describe_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<(String, String)>> {
@@ -47,7 +47,7 @@ impl Referrer for AssistantReferrer {
     }
 
     async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
-        ASSISTANTS.forget_in(conn, account, id, place(target.0), target.1).await
+        ASSISTANTS.set_in(conn, account, id, place(target.0), target.1, false).await
     }
 }
 

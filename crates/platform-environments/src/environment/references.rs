@@ -24,7 +24,7 @@ impl Referrer for EnvironmentReferrer {
     }
 
     async fn refer_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
-        ENVIRONMENTS.refer_in(conn, account, id, place(target.0), target.1).await
+        ENVIRONMENTS.set_in(conn, account, id, place(target.0), target.1, true).await
     }
 
     async fn describe_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<(String, String)>> {
@@ -33,7 +33,7 @@ impl Referrer for EnvironmentReferrer {
     }
 
     async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
-        ENVIRONMENTS.forget_in(conn, account, id, place(target.0), target.1).await
+        ENVIRONMENTS.set_in(conn, account, id, place(target.0), target.1, false).await
     }
 }
 

@@ -15,7 +15,7 @@ const ADMIN = /^\/v1\/(tenant-admin|users|oauth-clients)/;
 const writes = (group: Group, path: string): boolean => (ADMIN.test(path) ? may("admin") : may(group.scope === "admin" ? "admin" : group.scope.replace(":read", ":write")));
 
 /// A value as it stands in a list.
-export function Value({ name, value }: { name: string; value: unknown }): JSX.Element {
+function Value({ name, value }: { name: string; value: unknown }): JSX.Element {
   if (value === undefined || value === null || value === "") return <span class="none">–</span>;
   if (/(Ms|At|expiresAt|SeenAt|lastEventAt)$/.test(name) && name !== "durationMs" && name !== "timeoutMs") return <When at={value as number | string} />;
   if (name === "durationMs") return <>{duration(value as number)}</>;
@@ -28,7 +28,7 @@ export function Value({ name, value }: { name: string; value: unknown }): JSX.El
 }
 
 /// A value that is shown this once, or an answer that says what happened.
-export function Answer({ value, close }: { value: any; close: () => void }): JSX.Element {
+function Answer({ value, close }: { value: any; close: () => void }): JSX.Element {
   const secret = value?.key ?? value?.secret ?? value?.clientSecret;
   return (
     <Dialog title={secret ? "Copy it now" : "Done"} close={close} wide stays>
@@ -39,7 +39,7 @@ export function Answer({ value, close }: { value: any; close: () => void }): JSX
 }
 
 /// Buttons for what can be done with a record; `done` is told that it was, and the answer if it is to be shown.
-export function Actions({ group, actions, record, ids, done }: { group: Group; actions: Action[]; record: Record_; ids: Record_; done: (answer: unknown) => void }): JSX.Element {
+function Actions({ group, actions, record, ids, done }: { group: Group; actions: Action[]; record: Record_; ids: Record_; done: (answer: unknown) => void }): JSX.Element {
   const [asked, setAsked] = useState<Action | null>(null);
   const run = async (action: Action, body: unknown) => {
     const got = await call(action.method, fill(action.path, ids), { body });

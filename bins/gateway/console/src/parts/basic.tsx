@@ -5,7 +5,7 @@ import { ApiError } from "../api.ts";
 import { ago, json, time } from "../format.ts";
 
 /// What is loaded, and what went wrong; `again` loads it once more.
-export interface Loaded<T> {
+interface Loaded<T> {
   value: T | null;
   error: Error | null;
   again: () => void;

@@ -4,7 +4,7 @@ import "uplot/dist/uPlot.min.css";
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 
-export interface Curve {
+interface Curve {
   title: string;
   values: number[];
 }
