@@ -9,10 +9,12 @@ mod http;
 mod knowledge;
 mod model;
 mod platform;
+mod probe;
 mod rows;
 mod tenants;
 mod threads;
 mod tools;
+mod turns;
 
 use std::{path::PathBuf, process::Command, sync::Arc};
 
@@ -45,10 +47,16 @@ struct Arguments {
     /// Draws how costs grow into this file instead.
     #[arg(long)]
     growth: Option<PathBuf>,
+    /// Serves the reference of turns over this database and this model server instead.
+    #[arg(long, num_args = 2, hide = true)]
+    probe: Vec<String>,
 }
 
 fn main() {
     let arguments = Arguments::parse();
+    if let [database, model] = arguments.probe.as_slice() {
+        return probe::run(database.clone(), model.clone());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(measure(arguments));
 }
@@ -61,11 +69,21 @@ async fn measure(arguments: Arguments) {
     let arrivals = Arrivals::default();
     let model = model::start(Arc::clone(&arrivals)).await.expect("a model server");
     let providers = PathBuf::from("target/bench-providers.yaml");
-    let models: Vec<String> =
-        ["t1-d0", "t50-d10", "t100-d10", "t100-d10-w300", "t500-d0", "t500-d10", "t1000-d10", "t6000-d10", "t60-d1000"]
-            .iter()
-            .map(|name| format!("{{llm: {name}, contextWindow: 128000}}"))
-            .collect();
+    let models: Vec<String> = [
+        "t1-d0",
+        "t50-d10",
+        "t64-d0",
+        "t100-d10",
+        "t100-d10-w300",
+        "t500-d0",
+        "t500-d10",
+        "t1000-d10",
+        "t6000-d10",
+        "t60-d1000",
+    ]
+    .iter()
+    .map(|name| format!("{{llm: {name}, contextWindow: 128000}}"))
+    .collect();
     let text =
         format!("providers:\n  - {{name: paced, baseUrl: 'http://{model}/v1', models: [{}]}}\n", models.join(", "));
     std::fs::write(&providers, text).expect("written");

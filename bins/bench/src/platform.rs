@@ -22,12 +22,12 @@ pub struct Platform {
 impl Platform {
     /// Starts the release binary that lies beside this one.
     pub fn start(database: &str, providers: &Path, settings: &[(&str, &str)]) -> Self {
+        let log = fs::File::create(PathBuf::from("target/bench-gateway.log")).expect("a log");
         let own = std::env::current_exe().expect("a program");
         let program = own.with_file_name("platform-gateway");
         assert!(program.exists(), "build it first: cargo build --release");
-        let log = fs::File::create(PathBuf::from("target/bench-gateway.log")).expect("a log");
-        let began = Instant::now();
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .env("DATABASE_URL", database)
             .env("PLATFORM_SECRET_KEY", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
             .env("PLATFORM_BOOTSTRAP_KEY", KEY)
@@ -42,10 +42,18 @@ impl Platform {
             .env("PLATFORM_BODIES_PER_ADDRESS", "0")
             .env("PLATFORM_WORKER_CONCURRENCY", "20000")
             .envs(settings.iter().copied())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .expect("the platform starts");
+            .stderr(log);
+        Self::run(&mut command)
+    }
+
+    /// Starts the least that serves a durable turn.
+    pub fn probe(database: &str, model: &str) -> Self {
+        Self::run(Command::new(std::env::current_exe().expect("a program")).args(["--probe", database, model]))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let began = Instant::now();
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let line = lines.next().expect("a line").expect("text");
         let start_up = began.elapsed();

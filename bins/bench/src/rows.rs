@@ -2,7 +2,6 @@
 
 use std::{
     path::PathBuf,
-    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -110,24 +109,6 @@ impl Bench {
         Platform::start(&self.database, &self.providers, &[])
     }
 
-    /// Transactions a second of the turn's own write as one statement.
-    async fn pgbench(&self, clients: usize) -> f64 {
-        let (program, seconds, database) = (self.pgbench.clone(), self.seconds.to_string(), self.database.clone());
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/turn.sql");
-        let run = move || {
-            let clients = clients.to_string();
-            Command::new(program)
-                .args(["-n", "-M", "prepared", "-c", &clients, "-j", "2", "-T", &seconds, "-f", script, &database])
-                .output()
-                .expect("pgbench runs")
-        };
-        let output = tokio::task::spawn_blocking(run).await.expect("joined");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let line = text.lines().find(|line| line.starts_with("tps = "));
-        let number = line.and_then(|line| line.split_whitespace().nth(2)).and_then(|tps| tps.parse().ok());
-        number.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)))
-    }
-
     /// `clients` connections send `request` again and again; answers a second, and their times in ms.
     pub async fn load(&self, address: &str, clients: usize, bytes: Vec<u8>, expected: &'static str) -> (f64, Vec<f64>) {
         let (bytes, stop) = (Arc::new(bytes), Arc::new(AtomicBool::new(false)));
@@ -154,66 +135,6 @@ impl Bench {
             times.extend(done.expect("no panic"));
         }
         (count(times.len() as u64) / began.elapsed().as_secs_f64(), times)
-    }
-
-    async fn turns(&self) -> Vec<Row> {
-        let platform = self.platform();
-        let body = request("POST", MESSAGES, KEY, &message("t1-d0", "Hello"));
-        let (mut ratios, mut rates, mut references, mut cpus) = (vec![], vec![], vec![], vec![]);
-        for _ in 0..self.rounds {
-            let reference = self.pgbench(64).await;
-            let before = platform.cpu_ms();
-            let (rate, times) = self.load(&platform.address, 64, body.clone(), "\"word \"").await;
-            cpus.push((platform.cpu_ms() - before) / count(times.len() as u64));
-            ratios.push(rate / reference);
-            rates.push(rate);
-            references.push(reference);
-        }
-        let reference = format!("pgbench {:.0}/s", median(references));
-        let what = format!("durable turns, 64 at once ({:.0}/s)", median(rates));
-        let mut rows = Row::new(&what, format!("{:.2} x", median(ratios)), reference, ">= 0.8 x");
-        rows.extend(Row::new(
-            "  CPU of the platform a turn",
-            format!("{:.3} ms", median(cpus)),
-            String::new(),
-            "<= 0.25 ms",
-        ));
-        rows
-    }
-
-    async fn one_at_a_time(&self) -> Vec<Row> {
-        let platform = self.platform();
-        let turn = request("POST", MESSAGES, KEY, &message("t1-d0", "Hello"));
-        let direct = request(
-            "POST",
-            "/v1/chat/completions",
-            KEY,
-            "{\"model\":\"t1-d0\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}",
-        );
-        let (mut added, mut commits) = (vec![], vec![]);
-        for _ in 0..self.rounds {
-            commits.push(1000.0 / self.pgbench(1).await);
-            let mut calls = self.direct(&direct).await;
-            let (_, mut turns) = self.load(&platform.address, 1, turn.clone(), "\"word \"").await;
-            added.push(percentile(&mut turns, 0.5) - percentile(&mut calls, 0.5));
-        }
-        let (added, commit) = (median(added), median(commits));
-        let what = format!("one turn at a time, added to the model's own time ({added:.2} ms)");
-        Row::new(&what, format!("{:+.2} ms", added - commit), format!("one commit {commit:.2} ms"), "<= +1 ms")
-    }
-
-    /// Times of whole model calls without the platform, in ms.
-    async fn direct(&self, bytes: &[u8]) -> Vec<f64> {
-        let mut connection = Connection::open(&self.model).await.expect("connected");
-        let mut times = Vec::new();
-        let end = Instant::now() + Duration::from_secs(1);
-        while Instant::now() < end {
-            let began = Instant::now();
-            connection.begin(bytes).await.expect("an answer");
-            while connection.piece().await.expect("a piece").is_some() {}
-            times.push(millis(began.elapsed()));
-        }
-        times
     }
 
     async fn first_token(&self) -> Vec<Row> {
