@@ -7,7 +7,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use platform_runtime::{Fault, FaultCode, ModelSpec, Prompt};
-use reqwest::{Response, StatusCode, header};
+use reqwest::{Request, Response, StatusCode, header};
 use secrecy::ExposeSecret;
 use serde_json::Value;
 use sse_stream::SseStream;
@@ -15,6 +15,7 @@ use sse_stream::SseStream;
 use crate::{
     anthropic,
     config::{CallLimits, Protocol, ProviderConfig},
+    connection,
     draft::{Draft, On},
     gemini, openai,
 };
@@ -140,7 +141,13 @@ pub(crate) async fn call(
     draft: &mut Draft,
     on: &mut On<'_>,
 ) -> Result<(), Broken> {
-    let response = send(request(client, provider, prompt, model), limits).await?;
+    let request = request(client, provider, prompt, model).build().map_err(|_| Broken::unreachable("no address"))?;
+    let response = if connection::is_plain(request.url()) {
+        let response = tokio::time::timeout(limits.first_byte, connection::send(&request)).await;
+        accepted(response.map_err(|_| Broken::timeout("no answer"))??).await?
+    } else {
+        send(client, request, limits).await?
+    };
     let is_stream = response
         .headers()
         .get(header::CONTENT_TYPE)
@@ -167,18 +174,23 @@ pub(crate) async fn fetch(
     limits: &CallLimits,
     most: usize,
 ) -> Result<Vec<u8>, Broken> {
-    body(send(request, limits).await?, limits, most).await
+    let (client, request) = request.build_split();
+    let request = request.map_err(|_| Broken::unreachable("no address"))?;
+    body(send(&client, request, limits).await?, limits, most).await
 }
 
 /// Sends a request; an answer other than 200 is a failure.
-async fn send(request: reqwest::RequestBuilder, limits: &CallLimits) -> Result<Response, Broken> {
-    let response = match tokio::time::timeout(limits.first_byte, request.send()).await {
-        Err(_) => return Err(Broken::timeout("no answer")),
-        Ok(Err(error)) if error.is_timeout() => return Err(Broken::timeout("no connection")),
-        Ok(Err(error)) if error.is_connect() => return Err(Broken::unreachable("no connection")),
-        Ok(Err(_)) => return Err(Broken::unreachable("the connection broke")),
-        Ok(Ok(response)) => response,
-    };
+async fn send(client: &reqwest::Client, request: Request, limits: &CallLimits) -> Result<Response, Broken> {
+    match tokio::time::timeout(limits.first_byte, client.execute(request)).await {
+        Err(_) => Err(Broken::timeout("no answer")),
+        Ok(Err(error)) if error.is_timeout() => Err(Broken::timeout("no connection")),
+        Ok(Err(error)) if error.is_connect() => Err(Broken::unreachable("no connection")),
+        Ok(Err(_)) => Err(Broken::unreachable("the connection broke")),
+        Ok(Ok(response)) => accepted(response).await,
+    }
+}
+
+async fn accepted(response: Response) -> Result<Response, Broken> {
     if response.status() == StatusCode::OK { Ok(response) } else { Err(refused(response).await) }
 }
 

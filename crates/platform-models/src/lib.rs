@@ -26,6 +26,7 @@ mod breaker;
 mod call;
 mod catalog;
 mod config;
+mod connection;
 mod demo;
 mod draft;
 mod embedding;

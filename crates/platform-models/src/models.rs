@@ -19,7 +19,7 @@ use crate::{
     call::{Broken, LARGEST_PIECE, call, fetch, list_models},
     catalog::{self, DefaultModel, ModelList, ModelRecord},
     config::{CallLimits, ConfigError, EmbeddingChoice, ModelsConfig, Protocol, ProviderConfig},
-    demo,
+    connection, demo,
     draft::{Draft, InFlight, On},
     embedding,
     speech::{self, SpeechConfig},
@@ -121,7 +121,7 @@ impl Models {
             .connect_timeout(CONNECT)
             .redirect(reqwest::redirect::Policy::none())
             .pool_max_idle_per_host(256)
-            .user_agent(concat!("platform/", env!("CARGO_PKG_VERSION")))
+            .user_agent(connection::AGENT)
             .build()
             .map_err(|e| ConfigError(format!("The HTTP client cannot be built: {e}")))?;
         let ModelsConfig {

@@ -1,0 +1,188 @@
+//! Connections to providers that are called without TLS, driven by whoever waits for the answer.
+//!
+//! The client of `reqwest` has a task for each connection, which hands over one chunk at a time: two switches of tasks
+//! for each token. Here all that one read of the socket brought is handled at once, on the thread that asked.
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    future::poll_fn,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, future::Fuse};
+use http_body::{Body, Frame};
+use http_body_util::Full;
+use hyper::{
+    body::Incoming,
+    client::conn::http1::{self, SendRequest},
+};
+use hyper_util::rt::TokioIo;
+use reqwest::{
+    Request, Response, Url,
+    header::{ACCEPT, HOST, HeaderValue, USER_AGENT},
+};
+use tokio::net::TcpStream;
+use url::Position;
+
+use crate::call::Broken;
+
+/// Connections to one provider that wait on one thread for their next request.
+const MOST_IDLE: usize = 128;
+/// Who asks.
+pub(crate) const AGENT: &str = concat!("platform/", env!("CARGO_PKG_VERSION"));
+const CONNECT: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// Idle connections, the one used last at the end; each stays where its socket is waited for.
+    static IDLE: RefCell<HashMap<String, Vec<Connection>>> = RefCell::default();
+}
+
+/// Whether a request can be sent by [`send`]: it has no TLS, and no proxy stands between.
+pub(crate) fn is_plain(url: &Url) -> bool {
+    let has_proxy =
+        ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].iter().any(|name| std::env::var_os(name).is_some());
+    url.scheme() == "http" && !has_proxy
+}
+
+/// Sends a request; its body must be known.
+pub(crate) async fn send(request: &Request) -> Result<Response, Broken> {
+    let (address, outgoing) = outgoing(request)?;
+    while let Some(connection) = take(&address) {
+        // A provider may have closed it meanwhile.
+        if let Ok(response) = exchange(connection, &address, outgoing.clone()).await {
+            return Ok(response);
+        }
+    }
+    let connection = tokio::time::timeout(CONNECT, Connection::open(&address)).await;
+    let connection = connection.map_err(|_| Broken::timeout("no connection"))?;
+    let connection = connection.map_err(|_| Broken::unreachable("no connection"))?;
+    let response = exchange(connection, &address, outgoing).await;
+    response.map_err(|_| Broken::unreachable("the connection broke"))
+}
+
+/// The request as it goes over the wire, and where to.
+fn outgoing(request: &Request) -> Result<(String, http::Request<Full<Bytes>>), Broken> {
+    let wrong = || Broken::unreachable("its address cannot be called");
+    let url = request.url();
+    let host = url.host_str().ok_or_else(wrong)?;
+    let address = format!("{host}:{}", url.port_or_known_default().ok_or_else(wrong)?);
+    let path = &url[Position::BeforePath..Position::AfterQuery];
+    let body = request.body().and_then(reqwest::Body::as_bytes).map(Bytes::copy_from_slice).unwrap_or_default();
+    let mut outgoing =
+        http::Request::builder().method(request.method()).uri(path).body(Full::new(body)).map_err(|_| wrong())?;
+    let headers = outgoing.headers_mut();
+    headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    let authority = &url[Position::BeforeHost..Position::AfterPort];
+    headers.insert(HOST, authority.parse().map_err(|_| wrong())?);
+    headers.extend(request.headers().clone());
+    Ok((address, outgoing))
+}
+
+/// A connection with what carries it on.
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    driver: Fuse<http1::Connection<TokioIo<TcpStream>, Full<Bytes>>>,
+}
+
+impl Connection {
+    async fn open(address: &str) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
+        Ok(Self { sender, driver: driver.fuse() })
+    }
+
+    fn drive(&mut self, context: &mut Context<'_>) {
+        let _ = self.driver.poll_unpin(context);
+    }
+
+    /// It can take another request.
+    fn is_ready(&mut self) -> bool {
+        self.drive(&mut Context::from_waker(Waker::noop()));
+        self.sender.is_ready()
+    }
+}
+
+/// An idle connection that is still open.
+fn take(address: &str) -> Option<Connection> {
+    IDLE.with_borrow_mut(|idle| {
+        let of = idle.get_mut(address)?;
+        while let Some(mut connection) = of.pop() {
+            if connection.is_ready() {
+                return Some(connection);
+            }
+        }
+        None
+    })
+}
+
+/// Keeps a connection for the next request, unless it is at its end.
+fn keep(address: String, mut connection: Connection) {
+    if connection.is_ready() {
+        IDLE.with_borrow_mut(|idle| {
+            let of = idle.entry(address).or_default();
+            if of.len() < MOST_IDLE {
+                of.push(connection);
+            }
+        });
+    }
+}
+
+async fn exchange(
+    mut connection: Connection,
+    address: &str,
+    request: http::Request<Full<Bytes>>,
+) -> Result<Response, hyper::Error> {
+    let answer = connection.sender.send_request(request);
+    let mut answer = pin!(answer);
+    let answer = poll_fn(|context| {
+        if let Poll::Ready(answer) = answer.poll_unpin(context) {
+            return Poll::Ready(answer);
+        }
+        connection.drive(context);
+        answer.poll_unpin(context)
+    });
+    let response = answer.await?;
+    let held = |incoming| Answer { incoming: Some(incoming), held: Some((address.to_owned(), connection)) };
+    Ok(response.map(|incoming| reqwest::Body::wrap(held(incoming))).into())
+}
+
+/// The body of an answer, and the connection that it comes over.
+struct Answer {
+    incoming: Option<Incoming>,
+    held: Option<(String, Connection)>,
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Self { incoming: Some(incoming), held: Some((_, connection)) } = &mut *self else {
+            return Poll::Ready(None);
+        };
+        if let Poll::Ready(frame) = Pin::new(&mut *incoming).poll_frame(context) {
+            return Poll::Ready(frame);
+        }
+        connection.drive(context);
+        Pin::new(incoming).poll_frame(context)
+    }
+}
+
+impl Drop for Answer {
+    /// What was not read is either there already, or the connection is at its end.
+    fn drop(&mut self) {
+        drop(self.incoming.take());
+        if let Some((address, connection)) = self.held.take() {
+            keep(address, connection);
+        }
+    }
+}
