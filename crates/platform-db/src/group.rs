@@ -1,57 +1,78 @@
+use std::{
+    collections::HashMap,
+    sync::{Arc, RwLock},
+};
+
 use futures_util::future::BoxFuture;
-use platform_core::{Code, Error, Result};
-use tokio::sync::{mpsc, oneshot};
+use platform_core::{Code, Error, Result, spawn};
+use tokio::{
+    runtime::{self, Handle},
+    sync::{mpsc, oneshot},
+};
 
 use crate::{Conn, Db};
 
 type Waiting<T, R> = (T, oneshot::Sender<Result<R>>);
+type Write<T, R> = dyn for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>> + Send + Sync;
 
 /// Group write: items that wait at the same moment share one statement and one commit.
 ///
 /// An item is acknowledged after the commit of its group. A group that fails is retried one
 /// by one, so that a bad item harms nobody else. The write goes on when its caller leaves.
+///
+/// Each runtime has a queue and a connection of its own, so that a write crosses no thread: while the group of one
+/// waits for the disk, another is planned.
 pub struct GroupWriter<T, R> {
-    queue: mpsc::Sender<Waiting<T, R>>,
+    db: Db,
+    most: usize,
+    write: Arc<Write<T, R>>,
+    queues: RwLock<HashMap<runtime::Id, mpsc::Sender<Waiting<T, R>>>>,
 }
 
 impl<T: Send + Sync + 'static, R: Send + 'static> GroupWriter<T, R> {
-    /// At most `most` items share a statement. The writer is a thread with a connection of its own, so
-    /// that a write crosses threads only on its way in and out.
+    /// At most `most` items share a statement.
     pub fn new<W>(db: &Db, most: usize, write: W) -> Self
     where
         W: for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>> + Send + Sync + 'static,
     {
-        let (queue, waiting) = mpsc::channel(4 * most);
-        let writer = Writer { db: db.clone(), conn: None, write };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("a runtime is memory and a file descriptor");
-        std::thread::Builder::new()
-            .name("group write".to_owned())
-            .spawn(move || runtime.block_on(writer.run(waiting, most)))
-            .expect("a thread can be started");
-        Self { queue }
+        Self { db: db.clone(), most, write: Arc::new(write), queues: RwLock::default() }
     }
 
     /// Writes one item; returns when it is committed.
     pub async fn write(&self, item: T) -> Result<R> {
         let stopped = || Error::unavailable("the writer has stopped");
         let (answer, outcome) = oneshot::channel();
-        self.queue.send((item, answer)).await.map_err(|_| stopped())?;
+        self.queue().send((item, answer)).await.map_err(|_| stopped())?;
         outcome.await.map_err(|_| stopped())?
+    }
+
+    /// The queue of this runtime.
+    fn queue(&self) -> mpsc::Sender<Waiting<T, R>> {
+        let here = Handle::current().id();
+        if let Some(queue) = self.queues.read().expect("lock").get(&here) {
+            return queue.clone();
+        }
+        let mut queues = self.queues.write().expect("lock");
+        // Those whose runtime has ended are forgotten.
+        queues.retain(|_, queue| !queue.is_closed());
+        let begin = || {
+            let (queue, waiting) = mpsc::channel(4 * self.most);
+            let writer = Writer { db: self.db.clone(), conn: None, write: Arc::clone(&self.write) };
+            spawn("group write", writer.run(waiting, self.most));
+            queue
+        };
+        queues.entry(here).or_insert_with(begin).clone()
     }
 }
 
-struct Writer<W> {
+struct Writer<T, R> {
     db: Db,
     conn: Option<Conn>,
-    write: W,
+    write: Arc<Write<T, R>>,
 }
 
-impl<W> Writer<W> {
-    async fn run<T, R>(mut self, mut queue: mpsc::Receiver<Waiting<T, R>>, most: usize)
-    where
-        W: for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>>,
-    {
+impl<T, R> Writer<T, R> {
+    async fn run(mut self, mut queue: mpsc::Receiver<Waiting<T, R>>, most: usize) {
         let mut waiting = Vec::with_capacity(most);
         while queue.recv_many(&mut waiting, most).await > 0 {
             let (items, answers): (Vec<T>, Vec<_>) = waiting.drain(..).unzip();
@@ -66,10 +87,7 @@ impl<W> Writer<W> {
         }
     }
 
-    async fn group<T, R>(&mut self, items: &[T]) -> Result<Vec<R>>
-    where
-        W: for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>>,
-    {
+    async fn group(&mut self, items: &[T]) -> Result<Vec<R>> {
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
             None => self.db.connect_here().await?,
@@ -85,10 +103,7 @@ impl<W> Writer<W> {
     }
 
     /// A bad item harms nobody else; a database that is away harms all the same.
-    async fn one_by_one<T, R>(&mut self, items: Vec<T>, answers: Vec<oneshot::Sender<Result<R>>>, error: Error)
-    where
-        W: for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>>,
-    {
+    async fn one_by_one(&mut self, items: Vec<T>, answers: Vec<oneshot::Sender<Result<R>>>, error: Error) {
         let hopeless = items.len() == 1 || error.code() == Code::SERVICE_UNAVAILABLE;
         let reason = error.to_string();
         let mut first = Some(error);
