@@ -126,7 +126,8 @@ impl ChatRow {
             chat_content: content,
             creation_timestamp_ms: Timestamp(self.created_ms),
             last_edit_timestamp_ms: Timestamp(self.edited_ms),
-            llm: self.llm,
+            // Until a provider has answered it is the model that is asked.
+            llm: self.llm.filter(|_| self.provider.is_some()),
             provider: self.provider,
             context_window: self.context_window,
             input_tokens: self.input_tokens,

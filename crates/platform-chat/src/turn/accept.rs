@@ -31,6 +31,8 @@ pub(crate) struct Acceptance {
     /// The trace that its run belongs to, whoever carries it out.
     pub trace: Option<String>,
     pub assistant: String,
+    /// The model that a new chat asks first: stored with it, its index needs no second entry when it has answered.
+    pub llm: Arc<str>,
     pub name: String,
     /// The name is final.
     pub named: bool,
@@ -132,12 +134,12 @@ const ACCEPT: [&str; 5] = [
     "WITH item AS (
         SELECT row_number() OVER () - 1 AS n, x.* FROM jsonb_to_recordset($1::jsonb) AS x(
             account text, subject text, kind text, run text, owner text, lease_ms bigint, payload jsonb, trace text,
-            assistant text, name text, named bool, user_uid text, tenant_id text, subtenant_id text, api_source text,
+            assistant text, llm text, name text, named bool, user_uid text, tenant_id text, subtenant_id text, api_source text,
             metadata jsonb, tags text[], most_tags int, most_metadata int, previous jsonb, message_uid text, message text, now_ms bigint, charge jsonb)
     ), chat AS (
-        INSERT INTO chats AS c (account_id, uid, assistant, name, named, status, user_uid, tenant_id, subtenant_id,
+        INSERT INTO chats AS c (account_id, uid, assistant, llm, name, named, status, user_uid, tenant_id, subtenant_id,
             api_source, metadata, tags, revision, message_count, turn_start, created_ms, edited_ms)
-        SELECT account, subject, assistant, name, named, 'processing', user_uid, tenant_id, subtenant_id,
+        SELECT account, subject, assistant, llm, name, named, 'processing', user_uid, tenant_id, subtenant_id,
             api_source, metadata, tags, 1, jsonb_array_length(previous) + 1, jsonb_array_length(previous),
             now_ms, now_ms
         FROM item ORDER BY account, subject

@@ -137,7 +137,8 @@ const ITEM: &str = "WITH item AS (
 
 const STORE: &str = "chat AS (
     UPDATE chats SET status = held.status, stop_reason = held.stop_reason, error = held.error::json,
-        provider = coalesce(held.provider, chats.provider), llm = coalesce(held.llm, chats.llm),
+        provider = coalesce(held.provider, chats.provider),
+        llm = coalesce(held.llm, CASE WHEN chats.provider IS NOT NULL OR held.status = 'processing' THEN chats.llm END),
         context_window = CASE WHEN held.llm IS NULL THEN chats.context_window ELSE held.context_window END,
         input_tokens = held.input_tokens, output_tokens = held.output_tokens, usage = held.usage::json,
         revision = greatest(held.revision, chats.revision + 1), message_count = held.message_count,

@@ -9,7 +9,7 @@ use platform_core::{Caller, Checks, Clock, Error, FieldLimits, Id, Object, Owner
 use platform_db::{Db, Idempotency};
 use platform_guardrails::Moment;
 use platform_jobs::{Jobs, traceparent};
-use platform_runtime::{Budget, Catalog, ChildPool, Dictations, Payer, Role, Toolbox};
+use platform_runtime::{Budget, Catalog, ChildPool, Dictations, ModelSpec, Payer, Role, Toolbox};
 use platform_tenants::{TenantService, Visit};
 use tokio::sync::oneshot;
 
@@ -93,7 +93,8 @@ impl Intake {
         self.register(caller, &mut message).await?;
         let had_previous = !message.previous_conversation.is_empty();
         let mut given = std::mem::take(&mut message.files);
-        let (mut item, mut request, mut body) = self.acceptance(caller, &assistant, message, source, &given).await?;
+        let (mut item, mut request, mut body) =
+            self.acceptance(caller, &assistant, &spec, message, source, &given).await?;
         check_turn_tools(&self.toolbox, &caller.account, settings, &request, &spec).await?;
         let mut files = Vec::new();
         if !given.is_empty() {
@@ -267,6 +268,7 @@ impl Intake {
         &self,
         caller: &Caller,
         assistant: &Assistant,
+        spec: &ModelSpec,
         message: NewMessage,
         source: Option<String>,
         files: &[File],
@@ -343,6 +345,7 @@ impl Intake {
             trace: traceparent(),
             payload: Arc::new(serde_json::to_value(&request).map_err(Error::internal)?),
             assistant: assistant.identifier.clone(),
+            llm: Arc::clone(&spec.llm),
             name,
             named: request.skip_summarization,
             user_uid: caller.user_uid.clone(),
