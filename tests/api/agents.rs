@@ -12,7 +12,8 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::support::{
-    PROGRAM, act, agent, app, app_with_model, app_with_tools, eventually, said, thread, thread_in, tool, tool_server,
+    PROGRAM, act, agent, app, app_with_model, app_with_tools, eventually, listen, said, thread, thread_in, tool,
+    tool_server,
 };
 
 #[tokio::test]
@@ -399,6 +400,11 @@ async fn people_get_mail_and_every_change_is_an_event() {
             "notifiedEmails": ["done@example.com"], "approvalEmails": ["boss@example.com"]}}),
     )
     .await;
+    let count = async |filter: &str| db.number(&format!("SELECT count(*) AS n FROM events WHERE {filter}")).await;
+    let unheard = self::thread(&app, &agent(&app, json!({})).await, "Hello").await;
+    thread_in(&app, &unheard, "completed").await;
+    assert_eq!(count("TRUE").await, 0, "what nobody listens to is not written");
+    listen(&app).await;
     let thread = thread(&app, &id, "/tool pay {\"secret\": \"canary\"}\nDone").await;
     thread_in(&app, &thread, "paused_for_approval").await;
     let next = || mail.recv_timeout(Duration::from_secs(20)).expect("mail");
@@ -411,7 +417,6 @@ async fn people_get_mail_and_every_change_is_an_event() {
     thread_in(&app, &thread, "completed").await;
     let done = next();
     assert!(done.contains("To: done@example.com") && done.contains("completed"), "{done}");
-    let count = async |filter: &str| db.number(&format!("SELECT count(*) AS n FROM events WHERE {filter}")).await;
     for state in ["queued", "processing", "paused_for_approval", "completed"] {
         assert!(count(&format!("data ->> 'state' = '{state}'")).await >= 1, "{state}");
     }

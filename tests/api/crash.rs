@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::RwLock;
 
 use crate::support::{
-    Frames, UNBOUNDED, agent, app_with, app_with_tools, factor, finished, finished_of, tool, tool_server,
+    Frames, UNBOUNDED, agent, app_with, app_with_tools, factor, finished, finished_of, listen, tool, tool_server,
 };
 
 const MESSAGES_OF_A_CHAT: usize = 10;
@@ -228,6 +228,7 @@ async fn threads_with_tools_approvals_and_sub_agents_end_whenever_the_process_di
         "assistantSpecialization": specialization}),
     )
     .await;
+    listen(&app).await;
     let lead = json!({"availableToolsGroupsUids": [tools], "subagentsIds": [helper]});
     let lead = agent(&app, json!({"concurrentExecutionLimit": AT_ONCE, "assistantSpecialization": lead})).await;
     let hand_off = json!({"agentId": helper, "input": "/tool pay\n/tool read\nDone"});

@@ -132,6 +132,12 @@ pub async fn agent(app: &TestApp, settings: Value) -> String {
     made.body["_id"].as_str().expect("an id").to_owned()
 }
 
+/// Has every event be told to an address that leads nowhere.
+pub async fn listen(app: &TestApp) {
+    let made = app.post("/webhooks", json!({"url": "https://receiver.invalid/", "events": ["*"]})).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+}
+
 /// Starts a thread; its id.
 pub async fn thread(app: &TestApp, agent: &str, message: &str) -> String {
     let started = app.post(&format!("/agents/{agent}/threads"), json!({"message": message})).await;

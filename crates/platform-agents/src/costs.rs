@@ -1,5 +1,7 @@
 //! What agents took, by day (contract 03 §9).
 
+use std::collections::BTreeMap;
+
 use chrono::NaiveDate;
 use diesel::{
     QueryableByName,
@@ -8,9 +10,10 @@ use diesel::{
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Money, Period, Result, Timestamp, day_of};
 use platform_db::{Conn, JsonStatement};
+use platform_runtime::Usage;
 use platform_tenants::Currency;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::thread::Record;
@@ -95,24 +98,68 @@ const ADD: &str = "WITH item AS (
         reasoning_output_tokens = c.reasoning_output_tokens + excluded.reasoning_output_tokens,
         threads = c.threads + excluded.threads";
 
-/// Adds what a thread took since it was read, in the transaction that stores it.
-pub(crate) async fn add_in(conn: &mut Conn, record: &Record, is_new: bool, now: Timestamp) -> Result<()> {
-    let (before, after) = (&record.usage_before, &record.usage);
-    let cost = after.cost.total_cost.nanos() - before.cost.total_cost.nanos();
-    let tokens = |of: fn(&platform_runtime::Usage) -> u64| {
-        let count = |usage: &platform_runtime::Usage| i64::try_from(of(usage)).unwrap_or(i64::MAX);
-        count(&after.tokens) - count(&before.tokens)
-    };
-    let (input, output) = (tokens(|usage| usage.input_tokens), tokens(|usage| usage.output_tokens));
-    if !is_new && cost == 0 && input == 0 && output == 0 {
-        return Ok(());
+/// Adds what threads took since they were read, in the transaction that stores them. Rows are taken in one order by all.
+pub(crate) async fn add_in<'a>(
+    conn: &mut Conn,
+    records: impl Iterator<Item = &'a Record>,
+    now: Timestamp,
+) -> Result<()> {
+    let mut days: BTreeMap<(&str, &str), Took> = BTreeMap::new();
+    for record in records {
+        let took = Took::of(record);
+        if took != Took::default() {
+            days.entry((record.account.as_str(), record.agent_id())).or_default().add(&took);
+        }
     }
-    let row = json!({"account": record.account, "agent": record.agent_id(), "day": day_of(now), "cost": cost,
-        "secondary": 0, "input": input, "output": output, "cached": tokens(|usage| usage.input_cached_tokens),
-        "written": tokens(|usage| usage.input_cache_write_tokens),
-        "reasoning": tokens(|usage| usage.reasoning_output_tokens), "threads": i64::from(is_new)});
-    JsonStatement::new(ADD, &[row])?.execute(conn).await?;
+    let day = day_of(now);
+    let rows: Vec<Value> = days
+        .into_iter()
+        .map(|((account, agent), took)| {
+            json!({"account": account, "agent": agent, "day": day, "cost": took.cost, "secondary": 0,
+                "input": took.tokens[0], "output": took.tokens[1], "cached": took.tokens[2], "written": took.tokens[3],
+                "reasoning": took.tokens[4], "threads": took.threads})
+        })
+        .collect();
+    if !rows.is_empty() {
+        JsonStatement::new(ADD, &rows)?.execute(conn).await?;
+    }
     Ok(())
+}
+
+/// What threads took.
+#[derive(Default, PartialEq)]
+struct Took {
+    cost: i64,
+    /// Prompt and answer tokens, those cached, written to a cache, and of reasoning.
+    tokens: [i64; 5],
+    threads: i64,
+}
+
+impl Took {
+    fn of(record: &Record) -> Self {
+        let (before, after) = (&record.usage_before, &record.usage);
+        let tokens = |of: fn(&Usage) -> u64| {
+            let count = |usage: &Usage| i64::try_from(of(usage)).unwrap_or(i64::MAX);
+            count(&after.tokens) - count(&before.tokens)
+        };
+        Self {
+            cost: after.cost.total_cost.nanos() - before.cost.total_cost.nanos(),
+            tokens: [
+                tokens(|usage| usage.input_tokens),
+                tokens(|usage| usage.output_tokens),
+                tokens(|usage| usage.input_cached_tokens),
+                tokens(|usage| usage.input_cache_write_tokens),
+                tokens(|usage| usage.reasoning_output_tokens),
+            ],
+            threads: i64::from(record.is_new()),
+        }
+    }
+
+    fn add(&mut self, more: &Self) {
+        self.cost += more.cost;
+        self.tokens.iter_mut().zip(more.tokens).for_each(|(tokens, more)| *tokens += more);
+        self.threads += more.threads;
+    }
 }
 
 /// Adds the price of secondary calls.

@@ -28,7 +28,7 @@ const MESSAGES_AT_ONCE: usize = 8;
 const MOST_BYTES: usize = 25 << 20;
 
 /// A file as it was when its message was accepted.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct StoredFile {
     position: i32,
     media_type: String,

@@ -47,9 +47,10 @@ pub use parts::{
 };
 pub use refers::Refers;
 pub use repository::{
-    Content, ContentPages, Queued, Texts, TextsRead, UnlessLarge, add_compaction, add_secondary, bodies_from,
+    Content, ContentPages, Queued, Texts, TextsRead, UnlessLarge, add_compaction, add_secondary, awaited, bodies_from,
     compactions, content, delete, empty, enqueue, feedback, first_queued, has_compactions, has_message, insert_message,
-    json, listed_contents, open_calls, open_text, queued, result_positions, settled_calls, summarise, turn_of,
+    insert_messages, json, listed_contents, open_calls, open_text, queued, result_positions, settled_calls, summarise,
+    turn_of,
 };
 pub use search::{Match, Matches, search};
 pub use settings::{AssistantSettings, AssistantState, AssistantTemplates, Profile, check_environment, takes_no_tools};

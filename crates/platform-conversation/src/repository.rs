@@ -12,9 +12,9 @@ use diesel::{
 use diesel_async::RunQueryDsl;
 use futures_util::{Stream, stream::try_unfold};
 use platform_core::{AccountId, Error, MOST_LISTED, Page, Result, Timestamp, fitting};
-use platform_db::{Conn, Db, containing};
+use platform_db::{Conn, Db, JsonStatement, containing};
 use platform_runtime::{OpenCall, Role, SecondaryCall};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
@@ -196,20 +196,27 @@ pub async fn insert_message(
     conversation: &str,
     message: &MessageRow,
 ) -> Result<()> {
-    diesel::insert_into(messages::table)
-        .values((
-            messages::account_id.eq(account.as_str()),
-            messages::conversation.eq(conversation),
-            messages::position.eq(message.position),
-            messages::uid.eq(&message.uid),
-            messages::role.eq(message.role),
-            messages::body.eq(json(&message.body)),
-            messages::accounting
-                .eq(sql::<Nullable<Text>>("").bind::<Nullable<Text>, _>(&message.accounting).sql("::json")),
-            messages::created_ms.eq(message.created_ms),
-        ))
-        .execute(conn)
-        .await?;
+    insert_messages(conn, &[(account, conversation, message)]).await
+}
+
+/// Adds messages, each of an account and a conversation, at their positions.
+pub async fn insert_messages(conn: &mut Conn, messages: &[(&AccountId, &str, &MessageRow)]) -> Result<()> {
+    const SQL: &str = "INSERT INTO messages
+            (account_id, conversation, position, uid, role, body, accounting, created_ms)
+        SELECT account, conversation, (m ->> 'position')::int, m ->> 'uid', m ->> 'role', (m ->> 'body')::json,
+            (m ->> 'accounting')::json, (m ->> 'created_ms')::bigint
+        FROM jsonb_to_recordset($1::jsonb) AS x(account text, conversation text, m jsonb)";
+    #[derive(Serialize)]
+    struct Item<'a> {
+        account: &'a str,
+        conversation: &'a str,
+        m: &'a MessageRow,
+    }
+    let items: Vec<Item<'_>> =
+        messages.iter().map(|(account, conversation, m)| Item { account: account.as_str(), conversation, m }).collect();
+    if !items.is_empty() {
+        JsonStatement::new(SQL, &items)?.execute(conn).await?;
+    }
     Ok(())
 }
 
@@ -564,6 +571,20 @@ pub async fn queued(conn: &mut Conn, account: &AccountId, conversation: &str) ->
         .order(queued_messages::position)
         .select((queued_messages::uid, queued_messages::body, queued_messages::request, queued_messages::created_ms))
         .load(conn)
+        .await?)
+}
+
+/// Those of some conversations, each with its account, for which a message waits.
+pub async fn awaited(conn: &Conn, conversations: &[(&AccountId, &str)]) -> Result<Vec<(String, String)>> {
+    let (accounts, names): (Vec<&str>, Vec<&str>) =
+        conversations.iter().map(|(account, conversation)| (account.as_str(), *conversation)).unzip();
+    let mut conn = conn;
+    Ok(queued_messages::table
+        .filter(queued_messages::account_id.eq_any(accounts))
+        .filter(queued_messages::conversation.eq_any(names))
+        .select((queued_messages::account_id, queued_messages::conversation))
+        .distinct()
+        .load(&mut conn)
         .await?)
 }
 

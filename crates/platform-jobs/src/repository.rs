@@ -8,8 +8,9 @@ use diesel::{
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Id, Result, Timestamp};
-use platform_db::Conn;
-use serde_json::Value;
+use platform_db::{Conn, JsonStatement};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::{lanes, schema::runs, trace::traceparent};
 
@@ -212,6 +213,21 @@ pub enum When<'a> {
     },
 }
 
+/// A run for whoever is first.
+#[derive(Debug)]
+pub struct NewRun<'a> {
+    /// Account.
+    pub account: &'a AccountId,
+    /// Which [`crate::Work`] carries it out.
+    pub kind: &'a str,
+    /// What it works on.
+    pub subject: &'a str,
+    /// What there is to say.
+    pub payload: Value,
+    /// When it may be taken.
+    pub when: When<'a>,
+}
+
 /// Enqueues a run for whoever is first; returns its id.
 pub async fn enqueue_in(
     conn: &mut Conn,
@@ -221,28 +237,43 @@ pub async fn enqueue_in(
     payload: Value,
     when: When<'_>,
 ) -> Result<String> {
+    let mut ids = enqueue_all_in(conn, vec![NewRun { account, kind, subject, payload, when }]).await?;
+    Ok(ids.remove(0))
+}
+
+/// Enqueues runs; returns their ids.
+pub async fn enqueue_all_in(conn: &mut Conn, new: Vec<NewRun<'_>>) -> Result<Vec<String>> {
+    const SQL: &str = "INSERT INTO runs (id, account_id, kind, subject, payload, due, lane, opens, trace)
+        SELECT id, account, kind, subject, coalesce(payload, 'null'), now() + delay_ms * interval '1 millisecond', lane, opens, trace
+        FROM jsonb_to_recordset($1::jsonb) AS x(id text, account text, kind text, subject text, payload jsonb,
+            delay_ms bigint, lane text, opens bool, trace text)";
+    #[derive(Serialize)]
+    struct Item<'a> {
+        id: String,
+        account: &'a str,
+        kind: &'a str,
+        subject: &'a str,
+        payload: Value,
+        delay_ms: u128,
+        lane: Option<&'a str>,
+        opens: bool,
+        trace: Option<String>,
+    }
     enum RunKind {}
-    let id = String::from(Id::<RunKind>::generate());
-    let (delay, lane, opens) = match when {
-        When::After(delay) | When::ByClock(delay) => (delay, None, false),
-        When::InLane { lane, opens } => (Duration::ZERO, Some(lane), opens),
+    let item = |NewRun { account, kind, subject, payload, when }| {
+        let (delay, lane, opens) = match when {
+            When::After(delay) | When::ByClock(delay) => (delay, None, false),
+            When::InLane { lane, opens } => (Duration::ZERO, Some(lane), opens),
+        };
+        let trace = if matches!(when, When::ByClock(_)) { None } else { traceparent() };
+        let (id, account) = (Id::<RunKind>::generate().into(), account.as_str());
+        Item { id, account, kind, subject, payload, delay_ms: delay.as_millis(), lane, opens, trace }
     };
-    let trace = if matches!(when, When::ByClock(_)) { None } else { traceparent() };
-    diesel::insert_into(runs::table)
-        .values((
-            runs::id.eq(&id),
-            runs::account_id.eq(account.as_str()),
-            runs::kind.eq(kind),
-            runs::subject.eq(subject),
-            runs::payload.eq(payload),
-            runs::due.eq(after(delay)),
-            runs::lane.eq(lane),
-            runs::opens.eq(opens),
-            runs::trace.eq(trace),
-        ))
-        .execute(conn)
-        .await?;
-    Ok(id)
+    let items: Vec<Item<'_>> = new.into_iter().map(item).collect();
+    if !items.is_empty() {
+        JsonStatement::new(SQL, &items)?.execute(conn).await?;
+    }
+    Ok(items.into_iter().map(|item| item.id).collect())
 }
 
 /// Enqueues a run of a subject that is due now, or makes the one that it has due, unless somebody works that.
@@ -336,7 +367,17 @@ pub async fn describe_in(conn: &mut Conn, run: &Run, payload: Value) -> Result<(
 
 /// Ends a run whose lease is held, even when more work came for its subject.
 pub async fn end_in(conn: &mut Conn, run: &Run) -> Result<()> {
-    diesel::delete(runs::table.filter(runs::id.eq(&run.id).and(runs::fence.eq(run.fence)))).execute(conn).await?;
+    end_all_in(conn, &[run]).await
+}
+
+/// The same for several.
+pub async fn end_all_in(conn: &mut Conn, runs: &[&Run]) -> Result<()> {
+    const SQL: &str = "DELETE FROM runs USING jsonb_to_recordset($1::jsonb) AS item(run text, fence bigint)
+        WHERE runs.id = item.run AND runs.fence = item.fence";
+    let items: Vec<Value> = runs.iter().map(|run| json!({"run": run.id, "fence": run.fence})).collect();
+    if !items.is_empty() {
+        JsonStatement::new(SQL, &items)?.execute(conn).await?;
+    }
     Ok(())
 }
 
@@ -349,14 +390,16 @@ pub async fn step_in(conn: &mut Conn, run: &Run) -> Result<()> {
 
 /// Locks a run for this transaction and says whether `fence` still holds its lease.
 pub async fn is_held_in(conn: &mut Conn, run: &Run) -> Result<bool> {
-    let held = runs::table
-        .filter(runs::id.eq(&run.id).and(runs::fence.eq(run.fence)))
-        .select(runs::id)
-        .for_update()
-        .first::<String>(conn)
-        .await
-        .optional()?;
-    Ok(held.is_some())
+    Ok(!held_in(conn, &[run]).await?.is_empty())
+}
+
+/// Locks runs for this transaction; the ids of those whose lease is held.
+pub async fn held_in(conn: &mut Conn, runs: &[&Run]) -> Result<Vec<String>> {
+    let ids: Vec<&str> = runs.iter().map(|run| run.id.as_str()).collect();
+    let found = runs::table.filter(runs::id.eq_any(ids)).order(runs::id).for_update().select((runs::id, runs::fence));
+    let mut found: Vec<(String, i64)> = found.load(conn).await?;
+    found.retain(|(id, fence)| runs.iter().any(|run| run.id == *id && run.fence == *fence));
+    Ok(found.into_iter().map(|(id, _)| id).collect())
 }
 
 /// Takes the run of a subject away, in the transaction that takes the subject away; returns its id.

@@ -167,12 +167,18 @@ pub(crate) async fn find_all(conn: &Conn, account: &AccountId, ids: &[String]) -
         .await?)
 }
 
-/// Keeps an agent as it is until the transaction ends; whether it is there.
-pub(crate) async fn share(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
-    let agent = agents::table
-        .filter(agents::account_id.eq(account.as_str()).and(agents::id.eq(id)))
-        .filter(agents::deleted.eq(false));
-    Ok(agent.for_share().select(agents::id).first::<String>(conn).await.optional()?.is_some())
+/// Keeps agents from being deleted before this transaction ends; the ids of those that are there.
+pub(crate) async fn share(conn: &mut Conn, wanted: &[(&AccountId, &str)]) -> Result<Vec<String>> {
+    let (accounts, ids): (Vec<&str>, Vec<&str>) = wanted.iter().map(|(account, id)| (account.as_str(), *id)).unzip();
+    let live = agents::table
+        .filter(agents::account_id.eq_any(accounts).and(agents::id.eq_any(ids)))
+        .filter(agents::deleted.eq(false))
+        .order((agents::account_id, agents::id))
+        .for_share()
+        .select((agents::account_id, agents::id));
+    let mut found: Vec<(String, String)> = live.load(conn).await?;
+    found.retain(|(account, id)| wanted.iter().any(|of| *account == of.0.as_str() && id == of.1));
+    Ok(found.into_iter().map(|(_, id)| id).collect())
 }
 
 /// Keeps an agent for this transaction alone; whether it is there.

@@ -154,7 +154,14 @@ impl PgAgentService {
 
     /// Keeps an agent from being deleted before this transaction ends; `AGENT_NOT_FOUND` when it was.
     pub(crate) async fn hold_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
-        if repository::share(conn, account, id).await? { Ok(()) } else { Err(not_found(id)) }
+        self.hold_all_in(conn, &[(account, id)]).await
+    }
+
+    /// The same for several.
+    pub(crate) async fn hold_all_in(&self, conn: &mut Conn, agents: &[(&AccountId, &str)]) -> Result<()> {
+        let held = repository::share(conn, agents).await?;
+        let gone = agents.iter().find(|(_, id)| !held.iter().any(|held| held == id));
+        gone.map_or(Ok(()), |(_, id)| Err(not_found(id)))
     }
 
     /// Stores what an agent refers to; an error when that is not there.

@@ -9,10 +9,15 @@ mod service;
 mod states;
 mod turn;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
+use futures_util::FutureExt;
 use platform_conversation::{FileFetcher, Ports};
 use platform_core::{AccountId, Error, FieldLimits, Result};
+use platform_db::GroupWriter;
 use platform_jobs::Jobs;
 use platform_mail::Mailer;
 use platform_realtime::Key;
@@ -21,6 +26,7 @@ use crate::{agent::PgAgentService, code};
 
 pub use addresses::PgThreadAddresses;
 use change::commit::AfterCommit;
+use change::intake::Start;
 pub(crate) use change::intake::ThreadSpec;
 pub use change::request::{
     AsyncResponse, AsyncResponses, NewApproval, NewCompletion, NewPause, NewResume, NewThread, PauseOrResume,
@@ -37,6 +43,7 @@ pub(crate) use repository::{find, lock, note_fact};
 pub use service::{PgThreadService, THREAD, ThreadService};
 pub use states::PgThreadStates;
 pub use turn::awaited::purge_callbacks;
+use turn::runner::{EndedTurn, Next};
 pub use turn::tasks::task_tools;
 pub(crate) use turn::turn_store::charge_in;
 
@@ -79,9 +86,41 @@ pub(crate) struct Threads {
     pub tenants: Arc<dyn platform_tenants::TenantService>,
     pub files: FileFetcher,
     pub config: ThreadConfig,
+    /// Threads that start at the same moment share their statements, and so do turns that end.
+    starting: GroupWriter<Start, (ThreadState, AfterCommit)>,
+    ending: GroupWriter<EndedTurn, Option<(Next, AfterCommit)>>,
 }
 
+/// Writes of a group; as many share their statements.
+const TOGETHER: usize = 64;
+
 impl Threads {
+    /// Needs what [`PgThreadService::new`] needs.
+    fn new(
+        ports: Ports,
+        jobs: Arc<Jobs>,
+        agents: Arc<PgAgentService>,
+        mailer: Arc<Mailer>,
+        tenants: Arc<dyn platform_tenants::TenantService>,
+        files: FileFetcher,
+        config: ThreadConfig,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|own: &Weak<Self>| {
+            let gone = || Error::unavailable("the process ends");
+            let of = own.clone();
+            let starting = GroupWriter::new(&ports.db, TOGETHER, move |conn, starts| {
+                let threads = of.upgrade().ok_or_else(gone);
+                async move { threads?.store_starts(conn, starts).await }.boxed()
+            });
+            let of = own.clone();
+            let ending = GroupWriter::new(&ports.db, TOGETHER, move |conn, ended| {
+                let threads = of.upgrade().ok_or_else(gone);
+                async move { threads?.store_ends(conn, ended).await }.boxed()
+            });
+            Self { ports, jobs, agents, mailer, tenants, files, config, starting, ending }
+        })
+    }
+
     /// `THREAD_NOT_FOUND` when it is not there.
     pub async fn find(&self, account: &AccountId, id: &str) -> Result<Record> {
         let conn = self.ports.db.read().await?;

@@ -11,7 +11,7 @@ use super::{
     change::state::{Action, Cause, Source, StateChange, ThreadState, may_follow},
     facts::{Facts, TurnFacts},
     model::{PendingAsyncToolCall, Thread},
-    repository::ThreadRow,
+    repository::{OfAgent, ThreadRow},
 };
 
 use crate::code;
@@ -80,6 +80,8 @@ pub(crate) struct NewRecord {
     pub metadata: Object,
     pub tags: Vec<String>,
     pub facts: Facts,
+    /// Its agent names an address that events go to.
+    pub names_address: bool,
     pub now: Timestamp,
 }
 
@@ -95,7 +97,10 @@ impl Record {
             account_id: new.account.as_str().to_owned(),
             id: new.id,
             agent_id: new.agent_id,
-            project_id: new.project_id,
+            of_agent: OfAgent {
+                project_id: new.project_id,
+                names_address: new.names_address || new.facts.callback_url.is_some(),
+            },
             state: String::new(),
             finish_reason: None,
             stop_reason: None,
@@ -182,6 +187,11 @@ impl Record {
         })
     }
 
+    /// It is not stored yet.
+    pub fn is_new(&self) -> bool {
+        self.state_before.is_none()
+    }
+
     pub fn id(&self) -> &str {
         &self.row.id
     }
@@ -190,13 +200,18 @@ impl Record {
         &self.row.agent_id
     }
 
+    /// Its events go to an address that it or its agent names.
+    pub fn names_address(&self) -> bool {
+        self.row.of_agent.names_address
+    }
+
     /// Whose it is.
     pub fn owner(&self) -> Owner {
         Owner { tenant_id: self.row.tenant_id.clone(), subtenant_id: self.row.subtenant_id.clone() }
     }
 
     pub fn project_id(&self) -> Option<&str> {
-        self.row.project_id.as_deref()
+        self.row.of_agent.project_id.as_deref()
     }
 
     pub fn tenant_id(&self) -> Option<&str> {
@@ -387,7 +402,7 @@ impl Record {
             account: self.account.clone(),
             tenant_id: self.row.tenant_id.clone(),
             subtenant_id: self.row.subtenant_id.clone(),
-            project_id: self.row.project_id.clone(),
+            project_id: self.row.of_agent.project_id.clone(),
             spender: Spender::Agent(self.agent_id().to_owned()),
         }
     }
@@ -422,7 +437,7 @@ impl Record {
             agent_id: self.row.agent_id.clone(),
             client_uid: self.row.account_id.clone(),
             user_uid: self.row.user_uid.clone(),
-            project_id: self.row.project_id.clone(),
+            project_id: self.row.of_agent.project_id.clone(),
             name: self.row.name.clone(),
             api_source: self.row.api_source.clone(),
             tenant_id: self.row.tenant_id.clone(),

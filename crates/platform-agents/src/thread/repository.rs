@@ -5,17 +5,29 @@ use diesel::{
     sql_types::{BigInt, Bool, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_conversation::{json, open_text};
+use platform_conversation::open_text;
 use platform_core::{AccountId, Code, Error, Result, Timestamp};
 use platform_db::{Conn, JsonStatement};
+use platform_jobs::Run;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
+    change::commit::Change,
     change::request::ThreadPatch,
-    change::state::ThreadState,
+    change::state::{StateChange, ThreadState},
+    facts::Facts,
     record::{Record, key},
 };
 use crate::schema::threads;
+
+macro_rules! names_address {
+    () => {
+        "(threads.facts ->> 'callbackUrl' IS NOT NULL OR EXISTS (SELECT FROM agents
+            WHERE agents.account_id = threads.account_id AND agents.id = threads.agent_id
+                AND agents.settings ->> 'webhookUrl' IS NOT NULL))"
+    };
+}
 
 #[derive(Queryable, Selectable, Clone)]
 #[diesel(table_name = threads)]
@@ -23,9 +35,8 @@ pub(super) struct ThreadRow {
     pub account_id: String,
     pub id: String,
     pub agent_id: String,
-    #[diesel(select_expression = sql::<Nullable<Text>>(PROJECT))]
-    #[diesel(select_expression_type = SqlLiteral<Nullable<Text>>)]
-    pub project_id: Option<String>,
+    #[diesel(embed)]
+    pub of_agent: OfAgent,
     pub state: String,
     pub finish_reason: Option<String>,
     pub stop_reason: Option<String>,
@@ -56,9 +67,23 @@ pub(super) struct ThreadRow {
     pub edited_ms: i64,
 }
 
+/// What a thread has from its agent, as that is now.
+#[derive(Queryable, Selectable, Clone)]
+#[diesel(table_name = threads)]
+pub(super) struct OfAgent {
+    #[diesel(select_expression = sql::<Nullable<Text>>(PROJECT))]
+    #[diesel(select_expression_type = SqlLiteral<Nullable<Text>>)]
+    pub project_id: Option<String>,
+    #[diesel(select_expression = sql::<Bool>(NAMES_ADDRESS))]
+    #[diesel(select_expression_type = SqlLiteral<Bool>)]
+    pub names_address: bool,
+}
+
 /// The project of the thread's agent.
 pub(super) const PROJECT: &str = "(SELECT project_id FROM agents
     WHERE agents.account_id = threads.account_id AND agents.id = threads.agent_id)";
+/// Whether it or its agent names an address that its events go to.
+const NAMES_ADDRESS: &str = names_address!();
 /// What a sub-thread was handed over by, as its index has it: a thread, or `chat:` and a chat; and by which call.
 const ABOVE: &str = "coalesce(facts #>> '{parent,parentThreadId}', 'chat:' || (facts #>> '{parent,parentChatUID}'))";
 const FOR_CALL: &str = "facts #>> '{parent,subThreadToolCallId}'";
@@ -68,75 +93,134 @@ pub(super) fn by_id<'a>(account: &'a str, id: &'a str) -> _ {
     threads::table.filter(threads::account_id.eq(account)).filter(threads::id.eq(id))
 }
 
-/// Stores a new thread.
-pub(super) async fn insert(conn: &mut Conn, record: &mut Record) -> Result<bool> {
-    record.revision = 1;
-    let row = &record.row;
-    let inserted = diesel::insert_into(threads::table)
-        .values((
-            (
-                threads::account_id.eq(&row.account_id),
-                threads::id.eq(&row.id),
-                threads::agent_id.eq(&row.agent_id),
-                threads::name.eq(&row.name),
-                threads::user_uid.eq(&row.user_uid),
-                threads::tenant_id.eq(&row.tenant_id),
-                threads::subtenant_id.eq(&row.subtenant_id),
-                threads::api_source.eq(&row.api_source),
-                threads::metadata.eq(&row.metadata),
-                threads::tags.eq(&row.tags),
-            ),
-            threads::state.eq(record.state.as_str()),
-            threads::finish_reason.eq(&record.finish_reason),
-            threads::revision.eq(record.revision),
-            threads::message_count.eq(record.message_count),
-            threads::turn_start.eq(record.turn_start),
-            threads::changes.eq(serde_json::to_value(&record.changes).map_err(Error::internal)?),
-            threads::facts.eq(serde_json::to_value(&record.facts).map_err(Error::internal)?),
-            threads::finished_ms.eq(record.finished.map(|at| at.0)),
-            threads::created_ms.eq(row.created_ms),
-            threads::edited_ms.eq(row.edited_ms),
-        ))
-        .on_conflict_do_nothing()
-        .execute(conn)
-        .await?;
-    Ok(inserted == 1)
+/// A thread as a statement takes it.
+#[derive(Serialize)]
+struct Stored<'a> {
+    account: &'a str,
+    id: &'a str,
+    agent: &'a str,
+    name: Option<&'a str>,
+    user_uid: &'a str,
+    tenant: Option<&'a str>,
+    subtenant: Option<&'a str>,
+    api_source: Option<&'a str>,
+    metadata: &'a Value,
+    tags: &'a [String],
+    state: &'static str,
+    finish_reason: Option<&'a str>,
+    stop_reason: Option<&'a str>,
+    provider: Option<&'a str>,
+    llm: Option<&'a str>,
+    /// JSON text.
+    usage: String,
+    total_tokens: i64,
+    /// JSON text.
+    open_calls: Option<String>,
+    /// JSON text.
+    guardrails: Option<&'a str>,
+    revision: i64,
+    message_count: i32,
+    turn_start: i32,
+    changes: &'a [StateChange],
+    facts: &'a Facts,
+    started_ms: Option<i64>,
+    finished_ms: Option<i64>,
+    duration_ms: i64,
+    created_ms: i64,
+    edited_ms: i64,
 }
 
-/// Stores a locked thread as it is now; its revision is at least `revision`, and above the one before.
-pub(super) async fn update(conn: &mut Conn, record: &mut Record, revision: i64, now: Timestamp) -> Result<()> {
-    record.revision = revision.max(record.revision + 1);
-    let tokens = &record.usage.tokens;
-    let total = i64::try_from(tokens.input_tokens + tokens.output_tokens).unwrap_or(i64::MAX);
-    let usage = serde_json::to_string(&record.usage).map_err(Error::internal)?;
-    let open = open_text(&record.open)?;
-    let nullable =
-        |text: &Option<String>| sql::<Nullable<Text>>("").bind::<Nullable<Text>, _>(text.clone()).sql("::json");
-    diesel::update(by_id(record.account.as_str(), &record.row.id))
-        .set((
-            threads::state.eq(record.state.as_str()),
-            threads::finish_reason.eq(&record.finish_reason),
-            threads::stop_reason.eq(&record.stop_reason),
-            threads::provider.eq(&record.provider),
-            threads::llm.eq(&record.llm),
-            threads::usage.eq(json(&usage).nullable()),
-            threads::total_tokens.eq(total),
-            threads::open_calls.eq(nullable(&open)),
-            threads::guardrails.eq(nullable(&record.guardrails)),
-            threads::revision.eq(record.revision),
-            threads::message_count.eq(record.message_count),
-            threads::turn_start.eq(record.turn_start),
-            threads::changes.eq(serde_json::to_value(&record.changes).map_err(Error::internal)?),
-            threads::facts.eq(serde_json::to_value(&record.facts).map_err(Error::internal)?),
-            threads::started_ms.eq(record.started.map(|at| at.0)),
-            threads::finished_ms.eq(record.finished.map(|at| at.0)),
-            threads::duration_ms.eq(record.duration_ms),
-            threads::edited_ms.eq(now.0.max(record.row.edited_ms)),
-        ))
-        .execute(conn)
-        .await?;
-    record.row.edited_ms = now.0.max(record.row.edited_ms);
-    record.row.total_tokens = total;
+impl<'a> Stored<'a> {
+    fn of(record: &'a Record) -> Result<Self> {
+        let row = &record.row;
+        Ok(Self {
+            account: &row.account_id,
+            id: &row.id,
+            agent: &row.agent_id,
+            name: row.name.as_deref(),
+            user_uid: &row.user_uid,
+            tenant: row.tenant_id.as_deref(),
+            subtenant: row.subtenant_id.as_deref(),
+            api_source: row.api_source.as_deref(),
+            metadata: &row.metadata,
+            tags: &row.tags,
+            state: record.state.as_str(),
+            finish_reason: record.finish_reason.as_deref(),
+            stop_reason: record.stop_reason.as_deref(),
+            provider: record.provider.as_deref(),
+            llm: record.llm.as_deref(),
+            usage: serde_json::to_string(&record.usage).map_err(Error::internal)?,
+            total_tokens: row.total_tokens,
+            open_calls: open_text(&record.open)?,
+            guardrails: record.guardrails.as_deref(),
+            revision: record.revision,
+            message_count: record.message_count,
+            turn_start: record.turn_start,
+            changes: &record.changes,
+            facts: &record.facts,
+            started_ms: record.started.map(|at| at.0),
+            finished_ms: record.finished.map(|at| at.0),
+            duration_ms: record.duration_ms,
+            created_ms: row.created_ms,
+            edited_ms: row.edited_ms,
+        })
+    }
+
+    fn all<'r>(records: impl Iterator<Item = &'r Record>) -> Result<Vec<Stored<'r>>> {
+        records.map(Stored::of).collect()
+    }
+}
+
+/// The same in SQL.
+macro_rules! stored {
+    ($before:literal, $after:literal) => {
+        concat!(
+            $before,
+            " FROM jsonb_to_recordset($1::jsonb) AS x(account text, id text, agent text, name text, user_uid text,
+                tenant text, subtenant text, api_source text, metadata jsonb, tags text[], state text,
+                finish_reason text, stop_reason text, provider text, llm text, usage text, total_tokens bigint,
+                open_calls text, guardrails text, revision bigint, message_count int, turn_start int, changes jsonb,
+                facts jsonb, started_ms bigint, finished_ms bigint, duration_ms bigint, created_ms bigint,
+                edited_ms bigint)",
+            $after
+        )
+    };
+}
+
+/// Stores threads as they are now: new ones, and those that are locked. The revision of each is at least what its change
+/// says, and above the one before.
+pub(super) async fn store(conn: &mut Conn, changes: &mut [Change<'_>], now: Timestamp) -> Result<()> {
+    const INSERT: &str = stored!(
+        "INSERT INTO threads (account_id, id, agent_id, name, user_uid, tenant_id, subtenant_id, api_source, metadata,
+            tags, state, finish_reason, stop_reason, revision, message_count, turn_start, changes, facts, finished_ms,
+            created_ms, edited_ms)
+        SELECT account, id, agent, name, user_uid, tenant, subtenant, api_source, metadata, tags, state, finish_reason,
+            stop_reason, revision, message_count, turn_start, changes, facts, finished_ms, created_ms, edited_ms",
+        " ON CONFLICT DO NOTHING"
+    );
+    const UPDATE: &str = stored!(
+        "UPDATE threads SET state = x.state, finish_reason = x.finish_reason, stop_reason = x.stop_reason,
+            provider = x.provider, llm = x.llm, usage = x.usage::json, total_tokens = x.total_tokens,
+            open_calls = x.open_calls::json, guardrails = x.guardrails::json, revision = x.revision,
+            message_count = x.message_count, turn_start = x.turn_start, changes = x.changes, facts = x.facts,
+            started_ms = x.started_ms, finished_ms = x.finished_ms, duration_ms = x.duration_ms,
+            edited_ms = x.edited_ms",
+        " WHERE threads.account_id = x.account AND threads.id = x.id"
+    );
+    for Change { record, revision, .. } in &mut *changes {
+        record.revision = (*revision).max(record.revision + 1);
+        let tokens = &record.usage.tokens;
+        record.row.total_tokens = i64::try_from(tokens.input_tokens + tokens.output_tokens).unwrap_or(i64::MAX);
+        record.row.edited_ms = now.0.max(record.row.edited_ms);
+    }
+    let of = |is_new| changes.iter().map(|change| &*change.record).filter(move |record| record.is_new() == is_new);
+    let (new, known) = (Stored::all(of(true))?, Stored::all(of(false))?);
+    if !new.is_empty() && JsonStatement::new(INSERT, &new)?.execute(conn).await? < new.len() {
+        return Err(diesel::result::Error::RollbackTransaction.into());
+    }
+    if !known.is_empty() {
+        JsonStatement::new(UPDATE, &known)?.execute(conn).await?;
+    }
     Ok(())
 }
 
@@ -208,6 +292,20 @@ pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Resu
     row.map(Record::read).transpose()
 }
 
+/// Locks the threads of some runs, before anything else of theirs is locked.
+pub(crate) async fn lock_all(conn: &mut Conn, runs: &[&Run]) -> Result<Vec<Record>> {
+    let accounts: Vec<String> = runs.iter().map(|run| run.account().into()).collect();
+    let ids: Vec<&str> = runs.iter().map(|run| run.subject.as_str()).collect();
+    let rows: Vec<ThreadRow> = threads::table
+        .filter(threads::account_id.eq_any(&accounts).and(threads::id.eq_any(&ids)))
+        .order((threads::account_id, threads::id))
+        .for_update()
+        .select(ThreadRow::as_select())
+        .load(conn)
+        .await?;
+    rows.into_iter().map(Record::read).collect()
+}
+
 pub(super) async fn revision(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<i64>> {
     let mut conn = conn;
     Ok(by_id(account.as_str(), id).select(threads::revision).first(&mut conn).await.optional()?)
@@ -215,7 +313,7 @@ pub(super) async fn revision(conn: &Conn, account: &AccountId, id: &str) -> Resu
 
 /// Threads are taken by workers: what was queued is processed, and what a lost worker held was queued in between.
 pub(super) async fn take(conn: &mut Conn, taken: &[(AccountId, &str, i32)], now: Timestamp) -> Result<Vec<Moved>> {
-    const SQL: &str = "WITH item AS (
+    const SQL: &str = concat!("WITH item AS (
             SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, thread text, attempt int, now_ms bigint)
         ), held AS (
             -- One that somebody changes just now is left to the next.
@@ -234,7 +332,7 @@ pub(super) async fn take(conn: &mut Conn, taken: &[(AccountId, &str, i32)], now:
         FROM item, held WHERE threads.account_id = item.account AND threads.id = item.thread
             AND held.account_id = threads.account_id AND held.id = threads.id
         RETURNING threads.account_id, threads.id, threads.agent_id, threads.tenant_id, threads.subtenant_id,
-            held.state = 'processing' AS was_lost";
+            held.state = 'processing' AS was_lost, ", names_address!(), " AS names_address");
     let items: Vec<Value> = taken
         .iter()
         .map(|(account, thread, attempt)| {
@@ -260,6 +358,9 @@ pub(crate) struct Moved {
     /// Its worker was lost: it was queued in between.
     #[diesel(sql_type = Bool)]
     pub was_lost: bool,
+    /// Its events go to an address that it or its agent names.
+    #[diesel(sql_type = Bool)]
+    pub names_address: bool,
 }
 
 impl Moved {
@@ -270,7 +371,7 @@ impl Moved {
 
 /// Threads are handed back by a worker that shuts down.
 pub(super) async fn hand_back(conn: &mut Conn, handed: &[(AccountId, &str)], now: Timestamp) -> Result<Vec<Moved>> {
-    const SQL: &str = "WITH item AS (
+    const SQL: &str = concat!("WITH item AS (
             SELECT * FROM jsonb_to_recordset($1::jsonb) AS x(account text, thread text, now_ms bigint)
         )
         UPDATE threads SET state = 'queued', revision = revision + 1, edited_ms = greatest(edited_ms, item.now_ms),
@@ -282,7 +383,7 @@ pub(super) async fn hand_back(conn: &mut Conn, handed: &[(AccountId, &str)], now
             AND (threads.account_id, threads.id) IN (SELECT t.account_id, t.id FROM threads t JOIN item i
                 ON t.account_id = i.account AND t.id = i.thread FOR UPDATE OF t SKIP LOCKED)
         RETURNING threads.account_id, threads.id, threads.agent_id, threads.tenant_id, threads.subtenant_id,
-            false AS was_lost";
+            false AS was_lost, ", names_address!(), " AS names_address");
     let items: Vec<Value> =
         handed.iter().map(|(account, thread)| json!({"account": account, "thread": thread, "now_ms": now.0})).collect();
     Ok(JsonStatement::new(SQL, &items)?.load(conn).await?)

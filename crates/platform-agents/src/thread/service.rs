@@ -160,7 +160,7 @@ impl PgThreadService {
         files: platform_conversation::FileFetcher,
         config: ThreadConfig,
     ) -> Self {
-        Self { threads: Arc::new(Threads { ports, jobs, agents, mailer, tenants, files, config }) }
+        Self { threads: Threads::new(ports, jobs, agents, mailer, tenants, files, config) }
     }
 
     /// What carries out the runs that this process takes from the table.

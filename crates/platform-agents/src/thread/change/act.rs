@@ -3,7 +3,7 @@
 use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::{Conn, Idempotency, in_progress};
-use platform_jobs::{Run, is_held_in};
+use platform_jobs::{Run, held_in};
 
 use crate::thread::{
     AfterCommit, Threads,
@@ -118,6 +118,16 @@ impl Threads {
 
 /// Locks the thread of a run whose lease is held; `None` when it is lost, or the thread is gone.
 pub(crate) async fn hold_in(conn: &mut Conn, run: &Run) -> Result<Option<Record>> {
-    let Some(record) = repository::lock(conn, &run.account(), &run.subject).await? else { return Ok(None) };
-    Ok(is_held_in(conn, run).await?.then_some(record))
+    Ok(hold_all_in(conn, &[run]).await?.remove(0))
+}
+
+/// The same for several.
+pub(crate) async fn hold_all_in(conn: &mut Conn, runs: &[&Run]) -> Result<Vec<Option<Record>>> {
+    let mut locked = repository::lock_all(conn, runs).await?;
+    let held = held_in(conn, runs).await?;
+    let of = |run: &&Run| {
+        let at = locked.iter().position(|record| record.id() == run.subject && record.account == run.account())?;
+        held.contains(&run.id).then(|| locked.swap_remove(at))
+    };
+    Ok(runs.iter().map(of).collect())
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use platform_conversation::{ABANDON, CHAT_RETURN, Returned};
-use platform_core::{Error, Result, Timestamp};
+use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_events::{Event, publish_in};
-use platform_jobs::{Run, When, cancel_in, end_in, enqueue_in};
+use platform_jobs::{NewRun, Run, When, cancel_in, end_all_in, enqueue_all_in, enqueue_in};
 use platform_mail::Mail;
 use platform_realtime::Key;
 use serde_json::{Value, json};
@@ -31,6 +31,15 @@ pub(crate) struct AfterCommit {
     announces: bool,
 }
 
+/// A change of a thread that is to be stored.
+pub(crate) struct Change<'a> {
+    pub record: &'a mut Record,
+    /// The run whose lease the caller holds.
+    pub held: Option<&'a Run>,
+    /// What the thread's revision is at least.
+    pub revision: i64,
+}
+
 impl Threads {
     /// Stores a change of a thread and everything that follows from it; `held`: the run whose lease the caller
     /// holds; `revision`: what the thread's is at least.
@@ -42,36 +51,41 @@ impl Threads {
         revision: i64,
         now: Timestamp,
     ) -> Result<AfterCommit> {
-        let is_new = record.state_before.is_none();
-        if is_new {
-            if !repository::insert(conn, record).await? {
-                return Err(diesel::result::Error::RollbackTransaction.into());
+        let mut told = self.commit_all_in(conn, &mut [Change { record, held, revision }], now).await?;
+        Ok(told.remove(0))
+    }
+
+    /// The same for changes of several threads, in few statements.
+    pub async fn commit_all_in(
+        &self,
+        conn: &mut Conn,
+        changes: &mut [Change<'_>],
+        now: Timestamp,
+    ) -> Result<Vec<AfterCommit>> {
+        repository::store(conn, changes, now).await?;
+        self.publish_in(conn, changes, now).await?;
+        let (mut all_told, mut runs) = (Vec::with_capacity(changes.len()), Runs::default());
+        for Change { record, held, .. } in &mut *changes {
+            let key = live_key(&record.account, record.id());
+            let mut told = AfterCommit { key, revision: record.revision, stopped: None, announces: false };
+            if record.new_changes().next().is_some() {
+                self.runs_in(conn, record, *held, &mut runs, &mut told, now).await?;
+                told.announces |= self.notify_in(conn, record, now).await?;
             }
-        } else {
-            repository::update(conn, record, revision, now).await?;
+            let abandons = std::mem::take(&mut record.abandons);
+            let abandoned = if abandons { repository::abandoned(conn, record).await? } else { Vec::new() };
+            for thread in abandoned {
+                let (account, after) = (&record.account, When::After(Duration::ZERO));
+                cancel_in(conn, account, ABANDON, &thread).await?;
+                enqueue_in(conn, account, ABANDON, &thread, Value::Null, after).await?;
+                told.announces = true;
+            }
+            all_told.push(told);
         }
-        self.publish_in(conn, record, now).await?;
-        let mut told = AfterCommit {
-            key: live_key(&record.account, record.id()),
-            revision: record.revision,
-            stopped: None,
-            announces: false,
-        };
-        if record.new_changes().next().is_some() {
-            self.runs_in(conn, record, held, &mut told, now).await?;
-            told.announces |= self.notify_in(conn, record, now).await?;
-        }
-        let abandoned =
-            if std::mem::take(&mut record.abandons) { repository::abandoned(conn, record).await? } else { Vec::new() };
-        for thread in abandoned {
-            let (account, after) = (&record.account, When::After(Duration::ZERO));
-            cancel_in(conn, account, ABANDON, &thread).await?;
-            enqueue_in(conn, account, ABANDON, &thread, Value::Null, after).await?;
-            told.announces = true;
-        }
+        runs.store(conn).await?;
         // The row of an agent's day, which all its threads add to, is held for as short as can be.
-        costs::add_in(conn, record, is_new, now).await?;
-        Ok(told)
+        costs::add_in(conn, changes.iter().map(|change| &*change.record), now).await?;
+        Ok(all_told)
     }
 
     /// The runs of a thread follow from its state.
@@ -80,6 +94,7 @@ impl Threads {
         conn: &mut Conn,
         record: &Record,
         held: Option<&Run>,
+        runs: &mut Runs,
         told: &mut AfterCommit,
         now: Timestamp,
     ) -> Result<()> {
@@ -88,7 +103,7 @@ impl Threads {
             return Ok(());
         }
         match (held, record.state_before) {
-            (Some(run), _) => end_in(conn, run).await?,
+            (Some(run), _) => runs.ended.push(run.clone()),
             (None, Some(ThreadState::Queued | ThreadState::Processing)) => {
                 told.stopped = cancel_in(conn, account, KIND, id).await?;
             }
@@ -105,8 +120,8 @@ impl Threads {
         let pause = record.facts.pause.as_ref();
         let due = match record.state {
             ThreadState::Queued => {
-                let when = When::InLane { lane: record.agent_id(), opens: record.started.is_none() };
-                enqueue_in(conn, account, KIND, id, Value::Null, when).await?;
+                let opens = record.started.is_none();
+                runs.queued.push((account.clone(), id.to_owned(), record.agent_id().to_owned(), opens));
                 told.announces = true;
                 None
             }
@@ -144,7 +159,29 @@ impl Threads {
         Ok(())
     }
 
-    async fn publish_in(&self, conn: &mut Conn, record: &Record, now: Timestamp) -> Result<()> {
+    /// Publishes changes, as far as anybody listens.
+    async fn publish_in(&self, conn: &mut Conn, changes: &[Change<'_>], now: Timestamp) -> Result<()> {
+        let mut events = Vec::new();
+        for Change { record, .. } in changes {
+            let hears = record.names_address() || self.is_heard(&record.account).await?;
+            if hears && record.new_changes().next().is_some() {
+                Self::publish(record, &mut events)?;
+            }
+        }
+        publish_in(conn, events, now).await
+    }
+
+    /// Whether anybody in an account listens to threads.
+    async fn is_heard(&self, account: &AccountId) -> Result<bool> {
+        for kind in EVENTS {
+            if self.ports.audience.hears(account, kind).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn publish<'r>(record: &'r Record, events: &mut Vec<Event<'r>>) -> Result<()> {
         let data = about(record.id(), record.agent_id(), record.tenant_id(), record.subtenant_id());
         let event = |kind, data| Event {
             agent: Some(record.agent_id()),
@@ -154,7 +191,6 @@ impl Threads {
             depth: record.facts.turn.request.depth,
             ..Event::new(&record.account, kind, data)
         };
-        let mut events = Vec::new();
         for (before, change) in record.new_changes() {
             let mut changed = data.clone();
             changed["state"] = change.state.as_str().into();
@@ -175,7 +211,7 @@ impl Threads {
                 events.push(event("thread.approval_required", asked));
             }
         }
-        publish_in(conn, events, now).await
+        Ok(())
     }
 
     /// Mail to people, and the judge; whether there is something to do for a worker.
@@ -250,6 +286,9 @@ impl Threads {
         let owners: Vec<_> = moved.iter().map(Moved::account).collect();
         let mut events = Vec::new();
         for (of, account) in moved.iter().zip(&owners) {
+            if !of.names_address && !self.is_heard(account).await? {
+                continue;
+            }
             let mut publish = |before: ThreadState, after: ThreadState| {
                 let mut data = about(&of.id, &of.agent_id, of.tenant_id.as_deref(), of.subtenant_id.as_deref());
                 data["state"] = after.as_str().into();
@@ -266,6 +305,31 @@ impl Threads {
         publish_in(conn, events, now).await
     }
 }
+
+/// Runs that change with threads.
+#[derive(Default)]
+struct Runs {
+    ended: Vec<Run>,
+    /// Of threads: account, thread, lane, and whether the run opens it.
+    queued: Vec<(AccountId, String, String, bool)>,
+}
+
+impl Runs {
+    async fn store(&self, conn: &mut Conn) -> Result<()> {
+        end_all_in(conn, &self.ended.iter().collect::<Vec<_>>()).await?;
+        let queued = self.queued.iter().map(|(account, thread, lane, opens)| NewRun {
+            account,
+            kind: KIND,
+            subject: thread,
+            payload: Value::Null,
+            when: When::InLane { lane, opens: *opens },
+        });
+        enqueue_all_in(conn, queued.collect()).await.map(drop)
+    }
+}
+
+/// What is told of threads (contract 17).
+const EVENTS: [&str; 3] = ["thread.state_changed", "thread.finished", "thread.approval_required"];
 
 /// What every event of a thread says.
 fn about(thread: &str, agent: &str, tenant: Option<&str>, subtenant: Option<&str>) -> Value {

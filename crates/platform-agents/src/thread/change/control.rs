@@ -19,6 +19,7 @@ use crate::thread::{
 };
 
 /// A message that was taken in, screened, and is to be stored with its files.
+#[derive(Clone)]
 pub(crate) struct Arrived {
     pub message: ChatMessage,
     pub request: TurnRequest,
@@ -174,16 +175,20 @@ pub(crate) async fn close(
     Ok(())
 }
 
-/// Adds a message at the end, no earlier than what is there.
+/// Adds a message at the end.
 pub(crate) async fn append(conn: &mut Conn, record: &mut Record, arrived: &Arrived) -> Result<()> {
+    let (row, key) = (appended(record, arrived)?, key(record.id()));
+    insert_message(conn, &record.account, &key, &row).await?;
+    store_files(conn, &record.account, &key, &arrived.message.uid, &arrived.files).await
+}
+
+/// A message at the end, no earlier than what is there, as it is stored.
+pub(crate) fn appended(record: &mut Record, arrived: &Arrived) -> Result<MessageRow> {
     let timestamp = arrived.message.timestamp.max(record.edited());
     let message = ChatMessage { timestamp, ..arrived.message.clone() };
     let row = MessageRow::new(record.message_count, &message, None)?;
-    let key = key(record.id());
-    insert_message(conn, &record.account, &key, &row).await?;
-    store_files(conn, &record.account, &key, &arrived.message.uid, &arrived.files).await?;
     record.message_count += 1;
-    Ok(())
+    Ok(row)
 }
 
 /// Has a message wait for the next step.

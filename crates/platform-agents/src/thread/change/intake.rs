@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    ChatMessage, File, MessageContent, TurnRequest, check_turn_tools, new_message_uid, screen_files,
+    ChatMessage, File, MessageContent, TurnRequest, check_turn_tools, insert_messages, new_message_uid, screen_files,
+    store_files,
 };
 use platform_core::{AccountId, Caller, Error, Object, Owner, Result, run_detached};
 use platform_db::{Conn, Idempotency};
@@ -15,19 +16,20 @@ use platform_tenants::Visit;
 
 use crate::thread::{
     Threads,
-    change::commit::AfterCommit,
-    change::control::{Arrived, append},
+    change::commit::{AfterCommit, Change},
+    change::control::{Arrived, appended},
     change::request::{NewThread, ThreadMessage},
     change::state::{Cause, Source, ThreadState},
     facts::{Facts, Parent, Pause, Unfetched},
     model::{StartedThread, ThreadId},
-    record::{Actor, NewRecord, Record},
+    record::{Actor, NewRecord, Record, key},
     repository,
     turn::runner::OUT_OF_QUOTA,
 };
 use crate::{agent::ReadyAgent, code};
 
 /// A thread that is to start.
+#[derive(Clone)]
 pub(crate) struct Start {
     pub record: Record,
     pub arrived: Arrived,
@@ -144,45 +146,47 @@ impl Threads {
         let (threads, once, agent_id) = (Arc::clone(self), once.cloned(), agent_id.to_owned());
         // A task of its own: what was accepted is begun when the caller leaves in between.
         let started = run_detached("start thread", async move {
-            let mut start = start;
-            let mut conn = threads.ports.db.conn().await?;
-            let (started, told) = conn
-                .transaction::<_, Error, _>(async |conn| {
+            let (refusal, record) = (start.refusal.clone(), &start.record);
+            let started = |state| StartedThread {
+                id: record.id().to_owned(),
+                thread_id: record.id().to_owned(),
+                agent_id: agent_id.clone(),
+                state,
+                message: message.clone(),
+                created_at: record.created().to_iso(),
+                creation_timestamp_ms: record.created(),
+            };
+            let (state, told) = if once.is_none() && !reject_when_busy {
+                threads.starting.write(start.clone()).await?
+            } else {
+                let mut conn = threads.ports.db.conn().await?;
+                conn.transaction::<_, Error, _>(async |conn| {
                     if let Some(once) = &once {
                         once.lock(conn).await?;
                     }
-                    let account = start.record.account.clone();
+                    let account = &record.account;
                     if reject_when_busy {
                         // An agent comes before its lane, whoever takes both.
-                        threads.agents.hold_in(conn, &account, &agent_id).await?;
-                        if is_full_in(conn, &account, &agent_id).await? {
+                        threads.agents.hold_in(conn, account, &agent_id).await?;
+                        if is_full_in(conn, account, &agent_id).await? {
                             let message =
                                 "This agent has as many threads as it may have; try again when one has ended.";
                             return Err(Error::new(code::AGENT_BUSY, message).retry_after(1));
                         }
                     }
+                    let mut start = start.clone();
                     let told = threads.start_in(conn, &mut start).await?;
-                    let record = &start.record;
-                    let started = StartedThread {
-                        id: record.id().to_owned(),
-                        thread_id: record.id().to_owned(),
-                        agent_id: agent_id.clone(),
-                        state: record.state,
-                        message: message.clone(),
-                        created_at: record.created().to_iso(),
-                        creation_timestamp_ms: record.created(),
-                    };
-                    if let (Some(once), None) = (&once, &start.refusal) {
-                        once.store(conn, 201, &started).await?;
+                    if let (Some(once), None) = (&once, &refusal) {
+                        once.store(conn, 201, &started(start.record.state)).await?;
                     }
-                    Ok((started, told))
+                    Ok((start.record.state, told))
                 })
-                .await?;
-            drop(conn);
+                .await?
+            };
             threads.tell(&told).await?;
-            match &start.refusal {
-                Some(refusal) => Err(Error::from(refusal).with("threadId", &started.thread_id)),
-                None => Ok(started),
+            match &refusal {
+                Some(refusal) => Err(Error::from(refusal).with("threadId", record.id())),
+                None => Ok(started(state)),
             }
         });
         started.await
@@ -229,6 +233,7 @@ impl Threads {
             metadata: order.metadata,
             tags: order.tags,
             facts,
+            names_address: agent.settings.webhook_url.is_some(),
             now,
         });
         record.begin_turn(arrived.request.clone());
@@ -238,29 +243,61 @@ impl Threads {
 
     /// Stores a thread that starts.
     pub(crate) async fn start_in(&self, conn: &mut Conn, start: &mut Start) -> Result<AfterCommit> {
-        let now = start.record.created();
-        let record = &mut start.record;
-        self.agents.hold_in(conn, &record.account, record.agent_id()).await?;
-        if let Some(above) = record.facts.parent.as_ref().and_then(|parent| parent.link.thread.as_deref()) {
-            repository::hold_processing(conn, &record.account, above).await?;
+        let mut told = self.start_all_in(conn, std::slice::from_mut(start)).await?;
+        Ok(told.remove(0))
+    }
+
+    /// Stores threads that start together, each with the state it is in then.
+    pub(crate) async fn store_starts(
+        &self,
+        conn: &mut Conn,
+        starts: &[Start],
+    ) -> Result<Vec<(ThreadState, AfterCommit)>> {
+        conn.transaction::<_, Error, _>(async |conn| {
+            let mut starts = starts.to_vec();
+            let told = self.start_all_in(conn, &mut starts).await?;
+            Ok(starts.iter().map(|start| start.record.state).zip(told).collect())
+        })
+        .await
+    }
+
+    async fn start_all_in(&self, conn: &mut Conn, starts: &mut [Start]) -> Result<Vec<AfterCommit>> {
+        let agents: Vec<_> = starts.iter().map(|start| (&start.record.account, start.record.agent_id())).collect();
+        self.agents.hold_all_in(conn, &agents).await?;
+        let mut messages = Vec::with_capacity(starts.len());
+        for start in &mut *starts {
+            let now = start.record.created();
+            let record = &mut start.record;
+            if let Some(above) = record.facts.parent.as_ref().and_then(|parent| parent.link.thread.as_deref()) {
+                repository::hold_processing(conn, &record.account, above).await?;
+            }
+            let (cause, state) = match (record.facts.unfetched.is_empty(), start.begins_paused) {
+                _ if start.refusal.is_some() => (Cause::QuotaSpent, ThreadState::LimitExceeded),
+                (false, _) => (Cause::FilesAwaited, ThreadState::UnderConstruction),
+                (true, false) => (Cause::Accepted, ThreadState::Queued),
+                (true, true) => (Cause::Paused, ThreadState::Paused),
+            };
+            if let Some(refusal) = &start.refusal {
+                start.by.reason = Some(refusal.message.clone());
+                record.stop_reason = Some("limit_exceeded".to_owned());
+                record.finish_reason = Some(OUT_OF_QUOTA.to_owned());
+            }
+            record.enter(cause, state, &start.by, now)?;
+            if state == ThreadState::Paused {
+                record.facts.pause = Some(Pause { at: Some(now), ..Pause::default() });
+            }
+            messages.push((record.account.clone(), key(record.id()), appended(record, &start.arrived)?));
         }
-        let (cause, state) = match (record.facts.unfetched.is_empty(), start.begins_paused) {
-            _ if start.refusal.is_some() => (Cause::QuotaSpent, ThreadState::LimitExceeded),
-            (false, _) => (Cause::FilesAwaited, ThreadState::UnderConstruction),
-            (true, false) => (Cause::Accepted, ThreadState::Queued),
-            (true, true) => (Cause::Paused, ThreadState::Paused),
-        };
-        if let Some(refusal) = &start.refusal {
-            start.by.reason = Some(refusal.message.clone());
-            record.stop_reason = Some("limit_exceeded".to_owned());
-            record.finish_reason = Some(OUT_OF_QUOTA.to_owned());
+        let rows: Vec<_> = messages.iter().map(|(account, key, row)| (account, key.as_str(), row)).collect();
+        insert_messages(conn, &rows).await?;
+        for start in &*starts {
+            let Start { record, arrived, .. } = start;
+            store_files(conn, &record.account, &key(record.id()), &arrived.message.uid, &arrived.files).await?;
         }
-        record.enter(cause, state, &start.by, now)?;
-        if state == ThreadState::Paused {
-            record.facts.pause = Some(Pause { at: Some(now), ..Pause::default() });
-        }
-        append(conn, record, &start.arrived).await?;
-        self.commit_in(conn, record, None, 0, now).await
+        let now = starts.iter().map(|start| start.record.created()).max().unwrap_or_else(|| self.ports.clock.now());
+        let changes = starts.iter_mut().map(|start| Change { record: &mut start.record, held: None, revision: 0 });
+        let mut changes: Vec<Change<'_>> = changes.collect();
+        self.commit_all_in(conn, &mut changes, now).await
     }
 
     /// A message as it will be stored: what is redacted here is stored nowhere.

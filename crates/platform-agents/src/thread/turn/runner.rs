@@ -5,10 +5,12 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_conversation::{
-    AGENT, AssistantSettings, Bounds, HandOff, LeaseLost, Profile, SubAgentLauncher, ToolUser, Turn, turn_tools,
+    AGENT, AssistantSettings, Bounds, HandOff, LeaseLost, MessageRow, Profile, SubAgentLauncher, TokenUsage, ToolUser,
+    Turn, awaited, insert_messages, turn_tools,
 };
 use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Conn;
+use platform_guardrails::Finding;
 use platform_jobs::{Run, Work};
 use platform_runtime::{Callbacks, Ending, FINISH_TOOL, FaultCode, Refusal, ToolChoice, TurnTool, UsageLedger};
 use platform_tenants::settle_in;
@@ -18,18 +20,18 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::ReadyAgent;
 use crate::thread::{
     KIND, Threads,
-    change::act::hold_in,
-    change::commit::after,
+    change::act::{hold_all_in, hold_in},
+    change::commit::{AfterCommit, Change, after},
     change::control::close,
     change::state::{Cause, ThreadState},
     facts::Pause,
     live_key,
     model::{EmptyContentRetries, ThreadResult},
-    record::{Actor, Record},
+    record::{Actor, Record, key},
     repository,
     turn::awaited::{ThreadCallbacks, done, take_arrived},
     turn::hand_off::ThreadLauncher,
-    turn::turn_store::{ThreadTurnStore, append_queued, hand_offs, pause_now, sleeps_until},
+    turn::turn_store::{ThreadTurnStore, append_queued, hand_offs, note_step, pause_now, sleeps_until},
 };
 
 /// An empty answer is asked for again so often.
@@ -42,7 +44,7 @@ pub(crate) struct ThreadTurns(pub Arc<Threads>);
 
 /// What follows the end of a part of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+pub(crate) enum Next {
     /// The turn goes on with what came meanwhile.
     Again,
     /// This run has nothing more to do.
@@ -89,7 +91,12 @@ impl Threads {
     async fn work(self: &Arc<Self>, run: &Run, stop: &CancellationToken) -> Result<Next> {
         let account = run.account();
         let conn = self.ports.db.read().await?;
-        let found = repository::find(conn.get(), &account, &run.subject).await?;
+        let key = key(&run.subject);
+        let asked = [(&account, key.as_str())];
+        // What comes after this is answered at the end of the turn.
+        let (found, waiting) =
+            tokio::try_join!(repository::find(conn.get(), &account, &run.subject), awaited(conn.get(), &asked),)?;
+        let is_awaited = !waiting.is_empty();
         drop(conn);
         let Some(found) = found.filter(|found| found.state == ThreadState::Processing) else {
             done(&self.ports.db, run).await?;
@@ -103,16 +110,15 @@ impl Threads {
         if !found.facts.unfetched.is_empty() {
             return self.fetch_late(run, &found).await;
         }
-        let found = if found.open.is_empty() {
+        let mut found = found;
+        if !found.open.is_empty() {
+            take_arrived(&mut found);
+        } else if is_awaited {
             match self.append_arrived(run).await? {
                 None => return Ok(Next::Done),
-                Some(record) => record,
+                Some(record) => found = record,
             }
-        } else {
-            let mut found = found;
-            take_arrived(&mut found);
-            found
-        };
+        }
         Box::pin(self.turn(run, found, &agent, stop)).await
     }
 
@@ -292,7 +298,7 @@ impl Threads {
         let mut conn = self.ports.db.conn().await?;
         let storing = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
-            turn_store.write_in(conn, &mut record, &turn.conversation, &[]).await?;
+            note_step(&mut record, 0, &turn.conversation.usage, turn_store.version);
             record.open.clone_from(&ending.waiting);
             record.guardrails = turn.guardrails().or(record.guardrails.take());
             hand_offs(&mut record);
@@ -335,42 +341,67 @@ impl Threads {
         turn_store: &ThreadTurnStore,
         mut turn: Turn<'_>,
         ending: Ending,
-        agent: &ReadyAgent,
+        agent: &Arc<ReadyAgent>,
     ) -> Result<Next> {
         let rows = turn.last_words(&ending)?;
-        let revision = turn.live.next_revision();
-        let (now, took) = (self.ports.clock.now(), turn.ledger.take());
-        let mut conn = self.ports.db.conn().await?;
-        let storing = conn.transaction::<_, Error, _>(async |conn| {
-            let Some(mut record) = hold_in(conn, run).await? else { return Ok(None) };
-            let is_first_step = record.facts.turn.version.is_none();
-            turn_store.write_in(conn, &mut record, &turn.conversation, &rows).await?;
-            record.abandons = !record.open.is_empty();
-            record.open.clear();
-            record.guardrails = turn.guardrails().or(record.guardrails.take());
-            if let Some(answer) = &ending.answer {
-                record.provider = Some(answer.model.provider.to_string());
-                record.llm = Some(answer.model.llm.to_string());
-            }
-            note_empty(&mut record, &turn, &ending);
-            let next = match ending.fault.as_ref().and_then(|fault| fault.refusal.as_deref()) {
-                Some(refusal) => {
-                    out_of_quota(&mut record, refusal, is_first_step, now)?;
-                    Next::Done
-                }
-                None => conclude(conn, &mut record, &turn, &ending, agent, now).await?,
-            };
-            let told = self.commit_in(conn, &mut record, Some(run), revision, now).await?;
-            settle_in(conn, &took).await?;
-            Ok(Some((next, told)))
-        });
-        let stored = storing.await;
-        drop(conn);
-        let stored = kept_or_owed(stored, &turn.ledger, took)?;
+        let took = turn.ledger.take();
+        let ended = EndedTurn {
+            run: run.clone(),
+            rows,
+            usage: turn.conversation.usage.clone(),
+            guardrails: turn.guardrails(),
+            findings: std::mem::take(&mut turn.findings),
+            empty_answers: turn.empty_answers,
+            ending: Arc::new(ending),
+            agent: Arc::clone(agent),
+            version: turn_store.version,
+            revision: turn.live.next_revision(),
+            took: took.clone(),
+        };
+        let stored = kept_or_owed(self.ending.write(ended).await, &turn.ledger, took)?;
         if let Some((_, told)) = &stored {
             turn.live.committed(told.revision, "");
         }
         self.told(stored).await
+    }
+
+    /// Stores the ends of turns whose lease is held; `None` for the others.
+    pub(crate) async fn store_ends(
+        &self,
+        conn: &mut Conn,
+        ended: &[EndedTurn],
+    ) -> Result<Vec<Option<(Next, AfterCommit)>>> {
+        conn.transaction::<_, Error, _>(async |conn| {
+            let now = self.ports.clock.now();
+            let runs: Vec<&Run> = ended.iter().map(|ended| &ended.run).collect();
+            let mut records = hold_all_in(conn, &runs).await?;
+            let held: Vec<_> = ended.iter().zip(&records).filter(|(_, record)| record.is_some()).collect();
+            let names: Vec<(AccountId, String)> =
+                held.iter().map(|(ended, _)| (ended.run.account(), key(&ended.run.subject))).collect();
+            let mut rows = Vec::with_capacity(names.len());
+            for ((ended, _), (account, key)) in held.iter().zip(&names) {
+                rows.extend(ended.rows.iter().map(|row| (account, key.as_str(), row)));
+            }
+            insert_messages(conn, &rows).await?;
+            let names: Vec<_> = names.iter().map(|(account, key)| (account, key.as_str())).collect();
+            let awaited = awaited(conn, &names).await?;
+            let (mut nexts, mut changes) = (Vec::with_capacity(ended.len()), Vec::with_capacity(ended.len()));
+            for (ended, record) in ended.iter().zip(&mut records) {
+                let Some(record) = record else {
+                    nexts.push(None);
+                    continue;
+                };
+                let key = key(record.id());
+                let is_awaited = awaited.iter().any(|(account, of)| *account == record.account.as_str() && *of == key);
+                nexts.push(Some(ended.conclude(conn, record, is_awaited, now).await?));
+                changes.push(Change { record, held: Some(&ended.run), revision: ended.revision });
+            }
+            let mut told = self.commit_all_in(conn, &mut changes, now).await?.into_iter();
+            let kept = ended.iter().zip(&nexts).filter(|(_, next)| next.is_some());
+            settle_in(conn, &kept.flat_map(|(ended, _)| ended.took.iter().cloned()).collect::<Vec<_>>()).await?;
+            Ok(nexts.into_iter().map(|next| next.zip(next.and_then(|_| told.next()))).collect())
+        })
+        .await
     }
 
     /// A step that was broken off by a client has taken tokens, too.
@@ -417,50 +448,75 @@ fn out_of_quota(record: &mut Record, refusal: &Refusal, is_first_step: bool, now
 /// Why a thread ends or waits whose tenant has no quota left.
 pub(crate) const OUT_OF_QUOTA: &str = "TENANT_LIMIT_EXCEEDED";
 
-/// Notes how often the model answered with nothing.
-fn note_empty(record: &mut Record, turn: &Turn<'_>, ending: &Ending) {
-    if turn.empty_answers > 0 {
-        let before = record.facts.turn.empty.map_or(0, |empty| empty.attempts);
-        let exhausted = ending.fault.as_ref().is_some_and(|fault| fault.code == FaultCode::EmptyContent);
-        let attempts = (before + turn.empty_answers).min(EMPTY_RETRIES);
-        record.facts.turn.empty = Some(EmptyContentRetries { attempts, exhausted });
-    }
+/// A turn that has ended, with everything that its thread keeps of it.
+pub(crate) struct EndedTurn {
+    run: Run,
+    rows: Vec<MessageRow>,
+    usage: TokenUsage,
+    /// JSON text.
+    guardrails: Option<String>,
+    findings: Vec<Finding>,
+    empty_answers: u32,
+    ending: Arc<Ending>,
+    agent: Arc<ReadyAgent>,
+    version: i64,
+    revision: i64,
+    took: Vec<Arc<RawValue>>,
 }
 
-/// Puts a thread into the state in which its turn ends.
-async fn conclude(
-    conn: &mut Conn,
-    record: &mut Record,
-    turn: &Turn<'_>,
-    ending: &Ending,
-    agent: &ReadyAgent,
-    now: Timestamp,
-) -> Result<Next> {
-    let by = Actor::worker();
-    let wait = ending.fault.as_ref().and_then(|fault| fault.retry_after).filter(|wait| *wait > LONGEST_WAIT);
-    if let Some(wait) = wait {
-        if record.facts.pause.as_ref().is_some_and(|pause| pause.requested) {
-            pause_now(record, now)?;
+impl EndedTurn {
+    /// Puts the thread, which is locked, into the state in which its turn ends. `is_awaited`: more was said meanwhile.
+    async fn conclude(&self, conn: &mut Conn, record: &mut Record, is_awaited: bool, now: Timestamp) -> Result<Next> {
+        let is_first_step = record.facts.turn.version.is_none();
+        note_step(record, self.rows.len(), &self.usage, self.version);
+        record.abandons = !record.open.is_empty();
+        record.open.clear();
+        record.guardrails = self.guardrails.clone().or(record.guardrails.take());
+        if let Some(answer) = &self.ending.answer {
+            record.provider = Some(answer.model.provider.to_string());
+            record.llm = Some(answer.model.llm.to_string());
+        }
+        self.note_empty(record);
+        if let Some(refusal) = self.ending.fault.as_ref().and_then(|fault| fault.refusal.as_deref()) {
+            out_of_quota(record, refusal, is_first_step, now)?;
             return Ok(Next::Done);
         }
-        record.enter(Cause::Sleeps, ThreadState::PausedForResume, &by, now)?;
-        let (until, reason) = (Some(after(now, wait)), Some("PROVIDER_RETRY".to_owned()));
-        record.facts.pause = Some(Pause { until, reason, at: Some(now), ..Pause::default() });
-        return Ok(Next::Done);
+        let by = Actor::worker();
+        let wait = self.ending.fault.as_ref().and_then(|fault| fault.retry_after).filter(|wait| *wait > LONGEST_WAIT);
+        if let Some(wait) = wait {
+            if record.facts.pause.as_ref().is_some_and(|pause| pause.requested) {
+                pause_now(record, now)?;
+                return Ok(Next::Done);
+            }
+            record.enter(Cause::Sleeps, ThreadState::PausedForResume, &by, now)?;
+            let (until, reason) = (Some(after(now, wait)), Some("PROVIDER_RETRY".to_owned()));
+            record.facts.pause = Some(Pause { until, reason, at: Some(now), ..Pause::default() });
+            return Ok(Next::Done);
+        }
+        let used = self.usage.tokens.input_tokens.saturating_sub(record.facts.turn.input_before);
+        let (cause, state, reason) = outcome(&self.ending, &self.agent, used, &self.findings);
+        if state == ThreadState::Completed {
+            record.facts.result = result(&self.ending).or(record.facts.result.take());
+            // What was said meanwhile is answered first.
+            if is_awaited && append_queued(conn, record).await? {
+                return Ok(Next::Again);
+            }
+        }
+        record.stop_reason = Some(self.ending.reason.to_owned());
+        record.finish_reason = Some(reason);
+        record.enter(cause, state, &by, now)?;
+        Ok(Next::Done)
     }
-    let used = turn.conversation.usage.tokens.input_tokens.saturating_sub(record.facts.turn.input_before);
-    let (cause, state, reason) = outcome(ending, agent, used, &turn.findings);
-    if state == ThreadState::Completed {
-        record.facts.result = result(ending).or(record.facts.result.take());
-        // What was said meanwhile is answered first.
-        if append_queued(conn, record).await? {
-            return Ok(Next::Again);
+
+    /// Notes how often the model answered with nothing.
+    fn note_empty(&self, record: &mut Record) {
+        if self.empty_answers > 0 {
+            let before = record.facts.turn.empty.map_or(0, |empty| empty.attempts);
+            let exhausted = self.ending.fault.as_ref().is_some_and(|fault| fault.code == FaultCode::EmptyContent);
+            let attempts = (before + self.empty_answers).min(EMPTY_RETRIES);
+            record.facts.turn.empty = Some(EmptyContentRetries { attempts, exhausted });
         }
     }
-    record.stop_reason = Some(ending.reason.to_owned());
-    record.finish_reason = Some(reason);
-    record.enter(cause, state, &by, now)?;
-    Ok(Next::Done)
 }
 
 /// What needs approval here or above needs it below.

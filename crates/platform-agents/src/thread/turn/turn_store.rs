@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
-    Compaction, Conversation, Step, StepResult, TurnRequest, TurnStore, add_compaction, add_secondary, empty,
-    has_compactions, insert_message, queued,
+    Compaction, Conversation, Step, StepResult, TokenUsage, TurnRequest, TurnStore, add_compaction, add_secondary,
+    empty, has_compactions, insert_message, insert_messages, queued,
 };
 use platform_core::{Error, Result};
 use platform_db::Conn;
@@ -49,24 +49,13 @@ impl ThreadTurnStore {
         let more = record.open.is_empty() && !queued(conn, &record.account, &key(record.id())).await?.is_empty();
         Ok(if more { Flow::Halt } else { Flow::GoOn })
     }
+}
 
-    /// What a step and an end have in common.
-    pub async fn write_in(
-        &self,
-        conn: &mut Conn,
-        record: &mut Record,
-        conversation: &Conversation,
-        messages: &[platform_conversation::MessageRow],
-    ) -> Result<()> {
-        let key = key(record.id());
-        for message in messages {
-            insert_message(conn, &record.account, &key, message).await?;
-        }
-        record.message_count += i32::try_from(messages.len()).unwrap_or(i32::MAX);
-        record.usage = conversation.usage.clone();
-        record.facts.turn.version = Some(self.version);
-        Ok(())
-    }
+/// What a step and an end have in common: so many messages, and what it all took.
+pub(crate) fn note_step(record: &mut Record, messages: usize, usage: &TokenUsage, version: i64) {
+    record.message_count += i32::try_from(messages).unwrap_or(i32::MAX);
+    record.usage = usage.clone();
+    record.facts.turn.version = Some(version);
 }
 
 #[async_trait]
@@ -77,7 +66,10 @@ impl TurnStore for ThreadTurnStore {
         let mut conn = threads.ports.db.conn().await?;
         let storing = conn.transaction::<_, Error, _>(async |conn| {
             let Some(mut record) = hold_in(conn, &self.run).await? else { return Ok(None) };
-            self.write_in(conn, &mut record, conversation, &step.messages).await?;
+            let key = key(record.id());
+            let rows: Vec<_> = step.messages.iter().map(|row| (&conversation.account, key.as_str(), row)).collect();
+            insert_messages(conn, &rows).await?;
+            note_step(&mut record, rows.len(), &conversation.usage, self.version);
             record.open.clone_from(&step.open);
             hand_offs(&mut record);
             if let Some(model) = &step.model {
