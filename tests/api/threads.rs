@@ -320,6 +320,13 @@ async fn results_of_asynchronous_tools_come_once_to_their_address_or_by_the_api(
     let waiting = thread_in(&app, &id, "waiting_for_response").await;
     act(&app, &id, "pause", json!({})).await;
     assert_eq!(act(&app, &id, "resume", json!({})).await["state"], "waiting_for_response");
+    // It ends by itself, too, and the result is waited for again.
+    let soon = std::time::UNIX_EPOCH.elapsed().expect("a clock") + Duration::from_millis(1500);
+    assert_eq!(
+        act(&app, &id, "pause", json!({"until": u64::try_from(soon.as_millis()).expect("a time")})).await["state"],
+        "paused"
+    );
+    thread_in(&app, &id, "waiting_for_response").await;
     act(&app, &id, "pause", json!({})).await;
     let url = waiting["pendingAsyncToolCalls"][0]["callbackUrl"].as_str().expect("an address");
     let path = url.strip_prefix(app.url()).expect("ours");

@@ -15,7 +15,7 @@ where
     F::Output: Send + 'static,
 {
     #[expect(clippy::disallowed_methods, reason = "the one place that spawns")]
-    tokio::spawn(future.instrument(tracing::debug_span!("task", name)))
+    tokio::spawn(future.instrument(tracing::debug_span!(parent: None, "task", name)))
 }
 
 /// Does what must not be left half done when whoever waits for it leaves: in a task of its own, which begins at

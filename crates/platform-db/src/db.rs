@@ -85,6 +85,10 @@ impl Drivers {
     }
 }
 
+/// Has a transaction find rows by their keys alone: a plan that was made while tables were small would read them whole
+/// when they are large.
+pub const BY_KEY: &str = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
+
 /// Commits a row on a page that the disk has to give anew; an error when the database takes no writes.
 pub async fn can_write(conn: &mut Conn) -> Result<()> {
     let write =
@@ -107,6 +111,22 @@ impl ReadConn {
 
     fn is_open(&self) -> bool {
         !self.closed.load(Ordering::Relaxed)
+    }
+}
+
+/// A connection of one's own on the runtime of its owner.
+pub(crate) struct HereConn {
+    conn: AsyncPgConnection,
+    closed: Arc<AtomicBool>,
+}
+
+impl HereConn {
+    pub fn get_mut(&mut self) -> &mut AsyncPgConnection {
+        &mut self.conn
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 }
 
@@ -168,10 +188,12 @@ impl Db {
         Ok(opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?.0)
     }
 
-    /// A connection whose driver lives on the runtime of the caller.
-    pub(crate) async fn connect_here(&self) -> Result<AsyncPgConnection> {
+    /// A connection whose driver lives on the runtime of the caller, for statements that find rows by their keys.
+    pub(crate) async fn connect_here(&self) -> Result<HereConn> {
         let opened = tokio::time::timeout(WAIT, connect(self.url.to_string(), Some(&self.drivers))).await;
-        Ok(opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?.0)
+        let (mut conn, closed) = opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?;
+        conn.batch_execute(&BY_KEY.replace("LOCAL", "SESSION")).await?;
+        Ok(HereConn { conn, closed })
     }
 
     /// A connection that hears notifications.

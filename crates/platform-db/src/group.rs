@@ -1,6 +1,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, RwLock},
+    time::Duration,
 };
 
 use futures_util::future::BoxFuture;
@@ -8,9 +9,13 @@ use platform_core::{Code, Error, Result, spawn};
 use tokio::{
     runtime::{self, Handle},
     sync::{mpsc, oneshot},
+    time::timeout,
 };
 
-use crate::{Conn, Db};
+use crate::{Conn, Db, db::HereConn};
+
+/// A connection that nobody writes on for so long is given back.
+const IDLE: Duration = Duration::from_secs(60);
 
 type Waiting<T, R> = (T, oneshot::Sender<Result<R>>);
 type Write<T, R> = dyn for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>> + Send + Sync;
@@ -49,11 +54,11 @@ impl<T: Send + Sync + 'static, R: Send + 'static> GroupWriter<T, R> {
     /// The queue of this runtime.
     fn queue(&self) -> mpsc::Sender<Waiting<T, R>> {
         let here = Handle::current().id();
-        if let Some(queue) = self.queues.read().expect("lock").get(&here) {
+        if let Some(queue) = self.queues.read().expect("lock").get(&here).filter(|queue| !queue.is_closed()) {
             return queue.clone();
         }
         let mut queues = self.queues.write().expect("lock");
-        // Those whose runtime has ended are forgotten.
+        // Those whose runtime or writer has ended are forgotten.
         queues.retain(|_, queue| !queue.is_closed());
         let begin = || {
             let (queue, waiting) = mpsc::channel(4 * self.most);
@@ -67,14 +72,22 @@ impl<T: Send + Sync + 'static, R: Send + 'static> GroupWriter<T, R> {
 
 struct Writer<T, R> {
     db: Db,
-    conn: Option<Conn>,
+    conn: Option<HereConn>,
     write: Arc<Write<T, R>>,
 }
 
 impl<T, R> Writer<T, R> {
     async fn run(mut self, mut queue: mpsc::Receiver<Waiting<T, R>>, most: usize) {
         let mut waiting = Vec::with_capacity(most);
-        while queue.recv_many(&mut waiting, most).await > 0 {
+        loop {
+            match timeout(IDLE, queue.recv_many(&mut waiting, most)).await {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(_) => {
+                    self.conn = None;
+                    continue;
+                }
+            }
             let (items, answers): (Vec<T>, Vec<_>) = waiting.drain(..).unzip();
             match self.group(&items).await {
                 Ok(outcomes) => {
@@ -88,11 +101,11 @@ impl<T, R> Writer<T, R> {
     }
 
     async fn group(&mut self, items: &[T]) -> Result<Vec<R>> {
-        let mut conn = match self.conn.take() {
+        let mut conn = match self.conn.take().filter(|conn| !conn.is_closed()) {
             Some(conn) => conn,
             None => self.db.connect_here().await?,
         };
-        let outcomes = (self.write)(&mut conn, items).await?;
+        let outcomes = (self.write)(conn.get_mut(), items).await?;
         // Only a connection that has just worked is used again.
         self.conn = Some(conn);
         if outcomes.len() == items.len() {

@@ -243,7 +243,7 @@ impl PgIntegrations {
     pub(crate) async fn settled(&self, id: &str, retired: &[String]) -> Result<()> {
         self.connections.changed(id).await?;
         if !retired.is_empty() {
-            self.jobs.announce().await;
+            self.jobs.announce();
         }
         Ok(())
     }

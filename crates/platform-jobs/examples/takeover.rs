@@ -75,7 +75,7 @@ async fn main() -> Result<()> {
     })
     .await?;
     drop(conn);
-    jobs.announce().await;
+    jobs.announce();
 
     println!("{}", told.recv().await.expect("the second attempt ends it"));
     jobs.drain(&works, Duration::from_secs(5)).await?;

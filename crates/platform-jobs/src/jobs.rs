@@ -8,9 +8,9 @@ use std::{
 };
 
 use async_trait::async_trait;
-use diesel_async::AsyncConnection;
+use diesel_async::{AsyncConnection, SimpleAsyncConnection};
 use platform_core::{AccountId, Clock, Error, Result, Timestamp, spawn};
-use platform_db::{Bus, Conn, Db, Notice};
+use platform_db::{BY_KEY, Bus, Conn, Db, Notice};
 use tokio::{
     runtime::Handle,
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
@@ -28,6 +28,8 @@ const STOP: &str = "run-stop";
 const WAITING: &str = "run-waiting";
 /// How often the table is looked at when nobody says that there is something in it.
 const POLL: Duration = Duration::from_millis(500);
+/// Runs that are enqueued within this are told of together.
+const TOGETHER: Duration = Duration::from_millis(5);
 /// A run that broke off is tried again after this.
 const AFTER_BREAK: Duration = Duration::from_secs(1);
 
@@ -83,6 +85,8 @@ pub struct Jobs {
     slots: Arc<Semaphore>,
     active: Mutex<HashMap<String, Active>>,
     waiting: Notify,
+    /// The other processes are to look, too.
+    announced: Notify,
     running: TaskTracker,
     closing: CancellationToken,
     /// The next odd place goes to a run of a lane.
@@ -142,6 +146,7 @@ impl Jobs {
             slots: Arc::new(Semaphore::new(config.concurrency)),
             active: Mutex::default(),
             waiting: Notify::new(),
+            announced: Notify::new(),
             running: TaskTracker::new(),
             closing: CancellationToken::new(),
             laned_first: AtomicBool::new(true),
@@ -153,6 +158,7 @@ impl Jobs {
     pub fn start(self: &Arc<Self>, works: Vec<Arc<dyn Work>>) {
         spawn("heartbeat", Arc::clone(self).heartbeat());
         spawn("run notices", Arc::clone(self).listen());
+        spawn("tell of runs", Arc::clone(self).tell());
         if !works.is_empty() {
             spawn("take runs", Arc::clone(self).take(works));
         }
@@ -240,9 +246,9 @@ impl Jobs {
     }
 
     /// Says that a run was enqueued without a lease.
-    pub async fn announce(&self) {
+    pub fn announce(&self) {
         self.waiting.notify_one();
-        let _ = self.bus.tell(WAITING, "").await;
+        self.announced.notify_one();
     }
 
     /// Says that a run was enqueued that is due after `delay`.
@@ -250,7 +256,7 @@ impl Jobs {
         let jobs = Arc::clone(self);
         spawn("announce", async move {
             tokio::select! {
-                () = tokio::time::sleep(delay) => jobs.announce().await,
+                () = tokio::time::sleep(delay) => jobs.announce(),
                 () = jobs.closing.cancelled() => {}
             }
         });
@@ -357,6 +363,7 @@ impl Jobs {
             .conn()
             .await?
             .transaction::<_, Error, _>(async |conn| {
+                conn.batch_execute(BY_KEY).await?;
                 let repository::Due { runs, laned, now } =
                     repository::due(conn, kinds, full, most, laned_first).await?;
                 let now = now.unwrap_or_else(|| self.clock.now());
@@ -371,6 +378,18 @@ impl Jobs {
                 Ok(taken)
             })
             .await
+    }
+
+    /// Tells the other processes of runs that wait, once for those that come together.
+    async fn tell(self: Arc<Self>) {
+        loop {
+            tokio::select! {
+                () = self.announced.notified() => {}
+                () = self.closing.cancelled() => return,
+            }
+            let _ = self.bus.tell(WAITING, "").await;
+            tokio::time::sleep(TOGETHER).await;
+        }
     }
 
     async fn listen(self: Arc<Self>) {

@@ -232,19 +232,27 @@ struct PickRow {
     free: i64,
 }
 
+/// The oldest runs of locked lanes, one of each lane in turn.
 const PICK: &str = "WITH item AS (
-        SELECT x.*, least(x.most, l.most_running - (SELECT count(*) FROM runs WHERE lane = l.id AND owner IS NOT NULL))
-            AS free
-        FROM jsonb_to_recordset($1::jsonb) AS x(lane text, starts int, most int) JOIN lanes l ON l.id = x.lane
+        SELECT x.lane, x.starts, x.most, least(x.free, x.most,
+            l.most_running - (SELECT count(*) FROM runs WHERE lane = l.id AND owner IS NOT NULL)) AS free
+        FROM jsonb_to_recordset($1::jsonb) AS x(lane text, starts int, free bigint, most bigint)
+            JOIN lanes l ON l.id = x.lane
     ), opening AS (
         SELECT run.id, item.lane, true AS opens, item.free, run.due FROM item, LATERAL (
             SELECT id, due FROM runs WHERE lane = item.lane AND owner IS NULL AND due <= now() AND opens
-            ORDER BY due LIMIT greatest(least(item.free, item.starts, item.most), 0) FOR UPDATE SKIP LOCKED) AS run
+            ORDER BY due LIMIT greatest(least(item.free, item.starts), 0)) AS run
     ), going_on AS (
         SELECT run.id, item.lane, false AS opens, item.free, run.due FROM item, LATERAL (
             SELECT id, due FROM runs WHERE lane = item.lane AND owner IS NULL AND due <= now() AND NOT opens
-            ORDER BY due LIMIT greatest(least(item.free, item.most), 0) FOR UPDATE SKIP LOCKED) AS run
-    ) SELECT * FROM opening UNION ALL SELECT * FROM going_on ORDER BY due";
+            ORDER BY due LIMIT greatest(item.free, 0)) AS run
+    ), ranked AS (
+        SELECT *, row_number() OVER (PARTITION BY lane ORDER BY due) AS place
+        FROM (SELECT * FROM opening UNION ALL SELECT * FROM going_on) AS run
+    ), picked AS (
+        SELECT * FROM ranked WHERE place <= free ORDER BY place, due LIMIT (SELECT max(most) FROM item)
+    ) SELECT picked.id, picked.lane, picked.opens, picked.free FROM picked JOIN runs ON runs.id = picked.id
+    WHERE runs.owner IS NULL ORDER BY picked.due FOR UPDATE OF runs SKIP LOCKED";
 
 /// Picks up to `most` runs, oldest first in each lane, one of each lane in turn; none of accounts that are `full`.
 pub(crate) async fn pick(conn: &mut Conn, full: &[String], most: i64) -> Result<Picked> {
@@ -257,6 +265,7 @@ pub(crate) async fn pick(conn: &mut Conn, full: &[String], most: i64) -> Result<
     struct Item<'a> {
         lane: &'a str,
         starts: i32,
+        free: i64,
         most: i64,
     }
     let locked: Vec<LaneRow> = JsonStatement::new(LOCK, &[Wanted { most, full_accounts: full }])?.load(conn).await?;
@@ -268,7 +277,7 @@ pub(crate) async fn pick(conn: &mut Conn, full: &[String], most: i64) -> Result<
         lane.most_starts.map_or(i32::MAX, |most| (most - begun).max(0))
     };
     // What became free after `now` is taken later: a run does not begin before the one whose place it takes has ended.
-    let items = locked.iter().map(|lane| Item { lane: &lane.id, starts: starts(lane), most: most.min(lane.free) });
+    let items = locked.iter().map(|lane| Item { lane: &lane.id, starts: starts(lane), free: lane.free, most });
     let items: Vec<Item<'_>> = items.collect();
     let rows: Vec<PickRow> = JsonStatement::new(PICK, &items)?.load(conn).await?;
     let mut by_lane: HashMap<String, Vec<PickRow>> = HashMap::new();

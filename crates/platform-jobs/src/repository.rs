@@ -4,7 +4,7 @@ use diesel::{
     dsl::sql,
     expression::SqlLiteral,
     prelude::*,
-    sql_types::{Array, BigInt, Double, Integer, Text, Timestamptz},
+    sql_types::{Array, BigInt, Bool, Double, Integer, Text, Timestamptz},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Id, Result, Timestamp};
@@ -155,8 +155,12 @@ pub(crate) async fn claim(
 
 /// Renews leases; returns those still held, with whether they were asked to stop.
 pub(crate) async fn renew(conn: &mut Conn, owner: &str, ids: &[String], lease_ms: i64) -> Result<Vec<(String, bool)>> {
+    // Whoever locks several locks them in this order.
+    let ids = sql::<Bool>("id IN (SELECT id FROM runs WHERE id = ANY(")
+        .bind::<Array<Text>, _>(ids)
+        .sql(") ORDER BY id FOR UPDATE)");
     let renewed = diesel::update(runs::table.filter(runs::owner.eq(owner)))
-        .filter(sql::<diesel::sql_types::Bool>("id = ANY(").bind::<Array<Text>, _>(ids).sql(")"))
+        .filter(ids)
         .set(runs::due.eq(sql::<Timestamptz>("now() + ").bind::<BigInt, _>(lease_ms).sql(MILLISECONDS)))
         .returning((runs::id, runs::stop))
         .get_results(conn)
@@ -166,7 +170,9 @@ pub(crate) async fn renew(conn: &mut Conn, owner: &str, ids: &[String], lease_ms
 
 /// Hands runs back: due at once, and the attempt does not count.
 pub(crate) async fn hand_back(conn: &mut Conn, owner: &str) -> Result<Vec<Run>> {
-    let handed = diesel::update(runs::table.filter(runs::owner.eq(owner)))
+    let all =
+        sql::<Bool>("id IN (SELECT id FROM runs WHERE owner = ").bind::<Text, _>(owner).sql(" ORDER BY id FOR UPDATE)");
+    let handed = diesel::update(runs::table.filter(runs::owner.eq(owner)).filter(all))
         .set((
             runs::owner.eq(None::<String>),
             runs::fence.eq(runs::fence + 1),
@@ -226,6 +232,8 @@ pub struct NewRun<'a> {
     pub payload: Value,
     /// When it may be taken.
     pub when: When<'a>,
+    /// The trace that it goes on with ([`traceparent`]).
+    pub trace: Option<String>,
 }
 
 /// Enqueues a run for whoever is first; returns its id.
@@ -237,7 +245,8 @@ pub async fn enqueue_in(
     payload: Value,
     when: When<'_>,
 ) -> Result<String> {
-    let mut ids = enqueue_all_in(conn, vec![NewRun { account, kind, subject, payload, when }]).await?;
+    let trace = if matches!(when, When::ByClock(_)) { None } else { traceparent() };
+    let mut ids = enqueue_all_in(conn, vec![NewRun { account, kind, subject, payload, when, trace }]).await?;
     Ok(ids.remove(0))
 }
 
@@ -260,12 +269,11 @@ pub async fn enqueue_all_in(conn: &mut Conn, new: Vec<NewRun<'_>>) -> Result<Vec
         trace: Option<String>,
     }
     enum RunKind {}
-    let item = |NewRun { account, kind, subject, payload, when }| {
+    let item = |NewRun { account, kind, subject, payload, when, trace }| {
         let (delay, lane, opens) = match when {
             When::After(delay) | When::ByClock(delay) => (delay, None, false),
             When::InLane { lane, opens } => (Duration::ZERO, Some(lane), opens),
         };
-        let trace = if matches!(when, When::ByClock(_)) { None } else { traceparent() };
         let (id, account) = (Id::<RunKind>::generate().into(), account.as_str());
         Item { id, account, kind, subject, payload, delay_ms: delay.as_millis(), lane, opens, trace }
     };
@@ -393,13 +401,13 @@ pub async fn is_held_in(conn: &mut Conn, run: &Run) -> Result<bool> {
     Ok(!held_in(conn, &[run]).await?.is_empty())
 }
 
-/// Locks runs for this transaction; the ids of those whose lease is held.
-pub async fn held_in(conn: &mut Conn, runs: &[&Run]) -> Result<Vec<String>> {
+/// Locks runs for this transaction; id and fence of those whose lease is held.
+pub async fn held_in(conn: &mut Conn, runs: &[&Run]) -> Result<Vec<(String, i64)>> {
     let ids: Vec<&str> = runs.iter().map(|run| run.id.as_str()).collect();
     let found = runs::table.filter(runs::id.eq_any(ids)).order(runs::id).for_update().select((runs::id, runs::fence));
     let mut found: Vec<(String, i64)> = found.load(conn).await?;
     found.retain(|(id, fence)| runs.iter().any(|run| run.id == *id && run.fence == *fence));
-    Ok(found.into_iter().map(|(id, _)| id).collect())
+    Ok(found)
 }
 
 /// Takes the run of a subject away, in the transaction that takes the subject away; returns its id.

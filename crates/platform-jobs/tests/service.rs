@@ -101,9 +101,9 @@ async fn a_heartbeat_keeps_the_lease_and_a_stop_reaches_the_worker() {
     let account = AccountId::generate();
     let (first, mut told) = worker(&db, &bus, "first", false);
     let (_second, mut idle) = worker(&db, &Bus::local(), "second", false);
-    first.announce().await;
+    first.announce();
     enqueue(&mut db.conn().await.expect("a connection"), &account, "a", None).await;
-    first.announce().await;
+    first.announce();
     let run = tokio::select! {
         run = told.recv() => run.expect("a run"),
         run = idle.recv() => run.expect("a run"),

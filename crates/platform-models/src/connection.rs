@@ -5,11 +5,13 @@
 
 use std::{
     cell::RefCell,
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     future::poll_fn,
     pin::{Pin, pin},
+    sync::LazyLock,
     task::{Context, Poll, Waker},
-    time::Duration,
+    thread::available_parallelism,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -18,7 +20,10 @@ use http_body::{Body, Frame};
 use http_body_util::Full;
 use hyper::{
     body::Incoming,
-    client::conn::http1::{self, SendRequest},
+    client::conn::{
+        TrySendError,
+        http1::{self, SendRequest},
+    },
 };
 use hyper_util::rt::TokioIo;
 use reqwest::{
@@ -30,15 +35,18 @@ use url::Position;
 
 use crate::call::Broken;
 
-/// Connections to one provider that wait on one thread for their next request.
+/// Connections to one provider that wait for their next request on all threads that serve clients; as many again may
+/// on those of background work.
 const MOST_IDLE: usize = 128;
+/// They wait for so long: less than what stands between keeps quiet connections.
+const LONGEST_IDLE: Duration = Duration::from_secs(60);
 /// Who asks.
 pub(crate) const AGENT: &str = concat!("platform/", env!("CARGO_PKG_VERSION"));
 const CONNECT: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// Idle connections, the one used last at the end; each stays where its socket is waited for.
-    static IDLE: RefCell<HashMap<String, Vec<Connection>>> = RefCell::default();
+    static IDLE: RefCell<HashMap<String, VecDeque<(Instant, Connection)>>> = RefCell::default();
 }
 
 /// Whether a request can be sent by [`send`]: it has no TLS, and no proxy stands between.
@@ -50,18 +58,19 @@ pub(crate) fn is_plain(url: &Url) -> bool {
 
 /// Sends a request; its body must be known.
 pub(crate) async fn send(request: &Request) -> Result<Response, Broken> {
-    let (address, outgoing) = outgoing(request)?;
+    let broke = || Broken::unreachable("the connection broke");
+    let (address, mut outgoing) = outgoing(request)?;
     while let Some(connection) = take(&address) {
-        // A provider may have closed it meanwhile.
-        if let Ok(response) = exchange(connection, &address, outgoing.clone()).await {
-            return Ok(response);
+        match exchange(connection, &address, outgoing).await {
+            Ok(response) => return Ok(response),
+            // Only what never left is sent once more.
+            Err(mut error) => outgoing = error.take_message().ok_or_else(broke)?,
         }
     }
     let connection = tokio::time::timeout(CONNECT, Connection::open(&address)).await;
     let connection = connection.map_err(|_| Broken::timeout("no connection"))?;
     let connection = connection.map_err(|_| Broken::unreachable("no connection"))?;
-    let response = exchange(connection, &address, outgoing).await;
-    response.map_err(|_| Broken::unreachable("the connection broke"))
+    exchange(connection, &address, outgoing).await.map_err(|_| broke())
 }
 
 /// The request as it goes over the wire, and where to.
@@ -112,7 +121,8 @@ impl Connection {
 fn take(address: &str) -> Option<Connection> {
     IDLE.with_borrow_mut(|idle| {
         let of = idle.get_mut(address)?;
-        while let Some(mut connection) = of.pop() {
+        forget_old(of);
+        while let Some((_, mut connection)) = of.pop_back() {
             if connection.is_ready() {
                 return Some(connection);
             }
@@ -123,23 +133,29 @@ fn take(address: &str) -> Option<Connection> {
 
 /// Keeps a connection for the next request, unless it is at its end.
 fn keep(address: String, mut connection: Connection) {
+    static MOST_OF_A_THREAD: LazyLock<usize> =
+        LazyLock::new(|| (MOST_IDLE / available_parallelism().map_or(1, usize::from)).max(1));
     if connection.is_ready() {
         IDLE.with_borrow_mut(|idle| {
             let of = idle.entry(address).or_default();
-            if of.len() < MOST_IDLE {
-                of.push(connection);
+            forget_old(of);
+            if of.len() < *MOST_OF_A_THREAD {
+                of.push_back((Instant::now(), connection));
             }
         });
     }
+}
+
+fn forget_old(idle: &mut VecDeque<(Instant, Connection)>) {
+    while idle.pop_front_if(|(since, _)| since.elapsed() > LONGEST_IDLE).is_some() {}
 }
 
 async fn exchange(
     mut connection: Connection,
     address: &str,
     request: http::Request<Full<Bytes>>,
-) -> Result<Response, hyper::Error> {
-    let answer = connection.sender.send_request(request);
-    let mut answer = pin!(answer);
+) -> Result<Response, TrySendError<http::Request<Full<Bytes>>>> {
+    let mut answer = pin!(connection.sender.try_send_request(request));
     let answer = poll_fn(|context| {
         if let Poll::Ready(answer) = answer.poll_unpin(context) {
             return Poll::Ready(answer);

@@ -72,7 +72,7 @@ impl PgTriggers {
     pub(crate) async fn accept(&self, event: NewEvent) -> Result<Option<Accepted>> {
         let accepted = self.acceptor.write(event).await?;
         if accepted.outcome.is_none() && accepted.id.is_some() {
-            self.jobs.announce().await;
+            self.jobs.announce();
         }
         Ok(Some(accepted).filter(|accepted| accepted.id.is_some()))
     }

@@ -133,7 +133,7 @@ impl PgTriggers {
         let has_events = storing.await?;
         drop(conn);
         if has_events {
-            self.jobs.announce().await;
+            self.jobs.announce();
         }
         self.jobs.announce_after(wait);
         Ok(())
@@ -214,7 +214,7 @@ impl Work for ScheduleWork {
         });
         storing.await?;
         drop(conn);
-        triggers.jobs.announce().await;
+        triggers.jobs.announce();
         if let Some(wait) = next.map(|next| next.since(now)).filter(|wait| *wait < Duration::from_mins(2)) {
             triggers.jobs.announce_after(wait);
         }

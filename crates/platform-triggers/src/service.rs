@@ -291,7 +291,7 @@ impl PgTriggers {
     async fn announce(&self, row: &TriggerRow, event: &PackEventType) {
         match event.r#type {
             EventKind::Webhook => {}
-            EventKind::Poll => self.jobs.announce().await,
+            EventKind::Poll => self.jobs.announce(),
             EventKind::Schedule => {
                 let now = self.clock.now();
                 let wait = next(&row.config, now).map(|next| next.since(now));
@@ -434,7 +434,7 @@ impl TriggerService for PgTriggers {
         if let Err(error) = storing.await {
             // The app is told that nobody listens.
             conn.transaction::<_, Error, _>(async |conn| unsubscribe_in(conn, account, &row).await).await?;
-            self.jobs.announce().await;
+            self.jobs.announce();
             return Err(error);
         }
         drop(conn);
@@ -513,14 +513,14 @@ impl TriggerService for PgTriggers {
             // The app is told that nobody listens.
             let unused = TriggerRow { subscription_id: made, ..before };
             conn.transaction::<_, Error, _>(async |conn| unsubscribe_in(conn, account, &unused).await).await?;
-            self.jobs.announce().await;
+            self.jobs.announce();
         }
         let (row, is_new) = changed?;
         drop(conn);
         self.forget(id).await?;
         if is_new {
             self.announce(&row, event).await;
-            self.jobs.announce().await;
+            self.jobs.announce();
         }
         self.shown(row).await
     }
@@ -534,7 +534,7 @@ impl TriggerService for PgTriggers {
         deleting.await?;
         drop(conn);
         self.forget(id).await?;
-        self.jobs.announce().await;
+        self.jobs.announce();
         Ok(())
     }
 

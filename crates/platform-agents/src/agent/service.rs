@@ -205,7 +205,7 @@ impl PgAgentService {
         };
         self.ready.changed(id).await?;
         if opened {
-            self.jobs.announce().await;
+            self.jobs.announce();
         }
         row.into_agent(now)
     }
@@ -331,7 +331,7 @@ impl AgentService for PgAgentService {
         .await?;
         drop(conn);
         self.ready.changed(id).await?;
-        self.jobs.announce().await;
+        self.jobs.announce();
         Ok(())
     }
 

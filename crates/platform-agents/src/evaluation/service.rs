@@ -99,7 +99,7 @@ impl EvaluationService for PgEvaluationService {
         })
         .await?;
         drop(conn);
-        threads.jobs.announce().await;
+        threads.jobs.announce();
         let running = Evaluation { status: "running".to_owned(), ..evaluation };
         if !waits {
             return Ok(running);

@@ -88,7 +88,7 @@ pub(crate) struct Threads {
     pub config: ThreadConfig,
     /// Threads that start at the same moment share their statements, and so do turns that end.
     starting: GroupWriter<Start, (ThreadState, AfterCommit)>,
-    ending: GroupWriter<EndedTurn, Option<(Next, AfterCommit)>>,
+    ending: GroupWriter<Arc<EndedTurn>, Option<(Next, AfterCommit)>>,
 }
 
 /// Writes of a group; as many share their statements.
@@ -115,7 +115,7 @@ impl Threads {
             let of = own.clone();
             let ending = GroupWriter::new(&ports.db, TOGETHER, move |conn, ended| {
                 let threads = of.upgrade().ok_or_else(gone);
-                async move { threads?.store_ends(conn, ended).await }.boxed()
+                async move { threads?.store_ends(conn, ended, false).await }.boxed()
             });
             Self { ports, jobs, agents, mailer, tenants, files, config, starting, ending }
         })

@@ -292,17 +292,17 @@ pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Resu
     row.map(Record::read).transpose()
 }
 
-/// Locks the threads of some runs, before anything else of theirs is locked.
-pub(crate) async fn lock_all(conn: &mut Conn, runs: &[&Run]) -> Result<Vec<Record>> {
+/// Locks the threads of some runs, before anything else of theirs is locked; unless it `waits`, without those that
+/// somebody changes just now.
+pub(crate) async fn lock_all(conn: &mut Conn, runs: &[&Run], waits: bool) -> Result<Vec<Record>> {
     let accounts: Vec<String> = runs.iter().map(|run| run.account().into()).collect();
     let ids: Vec<&str> = runs.iter().map(|run| run.subject.as_str()).collect();
-    let rows: Vec<ThreadRow> = threads::table
+    let locked = threads::table
         .filter(threads::account_id.eq_any(&accounts).and(threads::id.eq_any(&ids)))
         .order((threads::account_id, threads::id))
         .for_update()
-        .select(ThreadRow::as_select())
-        .load(conn)
-        .await?;
+        .select(ThreadRow::as_select());
+    let rows: Vec<ThreadRow> = if waits { locked.load(conn).await? } else { locked.skip_locked().load(conn).await? };
     rows.into_iter().map(Record::read).collect()
 }
 

@@ -200,7 +200,8 @@ impl ChatFilter {
             condition = Box::new(condition.and(chats::name.ilike(containing(search))));
         }
         if let Some(llm) = &self.llm {
-            condition = Box::new(condition.and(chats::llm.eq(llm.clone()).assume_not_null()));
+            let has_answered = chats::provider.is_not_null();
+            condition = Box::new(condition.and(chats::llm.eq(llm.clone()).assume_not_null()).and(has_answered));
         }
         if let Some(after) = self.created_after {
             condition = Box::new(condition.and(chats::created_ms.ge(after.0.0)));

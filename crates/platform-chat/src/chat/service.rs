@@ -396,7 +396,7 @@ impl ChatService for PgChatService {
                 break run;
             }
         };
-        self.jobs.announce().await;
+        self.jobs.announce();
         self.realtime.deleted(&live_key(account, &identifier, uid));
         if let Some(run) = run {
             self.jobs.stopped(&run).await?;
@@ -510,7 +510,7 @@ impl ChatService for PgChatService {
         let responded = run_detached("respond", async move {
             let responded = respond(&db, &account, &name, &chat, &given, denied, once.as_ref(), now).await?;
             if matches!(&responded, Some((Responded { pending: 0, .. }, _))) {
-                jobs.announce().await;
+                jobs.announce();
             }
             Ok(responded)
         });

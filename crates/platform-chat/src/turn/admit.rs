@@ -73,7 +73,7 @@ impl Admission {
         };
         let (created, at) = (chat.created, chat.newest);
         if candidate.slot.is_none() {
-            self.jobs.announce().await;
+            self.jobs.announce();
             return Ok(Ok(Some(Admitted { created, at, outcome: None })));
         }
         let outcome = Some(self.start(candidate, chat)?);

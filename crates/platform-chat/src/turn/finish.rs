@@ -253,7 +253,10 @@ async fn store(conn: &mut Conn, items: &[TurnCommit], sql: &'static Statements) 
         (false, true) => &sql.told.0,
         (true, true) => &sql.told.1,
     };
-    let rows: Vec<Held> = JsonStatement::new(sql, items)?.load(conn).await?;
+    // Whoever locks several runs locks them in this order.
+    let mut ordered: Vec<&TurnCommit> = items.iter().collect();
+    ordered.sort_unstable_by_key(|item| &item.run);
+    let rows: Vec<Held> = JsonStatement::new(sql, &ordered)?.load(conn).await?;
     let held: std::collections::HashMap<String, i64> = rows.into_iter().map(|row| (row.run, row.revision)).collect();
     Ok(items.iter().map(|item| held.get(&item.run).copied()).collect())
 }

@@ -51,7 +51,7 @@ impl Work for Returns {
         match given {
             Given::To(assistant, revision) => {
                 turns.ports.realtime.changed(&live_key(&account, &assistant, &returned.waiting), revision);
-                turns.jobs.announce().await;
+                turns.jobs.announce();
             }
             Given::NotYet => turns.jobs.announce_after(pause),
             Given::Nobody => {}

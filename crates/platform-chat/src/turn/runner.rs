@@ -277,7 +277,7 @@ impl<'a> TurnRunner<'a> {
             Stored::Lost => None,
             Stored::At(revision) => Some(revision),
             Stored::GoesOn(revision) => {
-                self.turns.jobs.announce().await;
+                self.turns.jobs.announce();
                 Some(revision)
             }
         })

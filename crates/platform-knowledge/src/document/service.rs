@@ -279,7 +279,7 @@ impl DocumentService for PgKnowledge {
         });
         let changed = changed.await?;
         drop(conn);
-        self.jobs.announce().await;
+        self.jobs.announce();
         Ok(changed)
     }
 
@@ -344,7 +344,7 @@ impl DocumentService for PgKnowledge {
         });
         let reverted = reverted.await?;
         drop(conn);
-        self.jobs.announce().await;
+        self.jobs.announce();
         Ok(reverted)
     }
 
@@ -393,7 +393,7 @@ impl DocumentService for PgKnowledge {
         });
         let document = queued.await?;
         drop(conn);
-        self.jobs.announce().await;
+        self.jobs.announce();
         Ok(document)
     }
 
@@ -421,7 +421,7 @@ impl DocumentService for PgKnowledge {
         });
         let queued = queued.await?;
         drop(conn);
-        self.jobs.announce().await;
+        self.jobs.announce();
         Ok(Queued { queued })
     }
 
@@ -460,7 +460,7 @@ impl PgKnowledge {
         });
         let document = made.await?;
         drop(conn);
-        self.jobs.announce().await;
+        self.jobs.announce();
         Ok(document)
     }
 

@@ -223,6 +223,6 @@ async fn queue_others(knowledge: &PgKnowledge, model: &str) -> Result<usize> {
         }
     }
     drop(conn);
-    knowledge.jobs.announce().await;
+    knowledge.jobs.announce();
     Ok(all)
 }

@@ -213,7 +213,7 @@ impl SkillService for PgKnowledge {
         });
         let scaffold = made.await?;
         drop(conn);
-        self.jobs.announce().await;
+        self.jobs.announce();
         Ok(scaffold)
     }
 
@@ -293,7 +293,7 @@ impl SkillService for PgKnowledge {
         });
         let imported = made.await?;
         drop(conn);
-        self.jobs.announce().await;
+        self.jobs.announce();
         Ok(imported)
     }
 

@@ -118,16 +118,17 @@ impl Threads {
 
 /// Locks the thread of a run whose lease is held; `None` when it is lost, or the thread is gone.
 pub(crate) async fn hold_in(conn: &mut Conn, run: &Run) -> Result<Option<Record>> {
-    Ok(hold_all_in(conn, &[run]).await?.remove(0))
+    Ok(hold_all_in(conn, &[run], true).await?.remove(0))
 }
 
-/// The same for several.
-pub(crate) async fn hold_all_in(conn: &mut Conn, runs: &[&Run]) -> Result<Vec<Option<Record>>> {
-    let mut locked = repository::lock_all(conn, runs).await?;
+/// The same for several; unless it `waits`, without those that somebody changes just now.
+pub(crate) async fn hold_all_in(conn: &mut Conn, runs: &[&Run], waits: bool) -> Result<Vec<Option<Record>>> {
+    let mut locked = repository::lock_all(conn, runs, waits).await?;
     let held = held_in(conn, runs).await?;
     let of = |run: &&Run| {
-        let at = locked.iter().position(|record| record.id() == run.subject && record.account == run.account())?;
-        held.contains(&run.id).then(|| locked.swap_remove(at))
+        let is_held = held.iter().any(|(id, fence)| *id == run.id && *fence == run.fence);
+        let mut records = locked.extract_if(.., |record| record.id() == run.subject && record.account == run.account());
+        records.next().filter(|_| is_held)
     };
     Ok(runs.iter().map(of).collect())
 }

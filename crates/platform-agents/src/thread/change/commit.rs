@@ -6,7 +6,7 @@ use platform_conversation::{ABANDON, CHAT_RETURN, Returned};
 use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_events::{Event, publish_in};
-use platform_jobs::{NewRun, Run, When, cancel_in, end_all_in, enqueue_all_in, enqueue_in};
+use platform_jobs::{NewRun, Run, When, cancel_in, end_all_in, end_in, enqueue_all_in, enqueue_in, traceparent};
 use platform_mail::Mail;
 use platform_realtime::Key;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use crate::thread::{
     record::Record,
     repository::{self, Moved},
 };
-use crate::{code, costs, evaluation};
+use crate::{agent::ReadyAgent, code, costs, evaluation};
 
 /// What is to be told when a change of a thread is committed.
 #[derive(Debug)]
@@ -38,6 +38,10 @@ pub(crate) struct Change<'a> {
     pub held: Option<&'a Run>,
     /// What the thread's revision is at least.
     pub revision: i64,
+    /// The agent, where it is known.
+    pub agent: Option<&'a ReadyAgent>,
+    /// The trace that what follows goes on with.
+    pub trace: Option<String>,
 }
 
 impl Threads {
@@ -51,7 +55,8 @@ impl Threads {
         revision: i64,
         now: Timestamp,
     ) -> Result<AfterCommit> {
-        let mut told = self.commit_all_in(conn, &mut [Change { record, held, revision }], now).await?;
+        let change = Change { record, held, revision, agent: None, trace: traceparent() };
+        let mut told = self.commit_all_in(conn, &mut [change], now).await?;
         Ok(told.remove(0))
     }
 
@@ -65,12 +70,13 @@ impl Threads {
         repository::store(conn, changes, now).await?;
         self.publish_in(conn, changes, now).await?;
         let (mut all_told, mut runs) = (Vec::with_capacity(changes.len()), Runs::default());
-        for Change { record, held, .. } in &mut *changes {
+        for Change { record, held, agent, trace, .. } in &mut *changes {
             let key = live_key(&record.account, record.id());
             let mut told = AfterCommit { key, revision: record.revision, stopped: None, announces: false };
             if record.new_changes().next().is_some() {
+                runs.trace.clone_from(trace);
                 self.runs_in(conn, record, *held, &mut runs, &mut told, now).await?;
-                told.announces |= self.notify_in(conn, record, now).await?;
+                told.announces |= self.notify_in(conn, record, *agent, now).await?;
             }
             let abandons = std::mem::take(&mut record.abandons);
             let abandoned = if abandons { repository::abandoned(conn, record).await? } else { Vec::new() };
@@ -103,7 +109,9 @@ impl Threads {
             return Ok(());
         }
         match (held, record.state_before) {
-            (Some(run), _) => runs.ended.push(run.clone()),
+            (Some(run), _) if run.kind == KIND => runs.ended.push(run.clone()),
+            // One of its kind may follow at once.
+            (Some(run), _) => end_in(conn, run).await?,
             (None, Some(ThreadState::Queued | ThreadState::Processing)) => {
                 told.stopped = cancel_in(conn, account, KIND, id).await?;
             }
@@ -121,12 +129,13 @@ impl Threads {
         let due = match record.state {
             ThreadState::Queued => {
                 let opens = record.started.is_none();
-                runs.queued.push((account.clone(), id.to_owned(), record.agent_id().to_owned(), opens));
+                let (lane, trace) = (record.agent_id().to_owned(), runs.trace.clone());
+                runs.queued.push(QueuedRun { account: account.clone(), thread: id.to_owned(), lane, opens, trace });
                 told.announces = true;
                 None
             }
             ThreadState::UnderConstruction => {
-                enqueue_in(conn, account, FILES, id, Value::Null, When::After(Duration::ZERO)).await?;
+                runs.enqueue_in(conn, account, (FILES, id), Value::Null, Duration::ZERO).await?;
                 told.announces = true;
                 None
             }
@@ -137,7 +146,7 @@ impl Threads {
         };
         if let Some(due) = due {
             let delay = due.since(now);
-            enqueue_in(conn, account, TIMER, id, Value::Null, When::After(delay)).await?;
+            runs.enqueue_in(conn, account, (TIMER, id), Value::Null, delay).await?;
             self.jobs.announce_after(delay.min(Duration::from_mins(10)));
         }
         if record.state.is_terminal()
@@ -153,7 +162,7 @@ impl Threads {
             let payload = serde_json::to_value(returned).map_err(Error::internal)?;
             // A sub-thread that went on may end once more.
             cancel_in(conn, account, kind, id).await?;
-            enqueue_in(conn, account, kind, id, payload, When::After(Duration::ZERO)).await?;
+            runs.enqueue_in(conn, account, (kind, id), payload, Duration::ZERO).await?;
             told.announces = true;
         }
         Ok(())
@@ -163,8 +172,8 @@ impl Threads {
     async fn publish_in(&self, conn: &mut Conn, changes: &[Change<'_>], now: Timestamp) -> Result<()> {
         let mut events = Vec::new();
         for Change { record, .. } in changes {
-            let hears = record.names_address() || self.is_heard(&record.account).await?;
-            if hears && record.new_changes().next().is_some() {
+            let changes = record.new_changes().next().is_some();
+            if changes && (record.names_address() || self.is_heard(&record.account).await?) {
                 Self::publish(record, &mut events)?;
             }
         }
@@ -215,17 +224,30 @@ impl Threads {
     }
 
     /// Mail to people, and the judge; whether there is something to do for a worker.
-    async fn notify_in(&self, conn: &mut Conn, record: &Record, now: Timestamp) -> Result<bool> {
+    async fn notify_in(
+        &self,
+        conn: &mut Conn,
+        record: &Record,
+        agent: Option<&ReadyAgent>,
+        now: Timestamp,
+    ) -> Result<bool> {
         let asks = record.state == ThreadState::PausedForApproval;
         if !record.state.is_terminal() && !asks {
             return Ok(false);
         }
         let (account, id) = (&record.account, record.id());
-        let agent = match self.agents.ready(account, record.agent_id(), record.facts.turn.version).await {
-            Ok(agent) => agent,
-            Err(error) if error.code() == code::AGENT_NOT_FOUND => return Ok(false),
-            // Whoever is to be told is told when the change is made again.
-            Err(error) => return Err(error),
+        let found;
+        let agent = match agent {
+            Some(agent) => agent,
+            None => match self.agents.ready(account, record.agent_id(), record.facts.turn.version).await {
+                Ok(agent) => {
+                    found = agent;
+                    &*found
+                }
+                Err(error) if error.code() == code::AGENT_NOT_FOUND => return Ok(false),
+                // Whoever is to be told is told when the change is made again.
+                Err(error) => return Err(error),
+            },
         };
         let config = agent.settings.notifications()?;
         let mut has_work = false;
@@ -270,7 +292,7 @@ impl Threads {
         }
         // A run that was taken away leaves room for another.
         if told.announces || told.stopped.is_some() {
-            self.jobs.announce().await;
+            self.jobs.announce();
         }
         Ok(())
     }
@@ -310,19 +332,43 @@ impl Threads {
 #[derive(Default)]
 struct Runs {
     ended: Vec<Run>,
-    /// Of threads: account, thread, lane, and whether the run opens it.
-    queued: Vec<(AccountId, String, String, bool)>,
+    queued: Vec<QueuedRun>,
+    /// Of the change that is looked at.
+    trace: Option<String>,
+}
+
+/// A run of a thread that waits in its lane.
+struct QueuedRun {
+    account: AccountId,
+    thread: String,
+    lane: String,
+    opens: bool,
+    trace: Option<String>,
 }
 
 impl Runs {
+    /// Enqueues one that stands in no lane.
+    async fn enqueue_in(
+        &self,
+        conn: &mut Conn,
+        account: &AccountId,
+        (kind, subject): (&str, &str),
+        payload: Value,
+        delay: Duration,
+    ) -> Result<()> {
+        let run = NewRun { account, kind, subject, payload, when: When::After(delay), trace: self.trace.clone() };
+        enqueue_all_in(conn, vec![run]).await.map(drop)
+    }
+
     async fn store(&self, conn: &mut Conn) -> Result<()> {
         end_all_in(conn, &self.ended.iter().collect::<Vec<_>>()).await?;
-        let queued = self.queued.iter().map(|(account, thread, lane, opens)| NewRun {
+        let queued = self.queued.iter().map(|QueuedRun { account, thread, lane, opens, trace }| NewRun {
             account,
             kind: KIND,
             subject: thread,
             payload: Value::Null,
             when: When::InLane { lane, opens: *opens },
+            trace: trace.clone(),
         });
         enqueue_all_in(conn, queued.collect()).await.map(drop)
     }

@@ -10,7 +10,7 @@ use platform_conversation::{
 use platform_core::{AccountId, Caller, Error, Object, Owner, Result, run_detached};
 use platform_db::{Conn, Idempotency};
 use platform_guardrails::Moment;
-use platform_jobs::is_full_in;
+use platform_jobs::{is_full_in, traceparent};
 use platform_runtime::{Refusal, Role};
 use platform_tenants::Visit;
 
@@ -37,6 +37,8 @@ pub(crate) struct Start {
     pub by: Actor,
     /// Its tenant has no quota left: it is kept, and ends at once.
     pub refusal: Option<Refusal>,
+    /// The trace that it goes on with.
+    pub trace: Option<String>,
 }
 
 /// What a thread is to do, whoever asks for it.
@@ -238,7 +240,7 @@ impl Threads {
         });
         record.begin_turn(arrived.request.clone());
         let by = Actor { source: order.source, user_uid: Some(order.user_uid), reason: None };
-        Ok(Start { record, arrived, begins_paused: order.begins_paused, by, refusal: None })
+        Ok(Start { record, arrived, begins_paused: order.begins_paused, by, refusal: None, trace: traceparent() })
     }
 
     /// Stores a thread that starts.
@@ -295,7 +297,13 @@ impl Threads {
             store_files(conn, &record.account, &key(record.id()), &arrived.message.uid, &arrived.files).await?;
         }
         let now = starts.iter().map(|start| start.record.created()).max().unwrap_or_else(|| self.ports.clock.now());
-        let changes = starts.iter_mut().map(|start| Change { record: &mut start.record, held: None, revision: 0 });
+        let changes = starts.iter_mut().map(|Start { record, trace, .. }| Change {
+            record,
+            held: None,
+            revision: 0,
+            agent: None,
+            trace: trace.clone(),
+        });
         let mut changes: Vec<Change<'_>> = changes.collect();
         self.commit_all_in(conn, &mut changes, now).await
     }

@@ -1,6 +1,10 @@
 //! The course of a thread's turn under one lease.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
@@ -11,7 +15,7 @@ use platform_conversation::{
 use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_db::Conn;
 use platform_guardrails::Finding;
-use platform_jobs::{Run, Work};
+use platform_jobs::{Run, Work, traceparent};
 use platform_runtime::{Callbacks, Ending, FINISH_TOOL, FaultCode, Refusal, ToolChoice, TurnTool, UsageLedger};
 use platform_tenants::settle_in;
 use serde_json::value::RawValue;
@@ -352,54 +356,71 @@ impl Threads {
             guardrails: turn.guardrails(),
             findings: std::mem::take(&mut turn.findings),
             empty_answers: turn.empty_answers,
-            ending: Arc::new(ending),
+            ending,
             agent: Arc::clone(agent),
             version: turn_store.version,
             revision: turn.live.next_revision(),
             took: took.clone(),
+            trace: traceparent(),
         };
-        let stored = kept_or_owed(self.ending.write(ended).await, &turn.ledger, took)?;
+        let stored = kept_or_owed(self.store_end(ended).await, &turn.ledger, took)?;
         if let Some((_, told)) = &stored {
             turn.live.committed(told.revision, "");
         }
         self.told(stored).await
     }
 
-    /// Stores the ends of turns whose lease is held; `None` for the others.
+    /// Stores the end of a turn together with others; `None` when its lease is lost.
+    async fn store_end(&self, ended: EndedTurn) -> Result<Option<(Next, AfterCommit)>> {
+        let ended = Arc::new(ended);
+        if let Some(stored) = self.ending.write(Arc::clone(&ended)).await? {
+            return Ok(Some(stored));
+        }
+        // Whoever changes it just now is waited for by nobody else.
+        let mut conn = self.ports.db.conn().await?;
+        Ok(self.store_ends(&mut conn, &[ended], true).await?.remove(0))
+    }
+
+    /// Stores the ends of turns whose lease is held; `None` for the others, and unless it `waits` for those whose thread
+    /// somebody changes just now.
     pub(crate) async fn store_ends(
         &self,
         conn: &mut Conn,
-        ended: &[EndedTurn],
+        ended: &[Arc<EndedTurn>],
+        waits: bool,
     ) -> Result<Vec<Option<(Next, AfterCommit)>>> {
         conn.transaction::<_, Error, _>(async |conn| {
             let now = self.ports.clock.now();
             let runs: Vec<&Run> = ended.iter().map(|ended| &ended.run).collect();
-            let mut records = hold_all_in(conn, &runs).await?;
-            let held: Vec<_> = ended.iter().zip(&records).filter(|(_, record)| record.is_some()).collect();
-            let names: Vec<(AccountId, String)> =
-                held.iter().map(|(ended, _)| (ended.run.account(), key(&ended.run.subject))).collect();
-            let mut rows = Vec::with_capacity(names.len());
-            for ((ended, _), (account, key)) in held.iter().zip(&names) {
-                rows.extend(ended.rows.iter().map(|row| (account, key.as_str(), row)));
+            let records = hold_all_in(conn, &runs, waits).await?;
+            let mut held: Vec<(&EndedTurn, String, Record)> = ended
+                .iter()
+                .zip(records)
+                .filter_map(|(ended, record)| Some((&**ended, key(&ended.run.subject), record?)))
+                .collect();
+            let mut rows = Vec::with_capacity(held.len());
+            for (ended, key, record) in &held {
+                rows.extend(ended.rows.iter().map(|row| (&record.account, key.as_str(), row)));
             }
             insert_messages(conn, &rows).await?;
-            let names: Vec<_> = names.iter().map(|(account, key)| (account, key.as_str())).collect();
-            let awaited = awaited(conn, &names).await?;
-            let (mut nexts, mut changes) = (Vec::with_capacity(ended.len()), Vec::with_capacity(ended.len()));
-            for (ended, record) in ended.iter().zip(&mut records) {
-                let Some(record) = record else {
-                    nexts.push(None);
-                    continue;
-                };
-                let key = key(record.id());
-                let is_awaited = awaited.iter().any(|(account, of)| *account == record.account.as_str() && *of == key);
-                nexts.push(Some(ended.conclude(conn, record, is_awaited, now).await?));
-                changes.push(Change { record, held: Some(&ended.run), revision: ended.revision });
+            let names: Vec<_> = held.iter().map(|(_, key, record)| (&record.account, key.as_str())).collect();
+            let awaited: HashSet<(String, String)> = awaited(conn, &names).await?.into_iter().collect();
+            let mut nexts = Vec::with_capacity(held.len());
+            for (ended, key, record) in &mut held {
+                let is_awaited = awaited.contains(&(record.account.to_string(), key.clone()));
+                nexts.push((ended.run.id.as_str(), ended.conclude(conn, record, is_awaited, now).await?));
             }
-            let mut told = self.commit_all_in(conn, &mut changes, now).await?.into_iter();
-            let kept = ended.iter().zip(&nexts).filter(|(_, next)| next.is_some());
-            settle_in(conn, &kept.flat_map(|(ended, _)| ended.took.iter().cloned()).collect::<Vec<_>>()).await?;
-            Ok(nexts.into_iter().map(|next| next.zip(next.and_then(|_| told.next()))).collect())
+            let mut changes: Vec<Change<'_>> = Vec::with_capacity(held.len());
+            for (ended, _, record) in &mut held {
+                changes.push(ended.change(record));
+            }
+            let told = self.commit_all_in(conn, &mut changes, now).await?;
+            drop(changes);
+            let took: Vec<_> = held.iter().flat_map(|(ended, ..)| ended.took.iter().cloned()).collect();
+            settle_in(conn, &took).await?;
+            let mut stored: HashMap<&str, _> =
+                nexts.into_iter().zip(told).map(|((run, next), told)| (run, (next, told))).collect();
+            Ok(ended.iter().map(|ended| stored.remove(ended.run.id.as_str())).collect())
         })
         .await
     }
@@ -457,14 +478,20 @@ pub(crate) struct EndedTurn {
     guardrails: Option<String>,
     findings: Vec<Finding>,
     empty_answers: u32,
-    ending: Arc<Ending>,
+    ending: Ending,
     agent: Arc<ReadyAgent>,
     version: i64,
     revision: i64,
     took: Vec<Arc<RawValue>>,
+    trace: Option<String>,
 }
 
 impl EndedTurn {
+    fn change<'a>(&'a self, record: &'a mut Record) -> Change<'a> {
+        let (held, agent) = (Some(&self.run), Some(&*self.agent));
+        Change { record, held, revision: self.revision, agent, trace: self.trace.clone() }
+    }
+
     /// Puts the thread, which is locked, into the state in which its turn ends. `is_awaited`: more was said meanwhile.
     async fn conclude(&self, conn: &mut Conn, record: &mut Record, is_awaited: bool, now: Timestamp) -> Result<Next> {
         let is_first_step = record.facts.turn.version.is_none();
