@@ -12,11 +12,10 @@ use actix_web::{
     error::{ErrorBadGateway, ErrorInternalServerError, ErrorUnauthorized},
     web::{self, Data},
 };
-use platform_core::sha256_hex;
+use platform_core::{Id, sha256_hex};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls, Statement};
-use uuid::Uuid;
 
 use crate::{
     http::{Connection, request},
@@ -119,6 +118,8 @@ impl Worker {
     }
 }
 
+enum ChatKind {}
+
 async fn turn(
     head: HttpRequest,
     body: web::Json<Asked>,
@@ -130,7 +131,7 @@ async fn turn(
     if !settings.keys.contains(&sha256_hex(key)) {
         return Err(ErrorUnauthorized("no such key"));
     }
-    let uid = Uuid::now_v7().to_string();
+    let uid = String::from(Id::<ChatKind>::generate());
     let said = serde_json::to_string(&Message { role: "user", content: &body.message })?;
     let (database, accept, finish) = worker.database(&settings.database).await.map_err(ErrorInternalServerError)?;
     database.execute(accept, &[&uid, &said]).await.map_err(ErrorInternalServerError)?;

@@ -15,7 +15,7 @@ use tokio::{
 use crate::{Conn, Db, db::HereConn};
 
 /// A connection that nobody writes on for so long is given back.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_mins(1);
 
 type Waiting<T, R> = (T, oneshot::Sender<Result<R>>);
 type Write<T, R> = dyn for<'a> Fn(&'a mut Conn, &'a [T]) -> BoxFuture<'a, Result<Vec<R>>> + Send + Sync;

@@ -39,7 +39,7 @@ use crate::call::Broken;
 /// on those of background work.
 const MOST_IDLE: usize = 128;
 /// They wait for so long: less than what stands between keeps quiet connections.
-const LONGEST_IDLE: Duration = Duration::from_secs(60);
+const LONGEST_IDLE: Duration = Duration::from_mins(1);
 /// Who asks.
 pub(crate) const AGENT: &str = concat!("platform/", env!("CARGO_PKG_VERSION"));
 const CONNECT: Duration = Duration::from_secs(10);
@@ -51,9 +51,10 @@ thread_local! {
 
 /// Whether a request can be sent by [`send`]: it has no TLS, and no proxy stands between.
 pub(crate) fn is_plain(url: &Url) -> bool {
-    let has_proxy =
-        ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].iter().any(|name| std::env::var_os(name).is_some());
-    url.scheme() == "http" && !has_proxy
+    static HAS_PROXY: LazyLock<bool> = LazyLock::new(|| {
+        ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].iter().any(|name| std::env::var_os(name).is_some())
+    });
+    url.scheme() == "http" && !*HAS_PROXY
 }
 
 /// Sends a request; its body must be known.
@@ -200,5 +201,60 @@ impl Drop for Answer {
         if let Some((address, connection)) = self.held.take() {
             keep(address, connection);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::Method;
+    use tokio::{
+        io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    /// Answers with the number of the connection, as the path says: whole, whole and for the last time, or by half.
+    async fn provider(listener: TcpListener) {
+        for number in 0.. {
+            let Ok((stream, _)) = listener.accept().await else { return };
+            platform_core::spawn("connection", async move {
+                let mut stream = BufReader::new(stream);
+                let mut line = String::new();
+                while stream.read_line(&mut line).await.is_ok_and(|length| length > 0) {
+                    let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+                    while line.trim() != "" {
+                        line.clear();
+                        let _ = stream.read_line(&mut line).await;
+                    }
+                    line.clear();
+                    let close = if path == "/last" { "connection: close\r\n" } else { "" };
+                    let end = if path == "/half" { "" } else { "0\r\n\r\n" };
+                    let answer =
+                        format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n{close}\r\n1\r\n{number}\r\n{end}");
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                }
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_serves_one_request_after_the_other_until_either_side_leaves_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        platform_core::spawn("provider", provider(listener));
+        let ask = async |path: &str| {
+            let url = format!("http://{address}{path}").parse().expect("an address");
+            let mut answer = send(&Request::new(Method::GET, url)).await.expect("an answer");
+            if path == "/half" {
+                return answer.chunk().await.expect("a piece").map(|piece| piece.to_vec());
+            }
+            Some(answer.bytes().await.expect("the whole").to_vec())
+        };
+        let mut served = Vec::new();
+        for path in ["/whole", "/whole", "/last", "/whole", "/half", "/whole", "/whole"] {
+            served.push(String::from_utf8(ask(path).await.expect("a number")).expect("text"));
+        }
+        assert_eq!(served, ["0", "0", "0", "1", "1", "2", "2"]);
     }
 }

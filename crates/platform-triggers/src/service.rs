@@ -288,7 +288,7 @@ impl PgTriggers {
     }
 
     /// Has what begins at once begin, and what begins soon be looked for in time.
-    async fn announce(&self, row: &TriggerRow, event: &PackEventType) {
+    fn announce(&self, row: &TriggerRow, event: &PackEventType) {
         match event.r#type {
             EventKind::Webhook => {}
             EventKind::Poll => self.jobs.announce(),
@@ -438,7 +438,7 @@ impl TriggerService for PgTriggers {
             return Err(error);
         }
         drop(conn);
-        self.announce(&row, event).await;
+        self.announce(&row, event);
         Ok(shown)
     }
 
@@ -519,7 +519,7 @@ impl TriggerService for PgTriggers {
         drop(conn);
         self.forget(id).await?;
         if is_new {
-            self.announce(&row, event).await;
+            self.announce(&row, event);
             self.jobs.announce();
         }
         self.shown(row).await
