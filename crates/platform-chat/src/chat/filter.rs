@@ -200,8 +200,7 @@ impl ChatFilter {
             condition = Box::new(condition.and(chats::name.ilike(containing(search))));
         }
         if let Some(llm) = &self.llm {
-            let has_answered = chats::provider.is_not_null();
-            condition = Box::new(condition.and(chats::llm.eq(llm.clone()).assume_not_null()).and(has_answered));
+            condition = Box::new(condition.and(chats::llm.eq(llm.clone()).assume_not_null()));
         }
         if let Some(after) = self.created_after {
             condition = Box::new(condition.and(chats::created_ms.ge(after.0.0)));

@@ -379,6 +379,8 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
             chats::status.eq(sql::<Text>(otherwise("'completed'", "status"))),
             chats::stop_reason.eq(sql::<Nullable<Text>>(otherwise("'stopped_by_user'", "stop_reason"))),
             chats::error.eq(sql::<Nullable<Text>>(otherwise("NULL", "error"))),
+            // The model that was asked, unless it has answered.
+            chats::llm.eq(sql::<Nullable<Text>>(otherwise("CASE WHEN provider IS NOT NULL THEN llm END", "llm"))),
         ));
         let revision: i64 = stopped.returning(chats::revision).get_result(conn).await?;
         let discarded = rows.into_iter().map(|row| StoredJson::from_text(row.body)).collect();
