@@ -53,13 +53,13 @@ impl Reply {
 impl TestApp {
     /// Starts `program` on a database, with more settings.
     pub fn start(program: &str, db: &TestDb, settings: &[(&str, &str)]) -> Self {
-        Self::start_with(program, environment(&on(db, settings)), Stdio::inherit())
+        Self::start_with(program, environment(&on(db, settings)), Stdio::piped())
     }
 
     /// Starts `program` with a database of its own in a data directory.
     pub fn start_alone(program: &str, data_dir: &Path, settings: &[(&str, &str)]) -> Self {
         let own = [("PLATFORM_DATA_DIR", data_dir.to_str().expect("a path"))];
-        Self::start_with(program, environment(&[&own, settings].concat()), Stdio::inherit())
+        Self::start_with(program, environment(&[&own, settings].concat()), Stdio::piped())
     }
 
     /// The same with its log in a file.
@@ -81,6 +81,10 @@ impl TestApp {
             .stderr(log)
             .spawn()
             .expect("the platform starts");
+        if let Some(log) = child.stderr.take() {
+            // Printed from here, it is shown only with a test that fails.
+            std::thread::spawn(move || BufReader::new(log).lines().map_while(Result::ok).for_each(|line| eprintln!("{line}")));
+        }
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let url = loop {
             let line = lines.next().expect("the platform says where it listens").expect("text");
@@ -123,7 +127,7 @@ impl TestApp {
         self.child.wait().expect("gone");
         let environment = std::mem::take(&mut self.environment);
         let program = self.program.clone();
-        let next = Self::start_with(&program, environment, Stdio::inherit());
+        let next = Self::start_with(&program, environment, Stdio::piped());
         *self = next;
     }
 
