@@ -53,8 +53,9 @@ migration NAME:
     mkdir -p migrations/$(date +%Y-%m-%d-%H%M%S)_{{NAME}}
     touch migrations/*_{{NAME}}/up.sql migrations/*_{{NAME}}/down.sql
 
-# the pictures of docs/ that are drawn from the code
-pictures:
+# what of docs/ is made from the code: the settings, and the picture of a thread's states
+docs:
+    cargo run --quiet -- settings > docs/SETTINGS.md
     cargo run --quiet -p platform-agents --example thread_states > docs/thread-states.svg
 
 # the API as a document

@@ -68,6 +68,9 @@ fn help_teaches_and_the_openapi_command_prints_the_document() {
     }
     let document: Value = serde_json::from_slice(&run(&["openapi"], &[]).stdout).expect("JSON");
     assert_eq!(document["info"]["version"], "1.0.0");
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/SETTINGS.md")).expect("a page");
+    let said = run(&["settings"], &[("PLATFORM_ADDR", "nowhere")]);
+    assert!(said.stdout == page.as_bytes(), "`just docs` writes docs/SETTINGS.md anew");
 }
 
 #[tokio::test]
@@ -165,6 +168,7 @@ async fn an_empty_machine_gets_a_database_a_key_and_an_answer_and_survives_a_kil
                 ("PLATFORM_LOG", "warn"),
             ])
             .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
             .spawn()
             .expect("it starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();

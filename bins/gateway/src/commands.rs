@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::{
     app::App,
     children,
-    config::{Config, help},
+    config::{self, Config},
     connectors::{self, Connectors},
     sandboxes, serve,
     telemetry::Telemetry,
@@ -34,7 +34,7 @@ const FIRST_USER: &str = "admin@localhost";
 /// the data directory, writes a first API key there, and answers with an offline demo model until a
 /// provider is set.
 #[derive(Parser)]
-#[command(name = "platform-gateway", version, after_long_help = help(), after_help = "Settings are environment variables; --help lists them.")]
+#[command(name = "platform-gateway", version, after_long_help = config::help(), after_help = "Settings are environment variables; --help lists them.")]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -48,6 +48,8 @@ enum Command {
     Migrate,
     /// Print the OpenAPI 3.1 document.
     Openapi,
+    /// Print all settings as Markdown.
+    Settings,
     /// Read and run what clients wrote, for a process that serves.
     #[command(name = children::COMMAND, hide = true)]
     Child,
@@ -158,6 +160,10 @@ fn run(command: Command) -> Result<()> {
     if matches!(command, Command::Child) {
         return Ok(children::serve()?);
     }
+    if matches!(command, Command::Settings) {
+        print!("{}", config::page());
+        return Ok(());
+    }
     if let Command::Sandbox { stage } = &command {
         return Ok(platform_sandbox::serve_machine(stage)?);
     }
@@ -169,9 +175,11 @@ fn run(command: Command) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         match command {
-            Command::Serve | Command::Child | Command::Sandbox { .. } | Command::Connectors(_) => {
-                serve::run(config).await
-            }
+            Command::Serve
+            | Command::Settings
+            | Command::Child
+            | Command::Sandbox { .. }
+            | Command::Connectors(_) => serve::run(config).await,
             Command::Openapi => {
                 println!("{}", App::document(&config).await?);
                 Ok(())

@@ -1,5 +1,6 @@
 //! Settings (contract 00 §14): read once, at start, from the environment alone.
 
+mod settings;
 mod variables;
 
 use std::{
@@ -24,7 +25,7 @@ use platform_models::{
 use platform_vault::{MasterKey, Secret};
 use secrecy::SecretString;
 
-pub use self::variables::help;
+pub use self::settings::{help, page};
 use self::variables::{
     Result, beginning, choice, collects_traces, duration, list, number, one_of, rate, read, text, variable,
 };

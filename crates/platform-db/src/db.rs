@@ -192,7 +192,8 @@ impl Db {
     pub(crate) async fn connect_here(&self) -> Result<HereConn> {
         let opened = tokio::time::timeout(WAIT, connect(self.url.to_string(), Some(&self.drivers))).await;
         let (mut conn, closed) = opened.map_err(Error::unavailable)?.map_err(Error::unavailable)?;
-        conn.batch_execute(&BY_KEY.replace("LOCAL", "SESSION")).await?;
+        // What `BY_KEY` is to a transaction.
+        conn.batch_execute("SET enable_seqscan = off; SET jit = off").await?;
         Ok(HereConn { conn, closed })
     }
 

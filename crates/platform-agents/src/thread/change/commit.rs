@@ -70,14 +70,19 @@ impl Threads {
         repository::store(conn, changes, now).await?;
         self.publish_in(conn, changes, now).await?;
         let (mut all_told, mut runs) = (Vec::with_capacity(changes.len()), Runs::default());
-        for Change { record, held, agent, trace, .. } in &mut *changes {
+        for change in &*changes {
+            let record = &*change.record;
             let key = live_key(&record.account, record.id());
             let mut told = AfterCommit { key, revision: record.revision, stopped: None, announces: false };
             if record.new_changes().next().is_some() {
-                runs.trace.clone_from(trace);
-                self.runs_in(conn, record, *held, &mut runs, &mut told, now).await?;
-                told.announces |= self.notify_in(conn, record, *agent, now).await?;
+                self.runs_in(conn, change, &mut runs, &mut told, now).await?;
+                told.announces |= self.notify_in(conn, record, change.agent, now).await?;
             }
+            all_told.push(told);
+        }
+        end_all_in(conn, &runs.ended).await?;
+        enqueue_all_in(conn, runs.begun).await?;
+        for (Change { record, .. }, told) in changes.iter_mut().zip(&mut all_told) {
             let abandons = std::mem::take(&mut record.abandons);
             let abandoned = if abandons { repository::abandoned(conn, record).await? } else { Vec::new() };
             for thread in abandoned {
@@ -86,30 +91,28 @@ impl Threads {
                 enqueue_in(conn, account, ABANDON, &thread, Value::Null, after).await?;
                 told.announces = true;
             }
-            all_told.push(told);
         }
-        runs.store(conn).await?;
         // The row of an agent's day, which all its threads add to, is held for as short as can be.
         costs::add_in(conn, changes.iter().map(|change| &*change.record), now).await?;
         Ok(all_told)
     }
 
     /// The runs of a thread follow from its state.
-    async fn runs_in(
+    async fn runs_in<'c>(
         &self,
         conn: &mut Conn,
-        record: &Record,
-        held: Option<&Run>,
-        runs: &mut Runs,
+        change: &'c Change<'_>,
+        runs: &mut Runs<'c>,
         told: &mut AfterCommit,
         now: Timestamp,
     ) -> Result<()> {
+        let record = &*change.record;
         let (account, id) = (&record.account, record.id());
         if record.state == ThreadState::Processing {
             return Ok(());
         }
-        match (held, record.state_before) {
-            (Some(run), _) if run.kind == KIND => runs.ended.push(run.clone()),
+        match (change.held, record.state_before) {
+            (Some(run), _) if run.kind == KIND => runs.ended.push(run),
             // One of its kind may follow at once.
             (Some(run), _) => end_in(conn, run).await?,
             (None, Some(ThreadState::Queued | ThreadState::Processing)) => {
@@ -125,17 +128,20 @@ impl Threads {
             }
             (None, None) => {}
         }
+        let mut begin = |kind, payload, when| {
+            runs.begun.push(NewRun { account, kind, subject: id, payload, when, trace: change.trace.clone() });
+        };
+        let at_once = When::After(Duration::ZERO);
         let pause = record.facts.pause.as_ref();
         let due = match record.state {
             ThreadState::Queued => {
-                let opens = record.started.is_none();
-                let (lane, trace) = (record.agent_id().to_owned(), runs.trace.clone());
-                runs.queued.push(QueuedRun { account: account.clone(), thread: id.to_owned(), lane, opens, trace });
+                let lane = When::InLane { lane: record.agent_id(), opens: record.started.is_none() };
+                begin(KIND, Value::Null, lane);
                 told.announces = true;
                 None
             }
             ThreadState::UnderConstruction => {
-                runs.enqueue_in(conn, account, (FILES, id), Value::Null, Duration::ZERO).await?;
+                begin(FILES, Value::Null, at_once);
                 told.announces = true;
                 None
             }
@@ -146,7 +152,7 @@ impl Threads {
         };
         if let Some(due) = due {
             let delay = due.since(now);
-            runs.enqueue_in(conn, account, (TIMER, id), Value::Null, delay).await?;
+            begin(TIMER, Value::Null, When::After(delay));
             self.jobs.announce_after(delay.min(Duration::from_mins(10)));
         }
         if record.state.is_terminal()
@@ -162,7 +168,7 @@ impl Threads {
             let payload = serde_json::to_value(returned).map_err(Error::internal)?;
             // A sub-thread that went on may end once more.
             cancel_in(conn, account, kind, id).await?;
-            runs.enqueue_in(conn, account, (kind, id), payload, Duration::ZERO).await?;
+            begin(kind, payload, at_once);
             told.announces = true;
         }
         Ok(())
@@ -328,50 +334,11 @@ impl Threads {
     }
 }
 
-/// Runs that change with threads.
+/// Runs that end and begin with changes of threads.
 #[derive(Default)]
-struct Runs {
-    ended: Vec<Run>,
-    queued: Vec<QueuedRun>,
-    /// Of the change that is looked at.
-    trace: Option<String>,
-}
-
-/// A run of a thread that waits in its lane.
-struct QueuedRun {
-    account: AccountId,
-    thread: String,
-    lane: String,
-    opens: bool,
-    trace: Option<String>,
-}
-
-impl Runs {
-    /// Enqueues one that stands in no lane.
-    async fn enqueue_in(
-        &self,
-        conn: &mut Conn,
-        account: &AccountId,
-        (kind, subject): (&str, &str),
-        payload: Value,
-        delay: Duration,
-    ) -> Result<()> {
-        let run = NewRun { account, kind, subject, payload, when: When::After(delay), trace: self.trace.clone() };
-        enqueue_all_in(conn, vec![run]).await.map(drop)
-    }
-
-    async fn store(&self, conn: &mut Conn) -> Result<()> {
-        end_all_in(conn, &self.ended.iter().collect::<Vec<_>>()).await?;
-        let queued = self.queued.iter().map(|QueuedRun { account, thread, lane, opens, trace }| NewRun {
-            account,
-            kind: KIND,
-            subject: thread,
-            payload: Value::Null,
-            when: When::InLane { lane, opens: *opens },
-            trace: trace.clone(),
-        });
-        enqueue_all_in(conn, queued.collect()).await.map(drop)
-    }
+struct Runs<'a> {
+    ended: Vec<&'a Run>,
+    begun: Vec<NewRun<'a>>,
 }
 
 /// What is told of threads (contract 17).

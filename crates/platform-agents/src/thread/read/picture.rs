@@ -113,6 +113,6 @@ mod tests {
     #[test]
     fn the_picture_in_the_docs_is_the_one_that_is_drawn() {
         let kept = include_str!("../../../../../docs/thread-states.svg");
-        assert_eq!(kept, super::picture(), "draw it anew: just pictures");
+        assert_eq!(kept, super::picture(), "write it anew: just docs");
     }
 }
