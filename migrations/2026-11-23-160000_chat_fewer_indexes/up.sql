@@ -4,5 +4,3 @@ DROP INDEX chats_input_tokens;
 DROP INDEX chats_output_tokens;
 -- Room for the end of a turn on the page of its beginning.
 ALTER TABLE chats SET (fillfactor = 60);
--- Runs that are due are found by lane, or beside all lanes.
-DROP INDEX runs_due;

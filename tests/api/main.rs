@@ -6,6 +6,7 @@ mod api_keys;
 mod architecture;
 mod assistants;
 mod chats;
+mod company;
 mod connections;
 mod console;
 mod context;

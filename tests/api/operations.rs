@@ -3,8 +3,11 @@
 use std::{
     net::TcpListener,
     path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
+use diesel_async::SimpleAsyncConnection;
 use platform_testing::{FakeCollector, FakeModelServer, FakeToolServer, Script, Span, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::json;
@@ -268,10 +271,22 @@ async fn a_database_of_an_older_version_comes_up_to_date_and_keeps_what_it_holds
         SELECT version FROM __diesel_schema_migrations ORDER BY version DESC LIMIT 5)",
     )
     .await;
-    let start = || TestApp::start(PROGRAM, &db, &[]);
-    let starting = std::thread::scope(|at_once| {
-        [0, 1].map(|_| at_once.spawn(start)).map(|process| process.join().expect("it starts"))
+    // Somebody uses a table that is to change: others who write to it do not wait until they are done.
+    let db = Arc::new(db);
+    let handle = db.connect();
+    let mut user = handle.conn().await.expect("a connection");
+    user.batch_execute("BEGIN; LOCK TABLE chats IN ROW EXCLUSIVE MODE").await.expect("locked");
+    let starting = [0, 1].map(|_| {
+        let db = Arc::clone(&db);
+        tokio::task::spawn_blocking(move || TestApp::start(PROGRAM, &db, &[]))
     });
+    let waits = "SELECT count(*) AS n FROM pg_locks WHERE relation = 'chats'::regclass AND NOT granted";
+    eventually("a migration waits", async || (db.number(waits).await > 0).then_some(())).await;
+    let another = db.run("UPDATE chats SET archived = archived");
+    tokio::time::timeout(Duration::from_secs(20), another).await.expect("nobody waits behind a migration");
+    user.batch_execute("COMMIT").await.expect("done");
+    let starting = futures_util::future::join_all(starting).await.into_iter().map(|app| app.expect("it starts"));
+    let starting: Vec<_> = starting.collect();
     for app in &starting {
         assert_eq!(seen(app).await, before);
     }

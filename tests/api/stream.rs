@@ -149,7 +149,8 @@ async fn readers_that_do_not_read_slow_nobody_and_cost_little() {
             socket.write_all(request.as_bytes()).await.expect("written");
             idle.push(socket);
         }
-        let finished = tokio::time::timeout(Duration::from_secs(30), finished(&app, &chat)).await.expect("nobody waits");
+        let finished =
+            tokio::time::timeout(Duration::from_secs(30), finished(&app, &chat)).await.expect("nobody waits");
         assert_eq!(finished["outputTokens"], 3000);
         assert_eq!(say(&app, "quick").await.status, StatusCode::OK);
     }

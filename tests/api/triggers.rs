@@ -22,14 +22,14 @@ async fn local() -> (TestApp, TestDb) {
 }
 
 /// A tool server of an app that needs no credentials.
-async fn server_of(app: &TestApp, slug: &str) -> String {
+pub async fn server_of(app: &TestApp, slug: &str) -> String {
     let made = app.post(&format!("/integrations/{slug}/servers"), json!({})).await;
     assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
     text(&made.body["_id"])
 }
 
 /// A trigger; `more` lays fields over it.
-async fn trigger(app: &TestApp, server: &str, slug: &str, more: Value) -> Value {
+pub async fn trigger(app: &TestApp, server: &str, slug: &str, more: Value) -> Value {
     let mut body = json!({"toolServerId": server, "triggerSlug": slug});
     body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
     let made = app.post("/triggers", body).await;

@@ -175,11 +175,9 @@ fn run(command: Command) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         match command {
-            Command::Serve
-            | Command::Settings
-            | Command::Child
-            | Command::Sandbox { .. }
-            | Command::Connectors(_) => serve::run(config).await,
+            Command::Serve | Command::Settings | Command::Child | Command::Sandbox { .. } | Command::Connectors(_) => {
+                serve::run(config).await
+            }
             Command::Openapi => {
                 println!("{}", App::document(&config).await?);
                 Ok(())

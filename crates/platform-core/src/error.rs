@@ -242,8 +242,9 @@ impl From<diesel::result::Error> for Error {
     }
 }
 
-/// How PostgreSQL begins to say that it is going, coming, full, or a standby; Diesel passes no SQLSTATE on.
-const PASSING: [&str; 10] = [
+/// How PostgreSQL begins to say that it is going, coming, full, a standby, or that two wait for each other; Diesel passes
+/// no SQLSTATE on.
+const PASSING: [&str; 11] = [
     "terminating connection",
     "the database system is",
     "sorry, too many clients",
@@ -254,4 +255,5 @@ const PASSING: [&str; 10] = [
     "out of memory",
     "canceling statement due to",
     "cannot execute",
+    "deadlock detected",
 ];

@@ -83,7 +83,9 @@ impl TestApp {
             .expect("the platform starts");
         if let Some(log) = child.stderr.take() {
             // Printed from here, it is shown only with a test that fails.
-            std::thread::spawn(move || BufReader::new(log).lines().map_while(Result::ok).for_each(|line| eprintln!("{line}")));
+            std::thread::spawn(move || {
+                BufReader::new(log).lines().map_while(Result::ok).for_each(|line| eprintln!("{line}"));
+            });
         }
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let url = loop {

@@ -1,7 +1,10 @@
 //! The settings that there are: one table, for the readers of the environment, `--help` and the documentation.
 
-/// By subject: name, default, meaning. An empty default means absent.
-const SETTINGS: &[(&str, &[(&str, &str, &str)])] = &[
+/// Name, default, meaning. An empty default means absent.
+type Setting = (&'static str, &'static str, &'static str);
+
+/// By subject.
+const SETTINGS: &[(&str, &[Setting])] = &[
     (
         "The server",
         &[
@@ -9,7 +12,11 @@ const SETTINGS: &[(&str, &[(&str, &str, &str)])] = &[
             ("PLATFORM_PUBLIC_URL", "", "base of emitted links (http://<addr>)"),
             ("PLATFORM_ROLE", "all", "all, api (HTTP only) or worker (runs only)"),
             ("PLATFORM_DATA_DIR", "./.platform", "embedded database, first key, master key, files"),
-            ("PLATFORM_SECRET_KEY", "", "master key of secrets at rest, 32 bytes in base64; made in the data dir, required with DATABASE_URL"),
+            (
+                "PLATFORM_SECRET_KEY",
+                "",
+                "master key of secrets at rest, 32 bytes in base64; made in the data dir, required with DATABASE_URL",
+            ),
             ("PLATFORM_SECRET_KEY_PREVIOUS", "", "older master keys, comma list: only to read what they sealed"),
             ("PLATFORM_TRUSTED_PROXIES", "", "addresses or networks whose X-Forwarded-For counts, separated by commas"),
             ("PLATFORM_CORS_ORIGINS", "*", "origins that browsers may call from, separated by commas"),
@@ -32,7 +39,11 @@ const SETTINGS: &[(&str, &[(&str, &str, &str)])] = &[
             ("PLATFORM_DEFAULT_MODEL", "", "that provider's first model"),
             ("PLATFORM_SECONDARY_MODEL", "", "provider:model of titles, summaries, compaction; the turn's own"),
             ("PLATFORM_EVALUATOR_MODEL", "", "provider:model of judges; the turn's own"),
-            ("PLATFORM_EMBEDDING_MODEL", "", "provider:model or local:folder that makes vectors; search by words alone"),
+            (
+                "PLATFORM_EMBEDDING_MODEL",
+                "",
+                "provider:model or local:folder that makes vectors; search by words alone",
+            ),
             ("PLATFORM_DEMO_PRICE", "0:0", "price of demo-1, input:output in USD per million tokens"),
             ("PLATFORM_MODEL_ATTEMPTS", "3", "tries before a fall-back is asked"),
             ("PLATFORM_MODEL_FIRST_BYTE", "120s", "longest wait for a model's first byte"),
@@ -44,10 +55,18 @@ const SETTINGS: &[(&str, &[(&str, &str, &str)])] = &[
     (
         "Speech",
         &[
-            ("PLATFORM_SPEECH_URL", "", "transcription server, as https://api.openai.com/v1/audio/transcriptions; the demo engine"),
+            (
+                "PLATFORM_SPEECH_URL",
+                "",
+                "transcription server, as https://api.openai.com/v1/audio/transcriptions; the demo engine",
+            ),
             ("PLATFORM_SPEECH_API_KEY", "", "its credential"),
             ("PLATFORM_SPEECH_MODEL", "whisper-1", "its model"),
-            ("PLATFORM_SPEECH_MODEL_PATH", "", "refused: an engine in this process is in no build yet; run a server beside it"),
+            (
+                "PLATFORM_SPEECH_MODEL_PATH",
+                "",
+                "refused: an engine in this process is in no build yet; run a server beside it",
+            ),
         ],
     ),
     (
@@ -55,7 +74,11 @@ const SETTINGS: &[(&str, &[(&str, &str, &str)])] = &[
         &[
             ("DATABASE_URL", "", "PostgreSQL 15 or newer; absent: one of our own under the data directory"),
             ("PLATFORM_DATABASE_POOL", "32", "connections per process"),
-            ("PLATFORM_NATS_URL", "", "NATS servers, separated by commas: what one process writes streams on all; else on its own"),
+            (
+                "PLATFORM_NATS_URL",
+                "",
+                "NATS servers, separated by commas: what one process writes streams on all; else on its own",
+            ),
             ("PLATFORM_WORKER_CONCURRENCY", "256", "runs at once in this process"),
             ("PLATFORM_RUN_LEASE", "30s", "a silent worker's runs are taken over after this"),
             ("PLATFORM_RUN_HEARTBEAT", "10s", "how often leases are renewed"),
@@ -65,7 +88,11 @@ const SETTINGS: &[(&str, &[(&str, &str, &str)])] = &[
     (
         "Files",
         &[
-            ("PLATFORM_OBJECT_STORE_URL", "", "bytes of files: file:///directory or s3://bucket/prefix (<data dir>/objects)"),
+            (
+                "PLATFORM_OBJECT_STORE_URL",
+                "",
+                "bytes of files: file:///directory or s3://bucket/prefix (<data dir>/objects)",
+            ),
             ("AWS_ACCESS_KEY_ID", "", "key of an s3:// store; absent: the role of the machine"),
             ("AWS_SECRET_ACCESS_KEY", "", "its secret"),
             ("AWS_SESSION_TOKEN", "", "its session, if it has one"),
@@ -98,11 +125,23 @@ const SETTINGS: &[(&str, &[(&str, &str, &str)])] = &[
             ("PLATFORM_RATE_OAUTH", "600:100", "requests of an application for one user"),
             ("PLATFORM_RATE_SESSION", "300:60", "requests of the sessions of one end user"),
             ("PLATFORM_RATE_CREATE_FULL", "0", "messages and threads of a full key"),
-            ("PLATFORM_RATE_CREATE_KEY", "120:30", "messages and threads of a restricted key, or of an application for one user"),
+            (
+                "PLATFORM_RATE_CREATE_KEY",
+                "120:30",
+                "messages and threads of a restricted key, or of an application for one user",
+            ),
             ("PLATFORM_RATE_CREATE_SESSION", "30:8", "messages and threads of the sessions of one end user"),
             ("PLATFORM_RATE_BAD_CREDENTIAL", "60:20", "credentials that are no good, per client address"),
-            ("PLATFORM_CONNECTIONS_PER_ADDRESS", "256", "connections without a good credential of a client address (IPv6: of a /64); trusted proxies may have more"),
-            ("PLATFORM_BODIES_PER_ADDRESS", "32", "unfinished bodies of a client address, or of an account that is known"),
+            (
+                "PLATFORM_CONNECTIONS_PER_ADDRESS",
+                "256",
+                "connections without a good credential of a client address (IPv6: of a /64); trusted proxies may have more",
+            ),
+            (
+                "PLATFORM_BODIES_PER_ADDRESS",
+                "32",
+                "unfinished bodies of a client address, or of an account that is known",
+            ),
             ("PLATFORM_STREAMS_PER_KEY", "100", "open streams of a key in this process"),
             ("PLATFORM_STREAMS_PER_SESSION", "4", "open streams of a session in this process"),
             ("PLATFORM_STREAM_LIFETIME", "60s", "a stream is closed after this"),
@@ -115,7 +154,11 @@ const SETTINGS: &[(&str, &[(&str, &str, &str)])] = &[
         &[
             ("PLATFORM_MAX_JSON_BYTES", "2097152", "largest JSON body"),
             ("PLATFORM_MAX_DOCUMENT_BYTES", "5242880", "text of a document; of a file never more than that"),
-            ("PLATFORM_MAX_UPLOAD_BYTES", "26214400", "largest file that is uploaded, or fetched for a message; 0 = no bound"),
+            (
+                "PLATFORM_MAX_UPLOAD_BYTES",
+                "26214400",
+                "largest file that is uploaded, or fetched for a message; 0 = no bound",
+            ),
             ("PLATFORM_LIMIT_MESSAGE_BYTES", "262144", "text of a message"),
             ("PLATFORM_LIMIT_PRESETS_BYTES", "262144", "system prompt"),
             ("PLATFORM_LIMIT_METADATA_BYTES", "65536", "metadata as JSON"),
@@ -125,7 +168,11 @@ const SETTINGS: &[(&str, &[(&str, &str, &str)])] = &[
             ("PLATFORM_LIMIT_EGRESS_BYTES", "10485760", "response of an address that a client named"),
             ("PLATFORM_LIMIT_STREAM_FRAME_BYTES", "8388608", "frame of a stream; above it only the newest messages"),
             ("PLATFORM_LIMIT_TOOLS_PER_SERVER", "200", "tools of a tool server"),
-            ("PLATFORM_LIMIT_CORE_MEMORY_CHARS", "8000", "characters of what an assistant remembers of one; 0 = no bound"),
+            (
+                "PLATFORM_LIMIT_CORE_MEMORY_CHARS",
+                "8000",
+                "characters of what an assistant remembers of one; 0 = no bound",
+            ),
             ("PLATFORM_LIMIT_CORE_MEMORY_ENTRIES", "100", "entries of it; 0 = no bound"),
             ("PLATFORM_LIMIT_CORE_MEMORY_ENTRY_CHARS", "1000", "characters of one entry; 0 = no bound"),
             ("PLATFORM_LIMIT_TOOL_RESPONSE_BYTES", "1048576", "a longer tool result is cut"),
@@ -153,18 +200,30 @@ const SETTINGS: &[(&str, &[(&str, &str, &str)])] = &[
     (
         "Apps and mail",
         &[
-            ("PLATFORM_CONNECTORS_DIR", "", "connectors of yours, one YAML file an app; `connectors check FILE` says what is wrong"),
+            (
+                "PLATFORM_CONNECTORS_DIR",
+                "",
+                "connectors of yours, one YAML file an app; `connectors check FILE` says what is wrong",
+            ),
             ("PLATFORM_APP_<SLUG>_CLIENT_ID", "", "your OAuth client at an app, such as PLATFORM_APP_GITHUB_CLIENT_ID"),
             ("PLATFORM_APP_<SLUG>_CLIENT_SECRET", "", "its secret"),
             ("PLATFORM_APP_<SLUG>_SIGNING_SECRET", "", "with what the app signs its events, where it has one for all"),
-            ("PLATFORM_SMTP_URL", "", "smtp://user:password@host:587?tls=required or smtps://host; absent: no mail is sent"),
+            (
+                "PLATFORM_SMTP_URL",
+                "",
+                "smtp://user:password@host:587?tls=required or smtps://host; absent: no mail is sent",
+            ),
             ("PLATFORM_MAIL_FROM", "", "sender of mail, required with PLATFORM_SMTP_URL"),
         ],
     ),
     (
         "Sandboxes",
         &[
-            ("PLATFORM_SANDBOX_BACKEND", "auto", "who makes sandboxes: process (namespaces of this host), none, or auto: process where this host allows it"),
+            (
+                "PLATFORM_SANDBOX_BACKEND",
+                "auto",
+                "who makes sandboxes: process (namespaces of this host), none, or auto: process where this host allows it",
+            ),
             ("PLATFORM_SANDBOX_MAX", "16", "sandboxes at once in this process"),
             ("PLATFORM_LIMIT_SANDBOX_OUTPUT_BYTES", "1048576", "of a command's output the end is kept, a stream"),
         ],
@@ -175,7 +234,11 @@ const SETTINGS: &[(&str, &[(&str, &str, &str)])] = &[
             ("PLATFORM_LOG", "info", "log filter; JSON lines to stderr"),
             ("PLATFORM_METRICS", "off", "on: GET /metrics (OpenMetrics) on PLATFORM_METRICS_ADDR"),
             ("PLATFORM_METRICS_ADDR", "127.0.0.1:9090", "listen address of the metrics"),
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "", "collector that gets traces by OTLP over HTTP, as http://localhost:4318; the other OTEL_ variables hold, too"),
+            (
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
+                "",
+                "collector that gets traces by OTLP over HTTP, as http://localhost:4318; the other OTEL_ variables hold, too",
+            ),
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", "the same, with the whole path"),
             ("PLATFORM_EVENT_DAYS", "30", "days for which events are kept"),
             ("PLATFORM_MCP_AUDIT_DAYS", "90", "days for which calls of the MCP endpoint are kept; 0 = for ever"),

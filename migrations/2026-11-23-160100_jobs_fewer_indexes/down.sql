@@ -1,0 +1,1 @@
+CREATE INDEX runs_due ON runs (due);

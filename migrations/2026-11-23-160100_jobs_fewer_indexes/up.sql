@@ -1,0 +1,2 @@
+-- Runs that are due are found by lane, or beside all lanes.
+DROP INDEX runs_due;
