@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 # experiment | package | what of its tests
 experiments="
-crash      platform-tests  crash:: crash_access:: process::a_stopped tools::after_a_crash
+crash      platform-tests  crash:: crash_access:: company:: process::a_stopped tools::after_a_crash
 race       platform-tests  idempotency:: tenants::racing tiers:: queue:: thread_states::
 streams    platform-tests  stream::
 matrix     platform-tests  matrix:: access:: credentials:: oauth:: owners:: projects::

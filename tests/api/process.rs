@@ -1,12 +1,15 @@
 //! Starting, stopping, the command line.
 
-use std::process::{Command, Output};
+use std::{
+    io::Read,
+    process::{Child, Command, Output, Stdio},
+};
 
 use platform_testing::{FakeModelServer, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{Frames, PROGRAM, start};
+use crate::support::{Frames, PROGRAM, eventually, start};
 
 /// Runs a command of the program.
 fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
@@ -18,6 +21,11 @@ fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
         .envs(settings.iter().copied())
         .output()
         .expect("it runs")
+}
+
+fn terminate(child: &Child) {
+    let status = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(status.is_ok_and(|status| status.success()));
 }
 
 #[test]
@@ -43,6 +51,8 @@ fn a_wrong_setting_stops_the_start_with_one_line_that_names_it() {
         ("PLATFORM_BOOTSTRAP_KEY", "short"),
         ("PLATFORM_KEY_PREFIX", "A"),
         ("PLATFORM_LOG", "loud=very=much"),
+        ("PLATFORM_LOG", "verbose"),
+        ("PLATFORM_CONNECTORS_DIR", "/no/such/folder"),
         ("PLATFORM_RUN_HEARTBEAT", "29s"),
         ("PLATFORM_DEMO_PRICE", "free"),
         ("PLATFORM_SECRET_KEY", "short"),
@@ -167,8 +177,8 @@ async fn an_empty_machine_gets_a_database_a_key_and_an_answer_and_survives_a_kil
                 ("PLATFORM_ADDR", "127.0.0.1:0"),
                 ("PLATFORM_LOG", "warn"),
             ])
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -176,6 +186,31 @@ async fn an_empty_machine_gets_a_database_a_key_and_an_answer_and_survives_a_kil
         let url = first.split_whitespace().find(|word| word.starts_with("http")).expect("an address").to_owned();
         (child, url, lines)
     };
+    let data_dir = dir.to_str().expect("a path");
+    let alone = run(&["keys", "create"], &[("PLATFORM_DATA_DIR", data_dir)]);
+    let said = String::from_utf8_lossy(&alone.stderr).into_owned();
+    assert!(said.contains("There is no platform in") && !dir.exists(), "a command makes none: {said}");
+    let typo = [("PLATFORM_DATA_DIR", data_dir), ("PLATFORM_ADRR", "x"), ("PLATFORM_LOG", "warn")];
+    let mut early = Command::new(PROGRAM)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("PLATFORM_ADDR", "127.0.0.1:0")
+        .envs(typo)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let pid = dir.join("postgres/postmaster.pid");
+    let server = eventually("a server", async || std::fs::read_to_string(&pid).ok()?.lines().next().map(str::to_owned));
+    let server = server.await;
+    terminate(&early);
+    assert_eq!(early.wait().expect("it ends").code(), Some(0));
+    // One that has ended and was not asked after has no command line any more.
+    let runs = std::fs::read(format!("/proc/{server}/cmdline")).is_ok_and(|line| !line.is_empty());
+    assert!(!runs, "its PostgreSQL ends with it");
+    let mut said = String::new();
+    early.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
+    assert!(said.contains("PLATFORM_ADRR") && said.contains("Did you mean PLATFORM_ADDR?"), "{said}");
+
     let (mut child, url, _lines) = begin();
     let key = std::fs::read_to_string(dir.join("bootstrap-key")).expect("the first key");
     let client = reqwest::Client::builder().build().expect("a client");
@@ -196,8 +231,7 @@ async fn an_empty_machine_gets_a_database_a_key_and_an_answer_and_survives_a_kil
     child.wait().expect("gone");
     let (mut child, url, _lines) = begin();
     assert_eq!(hello(&url, &key).await, StatusCode::OK, "the key of the first start still works");
-    let status = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
-    assert!(status.is_ok_and(|status| status.success()));
+    terminate(&child);
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
     std::fs::remove_dir_all(dir).expect("removed");
 }

@@ -247,7 +247,7 @@ async fn what_waits_survives_a_kill_and_a_lost_worker_is_given_up_at_its_last_at
     let (mut app, model) = app_with_model(&settings).await;
     let hangs = || Script::words(&["a"]).ending(Ending::Hang, 0);
     model.script([hangs(), hangs()]);
-    assistant(&app, "slow", json!({"inputDelayMs": 1500, "provider": "demo"})).await;
+    assistant(&app, "slow", json!({"inputDelayMs": 6000, "provider": "demo"})).await;
     let first = send(&app, "slow", "buffer", "one").await;
     send(&app, "default", "queue", "never answered").await;
     send(&app, "default", "queue", "waits").await;

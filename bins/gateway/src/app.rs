@@ -55,7 +55,7 @@ use crate::{
     health::Health,
     leaving::Leaving,
     metrics::Metrics,
-    module::{Keeper, Module},
+    module::Module,
     purge, sandboxes,
 };
 
@@ -71,6 +71,8 @@ pub struct App {
     pub(crate) files: Arc<PgFileService>,
     environments: Arc<PgEnvironments>,
     closing: CancellationToken,
+    /// Nothing goes on beside requests and runs any more.
+    stopping: CancellationToken,
     works: Vec<Arc<dyn Work>>,
     embedded: Option<Embedded>,
     grace: Duration,
@@ -358,9 +360,27 @@ impl App {
             Arc::new(Http::new(HttpConfig { public_url: config.url(addr), ..config.http.clone() }, needs, groups)?);
         jobs.start(if config.role == Role::Api { Vec::new() } else { works.clone() });
         keepers.push(purge::hourly(db.clone(), clock, purges));
-        keepers.into_iter().for_each(Keeper::start);
+        let stopping = CancellationToken::new();
+        for keeper in keepers {
+            keeper.start(stopping.clone());
+        }
         let grace = config.shutdown_grace;
-        Ok(Self { http, auth, models, health, jobs, db, metrics, files, environments, closing, works, embedded, grace })
+        Ok(Self {
+            http,
+            auth,
+            models,
+            health,
+            jobs,
+            db,
+            metrics,
+            files,
+            environments,
+            closing,
+            stopping,
+            works,
+            embedded,
+            grace,
+        })
     }
 
     /// The `OpenAPI` document of what these settings would serve; nothing listens, and no database is asked.
@@ -407,6 +427,7 @@ impl App {
 
     /// The last thing: the embedded database stops.
     pub(crate) async fn stop(self) {
+        self.stopping.cancel();
         stop(self.embedded).await;
     }
 }

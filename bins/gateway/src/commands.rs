@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::{
+    io::{ErrorKind, Write},
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
     process::ExitCode,
@@ -156,13 +157,20 @@ fn line(error: &anyhow::Error) -> String {
     said.collect::<Vec<_>>().join(": ")
 }
 
+/// Prints text, as far as anybody reads it.
+fn write_out(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
 fn run(command: Command) -> Result<()> {
     if matches!(command, Command::Child) {
         return Ok(children::serve()?);
     }
     if matches!(command, Command::Settings) {
-        print!("{}", config::page());
-        return Ok(());
+        return write_out(&config::page());
     }
     if let Command::Sandbox { stage } = &command {
         return Ok(platform_sandbox::serve_machine(stage)?);
@@ -178,10 +186,7 @@ fn run(command: Command) -> Result<()> {
             Command::Serve | Command::Settings | Command::Child | Command::Sandbox { .. } | Command::Connectors(_) => {
                 serve::run(config).await
             }
-            Command::Openapi => {
-                println!("{}", App::document(&config).await?);
-                Ok(())
-            }
+            Command::Openapi => write_out(&format!("{}\n", App::document(&config).await?)),
             Command::Migrate => App::migrate(&config).await,
             Command::Accounts(command) => accounts(&config, command).await,
             Command::Keys(command) => keys(&config, command).await,

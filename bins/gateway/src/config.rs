@@ -27,7 +27,7 @@ use secrecy::SecretString;
 
 pub use self::settings::{help, page};
 use self::variables::{
-    Result, beginning, choice, collects_traces, duration, list, number, one_of, rate, read, text, variable,
+    Result, beginning, choice, collects_traces, directory, duration, list, number, one_of, rate, read, text, variable,
 };
 
 /// What this process does.
@@ -42,7 +42,7 @@ pub enum Role {
 }
 
 /// All settings.
-#[expect(missing_docs, reason = "each field is the setting of its name, described in variables.rs")]
+#[expect(missing_docs, reason = "each field is the setting of its name, described in settings.rs")]
 pub struct Config {
     pub addr: SocketAddr,
     pub public_url: Option<String>,
@@ -101,6 +101,8 @@ pub struct Config {
     /// How this server stands with apps, by their slugs.
     pub app_clients: BTreeMap<String, AppClient>,
     pub log: String,
+    /// Variables that nobody reads, and what they may be meant to be.
+    pub unknown: Vec<(String, Option<&'static str>)>,
     pub shutdown_grace: Duration,
 }
 
@@ -205,8 +207,9 @@ impl Config {
             run_max_attempts: i32::try_from(number("PLATFORM_RUN_MAX_ATTEMPTS", 1)?).unwrap_or(i32::MAX),
             worker_concurrency: number("PLATFORM_WORKER_CONCURRENCY", 1)?,
             models: models()?,
-            docs_dir: text("PLATFORM_DOCS_DIR").map(PathBuf::from),
-            connectors_dir: text("PLATFORM_CONNECTORS_DIR").map(PathBuf::from),
+            docs_dir: directory("PLATFORM_DOCS_DIR")?,
+            connectors_dir: directory("PLATFORM_CONNECTORS_DIR")?,
+            unknown: settings::unknown(),
             app_clients: app_clients()?,
             log: text("PLATFORM_LOG").unwrap_or_default(),
             shutdown_grace: duration("PLATFORM_SHUTDOWN_GRACE")?,

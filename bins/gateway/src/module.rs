@@ -8,6 +8,7 @@ use platform_core::{Result, Timestamp, spawn};
 use platform_db::{Conn, Db};
 use platform_http::Group;
 use platform_jobs::Work;
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 /// What one part of the platform brings: its URLs, and what runs beside requests.
@@ -36,8 +37,9 @@ impl Keeper {
         Self { what, task: Box::pin(task) }
     }
 
-    pub fn start(self) {
-        spawn(self.what, self.task);
+    /// Goes on until `stopping`.
+    pub fn start(self, stopping: CancellationToken) {
+        spawn(self.what, async move { stopping.run_until_cancelled(self.task).await.unwrap_or_default() });
     }
 }
 

@@ -8,8 +8,8 @@ use std::{
 use anyhow::{Context, Result};
 use platform_http::listen;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::signal::unix::{SignalKind, signal};
-use tracing::info;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{info, warn};
 
 use crate::{
     app::App,
@@ -29,7 +29,18 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         .metrics_addr
         .map(|addr| listen(addr).with_context(|| format!("PLATFORM_METRICS_ADDR: cannot listen on {addr}")));
     let metrics_at = metrics_at.transpose()?;
-    let app = App::start(&config, addr).await?;
+    for (name, meant) in &config.unknown {
+        let meant = meant.map(|meant| format!(" Did you mean {meant}?")).unwrap_or_default();
+        warn!("There is no setting {name}; it changes nothing.{meant}");
+    }
+    let mut end = EndSignals::listen()?;
+    let app = tokio::select! {
+        app = App::start(&config, addr) => app?,
+        () = end.wait() => {
+            info!("Stopped before it was ready.");
+            return Ok(());
+        }
+    };
     let first = bootstrap(&app.auth, &config, addr).await?;
     let files = open_files();
     let connections = files.saturating_sub(OTHER_FILES.min(files / 2));
@@ -50,16 +61,31 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     info!(%addr, ready_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(0), "Ready.");
     welcome(&config, addr, &app, &first);
 
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    end.wait().await;
     info!("Shutting down: no new work, streams are told to reconnect, runs may end.");
     tokio::join!(app.drain(), serving.stop());
     app.stop().await;
     info!("Stopped.");
     Ok(())
+}
+
+/// The signals that end a process.
+struct EndSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl EndSignals {
+    fn listen() -> Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 /// As many files as the system lets this process have; how many that is.
@@ -80,7 +106,7 @@ fn welcome(config: &Config, addr: SocketAddr, app: &App, first: &First) {
     println!("The platform listens on {url} (API at {url}/v1, reference at {url}/docs).");
     match &first.log_in {
         Some(link) => println!("The console is at {url}; this link logs you in, once, within a day:\n  {link}"),
-        None => println!("The console is at {url}; `platform-gateway users link` prints a link that logs you in."),
+        None => println!("The console is at {url}; `platform-gateway users link`, with the same settings, prints a link that logs you in."),
     }
     println!("Models: {}.", app.models.describe());
     let key = match &first.key_file {

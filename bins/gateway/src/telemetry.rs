@@ -10,7 +10,7 @@ use platform_core::TRACES;
 use platform_models::ConfigError;
 use tracing_subscriber::{
     EnvFilter, Layer,
-    filter::filter_fn,
+    filter::{LevelFilter, filter_fn},
     fmt::{self, time::ChronoLocal},
     layer::SubscriberExt,
     util::SubscriberInitExt,
@@ -26,6 +26,12 @@ pub(crate) struct Telemetry(Option<SdkTracerProvider>);
 impl Telemetry {
     /// Starts logging with a filter such as `info` or `platform_chat=debug,warn`, and tracing when somebody collects.
     pub fn start(filter: &str, is_traced: bool) -> Result<Self, ConfigError> {
+        for part in filter.split(',').map(str::trim).filter(|part| !part.is_empty() && !part.contains(['=', '['])) {
+            part.parse::<LevelFilter>().map_err(|_| {
+                let levels = "error, warn, info, debug, trace, off, or a crate's such as platform_chat=debug";
+                ConfigError(format!("PLATFORM_LOG: `{part}` is no level; there are {levels}."))
+            })?;
+        }
         let filter = EnvFilter::try_new(format!("{QUIET},{filter},{TRACES}=off"))
             .map_err(|e| ConfigError(format!("PLATFORM_LOG: {e}.")))?;
         let logs = fmt::layer().with_writer(stderr);

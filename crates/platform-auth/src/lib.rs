@@ -1,6 +1,6 @@
 //! Accounts, API keys, tenant sessions, users and OAuth: who is calling, and with what rights.
 //!
-//! **Owns** the tables `accounts`, `api_keys`, `tenant_sessions`, `users`, `log_ins`, `oauth_*` and `signing_keys`;
+//! **Owns** the tables `accounts`, `api_keys`, `api_key_old_values`, `tenant_sessions`, `users`, `log_ins`, `oauth_*` and `signing_keys`;
 //! the endpoints `/v1/api-keys`, `/v1/tenant-sessions`, `/v1/users`, `/v1/oauth-clients` and `/oauth`; the
 //! commands `accounts`, `keys` and `users`. **Needs** `platform-db`, and a vault for what the server signs with.
 //!

@@ -131,7 +131,7 @@ pub enum MemoryScope {
     Subtenant,
 }
 
-/// Apps that tenants connect (contract 10 §6); without effect yet.
+/// Apps that tenants connect (contract 10 §6).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TenantIntegrationsConfig {

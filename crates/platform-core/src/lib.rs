@@ -1,7 +1,7 @@
 //! The words every other crate speaks: ids, time, money, errors, pages, callers.
 //!
-//! **Owns** no table and no endpoint. **Needs** nothing. Types only: whatever has
-//! behaviour beyond its own value lives one floor up.
+//! **Owns** no table and no endpoint. **Needs** nothing. Values, tasks and fair shares:
+//! what each floor above stands on.
 //!
 //! **Invariants**: an [`Id`] always has the form the API promises; [`Money`] is an
 //! integer of nano-dollars, never a float; an [`Error`] carries a stable code and a

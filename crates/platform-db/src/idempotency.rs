@@ -78,6 +78,14 @@ impl Idempotency {
         self.insert(conn, status, Some(&body), None).await
     }
 
+    /// The same for a request that may have come without a key.
+    pub async fn store_if(once: Option<&Self>, conn: &mut Conn, status: u16, body: &impl Serialize) -> Result<()> {
+        match once {
+            Some(once) => once.store(conn, status, body).await,
+            None => Ok(()),
+        }
+    }
+
     /// The same for an effect whose answer is only known when its run has ended.
     pub async fn store_run(&self, conn: &mut Conn, reference: &str) -> Result<()> {
         self.insert(conn, 200, None, Some(reference)).await

@@ -115,10 +115,13 @@ fn render(markdown: &str) -> String {
     let arena = Arena::new();
     let root = parse_document(&arena, markdown, &options);
     for node in root.descendants() {
-        if let NodeValue::Link(link) | NodeValue::Image(link) = &mut node.data.borrow_mut().value
-            && !is_allowed(&link.url)
-        {
-            link.url.clear();
+        if let NodeValue::Link(link) | NodeValue::Image(link) = &mut node.data.borrow_mut().value {
+            if !is_allowed(&link.url) {
+                link.url.clear();
+            } else if !link.url.contains('/') {
+                // Another page stands beside this one, under its bare name.
+                link.url = link.url.replacen(".md", "", 1);
+            }
         }
     }
     let mut html = String::new();
@@ -149,8 +152,11 @@ mod tests {
 
     #[test]
     fn pages_are_rendered_without_what_could_harm() {
-        let html = render("# Hi\n\n<script>x</script>\n\n[a](javascript:alert(1)) [b](https://x.y) [c](page#d)");
+        let html = render("# Hi\n\n<script>x</script>\n\n[a](javascript:alert(1)) [b](https://x.y) [c](PAGE.md#d)");
         assert!(!html.contains("<script>") && !html.contains("javascript:"), "{html}");
-        assert!(html.contains("https://x.y") && html.contains("page#d") && html.contains("&lt;script&gt;"), "{html}");
+        assert!(
+            html.contains("https://x.y") && html.contains("\"PAGE#d\"") && html.contains("&lt;script&gt;"),
+            "{html}"
+        );
     }
 }

@@ -11,7 +11,7 @@
 //! ```ignore
 //! let files = PgFileService::new(&db, clock, Store::open(&config)?, public_url);
 //! let file = files.create(&account, NewFile { name, content, .. }, None).await?;
-//! let (file, token) = (file.download_url, files.token_of(&file.download_url));
+//! let token = files.token_of(&file.download_url);
 //! ```
 
 pub mod code;

@@ -247,9 +247,7 @@ impl FileService for PgFileService {
         let mut conn = self.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
             let file = self.create_in(conn, stored).await?;
-            if let Some(once) = once {
-                once.store(conn, 200, &file).await?;
-            }
+            Idempotency::store_if(once, conn, 200, &file).await?;
             Ok(file)
         })
         .await

@@ -3,6 +3,7 @@
 use std::{
     fs, io,
     ops::Range,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -77,7 +78,8 @@ impl Store {
         match config.url.scheme() {
             "file" => {
                 let dir = config.url.to_file_path().map_err(|()| "it must be an absolute path".to_owned())?;
-                fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+                let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+                made.map_err(|error| format!("{}: {error}", dir.display()))?;
                 let objects = LocalFileSystem::new_with_prefix(&dir).map_err(|error| error.to_string())?;
                 let objects = objects.with_automatic_cleanup(true).with_fsync(true);
                 Ok(Self { objects: Arc::new(objects), local: Some(dir) })

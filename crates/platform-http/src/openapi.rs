@@ -333,18 +333,25 @@ pub(crate) fn document<'a>(
         .tags(Some(tags))
         .build();
     let mut document = serde_json::to_value(document).expect("the document is JSON");
-    without_null_defaults(&mut document);
+    tidy(&mut document);
     Ok(document.to_string())
 }
 
-/// What is absent by default has no default.
-fn without_null_defaults(schema: &mut Value) {
+/// What is absent by default has no default, and where a rule stands in our own specification helps no reader.
+fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
             fields.retain(|name, value| name != "default" || !value.is_null());
-            fields.values_mut().for_each(without_null_defaults);
+            if let Some(Value::String(text)) = fields.get_mut("description") {
+                while let Some((before, rest)) = text.split_once(" (contract ")
+                    && let Some((_, after)) = rest.split_once(')')
+                {
+                    *text = format!("{before}{after}");
+                }
+            }
+            fields.values_mut().for_each(tidy);
         }
-        Value::Array(items) => items.iter_mut().for_each(without_null_defaults),
+        Value::Array(items) => items.iter_mut().for_each(tidy),
         _ => {}
     }
 }

@@ -52,14 +52,6 @@ pub trait ConnectionListener: Send + Sync {
     async fn changed_in(&self, conn: &mut Conn, account: &AccountId, connection: &str, is_active: bool) -> Result<()>;
 }
 
-/// Nobody is told.
-#[async_trait]
-impl ConnectionListener for () {
-    async fn changed_in(&self, _: &mut Conn, _: &AccountId, _: &str, _: bool) -> Result<()> {
-        Ok(())
-    }
-}
-
 /// What a connection holds: sealed as one text.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Held {

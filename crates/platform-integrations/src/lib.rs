@@ -1,6 +1,6 @@
 //! Integrations: apps that packs describe, connections to them, and tool servers made of them (contract 08, 10 §6).
 //!
-//! **Owns** the tables `connections`, `connection_attempts` and `app_credentials`; the endpoints `/v1/integrations` and
+//! **Owns** the tables `connections`, `connection_attempts`, `tenant_mcp_servers` and `app_credentials`; the endpoints `/v1/integrations` and
 //! `/v1/tenant-integrations`. **Needs** `platform-toolservers`, whose servers carry the tools, `platform-egress` for
 //! every request, `platform-vault` for what accounts gave. It answers the port
 //! [`Connections`](platform_toolservers::Connections).

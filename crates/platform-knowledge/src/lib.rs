@@ -1,7 +1,7 @@
 //! Knowledge: documents with versions, folders, a search index, skills, and what assistants and agents find in them
 //! (contract 06, 14).
 //!
-//! **Owns** the tables `documents`, `document_versions`, `document_texts`, `folders`, `chunks`, `skill_reads` and
+//! **Owns** the tables `documents`, `document_versions`, `document_texts`, `folders`, `chunks`, `chunk_vectors`, `skill_reads` and
 //! `skill_installs`; the endpoints `/v1/documents`, `/v1/document-folders` and `/v1/skills`; the tools of
 //! `builtin-knowledge`, `builtin-skills` and `builtin-files`. **Needs** `platform-db`,
 //! `platform-files` for the files that documents are made of, `platform-jobs` for indexing, `platform-access` for who
@@ -15,7 +15,7 @@
 //! ```ignore
 //! let knowledge = Arc::new(PgKnowledge::new(KnowledgeNeeds { db, clock, jobs, files, referrers, .. }));
 //! let document = DocumentService::create(&*knowledge, &caller, new, None).await?;
-//! jobs.start(knowledge_works(&knowledge));
+//! jobs.start(works(&knowledge));
 //! let found = knowledge.search(&caller.account, query, None).await?;
 //! ```
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use platform_core::{AccountId, Id, Result, Timestamp, spawn};
 use platform_db::Db;
+use platform_vault::MASK;
 use serde_json::Value;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -23,7 +24,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Of arguments and of a result so much is kept, in bytes.
 const MOST_PAYLOAD: usize = 65_536;
-const MASK: &str = "••••••••";
 /// Fields whose values are not kept.
 const SECRETS: [&str; 8] =
     ["password", "passwd", "secret", "token", "apikey", "authorization", "credential", "privatekey"];

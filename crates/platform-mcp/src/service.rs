@@ -328,9 +328,7 @@ impl PgMcpGateway {
                 if repository::insert_profile(conn, &row).await? {
                     use_in(conn, account, (MCP_PROFILE, &row.id), TOOL_SERVER, &servers_of(&new)).await?;
                     let made = row.shown()?;
-                    if let Some(once) = once {
-                        once.store(conn, 201, &made).await?;
-                    }
+                    Idempotency::store_if(once, conn, 201, &made).await?;
                     return Ok(made);
                 }
                 if given.is_some() {
@@ -521,9 +519,7 @@ impl PgMcpGateway {
             }
             repository::insert_grant(conn, &row).await?;
             let made = Grant::from(row.clone());
-            if let Some(once) = once {
-                once.store(conn, 201, &made).await?;
-            }
+            Idempotency::store_if(once, conn, 201, &made).await?;
             Ok(made)
         });
         let made = granting.await?;

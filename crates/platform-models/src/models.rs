@@ -197,8 +197,12 @@ impl Models {
         names.join(", ")
     }
 
-    /// Says in the log that nobody but the demo model answers, when it is so.
+    /// Says in the log who does not answer, and when nobody but the demo model does.
     pub fn warn_if_offline(&self) {
+        for provider in self.providers.iter().filter(|provider| !provider.is_configured()) {
+            let (provider, address) = (&provider.name, &provider.config.base_url);
+            warn!(%provider, %address, "A model provider does not answer; it is asked again every minute.");
+        }
         if self.choose(None, None).is_ok_and(|spec| &*spec.provider == demo::PROVIDER) {
             info!(
                 "No model provider is configured; the offline model demo-1 answers. Set OPENAI_API_KEY or another provider for real answers."

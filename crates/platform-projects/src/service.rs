@@ -106,9 +106,7 @@ impl ProjectService for PgProjectService {
                 repository::set_member(conn, &caller.account, &row.id, user, ProjectRole::Owner, now).await?;
             }
             let project = Project::from(row);
-            if let Some(once) = once {
-                once.store(conn, 201, &project).await?;
-            }
+            Idempotency::store_if(once, conn, 201, &project).await?;
             Ok(project)
         });
         let project = creating.await?;

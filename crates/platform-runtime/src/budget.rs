@@ -231,21 +231,3 @@ impl From<&Refusal> for Error {
             .retry_after(refusal.retry_after)
     }
 }
-
-/// Nobody counts: the model as it is.
-pub struct Unmetered(pub Arc<dyn Model>);
-
-#[async_trait]
-impl Budget for Unmetered {
-    fn model(&self, payer: &Payer, _tab: Option<Arc<UsageLedger>>) -> Arc<dyn Model> {
-        Arc::clone(&self.0).of(&payer.account)
-    }
-
-    async fn charge(&self, _payer: &Payer, _model: &ModelSpec) -> Result<Option<Charge>> {
-        Ok(None)
-    }
-
-    async fn spent(&self, _payer: &Payer) -> Result<Option<Refusal>> {
-        Ok(None)
-    }
-}

@@ -39,7 +39,7 @@ mod trace;
 mod turn;
 mod usage;
 
-pub use budget::{Budget, Charge, Note, Payer, Refusal, Spender, Unmetered, UsageLedger};
+pub use budget::{Budget, Charge, Note, Payer, Refusal, Spender, UsageLedger};
 pub use built_in::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, BuiltInTools, finish_tools, time_tools};
 pub use children::{ChildPool, json_work};
 pub use dictation::Dictations;

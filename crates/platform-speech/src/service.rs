@@ -144,9 +144,7 @@ impl PgSpeech {
             };
             repository::insert(conn, &row).await?;
             let transcript = row.shown()?;
-            if let Some(once) = once {
-                once.store(conn, 200, &transcript).await?;
-            }
+            Idempotency::store_if(once, conn, 200, &transcript).await?;
             Ok(transcript)
         })
         .await

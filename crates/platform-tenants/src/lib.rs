@@ -1,6 +1,6 @@
 //! Tenants and their end users, what they may take and what they took (contract 10 §1 to §5); what is spent in projects.
 //!
-//! **Owns** the tables `tenants`, `subtenants`, `tiers`, `usage_*`, `costs` and `tenant_audit`; the
+//! **Owns** the tables `tenants`, `former_tenants`, `subtenants`, `tiers`, `usage_*`, `costs` and `tenant_audit`; the
 //! endpoints `/v1/tenants`, `/v1/tenant-usage` and `/v1/tenant-admin`; the SQL functions that reserve and settle.
 //! **Needs** `platform-db`, `platform-events`, and a model whose calls it meters as the runtime's `Budget`.
 //!

@@ -315,9 +315,7 @@ impl PgToolServerService {
                     return Err(identifier_taken(&row.identifier));
                 }
                 let server = ToolServer { skipped, ..row.shown() };
-                if let Some(once) = once {
-                    once.store(conn, 201, &server).await?;
-                }
+                Idempotency::store_if(once, conn, 201, &server).await?;
                 Ok(server)
             })
             .await?;

@@ -10,8 +10,8 @@
 //!
 //! ```ignore
 //! let triggers = Arc::new(PgTriggers::new(TriggerNeeds { db, bus, clock, vault, jobs, integrations, agents, .. }));
-//! let trigger = triggers.create(&account, new, None).await?;
-//! let answer = triggers.receive(&token, headers, body).await?;
+//! let trigger = triggers.create(&caller, new, None).await?;
+//! let answer = triggers.receive(&token, &headers, &body).await?;
 //! ```
 
 pub mod code;

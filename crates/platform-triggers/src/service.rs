@@ -426,9 +426,7 @@ impl TriggerService for PgTriggers {
             repository::insert(conn, &row).await?;
             platform_toolservers::use_in(conn, account, (TRIGGER, &row.id), std::slice::from_ref(&server)).await?;
             self.begin_in(conn, &row, event).await?;
-            if let Some(once) = once {
-                once.store(conn, 201, &shown).await?;
-            }
+            Idempotency::store_if(once, conn, 201, &shown).await?;
             Ok(())
         });
         if let Err(error) = storing.await {

@@ -48,14 +48,6 @@ pub trait ThreadAddresses: Send + Sync {
     async fn of(&self, threads: &[ThreadKey]) -> Result<HashMap<ThreadKey, ThreadAddress>>;
 }
 
-/// No thread names an address.
-#[async_trait]
-impl ThreadAddresses for () {
-    async fn of(&self, _: &[ThreadKey]) -> Result<HashMap<ThreadKey, ThreadAddress>> {
-        Ok(HashMap::new())
-    }
-}
-
 enum DeliveryKind {}
 
 impl PgWebhooks {

@@ -257,9 +257,7 @@ impl WebhookService for PgWebhooks {
                 return Err(Error::new(Code::CONFLICT, message));
             }
             repository::insert(conn, &row).await?;
-            if let Some(once) = once {
-                once.store(conn, 201, &made).await?;
-            }
+            Idempotency::store_if(once, conn, 201, &made).await?;
             Ok(())
         });
         creating.await?;

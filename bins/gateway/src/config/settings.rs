@@ -1,5 +1,9 @@
 //! The settings that there are: one table, for the readers of the environment, `--help` and the documentation.
 
+use strsim::levenshtein;
+
+use super::variables::beginning;
+
 /// Name, default, meaning. An empty default means absent.
 type Setting = (&'static str, &'static str, &'static str);
 
@@ -27,22 +31,22 @@ const SETTINGS: &[(&str, &[Setting])] = &[
     (
         "Model providers",
         &[
-            ("OPENAI_API_KEY", "", "OpenAI; OPENAI_BASE_URL alone is enough for a server without keys"),
-            ("OPENAI_BASE_URL", "", "https://api.openai.com/v1"),
-            ("ANTHROPIC_API_KEY", "", "Anthropic"),
-            ("ANTHROPIC_BASE_URL", "", "https://api.anthropic.com"),
-            ("GEMINI_API_KEY", "", "Gemini"),
-            ("GEMINI_BASE_URL", "", "https://generativelanguage.googleapis.com"),
+            ("OPENAI_API_KEY", "", "key of OpenAI; OPENAI_BASE_URL alone is enough for a server without keys"),
+            ("OPENAI_BASE_URL", "", "its address (https://api.openai.com/v1)"),
+            ("ANTHROPIC_API_KEY", "", "key of Anthropic"),
+            ("ANTHROPIC_BASE_URL", "", "its address (https://api.anthropic.com)"),
+            ("GEMINI_API_KEY", "", "key of Gemini"),
+            ("GEMINI_BASE_URL", "", "its address (https://generativelanguage.googleapis.com)"),
             ("OLLAMA_HOST", "", "an Ollama server; probed at start and every 60 s"),
             ("PLATFORM_PROVIDERS_FILE", "", "more OpenAI-compatible servers, models and prices (YAML or JSON)"),
-            ("PLATFORM_DEFAULT_PROVIDER", "", "the first configured one"),
-            ("PLATFORM_DEFAULT_MODEL", "", "that provider's first model"),
-            ("PLATFORM_SECONDARY_MODEL", "", "provider:model of titles, summaries, compaction; the turn's own"),
-            ("PLATFORM_EVALUATOR_MODEL", "", "provider:model of judges; the turn's own"),
+            ("PLATFORM_DEFAULT_PROVIDER", "", "provider of whoever names none (the first that is configured)"),
+            ("PLATFORM_DEFAULT_MODEL", "", "model of whoever names none (that provider's first)"),
+            ("PLATFORM_SECONDARY_MODEL", "", "provider:model of titles, summaries, compaction (the turn's own)"),
+            ("PLATFORM_EVALUATOR_MODEL", "", "provider:model of judges (the turn's own)"),
             (
                 "PLATFORM_EMBEDDING_MODEL",
                 "",
-                "provider:model or local:folder that makes vectors; search by words alone",
+                "provider:model or local:folder that makes vectors (none: words alone are searched)",
             ),
             ("PLATFORM_DEMO_PRICE", "0:0", "price of demo-1, input:output in USD per million tokens"),
             ("PLATFORM_MODEL_ATTEMPTS", "3", "tries before a fall-back is asked"),
@@ -58,7 +62,7 @@ const SETTINGS: &[(&str, &[Setting])] = &[
             (
                 "PLATFORM_SPEECH_URL",
                 "",
-                "transcription server, as https://api.openai.com/v1/audio/transcriptions; the demo engine",
+                "transcription server, as https://api.openai.com/v1/audio/transcriptions (the demo engine)",
             ),
             ("PLATFORM_SPEECH_API_KEY", "", "its credential"),
             ("PLATFORM_SPEECH_MODEL", "whisper-1", "its model"),
@@ -252,10 +256,20 @@ pub(super) fn default_of(name: &str) -> &'static str {
     known.find(|(known, ..)| *known == name).expect("a known setting").1
 }
 
+/// Variables that are set and read by nobody, each with the name that it may be meant to have.
+pub(super) fn unknown() -> Vec<(String, Option<&'static str>)> {
+    let known = || SETTINGS.iter().flat_map(|(_, settings)| *settings).map(|(name, ..)| *name);
+    let set = beginning("PLATFORM_").map(|(rest, _)| format!("PLATFORM_{rest}"));
+    set.filter(|name| !name.starts_with("PLATFORM_APP_") && known().all(|known| known != name))
+        .map(|name| (known().find(|known| levenshtein(known, &name) <= 3), name))
+        .map(|(meant, name)| (name, meant))
+        .collect()
+}
+
 /// All settings, for `--help`.
 pub fn help() -> String {
     let width = SETTINGS.iter().flat_map(|(_, settings)| *settings).map(|(name, ..)| name.len()).max().unwrap_or(0);
-    let mut text = "Settings (environment variables; durations as 250ms, 30s, 10m, 15d):\n".to_owned();
+    let mut text = "Settings (environment variables; [default], or in round brackets what holds when it is not set; durations as 250ms, 30s, 10m, 15d):\n".to_owned();
     for (subject, settings) in SETTINGS {
         text = format!("{text}\n  {subject}\n");
         for (name, default, meaning) in *settings {
@@ -275,7 +289,8 @@ pub fn help() -> String {
 /// The same as a page of the documentation.
 pub fn page() -> String {
     let mut page = "# Settings\n\nEnvironment variables, as `platform-gateway settings` prints them. A wrong value stops the start and names \
-                    the variable. Durations are such as `250ms`, `30s`, `10m`, `15d`.\n"
+                    the variable. In round brackets: what \
+                    holds when it is not set. Durations are such as `250ms`, `30s`, `10m`, `15d`.\n"
         .to_owned();
     for (subject, settings) in SETTINGS {
         page = format!("{page}\n## {subject}\n\n| variable | default | meaning |\n| --- | --- | --- |\n");

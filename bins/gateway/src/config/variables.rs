@@ -1,6 +1,6 @@
 //! The variables that are read, and how.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use platform_limits::Rate;
 use platform_models::ConfigError;
@@ -80,6 +80,15 @@ pub(super) fn choice(name: &str) -> Result<Option<(String, String)>> {
             Ok(Some((provider.to_owned(), model.to_owned())))
         }
         _ => Err(ConfigError(format!("{name}: `{text}` is not provider:model."))),
+    }
+}
+
+/// A directory that can be read.
+pub(super) fn directory(name: &str) -> Result<Option<PathBuf>> {
+    let Some(path) = text(name).map(PathBuf::from) else { return Ok(None) };
+    match std::fs::read_dir(&path) {
+        Ok(_) => Ok(Some(path)),
+        Err(error) => Err(ConfigError(format!("{name}: {} cannot be read: {error}.", path.display()))),
     }
 }
 

@@ -277,9 +277,7 @@ impl AgentService for PgAgentService {
                 let row = repository::insert(conn, account, &id, &caller.user_uid, &settings, now).await?;
                 self.apply_settings_in(conn, account, &id, None, &settings).await?;
                 let agent = row.into_agent(now)?;
-                if let Some(once) = once {
-                    once.store(conn, 201, &agent).await?;
-                }
+                Idempotency::store_if(once, conn, 201, &agent).await?;
                 Ok(agent)
             })
             .await?;

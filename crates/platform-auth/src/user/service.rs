@@ -70,9 +70,7 @@ impl UserService for PgAuthService {
                 return Err(taken());
             }
             let user = User::from(row);
-            if let Some(once) = once {
-                once.store(conn, 201, &user).await?;
-            }
+            Idempotency::store_if(once, conn, 201, &user).await?;
             Ok(user)
         });
         creating.await

@@ -255,9 +255,7 @@ impl AssistantService for PgAssistantService {
                 }
                 self.refer_in(conn, &caller.account, &id, &Refers::of(&settings)).await?;
                 let assistant = self.describe(&caller.account, assistant).await?;
-                if let Some(once) = once {
-                    once.store(conn, 201, &assistant).await?;
-                }
+                Idempotency::store_if(once, conn, 201, &assistant).await?;
                 Ok(assistant)
             })
             .await?;

@@ -117,9 +117,7 @@ pub(crate) async fn wait_in_line(
             waiting: Some(Waiting { queued: true, queue_position: chat.queued + 1, will_process }),
             ignored: Vec::new(),
         };
-        if let Some(once) = once {
-            once.store(conn, 200, &accepted).await?;
-        }
+        Idempotency::store_if(once, conn, 200, &accepted).await?;
         Ok(Enqueued::Queued { accepted, revision, due: buffers.then_some(delay), created })
     })
     .await

@@ -83,9 +83,7 @@ pub(crate) async fn respond(
         ));
         let revision: i64 = answered.returning(chats::revision).get_result(conn).await?;
         let responded = Responded { chat_uid: uid.to_owned(), pending };
-        if let Some(once) = once {
-            once.store(conn, 200, &responded).await?;
-        }
+        Idempotency::store_if(once, conn, 200, &responded).await?;
         Ok(Some((responded, revision)))
     })
     .await

@@ -319,9 +319,7 @@ impl EnvironmentService for PgEnvironments {
         let making = conn.transaction::<_, Error, _>(async |conn| {
             repository::insert(conn, &row).await?;
             self.refer_in(conn, account, &row.id, &settings).await?;
-            if let Some(once) = once {
-                once.store(conn, 201, &environment).await?;
-            }
+            Idempotency::store_if(once, conn, 201, &environment).await?;
             Ok(())
         });
         making.await?;

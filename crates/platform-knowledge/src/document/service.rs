@@ -337,9 +337,7 @@ impl DocumentService for PgKnowledge {
             let found = versions::find(conn, account, &row, number).await?;
             let (_, text) = found.ok_or_else(|| not_found::version(version))?;
             let document = write::revert_in(conn, account, row, (number, text), &caller.user_uid, now).await?;
-            if let Some(once) = once {
-                once.store(conn, 200, &document).await?;
-            }
+            Idempotency::store_if(once, conn, 200, &document).await?;
             Ok(document)
         });
         let reverted = reverted.await?;
@@ -453,9 +451,7 @@ impl PgKnowledge {
         let mut conn = self.db.conn().await?;
         let made = conn.transaction::<_, Error, _>(async |conn| {
             let document = write::create_in(conn, &self.files, account, making, now).await?;
-            if let Some(once) = once {
-                once.store(conn, 201, &document).await?;
-            }
+            Idempotency::store_if(once, conn, 201, &document).await?;
             Ok(document)
         });
         let document = made.await?;

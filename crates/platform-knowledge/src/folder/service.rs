@@ -55,9 +55,7 @@ impl FolderService for PgKnowledge {
             };
             repository::insert(conn, &row).await?;
             let folder = row.shown(0)?;
-            if let Some(once) = once {
-                once.store(conn, 201, &folder).await?;
-            }
+            Idempotency::store_if(once, conn, 201, &folder).await?;
             Ok(folder)
         })
         .await

@@ -206,9 +206,7 @@ impl SkillService for PgKnowledge {
         let made = conn.transaction::<_, Error, _>(async |conn| {
             let (folder, skill_doc) = self.make_skill_in(conn, caller, &new, files, now).await?;
             let scaffold = Scaffold { folder, skill_doc };
-            if let Some(once) = once {
-                once.store(conn, 201, &scaffold).await?;
-            }
+            Idempotency::store_if(once, conn, 201, &scaffold).await?;
             Ok(scaffold)
         });
         let scaffold = made.await?;
@@ -286,9 +284,7 @@ impl SkillService for PgKnowledge {
             let files = repository::files(conn, &caller.account, slice::from_ref(&folder.id)).await?;
             repository::version(slice::from_mut(&mut skill), &files);
             let imported = ImportedSkill { folder, skill_doc, skill, skipped };
-            if let Some(once) = once {
-                once.store(conn, 201, &imported).await?;
-            }
+            Idempotency::store_if(once, conn, 201, &imported).await?;
             Ok(imported)
         });
         let imported = made.await?;

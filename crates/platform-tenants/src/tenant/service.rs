@@ -150,9 +150,7 @@ impl TenantService for PgTenantService {
             former::restore(conn, account, &new.tenant_id, decides && new.tier_id.is_some()).await?;
             let row = repository::lock(conn, account, &new.tenant_id).await?;
             let tenant = row.ok_or_else(|| not_found(&new.tenant_id))?.into_tenant(0, false);
-            if let Some(once) = once {
-                once.store(conn, 201, &tenant).await?;
-            }
+            Idempotency::store_if(once, conn, 201, &tenant).await?;
             Ok(tenant)
         });
         let tenant = creating.await?;

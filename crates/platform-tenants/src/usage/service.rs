@@ -160,9 +160,7 @@ impl UsageService for PgTenantService {
                 return Err(Error::new(Code::IDENTIFIER_TAKEN, message));
             }
             let tier = tiers::lock(conn, account, &new.tier_id).await?.ok_or_else(|| tier_not_found(&new.tier_id))?;
-            if let Some(once) = once {
-                once.store(conn, 201, &tier).await?;
-            }
+            Idempotency::store_if(once, conn, 201, &tier).await?;
             Ok(tier)
         });
         let tier = creating.await?;
@@ -339,9 +337,7 @@ impl UsageService for PgTenantService {
                 applied,
                 usage: self.entries(conn, account, tenant, &rules).await?,
             };
-            if let Some(once) = once {
-                once.store(conn, 200, &added).await?;
-            }
+            Idempotency::store_if(once, conn, 200, &added).await?;
             Ok(added)
         });
         adding.await
@@ -368,9 +364,7 @@ impl UsageService for PgTenantService {
             let Standing { rules, .. } = standing(conn, account, tenant, subtenant).await?;
             let usage = self.entries(conn, account, tenant, &rules).await?;
             let done = ResetDone { success: true, cleared, usage };
-            if let Some(once) = once {
-                once.store(conn, 200, &done).await?;
-            }
+            Idempotency::store_if(once, conn, 200, &done).await?;
             Ok(done)
         });
         resetting.await
@@ -414,9 +408,7 @@ impl UsageService for PgTenantService {
                 previous_tier_id: before,
                 usage: self.entries(conn, account, tenant, &rules).await?,
             };
-            if let Some(once) = once {
-                once.store(conn, 200, &changed).await?;
-            }
+            Idempotency::store_if(once, conn, 200, &changed).await?;
             Ok(changed)
         });
         let changed = changing.await?;

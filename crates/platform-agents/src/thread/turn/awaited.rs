@@ -10,7 +10,7 @@ use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{ABANDON, Returned};
 use platform_core::{AccountId, Checks, Clock, Code, Error, Result, Timestamp};
 use platform_db::{Db, Idempotency};
-use platform_jobs::{Run, Work, end_in};
+use platform_jobs::{Run, Work, drop_lane_in, end_in};
 use platform_runtime::{CallState, Callbacks, Later, OpenCall};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -114,9 +114,7 @@ impl Threads {
             go_on(&mut record, by, now)?;
             let told = self.commit_in(conn, &mut record, None, 0, now).await?;
             let responded = ThreadResponded { thread_id: id.to_owned(), pending: record.pending_callbacks().len() };
-            if let Some(once) = once {
-                once.store(conn, 200, &responded).await?;
-            }
+            Idempotency::store_if(once, conn, 200, &responded).await?;
             Ok((responded, told))
         });
         let (responded, told) = responding.await?;
@@ -313,7 +311,12 @@ impl Work for EndAll {
     async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
         let user = run.payload.get("userUID").and_then(Value::as_str).unwrap_or_default();
         self.0.end_all(&run.account(), &run.subject, user).await?;
-        done(&self.0.ports.db, run).await
+        let mut conn = self.0.ports.db.conn().await?;
+        conn.transaction::<_, Error, _>(async |conn| {
+            drop_lane_in(conn, &run.account(), &run.subject).await?;
+            end_in(conn, run).await
+        })
+        .await
     }
 }
 
