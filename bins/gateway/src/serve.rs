@@ -106,7 +106,9 @@ fn welcome(config: &Config, addr: SocketAddr, app: &App, first: &First) {
     println!("The platform listens on {url} (API at {url}/v1, reference at {url}/docs).");
     match &first.log_in {
         Some(link) => println!("The console is at {url}; this link logs you in, once, within a day:\n  {link}"),
-        None => println!("The console is at {url}; `platform-gateway users link`, with the same settings, prints a link that logs you in."),
+        None => println!(
+            "The console is at {url}; `platform-gateway users link`, with the same settings, prints a link that logs you in."
+        ),
     }
     println!("Models: {}.", app.models.describe());
     let key = match &first.key_file {
