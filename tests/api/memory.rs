@@ -297,7 +297,6 @@ async fn what_a_model_remembers_is_stored_once_or_not_at_all_whenever_it_is_kill
         let chat = text(&sent.body["chatUid"]);
         tokio::time::sleep(std::time::Duration::from_millis(7 * round * round)).await;
         app.crash();
-        app = TestApp::start(PROGRAM, &db, &leases);
         let ended = finished_of(&app, "m", &chat).await;
         assert_eq!(ended["status"], "completed", "{ended}");
         let kept = app.get("/memory/assistants/m/core?tenantId=acme").await.body;

@@ -508,7 +508,6 @@ async fn each_event_starts_one_run_however_often_it_comes_and_the_process_is_kil
         left = left.saturating_sub(batch.len());
         if left == 0 && kills > 0 {
             app.crash();
-            app = TestApp::start(PROGRAM, &db, &settings);
             (kills, left) = (kills - 1, wanted.len() / (kills + 1));
         }
     }
