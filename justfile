@@ -58,6 +58,12 @@ docs:
     cargo run --quiet -- settings > docs/SETTINGS.md
     cargo run --quiet -p platform-agents --example thread_states > docs/thread-states.svg
 
+# what is built into the platform, as CycloneDX, in target/sbom.json (needs `cargo install cargo-cyclonedx`)
+sbom:
+    cargo cyclonedx --quiet --manifest-path bins/gateway/Cargo.toml --format json --override-filename sbom
+    mv bins/gateway/sbom.json target/sbom.json
+    rm -f bins/*/sbom.json crates/*/sbom.json tests/sbom.json
+
 # the API as a document
 openapi:
     @cargo run --quiet -- openapi
