@@ -1,1 +1,1 @@
-CREATE INDEX runs_due ON runs (due);
+CREATE INDEX IF NOT EXISTS runs_due ON runs (due);

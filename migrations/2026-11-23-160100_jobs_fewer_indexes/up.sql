@@ -1,2 +1,2 @@
 -- Runs that are due are found by lane, or beside all lanes.
-DROP INDEX runs_due;
+DROP INDEX IF EXISTS runs_due;

@@ -2,10 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use futures_util::future::{join, join_all};
+use futures_util::future::join_all;
 use platform_testing::{FakeToolServer, NatsServer, TestApp, TestDb};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use reqwest::{Method, StatusCode};
@@ -92,8 +93,8 @@ impl Company {
         let mut settings = vec![
             ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
             // A run that is taken over alive makes its call twice, and both are counted.
-            ("PLATFORM_RUN_LEASE", "10s"),
-            ("PLATFORM_RUN_HEARTBEAT", "1s"),
+            ("PLATFORM_RUN_LEASE", "20s"),
+            ("PLATFORM_RUN_HEARTBEAT", "2s"),
             ("PLATFORM_RUN_MAX_ATTEMPTS", "50"),
             ("PLATFORM_DEMO_PRICE", "0.123457:9.876543"),
         ];
@@ -131,11 +132,14 @@ impl Company {
 
     /// Asks one process after the other until there is an answer; `once` has it take effect once.
     async fn ask(&self, method: Method, path: &str, once: &str, body: &Value) -> (StatusCode, Value) {
-        let patience = Instant::now() + Duration::from_mins(1);
+        let patience = Instant::now() + Duration::from_mins(2);
         let mut said = (StatusCode::REQUEST_TIMEOUT, Value::Null);
         for process in (once.len() + path.len()..).map(|turn| &self.fleet[turn % self.fleet.len()]) {
             assert!(Instant::now() < patience, "{method} {path}: {said:?}");
-            let request = process.read().await.anonymous(method.clone(), path).timeout(Duration::from_secs(5));
+            // One that is being started anew is not waited for.
+            let Ok(process) = process.try_read() else { continue };
+            let request = process.anonymous(method.clone(), path).timeout(Duration::from_secs(5));
+            drop(process);
             let request = request.bearer_auth(self.key.read().await.as_str());
             let request = if once.is_empty() { request } else { request.header("idempotency-key", once) };
             let request = if method == Method::GET { request } else { request.header("webhook-id", once).json(body) };
@@ -194,7 +198,7 @@ impl Company {
     }
 
     async fn ended(&self, path: &str, is_at_its_end: impl Fn(&Value) -> bool) -> Value {
-        let patience = Instant::now() + Duration::from_mins(1);
+        let patience = Instant::now() + Duration::from_mins(2);
         loop {
             let now = self.get(path).await;
             if is_at_its_end(&now) {
@@ -221,8 +225,8 @@ impl Company {
         usize::from(tenant.is_multiple_of(WITH_AGENTS) && self.work(tenant, day).await)
     }
 
-    /// What comes from outside on a day: an event, told three times, and another handbook.
-    async fn outside(&self, day: usize) {
+    /// What comes from outside on a day: an event, told three times, which starts one thread, and another handbook.
+    async fn outside(&self, day: usize) -> usize {
         for _ in 0..3 {
             let event = self.ask(Method::POST, &self.hook, &format!("day-{day}"), &json!({"day": day})).await;
             assert_eq!(event.0, StatusCode::ACCEPTED, "{}", event.1);
@@ -230,15 +234,19 @@ impl Company {
         let words = json!({"markdownContent": format!("# Day {day}\n\nThe word is word{day}x.")});
         let path = format!("/v1/documents/{}", self.handbook);
         assert_eq!(self.ask(Method::PATCH, &path, &format!("h-{day}"), &words).await.0, StatusCode::OK);
+        1
     }
 
-    /// Who is killed on a day, and when.
-    async fn misfortune(&self, day: usize, runner: &mut TestRunner) {
+    /// Who is killed on a day, and when; how many runs were under way then.
+    async fn misfortune(&self, day: usize, runner: &mut TestRunner) -> i64 {
+        let mut cut = 0;
         for kill in 0..2 {
             let pause = (50_u64..500).new_tree(runner).expect("generated").current();
             tokio::time::sleep(Duration::from_millis(pause)).await;
+            cut += self.db.number("SELECT count(*) AS n FROM runs WHERE owner IS NOT NULL").await;
             self.fleet[(day + kill) % self.fleet.len()].write().await.crash();
         }
+        cut
     }
 
     /// Everybody uses another key, and the old one is dead.
@@ -314,23 +322,28 @@ fn named(tenant: usize) -> String {
 type Days = Vec<Vec<Spent>>;
 
 /// Lives through all days; what was spent on them, and how many threads were worked.
-async fn live(company: &Company) -> (Days, usize) {
+async fn live(company: &Arc<Company>) -> (Days, usize) {
     let (mut spent, mut books) = (vec![Vec::new(); TENANTS], [Spent::default(); TENANTS]);
-    let (mut runner, mut worked) = (TestRunner::deterministic(), 0);
+    let (mut runner, mut worked, mut cut) = (TestRunner::deterministic(), 0, 0);
     for day in 0..DAYS {
         company.set_clock(day).await;
-        let tenants = join_all((0..TENANTS).map(|tenant| company.day_of(tenant, day)));
-        let events = async {
-            match day {
-                ROTATION => company.rotate().await,
-                DEPLOY => company.deploy().await,
-                _ if day.is_multiple_of(2) => company.misfortune(day, &mut runner).await,
-                _ => (),
-            }
-        };
-        let ((of_tenants, ()), ()) = join(join(tenants, company.outside(day)), events).await;
-        // That of the event, and those of tenants.
-        worked += 1 + of_tenants.into_iter().sum::<usize>();
+        // They go on while a process is killed and started, which blocks this task.
+        let tenants: Vec<_> = (0..=TENANTS)
+            .map(|tenant| {
+                let company = Arc::clone(company);
+                #[expect(clippy::disallowed_methods, reason = "a client of the test, not a task of the platform")]
+                tokio::spawn(async move {
+                    if tenant < TENANTS { company.day_of(tenant, day).await } else { company.outside(day).await }
+                })
+            })
+            .collect();
+        match day {
+            ROTATION => company.rotate().await,
+            DEPLOY => company.deploy().await,
+            _ if day.is_multiple_of(2) => cut += company.misfortune(day, &mut runner).await,
+            _ => {}
+        }
+        worked += join_all(tenants).await.into_iter().map(|worked| worked.expect("a good day")).sum::<usize>();
         let open = "SELECT (SELECT count(*) FROM trigger_events WHERE outcome IS NULL)
             + (SELECT count(*) FROM threads WHERE state NOT IN ('completed', 'limit_exceeded')) AS n";
         eventually("the end of the day", async || (company.db.number(open).await == 0).then_some(())).await;
@@ -340,6 +353,7 @@ async fn live(company: &Company) -> (Days, usize) {
             *whole = now;
         }
     }
+    assert!(cut > 0, "no kill met work");
     company.set_clock(DAYS).await;
     (spent, worked)
 }
@@ -401,7 +415,7 @@ async fn told(company: &Company, server: &FakeToolServer, threads: usize) -> BTr
 #[tokio::test(flavor = "multi_thread")]
 async fn the_books_of_a_company_balance_after_ten_days_of_kills_a_rotated_key_and_a_deploy() {
     let (server, nats) = (FakeToolServer::start(), NatsServer::start());
-    let company = Company::found(&server, nats.as_ref()).await;
+    let company = Arc::new(Company::found(&server, nats.as_ref()).await);
     let (spent, worked) = live(&company).await;
     for (tenant, days) in spent.iter().enumerate() {
         balances(&company, tenant, days).await;

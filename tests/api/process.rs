@@ -190,7 +190,7 @@ async fn an_empty_machine_gets_a_database_a_key_and_an_answer_and_survives_a_kil
     let alone = run(&["keys", "create"], &[("PLATFORM_DATA_DIR", data_dir)]);
     let said = String::from_utf8_lossy(&alone.stderr).into_owned();
     assert!(said.contains("There is no platform in") && !dir.exists(), "a command makes none: {said}");
-    let typo = [("PLATFORM_DATA_DIR", data_dir), ("PLATFORM_ADRR", "x"), ("PLATFORM_LOG", "warn")];
+    let typo = [("PLATFORM_DATA_DIR", data_dir), ("PLATFORM_LOGS", "x"), ("PLATFORM_LOG", "warn")];
     let mut early = Command::new(PROGRAM)
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -209,7 +209,7 @@ async fn an_empty_machine_gets_a_database_a_key_and_an_answer_and_survives_a_kil
     assert!(!runs, "its PostgreSQL ends with it");
     let mut said = String::new();
     early.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
-    assert!(said.contains("PLATFORM_ADRR") && said.contains("Did you mean PLATFORM_ADDR?"), "{said}");
+    assert!(said.contains("PLATFORM_LOGS") && said.contains("Did you mean PLATFORM_LOG?"), "{said}");
 
     let (mut child, url, _lines) = begin();
     let key = std::fs::read_to_string(dir.join("bootstrap-key")).expect("the first key");

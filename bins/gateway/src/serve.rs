@@ -34,10 +34,19 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         warn!("There is no setting {name}; it changes nothing.{meant}");
     }
     let mut end = EndSignals::listen()?;
+    let mut starting = std::pin::pin!(App::start(&config, addr));
     let app = tokio::select! {
-        app = App::start(&config, addr) => app?,
+        app = &mut starting => app?,
         () = end.wait() => {
-            info!("Stopped before it was ready.");
+            info!("Told to stop while it starts: what has begun ends first; once more stops at once.");
+            tokio::select! {
+                app = starting => {
+                    let app = app?;
+                    app.drain().await;
+                    app.stop().await;
+                }
+                () = end.wait() => {}
+            }
             return Ok(());
         }
     };

@@ -26,11 +26,10 @@ pub(crate) struct Telemetry(Option<SdkTracerProvider>);
 impl Telemetry {
     /// Starts logging with a filter such as `info` or `platform_chat=debug,warn`, and tracing when somebody collects.
     pub fn start(filter: &str, is_traced: bool) -> Result<Self, ConfigError> {
-        for part in filter.split(',').map(str::trim).filter(|part| !part.is_empty() && !part.contains(['=', '['])) {
-            part.parse::<LevelFilter>().map_err(|_| {
-                let levels = "error, warn, info, debug, trace, off, or a crate's such as platform_chat=debug";
-                ConfigError(format!("PLATFORM_LOG: `{part}` is no level; there are {levels}."))
-            })?;
+        // One word alone would be a target, and nothing else would be logged.
+        if !filter.contains(['=', ',', '[']) && filter.trim().parse::<LevelFilter>().is_err() {
+            let levels = "error, warn, info, debug, trace and off; a crate's own such as info,platform_chat=debug";
+            return Err(ConfigError(format!("PLATFORM_LOG: `{filter}` is no level; there are {levels}.")));
         }
         let filter = EnvFilter::try_new(format!("{QUIET},{filter},{TRACES}=off"))
             .map_err(|e| ConfigError(format!("PLATFORM_LOG: {e}.")))?;

@@ -77,26 +77,22 @@ impl Embedded {
     }
 
     fn open(data_dir: &Path, settings: &[&str], as_guest: bool) -> Result<Self> {
-        let absent = || {
+        if as_guest && !data_dir.join("lock").exists() {
             let dir = data_dir.display();
             let wanted = "set PLATFORM_DATA_DIR or DATABASE_URL as your server has it";
-            EmbeddedError::new(format!("There is no platform in {dir}; {wanted}, or start one there first."))
-        };
-        if as_guest && !data_dir.exists() {
-            return Err(absent());
+            return Err(EmbeddedError::new(format!(
+                "There is no platform in {dir}; {wanted}, or start one there first."
+            )));
         }
         fs::create_dir_all(data_dir)
             .map_err(|e| EmbeddedError::io("The data directory cannot be made,", data_dir, &e))?;
-        let real_dir =
+        let data_dir =
             fs::canonicalize(data_dir).map_err(|e| EmbeddedError::io("The data directory,", data_dir, &e))?;
-        let lock = match lock(&real_dir) {
+        let lock = match lock(&data_dir) {
             Err(_) if as_guest => None,
             lock => Some(lock?),
         };
-        let cluster = Arc::new(Cluster::find(&real_dir)?);
-        if as_guest && !cluster.is_made() {
-            return Err(absent());
-        }
+        let cluster = Arc::new(Cluster::find(&data_dir)?);
         let Some(lock) = lock else { return Ok(Self { cluster, guard: None }) };
         cluster.init()?;
         let server = cluster.run(settings)?;

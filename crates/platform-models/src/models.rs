@@ -200,8 +200,7 @@ impl Models {
     /// Says in the log who does not answer, and when nobody but the demo model does.
     pub fn warn_if_offline(&self) {
         for provider in self.providers.iter().filter(|provider| !provider.is_configured()) {
-            let (provider, address) = (&provider.name, &provider.config.base_url);
-            warn!(%provider, %address, "A model provider does not answer; it is asked again every minute.");
+            warn!(provider = %provider.name, "A model provider does not answer; it is asked again every minute.");
         }
         if self.choose(None, None).is_ok_and(|spec| &*spec.provider == demo::PROVIDER) {
             info!(

@@ -122,7 +122,7 @@ const SETTINGS: &[(&str, &[Setting])] = &[
         ],
     ),
     (
-        "Rates, connections and streams; 0 = no bound",
+        "Rates, and how many at once; 0 = no bound",
         &[
             ("PLATFORM_RATE_FULL", "6000:1000", "requests of a full key, per minute:burst"),
             ("PLATFORM_RATE_RESTRICTED", "600:100", "requests of a restricted key"),
@@ -148,9 +148,6 @@ const SETTINGS: &[(&str, &[Setting])] = &[
             ),
             ("PLATFORM_STREAMS_PER_KEY", "100", "open streams of a key in this process"),
             ("PLATFORM_STREAMS_PER_SESSION", "4", "open streams of a session in this process"),
-            ("PLATFORM_STREAM_LIFETIME", "60s", "a stream is closed after this"),
-            ("PLATFORM_STREAM_KEEPALIVE", "15s", "a comment after so much silence"),
-            ("PLATFORM_STREAM_COALESCE", "25ms", "growing text is sent at most so often"),
         ],
     ),
     (
@@ -183,8 +180,11 @@ const SETTINGS: &[(&str, &[Setting])] = &[
         ],
     ),
     (
-        "How long is waited, and how deep work is handed on",
+        "How long is waited and streamed, and how deep work is handed on",
         &[
+            ("PLATFORM_STREAM_LIFETIME", "60s", "a stream is closed after this"),
+            ("PLATFORM_STREAM_KEEPALIVE", "15s", "a comment after so much silence"),
+            ("PLATFORM_STREAM_COALESCE", "25ms", "growing text is sent at most so often"),
             ("PLATFORM_SYNC_TIMEOUT", "10m", "longest wait of a synchronous message"),
             ("PLATFORM_CLIENT_TOOL_TIMEOUT", "15m", "a chat waits so long for its client's tools and approvals"),
             ("PLATFORM_ASYNC_TOOL_TIMEOUT", "15d", "a thread waits so long for the result of an asynchronous tool"),
@@ -261,8 +261,11 @@ pub(super) fn unknown() -> Vec<(String, Option<&'static str>)> {
     let known = || SETTINGS.iter().flat_map(|(_, settings)| *settings).map(|(name, ..)| *name);
     let set = beginning("PLATFORM_").map(|(rest, _)| format!("PLATFORM_{rest}"));
     set.filter(|name| !name.starts_with("PLATFORM_APP_") && known().all(|known| known != name))
-        .map(|name| (known().find(|known| levenshtein(known, &name) <= 3), name))
-        .map(|(meant, name)| (name, meant))
+        .map(|name| {
+            let near = known().map(|known| (levenshtein(known, &name), known)).filter(|(far, _)| *far <= 2);
+            let meant = near.min().map(|(_, known)| known);
+            (name, meant)
+        })
         .collect()
 }
 

@@ -64,13 +64,9 @@ impl Cluster {
         &self.socket_dir
     }
 
-    pub fn is_made(&self) -> bool {
-        self.data.join("PG_VERSION").exists()
-    }
-
     /// Makes the data of an empty server where there is none.
     pub fn init(&self) -> Result<()> {
-        if self.is_made() {
+        if self.data.join("PG_VERSION").exists() {
             return Ok(());
         }
         tracing::info!(cluster = %self.data.display(), version = self.server.major, "Making a new PostgreSQL cluster.");
