@@ -95,6 +95,10 @@ pub(crate) async fn database(config: &Config, as_guest: bool) -> Result<(Option<
         Some(_) => None,
         None => {
             let data_dir = config.data_dir.clone();
+            if as_guest && !data_dir.join("lock").exists() {
+                let wanted = "set PLATFORM_DATA_DIR or DATABASE_URL as your server has it, or start one there first";
+                bail!("There is no platform in {}; {wanted}.", data_dir.display());
+            }
             let start = move || if as_guest { Embedded::join(&data_dir, &[]) } else { Embedded::start(&data_dir, &[]) };
             Some(tokio::task::spawn_blocking(start).await??)
         }

@@ -77,13 +77,6 @@ impl Embedded {
     }
 
     fn open(data_dir: &Path, settings: &[&str], as_guest: bool) -> Result<Self> {
-        if as_guest && !data_dir.join("lock").exists() {
-            let dir = data_dir.display();
-            let wanted = "set PLATFORM_DATA_DIR or DATABASE_URL as your server has it";
-            return Err(EmbeddedError::new(format!(
-                "There is no platform in {dir}; {wanted}, or start one there first."
-            )));
-        }
         fs::create_dir_all(data_dir)
             .map_err(|e| EmbeddedError::io("The data directory cannot be made,", data_dir, &e))?;
         let data_dir =
