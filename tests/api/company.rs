@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::RwLock;
 
 use crate::{
-    support::{PROGRAM, UNBOUNDED, agent, eventually, is_terminal, text, tool, tool_server},
+    support::{PROGRAM, UNBOUNDED, agent, eventually, is_terminal, set_usage_clock, text, tool, tool_server},
     triggers::{server_of, trigger},
 };
 
@@ -38,6 +38,7 @@ struct Company {
     settings: Vec<(String, String)>,
     fleet: Vec<RwLock<TestApp>>,
     key: RwLock<String>,
+    key_id: String,
     /// The agent of those who have one, and what starts it from outside.
     clerk: String,
     hook: String,
@@ -125,9 +126,10 @@ impl Company {
         let hook = trigger(&app, &server_of(&app, "webhook").await, "webhook", more).await;
         let hook = text(&hook["webhookUrl"]).strip_prefix(app.url()).expect("ours").to_owned();
         let handbook = app.post("/documents", json!({"name": "Handbook", "markdownContent": "# Day one"})).await;
-        let key = text(&app.post("/api-keys", json!({"name": "of the company"})).await.body["key"]);
+        let made = app.post("/api-keys", json!({"name": "of the company"})).await.body;
+        let (key, key_id) = (RwLock::new(text(&made["key"])), text(&made["_id"]));
         let fleet = vec![RwLock::new(app), RwLock::new(process(&db, &settings)), RwLock::new(process(&db, &settings))];
-        Self { db, settings, fleet, key: RwLock::new(key), clerk, hook, handbook: text(&handbook.body["_id"]) }
+        Self { db, settings, fleet, key, key_id, clerk, hook, handbook: text(&handbook.body["_id"]) }
     }
 
     /// Asks one process after the other until there is an answer; `once` has it take effect once.
@@ -251,11 +253,8 @@ impl Company {
 
     /// Everybody uses another key, and the old one is dead.
     async fn rotate(&self) {
-        let keys = self.get("/api-keys").await;
-        let id = keys["items"].as_array().or(keys.as_array()).expect("keys").iter();
-        let id = text(&id.clone().find(|key| key["name"] == "of the company").expect("ours")["_id"]);
         let mut key = self.key.write().await;
-        let rotated = self.fleet[0].read().await.post(&format!("/api-keys/{id}/rotate"), json!({})).await;
+        let rotated = self.fleet[0].read().await.post(&format!("/api-keys/{}/rotate", self.key_id), json!({})).await;
         assert!(rotated.status.is_success(), "{}", rotated.body);
         let old = std::mem::replace(&mut *key, text(&rotated.body["key"]));
         drop(key);
@@ -303,9 +302,7 @@ impl Company {
 
     /// The day begins, for quotas.
     async fn set_clock(&self, day: usize) {
-        let now = FIRST_DAY + day * DAY;
-        let clock = "CREATE OR REPLACE FUNCTION usage_clock() RETURNS timestamptz LANGUAGE sql STABLE";
-        self.db.run(&format!("{clock} AS 'SELECT to_timestamp({now}::numeric / 1000)'")).await;
+        set_usage_clock(&self.db, &format!("to_timestamp({} / 1000)", FIRST_DAY + day * DAY)).await;
     }
 }
 

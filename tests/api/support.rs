@@ -370,6 +370,12 @@ pub async fn log_in(app: &TestApp, client: &str, email: &str, more: &[(&str, &st
     app.send(app.anonymous(Method::POST, "/oauth/token").json(&exchange)).await.body
 }
 
+/// From now on it is that moment for quotas, an expression of SQL.
+pub async fn set_usage_clock(db: &TestDb, moment: &str) {
+    let clock = "CREATE OR REPLACE FUNCTION usage_clock() RETURNS timestamptz LANGUAGE sql STABLE AS";
+    db.run(&format!("{clock} $$SELECT {moment}$$")).await;
+}
+
 /// A value that is text.
 pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("text: {value}")).to_owned()

@@ -6,7 +6,8 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use crate::support::{
-    PROGRAM, UNBOUNDED, act, agent, app, app_with_model, eventually, factor, finished, states, thread_in, thread_until,
+    PROGRAM, UNBOUNDED, act, agent, app, app_with_model, eventually, factor, finished, set_usage_clock, states,
+    thread_in, thread_until,
 };
 
 /// Makes a tier with these rules, the default one.
@@ -329,11 +330,7 @@ async fn windows_are_those_of_the_clock_of_the_database_and_end_up_in_the_histor
     for step in 0..40_i64 {
         now += [1000, 3_599_000, 7_200_000, 86_400_000, 5 * 86_400_000, 17 * 86_400_000]
             [usize::try_from(step % 6).expect("small")];
-        db.run(&format!(
-            "CREATE OR REPLACE FUNCTION usage_clock() RETURNS timestamptz LANGUAGE sql STABLE AS
-            'SELECT to_timestamp({now}::numeric / 1000)'"
-        ))
-        .await;
+        set_usage_clock(&db, &format!("to_timestamp({now}::numeric / 1000)")).await;
         let (tokens, cost) = (step + 1, f64::from(u32::try_from(step).expect("small")) / 4.0 + 0.25);
         let added =
             app.post("/tenant-admin/acme/subtenants/u1/add-usage", json!({"tokens": tokens, "cost": cost})).await;

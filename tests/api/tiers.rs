@@ -7,12 +7,11 @@ use serde_json::{Value, json};
 
 use crate::{
     access::{call, get, key, post, session},
-    support::{PROGRAM, app, text, user},
+    support::{PROGRAM, app, set_usage_clock, text, user},
 };
 
 async fn at(db: &TestDb, moment: &str) {
-    let clock = "CREATE OR REPLACE FUNCTION usage_clock() RETURNS timestamptz LANGUAGE sql STABLE AS";
-    db.run(&format!("{clock} $$SELECT '{moment}'::timestamptz$$")).await;
+    set_usage_clock(db, &format!("'{moment}'::timestamptz")).await;
 }
 
 async fn tier(app: &TestApp, name: &str, limit: i64, is_default: bool) {

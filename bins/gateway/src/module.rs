@@ -39,7 +39,9 @@ impl Keeper {
 
     /// Goes on until `stopping`.
     pub fn start(self, stopping: CancellationToken) {
-        spawn(self.what, async move { stopping.run_until_cancelled(self.task).await.unwrap_or_default() });
+        spawn(self.what, async move {
+            stopping.run_until_cancelled(self.task).await;
+        });
     }
 }
 

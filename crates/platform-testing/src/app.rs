@@ -84,7 +84,8 @@ impl TestApp {
         if let Some(log) = child.stderr.take() {
             // Printed from here, it is shown only with a test that fails.
             std::thread::spawn(move || {
-                BufReader::new(log).lines().map_while(Result::ok).for_each(|line| eprintln!("{line}"));
+                let lines = BufReader::new(log).split(b'\n').map_while(Result::ok);
+                lines.for_each(|line| eprintln!("{}", String::from_utf8_lossy(&line)));
             });
         }
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();

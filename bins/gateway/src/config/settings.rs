@@ -250,15 +250,18 @@ const SETTINGS: &[(&str, &[Setting])] = &[
     ),
 ];
 
+fn all() -> impl Iterator<Item = &'static Setting> {
+    SETTINGS.iter().flat_map(|(_, settings)| *settings)
+}
+
 /// The default of a setting, empty when it has none.
 pub(super) fn default_of(name: &str) -> &'static str {
-    let mut known = SETTINGS.iter().flat_map(|(_, settings)| *settings);
-    known.find(|(known, ..)| *known == name).expect("a known setting").1
+    all().find(|(known, ..)| *known == name).expect("a known setting").1
 }
 
 /// Variables that are set and read by nobody, each with the name that it may be meant to have.
 pub(super) fn unknown() -> Vec<(String, Option<&'static str>)> {
-    let known = || SETTINGS.iter().flat_map(|(_, settings)| *settings).map(|(name, ..)| *name);
+    let known = || all().map(|(name, ..)| *name);
     let set = beginning("PLATFORM_").map(|(rest, _)| format!("PLATFORM_{rest}"));
     set.filter(|name| !name.starts_with("PLATFORM_APP_") && known().all(|known| known != name))
         .map(|name| {
@@ -271,7 +274,7 @@ pub(super) fn unknown() -> Vec<(String, Option<&'static str>)> {
 
 /// All settings, for `--help`.
 pub fn help() -> String {
-    let width = SETTINGS.iter().flat_map(|(_, settings)| *settings).map(|(name, ..)| name.len()).max().unwrap_or(0);
+    let width = all().map(|(name, ..)| name.len()).max().unwrap_or(0);
     let mut text = "Settings (environment variables; [default], or in round brackets what holds when it is not set; durations as 250ms, 30s, 10m, 15d):\n".to_owned();
     for (subject, settings) in SETTINGS {
         text = format!("{text}\n  {subject}\n");
