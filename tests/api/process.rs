@@ -146,7 +146,7 @@ async fn sigterm_drains_streams_reconnect_and_unfinished_runs_go_on_elsewhere() 
 #[tokio::test]
 async fn a_message_that_is_cut_off_by_a_shutdown_is_answered_with_its_chat_and_what_a_repeat_would_do() {
     let db = TestDb::new().await;
-    let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_SHUTDOWN_GRACE", "2s")]);
+    let app = TestApp::start(PROGRAM, &db, &[("PLATFORM_SHUTDOWN_GRACE", "6s")]);
     let body = json!({"message": "/wait 60s\nHello", "chatUid": "cut"});
     let sent = app.post("/assistants/default/messages", body);
     let stop = async {
