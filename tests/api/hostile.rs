@@ -155,16 +155,22 @@ impl Probe {
             connection.write_all(request.as_bytes()).expect("sent");
             let mut answer = String::new();
             connection.read_to_string(&mut answer).expect("an answer");
-            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-            began.elapsed()
+            (answer, began.elapsed())
         };
         let pid = app.pid();
         let asking = std::thread::spawn(move || {
             let waits = Waits::of(pid);
             let ask = || {
                 let before = waits.now();
-                let took = ask();
-                took.saturating_sub(waits.since(&before))
+                let (answer, took) = ask();
+                let waited = waits.since(&before);
+                // A machine that is busy for long with something else may have it refused for a moment.
+                let is_refused = answer.starts_with("HTTP/1.1 503") && waited > Duration::from_secs(1);
+                assert!(
+                    answer.starts_with("HTTP/1.1 200") || is_refused,
+                    "{answer} after {took:?}, {waited:?} of them idle"
+                );
+                took.saturating_sub(waited)
             };
             let mut took = vec![ask()];
             while !until.load(Ordering::Relaxed) {
