@@ -159,6 +159,8 @@ async fn unknown_fields_are_named_and_with_strict_refused() {
     let body = json!({"name": "A", "colour": "red", "createdAt": "kept quiet"});
     let reply = app.post("/assistants?shade=dark", body.clone()).await;
     assert_eq!((reply.status, reply.header("x-ignored-fields")), (StatusCode::CREATED, "colour,?shade"));
+    let reply = app.post("/assistants", json!({"nmae": "A"})).await;
+    assert_eq!((reply.error(), &reply.body["details"]["ignoredFields"]), ("VALIDATION_ERROR", &json!(["nmae"])));
     let reply = app.post("/assistants?strict=true", json!({"nmae": "A", "name": "B"})).await;
     assert_eq!((reply.status, reply.error()), (StatusCode::BAD_REQUEST, "UNKNOWN_FIELD"));
     assert_eq!(reply.body["details"]["fields"], json!([{"name": "nmae", "suggestion": "name"}]));

@@ -156,6 +156,8 @@ async fn browsers_are_told_what_they_may_and_full_keys_are_not_for_them() {
     assert_eq!(preflight(&open, "/nothing", "https://app.example").await.status, StatusCode::NOT_FOUND);
     let bare = open.send(open.anonymous(Method::OPTIONS, "/v1/assistants")).await;
     assert_eq!(bare.status, StatusCode::METHOD_NOT_ALLOWED);
+    let said = "This path does not take OPTIONS; it takes POST, GET, HEAD.";
+    assert_eq!((bare.body["message"].as_str(), bare.header("allow")), (Some(said), "POST, GET, HEAD"));
 
     let app = app_with(&[("PLATFORM_CORS_ORIGINS", "https://app.example, https://other.example")]).await;
     for (origin, allowed) in [("https://app.example", "https://app.example"), ("https://evil.example", "")] {

@@ -158,7 +158,7 @@ fn line(error: &anyhow::Error) -> String {
 }
 
 /// Prints text, as far as anybody reads it.
-fn write_out(text: &str) -> Result<()> {
+pub(crate) fn write_out(text: &str) -> Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),

@@ -6,6 +6,8 @@ use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use platform_integrations::{pack_schema, read_pack};
 
+use crate::commands::write_out;
+
 #[derive(Subcommand)]
 pub(crate) enum Connectors {
     /// Say what is wrong with a connector, each problem with its line.
@@ -20,10 +22,7 @@ pub(crate) enum Connectors {
 pub(crate) fn run(command: &Connectors) -> Result<()> {
     match command {
         Connectors::Check { file } => check(file),
-        Connectors::Schema => {
-            println!("{}", serde_json::to_string_pretty(&pack_schema())?);
-            Ok(())
-        }
+        Connectors::Schema => write_out(&format!("{}\n", serde_json::to_string_pretty(&pack_schema())?)),
     }
 }
 

@@ -66,7 +66,7 @@ async fn serve(http: Arc<Http>, request: HttpRequest, mut payload: Payload) -> H
     let (mut response, identity, allowance) = if preflight {
         (HttpResponse::NoContent().finish(), None, None)
     } else {
-        let handled = handle(&http, route, &request, &mut payload, allow.is_some());
+        let handled = handle(&http, route, &request, &mut payload, allow);
         match AssertUnwindSafe(handled.instrument(span.clone())).catch_unwind().await {
             Ok(Handled { outcome: Ok(answer), identity, allowance }) => (answer.into_response(), identity, allowance),
             Ok(Handled { outcome: Err(error), identity, allowance }) => {
@@ -160,13 +160,17 @@ async fn handle(
     route: Option<&Route>,
     request: &HttpRequest,
     payload: &mut Payload,
-    known_path: bool,
+    allow: Option<&str>,
 ) -> Handled {
     let Some(route) = route.filter(|_| is_plain(request.path())) else {
-        let error = if known_path && is_plain(request.path()) {
-            Error::new(code::METHOD_NOT_ALLOWED, "This path does not take this method; see the Allow header.")
-        } else {
-            Error::new(Code::NOT_FOUND, "There is nothing at this path; see /v1/openapi.json for what there is.")
+        let error = match allow.filter(|_| is_plain(request.path())) {
+            Some(allow) => {
+                let message = format!("This path does not take {}; it takes {allow}.", request.method());
+                Error::new(code::METHOD_NOT_ALLOWED, message)
+            }
+            None => {
+                Error::new(Code::NOT_FOUND, "There is nothing at this path; see /v1/openapi.json for what there is.")
+            }
         };
         return Handled { outcome: Err(error), identity: None, allowance: None };
     };
@@ -237,7 +241,8 @@ async fn handle(
         request.once = once(route, &request)?;
         access::impose(&mut request, route)?;
         request.project = access::reach(&request, route).await?;
-        let answer = run(route, request).await?.ignoring(ignored);
+        let told = |error: Error| error.with_some("ignoredFields", Some(&ignored).filter(|names| !names.is_empty()));
+        let answer = run(route, request).await.map_err(told)?.ignoring(ignored);
         answer.bounded(|| match http.gate.answer(&whose) {
             Err(error) if route.only_reads() => Err(error),
             // What has happened is told in any case.
