@@ -58,6 +58,13 @@ docs:
     cargo run --quiet -- settings > docs/SETTINGS.md
     cargo run --quiet -p platform-agents --example thread_states > docs/thread-states.svg
 
+# the program as it is released: the same bytes wherever a commit is built, with its SHA-256
+release:
+    git ls-files docs | xargs touch --date "@$(git log -1 --format=%ct)"
+    SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) RUSTFLAGS="--remap-path-prefix=$PWD=/platform --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo" \
+        cargo build --release --locked -p platform-gateway --target-dir target/reproducible
+    sha256sum target/reproducible/release/platform-gateway
+
 # what is built into the platform, as CycloneDX, in target/sbom.json (needs `cargo install cargo-cyclonedx`)
 sbom:
     cargo cyclonedx --quiet --manifest-path bins/gateway/Cargo.toml --format json --override-filename sbom

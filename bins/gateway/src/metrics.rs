@@ -293,30 +293,12 @@ struct Observed {
     calls: Arc<Calls>,
 }
 
-impl Catalog for Observed {
-    fn choose(&self, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
-        self.model.choose(provider, llm)
-    }
-
-    fn count(&self, model: &ModelSpec, text: &str) -> u64 {
-        self.model.count(model, text)
-    }
-
-    fn embedder(&self) -> Option<ModelSpec> {
-        self.model.embedder()
-    }
-
-    fn transcriber(&self) -> Option<ModelSpec> {
-        self.model.transcriber()
-    }
-
-    fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
-        self.model.helper(operation, own)
-    }
-}
-
 #[async_trait]
 impl Model for Observed {
+    fn catalog(&self) -> &dyn Catalog {
+        self.model.catalog()
+    }
+
     fn of(self: Arc<Self>, account: &platform_core::AccountId) -> Arc<dyn Model> {
         Arc::new(Self { model: Arc::clone(&self.model).of(account), calls: Arc::clone(&self.calls) })
     }
@@ -349,7 +331,7 @@ impl Model for Observed {
     }
 
     async fn embed(&self, texts: &[String]) -> std::result::Result<Embedding, Fault> {
-        let Some(model) = self.model.embedder() else { return self.model.embed(texts).await };
+        let Some(model) = self.model.catalog().embedder() else { return self.model.embed(texts).await };
         let operation = Operation::Embedding.as_str();
         let mut call = Call { calls: &self.calls, model: &model, operation, began: Instant::now(), ended: false };
         let embedded = self.model.embed(texts).await;
@@ -361,7 +343,7 @@ impl Model for Observed {
     }
 
     async fn transcribe(&self, audio: &Audio) -> std::result::Result<Transcription, Fault> {
-        let Some(model) = self.model.transcriber() else { return self.model.transcribe(audio).await };
+        let Some(model) = self.model.catalog().transcriber() else { return self.model.transcribe(audio).await };
         let operation = Operation::Transcription.as_str();
         let mut call = Call { calls: &self.calls, model: &model, operation, began: Instant::now(), ended: false };
         let heard = self.model.transcribe(audio).await;

@@ -58,10 +58,10 @@ pub async fn compact(
     own: &ModelSpec,
     span: Span,
 ) -> Result<Result<bool, Fault>> {
-    let spec = model.helper(Operation::Compaction, own);
+    let spec = model.catalog().helper(Operation::Compaction, own);
     let most = spec.context_window * PIECE / 100;
     let mut summary = chat.compactions.last().map(|compaction| compaction.summary.clone()).unwrap_or_default();
-    let mut before = model.count(own, &summary) + span.kept_tokens;
+    let mut before = model.catalog().count(own, &summary) + span.kept_tokens;
     let (mut piece, mut size, mut until_uid) = (String::new(), 0, String::new());
     let mut next = span.from;
     let conn = ports.db.read().await?;
@@ -73,7 +73,7 @@ pub async fn compact(
             let stored = Stored::read(&body)?;
             let line = line(&stored, most);
             until_uid = stored.uid;
-            let tokens = model.count(&spec, &line);
+            let tokens = model.catalog().count(&spec, &line);
             before += tokens;
             if size + tokens > most && !piece.is_empty() {
                 match sum_up(model, turn_store, &spec, &summary, &piece).await? {
@@ -98,7 +98,7 @@ pub async fn compact(
         timestamp_ms: ports.clock.now(),
         compacted_message_count: span.until - span.from,
         tokens_before: before,
-        tokens_after: model.count(own, &summary) + span.kept_tokens,
+        tokens_after: model.catalog().count(own, &summary) + span.kept_tokens,
         summary,
         until_message_uid: until_uid,
     };

@@ -383,7 +383,7 @@ impl<'a> Turn<'a> {
         }
         let model = Arc::clone(&self.model);
         let settings = &profile.settings;
-        let spec = settings.choose(&*model, self.request.provider.as_deref(), self.request.model.as_deref());
+        let spec = settings.choose(model.catalog(), self.request.provider.as_deref(), self.request.model.as_deref());
         let spec = match spec {
             Ok(spec) => spec,
             Err(error) => return Ok(Ending::failed(None, refused(error.message()))),

@@ -10,12 +10,13 @@ pub mod code;
 use std::{collections::BTreeMap, io, path::Path, time::UNIX_EPOCH};
 
 use comrak::{Arena, Options, format_html, nodes::NodeValue, parse_document};
-use include_dir::{Dir, include_dir};
 use platform_core::{Error, Result, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-static BUNDLED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../docs");
+#[expect(clippy::unreadable_literal, reason = "written by build.rs")]
+/// Name, text and last change of each page of the project, and of each picture.
+const BUNDLED: &[(&str, &str, u128)] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 
 /// A page in the table of contents.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -51,18 +52,19 @@ impl Docs {
     /// The bundled pages, and those of `extra`, which win.
     pub fn load(extra: Option<&Path>) -> io::Result<Self> {
         let mut pages = BTreeMap::new();
-        for file in BUNDLED.files() {
-            let edited = file.metadata().map(|meta| meta.modified().duration_since(UNIX_EPOCH).unwrap_or_default());
-            let extension = file.path().extension().and_then(|extension| extension.to_str());
-            if let Some(text) = file.contents_utf8().filter(|_| extension == Some("md")) {
-                add(&mut pages, file.path(), text, edited.unwrap_or_default().as_millis());
+        for (file, text, edited_ms) in BUNDLED {
+            if let Some(filename) = file.strip_suffix(".md") {
+                add(&mut pages, filename, text, *edited_ms);
             }
         }
         for entry in extra.map(std::fs::read_dir).transpose()?.into_iter().flatten() {
             let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == "md") {
+            if path.extension().is_none_or(|extension| extension != "md") {
+                continue;
+            }
+            if let Some(filename) = path.file_stem().and_then(|stem| stem.to_str()) {
                 let edited = std::fs::metadata(&path)?.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-                add(&mut pages, &path, &std::fs::read_to_string(&path)?, edited.as_millis());
+                add(&mut pages, filename, &std::fs::read_to_string(&path)?, edited.as_millis());
             }
         }
         Ok(Self(pages))
@@ -88,11 +90,10 @@ impl Docs {
     }
 }
 
-fn add(pages: &mut BTreeMap<String, Page>, path: &Path, markdown: &str, edited_ms: u128) {
-    let Some(filename) = path.file_stem().and_then(|stem| stem.to_str()) else { return };
+fn add(pages: &mut BTreeMap<String, Page>, filename: &str, markdown: &str, edited_ms: u128) {
     let good = (1..=100).contains(&filename.len())
         && filename.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    if !good || path.extension().is_none_or(|extension| extension != "md") {
+    if !good {
         return;
     }
     let heading = markdown.lines().find_map(|line| line.strip_prefix("# "));
@@ -132,8 +133,7 @@ fn render(markdown: &str) -> String {
 
 /// The pictures that lie beside the bundled pages, in the place of what refers to them: a page has no others.
 fn with_pictures(mut html: String) -> String {
-    for picture in BUNDLED.files().filter(|file| file.path().extension().is_some_and(|kind| kind == "svg")) {
-        let (Some(name), Some(svg)) = (picture.path().to_str(), picture.contents_utf8()) else { continue };
+    for (name, svg, _) in BUNDLED.iter().filter(|(file, ..)| file.strip_suffix(".svg").is_some()) {
         let Some(at) = html.find(&format!("<img src=\"{name}\"")) else { continue };
         let end = html[at..].find('>').map_or(html.len(), |end| at + end + 1);
         html.replace_range(at..end, svg);

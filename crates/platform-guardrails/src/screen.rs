@@ -339,8 +339,8 @@ impl Screening {
         moment: &Moment,
     ) {
         let chosen = match (&judge.provider, &judge.model) {
-            (None, None) => Ok(model.helper(Operation::Guardrail, own)),
-            (provider, llm) => model.choose(provider.as_deref(), llm.as_deref()),
+            (None, None) => Ok(model.catalog().helper(Operation::Guardrail, own)),
+            (provider, llm) => model.catalog().choose(provider.as_deref(), llm.as_deref()),
         };
         let verdict = match chosen {
             Err(error) => Err(error.message().to_owned()),

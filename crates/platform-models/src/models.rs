@@ -556,34 +556,12 @@ impl Catalog for Models {
     }
 }
 
-impl Catalog for OfAccount {
-    fn choose(&self, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
-        self.models.choose(provider, llm)
-    }
-
-    fn count(&self, model: &ModelSpec, text: &str) -> u64 {
-        self.models.count(model, text)
-    }
-
-    fn embedder(&self) -> Option<ModelSpec> {
-        self.models.embedder()
-    }
-
-    fn embedding_space(&self) -> Option<String> {
-        self.models.embedding_space()
-    }
-
-    fn transcriber(&self) -> Option<ModelSpec> {
-        self.models.transcriber()
-    }
-
-    fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
-        self.models.helper(operation, own)
-    }
-}
-
 #[async_trait]
 impl Model for OfAccount {
+    fn catalog(&self) -> &dyn Catalog {
+        &*self.models
+    }
+
     fn of(self: Arc<Self>, account: &AccountId) -> Arc<dyn Model> {
         Arc::clone(&self.models).of(account)
     }
@@ -603,6 +581,10 @@ impl Model for OfAccount {
 
 #[async_trait]
 impl Model for Models {
+    fn catalog(&self) -> &dyn Catalog {
+        self
+    }
+
     fn of(self: Arc<Self>, account: &AccountId) -> Arc<dyn Model> {
         Arc::new(OfAccount { models: self, account: account.clone() })
     }

@@ -32,6 +32,10 @@ impl Catalog for Forecaster {
 
 #[async_trait]
 impl Model for Forecaster {
+    fn catalog(&self) -> &dyn Catalog {
+        self
+    }
+
     fn of(self: Arc<Self>, _account: &AccountId) -> Arc<dyn Model> {
         self
     }

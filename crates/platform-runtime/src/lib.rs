@@ -13,7 +13,7 @@
 //! ```
 //! # use platform_runtime::*;
 //! # async fn example(model: &dyn Model, listener: &mut dyn Listener) -> platform_core::Result<()> {
-//! let spec = model.choose(None, None)?;
+//! let spec = model.catalog().choose(None, None)?;
 //! let prompt = Prompt { system: "Be brief.".into(), messages: vec![Message::user("Hello")], ..Prompt::new(spec) };
 //! let ending = run_turn(model, &[], prompt, Limits::default(), Resumed::default(), listener).await?;
 //! println!("{:?}", ending.reason);

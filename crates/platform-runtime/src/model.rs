@@ -44,7 +44,10 @@ pub trait Catalog: Send + Sync {
 
 /// The port to language models: stream one completion. Who pays is settled: a [`Budget`](crate::Budget) gave it.
 #[async_trait]
-pub trait Model: Catalog {
+pub trait Model: Send + Sync {
+    /// What models there are.
+    fn catalog(&self) -> &dyn Catalog;
+
     /// The same for the calls of one account, which share its part of what there is for all.
     fn of(self: Arc<Self>, account: &AccountId) -> Arc<dyn Model>;
 

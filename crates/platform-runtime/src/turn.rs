@@ -331,7 +331,7 @@ impl Calls<'_> {
             open.retain(|open| !settled.iter().any(|result| result.call.id == open.call.id));
             flow = listener.settled(&settled, &open).await?;
             for CallResult { call, result, .. } in settled {
-                let text = fit(self.model, &prompt.model, &result.text, self.limits.result_tokens);
+                let text = fit(self.model.catalog(), &prompt.model, &result.text, self.limits.result_tokens);
                 prompt.messages.push(Message { tool_call_id: Some(call.id), ..Message::text(Role::Tool, text) });
                 finish = finish.or(result.finish);
             }

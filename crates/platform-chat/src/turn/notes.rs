@@ -85,7 +85,7 @@ impl Notes {
     }
 
     async fn answer(&self, operation: Operation, task: &str, text: &str) -> Option<Answer> {
-        let spec = self.model.helper(operation, &self.own);
+        let spec = self.model.catalog().helper(operation, &self.own);
         let text: String = text.chars().take(MOST_READ).collect();
         match ask(&*self.model, operation, spec, task, text).await {
             Ok(answer) => Some(answer),

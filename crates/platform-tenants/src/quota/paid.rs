@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Error, Money, Result, spawn};
+use platform_core::{AccountId, Error, Money, spawn};
 use platform_runtime::{
-    Answer, Audio, Catalog, Charge, Delta, Embedding, Fault, FaultCode, Model, ModelSpec, Operation, Payer, Prompt,
-    Transcription, Usage, UsageLedger,
+    Answer, Audio, Catalog, Charge, Delta, Embedding, Fault, FaultCode, Model, ModelSpec, Payer, Prompt, Transcription,
+    Usage, UsageLedger,
 };
 use tracing::error;
 
@@ -22,30 +22,12 @@ pub(super) struct Paid {
     pub at_once: bool,
 }
 
-impl Catalog for Paid {
-    fn choose(&self, provider: Option<&str>, llm: Option<&str>) -> Result<ModelSpec> {
-        self.model.choose(provider, llm)
-    }
-
-    fn count(&self, model: &ModelSpec, text: &str) -> u64 {
-        self.model.count(model, text)
-    }
-
-    fn embedder(&self) -> Option<ModelSpec> {
-        self.model.embedder()
-    }
-
-    fn transcriber(&self) -> Option<ModelSpec> {
-        self.model.transcriber()
-    }
-
-    fn helper(&self, operation: Operation, own: &ModelSpec) -> ModelSpec {
-        self.model.helper(operation, own)
-    }
-}
-
 #[async_trait]
 impl Model for Paid {
+    fn catalog(&self) -> &dyn Catalog {
+        self.model.catalog()
+    }
+
     fn of(self: Arc<Self>, _account: &AccountId) -> Arc<dyn Model> {
         self
     }
@@ -84,7 +66,7 @@ impl Model for Paid {
     }
 
     async fn embed(&self, texts: &[String]) -> std::result::Result<Embedding, Fault> {
-        let Some(model) = self.model.embedder() else { return self.model.embed(texts).await };
+        let Some(model) = self.model.catalog().embedder() else { return self.model.embed(texts).await };
         let bytes: usize = texts.iter().map(String::len).sum();
         let asked = Usage { input_tokens: bytes.div_ceil(4) as u64, ..Usage::default() };
         let took = |embedding: &Embedding| (embedding.usage, embedding.cost.total_cost);
@@ -92,7 +74,7 @@ impl Model for Paid {
     }
 
     async fn transcribe(&self, audio: &Audio) -> std::result::Result<Transcription, Fault> {
-        let Some(model) = self.model.transcriber() else { return self.model.transcribe(audio).await };
+        let Some(model) = self.model.catalog().transcriber() else { return self.model.transcribe(audio).await };
         let took = |heard: &Transcription| (heard.usage, heard.cost.total_cost);
         self.beside(&model, Usage::default(), self.model.transcribe(audio), took).await
     }
