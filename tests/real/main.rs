@@ -1,6 +1,7 @@
-//! Other projects from npm and `PyPI`, as servers of tools and as OAuth clients: `just real` installs them and runs these
-//! tests.
+//! Other projects from npm and `PyPI`, as servers of tools, as OAuth clients and as an object store: `just real` installs
+//! them and runs these tests.
 
+mod bucket;
 mod openapi;
 
 use std::{
@@ -11,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use platform_testing::{FakeToolServer, TestApp, TestDb};
+use platform_testing::{FakeToolServer, Reply, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -57,6 +58,12 @@ impl Real {
 
     fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// Sends it a signal, such as `STOP`.
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()), "the signal {name} was not sent");
     }
 }
 

@@ -6,13 +6,15 @@ use std::{
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
 use object_store::{
-    GetOptions, GetRange, GetResultPayload, ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart,
-    aws::AmazonS3Builder, local::LocalFileSystem, memory::InMemory, path::Path as Key, prefix::PrefixStore,
+    ClientOptions, GetOptions, GetRange, GetResultPayload, ObjectStore, ObjectStoreExt, PutPayload, RetryConfig,
+    WriteMultipart, aws::AmazonS3Builder, local::LocalFileSystem, memory::InMemory, path::Path as Key,
+    prefix::PrefixStore,
 };
 use platform_core::{Error, Result, Timestamp, run_blocking};
 use secrecy::{ExposeSecret, SecretString};
@@ -24,6 +26,10 @@ use url::Url;
 const PIECE: usize = 128 * 1024;
 /// A larger file goes to a bucket in parts of this size, which is the smallest that S3 takes.
 const PART: usize = 5 << 20;
+/// A bucket that says nothing for so long is away.
+const SILENCE: Duration = Duration::from_secs(15);
+/// A request that failed is not sent again after this, since somebody waits.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes as they come.
 pub type ByteStream = BoxStream<'static, io::Result<Bytes>>;
@@ -176,8 +182,12 @@ impl Store {
 
 fn bucket(config: &StoreConfig) -> std::result::Result<Arc<dyn ObjectStore>, String> {
     let name = config.url.host_str().ok_or_else(|| "it must name a bucket, as in s3://bucket/prefix".to_owned())?;
-    let mut builder = AmazonS3Builder::new().with_bucket_name(name);
     let S3Access { key_id, secret, session_token, region, endpoint } = &config.s3;
+    let plain = endpoint.as_deref().is_some_and(|endpoint| endpoint.starts_with("http://"));
+    // Who downloads may take longer over it than any time for a whole request.
+    let client = ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE).with_allow_http(plain);
+    let retry = RetryConfig { max_retries: 5, retry_timeout: PATIENCE, ..RetryConfig::default() };
+    let mut builder = AmazonS3Builder::new().with_bucket_name(name).with_client_options(client).with_retry(retry);
     if let (Some(key_id), Some(secret)) = (key_id, secret) {
         builder = builder.with_access_key_id(key_id).with_secret_access_key(secret.expose_secret());
     }
@@ -188,7 +198,7 @@ fn bucket(config: &StoreConfig) -> std::result::Result<Arc<dyn ObjectStore>, Str
         builder = builder.with_region(region);
     }
     if let Some(endpoint) = endpoint {
-        builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
+        builder = builder.with_endpoint(endpoint);
     }
     let bucket = builder.build().map_err(|error| error.to_string())?;
     let prefix = config.url.path().trim_matches('/');

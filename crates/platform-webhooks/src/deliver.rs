@@ -69,16 +69,14 @@ struct Attempts {
 }
 
 impl PgWebhooks {
-    /// Has events become deliveries and sends them, as long as the process runs.
+    /// Has events become deliveries and sends them, until it is dropped.
     pub async fn keep(self: Arc<Self>) {
-        spawn("route events", Arc::clone(&self).keep_routing());
         let (noted, to_note) = mpsc::channel(4 * MOST);
-        spawn("note deliveries", Arc::clone(&self).keep_noting(to_note));
         let attempts = Attempts { webhooks: Arc::clone(&self), noted, jitter: AtomicU64::new(0) };
-        self.send_all(Arc::new(attempts)).await;
+        tokio::join!(self.keep_routing(), self.keep_noting(to_note), self.send_all(Arc::new(attempts)));
     }
 
-    async fn keep_routing(self: Arc<Self>) {
+    async fn keep_routing(&self) {
         loop {
             match self.route().await {
                 // There may be more.
@@ -191,7 +189,7 @@ impl PgWebhooks {
     }
 
     /// Notes what attempts came to, many at once.
-    async fn keep_noting(self: Arc<Self>, mut ended: mpsc::Receiver<Tried>) {
+    async fn keep_noting(&self, mut ended: mpsc::Receiver<Tried>) {
         let mut tried = Vec::with_capacity(MOST_NOTED);
         while ended.recv_many(&mut tried, MOST_NOTED).await > 0 {
             while let Err(error) = self.note(&tried).await {
