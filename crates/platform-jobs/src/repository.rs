@@ -268,13 +268,12 @@ pub async fn enqueue_all_in(conn: &mut Conn, new: Vec<NewRun<'_>>) -> Result<Vec
         opens: bool,
         trace: Option<String>,
     }
-    enum RunKind {}
     let item = |NewRun { account, kind, subject, payload, when, trace }| {
         let (delay, lane, opens) = match when {
             When::After(delay) | When::ByClock(delay) => (delay, None, false),
             When::InLane { lane, opens } => (Duration::ZERO, Some(lane), opens),
         };
-        let (id, account) = (Id::<RunKind>::generate().into(), account.as_str());
+        let (id, account) = (Id::<Run>::generate().into(), account.as_str());
         Item { id, account, kind, subject, payload, delay_ms: delay.as_millis(), lane, opens, trace }
     };
     let items: Vec<Item<'_>> = new.into_iter().map(item).collect();
@@ -286,9 +285,8 @@ pub async fn enqueue_all_in(conn: &mut Conn, new: Vec<NewRun<'_>>) -> Result<Vec
 
 /// Enqueues a run of a subject that is due now, or makes the one that it has due, unless somebody works that.
 pub async fn enqueue_or_wake_in(conn: &mut Conn, account: &AccountId, kind: &str, subject: &str) -> Result<()> {
-    enum RunKind {}
     let values = (
-        runs::id.eq(String::from(Id::<RunKind>::generate())),
+        runs::id.eq(String::from(Id::<Run>::generate())),
         runs::account_id.eq(account.as_str()),
         runs::kind.eq(kind),
         runs::subject.eq(subject),

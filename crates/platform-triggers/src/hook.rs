@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use platform_core::{AccountId, Error, Id, Object, Result, Timestamp, hex, sha256_hex, without_nul};
 use platform_db::GroupWriter;
 use platform_integrations::{EventKind, PackEventType, SignatureKind, SignatureRule, at_path};
+use platform_jobs::{Run, traceparent};
 use platform_vault::{Secret, are_equal, hmac_sha256};
 use platform_webhooks::signature;
 use serde_json::Value;
@@ -39,7 +40,6 @@ pub enum Received {
 }
 
 enum DeliveryKind {}
-enum RunKind {}
 
 impl NewEvent {
     pub(crate) fn of(trigger: &OpenTrigger, event: String, payload: Value, received: Timestamp) -> Self {
@@ -48,7 +48,7 @@ impl NewEvent {
             account: trigger.row.account_id.clone(),
             trigger: trigger.row.id.clone(),
             id: Id::<DeliveryKind>::generate().into(),
-            run: Id::<RunKind>::generate().into(),
+            run: Id::<Run>::generate().into(),
             event: event.replace('\0', ""),
             received: received.0,
             payload: without_nul(payload),
@@ -57,7 +57,7 @@ impl NewEvent {
             is_test: false,
             is_replay: false,
             kind: KIND,
-            trace: platform_jobs::traceparent(),
+            trace: traceparent(),
         }
     }
 }

@@ -8,7 +8,7 @@ use platform_conversation::{
 use platform_core::{Caller, Checks, Clock, Error, FieldLimits, Id, Object, Owner, Result, Timestamp, run_detached};
 use platform_db::{Db, Idempotency};
 use platform_guardrails::Moment;
-use platform_jobs::{Jobs, traceparent};
+use platform_jobs::{Jobs, Run, traceparent};
 use platform_runtime::{Budget, Catalog, ChildPool, Dictations, ModelSpec, Payer, Role, Toolbox};
 use platform_tenants::{TenantService, Visit};
 use tokio::sync::oneshot;
@@ -69,8 +69,6 @@ pub(crate) struct Taken {
     /// The assistant of the chat, and the revision at which the message was queued.
     pub queued_at: Option<(String, i64)>,
 }
-
-enum RunKind {}
 
 impl Intake {
     /// `wait`: somebody waits for the end of the turn, so it begins now or not at all.
@@ -339,7 +337,7 @@ impl Intake {
         let item = Acceptance {
             account: caller.account.as_str().to_owned(),
             kind: KIND,
-            run: Id::<RunKind>::generate().into(),
+            run: Id::<Run>::generate().into(),
             owner: None,
             lease_ms: None,
             trace: traceparent(),
