@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use platform_testing::{FakeToolServer, NatsServer, TestApp, TestDb};
+use platform_testing::{FakeApp, FakeToolServer, NatsServer, TestApp, TestDb};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -43,6 +43,11 @@ struct Company {
     clerk: String,
     hook: String,
     handbook: String,
+    /// News, and the trigger that reads them.
+    news: FakeApp,
+    reader: String,
+    /// A machine that each day is started, worked on and saved.
+    machine: String,
 }
 
 /// What was spent, in tokens and nano-dollars.
@@ -126,10 +131,20 @@ impl Company {
         let hook = trigger(&app, &server_of(&app, "webhook").await, "webhook", more).await;
         let hook = text(&hook["webhookUrl"]).strip_prefix(app.url()).expect("ours").to_owned();
         let handbook = app.post("/documents", json!({"name": "Handbook", "markdownContent": "# Day one"})).await;
+        let news = FakeApp::start();
+        news.set_feed(&feed(0));
+        let more = json!({"agentId": clerk, "triggerConfig": {"url": format!("{}/feed", news.url())}});
+        let reader = trigger(&app, &server_of(&app, "rss").await, "new_item", more).await;
+        let reader = text(&reader["id"]);
+        let first = format!("SELECT count(*) AS n FROM triggers WHERE id = '{reader}' AND cursor IS NOT NULL");
+        eventually("the first news", async || (db.number(&first).await == 1).then_some(())).await;
+        let machine = json!({"name": "Ledger", "sandboxConfig": {"snapshotEnabled": true}});
+        let machine = text(&app.post("/environments", machine).await.body["_id"]);
         let made = app.post("/api-keys", json!({"name": "of the company"})).await.body;
         let (key, key_id) = (RwLock::new(text(&made["key"])), text(&made["_id"]));
         let fleet = vec![RwLock::new(app), RwLock::new(process(&db, &settings)), RwLock::new(process(&db, &settings))];
-        Self { db, settings, fleet, key, key_id, clerk, hook, handbook: text(&handbook.body["_id"]) }
+        let handbook = text(&handbook.body["_id"]);
+        Self { db, settings, fleet, key, key_id, clerk, hook, handbook, news, reader, machine }
     }
 
     /// Asks one process after the other until there is an answer; `once` has it take effect once.
@@ -227,8 +242,10 @@ impl Company {
         usize::from(tenant.is_multiple_of(WITH_AGENTS) && self.work(tenant, day).await)
     }
 
-    /// What comes from outside on a day: an event, told three times, which starts one thread, and another handbook.
+    /// What comes from outside on a day: an event, told three times, and one of the news, which start a thread each,
+    /// and another handbook.
     async fn outside(&self, day: usize) -> usize {
+        self.news.set_feed(&feed(day + 1));
         for _ in 0..3 {
             let event = self.ask(Method::POST, &self.hook, &format!("day-{day}"), &json!({"day": day})).await;
             assert_eq!(event.0, StatusCode::ACCEPTED, "{}", event.1);
@@ -236,7 +253,30 @@ impl Company {
         let words = json!({"markdownContent": format!("# Day {day}\n\nThe word is word{day}x.")});
         let path = format!("/v1/documents/{}", self.handbook);
         assert_eq!(self.ask(Method::PATCH, &path, &format!("h-{day}"), &words).await.0, StatusCode::OK);
-        1
+        2
+    }
+
+    /// Writes the day into the ledger on the machine and saves it; whether it is told that this is saved.
+    async fn enter(&self, day: usize) -> bool {
+        let path = format!("/v1/environments/{}/sandbox", self.machine);
+        let begun = self.ask(Method::POST, &format!("{path}/start"), "", &json!({"force": true})).await;
+        assert_eq!(begun.0, StatusCode::CREATED, "{}", begun.1);
+        let sandbox = &begun.1["sandboxId"];
+        // Whoever asks again may have done it already.
+        let line = format!("grep -qx {day} ledger || echo {day} >> ledger; head -c 4000000 /dev/urandom > noise; sync");
+        let line = json!({"sandboxId": sandbox, "command": line});
+        let written = self.ask(Method::POST, &format!("{path}/exec"), "", &line).await;
+        let save = json!({"sandboxId": sandbox, "saveChanges": true});
+        let saved = self.ask(Method::POST, &format!("{path}/stop"), "", &save).await;
+        let are_over = |all: &Value| {
+            all["sessions"].as_array().is_some_and(|all| all.iter().all(|of| of["finishedTimestampMs"].is_i64()))
+        };
+        self.ended(&format!("/environments/{}/sessions", self.machine), are_over).await;
+        let ready = self.get(&format!("/environments/{}/snapshots", self.machine)).await;
+        let mut ready = ready.as_array().expect("snapshots").iter().filter(|of| of["status"] == "ready");
+        written.0 == StatusCode::OK
+            && saved.0 == StatusCode::OK
+            && ready.any(|of| of["snapshotId"] == saved.1["snapshotId"])
     }
 
     /// Who is killed on a day, and when; how many runs were under way then.
@@ -311,6 +351,13 @@ fn process(db: &TestDb, settings: &[(String, String)]) -> TestApp {
     TestApp::start(PROGRAM, db, &settings)
 }
 
+/// So many news, the last of them first.
+fn feed(news: usize) -> String {
+    let items = (0..=news).rev().map(|n| format!("<item><guid>news-{n}</guid><title>News {n}</title></item>"));
+    let items: String = items.collect();
+    format!("<?xml version=\"1.0\"?><rss version=\"2.0\"><channel><title>News</title>{items}</channel></rss>")
+}
+
 fn named(tenant: usize) -> String {
     format!("tenant-{tenant}")
 }
@@ -318,10 +365,10 @@ fn named(tenant: usize) -> String {
 /// What each tenant spent on each day.
 type Days = Vec<Vec<Spent>>;
 
-/// Lives through all days; what was spent on them, and how many threads were worked.
-async fn live(company: &Arc<Company>) -> (Days, usize) {
+/// Lives through all days; what was spent on them, how many threads were worked, and which days are in the ledger.
+async fn live(company: &Arc<Company>) -> (Days, usize, Vec<usize>) {
     let (mut spent, mut books) = (vec![Vec::new(); TENANTS], [Spent::default(); TENANTS]);
-    let (mut runner, mut worked, mut cut) = (TestRunner::deterministic(), 0, 0);
+    let (mut runner, mut worked, mut cut, mut entered) = (TestRunner::deterministic(), 0, 0, Vec::new());
     for day in 0..DAYS {
         company.set_clock(day).await;
         // They go on while a process is killed and started, which blocks this task.
@@ -334,6 +381,9 @@ async fn live(company: &Arc<Company>) -> (Days, usize) {
                 })
             })
             .collect();
+        let ledger = Arc::clone(company);
+        #[expect(clippy::disallowed_methods, reason = "a client of the test, not a task of the platform")]
+        let ledger = tokio::spawn(async move { ledger.enter(day).await });
         match day {
             ROTATION => company.rotate().await,
             DEPLOY => company.deploy().await,
@@ -341,6 +391,13 @@ async fn live(company: &Arc<Company>) -> (Days, usize) {
             _ => {}
         }
         worked += join_all(tenants).await.into_iter().map(|worked| worked.expect("a good day")).sum::<usize>();
+        entered.extend(ledger.await.expect("a good day").then_some(day));
+        let read = format!("SELECT count(*) AS n FROM trigger_events WHERE trigger_id = '{}'", company.reader);
+        eventually("the news", async || {
+            company.db.run("UPDATE runs SET due = now() WHERE kind = 'trigger-poll' AND owner IS NULL").await;
+            (usize::try_from(company.db.number(&read).await) == Ok(day + 1)).then_some(())
+        })
+        .await;
         let open = "SELECT (SELECT count(*) FROM trigger_events WHERE outcome IS NULL)
             + (SELECT count(*) FROM threads WHERE state NOT IN ('completed', 'limit_exceeded')) AS n";
         eventually("the end of the day", async || (company.db.number(open).await == 0).then_some(())).await;
@@ -352,7 +409,7 @@ async fn live(company: &Arc<Company>) -> (Days, usize) {
     }
     assert!(cut > 0, "no kill met work");
     company.set_clock(DAYS).await;
-    (spent, worked)
+    (spent, worked, entered)
 }
 
 /// What is said of a tenant is what its chats and threads took, on each day.
@@ -413,7 +470,7 @@ async fn told(company: &Company, server: &FakeToolServer, threads: usize) -> BTr
 async fn the_books_of_a_company_balance_after_ten_days_of_kills_a_rotated_key_and_a_deploy() {
     let (server, nats) = (FakeToolServer::start(), NatsServer::start());
     let company = Arc::new(Company::found(&server, nats.as_ref()).await);
-    let (spent, worked) = live(&company).await;
+    let (spent, worked, entered) = live(&company).await;
     for (tenant, days) in spent.iter().enumerate() {
         balances(&company, tenant, days).await;
     }
@@ -445,4 +502,12 @@ async fn the_books_of_a_company_balance_after_ten_days_of_kills_a_rotated_key_an
     })
     .await;
     assert_eq!(found[0]["documentId"], json!(company.handbook));
+
+    let path = format!("/v1/environments/{}/sandbox", company.machine);
+    let sandbox = company.ask(Method::POST, &format!("{path}/start"), "", &json!({})).await.1["sandboxId"].clone();
+    let ledger = json!({"sandboxId": sandbox, "command": "cat ledger"});
+    let ledger = company.ask(Method::POST, &format!("{path}/exec"), "", &ledger).await.1;
+    let days: Vec<usize> = text(&ledger["stdout"]).lines().map(|day| day.parse().expect("a day")).collect();
+    assert!(entered.len() >= DAYS / 2, "{entered:?}");
+    assert!(entered.iter().all(|day| days.contains(day)) && days.is_sorted_by(|a, b| a < b), "{entered:?}: {days:?}");
 }
