@@ -268,10 +268,19 @@ impl Company {
         let written = self.ask(Method::POST, &format!("{path}/exec"), "", &line).await;
         let save = json!({"sandboxId": sandbox, "saveChanges": true});
         let saved = self.ask(Method::POST, &format!("{path}/stop"), "", &save).await;
-        let are_over = |all: &Value| {
-            all["sessions"].as_array().is_some_and(|all| all.iter().all(|of| of["finishedTimestampMs"].is_i64()))
-        };
-        self.ended(&format!("/environments/{}/sessions", self.machine), are_over).await;
+        // A start that nobody waited for may have taken its place.
+        let patience = Instant::now() + Duration::from_mins(2);
+        loop {
+            let all = self.get(&format!("/environments/{}/sessions", self.machine)).await;
+            let mut open = all["sessions"].as_array().expect("sessions").iter();
+            let Some(open) = open.find(|of| !of["finishedTimestampMs"].is_i64()) else { break };
+            assert!(Instant::now() < patience, "{open}");
+            if open["status"] == "running" {
+                let stop = json!({"sandboxId": open["sandboxId"], "saveChanges": false});
+                self.ask(Method::POST, &format!("{path}/stop"), "", &stop).await;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         let ready = self.get(&format!("/environments/{}/snapshots", self.machine)).await;
         let mut ready = ready.as_array().expect("snapshots").iter().filter(|of| of["status"] == "ready");
         written.0 == StatusCode::OK

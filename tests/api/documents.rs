@@ -10,7 +10,7 @@ use reqwest::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with, app_with_model, eventually, text};
+use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with, app_with_model, eventually, text, thread, thread_in};
 
 /// Makes a document; its id.
 pub async fn document(app: &TestApp, name: &str, markdown: &str, more: Value) -> String {
@@ -372,6 +372,19 @@ async fn a_turn_finds_what_is_attached_to_its_assistant_and_nothing_else() {
     for wrong in [json!({"limit": 21}), json!({"maxTokens": 99})] {
         assert_eq!(app.patch("/assistants/s", json!({"knowledgeRecall": wrong})).await.error(), "VALIDATION_ERROR");
     }
+    // An agent has the same.
+    let knows = json!({"knowledgeDocumentIds": [handbook], "knowledgeRecall": {"enabled": true, "limit": 2}});
+    let of = agent(&app, json!({"name": "A", "assistantSpecialization": knows})).await;
+    let settings = app.get(&format!("/agents/{of}")).await.body["assistantSpecialization"].clone();
+    assert_eq!(settings["knowledgeRecall"], json!({"enabled": true, "limit": 2, "maxTokens": 2000}));
+    model.script([Script::words(&["ok"])]);
+    let work = thread(&app, &of, "When do keys rotate?").await;
+    thread_in(&app, &work, "completed").await;
+    let asked = model.recorded().last().expect("a request").body.to_string();
+    assert!(asked.contains("[Handbook, version 1, Handbook > Keys]"), "{asked}");
+    let wrong = json!({"name": "B", "assistantSpecialization": {"knowledgeRecall": {"limit": 21}}});
+    assert_eq!(app.post("/agents", wrong).await.error(), "VALIDATION_ERROR");
+
     // Who has nothing attached is told nothing of it.
     model.script([Script::words(&["ok"])]);
     app.post("/assistants/default/messages", json!({"message": "Hi", "skipSummarization": true})).await;
@@ -390,7 +403,7 @@ async fn upload(app: &TestApp, name: &str, bytes: impl Into<Vec<u8>>, fields: &[
 }
 
 /// A PDF of one page that says something.
-fn pdf(says: &str) -> Vec<u8> {
+pub fn pdf(says: &str) -> Vec<u8> {
     pdf_of(&format!("BT /F1 24 Tf 72 720 Td ({says}) Tj ET"), "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")
 }
 
@@ -699,4 +712,104 @@ async fn nobody_reads_documents_of_a_project_that_is_not_theirs_not_even_through
     let path = format!("/documents/{}/attach", text(&own.body["_id"]));
     let anyone = ask(Method::POST, &path, json!({"targetType": "assistant", "targetId": "default"}));
     assert_ne!(anyone.await.status, StatusCode::OK, "the default assistant is nobody's to change");
+}
+
+#[tokio::test]
+async fn nothing_reaches_into_a_project_of_others_by_way_of_parts_folders_and_environments() {
+    let app = app().await;
+    let project =
+        async |name: &str| text(&app.post("/projects", json!({"name": name, "identifier": name})).await.body["_id"]);
+    let (ours, theirs) = (project("ours").await, project("theirs").await);
+    let key = text(&app.post("/api-keys", json!({"name": "k", "projectIds": [ours]})).await.body["key"]);
+    let ask = async |method: Method, path: &str, body: Value| {
+        let request = app.anonymous(method, &format!("/v1{path}")).bearer_auth(&key);
+        app.send(request.json(&body)).await
+    };
+    let shared = document(&app, "Shared", "for all", json!({})).await;
+    let part = document(&app, "Hidden part", "x", json!({"parentDocumentId": shared, "projectId": theirs})).await;
+    let own_folder = folder(&app, "Own", json!({"projectId": ours})).await;
+    let own = document(&app, "Own", "y", json!({"folderId": own_folder})).await;
+    let below = json!({"parentDocumentId": own, "projectId": theirs});
+    document(&app, "Hidden, too", "z", below).await;
+    let environment = json!({"name": "Theirs", "projectId": theirs});
+    let environment = text(&app.post("/environments", environment).await.body["_id"]);
+    let agent = agent(&app, json!({"name": "Their agent", "projectId": theirs})).await;
+    let to_agent = json!({"targetType": "agent", "targetId": agent});
+    assert_eq!(app.post(&format!("/documents/{shared}/attach"), to_agent).await.status, StatusCode::OK);
+
+    let to_environment = json!({"targetType": "environment", "targetId": environment});
+    for (method, path, body) in [
+        (Method::POST, format!("/documents/{own}/attach"), &to_environment),
+        (Method::POST, format!("/documents/{own}/detach"), &to_environment),
+        (Method::POST, format!("/document-folders/{own_folder}/attach"), &to_environment),
+        (Method::DELETE, format!("/documents/{shared}"), &json!({})),
+        (Method::DELETE, format!("/documents/{shared}?dryRun=true"), &json!({})),
+        (Method::DELETE, format!("/document-folders/{own_folder}?deleteDocuments=true"), &json!({})),
+    ] {
+        let refused = ask(method.clone(), &path, body.clone()).await;
+        assert_eq!((refused.status.as_u16(), refused.error()), (403, "PROJECT_FORBIDDEN"), "{method} {path}");
+    }
+    assert_eq!(app.get(&format!("/documents/{part}")).await.status, StatusCode::OK);
+    for path in [format!("/documents/{shared}/subdocuments"), format!("/documents/{shared}/usage")] {
+        let said = ask(Method::GET, &path, json!({})).await.body.to_string();
+        assert!(!said.contains("Hidden") && !said.contains("Their agent"), "{path}: {said}");
+        let whole = app.get(&path).await.body.to_string();
+        assert!(whole.contains("Hidden part") || whole.contains("Their agent"), "whoever may see it does: {whole}");
+    }
+    for project in [theirs.as_str(), "0192f000-0000-7000-8000-000000000000"] {
+        let found = ask(Method::POST, "/documents/search", json!({"query": "x", "projectId": project})).await;
+        assert_eq!((found.status, &found.body["results"]), (StatusCode::OK, &json!([])), "{}", found.body);
+    }
+}
+
+#[tokio::test]
+async fn what_is_said_of_documents_is_what_they_are() {
+    let app = app_with(&[("PLATFORM_LIMIT_DOCUMENT_VERSIONS", "3")]).await;
+    let id = document(&app, "Rules", "first", json!({})).await;
+    let path = format!("/documents/{id}");
+    for n in 0..5 {
+        app.patch(&path, json!({"markdownContent": format!("text {n}")})).await;
+    }
+    let versions = app.get(&format!("{path}/versions")).await.body;
+    let kept: Vec<_> = versions.as_array().expect("versions").iter().map(|of| of["version"].clone()).collect();
+    assert_eq!(kept, [6, 5, 4]);
+    let nothing = app.patch(&path, json!({"markdownContent": null})).await;
+    assert_eq!(nothing.error(), "VALIDATION_ERROR");
+
+    // Who has it says so by its name, also after that has changed; the built-in assistant has nothing.
+    let assistant = json!({"name": "S", "identifier": "s", "knowledgeDocumentIds": [id]});
+    let made = app.post("/assistants", assistant).await;
+    assert_eq!(made.body["memoryDocuments"], json!([{"id": id, "name": "Rules"}]));
+    app.patch(&path, json!({"name": "House rules"})).await;
+    let read = app.get("/assistants/s").await.body;
+    assert_eq!(read["memoryDocuments"], json!([{"id": id, "name": "House rules"}]));
+    let to_default = json!({"targetType": "assistant", "targetId": "default"});
+    assert_eq!(app.post(&format!("{path}/attach"), to_default).await.error(), "FORBIDDEN");
+
+    // What moves with its folder is another version of its record.
+    let project = text(&app.post("/projects", json!({"name": "p", "identifier": "p"})).await.body["_id"]);
+    let within = folder(&app, "F", json!({"color": "x".repeat(100)})).await;
+    let moved = document(&app, "Moved", "x", json!({"folderId": within})).await;
+    let before = app.get(&format!("/documents/{moved}")).await;
+    app.patch(&format!("/document-folders/{within}"), json!({"projectId": project})).await;
+    let after = app.get(&format!("/documents/{moved}")).await;
+    assert_eq!(after.body["projectId"], project);
+    assert_ne!(before.header("etag"), after.header("etag"));
+    app.delete(&format!("/document-folders/{within}")).await;
+    assert_ne!(app.get(&format!("/documents/{moved}")).await.header("etag"), after.header("etag"));
+
+    let utf_16: Vec<u8> = "\u{feff}Grüße".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for (name, bytes, status, says) in [
+        ("windows.txt", utf_16, "pending", "Grüße"),
+        ("empty.md", Vec::new(), "pending", ""),
+        ("latin.txt", b"caf\xe9".to_vec(), "failed", ""),
+        ("scan.pdf", pdf(""), "failed", ""),
+    ] {
+        let made = upload(&app, name, bytes, &[]).await;
+        assert_eq!((&made.body["status"], &made.body["markdownContent"]), (&json!(status), &json!(says)), "{name}");
+    }
+    let queued = app.post("/documents/reindex", json!({"status": "failed"})).await;
+    assert_eq!(queued.body, json!({"queued": 2}));
+    let failed = async || (app.get("/documents?status=failed").await.body["total"] == 2).then_some(());
+    eventually("they are read again", failed).await;
 }

@@ -15,8 +15,10 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{
-    PROGRAM, UNBOUNDED, act, agent, app, factor, finished_of, thread_in, thread_until, tool, tool_server,
+use crate::{
+    documents::pdf,
+    support::{PROGRAM, UNBOUNDED, act, agent, app, factor, finished_of, thread_in, thread_until, tool, tool_server},
+    uploads::upload,
 };
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\nnot much of a picture";
@@ -136,6 +138,17 @@ async fn pictures_and_documents_reach_models_that_take_them_and_stay_when_their_
     assert_eq!(app.post("/assistants/g/messages", message).await.status, StatusCode::OK);
     let sent = model.recorded().pop().expect("a call").body["messages"].to_string();
     assert!(sent.contains("Buy [REDACTED:milk]."), "{sent}");
+    // A model that reads no PDF gets what it says, and of a long text as much as there may be.
+    let report = upload(&app, "report.pdf", pdf("Quarterly figures rose")).await;
+    let long = upload(&app, "long.txt", "many words ".repeat(25_000)).await;
+    let both = json!({"message": "Read", "provider": "blind", "files": [
+        {"name": "report.pdf", "downloadUrl": report["downloadUrl"]},
+        {"name": "long.txt", "downloadUrl": long["downloadUrl"]}]});
+    assert_eq!(app.post("/assistants/default/messages", both).await.status, StatusCode::OK);
+    let sent = model.recorded().pop().expect("a call").body["messages"].to_string();
+    assert!(sent.contains("[Attached file: report.pdf]\\nQuarterly figures rose"), "{}", &sent[..2000]);
+    assert!(sent.contains("The rest of the file is left out") && sent.len() < 202_000, "{}", sent.len());
+
     let fetched = connections.load(Ordering::Relaxed);
     let foreign =
         json!({"chatUid": "c", "message": "x", "files": [{"name": "notes.txt", "url": format!("{files}/notes.txt")}]});

@@ -389,6 +389,9 @@ async fn an_agent_works_on_one_machine_which_ends_with_its_thread() {
     let content = done["threadContent"].as_array().expect("content");
     let results: Vec<&Value> = content.iter().filter(|message| message["role"] == "tool").collect();
     assert_eq!(results.len(), 3);
+    assert_eq!(done["environmentId"], id);
+    let mine = app.get(&format!("{path}/sessions/last")).await.body["sandboxId"].clone();
+    assert_eq!(app.get(&format!("/agents/threads/{work}")).await.body["sandboxId"], mine);
     for result in results {
         assert_eq!(result["content"]["data"]["stdout"], "17 [REDACTED:SHARED]\n", "{result}");
     }
@@ -509,4 +512,84 @@ async fn no_more_machines_run_than_the_server_lets_and_one_account_leaves_room()
     let missing = app.post(&format!("{path}/sandbox/start"), json!({})).await;
     assert_eq!((missing.error(), &missing.body["details"]["runtime"]), ("SANDBOX_UNAVAILABLE", &json!("node22")));
     assert!(missing.body["details"]["available"].to_string().contains("default"), "{}", missing.body);
+}
+
+#[tokio::test]
+async fn a_machine_is_left_as_its_users_believe_it_is() {
+    let app = app().await;
+    let settings = json!({"sandboxConfig": {"snapshotEnabled": true}, "availableToolsGroupsUids": ["builtin-sandbox"]});
+    let (path, id) = environment(&app, settings).await;
+    let sandbox = started(&app, &path, json!({})).await;
+    let run = async |line: &str| ran(&app, &path, &sandbox, line).await;
+    // A directory that is not there leads nowhere, and one that has gone leads back.
+    let nowhere = json!({"sandboxId": sandbox, "command": "true", "cwd": "/nope"});
+    assert_eq!(app.post(&format!("{path}/sandbox/exec"), nowhere).await.body["exitCode"], 1);
+    assert_eq!(run("pwd").await["stdout"], "/workspace\n");
+    run("mkdir /tmp/x; cd /tmp/x; rm -rf /tmp/x").await;
+    let back = run("pwd").await;
+    assert_eq!((&back["stdout"], &back["exitCode"]), (&json!("/workspace\n"), &json!(0)));
+    assert!(text(&back["stderr"]).contains("/tmp/x is gone"), "{back}");
+    // What a line does with its arguments and descriptors is its own.
+    assert_eq!(run("echo $#; exec 9>lock; cd /tmp").await["stdout"], "0\n");
+    assert_eq!(run("pwd; wc -c < /workspace/lock").await["stdout"], "/tmp\n0\n");
+    run("cd /workspace; head -c 3000000 /dev/urandom > a; ln a b").await;
+    let stale = app.request(Method::DELETE, &format!("{path}?force=true")).header("if-match", "\"99\"");
+    assert_eq!(app.send(stale).await.status, StatusCode::PRECONDITION_FAILED);
+    assert_eq!(run("echo still there").await["stdout"], "still there\n");
+    let saved = stopped(&app, &path, &sandbox, true).await;
+    ended(&app, &path).await;
+    let config = app.get(&path).await.body["sandboxConfig"].clone();
+    assert_eq!(config["snapshotId"], saved["snapshotId"]);
+    // A file keeps its names.
+    let sandbox = started(&app, &path, json!({})).await;
+    assert_eq!(ran(&app, &path, &sandbox, "stat -c %h a; cmp a b && echo same").await["stdout"], "2\nsame\n");
+    stopped(&app, &path, &sandbox, false).await;
+
+    // Whoever is stopped leaves nothing running.
+    let of = json!({"name": "h", "identifier": "helper", "environmentId": id});
+    assert_eq!(app.post("/assistants", of).await.status, StatusCode::CREATED);
+    let mark = format!("43200.{}", std::process::id());
+    let message = format!("/tool run_command {{\"command\": \"sleep {mark}\"}}");
+    let sent = json!({"chatUid": "c", "message": message});
+    app.post("/assistants/helper/messages?async=true", sent).await;
+    eventually("the command runs", async || is_running(&mark).then_some(())).await;
+    let stop = app.post("/assistants/helper/chats/c/stop", json!({})).await;
+    assert_eq!(stop.status, StatusCode::OK, "{}", stop.body);
+    eventually("the command is gone", async || (!is_running(&mark)).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_start_that_is_cut_off_says_so_and_time_begins_with_the_machine() {
+    let db = TestDb::new().await;
+    let mut app = TestApp::start(PROGRAM, &db, &[]);
+    let slow = json!({"sandboxConfig": {"snapshotEnabled": true, "initScript": "sleep 3"}});
+    let (path, _) = environment(&app, slow).await;
+    let begun = chrono::Utc::now().timestamp_millis();
+    let start = app.post(&format!("{path}/sandbox/start"), json!({"timeoutMinutes": 1})).await;
+    assert!(start.body["expiresAt"].as_i64().is_some_and(|at| at >= begun + 63_000), "{}", start.body);
+    stopped(&app, &path, &text(&start.body["sandboxId"]), false).await;
+    // Killed, or told to end, while its init script runs: what was to be saved has failed.
+    for kill in [true, false] {
+        let snapshot = app.post(&format!("{path}/snapshot/initialize"), json!({})).await;
+        assert_eq!(snapshot.status, StatusCode::ACCEPTED, "{}", snapshot.body);
+        eventually("its machine is made", async || {
+            let last = app.get(&format!("{path}/sessions/last")).await.body;
+            (last["status"] == "creating").then_some(())
+        })
+        .await;
+        if kill {
+            app.crash();
+        } else {
+            app.signal("TERM");
+            let next = TestApp::start(PROGRAM, &db, &[]);
+            assert_eq!(std::mem::replace(&mut app, next).ended().await, Some(0));
+        }
+        eventually("the snapshot has failed", async || {
+            let all = app.get(&format!("{path}/snapshots")).await.body;
+            (all[0]["snapshotId"] == snapshot.body["snapshotId"] && all[0]["status"] == "failed").then_some(())
+        })
+        .await;
+        let last = ended(&app, &path).await;
+        assert_eq!(last["status"], "failed", "{last}");
+    }
 }

@@ -199,3 +199,32 @@ async fn a_turn_is_told_of_its_skills_and_loads_one_when_it_needs_it() {
     let told = system(&model.recorded().last().expect("a request").body);
     assert!(told.contains("Read every line twice"), "{told}");
 }
+
+#[tokio::test]
+async fn no_path_of_a_skill_leads_out_of_it_and_no_file_is_lost_behind_another() {
+    let app = app().await;
+    let made = import(&app, &[("SKILL.md", REVIEW.as_bytes())]).await.body;
+    let folder = &made["folder"]["_id"];
+    let skill = text(folder);
+    let add = async |name: &str, content: &str| {
+        let document = json!({"name": name, "markdownContent": content, "folderId": folder});
+        text(&app.post("/documents", document).await.body["_id"])
+    };
+    add("../../evil", "a").await;
+    add("/etc/x", "b").await;
+    add("ref", "one").await;
+    let second = add("REF", "two").await;
+    let tree = app.get(&format!("/skills/{skill}/tree")).await.body;
+    let paths: Vec<&str> =
+        tree["files"].as_array().expect("files").iter().map(|file| file["path"].as_str().expect("a path")).collect();
+    assert_eq!(paths, [".._.._evil.md", "REF-2.md", "SKILL.md", "_etc_x.md", "ref.md"]);
+    app.patch(&format!("/documents/{second}"), json!({"markdownContent": "three"})).await;
+    let other = app.get(&format!("/skills/{skill}/tree")).await.body;
+    assert_ne!(other["version"], tree["version"], "every file counts");
+    let archive = app.send(app.request(Method::GET, &format!("/skills/{skill}/archive"))).await;
+    assert_eq!(archive.status, StatusCode::OK);
+    assert_eq!(app.get(&format!("/skills/{skill}/tree?type=bogus")).await.error(), "VALIDATION_ERROR");
+    let large = vec![b'x'; (5 << 20) + 1];
+    let refused = import(&app, &[("SKILL.md", REVIEW.as_bytes()), ("big.md", &large)]).await;
+    assert_eq!(refused.error(), "PAYLOAD_TOO_LARGE", "{}", refused.body);
+}

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, HashSet};
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::future::join_all;
-use platform_testing::{FakeToolServer, Reply, TestApp, TestDb, ToolRequest};
+use platform_testing::{FakeApp, FakeToolServer, Reply, TestApp, TestDb, ToolRequest};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
     integrations::{app_with_crm, connected_by_key},
-    support::{PROGRAM, UNBOUNDED, agent, eventually, text, thread_in},
+    support::{PROGRAM, UNBOUNDED, agent, app_with, eventually, text, thread_in},
 };
 
 /// The platform, which may call this machine.
@@ -532,4 +532,33 @@ async fn each_event_starts_one_run_however_often_it_comes_and_the_process_is_kil
     })
     .await;
     assert!(told.values().all(|ids| ids.len() == 1), "under one webhook-id");
+}
+
+#[tokio::test]
+async fn an_id_is_good_again_and_an_app_is_asked_again_when_the_settings_say() {
+    let news = FakeApp::start();
+    let feed = |n: u32| {
+        let item = format!("<item><guid>g{n}</guid><title>T</title></item>");
+        format!("<?xml version=\"1.0\"?><rss version=\"2.0\"><channel><title>F</title>{item}</channel></rss>")
+    };
+    news.set_feed(&feed(1));
+    let app = app_with(&[
+        ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
+        ("PLATFORM_TRIGGER_DUPLICATE_WINDOW", "1ms"),
+        ("PLATFORM_TRIGGER_POLL_INTERVAL", "100ms"),
+    ])
+    .await;
+    let (path, url) = hooked(&app, json!({})).await;
+    for _ in 0..2 {
+        assert_eq!(hook(&app, &url, &[("webhook-id", "same")], "{}").await.status, StatusCode::ACCEPTED);
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await; // longer than the window
+    }
+    let all = outcomes(&app, &path, 2).await;
+    assert!(all.iter().all(|of| of["outcome"] == "executed"), "{all:?}");
+    let of = agent(&app, json!({"name": "B"})).await;
+    let config = json!({"agentId": of, "triggerConfig": {"url": format!("{}/feed", news.url())}});
+    let polled = trigger(&app, &server_of(&app, "rss").await, "new_item", config).await;
+    news.called(2).await;
+    news.set_feed(&feed(2));
+    outcomes(&app, &format!("/triggers/{}", text(&polled["id"])), 1).await;
 }

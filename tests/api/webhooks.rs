@@ -285,7 +285,7 @@ async fn what_fails_is_tried_again_until_it_succeeds_and_what_is_gone_is_left_in
         (webhook["enabled"] == false).then_some(webhook)
     })
     .await;
-    assert!(disabled["disabledReason"].as_str().is_some_and(|reason| reason.contains("five days")), "{disabled}");
+    assert!(disabled["disabledReason"].as_str().is_some_and(|reason| reason.contains("5 days")), "{disabled}");
     db.run("UPDATE webhook_deliveries SET tries = 7, next_ms = 0 WHERE status = 'pending'").await;
     app.patch(&redirected, json!({"enabled": true})).await;
     let all = all_stand(&app, &redirected, 2, "failed").await;
@@ -339,4 +339,28 @@ async fn webhooks_are_for_full_keys_of_the_whole_account() {
     let bound = app.post("/api-keys", json!({"name": "bound", "projectIds": [project]})).await.body;
     let request = app.anonymous(reqwest::Method::GET, "/v1/webhooks").bearer_auth(text(&bound["key"]));
     assert_eq!(app.send(request).await.error(), "FULL_KEY_REQUIRED");
+}
+
+#[tokio::test]
+async fn attempts_limits_and_the_end_of_patience_are_as_the_settings_say() {
+    let settings = [
+        ("PLATFORM_WEBHOOK_RETRIES", "0s,50ms,50ms"),
+        ("PLATFORM_WEBHOOK_DISABLE_AFTER", "1ms"),
+        ("PLATFORM_LIMIT_WEBHOOKS", "1"),
+    ];
+    let (app, server, _) = app_with_tools(&settings).await;
+    let (path, _) = webhook(&app, &format!("{}/status/500", server.url()), &["*"], json!({})).await;
+    let another = json!({"url": server.url(), "events": ["*"]});
+    assert_eq!(app.post("/webhooks", another).await.error(), "CONFLICT");
+    app.post(&format!("{path}/test"), json!({"eventType": "thread.finished"})).await;
+    let disabled = eventually("disabled", async || {
+        let webhook = app.get(&path).await.body;
+        (webhook["enabled"] == false).then_some(webhook)
+    })
+    .await;
+    assert!(text(&disabled["disabledReason"]).starts_with("Nothing but failures"), "{disabled}");
+    assert_eq!(server.calls("/status/500"), 2, "the second failure was one too many");
+    app.patch(&path, json!({"enabled": true})).await;
+    let failed = all_stand(&app, &path, 1, "failed").await;
+    assert_eq!(failed[0]["attempts"].as_array().map(Vec::len), Some(3));
 }

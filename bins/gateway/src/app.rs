@@ -22,9 +22,11 @@ use platform_egress::Egress;
 use platform_environments::{EnvironmentNeeds, EnvironmentReferrer, PgEnvironments, sandbox_tools};
 use platform_files::PgFileService;
 use platform_http::{Group, Http, HttpConfig, Needs, Observer, Table};
-use platform_integrations::{ConnectionCredentials, Connectors, PgConnections, PgIntegrations, TenantApps, TenantMcp};
+use platform_integrations::{
+    ConnectionCredentials, ConnectionNeeds, Connectors, PgConnections, PgIntegrations, TenantApps, TenantMcp,
+};
 use platform_jobs::{Jobs, Work};
-use platform_knowledge::{KnowledgeNeeds, PgKnowledge, file_tools, knowledge_tools, skill_tools};
+use platform_knowledge::{DocumentLimits, KnowledgeNeeds, PgKnowledge, file_tools, knowledge_tools, skill_tools};
 use platform_limits::RateLimits;
 use platform_mail::Mailer;
 use platform_mcp::{McpNeeds, McpReferrer, PgMcpGateway};
@@ -119,7 +121,7 @@ impl Platform {
             extraction: Arc::clone(&pools.files),
             catalog: Arc::clone(models) as _,
             budget: quotas.clone(),
-            max_bytes: config.max_document_bytes,
+            limits: DocumentLimits { bytes: config.max_document_bytes, versions: config.limits.document_versions },
         }));
         let memory = Arc::new(PgMemory::new(MemoryNeeds {
             db: db.clone(),
@@ -140,15 +142,17 @@ impl Platform {
             budget: quotas.clone(),
         }));
         let connectors = Connectors::load(config.connectors_dir.as_deref(), |app| config.app_clients.get(app).cloned());
-        let connections = PgConnections::new(
-            db,
-            bus,
-            Arc::clone(clock),
-            Arc::clone(vault),
-            egress.clone(),
-            Arc::new(connectors),
-            Arc::new(TriggerListener(Arc::clone(clock))),
-        );
+        let connections = PgConnections::new(ConnectionNeeds {
+            db: db.clone(),
+            bus: bus.clone(),
+            clock: Arc::clone(clock),
+            vault: Arc::clone(vault),
+            egress: egress.clone(),
+            apps: Arc::new(connectors),
+            listener: Arc::new(TriggerListener(Arc::clone(clock))),
+            connect_ttl: config.connect_ttl,
+            refresh_before: config.connection_refresh_before,
+        });
         let tool_servers = PgToolServerService::new(ToolServerNeeds {
             db: db.clone(),
             bus: bus.clone(),
@@ -200,6 +204,8 @@ impl Platform {
             vault: Arc::clone(vault),
             egress: egress.clone(),
             threads: Arc::new(PgThreadAddresses::new(db)),
+            rules: config.deliveries.clone(),
+            most: config.limits.webhooks,
         }));
         let ports = Ports {
             db: db.clone(),
@@ -221,7 +227,7 @@ impl Platform {
         let templates = assistants.clone();
         let agents =
             PgAgentService::new(&ports, bus, templates, sub_agents, egress.clone(), Arc::clone(jobs), config.limits);
-        let fetcher = FileFetcher::new(egress, Arc::clone(&files), config.max_upload_bytes);
+        let fetcher = FileFetcher::new(egress, Arc::clone(&files), knowledge.clone(), config.max_upload_bytes);
         let mailer = Arc::new(Mailer::new(db, config.mail.as_ref()).map_err(anyhow::Error::msg)?);
         let threads = Arc::new(PgThreadService::new(
             ports.clone(),
@@ -257,6 +263,7 @@ impl Platform {
             tenants: tenants.clone(),
             limits: config.limits,
             public_url: config.url(addr),
+            rules: config.triggers.clone(),
         }));
         let gateway = PgMcpGateway::new(McpNeeds {
             db: db.clone(),

@@ -22,12 +22,15 @@ use platform_memory::MemoryLimits;
 use platform_models::{
     CallLimits, ConfigError, EmbeddingChoice, ModelsConfig, Protocol, ProviderConfig, SpeechConfig, read_providers_file,
 };
+use platform_triggers::TriggerRules;
 use platform_vault::{MasterKey, Secret};
+use platform_webhooks::DeliveryRules;
 use secrecy::SecretString;
 
 pub use self::settings::{help, page};
 use self::variables::{
-    Result, beginning, choice, collects_traces, directory, duration, list, number, one_of, rate, read, text, variable,
+    Result, beginning, choice, collects_traces, days, directory, duration, list, number, one_of, rate, read, text,
+    variable, wait,
 };
 
 /// What this process does.
@@ -84,6 +87,10 @@ pub struct Config {
     pub approval_timeout: Duration,
     pub max_subagent_depth: usize,
     pub event_keep: Duration,
+    pub deliveries: DeliveryRules,
+    pub triggers: TriggerRules,
+    pub connect_ttl: Duration,
+    pub connection_refresh_before: Duration,
     pub mail: Option<MailConfig>,
     pub secret_key: Option<SecretString>,
     pub secret_key_previous: Vec<SecretString>,
@@ -169,13 +176,7 @@ impl Config {
             trusted_issuer: trusted_issuer()?,
             oauth_registration: one_of("PLATFORM_OAUTH_REGISTRATION", &[("on", true), ("off", false)])?,
             bootstrap_key,
-            egress: EgressRules {
-                allow_private: read("PLATFORM_ALLOW_PRIVATE_EGRESS", "true or false", |text| text.parse().ok())?,
-                allow: list("PLATFORM_EGRESS_ALLOW", "a list of hosts and networks", Allowed::parse)?,
-                most_bytes: number("PLATFORM_LIMIT_EGRESS_BYTES", 0)?,
-                at_once: number("PLATFORM_EGRESS_CONCURRENCY", 0)?,
-                at_once_an_account: number("PLATFORM_EGRESS_PER_ACCOUNT", 0)?,
-            },
+            egress: egress()?,
             limits: field_limits()?,
             memory_limits: MemoryLimits {
                 max_chars: number("PLATFORM_LIMIT_CORE_MEMORY_CHARS", 0)?,
@@ -189,8 +190,12 @@ impl Config {
             async_tool_timeout: duration("PLATFORM_ASYNC_TOOL_TIMEOUT")?,
             approval_timeout: duration("PLATFORM_APPROVAL_TIMEOUT")?,
             max_subagent_depth: number("PLATFORM_MAX_SUBAGENT_DEPTH", 0)?,
-            event_keep: Duration::from_hours(24 * number("PLATFORM_EVENT_DAYS", 1)? as u64),
+            event_keep: days("PLATFORM_EVENT_DAYS")?,
             mcp_audit_keep: Duration::from_hours(24 * number("PLATFORM_MCP_AUDIT_DAYS", 0)? as u64),
+            deliveries: deliveries()?,
+            triggers: triggers()?,
+            connect_ttl: duration("PLATFORM_CONNECT_TTL")?,
+            connection_refresh_before: duration("PLATFORM_CONNECTION_REFRESH_BEFORE")?,
             mail: mail()?,
             secret_key: text("PLATFORM_SECRET_KEY").map(|key| master_key("PLATFORM_SECRET_KEY", &key)).transpose()?,
             secret_key_previous: text("PLATFORM_SECRET_KEY_PREVIOUS")
@@ -279,6 +284,33 @@ fn public_url() -> Result<Option<String>> {
     }
 }
 
+fn egress() -> Result<EgressRules> {
+    Ok(EgressRules {
+        allow_private: read("PLATFORM_ALLOW_PRIVATE_EGRESS", "true or false", |text| text.parse().ok())?,
+        allow: list("PLATFORM_EGRESS_ALLOW", "a list of hosts and networks", Allowed::parse)?,
+        most_bytes: number("PLATFORM_LIMIT_EGRESS_BYTES", 0)?,
+        at_once: number("PLATFORM_EGRESS_CONCURRENCY", 0)?,
+        at_once_an_account: number("PLATFORM_EGRESS_PER_ACCOUNT", 0)?,
+    })
+}
+
+fn deliveries() -> Result<DeliveryRules> {
+    Ok(DeliveryRules {
+        waits: list("PLATFORM_WEBHOOK_RETRIES", "a list of waits such as 0s,5s,5m", wait)?,
+        disable_after: duration("PLATFORM_WEBHOOK_DISABLE_AFTER")?,
+        keep: days("PLATFORM_DELIVERY_DAYS")?,
+    })
+}
+
+fn triggers() -> Result<TriggerRules> {
+    Ok(TriggerRules {
+        waits: list("PLATFORM_TRIGGER_RETRIES", "a list of waits such as 0s,10s,60s", wait)?,
+        duplicate_window: duration("PLATFORM_TRIGGER_DUPLICATE_WINDOW")?,
+        poll_interval: duration("PLATFORM_TRIGGER_POLL_INTERVAL")?,
+        keep: days("PLATFORM_DELIVERY_DAYS")?,
+    })
+}
+
 fn mail() -> Result<Option<MailConfig>> {
     match (text("PLATFORM_SMTP_URL"), text("PLATFORM_MAIL_FROM")) {
         (None, _) => Ok(None),
@@ -348,6 +380,9 @@ fn field_limits() -> Result<FieldLimits> {
         tags: number("PLATFORM_LIMIT_TAGS", 0)?,
         files_per_message: number("PLATFORM_LIMIT_FILES_PER_MESSAGE", 0)?,
         tools_per_server: number("PLATFORM_LIMIT_TOOLS_PER_SERVER", 0)?,
+        webhooks: number("PLATFORM_LIMIT_WEBHOOKS", 0)?,
+        env_vars: number("PLATFORM_LIMIT_ENV_VARS", 0)?,
+        document_versions: number("PLATFORM_LIMIT_DOCUMENT_VERSIONS", 0)?,
         tool_response_bytes: number("PLATFORM_LIMIT_TOOL_RESPONSE_BYTES", 0)?,
     })
 }

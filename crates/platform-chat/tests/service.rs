@@ -79,7 +79,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
     };
     let (ours, theirs) = (Arc::clone(&assistants), Arc::clone(&jobs));
     let files = PgFileService::new(db, Arc::clone(&ports.clock), Store::in_memory(), "http://localhost");
-    let files = FileFetcher::new(&egress, Arc::new(files), 1 << 20);
+    let files = FileFetcher::new(&egress, Arc::new(files), Arc::new(()), 1 << 20);
     let chat = Arc::new(PgChatService::new(ports, Arc::new(()), theirs, ours, tenants, files, config));
     jobs.start(if concurrency == 0 { Vec::new() } else { chat.works() });
     let caller = Caller {

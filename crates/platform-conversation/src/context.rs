@@ -326,11 +326,11 @@ impl Context<'_> {
         for uid in newest {
             let mut of: Vec<_> = contents.iter_mut().filter(|((message, _), _)| message == uid).collect();
             of.sort_by_key(|((_, position), _)| *position);
-            for (_, (media_type, bytes)) in of {
-                let Some(text) = files::text(media_type, bytes) else { continue };
+            for (_, content) in of {
+                let Some(text) = content.said() else { continue };
                 let kept = floor(text, left);
                 if kept < text.len() {
-                    *bytes = format!("{}\n[The rest does not fit.]", &text[..kept]).into();
+                    content.say(format!("{}\n[The rest does not fit.]", &text[..kept]));
                 }
                 left -= kept;
             }
@@ -433,8 +433,11 @@ fn mark_turns(said: &mut [Said]) {
 fn attach(message: &mut Message, uid: &str, files: Vec<File>, contents: &mut files::Contents) {
     for (position, file) in (0..).zip(files) {
         let kept = contents.remove(&(uid.to_owned(), position));
-        let (media_type, bytes) = kept.unwrap_or_else(|| (file.file_type.unwrap_or_default(), Bytes::new()));
-        message.files.push(Attachment { name: file.name, media_type, bytes });
+        let (media_type, bytes, text) = match kept {
+            Some(content) => (content.media_type, content.bytes, content.text),
+            None => (file.file_type.unwrap_or_default(), Bytes::new(), None),
+        };
+        message.files.push(Attachment { name: file.name, media_type, bytes, text });
     }
 }
 

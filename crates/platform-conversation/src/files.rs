@@ -10,6 +10,7 @@ use platform_db::Conn;
 use platform_egress::Egress;
 use platform_files::{HEAD_BYTES, PgFileService, media_type, type_of, type_of_address, type_of_media, type_of_name};
 use platform_guardrails::{Moment, Screen};
+use platform_runtime::DocumentReader;
 
 use crate::{
     message::{ChatMessage, File},
@@ -27,12 +28,41 @@ const MESSAGES_AT_ONCE: usize = 8;
 /// Kept files of one message together.
 const MOST_BYTES: usize = 25 << 20;
 
+/// For reading a document that is no text; what takes longer is known by its name alone.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A file as it was when its message was accepted.
 #[derive(Debug, Clone)]
 pub struct StoredFile {
     position: i32,
-    media_type: String,
-    bytes: Bytes,
+    content: FileContent,
+}
+
+/// What is in a file.
+#[derive(Debug, Clone)]
+pub(crate) struct FileContent {
+    pub media_type: String,
+    pub bytes: Bytes,
+    /// What it says, where its bytes are no text.
+    pub text: Option<String>,
+}
+
+impl FileContent {
+    /// What a document says.
+    pub fn said(&self) -> Option<&str> {
+        let is_text = self.media_type.starts_with("text/")
+            || matches!(self.media_type.as_str(), "application/json" | "application/xml" | "application/yaml");
+        self.text.as_deref().or_else(|| std::str::from_utf8(&self.bytes).ok().filter(|_| is_text))
+    }
+
+    /// It says something else.
+    pub fn say(&mut self, text: String) {
+        if self.text.is_some() {
+            self.text = Some(text);
+        } else {
+            self.bytes = text.into();
+        }
+    }
 }
 
 /// Reads files of messages, ours from their store and others from where they are: of a few at once, fairly over
@@ -41,14 +71,20 @@ pub struct StoredFile {
 pub struct FileFetcher {
     egress: Egress,
     files: Arc<PgFileService>,
+    documents: Arc<dyn DocumentReader>,
     places: FairSemaphore,
 }
 
 impl FileFetcher {
     /// One for all chats and threads of a process; `most_bytes`: of a file at an address that is not ours.
-    pub fn new(egress: &Egress, files: Arc<PgFileService>, most_bytes: usize) -> Self {
+    pub fn new(
+        egress: &Egress,
+        files: Arc<PgFileService>,
+        documents: Arc<dyn DocumentReader>,
+        most_bytes: usize,
+    ) -> Self {
         let places = FairSemaphore::new(MESSAGES_AT_ONCE, MESSAGES_AT_ONCE);
-        Self { egress: egress.reading(most_bytes), files, places }
+        Self { egress: egress.reading(most_bytes), files, documents, places }
     }
 
     /// The way out.
@@ -85,19 +121,36 @@ impl FileFetcher {
                     Some(token) => self.read(account, owner, token.to_owned(), file).await,
                     None => fetch(egress, &path(i), file).await,
                 }
-                .map(|kept| kept.map(|(media_type, bytes)| StoredFile { position: position(i), media_type, bytes }))
+                .map(|kept| kept.map(|(media_type, bytes)| (i, media_type, bytes)))
             });
             let kept = futures_util::future::try_join_all(fetches).await?;
-            let kept: Vec<StoredFile> = kept.into_iter().flatten().collect();
-            let size: usize = kept.iter().map(|file| file.bytes.len()).sum();
+            let kept: Vec<_> = kept.into_iter().flatten().collect();
+            let size: usize = kept.iter().map(|(_, _, bytes)| bytes.len()).sum();
             if size > MOST_BYTES {
                 let message = format!("files take {size} bytes together, at most {MOST_BYTES}");
                 return Err(Error::invalid("files", "length", message));
             }
-            Ok(kept)
+            let mut stored = Vec::with_capacity(kept.len());
+            for (i, media_type, bytes) in kept {
+                let content = self.content(account, &files[i].name, media_type, bytes).await;
+                stored.push(StoredFile { position: position(i), content });
+            }
+            Ok(stored)
         };
         let slow = |_| Error::invalid("files", "format", "files: they took longer than 30 s to fetch");
         tokio::time::timeout(FETCH_TIMEOUT, fetched).await.map_err(slow)?
+    }
+
+    /// A file with what it says: models read pictures and some of them PDF; of all other documents the text.
+    async fn content(&self, account: &AccountId, name: &str, media_type: String, bytes: Bytes) -> FileContent {
+        let read = tokio::time::timeout(READ_TIMEOUT, self.documents.text(account, name, bytes.clone()));
+        let text = if media_type.starts_with("text/") { None } else { read.await.ok().flatten() };
+        match text {
+            Some(text) if media_type != "application/pdf" => {
+                FileContent { media_type: "text/markdown".to_owned(), bytes: text.into(), text: None }
+            }
+            text => FileContent { media_type, bytes, text },
+        }
     }
 
     /// A file of ours.
@@ -156,21 +209,14 @@ pub async fn screen_files(
     request: &mut TurnRequest,
 ) -> Result<()> {
     for file in files {
-        let Some(text) = text(&file.media_type, &file.bytes) else { continue };
+        let Some(text) = file.content.said() else { continue };
         let moment = Moment { message_uid: message_uid.to_owned(), now };
         let screening = screen.arriving(text.to_owned(), moment).await?;
         request.findings.extend(screening.findings);
         request.blocked |= screening.blocked;
-        file.bytes = screening.text.into();
+        file.content.say(screening.text);
     }
     Ok(())
-}
-
-/// What a text document says.
-pub(crate) fn text<'a>(media_type: &str, bytes: &'a [u8]) -> Option<&'a str> {
-    let is_text = media_type.starts_with("text/")
-        || matches!(media_type, "application/json" | "application/xml" | "application/yaml");
-    std::str::from_utf8(bytes).ok().filter(|_| is_text)
 }
 
 /// Stores what kind of files a stored message has, once it is known.
@@ -207,8 +253,9 @@ pub async fn store_files(
                 message_files::conversation.eq(conversation),
                 message_files::message_uid.eq(message),
                 message_files::position.eq(file.position),
-                message_files::media_type.eq(&file.media_type),
-                message_files::bytes.eq(file.bytes.as_ref()),
+                message_files::media_type.eq(&file.content.media_type),
+                message_files::bytes.eq(file.content.bytes.as_ref()),
+                message_files::text.eq(&file.content.text),
             ))
             .execute(conn)
             .await?;
@@ -245,8 +292,8 @@ pub async fn discard_files(conn: &mut Conn, account: &AccountId, conversation: &
     Ok(())
 }
 
-/// Media type and content by message and position.
-pub(crate) type Contents = HashMap<(String, i32), (String, Bytes)>;
+/// What is in files, by message and position.
+pub(crate) type Contents = HashMap<(String, i32), FileContent>;
 
 /// The kept files of some messages, newest first, up to about `most` bytes.
 pub(crate) async fn load(
@@ -260,19 +307,19 @@ pub(crate) async fn load(
     let mut size = 0;
     for uid in uids {
         let mut conn = conn;
-        let rows: Vec<(i32, String, Vec<u8>)> = message_files::table
+        let rows: Vec<(i32, String, Vec<u8>, Option<String>)> = message_files::table
             .filter(message_files::account_id.eq(account.as_str()))
             .filter(message_files::conversation.eq(conversation).and(message_files::message_uid.eq(uid)))
             .order(message_files::position)
-            .select((message_files::position, message_files::media_type, message_files::bytes))
+            .select((message_files::position, message_files::media_type, message_files::bytes, message_files::text))
             .load(&mut conn)
             .await?;
-        for (position, media_type, bytes) in rows {
+        for (position, media_type, bytes, text) in rows {
             size += bytes.len();
             if size > most {
                 return Ok(contents);
             }
-            contents.insert((uid.clone(), position), (media_type, bytes.into()));
+            contents.insert((uid.clone(), position), FileContent { media_type, bytes: bytes.into(), text });
         }
     }
     Ok(contents)

@@ -34,6 +34,7 @@ diesel::table! {
         position -> Int4,
         media_type -> Text,
         bytes -> Bytea,
+        text -> Nullable<Text>,
     }
 }
 

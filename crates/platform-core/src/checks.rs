@@ -33,6 +33,12 @@ pub struct FieldLimits {
     pub files_per_message: usize,
     /// Tools of a tool server.
     pub tools_per_server: usize,
+    /// Webhooks of an account.
+    pub webhooks: usize,
+    /// Variables of an environment.
+    pub env_vars: usize,
+    /// Versions of a document that are kept.
+    pub document_versions: usize,
     /// A tool result that is kept, in bytes.
     pub tool_response_bytes: usize,
 }
@@ -47,6 +53,9 @@ impl Default for FieldLimits {
             tags: 50,
             files_per_message: 20,
             tools_per_server: 200,
+            webhooks: 50,
+            env_vars: 100,
+            document_versions: 100,
             tool_response_bytes: 1 << 20,
         }
     }
@@ -94,6 +103,11 @@ impl Checks {
         if limit > 0 && count > limit {
             self.issue(path, "length", format!("{path} must have at most {limit} elements, it has {count}"));
         }
+    }
+
+    /// Not more variables than an environment may have.
+    pub fn variables(&mut self, path: &str, count: usize) {
+        self.count(path, count, self.limits.env_vars);
     }
 
     /// The number lies in the range.

@@ -36,4 +36,4 @@ pub use period::{Bound, Period, day_of};
 pub use precondition::Precondition;
 pub use strict::Strict;
 pub use task::{TRACES, run_blocking, run_detached, spawn};
-pub use time::{Clock, SystemClock, Timestamp};
+pub use time::{Clock, SystemClock, Timestamp, millis};

@@ -28,6 +28,11 @@ impl Timestamp {
     }
 }
 
+/// A duration in milliseconds, as long as can be told.
+pub fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
 /// The current time; tests move it.
 pub trait Clock: Send + Sync {
     /// Now.

@@ -139,7 +139,7 @@ pub(crate) async fn reach(request: &Request, route: &Route) -> Result<Option<Str
         let message = format!("At most {MOST_REFERENCES} other records can be referred to at once.");
         return Err(Error::new(Code::VALIDATION_ERROR, message));
     }
-    let takes_project = route.body_fields.iter().flatten().any(|field| field == "projectId");
+    let takes_project = !route.only_reads() && route.body_fields.iter().flatten().any(|field| field == "projectId");
     let demand = Demand {
         named: &request.named,
         references,

@@ -65,8 +65,10 @@ impl Answer {
         };
         let length = range.end - range.start;
         let body = match length {
-            0 => Body::empty(),
-            _ if request.is_head => Body::Content { length, bytes: Box::pin(futures_util::stream::empty()) },
+            0 if !matches!(status, 200 | 206) => Body::empty(),
+            _ if request.is_head || length == 0 => {
+                Body::Content { length, bytes: Box::pin(futures_util::stream::empty()) }
+            }
             _ => Body::Content { length, bytes: Box::pin(read(range.clone()).await?) },
         };
         let answer = Self::new(status, body).header("etag", format!("\"{etag}\"")).header("accept-ranges", "bytes");

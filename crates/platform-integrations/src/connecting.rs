@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Checks, Code, Error, Id, Owner, Result, sha256_hex};
+use platform_core::{AccountId, Checks, Code, Error, Id, Owner, Result, millis, sha256_hex};
 use platform_db::Conn;
 use platform_egress::Url;
 use platform_jobs::{When, enqueue_in};
@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::{
     catalog::{AppClient, Connector},
     code,
-    connections::{DECIDES_MS, Held, OpenConnection, field_texts, succeeded},
+    connections::{Held, OpenConnection, field_texts, succeeded},
     mcp,
     model::{Connected, NewConnection},
     oauth,
@@ -152,7 +152,7 @@ impl PgIntegrations {
                 ),
                 return_to,
                 made_by: connecting.by.clone(),
-                expires_ms: now.0 + DECIDES_MS,
+                expires_ms: now.0 + millis(self.connections.connect_ttl),
             };
             row.secrets = match &before {
                 Some(open) => open.row.secrets.clone(),

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use diesel_async::AsyncConnection;
 use futures_util::StreamExt;
-use platform_core::{AccountId, Clock, Code, Error, Object, Result, spawn};
+use platform_core::{AccountId, Clock, Code, Error, Object, Result, millis, spawn};
 use platform_db::{Bus, Conn, Db, InvalidatedCache};
 use platform_egress::{
     Egress, EgressError, Fetched, Outgoing, Payload, Url,
@@ -35,8 +35,6 @@ const MOST_KNOWN: u64 = 10_000;
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// How often a process looks whether another has asked for the token.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// A user has so long to decide (contract 08 §1).
-pub(crate) const DECIDES_MS: i64 = 600_000;
 /// So many 401 one after the other mean that a connection is no good.
 const MOST_REFUSED: i16 = 3;
 /// Tokens that are asked for ahead of their end at once; after a failure again.
@@ -83,6 +81,28 @@ pub(crate) struct OpenConnection {
     pub held: Held,
 }
 
+/// What connections need of others.
+pub struct ConnectionNeeds {
+    /// Where they are kept.
+    pub db: Db,
+    /// Whom changes are told.
+    pub bus: Bus,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Seals credentials.
+    pub vault: Arc<Vault>,
+    /// The way out.
+    pub egress: Egress,
+    /// Apps.
+    pub apps: Arc<Connectors>,
+    /// Who is told of connections that break or recover.
+    pub listener: Arc<dyn ConnectionListener>,
+    /// A user has so long to decide.
+    pub connect_ttl: Duration,
+    /// Tokens are asked for so long before they end.
+    pub refresh_before: Duration,
+}
+
 /// Connections on PostgreSQL.
 pub struct PgConnections {
     pub(crate) db: Db,
@@ -92,6 +112,8 @@ pub struct PgConnections {
     pub(crate) egress: Egress,
     pub(crate) apps: Arc<Connectors>,
     listener: Arc<dyn ConnectionListener>,
+    pub(crate) connect_ttl: Duration,
+    refresh_before: Duration,
     known: Arc<InvalidatedCache<(AccountId, String), OpenConnection>>,
     /// One asks while the others of this process wait.
     asking: moka::sync::Cache<(AccountId, String), Arc<Mutex<()>>>,
@@ -101,26 +123,21 @@ pub struct PgConnections {
 pub struct ConnectionCredentials(pub Arc<PgConnections>);
 
 impl PgConnections {
-    /// Connections to these apps.
-    pub fn new(
-        db: &Db,
-        bus: &Bus,
-        clock: Arc<dyn Clock>,
-        vault: Arc<Vault>,
-        egress: Egress,
-        apps: Arc<Connectors>,
-        listener: Arc<dyn ConnectionListener>,
-    ) -> Arc<Self> {
+    /// Connections to the apps of its needs.
+    pub fn new(needs: ConnectionNeeds) -> Arc<Self> {
+        let ConnectionNeeds { db, bus, clock, vault, egress, apps, listener, connect_ttl, refresh_before } = needs;
         Arc::new(Self {
-            db: db.clone(),
-            bus: bus.clone(),
+            known: InvalidatedCache::new(&bus, TOPIC, MOST_KNOWN),
+            asking: moka::sync::Cache::new(MOST_KNOWN),
+            db,
+            bus,
             clock,
             vault,
             egress,
             apps,
             listener,
-            known: InvalidatedCache::new(bus, TOPIC, MOST_KNOWN),
-            asking: moka::sync::Cache::new(MOST_KNOWN),
+            connect_ttl,
+            refresh_before,
         })
     }
 
@@ -385,14 +402,16 @@ impl PgConnections {
         }
     }
 
-    /// Takes in tokens, and when to ask for others: five minutes before their end, or half-way.
+    /// Takes in tokens, and when to ask for others: some time before their end, or half-way.
     pub(crate) fn take(&self, row: &mut ConnectionRow, held: &mut Held, tokens: Tokens) {
         let now = self.clock.now().0;
         let Tokens { access, refresh, life_ms } = tokens;
         held.access = Some(access);
         held.refresh = refresh.or(held.refresh.take());
         row.expires_ms = life_ms.map(|life| now + life);
-        row.refresh_ms = life_ms.filter(|_| held.refresh.is_some()).map(|life| now + life - 300_000.min(life / 2));
+        row.refresh_ms = life_ms
+            .filter(|_| held.refresh.is_some())
+            .map(|life| now + life - millis(self.refresh_before).min(life / 2));
         row.refused = 0;
     }
 
@@ -490,11 +509,11 @@ impl PgConnections {
 
     async fn keep_once(self: &Arc<Self>) -> Result<()> {
         let now = self.clock.now();
-        let before = platform_core::Timestamp(now.0 - DECIDES_MS);
+        let before = platform_core::Timestamp(now.0 - millis(self.connect_ttl));
         let (refresh, undecided) = repository::due(self.db.read().await?.get(), now, before).await?;
         for (account, id) in undecided {
             let Ok(account) = AccountId::parse(&account) else { continue };
-            self.expire(&account, &id, "nobody decided within ten minutes").await?;
+            self.expire(&account, &id, "nobody decided in time").await?;
         }
         let asked = refresh.into_iter().map(|(account, id)| async move {
             let Ok(account) = AccountId::parse(&account) else { return };

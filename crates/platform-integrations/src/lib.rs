@@ -7,11 +7,11 @@
 //!
 //! **Invariants**: credentials go to the origin of their app and to no other; one process asks for another token at a
 //! time, and the refresh token that came with it is stored before anybody uses the access token; a connection that its
-//! app refuses says so; a state is good once, for ten minutes; a pack that is wrong is left out.
+//! app refuses says so; a state is good once, for some minutes; a pack that is wrong is left out.
 //!
 //! ```ignore
 //! let apps = Arc::new(Connectors::load(directory, client));
-//! let connections = PgConnections::new(&db, &bus, clock, vault, egress, apps, listener);
+//! let connections = PgConnections::new(needs);
 //! let integrations = PgIntegrations::new(&connections, &tool_servers, &jobs, &public_url);
 //! let connected = integrations.connect(&account, "github", new, &connecting).await?;
 //! ```
@@ -35,7 +35,7 @@ mod tenant_mcp;
 
 pub use catalog::{AppClient, Connector, ConnectorSource, Connectors, Directory};
 pub use check::{Problem, pack_schema, read_pack};
-pub use connections::{ConnectionCredentials, ConnectionListener, PgConnections};
+pub use connections::{ConnectionCredentials, ConnectionListener, ConnectionNeeds, PgConnections};
 pub use mcp::McpTarget;
 pub use model::{
     App, AppPage, Connected, ConnectedServer, Connection, ConnectionStatus, EventType, EventTypePage, ExposedTools,

@@ -62,6 +62,9 @@ fn pdf(bytes: &[u8]) -> std::result::Result<String, String> {
             break;
         }
     }
+    if text.trim().is_empty() {
+        return Err("it has no text; a scan must be read by a program for that first".to_owned());
+    }
     Ok(text)
 }
 
@@ -100,6 +103,13 @@ pub(crate) fn type_of_text(name: &str, head: &[u8]) -> Option<&'static str> {
         "application/pdf" => Some("pdf"),
         DOCX => Some("docx"),
         "application/octet-stream" if head.starts_with(b"PK") && extension == "docx" => Some("docx"),
+        // Text that is in no UTF-8, or not there at all, is a document that fails, or that is empty.
+        "application/octet-stream" if is_mark_of_utf_16(head) || !head.contains(&0) => match extension.as_str() {
+            "html" | "htm" => Some("html"),
+            "md" | "markdown" => Some("md"),
+            "txt" | "text" => Some("txt"),
+            _ => None,
+        },
         "text/plain" => match extension.as_str() {
             "html" | "htm" => Some("html"),
             "md" | "markdown" => Some("md"),
@@ -137,8 +147,11 @@ pub(crate) async fn text_of_bytes(
         if bytes.len() > MOST_TEXT {
             return Ok(Err(too_large()));
         }
-        let text = std::str::from_utf8(&bytes).map(clean);
-        return Ok(text.map_err(|_| unreadable("it is not text in UTF-8")));
+        return Ok(match (std::str::from_utf8(&bytes), utf_16(&bytes)) {
+            (Ok(text), _) => Ok(clean(text)),
+            (_, Some(text)) => Ok(clean(&text)),
+            _ => Err(unreadable("it is not text in UTF-8 or UTF-16")),
+        });
     }
     Ok(match children.read::<Answer>(&place, file_type, &bytes).await {
         Ok(Answer::Text(text)) => Ok(clean(&text)),
@@ -147,6 +160,20 @@ pub(crate) async fn text_of_bytes(
         Err(error @ (ChildError::TooLong | ChildError::TooLarge)) => Err(unreadable(&error.to_string())),
         Err(ChildError::Failed(_)) => Err(unreadable("it is damaged, or built such that reading it fails")),
     })
+}
+
+fn is_mark_of_utf_16(head: &[u8]) -> bool {
+    head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff])
+}
+
+/// A text that begins with the mark of its byte order.
+fn utf_16(bytes: &[u8]) -> Option<String> {
+    let units = bytes.get(2..)?.as_chunks::<2>().0.iter();
+    match bytes {
+        [0xff, 0xfe, ..] => String::from_utf16(&units.map(|unit| u16::from_le_bytes(*unit)).collect::<Vec<_>>()).ok(),
+        [0xfe, 0xff, ..] => String::from_utf16(&units.map(|unit| u16::from_be_bytes(*unit)).collect::<Vec<_>>()).ok(),
+        _ => None,
+    }
 }
 
 /// Text as it can be stored: without NUL, without a mark of its byte order.
@@ -196,6 +223,9 @@ mod tests {
             ("a.csv", b"a,b", None),
             ("a.png", b"\x89PNG\r\n\x1a\n", None),
             ("a.txt", b"\0\x01", None),
+            ("a.txt", b"caf\xe9", Some("txt")),
+            ("a.txt", b"\xff\xfea\0", Some("txt")),
+            ("a.md", b"", Some("md")),
         ] {
             assert_eq!(type_of_text(name, head), known, "{name}");
         }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use platform_core::{Error, Result, sha256_hex};
 use platform_egress::Egress;
-use platform_files::{Content, FileService, HEAD_BYTES, NewFile, PgFileService, type_of};
+use platform_files::{Content, FileService, HEAD_BYTES, NewFile, PgFileService, media_type, type_of};
 use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, ChildPool, ToolResult};
 use serde_json::{Value, json};
 
@@ -93,13 +93,14 @@ impl FileTools {
         head: &[u8],
         all: impl Future<Output = Result<Bytes>> + Send,
     ) -> Result<Value> {
-        let text = match extract::type_of_text(name, head) {
-            Some(kind) => {
-                let extracted = extract::text_of_bytes(&self.extraction, call.account, all, kind).await?;
-                extracted.map_err(|error| Error::invalid("downloadUrl", "format", error.message))?
-            }
-            None => String::new(),
-        };
+        let media_type = media_type(name, "", head);
+        let is_text = head.is_empty() || media_type.starts_with("text/") || std::str::from_utf8(head).is_ok();
+        let kind = extract::type_of_text(name, head).or_else(|| is_text.then_some("txt")).ok_or_else(|| {
+            let message = format!("downloadUrl: this file has no text that can be read; it is {media_type}");
+            Error::invalid("downloadUrl", "format", message)
+        })?;
+        let extracted = extract::text_of_bytes(&self.extraction, call.account, all, kind).await?;
+        let text = extracted.map_err(|error| Error::invalid("downloadUrl", "format", error.message))?;
         let kept: String = text.chars().take(MOST_READ).collect();
         let truncated = kept.len() < text.len();
         Ok(json!({"name": name, "fileType": type_of(name, head), "text": kept, "truncated": truncated}))

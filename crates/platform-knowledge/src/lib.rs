@@ -36,10 +36,10 @@ mod tree;
 mod uses;
 
 pub use document::{
-    Attached, Attachment, ChunkList, DeletedDocuments, Document, DocumentFilter, DocumentList, DocumentService,
-    DocumentSettings, EmbeddingUsage, FolderResources, Indexing, IndexingError, KnowledgeNeeds, ListedChunk,
-    NewDocument, PgKnowledge, PlannedDeletion, Queued, Reindex, Upload, UsedBy, UsedByAgent, UsedByAssistant, Version,
-    VersionText,
+    Attached, Attachment, ChunkList, DeletedDocuments, Document, DocumentFilter, DocumentLimits, DocumentList,
+    DocumentService, DocumentSettings, EmbeddingUsage, FolderResources, Indexing, IndexingError, KnowledgeNeeds,
+    ListedChunk, NewDocument, PgKnowledge, PlannedDeletion, Queued, Reindex, Upload, UsedBy, UsedByAgent,
+    UsedByAssistant, Version, VersionText,
 };
 pub use extract::EXTRACTION_WORKS;
 pub use file_tools::file_tools;

@@ -1,18 +1,20 @@
 //! What turns see of knowledge: tools that look into what is attached, and passages that come by themselves.
 
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use platform_core::{AccountId, Error, Result};
+use platform_files::HEAD_BYTES;
 use platform_runtime::{
-    BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, KNOWLEDGE_TOOLS, Recall, RecallBudget, Recalled, ToolResult,
-    TurnScope,
+    BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, DocumentReader, KNOWLEDGE_TOOLS, Recall, RecallBudget,
+    Recalled, ToolResult, TurnScope,
 };
 use serde_json::{Value, json};
 
 use crate::{
     document::{PgKnowledge, repository, tokens},
-    folder, not_found, search,
+    extract, folder, not_found, search,
 };
 
 /// Characters of a document that a model gets at once.
@@ -120,9 +122,26 @@ impl PgKnowledge {
 }
 
 #[async_trait]
+impl DocumentReader for PgKnowledge {
+    async fn text(&self, account: &AccountId, name: &str, bytes: Bytes) -> Option<String> {
+        let head = &bytes[..bytes.len().min(HEAD_BYTES)];
+        let kind = extract::type_of_text(name, head).filter(|kind| matches!(*kind, "pdf" | "docx"))?;
+        extract::text_of_bytes(&self.extraction, account, ready(Ok(bytes.clone())), kind).await.ok()?.ok()
+    }
+}
+
+#[async_trait]
 impl Recall for PgKnowledge {
     async fn skills(&self, account: &AccountId, scope: &TurnScope) -> Result<Option<String>> {
         self.told_skills(account, &scope.skills).await
+    }
+
+    async fn documents(&self, account: &AccountId, ids: &[String]) -> Result<Vec<(String, String)>> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names = crate::document::repository::names(self.db.read().await?.get(), account, ids).await?;
+        Ok(ids.iter().filter_map(|id| Some((id.clone(), names.get(id)?.clone()))).collect())
     }
 
     async fn passages(

@@ -3,6 +3,9 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use platform_runtime::{Attachment, ModelSpec};
 
+/// Characters of a text document that a model gets (contract 07).
+const MOST_TEXT: usize = 200_000;
+
 /// How a model can take a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
@@ -32,8 +35,14 @@ pub(crate) fn data_url(file: &Attachment) -> String {
 pub(crate) fn described(file: &Attachment) -> String {
     let is_text = file.media_type.starts_with("text/")
         || matches!(file.media_type.as_str(), "application/json" | "application/xml" | "application/yaml");
-    match std::str::from_utf8(&file.bytes).ok().filter(|text| is_text && !text.is_empty()) {
-        Some(text) => format!("[Attached file: {}]\n{text}", file.name),
+    let plain = std::str::from_utf8(&file.bytes).ok().filter(|text| is_text && !text.is_empty());
+    match file.text.as_deref().or(plain) {
+        Some(text) => match text.char_indices().nth(MOST_TEXT) {
+            Some((end, _)) => {
+                format!("[Attached file: {}]\n{}\n[The rest of the file is left out.]", file.name, &text[..end])
+            }
+            None => format!("[Attached file: {}]\n{text}", file.name),
+        },
         None => format!("[Attached file: {} ({})]", file.name, file.media_type),
     }
 }

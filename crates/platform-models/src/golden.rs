@@ -58,6 +58,7 @@ fn attached() -> Vec<Attachment> {
         name: name.to_owned(),
         media_type: media_type.to_owned(),
         bytes: bytes::Bytes::from_static(b"bytes"),
+        text: None,
     };
     vec![file("map.png", "image/png"), file("plan.pdf", "application/pdf"), file("song.mp3", "audio/mpeg")]
 }

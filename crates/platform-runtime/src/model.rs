@@ -353,6 +353,8 @@ pub struct Attachment {
     pub media_type: String,
     /// The content.
     pub bytes: Bytes,
+    /// What it says, where the content is no text.
+    pub text: Option<String>,
 }
 
 /// Who speaks (contract 00 §12).

@@ -1,6 +1,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use platform_core::{AccountId, Owner, Result};
 
 use crate::{Payer, SecondaryCall, TurnMemory};
@@ -92,6 +93,9 @@ pub trait Recall: Send + Sync {
     /// What the model is told of the skills of a turn; the same skills give the same text. `None` when there are none.
     async fn skills(&self, account: &AccountId, scope: &TurnScope) -> Result<Option<String>>;
 
+    /// Those of these documents that are there, by id and name, in their order.
+    async fn documents(&self, account: &AccountId, ids: &[String]) -> Result<Vec<(String, String)>>;
+
     /// The passages of what is attached that are nearest to a question.
     async fn passages(
         &self,
@@ -100,6 +104,21 @@ pub trait Recall: Send + Sync {
         question: &str,
         budget: RecallBudget,
     ) -> Result<Recalled>;
+}
+
+/// Reads documents that are no plain text.
+#[async_trait]
+pub trait DocumentReader: Send + Sync {
+    /// What a PDF or Word document says; `None` when it is none, or cannot be read.
+    async fn text(&self, account: &AccountId, name: &str, bytes: Bytes) -> Option<String>;
+}
+
+/// Nothing is read.
+#[async_trait]
+impl DocumentReader for () {
+    async fn text(&self, _: &AccountId, _: &str, _: Bytes) -> Option<String> {
+        None
+    }
 }
 
 /// What is known of a question.
@@ -116,6 +135,10 @@ pub struct Recalled {
 impl Recall for () {
     async fn skills(&self, _: &AccountId, _: &TurnScope) -> Result<Option<String>> {
         Ok(None)
+    }
+
+    async fn documents(&self, _: &AccountId, _: &[String]) -> Result<Vec<(String, String)>> {
+        Ok(Vec::new())
     }
 
     async fn passages(&self, _: &AccountId, _: &TurnScope, _: &str, _: RecallBudget) -> Result<Recalled> {
@@ -141,6 +164,9 @@ pub struct InheritedParts {
 pub trait Environments: Send + Sync {
     /// What those who are connected to one have of it; `None` when there is none.
     async fn inherited(&self, account: &AccountId, id: &str) -> Result<Option<Arc<InheritedParts>>>;
+
+    /// The machines that these threads used last, by thread.
+    async fn sandboxes(&self, account: &AccountId, threads: &[String]) -> Result<HashMap<String, String>>;
 }
 
 /// There are no environments.
@@ -148,6 +174,10 @@ pub trait Environments: Send + Sync {
 impl Environments for () {
     async fn inherited(&self, _: &AccountId, _: &str) -> Result<Option<Arc<InheritedParts>>> {
         Ok(None)
+    }
+
+    async fn sandboxes(&self, _: &AccountId, _: &[String]) -> Result<HashMap<String, String>> {
+        Ok(HashMap::new())
     }
 }
 

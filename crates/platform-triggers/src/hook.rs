@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::FutureExt;
-use platform_core::{AccountId, Error, Id, Object, Result, Timestamp, hex, sha256_hex, without_nul};
+use platform_core::{AccountId, Error, Id, Object, Result, Timestamp, hex, millis, sha256_hex, without_nul};
 use platform_db::GroupWriter;
 use platform_integrations::{EventKind, PackEventType, SignatureKind, SignatureRule, at_path};
 use platform_jobs::{Run, traceparent};
@@ -16,7 +16,7 @@ use crate::{
     code,
     process::KIND,
     repository::{self, Accepted, NewEvent},
-    service::{OpenTrigger, PgTriggers},
+    service::{OpenTrigger, PgTriggers, TriggerRules},
 };
 
 /// Events of an account that wait to be carried out.
@@ -42,7 +42,13 @@ pub enum Received {
 enum DeliveryKind {}
 
 impl NewEvent {
-    pub(crate) fn of(trigger: &OpenTrigger, event: String, payload: Value, received: Timestamp) -> Self {
+    pub(crate) fn of(
+        rules: &TriggerRules,
+        trigger: &OpenTrigger,
+        event: String,
+        payload: Value,
+        received: Timestamp,
+    ) -> Self {
         let event = if event.is_empty() || event.len() > MOST_ID { sha256_hex(&event) } else { event };
         Self {
             account: trigger.row.account_id.clone(),
@@ -56,6 +62,7 @@ impl NewEvent {
             depth: 0,
             is_test: false,
             is_replay: false,
+            window_ms: millis(rules.duplicate_window),
             kind: KIND,
             trace: traceparent(),
         }
@@ -102,7 +109,7 @@ impl PgTriggers {
         }
         let id = event_id(event, &trigger, headers, &payload).unwrap_or_else(|| sha256_hex(body));
         let depth = headers.get("x-trigger-depth").map_or(0, |header| self.vault.depth_of(&account, header));
-        let new = NewEvent { depth, ..NewEvent::of(&trigger, id, payload, now) };
+        let new = NewEvent { depth, ..NewEvent::of(&self.rules, &trigger, id, payload, now) };
         match self.accept(new).await? {
             Some(_) => Ok(Received::Accepted),
             None => Err(crate::service::no_address()),

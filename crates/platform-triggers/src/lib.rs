@@ -33,5 +33,5 @@ pub use model::{
 };
 pub use poll::{PollWork, ScheduleWork};
 pub use process::ProcessWork;
-pub use service::{PgTriggers, TRIGGER, TriggerListener, TriggerNeeds, TriggerReferrer, TriggerService};
+pub use service::{PgTriggers, TRIGGER, TriggerListener, TriggerNeeds, TriggerReferrer, TriggerRules, TriggerService};
 pub use subscribe::UnsubscribeWork;

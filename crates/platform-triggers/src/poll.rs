@@ -23,8 +23,6 @@ use crate::{
 pub(crate) const POLL: &str = "trigger-poll";
 /// Kind of the runs that wait for times; the subject is the trigger.
 pub(crate) const SCHEDULE: &str = "trigger-schedule";
-/// Between two polls, in seconds (contract 09 §3).
-const INTERVAL: u32 = 60;
 /// Elements of a list that become events at once; ids that are remembered.
 const MOST_ITEMS: usize = 500;
 const MOST_SEEN: usize = 2000;
@@ -63,7 +61,8 @@ impl Work for PollWork {
         } else {
             None
         };
-        let wait = Duration::from_secs(event.interval_seconds.unwrap_or(INTERVAL).max(30).into());
+        let wait = |seconds: u32| Duration::from_secs(seconds.max(30).into());
+        let wait = event.interval_seconds.map_or(triggers.rules.poll_interval, wait);
         triggers.store_polled(run, &trigger, found, wait).await
     }
 }
@@ -126,7 +125,7 @@ impl PgTriggers {
                 return Ok(false);
             }
             let events: Vec<NewEvent> =
-                found.items.into_iter().map(|(id, item)| NewEvent::of(trigger, id, item, now)).collect();
+                found.items.into_iter().map(|(id, item)| NewEvent::of(&self.rules, trigger, id, item, now)).collect();
             repository::accept(conn, &events).await?;
             Ok(true)
         });
@@ -199,7 +198,7 @@ impl Work for ScheduleWork {
         // Clocks of processes differ: a time that was served is never the next; times that were missed are made up for once.
         let next = next(&trigger.row.config, now.max(due));
         let payload = json!({"dueAt": due.to_iso(), "timezone": timezone(&trigger.row.config)});
-        let event = NewEvent::of(&trigger, due.to_iso(), payload, now);
+        let event = NewEvent::of(&self.0.rules, &trigger, due.to_iso(), payload, now);
         let mut conn = triggers.db.conn().await?;
         let storing = conn.transaction::<_, Error, _>(async |conn| {
             if !is_held_in(conn, run).await? {

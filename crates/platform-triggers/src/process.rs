@@ -24,8 +24,6 @@ use crate::{
 
 /// Kind of the runs that carry events out; the subject is the delivery.
 pub(crate) const KIND: &str = "trigger-event";
-/// Waits before it is tried again what can pass (contract 09 §3).
-const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_mins(1)];
 /// So many runs follow each other.
 const MOST_DEPTH: i16 = 5;
 /// So many errors one after the other pause a trigger, and so many minutes with too many events.
@@ -68,7 +66,7 @@ impl Work for ProcessWork {
             Ok(Started::Chat(id)) => Ended { outcome: Outcome::Executed, thread: None, chat: Some(id), error: None },
             Err(error) => {
                 let tries = usize::try_from(event.tries).unwrap_or(usize::MAX);
-                if let Some(wait) = AGAIN.get(tries).filter(|_| can_pass(&error)) {
+                if let Some(wait) = triggers.rules.waits.get(tries + 1).filter(|_| can_pass(&error)) {
                     return triggers.put_off(run, &event, *wait).await;
                 }
                 let thread = error.details().get("threadId").and_then(Value::as_str).map(str::to_owned);

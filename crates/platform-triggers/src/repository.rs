@@ -224,17 +224,20 @@ pub(crate) struct NewEvent {
     pub is_test: bool,
     /// It came before, and is to be carried out again.
     pub is_replay: bool,
+    /// Its id is unique for so long.
+    pub window_ms: i64,
     pub kind: &'static str,
     pub trace: Option<String>,
 }
 
-/// Stores events with the runs that carry them out. What is disabled, or was seen within seven days, ends here.
+/// Stores events with the runs that carry them out. What is disabled, or was seen before, ends here.
 static ACCEPT: LazyLock<String> = LazyLock::new(|| {
     format!(
         "WITH item AS (
             SELECT row_number() OVER () - 1 AS n, x.* FROM jsonb_to_recordset($1::jsonb) AS x(
                 account text, \"trigger\" text, id text, run text, event text, received bigint, payload jsonb,
-                attempt int, depth smallint, is_test bool, is_replay bool, kind text, trace text)
+                attempt int, depth smallint, is_test bool, is_replay bool,
+                window_ms bigint, kind text, trace text)
         ), known AS (
             SELECT item.*, t.state FROM item JOIN triggers t ON t.account_id = item.account AND t.id = item.\"trigger\"
         ), seen AS (
@@ -242,7 +245,7 @@ static ACCEPT: LazyLock<String> = LazyLock::new(|| {
             SELECT DISTINCT ON (\"trigger\", event) \"trigger\", event, id, received FROM known
             WHERE NOT is_test AND NOT is_replay ORDER BY \"trigger\", event, n
             ON CONFLICT (trigger_id, event_id) DO UPDATE SET delivery_id = excluded.delivery_id, seen_ms = excluded.seen_ms
-            WHERE s.seen_ms < excluded.seen_ms - 604800000
+            WHERE s.seen_ms < excluded.seen_ms - (SELECT max(window_ms) FROM item)
             RETURNING s.delivery_id
         ), seen_again AS (
             INSERT INTO trigger_seen AS s (trigger_id, event_id, delivery_id, seen_ms)
@@ -509,12 +512,11 @@ pub(crate) async fn pause(
     Ok(diesel::update(of).set(paused).returning(triggers::name).get_result(conn).await.optional()?)
 }
 
-/// Forgets what came before thirty days, or before the newest 5000 of a trigger, and what was seen before seven days.
-pub(crate) async fn purge(conn: &mut Conn, now: Timestamp) -> Result<()> {
-    const DAY_MS: i64 = 86_400_000;
-    let old = trigger_events::table.filter(trigger_events::received_ms.lt(now.0 - 30 * DAY_MS));
+/// Forgets what came before a moment, or before the newest 5000 of a trigger, and what was seen before another.
+pub(crate) async fn purge(conn: &mut Conn, received: Timestamp, seen: Timestamp) -> Result<()> {
+    let old = trigger_events::table.filter(trigger_events::received_ms.lt(received.0));
     diesel::delete(old).execute(conn).await?;
-    let seen = trigger_seen::table.filter(trigger_seen::seen_ms.lt(now.0 - 7 * DAY_MS));
+    let seen = trigger_seen::table.filter(trigger_seen::seen_ms.lt(seen.0));
     diesel::delete(seen).execute(conn).await?;
     diesel::sql_query(
         "DELETE FROM trigger_events e USING (

@@ -8,7 +8,7 @@ use platform_agents::{AgentService, ThreadService, time_problem};
 use platform_chat::{AssistantService, ChatService};
 use platform_core::{
     AccountId, Caller, Checks, Clock, Code, Error, FieldLimits, Id, Object, Page, Result, Timestamp, check_types,
-    overlay, sha256_hex,
+    millis, overlay, sha256_hex,
 };
 use platform_db::{Bus, Conn, Db, GroupWriter, Idempotency, InvalidatedCache};
 use platform_events::{Event, publish_in};
@@ -91,6 +91,21 @@ pub struct TriggerNeeds {
     pub limits: FieldLimits,
     /// Where this server is.
     pub public_url: String,
+    /// How events are taken.
+    pub rules: TriggerRules,
+}
+
+/// How events are taken and carried out (contract 00 §14, 09).
+#[derive(Debug, Clone)]
+pub struct TriggerRules {
+    /// Waits before each try of a start, the first among them.
+    pub waits: Vec<Duration>,
+    /// The id of an event is unique for so long.
+    pub duplicate_window: Duration,
+    /// Apps that say nothing else are polled so often.
+    pub poll_interval: Duration,
+    /// Events are kept for so long.
+    pub keep: Duration,
 }
 
 /// A trigger, open.
@@ -117,6 +132,7 @@ pub struct PgTriggers {
     tenants: Arc<dyn TenantService>,
     pub(crate) limits: FieldLimits,
     public_url: String,
+    pub(crate) rules: TriggerRules,
     pub(crate) acceptor: GroupWriter<NewEvent, Accepted>,
     /// How many events of an account wait, as it was a moment ago.
     pub(crate) waiting: moka::sync::Cache<AccountId, i64>,
@@ -161,6 +177,7 @@ impl PgTriggers {
             tenants,
             limits,
             public_url,
+            rules,
         } = needs;
         Self {
             known: InvalidatedCache::new(&bus, TOPIC, MOST_KNOWN),
@@ -179,6 +196,7 @@ impl PgTriggers {
             tenants,
             limits,
             public_url,
+            rules,
         }
     }
 
@@ -318,8 +336,9 @@ impl PgTriggers {
     }
 
     /// Forgets what is old.
-    pub async fn purge(conn: &mut Conn, now: Timestamp) -> Result<()> {
-        repository::purge(conn, now).await
+    pub async fn purge(&self, conn: &mut Conn, now: Timestamp) -> Result<()> {
+        let before = |age: Duration| Timestamp(now.0.saturating_sub(millis(age)));
+        repository::purge(conn, before(self.rules.keep), before(self.rules.duplicate_window)).await
     }
 }
 
@@ -550,7 +569,7 @@ impl TriggerService for PgTriggers {
         let connector = self.integrations.connector(&trigger.row.app)?;
         let event = connector.event_type(&trigger.row.slug)?;
         let payload = test.payload.unwrap_or_else(|| sample_of(&event.payload));
-        let mut new = NewEvent::of(&trigger, String::new(), payload, self.clock.now());
+        let mut new = NewEvent::of(&self.rules, &trigger, String::new(), payload, self.clock.now());
         new.event = format!("test-{}", new.id);
         new.is_test = true;
         let shown = Self::accepted(&new);
@@ -564,7 +583,7 @@ impl TriggerService for PgTriggers {
         let newest = repository::newest_of(conn.get(), account, id, event).await?;
         drop(conn);
         let newest = newest.ok_or_else(|| Error::not_found(code::EVENT_NOT_FOUND, "event", event))?;
-        let mut new = NewEvent::of(&trigger, newest.event_id, newest.payload, self.clock.now());
+        let mut new = NewEvent::of(&self.rules, &trigger, newest.event_id, newest.payload, self.clock.now());
         new.attempt = newest.attempt + 1;
         new.depth = u8::try_from(newest.depth).unwrap_or(u8::MAX);
         (new.is_replay, new.is_test) = (true, newest.is_test);

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use platform_core::{AccountId, Error, Result, spawn};
+use platform_core::{AccountId, Error, Result, millis, spawn};
 use platform_egress::{
     EgressError, Method, Outgoing, Payload, Url,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
@@ -29,8 +29,6 @@ use crate::{
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// A process that dies with a delivery loses it after this.
 const LEASE: Duration = Duration::from_mins(1);
-/// Waits before each attempt but the first, in milliseconds (contract 17).
-const WAITS_MS: [i64; 7] = [5_000, 300_000, 1_800_000, 7_200_000, 18_000_000, 36_000_000, 36_000_000];
 /// How often the table is looked at when nobody says that there is something in it.
 const POLL: Duration = Duration::from_millis(250);
 /// Deliveries that are in memory at once, and of one account.
@@ -208,7 +206,7 @@ impl PgWebhooks {
             if let Ok(account) = AccountId::parse(&webhook.account_id) {
                 repository::hold(&mut *self.db.conn().await?, &account, &webhook.id, None).await?;
             }
-            warn!(webhook = webhook.id, "A webhook was disabled: its receiver is gone, or fails for five days.");
+            warn!(webhook = webhook.id, "A webhook was disabled: its receiver is gone, or has failed for long.");
         }
         for account in accounts {
             self.known.changed(account).await?;
@@ -226,10 +224,6 @@ fn release(held: &mut HashMap<String, usize>, account: &str) {
     }
 }
 
-fn millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
-}
-
 impl Attempts {
     /// Makes one attempt; whether it succeeded.
     async fn attempt(&self, claimed: Claimed, lease: i64) -> bool {
@@ -245,9 +239,11 @@ impl Attempts {
         let succeeded = error.is_none();
         let attempt = crate::model::DeliveryAttempt { timestamp_ms: at, status_code, duration_ms, error };
         let is_gone = status_code == Some(410) && claimed.webhook_id.is_some();
-        let wait = WAITS_MS.get(usize::try_from(claimed.tries).unwrap_or(usize::MAX));
+        let waits = webhooks.rules.waits.get(1..).unwrap_or_default();
+        let wait = waits.get(usize::try_from(claimed.tries).unwrap_or(usize::MAX));
         let now = webhooks.clock.now().0;
-        let next_ms = wait.filter(|_| !succeeded && status_code != Some(410)).map(|wait| now + self.spread(*wait));
+        let next_ms =
+            wait.filter(|_| !succeeded && status_code != Some(410)).map(|wait| now + self.spread(millis(*wait)));
         let status = match next_ms {
             Some(_) => "pending",
             None if succeeded => "succeeded",
@@ -261,6 +257,7 @@ impl Attempts {
             attempt: json!(attempt),
             status,
             next_ms,
+            patience_ms: millis(webhooks.rules.disable_after),
             disables: is_gone.then_some("The receiver answered 410: it wants no more events."),
             now,
         };

@@ -29,5 +29,5 @@ pub use model::{
     TestDelivery, Webhook, WebhookPage, WebhookSettings, WebhookWithSecret,
 };
 pub use route::{ThreadAddress, ThreadAddresses, ThreadKey};
-pub use service::{PgWebhooks, WEBHOOK, WebhookNeeds, WebhookService};
+pub use service::{DeliveryRules, PgWebhooks, WEBHOOK, WebhookNeeds, WebhookService};
 pub use signature::signature;

@@ -353,34 +353,37 @@ pub(crate) struct Tried {
     pub attempt: Value,
     pub status: &'static str,
     pub next_ms: Option<i64>,
+    /// A webhook that gives nothing but failures for so long is disabled.
+    pub patience_ms: i64,
     /// Why its webhook is to be disabled.
     pub disables: Option<&'static str>,
     pub now: i64,
 }
 
 /// Notes attempts; of a delivery that another took meanwhile nothing is noted. A webhook that has given nothing but
-/// failures for five days, or is gone, is disabled.
+/// failures for long, or is gone, is disabled.
 const NOTE: &str = "WITH tried AS (
         SELECT * FROM jsonb_to_recordset($1::jsonb) AS t(id text, account text, webhook text, lease bigint,
-            attempt jsonb, status text, next_ms bigint, disables text, now bigint)
+            attempt jsonb, status text, next_ms bigint, patience_ms bigint, disables text, now bigint)
     ), noted AS (
         UPDATE webhook_deliveries d SET attempts = d.attempts || tried.attempt, status = tried.status,
             tries = d.tries + 1, next_ms = tried.next_ms
         FROM tried WHERE d.id = tried.id AND d.next_ms = tried.lease
     ), receiver AS (
-        SELECT account, webhook, bool_or(status = 'succeeded') AS succeeded, max(disables) AS disables, max(now) AS now
+        SELECT account, webhook, bool_or(status = 'succeeded') AS succeeded, max(disables) AS disables, max(now) AS now,
+            max(patience_ms) AS patience_ms
         FROM tried WHERE webhook IS NOT NULL GROUP BY account, webhook
     )
     UPDATE webhooks w SET
         failing_since_ms = CASE WHEN r.succeeded THEN NULL ELSE coalesce(w.failing_since_ms, r.now) END,
         enabled = w.enabled AND NOT (r.disables IS NOT NULL
-            OR NOT r.succeeded AND coalesce(r.now - w.failing_since_ms >= 432000000, false)),
+            OR NOT r.succeeded AND coalesce(r.now - w.failing_since_ms >= r.patience_ms, false)),
         disabled_reason = CASE WHEN NOT w.enabled THEN w.disabled_reason WHEN r.disables IS NOT NULL THEN r.disables
-            WHEN NOT r.succeeded AND r.now - w.failing_since_ms >= 432000000
-                THEN 'Nothing but failures for five days.' END
+            WHEN NOT r.succeeded AND r.now - w.failing_since_ms >= r.patience_ms
+                THEN format('Nothing but failures for %s.', justify_hours(make_interval(secs => r.patience_ms / 1000))) END
     FROM receiver r WHERE w.account_id = r.account AND w.id = r.webhook
         AND (r.disables IS NOT NULL OR r.succeeded AND w.failing_since_ms IS NOT NULL
-            OR NOT r.succeeded AND (w.failing_since_ms IS NULL OR r.now - w.failing_since_ms >= 432000000))
+            OR NOT r.succeeded AND (w.failing_since_ms IS NULL OR r.now - w.failing_since_ms >= r.patience_ms))
     RETURNING w.account_id, w.id, w.enabled";
 
 #[derive(QueryableByName)]

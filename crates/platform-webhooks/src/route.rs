@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Code, Error, Id, Object, Result, Timestamp};
+use platform_core::{AccountId, Code, Error, Id, Object, Result, Timestamp, millis};
 use platform_db::Conn;
 use platform_egress::Url;
 use platform_events::{EventRow, take_in};
@@ -95,6 +95,7 @@ impl PgWebhooks {
             events.iter().filter_map(|event| Some((event.account().ok()?, event.thread_id.clone()?))).collect();
         let threads: Vec<ThreadKey> = threads.into_iter().collect();
         let addresses = if threads.is_empty() { HashMap::new() } else { self.threads.of(&threads).await? };
+        let wait = self.rules.waits.first().copied().map_or(0, millis);
         let (mut deliveries, mut is_some) = (Vec::<NewDelivery>::new(), false);
         for event in events {
             let account = event.account()?;
@@ -104,6 +105,7 @@ impl PgWebhooks {
             let listeners = self.listeners(&account).await?;
             for webhook in listeners.iter().filter(|webhook| listens(webhook, event, address)) {
                 let mut delivery = delivery(event, message(event, webhook.include_content), now);
+                delivery.next_ms += wait;
                 delivery.lane.clone_from(&webhook.id);
                 delivery.webhook_id = Some(webhook.id.clone());
                 deliveries.push(delivery);
@@ -114,6 +116,7 @@ impl PgWebhooks {
             for url in urls.into_iter().filter(|_| is_of_thread) {
                 self.make_default_secret(&account).await?;
                 let mut delivery = delivery(event, message(event, true), now);
+                delivery.next_ms += wait;
                 delivery.lane = lane_of(&account, url);
                 delivery.url = Some(url.clone());
                 deliveries.push(delivery);

@@ -1,9 +1,9 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::Kind;
-use platform_core::{AccountId, Clock, Code, Error, Id, Object, Page, Result, Timestamp, check_types, overlay};
+use platform_core::{AccountId, Clock, Code, Error, Id, Object, Page, Result, Timestamp, check_types, millis, overlay};
 use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_events::Audience;
@@ -25,8 +25,6 @@ use crate::{
 /// Webhooks.
 pub const WEBHOOK: Kind = Kind::of_account("webhook");
 
-/// Of an account (contract 17).
-const MOST_WEBHOOKS: i64 = 50;
 /// Accounts whose webhooks are known at once.
 const MOST_KNOWN: u64 = 10_000;
 const TOPIC: &str = "webhooks";
@@ -86,6 +84,21 @@ pub struct WebhookNeeds {
     pub egress: Egress,
     /// Whom threads and agents name themselves.
     pub threads: Arc<dyn ThreadAddresses>,
+    /// How deliveries are made.
+    pub rules: DeliveryRules,
+    /// Webhooks of an account; 0 = no bound.
+    pub most: usize,
+}
+
+/// How deliveries are made (contract 00 §14, 17).
+#[derive(Debug, Clone)]
+pub struct DeliveryRules {
+    /// Waits before each attempt, the first among them.
+    pub waits: Vec<Duration>,
+    /// A webhook that gives nothing but failures for so long is disabled.
+    pub disable_after: Duration,
+    /// Deliveries are kept for so long.
+    pub keep: Duration,
 }
 
 /// Webhooks on PostgreSQL.
@@ -95,6 +108,8 @@ pub struct PgWebhooks {
     pub(crate) vault: Arc<Vault>,
     pub(crate) egress: Egress,
     pub(crate) threads: Arc<dyn ThreadAddresses>,
+    pub(crate) rules: DeliveryRules,
+    most: usize,
     /// Enabled webhooks by account.
     pub(crate) known: Arc<InvalidatedCache<AccountId, Vec<WebhookRow>>>,
     /// Open secrets by account and webhook.
@@ -115,11 +130,22 @@ enum WebhookKind {}
 impl PgWebhooks {
     /// Nothing is sent before [`PgWebhooks::keep`].
     pub fn new(needs: WebhookNeeds) -> Self {
-        let WebhookNeeds { db, bus, clock, vault, egress, threads } = needs;
+        let WebhookNeeds { db, bus, clock, vault, egress, threads, rules, most } = needs;
         let known = InvalidatedCache::new(&bus, TOPIC, MOST_KNOWN);
         let secrets = InvalidatedCache::new(&bus, SECRETS_TOPIC, MOST_KNOWN);
         // Deliveries have shares of their own.
-        Self { db, clock, vault, egress: egress.unplaced(), threads, known, secrets, waiting: Notify::new() }
+        Self {
+            db,
+            clock,
+            vault,
+            egress: egress.unplaced(),
+            threads,
+            rules,
+            most,
+            known,
+            secrets,
+            waiting: Notify::new(),
+        }
     }
 
     /// Enabled webhooks of an account.
@@ -194,9 +220,9 @@ impl PgWebhooks {
         Ok(row)
     }
 
-    /// Forgets deliveries that are older than 30 days.
-    pub async fn purge(conn: &mut Conn, now: Timestamp) -> Result<()> {
-        repository::purge(conn, Timestamp(now.0 - 30 * 86_400_000)).await
+    /// Forgets deliveries that are as old as that.
+    pub async fn purge(&self, conn: &mut Conn, now: Timestamp) -> Result<()> {
+        repository::purge(conn, Timestamp(now.0.saturating_sub(millis(self.rules.keep)))).await
     }
 }
 
@@ -249,21 +275,23 @@ impl WebhookService for PgWebhooks {
             edited_ms: now.0,
         };
         row.set(settings, now);
-        let made = WebhookWithSecret { webhook: row.shown(), secret: secret.expose().to_owned() };
+        let shown = WebhookWithSecret { webhook: row.shown(), secret: secret.expose().to_owned() };
         let mut conn = self.db.conn().await?;
         let creating = conn.transaction::<_, Error, _>(async |conn| {
-            if repository::count_locked(conn, account).await? >= MOST_WEBHOOKS {
-                let message = format!("An account has at most {MOST_WEBHOOKS} webhooks; delete one first.");
+            let most = self.most;
+            let made = usize::try_from(repository::count_locked(conn, account).await?).unwrap_or(usize::MAX);
+            if most > 0 && made >= most {
+                let message = format!("An account has at most {most} webhooks; delete one first.");
                 return Err(Error::new(Code::CONFLICT, message));
             }
             repository::insert(conn, &row).await?;
-            Idempotency::store_if(once, conn, 201, &made).await?;
+            Idempotency::store_if(once, conn, 201, &shown).await?;
             Ok(())
         });
         creating.await?;
         drop(conn);
         self.known.changed(account.as_str()).await?;
-        Ok(made)
+        Ok(shown)
     }
 
     async fn list(&self, account: &AccountId, page: Page) -> Result<WebhookPage> {

@@ -169,6 +169,9 @@ const SETTINGS: &[(&str, &[Setting])] = &[
             ("PLATFORM_LIMIT_EGRESS_BYTES", "10485760", "response of an address that a client named"),
             ("PLATFORM_LIMIT_STREAM_FRAME_BYTES", "8388608", "frame of a stream; above it only the newest messages"),
             ("PLATFORM_LIMIT_TOOLS_PER_SERVER", "200", "tools of a tool server"),
+            ("PLATFORM_LIMIT_WEBHOOKS", "50", "webhooks of an account; 0 = no bound"),
+            ("PLATFORM_LIMIT_ENV_VARS", "100", "variables of an environment; 0 = no bound"),
+            ("PLATFORM_LIMIT_DOCUMENT_VERSIONS", "100", "versions of a document that are kept; 0 = no bound"),
             (
                 "PLATFORM_LIMIT_CORE_MEMORY_CHARS",
                 "8000",
@@ -202,6 +205,24 @@ const SETTINGS: &[(&str, &[Setting])] = &[
         ],
     ),
     (
+        "Events that go out and come in",
+        &[
+            (
+                "PLATFORM_WEBHOOK_RETRIES",
+                "0s,5s,5m,30m,2h,5h,10h,10h",
+                "waits before each attempt of a delivery, the first among them",
+            ),
+            (
+                "PLATFORM_WEBHOOK_DISABLE_AFTER",
+                "5d",
+                "a webhook that gives nothing but failures for so long is disabled",
+            ),
+            ("PLATFORM_TRIGGER_RETRIES", "0s,10s,60s", "waits before each try to start what an event starts"),
+            ("PLATFORM_TRIGGER_DUPLICATE_WINDOW", "7d", "an event's id is unique for so long"),
+            ("PLATFORM_TRIGGER_POLL_INTERVAL", "60s", "how often apps are polled whose connector says nothing else"),
+        ],
+    ),
+    (
         "Apps and mail",
         &[
             (
@@ -212,6 +233,8 @@ const SETTINGS: &[(&str, &[Setting])] = &[
             ("PLATFORM_APP_<SLUG>_CLIENT_ID", "", "your OAuth client at an app, such as PLATFORM_APP_GITHUB_CLIENT_ID"),
             ("PLATFORM_APP_<SLUG>_CLIENT_SECRET", "", "its secret"),
             ("PLATFORM_APP_<SLUG>_SIGNING_SECRET", "", "with what the app signs its events, where it has one for all"),
+            ("PLATFORM_CONNECT_TTL", "10m", "a user has so long to decide on a connection"),
+            ("PLATFORM_CONNECTION_REFRESH_BEFORE", "5m", "tokens are asked for so long before they end"),
             (
                 "PLATFORM_SMTP_URL",
                 "",
@@ -228,7 +251,11 @@ const SETTINGS: &[(&str, &[Setting])] = &[
                 "auto",
                 "who makes sandboxes: process (namespaces of this host), none, or auto: process where this host allows it",
             ),
-            ("PLATFORM_SANDBOX_MAX", "16", "sandboxes at once in this process"),
+            (
+                "PLATFORM_SANDBOX_MAX",
+                "16",
+                "sandboxes at once in this process, of which an account has three quarters; 0 = no bound",
+            ),
             ("PLATFORM_LIMIT_SANDBOX_OUTPUT_BYTES", "1048576", "of a command's output the end is kept, a stream"),
         ],
     ),
@@ -244,6 +271,7 @@ const SETTINGS: &[(&str, &[Setting])] = &[
                 "collector that gets traces by OTLP over HTTP, as http://localhost:4318; the other OTEL_ variables hold, too",
             ),
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", "the same, with the whole path"),
+            ("PLATFORM_DELIVERY_DAYS", "30", "deliveries of webhooks and events of triggers are kept so long"),
             ("PLATFORM_EVENT_DAYS", "30", "days for which events are kept"),
             ("PLATFORM_MCP_AUDIT_DAYS", "90", "days for which calls of the MCP endpoint are kept; 0 = for ever"),
         ],

@@ -94,16 +94,25 @@ pub(super) fn directory(name: &str) -> Result<Option<PathBuf>> {
 
 /// A number with its unit; never 0, which would be no time at all.
 pub(super) fn duration(name: &str) -> Result<Duration> {
-    read(name, "a duration above 0 such as 250ms, 30s, 10m or 15d", |text| {
-        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let number: u64 = digits.parse().ok().filter(|number| *number > 0)?;
-        match &text[digits.len()..] {
-            "ms" => Some(Duration::from_millis(number)),
-            "s" => Some(Duration::from_secs(number)),
-            "m" => number.checked_mul(60).map(Duration::from_secs),
-            "h" => number.checked_mul(3600).map(Duration::from_secs),
-            "d" => number.checked_mul(86_400).map(Duration::from_secs),
-            _ => None,
-        }
-    })
+    let what = "a duration above 0 such as 250ms, 30s, 10m or 15d";
+    read(name, what, |text| wait(text).filter(|duration| !duration.is_zero()))
+}
+
+/// A number of days, at least one.
+pub(super) fn days(name: &str) -> Result<Duration> {
+    Ok(Duration::from_hours(24 * number(name, 1)? as u64))
+}
+
+/// A number with its unit.
+pub(super) fn wait(text: &str) -> Option<Duration> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().ok()?;
+    match &text[digits.len()..] {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        "m" => number.checked_mul(60).map(Duration::from_secs),
+        "h" => number.checked_mul(3600).map(Duration::from_secs),
+        "d" => number.checked_mul(86_400).map(Duration::from_secs),
+        _ => None,
+    }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use platform_access::Kind;
-use platform_conversation::{AGENT, ASSISTANT};
+use platform_conversation::{AGENT, ASSISTANT, ENVIRONMENT};
 use platform_core::{Object, Result};
 use platform_http::{Answer, Group, Request, key};
 use platform_knowledge::{
     Attachment, DOCUMENT, DeletedDocuments, Document, DocumentFilter, DocumentService, DocumentSettings, FOLDER,
-    FolderService, NewDocument, PgKnowledge, Reindex, SearchQuery, Upload,
+    FolderService, NewDocument, PgKnowledge, PlannedDeletion, Reindex, SearchQuery, Upload, UsedBy,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -75,6 +75,7 @@ pub(super) async fn admit_target(request: &Request, to: &Attachment) -> Result<(
     let kind = match to.target_type.to_ascii_lowercase().as_str() {
         "agent" => AGENT,
         "assistant" => ASSISTANT,
+        "environment" => ENVIRONMENT,
         _ => return Ok(()),
     };
     request.check_change(kind, &to.target_id).await
@@ -180,13 +181,35 @@ async fn delete(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
     let (account, id) = (&request.caller()?.account, request.path("id"));
     let DryRun { dry_run } = request.query()?;
     let expected = request.if_match()?;
-    match DocumentService::delete(&*knowledge, account, id, dry_run == Some(true), &expected).await? {
-        DeletedDocuments::Planned(planned) => Answer::ok(&planned),
+    let within = request.reach().await?.editable();
+    match DocumentService::delete(&*knowledge, account, id, within.as_deref(), dry_run == Some(true), &expected).await?
+    {
+        DeletedDocuments::Planned(planned) => {
+            let usage = visible(&request, planned.usage).await;
+            Answer::ok(&PlannedDeletion { usage, ..planned })
+        }
         DeletedDocuments::Gone(ids) => {
             let message = "The document was deleted.";
             Answer::ok(&json!({"success": true, "message": message, "deletedId": id, "deletedIds": ids}))
         }
     }
+}
+
+/// Who uses a document, as far as the caller may know.
+async fn visible(request: &Request, mut used: UsedBy) -> UsedBy {
+    let mut hidden = Vec::new();
+    let agents = used.agents.iter().map(|of| (AGENT, &of.id));
+    let assistants = used.assistants.iter().map(|of| (ASSISTANT, &of.id));
+    let environments = used.environments.iter().map(|of| (ENVIRONMENT, &of.id));
+    for (kind, id) in agents.chain(assistants).chain(environments) {
+        if request.check_use(kind, id).await.is_err() {
+            hidden.push(id.clone());
+        }
+    }
+    used.agents.retain(|of| !hidden.contains(&of.id));
+    used.assistants.retain(|of| !hidden.contains(&of.id));
+    used.environments.retain(|of| !hidden.contains(&of.id));
+    used
 }
 
 async fn versions(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
@@ -205,11 +228,13 @@ async fn revert(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
 }
 
 async fn parts(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    Answer::ok(&knowledge.parts(&request.caller()?.account, request.path("id")).await?)
+    let within = request.within().await?;
+    Answer::ok(&knowledge.parts(&request.caller()?.account, request.path("id"), within.as_deref()).await?)
 }
 
 async fn usage(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    Answer::ok(&knowledge.usage(&request.caller()?.account, request.path("id")).await?)
+    let used = knowledge.usage(&request.caller()?.account, request.path("id")).await?;
+    Answer::ok(&visible(&request, used).await)
 }
 
 #[derive(Default, Deserialize, ToSchema)]

@@ -71,7 +71,8 @@ struct WithDocuments {
 async fn delete(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let (account, id) = (&request.caller()?.account, request.path("id"));
     let WithDocuments { delete_documents } = request.query()?;
-    FolderService::delete(&*knowledge, account, id, delete_documents == Some(true)).await?;
+    let within = request.reach().await?.editable();
+    FolderService::delete(&*knowledge, account, id, within.as_deref(), delete_documents == Some(true)).await?;
     Answer::ok(&json!({"success": true}))
 }
 

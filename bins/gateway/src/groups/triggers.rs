@@ -32,7 +32,13 @@ pub(crate) fn module(triggers: &Arc<PgTriggers>) -> Module {
             Arc::new(ScheduleWork(Arc::clone(triggers))),
             Arc::new(UnsubscribeWork(Arc::clone(triggers))),
         ],
-        purges: vec![Purge::new("events of triggers", |conn, now| Box::pin(PgTriggers::purge(conn, now)))],
+        purges: vec![Purge::new("events of triggers", {
+            let triggers = Arc::clone(triggers);
+            move |conn, now| {
+                let triggers = Arc::clone(&triggers);
+                Box::pin(async move { triggers.purge(conn, now).await })
+            }
+        })],
         ..Module::default()
     }
 }

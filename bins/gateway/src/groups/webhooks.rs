@@ -16,7 +16,13 @@ pub(crate) fn module(webhooks: &Arc<PgWebhooks>) -> Module {
     Module {
         groups: vec![group(webhooks.clone())],
         keepers: vec![Keeper::new("webhooks", Arc::clone(webhooks).keep())],
-        purges: vec![Purge::new("webhook deliveries", |conn, now| Box::pin(PgWebhooks::purge(conn, now)))],
+        purges: vec![Purge::new("webhook deliveries", {
+            let webhooks = Arc::clone(webhooks);
+            move |conn, now| {
+                let webhooks = Arc::clone(&webhooks);
+                Box::pin(async move { webhooks.purge(conn, now).await })
+            }
+        })],
         ..Module::default()
     }
 }

@@ -45,6 +45,7 @@ const SPECIALIZATION: &[&str] = &[
     "knowledgeDocumentIds",
     "knowledgeFolderIds",
     "knowledgeSkills",
+    "knowledgeRecall",
     "approvalTools",
     "toolCallTimeoutMs",
     "temperature",

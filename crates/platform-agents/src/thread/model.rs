@@ -31,6 +31,12 @@ pub struct Thread {
     /// Project of its agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project_id: Option<String>,
+    /// Environment that its agent works in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment_id: Option<String>,
+    /// Machine that it used last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox_id: Option<String>,
     /// Name, when one was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,

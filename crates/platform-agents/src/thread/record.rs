@@ -72,6 +72,7 @@ pub(crate) struct NewRecord {
     pub id: String,
     pub agent_id: String,
     pub project_id: Option<String>,
+    pub environment_id: Option<String>,
     pub name: Option<String>,
     pub user_uid: String,
     pub tenant_id: Option<String>,
@@ -99,6 +100,7 @@ impl Record {
             agent_id: new.agent_id,
             of_agent: OfAgent {
                 project_id: new.project_id,
+                environment_id: new.environment_id,
                 names_address: new.names_address || new.facts.callback_url.is_some(),
             },
             state: String::new(),
@@ -208,6 +210,11 @@ impl Record {
     /// Whose it is.
     pub fn owner(&self) -> Owner {
         Owner { tenant_id: self.row.tenant_id.clone(), subtenant_id: self.row.subtenant_id.clone() }
+    }
+
+    /// The environment that its agent works in.
+    pub fn environment_id(&self) -> Option<&str> {
+        self.row.of_agent.environment_id.as_deref()
     }
 
     pub fn project_id(&self) -> Option<&str> {
@@ -438,6 +445,8 @@ impl Record {
             client_uid: self.row.account_id.clone(),
             user_uid: self.row.user_uid.clone(),
             project_id: self.row.of_agent.project_id.clone(),
+            environment_id: self.row.of_agent.environment_id.clone(),
+            sandbox_id: None,
             name: self.row.name.clone(),
             api_source: self.row.api_source.clone(),
             tenant_id: self.row.tenant_id.clone(),

@@ -74,6 +74,9 @@ pub(super) struct OfAgent {
     #[diesel(select_expression = sql::<Nullable<Text>>(PROJECT))]
     #[diesel(select_expression_type = SqlLiteral<Nullable<Text>>)]
     pub project_id: Option<String>,
+    #[diesel(select_expression = sql::<Nullable<Text>>(ENVIRONMENT))]
+    #[diesel(select_expression_type = SqlLiteral<Nullable<Text>>)]
+    pub environment_id: Option<String>,
     #[diesel(select_expression = sql::<Bool>(NAMES_ADDRESS))]
     #[diesel(select_expression_type = SqlLiteral<Bool>)]
     pub names_address: bool,
@@ -81,6 +84,9 @@ pub(super) struct OfAgent {
 
 /// The project of the thread's agent.
 pub(super) const PROJECT: &str = "(SELECT project_id FROM agents
+    WHERE agents.account_id = threads.account_id AND agents.id = threads.agent_id)";
+/// The environment that the thread's agent works in.
+const ENVIRONMENT: &str = "(SELECT settings ->> 'environmentId' FROM agents
     WHERE agents.account_id = threads.account_id AND agents.id = threads.agent_id)";
 /// Whether it or its agent names an address that its events go to.
 const NAMES_ADDRESS: &str = names_address!();

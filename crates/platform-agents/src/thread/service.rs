@@ -202,13 +202,17 @@ impl PgThreadService {
             waits = places(conn.get(), account, KIND, &subjects).await?;
             archived = list::archived(conn.get(), account, &agents).await?;
         }
+        let in_one = records.iter().filter(|record| record.environment_id().is_some());
+        let in_one: Vec<String> = in_one.map(|record| record.id().to_owned()).collect();
+        let mut sandboxes = self.threads.ports.environments.sandboxes(account, &in_one).await?;
         let thread = |record: Record| {
+            let sandbox_id = sandboxes.remove(record.id());
             let place = waits.get(record.id()).map(|place| {
                 let archived = archived.get(record.agent_id()).copied().unwrap_or(false);
                 (queued_reason(*place, archived), place.position)
             });
             let content = contents.remove(&key(record.id()));
-            record.into_thread(content, place)
+            Ok(Thread { sandbox_id, ..record.into_thread(content, place)? })
         };
         records.into_iter().map(thread).collect()
     }

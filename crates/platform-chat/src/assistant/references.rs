@@ -6,9 +6,11 @@ use platform_db::Conn;
 use platform_knowledge::{DOCUMENT, FOLDER, SKILL};
 use platform_toolservers::TOOL_SERVER;
 
+use crate::DEFAULT_ASSISTANT;
+
 use super::{
     repository::{self, AssistantRow},
-    service::not_found,
+    service::{built_in, not_found},
 };
 
 /// What assistants refer to.
@@ -32,6 +34,9 @@ impl Referrer for AssistantReferrer {
     }
 
     async fn lock_in(&self, conn: &mut Conn, account: &AccountId, name: &str) -> Result<String> {
+        if name == DEFAULT_ASSISTANT {
+            return Err(built_in());
+        }
         let row = repository::lock(conn, account, name).await?.ok_or_else(|| not_found(name))?;
         Ok(row.into_assistant()?.id)
     }

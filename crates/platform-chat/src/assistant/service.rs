@@ -14,7 +14,7 @@ use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
 use platform_jobs::Jobs;
 use platform_knowledge::SkillRef;
 use platform_toolservers::{TOOL_SERVER, hold_in, use_in};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     model::{Assistant, AssistantFilter, DEFAULT_ASSISTANT},
@@ -266,6 +266,8 @@ impl AssistantService for PgAssistantService {
     async fn describe(&self, account: &AccountId, mut assistant: Assistant) -> Result<Assistant> {
         let uids = &assistant.settings().available_tools_groups_uids;
         assistant.available_tools_groups = self.ports.toolbox.groups(account, uids).await?;
+        let known = self.ports.recall.documents(account, &assistant.settings().knowledge_document_ids).await?;
+        assistant.memory_documents = known.into_iter().map(|(id, name)| json!({"id": id, "name": name})).collect();
         Ok(assistant)
     }
 
@@ -381,6 +383,6 @@ pub(super) fn not_found(name: &str) -> Error {
     Error::not_found(code::ASSISTANT_NOT_FOUND, "assistant", name)
 }
 
-fn built_in() -> Error {
+pub(super) fn built_in() -> Error {
     Error::new(Code::FORBIDDEN, "The built-in assistant cannot be changed; make one of your own.")
 }

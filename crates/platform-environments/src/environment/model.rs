@@ -9,7 +9,6 @@ use utoipa::ToSchema;
 /// Variables by name; their values are never shown.
 pub(crate) type Variables = BTreeMap<String, Secret>;
 
-const MOST_VARIABLES: usize = 100;
 const MOST_VALUE: usize = 32 << 10;
 const MOST_NAME: usize = 128;
 const MOST_SCRIPT: usize = 64 << 10;
@@ -52,6 +51,10 @@ pub struct SandboxConfig {
     pub env_vars: Variables,
     /// What is on the machine can be saved.
     pub snapshot_enabled: bool,
+    /// The snapshot that the next machine starts from; read only.
+    #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
+    #[schema(read_only, nullable = false)]
+    pub snapshot_id: Option<String>,
     /// It is saved when the machine stops.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replace_snapshot_on_stop: Option<bool>,
@@ -84,6 +87,7 @@ impl Default for SandboxConfig {
             init_script: String::new(),
             start_command: None,
             env_vars: Variables::new(),
+            snapshot_id: None,
             snapshot_enabled: false,
             replace_snapshot_on_stop: None,
             per_tenant_snapshots: false,
@@ -283,7 +287,8 @@ pub struct SandboxSettings {
 }
 
 impl SandboxConfig {
-    fn check(&self, checks: &mut Checks) {
+    fn check(&mut self, checks: &mut Checks) {
+        self.runtime.make_ascii_lowercase();
         if !RUNTIMES.contains(&self.runtime.as_str()) {
             let known = RUNTIMES.join(", ");
             checks.issue("sandboxConfig.runtime", "enum", format!("sandboxConfig.runtime must be one of {known}"));
@@ -333,7 +338,7 @@ impl EnvironmentSettings {
 
 /// Every rule on the variables at a path.
 pub(crate) fn check_variables(checks: &mut Checks, path: &str, variables: &Variables) {
-    checks.count(path, variables.len(), MOST_VARIABLES);
+    checks.variables(path, variables.len());
     for (name, value) in variables {
         let begins = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
         let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_';

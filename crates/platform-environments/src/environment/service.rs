@@ -215,15 +215,21 @@ impl PgEnvironments {
     }
 
     async fn shown(&self, account: &AccountId, rows: Vec<EnvironmentRow>) -> Result<Vec<Environment>> {
-        let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
-        let states = sessions::states(&mut *self.db.conn().await?, account, &ids).await?;
+        let ids: Vec<String> = rows.iter().map(|row| row.id.clone()).collect();
+        let mut conn = self.db.conn().await?;
+        let states = sessions::states(&mut conn, account, &ids).await?;
+        let mut snapshots = crate::snapshot::currents(&mut conn, account, &ids).await?;
+        drop(conn);
         let shown = rows.into_iter().map(|row| {
             let state = match states.get(&row.id) {
                 Some(true) => "saving",
                 Some(false) => "active",
                 None => "idle",
             };
-            row.shown(state)
+            let snapshot_id = snapshots.remove(&row.id);
+            let mut shown = row.shown(state)?;
+            shown.settings.sandbox_config.snapshot_id = snapshot_id;
+            Ok(shown)
         });
         shown.collect()
     }
@@ -288,6 +294,13 @@ impl Environments for PgEnvironments {
             }))
         };
         self.known.get_or_load(&platform_core::joined([account.as_str(), id]), load).await
+    }
+
+    async fn sandboxes(&self, account: &AccountId, threads: &[String]) -> Result<HashMap<String, String>> {
+        if threads.is_empty() {
+            return Ok(HashMap::new());
+        }
+        sessions::last_of(self.db.read().await?.get(), account, threads).await
     }
 }
 
@@ -377,7 +390,7 @@ impl EnvironmentService for PgEnvironments {
     }
 
     async fn delete(&self, account: &AccountId, id: &str, force: bool, expected: &Precondition) -> Result<()> {
-        self.require(account, id).await?;
+        expected.check(self.require(account, id).await?.version)?;
         if force {
             self.stop_all(account, id).await?;
         }

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    live::{Live, failed},
+    live::{HOME, Live, failed},
     model::{CommandOutput, OutputPiece},
 };
 use crate::{
@@ -27,10 +27,15 @@ const MOST_UNREAD: usize = 64;
 const PIECE: usize = 16 << 10;
 /// Exit code of a command that took too long.
 const TOO_LONG: i32 = 124;
+/// Exit code of a command that was killed.
+const KILLED: i32 = 137;
 /// Longest directory that a command may end in.
 const MOST_PATH: usize = 4096;
-/// Runs `$1` in `$2`; says at the end where it is, behind the mark `$3`.
-const RUN: &str = r#"cd -- "$2" || exit 1; exec 9>&2; trap "printf '\\0%s%s\\0' $3 \"\$PWD\" >&9" EXIT; eval "$1""#;
+/// Runs `$1` in `$2`; says at the end where it is, behind the mark `$3`. `$4`: where it runs when that is gone. The line
+/// sees nothing of this.
+const RUN: &str = r#"cd -- "$2" 2>/dev/null || { if [ -n "$4" ] && cd -- "$4" 2>/dev/null
+then echo "$2 is gone; this runs in $4." >&2; else cd -- "$2"; exit 1; fi; }
+exec {__out}>&2; trap "printf '\\0%s%s\\0' $3 \"\$PWD\" >&$__out" EXIT; eval "unset __out; set --; $1""#;
 
 enum MarkKind {}
 
@@ -44,6 +49,8 @@ pub(crate) struct Line {
     pub variables: Variables,
     /// `None` = as long as the machine stays.
     pub timeout: Option<Duration>,
+    /// It is killed when nobody wants to know what it says.
+    pub ends_with_reader: bool,
     /// Nothing is masked.
     pub is_raw: bool,
     /// What is kept of each stream, in bytes.
@@ -85,7 +92,7 @@ async fn carry(
     line: Line,
     says: &mpsc::Sender<OutputPiece>,
 ) -> std::result::Result<CommandOutput, SandboxError> {
-    let Line { line, cwd, is_root, variables: own, timeout: longest, is_raw, most_bytes } = line;
+    let Line { line, cwd, is_root, variables: own, timeout: longest, ends_with_reader, is_raw, most_bytes } = line;
     let _place = live.commands.acquire().await;
     let learned = live.learn(&own);
     let redactor = if is_raw { Redactor::default() } else { learned };
@@ -94,9 +101,11 @@ async fn carry(
         (state.variables.clone(), state.cwd.clone())
     };
     variables.extend(own);
-    let cwd = cwd.unwrap_or(before);
+    // A directory that was asked for must be there.
+    let other = if cwd.is_some() { "" } else { HOME };
+    let cwd = cwd.unwrap_or_else(|| before.clone());
     let mark: String = Id::<MarkKind>::generate().into();
-    let argv = ["bash", "-c", RUN, "bash", &line, &cwd, &mark].map(str::to_owned).to_vec();
+    let argv = ["bash", "-c", RUN, "bash", &line, &cwd, &mark, other].map(str::to_owned).to_vec();
     let variables = variables.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
     let began = Instant::now();
     let running = live.machine.start(Command { argv, variables, is_root, input: Bytes::new() }).await?;
@@ -121,16 +130,26 @@ async fn carry(
                 }
             }
         };
-        let ended = match deadline {
-            Some(deadline) => timeout_at(deadline, ending).await.ok(),
-            None => Some(ending.await),
+        let in_time = async {
+            match deadline {
+                Some(deadline) => timeout_at(deadline, ending).await.ok(),
+                None => Some(ending.await),
+            }
+        };
+        let ended = tokio::select! {
+            ended = in_time => ended,
+            () = says.closed(), if ends_with_reader => None,
         };
         match ended {
             Some((code, is_read)) => {
                 if !is_read {
                     let _ = timeout(LINGER, reading).await;
                 }
-                code?
+                match code {
+                    // What it said until its machine ended is known.
+                    Err(SandboxError::Ended) => KILLED,
+                    code => code?,
+                }
             }
             None => {
                 kill();
@@ -141,7 +160,7 @@ async fn carry(
     };
     out.finish(says, OutputPiece::Stdout).await;
     err.finish(says, OutputPiece::Stderr).await;
-    let ended_in = err.mark.as_mut().and_then(|mark| mark.said.take()).unwrap_or(cwd);
+    let ended_in = err.mark.as_mut().and_then(|mark| mark.said.take()).unwrap_or(before);
     live.state().cwd.clone_from(&ended_in);
     Ok(CommandOutput {
         exit_code: code,

@@ -43,9 +43,13 @@ pub(crate) struct End {
     pub reason: &'static str,
     /// What is on it is saved first.
     pub saves: bool,
+    /// Why it failed.
+    pub error: Option<&'static str>,
 }
 
-const STOPPED: End = End { status: "stopped", reason: "api", saves: false };
+const STOPPED: End = End { status: "stopped", reason: "api", saves: false, error: None };
+const ENDED: &str = "The machine ended by itself.";
+const SHUT_DOWN: &str = "The server process that had the machine was shut down; what was not saved is lost.";
 
 impl PgEnvironments {
     /// Watches the machines of this process as long as it runs, and answers what others ask of them.
@@ -129,7 +133,6 @@ impl PgEnvironments {
                 warn!(sandbox = session.sandbox_id, "The process that had a sandbox is gone, and the sandbox with it.");
                 let error = "The server process that had the machine ended; what was not saved is lost.".to_owned();
                 self.close_in(conn, &session, "failed", "error", Some(error)).await?;
-                crate::snapshot::fail_of(conn, &session.sandbox_id, self.clock.now()).await?;
             }
             crate::snapshot::fail_forgotten(conn, self.clock.now()).await
         })
@@ -141,13 +144,13 @@ impl PgEnvironments {
     async fn look(self: &Arc<Self>, live: &Arc<Live>, asks: bool, measures: bool) -> Result<()> {
         let now = self.clock.now();
         if live.machine.ended().now_or_never().is_some() {
-            self.end_later(live, End { status: "failed", reason: "error", saves: false });
+            self.end_later(live, End { status: "failed", reason: "error", error: Some(ENDED), ..STOPPED });
             return Ok(());
         }
         let saves = live.config.snapshot_enabled && live.config.replace_snapshot_on_stop == Some(true);
         let (expires, is_used) = {
             let state = live.state();
-            (state.expires, state.running > 0 || now.0 - state.used.0 < LAST_MS)
+            (state.expires, state.running > 0 || state.used.0 >= state.expires.0 - LAST_MS)
         };
         if live.session.auto_extend && is_used && expires.0 - now.0 < LAST_MS {
             let most = live.session.started_ms + MOST_MS;
@@ -160,7 +163,7 @@ impl PgEnvironments {
             }
         }
         if now >= expires {
-            self.end_later(live, End { status: "expired", reason: "expired", saves });
+            self.end_later(live, End { status: "expired", reason: "expired", saves, ..STOPPED });
         } else if asks && self.is_left(live, now).await? {
             self.end_later(live, End { saves, ..STOPPED });
         } else if measures && !live.measuring.swap(true, Ordering::AcqRel) {
@@ -209,7 +212,7 @@ impl PgEnvironments {
         let is_far = bytes > most.saturating_add(most / 4);
         if since.is_some_and(|since| is_far || now.0 - since.0 >= OVER_MS) {
             let saves = saves && !is_far;
-            self.end_later(live, End { status: "stopped", reason: "disk-limit", saves });
+            self.end_later(live, End { reason: "disk-limit", saves, ..STOPPED });
         }
     }
 
@@ -238,7 +241,7 @@ impl PgEnvironments {
                 },
             };
             let error = saved.err().map(|error| format!("It could not be saved: {}", error.message()));
-            let error = error.or_else(|| (end.status == "failed").then(|| "The machine ended by itself.".to_owned()));
+            let error = error.or_else(|| end.error.map(str::to_owned));
             self.close(&live.session, end.status, end.reason, error).await
         };
         if let Err(error) = ended.await {
@@ -359,7 +362,8 @@ impl PgEnvironments {
     pub async fn drain(self: &Arc<Self>) {
         let ending = self.machines.all().into_iter().filter(|live| live.begin_end()).map(|live| async move {
             let saves = live.config.snapshot_enabled && live.config.replace_snapshot_on_stop == Some(true);
-            self.end(&live, End { status: "stopped", reason: "error", saves }, None).await;
+            let (status, error) = if saves { ("stopped", None) } else { ("failed", Some(SHUT_DOWN)) };
+            self.end(&live, End { status, reason: "error", saves, error }, None).await;
         });
         futures_util::future::join_all(ending).await;
     }

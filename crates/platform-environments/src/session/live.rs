@@ -75,7 +75,7 @@ impl Machines {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, own) = (places.of.values().sum::<usize>(), places.of.get(account).copied().unwrap_or(0));
         let share = (self.most * 3).div_ceil(4);
-        if all >= self.most || own >= share {
+        if self.most > 0 && (all >= self.most || own >= share) {
             return None;
         }
         places.of.insert(account.clone(), own + 1);
@@ -155,10 +155,11 @@ impl Live {
         variables: Variables,
         place: Place,
     ) -> Arc<Self> {
-        let (started, expires) = (Timestamp(session.started_ms), Timestamp(session.expires_ms));
+        let started = Timestamp(session.started_ms);
         let state = LiveState {
             cwd: HOME.to_owned(),
-            expires,
+            // Its time has not begun.
+            expires: Timestamp(i64::MAX),
             running: 0,
             used: started,
             over_since: None,
@@ -175,6 +176,13 @@ impl Live {
         live.learn(&variables);
         live.state().variables = variables;
         Arc::new(live)
+    }
+
+    /// Its time begins; when it ends.
+    pub fn begin_term(&self, now: Timestamp) -> Timestamp {
+        let expires = Timestamp(now.0 + self.term_ms);
+        self.state().expires = expires;
+        expires
     }
 
     pub fn state(&self) -> MutexGuard<'_, LiveState> {

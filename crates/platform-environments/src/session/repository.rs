@@ -127,8 +127,17 @@ pub(crate) async fn live_of(conn: &mut Conn, account: &AccountId, environment: &
     Ok(of.filter(s::status.eq_any(LIVE)).select(SessionRow::as_select()).load(conn).await?)
 }
 
+/// The machines that these threads used last, by thread.
+pub(crate) async fn last_of(conn: &Conn, account: &AccountId, threads: &[String]) -> Result<HashMap<String, String>> {
+    use sandbox_sessions as s;
+    let mut conn = conn;
+    let of = s::table.filter(s::account_id.eq(account.as_str()).and(s::conversation_id.eq_any(threads)));
+    let of = of.order(s::started_ms).select((s::conversation_id.assume_not_null(), s::sandbox_id));
+    Ok(of.load::<(String, String)>(&mut conn).await?.into_iter().collect())
+}
+
 /// Environments with a live session, and whether it is being saved.
-pub(crate) async fn states(conn: &mut Conn, account: &AccountId, ids: &[&str]) -> Result<HashMap<String, bool>> {
+pub(crate) async fn states(conn: &mut Conn, account: &AccountId, ids: &[String]) -> Result<HashMap<String, bool>> {
     use sandbox_sessions as s;
     let of = s::table.filter(s::account_id.eq(account.as_str()).and(s::environment_id.eq_any(ids)));
     let live = of.filter(s::status.eq_any(LIVE)).select((s::environment_id, s::saving));

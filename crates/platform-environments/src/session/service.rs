@@ -101,6 +101,8 @@ impl PgEnvironments {
             is_root: command.sudo,
             variables,
             timeout,
+            // A turn that is stopped wants nothing of it any more.
+            ends_with_reader: worker.is_some(),
             is_raw: raw,
             most_bytes: self.settings.output_bytes,
         };
@@ -110,7 +112,7 @@ impl PgEnvironments {
         let from = line.cwd.clone().unwrap_or_else(|| live.state().cwd.clone());
         let (began, (says, said)) = (self.clock.now(), channel());
         let (environments, live) = (Arc::clone(self), Arc::clone(live));
-        // Whoever asked may go; the command runs to its end, and is noted.
+        // Whoever asked over HTTP may go; the command runs to its end, and is noted.
         spawn("sandbox command", async move {
             let ran = run(&live, line, &says, &*environments.clock).await;
             if let Ok(output) = &ran {
@@ -175,7 +177,7 @@ impl PgEnvironments {
 
 /// A text that came as `utf8` or `base64`.
 fn decode(content: &str, encoding: Option<&str>) -> Result<Bytes> {
-    match encoding.unwrap_or("utf8") {
+    match encoding.unwrap_or("utf8").to_ascii_lowercase().as_str() {
         "utf8" => Ok(Bytes::copy_from_slice(content.as_bytes())),
         "base64" => {
             let decoded = STANDARD.decode(content.trim());
@@ -189,7 +191,7 @@ fn decode(content: &str, encoding: Option<&str>) -> Result<Bytes> {
 pub(crate) fn encode(path: String, content: &str, encoding: Option<&str>) -> Result<FileContent> {
     let bytes = STANDARD.decode(content).map_err(Error::internal)?;
     let size = bytes.len() as u64;
-    if encoding == Some("base64") {
+    if encoding.is_some_and(|encoding| encoding.eq_ignore_ascii_case("base64")) {
         return Ok(FileContent { path, content: content.to_owned(), size });
     }
     match String::from_utf8(bytes) {
@@ -200,7 +202,8 @@ pub(crate) fn encode(path: String, content: &str, encoding: Option<&str>) -> Res
 
 fn check_encoding(encoding: Option<&str>) -> Result<()> {
     match encoding {
-        None | Some("utf8" | "base64") => Ok(()),
+        None => Ok(()),
+        Some(encoding) if ["utf8", "base64"].iter().any(|known| encoding.eq_ignore_ascii_case(known)) => Ok(()),
         Some(_) => Err(Error::invalid("encoding", "enum", "encoding must be utf8 or base64")),
     }
 }
@@ -214,7 +217,7 @@ fn file_error(path: &str, error: FileError) -> Error {
         FileError::TooLarge => {
             let message =
                 format!("{path} is larger than {} bytes; read it in parts with a command.", files::MOST_BYTES);
-            Error::new(Code::PAYLOAD_TOO_LARGE, message)
+            Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", files::MOST_BYTES)
         }
         FileError::Refused(reason) => Error::invalid("path", "format", format!("path: {reason}")),
         FileError::Machine(error) => failed(error),
@@ -301,14 +304,14 @@ impl SandboxService for PgEnvironments {
         command: NewCommand,
         raw: bool,
     ) -> Result<mpsc::Receiver<OutputPiece>> {
-        let mut checks = Checks::default();
-        check_sandbox(&mut checks, &command.sandbox_id);
-        command.check(&mut checks);
-        checks.finish()?;
         if raw && !matches!(caller.credential, Credential::FullKey(_)) {
             let message = "Only a full API key gets what a command said as it is.";
             return Err(Error::new(platform_auth::code::FULL_KEY_REQUIRED, message));
         }
+        let mut checks = Checks::default();
+        check_sandbox(&mut checks, &command.sandbox_id);
+        command.check(&mut checks);
+        checks.finish()?;
         let session = self.running(&caller.account, id, &command.sandbox_id).await?;
         match self.machines.get(&command.sandbox_id) {
             Some(live) => self.exec_here(&live, command, None, raw).await,

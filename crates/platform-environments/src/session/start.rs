@@ -109,6 +109,12 @@ impl PgEnvironments {
         let (environments, is_fresh) = (Arc::clone(self), by.is_fresh);
         let starting = async move {
             let session = environments.take_lane(session, &request, is_fresh).await?;
+            if is_fresh {
+                // Whoever notes that this machine is lost finds what was to be saved of it.
+                let (account, snapshot) = (session.account(), &session.started_by_id);
+                let mut conn = environments.db.conn().await?;
+                snapshot::set_source(&mut conn, &account, snapshot, &session.sandbox_id).await?;
+            }
             environments.make(session, settings, place).await
         };
         run_detached("start a sandbox", starting).await
@@ -129,8 +135,7 @@ impl PgEnvironments {
     }
 
     fn full(&self) -> Error {
-        let message =
-            "As many sandboxes run as this server lets run at once (PLATFORM_SANDBOX_MAX); stop one, or try later.";
+        let message = "No more sandboxes are started here: as many run as this server lets (PLATFORM_SANDBOX_MAX), or three quarters of that are yours; stop one, or try later.";
         Error::new(code::SANDBOX_UNAVAILABLE, message).with("max", self.settings.most)
     }
 
@@ -191,14 +196,21 @@ impl PgEnvironments {
         // From now on it is looked after: init scripts fill disks, too.
         self.machines.insert(&live);
         let init_script = self.prepare(&live).await;
-        let change =
-            SessionChange { status: Some("running"), init_script: init_script.clone(), ..SessionChange::default() };
+        // Its time begins when it can be used.
+        let expires = live.begin_term(self.clock.now());
+        let change = SessionChange {
+            status: Some("running"),
+            init_script: init_script.clone(),
+            expires_ms: Some(expires.0),
+            ..SessionChange::default()
+        };
         let mut conn = self.db.conn().await?;
         if !repository::change(&mut conn, &account, &live.session.id, &change).await? {
             // Somebody took its place meanwhile.
             self.machines.remove(&live.session.sandbox_id);
             live.machine.end().await;
-            return Err(failed(SandboxError::Ended));
+            let message = "Another start, or a stop, took the place of this one meanwhile.";
+            return Err(Error::new(code::SESSION_ACTIVE, message));
         }
         drop(conn);
         // What a new machine of this kind has is known; this one may have more.
@@ -211,7 +223,7 @@ impl PgEnvironments {
             sandbox_id: live.session.sandbox_id.clone(),
             session_id: live.session.id.clone(),
             runtime: live.session.runtime.clone(),
-            expires_at: live.session.expires_ms,
+            expires_at: expires.0,
             init_script,
         };
         Ok((started, live))
@@ -257,6 +269,7 @@ impl PgEnvironments {
             is_root: false,
             variables: Variables::new(),
             timeout,
+            ends_with_reader: false,
             is_raw: false,
             most_bytes: MOST_INIT,
         };
@@ -314,6 +327,7 @@ impl PgEnvironments {
         };
         let closed = repository::change(conn, &account, &session.id, &change).await?;
         if closed {
+            snapshot::fail_of(conn, &session.sandbox_id, now).await?;
             let data = json!({"sessionId": session.id, "environmentId": session.environment_id, "status": status,
                 "stoppedReason": reason});
             let project = environments::project(conn, &account, &session.environment_id).await?;

@@ -4,6 +4,6 @@ mod archive;
 mod repository;
 mod service;
 
-pub(crate) use repository::{current, fail_forgotten, fail_of, is_saving};
+pub(crate) use repository::{current, currents, fail_forgotten, fail_of, is_saving, set_source};
 pub(crate) use service::NewSnapshot;
 pub use service::{Snapshot, SnapshotService, SnapshotStarted};

@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use diesel::{
     prelude::*,
     sql_types::{BigInt, Text},
@@ -40,6 +42,19 @@ pub(crate) async fn lock_pieces(conn: &mut Conn, account: &AccountId) -> Result<
     let lock = diesel::sql_query("SELECT pg_advisory_xact_lock(hashtext('snapshot pieces'), hashtext($1))");
     lock.bind::<Text, _>(account.as_str()).execute(conn).await?;
     Ok(())
+}
+
+/// The snapshots that new machines of these environments start from, those of tenants aside.
+pub(crate) async fn currents(
+    conn: &mut Conn,
+    account: &AccountId,
+    environments: &[String],
+) -> Result<HashMap<String, String>> {
+    let current = s::table
+        .filter(s::account_id.eq(account.as_str()).and(s::environment_id.eq_any(environments)))
+        .filter(s::tenant_id.is_null().and(s::is_current).and(s::status.eq("ready")))
+        .select((s::environment_id, s::id));
+    Ok(current.load::<(String, String)>(conn).await?.into_iter().collect())
 }
 
 /// The one that new machines begin with: the tenant's, else that of all.
@@ -153,10 +168,10 @@ pub(crate) async fn set_failed(
     Ok(())
 }
 
-/// What was being saved of a machine whose process ended has failed; ids of machines are those of no other account.
+/// What was being saved of a machine that is gone has failed; ids of machines are those of no other account.
 pub(crate) async fn fail_of(conn: &mut Conn, sandbox: &str, now: Timestamp) -> Result<()> {
     let own = s::table.filter(s::source_sandbox_id.eq(sandbox).and(s::status.eq("creating")));
-    let error = "The server process that saved it ended.";
+    let error = "Its machine ended before it was saved.";
     let failed = (s::status.eq("failed"), s::error.eq(error), s::edited_ms.eq(now.0));
     diesel::update(own).set(failed).execute(conn).await?;
     Ok(())

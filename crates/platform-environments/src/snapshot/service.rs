@@ -223,8 +223,6 @@ impl PgEnvironments {
                 return Err(error);
             }
         };
-        let sandbox = &live.session.sandbox_id;
-        repository::set_source(&mut *self.db.conn().await?, account, &snapshot.id, sandbox).await?;
         self.end_saved(&live, snapshot).await;
         Ok(())
     }

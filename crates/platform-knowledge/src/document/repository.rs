@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use diesel::{
     dsl::sql,
     pg::Pg,
@@ -84,6 +86,14 @@ pub(crate) fn by_id<'a>(account: &'a str, id: &'a str) -> _ {
 pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<DocumentRow>> {
     let mut conn = conn;
     Ok(by_id(account.as_str(), id).select(DocumentRow::as_select()).first(&mut conn).await.optional()?)
+}
+
+/// Names of those of these documents that are there, by id.
+pub(crate) async fn names(conn: &Conn, account: &AccountId, ids: &[String]) -> Result<HashMap<String, String>> {
+    let mut conn = conn;
+    let of = documents::table.filter(documents::account_id.eq(account.as_str()).and(documents::id.eq_any(ids)));
+    let names = of.select((documents::id, documents::name)).load::<(String, String)>(&mut conn);
+    Ok(names.await?.into_iter().collect())
 }
 
 /// In which project a document is.
@@ -229,9 +239,18 @@ pub(crate) async fn list(
 }
 
 /// Those that are parts of a document, directly, oldest first.
-pub(crate) async fn below(conn: &Conn, account: &AccountId, id: &str) -> Result<Vec<DocumentRow>> {
+pub(crate) async fn below(
+    conn: &Conn,
+    account: &AccountId,
+    id: &str,
+    within: Option<&[String]>,
+) -> Result<Vec<DocumentRow>> {
     let mut conn = conn;
     let below = documents::table.filter(documents::account_id.eq(account.as_str()).and(documents::parent_id.eq(id)));
+    let mut below = below.into_boxed();
+    if let Some(within) = within {
+        below = below.filter(documents::project_id.is_null().or(documents::project_id.eq_any(within)));
+    }
     let below = below.order((documents::created_ms, documents::id)).limit(1000).select(DocumentRow::as_select());
     Ok(below.load(&mut conn).await?)
 }
@@ -249,6 +268,25 @@ pub(crate) async fn tree(conn: &mut Conn, account: &AccountId, id: &str) -> Resu
         SELECT id FROM tree";
     let tree = diesel::sql_query(tree).bind::<Text, _>(account.as_str()).bind::<Text, _>(id);
     Ok(tree.load::<Found>(conn).await?.into_iter().map(|found| found.id).collect())
+}
+
+/// `PROJECT_FORBIDDEN` when one of these documents is in a project that is not `within`.
+pub(crate) async fn check_within(
+    conn: &mut Conn,
+    account: &AccountId,
+    ids: &[String],
+    within: Option<&[String]>,
+) -> Result<()> {
+    let Some(within) = within else { return Ok(()) };
+    let of = documents::table.filter(documents::account_id.eq(account.as_str()).and(documents::id.eq_any(ids)));
+    let outside = of.filter(documents::project_id.ne_all(within)).select(documents::id);
+    match outside.first::<String>(conn).await.optional()? {
+        Some(_) => Err(Error::new(
+            platform_access::code::PROJECT_FORBIDDEN,
+            "Parts of this are in projects in which you may change nothing.",
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Deletes documents with all that is theirs.

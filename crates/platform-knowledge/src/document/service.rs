@@ -8,6 +8,7 @@ use platform_db::{Bus, Conn, Db, Idempotency};
 use platform_files::{FileService, NewFile, PgFileService};
 use platform_jobs::Jobs;
 use platform_runtime::{Budget, Catalog, ChildPool};
+use serde_json::Value;
 
 use super::{
     model::{
@@ -41,11 +42,13 @@ pub trait DocumentService: Send + Sync {
     async fn get(&self, account: &AccountId, id: &str) -> Result<Document>;
     /// Changes the given fields of the version that is expected.
     async fn update(&self, caller: &Caller, id: &str, patch: Object, expected: &Precondition) -> Result<Document>;
-    /// Deletes one with all its parts, or says what that would take.
+    /// Deletes one with all its parts, or says what that would take. `PROJECT_FORBIDDEN` when one of them is in a
+    /// project that is not `within`.
     async fn delete(
         &self,
         account: &AccountId,
         id: &str,
+        within: Option<&[String]>,
         dry_run: bool,
         expected: &Precondition,
     ) -> Result<DeletedDocuments>;
@@ -55,8 +58,8 @@ pub trait DocumentService: Send + Sync {
     async fn version(&self, account: &AccountId, id: &str, version: &str) -> Result<VersionText>;
     /// Makes the text of an older version the newest.
     async fn revert(&self, caller: &Caller, id: &str, version: &str, once: Option<&Idempotency>) -> Result<Document>;
-    /// Its direct parts, without their texts.
-    async fn parts(&self, account: &AccountId, id: &str) -> Result<Vec<Document>>;
+    /// Its direct parts that are `within` these projects or in none, without their texts.
+    async fn parts(&self, account: &AccountId, id: &str, within: Option<&[String]>) -> Result<Vec<Document>>;
     /// Who uses it.
     async fn usage(&self, account: &AccountId, id: &str) -> Result<UsedBy>;
     /// Documents and how they refer to each other.
@@ -101,8 +104,7 @@ pub struct PgKnowledge {
     pub(crate) catalog: Arc<dyn Catalog>,
     pub(crate) budget: Arc<dyn Budget>,
     pub(crate) vectors: Vectors,
-    /// Of the text of a document.
-    max_bytes: usize,
+    pub(crate) limits: DocumentLimits,
 }
 
 /// What documents need of others.
@@ -125,17 +127,28 @@ pub struct KnowledgeNeeds {
     pub catalog: Arc<dyn Catalog>,
     /// Who lets them be asked.
     pub budget: Arc<dyn Budget>,
-    /// Bytes of the text of a document; 0 = no bound.
-    pub max_bytes: usize,
+    /// How large documents become.
+    pub limits: DocumentLimits,
+}
+
+/// How large documents become; 0 = no bound.
+#[derive(Debug, Clone, Copy)]
+pub struct DocumentLimits {
+    /// Bytes of the text.
+    pub bytes: usize,
+    /// Versions that are kept.
+    pub versions: usize,
 }
 
 impl PgKnowledge {
     /// Documents and folders.
     pub fn new(needs: KnowledgeNeeds) -> Self {
-        let KnowledgeNeeds { db, bus, clock, jobs, files, referrers, extraction, catalog, budget, max_bytes } = needs;
-        let max_bytes = if max_bytes == 0 { usize::MAX } else { max_bytes };
+        let KnowledgeNeeds { db, bus, clock, jobs, files, referrers, extraction, catalog, budget, mut limits } = needs;
+        for limit in [&mut limits.bytes, &mut limits.versions] {
+            *limit = if *limit == 0 { usize::MAX } else { *limit };
+        }
         let vectors = Vectors::default();
-        Self { db, bus, clock, jobs, files, referrers, extraction, catalog, budget, vectors, max_bytes }
+        Self { db, bus, clock, jobs, files, referrers, extraction, catalog, budget, vectors, limits }
     }
 
     /// The name of what makes vectors; `None` when nothing does.
@@ -210,7 +223,7 @@ impl Resources for FolderResources {
 impl DocumentService for PgKnowledge {
     async fn create(&self, caller: &Caller, new: NewDocument, once: Option<&Idempotency>) -> Result<Document> {
         let mut settings = DocumentSettings::from(new);
-        settings.check(self.max_bytes)?;
+        settings.check(self.limits.bytes)?;
         let making = Making {
             file_name: format!("{}.md", settings.name),
             file_type: "md",
@@ -229,9 +242,9 @@ impl DocumentService for PgKnowledge {
         if settings.name.is_empty() {
             settings.name = extract::name_of(&file_name);
         }
-        settings.check(self.max_bytes)?;
+        settings.check(self.limits.bytes)?;
         let extracted = extract::text_of(&self.extraction, account, &path, file_type).await?;
-        let extracted = extract::at_most(extracted, self.max_bytes);
+        let extracted = extract::at_most(extracted, self.limits.bytes);
         let file = NewFile { kept_for: Some("document"), ..NewFile::on_disk(&file_name, path, size, &sha256) };
         let file = self.files.store(account, file).await?;
         let unreadable = extracted.as_ref().err().cloned();
@@ -264,6 +277,9 @@ impl DocumentService for PgKnowledge {
 
     async fn update(&self, caller: &Caller, id: &str, patch: Object, expected: &Precondition) -> Result<Document> {
         check_types::<DocumentSettings>(&patch)?;
+        if patch.get("markdownContent").is_some_and(Value::is_null) {
+            return Err(Error::invalid("markdownContent", "required", "markdownContent must not be null"));
+        }
         let (account, now) = (&caller.account, self.clock.now());
         let moves = ["folderId", "parentDocumentId", "projectId"].iter().any(|field| patch.contains_key(*field));
         let mut conn = self.db.conn().await?;
@@ -275,7 +291,7 @@ impl DocumentService for PgKnowledge {
             }
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::document(id))?;
             expected.check(row.version)?;
-            write::update_in(conn, account, row, (patch, self.max_bytes), &caller.user_uid, now).await
+            write::update_in(conn, account, row, (patch, self.limits), &caller.user_uid, now).await
         });
         let changed = changed.await?;
         drop(conn);
@@ -287,6 +303,7 @@ impl DocumentService for PgKnowledge {
         &self,
         account: &AccountId,
         id: &str,
+        within: Option<&[String]>,
         dry_run: bool,
         expected: &Precondition,
     ) -> Result<DeletedDocuments> {
@@ -296,6 +313,7 @@ impl DocumentService for PgKnowledge {
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::document(id))?;
             expected.check(row.version)?;
             let documents = repository::tree(conn, account, id).await?;
+            repository::check_within(conn, account, &documents, within).await?;
             if dry_run {
                 let mut usage = UsedBy::default();
                 for document in &documents {
@@ -336,7 +354,8 @@ impl DocumentService for PgKnowledge {
             let number: i32 = version.parse().map_err(|_| not_found::version(version))?;
             let found = versions::find(conn, account, &row, number).await?;
             let (_, text) = found.ok_or_else(|| not_found::version(version))?;
-            let document = write::revert_in(conn, account, row, (number, text), &caller.user_uid, now).await?;
+            let document =
+                write::revert_in(conn, account, row, (number, text), &caller.user_uid, self.limits, now).await?;
             Idempotency::store_if(once, conn, 200, &document).await?;
             Ok(document)
         });
@@ -346,9 +365,9 @@ impl DocumentService for PgKnowledge {
         Ok(reverted)
     }
 
-    async fn parts(&self, account: &AccountId, id: &str) -> Result<Vec<Document>> {
+    async fn parts(&self, account: &AccountId, id: &str, within: Option<&[String]>) -> Result<Vec<Document>> {
         self.found(account, id).await?;
-        let rows = repository::below(self.db.read().await?.get(), account, id).await?;
+        let rows = repository::below(self.db.read().await?.get(), account, id, within).await?;
         rows.into_iter().map(|row| row.shown(None)).collect()
     }
 
@@ -383,16 +402,7 @@ impl DocumentService for PgKnowledge {
             Some(source) => self.reread(account, id, source).await?,
             None => None,
         };
-        let now = self.clock.now();
-        let mut conn = self.db.conn().await?;
-        let queued = conn.transaction::<_, Error, _>(async |conn| {
-            let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::document(id))?;
-            write::reindex_in(conn, account, row, reread, now).await
-        });
-        let document = queued.await?;
-        drop(conn);
-        self.jobs.announce();
-        Ok(document)
+        self.index_again(account, id, reread).await
     }
 
     async fn reindex_all(&self, account: &AccountId, which: &Reindex, within: Option<&[String]>) -> Result<Queued> {
@@ -460,6 +470,31 @@ impl PgKnowledge {
         Ok(document)
     }
 
+    /// Has a document indexed anew, with what its file says now where it was never read.
+    async fn index_again(&self, account: &AccountId, id: &str, reread: Option<extract::Extracted>) -> Result<Document> {
+        let now = self.clock.now();
+        let mut conn = self.db.conn().await?;
+        let queued = conn.transaction::<_, Error, _>(async |conn| {
+            let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::document(id))?;
+            write::reindex_in(conn, account, row, reread, self.limits, now).await
+        });
+        let document = queued.await?;
+        drop(conn);
+        self.jobs.announce();
+        Ok(document)
+    }
+
+    /// Reads the file of a document again whose text never was; whether that changed the document.
+    pub(crate) async fn read_again(&self, account: &AccountId, id: &str, source: &str) -> Result<bool> {
+        let reread =
+            self.reread(account, id, source).await?.filter(|read| read.as_ref().map_or(true, |text| !text.is_empty()));
+        let changes = reread.is_some();
+        if changes {
+            self.index_again(account, id, reread).await?;
+        }
+        Ok(changes)
+    }
+
     /// The text of the file that a document was made of, read again, when it never was.
     async fn reread(&self, account: &AccountId, id: &str, source: &str) -> Result<Option<extract::Extracted>> {
         let row = self.found(account, id).await?;
@@ -469,7 +504,7 @@ impl PgKnowledge {
         let file = self.files.get(account, source).await?;
         let read = self.files.bytes(account, &file, u64::MAX);
         let read = extract::text_of_bytes(&self.extraction, account, read, &row.file_type).await?;
-        Ok(Some(extract::at_most(read, self.max_bytes)))
+        Ok(Some(extract::at_most(read, self.limits.bytes)))
     }
 }
 

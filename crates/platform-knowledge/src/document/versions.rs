@@ -11,9 +11,6 @@ use platform_db::Conn;
 use super::{model::Version, repository::DocumentRow};
 use crate::schema::{document_texts, document_versions};
 
-/// Versions of a document that are kept.
-const MOST: i64 = 100;
-
 #[derive(Queryable, Selectable, Insertable)]
 #[diesel(table_name = document_versions)]
 struct VersionRow {
@@ -37,8 +34,8 @@ pub(crate) struct Change<'a> {
     pub text: Option<&'a str>,
 }
 
-/// Adds the version that a document is at now, and forgets the oldest beyond those that are kept.
-pub(crate) async fn add(conn: &mut Conn, document: &DocumentRow, change: Change<'_>) -> Result<()> {
+/// Adds the version that a document is at now, and forgets the oldest beyond `most`.
+pub(crate) async fn add(conn: &mut Conn, document: &DocumentRow, change: Change<'_>, most: usize) -> Result<()> {
     if let Some(text) = change.text {
         diesel::insert_into(document_texts::table)
             .values((
@@ -63,10 +60,11 @@ pub(crate) async fn add(conn: &mut Conn, document: &DocumentRow, change: Change<
         created_ms: document.edited_ms,
     };
     diesel::insert_into(document_versions::table).values(row).execute(conn).await?;
-    if i64::from(document.current_version) > MOST {
+    let gone = i64::from(document.current_version).saturating_sub(i64::try_from(most).unwrap_or(i64::MAX));
+    if gone > 0 {
         let forget = "DELETE FROM document_versions WHERE account_id = $1 AND document_id = $2 AND version <= $3";
         let forget = diesel::sql_query(forget).bind::<Text, _>(&document.account_id).bind::<Text, _>(&document.id);
-        forget.bind::<BigInt, _>(i64::from(document.current_version) - MOST).execute(conn).await?;
+        forget.bind::<BigInt, _>(gone).execute(conn).await?;
         let unread = "DELETE FROM document_texts t WHERE account_id = $1 AND document_id = $2 AND NOT EXISTS (\
             SELECT FROM document_versions v WHERE v.account_id = $1 AND v.document_id = $2 \
             AND v.content_hash = t.content_hash)";

@@ -5,6 +5,7 @@ use platform_db::Conn;
 use platform_files::{PgFileService, StoredBytes};
 
 use super::{
+    DocumentLimits,
     model::{Document, DocumentSettings, Indexing, IndexingError, given, texts, tokens},
     repository::{self, DocumentRow},
     versions::{self, Change},
@@ -76,7 +77,8 @@ pub(crate) async fn create_in(
     }
     repository::insert(conn, &row).await?;
     let description = "The document was made.".to_owned();
-    versions::add(conn, &row, Change { kind: "created", description, user_uid, text: Some(&text) }).await?;
+    let change = Change { kind: "created", description, user_uid, text: Some(&text) };
+    versions::add(conn, &row, change, usize::MAX).await?;
     if unreadable.is_none() {
         index::wake_in(conn, account).await?;
     }
@@ -88,7 +90,7 @@ pub(crate) async fn update_in(
     conn: &mut Conn,
     account: &AccountId,
     mut row: DocumentRow,
-    (patch, most_bytes): (Object, usize),
+    (patch, limits): (Object, DocumentLimits),
     user_uid: &str,
     now: Timestamp,
 ) -> Result<Document> {
@@ -106,7 +108,7 @@ pub(crate) async fn update_in(
     };
     let (changes_text, changes_summary) = (patch.contains_key("markdownContent"), patch.contains_key("summary"));
     let mut settings = overlay(&before, patch)?;
-    settings.check(most_bytes)?;
+    settings.check(limits.bytes)?;
     // In a folder its project is that of the folder, whatever it was before.
     let asked = project.or_else(|| settings.folder_id.is_none().then(|| settings.project_id.clone()).flatten());
     row.project_id = tree::project_in(conn, account, settings.folder_id.as_deref(), asked).await?;
@@ -138,7 +140,7 @@ pub(crate) async fn update_in(
             (false, _) => ("renamed", format!("`{old_name}` became `{}`.", row.name)),
         };
         let text = is_new.then_some(shown.as_str());
-        versions::add(conn, &row, Change { kind, description, user_uid, text }).await?;
+        versions::add(conn, &row, Change { kind, description, user_uid, text }, limits.versions).await?;
     }
     // Its name stands above all of its pieces.
     if renamed && row.status != "failed" {
@@ -165,6 +167,7 @@ pub(crate) async fn revert_in(
     mut row: DocumentRow,
     (version, text): (i32, String),
     user_uid: &str,
+    limits: DocumentLimits,
     now: Timestamp,
 ) -> Result<Document> {
     let is_new = sha256_hex(&text) != row.content_hash;
@@ -175,7 +178,8 @@ pub(crate) async fn revert_in(
         set_text(&mut row, &text)?;
     }
     let description = format!("The text is that of version {version} again.");
-    versions::add(conn, &row, Change { kind: "reverted", description, user_uid, text: Some(&text) }).await?;
+    let change = Change { kind: "reverted", description, user_uid, text: Some(&text) };
+    versions::add(conn, &row, change, limits.versions).await?;
     repository::update(conn, account, &row).await?;
     if row.due_ms.is_some() {
         index::wake_in(conn, account).await?;
@@ -189,6 +193,7 @@ pub(crate) async fn reindex_in(
     account: &AccountId,
     mut row: DocumentRow,
     reread: Option<Extracted>,
+    limits: DocumentLimits,
     now: Timestamp,
 ) -> Result<Document> {
     row.edited_ms = now.0;
@@ -205,7 +210,7 @@ pub(crate) async fn reindex_in(
             let description = "The file could be read.".to_owned();
             let user_uid = row.created_by.clone();
             let change = Change { kind: "updated", description, user_uid: &user_uid, text: Some(&text) };
-            versions::add(conn, &row, change).await?;
+            versions::add(conn, &row, change, limits.versions).await?;
         }
         None => queue(&mut row)?,
     }

@@ -32,7 +32,7 @@ impl FolderSettings {
         let mut checks = Checks::default();
         checks.length("name", &self.name, 1..=200);
         if let Some(color) = &self.color {
-            checks.length("color", color, 0..=64);
+            checks.length("color", color, 0..=200);
         }
         checks.tags("tags", &mut self.tags);
         checks.finish()

@@ -151,13 +151,20 @@ pub(crate) async fn above(conn: &mut Conn, account: &AccountId, id: &str) -> Res
 }
 
 /// Gives folders and the documents in them another project.
-pub(crate) async fn move_to(conn: &mut Conn, account: &AccountId, ids: &[String], project: Option<&str>) -> Result<()> {
+pub(crate) async fn move_to(
+    conn: &mut Conn,
+    account: &AccountId,
+    ids: &[String],
+    project: Option<&str>,
+    now: Timestamp,
+) -> Result<()> {
     for of in [
-        "UPDATE folders SET project_id = $3 WHERE account_id = $1 AND id = ANY($2)",
-        "UPDATE documents SET project_id = $3 WHERE account_id = $1 AND folder_id = ANY($2)",
+        "UPDATE folders SET project_id = $3, edited_ms = $4 WHERE account_id = $1 AND id = ANY($2)",
+        "UPDATE documents SET project_id = $3, edited_ms = $4, version = version + 1 \
+            WHERE account_id = $1 AND folder_id = ANY($2)",
     ] {
         let moving = diesel::sql_query(of).bind::<Text, _>(account.as_str()).bind::<Array<Text>, _>(ids);
-        moving.bind::<Nullable<Text>, _>(project).execute(conn).await?;
+        moving.bind::<Nullable<Text>, _>(project).bind::<BigInt, _>(now.0).execute(conn).await?;
     }
     Ok(())
 }
@@ -169,13 +176,20 @@ pub(crate) async fn documents_in(conn: &mut Conn, account: &AccountId, ids: &[St
 }
 
 /// Puts what lies in a folder into another, or into none.
-pub(crate) async fn empty_into(conn: &mut Conn, account: &AccountId, id: &str, into: Option<&str>) -> Result<()> {
+pub(crate) async fn empty_into(
+    conn: &mut Conn,
+    account: &AccountId,
+    id: &str,
+    into: Option<&str>,
+    now: Timestamp,
+) -> Result<()> {
     for of in [
-        "UPDATE folders SET parent_id = $3 WHERE account_id = $1 AND parent_id = $2",
-        "UPDATE documents SET folder_id = $3 WHERE account_id = $1 AND folder_id = $2",
+        "UPDATE folders SET parent_id = $3, edited_ms = $4 WHERE account_id = $1 AND parent_id = $2",
+        "UPDATE documents SET folder_id = $3, edited_ms = $4, version = version + 1 \
+            WHERE account_id = $1 AND folder_id = $2",
     ] {
         let moving = diesel::sql_query(of).bind::<Text, _>(account.as_str()).bind::<Text, _>(id);
-        moving.bind::<Nullable<Text>, _>(into).execute(conn).await?;
+        moving.bind::<Nullable<Text>, _>(into).bind::<BigInt, _>(now.0).execute(conn).await?;
     }
     Ok(())
 }

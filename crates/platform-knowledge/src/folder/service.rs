@@ -24,8 +24,15 @@ pub trait FolderService: Send + Sync {
     async fn get(&self, account: &AccountId, id: &str) -> Result<Folder>;
     /// Changes the given fields; another project takes all below with it.
     async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Folder>;
-    /// Deletes a folder. What lies in it moves to where it lay, or goes with it (`with_documents`).
-    async fn delete(&self, account: &AccountId, id: &str, with_documents: bool) -> Result<()>;
+    /// Deletes a folder. What lies in it moves to where it lay, or goes with it (`with_documents`): `PROJECT_FORBIDDEN`
+    /// when a part of that is in a project that is not `within`.
+    async fn delete(
+        &self,
+        account: &AccountId,
+        id: &str,
+        within: Option<&[String]>,
+        with_documents: bool,
+    ) -> Result<()>;
     /// Gives a folder with all below, also later, to an agent or assistant, or takes it from there.
     async fn attach(&self, account: &AccountId, id: &str, to: Attachment, attach: bool) -> Result<Attached>;
 }
@@ -100,20 +107,27 @@ impl FolderService for PgKnowledge {
             repository::update(conn, account, &row).await?;
             if moves {
                 let below = repository::tree(conn, account, &[id.to_owned()]).await?;
-                repository::move_to(conn, account, &below, row.project_id.as_deref()).await?;
+                repository::move_to(conn, account, &below, row.project_id.as_deref(), now).await?;
             }
             row.shown(repository::count(conn, account, id).await?)
         })
         .await
     }
 
-    async fn delete(&self, account: &AccountId, id: &str, with_documents: bool) -> Result<()> {
+    async fn delete(
+        &self,
+        account: &AccountId,
+        id: &str,
+        within: Option<&[String]>,
+        with_documents: bool,
+    ) -> Result<()> {
+        let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let deleting = conn.transaction::<_, Error, _>(async |conn| {
             tree::lock(conn, account).await?;
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::folder(id))?;
             if !with_documents {
-                repository::empty_into(conn, account, id, row.parent_id.as_deref()).await?;
+                repository::empty_into(conn, account, id, row.parent_id.as_deref(), now).await?;
                 let mut users = self.referrers.forget_in(conn, account, (FOLDER, id)).await?;
                 users.extend(self.referrers.forget_in(conn, account, (SKILL, id)).await?);
                 skill::forget(conn, account, &[id.to_owned()]).await?;
@@ -127,6 +141,7 @@ impl FolderService for PgKnowledge {
             }
             documents.sort();
             documents.dedup();
+            crate::document::repository::check_within(conn, account, &documents, within).await?;
             let mut gone = self.delete_documents_in(conn, account, &documents).await?;
             for folder in &below {
                 gone.users.extend(self.referrers.forget_in(conn, account, (FOLDER, folder)).await?);

@@ -11,6 +11,8 @@ const SIZE: usize = 400;
 const OVERLAP: usize = 60;
 /// Pieces of a text; one with more headings than that is cut without regard to them.
 const MOST: usize = 10_000;
+/// Bytes that are cut into pieces at once.
+const MOST_PART: usize = 64 << 10;
 /// Bytes of a heading in a path.
 const MOST_HEADING: usize = 200;
 
@@ -52,7 +54,7 @@ pub(crate) fn chunks(markdown: &str) -> Result<Vec<Chunk>> {
         if chunks.len() > MOST {
             break;
         }
-        for piece in splitter.chunks(text) {
+        for piece in parts(text).flat_map(|part| splitter.chunks(part)) {
             chunks.push(Chunk {
                 heading_path: heading_path.clone(),
                 text: piece.to_owned(),
@@ -62,9 +64,29 @@ pub(crate) fn chunks(markdown: &str) -> Result<Vec<Chunk>> {
     }
     if chunks.len() > MOST {
         let whole = |text: &str| Chunk { heading_path: Vec::new(), text: text.to_owned(), token_count: tokens(text) };
-        return Ok(splitter.chunks(markdown).map(whole).collect());
+        return Ok(parts(markdown).flat_map(|part| splitter.chunks(part)).map(whole).collect());
     }
     Ok(chunks)
+}
+
+/// A text in parts that are cut in a moment: the time for one grows with the square of its longest paragraph.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let most = rest.floor_char_boundary(MOST_PART);
+        let end = if most == rest.len() {
+            most
+        } else {
+            let breaks = ["\n\n", "\n", " "].iter().find_map(|at| rest[..most].rfind(at).filter(|end| *end > 0));
+            breaks.unwrap_or(most)
+        };
+        let (part, after) = rest.split_at(end);
+        rest = after;
+        Some(part)
+    })
 }
 
 /// What stands under each heading, and the headings above it, the outermost first.
@@ -142,6 +164,16 @@ mod tests {
         );
         assert_eq!(super::chunks("# Alone").expect("pieces").len(), 1);
         assert!(super::chunks(" \n").expect("pieces").is_empty());
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut_in_a_moment() {
+        let line = "word ".repeat(400_000);
+        let began = std::time::Instant::now();
+        let pieces = chunks(&line).expect("pieces");
+        assert!(pieces.len() > 1000 && pieces.iter().all(|piece| piece.token_count <= SIZE), "{}", pieces.len());
+        // Without parts it takes minutes.
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
     }
 
     #[test]

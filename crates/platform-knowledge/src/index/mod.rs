@@ -33,7 +33,7 @@ pub(crate) async fn wake_in(conn: &mut Conn, account: &AccountId) -> Result<()> 
     enqueue_or_wake_in(conn, account, KIND, account.as_str()).await
 }
 
-/// Has documents indexed anew that have a text; how many.
+/// Has documents indexed anew that have a text, or a file that may have one; how many.
 pub(crate) async fn queue_in(
     conn: &mut Conn,
     account: &AccountId,
@@ -43,7 +43,8 @@ pub(crate) async fn queue_in(
     now: Timestamp,
 ) -> Result<i64> {
     let mut of = documents::table
-        .filter(documents::account_id.eq(account.as_str()).and(documents::size.gt(0)))
+        .filter(documents::account_id.eq(account.as_str()))
+        .filter(documents::size.gt(0).or(documents::source_file_id.is_not_null()))
         .select(documents::id)
         .into_boxed();
     if let Some(folders) = folders {

@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use diesel::{
     prelude::*,
@@ -122,8 +122,9 @@ fn shown(row: Row) -> Result<Skill> {
 pub(super) struct FileRow {
     #[diesel(sql_type = Text)]
     pub skill: String,
-    #[diesel(sql_type = Text)]
-    pub path: String,
+    /// Names of the folders it lies in, and its own.
+    #[diesel(sql_type = Array<Text>)]
+    names: Vec<String>,
     #[diesel(sql_type = Text)]
     pub document: String,
     #[diesel(sql_type = Text)]
@@ -136,30 +137,55 @@ pub(super) struct FileRow {
 
 const FILES: &str = "\
     WITH RECURSIVE tree AS (\
-        SELECT id AS skill, id, '' AS path FROM folders WHERE account_id = $1 AND id = ANY($2) \
-        UNION ALL SELECT tree.skill, f.id, tree.path || f.name || '/' FROM folders f JOIN tree ON f.parent_id = tree.id \
+        SELECT id AS skill, id, ARRAY[]::text[] AS names FROM folders WHERE account_id = $1 AND id = ANY($2) \
+        UNION ALL SELECT tree.skill, f.id, tree.names || f.name FROM folders f JOIN tree ON f.parent_id = tree.id \
             WHERE f.account_id = $1), \
     files AS (\
-        SELECT tree.skill, tree.path || d.file_name AS path, d.id AS document, d.file_type, d.content_hash, d.size, \
+        SELECT tree.skill, tree.names || d.file_name AS names, d.id AS document, d.file_type, d.content_hash, d.size, \
             d.created_ms FROM tree JOIN documents d ON d.account_id = $1 AND d.folder_id = tree.id \
-        UNION ALL SELECT id, file_name, id, file_type, content_hash, size, created_ms FROM documents \
+        UNION ALL SELECT id, ARRAY[file_name], id, file_type, content_hash, size, created_ms FROM documents \
             WHERE account_id = $1 AND id = ANY($2)) \
-    SELECT DISTINCT ON (skill, path) skill, path, document, file_type, content_hash, size FROM files \
-    ORDER BY skill, path, created_ms";
+    SELECT skill, names, document, file_type, content_hash, size FROM files ORDER BY skill, created_ms, document";
 
-/// The files of skills, by skill and path.
-pub(super) async fn files(conn: &Conn, account: &AccountId, skills: &[String]) -> Result<Vec<FileRow>> {
+/// The files of skills with their paths, by skill and path.
+pub(super) async fn files(conn: &Conn, account: &AccountId, skills: &[String]) -> Result<Vec<(String, FileRow)>> {
     let mut conn = conn;
     let files = diesel::sql_query(FILES).bind::<Text, _>(account.as_str()).bind::<Array<Text>, _>(skills);
-    Ok(files.load(&mut conn).await?)
+    let mut taken = HashSet::new();
+    let rows = files.load::<FileRow>(&mut conn).await?.into_iter();
+    let mut files: Vec<(String, FileRow)> = rows
+        .map(|row| {
+            let is_free = |path: &String| taken.insert((row.skill.clone(), path.to_lowercase()));
+            let path = paths_of(&row.names).find(is_free).unwrap_or_default();
+            (path, row)
+        })
+        .collect();
+    files.sort_by(|(path, file), (other, of)| (&file.skill, path).cmp(&(&of.skill, other)));
+    Ok(files)
+}
+
+/// Paths that a file may have within its skill, the second for one whose first is taken, and so on: documents are
+/// named as people like, and more than one alike.
+fn paths_of(names: &[String]) -> impl Iterator<Item = String> + use<> {
+    let safe = |name: &String| {
+        let name: String = name.chars().map(|c| if c.is_control() || "/\\:".contains(c) { '_' } else { c }).collect();
+        if name.chars().all(|c| c == '.') { "_".to_owned() } else { name }
+    };
+    let path = names.iter().map(safe).collect::<Vec<_>>().join("/");
+    let dot = path.rfind('.').filter(|dot| !path[*dot..].contains('/')).unwrap_or(path.len());
+    let numbered = (2..).map({
+        let (stem, extension) = (path[..dot].to_owned(), path[dot..].to_owned());
+        move |number: u32| format!("{stem}-{number}{extension}")
+    });
+    std::iter::once(path).chain(numbered)
 }
 
 /// Gives skills their versions.
-pub(super) fn version(skills: &mut [Skill], files: &[FileRow]) {
+pub(super) fn version(skills: &mut [Skill], files: &[(String, FileRow)]) {
     let mut contents: HashMap<&str, String> = HashMap::new();
-    for file in files {
+    for (path, file) in files {
         let content = contents.entry(&file.skill).or_default();
-        for part in [&file.path, "\0", &file.content_hash, "\n"] {
+        for part in [path, "\0", &file.content_hash, "\n"] {
             content.push_str(part);
         }
     }

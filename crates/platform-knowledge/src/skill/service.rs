@@ -73,6 +73,9 @@ enum FolderKind {}
 impl PgKnowledge {
     /// A skill as it is listed, with its version.
     pub(super) async fn skill(&self, account: &AccountId, id: &str, of: Option<&str>) -> Result<Skill> {
+        if of.is_some_and(|of| !["document", "folder"].iter().any(|kind| of.eq_ignore_ascii_case(kind))) {
+            return Err(Error::invalid("type", "enum", "type must be document or folder"));
+        }
         let conn = self.db.read().await?;
         let mut found = repository::list(conn.get(), account, Some(&[id.to_owned()]), &SkillFilter::default()).await?;
         found.retain(|skill| of.is_none_or(|of| of.eq_ignore_ascii_case(skill.r#type)));
@@ -157,6 +160,11 @@ impl PgKnowledge {
                 source: None,
                 unreadable: None,
             };
+            if making.settings.markdown_content.len() > self.limits.bytes {
+                let message =
+                    format!("`{path}` has more than {} bytes; a document has at most so many.", self.limits.bytes);
+                return Err(Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", self.limits.bytes));
+            }
             let document = create_in(conn, &self.files, account, making, now).await?;
             count += i64::from(dir.is_empty());
             if is_skill_doc {
@@ -219,15 +227,15 @@ impl SkillService for PgKnowledge {
         let skill = self.skill(account, id, of).await?;
         let conn = self.db.read().await?;
         let rows = repository::files(conn.get(), account, &[id.to_owned()]).await?;
-        if rows.iter().map(|row| row.size).sum::<i64>() > MOST_TREE {
+        if rows.iter().map(|(_, row)| row.size).sum::<i64>() > MOST_TREE {
             let message = "This skill has more text than 8 MiB; read its documents one by one.";
             return Err(Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MOST_TREE));
         }
         let mut files = Vec::with_capacity(rows.len());
-        for row in rows {
+        for (path, row) in rows {
             let content = documents::text(conn.get(), account, &row.document, &row.content_hash).await?;
             let content = content.unwrap_or_default();
-            files.push(SkillFile { path: row.path, content, file_type: row.file_type });
+            files.push(SkillFile { path, content, file_type: row.file_type });
         }
         Ok(SkillTree { version: skill.version.clone(), skill, files })
     }

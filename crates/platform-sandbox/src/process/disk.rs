@@ -3,6 +3,7 @@
 //! Nothing here follows a link, goes down into itself, or trusts a size.
 
 use std::{
+    collections::HashMap,
     fs::{self, DirBuilder, File},
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, lchown},
@@ -137,10 +138,13 @@ pub(super) fn pack<W: Write>(
     archive.follow_symlinks(false);
     let mut waiting: Vec<PathBuf> = DIRS.iter().rev().map(|(name, _)| PathBuf::from(name)).collect();
     let (mut bytes, mut entries) = (0_u64, 0_u64);
+    let mut first_names: HashMap<(u64, u64), PathBuf> = HashMap::new();
     while let Some(name) = waiting.pop() {
         let path = dir.join(&name);
         let found = fs::symlink_metadata(&path)?;
-        (bytes, entries) = (bytes.saturating_add(found.len()), entries + 1);
+        let other_name = first_names.get(&(found.dev(), found.ino()));
+        let more = if other_name.is_some() { 0 } else { found.blocks() * 512 };
+        (bytes, entries) = (bytes.saturating_add(more), entries + 1);
         if bytes > most || entries > MOST_ENTRIES || name.components().count() > MOST_DEPTH {
             return Err(io::Error::other("there is more on the disk than it may hold"));
         }
@@ -159,7 +163,14 @@ pub(super) fn pack<W: Write>(
         } else if found.is_symlink() {
             header.set_size(0);
             archive.append_link(&mut header, &name, fs::read_link(&path)?)?;
+        } else if let Some(other_name) = other_name {
+            header.set_entry_type(tar::EntryType::Link);
+            header.set_size(0);
+            archive.append_link(&mut header, &name, other_name)?;
         } else if found.is_file() {
+            if found.nlink() > 1 {
+                first_names.insert((found.dev(), found.ino()), name.clone());
+            }
             archive.append_data(&mut header, &name, File::open(&path)?.take(found.len()))?;
         }
     }

@@ -301,7 +301,8 @@ impl Machine for ProcessMachine {
 
     async fn save(&self, to: Box<dyn Write + Send>) -> Result<(), SandboxError> {
         self.ended().await;
-        let (first_user, most) = (self.first_user, self.disk_bytes);
+        // As much above its size as a machine is given a moment for.
+        let (first_user, most) = (self.first_user, self.disk_bytes + self.disk_bytes / 4);
         self.blocking(move |dir| {
             let mut archive = tar::Builder::new(to);
             disk::pack(&mut archive, &dir, first_user, most)?;

@@ -227,6 +227,7 @@ impl Threads {
             id,
             agent_id: agent.id.clone(),
             project_id: agent.settings.project_id.clone(),
+            environment_id: agent.settings.environment_id.clone(),
             name: order.name,
             user_uid: order.user_uid.clone(),
             tenant_id: order.tenant_id,

@@ -1,0 +1,1 @@
+ALTER TABLE message_files DROP COLUMN text;

@@ -1,0 +1,1 @@
+DROP INDEX sandbox_sessions_of_conversation;
