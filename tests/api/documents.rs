@@ -737,6 +737,13 @@ async fn nothing_reaches_into_a_project_of_others_by_way_of_parts_folders_and_en
     let to_agent = json!({"targetType": "agent", "targetId": agent});
     assert_eq!(app.post(&format!("/documents/{shared}/attach"), to_agent).await.status, StatusCode::OK);
 
+    // Who works in an environment is seen by whoever may see who it is.
+    let common = text(&app.post("/environments", json!({"name": "Common"})).await.body["_id"]);
+    app.patch(&format!("/agents/{agent}"), json!({"environmentId": common})).await;
+    let connections = format!("/environments/{common}/connections");
+    assert_eq!(app.get(&connections).await.body["agents"].as_array().map(Vec::len), Some(1));
+    assert_eq!(ask(Method::GET, &connections, json!({})).await.body["agents"], json!([]));
+
     let to_environment = json!({"targetType": "environment", "targetId": environment});
     for (method, path, body) in [
         (Method::POST, format!("/documents/{own}/attach"), &to_environment),

@@ -3,6 +3,9 @@
 use std::{
     io::Read,
     process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
 };
 
 use platform_testing::{FakeModelServer, TestApp, TestDb};
@@ -11,20 +14,32 @@ use serde_json::{Value, json};
 
 use crate::support::{Frames, PROGRAM, eventually, start};
 
-/// Runs a command of the program.
+/// Runs a command of the program; one that does not end is ended, as an operator would, after two minutes.
 fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
-    Command::new(PROGRAM)
+    let child = Command::new(PROGRAM)
         .args(arguments)
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("PLATFORM_ADDR", "127.0.0.1:0")
         .envs(settings.iter().copied())
-        .output()
-        .expect("it runs")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let id = child.id();
+    let (ended, end) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        if end.recv_timeout(Duration::from_secs(120)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            terminate(id);
+        }
+    });
+    let output = child.wait_with_output().expect("its output is read");
+    drop(ended);
+    output
 }
 
-fn terminate(child: &Child) {
-    let status = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+fn terminate(process: u32) {
+    let status = Command::new("kill").args(["-TERM", &process.to_string()]).status();
     assert!(status.is_ok_and(|status| status.success()));
 }
 
@@ -202,7 +217,7 @@ async fn an_empty_machine_gets_a_database_a_key_and_an_answer_and_survives_a_kil
     let pid = dir.join("postgres/postmaster.pid");
     let server = eventually("a server", async || std::fs::read_to_string(&pid).ok()?.lines().next().map(str::to_owned));
     let server = server.await;
-    terminate(&early);
+    terminate(early.id());
     assert_eq!(early.wait().expect("it ends").code(), Some(0));
     // One that has ended and was not asked after has no command line any more.
     let runs = std::fs::read(format!("/proc/{server}/cmdline")).is_ok_and(|line| !line.is_empty());
@@ -231,7 +246,7 @@ async fn an_empty_machine_gets_a_database_a_key_and_an_answer_and_survives_a_kil
     child.wait().expect("gone");
     let (mut child, url, _lines) = begin();
     assert_eq!(hello(&url, &key).await, StatusCode::OK, "the key of the first start still works");
-    terminate(&child);
+    terminate(child.id());
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
     std::fs::remove_dir_all(dir).expect("removed");
 }
@@ -249,7 +264,7 @@ async fn a_stopped_worker_is_taken_over_and_changes_nothing_when_it_wakes() {
         ("PLATFORM_RUN_HEARTBEAT", "300ms"),
     ];
     let first = TestApp::start(PROGRAM, &db, &settings);
-    let pause = std::time::Duration::from_millis(100);
+    let pause = Duration::from_millis(100);
     model.script([platform_testing::Script::words(&["slow "; 20]).paced(pause)]);
     let chat = start(&first, "Hello").await;
     model.called(1).await;

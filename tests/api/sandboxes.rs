@@ -155,6 +155,8 @@ async fn a_command_keeps_its_directory_ends_in_time_and_says_its_end_when_it_say
         "{sessions}"
     );
     assert!(sessions["sessions"][0].get("commands").is_none());
+    assert_eq!(app.get(&format!("{path}/sessions?status=RUNNING")).await.body["total"], 1);
+    assert_eq!(app.get(&format!("{path}/sessions?status=nonsense")).await.error(), "VALIDATION_ERROR");
     assert_eq!(app.delete(&path).await.error(), "SESSION_ACTIVE");
     assert_eq!(app.delete(&format!("{path}?force=true")).await.status, StatusCode::OK);
 }

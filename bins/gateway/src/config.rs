@@ -29,8 +29,8 @@ use secrecy::SecretString;
 
 pub use self::settings::{help, page};
 use self::variables::{
-    Result, beginning, choice, collects_traces, days, directory, duration, list, number, one_of, rate, read, text,
-    variable, wait,
+    Result, beginning, choice, collects_traces, days, directory, duration, limit, list, number, one_of, rate, read,
+    text, variable, wait,
 };
 
 /// What this process does.
@@ -185,7 +185,7 @@ impl Config {
             },
             no_sandboxes: one_of("PLATFORM_SANDBOX_BACKEND", &[("auto", false), ("process", false), ("none", true)])?,
             sandbox_max: number("PLATFORM_SANDBOX_MAX", 0)?,
-            sandbox_output_bytes: number("PLATFORM_LIMIT_SANDBOX_OUTPUT_BYTES", 1)?,
+            sandbox_output_bytes: limit("PLATFORM_LIMIT_SANDBOX_OUTPUT_BYTES")?,
             client_tool_timeout: duration("PLATFORM_CLIENT_TOOL_TIMEOUT")?,
             async_tool_timeout: duration("PLATFORM_ASYNC_TOOL_TIMEOUT")?,
             approval_timeout: duration("PLATFORM_APPROVAL_TIMEOUT")?,

@@ -34,9 +34,5 @@ fn on_this_host(_: &Config, _: &Egress) -> Arc<dyn SandboxBackend> {
 
 /// What machines may be.
 pub(crate) fn settings(config: &Config) -> SandboxSettings {
-    SandboxSettings {
-        most: config.sandbox_max,
-        output_bytes: config.sandbox_output_bytes,
-        most_upload: config.max_upload_bytes,
-    }
+    SandboxSettings { most: config.sandbox_max, output_bytes: config.sandbox_output_bytes }
 }

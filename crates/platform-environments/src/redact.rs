@@ -17,6 +17,13 @@ const PART: usize = 64;
 const MOST_BYTES: usize = 256 << 10;
 /// What stands in URLs as it is (RFC 3986 §2.3).
 const IN_URLS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// The same as programs write it: `encodeURIComponent`, paths, forms.
+const WRITTEN: [&AsciiSet; 4] = [
+    IN_URLS,
+    &IN_URLS.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*'),
+    &IN_URLS.remove(b'/'),
+    &IN_URLS.add(b'~').remove(b'*'),
+];
 
 /// Every form of every value, in order, with what it is replaced by.
 #[derive(Debug, Clone, Default)]
@@ -33,7 +40,10 @@ impl Redactor {
     pub fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let (mut forms, mut names) = (Vec::new(), Vec::new());
         let mut bytes = 0;
-        for (name, value) in secrets.into_iter().filter(|(_, value)| value.len() >= SHORTEST) {
+        let mut secrets: Vec<_> = secrets.into_iter().filter(|(_, value)| value.len() >= SHORTEST).collect();
+        // What is short is what is secret; texts of many bytes know fewer forms.
+        secrets.sort_by_key(|(_, value)| value.len());
+        for (name, value) in secrets {
             bytes += value.len();
             let found = forms_of(value, bytes <= MOST_BYTES);
             forms.extend(found.iter().flat_map(|form| parts(form)).map(|part| (part.to_vec(), names.len())));
@@ -144,24 +154,31 @@ fn parts(form: &[u8]) -> impl Iterator<Item = &[u8]> {
     begin.chunks(PART).chain([last])
 }
 
+/// What is percent-encoded, with small letters in its escapes alone.
+fn in_small_letters(url: &str) -> String {
+    let mut parts = url.split('%');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |url, part| {
+        let (escape, rest) = part.split_at(part.len().min(2));
+        format!("{url}%{}{rest}", escape.to_ascii_lowercase())
+    })
+}
+
 /// All ways in which a value is written.
 fn forms_of(value: &str, all: bool) -> Vec<Vec<u8>> {
     let bytes = value.as_bytes();
     if !all {
         return vec![bytes.to_vec(), STANDARD.encode(bytes).into_bytes()];
     }
-    let url = utf8_percent_encode(value, IN_URLS).to_string();
     let json = serde_json::to_string(value).unwrap_or_default();
     let hex = platform_core::hex(bytes);
-    let mut forms = vec![
-        value.to_owned(),
-        url.replace("%20", "+"),
-        url.to_ascii_lowercase(),
-        url,
-        json.trim_matches('"').to_owned(),
-        hex.to_ascii_uppercase(),
-        hex,
-    ];
+    let mut forms = vec![value.to_owned(), json.trim_matches('"').to_owned(), hex.to_ascii_uppercase(), hex];
+    for set in WRITTEN {
+        let url = utf8_percent_encode(value, set).to_string();
+        for url in [in_small_letters(&url), url] {
+            forms.extend([url.replace("%20", "+"), url]);
+        }
+    }
     forms.extend([
         STANDARD.encode(bytes),
         URL_SAFE.encode(bytes),
@@ -188,6 +205,21 @@ mod tests {
 
     fn redactor() -> Redactor {
         Redactor::new([("TOKEN", SECRET), ("SHORT", "abc"), ("LONGER", "s3cr3t/+ and more")])
+    }
+
+    #[test]
+    fn a_value_is_masked_as_other_programs_write_it_in_urls() {
+        let redactor = Redactor::new([("ONE", "p@ss!Word(1)*x"), ("TWO", "s3cr3t/+tok~en and more")]);
+        for text in [
+            "p%40ss!Word(1)*x",
+            "p%40ss%21Word%281%29*x",
+            "p%40ss%21Word%281%29%2ax",
+            "s3cr3t/%2Btok~en%20and%20more",
+            "s3cr3t%2F%2Btok%7Een+and+more",
+        ] {
+            let masked = String::from_utf8(redactor.whole(text.as_bytes())).expect("text");
+            assert!(masked.starts_with("[REDACTED:"), "{text}: {masked}");
+        }
     }
 
     #[test]

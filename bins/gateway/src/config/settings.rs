@@ -256,7 +256,11 @@ const SETTINGS: &[(&str, &[Setting])] = &[
                 "16",
                 "sandboxes at once in this process, of which an account has three quarters; 0 = no bound",
             ),
-            ("PLATFORM_LIMIT_SANDBOX_OUTPUT_BYTES", "1048576", "of a command's output the end is kept, a stream"),
+            (
+                "PLATFORM_LIMIT_SANDBOX_OUTPUT_BYTES",
+                "1048576",
+                "of a command's output the end is kept, a stream; 0 = all",
+            ),
         ],
     ),
     (
@@ -271,8 +275,12 @@ const SETTINGS: &[(&str, &[Setting])] = &[
                 "collector that gets traces by OTLP over HTTP, as http://localhost:4318; the other OTEL_ variables hold, too",
             ),
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", "the same, with the whole path"),
-            ("PLATFORM_DELIVERY_DAYS", "30", "deliveries of webhooks and events of triggers are kept so long"),
-            ("PLATFORM_EVENT_DAYS", "30", "days for which events are kept"),
+            (
+                "PLATFORM_DELIVERY_DAYS",
+                "30",
+                "days for which deliveries of webhooks and events of triggers are kept; 0 = for ever",
+            ),
+            ("PLATFORM_EVENT_DAYS", "30", "days for which events are kept; 0 = for ever"),
             ("PLATFORM_MCP_AUDIT_DAYS", "90", "days for which calls of the MCP endpoint are kept; 0 = for ever"),
         ],
     ),

@@ -60,6 +60,14 @@ pub(super) fn number(name: &str, least: usize) -> Result<usize> {
     read(name, what, |text| text.parse().ok().filter(|number| *number >= least))
 }
 
+/// A number that may be reached; 0 = no bound.
+pub(super) fn limit(name: &str) -> Result<usize> {
+    Ok(match number(name, 0)? {
+        0 => usize::MAX,
+        limit => limit,
+    })
+}
+
 /// Requests a minute and burst.
 pub(super) fn rate(name: &str) -> Result<Rate> {
     read(name, "a rate such as 6000:1000 (per minute:burst), or 0", Rate::parse)
@@ -98,9 +106,12 @@ pub(super) fn duration(name: &str) -> Result<Duration> {
     read(name, what, |text| wait(text).filter(|duration| !duration.is_zero()))
 }
 
-/// A number of days, at least one.
+/// A number of days; 0 = for ever.
 pub(super) fn days(name: &str) -> Result<Duration> {
-    Ok(Duration::from_hours(24 * number(name, 1)? as u64))
+    Ok(match number(name, 0)? {
+        0 => Duration::MAX,
+        days => Duration::from_hours(24).saturating_mul(u32::try_from(days).unwrap_or(u32::MAX)),
+    })
 }
 
 /// A number with its unit.

@@ -192,7 +192,17 @@ async fn clis(environments: Arc<PgEnvironments>, request: Request) -> Result<Ans
 }
 
 async fn connections(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    Answer::ok(&environments.connections(&request.caller()?.account, environment(&request)).await?)
+    let mut connected = environments.connections(&request.caller()?.account, environment(&request)).await?;
+    let mut hidden = Vec::new();
+    let agents = connected.agents.iter().map(|of| (AGENT, &of.id));
+    for (kind, id) in agents.chain(connected.assistants.iter().map(|of| (ASSISTANT, &of.id))) {
+        if request.check_use(kind, id).await.is_err() {
+            hidden.push(id.clone());
+        }
+    }
+    connected.agents.retain(|of| !hidden.contains(&of.id));
+    connected.assistants.retain(|of| !hidden.contains(&of.id));
+    Answer::ok(&connected)
 }
 
 async fn connect(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {

@@ -282,8 +282,6 @@ pub struct SandboxSettings {
     pub most: usize,
     /// What of a command's output is kept, in bytes a stream.
     pub output_bytes: usize,
-    /// Largest file that is fetched for a machine, in bytes.
-    pub most_upload: usize,
 }
 
 impl SandboxConfig {

@@ -242,7 +242,7 @@ impl Stream {
     /// The end is worth more than the beginning.
     fn keep(&mut self, text: &str) {
         self.kept.push_str(text);
-        if self.kept.len() > 2 * self.most_bytes {
+        if self.kept.len() > self.most_bytes.saturating_mul(2) {
             self.cut();
         }
     }

@@ -1,4 +1,4 @@
-use platform_core::{Error, Timestamp};
+use platform_core::{Error, Result, Timestamp};
 use platform_sandbox::files::Entry;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -315,6 +315,19 @@ pub struct SessionFilter {
     pub tenant_id: Option<String>,
     /// Only of this status.
     pub status: Option<String>,
+}
+
+impl SessionFilter {
+    /// `VALIDATION_ERROR` for a status that there is not.
+    pub(crate) fn check(&self) -> Result<()> {
+        const ALL: [&str; 7] = ["pending", "creating", "running", "stopping", "stopped", "expired", "failed"];
+        match &self.status {
+            Some(status) if !ALL.iter().any(|known| status.eq_ignore_ascii_case(known)) => {
+                Err(Error::invalid("status", "enum", format!("status must be one of {}", ALL.join(", "))))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A page of sessions.

@@ -185,7 +185,7 @@ fn listed<'a>(account: &'a AccountId, environment: &'a str, filter: &'a SessionF
         of = of.filter(s::tenant_id.eq(tenant));
     }
     if let Some(status) = &filter.status {
-        of = of.filter(s::status.eq(status));
+        of = of.filter(s::status.eq(status.to_ascii_lowercase()));
     }
     of
 }

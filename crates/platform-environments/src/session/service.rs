@@ -162,7 +162,7 @@ impl PgEnvironments {
         match (&request.content, &request.source_url) {
             (Some(content), None) => decode(content, request.encoding.as_deref()),
             (None, Some(url)) => {
-                let egress = self.egress.reading(self.settings.most_upload).of(account);
+                let egress = self.egress.of(account);
                 let fetched = egress.get(url).await.map_err(|error| error.into_error("sourceUrl"))?;
                 if !(200..300).contains(&fetched.status) {
                     let message = format!("sourceUrl answers {}.", fetched.status);
@@ -362,6 +362,7 @@ impl SandboxService for PgEnvironments {
 
     async fn sessions(&self, account: &AccountId, id: &str, filter: &SessionFilter, page: Page) -> Result<SessionPage> {
         self.require(account, id).await?;
+        filter.check()?;
         let (rows, total) = repository::list(self.db.read().await?.get(), account, id, filter, page).await?;
         let sessions = rows.into_iter().map(|row| row.shown(None)).collect();
         Ok(SessionPage { sessions, total, offset: page.offset, limit: page.limit })
