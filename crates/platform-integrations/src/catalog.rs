@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use crate::{
     check::read_pack,
     code,
-    model::{App, AppPage, EventType, EventTypePage},
+    model::{App, EventType},
     pack::{Pack, PackEventType},
 };
 
@@ -129,7 +129,7 @@ impl Connector {
     pub fn config_problems(&self, event: &PackEventType, config: &Value) -> Vec<(String, String)> {
         let Some((schema, _)) = self.schemas.get(&event.slug) else { return Vec::new() };
         let problem = |error: jsonschema::ValidationError<'_>| {
-            (error.instance_path().to_string().trim_start_matches('/').replace('/', "."), error.to_string())
+            (error.instance_path().to_string().trim_start_matches('/').replace('/', "."), error.masked().to_string())
         };
         schema.iter_errors(config).take(10).map(problem).collect()
     }
@@ -160,11 +160,8 @@ impl Connector {
     }
 
     /// Event types in which a text occurs.
-    pub fn event_types(&self, search: Option<&str>, (limit, offset): (usize, usize)) -> EventTypePage {
-        let found: Vec<&PackEventType> =
-            self.pack.event_types.iter().filter(|of| is_in(search, &[&of.slug, &of.name, &of.description])).collect();
-        let items = found.iter().skip(offset).take(limit).map(|event| self.shown_event(event)).collect();
-        EventTypePage { items, total_items: found.len(), next_cursor: next_cursor(found.len(), limit, offset) }
+    pub fn event_types(&self, search: Option<&str>) -> Vec<&PackEventType> {
+        self.pack.event_types.iter().filter(|of| is_in(search, &[&of.slug, &of.name, &of.description])).collect()
     }
 }
 
@@ -173,18 +170,6 @@ fn is_in(search: Option<&str>, texts: &[&str]) -> bool {
     let texts: Vec<String> = texts.iter().map(|text| text.to_lowercase()).collect();
     let words = search.unwrap_or_default().to_lowercase();
     words.split_whitespace().all(|word| texts.iter().any(|text| text.contains(word)))
-}
-
-/// Where the next page begins, when there is one.
-pub(crate) fn next_cursor(total: usize, limit: usize, offset: usize) -> Option<String> {
-    (offset + limit < total).then(|| format!("o{}", offset + limit))
-}
-
-/// Where a page begins, by what [`next_cursor`] gave.
-pub fn offset_of(cursor: Option<&str>) -> Result<usize> {
-    let Some(cursor) = cursor.filter(|cursor| !cursor.is_empty()) else { return Ok(0) };
-    let wrong = || Error::invalid("cursor", "format", "cursor must be the nextCursor of the page before");
-    cursor.strip_prefix('o').and_then(|offset| offset.parse().ok()).ok_or_else(wrong)
 }
 
 /// All apps.
@@ -235,7 +220,7 @@ impl Connectors {
     }
 
     /// Apps in which a text occurs, by name.
-    pub fn list(&self, search: Option<&str>, category: Option<&str>, (limit, offset): (usize, usize)) -> AppPage {
+    pub fn list(&self, search: Option<&str>, category: Option<&str>) -> Vec<&Arc<Connector>> {
         let is_of =
             |pack: &Pack| category.is_none_or(|of| pack.categories.iter().any(|own| own.eq_ignore_ascii_case(of)));
         let mut found: Vec<&Arc<Connector>> = self
@@ -244,8 +229,7 @@ impl Connectors {
             .filter(|of| is_of(&of.pack) && is_in(search, &[&of.pack.slug, &of.pack.name, &of.pack.description]))
             .collect();
         found.sort_by_key(|of| of.pack.name.to_lowercase());
-        let items = found.iter().skip(offset).take(limit).map(|of| of.shown()).collect();
-        AppPage { items, total_items: found.len(), next_cursor: next_cursor(found.len(), limit, offset) }
+        found
     }
 }
 

@@ -15,6 +15,8 @@ pub const EVENT_TYPE_NOT_FOUND: Code = Code::new("EVENT_TYPE_NOT_FOUND", ErrorKi
 /// Fields are missing that connecting takes.
 pub const INTEGRATION_SETUP_REQUIRED: Code =
     Code::new("INTEGRATION_SETUP_REQUIRED", ErrorKind::Invalid).repeating_details();
+/// A cursor is of another list, or none.
+pub const INVALID_CURSOR: Code = Code::new("INVALID_CURSOR", ErrorKind::Invalid);
 /// The browser cannot be sent there.
 pub const INVALID_RETURN_TO: Code = Code::new("INVALID_RETURN_TO", ErrorKind::Invalid);
 /// It would leave no tool.

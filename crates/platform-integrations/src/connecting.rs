@@ -348,6 +348,7 @@ impl PgIntegrations {
             row.scheme.clone_from(&mode);
             row.secrets = self.connections.seal(account, &id, &held);
             row.connected_ms = row.connected_ms.or(Some(now.0));
+            row.refused = 0;
             self.connections.settle_in(conn, account, &mut row, (ACTIVE, None)).await?;
             self.retire_in(conn, account, &row).await.map(Some)
         });

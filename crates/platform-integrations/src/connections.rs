@@ -412,7 +412,6 @@ impl PgConnections {
         row.refresh_ms = life_ms
             .filter(|_| held.refresh.is_some())
             .map(|life| now + life - millis(self.refresh_before).min(life / 2));
-        row.refused = 0;
     }
 
     /// Sends a request of a pack with the rights of a connection; a token that is refused is replaced once.

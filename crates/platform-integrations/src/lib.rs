@@ -25,6 +25,7 @@ mod mcp;
 mod model;
 mod oauth;
 mod pack;
+mod page;
 mod repository;
 mod revoke;
 mod schema;

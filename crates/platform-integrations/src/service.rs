@@ -14,7 +14,7 @@ use platform_toolservers::{
 use serde_json::{Value, json};
 
 use crate::{
-    catalog::{Connector, next_cursor, offset_of},
+    catalog::Connector,
     code,
     connections::{Held, OpenConnection, PgConnections},
     model::{
@@ -22,6 +22,7 @@ use crate::{
         NewConnection, NewServer, Scheme, Schemes,
     },
     pack::{AuthMode, AuthScheme},
+    page::Listing,
     repository::{self, ACTIVE, ConnectionRow},
 };
 
@@ -44,8 +45,8 @@ pub struct Listed {
 }
 
 impl Listed {
-    fn place(&self) -> Result<(usize, usize)> {
-        Ok((self.limit, offset_of(self.cursor.as_deref())?))
+    fn place(&self) -> (usize, Option<&str>) {
+        (self.limit, self.cursor.as_deref())
     }
 }
 
@@ -91,13 +92,13 @@ pub struct Callback {
 #[async_trait]
 pub trait IntegrationService: Send + Sync {
     /// Apps, by name.
-    fn apps(&self, listed: &Listed) -> Result<AppPage>;
+    fn apps(&self, account: &AccountId, listed: &Listed) -> Result<AppPage>;
     /// One app.
     fn app(&self, slug: &str) -> Result<App>;
     /// How accounts connect to an app.
     fn schemes(&self, slug: &str) -> Result<Schemes>;
     /// What an app tells of.
-    fn event_types(&self, slug: &str, listed: &Listed) -> Result<EventTypePage>;
+    fn event_types(&self, account: &AccountId, slug: &str, listed: &Listed) -> Result<EventTypePage>;
     /// One event type. `EVENT_TYPE_NOT_FOUND`.
     fn event_type(&self, slug: &str, event: &str) -> Result<EventType>;
 
@@ -207,8 +208,13 @@ impl PgIntegrations {
 
 #[async_trait]
 impl IntegrationService for PgIntegrations {
-    fn apps(&self, listed: &Listed) -> Result<AppPage> {
-        Ok(self.connections.apps.list(listed.search.as_deref(), listed.category.as_deref(), listed.place()?))
+    fn apps(&self, account: &AccountId, listed: &Listed) -> Result<AppPage> {
+        let Listed { search, category, .. } = listed;
+        let found = self.connections.apps.list(search.as_deref(), category.as_deref());
+        let listing = Listing::of(&self.connections.vault, account, &json!(["apps", search, category]));
+        let total_items = found.len();
+        let (page, next_cursor) = listing.page(found, |of| &of.pack.slug, listed.place())?;
+        Ok(AppPage { items: page.iter().map(|of| of.shown()).collect(), total_items, next_cursor })
     }
 
     fn app(&self, slug: &str) -> Result<App> {
@@ -219,8 +225,14 @@ impl IntegrationService for PgIntegrations {
         Ok(shown_schemes(&*self.connector(slug)?, false))
     }
 
-    fn event_types(&self, slug: &str, listed: &Listed) -> Result<EventTypePage> {
-        Ok(self.connector(slug)?.event_types(listed.search.as_deref(), listed.place()?))
+    fn event_types(&self, account: &AccountId, slug: &str, listed: &Listed) -> Result<EventTypePage> {
+        let connector = self.connector(slug)?;
+        let found = connector.event_types(listed.search.as_deref());
+        let listing = Listing::of(&self.connections.vault, account, &json!(["event types", slug, listed.search]));
+        let total_items = found.len();
+        let (page, next_cursor) = listing.page(found, |of| &of.slug, listed.place())?;
+        let items = page.into_iter().map(|event| connector.shown_event(event)).collect();
+        Ok(EventTypePage { items, total_items, next_cursor })
     }
 
     fn event_type(&self, slug: &str, event: &str) -> Result<EventType> {
@@ -350,6 +362,11 @@ impl IntegrationService for PgIntegrations {
         new: NewServer,
         once: Option<&Idempotency>,
     ) -> Result<ToolServer> {
+        let mut checks = Checks::default();
+        if let Some(name) = &new.name {
+            checks.length("name", name.trim(), 1..=200);
+        }
+        checks.finish()?;
         let connector = self.connector(app)?;
         let pack = &connector.pack;
         let exposed = new.tools.map(|names| {
@@ -377,7 +394,7 @@ impl IntegrationService for PgIntegrations {
         };
         let tools = tools_of(&connector, exposed.as_deref());
         let new = NewAppServer {
-            name: new.name.filter(|name| !name.trim().is_empty()).unwrap_or_else(|| pack.name.clone()),
+            name: new.name.unwrap_or_else(|| pack.name.clone()),
             description: pack.description.clone(),
             image_url: Some(pack.logo.clone()).filter(|logo| !logo.is_empty()),
             url: pack.base_url.clone(),
@@ -389,7 +406,6 @@ impl IntegrationService for PgIntegrations {
 
     async fn tools(&self, account: &AccountId, server: &str, available: bool, listed: &Listed) -> Result<AppTools> {
         let (link, connector) = self.link(account, server).await?;
-        let (limit, offset) = listed.place()?;
         let is_exposed = |name: &str| link.exposed.as_ref().is_none_or(|exposed| exposed.iter().any(|of| of == name));
         let words = listed.search.as_deref().unwrap_or_default().to_lowercase();
         let is_found = |tool: &&ToolDefinition| {
@@ -398,7 +414,14 @@ impl IntegrationService for PgIntegrations {
         };
         let tools = connector.pack.tools.iter().filter(|tool| available || is_exposed(&tool.function.name));
         let found: Vec<&ToolDefinition> = tools.filter(is_found).collect();
-        let shown = found.iter().skip(offset).take(limit).map(|tool| AppTool {
+        let filters = json!(["tools", server, available, listed.search]);
+        let total = found.len();
+        let (page, next_cursor) = Listing::of(&self.connections.vault, account, &filters).page(
+            found,
+            |tool| &tool.function.name,
+            listed.place(),
+        )?;
+        let shown = page.into_iter().map(|tool| AppTool {
             function: AppFunction {
                 name: tool.function.name.clone(),
                 description: tool.function.description.clone(),
@@ -406,8 +429,7 @@ impl IntegrationService for PgIntegrations {
             },
             enabled: is_exposed(&tool.function.name),
         });
-        let next_cursor = next_cursor(found.len(), limit, offset);
-        Ok(AppTools { tools: shown.collect(), total: found.len(), next_cursor })
+        Ok(AppTools { tools: shown.collect(), total, next_cursor })
     }
 
     async fn expose(&self, account: &AccountId, server: &str, change: ExposedTools) -> Result<AppTools> {

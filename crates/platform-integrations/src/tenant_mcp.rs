@@ -67,6 +67,9 @@ impl PgIntegrations {
         connecting: &Connecting,
     ) -> Result<BroughtMcpServer> {
         let now = self.connections.clock.now();
+        if new.url.trim().is_empty() {
+            return Err(Error::invalid("url", "required", "url is required: where the MCP server is"));
+        }
         let url = self.connections.egress.check(&new.url).await.map_err(|error| error.into_error("url"))?;
         let mut row = self.blank(account, new, &url, &connecting.owner, now)?;
         if servers::list(self.connections.db.read().await?.get(), account, &connecting.owner).await?.len()

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use diesel_async::AsyncConnection;
 use platform_access::{Kind, Place, RecordRef, Referrer, Resources, use_in};
-use platform_agents::{AgentService, ThreadService, time_problem};
+use platform_agents::{AgentService, ThreadService, code::INVALID_CRON, time_problem};
 use platform_chat::{AssistantService, ChatService};
 use platform_core::{
     AccountId, Caller, Checks, Clock, Code, Error, FieldLimits, Id, Object, Page, Result, Timestamp, check_types,
@@ -12,11 +12,14 @@ use platform_core::{
 };
 use platform_db::{Bus, Conn, Db, GroupWriter, Idempotency, InvalidatedCache};
 use platform_events::{Event, publish_in};
-use platform_integrations::{ConnectionListener, Connector, EventKind, PackEventType, PgIntegrations, sample_of};
+use platform_integrations::{
+    ConnectionListener, Connector, EventKind, PackEventType, PgIntegrations, SignatureRule, sample_of,
+};
 use platform_jobs::{Jobs, When, cancel_in, enqueue_in};
 use platform_tenants::{TenantService, Visit};
 use platform_toolservers::{PgToolServerService, TOOL_SERVER, hold_in};
-use platform_vault::{Secret, SecretLocation, Vault, random_bytes};
+use platform_vault::{MASK, Secret, SecretLocation, Vault, random_bytes};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
@@ -140,6 +143,16 @@ pub struct PgTriggers {
     known: Arc<InvalidatedCache<String, OpenTrigger>>,
 }
 
+/// What is sealed of a trigger.
+#[derive(Serialize, Deserialize)]
+struct Sealed {
+    token: String,
+    secret: String,
+    /// The `secret` of its config.
+    #[serde(default)]
+    of_config: Option<String>,
+}
+
 enum TriggerKind {}
 
 pub(crate) fn not_found(id: &str) -> Error {
@@ -200,10 +213,24 @@ impl PgTriggers {
         }
     }
 
-    fn open(&self, row: TriggerRow) -> Result<OpenTrigger> {
+    fn open(&self, mut row: TriggerRow) -> Result<OpenTrigger> {
         let opened = self.vault.open(&place(&row.account(), &row.id), &row.secrets)?;
-        let (token, secret): (String, String) = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
+        let Sealed { token, secret, of_config } = serde_json::from_str(opened.expose()).map_err(Error::internal)?;
+        if let Some(of_config) = of_config {
+            row.config["secret"] = of_config.into();
+        }
         Ok(OpenTrigger { row, token: token.into(), secret: secret.into() })
+    }
+
+    /// Seals what is secret of a trigger, and leaves a mask in its config for what is so there.
+    fn seal(&self, row: &mut TriggerRow, event: &PackEventType, token: &Secret, secret: &Secret) -> Result<()> {
+        let in_config = row.config.get_mut("secret").filter(|_| event.signature.as_ref().is_some_and(signs_by_config));
+        let of_config = in_config.map(|value| std::mem::replace(value, MASK.into()));
+        let of_config = of_config.as_ref().and_then(Value::as_str).map(str::to_owned);
+        let sealed = Sealed { token: token.expose().to_owned(), secret: secret.expose().to_owned(), of_config };
+        let text = Secret::from(serde_json::to_string(&sealed).map_err(Error::internal)?);
+        row.secrets = self.vault.seal(&place(&row.account(), &row.id), text.expose());
+        Ok(())
     }
 
     /// The trigger of an address. `TRIGGER_NOT_FOUND`.
@@ -342,6 +369,22 @@ impl PgTriggers {
     }
 }
 
+/// Whether events are signed with the `secret` of the config.
+fn signs_by_config(rule: &SignatureRule) -> bool {
+    rule.secret == "${config.secret}"
+}
+
+/// Puts the secret in the place of a mask that came back. A mask of nothing is an error.
+fn unmask(event: &PackEventType, patch: &mut TriggerPatch, before: &Value) -> Result<()> {
+    let given = patch.trigger_config.get_mut("secret").filter(|given| *given == MASK);
+    if let Some(given) = given.filter(|_| event.signature.as_ref().is_some_and(signs_by_config)) {
+        let missing = "triggerConfig.secret is a mask, and there is no secret behind it yet: send the secret";
+        let secret = before.get("secret").ok_or_else(|| Error::invalid("triggerConfig.secret", "format", missing))?;
+        given.clone_from(secret);
+    }
+    Ok(())
+}
+
 /// Whether a trigger says what its event type wants to be told.
 fn check_config(connector: &Connector, event: &PackEventType, patch: &TriggerPatch) -> Result<()> {
     let config = Value::Object(patch.trigger_config.clone());
@@ -353,8 +396,8 @@ fn check_config(connector: &Connector, event: &PackEventType, patch: &TriggerPat
     checks.finish()?;
     if event.r#type == EventKind::Schedule {
         let expression = config["cronExpression"].as_str().unwrap_or_default();
-        if let Some(problem) = time_problem(expression, timezone(&config)) {
-            return Err(Error::invalid("triggerConfig.cronExpression", "format", problem));
+        if let Some((field, problem)) = time_problem(expression, timezone(&config)) {
+            return Err(Error::new(INVALID_CRON, problem).with("field", format!("triggerConfig.{field}")));
         }
     }
     Ok(())
@@ -387,7 +430,8 @@ impl TriggerService for PgTriggers {
                 ("assistant", self.assistants.get(account, name).await?.id.clone())
             }
         };
-        let patch = new.patch();
+        let mut patch = new.patch();
+        unmask(event, &mut patch, &Value::Null)?;
         check_config(&connector, event, &patch)?;
         let connection = link.connection_id.clone().filter(|_| link.connected).ok_or_else(|| {
             let message = format!("The account of {} is not connected; connect it again.", connector.pack.name);
@@ -400,11 +444,10 @@ impl TriggerService for PgTriggers {
         let now = self.clock.now();
         let id = String::from(Id::<TriggerKind>::generate());
         let (token, secret) = (token(), token());
-        let sealed = json!([token.expose(), secret.expose()]).to_string();
         let state = if patch.enabled { TriggerState::Active } else { TriggerState::Disabled };
         let mut row = TriggerRow {
             account_id: account.as_str().to_owned(),
-            secrets: self.vault.seal(&place(account, &id), &sealed),
+            secrets: String::new(),
             id,
             name: String::new(),
             app: link.app.clone(),
@@ -438,6 +481,7 @@ impl TriggerService for PgTriggers {
         let connections = self.integrations.connections();
         row.subscription_id =
             subscribe(connections, account, &connection, (&connector, event), &row.config, (&url, &secret)).await?;
+        self.seal(&mut row, event, &token, &secret)?;
         let shown = self.shown(row.clone()).await?;
         let mut conn = self.db.conn().await?;
         let storing = conn.transaction::<_, Error, _>(async |conn| {
@@ -482,17 +526,18 @@ impl TriggerService for PgTriggers {
     async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Trigger> {
         check_types::<TriggerPatch>(&patch)?;
         let before = self.require(account, id).await?;
+        let open = self.open(before.clone())?;
         let connector = self.integrations.connector(&before.app)?;
         let event = connector.event_type(&before.slug)?;
-        let changed = overlay(&before.patchable(), patch.clone())?;
+        let mut changed = overlay(&before.patchable(), patch.clone())?;
         let mut checks = Checks::default();
         changed.check(&mut checks);
         checks.finish()?;
+        unmask(event, &mut changed, &open.row.config)?;
         check_config(&connector, event, &changed)?;
-        let config = Value::Object(changed.trigger_config.clone());
+        let config = Value::Object(changed.trigger_config);
         let mut subscription = None;
-        if config != before.config && event.subscribe.is_some() {
-            let open = self.open(before.clone())?;
+        if config != open.row.config && event.subscribe.is_some() {
             let url = self.webhook_url(&open.token);
             let connections = self.integrations.connections();
             let of = (connector.as_ref(), event);
@@ -504,14 +549,17 @@ impl TriggerService for PgTriggers {
         let mut conn = self.db.conn().await?;
         let changing = conn.transaction::<_, Error, _>(async |conn| {
             let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
-            let changed = overlay(&row.patchable(), patch.clone())?;
+            let open = self.open(row.clone())?;
+            let mut changed = overlay(&row.patchable(), patch.clone())?;
+            unmask(event, &mut changed, &open.row.config)?;
             let (enabled, is_given) = (changed.enabled, patch.contains_key("enabled"));
-            let new_config = Value::Object(changed.trigger_config.clone()) != row.config;
             if subscription.is_some() {
                 unsubscribe_in(conn, account, &row).await?;
                 row.subscription_id = subscription;
             }
             row.set(changed, &event.name, now);
+            let new_config = row.config != open.row.config;
+            self.seal(&mut row, event, &open.token, &open.secret)?;
             if is_given {
                 let state = if enabled { TriggerState::Active } else { TriggerState::Disabled };
                 state.as_str().clone_into(&mut row.state);

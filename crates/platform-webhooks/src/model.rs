@@ -51,14 +51,15 @@ impl WebhookSettings {
         if self.events.is_empty() {
             checks.issue("events", "required", "events is required: names of events, or `*` for all");
         }
-        for (i, event) in self.events.iter().enumerate() {
+        for (i, event) in self.events.iter_mut().enumerate() {
+            event.make_ascii_lowercase();
             if event != ALL && !EVENTS.contains(&event.as_str()) {
                 let shown: String = event.chars().take(64).collect();
                 let message = format!("`{shown}` is no event; there are {} and *", EVENTS.join(", "));
                 checks.issue(&format!("events[{i}]"), "enum", message);
             }
         }
-        checks.length("description", &self.description, 0..=1000);
+        checks.length("description", &self.description, 0..=4000);
         checks.tenants(self.tenant_id.as_deref(), None);
         checks.finish()?;
         self.events.sort();
@@ -87,7 +88,7 @@ pub struct Webhook {
 }
 
 /// A webhook with its secret, which is shown this once.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Serialize, ToSchema)]
 pub struct WebhookWithSecret {
     /// The webhook.
     #[serde(flatten)]

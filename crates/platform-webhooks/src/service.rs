@@ -7,7 +7,7 @@ use platform_core::{AccountId, Clock, Code, Error, Id, Object, Page, Result, Tim
 use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_events::Audience;
-use platform_vault::{Secret, SecretLocation, Vault};
+use platform_vault::{MASK, Secret, SecretLocation, Vault};
 use tokio::sync::Notify;
 
 use crate::{
@@ -51,7 +51,7 @@ pub trait WebhookService: Send + Sync {
     /// Deletes one with what is on its way.
     async fn delete(&self, account: &AccountId, id: &str) -> Result<()>;
     /// Gives it a new secret; for a day messages are signed with both.
-    async fn rotate(&self, account: &AccountId, id: &str) -> Result<WebhookWithSecret>;
+    async fn rotate(&self, account: &AccountId, id: &str, once: Option<&Idempotency>) -> Result<WebhookWithSecret>;
     /// Sends an event that is made up.
     async fn test(&self, account: &AccountId, id: &str, test: TestDelivery) -> Result<Delivery>;
     /// What was sent, newest first.
@@ -67,7 +67,7 @@ pub trait WebhookService: Send + Sync {
     /// Whether there is a secret for events of single threads and agents.
     async fn default_secret(&self, account: &AccountId) -> Result<DefaultSecret>;
     /// Makes a new one; for a day messages are signed with both.
-    async fn rotate_default(&self, account: &AccountId) -> Result<NewDefaultSecret>;
+    async fn rotate_default(&self, account: &AccountId, once: Option<&Idempotency>) -> Result<NewDefaultSecret>;
 }
 
 /// What webhooks need of others.
@@ -198,6 +198,7 @@ impl PgWebhooks {
         &self,
         account: &AccountId,
         id: &str,
+        once: Option<&Idempotency>,
         change: impl FnOnce(&mut WebhookRow, Timestamp) -> Result<()> + Send,
     ) -> Result<WebhookRow> {
         let now = self.clock.now();
@@ -210,6 +211,8 @@ impl PgWebhooks {
             if row.enabled != was_enabled {
                 repository::hold(conn, account, id, row.enabled.then_some(now)).await?;
             }
+            let masked = WebhookWithSecret { webhook: row.shown(), secret: MASK.to_owned() };
+            Idempotency::store_if(once, conn, 200, &masked).await?;
             Ok(row)
         });
         let row = changing.await?;
@@ -285,7 +288,8 @@ impl WebhookService for PgWebhooks {
                 return Err(Error::new(Code::CONFLICT, message));
             }
             repository::insert(conn, &row).await?;
-            Idempotency::store_if(once, conn, 201, &shown).await?;
+            let masked = WebhookWithSecret { secret: MASK.to_owned(), ..shown.clone() };
+            Idempotency::store_if(once, conn, 201, &masked).await?;
             Ok(())
         });
         creating.await?;
@@ -312,7 +316,7 @@ impl WebhookService for PgWebhooks {
         if settings.url != before.url {
             self.check_url(&settings.url).await?;
         }
-        let row = self.change(account, id, |row, now| {
+        let row = self.change(account, id, None, |row, now| {
             let mut settings = overlay(&row.settings(), patch)?;
             settings.check()?;
             if settings.enabled {
@@ -331,10 +335,10 @@ impl WebhookService for PgWebhooks {
         self.known.changed(account.as_str()).await
     }
 
-    async fn rotate(&self, account: &AccountId, id: &str) -> Result<WebhookWithSecret> {
+    async fn rotate(&self, account: &AccountId, id: &str, once: Option<&Idempotency>) -> Result<WebhookWithSecret> {
         let secret = new_secret();
         let sealed = self.vault.seal(&place(account, Some(id)), secret.expose());
-        let row = self.change(account, id, |row, now| {
+        let row = self.change(account, id, once, |row, now| {
             row.previous_secret = Some(std::mem::replace(&mut row.secret, sealed));
             row.rotated_ms = Some(now.0);
             row.edited_ms = now.0;
@@ -344,7 +348,8 @@ impl WebhookService for PgWebhooks {
     }
 
     async fn test(&self, account: &AccountId, id: &str, test: TestDelivery) -> Result<Delivery> {
-        let event = test.event_type.as_deref().unwrap_or(TEST);
+        let event = test.event_type.unwrap_or_else(|| TEST.to_owned()).to_ascii_lowercase();
+        let event = event.as_str();
         if !EVENTS.contains(&event) {
             let message = format!("eventType must be one of {}", EVENTS.join(", "));
             return Err(Error::invalid("eventType", "enum", message));
@@ -399,11 +404,15 @@ impl WebhookService for PgWebhooks {
         Ok(DefaultSecret { configured: last4.is_some(), last4 })
     }
 
-    async fn rotate_default(&self, account: &AccountId) -> Result<NewDefaultSecret> {
+    async fn rotate_default(&self, account: &AccountId, once: Option<&Idempotency>) -> Result<NewDefaultSecret> {
         let secret = new_secret();
         let sealed = self.vault.seal(&place(account, None), secret.expose());
         let mut conn = self.db.conn().await?;
-        repository::rotate_default_secret(&mut conn, account, &sealed, self.clock.now()).await?;
+        let rotating = conn.transaction::<_, Error, _>(async |conn| {
+            repository::rotate_default_secret(conn, account, &sealed, self.clock.now()).await?;
+            Idempotency::store_if(once, conn, 200, &NewDefaultSecret { secret: MASK.to_owned() }).await
+        });
+        rotating.await?;
         drop(conn);
         self.secrets.changed(account.as_str()).await?;
         Ok(NewDefaultSecret { secret: secret.expose().to_owned() })

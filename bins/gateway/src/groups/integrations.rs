@@ -78,7 +78,8 @@ pub(crate) struct CatalogQuery {
     /// What apps are for.
     category: Option<String>,
     /// Page size, at most 100.
-    limit: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    limit: Option<String>,
     /// `nextCursor` of the page before.
     cursor: Option<String>,
 }
@@ -91,7 +92,8 @@ pub(crate) struct AppToolsQuery {
     /// Words that must occur.
     search: Option<String>,
     /// Page size, at most 100.
-    limit: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    limit: Option<String>,
     /// `nextCursor` of the page before.
     cursor: Option<String>,
 }
@@ -136,7 +138,7 @@ pub(crate) async fn shown_tools(
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
     let CatalogQuery { search, category, cursor, .. } = request.query()?;
-    Answer::ok(&services.integrations.apps(&listed(&request, (search, category), cursor)?)?)
+    Answer::ok(&services.integrations.apps(account(&request)?, &listed(&request, (search, category), cursor)?)?)
 }
 
 async fn connected(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -234,7 +236,7 @@ async fn test(services: Arc<Services>, request: Request) -> Result<Answer> {
 async fn event_types(services: Arc<Services>, request: Request) -> Result<Answer> {
     let CatalogQuery { search, cursor, .. } = request.query()?;
     let listed = listed(&request, (search, None), cursor)?;
-    Answer::ok(&services.integrations.event_types(request.path("app"), &listed)?)
+    Answer::ok(&services.integrations.event_types(account(&request)?, request.path("app"), &listed)?)
 }
 
 async fn event_type(services: Arc<Services>, request: Request) -> Result<Answer> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use platform_access::Kind;
+use platform_access::{Kind, Resources};
 use platform_auth::{ClientService, PgAuthService};
 use platform_chat::{AssistantService, PgAssistantService};
 use platform_conversation::{ASSISTANT, AssistantSettings, ConnectionMode};
@@ -109,6 +109,7 @@ impl Asked {
         if request.hides(ASSISTANT, &known.identifier).await? {
             return Err(unavailable());
         }
+        services.assistants.open_to(request.caller()?, &known.identifier).await?;
         let settings = known.settings();
         if !is_offered(settings) {
             return Err(unavailable());

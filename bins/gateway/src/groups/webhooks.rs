@@ -69,7 +69,7 @@ async fn default_secret(webhooks: Arc<dyn WebhookService>, request: Request) -> 
 }
 
 async fn rotate_default(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
-    Answer::ok(&webhooks.rotate_default(account(&request).await?).await?)
+    Answer::ok(&webhooks.rotate_default(account(&request).await?, request.once.as_ref()).await?)
 }
 
 async fn get(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
@@ -87,7 +87,7 @@ async fn delete(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<A
 }
 
 async fn rotate(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
-    Answer::ok(&webhooks.rotate(account(&request).await?, request.path("id")).await?)
+    Answer::ok(&webhooks.rotate(account(&request).await?, request.path("id"), request.once.as_ref()).await?)
 }
 
 async fn test(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {

@@ -22,8 +22,7 @@ pub(crate) fn check(periodic: &mut PeriodicExecution, limits: &FieldLimits) -> R
         return Err(Error::invalid("periodicExecution.message", "length", message));
     }
     if Tz::from_str(&periodic.timezone).is_err() {
-        let message = format!("`{}` is no time zone of the IANA list, such as Europe/Berlin.", periodic.timezone);
-        return Err(invalid("timezone", message));
+        return Err(invalid("timezone", no_zone(&periodic.timezone)));
     }
     if let Some(expression) = &periodic.cron_expression {
         parse(expression).map_err(|reason| invalid("cronExpression", reason))?;
@@ -44,6 +43,10 @@ pub(crate) fn check(periodic: &mut PeriodicExecution, limits: &FieldLimits) -> R
     Ok(())
 }
 
+fn no_zone(name: &str) -> String {
+    format!("`{name}` is no time zone of the IANA list, such as Europe/Berlin.")
+}
+
 fn parse(expression: &str) -> Result<croner::Cron, String> {
     if expression.split_whitespace().count() != 5 {
         return Err(format!("`{expression}` must have five fields: minute, hour, day, month, weekday."));
@@ -57,15 +60,15 @@ pub(crate) fn next(periodic: &PeriodicExecution, after: Timestamp) -> Option<Tim
     next_time(periodic.cron_expression.as_deref()?, &periodic.timezone, after)
 }
 
-/// Why an expression names no times in a zone; `None` when it does.
-pub fn time_problem(expression: &str, timezone: &str) -> Option<String> {
+/// Why an expression names no times in a zone, and the field that is to blame; `None` when it does.
+pub fn time_problem(expression: &str, timezone: &str) -> Option<(&'static str, String)> {
     if Tz::from_str(timezone).is_err() {
-        return Some(format!("`{timezone}` is no time zone of the IANA list, such as Europe/Berlin."));
+        return Some(("timezone", no_zone(timezone)));
     }
     if let Err(reason) = parse(expression) {
-        return Some(reason);
+        return Some(("cronExpression", reason));
     }
-    let never = || "This expression names a time that never comes.".to_owned();
+    let never = || ("cronExpression", "This expression names a time that never comes.".to_owned());
     next_time(expression, timezone, Timestamp(0)).is_none().then(never)
 }
 
