@@ -168,7 +168,12 @@ async fn apps_are_found_read_and_say_how_to_connect_and_what_they_tell_of() {
     let cursor = first["nextCursor"].as_str().expect("a cursor");
     let second = app.get(&format!("/integrations?limit=4&cursor={cursor}")).await.body;
     assert_eq!((&second["items"][0]["slug"], &second["totalItems"]), (&json!("linear"), &json!(10)));
-    assert_eq!(app.get("/integrations?cursor=nonsense").await.error(), "VALIDATION_ERROR");
+    for wrong in ["cursor=nonsense".to_owned(), "cursor=bzM".to_owned(), format!("search=a&cursor={cursor}")] {
+        assert_eq!(app.get(&format!("/integrations?{wrong}")).await.error(), "INVALID_CURSOR", "{wrong}");
+    }
+    let elsewhere = format!("/integrations/github/triggers?cursor={cursor}");
+    assert_eq!(app.get(&elsewhere).await.error(), "INVALID_CURSOR");
+    assert_eq!(app.get("/integrations?limit=x").await.error(), "INVALID_PAGINATION");
     assert_eq!(app.get("/integrations?search=CHANNELS").await.body["items"][0]["slug"], "slack");
     assert_eq!(app.get("/integrations?category=news").await.body["totalItems"], 1);
     let github = app.get("/integrations/github").await.body;
@@ -470,7 +475,10 @@ async fn a_tool_server_of_an_app_exposes_what_was_chosen_and_calls_with_its_conn
     assert_eq!((names(&all), &all["total"]), (vec![pair("get_customer", false), pair("note", true)], &json!(2)));
     assert!(all["tools"][0]["function"]["parameters"]["properties"]["id"].is_object(), "{all}");
     let page = app.get(&format!("/tool-servers/{server}/tools?available=true&limit=1")).await.body;
-    assert!(names(&page) == [pair("get_customer", false)] && page["nextCursor"].is_string(), "{page}");
+    assert_eq!(names(&page), [pair("get_customer", false)]);
+    let next = format!("/tool-servers/{server}/tools?available=true&cursor={}", text(&page["nextCursor"]));
+    let last = app.get(&next).await.body;
+    assert!(names(&last) == [pair("note", true)] && last.get("nextCursor").is_none(), "{last}");
     let test = |tool: &str| format!("{tools}/{tool}/test");
     assert_eq!(app.post(&test("get_customer"), json!({})).await.error(), "TOOL_NOT_EXPOSED");
     assert_eq!(app.post(&test("none"), json!({})).await.error(), "TOOL_NOT_FOUND");
@@ -538,17 +546,23 @@ async fn a_tool_server_of_an_app_exposes_what_was_chosen_and_calls_with_its_conn
 }
 
 #[tokio::test]
-async fn three_refusals_of_a_key_break_its_connection() {
+async fn three_refusals_break_a_connection_though_its_token_can_be_refreshed() {
     let (app, crm, _, _) = app_with_crm("refusals", &[]).await;
-    let id = connected_by_key(&app).await;
+    let by_key = connected_by_key(&app).await;
     let server = server(&app, json!({})).await;
-    crm.refuse_keys();
-    for n in 1..=3 {
-        assert_eq!(status(&app, &id).await["status"], "active", "before refusal {n}");
-        let refused = call(&app, &server, "get_customer", json!({"id": "1"})).await;
-        assert_eq!(refused["statusCode"], 401, "{refused}");
-    }
-    assert_eq!(status(&app, &id).await["status"], "needs_reauth");
+    let is_broken_by_three = async |id: &str| {
+        crm.refuse_all();
+        for n in 1..=3 {
+            assert_eq!(status(&app, id).await["status"], "active", "before refusal {n}");
+            let refused = call(&app, &server, "get_customer", json!({"id": "1"})).await;
+            assert_eq!(refused["statusCode"], 401, "{refused}");
+        }
+        assert_eq!(status(&app, id).await["status"], "needs_reauth");
+        crm.accept_all();
+    };
+    is_broken_by_three(&by_key).await;
+    let by_token = connected_by_oauth(&app, json!({"connectionId": by_key})).await;
+    is_broken_by_three(&by_token).await;
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::{
     io::Read,
-    process::{Child, Command, Output, Stdio},
+    process::{Command, Output, Stdio},
     sync::mpsc,
     thread,
     time::Duration,

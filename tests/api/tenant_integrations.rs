@@ -58,6 +58,9 @@ async fn tools_are_called_with_the_account_of_whom_the_assistant_talks_to_and_no
     ] {
         assert_eq!(app.get(&format!("/tenant-integrations{path}")).await.error(), code, "{path}");
     }
+    let limited = json!({"tenantId": "acme", "subtenantId": "u1", "assistantIds": ["off"]});
+    let limited = text(&app.post("/tenant-sessions", limited).await.body["token"]);
+    assert_eq!(as_(&app, &limited, Method::GET, "?assistantId=a", None).await.error(), "FORBIDDEN");
     // Nobody has connected: the model is told so.
     let call = "/tool crm__note {\"text\": \"hi\"}\nDone";
     let result =
@@ -105,13 +108,13 @@ async fn tools_are_called_with_the_account_of_whom_the_assistant_talks_to_and_no
     let refused = as_(&app, &own, Method::POST, "/crm/connect?assistantId=a", Some(fields)).await;
     assert_eq!(refused.error(), "VALIDATION_ERROR", "the operator's fields are not theirs to give");
     // The app refuses meanwhile: asked, it says so.
-    crm.refuse_keys();
+    crm.refuse_all();
     let refreshed = as_(&app, &own, Method::POST, "/refresh?assistantId=a", None).await.body;
     assert_eq!(
         (&refreshed[0]["connected"], &refreshed[0]["accounts"][0]["status"]),
         (&json!(false), &json!("needs_reauth"))
     );
-    crm.accept_keys();
+    crm.accept_all();
     connect("u1", "good-key").await;
     let accounts = app.get(&format!("/tenant-integrations/crm/accounts{}", of("u1"))).await.body;
     let account = format!("/accounts/{}?assistantId=a", text(&accounts[0]["id"]));

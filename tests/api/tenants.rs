@@ -2,12 +2,15 @@
 
 use futures_util::future::join_all;
 use platform_testing::{Reply, TestApp, TestDb};
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{
-    PROGRAM, UNBOUNDED, act, agent, app, app_with_model, eventually, factor, finished, set_usage_clock, states,
-    thread_in, thread_until,
+use crate::{
+    support::{
+        PROGRAM, UNBOUNDED, act, agent, app, app_with_model, eventually, factor, finished, set_usage_clock, states,
+        text, thread_in, thread_until,
+    },
+    triggers::{server_of, trigger},
 };
 
 /// Makes a tier with these rules, the default one.
@@ -128,8 +131,8 @@ async fn a_spent_tenant_spends_nothing_more_by_any_door() {
     let wait = sync.body["retryAfter"].as_i64().expect("seconds");
     assert_eq!(sync.header("retry-after"), wait.to_string());
     assert!(wait > 0 && wait <= 31 * 86_400);
-    let text = sync.body["message"].as_str().expect("text");
-    assert!(text.starts_with("Usage limit reached: ") && text.ends_with(" / 50 tokens per month"), "{text}");
+    let said = sync.body["message"].as_str().expect("text");
+    assert!(said.starts_with("Usage limit reached: ") && said.ends_with(" / 50 tokens per month"), "{said}");
     let chats = app.post("/assistants/chats", json!({"tenantId": "acme"})).await.body["total"].clone();
     assert_eq!(chats, 2, "a refused message makes no chat");
 
@@ -142,6 +145,17 @@ async fn a_spent_tenant_spends_nothing_more_by_any_door() {
     assert_eq!(ended["chatContent"].as_array().map(Vec::len), Some(1), "the message is kept");
     let shown = app.get(&format!("/assistants/default/chats/{chat}/realtime")).await.body;
     assert_eq!((&shown["limitExceeded"]["limit"], shown.get("error")), (&json!(50), None), "{shown}");
+    let server = server_of(&app, "webhook").await;
+    let told = trigger(&app, &server, "webhook", json!({"assistantId": "default", "tenantId": "acme"})).await;
+    let hook = text(&told["webhookUrl"]);
+    let hook = hook.strip_prefix(app.url()).expect("ours");
+    assert_eq!(app.send(app.anonymous(Method::POST, hook).body("{}")).await.status, StatusCode::ACCEPTED);
+    let events = format!("/triggers/{}/events", text(&told["id"]));
+    let ended = eventually("an outcome", async || {
+        let event = app.get(&events).await.body["items"][0].clone();
+        event["outcome"].is_string().then_some(event)
+    });
+    assert_eq!(ended.await["error"]["code"], "TENANT_LIMIT_EXCEEDED");
     let refused = app.post(&format!("/agents/{judged}/threads"), asked).await;
     assert_eq!((refused.status, refused.error()), (StatusCode::TOO_MANY_REQUESTS, "TENANT_LIMIT_EXCEEDED"));
     let kept = app

@@ -116,6 +116,8 @@ async fn an_event_starts_a_thread_with_what_the_template_says_once_for_each_id()
     assert_eq!(events(&app, &path, "&outcome=FILTERED").await.len(), 1);
     let with = events(&app, &path, "&outcome=filtered&includePayload=true").await;
     assert_eq!(with[0]["payload"], json!({"kind": "call"}));
+    let twice = events(&app, &path, "&outcome=duplicate&includePayload=true").await;
+    assert!(twice[0].get("payload").is_none(), "{}", twice[0]);
     assert_eq!(events(&app, &path, "&since=99999999999999").await.len(), 0);
     assert_eq!(hook(&app, "/v1/hooks/nobody", &[], "{}").await.error(), "TRIGGER_NOT_FOUND");
     let other = app.post("/tenants", json!({"tenantId": "acme"})).await;
@@ -124,7 +126,7 @@ async fn an_event_starts_a_thread_with_what_the_template_says_once_for_each_id()
 
 #[tokio::test]
 async fn requests_are_signed_as_the_trigger_says_or_refused() {
-    let (app, _) = local().await;
+    let (app, db) = local().await;
     let secret = "a-good-long-secret";
     let (path, url) = hooked(&app, json!({"triggerConfig": {"secret": secret, "eventIdHeader": "X-Id"}})).await;
     let body = json!({"n": 1}).to_string();
@@ -133,7 +135,16 @@ async fn requests_are_signed_as_the_trigger_says_or_refused() {
         hook(&app, &url, &[("x-webhook-signature", &own), ("x-id", "own")], &body).await.status,
         StatusCode::ACCEPTED
     );
-    let now = app.get(&path).await.body["creationTimestampMs"].as_u64().expect("a time") / 1000;
+    let shown = app.get(&path).await.body;
+    assert_eq!(shown["triggerConfig"], json!({"secret": "••••••••", "eventIdHeader": "X-Id"}));
+    let kept = db.number("SELECT count(*) AS n FROM triggers WHERE config::text LIKE '%a-good%'").await;
+    assert_eq!(kept, 0, "it is sealed");
+    let refused = app.patch(&path, json!({"triggerConfig": {"secret": "hunter2"}})).await;
+    assert!(refused.error() == "VALIDATION_ERROR" && !refused.body.to_string().contains("hunter2"), "{}", refused.body);
+    // A mask that comes back keeps the secret.
+    let same = app.patch(&path, json!({"triggerConfig": shown["triggerConfig"], "name": "Signed"})).await;
+    assert_eq!(same.body["triggerConfig"]["secret"], "••••••••", "{}", same.body);
+    let now = shown["creationTimestampMs"].as_u64().expect("a time") / 1000;
     let standard = |at: u64, body: &str| format!("v1,{}", STANDARD.encode(tag(secret, &format!("std.{at}.{body}"))));
     for (headers, good) in [
         (
@@ -265,7 +276,7 @@ async fn a_subscription_is_made_at_the_app_signed_asked_and_ended_with_the_trigg
     let reconnect = json!({"authScheme": "API_KEY", "connectionId": connection});
     db.run("UPDATE connections SET refused = 2").await;
     app.patch(&format!("/tool-servers/{server}"), json!({"description": "x"})).await;
-    crm.refuse_keys();
+    crm.refuse_all();
     let broken = eventually("paused", async || {
         let test = format!("/integrations/servers/{server}/tools/note/test");
         app.post(&test, json!({"parameters": {"text": "x"}})).await;
@@ -278,7 +289,7 @@ async fn a_subscription_is_made_at_the_app_signed_asked_and_ended_with_the_trigg
     send("4", &customer("c 2")).await;
     assert_eq!(outcomes(&app, &path, 4).await[3]["outcome"], "disabled");
     assert_eq!(app.post("/triggers", with(json!({"triggerConfig": {"team": "t"}}))).await.error(), "CONFLICT");
-    crm.accept_keys();
+    crm.accept_all();
     assert_eq!(app.post("/integrations/crm/connect", reconnect).await.body["connected"], true);
     let going = app.get(&path).await.body;
     assert_eq!((&going["state"], going.get("autoPauseReason")), (&json!("active"), None));
@@ -449,7 +460,11 @@ async fn lists_and_feeds_are_polled_for_what_is_new_and_times_come_once() {
         json!({"cronExpression": "* * * * *", "timezone": "Mars/Olympus"}),
     ] {
         let body = json!({"toolServerId": clock, "triggerSlug": "schedule", "agentId": of, "triggerConfig": config});
-        assert_eq!(app.post("/triggers", body).await.error(), "VALIDATION_ERROR", "{config}");
+        let refused = app.post("/triggers", body).await;
+        let field = ["cronExpression", "timezone"][usize::from(config.get("timezone").is_some())];
+        let blamed = format!("triggerConfig.{field}");
+        let is_bad_time = refused.error() == "INVALID_CRON" && refused.body["details"]["field"] == blamed;
+        assert!(is_bad_time || config == json!({}) && refused.error() == "VALIDATION_ERROR", "{}", refused.body);
     }
     let daily = json!({"agentId": of, "triggerConfig": {"cronExpression": "0 8 * * *", "timezone": "Europe/Berlin"}});
     let daily = trigger(&app, &clock, "schedule", daily).await;

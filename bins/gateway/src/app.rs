@@ -261,6 +261,7 @@ impl Platform {
             assistants: assistants.clone(),
             chat: chat.clone(),
             tenants: tenants.clone(),
+            budget: quotas.clone(),
             limits: config.limits,
             public_url: config.url(addr),
             rules: config.triggers.clone(),

@@ -49,8 +49,8 @@ struct Tokens {
     life: u32,
     /// The client shows itself in a header alone.
     basic: bool,
-    /// Keys are good no longer.
-    refuses_keys: bool,
+    /// Keys and tokens are good no longer.
+    refuses: bool,
 }
 
 struct State {
@@ -122,14 +122,14 @@ impl FakeApp {
         self.state.tokens.lock().expect("lock").basic = true;
     }
 
-    /// Keys are good no longer.
-    pub fn refuse_keys(&self) {
-        self.state.tokens.lock().expect("lock").refuses_keys = true;
+    /// Keys and tokens are good no longer.
+    pub fn refuse_all(&self) {
+        self.state.tokens.lock().expect("lock").refuses = true;
     }
 
-    /// Keys are good again.
-    pub fn accept_keys(&self) {
-        self.state.tokens.lock().expect("lock").refuses_keys = false;
+    /// Keys and tokens are good again.
+    pub fn accept_all(&self) {
+        self.state.tokens.lock().expect("lock").refuses = false;
     }
 
     /// What `/list` answers.
@@ -185,7 +185,7 @@ fn api(state: &State, request: &ToolRequest) -> HttpResponse {
     let shown = request.header("authorization").strip_prefix("Bearer ").unwrap_or_default();
     let has_key =
         request.header("x-key") == "good-key" || request.header("authorization") == "Basic dXNlcjpnb29kLXBhc3N3b3Jk";
-    let is_good = tokens.good.iter().any(|good| good == shown) || (has_key && !tokens.refuses_keys);
+    let is_good = !tokens.refuses && (has_key || tokens.good.iter().any(|good| good == shown));
     if !is_good {
         return HttpResponse::Unauthorized().json(json!({"error": "bad credentials"}));
     }

@@ -12,6 +12,7 @@ use platform_db::{Idempotency, Stored};
 use platform_events::{Event, publish_in};
 use platform_integrations::Connector;
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
+use platform_runtime::{Payer, Spender};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -182,6 +183,17 @@ impl PgTriggers {
             };
             let started = self.threads.start(&caller, &trigger.target_id, new, None, false, Some(&once)).await?;
             return Ok(Started::Thread(started.thread_id));
+        }
+        // A message of a chat would be taken, and stay without an answer.
+        let payer = Payer {
+            account: account.clone(),
+            tenant_id: tenant_id.clone(),
+            subtenant_id: subtenant_id.clone(),
+            project_id: None,
+            spender: Spender::Service("trigger"),
+        };
+        if let Some(refusal) = self.budget.spent(&payer).await? {
+            return Err(Error::from(&refusal));
         }
         let chat = fill(&trigger.chat_uid_template, &values, 0).unwrap_or_default();
         let chat = Some(chat_uid(&chat)).filter(|chat| !chat.is_empty());

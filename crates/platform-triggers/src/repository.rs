@@ -310,6 +310,7 @@ pub(crate) struct EventRow {
 
 impl EventRow {
     pub fn shown(self, with_payload: bool) -> Delivery {
+        let is_duplicate = self.outcome.as_deref() == Some("duplicate");
         Delivery {
             id: self.id,
             event_id: self.event_id,
@@ -320,7 +321,8 @@ impl EventRow {
             duration_ms: self.duration_ms,
             error: self.error,
             attempt: self.attempt,
-            payload: with_payload.then_some(self.payload),
+            // Of a duplicate it is not kept.
+            payload: (with_payload && !is_duplicate).then_some(self.payload),
         }
     }
 }

@@ -16,6 +16,7 @@ use platform_integrations::{
     ConnectionListener, Connector, EventKind, PackEventType, PgIntegrations, SignatureRule, sample_of,
 };
 use platform_jobs::{Jobs, When, cancel_in, enqueue_in};
+use platform_runtime::Budget;
 use platform_tenants::{TenantService, Visit};
 use platform_toolservers::{PgToolServerService, TOOL_SERVER, hold_in};
 use platform_vault::{MASK, Secret, SecretLocation, Vault, random_bytes};
@@ -90,6 +91,8 @@ pub struct TriggerNeeds {
     pub chat: Arc<dyn ChatService>,
     /// Who tenants are.
     pub tenants: Arc<dyn TenantService>,
+    /// What is left of their quotas.
+    pub budget: Arc<dyn Budget>,
     /// Sizes of fields.
     pub limits: FieldLimits,
     /// Where this server is.
@@ -133,6 +136,7 @@ pub struct PgTriggers {
     assistants: Arc<dyn AssistantService>,
     pub(crate) chat: Arc<dyn ChatService>,
     tenants: Arc<dyn TenantService>,
+    pub(crate) budget: Arc<dyn Budget>,
     pub(crate) limits: FieldLimits,
     public_url: String,
     pub(crate) rules: TriggerRules,
@@ -188,6 +192,7 @@ impl PgTriggers {
             assistants,
             chat,
             tenants,
+            budget,
             limits,
             public_url,
             rules,
@@ -207,6 +212,7 @@ impl PgTriggers {
             assistants,
             chat,
             tenants,
+            budget,
             limits,
             public_url,
             rules,
