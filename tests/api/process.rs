@@ -29,7 +29,7 @@ fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
     let id = child.id();
     let (ended, end) = mpsc::channel::<()>();
     thread::spawn(move || {
-        if end.recv_timeout(Duration::from_secs(120)) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if end.recv_timeout(Duration::from_mins(2)) == Err(mpsc::RecvTimeoutError::Timeout) {
             terminate(id);
         }
     });

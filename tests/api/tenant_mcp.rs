@@ -136,7 +136,8 @@ async fn what_cannot_be_brought_is_refused_and_nothing_is_kept() {
     for (given, code) in [
         (json!({"url": "http://169.254.169.254/mcp"}), "URL_NOT_ALLOWED"),
         (json!({"url": "ftp://x"}), "URL_NOT_ALLOWED"),
-        (json!({"url": ""}), "URL_NOT_ALLOWED"),
+        (json!({"url": ""}), "VALIDATION_ERROR"),
+        (json!({}), "VALIDATION_ERROR"),
         (json!({"url": plain}), "UPSTREAM_ERROR"),
         (json!({"url": server.url(), "authMode": "magic"}), "VALIDATION_ERROR"),
         (json!({"url": server.url(), "authMode": "header"}), "VALIDATION_ERROR"),

@@ -30,7 +30,7 @@ pub(crate) struct Listing<'a> {
 impl<'a> Listing<'a> {
     /// `filters`: which list it is, and what chooses in it.
     pub fn of(vault: &'a Vault, account: &'a AccountId, filters: &Value) -> Self {
-        Self { vault, account, hash: sha256_hex(&filters.to_string())[..16].to_owned() }
+        Self { vault, account, hash: sha256_hex(filters.to_string())[..16].to_owned() }
     }
 
     /// What stands behind `cursor`, and the cursor of the page behind that. `INVALID_CURSOR`.
