@@ -164,7 +164,7 @@ const PAGES: &[(&str, &[&str])] = &[
     (
         "INTEGRATIONS",
         &[
-            "\"nextCursor\":\"o3\"",
+            "\"nextCursor\":\"ey",
             "\"slug\":\"pull_request_opened\"",
             "\"stage\":\"account\"",
             "\"name\":\"http_request\"",

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use platform_egress::Url;
 use platform_toolservers::{REFUSED_TOOL_HEADERS, TOOL_FIELDS, check_tools};
 use serde_json::Value;
 use utoipa::{
@@ -10,12 +11,15 @@ use utoipa::{
 };
 
 use crate::{
-    pack::{AuthMode, AuthScheme, EventKind, Pack, PackEventType, SignatureKind},
+    pack::{AuthMode, AuthScheme, EventKind, Pack, PackEventType, PackRequest, SignatureKind},
     template::names,
 };
 
 /// Slugs that stand for something else in addresses (contract 08).
 const RESERVED: [&str; 6] = ["servers", "connected", "connections", "callback", "refresh", "accounts"];
+
+const FIELD_TYPES: [&str; 3] = ["string", "number", "boolean"];
+const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"];
 
 /// Something that is wrong with a pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +97,14 @@ impl Finder<'_> {
         if pack.name.trim().is_empty() {
             self.say(&["name:"], "name is empty");
         }
+        let url = pack.base_url.as_deref().unwrap_or_default();
+        let texts =
+            [("name", pack.name.as_str()), ("description", &pack.description), ("logo", &pack.logo), ("baseUrl", url)];
+        for (name, value) in texts {
+            if let Some(placeholder) = names(value).next() {
+                self.say(&[&format!("{name}:")], format!("{name}: `${{{placeholder}}}` is not filled in here"));
+            }
+        }
         let needs_url = !pack.no_auth() || pack.tools.iter().any(|tool| tool.endpoint != "${url}");
         match (&pack.base_url, pack.address()) {
             (None, _) if needs_url => self.say(&["slug:"], "baseUrl is missing: where the API of the app is"),
@@ -107,7 +119,7 @@ impl Finder<'_> {
             if !modes.insert(scheme.mode.as_str()) {
                 self.say(&["auth:", scheme.mode.as_str()], format!("auth has {} twice", scheme.mode.as_str()));
             }
-            self.scheme(scheme);
+            self.scheme(pack, scheme);
         }
         self.tools(pack, raw);
         let mut slugs = HashSet::new();
@@ -122,14 +134,25 @@ impl Finder<'_> {
         }
     }
 
-    fn scheme(&mut self, scheme: &AuthScheme) {
+    fn scheme(&mut self, pack: &Pack, scheme: &AuthScheme) {
         let mode = scheme.mode.as_str();
         let at = ["auth:", mode];
         if scheme.mode == AuthMode::OAuth2 {
             for (name, url) in [("authorizationUrl", &scheme.authorization_url), ("tokenUrl", &scheme.token_url)] {
-                if url.as_deref().is_none_or(|url| platform_egress::Url::parse(url).is_err()) {
+                if !url.as_deref().is_some_and(is_address) {
                     self.say(&at, format!("{mode} needs {name}, an address"));
                 }
+            }
+        }
+        for (name, url) in [("revocationUrl", &scheme.revocation_url), ("guideUrl", &scheme.guide_url)] {
+            if !url.as_deref().is_none_or(is_address) {
+                self.say(&["auth:", mode, name], format!("{name} of {mode} is no address"));
+            }
+        }
+        for field in scheme.app_fields.iter().chain(&scheme.account_fields) {
+            if !FIELD_TYPES.contains(&field.r#type.as_str()) {
+                let message = format!("type of the field `{}` must be one of {}", field.name, FIELD_TYPES.join(", "));
+                self.say(&["auth:", mode, &field.name], message);
             }
         }
         let fields: Vec<&str> =
@@ -145,10 +168,15 @@ impl Finder<'_> {
             self.say(&at, "API_KEY needs headers or query: where the key is sent");
         }
         let values = scheme.headers.iter().map(|header| &header.value).chain(scheme.query.iter().map(|of| &of.value));
-        for value in values {
+        let body = scheme.test.iter().flat_map(|test| &test.body).map(Value::to_string).collect::<String>();
+        let tested = scheme.test.iter().map(|test| &test.endpoint).chain([&body]);
+        for value in values.chain(tested) {
             for name in names(value).filter(|name| !fields.contains(name)) {
                 self.say(&["auth:", mode, name], format!("`${{{name}}}` names no field of {mode}"));
             }
+        }
+        if let Some(test) = &scheme.test {
+            self.request(pack, &["auth:", mode, &test.endpoint], &format!("test of {mode}"), test);
         }
         for header in &scheme.headers {
             if REFUSED_TOOL_HEADERS.iter().any(|refused| header.header_name.eq_ignore_ascii_case(refused)) {
@@ -201,6 +229,19 @@ impl Finder<'_> {
         }
     }
 
+    /// A request has a method, and goes where the app is.
+    fn request(&mut self, pack: &Pack, at: &[&str], what: &str, request: &PackRequest) {
+        if !METHODS.contains(&request.method.to_ascii_uppercase().as_str()) {
+            let message = format!("{what}: method `{}` must be one of {}", request.method, METHODS.join(", "));
+            self.say(at, message);
+        }
+        let origin = |url: &str| Url::parse(url).ok().map(|url| url.origin());
+        let is_absolute = request.endpoint.contains("://");
+        if is_absolute && origin(&request.endpoint) != pack.base_url.as_deref().and_then(origin) {
+            self.say(at, format!("{what}: {} is not of the origin of baseUrl", request.endpoint));
+        }
+    }
+
     fn event(&mut self, pack: &Pack, event: &PackEventType) {
         let slug = event.slug.as_str();
         let mark = format!("slug: {slug}");
@@ -229,6 +270,12 @@ impl Finder<'_> {
         }
         if event.subscribe.is_some() && event.r#type != EventKind::Webhook {
             self.say(&at, format!("`{slug}` has subscribe and is no webhook"));
+        }
+        if event.unsubscribe.is_some() && event.subscribe.is_none() {
+            self.say(&["eventTypes:", &mark, "unsubscribe"], format!("`{slug}` has unsubscribe and no subscribe"));
+        }
+        if event.config.get("type").is_some_and(|of| of != "object") {
+            self.say(&["eventTypes:", &mark, "config"], format!("config of `{slug}` must be of type object"));
         }
         if let Some(rule) = &event.signature {
             let secrets = ["${subscription.secret}", "${app.signingSecret}", "${config.secret}"];
@@ -264,12 +311,7 @@ impl Finder<'_> {
             event.poll.as_ref().map(crate::pack::Poll::request),
         ];
         for request in requests.into_iter().flatten() {
-            let is_absolute = request.endpoint.contains("://");
-            let origin = |url: &str| platform_egress::Url::parse(url).ok().map(|url| url.origin());
-            if is_absolute && origin(&request.endpoint) != pack.base_url.as_deref().and_then(origin) {
-                let message = format!("`{slug}`: {} is not of the origin of baseUrl", request.endpoint);
-                self.say(&["eventTypes:", &mark, &request.endpoint], message);
-            }
+            self.request(pack, &["eventTypes:", &mark, &request.endpoint], &format!("`{slug}`"), &request);
             if pack.base_url.is_none() && !request.endpoint.starts_with("${") {
                 self.say(&["eventTypes:", &mark], format!("`{slug}` calls the app, which has no baseUrl"));
             }
@@ -290,7 +332,56 @@ impl Finder<'_> {
     }
 }
 
+fn is_address(text: &str) -> bool {
+    Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
+}
+
 fn is_slug(slug: &str, underscores: bool) -> bool {
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || (underscores && b == b'_');
     (1..=64).contains(&slug.len()) && slug.bytes().all(good) && !slug.starts_with(['-', '_'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "
+slug: app
+name: App
+baseUrl: https://a.example
+auth:
+  - mode: OAUTH2
+    authorizationUrl: https://a.example/authorize
+    tokenUrl: https://a.example/token
+    accountFields: [{name: host, type: string}]
+    test: {method: GET, endpoint: /me}
+eventTypes:
+  - slug: made
+    name: Made
+    type: webhook
+    config: {type: object}
+";
+
+    #[test]
+    fn whatever_would_only_fail_at_run_time_is_told_with_its_line() {
+        assert_eq!(read_pack(GOOD).err(), None);
+        for (good, wrong, line, said) in [
+            ("https://a.example\n", "https://${host}.example\n", 4, "baseUrl: `${host}` is not filled in here"),
+            ("name: App", "name: App ${x}", 3, "name: `${x}`"),
+            ("https://a.example/authorize", "ftp://a.example", 6, "needs authorizationUrl"),
+            ("https://a.example/token", "file:///token", 6, "needs tokenUrl"),
+            ("    test:", "    revocationUrl: nonsense\n    test:", 10, "revocationUrl of OAUTH2 is no address"),
+            ("type: string", "type: banana", 9, "type of the field `host` must be one of"),
+            ("method: GET", "method: G E T", 10, "method `G E T` must be one of"),
+            ("endpoint: /me", "endpoint: \"/me/${bogus}\"", 10, "`${bogus}` names no field"),
+            ("endpoint: /me", "endpoint: https://b.example/me", 10, "not of the origin of baseUrl"),
+            ("type: object", "type: string", 15, "config of `made` must be of type object"),
+            ("    config:", "    unsubscribe: {method: DELETE, endpoint: /hook}\n    config:", 15, "no subscribe"),
+        ] {
+            let text = GOOD.replace(good, wrong);
+            let problems = read_pack(&text).expect_err(wrong);
+            let is_told = |of: &Problem| of.line == line && of.message.contains(said);
+            assert!(problems.iter().any(is_told), "{wrong}: {problems:?}");
+        }
+    }
 }

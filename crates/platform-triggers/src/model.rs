@@ -266,6 +266,10 @@ pub struct Trigger {
     /// Why: `RATE_LIMIT`, `ERRORS` or `CONNECTION`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_pause_reason: Option<String>,
+    /// Of an app that is polled: why the last poll failed, `{code, message, at}`; absent when it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub last_error: Option<Value>,
     /// Where the app is to call, when it is told by hand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_url: Option<String>,

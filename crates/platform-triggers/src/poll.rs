@@ -50,20 +50,14 @@ impl Work for PollWork {
         };
         let connector = triggers.integrations.connector(&trigger.row.app)?;
         let event = connector.event_type(&trigger.row.slug)?;
-        let found = if trigger.row.state == "active" {
-            match triggers.poll(&account, &trigger.row, event).await {
-                Ok(found) => found,
-                Err(error) => {
-                    warn!(trigger = trigger.row.id, app = trigger.row.app, %error, "An app could not be polled.");
-                    None
-                }
-            }
-        } else {
-            None
-        };
+        let is_active = trigger.row.state == "active";
+        let polled = if is_active { triggers.poll(&account, &trigger.row, event).await } else { Ok(None) };
+        if let Err(error) = &polled {
+            warn!(trigger = trigger.row.id, app = trigger.row.app, %error, "An app could not be polled.");
+        }
         let wait = |seconds: u32| Duration::from_secs(seconds.max(30).into());
         let wait = event.interval_seconds.map_or(triggers.rules.poll_interval, wait);
-        triggers.store_polled(run, &trigger, found, wait).await
+        triggers.store_polled(run, &trigger, polled, wait).await
     }
 }
 
@@ -108,7 +102,13 @@ impl PgTriggers {
     }
 
     /// Stores what a poll found and when the next one is, with the run's end.
-    async fn store_polled(&self, run: &Run, trigger: &OpenTrigger, found: Option<Found>, wait: Duration) -> Result<()> {
+    async fn store_polled(
+        &self,
+        run: &Run,
+        trigger: &OpenTrigger,
+        polled: Result<Option<Found>>,
+        wait: Duration,
+    ) -> Result<()> {
         let (account, now) = (run.account(), self.clock.now());
         let is_first = trigger.row.cursor.is_none();
         let mut conn = self.db.conn().await?;
@@ -118,8 +118,17 @@ impl PgTriggers {
             }
             end_in(conn, run).await?;
             enqueue_in(conn, &account, POLL, &run.subject, Value::Null, When::ByClock(wait)).await?;
-            let Some(found) = found else { return Ok(false) };
-            repository::set_cursor(conn, &account, &trigger.row.id, found.cursor).await?;
+            let id = &trigger.row.id;
+            let found = match polled {
+                Ok(Some(found)) => found,
+                Ok(None) => return Ok(false),
+                Err(error) => {
+                    let said = json!({"code": error.code().as_str(), "message": error.message(), "at": now});
+                    repository::set_last_error(conn, &account, id, said).await?;
+                    return Ok(false);
+                }
+            };
+            repository::set_cursor(conn, &account, id, found.cursor).await?;
             // The first poll says where the list stands.
             if is_first || found.items.is_empty() {
                 return Ok(false);
@@ -153,19 +162,27 @@ fn news(body: &Value, cursor: &Value, items: &str, ids: &[String], next: Option<
     };
     let seen: Vec<&str> = cursor["seen"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let known: HashSet<&str> = seen.iter().copied().collect();
-    let listed: Vec<(String, &Value)> =
-        list.iter().take(MOST_ITEMS).filter_map(|item| Some((id_of(item)?, item))).collect();
+    let mut listed: Vec<(String, &Value)> =
+        list.iter().take(MOST_SEEN).filter_map(|item| Some((id_of(item)?, item))).collect();
+    // Lists begin with what is newest; what is too much for one poll is left for the next.
+    let new = listed.iter().filter(|(id, _)| !known.contains(id.as_str())).count();
+    let mut left = if cursor.is_null() { 0 } else { new.saturating_sub(MOST_ITEMS) };
+    let is_all = left == 0;
+    listed.retain(|(id, _)| {
+        let is_left = left > 0 && !known.contains(id.as_str());
+        left -= usize::from(is_left);
+        !is_left
+    });
     let mut items: Vec<(String, Value)> = listed
         .iter()
         .filter(|(id, _)| !known.contains(id.as_str()))
         .map(|(id, item)| (id.clone(), (*item).clone()))
         .collect();
-    // Lists begin with what is newest.
     items.reverse();
     let current: HashSet<&str> = listed.iter().map(|(id, _)| id.as_str()).collect();
     let older = seen.iter().copied().filter(|id| !current.contains(id));
     let seen: Vec<&str> = listed.iter().map(|(id, _)| id.as_str()).chain(older).take(MOST_SEEN).collect();
-    let next = next.and_then(|path| at_path(body, path)).filter(|value| !value.is_null()).map(part);
+    let next = next.filter(|_| is_all).and_then(|path| at_path(body, path)).filter(|value| !value.is_null()).map(part);
     let cursor = next.map_or_else(|| cursor["cursor"].clone(), Value::from);
     Found { items, cursor: json!({"cursor": cursor, "seen": seen}) }
 }
@@ -218,5 +235,36 @@ impl Work for ScheduleWork {
             triggers.jobs.announce_after(wait);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_much_for_one_poll_comes_with_the_next_ones_and_nothing_comes_twice() {
+        let list = |newest: i64| json!({"items": (1..=newest).rev().map(|id| json!({"id": id})).collect::<Vec<_>>()});
+        let poll = |newest: i64, cursor: &Value| news(&list(newest), cursor, "items", &["id".to_owned()], None);
+        let first = poll(100, &Value::Null);
+        let mut cursor = first.cursor;
+        let mut told: Vec<i64> = Vec::new();
+        for newest in [1300, 1301, 1301, 1301] {
+            let found = poll(newest, &cursor);
+            assert!(found.items.len() <= MOST_ITEMS);
+            told.extend(found.items.iter().filter_map(|(_, item)| item["id"].as_i64()));
+            cursor = found.cursor;
+        }
+        assert_eq!(told, (101..=1301).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_place_in_a_list_stays_until_all_of_a_page_is_told() {
+        let page = json!({"items": (0..600).map(|id| json!({"id": id})).collect::<Vec<_>>(), "next": "b"});
+        let before = json!({"cursor": "a", "seen": ["0"]});
+        let found = news(&page, &before, "items", &["id".to_owned()], Some("next"));
+        assert_eq!((found.items.len(), &found.cursor["cursor"]), (500, &json!("a")));
+        let found = news(&page, &found.cursor, "items", &["id".to_owned()], Some("next"));
+        assert_eq!((found.items.len(), &found.cursor["cursor"]), (99, &json!("b")));
     }
 }

@@ -49,6 +49,7 @@ pub(crate) struct TriggerRow {
     pub secrets: String,
     pub subscription_id: Option<String>,
     pub cursor: Option<Value>,
+    pub last_error: Option<Value>,
     pub created_ms: i64,
     pub edited_ms: i64,
 }
@@ -124,7 +125,13 @@ pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &TriggerRo
 
 /// Where the next poll begins.
 pub(crate) async fn set_cursor(conn: &mut Conn, account: &AccountId, id: &str, cursor: Value) -> Result<()> {
-    diesel::update(by_id(account.as_str(), id)).set(triggers::cursor.eq(cursor)).execute(conn).await?;
+    let changes = (triggers::cursor.eq(cursor), triggers::last_error.eq(None::<Value>));
+    diesel::update(by_id(account.as_str(), id)).set(changes).execute(conn).await?;
+    Ok(())
+}
+
+pub(crate) async fn set_last_error(conn: &mut Conn, account: &AccountId, id: &str, error: Value) -> Result<()> {
+    diesel::update(by_id(account.as_str(), id)).set(triggers::last_error.eq(error)).execute(conn).await?;
     Ok(())
 }
 

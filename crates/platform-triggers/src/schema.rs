@@ -27,6 +27,7 @@ diesel::table! {
         secrets -> Text,
         subscription_id -> Nullable<Text>,
         cursor -> Nullable<Jsonb>,
+        last_error -> Nullable<Jsonb>,
         created_ms -> Int8,
         edited_ms -> Int8,
     }

@@ -312,6 +312,7 @@ impl PgTriggers {
             last_event_at: row.last_event_ms,
             auto_paused_at: row.auto_paused_ms,
             auto_pause_reason: row.auto_pause_reason,
+            last_error: row.last_error,
             webhook_url,
             creation_timestamp_ms: Timestamp(row.created_ms),
             last_edit_timestamp_ms: Timestamp(row.edited_ms),
@@ -479,6 +480,7 @@ impl TriggerService for PgTriggers {
             token_hash: (event.r#type == EventKind::Webhook).then(|| sha256_hex(token.expose())),
             subscription_id: None,
             cursor: None,
+            last_error: None,
             created_ms: now.0,
             edited_ms: now.0,
         };
@@ -573,7 +575,7 @@ impl TriggerService for PgTriggers {
                 repository::clear_counters(conn, id).await?;
             }
             if new_config {
-                row.cursor = None;
+                (row.cursor, row.last_error) = (None, None);
                 self.begin_in(conn, &row, event).await?;
             }
             repository::update(conn, account, &row).await?;
