@@ -426,20 +426,6 @@ async fn lists_and_feeds_are_polled_for_what_is_new_and_times_come_once() {
     crm.set_list(json!({"items": []}));
     soon().await;
     eventually("a third", async || (crm.requests("/list").len() >= 3).then_some(())).await;
-    let last_error = async |is_there: bool| {
-        eventually("the last error", async || {
-            soon().await;
-            let trigger = app.get(&path).await.body;
-            (trigger.get("lastError").is_some() == is_there).then(|| trigger["lastError"].clone())
-        })
-        .await
-    };
-    crm.refuse_all();
-    let said = last_error(true).await;
-    assert!(said["code"] == "UPSTREAM_ERROR" && said["at"].is_number(), "{said}");
-    assert_eq!(said["message"], "crm answers 401.");
-    crm.accept_all();
-    last_error(false).await;
     app.delete(&path).await;
 
     let feed = |items: &str| {
@@ -465,6 +451,20 @@ async fn lists_and_feeds_are_polled_for_what_is_new_and_times_come_once() {
     assert_eq!(all[0]["eventId"], "g2");
     let payload = &events(&app, &path, "&includePayload=true").await[0]["payload"];
     assert_eq!((&payload["title"], &payload["publishedAt"]), (&json!("Title 2"), &json!("2026-01-05T10:00:00.000Z")));
+    let last_error = async |is_there: bool| {
+        eventually("what the last poll came to", async || {
+            soon().await;
+            let trigger = app.get(&path).await.body;
+            (trigger.get("lastError").is_some() == is_there).then(|| trigger["lastError"].clone())
+        })
+        .await
+    };
+    crm.set_feed("<html>Back soon</html>");
+    let said = last_error(true).await;
+    assert!(said["code"] == "UPSTREAM_ERROR" && said["at"].is_number(), "{said}");
+    assert_eq!(said["message"], "The answer is neither JSON nor a feed.");
+    crm.set_feed(&feed(&item(2)));
+    last_error(false).await;
 
     let clock = server_of(&app, "schedule").await;
     for config in [
