@@ -124,7 +124,7 @@ export function List<T>({ label, columns, load, of, href, empty }: Props<T>): JS
       {error && <div class="row"><Failure error={error} /><button type="button" onClick={() => (setError(null), setTry((turn) => turn + 1))}>Try again</button></div>}
       <div role="rowgroup"><div role="row" class="tr head" style={template}>{columns.map((column) => <div role="columnheader" class="td" key={column.title}>{column.title}</div>)}</div></div>
       <div ref={frame} role="rowgroup" class="rows" tabIndex={0} aria-label={`${label}, rows`} style={{ height: `${Math.min(height, Math.max(shownHeight, ROW))}px` }}
-        onScroll={() => setTop(frame.current!.scrollTop)} onKeyDown={step}>
+        onScroll={(event) => setTop(event.currentTarget.scrollTop)} onKeyDown={step}>
         <div role="presentation" style={{ height: `${shownHeight}px`, position: "relative" }}>{rows}</div>
       </div>
       <div class="count">{total === null ? (error ? "" : "Loading…") : `${number(total)} ${total === 1 ? "row" : "rows"}`}</div>
