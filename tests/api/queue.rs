@@ -138,21 +138,23 @@ async fn a_failed_turn_leaves_its_queue_and_the_next_begins_at_once() {
 async fn a_turn_that_answers_what_waited_ends_as_any_other() {
     // One worker: the next turn of the chat waits for a place, and takes in what comes until then.
     let app = TestApp::start(PROGRAM, &TestDb::new().await, &[("PLATFORM_WORKER_CONCURRENCY", "1")]);
-    send(&app, "default", "c", "/wait 300ms\nfirst").await;
+    let release = async || app.post("/assistants/default/chats/other/stop", json!({})).await;
+    send(&app, "default", "c", "/wait 3s\nfirst").await;
     send(&app, "default", "c", "second").await;
-    send(&app, "default", "other", "/wait 1s").await;
+    send(&app, "default", "other", "/wait 60s").await;
     let ended = |state: &Value| state["chatHistory"].as_array().map(Vec::len) == Some(2);
     let between = until(&app, "default", "c", ended).await;
     assert_eq!((&between["status"], &between["queuedMessages"]), (&json!("processing"), &json!(1)));
     assert_eq!(send(&app, "default", "c", "third").await["queuePosition"], 2);
+    release().await;
     let chat = finished(&app, "c").await;
     assert_eq!(texts(&chat).last(), Some(&("assistant", "Demo reply: second third")));
     assert_eq!((&chat["status"], &chat["stopReason"]), (&json!("completed"), &json!("end_turn")));
 
     // A failure is seen while what waits has no place yet; a stop then ends the chat, and the next message counts.
-    send(&app, "default", "f", "/wait 300ms\n/fail 400").await;
+    send(&app, "default", "f", "/wait 3s\n/fail 400").await;
     send(&app, "default", "f", "waits").await;
-    send(&app, "default", "other", "/wait 2s").await;
+    send(&app, "default", "other", "/wait 60s").await;
     let failed = until(&app, "default", "f", |state| state["status"] == "error").await;
     assert_eq!((&failed["error"]["code"], &failed["queuedMessages"]), (&json!("PROVIDER_ERROR"), &json!(1)));
     let sync = app.post("/assistants/default/messages", json!({"chatUid": "f", "message": "x"})).await;
@@ -160,9 +162,10 @@ async fn a_turn_that_answers_what_waited_ends_as_any_other() {
     let stopped = app.post("/assistants/default/chats/f/stop", json!({})).await;
     assert_eq!(stopped.body["discardedMessages"].as_array().map(Vec::len), Some(1), "{:?}", stopped.body);
     send(&app, "default", "f", "after the stop").await;
+    release().await;
     let chat = finished(&app, "f").await;
     let expected =
-        [("user", "/wait 300ms\n/fail 400"), ("user", "after the stop"), ("assistant", "Demo reply: after the stop")];
+        [("user", "/wait 3s\n/fail 400"), ("user", "after the stop"), ("assistant", "Demo reply: after the stop")];
     assert_eq!(texts(&chat), expected);
 }
 
