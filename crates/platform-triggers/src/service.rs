@@ -230,7 +230,8 @@ impl PgTriggers {
 
     /// Seals what is secret of a trigger, and leaves a mask in its config for what is so there.
     fn seal(&self, row: &mut TriggerRow, event: &PackEventType, token: &Secret, secret: &Secret) -> Result<()> {
-        let in_config = row.config.get_mut("secret").filter(|_| event.signature.as_ref().is_some_and(signs_by_config));
+        let is_signed = event.signature.as_ref().is_some_and(signs_by_config);
+        let in_config = row.config.get_mut("secret").filter(|value| is_signed && value.is_string());
         let of_config = in_config.map(|value| std::mem::replace(value, MASK.into()));
         let of_config = of_config.as_ref().and_then(Value::as_str).map(str::to_owned);
         let sealed = Sealed { token: token.expose().to_owned(), secret: secret.expose().to_owned(), of_config };
