@@ -313,6 +313,30 @@ async fn each_caller_lists_and_calls_exactly_what_profile_grants_and_switches_le
 }
 
 #[tokio::test]
+async fn an_alias_wins_over_a_tool_of_that_name_and_a_name_means_its_own_tool() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    mcp.describe(json!([
+        {"name": "echo", "description": "Says it", "inputSchema": {"type": "object"}},
+        {"name": "other", "description": "Does it", "inputSchema": {"type": "object"}},
+    ]));
+    let server = exposed(&app, "s", &mcp, json!({})).await;
+    let made = profile(&app, json!({"name": "crossed", "servers": [{"toolServerId": server}]})).await;
+    let path = format!("/mcp-gateway/profiles/{}/tools", text(&made["_id"]));
+    let set_tool =
+        async |tool: Value| app.send(app.request(Method::PUT, &path).json(&json!({"tools": [tool]}))).await.body;
+    set_tool(json!({"name": "s__other", "alias": "s__echo"})).await;
+    let key = app.key().to_owned();
+    let seen = rpc(&app, &key, "/crossed", "tools/list", json!({})).await;
+    assert_eq!(names(&seen), set(&["s__echo"]));
+    assert_eq!(seen.body["result"]["tools"][0]["description"], "Does it", "{}", seen.body);
+    let shown = set_tool(json!({"name": "s__echo", "enabled": false})).await;
+    let switched_off: Vec<_> = shown.as_array().expect("tools").iter().filter(|of| of["enabled"] == false).collect();
+    assert!(switched_off.len() == 1 && switched_off[0]["name"] == "s__echo", "{shown}");
+    let reply = called(&app, &key, "/crossed", "s__echo", json!({})).await.body;
+    assert!(reply["result"]["content"].is_array() && reply["result"]["isError"] != true, "{reply}");
+}
+
+#[tokio::test]
 async fn a_tool_that_is_new_or_described_otherwise_waits_for_an_operator() {
     let (app, mcp) = (app().await, FakeMcpServer::start());
     let server = exposed(&app, "s", &mcp, json!({})).await;
@@ -583,6 +607,9 @@ async fn hundreds_of_tools_are_found_described_and_called_through_three() {
     let given = json!({"name": "s__book_flight", "arguments": {"to": "Rome"}});
     let reply = called(&app, &key, "/few", "call_tool", given).await.body;
     assert!(reply["result"]["content"][0]["text"].as_str().is_some_and(|text| text.contains("Rome")), "{reply}");
+    let no_object = json!({"name": "s__book_flight", "arguments": "Rome"});
+    let refused = called(&app, &key, "/few", "call_tool", no_object).await.body;
+    assert!(refused["result"]["isError"] == true && refused.to_string().contains("INVALID_ARGUMENTS"), "{refused}");
     let denied = called(&app, &key, "/few", "call_tool", json!({"name": "s__tool_7"})).await.body;
     assert_eq!(denied["error"]["code"], -32602, "{denied}");
     let direct = called(&app, &key, "/few", "s__book_flight", json!({})).await.body;

@@ -72,6 +72,13 @@ async fn entries_are_kept_in_order_superseded_put_aside_and_never_come_back_unde
     let kept = app.get(core).await.body;
     assert_eq!(contents(&kept), ["Born in 1990", "Likes tea", "Answers in French"]);
     assert_eq!(kept["revision"].as_str().expect("one").len(), 16);
+    let back = app.patch(&entry(2), json!({"section": null})).await;
+    assert_eq!((back.status, &back.body["section"]), (StatusCode::OK, &json!("facts")), "{}", back.body);
+    assert_eq!(app.patch(&entry(2), json!({"section": "instructions"})).await.status, StatusCode::OK);
+    for odd in ["01", "+2"] {
+        let path = format!("/memory/assistants/m/core/{odd}?tenantId=acme");
+        assert_eq!(app.delete(&path).await.error(), "ENTRY_NOT_FOUND", "{odd}");
+    }
 
     let moved = app.patch(&entry(1), json!({"section": "decisions"})).await.body;
     assert_eq!((&moved["id"], &moved["supersedes"], &moved["section"]), (&json!(1), &json!(null), &json!("decisions")));

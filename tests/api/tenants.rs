@@ -225,6 +225,38 @@ async fn a_refused_message_changes_nothing_also_when_it_does_not_say_whose_the_c
     let kept = app.post("/assistants/default/messages?async=true", json!({"message": "later", "chatUid": "c"})).await;
     assert_eq!(kept.status, StatusCode::OK, "{}", kept.body);
     assert_eq!(finished(&app, "c").await["status"], "limit_exceeded");
+    // It is answered together with the next one that there is quota for.
+    app.post("/tenant-admin/acme/tier", json!({"tierId": null, "resetUsage": true})).await;
+    let answered = more(json!({})).await;
+    let reply = answered.body.as_array().and_then(|turn| turn.last()).expect("a turn");
+    assert_eq!(reply["content"]["message"], "Demo reply: later more", "{}", answered.body);
+}
+
+#[tokio::test]
+async fn messages_that_waited_when_the_quota_ran_out_are_answered_with_the_next_one() {
+    let app = app().await;
+    tier(&app, tokens(5)).await;
+    let send = async |message: &str| {
+        let body = json!({"message": message, "chatUid": "q", "tenantId": "acme", "skipSummarization": true});
+        let sent = app.post("/assistants/default/messages?async=true", body).await;
+        assert_eq!(sent.status, StatusCode::OK, "{}", sent.body);
+        sent.body
+    };
+    send("/wait 3s\n/usage {\"inputTokens\": 100}\nDone").await;
+    for one in ["one", "two"] {
+        assert_eq!(send(one).await["queued"], true);
+    }
+    eventually("the quota is spent", async || {
+        let state = app.get("/assistants/default/chats/q/realtime").await.body;
+        (state["status"] == "limit_exceeded").then_some(())
+    })
+    .await;
+    app.post("/tenant-admin/acme/tier", json!({"tierId": null, "resetUsage": true})).await;
+    send("three").await;
+    finished(&app, "q").await;
+    let chat = app.get("/assistants/default/chats/q").await.body;
+    let last = chat["chatContent"].as_array().and_then(|all| all.last()).expect("a reply");
+    assert_eq!(last["content"]["message"], "Demo reply: one two three", "{chat}");
 }
 
 #[tokio::test]

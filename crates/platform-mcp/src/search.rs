@@ -56,7 +56,14 @@ pub(crate) fn answer(view: &View, name: &str, arguments: &Object) -> Found {
             None => error_result("TOOL_NOT_FOUND", "There is no such tool; find one with find_tools.", &[]),
         }),
         "call_tool" => {
-            let given = arguments.get("arguments").and_then(Value::as_object).cloned().unwrap_or_default();
+            let given = match arguments.get("arguments") {
+                None | Some(Value::Null) => Object::default(),
+                Some(Value::Object(given)) => given.clone(),
+                Some(_) => {
+                    let message = "arguments must be an object, as describe_tool says.";
+                    return Found::Result(error_result("INVALID_ARGUMENTS", message, &[]));
+                }
+            };
             Found::Call(text("name").to_owned(), given)
         }
         _ => Found::Nothing,

@@ -459,7 +459,8 @@ impl PgMcpGateway {
         let servers = self.servers(account, &profile.settings).await?.0;
         let change = |settings: &mut ProfileSettings, seen: &mut Seen| {
             for of in given.iter().cloned() {
-                let tool = known.iter().find(|tool| tool.name == of.name || tool.alias.as_ref() == Some(&of.name));
+                let by_name = known.iter().find(|tool| tool.name == of.name);
+                let tool = by_name.or_else(|| known.iter().find(|tool| tool.alias.as_ref() == Some(&of.name)));
                 let tool = tool.ok_or_else(|| Error::not_found(code::TOOL_NOT_FOUND, "tool", &of.name))?;
                 let is_same = |known: &&mut ToolOverride| known.name == tool.name;
                 let known = settings.tool_overrides.iter_mut().find(is_same);

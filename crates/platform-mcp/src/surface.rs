@@ -175,9 +175,11 @@ impl Surface {
             let described = Described { parameters: &parameters, annotations: None };
             tools.push(tool_of(base_name, of, &description_of(tool), target, enabled, &described));
         }
-        // Of two tools with one name the first is meant.
+        // Of two tools with one name the one with this alias is meant, else the first.
         let mut by_name = HashMap::new();
-        for (at, tool) in tools.iter().enumerate().filter(|(_, tool)| tool.enabled) {
+        let (aliased, plain): (Vec<_>, Vec<_>) =
+            tools.iter().enumerate().filter(|(_, tool)| tool.enabled).partition(|(_, tool)| tool.alias.is_some());
+        for (at, tool) in aliased.into_iter().chain(plain) {
             by_name.entry(tool.name.clone()).or_insert(at);
         }
         Self { tools, by_name }

@@ -49,7 +49,7 @@ pub struct NewEntry {
 }
 
 /// What is to be another way; another content makes another entry.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EntryPatch {
     /// What it says.
@@ -60,6 +60,12 @@ pub struct EntryPatch {
     pub pinned: bool,
     /// Neither sessions nor assistants change it.
     pub read_only: bool,
+}
+
+impl Default for EntryPatch {
+    fn default() -> Self {
+        Self { content: String::new(), section: "facts".to_owned(), pinned: false, read_only: false }
+    }
 }
 
 impl EntryPatch {

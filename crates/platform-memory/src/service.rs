@@ -139,7 +139,8 @@ impl PgMemory {
 /// An entry of a bucket, also one that was put aside.
 async fn entry(conn: &mut Conn, account: &AccountId, bucket: &MemoryBucket, id: &str) -> Result<MemoryEntry> {
     let missing = || Error::not_found(code::ENTRY_NOT_FOUND, "core memory entry", id);
-    let number: i64 = id.parse().map_err(|_| missing())?;
+    // An id has one spelling: neither a sign nor zeros before it.
+    let number = id.parse::<i64>().ok().filter(|number| number.to_string() == id).ok_or_else(missing)?;
     repository::find(conn, account, bucket, number).await?.ok_or_else(missing)
 }
 
@@ -197,8 +198,8 @@ impl MemoryService for PgMemory {
         if read_only && source == Source::User {
             return Err(Error::new(platform_core::Code::FORBIDDEN, "readOnly cannot be set by sessions."));
         }
-        let mut entry =
-            EntryPatch { content, section: section.unwrap_or_else(|| "facts".to_owned()), pinned, read_only };
+        let section = section.unwrap_or_else(|| EntryPatch::default().section);
+        let mut entry = EntryPatch { content, section, pinned, read_only };
         entry.check(&self.limits)?;
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;

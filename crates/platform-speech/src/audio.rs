@@ -25,6 +25,13 @@ pub const AUDIO_WORKS: [Work; 1] = [Work {
 
 /// Media type and extension of a recording, by its first bytes; `None` for what is none.
 pub(crate) fn format(head: &[u8]) -> Option<(&'static str, &'static str)> {
+    if is_mpeg_frame(head) {
+        return Some(("audio/mpeg", "mp3"));
+    }
+    // A recording of a moment is too short for what else tells it from its kin.
+    if head.starts_with(&[0x1a, 0x45, 0xdf, 0xa3]) && head.windows(4).take(64).any(|word| word == b"webm") {
+        return Some(("audio/webm", "webm"));
+    }
     Some(match media_type("", "", head).as_str() {
         "audio/mpeg" | "audio/mp3" => ("audio/mpeg", "mp3"),
         "video/mp4" => ("audio/mp4", "mp4"),
@@ -35,6 +42,14 @@ pub(crate) fn format(head: &[u8]) -> Option<(&'static str, &'static str)> {
         "audio/flac" | "audio/x-flac" => ("audio/flac", "flac"),
         _ => return None,
     })
+}
+
+/// Whether a frame of MPEG audio begins here (ISO 11172-3 §2.4.2.3), of any version and layer, with checksums or not.
+fn is_mpeg_frame(head: &[u8]) -> bool {
+    let [0xff, second, third, ..] = *head else { return false };
+    let (version, layer) = (second >> 3 & 3, second >> 1 & 3);
+    let (bit_rate, sample_rate) = (third >> 4, third >> 2 & 3);
+    second & 0xe0 == 0xe0 && version != 1 && layer != 0 && bit_rate != 15 && sample_rate != 3
 }
 
 /// How long a recording is, by its container.
@@ -135,6 +150,13 @@ mod tests {
         let wav = wav(2);
         assert_eq!(format(&wav), Some(("audio/wav", "wav")));
         assert_eq!(length(&wav), Some(Duration::from_secs(2)));
+        for frame in [[0xff, 0xfa, 0x90, 0], [0xff, 0xe3, 0x18, 0], [0xff, 0xfd, 0x80, 0], [0xff, 0xfc, 0x80, 0]] {
+            assert_eq!(format(&frame), Some(("audio/mpeg", "mp3")), "{frame:x?}");
+        }
+        // Raw AAC begins alike; it has no layer.
+        assert_ne!(format(&[0xff, 0xf1, 0x50, 0x80]), Some(("audio/mpeg", "mp3")));
+        let short = [b"\x1a\x45\xdf\xa3\x9f\x42\x86\x81\x01\x42\x82\x84webm".as_slice(), &[0; 40]].concat();
+        assert_eq!(format(&short), Some(("audio/webm", "webm")));
         for none in [b"%PDF-1.4".as_slice(), b"hello", b""] {
             assert_eq!((format(none), length(none)), (None, None));
         }

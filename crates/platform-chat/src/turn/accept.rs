@@ -148,7 +148,10 @@ const ACCEPT: [&str; 5] = [
             metadata = c.metadata || excluded.metadata || CASE WHEN c.subtenant_id IS NULL THEN '{}'
                 ELSE jsonb_build_object('subtenantId', c.subtenant_id) END,
             tags = c.tags || ARRAY(SELECT t FROM unnest(excluded.tags) t WHERE t <> ALL (c.tags)),
-            revision = c.revision + 1, turn_start = c.message_count, message_count = c.message_count + 1,
+            revision = c.revision + 1, turn_start = CASE WHEN c.status = 'limit_exceeded' AND NOT EXISTS (
+                SELECT FROM messages m WHERE m.account_id = c.account_id AND m.conversation = c.uid
+                    AND m.position >= c.turn_start AND m.role <> 'user')
+                THEN c.turn_start ELSE c.message_count END, message_count = c.message_count + 1,
             edited_ms = greatest(c.edited_ms, excluded.edited_ms)
         WHERE c.status IN ('completed', 'error', 'limit_exceeded') AND c.queued = 0
             AND c.assistant = excluded.assistant
