@@ -93,13 +93,20 @@ impl PgAgentService {
     }
 
     /// The settings, after every rule on them was looked at but those that take long
-    /// ([`AgentSettings::check_written`]); `own`: the agent they are of.
-    async fn checked(&self, account: &AccountId, mut settings: AgentSettings) -> Result<AgentSettings> {
+    /// ([`AgentSettings::check_written`]); `former`: what they were, whose sub-agents may be gone since.
+    async fn checked(
+        &self,
+        account: &AccountId,
+        mut settings: AgentSettings,
+        former: Option<&AgentSettings>,
+    ) -> Result<AgentSettings> {
         unalias(&mut settings.evaluation_config);
         let base = self.base(account, &settings).await?;
         let (model, limits) = (Arc::clone(&self.ports.catalog), self.limits);
         let settings = run_blocking(move || settings.check(base.as_ref(), &*model, &limits).map(|()| settings)).await?;
-        let ids = settings.effective(None)?.subagents_ids;
+        let known = former.map(|former| former.effective(None)).transpose()?.unwrap_or_default().subagents_ids;
+        let mut ids = settings.effective(None)?.subagents_ids;
+        ids.retain(|id| !known.contains(id));
         self.sub_agents.check(account, &ids).await?;
         check_environment(&*self.ports.environments, account, settings.environment_id.as_deref()).await?;
         Ok(settings)
@@ -224,7 +231,8 @@ impl PgAgentService {
         let found = found.filter(|row| !row.deleted).ok_or_else(|| not_found(id))?;
         expected.check(found.version)?;
         let current = found.settings()?;
-        let settings = self.checked(account, overlay(&current, merged(&current, patch.clone())?)?).await?;
+        let settings =
+            self.checked(account, overlay(&current, merged(&current, patch.clone())?)?, Some(&current)).await?;
         let mut conn = self.ports.db.conn().await?;
         conn.transaction(async |conn| {
             hold(conn, account, id, patch).await?;
@@ -267,7 +275,7 @@ impl AgentService for PgAgentService {
     async fn create(&self, caller: &Caller, settings: AgentSettings, once: Option<&Idempotency>) -> Result<Agent> {
         let account = &caller.account;
         self.check_webhook(settings.webhook_url.as_deref()).await?;
-        let settings = self.checked(account, settings).await?;
+        let settings = self.checked(account, settings, None).await?;
         settings.check_written(&self.ports.children, account).await?;
         let id = String::from(AgentId::generate());
         let now = self.ports.clock.now();

@@ -83,9 +83,17 @@ impl PgAssistantService {
         Self { ports: ports.clone(), sub_agents, jobs, limits, built_in, known }
     }
 
-    /// The settings, after every rule on them was looked at but those that take long ([`AssistantSettings::check_written`]).
-    async fn checked(&self, account: &AccountId, mut settings: AssistantSettings) -> Result<AssistantSettings> {
-        self.sub_agents.check(account, &settings.subagents_ids).await?;
+    /// The settings, after every rule on them was looked at but those that take long ([`AssistantSettings::check_written`]);
+    /// `former`: what they were, whose sub-agents may be gone since.
+    async fn checked(
+        &self,
+        account: &AccountId,
+        mut settings: AssistantSettings,
+        former: Option<&AssistantSettings>,
+    ) -> Result<AssistantSettings> {
+        let known = former.map(|former| former.subagents_ids.as_slice()).unwrap_or_default();
+        let ids: Vec<String> = settings.subagents_ids.iter().filter(|id| !known.contains(id)).cloned().collect();
+        self.sub_agents.check(account, &ids).await?;
         check_environment(&*self.ports.environments, account, settings.environment_id.as_deref()).await?;
         let (model, limits) = (Arc::clone(&self.ports.catalog), self.limits);
         run_blocking(move || settings.check(&*model, &limits).map(|()| settings)).await
@@ -110,7 +118,7 @@ impl PgAssistantService {
         }
         patch.remove("identifier");
         merge(&mut patch, "contextManagement", &found);
-        let settings = self.checked(account, overlay(found.settings(), patch)?).await?;
+        let settings = self.checked(account, overlay(found.settings(), patch)?, Some(found.settings())).await?;
         let mut conn = self.ports.db.conn().await?;
         conn.transaction(async |conn| {
             if let Some(given) = &given {
@@ -233,7 +241,7 @@ impl AssistantService for PgAssistantService {
         settings: AssistantSettings,
         once: Option<&Idempotency>,
     ) -> Result<Assistant> {
-        let settings = self.checked(&caller.account, settings).await?;
+        let settings = self.checked(&caller.account, settings, None).await?;
         settings.check_written(&self.ports.children, &caller.account).await?;
         let id = String::from(Id::<AssistantKind>::generate());
         let identifier = settings.identifier.clone().unwrap_or_else(|| id.clone());
@@ -301,7 +309,7 @@ impl AssistantService for PgAssistantService {
             patch.entry("model").or_insert(llm);
         }
         // What is wrong in any case is said before the assistant is looked for.
-        let tried = self.checked(account, overlay(&AssistantSettings::named("tried"), patch.clone())?).await?;
+        let tried = self.checked(account, overlay(&AssistantSettings::named("tried"), patch.clone())?, None).await?;
         tried.check_written(&self.ports.children, account).await?;
         let now = self.ports.clock.now();
         let updated = loop {
