@@ -129,7 +129,8 @@ pub(crate) const PINNED: &str =
     " || CASE WHEN subtenant_id IS NULL THEN '{}' ELSE jsonb_build_object('subtenantId', subtenant_id) END";
 
 /// Accepts turns; a chat that is busy, another assistant's, or not whose the message says it is, or that has no room for
-/// the message's tags and metadata, gives no row.
+/// the message's tags and metadata, gives no row. What a spent quota left unanswered, up to as many as a queue holds, is
+/// answered with the new message (contract 02 §6).
 const ACCEPT: [&str; 5] = [
     "WITH item AS (
         SELECT row_number() OVER () - 1 AS n, x.* FROM jsonb_to_recordset($1::jsonb) AS x(
@@ -148,7 +149,7 @@ const ACCEPT: [&str; 5] = [
             metadata = c.metadata || excluded.metadata || CASE WHEN c.subtenant_id IS NULL THEN '{}'
                 ELSE jsonb_build_object('subtenantId', c.subtenant_id) END,
             tags = c.tags || ARRAY(SELECT t FROM unnest(excluded.tags) t WHERE t <> ALL (c.tags)),
-            revision = c.revision + 1, turn_start = CASE WHEN c.status = 'limit_exceeded' AND NOT EXISTS (
+            revision = c.revision + 1, turn_start = CASE WHEN c.status = 'limit_exceeded' AND c.message_count - c.turn_start < 100 AND NOT EXISTS (
                 SELECT FROM messages m WHERE m.account_id = c.account_id AND m.conversation = c.uid
                     AND m.position >= c.turn_start AND m.role <> 'user')
                 THEN c.turn_start ELSE c.message_count END, message_count = c.message_count + 1,
