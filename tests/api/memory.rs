@@ -232,6 +232,12 @@ async fn sessions_reach_their_own_memory_and_leave_alone_what_is_read_only() {
     for path in ["?tenantId=globex", "?subtenantId=ann"] {
         assert_eq!(ask(&bob, Method::GET, path, json!({})).await.error(), "TENANT_MISMATCH", "{path}");
     }
+    let same = ask(&ann, Method::PATCH, "/1", json!({"pinned": true, "readOnly": false})).await;
+    assert_eq!((same.status, &same.body["pinned"]), (StatusCode::OK, &json!(true)), "{}", same.body);
+    for (method, path) in [(Method::PATCH, "/9"), (Method::POST, "")] {
+        let refused = ask(&ann, method.clone(), path, json!({"content": " "})).await;
+        assert_eq!(refused.error(), "VALIDATION_ERROR", "fields come before what they would change: {method}");
+    }
     let of_ann = "/memory/assistants/m/core?tenantId=acme&subtenantId=ann";
     app.post(of_ann, json!({"content": "fixed", "readOnly": true})).await;
     for (method, path, body, code) in [

@@ -233,30 +233,52 @@ async fn a_refused_message_changes_nothing_also_when_it_does_not_say_whose_the_c
 }
 
 #[tokio::test]
-async fn messages_that_waited_when_the_quota_ran_out_are_answered_with_the_next_one() {
-    let app = app().await;
+async fn messages_that_wait_when_the_quota_runs_out_stay_queued_until_there_is_quota_or_another_message() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &UNBOUNDED);
     tier(&app, tokens(5)).await;
-    let send = async |message: &str| {
-        let body = json!({"message": message, "chatUid": "q", "tenantId": "acme", "skipSummarization": true});
+    let send = async |chat: &str, message: &str| {
+        let body = json!({"message": message, "chatUid": chat, "tenantId": "acme", "skipSummarization": true});
         let sent = app.post("/assistants/default/messages?async=true", body).await;
         assert_eq!(sent.status, StatusCode::OK, "{}", sent.body);
         sent.body
     };
-    send("/wait 3s\n/usage {\"inputTokens\": 100}\nDone").await;
-    for one in ["one", "two"] {
-        assert_eq!(send(one).await["queued"], true);
+    let answered = async |chat: &str, reply: &str| {
+        eventually(reply, async || {
+            let chat = app.get(&format!("/assistants/default/chats/{chat}")).await.body;
+            let last = chat["chatContent"].as_array().and_then(|all| all.last()).expect("a message");
+            (last["content"]["message"] == reply && chat["status"] == "completed").then_some(())
+        })
+        .await;
+    };
+    for chat in ["next", "reset"] {
+        send(chat, "/wait 3s\n/usage {\"inputTokens\": 100}\nDone").await;
+        for one in ["one", "two"] {
+            assert_eq!(send(chat, one).await["queued"], true);
+        }
+        let state = eventually("the quota is spent", async || {
+            let state = app.get(&format!("/assistants/default/chats/{chat}/realtime")).await.body;
+            (state["status"] == "limit_exceeded").then_some(state)
+        })
+        .await;
+        assert_eq!((&state["queuedMessages"], &state["stopReason"]), (&json!(2), &json!("limit_exceeded")), "{state}");
+        assert!(state["limitExceeded"]["resetsAt"].is_i64(), "{state}");
+        let due = "SELECT (extract(epoch FROM due) * 1000)::bigint AS n FROM runs WHERE subject = '{}'";
+        let due = db.number(&due.replace("{}", chat)).await;
+        let resets = state["limitExceeded"]["resetsAt"].as_i64().expect("a time");
+        assert!((due - resets).abs() < 60_000, "it goes on when there is quota again: {due} {resets}");
+        app.post("/tenant-admin/acme/tier", json!({"tierId": null, "resetUsage": true})).await;
+        if chat == "next" {
+            send(chat, "three").await;
+            let state = app.get(&format!("/assistants/default/chats/{chat}/realtime")).await.body;
+            assert_ne!(state["status"], "limit_exceeded", "{state}");
+            answered(chat, "Demo reply: one two three").await;
+            app.post("/tenant-admin/acme/tier", json!({"tierId": null, "resetUsage": true})).await;
+        } else {
+            db.run("UPDATE runs SET due = now() WHERE subject = 'reset'").await;
+            answered(chat, "Demo reply: one two").await;
+        }
     }
-    eventually("the quota is spent", async || {
-        let state = app.get("/assistants/default/chats/q/realtime").await.body;
-        (state["status"] == "limit_exceeded").then_some(())
-    })
-    .await;
-    app.post("/tenant-admin/acme/tier", json!({"tierId": null, "resetUsage": true})).await;
-    send("three").await;
-    finished(&app, "q").await;
-    let chat = app.get("/assistants/default/chats/q").await.body;
-    let last = chat["chatContent"].as_array().and_then(|all| all.last()).expect("a reply");
-    assert_eq!(last["content"]["message"], "Demo reply: one two three", "{chat}");
 }
 
 #[tokio::test]

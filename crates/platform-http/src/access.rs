@@ -47,8 +47,9 @@ fn permit_key(caller: &Caller, rules: &KeyRules, route: &Route, path: &str, head
         return Err(Error::new(code::KEY_DOMAIN_FORBIDDEN, message));
     }
     let is_bound = !rules.endpoints.is_empty() || rules.preset.is_some();
-    // The preset `ui` opens what sessions reach, too.
-    let is_for_ui = rules.preset.is_some() && matches!(route.open_to, OpenTo::Key { session: true, .. });
+    // The preset `ui` opens what sessions reach, too, and all of memory.
+    let is_of_ui = matches!(route.open_to, OpenTo::Key { session: true, .. }) || route.path.starts_with("/v1/memory/");
+    let is_for_ui = rules.preset.is_some() && is_of_ui;
     if is_bound && !rules.lists(route.method.as_str(), unmounted(path)) && !is_for_ui {
         let message = "This key may not reach this endpoint; see its allowedEndpoints and preset.";
         return Err(Error::new(code::KEY_ENDPOINT_FORBIDDEN, message));

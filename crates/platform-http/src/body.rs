@@ -24,6 +24,10 @@ pub(crate) fn says_json(headers: &HeaderMap) -> bool {
     text(headers, header::CONTENT_TYPE).as_deref().is_some_and(is_json)
 }
 
+pub(crate) fn wrong_kind() -> Error {
+    Error::new(Code::UNSUPPORTED_MEDIA_TYPE, "Send the body as JSON, with `Content-Type: application/json`.")
+}
+
 /// Reads a body as its route takes it; `whose`: who holds its place meanwhile.
 pub(crate) async fn read(
     http: &Http,
@@ -39,8 +43,6 @@ pub(crate) async fn read(
     let limit = if is_ignored { SMALL_BODY } else { route.most_bytes.unwrap_or(http.config.max_json_bytes) };
     let kind = text(header::CONTENT_TYPE);
     let is_read = is_ignored || route.is_raw || kind.as_deref().is_some_and(is_json);
-    let wrong_kind =
-        || Error::new(Code::UNSUPPORTED_MEDIA_TYPE, "Send the body as JSON, with `Content-Type: application/json`.");
     let declared = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
     if declared.is_some_and(|length| length > 0) && !is_read {
         return Err(wrong_kind());

@@ -312,7 +312,9 @@ async fn run(route: &Route, request: Request) -> Result<Answer> {
         // Somebody with the same key was faster, and has what is wanted here.
         Err(error) if error.code().kind() == ErrorKind::Conflict => replay().await?.ok_or(error),
         Ok(answer) => {
-            if let Body::Json(body) = &answer.body {
+            if let Body::Json(body) = &answer.body
+                && (200..300).contains(&answer.status)
+            {
                 once.keep(&http.db, answer.status, body).await?;
             }
             Ok(answer)

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
+use actix_web::http::Method;
 use platform_auth::SCOPES;
 use platform_core::Issue;
 use serde_json::{Value, json};
@@ -311,7 +312,10 @@ pub(crate) fn document<'a>(
             "DELETE" => HttpMethod::Delete,
             _ => HttpMethod::Get,
         };
-        paths = paths.path(route.path, PathItem::new(method, describe(route, &operation)));
+        for path in route.described_paths() {
+            let described = describe(route, &path, &operation);
+            paths = paths.path(path, PathItem::new(method.clone(), described));
+        }
     }
     for (name, schema) in types {
         components = components.schema(name, schema);
@@ -356,8 +360,9 @@ fn tidy(schema: &mut Value) {
     }
 }
 
-fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Operation {
-    let mut described = OperationBuilder::new().summary(Some(operation.summary)).operation_id(Some(id(route)));
+fn describe(route: &Route, path: &str, operation: &Operation) -> utoipa::openapi::path::Operation {
+    let mut described = OperationBuilder::new().summary(Some(operation.summary));
+    described = described.operation_id(Some(id(&route.method, path)));
     described = described.tag(route.tag);
     for name in placeholders(route.path) {
         let text = ObjectBuilder::new().schema_type(Type::String).build();
@@ -371,7 +376,8 @@ fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Oper
     let whole = || ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)).build();
     let page = if operation.page { &["limit", "offset"][..] } else { &[] };
     let mut query: Vec<Named> = page.iter().map(|name| ((*name).to_owned(), whole().into())).collect();
-    query.extend(operation.query.iter().flat_map(TypeDoc::fields));
+    let fields = operation.query.iter().flat_map(TypeDoc::fields);
+    query.extend(fields.filter(|(name, _)| placeholders(route.path).all(|placeholder| placeholder != name)));
     for (name, schema) in query {
         let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).schema(Some(schema));
         described = described.parameter(parameter.required(Required::False).build());
@@ -407,9 +413,9 @@ fn describe(route: &Route, operation: &Operation) -> utoipa::openapi::path::Oper
 }
 
 /// `POST /v1/assistants/{identifier}/messages` → `postAssistantsByIdentifierMessages`.
-fn id(route: &Route) -> String {
-    let mut id = route.method.as_str().to_lowercase();
-    for segment in route.path.trim_start_matches("/v1").split('/').skip(1) {
+fn id(method: &Method, path: &str) -> String {
+    let mut id = method.as_str().to_lowercase();
+    for segment in path.trim_start_matches("/v1").split('/').skip(1) {
         let (by, segment) = match segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
             Some(name) => ("By", name),
             None => ("", segment),

@@ -17,6 +17,7 @@ use serde_json::{Value, error::Category, value::RawValue};
 
 use crate::{
     bearer::Bearer,
+    body::{says_json, wrong_kind},
     code,
     gate::{Gate, StreamPlace},
     http::Http,
@@ -176,11 +177,20 @@ impl Request {
         Ok(value)
     }
 
-    /// The query and the fields of a body with files as one type, converted as those of a query are; fields win.
+    /// The query and the fields of a body with files as one type, converted as those of a query are; fields win. A body
+    /// that came as JSON instead is read as such.
     pub fn form<T: DeserializeOwned>(&self) -> Result<T> {
+        if says_json(&self.headers) {
+            return self.body();
+        }
         let mut given = self.query.clone();
         given.extend(self.fields.names().filter_map(|name| Some((name.clone(), self.fields.text(name)?))));
         typed(&given)
+    }
+
+    /// Refuses a body that is not said to be JSON, where nothing else has: `UNSUPPORTED_MEDIA_TYPE`.
+    pub fn check_json(&self) -> Result<()> {
+        if says_json(&self.headers) { Ok(()) } else { Err(wrong_kind()) }
     }
 
     /// The one file that a field of the body has.

@@ -87,6 +87,8 @@ pub struct Route {
     pub(crate) path: &'static str,
     /// Where it is, too: a beginning of its path, and what may stand there instead.
     pub(crate) alias: Option<(&'static str, &'static str)>,
+    /// The `OpenAPI` document has both paths.
+    pub(crate) describes_alias: bool,
     pub(crate) tag: &'static str,
     pub(crate) open_to: OpenTo,
     pub(crate) handler: Handler,
@@ -112,6 +114,8 @@ pub struct Route {
     pub(crate) creates: bool,
     /// What it takes in the project of what its path names.
     pub(crate) right: Right,
+    /// It has effects, though whoever may read may ask for it.
+    pub(crate) acts: bool,
     /// Its answer goes on for longer than the rights of who asked may.
     pub(crate) lasts: bool,
     /// What each placeholder of the path stands for; `None` = nobody has said it.
@@ -127,6 +131,8 @@ impl Route {
     pub fn with(&mut self, describe: fn() -> Operation) -> &mut Self {
         let operation = describe();
         self.query_fields = operation.query_names();
+        // What the path says, the query does not say once more.
+        self.query_fields.retain(|name| placeholders(self.path).all(|placeholder| placeholder != name));
         self.body_fields = operation.body.as_ref().map(TypeDoc::names);
         self.lasts = operation.streams();
         if self.method == Method::PATCH || self.method == Method::PUT || operation.makes_record() {
@@ -195,6 +201,12 @@ impl Route {
         self
     }
 
+    /// It has effects, though whoever may read may ask for it.
+    pub fn acting(&mut self) -> &mut Self {
+        self.acts = true;
+        self
+    }
+
     /// It takes an editor of the project.
     pub fn changing(&mut self) -> &mut Self {
         self.right = Right::Change;
@@ -209,7 +221,8 @@ impl Route {
 
     /// It changes nothing: a GET, or a search by POST.
     pub(crate) fn only_reads(&self) -> bool {
-        self.method == Method::GET || matches!(self.open_to, OpenTo::Key { scope, .. } if scope.ends_with(":read"))
+        let reads = matches!(self.open_to, OpenTo::Key { scope, .. } if scope.ends_with(":read"));
+        self.method == Method::GET || (reads && !self.acts)
     }
 
     /// A path as it would be without aliases.
@@ -218,6 +231,13 @@ impl Route {
             Some((main, alias)) if path.contains(alias) => path.replacen(alias, main, 1),
             _ => path.to_owned(),
         }
+    }
+
+    /// Its paths in the `OpenAPI` document.
+    pub(crate) fn described_paths(&self) -> impl Iterator<Item = String> {
+        let alias = self.alias.filter(|_| self.describes_alias);
+        let other = alias.map(|(main, alias)| self.path.replacen(main, alias, 1));
+        std::iter::once(self.path.to_owned()).chain(other)
     }
 
     /// HEAD works wherever GET does.
@@ -249,7 +269,7 @@ impl Group {
     /// Begins a group whose handlers are given `services`; tag and description stand in the `OpenAPI` document.
     pub fn of<S: ?Sized>(tag: &'static str, description: &'static str, services: Arc<S>) -> GroupBuilder<S> {
         let group = Self { tag, description, routes: Vec::new(), unread: Vec::new() };
-        GroupBuilder { group, services, kinds: Vec::new(), references: Vec::new(), alias: None }
+        GroupBuilder { group, services, kinds: Vec::new(), references: Vec::new(), alias: None, describes_alias: false }
     }
 }
 
@@ -260,6 +280,7 @@ pub struct GroupBuilder<S: ?Sized> {
     kinds: Vec<(&'static str, Kind)>,
     references: Vec<ReferenceField>,
     alias: Option<(&'static str, &'static str)>,
+    describes_alias: bool,
 }
 
 impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
@@ -285,6 +306,13 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
         self
     }
 
+    /// Has the `OpenAPI` document describe its routes at both places.
+    #[must_use]
+    pub fn describing_both(mut self) -> Self {
+        self.describes_alias = true;
+        self
+    }
+
     /// A line of the table: changing methods take the right to change, all others the right to use.
     pub fn on<F, Fut>(&mut self, method: Method, path: &'static str, open_to: OpenTo, handler: F) -> &mut Route
     where
@@ -299,6 +327,7 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             method,
             path,
             alias: self.alias,
+            describes_alias: self.describes_alias,
             tag: self.group.tag,
             open_to,
             handler,
@@ -306,6 +335,7 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             body_fields: None,
             record_fields: Vec::new(),
             is_raw: false,
+            acts: false,
             most_bytes: (open_to == OpenTo::Public).then_some(SMALL_BODY),
             upload: None,
             is_resource: false,

@@ -12,7 +12,10 @@ use tokio::{
 };
 use tracing::warn;
 
-use crate::repository::{self, CallRow};
+use crate::{
+    model::Outcome,
+    repository::{self, CallRow},
+};
 
 /// Rows that wait to be written; who would add to more waits.
 const MOST_WAITING: usize = 10_000;
@@ -27,28 +30,6 @@ const MOST_PAYLOAD: usize = 65_536;
 /// Fields whose values are not kept.
 const SECRETS: [&str; 8] =
     ["password", "passwd", "secret", "token", "apikey", "authorization", "credential", "privatekey"];
-
-/// How a call ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Ok,
-    ToolError,
-    Denied,
-    UpstreamError,
-    Timeout,
-}
-
-impl Outcome {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::ToolError => "tool_error",
-            Self::Denied => "denied",
-            Self::UpstreamError => "upstream_error",
-            Self::Timeout => "timeout",
-        }
-    }
-}
 
 /// A call that was made.
 pub(crate) struct Call<'a> {

@@ -7,14 +7,14 @@ use platform_chat::NewMessage;
 use platform_core::{Credential, Error, Object, Result, Timestamp, sha256_hex};
 use platform_integrations::{Connecting, McpTarget, NewConnection};
 use platform_runtime::{Payer, Spender, ToolCall};
-use platform_toolservers::{McpAuthMode, McpCall, McpCredentials, McpOutcome, OfferedServer, ServerType};
+use platform_toolservers::{McpAuthMode, McpCall, McpOutcome, OfferedServer, UpstreamCredentials};
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::Instant, time::sleep};
 
 use crate::{
-    audit::{Call, Outcome},
+    audit::Call,
     endpoint::Asking,
-    model::TargetType,
+    model::{Outcome, TargetType},
     protocol::{Message, error_result, text_result},
     service::PgMcpGateway,
     surface::{Subject, Target, Tool, View},
@@ -46,6 +46,8 @@ pub(crate) struct Calling {
     profile: String,
     keeps_payloads: bool,
     name: String,
+    /// The server of the tool, once that is known.
+    server: Option<String>,
     arguments: Object,
     began: Timestamp,
     clock: Instant,
@@ -57,7 +59,7 @@ impl Drop for Calling {
     fn drop(&mut self) {
         if !self.is_noted.get() {
             let (arguments, code) = (Value::Object(self.arguments.clone()), Some("CANCELLED".to_owned()));
-            self.gateway.audit.note_now(&self.noted(None, Outcome::UpstreamError, code, &arguments, &Value::Null));
+            self.gateway.audit.note_now(&self.noted(Outcome::UpstreamError, code, &arguments, &Value::Null));
         }
     }
 }
@@ -84,6 +86,7 @@ impl Calling {
             profile: view.profile_id.clone(),
             keeps_payloads: view.audits_payloads,
             name: name.to_owned(),
+            server: None,
             arguments,
             began: gateway.clock.now(),
             clock: Instant::now(),
@@ -97,7 +100,7 @@ impl Calling {
 
     /// Notes a call that is not made.
     pub async fn denied(&self, code: &str) {
-        self.note(None, Outcome::Denied, Some(code.to_owned()), &Value::Null).await;
+        self.note(Outcome::Denied, Some(code.to_owned()), &Value::Null).await;
     }
 
     /// The result of a call that is not made.
@@ -108,12 +111,16 @@ impl Calling {
 
     /// Makes the call, and notes it.
     pub async fn run(
-        self,
+        mut self,
         tool: Tool,
         view: &View,
         message: &Message,
         progress: Option<mpsc::Sender<Value>>,
     ) -> Called {
+        self.server = match &tool.target {
+            Target::Server(server, _) | Target::LogIn(server) => Some(server.clone()),
+            Target::Platform(..) => None,
+        };
         if let Some(result) = self.spent().await {
             return Called::Result(result);
         }
@@ -137,29 +144,24 @@ impl Calling {
                 None => failed("TOOL_NOT_AVAILABLE", "The server of this tool is gone."),
             },
         };
-        let server = match &tool.target {
-            Target::Server(server, _) | Target::LogIn(server) => Some(server.as_str()),
-            Target::Platform(..) => None,
-        };
         let called = if tool.requires_approval { self.still_approved(called) } else { called };
         match &called {
-            Called::Result(result) => self.note(server, outcome, code, result).await,
+            Called::Result(result) => self.note(outcome, code, result).await,
             Called::Refused(number, reason, _) => {
-                self.note(server, outcome, code, &json!({"code": number, "message": reason})).await;
+                self.note(outcome, code, &json!({"code": number, "message": reason})).await;
             }
         }
         called
     }
 
-    async fn note(&self, server: Option<&str>, outcome: Outcome, code: Option<String>, result: &Value) {
+    async fn note(&self, outcome: Outcome, code: Option<String>, result: &Value) {
         self.is_noted.set(true);
         let arguments = Value::Object(self.arguments.clone());
-        self.gateway.audit.note(&self.noted(server, outcome, code, &arguments, result)).await;
+        self.gateway.audit.note(&self.noted(outcome, code, &arguments, result)).await;
     }
 
     fn noted<'a>(
         &'a self,
-        server: Option<&'a str>,
         outcome: Outcome,
         code: Option<String>,
         arguments: &'a Value,
@@ -169,7 +171,7 @@ impl Calling {
             account: &self.asking.caller.account,
             subject: &self.subject.name,
             profile: &self.profile,
-            server,
+            server: self.server.as_deref(),
             tool: &self.name,
             began: self.began,
             took: self.clock.elapsed(),
@@ -308,14 +310,11 @@ impl Calling {
     }
 
     /// With whose rights a server is called; where to connect when there are none.
-    async fn credentials(&self, server: &OfferedServer) -> Result<std::result::Result<McpCredentials, String>> {
-        if server.kind() != ServerType::Mcp {
-            return Ok(Ok(McpCredentials::Own));
-        }
+    async fn credentials(&self, server: &OfferedServer) -> Result<std::result::Result<UpstreamCredentials, String>> {
         match server.auth_mode() {
-            McpAuthMode::Shared => Ok(Ok(McpCredentials::Own)),
+            McpAuthMode::Shared => Ok(Ok(UpstreamCredentials::Own)),
             McpAuthMode::Passthrough => match &self.asking.upstream {
-                Some(header) => Ok(Ok(McpCredentials::Header(header.clone()))),
+                Some(header) => Ok(Ok(UpstreamCredentials::Header(header.clone()))),
                 None => {
                     let message = "Send what lets in to this server as X-Upstream-Authorization.";
                     Err(Error::new(platform_core::Code::BAD_REQUEST, message))
@@ -336,7 +335,7 @@ impl Calling {
                 };
                 let integrations = &self.gateway.integrations;
                 if let Some(connection) = integrations.mcp_connection(&caller.account, &target, &owner).await? {
-                    return Ok(Ok(McpCredentials::Connection(connection)));
+                    return Ok(Ok(UpstreamCredentials::Connection(connection)));
                 }
                 let key = (caller.account.clone(), server.id().to_owned(), self.subject.name.clone());
                 if let Some(begun) = self.gateway.log_ins.get(&key) {

@@ -29,7 +29,8 @@ pub use endpoint::{Asking, McpReply, Messages};
 pub use model::{
     AuditFilter, AuditPage, AuditRow, ExposeMode, GatewayServer, GatewayServerPage, Grant, GrantFilter, GrantPage,
     NewGrant, NewToolPolicy, PlatformTool, Preview, PreviewOf, Profile, ProfilePage, ProfileServer, ProfileSettings,
-    ProfileTool, SubjectType, Switches, SwitchesPut, TargetType, ToolOverride, ToolPolicy, ToolSwitches, Visibility,
+    ProfileTool, SubjectType, Switches, SwitchesPut, TargetType, ToolOverride, ToolPolicy, ToolSwitch, ToolSwitches,
+    Visibility,
 };
 pub use protocol::McpHeaders;
 pub use service::{MCP_GRANT, MCP_PROFILE, McpNeeds, McpReferrer, PgMcpGateway, purge_audit};

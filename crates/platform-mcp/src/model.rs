@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use platform_core::{Checks, Result, Timestamp};
-use serde::{Deserialize, Serialize};
+use platform_core::{Checks, Timestamp};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -238,7 +238,7 @@ fn is_tool_name(text: &str) -> bool {
 }
 
 impl ProfileSettings {
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> platform_core::Result<()> {
         let mut checks = Checks::default();
         if self.name.trim().is_empty() {
             checks.issue("name", "required", "name is required: 1 to 200 characters");
@@ -252,7 +252,9 @@ impl ProfileSettings {
         let (mut ids, mut slugs) = (HashSet::new(), HashSet::new());
         for (i, server) in self.servers.iter().enumerate() {
             let at = |field: &str| format!("servers[{i}].{field}");
-            if !ids.insert(&server.tool_server_id) {
+            if server.tool_server_id.is_empty() {
+                checks.issue(&at("toolServerId"), "required", "toolServerId is required: the id of a tool server");
+            } else if !ids.insert(&server.tool_server_id) {
                 checks.issue(&at("toolServerId"), "unique", "this server stands in the profile twice");
             }
             if let Some(slug) = &server.slug {
@@ -449,7 +451,30 @@ pub struct ProfileTool {
 #[serde(default)]
 pub struct ToolSwitches {
     /// Those that change.
-    pub tools: Vec<ToolOverride>,
+    #[schema(value_type = Vec<ToolOverride>)]
+    pub tools: Vec<ToolSwitch>,
+}
+
+/// What is to be otherwise of a tool; `null` takes it back.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ToolSwitch {
+    /// Its exposed name, or its alias.
+    pub name: String,
+    /// Its name instead.
+    #[serde(deserialize_with = "given")]
+    pub alias: Option<Option<String>>,
+    /// Its description instead.
+    #[serde(deserialize_with = "given")]
+    pub description: Option<Option<String>>,
+    /// It is there, or it is not.
+    #[serde(deserialize_with = "given")]
+    pub enabled: Option<Option<bool>>,
+}
+
+/// What is given, also `null`.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }
 
 /// A tool server, as the gateway stands with it.
@@ -477,6 +502,35 @@ pub struct GatewayServer {
     pub last_error: Option<String>,
 }
 
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = McpCallOutcome)]
+pub enum Outcome {
+    /// With a result.
+    Ok,
+    /// With an error of the tool.
+    ToolError,
+    /// It was not made.
+    Denied,
+    /// The server failed.
+    UpstreamError,
+    /// The server took too long.
+    Timeout,
+}
+
+impl Outcome {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ToolError => "tool_error",
+            Self::Denied => "denied",
+            Self::UpstreamError => "upstream_error",
+            Self::Timeout => "timeout",
+        }
+    }
+}
+
 /// A call that was made through the gateway.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -494,7 +548,8 @@ pub struct AuditRow {
     pub tool_server_id: Option<String>,
     /// The exposed name of the tool.
     pub tool_name: String,
-    /// `ok`, `tool_error`, `denied`, `upstream_error` or `timeout`.
+    /// How it ended.
+    #[schema(value_type = Outcome)]
     pub outcome: String,
     /// How long it took, in milliseconds.
     pub duration_ms: i64,
@@ -525,7 +580,7 @@ pub struct AuditFilter {
     /// By this caller.
     pub subject: Option<String>,
     /// That ended so.
-    pub outcome: Option<String>,
+    pub outcome: Option<Outcome>,
     /// From then on, in ms.
     pub from: Option<i64>,
     /// Before then, in ms.

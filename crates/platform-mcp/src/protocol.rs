@@ -79,6 +79,7 @@ impl Message {
             };
         };
         if id.is_null() {
+            check_version(&id, headers.version.as_deref())?;
             return Ok(Incoming::Notification);
         }
         if !(id.is_string() || id.is_number()) {
@@ -152,12 +153,10 @@ fn family(id: &Value, method: &str, params: &Object, headers: &McpHeaders) -> Re
     let in_header = headers.version.as_deref();
     let mismatch = |reason: &str| Failure::new(400, id, HEADER_MISMATCH, reason);
     let wrong = |reason: &str| Failure::new(400, id, INVALID_PARAMS, reason);
+    check_version(id, in_body)?;
+    check_version(id, in_header)?;
     if in_body.is_some() && in_body != in_header {
         return Err(mismatch("MCP-Protocol-Version must be the protocolVersion of _meta."));
-    }
-    if let Some(version) = in_header.filter(|version| !SUPPORTED.contains(version)) {
-        let data = json!({"supported": SUPPORTED, "requested": version});
-        return Err(Failure::new(400, id, UNSUPPORTED_VERSION, "This protocol version is not spoken here.").with(data));
     }
     if in_header != Some(MODERN) {
         let can = params.get("capabilities").cloned().unwrap_or_else(|| json!({}));
@@ -179,6 +178,18 @@ fn family(id: &Value, method: &str, params: &Object, headers: &McpHeaders) -> Re
         }
     }
     Ok((true, capabilities.clone()))
+}
+
+/// Refuses a version that is not spoken here.
+fn check_version(id: &Value, version: Option<&str>) -> Result<(), Failure> {
+    match version.filter(|version| !SUPPORTED.contains(version)) {
+        None => Ok(()),
+        Some(version) => {
+            let data = json!({"supported": SUPPORTED, "requested": version});
+            let reason = "This protocol version is not spoken here.";
+            Err(Failure::new(400, id, UNSUPPORTED_VERSION, reason).with(data))
+        }
+    }
 }
 
 /// A header as it was meant: what no header can carry comes in base64.
@@ -290,6 +301,11 @@ mod tests {
         let bare = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
         assert_eq!(read(&bare, &headers(MODERN, "tools/list", "")), Err((400, -32602)));
         assert_eq!(read(&bare, &headers("v9", "tools/list", "")), Err((400, -32022)));
+        let unknown = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list",
+            "params": {"_meta": {"io.modelcontextprotocol/protocolVersion": "v9"}}});
+        assert_eq!(read(&unknown, &headers(MODERN, "tools/list", "")), Err((400, -32022)));
+        let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled"});
+        assert_eq!(read(&told, &headers("v9", "", "")), Err((400, -32022)));
         assert_eq!(read(&bare, &McpHeaders::default()), Ok(false), "the older family needs no header");
         assert_eq!(read(&json!([bare]), &McpHeaders::default()), Err((400, -32600)));
     }

@@ -300,7 +300,7 @@ pub(crate) async fn calls(
             rows = rows.filter(mcp_audit::subject.eq(subject));
         }
         if let Some(outcome) = outcome {
-            rows = rows.filter(mcp_audit::outcome.eq(outcome));
+            rows = rows.filter(mcp_audit::outcome.eq(outcome.as_str()));
         }
         if let Some(from) = from {
             rows = rows.filter(mcp_audit::timestamp_ms.ge(from));

@@ -29,7 +29,7 @@ use crate::{
     model::{
         AuditFilter, AuditPage, GatewayServer, GatewayServerPage, Grant, GrantFilter, GrantPage, MOST_NAMES, NewGrant,
         Preview, PreviewOf, Profile, ProfilePage, ProfileSettings, ProfileTool, SubjectType, Switches, ToolOverride,
-        check_names,
+        ToolSwitch, check_names,
     },
     repository::{self, GrantRow, ProfileRow, Seen},
     surface::{Subject, Surface, View, digest},
@@ -448,7 +448,7 @@ impl PgMcpGateway {
         &self,
         account: &AccountId,
         id: &str,
-        given: Vec<ToolOverride>,
+        given: Vec<ToolSwitch>,
         expected: &Precondition,
     ) -> Result<Vec<ProfileTool>> {
         let mut checks = Checks::default();
@@ -458,24 +458,26 @@ impl PgMcpGateway {
         let known = self.surface(account, &profile).await?.0.shown();
         let servers = self.servers(account, &profile.settings).await?.0;
         let change = |settings: &mut ProfileSettings, seen: &mut Seen| {
-            for of in given.iter().cloned() {
+            for of in &given {
                 let by_name = known.iter().find(|tool| tool.name == of.name);
                 let tool = by_name.or_else(|| known.iter().find(|tool| tool.alias.as_ref() == Some(&of.name)));
                 let tool = tool.ok_or_else(|| Error::not_found(code::TOOL_NOT_FOUND, "tool", &of.name))?;
-                let is_same = |known: &&mut ToolOverride| known.name == tool.name;
-                let known = settings.tool_overrides.iter_mut().find(is_same);
-                let enabled = of.enabled;
-                match known {
-                    Some(known) => {
-                        known.alias = of.alias.or(known.alias.take()).filter(|alias| !alias.is_empty());
-                        known.description = of.description.or(known.description.take());
-                        known.enabled = of.enabled.or(known.enabled);
-                    }
-                    None => settings.tool_overrides.push(ToolOverride { name: tool.name.clone(), ..of }),
+                let overrides = &mut settings.tool_overrides;
+                let at = overrides.iter().position(|known| known.name == tool.name).unwrap_or_else(|| {
+                    overrides.push(ToolOverride { name: tool.name.clone(), ..ToolOverride::default() });
+                    overrides.len() - 1
+                });
+                let known = &mut overrides[at];
+                if let Some(alias) = &of.alias {
+                    known.alias = alias.clone().filter(|alias| !alias.is_empty());
                 }
+                if let Some(description) = &of.description {
+                    known.description.clone_from(description);
+                }
+                known.enabled = of.enabled.unwrap_or(known.enabled);
                 let server = servers.iter().find(|server| Some(server.id()) == tool.tool_server_id.as_deref());
                 let definition = server.and_then(|server| server.tool(&tool.tool));
-                if let (Some(true), Some(server), Some(definition)) = (enabled, server, definition) {
+                if let (Some(Some(true)), Some(server), Some(definition)) = (of.enabled, server, definition) {
                     let of_server = seen.entry(server.id().to_owned()).or_default();
                     of_server.insert(tool.tool.clone(), digest(definition));
                 }
@@ -491,12 +493,16 @@ impl PgMcpGateway {
         let mut checks = Checks::default();
         checks.length("subject", &new.subject, 1..=400);
         let is_pair = match new.subject_type {
-            SubjectType::Subtenant => new.subject.contains('/'),
+            SubjectType::Subtenant => {
+                new.subject.split_once('/').is_some_and(|(tenant, user)| is_tenant(tenant) && is_tenant(user))
+            }
             SubjectType::Claim => new.subject.contains('='),
+            SubjectType::Tenant => is_tenant(&new.subject),
             _ => true,
         };
         if !is_pair {
-            let message = "subject of a subtenant is <tenantId>/<subtenantId>, of a claim name=value";
+            let message =
+                "subject of a tenant is its id, of a subtenant <tenantId>/<subtenantId>, of a claim name=value";
             checks.issue("subject", "format", message);
         }
         check_names(&mut checks, "tools", &new.tools);
@@ -582,6 +588,9 @@ impl PgMcpGateway {
         let Some(profile) = of.profile.as_deref().filter(|slug| !slug.is_empty()) else {
             return Err(Error::invalid("profile", "required", "profile is required: the slug of a profile"));
         };
+        let mut checks = Checks::default();
+        checks.tenants(of.tenant_id.as_deref(), of.subtenant_id.as_deref());
+        checks.finish()?;
         let subject = match (&of.user_uid, &of.key_id, &of.tenant_id) {
             (Some(user), None, None) => Subject::user(user),
             (None, Some(key), None) => Subject::key(key, is_full),
@@ -706,6 +715,13 @@ fn shown(server: &OfferedServer) -> GatewayServer {
 
 fn switch_key(account: &AccountId, subject: &str) -> String {
     format!("{}/{subject}", account.as_str())
+}
+
+/// Whether this can be the id of a tenant or of an end user.
+fn is_tenant(id: &str) -> bool {
+    let mut checks = Checks::default();
+    checks.tenants(None, Some(id));
+    checks.finish().is_ok()
 }
 
 pub(crate) fn not_found(id: &str) -> Error {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use platform_core::{Caller, Credential, sha256_hex};
-use platform_toolservers::{McpAuthMode, OfferedServer, ToolDefinition};
+use platform_toolservers::{McpAuthMode, OfferedServer, ServerType, ToolDefinition};
 use serde_json::{Value, json};
 
 use crate::{
@@ -138,7 +138,8 @@ impl Surface {
             // What nobody could see when the server was put in was put in unseen.
             let known = seen.get(server.id()).filter(|known| !known.is_empty());
             let is_stale = stale.contains(server.id());
-            if server.tools().is_empty() && server.auth_mode() == McpAuthMode::PerUser {
+            let is_listed_by_log_in = server.kind() == ServerType::Mcp && server.auth_mode() == McpAuthMode::PerUser;
+            if server.tools().is_empty() && is_listed_by_log_in {
                 let base_name = fit(&format!("{slug}__{LOG_IN}"));
                 let of = overrides.get(base_name.as_str()).copied();
                 let told = format!("Logs in to {}; its tools are there afterwards.", server.name());

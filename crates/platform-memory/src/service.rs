@@ -36,6 +36,8 @@ pub trait MemoryService: Send + Sync {
     ) -> Result<CoreMemoryEntries>;
     /// The same as a page of Markdown, with what was put aside.
     async fn export(&self, account: &AccountId, bucket: Option<&MemoryBucket>) -> Result<String>;
+    /// Whether what is given of an entry can be written, wherever that may be.
+    fn check(&self, given: Object) -> Result<()>;
     /// Writes an entry, unless there is one that says the same. `CORE_MEMORY_FULL` when there is no room.
     async fn add(
         &self,
@@ -186,6 +188,11 @@ impl MemoryService for PgMemory {
         Ok(block::markdown(&self.get(account, bucket, true).await?.entries))
     }
 
+    fn check(&self, given: Object) -> Result<()> {
+        let any = EntryPatch { content: "-".to_owned(), ..EntryPatch::default() };
+        overlay(&any, given)?.check(&self.limits)
+    }
+
     async fn add(
         &self,
         account: &AccountId,
@@ -238,7 +245,8 @@ impl MemoryService for PgMemory {
         patch: Object,
         source: Source,
     ) -> Result<MemoryEntry> {
-        if patch.contains_key("readOnly") && source == Source::User {
+        // What no session can change was `false` before.
+        if patch.get("readOnly") == Some(&true.into()) && source == Source::User {
             return Err(Error::new(platform_core::Code::FORBIDDEN, "readOnly cannot be set by sessions."));
         }
         let now = self.clock.now();

@@ -9,6 +9,8 @@ use serde_json::json;
 
 /// The formats that are read, as errors name them.
 pub(crate) const SUPPORTED: [&str; 9] = ["mp3", "mp4", "m4a", "mpeg", "mpga", "wav", "webm", "ogg", "flac"];
+/// How a program stream of MPEG begins (ISO 13818-1 §2.5.3.4).
+const MPEG_PACK: [u8; 4] = [0, 0, 1, 0xba];
 /// CPU time and memory of one container.
 const CPU: Duration = Duration::from_secs(5);
 const MEMORY: u64 = 256 << 20;
@@ -32,6 +34,9 @@ pub(crate) fn format(head: &[u8]) -> Option<(&'static str, &'static str)> {
     if head.starts_with(&[0x1a, 0x45, 0xdf, 0xa3]) && head.windows(4).take(64).any(|word| word == b"webm") {
         return Some(("audio/webm", "webm"));
     }
+    if head.starts_with(&MPEG_PACK) {
+        return Some(("video/mpeg", "mpeg"));
+    }
     Some(match media_type("", "", head).as_str() {
         "audio/mpeg" | "audio/mp3" => ("audio/mpeg", "mp3"),
         "video/mp4" => ("audio/mp4", "mp4"),
@@ -40,6 +45,7 @@ pub(crate) fn format(head: &[u8]) -> Option<(&'static str, &'static str)> {
         "audio/webm" | "video/webm" | "video/x-matroska" => ("audio/webm", "webm"),
         "audio/ogg" | "video/ogg" | "application/ogg" | "audio/opus" => ("audio/ogg", "ogg"),
         "audio/flac" | "audio/x-flac" => ("audio/flac", "flac"),
+        kind if head.get(4..8) == Some(b"ftyp") && !kind.starts_with("image/") => ("audio/mp4", "mp4"),
         _ => return None,
     })
 }
@@ -157,6 +163,10 @@ mod tests {
         assert_ne!(format(&[0xff, 0xf1, 0x50, 0x80]), Some(("audio/mpeg", "mp3")));
         let short = [b"\x1a\x45\xdf\xa3\x9f\x42\x86\x81\x01\x42\x82\x84webm".as_slice(), &[0; 40]].concat();
         assert_eq!(format(&short), Some(("audio/webm", "webm")));
+        for (head, kind) in [(&b"\0\0\x01\xba\x44\0\x04"[..], "mpeg"), (b"\0\0\0\x18ftypiso8\0\0\0\0", "mp4")] {
+            assert_eq!(format(head).map(|(_, extension)| extension), Some(kind), "{head:x?}");
+        }
+        assert_eq!(format(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"), None);
         for none in [b"%PDF-1.4".as_slice(), b"hello", b""] {
             assert_eq!((format(none), length(none)), (None, None));
         }

@@ -15,11 +15,10 @@ use utoipa::ToSchema;
 use crate::{
     authentication::AuthenticationConfig,
     definition::{CustomHeader, ToolDefinition, check_all},
-    mcp::McpCredentials,
     model::{AppLink, ServerType, ToolServer, ToolServerSettings},
     repository::{self, ServerRow},
     rules::{not_found, switched},
-    server::Server,
+    server::{Server, UpstreamCredentials},
     service::{PgToolServerService, ToolServerKind},
 };
 
@@ -169,7 +168,7 @@ impl PgToolServerService {
 
     /// The tools that an MCP server has now, at most so many. `UPSTREAM_ERROR` with the cause in `details.code`.
     pub async fn read_tools(&self, server: &OfferedServer, most: usize) -> Result<Vec<ToolDefinition>> {
-        let read = Box::pin(self.calling.mcp.tools(&server.0, &McpCredentials::Own, most)).await;
+        let read = Box::pin(self.calling.mcp.tools(&server.0, &UpstreamCredentials::Own, most)).await;
         read.map_err(|failure| Error::new(Code::UPSTREAM_ERROR, failure.to_line()).with("code", failure.code))
     }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     http::{Call, free_request},
+    server::UpstreamCredentials,
     source::depth_header,
 };
 
@@ -44,7 +45,13 @@ struct HttpRequest {
 impl BuiltInAction for HttpRequest {
     async fn call(&self, call: BuiltInCall<'_>) -> ToolResult {
         let depth = depth_header(&self.vault, call.scope);
-        let sent = Call { id: call.id, callback: None, depth: depth.as_deref(), timeout: call.timeout };
+        let sent = Call {
+            id: call.id,
+            callback: None,
+            depth: depth.as_deref(),
+            timeout: call.timeout,
+            with: &UpstreamCredentials::Own,
+        };
         match free_request(&self.egress.of(call.account), sent, call.arguments).await {
             Ok(value) => {
                 let text = fit_bytes(without_nul(value).to_string(), self.most_bytes);

@@ -12,9 +12,9 @@ use crate::{
     apps::OfferedServer,
     failure::Failure,
     http::Call,
-    mcp::McpCredentials,
     model::{McpAuthMode, ServerType, ToolServerFilter},
     repository,
+    server::UpstreamCredentials,
     service::PgToolServerService,
     source::longest,
 };
@@ -25,8 +25,8 @@ pub struct McpCall {
     pub id: String,
     /// Arguments.
     pub arguments: Object,
-    /// With whose rights; only MCP servers have a choice.
-    pub with: McpCredentials,
+    /// With whose rights.
+    pub with: UpstreamCredentials,
     /// What the caller can do, as MCP says it: what an upstream may ask of it.
     pub capabilities: Value,
     /// Answers to what the upstream asked before.
@@ -128,7 +128,7 @@ impl PgToolServerService {
     }
 
     /// Reads the tools of an MCP server with the rights of somebody else than itself; how many there are.
-    pub async fn read_with(&self, server: &OfferedServer, with: &McpCredentials) -> Result<usize> {
+    pub async fn read_with(&self, server: &OfferedServer, with: &UpstreamCredentials) -> Result<usize> {
         match self.fetch_tools_with(&server.0.account, &server.0.id, with).await? {
             (server, None) => Ok(usize::try_from(server.tool_count).unwrap_or(0)),
             (_, Some(failure)) => Err(Error::new(Code::UPSTREAM_ERROR, failure.to_line()).with("code", failure.code)),
@@ -144,7 +144,7 @@ impl PgToolServerService {
         if server.0.kind == ServerType::Mcp {
             return self.call_upstream(server, definition, call, timeout).await;
         }
-        let of_call = Call { id: &call.id, callback: None, depth: None, timeout };
+        let of_call = Call { id: &call.id, callback: None, depth: None, timeout, with: &call.with };
         let called = self.calling.call(&server.0, definition, of_call, &call.arguments).await;
         match called.result {
             Ok(value) => McpOutcome::Result(as_result(value)),

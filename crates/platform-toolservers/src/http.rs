@@ -17,7 +17,7 @@ use crate::{
     failure::Failure,
     redact::Redactor,
     request, script,
-    server::{Credentials, Server},
+    server::{Credentials, Server, UpstreamCredentials},
 };
 
 /// A longer answer takes long enough to read that others would wait for it, in bytes.
@@ -36,6 +36,8 @@ pub(crate) struct Call<'a> {
     pub depth: Option<&'a str>,
     /// Longest wait.
     pub timeout: Duration,
+    /// With whose rights.
+    pub with: &'a UpstreamCredentials,
 }
 
 /// What came of a call, and as far as it got.
@@ -88,7 +90,7 @@ impl Calling {
         status: &mut Option<u16>,
     ) -> Result<Value, Failure> {
         let (body, media_type) = request::body(self, &server.account, tool, arguments).await?;
-        let mut credentials = self.credentials(server, tool, None).await?;
+        let mut credentials = self.credentials(server, tool, call.with, None).await?;
         let mut outgoing = Outgoing {
             method: Method::from_bytes(tool.method.as_str().as_bytes()).unwrap_or_default(),
             url: credentials.address(&url),
@@ -100,15 +102,13 @@ impl Calling {
         let mut answer = self.send_again(server, tool, &outgoing).await;
         // A token that is refused before its time: another one, once.
         if let (Ok(Fetched { status: 401, .. }), Some(stale)) = (&answer, credentials.token.take()) {
-            credentials = self.credentials(server, tool, Some(&stale)).await?;
+            credentials = self.credentials(server, tool, call.with, Some(&stale)).await?;
             outgoing.url = credentials.address(&url);
             outgoing.headers = headers(&credentials, call, media_type);
             answer = self.send_again(server, tool, &outgoing).await;
             credentials.secrets.push(stale);
         }
-        if let (Some(link), Ok(answer)) = (&server.shown.integration, &answer)
-            && let Some(connection) = &link.connection_id
-        {
+        if let (Some(connection), Ok(answer)) = (server.connection(call.with), &answer) {
             self.connections.answered(&server.account, connection, answer.status == 401).await;
         }
         let redactor = Redactor::new(&credentials.secrets);
@@ -129,24 +129,14 @@ impl Calling {
         if (200..300).contains(&answer.status) { Ok(value) } else { Err(Failure::status(answer.status, value)) }
     }
 
-    /// What lets a call in: of the server itself, or of its connection to an app.
     async fn credentials(
         &self,
         server: &Arc<Server>,
         tool: &ToolDefinition,
+        with: &UpstreamCredentials,
         refused: Option<&Secret>,
     ) -> Result<Credentials, Failure> {
-        let Some(link) = &server.shown.integration else {
-            return server.credentials(Some(tool), &self.tokens, refused).await;
-        };
-        let missing = || "Nobody has connected an account.".to_owned();
-        let connection = link.connection_id.as_deref().ok_or_else(missing);
-        let given = match connection {
-            Ok(connection) => self.connections.credentials(&server.account, connection, refused).await,
-            Err(reason) => Err(reason),
-        };
-        let given = given.map_err(|reason| Failure::new("NOT_CONNECTED", reason))?;
-        Credentials::of_app(given, tool)
+        server.credentials(with, &self.tokens, &*self.connections, refused).await?.for_tool(tool)
     }
 
     /// Sends, and again where that cannot do harm.

@@ -50,13 +50,13 @@ pub use definition::{
     ToolDefinition, check_headers,
 };
 pub use gateway::{McpCall, McpOutcome};
-pub use mcp::McpCredentials;
 pub use model::{
     AppLink, CloneRequest, DefinitionPatch, Integration, ListedGroup, McpAuthMode, OpenApiImport, ServerType,
     TestRequest, TestResult, ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
 };
 pub use repository::{hold_in, use_in};
 pub use rules::{numbered, slug};
+pub use server::UpstreamCredentials;
 pub use service::{PgToolServerService, TOOL_SERVER, ToolServerNeeds, ToolServerService};
 
 /// What child processes do with expressions and descriptions of clients.

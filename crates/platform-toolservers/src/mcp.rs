@@ -38,7 +38,7 @@ use crate::{
     failure::Failure,
     gateway::answered,
     redact::Redactor,
-    server::{Credentials, Server},
+    server::{Credentials, Server, UpstreamCredentials},
     tokens::Tokens,
 };
 
@@ -78,17 +78,6 @@ impl ChangedServers {
             self.said.notified().await;
         }
     }
-}
-
-/// With whose rights an MCP server is asked.
-#[derive(Debug, Clone)]
-pub enum McpCredentials {
-    /// The server's own.
-    Own,
-    /// Those of a connection.
-    Connection(String),
-    /// This `Authorization`.
-    Header(Secret),
 }
 
 /// An error of the protocol: code, message, data.
@@ -159,7 +148,7 @@ impl McpClients {
     pub async fn tools(
         &self,
         server: &Arc<Server>,
-        with: &McpCredentials,
+        with: &UpstreamCredentials,
         most: usize,
     ) -> Result<Vec<ToolDefinition>, Failure> {
         let listed = Box::pin(self.attempt(server, with, true, move |connection| async move {
@@ -197,7 +186,7 @@ impl McpClients {
         longest: Duration,
     ) -> Result<Value, Failure> {
         let params = CallToolRequestParams::new(tool.function.name.clone()).with_arguments(arguments.clone());
-        let called = Box::pin(self.attempt(server, &McpCredentials::Own, tool.idempotent, move |connection| {
+        let called = Box::pin(self.attempt(server, &UpstreamCredentials::Own, tool.idempotent, move |connection| {
             let params = params.clone();
             async move { connection.service.call_tool(params).await }
         }));
@@ -217,7 +206,7 @@ impl McpClients {
     pub async fn call_once(
         &self,
         server: &Arc<Server>,
-        with: &McpCredentials,
+        with: &UpstreamCredentials,
         params: CallToolRequestParams,
         meta: RequestMetaObject,
         again: bool,
@@ -278,7 +267,7 @@ impl McpClients {
     async fn attempt<T, F>(
         &self,
         server: &Arc<Server>,
-        with: &McpCredentials,
+        with: &UpstreamCredentials,
         again: bool,
         work: impl Fn(Arc<Connection>) -> F + Send + Sync,
     ) -> Result<(T, Arc<Connection>), Failure>
@@ -299,7 +288,7 @@ impl McpClients {
             }
             let refused = is_refusal(&error).then(|| connection.token.clone()).flatten();
             if is_last || (refused.is_none() && (answered || !again)) {
-                if let (McpCredentials::Connection(id), true) = (with, is_refusal(&error)) {
+                if let (UpstreamCredentials::Connection(id), true) = (with, is_refusal(&error)) {
                     self.apps.answered(&server.account, id, true).await;
                 }
                 return Err(connection.redacted(failure(&connection.url, &error)));
@@ -313,36 +302,17 @@ impl McpClients {
         self.clients.invalidate(&(server.clone(), String::new()));
     }
 
-    /// What lets in.
-    async fn credentials(
-        &self,
-        server: &Arc<Server>,
-        with: &McpCredentials,
-        stale: Option<&Secret>,
-    ) -> Result<Credentials, Failure> {
-        let connection = match with {
-            McpCredentials::Header(value) => return Ok(Credentials::of_header(value)),
-            McpCredentials::Connection(id) => id.as_str(),
-            McpCredentials::Own => match server.connection() {
-                Some(id) => id,
-                None => return server.credentials(None, &self.tokens, stale).await,
-            },
-        };
-        let given = self.apps.credentials(&server.account, connection, stale).await;
-        Ok(given.map_err(|reason| Failure::new("NOT_CONNECTED", reason))?.into())
-    }
-
     /// A connection that is there, or a new one; `stale`: a token that was refused.
     async fn connection(
         &self,
         server: &Arc<Server>,
-        with: &McpCredentials,
+        with: &UpstreamCredentials,
         stale: Option<&Secret>,
     ) -> Result<Arc<Connection>, Failure> {
         let unreadable = || Failure::new("URL_NOT_ALLOWED", "The server has no address that can be read.");
         let url = server.settings.address().ok_or_else(unreadable)?;
         let key = key(server, with);
-        let credentials = self.credentials(server, with, stale).await?;
+        let credentials = server.credentials(with, &self.tokens, &*self.apps, stale).await?;
         let same = |known: &Arc<Connection>| {
             known.headers == credentials.headers && known.url == url && !known.service.peer().is_transport_closed()
         };
@@ -352,7 +322,7 @@ impl McpClients {
         let token = credentials.token.clone();
         let connection = match self.connect(key.0.clone(), url.clone(), credentials).await {
             Err(failure) if failure.code == "AUTH_FAILED" && token.is_some() && stale.is_none() => {
-                let credentials = self.credentials(server, with, token.as_ref()).await?;
+                let credentials = server.credentials(with, &self.tokens, &*self.apps, token.as_ref()).await?;
                 self.connect(key.0.clone(), url, credentials).await
             }
             outcome => outcome,
@@ -437,11 +407,11 @@ impl Drop for Waiting {
 }
 
 /// Which client a server and a credential have.
-fn key(server: &Server, with: &McpCredentials) -> ClientKey {
+fn key(server: &Server, with: &UpstreamCredentials) -> ClientKey {
     let credential = match with {
-        McpCredentials::Own => server.connection().unwrap_or_default().to_owned(),
-        McpCredentials::Connection(id) => id.clone(),
-        McpCredentials::Header(value) => sha256_hex(value.expose()),
+        UpstreamCredentials::Own => server.connection(with).unwrap_or_default().to_owned(),
+        UpstreamCredentials::Connection(id) => id.clone(),
+        UpstreamCredentials::Header(value) => sha256_hex(value.expose()),
     };
     ((server.account.clone(), server.id.clone()), credential)
 }

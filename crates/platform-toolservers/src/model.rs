@@ -160,6 +160,10 @@ impl ToolServerSettings {
             checks.issue("identifier", "format", "identifier must match ^[a-z0-9-]{1,24}$");
         }
         checks.range("timeoutMs", self.timeout_ms, &(1000..=300_000));
+        if self.is_app && self.mcp_auth_mode != McpAuthMode::Shared {
+            let message = "a server of an app is called with the rights of its connection: mcpAuthMode is shared";
+            checks.issue("mcpAuthMode", "conflict", message);
+        }
         self.authentication_config.check(&mut checks);
         checks.finish()?;
         if self.mcp_type || self.is_app {

@@ -215,11 +215,18 @@ impl<'a> Reader<'a> {
             return Err(format!("the method {} is not offered to tools", method.to_uppercase()));
         }
         let mut parameters = Parameters::default();
-        for parameter in self.parameters(item, operation) {
+        let given = self.parameters(item, operation);
+        let is_in_path = |name: &str| given.iter().any(|of| of["in"] == "path" && of["name"] == name);
+        for parameter in &given {
             let name = parameter["name"].as_str().unwrap_or_default();
             let required = parameter["required"] == true;
             match parameter["in"].as_str() {
                 Some("path") => parameters.path.push(name.to_owned()),
+                // An argument stands in one place.
+                Some("query") if is_in_path(name) && !required => continue,
+                Some("query") if is_in_path(name) => {
+                    return Err(format!("it needs `{name}` in its path and in its query, and both have one name"));
+                }
                 Some("query") => parameters.query.push(name.to_owned()),
                 Some(place @ ("header" | "cookie")) if required => {
                     return Err(format!("it needs the {place} `{name}`; set it as a header of the server"));

@@ -14,11 +14,11 @@ use tracing::warn;
 use crate::{
     code,
     failure::Failure,
-    mcp::{Changed, McpCredentials},
+    mcp::Changed,
     model::{ServerType, ToolServer},
     repository,
     rules::{not_found, note_tools, wants_callers},
-    server::Server,
+    server::{Server, UpstreamCredentials},
     service::PgToolServerService,
 };
 
@@ -32,7 +32,7 @@ const BETWEEN_REFRESHES: Duration = Duration::from_mins(1);
 impl PgToolServerService {
     /// Fetches the tools of an MCP server and keeps them; those it has stay when it does not answer.
     pub(crate) async fn fetch_tools(&self, account: &AccountId, id: &str) -> Result<(ToolServer, Option<Failure>)> {
-        self.fetch_tools_with(account, id, &McpCredentials::Own).await
+        self.fetch_tools_with(account, id, &UpstreamCredentials::Own).await
     }
 
     /// The same with somebody's rights. A server that wants each caller's own is not down because it wants ours.
@@ -40,7 +40,7 @@ impl PgToolServerService {
         &self,
         account: &AccountId,
         id: &str,
-        with: &McpCredentials,
+        with: &UpstreamCredentials,
     ) -> Result<(ToolServer, Option<Failure>)> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
         let fetched = Box::pin(self.calling.mcp.tools(&server, with, self.limits.tools_per_server)).await;

@@ -12,7 +12,7 @@ use platform_vault::Secret;
 use serde_json::Value;
 
 use crate::{
-    apps::AppCredentials,
+    apps::{AppCredentials, Connections},
     authentication::AuthenticationMethod,
     definition::{CustomHeader, ToolDefinition, is_plain},
     failure::Failure,
@@ -32,6 +32,17 @@ pub(crate) struct Server {
     pub settings: ToolServerSettings,
     pub shown: ToolServer,
     schemas: HashMap<String, Schema>,
+}
+
+/// With whose rights a server is asked.
+#[derive(Debug, Clone)]
+pub enum UpstreamCredentials {
+    /// The server's own.
+    Own,
+    /// Those of a connection.
+    Connection(String),
+    /// This `Authorization`.
+    Header(Secret),
 }
 
 /// What a request needs to be let in.
@@ -58,9 +69,13 @@ impl Server {
         self.settings.tool_definitions.iter().find(|tool| tool.function.name == name)
     }
 
-    /// The connection with whose rights it is called, when it has none of its own.
-    pub fn connection(&self) -> Option<&str> {
-        self.shown.integration.as_ref()?.connection_id.as_deref()
+    /// The connection with whose rights it is called.
+    pub fn connection<'a>(&'a self, with: &'a UpstreamCredentials) -> Option<&'a str> {
+        match with {
+            UpstreamCredentials::Own => self.shown.integration.as_ref()?.connection_id.as_deref(),
+            UpstreamCredentials::Connection(id) => Some(id),
+            UpstreamCredentials::Header(_) => None,
+        }
     }
 
     /// Whether arguments fit the parameters of a tool.
@@ -71,10 +86,28 @@ impl Server {
         if issues.is_empty() { Ok(()) } else { Err(Failure::arguments(issues)) }
     }
 
-    /// The headers of a request of a tool: its own win over those that authenticate it.
+    /// What lets in; `stale`: a token that was refused.
     pub async fn credentials(
         self: &Arc<Self>,
-        tool: Option<&ToolDefinition>,
+        with: &UpstreamCredentials,
+        tokens: &Arc<Tokens>,
+        connections: &dyn Connections,
+        stale: Option<&Secret>,
+    ) -> Result<Credentials, Failure> {
+        let connection = match (with, &self.shown.integration) {
+            (UpstreamCredentials::Header(value), _) => return Ok(Credentials::of_header(value)),
+            (UpstreamCredentials::Own, None) => return self.own_credentials(tokens, stale).await,
+            (UpstreamCredentials::Connection(id), _) => Some(id.as_str()),
+            (UpstreamCredentials::Own, Some(link)) => link.connection_id.as_deref(),
+        };
+        let not_connected = |reason| Failure::new("NOT_CONNECTED", reason);
+        let connection = connection.ok_or_else(|| not_connected("Nobody has connected an account.".to_owned()))?;
+        Ok(connections.credentials(&self.account, connection, stale).await.map_err(not_connected)?.into())
+    }
+
+    /// What its `authenticationConfig` says.
+    async fn own_credentials(
+        self: &Arc<Self>,
         tokens: &Arc<Tokens>,
         stale: Option<&Secret>,
     ) -> Result<Credentials, Failure> {
@@ -99,9 +132,6 @@ impl Server {
                 all.secrets.extend(auth.client_secret.iter().chain(&auth.refresh_token).cloned());
             }
         }
-        if let Some(tool) = tool {
-            all.add(&tool.custom_headers)?;
-        }
         Ok(all)
     }
 }
@@ -113,15 +143,14 @@ impl From<AppCredentials> for Credentials {
 }
 
 impl Credentials {
-    /// Those of a connection to an app, with the headers of a tool.
-    pub fn of_app(given: AppCredentials, tool: &ToolDefinition) -> Result<Self, Failure> {
-        let mut all = Self::from(given);
-        all.add(&tool.custom_headers)?;
-        Ok(all)
+    /// With the headers of a tool, which win.
+    pub fn for_tool(mut self, tool: &ToolDefinition) -> Result<Self, Failure> {
+        self.add(&tool.custom_headers)?;
+        Ok(self)
     }
 
     /// A value of `Authorization` as it is.
-    pub fn of_header(value: &Secret) -> Self {
+    fn of_header(value: &Secret) -> Self {
         let headers = sensitive(value.expose()).map(|header| (AUTHORIZATION, header)).into_iter().collect();
         Self { headers, secrets: vec![value.clone()], token: None, query: Vec::new() }
     }

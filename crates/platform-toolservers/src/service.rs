@@ -19,7 +19,7 @@ use crate::{
     calling::Calling,
     definition::{ToolDefinition, check_written, merge},
     http::Call,
-    mcp::{ChangedServers, McpClients, McpCredentials},
+    mcp::{ChangedServers, McpClients},
     model::{
         CloneRequest, ListedGroup, OpenApiImport, ServerType, TestResult, ToolList, ToolServer, ToolServerFilter,
         ToolServerList, ToolServerSettings,
@@ -32,7 +32,7 @@ use crate::{
         own_tools_only, position, slug, switched,
     },
     secrets::KeptSecrets,
-    server::Server,
+    server::{Server, UpstreamCredentials},
     source::{group_of, longest},
     tokens::Tokens,
 };
@@ -293,7 +293,8 @@ impl PgToolServerService {
         if row.kind == "mcp" {
             let server = Arc::new(self.open(account, &row).await?);
             let tools =
-                Box::pin(self.calling.mcp.tools(&server, &McpCredentials::Own, self.limits.tools_per_server)).await;
+                Box::pin(self.calling.mcp.tools(&server, &UpstreamCredentials::Own, self.limits.tools_per_server))
+                    .await;
             note_tools(&mut row, tools, &[], self.clock.now())?;
         }
         let given = (!row.identifier.is_empty()).then(|| row.identifier.clone());
@@ -609,7 +610,13 @@ impl ToolServerService for PgToolServerService {
         let tool = server.tool(name).ok_or_else(|| no_tool(name))?;
         let call = platform_runtime::ToolCall::new_id();
         let began = Instant::now();
-        let call = Call { id: &call, callback: None, depth: None, timeout: longest(&server, tool) };
+        let call = Call {
+            id: &call,
+            callback: None,
+            depth: None,
+            timeout: longest(&server, tool),
+            with: &UpstreamCredentials::Own,
+        };
         let called = self.calling.call(&server, tool, call, &arguments).await;
         let took = began.elapsed();
         let (data, error) = match called.result {

@@ -9,7 +9,12 @@ use platform_runtime::{
 use platform_vault::Vault;
 
 use crate::{
-    calling::Calling, definition::ToolDefinition, failure::Failure, http::Call, model::ServerType, server::Server,
+    calling::Calling,
+    definition::ToolDefinition,
+    failure::Failure,
+    http::Call,
+    model::ServerType,
+    server::{Server, UpstreamCredentials},
     service::PgToolServerService,
 };
 
@@ -105,7 +110,13 @@ impl Action for ServerAction {
                 Err(error) => return ToolResult::error("UPSTREAM_ERROR", error.message()),
             },
         };
-        let call = Call { id, callback: callback.as_deref(), depth: self.depth.as_deref(), timeout: self.timeout };
+        let call = Call {
+            id,
+            callback: callback.as_deref(),
+            depth: self.depth.as_deref(),
+            timeout: self.timeout,
+            with: &UpstreamCredentials::Own,
+        };
         let called = self.calling.call(&self.server, tool, call, &arguments).await;
         if let (Some(202), Some(url)) = (called.status, callback) {
             return ToolResult::later(Later::Callback(url));

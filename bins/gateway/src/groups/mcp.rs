@@ -58,7 +58,7 @@ fn endpoint(services: Arc<Services>) -> Group {
     let read = session("mcp-gateway:read");
     for path in ["/v1/mcp", "/v1/mcp/{profileSlug}"] {
         group.get(path, read, listen).with(spec::listen).resource();
-        group.post(path, read, answer).with(spec::answer).raw().resource();
+        group.post(path, read, answer).with(spec::answer).raw().resource().acting();
     }
     group.build()
 }
@@ -118,6 +118,7 @@ fn asking(request: &Request) -> Result<Asking> {
 
 async fn answer(services: Arc<Services>, request: Request) -> Result<Answer> {
     check_origin(&services, &request)?;
+    request.check_json()?;
     let may = async |kind, id: &str| {
         request.check_use(kind, id).await?;
         request.count_creation().await
@@ -231,11 +232,12 @@ async fn preview(services: Arc<Services>, request: Request) -> Result<Answer> {
     let of: PreviewOf = request.query()?;
     let account = account(&request)?;
     let is_full = match &of.key_id {
-        Some(key) => {
+        // Who names two is told so first.
+        Some(key) if of.user_uid.is_none() && of.tenant_id.is_none() => {
             let key = services.keys.get_key(request.caller()?, key).await?;
             key.kind == KeyKind::Full && key.project_ids.is_none()
         }
-        None => false,
+        _ => false,
     };
     Answer::ok(&services.gateway.preview(account, &of, is_full).await?)
 }

@@ -108,6 +108,7 @@ async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn add(services: Arc<Services>, request: Request) -> Result<Answer> {
     let new: NewEntry = request.body()?;
+    services.memory.check(request.patch()?)?;
     let bucket = open(&services, &request, request.query()?).await?;
     let (account, once) = (&request.caller()?.account, request.once.as_ref());
     let added = services.memory.add(account, &bucket, new, source(&request), once).await?;
@@ -131,6 +132,7 @@ async fn export(services: Arc<Services>, request: Request) -> Result<Answer> {
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     let patch: Object = request.patch()?;
     check_types::<EntryPatch>(&patch)?;
+    services.memory.check(patch.clone())?;
     let bucket = open(&services, &request, request.query()?).await?;
     let (account, id) = (&request.caller()?.account, request.path("entryId"));
     Answer::ok(&services.memory.update(account, &bucket, id, patch, source(&request)).await?)

@@ -22,7 +22,8 @@ pub(crate) fn module(speech: &Arc<PgSpeech>, most_bytes: usize) -> Module {
 fn group(services: Arc<PgSpeech>, most_bytes: usize) -> Group {
     let mut group = Group::of("speech", "Recordings that become text", services)
         .naming("transcriptId", TRANSCRIPT)
-        .also_at("/v1/speech-to-text", "/v1/whisper");
+        .also_at("/v1/speech-to-text", "/v1/whisper")
+        .describing_both();
     let transcribe = group.post("/v1/speech-to-text", session("speech:write"), transcribe);
     transcribe.uploading(most_bytes).or_json().with(spec::transcribe);
     group.get("/v1/speech-to-text/{transcriptId}", session("speech:read"), get).with(spec::get);

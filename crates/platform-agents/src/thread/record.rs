@@ -317,6 +317,11 @@ impl Record {
         let needs: Vec<&str> =
             ThreadState::ALL.iter().filter(|s| s.allowed().contains(&action)).map(|s| s.as_str()).collect();
         let message = format!("Thread is {}; {} needs {}.", self.state.as_str(), action.as_str(), needs.join(", "));
+        self.conflict_as(message)
+    }
+
+    /// The same, told otherwise.
+    pub fn conflict_as(&self, message: String) -> Error {
         let allowed: Vec<&str> = self.state.allowed().iter().map(|action| action.as_str()).collect();
         Error::new(code::THREAD_STATE_CONFLICT, message).with("state", self.state).with("allowed", allowed)
     }

@@ -109,7 +109,10 @@ pub(crate) async fn wait_in_line(
         };
         enqueue(conn, account, &item.subject, &message).await?;
         store_files(conn, account, &item.subject, &item.message_uid, files).await?;
-        let revision = waits(conn, account, item, buffers).await?;
+        // What waited for quota is answered now, unless there still is none.
+        let resumes = (chat.status == LIMIT_EXCEEDED).then_some("processing");
+        let stands = if buffers { Some("buffering") } else { resumes };
+        let revision = waits(conn, account, item, stands).await?;
         let will_process = if buffers { "after_delay" } else { status.queue_word() };
         let accepted = Accepted {
             chat_uid: item.subject.clone(),
@@ -224,13 +227,13 @@ async fn create(conn: &mut Conn, item: &Acceptance) -> Result<bool> {
     Ok(true)
 }
 
-/// One more waits; what it says of the chat holds at once.
-async fn waits(conn: &mut Conn, account: &AccountId, item: &Acceptance, buffers: bool) -> Result<i64> {
+/// One more waits; what it says of the chat holds at once. `stands`: how the chat stands now, if otherwise than before.
+async fn waits(conn: &mut Conn, account: &AccountId, item: &Acceptance, stands: Option<&str>) -> Result<i64> {
     let metadata = sql::<Jsonb>("metadata || ").bind::<Jsonb, _>(Value::Object(item.metadata.clone())).sql(PINNED);
     let tags = sql::<Array<Text>>("tags || ARRAY(SELECT t FROM unnest(")
         .bind::<Array<Text>, _>(&item.tags)
         .sql(") t WHERE t <> ALL (tags))");
-    let otherwise = |gathers, stays| if buffers { gathers } else { stays };
+    let otherwise = |now, stays| if stands.is_some() { now } else { stays };
     let waiting = diesel::update(by_uid(account.as_str(), &item.subject)).set((
         chats::queued.eq(chats::queued + 1),
         chats::revision.eq(chats::revision + 1),
@@ -238,7 +241,7 @@ async fn waits(conn: &mut Conn, account: &AccountId, item: &Acceptance, buffers:
         chats::metadata.eq(metadata),
         chats::tags.eq(tags),
         chats::edited_ms.eq(greatest(chats::edited_ms, item.now_ms)),
-        chats::status.eq(sql::<Text>(otherwise("'buffering'", "status"))),
+        stands.map(|status| chats::status.eq(status)),
         chats::stop_reason.eq(sql::<Nullable<Text>>(otherwise("NULL", "stop_reason"))),
         chats::error.eq(sql::<Nullable<Text>>(otherwise("NULL", "error"))),
         chats::turn_start.eq(sql::<Integer>(otherwise("message_count", "turn_start"))),

@@ -9,7 +9,7 @@ use platform_conversation::{
 use platform_core::{Result, spawn};
 use platform_events::{Event, EventRow};
 use platform_jobs::Run;
-use platform_runtime::{Ending, FaultCode, Flow, Later, OpenCall, SecondaryCall, TurnTool, UsageLedger};
+use platform_runtime::{Ending, FaultCode, Flow, Later, OpenCall, Refusal, SecondaryCall, TurnTool, UsageLedger};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -245,6 +245,22 @@ impl<'a> TurnRunner<'a> {
         if let Some(revision) = self.commit(outcome).await? {
             let said = std::mem::take(&mut self.turn.said);
             self.show(revision, TurnOutcome::Done(said));
+        }
+        Ok(())
+    }
+
+    /// What is queued stays so until there is quota again.
+    pub async fn wait_for_quota(self, refusal: &Refusal) -> Result<()> {
+        let mut outcome = TurnCommit {
+            status: LIMIT_EXCEEDED,
+            stop_reason: Some(LIMIT_EXCEEDED),
+            error: Some(refusal.details().to_string()),
+            sleep_ms: Some((refusal.resets_at.0 - self.turn.now().0).max(0)),
+            ..self.outcome(Vec::new())
+        };
+        outcome.events = self.events(&outcome, &[]).await?;
+        if let Stored::At(revision) = self.turns.finisher.step(&outcome).await? {
+            self.turn.live.committed(revision, "");
         }
         Ok(())
     }

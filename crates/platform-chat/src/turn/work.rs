@@ -66,6 +66,12 @@ impl TurnChat {
     fn awaits_messages(&self) -> bool {
         self.status == Status::Buffering || self.conversation.turn_start == self.conversation.message_count
     }
+
+    /// Its calls are charged to this assistant.
+    fn pay_as(&mut self, assistant: &Assistant) {
+        let Payer { account, tenant_id, subtenant_id, .. } = self.conversation.payer.clone();
+        self.conversation.payer = payer(&account, assistant, tenant_id, subtenant_id);
+    }
 }
 
 /// A turn that starts where it was accepted: what is known need not be read again.
@@ -125,9 +131,19 @@ impl Work for Turns {
             platform_jobs::end_in(&mut *self.ports.db.conn().await?, run).await?;
             return Ok(());
         };
+        let assistant = self.assistants.get(&account, &chat.assistant).await;
+        if let Ok(assistant) = &assistant {
+            chat.pay_as(assistant);
+        }
         let mut request: TurnRequest = serde_json::from_value(run.payload.clone()).map_err(Error::internal)?;
         let turn_store = ChatTurnStore { turns: self, run };
         if chat.awaits_messages() {
+            if assistant.is_ok()
+                && let Some(refusal) = self.ports.budget.spent(&chat.conversation.payer).await?
+            {
+                let runner = TurnRunner::new(&turn_store, &chat, &request, None, Arc::default());
+                return runner.wait_for_quota(&refusal).await;
+            }
             match dequeue(&self.ports.db, run, self.ports.clock.now()).await? {
                 Dequeued::Lost => return Ok(()),
                 Dequeued::Nothing => {
@@ -136,10 +152,8 @@ impl Work for Turns {
                 Dequeued::Turn(turn) => (chat, request) = *turn,
             }
         }
-        let assistant = self.assistants.get(&account, &chat.assistant).await;
         if let Ok(assistant) = &assistant {
-            let Payer { tenant_id, subtenant_id, .. } = chat.conversation.payer;
-            chat.conversation.payer = payer(&account, assistant, tenant_id, subtenant_id);
+            chat.pay_as(assistant);
         }
         let runner = TurnRunner::new(&turn_store, &chat, &request, None, Arc::default());
         if run.attempt > self.max_attempts {

@@ -70,10 +70,7 @@ impl Threads {
         let pending = record.facts.approval.clone().ok_or_else(|| Error::internal("nothing waits for approval"))?;
         if given.uid.as_ref().is_some_and(|uid| *uid != pending.uid) {
             let message = format!("Another approval is pending: `{}`; read the thread and decide again.", pending.uid);
-            return Err(record
-                .conflict(Action::Approval)
-                .with("pendingApproval", &pending.uid)
-                .with("reason", message));
+            return Err(record.conflict_as(message).with("pendingApproval", &pending.uid));
         }
         if let Some(ids) = &given.tool_call_ids {
             let mut checks = Checks::default();
