@@ -184,7 +184,7 @@ fn run(command: Command) -> Result<()> {
     let outcome = runtime.block_on(async {
         match command {
             Command::Serve | Command::Settings | Command::Child | Command::Sandbox { .. } | Command::Connectors(_) => {
-                serve::run(config).await
+                Box::pin(serve::run(config)).await
             }
             Command::Openapi => write_out(&format!("{}\n", App::document(&config).await?)),
             Command::Migrate => App::migrate(&config).await,

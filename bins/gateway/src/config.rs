@@ -44,6 +44,26 @@ pub enum Role {
     Worker,
 }
 
+/// Who makes sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxKind {
+    /// Whoever can.
+    Auto,
+    /// Namespaces of this host.
+    Process,
+    /// A container engine.
+    Container,
+    /// Nobody.
+    None,
+}
+
+const SANDBOX_KINDS: [(&str, SandboxKind); 4] = [
+    ("auto", SandboxKind::Auto),
+    ("process", SandboxKind::Process),
+    ("container", SandboxKind::Container),
+    ("none", SandboxKind::None),
+];
+
 /// All settings.
 #[expect(missing_docs, reason = "each field is the setting of its name, described in settings.rs")]
 pub struct Config {
@@ -79,7 +99,11 @@ pub struct Config {
     pub limits: FieldLimits,
     pub memory_limits: MemoryLimits,
     /// No sandboxes are made.
-    pub no_sandboxes: bool,
+    pub sandbox_backend: SandboxKind,
+    /// Where a container engine listens.
+    pub sandbox_socket: PathBuf,
+    /// Runtimes and their images, `default` among them.
+    pub sandbox_images: Vec<(String, String)>,
     pub sandbox_max: usize,
     pub sandbox_output_bytes: usize,
     pub client_tool_timeout: Duration,
@@ -183,7 +207,9 @@ impl Config {
                 max_entries: number("PLATFORM_LIMIT_CORE_MEMORY_ENTRIES", 0)?,
                 max_entry_chars: number("PLATFORM_LIMIT_CORE_MEMORY_ENTRY_CHARS", 0)?,
             },
-            no_sandboxes: one_of("PLATFORM_SANDBOX_BACKEND", &[("auto", false), ("process", false), ("none", true)])?,
+            sandbox_backend: one_of("PLATFORM_SANDBOX_BACKEND", &SANDBOX_KINDS)?,
+            sandbox_socket: text("PLATFORM_SANDBOX_SOCKET").unwrap_or_default().into(),
+            sandbox_images: sandbox_images()?,
             sandbox_max: number("PLATFORM_SANDBOX_MAX", 0)?,
             sandbox_output_bytes: limit("PLATFORM_LIMIT_SANDBOX_OUTPUT_BYTES")?,
             client_tool_timeout: duration("PLATFORM_CLIENT_TOOL_TIMEOUT")?,
@@ -292,6 +318,23 @@ fn egress() -> Result<EgressRules> {
         at_once: number("PLATFORM_EGRESS_CONCURRENCY", 0)?,
         at_once_an_account: number("PLATFORM_EGRESS_PER_ACCOUNT", 0)?,
     })
+}
+
+/// Name and image of each runtime, `default` among them.
+fn sandbox_images() -> Result<Vec<(String, String)>> {
+    let image = |text: &str| {
+        let (name, image) = text.split_once('=')?;
+        let is_name = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'.';
+        let is_good = (1..=40).contains(&name.len()) && name.bytes().all(is_name) && !image.is_empty();
+        is_good.then(|| (name.to_ascii_lowercase(), image.to_owned()))
+    };
+    let mut images = list("PLATFORM_SANDBOX_IMAGES", "a list such as default=node:24,tools=me/tools:1", image)?;
+    if !images.iter().any(|(name, _)| name == "default")
+        && let Some((_, first)) = images.first()
+    {
+        images.push(("default".to_owned(), first.clone()));
+    }
+    Ok(images)
 }
 
 fn deliveries() -> Result<DeliveryRules> {

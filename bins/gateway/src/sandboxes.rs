@@ -6,14 +6,14 @@ use platform_egress::Egress;
 use platform_environments::SandboxSettings;
 use platform_sandbox::{NoBackend, SandboxBackend};
 
-use crate::config::Config;
+use crate::config::{Config, SandboxKind};
 
 /// The command that makes this program such a machine.
 pub(crate) const COMMAND: &str = "sandbox";
 
 /// Who makes machines, as the settings say.
 pub(crate) fn backend(config: &Config, egress: &Egress) -> Arc<dyn SandboxBackend> {
-    if config.no_sandboxes {
+    if config.sandbox_backend == SandboxKind::None {
         let reason = "This server makes no sandboxes: PLATFORM_SANDBOX_BACKEND is none.";
         return Arc::new(NoBackend(reason.to_owned()));
     }
@@ -22,17 +22,25 @@ pub(crate) fn backend(config: &Config, egress: &Egress) -> Arc<dyn SandboxBacken
 
 #[cfg(target_os = "linux")]
 fn on_this_host(config: &Config, egress: &Egress) -> Arc<dyn SandboxBackend> {
-    let dir = config.data_dir.join("sandboxes");
-    Arc::new(platform_sandbox::ProcessBackend::new(COMMAND, &dir, egress.clone()))
+    use platform_sandbox::{ContainerBackend, FirstAvailable, ProcessBackend};
+    let process = || ProcessBackend::new(COMMAND, &config.data_dir.join("sandboxes"), egress.clone());
+    let container =
+        || ContainerBackend::new(COMMAND, &config.sandbox_socket, config.sandbox_images.clone(), egress.clone());
+    match config.sandbox_backend {
+        SandboxKind::Process => Arc::new(process()),
+        SandboxKind::Container => Arc::new(container()),
+        _ => Arc::new(FirstAvailable::new(vec![Arc::new(process()), Arc::new(container())])),
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
 fn on_this_host(_: &Config, _: &Egress) -> Arc<dyn SandboxBackend> {
-    let reason = "Sandboxes are made of namespaces of Linux; run the platform there.";
+    let reason = "Sandboxes are made on Linux; run the platform there.";
     Arc::new(NoBackend(reason.to_owned()))
 }
 
 /// What machines may be.
 pub(crate) fn settings(config: &Config) -> SandboxSettings {
-    SandboxSettings { most: config.sandbox_max, output_bytes: config.sandbox_output_bytes }
+    let runtimes = config.sandbox_images.iter().map(|(name, _)| name.clone()).collect();
+    SandboxSettings { most: config.sandbox_max, output_bytes: config.sandbox_output_bytes, runtimes }
 }

@@ -473,6 +473,7 @@ pub struct ToolSwitch {
 }
 
 /// What is given, also `null`.
+#[expect(clippy::option_option, reason = "absent, null and a value are three things")]
 fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }

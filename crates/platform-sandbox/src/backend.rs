@@ -99,6 +99,20 @@ pub struct Cli {
     pub installed: bool,
 }
 
+/// What programs need to know, and where they put what they install.
+pub(crate) const VARIABLES: [(&str, &str); 10] = [
+    ("PATH", "/workspace/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("HOME", "/workspace"),
+    ("USER", "sandbox"),
+    ("SHELL", "/bin/bash"),
+    ("LANG", "C.UTF-8"),
+    ("TERM", "dumb"),
+    ("TMPDIR", "/tmp"),
+    ("NPM_CONFIG_PREFIX", "/workspace/.local"),
+    ("PIP_BREAK_SYSTEM_PACKAGES", "1"),
+    ("PYTHONUNBUFFERED", "1"),
+];
+
 /// Makes machines of one kind.
 #[async_trait]
 pub trait SandboxBackend: Send + Sync {

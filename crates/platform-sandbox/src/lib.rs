@@ -6,14 +6,18 @@
 //!
 //! [`SandboxBackend`] makes machines and restores them; [`Machine`] runs commands on one; files are read and written
 //! by commands, so that a path means what it means on the machine. [`ProcessBackend`] makes machines of namespaces on
-//! this host. Another kind of machine (containers, a service of micro-VMs) is another implementation of both traits.
+//! this host, [`ContainerBackend`] has a container engine make them, [`FirstAvailable`] takes what there is. Another kind
+//! of machine (a service of micro-VMs) is one file with another implementation of both traits.
 //!
 //! **Invariants**: a machine sees nothing of the host but its programs, read-only; what it started is dead when
 //! [`Machine::end`] returns, and two seconds after the process that made it is; it dials nobody: connections are made
 //! for it by its gate, to addresses that were judged; variables reach a command through memory alone.
 
 mod backend;
+#[cfg(target_os = "linux")]
+mod container;
 pub mod files;
+mod first_available;
 mod gate;
 #[cfg(target_os = "linux")]
 mod process;
@@ -21,5 +25,8 @@ mod process;
 pub use backend::{
     Cli, Command, Disk, Isolation, Machine, MachineSpec, Network, NoBackend, Running, SandboxBackend, SandboxError,
 };
+#[cfg(target_os = "linux")]
+pub use container::ContainerBackend;
+pub use first_available::FirstAvailable;
 #[cfg(target_os = "linux")]
 pub use process::{ProcessBackend, serve_machine};

@@ -249,7 +249,13 @@ const SETTINGS: &[(&str, &[Setting])] = &[
             (
                 "PLATFORM_SANDBOX_BACKEND",
                 "auto",
-                "who makes sandboxes: process (namespaces of this host), none, or auto: process where this host allows it",
+                "who makes sandboxes: process (namespaces of this host), container (an engine such as Docker or Podman), none, or auto: the first of these that this host has",
+            ),
+            ("PLATFORM_SANDBOX_SOCKET", "/var/run/docker.sock", "where the container engine listens"),
+            (
+                "PLATFORM_SANDBOX_IMAGES",
+                "default=node:24-bookworm,node24=node:24-bookworm,node22=node:22-bookworm,python3.13=python:3.13-bookworm",
+                "images of containers by runtime, name=image; each has bash; the first is the default one unless one is called so",
             ),
             (
                 "PLATFORM_SANDBOX_MAX",

@@ -282,13 +282,22 @@ pub struct SandboxSettings {
     pub most: usize,
     /// What of a command's output is kept, in bytes a stream.
     pub output_bytes: usize,
+    /// Runtimes that an environment may ask for, beside those of the contract.
+    pub runtimes: Vec<String>,
+}
+
+impl SandboxSettings {
+    fn knows(&self, runtime: &str) -> bool {
+        RUNTIMES.contains(&runtime) || self.runtimes.iter().any(|known| known == runtime)
+    }
 }
 
 impl SandboxConfig {
-    fn check(&mut self, checks: &mut Checks) {
+    fn check(&mut self, checks: &mut Checks, sandboxes: &SandboxSettings) {
         self.runtime.make_ascii_lowercase();
-        if !RUNTIMES.contains(&self.runtime.as_str()) {
-            let known = RUNTIMES.join(", ");
+        if !sandboxes.knows(&self.runtime) {
+            let own = sandboxes.runtimes.iter().map(String::as_str).filter(|name| !RUNTIMES.contains(name));
+            let known = RUNTIMES.into_iter().chain(own).collect::<Vec<_>>().join(", ");
             checks.issue("sandboxConfig.runtime", "enum", format!("sandboxConfig.runtime must be one of {known}"));
         }
         checks.range("sandboxConfig.memoryMib", self.memory_mib, &(256..=8192));
@@ -313,7 +322,7 @@ impl SandboxConfig {
 
 impl EnvironmentSettings {
     /// Every rule of contract 13 §1 that needs no look at other records.
-    pub(crate) fn check(&mut self, limits: &FieldLimits) -> Result<()> {
+    pub(crate) fn check(&mut self, limits: &FieldLimits, sandboxes: &SandboxSettings) -> Result<()> {
         let mut checks = Checks::within(limits);
         if self.name.trim().is_empty() {
             checks.issue("name", "required", "name is required: 1 to 200 characters");
@@ -322,7 +331,7 @@ impl EnvironmentSettings {
         }
         checks.length("description", self.description.as_deref().unwrap_or_default(), 0..=4000);
         check_variables(&mut checks, "envVars", &self.env_vars);
-        self.sandbox_config.check(&mut checks);
+        self.sandbox_config.check(&mut checks, sandboxes);
         let mut seen = BTreeSet::new();
         self.available_tools_groups_uids.retain(|uid| seen.insert(uid.clone()));
         checks.count("availableToolsGroupsUids", self.available_tools_groups_uids.len(), 200);

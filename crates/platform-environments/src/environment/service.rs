@@ -312,7 +312,7 @@ impl EnvironmentService for PgEnvironments {
         mut settings: EnvironmentSettings,
         once: Option<&Idempotency>,
     ) -> Result<Environment> {
-        settings.check(&self.limits)?;
+        settings.check(&self.limits, &self.settings)?;
         reveal("envVars", &mut settings.env_vars, &Variables::new())?;
         reveal("sandboxConfig.envVars", &mut settings.sandbox_config.env_vars, &Variables::new())?;
         let now = self.clock.now();
@@ -374,7 +374,7 @@ impl EnvironmentService for PgEnvironments {
             let current = self.open(account, &row)?;
             let patch = if merges { merged(&current, patch)? } else { patch };
             let mut settings: EnvironmentSettings = overlay(&current, patch)?;
-            settings.check(&self.limits)?;
+            settings.check(&self.limits, &self.settings)?;
             reveal("envVars", &mut settings.env_vars, &current.env_vars)?;
             reveal("sandboxConfig.envVars", &mut settings.sandbox_config.env_vars, &current.sandbox_config.env_vars)?;
             self.put(account, &mut row, &settings)?;

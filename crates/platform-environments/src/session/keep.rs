@@ -27,6 +27,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const KEEP: u32 = 5;
 /// How often disks are measured, in looks.
 const MEASURE: u32 = 2;
+/// How often it is looked what lost processes left behind, in looks.
+const CLEAR: u32 = 3600;
 /// Longest life of a machine.
 const MOST_MS: i64 = 2 * 60 * 60 * 1000;
 /// A machine that is used so shortly before its end gets more time.
@@ -70,6 +72,9 @@ impl PgEnvironments {
                     self.keep_sessions().await?;
                     kept = Instant::now();
                     self.fail_lost().await?;
+                }
+                if looks.is_multiple_of(CLEAR) {
+                    self.backend.clear().await;
                 }
                 for live in self.machines.all() {
                     self.look(&live, asks, looks.is_multiple_of(MEASURE)).await?;

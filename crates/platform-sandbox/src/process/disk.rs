@@ -19,7 +19,7 @@ use crate::backend::Disk;
 /// Directories of a machine that are its disk, and who may write to them.
 const DIRS: [(&str, u32); 2] = [("workspace", 0o775), ("tmp", 0o1777)];
 /// Files and directories on a disk.
-const MOST_ENTRIES: u64 = 2_000_000;
+pub(crate) const MOST_ENTRIES: u64 = 2_000_000;
 /// Depth of directories.
 const MOST_DEPTH: usize = 512;
 

@@ -4,9 +4,13 @@
 
 use std::{
     ffi::OsString,
-    fs, io,
+    fs::{self, File},
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    os::unix::{ffi::OsStringExt, fs::symlink},
+    os::unix::{
+        ffi::OsStringExt,
+        fs::{MetadataExt, symlink},
+    },
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -27,9 +31,9 @@ use rustix::{
     stdio::stdin,
     system::sethostname,
     thread::{
-        CapabilitiesSecureBits, CapabilitySet, CapabilitySets, Gid, Uid, UnshareFlags, capabilities,
-        remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
-        set_thread_gid, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+        CapabilitiesSecureBits, CapabilitySet, CapabilitySets, Gid, LinkNameSpaceType, Uid, UnshareFlags, capabilities,
+        move_into_link_name_space, remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits,
+        set_no_new_privs, set_thread_gid, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
     },
 };
 
@@ -40,7 +44,7 @@ use super::{
 };
 
 /// The unprivileged user of a machine, and the group of both users.
-pub(super) const USER: u32 = 1000;
+pub(crate) const USER: u32 = 1000;
 /// What the first process of a machine needs to start commands as either user.
 const KEPT: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::KILL);
 /// Directories of the host that a machine sees.
@@ -73,13 +77,14 @@ const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 64;
 /// Open files of a process.
-const MOST_FILES: u64 = 8192;
+pub(crate) const MOST_FILES: u64 = 8192;
 
 /// Becomes a machine: `stage` is the second argument of the command that started this process, standard input the
 /// socket to whoever did. Returns when the machine has ended.
 pub fn serve_machine(stage: &str) -> io::Result<()> {
     let made = match stage {
         "inner" => inner(),
+        "doors" => join(),
         _ => outer(),
     };
     if let Err(error) = &made {
@@ -124,6 +129,23 @@ fn outer() -> io::Result<()> {
     inner.args(std::env::args_os().skip(1).take(1)).arg("inner").env_clear();
     inner.stdin(Stdio::from(fcntl_dupfd_cloexec(stdin(), 0)?)).spawn()?.wait()?;
     Ok(())
+}
+
+/// Listens in the network of a machine that somebody else has made.
+fn join() -> io::Result<()> {
+    let setup = setup()?;
+    let process = setup.joins.ok_or_else(|| io::Error::other("nobody said which machine"))?;
+    let space = |process: &str, name: &str| File::open(format!("/proc/{process}/ns/{name}"));
+    let number = |file: &File| Ok::<_, io::Error>(file.metadata()?.ino());
+    let (users, network) = (space(&process.to_string(), "user")?, space(&process.to_string(), "net")?);
+    // An engine without root has users of its own: who owns them may do with their network what they like.
+    if number(&users)? != number(&space("self", "user")?)? {
+        move_into_link_name_space(users.as_fd(), Some(LinkNameSpaceType::User))?;
+    }
+    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
+    let doors = doors(&setup).map_err(|error| said("the network of the machine", error))?;
+    let doors: Vec<BorrowedFd<'_>> = doors.iter().map(AsFd::as_fd).collect();
+    send(stdin(), &Report::Listening, &doors)
 }
 
 fn said(what: &str, error: impl std::fmt::Display) -> io::Error {

@@ -32,14 +32,14 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{
-    ProcessBackend,
+    MOST_PROCESSES, ProcessBackend,
     control_group::ControlGroup,
     disk::{self, MachineDir},
     launch::USER,
     packet::{Order, Program, Report, Setup, receive, send},
 };
 use crate::{
-    backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError},
+    backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError, VARIABLES},
     gate::Gate,
 };
 
@@ -47,26 +47,10 @@ use crate::{
 const MAKING: Duration = Duration::from_secs(30);
 /// After which a machine that does not end by itself is killed.
 const ENDING: Duration = Duration::from_secs(1);
-/// Processes of a machine at once.
-const MOST_PROCESSES: u64 = 512;
 /// Users of machines on the host begin here; each machine has so many of them.
 const FIRST_USER: u32 = 0x4000_0000;
 const USERS: u32 = 1024;
 const MIB: u64 = 1 << 20;
-/// What programs need to know, and where they put what they install.
-const VARIABLES: [(&str, &str); 10] = [
-    ("PATH", "/workspace/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-    ("HOME", "/workspace"),
-    ("USER", "sandbox"),
-    ("SHELL", "/bin/bash"),
-    ("LANG", "C.UTF-8"),
-    ("TERM", "dumb"),
-    ("TMPDIR", "/tmp"),
-    ("NPM_CONFIG_PREFIX", "/workspace/.local"),
-    ("PIP_BREAK_SYSTEM_PACKAGES", "1"),
-    ("PYTHONUNBUFFERED", "1"),
-];
-
 /// A machine of namespaces.
 pub(super) struct ProcessMachine {
     control: Arc<OwnedFd>,
@@ -118,6 +102,7 @@ pub(super) async fn create(
         file_bytes: u64::from(spec.disk_mib) * MIB,
         processes: MOST_PROCESSES,
         memory: group.is_none().then_some(memory),
+        joins: None,
     };
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(io::Error::from)?;

@@ -21,14 +21,19 @@ use tokio::sync::OnceCell;
 use tracing::debug;
 
 use control_group::ControlGroup;
+pub(crate) use disk::MOST_ENTRIES;
 use disk::MachineDir;
 pub use launch::serve_machine;
+pub(crate) use launch::{MOST_FILES, USER};
+pub(crate) use packet::{Order, Report, Setup, receive, send};
 
 use crate::{
     backend::{Command, Disk, Isolation, Machine, MachineSpec, Network, SandboxBackend, SandboxError},
     files::output,
 };
 
+/// Processes of a machine at once.
+pub(crate) const MOST_PROCESSES: u64 = 512;
 const LOCK: &str = "lock";
 /// What a machine for trying is made of.
 const TRIAL: (u32, u32, u32) = (256, 1, 512);

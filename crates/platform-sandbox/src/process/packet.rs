@@ -36,6 +36,8 @@ pub(crate) struct Setup {
     pub processes: u64,
     /// Memory in bytes, where no control group bounds it.
     pub memory: Option<u64>,
+    /// It is made already: this is a process in it, whose network is listened in.
+    pub joins: Option<u32>,
 }
 
 /// To a machine.

@@ -1,0 +1,440 @@
+//! A container, as a machine.
+//!
+//! Its first process reads from a connection of ours and ends when that does, so that nothing in it outlives us.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Read, Write},
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bollard::{
+    Docker, body_stream,
+    container::LogOutput,
+    errors::Error,
+    exec::{CreateExecOptions, StartExecOptions, StartExecResults},
+    models::{ContainerCreateBody, HostConfig, HostConfigLogConfig, ResourcesUlimits},
+    query_parameters::{
+        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, DownloadFromContainerOptionsBuilder,
+        InspectContainerOptionsBuilder, KillContainerOptionsBuilder, StartContainerOptions,
+        UploadToContainerOptionsBuilder,
+    },
+};
+use bytes::Bytes;
+use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
+use platform_core::spawn;
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt, DuplexStream, duplex},
+    runtime::Handle,
+    sync::{mpsc, watch},
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::io::{StreamReader, SyncIoBridge};
+use tracing::warn;
+
+use super::{ContainerBackend, LABEL, doors, failed, removal};
+use crate::{
+    backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError, VARIABLES},
+    files::output,
+    gate::Gate,
+    process::{MOST_ENTRIES, MOST_FILES, MOST_PROCESSES, Setup, USER},
+};
+
+const MIB: u64 = 1 << 20;
+/// Directories that are the disk of a machine.
+const DIRS: [&str; 2] = ["workspace", "tmp"];
+/// The first process: takes in whoever lost their parent, and ends with what it reads.
+const FIRST: &str = "while read -r -t 3600 _ || [ $? -gt 128 ]; do :; done";
+/// Makes a machine of a new container; `$1`: who answers questions for names. Engines differ in whose an unpacked file
+/// is: all are the unprivileged user's.
+const PREPARE: &str = "mkdir -p /workspace /tmp && chown -hR 1000:1000 /workspace /tmp || exit
+    chmod 775 /workspace && chmod 1777 /tmp || exit
+    grep -q ':1000:' /etc/passwd || echo 'sandbox:x:1000:1000::/workspace:/bin/bash' >> /etc/passwd
+    [ -z \"$1\" ] || echo \"nameserver $1\" > /etc/resolv.conf";
+/// Says under which number a command runs, before it does. Both users can change what the other made.
+const WRAPPED: &str = "umask 002; echo $$ >&2; exec \"$@\"";
+/// Kills a command and what it started in its process group.
+const KILL: &str = "kill -KILL -- -$1 2>/dev/null; kill -KILL $1 2>/dev/null; true";
+/// What the first user of a machine may do in it.
+const RIGHTS: [&str; 6] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID"];
+/// Processes of a user of all containers together: the engine counts those of a machine.
+const MOST_OF_USER: u64 = 16_384;
+/// Pieces of output, and of archives.
+const PIECE: usize = 65_536;
+/// How often it is looked whether a command has ended.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+/// An engine takes its time to count: what it found holds for so long.
+const COUNTED: Duration = Duration::from_secs(10);
+/// A command that is to be killed says its number within this.
+const NUMBERED: Duration = Duration::from_secs(5);
+/// A container that was killed has ended within this.
+const ENDING: Duration = Duration::from_millis(1500);
+
+/// A container that goes with whoever has it.
+struct Container {
+    engine: Docker,
+    id: String,
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        // A process that ends takes it along anyway.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (engine, id) = (self.engine.clone(), std::mem::take(&mut self.id));
+        runtime.spawn(async move {
+            if let Err(error) = engine.remove_container(&id, Some(removal())).await {
+                warn!(container = id, %error, "A sandbox could not be removed; the next start tries again.");
+            }
+        });
+    }
+}
+
+/// A machine that is a container.
+pub(super) struct ContainerMachine {
+    container: Container,
+    /// What its first process reads.
+    tether: Mutex<Option<Pin<Box<dyn AsyncWrite + Send>>>>,
+    ended: watch::Receiver<bool>,
+    disk_bytes: u64,
+    /// What was on its disk, and when that was counted.
+    counted: Mutex<Option<(Instant, u64)>>,
+    has_network: bool,
+    gate: Option<Gate>,
+}
+
+/// Makes a machine; when this returns it takes commands.
+pub(super) async fn create(
+    backend: &ContainerBackend,
+    engine: &Docker,
+    image: &str,
+    spec: MachineSpec,
+    disk: Disk,
+) -> Result<Arc<ContainerMachine>, SandboxError> {
+    let disk_bytes = u64::from(spec.disk_mib) * MIB;
+    let (rules, listen) = Gate::plan(&spec.network, &backend.egress);
+    let options = CreateContainerOptionsBuilder::default().name(&format!("platform-{}", spec.id)).build();
+    let made = engine.create_container(Some(options), body(image, &spec, disk_bytes)).await.map_err(failed)?;
+    let container = Container { engine: engine.clone(), id: made.id };
+    let options = AttachContainerOptionsBuilder::default().stdin(true).stdout(true).stderr(true).stream(true).build();
+    let attached = engine.attach_container(&container.id, Some(options)).await.map_err(failed)?;
+    let starting = engine.start_container(&container.id, None::<StartContainerOptions>);
+    starting.await.map_err(failed)?;
+    let (ends, ended) = watch::channel(false);
+    spawn("sandbox", hear(attached.output, engine.clone(), container.id.clone(), ends));
+    if let Disk::Archive(archive) = disk {
+        unpack(&container, archive).await?;
+    }
+    let (tether, has_network) = (Mutex::new(Some(attached.input)), rules.is_some());
+    let mut machine =
+        ContainerMachine { container, tether, ended, disk_bytes, counted: Mutex::default(), has_network, gate: None };
+    if let Some(rules) = rules {
+        let found = engine.inspect_container(&machine.container.id, None).await.map_err(failed)?;
+        let process = found.state.and_then(|state| state.pid).unwrap_or_default();
+        let setup = Setup {
+            single_user: false,
+            listen,
+            names: Some(Gate::NAMES),
+            file_bytes: disk_bytes,
+            processes: MOST_PROCESSES,
+            memory: None,
+            joins: u32::try_from(process).ok(),
+        };
+        let doors = doors::open(&backend.argument, &machine.container.id, process, setup).await?;
+        machine.gate = Some(rules.open(doors)?);
+    }
+    let names = if has_network { Gate::NAMES.ip().to_string() } else { String::new() };
+    let prepare = Command { is_root: true, ..Command::shell(PREPARE, [&names]) };
+    let prepared = output(&machine, prepare).await?;
+    if prepared.code != 0 {
+        let said = String::from_utf8_lossy(&prepared.stderr).trim().to_owned();
+        return Err(SandboxError::Failed(format!("the image {image} makes no machine: {said}")));
+    }
+    Ok(Arc::new(machine))
+}
+
+fn body(image: &str, spec: &MachineSpec, disk_bytes: u64) -> ContainerCreateBody {
+    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let memory = Some(signed(u64::from(spec.memory_mib) * MIB));
+    let limit = |name: &str, most: u64| {
+        let most = Some(signed(most));
+        ResourcesUlimits { name: Some(name.to_owned()), soft: most, hard: most }
+    };
+    let limits = [("core", 0), ("nofile", MOST_FILES), ("fsize", disk_bytes), ("nproc", MOST_OF_USER)];
+    let limits = limits.map(|(name, most)| limit(name, most)).into();
+    let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+    let host = HostConfig {
+        memory,
+        memory_swap: memory,
+        nano_cpus: Some(i64::from(spec.cpus) * 1_000_000_000),
+        pids_limit: Some(signed(MOST_PROCESSES)),
+        ulimits: Some(limits),
+        // What it reaches it reaches through the gate.
+        network_mode: Some("none".to_owned()),
+        cap_drop: words(&["ALL"]),
+        cap_add: words(&RIGHTS),
+        security_opt: words(&["no-new-privileges"]),
+        log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
+        ..HostConfig::default()
+    };
+    ContainerCreateBody {
+        image: Some(image.to_owned()),
+        hostname: Some("sandbox".to_owned()),
+        entrypoint: words(&["/bin/bash", "-c", FIRST]),
+        cmd: Some(Vec::new()),
+        user: Some("0:0".to_owned()),
+        // The engine makes it.
+        working_dir: Some("/workspace".to_owned()),
+        attach_stdin: Some(true),
+        open_stdin: Some(true),
+        stdin_once: Some(true),
+        labels: Some([(LABEL.to_owned(), spec.id.clone())].into()),
+        host_config: Some(host),
+        ..ContainerCreateBody::default()
+    }
+}
+
+/// Hears when a container has ended, or its connection to us.
+async fn hear(
+    mut said: impl Stream<Item = Result<LogOutput, Error>> + Unpin,
+    engine: Docker,
+    id: String,
+    ends: watch::Sender<bool>,
+) {
+    while said.next().await.is_some_and(|piece| piece.is_ok()) {}
+    let ending = async {
+        while is_running(&engine, &id).await {
+            kill_all(&engine, &id).await;
+            sleep(LOOKS.1).await;
+        }
+    };
+    if timeout(ENDING, ending).await.is_err() {
+        warn!(container = id, "A sandbox could not be ended.");
+    }
+    let _ = ends.send(true);
+}
+
+async fn is_running(engine: &Docker, id: &str) -> bool {
+    let found = engine.inspect_container(id, None).await;
+    found.is_ok_and(|found| found.state.and_then(|state| state.running).unwrap_or(false))
+}
+
+async fn kill_all(engine: &Docker, id: &str) {
+    let options = KillContainerOptionsBuilder::default().signal("SIGKILL").build();
+    // One that has ended is not there to be killed.
+    let _ = engine.kill_container(id, Some(options)).await;
+}
+
+/// Puts an archive on the disk.
+async fn unpack(container: &Container, mut archive: Box<dyn Read + Send>) -> Result<(), SandboxError> {
+    let (sender, pieces) = mpsc::channel::<Bytes>(4);
+    let reading = tokio::task::spawn_blocking(move || {
+        loop {
+            let mut piece = vec![0; PIECE];
+            let length = archive.read(&mut piece)?;
+            piece.truncate(length);
+            if length == 0 || sender.blocking_send(piece.into()).is_err() {
+                return Ok::<_, io::Error>(());
+            }
+        }
+    });
+    let pieces = stream::unfold(pieces, async |mut pieces| Some((pieces.recv().await?, pieces)));
+    let options = UploadToContainerOptionsBuilder::default().path("/").build();
+    let putting = container.engine.upload_to_container(&container.id, Some(options), body_stream(pieces));
+    putting.await.map_err(failed)?;
+    Ok(reading.await.map_err(|error| SandboxError::Failed(error.to_string()))??)
+}
+
+/// Writes a directory of the disk as the engine gives it.
+fn pack(
+    archive: &mut tar::Builder<impl Write>,
+    given: impl Read,
+    (bytes, entries): (&mut u64, &mut u64),
+    most: u64,
+) -> io::Result<()> {
+    let mut given = tar::Archive::new(given);
+    for entry in given.entries()? {
+        let entry = entry?;
+        let (path, kind) = (entry.path()?.into_owned(), entry.header().entry_type());
+        (*bytes, *entries) = (bytes.saturating_add(entry.size()), *entries + 1);
+        if *bytes > most || *entries > MOST_ENTRIES {
+            return Err(io::Error::other("there is more on the disk than it may hold"));
+        }
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(entry.header().mode()? & 0o7777);
+        header.set_mtime(entry.header().mtime()?);
+        header.set_uid(USER.into());
+        header.set_gid(USER.into());
+        header.set_size(0);
+        let target = entry.link_name()?.map(std::borrow::Cow::into_owned);
+        match target {
+            Some(target) if kind.is_symlink() || kind.is_hard_link() => {
+                archive.append_link(&mut header, path, target)?;
+            }
+            _ if kind.is_dir() => archive.append_data(&mut header, path, io::empty())?,
+            _ if kind.is_file() => {
+                header.set_size(entry.size());
+                archive.append_data(&mut header, path, entry)?;
+            }
+            // Sockets and pipes are not kept.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Hands on what a command writes; its first line is its number.
+async fn pump(
+    mut said: impl Stream<Item = Result<LogOutput, Error>> + Unpin,
+    mut stdout: DuplexStream,
+    mut stderr: DuplexStream,
+    number: watch::Sender<Option<u32>>,
+) {
+    let mut head = Vec::new();
+    while let Some(Ok(piece)) = said.next().await {
+        // Whoever does not read any more misses it.
+        let _ = match piece {
+            LogOutput::StdErr { message } if number.borrow().is_none() => {
+                head.extend_from_slice(&message);
+                let Some(end) = head.iter().position(|byte| *byte == b'\n') else { continue };
+                let told = std::str::from_utf8(&head[..end]).ok().and_then(|text| text.trim().parse().ok());
+                number.send_replace(Some(told.unwrap_or_default()));
+                stderr.write_all(&head[end + 1..]).await
+            }
+            LogOutput::StdErr { message } => stderr.write_all(&message).await,
+            other => stdout.write_all(&other.into_bytes()).await,
+        };
+    }
+}
+
+/// Waits until a command has ended; its exit code.
+async fn exit(engine: Docker, exec: String, mut ended: watch::Receiver<bool>) -> Result<i32, SandboxError> {
+    let mut wait = LOOKS.0;
+    loop {
+        let found = engine.inspect_exec(&exec).await.map_err(|_| SandboxError::Ended)?;
+        if let (Some(false), Some(code)) = (found.running, found.exit_code) {
+            return Ok(i32::try_from(code).unwrap_or(i32::MAX));
+        }
+        tokio::select! {
+            () = sleep(wait) => wait = (wait * 2).min(LOOKS.1),
+            _ = ended.wait_for(|ended| *ended) => return Err(SandboxError::Ended),
+        }
+    }
+}
+
+async fn kill(engine: Docker, container: String, mut number: watch::Receiver<Option<u32>>) {
+    let Ok(Ok(number)) = timeout(NUMBERED, number.wait_for(Option::is_some)).await.map(|told| told.map(|told| *told))
+    else {
+        return;
+    };
+    let number = number.filter(|number| *number > 1).unwrap_or(u32::MAX).to_string();
+    let options = CreateExecOptions {
+        cmd: Some(vec!["/bin/bash", "-c", KILL, "bash", &number]),
+        user: Some("0:0"),
+        ..CreateExecOptions::default()
+    };
+    if let Ok(exec) = engine.create_exec(&container, options).await {
+        let _ =
+            engine.start_exec(&exec.id, Some(StartExecOptions { detach: true, ..StartExecOptions::default() })).await;
+    }
+}
+
+#[async_trait]
+impl Machine for ContainerMachine {
+    fn variables(&self) -> Vec<(String, String)> {
+        let proxies: &[(&str, &str)] = if self.has_network { &Gate::VARIABLES } else { &[] };
+        VARIABLES.iter().chain(proxies).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    async fn start(&self, command: Command) -> Result<Running, SandboxError> {
+        if *self.ended.borrow() {
+            return Err(SandboxError::Ended);
+        }
+        let Command { argv, variables: own, is_root, input } = command;
+        let variables: BTreeMap<String, String> = self.variables().into_iter().chain(own).collect();
+        let wrapper = ["/bin/sh", "-c", WRAPPED, "sh"].map(str::to_owned);
+        let (engine, container) = (&self.container.engine, &self.container.id);
+        let options = CreateExecOptions {
+            attach_stdin: Some(!input.is_empty()),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            env: Some(variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect()),
+            cmd: Some(wrapper.into_iter().chain(argv).collect()),
+            user: Some(format!("{}:{USER}", if is_root { 0 } else { USER })),
+            working_dir: Some("/workspace".to_owned()),
+            ..CreateExecOptions::default()
+        };
+        let exec = engine.create_exec(container, options).await.map_err(failed)?.id;
+        let attached = StartExecOptions { output_capacity: Some(PIECE), ..StartExecOptions::default() };
+        let started = engine.start_exec(&exec, Some(attached)).await.map_err(failed)?;
+        let StartExecResults::Attached { output, input: mut stdin } = started else {
+            return Err(SandboxError::Failed("the engine gives no output".to_owned()));
+        };
+        if !input.is_empty() {
+            spawn("sandbox input", async move {
+                if stdin.write_all(&input).await.is_ok() {
+                    let _ = stdin.shutdown().await;
+                }
+            });
+        }
+        let ((out, stdout), (err, stderr)) = (duplex(PIECE), duplex(PIECE));
+        let (number, numbered) = watch::channel(None);
+        spawn("sandbox output", pump(output, out, err, number));
+        let killing = (engine.clone(), container.clone(), numbered);
+        Ok(Running {
+            stdout: Box::new(stdout),
+            stderr: Box::new(stderr),
+            exit: exit(engine.clone(), exec, self.ended.clone()).boxed(),
+            kill: Arc::new(move || {
+                let (engine, container, number) = killing.clone();
+                spawn("kill command", kill(engine, container, number));
+            }),
+        })
+    }
+
+    async fn disk_bytes(&self) -> Result<u64, SandboxError> {
+        let counted = *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, bytes)) = counted.filter(|(at, _)| at.elapsed() < COUNTED) {
+            return Ok(bytes);
+        }
+        let options = InspectContainerOptionsBuilder::default().size(true).build();
+        let found = self.container.engine.inspect_container(&self.container.id, Some(options)).await.map_err(failed)?;
+        let bytes = found.size_rw.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default();
+        *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), bytes));
+        Ok(bytes)
+    }
+
+    async fn end(&self) {
+        drop(self.tether.lock().unwrap_or_else(PoisonError::into_inner).take());
+        kill_all(&self.container.engine, &self.container.id).await;
+        self.ended().await;
+    }
+
+    async fn ended(&self) {
+        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
+
+    async fn save(&self, to: Box<dyn Write + Send>) -> Result<(), SandboxError> {
+        self.ended().await;
+        // As much above its size as a machine is given a moment for.
+        let most = self.disk_bytes + self.disk_bytes / 4;
+        let given = DIRS.map(|dir| {
+            let options = DownloadFromContainerOptionsBuilder::default().path(&format!("/{dir}")).build();
+            let given = self.container.engine.download_from_container(&self.container.id, Some(options));
+            StreamReader::new(Box::pin(given.map_err(io::Error::other)))
+        });
+        let given = given.map(SyncIoBridge::new);
+        let packing = tokio::task::spawn_blocking(move || {
+            let mut archive = tar::Builder::new(to);
+            let (mut bytes, mut entries) = (0, 0);
+            for given in given {
+                pack(&mut archive, given, (&mut bytes, &mut entries), most)?;
+            }
+            archive.into_inner()?.flush()
+        });
+        Ok(packing.await.map_err(|error| SandboxError::Failed(error.to_string()))??)
+    }
+}
