@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     access::{key, post},
     environments::environment,
-    support::{PROGRAM, app, app_with, eventually, text, thread, thread_in},
+    support::{PROGRAM, app, app_with, eventually, factor, text, thread, thread_in},
 };
 
 /// Starts the machine of an environment; its id.
@@ -485,6 +485,61 @@ async fn machines_die_with_their_platform_and_their_sessions_say_so() {
     assert!(text(&session["error"]).contains("not saved is lost"), "{session}");
     let sandbox = started(&app, &path, json!({})).await;
     assert_eq!(ran(&app, &path, &sandbox, "cat kept; ls lost").await["stdout"], "kept\n", "the last snapshot is there");
+}
+
+/// Kills the platform while machines run commands and are saved.
+#[tokio::test]
+async fn kill_9_leaves_no_machine_behind_and_every_session_ended_with_the_last_snapshot_there() {
+    let (machines, kills) = (if factor(10) > 1 { 20 } else { 4 }, factor(10));
+    let db = TestDb::new().await;
+    let mut app = TestApp::start(PROGRAM, &db, &[("PLATFORM_SANDBOX_MAX", "40")]);
+    let config = json!({"sandboxConfig": {"snapshotEnabled": true, "replaceSnapshotOnStop": true, "memoryMib": 256}});
+    let mut paths = Vec::new();
+    for n in 0..machines {
+        let mut given = config.clone();
+        given["name"] = format!("e{n}").into();
+        paths.push(environment(&app, given).await.0);
+    }
+    let mark = format!("86401.{}", std::process::id());
+    // What of each may be there: as it was saved last, or as it was being saved.
+    let mut kept = vec![vec![String::new()]; machines];
+    for kill in 0..=kills {
+        let begun = join_all(paths.iter().map(async |path| {
+            let sandbox = started(&app, path, json!({})).await;
+            let said = ran(&app, path, &sandbox, "cat n 2>/dev/null; true").await;
+            (sandbox, text(&said["stdout"]))
+        }));
+        for (n, (sandbox, was)) in begun.await.into_iter().enumerate() {
+            assert!(kept[n].contains(&was), "kill {kill}, machine {n}: `{was}` is none of {:?}", kept[n]);
+            let work = format!(
+                "echo {kill} > n; head -c 3000000 /dev/urandom > noise; (setsid sleep {mark} &); sleep {mark} &"
+            );
+            ran(&app, &paths[n], &sandbox, &work).await;
+            kept[n] = vec![was];
+            if n % 2 == 0 {
+                kept[n].push(format!("{kill}\n"));
+                stopped(&app, &paths[n], &sandbox, true).await;
+            }
+        }
+        if kill == kills {
+            break;
+        }
+        app.crash();
+        let gone = async {
+            while is_running(&mark) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(2), gone).await.expect("what they started is dead");
+        for path in &paths {
+            let session = tokio::time::timeout(Duration::from_mins(1), ended(&app, path)).await.expect("in time");
+            let status = text(&session["status"]);
+            assert!(["failed", "stopped"].contains(&status.as_str()) && session["saving"] == false, "{session}");
+            let snapshots = app.get(&format!("{path}/snapshots")).await.body;
+            let states = snapshots.as_array().expect("a list").iter().map(|of| text(&of["status"]));
+            assert!(states.into_iter().all(|state| state == "ready" || state == "failed"), "{snapshots}");
+        }
+    }
 }
 
 /// Whether a process of this host sleeps for so long.

@@ -80,6 +80,8 @@ async fn work_is_handed_to_other_agents_and_comes_back_as_the_result_of_the_call
     for path in [format!("/agents/{parent}"), "/assistants/p".to_owned()] {
         let changed = app.patch(&path, json!({"description": "Goes on"})).await;
         assert_eq!((changed.status, &changed.body["description"]), (StatusCode::OK, &json!("Goes on")), "{path}");
+        let back = app.patch(&path, changed.body).await;
+        assert_eq!(back.status, StatusCode::OK, "a record that was read may be sent back: {}", back.body);
     }
 }
 

@@ -309,7 +309,8 @@ impl AssistantService for PgAssistantService {
             patch.entry("model").or_insert(llm);
         }
         // What is wrong in any case is said before the assistant is looked for.
-        let tried = self.checked(account, overlay(&AssistantSettings::named("tried"), patch.clone())?, None).await?;
+        let given = overlay(&AssistantSettings::named("tried"), patch.clone())?;
+        let tried = self.checked(account, given.clone(), Some(&given)).await?;
         tried.check_written(&self.ports.children, account).await?;
         let now = self.ports.clock.now();
         let updated = loop {

@@ -315,7 +315,7 @@ impl SandboxConfig {
         }
         if self.public_slug.is_some() {
             let message = "sandboxConfig.publicSlug: no machine of this server is reached from outside; leave it out";
-            checks.issue("sandboxConfig.publicSlug", "unsupported", message);
+            checks.issue("sandboxConfig.publicSlug", "conflict", message);
         }
     }
 }
