@@ -23,9 +23,9 @@ pub(crate) fn backend(config: &Config, egress: &Egress) -> Arc<dyn SandboxBacken
 #[cfg(target_os = "linux")]
 fn on_this_host(config: &Config, egress: &Egress) -> Arc<dyn SandboxBackend> {
     use platform_sandbox::{ContainerBackend, FirstAvailable, ProcessBackend};
-    let process = || ProcessBackend::new(COMMAND, &config.data_dir.join("sandboxes"), egress.clone());
-    let container =
-        || ContainerBackend::new(COMMAND, &config.sandbox_socket, config.sandbox_images.clone(), egress.clone());
+    let (dir, images) = (config.data_dir.join("sandboxes"), &config.sandbox_images);
+    let process = || ProcessBackend::new(COMMAND, &dir, egress.clone());
+    let container = || ContainerBackend::new(COMMAND, &dir, &config.sandbox_socket, images.clone(), egress.clone());
     match config.sandbox_backend {
         SandboxKind::Process => Arc::new(process()),
         SandboxKind::Container => Arc::new(container()),

@@ -79,6 +79,15 @@ pub(crate) struct Output {
 
 /// Runs a command to its end.
 pub(crate) async fn output(machine: &dyn Machine, command: Command) -> Result<Output, SandboxError> {
+    output_within(LONGEST, machine, command).await
+}
+
+/// The same, with its own longest time.
+pub(crate) async fn output_within(
+    longest: Duration,
+    machine: &dyn Machine,
+    command: Command,
+) -> Result<Output, SandboxError> {
     let mut running = machine.start(command).await?;
     let run = async {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
@@ -97,7 +106,7 @@ pub(crate) async fn output(machine: &dyn Machine, command: Command) -> Result<Ou
         };
         Ok(Output { code, stdout, stderr })
     };
-    let ran = timeout(LONGEST, run).await;
+    let ran = timeout(longest, run).await;
     ran.unwrap_or_else(|_| {
         (running.kill)();
         Err(SandboxError::Failed("the machine takes too long".to_owned()))

@@ -1,49 +1,53 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use tokio::sync::OnceCell;
 use tracing::info;
 
 use crate::backend::{Disk, Isolation, Machine, MachineSpec, SandboxBackend, SandboxError};
 
-/// The first of several backends that makes machines here. It is sought when it is first needed, and stays.
+/// The first of several backends that makes machines here. Another than the first is only made do with as long as those
+/// before it fail.
 pub struct FirstAvailable {
     backends: Vec<Arc<dyn SandboxBackend>>,
-    found: OnceCell<Arc<dyn SandboxBackend>>,
+    found: Mutex<Option<Arc<dyn SandboxBackend>>>,
 }
 
 impl FirstAvailable {
     /// In the order in which they are tried.
     pub fn new(backends: Vec<Arc<dyn SandboxBackend>>) -> Self {
-        Self { backends, found: OnceCell::new() }
+        Self { backends, found: Mutex::default() }
     }
 
-    async fn find(&self) -> Result<&Arc<dyn SandboxBackend>, SandboxError> {
-        let search = async || {
-            let mut reasons = Vec::new();
-            for backend in &self.backends {
-                match backend.runtimes().await {
-                    Ok(_) => {
+    fn found(&self) -> Option<Arc<dyn SandboxBackend>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn find(&self) -> Result<Arc<dyn SandboxBackend>, SandboxError> {
+        let mut reasons = Vec::new();
+        for backend in &self.backends {
+            match backend.runtimes().await {
+                Ok(_) => {
+                    let former = self.found.lock().unwrap_or_else(PoisonError::into_inner).replace(Arc::clone(backend));
+                    if former.is_none_or(|former| former.name() != backend.name()) {
                         info!(backend = backend.name(), "Sandboxes are made on this host.");
-                        return Ok(Arc::clone(backend));
                     }
-                    Err(error) => reasons.push(error.to_string()),
+                    return Ok(Arc::clone(backend));
                 }
+                Err(error) => reasons.push(error.to_string()),
             }
-            Err(SandboxError::Unavailable(reasons.join(" ")))
-        };
-        self.found.get_or_try_init(search).await
+        }
+        Err(SandboxError::Unavailable(reasons.join(" ")))
     }
 }
 
 #[async_trait]
 impl SandboxBackend for FirstAvailable {
     fn name(&self) -> &'static str {
-        self.found.get().map_or("auto", |backend| backend.name())
+        self.found().map_or("auto", |backend| backend.name())
     }
 
     fn isolation(&self) -> Isolation {
-        self.found.get().map_or(Isolation::None, |backend| backend.isolation())
+        self.found().map_or(Isolation::None, |backend| backend.isolation())
     }
 
     async fn runtimes(&self) -> Result<Vec<String>, SandboxError> {
@@ -57,6 +61,10 @@ impl SandboxBackend for FirstAvailable {
     }
 
     async fn create(&self, spec: MachineSpec, disk: Disk) -> Result<Arc<dyn Machine>, SandboxError> {
-        self.find().await?.create(spec, disk).await
+        let backend = match self.found() {
+            Some(backend) => backend,
+            None => self.find().await?,
+        };
+        backend.create(spec, disk).await
     }
 }

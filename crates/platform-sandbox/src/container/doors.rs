@@ -1,13 +1,23 @@
 //! Where a container's way out begins: sockets in its network, held by us.
 
-use std::{fs, io, os::fd::OwnedFd, process::Stdio, time::Duration};
+use std::{
+    fs::File,
+    io::{self, Read},
+    net::SocketAddrV4,
+    os::fd::{AsFd, OwnedFd},
+    process::Stdio,
+    time::Duration,
+};
 
 use platform_core::run_blocking;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+use rustix::{
+    fs::{Mode, OFlags, openat},
+    net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt},
+};
 
 use crate::{
     backend::SandboxError,
-    process::{Order, Report, Setup, receive, send},
+    process::{Order, Report, receive, send},
 };
 
 /// Longest opening.
@@ -19,11 +29,14 @@ pub(super) async fn open(
     argument: &str,
     container: &str,
     process: i64,
-    setup: Setup,
+    listen: Vec<SocketAddrV4>,
+    names: SocketAddrV4,
 ) -> Result<Vec<OwnedFd>, SandboxError> {
     let (argument, container) = (argument.to_owned(), container.to_owned());
-    let opening =
-        run_blocking(move || listen(&argument, &container, process, setup).map_err(platform_core::Error::internal));
+    let opening = run_blocking(move || {
+        let order = Order::Join { listen, names };
+        join(&argument, &container, process, &order).map_err(platform_core::Error::internal)
+    });
     opening.await.map_err(|error| {
         let reason = error.cause().map_or_else(String::new, ToString::to_string);
         SandboxError::Unavailable(format!(
@@ -33,12 +46,18 @@ pub(super) async fn open(
     })
 }
 
-fn listen(argument: &str, container: &str, process: i64, setup: Setup) -> io::Result<Vec<OwnedFd>> {
+fn join(argument: &str, container: &str, process: i64, order: &Order) -> io::Result<Vec<OwnedFd>> {
+    let elsewhere = || io::Error::other("its first process is not on this host");
+    let dir = File::open(format!("/proc/{process}")).map_err(|_| elsewhere())?;
+    // Beneath a directory that is open, nothing is ever of another process that has the number since.
+    let beneath = |path: &str| Ok::<_, io::Error>(openat(&dir, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
+    let mut groups = String::new();
+    File::from(beneath("cgroup")?).read_to_string(&mut groups)?;
     // Of an engine on another host, or seen from inside a container, the number is somebody else's.
-    let groups = fs::read_to_string(format!("/proc/{process}/cgroup"))?;
     if process == 0 || !groups.contains(container) {
-        return Err(io::Error::other("its first process is not on this host"));
+        return Err(elsewhere());
     }
+    let (users, network) = (beneath("ns/user")?, beneath("ns/net")?);
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_timeout(&ours, sockopt::Timeout::Recv, Some(OPENING))?;
     let mut command = std::process::Command::new("/proc/self/exe");
@@ -46,7 +65,8 @@ fn listen(argument: &str, container: &str, process: i64, setup: Setup) -> io::Re
     let mut child = command.stderr(Stdio::null()).spawn()?;
     // The command holds the other end of the socket.
     drop(command);
-    let opened = send(&ours, &Order::Setup(setup), &[]).and_then(|()| match receive::<Report>(&ours)? {
+    let sent = send(&ours, order, &[users.as_fd(), network.as_fd()]);
+    let opened = sent.and_then(|()| match receive::<Report>(&ours)? {
         Some((Report::Listening, doors)) => Ok(doors),
         Some((Report::Failed(reason), _)) => Err(io::Error::other(reason)),
         _ => Err(io::Error::other("it ended before it listened")),

@@ -1,10 +1,12 @@
 //! A container, as a machine.
 //!
-//! Its first process reads from a connection of ours and ends when that does, so that nothing in it outlives us.
+//! Its first process reads from a connection of ours and ends when that does, so that what runs in it does not outlive
+//! us; what is left of it, and whatever root in it kept from ending, the next process removes.
 
 use std::{
     collections::BTreeMap,
     io::{self, Read, Write},
+    path::Component,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -16,7 +18,10 @@ use bollard::{
     container::LogOutput,
     errors::Error,
     exec::{CreateExecOptions, StartExecOptions, StartExecResults},
-    models::{ContainerCreateBody, HostConfig, HostConfigLogConfig, ResourcesUlimits},
+    models::{
+        ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
+        ResourcesUlimits,
+    },
     query_parameters::{
         AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, DownloadFromContainerOptionsBuilder,
         InspectContainerOptionsBuilder, KillContainerOptionsBuilder, StartContainerOptions,
@@ -35,12 +40,12 @@ use tokio::{
 use tokio_util::io::{StreamReader, SyncIoBridge};
 use tracing::warn;
 
-use super::{ContainerBackend, LABEL, doors, failed, removal};
+use super::{ContainerBackend, LABEL, doors, failed, is_unknown, removal};
 use crate::{
     backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError, VARIABLES},
-    files::output,
+    files::output_within,
     gate::Gate,
-    process::{MOST_ENTRIES, MOST_FILES, MOST_PROCESSES, Setup, USER},
+    process::{MOST_ENTRIES, MOST_FILES, MOST_PROCESSES, USER},
 };
 
 const MIB: u64 = 1 << 20;
@@ -48,12 +53,12 @@ const MIB: u64 = 1 << 20;
 const DIRS: [&str; 2] = ["workspace", "tmp"];
 /// The first process: takes in whoever lost their parent, and ends with what it reads.
 const FIRST: &str = "while read -r -t 3600 _ || [ $? -gt 128 ]; do :; done";
-/// Makes a machine of a new container; `$1`: who answers questions for names. Engines differ in whose an unpacked file
+/// Makes a machine of a new container; `$1`: who answers questions for names, if anybody does. Engines differ in whose an unpacked file
 /// is: all are the unprivileged user's.
 const PREPARE: &str = "mkdir -p /workspace /tmp && chown -hR 1000:1000 /workspace /tmp || exit
     chmod 775 /workspace && chmod 1777 /tmp || exit
     grep -q ':1000:' /etc/passwd || echo 'sandbox:x:1000:1000::/workspace:/bin/bash' >> /etc/passwd
-    [ -z \"$1\" ] || echo \"nameserver $1\" > /etc/resolv.conf";
+    echo ${1:+nameserver \"$1\"} > /etc/resolv.conf || [ -z \"$1\" ]";
 /// Says under which number a command runs, before it does. Both users can change what the other made.
 const WRAPPED: &str = "umask 002; echo $$ >&2; exec \"$@\"";
 /// Kills a command and what it started in its process group.
@@ -70,8 +75,18 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mi
 const COUNTED: Duration = Duration::from_secs(10);
 /// A command that is to be killed says its number within this.
 const NUMBERED: Duration = Duration::from_secs(5);
-/// A container that was killed has ended within this.
-const ENDING: Duration = Duration::from_millis(1500);
+/// Longest making of a machine of a container: a disk of many files takes its time.
+const MAKING: Duration = Duration::from_mins(2);
+/// An engine that is told to end a container does so within this, or is given up.
+const ENDING: Duration = Duration::from_secs(10);
+/// The engine is told so within this.
+const TELLING: Duration = Duration::from_secs(1);
+/// When nothing more comes for so long after a command has ended, it has written all.
+const QUIET: Duration = Duration::from_millis(100);
+/// Waits before a container is removed again that could not be.
+const AGAIN: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(10), Duration::from_mins(2)];
+/// CPU time is given out in such pieces, in microseconds.
+const CPU_PERIOD: i64 = 100_000;
 
 /// A container that goes with whoever has it.
 struct Container {
@@ -81,12 +96,20 @@ struct Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        // A process that ends takes it along anyway.
-        let Ok(runtime) = Handle::try_current() else { return };
+        // Of a process that ends, the next one removes what is left.
+        if Handle::try_current().is_err() {
+            return;
+        }
         let (engine, id) = (self.engine.clone(), std::mem::take(&mut self.id));
-        runtime.spawn(async move {
-            if let Err(error) = engine.remove_container(&id, Some(removal())).await {
-                warn!(container = id, %error, "A sandbox could not be removed; the next start tries again.");
+        spawn("remove sandbox", async move {
+            let mut waits = AGAIN.into_iter();
+            while let Err(error) = engine.remove_container(&id, Some(removal())).await {
+                if is_unknown(&error) {
+                    return;
+                }
+                warn!(container = id, %error, "A sandbox could not be removed; trying again later.");
+                let Some(wait) = waits.next() else { return };
+                sleep(wait).await;
             }
         });
     }
@@ -97,11 +120,12 @@ pub(super) struct ContainerMachine {
     container: Container,
     /// What its first process reads.
     tether: Mutex<Option<Pin<Box<dyn AsyncWrite + Send>>>>,
+    /// Has it ended without waiting for the engine to say so.
+    ends: watch::Sender<bool>,
     ended: watch::Receiver<bool>,
     disk_bytes: u64,
     /// What was on its disk, and when that was counted.
     counted: Mutex<Option<(Instant, u64)>>,
-    has_network: bool,
     gate: Option<Gate>,
 }
 
@@ -116,38 +140,33 @@ pub(super) async fn create(
     let disk_bytes = u64::from(spec.disk_mib) * MIB;
     let (rules, listen) = Gate::plan(&spec.network, &backend.egress);
     let options = CreateContainerOptionsBuilder::default().name(&format!("platform-{}", spec.id)).build();
-    let made = engine.create_container(Some(options), body(image, &spec, disk_bytes)).await.map_err(failed)?;
-    let container = Container { engine: engine.clone(), id: made.id };
+    let (body, making) = (body(image, &spec, &backend.owner()?, disk_bytes), engine.clone());
+    // Whoever leaves meanwhile leaves nothing behind.
+    let making = spawn("create sandbox", async move {
+        let made = making.create_container(Some(options), body).await.map_err(|error| failed(&error))?;
+        Ok::<_, SandboxError>(Container { engine: making, id: made.id })
+    });
+    let container = making.await.map_err(|error| SandboxError::Failed(error.to_string()))??;
     let options = AttachContainerOptionsBuilder::default().stdin(true).stdout(true).stderr(true).stream(true).build();
-    let attached = engine.attach_container(&container.id, Some(options)).await.map_err(failed)?;
+    let attached = engine.attach_container(&container.id, Some(options)).await.map_err(|error| failed(&error))?;
     let starting = engine.start_container(&container.id, None::<StartContainerOptions>);
-    starting.await.map_err(failed)?;
-    let (ends, ended) = watch::channel(false);
-    spawn("sandbox", hear(attached.output, engine.clone(), container.id.clone(), ends));
+    starting.await.map_err(|error| failed(&error))?;
+    let ((ends, ending), (has_ended, ended)) = (watch::channel(false), watch::channel(false));
+    spawn("sandbox", hear(attached.output, ending, engine.clone(), container.id.clone(), has_ended));
     if let Disk::Archive(archive) = disk {
         unpack(&container, archive).await?;
     }
-    let (tether, has_network) = (Mutex::new(Some(attached.input)), rules.is_some());
-    let mut machine =
-        ContainerMachine { container, tether, ended, disk_bytes, counted: Mutex::default(), has_network, gate: None };
+    let (tether, counted) = (Mutex::new(Some(attached.input)), Mutex::default());
+    let mut machine = ContainerMachine { container, tether, ends, ended, disk_bytes, counted, gate: None };
     if let Some(rules) = rules {
-        let found = engine.inspect_container(&machine.container.id, None).await.map_err(failed)?;
+        let found = engine.inspect_container(&machine.container.id, None).await.map_err(|error| failed(&error))?;
         let process = found.state.and_then(|state| state.pid).unwrap_or_default();
-        let setup = Setup {
-            single_user: false,
-            listen,
-            names: Some(Gate::NAMES),
-            file_bytes: disk_bytes,
-            processes: MOST_PROCESSES,
-            memory: None,
-            joins: u32::try_from(process).ok(),
-        };
-        let doors = doors::open(&backend.argument, &machine.container.id, process, setup).await?;
+        let doors = doors::open(&backend.argument, &machine.container.id, process, listen, Gate::NAMES).await?;
         machine.gate = Some(rules.open(doors)?);
     }
-    let names = if has_network { Gate::NAMES.ip().to_string() } else { String::new() };
+    let names = if machine.gate.is_some() { Gate::NAMES.ip().to_string() } else { String::new() };
     let prepare = Command { is_root: true, ..Command::shell(PREPARE, [&names]) };
-    let prepared = output(&machine, prepare).await?;
+    let prepared = output_within(MAKING, &machine, prepare).await?;
     if prepared.code != 0 {
         let said = String::from_utf8_lossy(&prepared.stderr).trim().to_owned();
         return Err(SandboxError::Failed(format!("the image {image} makes no machine: {said}")));
@@ -155,7 +174,7 @@ pub(super) async fn create(
     Ok(Arc::new(machine))
 }
 
-fn body(image: &str, spec: &MachineSpec, disk_bytes: u64) -> ContainerCreateBody {
+fn body(image: &str, spec: &MachineSpec, owner: &str, disk_bytes: u64) -> ContainerCreateBody {
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let memory = Some(signed(u64::from(spec.memory_mib) * MIB));
     let limit = |name: &str, most: u64| {
@@ -168,11 +187,15 @@ fn body(image: &str, spec: &MachineSpec, disk_bytes: u64) -> ContainerCreateBody
     let host = HostConfig {
         memory,
         memory_swap: memory,
-        nano_cpus: Some(i64::from(spec.cpus) * 1_000_000_000),
+        // Unlike a number of CPUs, this may be more than the host has.
+        cpu_period: Some(CPU_PERIOD),
+        cpu_quota: Some(i64::from(spec.cpus) * CPU_PERIOD),
         pids_limit: Some(signed(MOST_PROCESSES)),
         ulimits: Some(limits),
         // What it reaches it reaches through the gate.
         network_mode: Some("none".to_owned()),
+        ipc_mode: Some("private".to_owned()),
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         cap_drop: words(&["ALL"]),
         cap_add: words(&RIGHTS),
         security_opt: words(&["no-new-privileges"]),
@@ -190,41 +213,46 @@ fn body(image: &str, spec: &MachineSpec, disk_bytes: u64) -> ContainerCreateBody
         attach_stdin: Some(true),
         open_stdin: Some(true),
         stdin_once: Some(true),
-        labels: Some([(LABEL.to_owned(), spec.id.clone())].into()),
+        // An image's own would run beside what is asked for.
+        healthcheck: Some(HealthConfig { test: words(&["NONE"]), ..HealthConfig::default() }),
+        labels: Some([(LABEL.to_owned(), owner.to_owned())].into()),
         host_config: Some(host),
         ..ContainerCreateBody::default()
     }
 }
 
-/// Hears when a container has ended, or its connection to us.
+/// Hears when a container has ended, or its connection to us, or is to end.
 async fn hear(
     mut said: impl Stream<Item = Result<LogOutput, Error>> + Unpin,
+    mut ending: watch::Receiver<bool>,
     engine: Docker,
     id: String,
-    ends: watch::Sender<bool>,
+    ended: watch::Sender<bool>,
 ) {
-    while said.next().await.is_some_and(|piece| piece.is_ok()) {}
+    tokio::select! {
+        () = async { while said.next().await.is_some_and(|piece| piece.is_ok()) {} } => {}
+        _ = ending.wait_for(|ending| *ending) => {}
+    }
     let ending = async {
-        while is_running(&engine, &id).await {
-            kill_all(&engine, &id).await;
-            sleep(LOOKS.1).await;
+        while !has_ended(&engine, &id).await {
+            let options = KillContainerOptionsBuilder::default().signal("SIGKILL").build();
+            let _ = timeout(TELLING, engine.kill_container(&id, Some(options))).await;
+            sleep(LOOKS.0).await;
         }
     };
     if timeout(ENDING, ending).await.is_err() {
-        warn!(container = id, "A sandbox could not be ended.");
+        warn!(container = id, "A sandbox could not be ended; it is removed when its engine answers again.");
     }
-    let _ = ends.send(true);
+    let _ = ended.send(true);
 }
 
-async fn is_running(engine: &Docker, id: &str) -> bool {
-    let found = engine.inspect_container(id, None).await;
-    found.is_ok_and(|found| found.state.and_then(|state| state.running).unwrap_or(false))
-}
-
-async fn kill_all(engine: &Docker, id: &str) {
-    let options = KillContainerOptionsBuilder::default().signal("SIGKILL").build();
-    // One that has ended is not there to be killed.
-    let _ = engine.kill_container(id, Some(options)).await;
+/// Whether the engine says so; one that does not answer says nothing.
+async fn has_ended(engine: &Docker, id: &str) -> bool {
+    match timeout(TELLING, engine.inspect_container(id, None)).await {
+        Ok(Ok(found)) => !found.state.and_then(|state| state.running).unwrap_or(false),
+        Ok(Err(error)) => is_unknown(&error),
+        Err(_) => false,
+    }
 }
 
 /// Puts an archive on the disk.
@@ -243,14 +271,14 @@ async fn unpack(container: &Container, mut archive: Box<dyn Read + Send>) -> Res
     let pieces = stream::unfold(pieces, async |mut pieces| Some((pieces.recv().await?, pieces)));
     let options = UploadToContainerOptionsBuilder::default().path("/").build();
     let putting = container.engine.upload_to_container(&container.id, Some(options), body_stream(pieces));
-    putting.await.map_err(failed)?;
+    putting.await.map_err(|error| failed(&error))?;
     Ok(reading.await.map_err(|error| SandboxError::Failed(error.to_string()))??)
 }
 
 /// Writes a directory of the disk as the engine gives it.
 fn pack(
     archive: &mut tar::Builder<impl Write>,
-    given: impl Read,
+    (dir, given): (&str, impl Read),
     (bytes, entries): (&mut u64, &mut u64),
     most: u64,
 ) -> io::Result<()> {
@@ -258,6 +286,10 @@ fn pack(
     for entry in given.entries()? {
         let entry = entry?;
         let (path, kind) = (entry.path()?.into_owned(), entry.header().entry_type());
+        let is_beneath = path.starts_with(dir) && path.components().all(|part| matches!(part, Component::Normal(_)));
+        if !is_beneath || (path.components().count() == 1 && !kind.is_dir()) {
+            return Err(io::Error::other(format!("/{dir} is no directory any more")));
+        }
         (*bytes, *entries) = (bytes.saturating_add(entry.size()), *entries + 1);
         if *bytes > most || *entries > MOST_ENTRIES {
             return Err(io::Error::other("there is more on the disk than it may hold"));
@@ -286,15 +318,16 @@ fn pack(
     Ok(())
 }
 
-/// Hands on what a command writes; its first line is its number.
+/// Hands on what a command writes; its first line is its number. `moved` tells of each piece.
 async fn pump(
     mut said: impl Stream<Item = Result<LogOutput, Error>> + Unpin,
-    mut stdout: DuplexStream,
-    mut stderr: DuplexStream,
+    (mut stdout, mut stderr): (DuplexStream, DuplexStream),
     number: watch::Sender<Option<u32>>,
+    moved: watch::Sender<()>,
 ) {
     let mut head = Vec::new();
     while let Some(Ok(piece)) = said.next().await {
+        moved.send_replace(());
         // Whoever does not read any more misses it.
         let _ = match piece {
             LogOutput::StdErr { message } if number.borrow().is_none() => {
@@ -310,19 +343,32 @@ async fn pump(
     }
 }
 
-/// Waits until a command has ended; its exit code.
-async fn exit(engine: Docker, exec: String, mut ended: watch::Receiver<bool>) -> Result<i32, SandboxError> {
+/// Waits until a command has ended, and what it wrote has come; its exit code.
+async fn exit(
+    engine: Docker,
+    exec: String,
+    mut moved: watch::Receiver<()>,
+    mut ended: watch::Receiver<bool>,
+) -> Result<i32, SandboxError> {
     let mut wait = LOOKS.0;
-    loop {
-        let found = engine.inspect_exec(&exec).await.map_err(|_| SandboxError::Ended)?;
-        if let (Some(false), Some(code)) = (found.running, found.exit_code) {
-            return Ok(i32::try_from(code).unwrap_or(i32::MAX));
+    let code = loop {
+        match engine.inspect_exec(&exec).await {
+            Ok(found) => {
+                if let (Some(false), Some(code)) = (found.running, found.exit_code) {
+                    break i32::try_from(code).unwrap_or(i32::MAX);
+                }
+            }
+            Err(error) if is_unknown(&error) => return Err(SandboxError::Ended),
+            // An engine that does not answer may do so again.
+            Err(_) => {}
         }
         tokio::select! {
             () = sleep(wait) => wait = (wait * 2).min(LOOKS.1),
             _ = ended.wait_for(|ended| *ended) => return Err(SandboxError::Ended),
         }
-    }
+    };
+    while let Ok(Ok(())) = timeout(QUIET, moved.changed()).await {}
+    Ok(code)
 }
 
 async fn kill(engine: Docker, container: String, mut number: watch::Receiver<Option<u32>>) {
@@ -330,7 +376,7 @@ async fn kill(engine: Docker, container: String, mut number: watch::Receiver<Opt
     else {
         return;
     };
-    let number = number.filter(|number| *number > 1).unwrap_or(u32::MAX).to_string();
+    let Some(number) = number.filter(|number| *number > 1).map(|number| number.to_string()) else { return };
     let options = CreateExecOptions {
         cmd: Some(vec!["/bin/bash", "-c", KILL, "bash", &number]),
         user: Some("0:0"),
@@ -345,8 +391,11 @@ async fn kill(engine: Docker, container: String, mut number: watch::Receiver<Opt
 #[async_trait]
 impl Machine for ContainerMachine {
     fn variables(&self) -> Vec<(String, String)> {
-        let proxies: &[(&str, &str)] = if self.has_network { &Gate::VARIABLES } else { &[] };
-        VARIABLES.iter().chain(proxies).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        // An engine may have a proxy of its own, which is not for machines.
+        let proxy =
+            |(name, value): &(&'static str, &'static str)| (*name, if self.gate.is_some() { *value } else { "" });
+        let all = VARIABLES.into_iter().chain(Gate::VARIABLES.iter().map(proxy));
+        all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
     async fn start(&self, command: Command) -> Result<Running, SandboxError> {
@@ -367,9 +416,9 @@ impl Machine for ContainerMachine {
             working_dir: Some("/workspace".to_owned()),
             ..CreateExecOptions::default()
         };
-        let exec = engine.create_exec(container, options).await.map_err(failed)?.id;
+        let exec = engine.create_exec(container, options).await.map_err(|error| failed(&error))?.id;
         let attached = StartExecOptions { output_capacity: Some(PIECE), ..StartExecOptions::default() };
-        let started = engine.start_exec(&exec, Some(attached)).await.map_err(failed)?;
+        let started = engine.start_exec(&exec, Some(attached)).await.map_err(|error| failed(&error))?;
         let StartExecResults::Attached { output, input: mut stdin } = started else {
             return Err(SandboxError::Failed("the engine gives no output".to_owned()));
         };
@@ -381,13 +430,13 @@ impl Machine for ContainerMachine {
             });
         }
         let ((out, stdout), (err, stderr)) = (duplex(PIECE), duplex(PIECE));
-        let (number, numbered) = watch::channel(None);
-        spawn("sandbox output", pump(output, out, err, number));
+        let ((number, numbered), (moves, moved)) = (watch::channel(None), watch::channel(()));
+        spawn("sandbox output", pump(output, (out, err), number, moves));
         let killing = (engine.clone(), container.clone(), numbered);
         Ok(Running {
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),
-            exit: exit(engine.clone(), exec, self.ended.clone()).boxed(),
+            exit: exit(engine.clone(), exec, moved, self.ended.clone()).boxed(),
             kill: Arc::new(move || {
                 let (engine, container, number) = killing.clone();
                 spawn("kill command", kill(engine, container, number));
@@ -401,15 +450,24 @@ impl Machine for ContainerMachine {
             return Ok(bytes);
         }
         let options = InspectContainerOptionsBuilder::default().size(true).build();
-        let found = self.container.engine.inspect_container(&self.container.id, Some(options)).await.map_err(failed)?;
-        let bytes = found.size_rw.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default();
+        let found = self
+            .container
+            .engine
+            .inspect_container(&self.container.id, Some(options))
+            .await
+            .map_err(|error| failed(&error))?;
+        let bytes = found.size_rw.and_then(|bytes| u64::try_from(bytes).ok());
+        let bytes = bytes.ok_or_else(|| SandboxError::Failed("the engine does not count the disk".to_owned()))?;
         *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), bytes));
         Ok(bytes)
     }
 
     async fn end(&self) {
-        drop(self.tether.lock().unwrap_or_else(PoisonError::into_inner).take());
-        kill_all(&self.container.engine, &self.container.id).await;
+        self.ends.send_replace(true);
+        let tether = self.tether.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut tether) = tether {
+            let _ = timeout(TELLING, tether.shutdown()).await;
+        }
         self.ended().await;
     }
 
@@ -430,8 +488,8 @@ impl Machine for ContainerMachine {
         let packing = tokio::task::spawn_blocking(move || {
             let mut archive = tar::Builder::new(to);
             let (mut bytes, mut entries) = (0, 0);
-            for given in given {
-                pack(&mut archive, given, (&mut bytes, &mut entries), most)?;
+            for (dir, given) in DIRS.into_iter().zip(given) {
+                pack(&mut archive, (dir, given), (&mut bytes, &mut entries), most)?;
             }
             archive.into_inner()?.flush()
         });

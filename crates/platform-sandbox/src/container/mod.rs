@@ -3,19 +3,26 @@
 mod doors;
 mod machine;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
 
 use async_trait::async_trait;
 use bollard::{
     API_DEFAULT_VERSION, Docker,
     errors::Error,
+    models::{ContainerSummary, ImageInspect},
     query_parameters::{
         CreateImageOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptions, RemoveContainerOptionsBuilder,
     },
 };
 use futures_util::TryStreamExt;
-use platform_core::{Clock, SystemClock, spawn};
+use platform_core::{Clock, Id, SystemClock, spawn};
 use platform_egress::Egress;
+use rustix::fs::{FlockOperation, flock};
 use tokio::sync::OnceCell;
 use tracing::{debug, info, warn};
 
@@ -23,7 +30,7 @@ use crate::backend::{Disk, Isolation, Machine, MachineSpec, SandboxBackend, Sand
 
 /// The engine answers within this, in seconds; what it streams may take longer.
 const ANSWERS: u64 = 120;
-/// What tells our containers from others.
+/// What tells our containers from others; it says whose they are.
 const LABEL: &str = "platform.sandbox";
 /// No machine is as old as this, in seconds, not even one that is being saved.
 const OLDEST: i64 = 3 * 3600;
@@ -37,16 +44,55 @@ pub struct ContainerBackend {
     images: Vec<(String, String)>,
     /// Becomes whoever listens in the network of a container.
     argument: String,
+    /// Where each process says that it lives.
+    dir: PathBuf,
     egress: Egress,
     engine: OnceCell<Docker>,
+    owner: OnceLock<Owner>,
+}
+
+/// A process that has containers. Its file is locked as long as it lives: others remove what it leaves behind.
+struct Owner {
+    name: String,
+    _lock: File,
+}
+
+impl Owner {
+    fn make(dir: &Path) -> io::Result<Self> {
+        let name = String::from(Id::<Self>::generate());
+        fs::create_dir_all(dir)?;
+        let lock = File::create(Self::file(dir, &name))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self { name, _lock: lock })
+    }
+
+    fn file(dir: &Path, name: &str) -> PathBuf {
+        dir.join(name).with_extension("containers")
+    }
+
+    /// Of one on another host nothing is known.
+    fn is_gone(dir: &Path, name: &str) -> bool {
+        let lock = File::open(Self::file(dir, name));
+        lock.is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok())
+    }
 }
 
 impl ContainerBackend {
-    /// `argument` makes this program call [`crate::serve_machine`]; `socket`: where the engine listens; `images`: the
-    /// image of each runtime, `default` among them.
-    pub fn new(argument: &str, socket: &Path, images: Vec<(String, String)>, egress: Egress) -> Self {
-        let (argument, socket) = (argument.to_owned(), socket.display().to_string());
-        Self { socket, images, argument, egress, engine: OnceCell::new() }
+    /// `argument` makes this program call [`crate::serve_machine`]; `dir`: where processes say that they live;
+    /// `socket`: where the engine listens; `images`: the image of each runtime, `default` among them.
+    pub fn new(argument: &str, dir: &Path, socket: &Path, images: Vec<(String, String)>, egress: Egress) -> Self {
+        let (argument, dir, socket) = (argument.to_owned(), dir.to_owned(), socket.display().to_string());
+        let images = images.into_iter().map(|(name, image)| (name, tagged(image))).collect();
+        Self { socket, images, argument, dir, egress, engine: OnceCell::new(), owner: OnceLock::new() }
+    }
+
+    /// The name of this process.
+    fn owner(&self) -> Result<String, SandboxError> {
+        if self.owner.get().is_none() {
+            // Of two at the same moment one is not used.
+            let _ = self.owner.set(Owner::make(&self.dir)?);
+        }
+        self.owner.get().map(|owner| owner.name.clone()).ok_or(SandboxError::Ended)
     }
 
     async fn engine(&self) -> Result<&Docker, SandboxError> {
@@ -56,18 +102,17 @@ impl ContainerBackend {
     }
 
     fn unavailable(&self, error: &Error) -> SandboxError {
-        let socket = &self.socket;
-        SandboxError::Unavailable(format!(
-            "No container engine answers at {socket} ({error}). Start one, or say with PLATFORM_SANDBOX_SOCKET where it is."
-        ))
+        debug!(socket = self.socket, %error, "No container engine answers.");
+        let reason = "No container engine answers. Start one, or say with PLATFORM_SANDBOX_SOCKET where it is.";
+        SandboxError::Unavailable(reason.to_owned())
     }
 
     /// Fetches an image that is not there yet.
     async fn fetch(&self, engine: &Docker, image: &str) -> Result<(), SandboxError> {
         match engine.inspect_image(image).await {
-            Ok(_) => return Ok(()),
-            Err(Error::DockerResponseServerError { status_code: UNKNOWN, .. }) => {}
-            Err(error) => return Err(failed(error)),
+            Ok(found) => return check(image, &found),
+            Err(error) if is_unknown(&error) => {}
+            Err(error) => return Err(failed(&error)),
         }
         info!(image, "Fetching the image of a sandbox; the first one takes a while.");
         let (engine, image) = (engine.clone(), image.to_owned());
@@ -80,18 +125,37 @@ impl ContainerBackend {
                     "The image {image} cannot be fetched ({error}). Load it into the engine, or name another with \
                      PLATFORM_SANDBOX_IMAGES."
                 ))
-            })
+            })?;
+            check(&image, &engine.inspect_image(&image).await.map_err(|error| failed(&error))?)
         });
         fetching.await.map_err(|error| SandboxError::Failed(error.to_string()))?
     }
 }
 
-/// What the engine said, to whoever wanted something of it.
-fn failed(error: Error) -> SandboxError {
-    match error {
-        Error::DockerResponseServerError { message, .. } => SandboxError::Failed(message),
-        other => SandboxError::Failed(other.to_string()),
+/// What the engine says may name files of its host: it is for whoever runs the platform.
+fn failed(error: &Error) -> SandboxError {
+    warn!(%error, "A container engine does not do what a sandbox needs.");
+    SandboxError::Failed("the container engine refuses; the log of the platform says why".to_owned())
+}
+
+fn is_unknown(error: &Error) -> bool {
+    matches!(error, Error::DockerResponseServerError { status_code: UNKNOWN, .. })
+}
+
+/// An image as all engines understand it: without a tag some fetch every one of them.
+fn tagged(image: String) -> String {
+    let last = image.rsplit('/').next().unwrap_or_default();
+    if last.contains(':') || image.contains('@') { image } else { image + ":latest" }
+}
+
+/// What is in a volume is on no disk that is counted.
+fn check(image: &str, found: &ImageInspect) -> Result<(), SandboxError> {
+    let volumes = found.config.as_ref().and_then(|config| config.volumes.as_ref());
+    if volumes.is_some_and(|volumes| !volumes.is_empty()) {
+        let reason = format!("The image {image} has volumes; name one without with PLATFORM_SANDBOX_IMAGES.");
+        return Err(SandboxError::Unavailable(reason));
     }
+    Ok(())
 }
 
 /// How a container is removed: whatever it does, with all that is its own.
@@ -123,7 +187,12 @@ impl SandboxBackend for ContainerBackend {
             Vec::new()
         });
         let now = SystemClock.now().0 / 1000;
-        for container in found.into_iter().filter(|of| of.created.is_some_and(|created| created + OLDEST < now)) {
+        let is_left = |of: &ContainerSummary| {
+            let owner = of.labels.as_ref().and_then(|labels| labels.get(LABEL));
+            owner.is_some_and(|owner| Owner::is_gone(&self.dir, owner))
+                || of.created.is_some_and(|at| at + OLDEST < now)
+        };
+        for container in found.into_iter().filter(is_left) {
             let id = container.id.unwrap_or_default();
             debug!(container = id, "Removing a sandbox whose process is gone.");
             let _ = engine.remove_container(&id, Some(removal())).await;

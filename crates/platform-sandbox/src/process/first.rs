@@ -68,7 +68,7 @@ pub(super) fn serve(setup: &Setup) -> io::Result<()> {
                     let _ = kill_process_group(process, Signal::KILL);
                 }
             }
-            Order::Setup(_) | Order::Mapped => {}
+            Order::Setup(_) | Order::Join { .. } | Order::Mapped => {}
         }
     }
     Ok(())

@@ -4,8 +4,8 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File},
-    io,
+    fs, io,
+    net::SocketAddrV4,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     os::unix::{
         ffi::OsStringExt,
@@ -17,7 +17,7 @@ use std::{
 
 use landlock::{ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, path_beneath_rules};
 use rustix::{
-    fs::{Mode, StatVfsMountFlags, statvfs},
+    fs::{Mode, StatVfsMountFlags, fstat, statvfs},
     io::fcntl_dupfd_cloexec,
     mount::{
         MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, mount_remount,
@@ -122,7 +122,7 @@ fn outer() -> io::Result<()> {
     let (user, group) = (Uid::ROOT, Gid::ROOT);
     set_thread_res_gid(group, group, group)?;
     set_thread_res_uid(user, user, user)?;
-    let doors = doors(&setup).map_err(|error| said("the network of the machine", error))?;
+    let doors = doors(&setup.listen, setup.names).map_err(|error| said("the network of the machine", error))?;
     let doors: Vec<BorrowedFd<'_>> = doors.iter().map(AsFd::as_fd).collect();
     send(stdin(), &Report::Listening, &doors)?;
     let mut inner = Command::new("/proc/self/exe");
@@ -133,17 +133,23 @@ fn outer() -> io::Result<()> {
 
 /// Listens in the network of a machine that somebody else has made.
 fn join() -> io::Result<()> {
-    let setup = setup()?;
-    let process = setup.joins.ok_or_else(|| io::Error::other("nobody said which machine"))?;
-    let space = |process: &str, name: &str| File::open(format!("/proc/{process}/ns/{name}"));
-    let number = |file: &File| Ok::<_, io::Error>(file.metadata()?.ino());
-    let (users, network) = (space(&process.to_string(), "user")?, space(&process.to_string(), "net")?);
+    let Some((Order::Join { listen, names }, files)) = receive(stdin())? else {
+        return Err(io::Error::other("the platform has gone"));
+    };
+    let [users, network] =
+        <[OwnedFd; 2]>::try_from(files).map_err(|_| io::Error::other("nobody said which machine"))?;
+    let is_ours = |space: &OwnedFd, name: &str| {
+        Ok::<_, io::Error>(fstat(space)?.st_ino == fs::metadata(format!("/proc/self/ns/{name}"))?.ino())
+    };
+    if is_ours(&network, "net")? {
+        return Err(io::Error::other("it has no network of its own"));
+    }
     // An engine without root has users of its own: who owns them may do with their network what they like.
-    if number(&users)? != number(&space("self", "user")?)? {
+    if !is_ours(&users, "user")? {
         move_into_link_name_space(users.as_fd(), Some(LinkNameSpaceType::User))?;
     }
     move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
-    let doors = doors(&setup).map_err(|error| said("the network of the machine", error))?;
+    let doors = doors(&listen, Some(names)).map_err(|error| said("the network of the machine", error))?;
     let doors: Vec<BorrowedFd<'_>> = doors.iter().map(AsFd::as_fd).collect();
     send(stdin(), &Report::Listening, &doors)
 }
@@ -153,13 +159,13 @@ fn said(what: &str, error: impl std::fmt::Display) -> io::Error {
 }
 
 /// Listens in place of those whom the machine reaches: every address is its own.
-fn doors(setup: &Setup) -> io::Result<Vec<OwnedFd>> {
+fn doors(listen_at: &[SocketAddrV4], names: Option<SocketAddrV4>) -> io::Result<Vec<OwnedFd>> {
     let mut doors = Vec::new();
-    let Some(names) = setup.names else { return Ok(doors) };
+    let Some(names) = names else { return Ok(doors) };
     let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     tell(kernel.as_fd(), &LOOPBACK_UP)?;
     tell(kernel.as_fd(), &EVERY_ADDRESS_IS_OURS)?;
-    for address in &setup.listen {
+    for address in listen_at {
         let door = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         sockopt::set_socket_reuseaddr(&door, true)?;
         bind(&door, address)?;

@@ -51,6 +51,7 @@ const ENDING: Duration = Duration::from_secs(1);
 const FIRST_USER: u32 = 0x4000_0000;
 const USERS: u32 = 1024;
 const MIB: u64 = 1 << 20;
+
 /// A machine of namespaces.
 pub(super) struct ProcessMachine {
     control: Arc<OwnedFd>,
@@ -102,7 +103,6 @@ pub(super) async fn create(
         file_bytes: u64::from(spec.disk_mib) * MIB,
         processes: MOST_PROCESSES,
         memory: group.is_none().then_some(memory),
-        joins: None,
     };
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(io::Error::from)?;

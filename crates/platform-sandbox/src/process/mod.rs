@@ -25,7 +25,7 @@ pub(crate) use disk::MOST_ENTRIES;
 use disk::MachineDir;
 pub use launch::serve_machine;
 pub(crate) use launch::{MOST_FILES, USER};
-pub(crate) use packet::{Order, Report, Setup, receive, send};
+pub(crate) use packet::{Order, Report, receive, send};
 
 use crate::{
     backend::{Command, Disk, Isolation, Machine, MachineSpec, Network, SandboxBackend, SandboxError},

@@ -36,8 +36,6 @@ pub(crate) struct Setup {
     pub processes: u64,
     /// Memory in bytes, where no control group bounds it.
     pub memory: Option<u64>,
-    /// It is made already: this is a process in it, whose network is listened in.
-    pub joins: Option<u32>,
 }
 
 /// To a machine.
@@ -45,6 +43,13 @@ pub(crate) struct Setup {
 pub(crate) enum Order {
     /// Be made so.
     Setup(Setup),
+    /// Listen in the network of a machine that somebody else has made: its users and its network are the two files.
+    Join {
+        /// Streams.
+        listen: Vec<SocketAddrV4>,
+        /// Questions for names.
+        names: SocketAddrV4,
+    },
     /// Go on: the users are mapped.
     Mapped,
     /// Start a command; its [`Program`] is in the first file, then standard input, output and error.

@@ -5,7 +5,10 @@ use std::{
     collections::HashMap,
     io::{Read, Write},
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use platform_core::spawn;
@@ -17,7 +20,7 @@ use tokio::{
 };
 
 /// Images that are not there, and cannot be fetched.
-pub const ABSENT: &str = "absent";
+pub const ABSENT: &str = "absent:1";
 
 #[derive(Default)]
 struct State {
@@ -40,6 +43,7 @@ struct Exec {
 pub struct FakeEngine {
     backend: ProcessBackend,
     state: Mutex<State>,
+    kills: AtomicBool,
 }
 
 struct Asked {
@@ -55,7 +59,7 @@ impl FakeEngine {
     pub fn start(backend: ProcessBackend, socket: &Path) -> Arc<Self> {
         let _ = std::fs::remove_file(socket);
         let listener = UnixListener::bind(socket).expect("a socket");
-        let engine = Arc::new(Self { backend, state: Mutex::default() });
+        let engine = Arc::new(Self { backend, state: Mutex::default(), kills: AtomicBool::new(true) });
         let listening = Arc::clone(&engine);
         spawn("fake engine", async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -75,14 +79,25 @@ impl FakeEngine {
         self.state.lock().expect("lock").containers.values().map(|of| of.created.clone()).collect()
     }
 
+    /// From now on it kills nothing.
+    pub fn refuse_to_kill(&self) {
+        self.kills.store(false, Ordering::Relaxed);
+    }
+
     fn machine(&self, id: &str) -> Arc<dyn Machine> {
-        Arc::clone(&self.state.lock().expect("lock").containers[id].machine)
+        let found = self.state.lock().expect("lock").containers.get(id).map(|of| Arc::clone(&of.machine));
+        found.expect("it is there")
     }
 
     async fn answer(self: &Arc<Self>, mut asked: Asked) {
         let path = asked.path.clone();
         let parts: Vec<&str> = path.split('/').skip(1).skip_while(|part| part.starts_with("v1.")).collect();
         let body = || serde_json::from_slice::<Value>(&asked.body).unwrap_or_default();
+        if let ["containers", id, _, ..] = parts.as_slice()
+            && !self.state.lock().expect("lock").containers.contains_key(*id)
+        {
+            return respond(&mut asked.stream, 404, &json!({"message": "no such container"})).await;
+        }
         let (status, answer) = match (asked.method.as_str(), parts.as_slice()) {
             ("GET", ["version"]) => (200, json!({"ApiVersion": "1.41", "Version": "0"})),
             ("GET", ["_ping"]) => (200, json!("OK")),
@@ -98,7 +113,9 @@ impl FakeEngine {
                 let network = Network::Nobody;
                 let spec = MachineSpec { id: id.to_owned(), runtime, memory_mib: 256, cpus: 1, disk_mib: 512, network };
                 let machine = self.backend.create(spec, Disk::Empty).await.expect("a machine");
-                let container = Container { machine, created: body() };
+                let mut created = body();
+                created["Name"] = id.into();
+                let container = Container { machine, created };
                 self.state.lock().expect("lock").containers.insert(id.to_owned(), container);
                 (201, json!({"Id": id, "Warnings": []}))
             }
@@ -113,6 +130,9 @@ impl FakeEngine {
                 return;
             }
             ("POST", ["containers", _, "start"]) => (204, Value::Null),
+            ("POST", ["containers", _, "kill"]) if !self.kills.load(Ordering::Relaxed) => {
+                (500, json!({"message": "not now"}))
+            }
             ("POST", ["containers", id, "kill"]) => {
                 self.machine(id).end().await;
                 (204, Value::Null)
