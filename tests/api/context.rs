@@ -216,6 +216,6 @@ async fn a_chat_of_many_messages_costs_what_the_model_gets_of_it() {
             .collect();
         let message = json!({"chatUid": format!("c{round}"), "message": "Now", "previousConversation": past});
         let reply = app.post("/assistants/few/messages", message).await;
-        assert_eq!(reply.body[1]["messageTokenUsage"]["inputTokens"], 4, "three before it and the message");
+        assert_eq!(reply.body[1]["messageTokenUsage"]["inputTokens"], 5, "four before the turn and its message");
     }
 }

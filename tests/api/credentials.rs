@@ -86,6 +86,28 @@ async fn what_a_member_made_reaches_no_further_than_the_member_and_falls_with_th
     let rotate = format!("/api-keys/{}/rotate", text(&others.expect("the key")["_id"]));
     assert_eq!(post(&a, &ann.access, &rotate, json!({})).await.error(), "FORBIDDEN");
 
+    // Nor does a token make a key that reaches what it does not.
+    let bob = granted(&a, "bob", "member", Some(json!(["keys:write", "models:read"]))).await;
+    let asks = async |more: Value| {
+        let mut new = json!({"name": "wide", "projectIds": []});
+        new.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
+        post(&a, &bob.access, "/api-keys", new).await
+    };
+    for wide in [
+        json!({"allowedEndpoints": [{"method": "*", "path": "/**"}]}),
+        json!({"allowedEndpoints": [{"method": "DELETE", "path": "/assistants/a"}]}),
+        json!({"identityMode": "signed"}),
+        json!({"preset": "ui"}),
+        json!({"allowedDomains": ["example.com"]}),
+    ] {
+        assert_eq!(asks(wide.clone()).await.error(), "FORBIDDEN", "{wide}");
+    }
+    let narrow = asks(json!({"allowedEndpoints": [{"method": "GET", "path": "/models"}]})).await;
+    assert_eq!(narrow.status, StatusCode::CREATED, "{}", narrow.body);
+    let of_bob = format!("/api-keys/{}", text(&narrow.body["_id"]));
+    let wide = json!({"allowedEndpoints": [{"method": "GET", "path": "/assistants/*"}]});
+    assert_eq!(call(&a, &bob.access, Method::PATCH, &of_bob, Some(wide)).await.error(), "FORBIDDEN");
+
     role("viewer").await;
     within_a_second("a viewer", patch, |reply| reply.error() == "FORBIDDEN").await;
     a.delete(&format!("{members}/{}", ann.user)).await;

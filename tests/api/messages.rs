@@ -107,7 +107,8 @@ async fn the_model_gets_presets_history_state_and_message_in_order() {
         .iter()
         .map(|m| m["content"].clone())
         .collect();
-    assert_eq!(texts, ["Serve Ann.", "Now", "Hello from the model.", "Again"], "the latest three after the prompt");
+    let expected = ["Serve Ann.", "Yes?", "Now", "Hello from the model.", "Again"];
+    assert_eq!(texts, expected, "the latest three before the turn, after the prompt");
 }
 
 #[tokio::test]

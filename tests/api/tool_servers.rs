@@ -197,12 +197,6 @@ async fn what_cannot_be_a_tool_server_is_refused_with_its_code() {
         ),
         (
             with(
-                json!({"authenticationConfig": {"authenticationMethod": "customHeader", "customHeaders": [{"headerName": "X", "value": "x", "prefix": "Bearer"}]}}),
-            ),
-            "VALIDATION_ERROR",
-        ),
-        (
-            with(
                 json!({"authenticationConfig": {"authenticationMethod": "oauth2", "clientId": "c", "clientSecret": "s", "refreshTokenEndpoint": "http://10.0.0.1/token"}}),
             ),
             "URL_NOT_ALLOWED",

@@ -273,7 +273,7 @@ impl Context<'_> {
         let most = self.spec.context_window * COMPACT_ABOVE / 100;
         let cut = match settings.max_chat_messages {
             0 => 0,
-            most => chat.message_count - i32::try_from(most).unwrap_or(i32::MAX),
+            most => chat.turn_start.saturating_sub_unsigned(most),
         };
         let first = cut.max(chat.compacted_to()).min(chat.turn_start);
         let mut history = History { said: Vec::new(), tokens: fixed + summary, overflows: false };

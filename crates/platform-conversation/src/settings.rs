@@ -202,11 +202,13 @@ impl AssistantSettings {
         }
         self.guardrails_configuration.check(catalog)?;
         let chosen = self.choose(catalog, None, None)?;
-        if !self.available_tools_groups_uids.is_empty() && !chosen.capabilities.tools {
-            return Err(takes_no_tools(&chosen));
-        }
+        let check_tools = |model: &ModelSpec| {
+            let fits = self.available_tools_groups_uids.is_empty() || model.capabilities.tools;
+            if fits { Ok(()) } else { Err(takes_no_tools(model)) }
+        };
+        check_tools(&chosen)?;
         for fallback in &self.fallback_models {
-            catalog.choose(Some(&fallback.provider), Some(&fallback.model))?;
+            check_tools(&catalog.choose(Some(&fallback.provider), Some(&fallback.model))?)?;
         }
         Ok(())
     }

@@ -13,6 +13,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 const SHORTEST: usize = 6;
 /// Longer forms are found part by part, so that looking costs little whatever the values are.
 const PART: usize = 64;
+/// No part is longer.
+const LONGEST: usize = 2 * PART;
 /// Of values beyond so many bytes together fewer forms are known.
 const MOST_BYTES: usize = 256 << 10;
 /// What stands in URLs as it is (RFC 3986 §2.3).
@@ -124,11 +126,16 @@ impl RedactedStream {
                 at += 1;
                 continue;
             }
+            let line = Unwrapped::of(rest, *longest);
+            let line = line.as_ref();
             // A longer form may yet come of what is a shorter one already.
-            if !is_last && rest.len() < *longest && self.redactor.may_begin(rest) {
+            let may_go_on = (rest.len() < *longest && self.redactor.may_begin(rest))
+                || line.is_some_and(|line| line.length < *longest && self.redactor.may_begin(line.bytes()));
+            if !is_last && may_go_on {
                 break;
             }
-            match self.redactor.at(rest) {
+            let in_line = || line.and_then(|line| line.found(self.redactor.at(line.bytes())?));
+            match self.redactor.at(rest).or_else(in_line) {
                 Some((length, name)) => {
                     if self.last != Some(name) {
                         shown.extend_from_slice(names[name].as_bytes());
@@ -145,6 +152,44 @@ impl RedactedStream {
         }
         self.held.drain(..at);
         shown
+    }
+}
+
+/// The next bytes of a text without line feeds: what encodes may break its lines anywhere.
+struct Unwrapped {
+    bytes: [u8; LONGEST],
+    /// Where each byte ends in the text.
+    ends: [usize; LONGEST],
+    length: usize,
+}
+
+impl Unwrapped {
+    /// `None` when they are in one line anyway.
+    fn of(text: &[u8], most: usize) -> Option<Self> {
+        let is_feed = |byte: u8| matches!(byte, b'\n' | b'\r');
+        let mut line = Self { bytes: [0; LONGEST], ends: [0; LONGEST], length: 0 };
+        let mut is_wrapped = false;
+        for (at, byte) in text.iter().enumerate() {
+            if line.length == most.min(LONGEST) {
+                break;
+            }
+            if line.length > 0 && is_feed(*byte) {
+                is_wrapped = true;
+                continue;
+            }
+            (line.bytes[line.length], line.ends[line.length]) = (*byte, at + 1);
+            line.length += 1;
+        }
+        is_wrapped.then_some(line)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// What was found in the line, by its length in the text.
+    fn found(&self, (length, name): (usize, usize)) -> Option<(usize, usize)> {
+        Some((*self.ends.get(length.checked_sub(1)?)?, name))
     }
 }
 
@@ -246,6 +291,26 @@ mod tests {
                 let mut pieces: Vec<u8> = said.as_bytes().chunks(size).flat_map(|piece| stream.push(piece)).collect();
                 pieces.extend(stream.finish());
                 assert_eq!(String::from_utf8(pieces).expect("text"), whole, "in pieces of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_in_base64_is_masked_however_its_lines_are_broken() {
+        let long = "-----canary----- of a key that is longer than a line of base64 has characters, twice over, indeed";
+        for secret in [SECRET, long] {
+            let redactor = Redactor::new([("TOKEN", secret)]);
+            for (width, feed) in [(76, "\n"), (64, "\r\n"), (10, "\n"), (3, "\n")] {
+                let encoded = STANDARD.encode(format!("ab{secret}"));
+                let lines: Vec<&str> =
+                    encoded.as_bytes().chunks(width).map(|line| std::str::from_utf8(line).expect("text")).collect();
+                let said = format!("before\n{}\nafter\n", lines.join(feed));
+                let mut stream = redactor.stream();
+                let mut pieces: Vec<u8> = said.as_bytes().chunks(7).flat_map(|piece| stream.push(piece)).collect();
+                pieces.extend(stream.finish());
+                let whole = String::from_utf8(pieces).expect("text");
+                assert!(whole.contains("[REDACTED:TOKEN]") && whole.len() < 60, "{width}: {whole}");
+                assert!(whole.starts_with("before\n") && whole.ends_with("\nafter\n"), "{width}: {whole}");
             }
         }
     }

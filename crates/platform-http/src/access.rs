@@ -95,6 +95,33 @@ fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &s
     Ok(())
 }
 
+/// Refuses what would be a key that reaches more than the token of a member that makes it (contract 01 §3).
+pub(crate) fn check_key<'a>(
+    identity: &Identity,
+    rules: &KeyRules,
+    mut routes: impl Iterator<Item = &'a Route>,
+) -> Result<()> {
+    let (Rights::Token { scopes, .. }, Some(_)) = (&identity.rights, identity.caller.member()) else { return Ok(()) };
+    let wider = routes.find_map(|route| scope_of_key(rules, route).filter(|needed| !scopes.open(needed)));
+    let Some(needed) = wider else { return Ok(()) };
+    let message = format!("This key would reach what the access token does not: that takes the scope {needed}.");
+    Err(Error::new(Code::FORBIDDEN, message).with("requiredScopes", [needed]))
+}
+
+/// The scope that a token needs for a route which a restricted or signed key opens; `None` = it does not open it.
+fn scope_of_key(rules: &KeyRules, route: &Route) -> Option<&'static str> {
+    let (scope, session) = match route.open_to {
+        OpenTo::Minting { scope } if rules.is_signed => return Some(scope),
+        OpenTo::Minting { scope } => (scope, false),
+        OpenTo::Key { scope, session } => (scope, session),
+        OpenTo::Public | OpenTo::FullKey { .. } => return None,
+    };
+    let is_bound = !rules.endpoints.is_empty() || rules.preset.is_some();
+    let is_for_ui = rules.preset.is_some() && (session || route.path.starts_with("/v1/memory/"));
+    let opens = !is_bound || is_for_ui || rules.may_list(route.method.as_str(), unmounted(route.path));
+    (!rules.is_signed && opens).then_some(scope)
+}
+
 /// From where a browser asks.
 fn origin(headers: &HeaderMap) -> Option<&str> {
     headers.get(ORIGIN).or_else(|| headers.get(REFERER))?.to_str().ok()

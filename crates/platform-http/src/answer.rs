@@ -79,6 +79,18 @@ pub struct Answer {
     place: Option<FairPermit<String>>,
     ignored: Vec<String>,
     headers: Vec<(&'static str, String)>,
+    /// What whoever repeats the request under its idempotency key is told.
+    pub(crate) kept: Kept,
+}
+
+/// What is told to whoever repeats a request.
+pub(crate) enum Kept {
+    /// The answer.
+    Same,
+    /// Nothing: it is done again.
+    Nothing,
+    /// This JSON.
+    Other(String),
 }
 
 pub(crate) enum Body {
@@ -242,7 +254,20 @@ impl Answer {
     }
 
     pub(crate) fn new(status: u16, body: Body) -> Self {
-        Self { status, body, place: None, ignored: Vec::new(), headers: Vec::new() }
+        Self { status, body, place: None, ignored: Vec::new(), headers: Vec::new(), kept: Kept::Same }
+    }
+
+    /// Whoever repeats the request has it done again.
+    #[must_use]
+    pub fn not_kept(mut self) -> Self {
+        self.kept = Kept::Nothing;
+        self
+    }
+
+    /// Whoever repeats the request is told this: what secrets the answer shows is shown once.
+    pub fn kept_as(mut self, record: &impl Serialize) -> Result<Self> {
+        self.kept = Kept::Other(serde_json::to_string(record).map_err(Error::internal)?);
+        Ok(self)
     }
 
     /// A header more.

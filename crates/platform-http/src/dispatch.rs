@@ -20,7 +20,7 @@ use tracing::{Instrument, error, info, warn};
 
 use crate::{
     access,
-    answer::{Answer, Body},
+    answer::{Answer, Body, Kept},
     bearer::Bearer,
     body, code,
     connection::Control,
@@ -312,9 +312,11 @@ async fn run(route: &Route, request: Request) -> Result<Answer> {
         // Somebody with the same key was faster, and has what is wanted here.
         Err(error) if error.code().kind() == ErrorKind::Conflict => replay().await?.ok_or(error),
         Ok(answer) => {
-            if let Body::Json(body) = &answer.body
-                && (200..300).contains(&answer.status)
-            {
+            let kept = match (&answer.kept, &answer.body) {
+                (Kept::Same, Body::Json(body)) | (Kept::Other(body), _) => Some(body),
+                _ => None,
+            };
+            if let Some(body) = kept.filter(|_| (200..300).contains(&answer.status)) {
                 once.keep(&http.db, answer.status, body).await?;
             }
             Ok(answer)
@@ -400,7 +402,10 @@ fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
     let (account, credential) = (identity.caller.account.as_str(), identity.caller.principal());
     let parts = [account, &credential, route.path].into_iter().chain(path).chain([key]);
     let scope = sha256_hex(joined(parts).as_bytes());
-    Ok(Some(Idempotency { account: identity.caller.account.clone(), scope, body_hash: sha256_hex(&request.body) }))
+    // Whose rights it carries on is as much part of it as its body.
+    let upstream = request.headers.get("x-upstream-authorization").map_or(&[][..], |value| value.as_bytes());
+    let body_hash = sha256_hex([&request.body[..], upstream].concat());
+    Ok(Some(Idempotency { account: identity.caller.account.clone(), scope, body_hash }))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use actix_web::http::header::{HeaderMap, IF_MATCH};
 use bytes::Bytes;
 use platform_access::{Demand, Kind, Reach, Reference, Right};
-use platform_auth::{Identity, Rights};
+use platform_auth::{Identity, KeyRules, Rights};
 use platform_core::{Caller, Code, Error, Object, Page, Precondition, Result, Session, Strict, misfit};
 use platform_db::Idempotency;
 use serde::{
@@ -16,6 +16,7 @@ use serde::{
 use serde_json::{Value, error::Category, value::RawValue};
 
 use crate::{
+    access,
     bearer::Bearer,
     body::{says_json, wrong_kind},
     code,
@@ -76,6 +77,12 @@ impl Request {
             Some(Rights::Token { claims, .. }) => claims,
             _ => &[],
         }
+    }
+
+    /// Refuses what would be a key that reaches more than the token that makes it: `FORBIDDEN`.
+    pub fn check_key(&self, rules: &KeyRules) -> Result<()> {
+        let Some(identity) = &self.identity else { return Ok(()) };
+        access::check_key(identity, rules, self.http.table.routes())
     }
 
     /// Projects whose objects the caller sees in lists; `None` = all.
@@ -177,15 +184,14 @@ impl Request {
         Ok(value)
     }
 
-    /// The query and the fields of a body with files as one type, converted as those of a query are; fields win. A body
-    /// that came as JSON instead is read as such.
+    /// The fields of a body with files as a type, converted as those of a query are. A body that came as JSON instead is
+    /// read as such.
     pub fn form<T: DeserializeOwned>(&self) -> Result<T> {
         if says_json(&self.headers) {
             return self.body();
         }
-        let mut given = self.query.clone();
-        given.extend(self.fields.names().filter_map(|name| Some((name.clone(), self.fields.text(name)?))));
-        typed(&given)
+        let fields = self.fields.names().filter_map(|name| Some((name.clone(), self.fields.text(name)?)));
+        typed(&fields.collect())
     }
 
     /// Refuses a body that is not said to be JSON, where nothing else has: `UNSUPPORTED_MEDIA_TYPE`.

@@ -124,6 +124,11 @@ impl Table {
     }
 
     /// What is at a path that is decoded.
+    /// All routes.
+    pub(crate) fn routes(&self) -> impl Iterator<Item = &Route> {
+        self.resources.iter().flat_map(|resource| &resource.routes)
+    }
+
     pub(crate) fn find(&self, path: &str) -> Option<&Resource> {
         self.router.at(path).ok().map(|found| found.value.as_ref())
     }

@@ -5,7 +5,9 @@ use std::{
 };
 
 use bytes::Bytes;
+use chrono::{DateTime, FixedOffset};
 use futures_util::{Stream, StreamExt, TryStreamExt};
+use platform_core::{Clock, SystemClock};
 use platform_runtime::{Fault, FaultCode, ModelSpec, Prompt};
 use reqwest::{Request, Response, StatusCode, header};
 use secrecy::ExposeSecret;
@@ -288,13 +290,21 @@ fn request(
     request
 }
 
+/// Seconds to wait, said as such or as the time until when (RFC 9110 §10.2.3).
+fn seconds(text: &str) -> Option<f64> {
+    let until = |date: DateTime<FixedOffset>| (date.timestamp() - SystemClock.now().0 / 1000).max(0);
+    #[expect(clippy::cast_precision_loss, reason = "a wait of seconds")]
+    let of_date = || DateTime::parse_from_rfc2822(text).ok().map(|date| until(date) as f64);
+    text.parse().ok().or_else(of_date)
+}
+
 async fn refused(mut response: Response) -> Broken {
     let status = response.status().as_u16();
     let retry_after = response
         .headers()
         .get(header::RETRY_AFTER)
         .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.trim().parse::<f64>().ok())
+        .and_then(|value| seconds(value.trim()))
         .filter(|seconds| (0.0..1e6).contains(seconds))
         .map(Duration::from_secs_f64);
     let mut body = Vec::new();

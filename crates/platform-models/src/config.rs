@@ -144,6 +144,14 @@ impl Default for CallLimits {
     }
 }
 
+impl FileModel {
+    fn has_negative_price(&self) -> bool {
+        let Self { input_price, output_price, cached_input_price, cache_write_price, .. } = self;
+        let given = [input_price, output_price, cached_input_price, cache_write_price].into_iter().flatten();
+        given.chain([&self.transcription_price]).any(|price| *price < Money::ZERO)
+    }
+}
+
 /// A model as the providers file describes it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -203,6 +211,9 @@ pub fn read_providers_file(
     let mut rest = built_in;
     let mut providers = Vec::new();
     for entry in file.providers {
+        if let Some(model) = entry.models.iter().find(|model| model.has_negative_price()) {
+            return Err(bad(format!("a price of {} is below zero", model.llm)));
+        }
         let base = rest.iter().position(|known| known.name == entry.name).map(|known| rest.remove(known));
         providers.push(merge(entry, base, &env).map_err(bad)?);
     }

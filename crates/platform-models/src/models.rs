@@ -307,7 +307,8 @@ impl Models {
     /// Asks the models of a prompt, one after the other, until one answers.
     async fn complete(&self, account: &AccountId, prompt: &Prompt, on: &mut On<'_>) -> Result<Answer, Fault> {
         let mut last = None;
-        for model in std::iter::once(&prompt.model).chain(&prompt.fallbacks) {
+        let takes_it = |model: &&ModelSpec| model.capabilities.tools || prompt.tools.is_empty();
+        for model in std::iter::once(&prompt.model).chain(prompt.fallbacks.iter().filter(takes_it)) {
             match self.ask(account, prompt, model, on).await {
                 Ok(answer) => return Ok(answer),
                 Err((fault, fall_back)) => {

@@ -23,7 +23,7 @@ pub struct AuthenticationConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
     /// `customHeader`: the headers.
-    #[serde(alias = "custom_headers", deserialize_with = "headers", skip_serializing_if = "Vec::is_empty")]
+    #[serde(alias = "custom_headers", skip_serializing_if = "Vec::is_empty")]
     pub custom_headers: Vec<CustomHeader>,
     /// `oauth2`: client id.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,18 +82,6 @@ fn method<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Authentic
         "oauth2" => Ok(AuthenticationMethod::Oauth2),
         _ => Err(serde::de::Error::unknown_variant(&text, &["none", "jwt", "basic", "customHeader", "oauth2"])),
     }
-}
-
-/// Headers without other names, as all of the configuration is.
-fn headers<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<CustomHeader>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase", deny_unknown_fields)]
-    struct Header {
-        header_name: String,
-        value: Secret,
-    }
-    let given = Vec::<Header>::deserialize(deserializer)?;
-    Ok(given.into_iter().map(|Header { header_name, value }| CustomHeader { header_name, value }).collect())
 }
 
 impl AuthenticationConfig {

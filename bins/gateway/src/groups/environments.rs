@@ -236,7 +236,14 @@ async fn exec(environments: Arc<PgEnvironments>, request: Request) -> Result<Ans
         // It lasts as long as the command, of which a machine has few.
         return Ok(Answer::events(pieces(said), None, request.follower()));
     }
-    Answer::ok(&whole(said).await?)
+    let said = whole(said).await?;
+    let answer = Answer::ok(&said)?;
+    if !raw {
+        return Ok(answer);
+    }
+    // What is told once more is told without the values of variables.
+    let masked = || platform_vault::MASK.to_owned();
+    answer.kept_as(&CommandOutput { stdout: masked(), stderr: masked(), ..said })
 }
 
 /// What a command says, as events.

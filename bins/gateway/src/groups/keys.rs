@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use platform_access::Kind;
-use platform_auth::{KeyService, NewApiKey, PgAuthService};
-use platform_core::{Caller, Result};
+use platform_auth::{KeyService, NewApiKey, PgAuthService, Rotation};
+use platform_core::{Caller, Result, check_types, overlay};
 use platform_http::{Answer, Group, Request, full_key};
 
 use crate::{leaving::Leaving, module::Module};
@@ -62,6 +62,7 @@ async fn list(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
 async fn create(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
     let (mut new, once): (NewApiKey, _) = (request.body()?, request.once.as_ref());
     new.settle()?;
+    request.check_key(&new.rules())?;
     require_projects(&request, new.project_ids.as_deref()).await?;
     let key = keys.create_key(&bound(&request).await?, new, once).await?;
     Answer::created(&key)
@@ -73,6 +74,12 @@ async fn get(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
 
 async fn update(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
     let (caller, id, patch) = (bound(&request).await?, request.path("id"), request.patch()?);
+    check_types::<NewApiKey>(&patch)?;
+    let current = NewApiKey::from(keys.get_key(&caller, id).await?);
+    let mut changed = overlay(&current, patch.clone())?;
+    changed.settle()?;
+    request.check_key(&current.rules())?;
+    request.check_key(&changed.rules())?;
     let ids = patch.get("projectIds").and_then(|ids| serde_json::from_value::<Vec<String>>(ids.clone()).ok());
     require_projects(&request, ids.as_deref()).await?;
     Answer::ok(&keys.update_key(&caller, id, patch).await?)
@@ -87,7 +94,9 @@ async fn delete(services: Arc<Deleting>, request: Request) -> Result<Answer> {
 
 async fn rotate(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
     let (caller, id, once) = (bound(&request).await?, request.path("id"), request.once.as_ref());
-    Answer::ok(&keys.rotate_key(&caller, id, request.body()?, once).await?)
+    let rotation: Rotation = request.body()?;
+    request.check_key(&NewApiKey::from(keys.get_key(&caller, id).await?).rules())?;
+    Answer::ok(&keys.rotate_key(&caller, id, rotation, once).await?)
 }
 
 mod spec {

@@ -112,7 +112,9 @@ fn asking(request: &Request) -> Result<Asking> {
         profile: request.path.get("profileSlug").cloned(),
         headers: McpHeaders { version: text("mcp-protocol-version"), method: text("mcp-method"), name },
         upstream: text(UPSTREAM).map(Secret::from),
-        reads_streams: text("accept").is_some_and(|accept| accept.contains("text/event-stream")),
+        // What is kept for whoever repeats it is one message.
+        reads_streams: request.once.is_none()
+            && text("accept").is_some_and(|accept| accept.contains("text/event-stream")),
     })
 }
 
@@ -124,7 +126,11 @@ async fn answer(services: Arc<Services>, request: Request) -> Result<Answer> {
         request.count_creation().await
     };
     match services.gateway.answer(asking(&request)?, &request.body, may).await? {
-        McpReply::Message(status, message) => Answer::json(status, &message),
+        McpReply::Message(status, message) => {
+            let is_done = message["result"].is_object() && message["result"]["isError"] != true;
+            let answer = Answer::json(status, &message)?;
+            Ok(if is_done { answer } else { answer.not_kept() })
+        }
         McpReply::Nothing(status) => Ok(Answer::empty(status)),
         McpReply::Stream(messages, lasts) => {
             let place = lasts.then(|| request.stream_place()).transpose()?;

@@ -144,6 +144,21 @@ pub struct NewApiKey {
     pub project_ids: Option<Vec<String>>,
 }
 
+impl From<ApiKey> for NewApiKey {
+    fn from(key: ApiKey) -> Self {
+        Self {
+            name: key.name,
+            identity_mode: key.identity_mode,
+            expires_at_ms: key.expires_at_ms,
+            disabled: key.disabled,
+            allowed_domains: key.allowed_domains,
+            allowed_endpoints: key.allowed_endpoints,
+            preset: key.preset,
+            project_ids: key.project_ids,
+        }
+    }
+}
+
 impl NewApiKey {
     /// Refuses what cannot be; a signed key speaks for nobody, so it needs neither domains nor preset.
     pub fn settle(&mut self) -> Result<()> {
@@ -185,7 +200,8 @@ impl NewApiKey {
         checks.finish()
     }
 
-    pub(crate) fn rules(&self) -> KeyRules {
+    /// What restricts it.
+    pub fn rules(&self) -> KeyRules {
         KeyRules::new(self.identity_mode, &self.allowed_domains, &self.allowed_endpoints, self.preset)
     }
 

@@ -51,8 +51,17 @@ impl KeyRules {
     /// Whether the lists name this request; `path` is without its mount prefix.
     pub fn lists(&self, method: &str, path: &str) -> bool {
         let method = if method == "HEAD" { "GET" } else { method };
-        let named = |endpoint: &&Endpoint| endpoint.method == "*" || endpoint.method == method;
-        self.endpoints.iter().filter(named).any(|endpoint| matches(&endpoint.path, path))
+        self.listed(method, |pattern| matches(pattern, path, |wanted, given| wanted == given))
+    }
+
+    /// Whether the lists name some request to a route; `path` is without its mount prefix, its placeholders are anything.
+    pub fn may_list(&self, method: &str, path: &str) -> bool {
+        self.listed(method, |pattern| matches(pattern, path, |wanted, given| wanted == given || given.starts_with('{')))
+    }
+
+    fn listed(&self, method: &str, fits: impl Fn(&str) -> bool) -> bool {
+        let mut endpoints = self.endpoints.iter();
+        endpoints.any(|endpoint| (endpoint.method == "*" || endpoint.method == method) && fits(&endpoint.path))
     }
 }
 
@@ -75,13 +84,13 @@ pub(super) fn split(pattern: &str) -> Option<(String, Option<u16>)> {
 }
 
 /// `*` stands for one segment, a final `**` for the rest.
-fn matches(pattern: &str, path: &str) -> bool {
+fn matches(pattern: &str, path: &str, is_same: impl Fn(&str, &str) -> bool) -> bool {
     let mut wanted = pattern.split('/');
     let mut given = path.split('/');
     loop {
         match (wanted.next(), given.next()) {
             (Some("**"), _) | (None, None) => return true,
-            (Some(wanted), Some(given)) if wanted == "*" || wanted == given => {}
+            (Some(wanted), Some(given)) if wanted == "*" || is_same(wanted, given) => {}
             _ => return false,
         }
     }

@@ -7,6 +7,7 @@ use std::{
 
 use jsonwebtoken::{
     Algorithm, DecodingKey, Validation, decode,
+    errors::ErrorKind,
     jwk::{Jwk, JwkSet},
 };
 use platform_core::{AccountId, Error, Object, Result, Timestamp};
@@ -18,7 +19,7 @@ use super::{
     scopes::Scopes,
 };
 use crate::{
-    PgAuthService, account,
+    PgAuthService, account, code,
     identity::{Identity, Rights},
     service::Known,
     user::{Role, external_user, repository},
@@ -155,8 +156,14 @@ impl External {
         wanted.leeway = 5;
         for jwk in self.keys(kid, now).await? {
             let Ok(key) = DecodingKey::from_jwk(&jwk) else { continue };
-            if let Ok(decoded) = decode::<Object>(token, &key, &wanted) {
-                return Ok(Some(decoded.claims));
+            match decode::<Object>(token, &key, &wanted) {
+                Ok(decoded) => return Ok(Some(decoded.claims)),
+                // Only what was signed is judged.
+                Err(error) if matches!(error.kind(), ErrorKind::ExpiredSignature) => {
+                    let message = "This access token is past its time; get a new one.";
+                    return Err(Error::new(code::TOKEN_EXPIRED, message));
+                }
+                Err(_) => {}
             }
         }
         Ok(None)

@@ -80,7 +80,8 @@ pub(crate) async fn wait_in_line(
         } else {
             // A turn that began just now has a run that is not locked: from the start again.
             let Some(run) = run else { return Ok(Enqueued::ChatIsFree) };
-            if !settings.message_queue_enabled && status != Status::Buffering {
+            let waits = status == Status::Buffering || chat.status == LIMIT_EXCEEDED;
+            if !settings.message_queue_enabled && !waits {
                 return Err(busy(&chat));
             }
             let most = if settings.message_queue_enabled { settings.max_queued_messages } else { MOST_BUFFERED };
@@ -270,9 +271,7 @@ pub(crate) async fn dequeue(db: &Db, run: &Run, now: Timestamp) -> Result<Dequeu
         }
         let Some(chat) = repository::lock(conn, &account, uid).await? else { return Ok(Dequeued::Lost) };
         let rows = queued(conn, &account, uid).await?;
-        let requests = rows.iter().map(|row| serde_json::from_value::<TurnRequest>(row.request.clone()));
-        let requests: Vec<TurnRequest> = requests.collect::<Result<_, _>>().map_err(Error::internal)?;
-        let Some(request) = TurnRequest::joined(requests) else { return Ok(Dequeued::Nothing) };
+        let Some(request) = joined_request(&rows)? else { return Ok(Dequeued::Nothing) };
         let rows = if chat.status() == Status::Buffering { joined(conn, &account, uid, rows).await? } else { rows };
         let count = i32::try_from(rows.len()).unwrap_or(i32::MAX);
         for (position, row) in (chat.message_count..).zip(rows) {
@@ -298,6 +297,33 @@ pub(crate) async fn dequeue(db: &Db, run: &Run, now: Timestamp) -> Result<Dequeu
         Ok(Dequeued::Turn(Box::new((row.into_turn_chat()?, request))))
     })
     .await
+}
+
+/// What was gathered becomes one message that waits, when no turn begins with it yet. The lease is checked.
+pub(crate) async fn gather(db: &Db, run: &Run) -> Result<()> {
+    let (account, uid) = (run.account(), run.subject.as_str());
+    let mut conn = db.conn().await?;
+    conn.transaction::<_, Error, _>(async |conn| {
+        if !is_held_in(conn, run).await? || repository::lock(conn, &account, uid).await?.is_none() {
+            return Ok(());
+        }
+        let rows = queued(conn, &account, uid).await?;
+        let Some(request) = joined_request(&rows)? else { return Ok(()) };
+        empty(conn, &account, uid).await?;
+        for row in joined(conn, &account, uid, rows).await? {
+            let request = serde_json::to_value(&request).map_err(Error::internal)?;
+            enqueue(conn, &account, uid, &Queued { request, ..row }).await?;
+        }
+        diesel::update(by_uid(account.as_str(), uid)).set(chats::queued.eq(1)).execute(conn).await?;
+        Ok(())
+    })
+    .await
+}
+
+/// What the last of some messages wants; `None` when there are none.
+fn joined_request(rows: &[Queued]) -> Result<Option<TurnRequest>> {
+    let requests = rows.iter().map(|row| serde_json::from_value::<TurnRequest>(row.request.clone()));
+    Ok(TurnRequest::joined(requests.collect::<Result<Vec<_>, _>>().map_err(Error::internal)?))
 }
 
 /// One message of many: their texts in lines, the id of the first, all files.

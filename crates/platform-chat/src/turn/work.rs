@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     finish::Finisher,
-    queue::{Dequeued, dequeue},
+    queue::{Dequeued, dequeue, gather},
     runner::{ChatTurnStore, TurnRunner},
 };
 use crate::{
@@ -69,8 +69,8 @@ impl TurnChat {
 
     /// Its calls are charged to this assistant.
     fn pay_as(&mut self, assistant: &Assistant) {
-        let Payer { account, tenant_id, subtenant_id, .. } = self.conversation.payer.clone();
-        self.conversation.payer = payer(&account, assistant, tenant_id, subtenant_id);
+        let whose = &mut self.conversation.payer;
+        *whose = payer(&whose.account, assistant, whose.tenant_id.take(), whose.subtenant_id.take());
     }
 }
 
@@ -141,6 +141,9 @@ impl Work for Turns {
             if assistant.is_ok()
                 && let Some(refusal) = self.ports.budget.spent(&chat.conversation.payer).await?
             {
+                if chat.status == Status::Buffering {
+                    gather(&self.ports.db, run).await?;
+                }
                 let runner = TurnRunner::new(&turn_store, &chat, &request, None, Arc::default());
                 return runner.wait_for_quota(&refusal).await;
             }

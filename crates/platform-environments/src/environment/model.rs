@@ -190,7 +190,7 @@ pub enum EntityKind {
 impl EntityKind {
     /// Of a path.
     pub fn parse(text: &str) -> Option<Self> {
-        match text {
+        match text.to_ascii_lowercase().as_str() {
             "agent" => Some(Self::Agent),
             "assistant" => Some(Self::Assistant),
             _ => None,
@@ -287,7 +287,7 @@ pub struct SandboxSettings {
 }
 
 impl SandboxSettings {
-    fn knows(&self, runtime: &str) -> bool {
+    pub(crate) fn knows(&self, runtime: &str) -> bool {
         RUNTIMES.contains(&runtime) || self.runtimes.iter().any(|known| known == runtime)
     }
 }

@@ -162,11 +162,12 @@ async fn carry(
     err.finish(says, OutputPiece::Stderr).await;
     let ended_in = err.mark.as_mut().and_then(|mark| mark.said.take()).unwrap_or(before);
     live.state().cwd.clone_from(&ended_in);
+    let ((stdout, out_is_cut), (stderr, err_is_cut)) = (out.tail(), err.tail());
     Ok(CommandOutput {
         exit_code: code,
-        truncated: out.truncated || err.truncated,
-        stdout: out.tail(),
-        stderr: err.tail(),
+        truncated: out_is_cut || err_is_cut,
+        stdout,
+        stderr,
         duration_ms: i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX),
         cwd: String::from_utf8_lossy(&redactor.whole(ended_in.as_bytes())).into_owned(),
     })
@@ -255,9 +256,10 @@ impl Stream {
         }
     }
 
-    fn tail(mut self) -> String {
+    /// The end of it, and whether something stood before.
+    fn tail(mut self) -> (String, bool) {
         self.cut();
-        self.kept
+        (self.kept, self.truncated)
     }
 }
 

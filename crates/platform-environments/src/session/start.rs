@@ -129,6 +129,7 @@ impl PgEnvironments {
             return Err(Error::new(code::SANDBOX_UNAVAILABLE, message));
         }
         if !available.contains(&config.runtime) {
+            let available = available.into_iter().filter(|runtime| self.settings.knows(runtime)).collect();
             return Err(failed(SandboxError::NoRuntime { runtime: config.runtime.clone(), available }));
         }
         Ok(())
