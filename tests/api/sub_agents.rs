@@ -4,7 +4,8 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Frames, act, agent, app, app_with_tools, finished_of, said, start_of, states, thread, thread_in, tool, tool_server,
+    Frames, act, agent, app, app_with_tools, eventually, finished_of, said, start_of, states, thread, thread_in, tool,
+    tool_server,
 };
 
 fn hand_off(agent: &str, input: &Value) -> String {
@@ -107,8 +108,13 @@ async fn a_sub_agent_that_fails_or_is_ended_gives_an_error_and_one_that_nobody_w
     .await;
     let run = async |work: &str| {
         let id = thread(&app, &lead, &format!("{work}\nDone")).await;
-        let parent = thread_in(&app, &id, "handed_off").await;
-        (id, parent["pendingHandOffSubThreadIds"][0].as_str().expect("an id").to_owned())
+        // What fails at once is handed off for a moment alone.
+        let sub = eventually("work is handed off", async || {
+            let parent = app.get(&format!("/agents/threads/{id}")).await.body;
+            parent["handOffSubThreadIds"][0].as_str().map(str::to_owned)
+        });
+        let sub = sub.await;
+        (id, sub)
     };
     let result = |thread: &Value| -> Value { serde_json::from_str(said(thread, "tool")[0]).unwrap_or_default() };
     let id = thread(&app, &lead, &hand_off(&helper, &json!("/fail 400"))).await;

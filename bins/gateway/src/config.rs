@@ -98,7 +98,6 @@ pub struct Config {
     pub egress: EgressRules,
     pub limits: FieldLimits,
     pub memory_limits: MemoryLimits,
-    /// No sandboxes are made.
     pub sandbox_backend: SandboxKind,
     /// Where a container engine listens.
     pub sandbox_socket: PathBuf,
