@@ -498,7 +498,7 @@ async fn machines_die_with_their_platform_and_their_sessions_say_so() {
 /// Kills the platform while machines run commands and are saved.
 #[tokio::test]
 async fn kill_9_leaves_no_machine_behind_and_every_session_ended_with_the_last_snapshot_there() {
-    let (machines, kills) = (if factor(10) > 1 { 20 } else { 4 }, factor(10));
+    let (machines, kills) = (2 * factor(10), factor(10));
     let db = TestDb::new().await;
     let mut app = TestApp::start(PROGRAM, &db, &[("PLATFORM_SANDBOX_MAX", "40")]);
     let config = json!({"sandboxConfig": {"snapshotEnabled": true, "replaceSnapshotOnStop": true, "memoryMib": 256}});
