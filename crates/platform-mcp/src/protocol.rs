@@ -153,11 +153,10 @@ fn family(id: &Value, method: &str, params: &Object, headers: &McpHeaders) -> Re
     let in_header = headers.version.as_deref();
     let mismatch = |reason: &str| Failure::new(400, id, HEADER_MISMATCH, reason);
     let wrong = |reason: &str| Failure::new(400, id, INVALID_PARAMS, reason);
-    check_version(id, in_body)?;
-    check_version(id, in_header)?;
     if in_body.is_some() && in_body != in_header {
         return Err(mismatch("MCP-Protocol-Version must be the protocolVersion of _meta."));
     }
+    check_version(id, in_header)?;
     if in_header != Some(MODERN) {
         let can = params.get("capabilities").cloned().unwrap_or_else(|| json!({}));
         return Ok((false, can));
@@ -303,7 +302,8 @@ mod tests {
         assert_eq!(read(&bare, &headers("v9", "tools/list", "")), Err((400, -32022)));
         let unknown = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list",
             "params": {"_meta": {"io.modelcontextprotocol/protocolVersion": "v9"}}});
-        assert_eq!(read(&unknown, &headers(MODERN, "tools/list", "")), Err((400, -32022)));
+        assert_eq!(read(&unknown, &headers(MODERN, "tools/list", "")), Err((400, -32020)));
+        assert_eq!(read(&unknown, &headers("v9", "tools/list", "")), Err((400, -32022)));
         let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled"});
         assert_eq!(read(&told, &headers("v9", "", "")), Err((400, -32022)));
         assert_eq!(read(&bare, &McpHeaders::default()), Ok(false), "the older family needs no header");
