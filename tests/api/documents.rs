@@ -725,13 +725,6 @@ async fn nothing_reaches_into_a_project_of_others_by_way_of_parts_folders_and_en
         let request = app.anonymous(method, &format!("/v1{path}")).bearer_auth(&key);
         app.send(request.json(&body)).await
     };
-    // What stands in the query of an upload is not looked at, so that it is not used either.
-    for upload in ["/documents/upload", "/skills/import"] {
-        let form = Form::new().part("file", Part::bytes(b"# A".to_vec()).file_name("a.md"));
-        let path = format!("/v1{upload}?projectId={theirs}");
-        app.send(app.anonymous(Method::POST, &path).bearer_auth(&key).multipart(form)).await;
-    }
-    assert_eq!(app.get(&format!("/documents?projectId={theirs}")).await.body["total"], 0);
     let shared = document(&app, "Shared", "for all", json!({})).await;
     let part = document(&app, "Hidden part", "x", json!({"parentDocumentId": shared, "projectId": theirs})).await;
     let own_folder = folder(&app, "Own", json!({"projectId": ours})).await;

@@ -41,6 +41,7 @@ async fn every_error_is_the_error_object_with_its_status_and_request_id() {
         (app.anonymous(Method::GET, "/v1/assistants").header("authorization", "Basic eA=="), 401, "UNAUTHENTICATED"),
         (app.request(Method::GET, assistants).header("authorization", "Bearer other"), 400, "BAD_REQUEST"),
         (post(assistants, ("content-type", "text/plain"), "{}"), 415, "UNSUPPORTED_MEDIA_TYPE"),
+        (post("/mcp", ("content-type", "text/plain"), "{}"), 415, "UNSUPPORTED_MEDIA_TYPE"),
         (post(assistants, json_kind, "{}").header("content-encoding", "gzip"), 415, "UNSUPPORTED_MEDIA_TYPE"),
         (post(assistants, json_kind, "{\"name\": "), 400, "INVALID_JSON"),
         (post(assistants, json_kind, "\u{feff}{}"), 400, "INVALID_JSON"),

@@ -1,10 +1,10 @@
 //! `Idempotency-Key` (contract 00 §5)
 
-use platform_testing::{Reply, TestApp, TestDb};
+use platform_testing::{FakeToolServer, Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with, factor, finished};
+use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with, factor, finished, tool};
 
 async fn post(app: &TestApp, path: &str, key: &str, body: Value) -> Reply {
     app.send(app.request(Method::POST, path).header("idempotency-key", key).json(&body)).await
@@ -126,5 +126,34 @@ async fn other_effects_are_repeated_too_secrets_masked_and_failures_leave_the_ke
     for _ in 0..2 {
         let refused = post(&app, "/assistants/default/messages?async=true", "m", message.clone()).await;
         assert_eq!(refused.error(), "TENANT_MISMATCH", "what was refused is not kept");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_repeated_under_its_idempotency_key_is_made_once() {
+    let (app, http) = (app_with(&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")]).await, FakeToolServer::start());
+    let made = json!({"name": "s", "url": http.url(), "mcpExposed": true, "toolDefinitions": [tool("go", "/echo", &json!({}))]});
+    let server = app.post("/tool-servers", made).await.body["_id"].clone();
+    app.post("/mcp-gateway/profiles", json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let call = async |key: &str, id: i64| {
+        let body = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "s__go"}});
+        app.send(app.request(Method::POST, "/mcp").header("Idempotency-Key", key).json(&body)).await
+    };
+    let (first, again) = (call("one", 1).await, call("one", 1).await);
+    assert_eq!((&first.body, again.header("idempotent-replayed")), (&again.body, "true"));
+    assert_eq!(http.recorded().len(), 1);
+    assert_eq!(call("one", 2).await.error(), "IDEMPOTENCY_KEY_REUSED");
+    call("two", 1).await;
+    assert_eq!(http.recorded().len(), 2);
+    // With somebody else's rights it is another call.
+    let other = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "s__go"}});
+    let other = app.request(Method::POST, "/mcp").header("Idempotency-Key", "one").json(&other);
+    let other = app.send(other.header("X-Upstream-Authorization", "Bearer other")).await;
+    assert_eq!(other.error(), "IDEMPOTENCY_KEY_REUSED");
+    // What failed may be tried again.
+    let wrong = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "s__gone"}});
+    for _ in 0..2 {
+        let request = app.request(Method::POST, "/mcp").header("Idempotency-Key", "gone").json(&wrong);
+        assert_eq!(app.send(request).await.header("idempotent-replayed"), "");
     }
 }

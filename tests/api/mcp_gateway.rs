@@ -501,6 +501,7 @@ async fn a_dangerous_tool_runs_once_it_is_approved_and_not_for_other_arguments()
     profile(&app, json!({"name": "default", "auditPayloads": true, "servers": [{"toolServerId": made.body["_id"]}]}))
         .await;
     assert_eq!(wrong(&called(&app, app.key(), "", "s__wipe", json!({"disk": "a"})).await), "APPROVAL_REQUIRED");
+    assert_eq!(app.get("/mcp-gateway/audit?outcome=fine").await.error(), "VALIDATION_ERROR");
     let denied = app.get("/mcp-gateway/audit?outcome=denied").await.body;
     assert_eq!(denied["items"][0]["toolServerId"], made.body["_id"], "{denied}");
     let call = |disk: &str, state: Value, answer: Value| json!({"name": "s__wipe", "arguments": {"disk": disk}, "requestState": state, "inputResponses": {"approval": answer}});
@@ -547,30 +548,6 @@ async fn calls_carry_the_credentials_that_the_server_says_and_never_the_callers(
     }
     assert_eq!((sent(1), sent(2)), ("Bearer alice".to_owned(), "Bearer bob".to_owned()));
     assert!(!mcp.everything().contains(&key), "the caller's own goes nowhere");
-
-    // A server over HTTP no less, with what its own definition says only where it is shared.
-    let http = FakeToolServer::start();
-    let go = tool("go", "/echo", &json!({}));
-    let own = json!({"authenticationMethod": "jwt", "token": "own-canary"});
-    let mut servers = Vec::new();
-    for mode in ["shared", "passthrough", "per_user"] {
-        let new = json!({"name": mode, "url": http.url(), "mcpExposed": true, "mcpAuthMode": mode,
-            "toolDefinitions": [go], "authenticationConfig": own});
-        servers.push(json!({"toolServerId": app.post("/tool-servers", new).await.body["_id"]}));
-    }
-    profile(&app, json!({"name": "http", "servers": servers})).await;
-    let reply = called(&app, &key, "/http", "shared__go", json!({})).await;
-    assert!(reply.body["result"]["isError"].is_null(), "{}", reply.body);
-    assert_eq!(wrong(&called(&app, &key, "/http", "passthrough__go", json!({})).await), "BAD_REQUEST");
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "passthrough__go"}});
-    let request = app.anonymous(Method::POST, "/v1/mcp/http").bearer_auth(&key);
-    let reply = app.send(request.header("X-Upstream-Authorization", "Bearer carol").json(&body)).await;
-    assert!(reply.body["result"]["isError"].is_null(), "{}", reply.body);
-    let reply = called(&app, &key, "/http", "per-user__go", json!({})).await;
-    assert_eq!(reply.body["result"]["isError"], true, "there is no log-in to be had there: {}", reply.body);
-    let sent: Vec<_> = http.recorded().iter().map(|request| request.header("authorization").to_owned()).collect();
-    assert_eq!(sent[..2], ["Bearer own-canary", "Bearer carol"], "{sent:?}");
-    assert!(sent[2..].iter().all(String::is_empty), "{sent:?}");
 }
 
 #[tokio::test]
@@ -770,28 +747,6 @@ async fn the_tools_of_a_server_that_lets_nobody_look_are_there_once_somebody_has
     mcp.describe(json!([{"name": "echo", "description": "Other", "inputSchema": {"type": "object"}}]));
     let servers = app.get("/mcp-gateway/servers").await.body;
     assert_eq!(servers["items"][0]["health"], "ok", "who wants each caller's own is not down: {servers}");
-}
-
-#[tokio::test]
-async fn a_call_that_is_repeated_under_its_idempotency_key_is_made_once() {
-    let (app, http) = (app().await, FakeToolServer::start());
-    let made = json!({"name": "s", "url": http.url(), "mcpExposed": true, "toolDefinitions": [tool("go", "/echo", &json!({}))]});
-    let server = app.post("/tool-servers", made).await.body["_id"].clone();
-    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
-    let call = async |key: &str, id: i64| {
-        let body = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "s__go"}});
-        app.send(app.request(Method::POST, "/mcp").header("Idempotency-Key", key).json(&body)).await
-    };
-    let (first, again) = (call("one", 1).await, call("one", 1).await);
-    assert_eq!((&first.body, again.header("idempotent-replayed")), (&again.body, "true"));
-    assert_eq!(http.recorded().len(), 1);
-    assert_eq!(call("one", 2).await.error(), "IDEMPOTENCY_KEY_REUSED");
-    call("two", 1).await;
-    assert_eq!(http.recorded().len(), 2);
-    let text = app.request(Method::POST, "/mcp").header("Content-Type", "text/plain").body("{}");
-    assert_eq!(app.send(text).await.error(), "UNSUPPORTED_MEDIA_TYPE");
-    assert_eq!(app.get("/mcp-gateway/audit?outcome=fine").await.error(), "VALIDATION_ERROR");
-    assert_eq!(app.get("/mcp-gateway/audit?outcome=ok").await.body["total"], 2);
 }
 
 #[tokio::test]

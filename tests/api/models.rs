@@ -34,7 +34,8 @@ async fn all_three_wires_work_and_a_file_adds_servers_and_prices() {
     let file = std::env::temp_dir().join(format!("providers-api-{}.yaml", std::process::id()));
     let text = format!(
         "providers:\n  - {{name: local, baseUrl: '{0}/v1', headers: {{x-team: blue}}, models: \
-         [{{llm: tiny, contextWindow: 4096, inputPricePerMTok: 1, outputPricePerMTok: 2}}]}}\n",
+         [{{llm: tiny, contextWindow: 4096, inputPricePerMTok: 1, outputPricePerMTok: 2}}, \
+         {{llm: mute, capabilities: {{tools: false}}}}]}}\n",
         model.url()
     );
     std::fs::write(&file, text).expect("written");
@@ -68,6 +69,17 @@ async fn all_three_wires_work_and_a_file_adds_servers_and_prices() {
     }
     let default = app.get("/models").await.body["default"].clone();
     assert_eq!(default, json!({"provider": "local", "llm": "tiny"}), "the file comes first");
+    // A model that takes no tools is nobody's fallback who has some.
+    let mute = json!([{"provider": "local", "model": "mute"}]);
+    let mut assistant = json!({"name": "M", "identifier": "m", "fallbackModels": mute});
+    assert_eq!(app.post("/assistants", assistant.clone()).await.status, StatusCode::CREATED);
+    model.script([Script::refusal(401)]);
+    let tools = json!([{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]);
+    let failed = app.post("/assistants/m/messages", json!({"message": "Hi", "tools": tools})).await;
+    assert_eq!((failed.status, model.recorded().len()), (StatusCode::BAD_GATEWAY, 4), "{}", failed.body);
+    (assistant["identifier"], assistant["availableToolsGroupsUids"]) = (json!("n"), json!(["builtin-time"]));
+    let refused = app.post("/assistants", assistant).await;
+    assert_eq!((refused.error(), &refused.body["details"]["capability"]), ("MODEL_NOT_SUPPORTED", &json!("tools")));
     std::fs::remove_file(file).expect("removed");
 }
 

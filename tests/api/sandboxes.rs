@@ -143,6 +143,10 @@ async fn a_command_keeps_its_directory_ends_in_time_and_says_its_end_when_it_say
     assert_eq!(much["truncated"], true);
     let said = much["stdout"].as_str().expect("text");
     assert!(said.len() <= 4096 && said.ends_with("line-2000\n"), "{}", said.len());
+    for (length, is_cut) in [(4096, false), (4097, true)] {
+        let said = run(&format!("head -c {length} /dev/zero | tr '\\0' x")).await;
+        assert_eq!(said["truncated"], is_cut, "{length}");
+    }
     assert_eq!(run("printf '\\xff\\xfe'").await["stdout"], "\u{fffd}\u{fffd}");
     for bad in [
         json!({"command": "true"}),
@@ -483,11 +487,7 @@ async fn machines_die_with_their_platform_and_their_sessions_say_so() {
     .await;
     assert!(is_running(&mark), "it goes on in the background");
     app.crash();
-    let deadline = std::time::Instant::now() + Duration::from_secs(2);
-    while is_running(&mark) {
-        assert!(std::time::Instant::now() < deadline, "what it started outlives it");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    dies(&mark).await;
     let session = tokio::time::timeout(Duration::from_mins(1), ended(&app, &path)).await.expect("in time");
     assert_eq!((&session["status"], &session["stoppedReason"]), (&json!("failed"), &json!("error")));
     assert!(text(&session["error"]).contains("not saved is lost"), "{session}");
@@ -498,7 +498,7 @@ async fn machines_die_with_their_platform_and_their_sessions_say_so() {
 /// Kills the platform while machines run commands and are saved.
 #[tokio::test]
 async fn kill_9_leaves_no_machine_behind_and_every_session_ended_with_the_last_snapshot_there() {
-    let (machines, kills) = (2 * factor(10), factor(10));
+    let (machines, kills, noise) = (2 * factor(10), factor(10), 300_000 * factor(10));
     let db = TestDb::new().await;
     let mut app = TestApp::start(PROGRAM, &db, &[("PLATFORM_SANDBOX_MAX", "40")]);
     let config = json!({"sandboxConfig": {"snapshotEnabled": true, "replaceSnapshotOnStop": true, "memoryMib": 256}});
@@ -520,7 +520,7 @@ async fn kill_9_leaves_no_machine_behind_and_every_session_ended_with_the_last_s
         for (n, (sandbox, was)) in begun.await.into_iter().enumerate() {
             assert!(kept[n].contains(&was), "kill {kill}, machine {n}: `{was}` is none of {:?}", kept[n]);
             let work = format!(
-                "echo {kill} > n; head -c 3000000 /dev/urandom > noise; (setsid sleep {mark} &); sleep {mark} &"
+                "echo {kill} > n; head -c {noise} /dev/urandom > noise; (setsid sleep {mark} &); sleep {mark} &"
             );
             ran(&app, &paths[n], &sandbox, &work).await;
             kept[n] = vec![was];
@@ -533,12 +533,7 @@ async fn kill_9_leaves_no_machine_behind_and_every_session_ended_with_the_last_s
             break;
         }
         app.crash();
-        let gone = async {
-            while is_running(&mark) {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(2), gone).await.expect("what they started is dead");
+        dies(&mark).await;
         for path in &paths {
             let session = tokio::time::timeout(Duration::from_mins(1), ended(&app, path)).await.expect("in time");
             let status = text(&session["status"]);
@@ -547,6 +542,15 @@ async fn kill_9_leaves_no_machine_behind_and_every_session_ended_with_the_last_s
             let states = snapshots.as_array().expect("a list").iter().map(|of| text(&of["status"]));
             assert!(states.into_iter().all(|state| state == "ready" || state == "failed"), "{snapshots}");
         }
+    }
+}
+
+/// Waits until what sleeps for so long is gone, which it is within two seconds.
+async fn dies(mark: &str) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(2);
+    while is_running(mark) {
+        assert!(std::time::Instant::now() < deadline, "what it started outlives it");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

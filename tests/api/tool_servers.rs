@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use platform_testing::TestApp;
+use platform_testing::{FakeToolServer, TestApp};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{app, app_with_tools, tool, tool_server};
+use crate::{
+    mcp_gateway,
+    support::{app, app_with_tools, tool, tool_server},
+};
 
 const MASK: &str = "••••••••";
 
@@ -628,6 +631,11 @@ async fn an_openapi_description_becomes_a_server_with_a_tool_for_each_operation(
                 "put": {"operationId": "tagPet", "requestBody": {"content": {"application/json": {"schema": {"type": "array", "items": {"type": "string"}}}}}},
                 "delete": {"operationId": "dropPet", "parameters": [{"name": "X-Why", "in": "header", "required": true, "schema": {"type": "string"}}]},
             },
+            "/twice/{id}": {
+                "parameters": [{"name": "id", "in": "path", "required": true, "schema": {"type": "string"}}],
+                "get": {"operationId": "once", "parameters": [{"name": "id", "in": "query", "schema": {"type": "string"}}]},
+                "delete": {"operationId": "both", "parameters": [{"name": "id", "in": "query", "required": true, "schema": {"type": "string"}}]},
+            },
             "/forms": {"post": {"operationId": "sendForm", "requestBody": {"content": {"application/x-www-form-urlencoded": {"schema": {"type": "object", "properties": {"a": {"type": "string"}}}}}}}},
             "/xml": {"post": {"operationId": "sendXml", "requestBody": {"required": true, "content": {"application/xml": {}}}}},
         },
@@ -638,7 +646,7 @@ async fn an_openapi_description_becomes_a_server_with_a_tool_for_each_operation(
     assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.body);
     assert_eq!(
         (&made.body["name"], &made.body["identifier"], &made.body["toolCount"]),
-        (&json!("Pet Store"), &json!("pet-store"), &json!(5))
+        (&json!("Pet Store"), &json!("pet-store"), &json!(6))
     );
     let tools = made.body["toolDefinitions"].as_array().expect("tools").clone();
     let find = |name: &str| {
@@ -654,7 +662,8 @@ async fn an_openapi_description_becomes_a_server_with_a_tool_for_each_operation(
     );
     let skipped: Vec<&Value> =
         made.body["skipped"].as_array().expect("a list").iter().map(|skipped| &skipped["operation"]).collect();
-    assert_eq!(skipped, ["headPets", "dropPet", "sendXml"], "{}", made.body["skipped"]);
+    assert_eq!(skipped, ["headPets", "dropPet", "both", "sendXml"], "{}", made.body["skipped"]);
+    assert_eq!(find("once")["queryParametersKeys"], json!([]), "an argument stands in one place");
     let id = made.body["_id"].as_str().expect("an id");
     assert_eq!(test(&app, id, "tagPet", json!({"petId": 7, "body": ["x"]})).await["success"], true);
     assert_eq!((server.last().path.as_str(), server.last().body.as_str()), ("/echo/v1/pets/7", r#"["x"]"#));
@@ -707,4 +716,34 @@ async fn an_mcp_server_that_is_down_is_kept_and_said_to_be() {
     let http = tool_server(&app, server.url(), &[]).await;
     assert_eq!(app.post(&format!("/tool-servers/{http}/refresh"), json!({})).await.error(), "CONFLICT");
     tokio::time::timeout(Duration::from_secs(5), app.delete(&path)).await.expect("deleted at once");
+}
+
+#[tokio::test]
+async fn through_the_mcp_endpoint_a_server_is_called_with_the_credentials_that_its_mode_says() {
+    let (app, server) = (mcp_gateway::app().await, FakeToolServer::start());
+    let own = json!({"authenticationMethod": "jwt", "token": "own-canary"});
+    let mut servers = Vec::new();
+    for mode in ["shared", "passthrough", "per_user"] {
+        let new = json!({"name": mode, "url": server.url(), "mcpExposed": true, "mcpAuthMode": mode,
+            "toolDefinitions": [tool("go", "/echo", &json!({}))], "authenticationConfig": own});
+        servers.push(json!({"toolServerId": app.post("/tool-servers", new).await.body["_id"]}));
+    }
+    mcp_gateway::profile(&app, json!({"name": "default", "servers": servers})).await;
+    let call = async |name: &str, upstream: Option<&str>| {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name}});
+        let request = app.request(Method::POST, "/mcp").json(&body);
+        let request =
+            upstream.into_iter().fold(request, |request, own| request.header("X-Upstream-Authorization", own));
+        app.send(request).await.body["result"].clone()
+    };
+    for (name, upstream) in [("shared__go", None), ("passthrough__go", Some("Bearer carol"))] {
+        let result = call(name, upstream).await;
+        assert!(result["content"].is_array() && result["isError"].is_null(), "{name}: {result}");
+    }
+    for name in ["passthrough__go", "per-user__go"] {
+        assert_eq!(call(name, None).await["isError"], true, "{name}: nobody's credentials are taken instead");
+    }
+    let sent: Vec<_> = server.recorded().iter().map(|request| request.header("authorization").to_owned()).collect();
+    assert_eq!(sent[..2], ["Bearer own-canary", "Bearer carol"], "{sent:?}");
+    assert!(sent[2..].iter().all(String::is_empty), "{sent:?}");
 }

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
     access::session,
-    support::{PROGRAM, UNBOUNDED, app, app_with_model, eventually, peak_memory},
+    support::{PROGRAM, UNBOUNDED, app, app_with_model, eventually, peak_memory, text},
 };
 
 const PDF: &[u8] = b"%PDF-1.7\n0123456789 not much of a document";
@@ -355,4 +355,19 @@ async fn large_uploads_and_downloads_are_never_whole_in_memory() {
     let grown = peak_memory(&app) - before;
     assert!(grown < 32, "200 MB up and down took {grown} MiB");
     let _ = fs::remove_dir_all(&dir);
+}
+
+#[tokio::test]
+async fn what_stands_in_the_query_of_an_upload_reaches_into_no_project_of_others() {
+    let app = app().await;
+    let project =
+        async |name: &str| text(&app.post("/projects", json!({"name": name, "identifier": name})).await.body["_id"]);
+    let (ours, theirs) = (project("ours").await, project("theirs").await);
+    let key = text(&app.post("/api-keys", json!({"name": "k", "projectIds": [ours]})).await.body["key"]);
+    for path in ["/documents/upload", "/skills/import"] {
+        let part = Part::bytes(b"# A".to_vec()).file_name("a.md");
+        let request = app.anonymous(Method::POST, &format!("/v1{path}?projectId={theirs}")).bearer_auth(&key);
+        app.send(request.multipart(Form::new().part("file", part))).await;
+    }
+    assert_eq!(app.get(&format!("/documents?projectId={theirs}")).await.body["total"], 0);
 }

@@ -117,7 +117,7 @@ impl RedactedStream {
     fn mask(&mut self, is_last: bool) -> Vec<u8> {
         let Redactor { names, begins, longest, .. } = &self.redactor;
         let mut shown = Vec::with_capacity(self.held.len());
-        let mut at = 0;
+        let (mut at, mut feed) = (0, 0);
         while at < self.held.len() {
             let rest = &self.held[at..];
             if !begins.contains(&rest[0]) {
@@ -126,7 +126,13 @@ impl RedactedStream {
                 at += 1;
                 continue;
             }
-            let line = Unwrapped::of(rest, *longest);
+            if feed <= at {
+                feed = at + 1 + rest[1..].iter().position(|byte| is_feed(*byte)).unwrap_or(rest.len() - 1);
+            }
+            // Only what begins a value before its line ends may go on in the next one.
+            let is_wrapped =
+                feed < self.held.len() && feed - at < *longest && self.redactor.may_begin(&rest[..feed - at]);
+            let line = is_wrapped.then(|| Unwrapped::of(rest, *longest));
             let line = line.as_ref();
             // A longer form may yet come of what is a shorter one already.
             let may_go_on = (rest.len() < *longest && self.redactor.may_begin(rest))
@@ -155,6 +161,10 @@ impl RedactedStream {
     }
 }
 
+fn is_feed(byte: u8) -> bool {
+    matches!(byte, b'\n' | b'\r')
+}
+
 /// The next bytes of a text without line feeds: what encodes may break its lines anywhere.
 struct Unwrapped {
     bytes: [u8; LONGEST],
@@ -164,23 +174,19 @@ struct Unwrapped {
 }
 
 impl Unwrapped {
-    /// `None` when they are in one line anyway.
-    fn of(text: &[u8], most: usize) -> Option<Self> {
-        let is_feed = |byte: u8| matches!(byte, b'\n' | b'\r');
+    fn of(text: &[u8], most: usize) -> Self {
         let mut line = Self { bytes: [0; LONGEST], ends: [0; LONGEST], length: 0 };
-        let mut is_wrapped = false;
         for (at, byte) in text.iter().enumerate() {
             if line.length == most.min(LONGEST) {
                 break;
             }
             if line.length > 0 && is_feed(*byte) {
-                is_wrapped = true;
                 continue;
             }
             (line.bytes[line.length], line.ends[line.length]) = (*byte, at + 1);
             line.length += 1;
         }
-        is_wrapped.then_some(line)
+        line
     }
 
     fn bytes(&self) -> &[u8] {

@@ -46,11 +46,7 @@ fn permit_key(caller: &Caller, rules: &KeyRules, route: &Route, path: &str, head
         let message = "This key may not be used from here; see its allowedDomains.";
         return Err(Error::new(code::KEY_DOMAIN_FORBIDDEN, message));
     }
-    let is_bound = !rules.endpoints.is_empty() || rules.preset.is_some();
-    // The preset `ui` opens what sessions reach, too, and all of memory.
-    let is_of_ui = matches!(route.open_to, OpenTo::Key { session: true, .. }) || route.path.starts_with("/v1/memory/");
-    let is_for_ui = rules.preset.is_some() && is_of_ui;
-    if is_bound && !rules.lists(route.method.as_str(), unmounted(path)) && !is_for_ui {
+    if !opens(rules, route, rules.lists(route.method.as_str(), unmounted(path))) {
         let message = "This key may not reach this endpoint; see its allowedEndpoints and preset.";
         return Err(Error::new(code::KEY_ENDPOINT_FORBIDDEN, message));
     }
@@ -63,6 +59,14 @@ fn permit_key(caller: &Caller, rules: &KeyRules, route: &Route, path: &str, head
         return Err(Error::new(FULL_KEY_REQUIRED, message));
     }
     Ok(())
+}
+
+/// Whether the lists and the preset of a key open a route; `lists`: they name it.
+fn opens(rules: &KeyRules, route: &Route, lists: bool) -> bool {
+    let is_bound = !rules.endpoints.is_empty() || rules.preset.is_some();
+    // The preset `ui` opens what sessions reach, too, and all of memory.
+    let is_of_ui = matches!(route.open_to, OpenTo::Key { session: true, .. }) || route.path.starts_with("/v1/memory/");
+    !is_bound || lists || (rules.preset.is_some() && is_of_ui)
 }
 
 fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &str) -> Result<()> {
@@ -95,13 +99,13 @@ fn permit_token(scopes: &Scopes, resource: Option<&str>, route: &Route, path: &s
     Ok(())
 }
 
-/// Refuses what would be a key that reaches more than the token of a member that makes it (contract 01 §3).
+/// Refuses what would be a key that reaches more than the token that makes it (contract 01 §3).
 pub(crate) fn check_key<'a>(
     identity: &Identity,
     rules: &KeyRules,
     mut routes: impl Iterator<Item = &'a Route>,
 ) -> Result<()> {
-    let (Rights::Token { scopes, .. }, Some(_)) = (&identity.rights, identity.caller.member()) else { return Ok(()) };
+    let Rights::Token { scopes, .. } = &identity.rights else { return Ok(()) };
     let wider = routes.find_map(|route| scope_of_key(rules, route).filter(|needed| !scopes.open(needed)));
     let Some(needed) = wider else { return Ok(()) };
     let message = format!("This key would reach what the access token does not: that takes the scope {needed}.");
@@ -110,16 +114,13 @@ pub(crate) fn check_key<'a>(
 
 /// The scope that a token needs for a route which a restricted or signed key opens; `None` = it does not open it.
 fn scope_of_key(rules: &KeyRules, route: &Route) -> Option<&'static str> {
-    let (scope, session) = match route.open_to {
+    let scope = match route.open_to {
         OpenTo::Minting { scope } if rules.is_signed => return Some(scope),
-        OpenTo::Minting { scope } => (scope, false),
-        OpenTo::Key { scope, session } => (scope, session),
+        OpenTo::Minting { scope } | OpenTo::Key { scope, .. } => scope,
         OpenTo::Public | OpenTo::FullKey { .. } => return None,
     };
-    let is_bound = !rules.endpoints.is_empty() || rules.preset.is_some();
-    let is_for_ui = rules.preset.is_some() && (session || route.path.starts_with("/v1/memory/"));
-    let opens = !is_bound || is_for_ui || rules.may_list(route.method.as_str(), unmounted(route.path));
-    (!rules.is_signed && opens).then_some(scope)
+    let lists = rules.may_list(route.method.as_str(), unmounted(route.path));
+    (!rules.is_signed && opens(rules, route, lists)).then_some(scope)
 }
 
 /// From where a browser asks.

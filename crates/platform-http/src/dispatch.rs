@@ -402,9 +402,11 @@ fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
     let (account, credential) = (identity.caller.account.as_str(), identity.caller.principal());
     let parts = [account, &credential, route.path].into_iter().chain(path).chain([key]);
     let scope = sha256_hex(joined(parts).as_bytes());
-    // Whose rights it carries on is as much part of it as its body.
-    let upstream = request.headers.get("x-upstream-authorization").map_or(&[][..], |value| value.as_bytes());
-    let body_hash = sha256_hex([&request.body[..], upstream].concat());
+    let mut asked = request.body.to_vec();
+    for value in route.acts_by.unwrap_or_default().iter().filter_map(|name| request.headers.get(*name)) {
+        asked.extend_from_slice(value.as_bytes());
+    }
+    let body_hash = sha256_hex(&asked);
     Ok(Some(Idempotency { account: identity.caller.account.clone(), scope, body_hash }))
 }
 

@@ -79,6 +79,12 @@ impl Request {
         }
     }
 
+    /// A member's token calls: no key that it makes reaches more than itself. Administrators make full keys.
+    pub fn bounds_keys(&self) -> bool {
+        let is_token = self.identity.as_ref().is_some_and(|of| matches!(of.rights, Rights::Token { .. }));
+        is_token && self.caller().is_ok_and(|caller| caller.member().is_some())
+    }
+
     /// Refuses what would be a key that reaches more than the token that makes it: `FORBIDDEN`.
     pub fn check_key(&self, rules: &KeyRules) -> Result<()> {
         let Some(identity) = &self.identity else { return Ok(()) };

@@ -114,8 +114,8 @@ pub struct Route {
     pub(crate) creates: bool,
     /// What it takes in the project of what its path names.
     pub(crate) right: Right,
-    /// It has effects, though whoever may read may ask for it.
-    pub(crate) acts: bool,
+    /// It has effects, though whoever may read may ask for it: headers that say what they are, beside the body.
+    pub(crate) acts_by: Option<&'static [&'static str]>,
     /// Its answer goes on for longer than the rights of who asked may.
     pub(crate) lasts: bool,
     /// What each placeholder of the path stands for; `None` = nobody has said it.
@@ -201,9 +201,10 @@ impl Route {
         self
     }
 
-    /// It has effects, though whoever may read may ask for it.
-    pub fn acting(&mut self) -> &mut Self {
-        self.acts = true;
+    /// It has effects, though whoever may read may ask for it. What these headers say is as much a part of a request as
+    /// its body: another one under the same idempotency key is another request.
+    pub fn acting(&mut self, headers: &'static [&'static str]) -> &mut Self {
+        self.acts_by = Some(headers);
         self
     }
 
@@ -222,7 +223,7 @@ impl Route {
     /// It changes nothing: a GET, or a search by POST.
     pub(crate) fn only_reads(&self) -> bool {
         let reads = matches!(self.open_to, OpenTo::Key { scope, .. } if scope.ends_with(":read"));
-        self.method == Method::GET || (reads && !self.acts)
+        self.method == Method::GET || (reads && self.acts_by.is_none())
     }
 
     /// A path as it would be without aliases.
@@ -335,7 +336,7 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             body_fields: None,
             record_fields: Vec::new(),
             is_raw: false,
-            acts: false,
+            acts_by: None,
             most_bytes: (open_to == OpenTo::Public).then_some(SMALL_BODY),
             upload: None,
             is_resource: false,

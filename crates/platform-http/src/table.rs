@@ -123,12 +123,12 @@ impl Table {
         Ok(self.document.get_or_init(|| document))
     }
 
-    /// What is at a path that is decoded.
     /// All routes.
     pub(crate) fn routes(&self) -> impl Iterator<Item = &Route> {
         self.resources.iter().flat_map(|resource| &resource.routes)
     }
 
+    /// What is at a path that is decoded.
     pub(crate) fn find(&self, path: &str) -> Option<&Resource> {
         self.router.at(path).ok().map(|found| found.value.as_ref())
     }

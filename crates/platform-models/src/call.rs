@@ -356,3 +356,16 @@ pub(crate) async fn list_models(client: &reqwest::Client, provider: &ProviderCon
     };
     Some(models.iter().filter_map(name).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_said_in_seconds_or_as_a_date() {
+        assert_eq!((seconds("2"), seconds("0.5"), seconds("soon")), (Some(2.0), Some(0.5), None));
+        assert_eq!(seconds("Wed, 21 Oct 2015 07:28:00 GMT"), Some(0.0), "it is over");
+        let long = seconds("Fri, 01 Jan 2100 00:00:00 GMT").expect("a date");
+        assert!(long > 86_400.0, "{long}");
+    }
+}

@@ -144,14 +144,6 @@ impl Default for CallLimits {
     }
 }
 
-impl FileModel {
-    fn has_negative_price(&self) -> bool {
-        let Self { input_price, output_price, cached_input_price, cache_write_price, .. } = self;
-        let given = [input_price, output_price, cached_input_price, cache_write_price].into_iter().flatten();
-        given.chain([&self.transcription_price]).any(|price| *price < Money::ZERO)
-    }
-}
-
 /// A model as the providers file describes it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -174,6 +166,14 @@ pub struct FileModel {
     /// Of its vectors; of longer ones only so many of the first count.
     pub(crate) dimensions: Option<u32>,
     pub(crate) capabilities: Option<Capabilities>,
+}
+
+impl FileModel {
+    fn has_negative_price(&self) -> bool {
+        let Self { input_price, output_price, cached_input_price, cache_write_price, .. } = self;
+        let given = [input_price, output_price, cached_input_price, cache_write_price].into_iter().flatten();
+        given.chain([&self.transcription_price]).any(|price| *price < Money::ZERO)
+    }
 }
 
 #[derive(Deserialize)]
@@ -297,6 +297,10 @@ mod tests {
         std::fs::write(&path, "providers: [{name: local, baseUrl: x, colour: red}]").expect("written");
         let error = read_providers_file(&path, vec![], env).expect_err("unknown key");
         assert!(error.to_string().contains("PLATFORM_PROVIDERS_FILE") && error.to_string().contains("colour"));
+        let cheap = "providers: [{name: local, baseUrl: 'http://x/', models: [{llm: m, outputPricePerMTok: -1}]}]";
+        std::fs::write(&path, cheap).expect("written");
+        let error = read_providers_file(&path, vec![], env).expect_err("below zero");
+        assert!(error.to_string().contains("price of m"), "{error}");
         std::fs::remove_file(path).expect("removed");
     }
 }

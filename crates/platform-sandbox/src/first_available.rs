@@ -22,16 +22,17 @@ impl FirstAvailable {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    async fn find(&self) -> Result<Arc<dyn SandboxBackend>, SandboxError> {
+    /// It, and the runtimes that it has.
+    async fn find(&self) -> Result<(Arc<dyn SandboxBackend>, Vec<String>), SandboxError> {
         let mut reasons = Vec::new();
         for backend in &self.backends {
             match backend.runtimes().await {
-                Ok(_) => {
+                Ok(runtimes) => {
                     let former = self.found.lock().unwrap_or_else(PoisonError::into_inner).replace(Arc::clone(backend));
                     if former.is_none_or(|former| former.name() != backend.name()) {
                         info!(backend = backend.name(), "Sandboxes are made on this host.");
                     }
-                    return Ok(Arc::clone(backend));
+                    return Ok((Arc::clone(backend), runtimes));
                 }
                 Err(error) => reasons.push(error.to_string()),
             }
@@ -51,7 +52,7 @@ impl SandboxBackend for FirstAvailable {
     }
 
     async fn runtimes(&self) -> Result<Vec<String>, SandboxError> {
-        self.find().await?.runtimes().await
+        Ok(self.find().await?.1)
     }
 
     async fn clear(&self) {
@@ -63,7 +64,7 @@ impl SandboxBackend for FirstAvailable {
     async fn create(&self, spec: MachineSpec, disk: Disk) -> Result<Arc<dyn Machine>, SandboxError> {
         let backend = match self.found() {
             Some(backend) => backend,
-            None => self.find().await?,
+            None => self.find().await?.0,
         };
         backend.create(spec, disk).await
     }

@@ -20,6 +20,8 @@ pub mod files;
 mod first_available;
 mod gate;
 #[cfg(target_os = "linux")]
+mod lock;
+#[cfg(target_os = "linux")]
 mod process;
 
 pub use backend::{

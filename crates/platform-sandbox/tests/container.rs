@@ -7,6 +7,7 @@
 #[expect(dead_code, reason = "greed is tried on machines of this host")]
 mod attempts;
 mod fake_engine;
+mod machines;
 
 use std::{
     path::{Path, PathBuf},
@@ -15,26 +16,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use platform_egress::{Egress, EgressRules};
 use platform_sandbox::{
     Command, ContainerBackend, Disk, Machine, MachineSpec, Network, ProcessBackend, Running, SandboxBackend,
-    SandboxError, serve_machine,
+    SandboxError,
 };
 use serde_json::json;
 use tokio::{io::AsyncReadExt, time::timeout};
 
 use fake_engine::{FakeEngine, Kept};
-
-const COMMAND: &str = "become-a-machine";
+use machines::{COMMAND, egress};
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    if arguments.next().as_deref() == Some(COMMAND) {
-        let stage = arguments.next().unwrap_or_default();
-        return if serve_machine(&stage).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
+    machines::run(async || {
         #[expect(clippy::disallowed_methods, reason = "a setting of this test alone")]
         let setting = |name: &str| std::env::var(name).ok();
         if let Some((socket, image)) = setting("PLATFORM_TEST_ENGINE").zip(setting("PLATFORM_TEST_IMAGE")) {
@@ -46,28 +39,23 @@ fn main() -> ExitCode {
             println!("4 passed");
             return;
         }
-        let machines = ProcessBackend::new(COMMAND, &dir(), egress());
-        if let Err(error) = machines.runtimes().await {
+        let host = ProcessBackend::new(COMMAND, &dir(), egress());
+        if let Err(error) = host.runtimes().await {
             println!("not tried: {error}");
             return;
         }
         let socket = dir().join("engine.sock");
-        let engine = FakeEngine::start(machines, &socket);
+        let engine = FakeEngine::start(host, &socket);
         let backend = backend(&socket, "image");
         commands_run_write_and_are_killed(&backend, false).await;
         a_disk_that_was_saved_is_there_on_another_machine(&backend).await;
         containers_are_made_with_few_rights_and_bounds(&backend, &engine).await;
         println!("3 passed, with a fake of a container engine");
-    });
-    ExitCode::SUCCESS
+    })
 }
 
 fn dir() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("containers")
-}
-
-fn egress() -> Egress {
-    Egress::new(EgressRules::default()).expect("a way out")
 }
 
 fn backend(socket: &Path, image: &str) -> ContainerBackend {
@@ -185,12 +173,8 @@ async fn containers_are_made_with_few_rights_and_bounds(backend: &ContainerBacke
     let ended = timeout(Duration::from_secs(3), machine.end()).await;
     ended.expect("what its first process reads has ended, whatever the engine does");
     drop(machine);
-    let removed = async {
-        while engine.created().iter().any(|of| of.to_string().contains("bounded")) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(Duration::from_secs(10), removed).await.expect("it goes with whoever had it");
+    let removed = timeout(Duration::from_secs(10), engine.removed("bounded")).await;
+    removed.expect("it goes with whoever had it");
     // The numbers of processes of an engine elsewhere are not those of this host.
     let refused = backend.create(spec("open", Network::Public), Disk::Empty).await.err().expect("refused");
     assert!(matches!(&refused, SandboxError::Unavailable(reason) if reason.contains("deny-all")), "{refused}");

@@ -3,6 +3,7 @@
 //! Without a harness: this program itself becomes the machines.
 
 mod attempts;
+mod machines;
 
 use std::{
     path::{Path, PathBuf},
@@ -11,22 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use platform_egress::{Egress, EgressRules};
-use platform_sandbox::{
-    Command, Disk, Machine, MachineSpec, Network, ProcessBackend, Running, SandboxBackend, serve_machine,
-};
+use platform_sandbox::{Command, Disk, Machine, MachineSpec, Network, ProcessBackend, Running, SandboxBackend};
 use tokio::{io::AsyncReadExt, time::timeout};
 
-const COMMAND: &str = "become-a-machine";
+use machines::{COMMAND, egress};
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    if arguments.next().as_deref() == Some(COMMAND) {
-        let stage = arguments.next().unwrap_or_default();
-        return if serve_machine(&stage).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
+    machines::run(async || {
         let backend = backend();
         if let Err(error) = backend.runtimes().await {
             println!("not tried: {error}");
@@ -36,8 +28,7 @@ fn main() -> ExitCode {
         what_is_started_dies_with_the_machine_and_takes_no_more_than_its_share(&backend).await;
         a_machine_is_made_and_runs_commands_quickly(&backend).await;
         println!("3 passed");
-    });
-    ExitCode::SUCCESS
+    })
 }
 
 fn dir() -> PathBuf {
@@ -45,7 +36,7 @@ fn dir() -> PathBuf {
 }
 
 fn backend() -> ProcessBackend {
-    ProcessBackend::new(COMMAND, &dir(), Egress::new(EgressRules::default()).expect("a way out"))
+    ProcessBackend::new(COMMAND, &dir(), egress())
 }
 
 async fn machine(backend: &ProcessBackend, id: &str, network: Network) -> Arc<dyn Machine> {

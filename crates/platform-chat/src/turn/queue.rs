@@ -80,8 +80,8 @@ pub(crate) async fn wait_in_line(
         } else {
             // A turn that began just now has a run that is not locked: from the start again.
             let Some(run) = run else { return Ok(Enqueued::ChatIsFree) };
-            let waits = status == Status::Buffering || chat.status == LIMIT_EXCEEDED;
-            if !settings.message_queue_enabled && !waits {
+            let takes_more = status == Status::Buffering || chat.status == LIMIT_EXCEEDED;
+            if !settings.message_queue_enabled && !takes_more {
                 return Err(busy(&chat));
             }
             let most = if settings.message_queue_enabled { settings.max_queued_messages } else { MOST_BUFFERED };

@@ -27,8 +27,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const KEEP: u32 = 5;
 /// How often disks are measured, in looks.
 const MEASURE: u32 = 2;
-/// How often it is looked what lost processes left behind, in looks.
-const CLEAR: u32 = 3600;
+/// How often it is looked what lost processes left behind.
+const CLEAR: Duration = Duration::from_hours(1);
 /// Longest life of a machine.
 const MOST_MS: i64 = 2 * 60 * 60 * 1000;
 /// A machine that is used so shortly before its end gets more time.
@@ -56,8 +56,15 @@ const SHUT_DOWN: &str = "The server process that had the machine was shut down; 
 impl PgEnvironments {
     /// Watches the machines of this process as long as it runs, and answers what others ask of them.
     pub async fn keep(self: Arc<Self>) {
-        self.backend.clear().await;
-        tokio::join!(self.watch(), self.listen());
+        tokio::join!(self.clear(), self.watch(), self.listen());
+    }
+
+    /// Whoever makes machines may take long to answer: nothing else waits for this.
+    async fn clear(&self) {
+        loop {
+            self.backend.clear().await;
+            tokio::time::sleep(CLEAR).await;
+        }
     }
 
     async fn watch(self: &Arc<Self>) {
@@ -72,9 +79,6 @@ impl PgEnvironments {
                     self.keep_sessions().await?;
                     kept = Instant::now();
                     self.fail_lost().await?;
-                }
-                if looks.is_multiple_of(CLEAR) {
-                    self.backend.clear().await;
                 }
                 for live in self.machines.all() {
                     self.look(&live, asks, looks.is_multiple_of(MEASURE)).await?;

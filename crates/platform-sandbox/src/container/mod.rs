@@ -4,6 +4,7 @@ mod doors;
 mod machine;
 
 use std::{
+    collections::HashSet,
     fs::{self, File},
     io,
     path::{Path, PathBuf},
@@ -14,7 +15,7 @@ use async_trait::async_trait;
 use bollard::{
     API_DEFAULT_VERSION, Docker,
     errors::Error,
-    models::{ContainerSummary, ImageInspect},
+    models::ImageInspect,
     query_parameters::{
         CreateImageOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptions, RemoveContainerOptionsBuilder,
     },
@@ -22,16 +23,20 @@ use bollard::{
 use futures_util::TryStreamExt;
 use platform_core::{Clock, Id, SystemClock, spawn};
 use platform_egress::Egress;
-use rustix::fs::{FlockOperation, flock};
 use tokio::sync::OnceCell;
 use tracing::{debug, info, warn};
 
-use crate::backend::{Disk, Isolation, Machine, MachineSpec, SandboxBackend, SandboxError};
+use crate::{
+    backend::{Disk, Isolation, Machine, MachineSpec, SandboxBackend, SandboxError},
+    lock,
+};
 
 /// The engine answers within this, in seconds; what it streams may take longer.
 const ANSWERS: u64 = 120;
 /// What tells our containers from others; it says whose they are.
 const LABEL: &str = "platform.sandbox";
+/// Ending of the files by which processes that have containers say that they live.
+const OWNER: &str = "containers";
 /// No machine is as old as this, in seconds, not even one that is being saved.
 const OLDEST: i64 = 3 * 3600;
 /// An engine that does not know something.
@@ -61,19 +66,28 @@ impl Owner {
     fn make(dir: &Path) -> io::Result<Self> {
         let name = String::from(Id::<Self>::generate());
         fs::create_dir_all(dir)?;
-        let lock = File::create(Self::file(dir, &name))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let lock = lock::take(&Self::file(dir, &name))?;
         Ok(Self { name, _lock: lock })
     }
 
     fn file(dir: &Path, name: &str) -> PathBuf {
-        dir.join(name).with_extension("containers")
+        dir.join(name).with_extension(OWNER)
     }
 
     /// Of one on another host nothing is known.
     fn is_gone(dir: &Path, name: &str) -> bool {
-        let lock = File::open(Self::file(dir, name));
-        lock.is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok())
+        lock::is_left(&Self::file(dir, name)).unwrap_or(false)
+    }
+
+    /// Removes the files of those that are gone, but for those `with` containers.
+    fn sweep(dir: &Path, with: &HashSet<String>) {
+        for path in fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let is_owner = path.extension().is_some_and(|extension| extension == OWNER);
+            if is_owner && !with.contains(&*name) && Self::is_gone(dir, &name) {
+                let _ = fs::remove_file(&path);
+            }
+        }
     }
 }
 
@@ -182,21 +196,28 @@ impl SandboxBackend for ContainerBackend {
         let Ok(engine) = self.engine().await else { return };
         let ours = [("label".to_owned(), vec![LABEL.to_owned()])].into();
         let options = ListContainersOptionsBuilder::default().all(true).filters(&ours).build();
-        let found = engine.list_containers(Some(options)).await.unwrap_or_else(|error| {
-            warn!(%error, "Sandboxes that were left behind could not be looked for.");
-            Vec::new()
-        });
-        let now = SystemClock.now().0 / 1000;
-        let is_left = |of: &ContainerSummary| {
-            let owner = of.labels.as_ref().and_then(|labels| labels.get(LABEL));
-            owner.is_some_and(|owner| Owner::is_gone(&self.dir, owner))
-                || of.created.is_some_and(|at| at + OLDEST < now)
+        let found = match engine.list_containers(Some(options)).await {
+            Ok(found) => found,
+            Err(error) => {
+                warn!(%error, "Sandboxes that were left behind could not be looked for.");
+                return;
+            }
         };
-        for container in found.into_iter().filter(is_left) {
+        let now = SystemClock.now().0 / 1000;
+        let mut with = HashSet::new();
+        for container in found {
+            let owner = container.labels.and_then(|mut labels| labels.remove(LABEL)).unwrap_or_default();
+            let is_old = container.created.is_some_and(|at| at + OLDEST < now);
+            if !is_old && !Owner::is_gone(&self.dir, &owner) {
+                continue;
+            }
             let id = container.id.unwrap_or_default();
             debug!(container = id, "Removing a sandbox whose process is gone.");
-            let _ = engine.remove_container(&id, Some(removal())).await;
+            if engine.remove_container(&id, Some(removal())).await.is_err() {
+                with.insert(owner);
+            }
         }
+        Owner::sweep(&self.dir, &with);
     }
 
     async fn create(&self, spec: MachineSpec, disk: Disk) -> Result<Arc<dyn Machine>, SandboxError> {

@@ -16,7 +16,6 @@ use std::{
 
 use async_trait::async_trait;
 use platform_egress::Egress;
-use rustix::fs::{FlockOperation, flock};
 use tokio::sync::OnceCell;
 use tracing::debug;
 
@@ -30,6 +29,7 @@ pub(crate) use packet::{Order, Report, receive, send};
 use crate::{
     backend::{Command, Disk, Isolation, Machine, MachineSpec, Network, SandboxBackend, SandboxError},
     files::output,
+    lock,
 };
 
 /// Processes of a machine at once.
@@ -102,8 +102,7 @@ impl Home {
         fs::create_dir_all(dir)?;
         sweep(dir)?;
         let own = dir.join(std::process::id().to_string());
-        let lock = fs::File::create(own.with_extension(LOCK))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let lock = lock::take(&own.with_extension(LOCK))?;
         if own.exists() {
             // A process of this number was here before.
             let former = own.with_extension(format!("gone-{}", sweep_number()));
@@ -119,11 +118,7 @@ impl Home {
 fn sweep(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)?.flatten().filter(|entry| entry.path().is_dir()) {
         let path = entry.path().with_extension(LOCK);
-        let is_free = match fs::File::open(&path) {
-            Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok(),
-            Err(_) => true,
-        };
-        if is_free {
+        if lock::is_left(&path).unwrap_or(true) {
             debug!(dir = %entry.path().display(), "Removing the machines of a process that is gone.");
             let _ = fs::remove_file(path);
             // Under another name: a process of this number may come while it is being removed.

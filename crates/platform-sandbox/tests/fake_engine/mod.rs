@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
+    sync::watch,
 };
 
 /// Images that are not there, and cannot be fetched.
@@ -44,6 +45,8 @@ pub struct FakeEngine {
     backend: ProcessBackend,
     state: Mutex<State>,
     kills: AtomicBool,
+    /// Name of the container that was removed last.
+    gone: watch::Sender<String>,
 }
 
 struct Asked {
@@ -59,7 +62,12 @@ impl FakeEngine {
     pub fn start(backend: ProcessBackend, socket: &Path) -> Arc<Self> {
         let _ = std::fs::remove_file(socket);
         let listener = UnixListener::bind(socket).expect("a socket");
-        let engine = Arc::new(Self { backend, state: Mutex::default(), kills: AtomicBool::new(true) });
+        let engine = Arc::new(Self {
+            backend,
+            state: Mutex::default(),
+            kills: AtomicBool::new(true),
+            gone: watch::Sender::default(),
+        });
         let listening = Arc::clone(&engine);
         spawn("fake engine", async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -77,6 +85,15 @@ impl FakeEngine {
     /// What the containers were made of.
     pub fn created(&self) -> Vec<Value> {
         self.state.lock().expect("lock").containers.values().map(|of| of.created.clone()).collect()
+    }
+
+    /// Waits until a container of this name is removed.
+    pub async fn removed(&self, name: &str) {
+        let mut gone = self.gone.subscribe();
+        let is_there = || self.created().iter().any(|of| of["Name"].to_string().contains(name));
+        while is_there() {
+            gone.changed().await.expect("the engine lives");
+        }
     }
 
     /// From now on it kills nothing.
@@ -139,6 +156,7 @@ impl FakeEngine {
             }
             ("DELETE", ["containers", id]) => {
                 let gone = self.state.lock().expect("lock").containers.remove(*id);
+                self.gone.send_replace((*id).to_owned());
                 (if gone.is_some() { 204 } else { 404 }, Value::Null)
             }
             ("GET", ["containers", id, "json"]) => {

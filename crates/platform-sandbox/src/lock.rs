@@ -1,0 +1,18 @@
+//! Files by which processes tell each other that they live.
+
+use std::{fs::File, io, path::Path};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// Makes a file that is locked until it is dropped, or the process ends in whatever way.
+pub(crate) fn take(path: &Path) -> io::Result<File> {
+    let file = File::create(path)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+/// Whether whoever made the file is gone; an error when there is none.
+pub(crate) fn is_left(path: &Path) -> io::Result<bool> {
+    let file = File::open(path)?;
+    Ok(flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
+}
