@@ -279,7 +279,9 @@ async fn what_was_saved_is_there_again_and_a_change_costs_no_more_than_itself() 
     stopped(&app, &path, &sandbox, true).await;
     ended(&app, &path).await;
     let grown = stored() - before;
-    assert!(grown < 3_000_000, "{grown} of {before} bytes for one that changed");
+    // The pieces that hold the file's time, the byte and the sum.
+    let (pieces, largest) = (3, 2 << 20);
+    assert!(grown < pieces * largest, "{grown} of {before} bytes for one that changed");
     // One generation is kept: the third is current, the second can come back.
     assert_eq!(ready(2).await.len(), 2);
     let back = app.post(&format!("{path}/snapshot/rollback"), json!({})).await;
@@ -497,7 +499,7 @@ async fn machines_die_with_their_platform_and_their_sessions_say_so() {
 
 /// Kills the platform while machines run commands and are saved.
 #[tokio::test]
-async fn kill_9_leaves_no_machine_behind_and_every_session_ended_with_the_last_snapshot_there() {
+async fn kill_9_leaves_no_machine_behind_and_what_was_being_saved_is_saved() {
     let (machines, kills, noise) = (2 * factor(10), factor(10), 300_000 * factor(10));
     let db = TestDb::new().await;
     let mut app = TestApp::start(PROGRAM, &db, &[("PLATFORM_SANDBOX_MAX", "40")]);
@@ -509,8 +511,8 @@ async fn kill_9_leaves_no_machine_behind_and_every_session_ended_with_the_last_s
         paths.push(environment(&app, given).await.0);
     }
     let mark = format!("86401.{}", std::process::id());
-    // What of each may be there: as it was saved last, or as it was being saved.
-    let mut kept = vec![vec![String::new()]; machines];
+    // What of each is there.
+    let mut kept = vec![String::new(); machines];
     for kill in 0..=kills {
         let begun = join_all(paths.iter().map(async |path| {
             let sandbox = started(&app, path, json!({})).await;
@@ -518,14 +520,13 @@ async fn kill_9_leaves_no_machine_behind_and_every_session_ended_with_the_last_s
             (sandbox, text(&said["stdout"]))
         }));
         for (n, (sandbox, was)) in begun.await.into_iter().enumerate() {
-            assert!(kept[n].contains(&was), "kill {kill}, machine {n}: `{was}` is none of {:?}", kept[n]);
+            assert_eq!(was, kept[n], "kill {kill}, machine {n}");
             let work = format!(
                 "echo {kill} > n; head -c {noise} /dev/urandom > noise; (setsid sleep {mark} &); sleep {mark} &"
             );
             ran(&app, &paths[n], &sandbox, &work).await;
-            kept[n] = vec![was];
             if n % 2 == 0 {
-                kept[n].push(format!("{kill}\n"));
+                kept[n] = format!("{kill}\n");
                 stopped(&app, &paths[n], &sandbox, true).await;
             }
         }
@@ -539,8 +540,7 @@ async fn kill_9_leaves_no_machine_behind_and_every_session_ended_with_the_last_s
             let status = text(&session["status"]);
             assert!(["failed", "stopped"].contains(&status.as_str()) && session["saving"] == false, "{session}");
             let snapshots = app.get(&format!("{path}/snapshots")).await.body;
-            let states = snapshots.as_array().expect("a list").iter().map(|of| text(&of["status"]));
-            assert!(states.into_iter().all(|state| state == "ready" || state == "failed"), "{snapshots}");
+            assert!(snapshots.as_array().expect("a list").iter().all(|of| of["status"] == "ready"), "{snapshots}");
         }
     }
 }
@@ -637,7 +637,7 @@ async fn a_start_that_is_cut_off_says_so_and_time_begins_with_the_machine() {
     let start = app.post(&format!("{path}/sandbox/start"), json!({"timeoutMinutes": 1})).await;
     assert!(start.body["expiresAt"].as_i64().is_some_and(|at| at >= begun + 63_000), "{}", start.body);
     stopped(&app, &path, &text(&start.body["sandboxId"]), false).await;
-    // Killed, or told to end, while its init script runs: what was to be saved has failed.
+    // Killed, or told to end, while its init script runs: what was to be saved is, of another machine.
     for kill in [true, false] {
         let snapshot = app.post(&format!("{path}/snapshot/initialize"), json!({})).await;
         assert_eq!(snapshot.status, StatusCode::ACCEPTED, "{}", snapshot.body);
@@ -653,12 +653,13 @@ async fn a_start_that_is_cut_off_says_so_and_time_begins_with_the_machine() {
             let next = TestApp::start(PROGRAM, &db, &[]);
             assert_eq!(std::mem::replace(&mut app, next).ended().await, Some(0));
         }
-        eventually("the snapshot has failed", async || {
+        eventually("the snapshot is made anew", async || {
             let all = app.get(&format!("{path}/snapshots")).await.body;
-            (all[0]["snapshotId"] == snapshot.body["snapshotId"] && all[0]["status"] == "failed").then_some(())
+            (all[0]["snapshotId"] == snapshot.body["snapshotId"] && all[0]["status"] == "ready").then_some(())
         })
         .await;
-        let last = ended(&app, &path).await;
-        assert_eq!(last["status"], "failed", "{last}");
+        let sessions = app.get(&format!("{path}/sessions?limit=2")).await.body;
+        let states = [&sessions["sessions"][0]["status"], &sessions["sessions"][1]["status"]];
+        assert_eq!(states, ["stopped", "failed"], "{sessions}");
     }
 }

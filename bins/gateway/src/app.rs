@@ -41,7 +41,6 @@ use platform_toolservers::{PgToolServerService, ToolServerNeeds, http_tools};
 use platform_triggers::{PgTriggers, TriggerListener, TriggerNeeds, TriggerReferrer};
 use platform_vault::Vault;
 use platform_webhooks::{PgWebhooks, WebhookNeeds};
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -428,9 +427,7 @@ impl App {
         if let Err(error) = self.jobs.drain(&self.works, self.grace * 4 / 5).await {
             warn!(%error, "Runs could not be handed back; their leases end by themselves.");
         }
-        if timeout(self.grace / 5, self.environments.drain()).await.is_err() {
-            warn!("Machines took too long to be saved; what they had since their last snapshot is lost.");
-        }
+        self.environments.drain(self.grace / 5).await;
     }
 
     /// The last thing: the embedded database stops.

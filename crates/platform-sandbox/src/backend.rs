@@ -1,4 +1,4 @@
-use std::{io, sync::Arc};
+use std::{collections::HashSet, io, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -125,8 +125,13 @@ pub trait SandboxBackend: Send + Sync {
     /// The runtimes there are, `default` among them; an error when it makes no machines here.
     async fn runtimes(&self) -> Result<Vec<String>, SandboxError>;
 
-    /// Removes what machines left behind whose process is gone.
-    async fn clear(&self) {}
+    /// Removes what machines left behind whose process is gone, but for the disks of `wanted`.
+    async fn clear(&self, _wanted: &HashSet<String>) {}
+
+    /// The machine of a process that is gone, if its disk lies here: it has ended, and is this process's from now on.
+    async fn adopt(&self, _id: &str) -> Option<Arc<dyn Machine>> {
+        None
+    }
 
     /// Makes a machine with this on its disk.
     async fn create(&self, spec: MachineSpec, disk: Disk) -> Result<Arc<dyn Machine>, SandboxError>;

@@ -1,4 +1,7 @@
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use async_trait::async_trait;
 use tracing::info;
@@ -55,10 +58,19 @@ impl SandboxBackend for FirstAvailable {
         Ok(self.find().await?.1)
     }
 
-    async fn clear(&self) {
+    async fn clear(&self, wanted: &HashSet<String>) {
         for backend in &self.backends {
-            backend.clear().await;
+            backend.clear(wanted).await;
         }
+    }
+
+    async fn adopt(&self, id: &str) -> Option<Arc<dyn Machine>> {
+        for backend in &self.backends {
+            if let Some(machine) = backend.adopt(id).await {
+                return Some(machine);
+            }
+        }
+        None
     }
 
     async fn create(&self, spec: MachineSpec, disk: Disk) -> Result<Arc<dyn Machine>, SandboxError> {

@@ -11,8 +11,18 @@ pub(crate) fn take(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Locks the file of somebody who is gone, in their place; an error when they are not.
+pub(crate) fn take_over(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
 /// Whether whoever made the file is gone; an error when there is none.
 pub(crate) fn is_left(path: &Path) -> io::Result<bool> {
-    let file = File::open(path)?;
-    Ok(flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
+    match take_over(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
+    }
 }

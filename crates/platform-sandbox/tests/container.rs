@@ -10,6 +10,7 @@ mod fake_engine;
 mod machines;
 
 use std::{
+    collections::HashSet,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -31,12 +32,13 @@ fn main() -> ExitCode {
         #[expect(clippy::disallowed_methods, reason = "a setting of this test alone")]
         let setting = |name: &str| std::env::var(name).ok();
         if let Some((socket, image)) = setting("PLATFORM_TEST_ENGINE").zip(setting("PLATFORM_TEST_IMAGE")) {
-            let backend = backend(Path::new(&socket), &image);
+            let (backend, crashing) = (backend(Path::new(&socket), &image), backend(Path::new(&socket), &image));
             commands_run_write_and_are_killed(&backend, true).await;
             a_disk_that_was_saved_is_there_on_another_machine(&backend).await;
+            a_disk_that_a_process_left_is_saved_by_another_and_what_nobody_wants_goes(&backend, crashing).await;
             nobody_is_reached_who_must_not_be(&backend).await;
             nothing_gets_out(&backend).await;
-            println!("4 passed");
+            println!("5 passed");
             return;
         }
         let host = ProcessBackend::new(COMMAND, &dir(), egress());
@@ -46,11 +48,12 @@ fn main() -> ExitCode {
         }
         let socket = dir().join("engine.sock");
         let engine = FakeEngine::start(host, &socket);
-        let backend = backend(&socket, "image");
+        let (backend, crashing) = (backend(&socket, "image"), backend(&socket, "image"));
         commands_run_write_and_are_killed(&backend, false).await;
         a_disk_that_was_saved_is_there_on_another_machine(&backend).await;
+        a_disk_that_a_process_left_is_saved_by_another_and_what_nobody_wants_goes(&backend, crashing).await;
         containers_are_made_with_few_rights_and_bounds(&backend, &engine).await;
-        println!("3 passed, with a fake of a container engine");
+        println!("4 passed, with a fake of a container engine");
     })
 }
 
@@ -153,6 +156,26 @@ async fn a_disk_that_was_saved_is_there_on_another_machine(backend: &ContainerBa
         machine(backend, "third", Network::Nobody, Disk::Archive(Box::new(std::io::Cursor::new(archive.clone()))))
             .await;
     assert!(saved(&third).await == archive, "the same disk gives the same bytes");
+}
+
+async fn a_disk_that_a_process_left_is_saved_by_another_and_what_nobody_wants_goes(
+    backend: &ContainerBackend,
+    crashing: ContainerBackend,
+) {
+    let [wanted, unwanted] = ["wanted", "unwanted"].map(|id| spec(id, Network::Nobody).id);
+    for id in ["wanted", "unwanted"] {
+        let machine = machine(&crashing, id, Network::Nobody, Disk::Empty).await;
+        assert_eq!(line(&machine, "echo kept > file").await.0, 0);
+        std::mem::forget(machine);
+    }
+    backend.clear(&HashSet::new()).await;
+    assert!(backend.adopt(&wanted).await.is_none(), "its process lives");
+    drop(crashing);
+    backend.clear(&HashSet::from([wanted.clone()])).await;
+    assert!(backend.adopt(&unwanted).await.is_none(), "it is removed");
+    let archive = saved(&backend.adopt(&wanted).await.expect("it is there")).await;
+    let next = machine(backend, "next", Network::Nobody, Disk::Archive(Box::new(std::io::Cursor::new(archive)))).await;
+    assert_eq!(line(&next, "cat file").await, (0, "kept\n".to_owned()));
 }
 
 async fn containers_are_made_with_few_rights_and_bounds(backend: &ContainerBackend, engine: &FakeEngine) {

@@ -5,7 +5,6 @@ use std::{
     time::Duration,
 };
 
-use diesel_async::AsyncConnection;
 use futures_util::FutureExt;
 use platform_core::{AccountId, Error, Result, Timestamp, spawn};
 use platform_db::Notice;
@@ -22,13 +21,11 @@ use super::{
 use crate::{code, environment::PgEnvironments, snapshot::NewSnapshot};
 
 /// How often machines are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+pub(super) const LOOK: Duration = Duration::from_secs(1);
 /// How often this process says that it has them, in looks.
-const KEEP: u32 = 5;
+pub(super) const KEEP: u32 = 5;
 /// How often disks are measured, in looks.
 const MEASURE: u32 = 2;
-/// How often it is looked what lost processes left behind.
-const CLEAR: Duration = Duration::from_hours(1);
 /// Longest life of a machine.
 const MOST_MS: i64 = 2 * 60 * 60 * 1000;
 /// A machine that is used so shortly before its end gets more time.
@@ -49,22 +46,14 @@ pub(crate) struct End {
     pub error: Option<&'static str>,
 }
 
-const STOPPED: End = End { status: "stopped", reason: "api", saves: false, error: None };
+pub(super) const STOPPED: End = End { status: "stopped", reason: "api", saves: false, error: None };
 const ENDED: &str = "The machine ended by itself.";
 const SHUT_DOWN: &str = "The server process that had the machine was shut down; what was not saved is lost.";
 
 impl PgEnvironments {
     /// Watches the machines of this process as long as it runs, and answers what others ask of them.
     pub async fn keep(self: Arc<Self>) {
-        tokio::join!(self.clear(), self.watch(), self.listen());
-    }
-
-    /// Whoever makes machines may take long to answer: nothing else waits for this.
-    async fn clear(&self) {
-        loop {
-            self.backend.clear().await;
-            tokio::time::sleep(CLEAR).await;
-        }
+        tokio::join!(self.watch(), self.listen(), self.look_after_left());
     }
 
     async fn watch(self: &Arc<Self>) {
@@ -132,20 +121,6 @@ impl PgEnvironments {
             }
         }
         Ok(())
-    }
-
-    /// Notes that machines have failed whose process is silent.
-    async fn fail_lost(&self) -> Result<()> {
-        let mut conn = self.db.conn().await?;
-        conn.transaction::<_, Error, _>(async |conn| {
-            for session in repository::lost(conn).await? {
-                warn!(sandbox = session.sandbox_id, "The process that had a sandbox is gone, and the sandbox with it.");
-                let error = "The server process that had the machine ended; what was not saved is lost.".to_owned();
-                self.close_in(conn, &session, "failed", "error", Some(error)).await?;
-            }
-            crate::snapshot::fail_forgotten(conn, self.clock.now()).await
-        })
-        .await
     }
 
     /// Ends what has to end, and gives more time to what is used; `asks` whether others are done with it, `measures` its
@@ -233,10 +208,14 @@ impl PgEnvironments {
     }
 
     /// Ends a machine: what it started first, then what is on it is saved, then it is gone.
-    async fn end(self: &Arc<Self>, live: &Arc<Live>, end: End, snapshot: Option<NewSnapshot>) {
+    pub(super) async fn end(self: &Arc<Self>, live: &Arc<Live>, end: End, snapshot: Option<NewSnapshot>) {
         let ended = async {
-            let saving =
-                SessionChange { status: Some("stopping"), saving: Some(end.saves), ..SessionChange::default() };
+            let saving = SessionChange {
+                status: Some("stopping"),
+                stopped_reason: Some(end.reason),
+                saving: Some(end.saves),
+                ..SessionChange::default()
+            };
             let mut conn = self.db.conn().await?;
             repository::change(&mut conn, &live.account, &live.session.id, &saving).await?;
             drop(conn);
@@ -310,7 +289,12 @@ impl PgEnvironments {
         };
         let snapshot_id = Some(snapshot.id.clone());
         let leaving = async {
-            let saving = SessionChange { status: Some("stopping"), saving: Some(true), ..SessionChange::default() };
+            let saving = SessionChange {
+                status: Some("stopping"),
+                stopped_reason: Some(STOPPED.reason),
+                saving: Some(true),
+                ..SessionChange::default()
+            };
             let mut conn = self.db.conn().await?;
             repository::change(&mut conn, &live.account, &live.session.id, &saving).await?;
             repository::leave_lane(&mut conn, &live.account, &live.session.id).await
@@ -367,20 +351,30 @@ impl PgEnvironments {
         Ok(())
     }
 
-    /// Ends the machines of this process before it ends itself; what is to be saved is.
-    pub async fn drain(self: &Arc<Self>) {
+    /// Ends the machines of this process before it ends itself; what is to be saved is, here or by the next process that
+    /// finds the disk.
+    pub async fn drain(self: &Arc<Self>, longest: Duration) {
+        self.machines.closing.store(true, Ordering::Release);
         let ending = self.machines.all().into_iter().filter(|live| live.begin_end()).map(|live| async move {
+            if let Err(error) = self.leave_unmade(&live).await {
+                warn!(%error, "That a snapshot is to be made anew could not be noted.");
+            }
             let saves = live.config.snapshot_enabled && live.config.replace_snapshot_on_stop == Some(true);
             let (status, error) = if saves { ("stopped", None) } else { ("failed", Some(SHUT_DOWN)) };
             self.end(&live, End { status, reason: "error", saves, error }, None).await;
         });
-        futures_util::future::join_all(ending).await;
-    }
-
-    /// What no process has any more; called where this process is the only one.
-    pub async fn reclaim_all(&self) -> Result<()> {
-        repository::disown_all(&mut *self.db.conn().await?).await?;
-        self.fail_lost().await
+        let ended = async {
+            futures_util::future::join_all(ending).await;
+            // Some were being saved already.
+            while !self.machines.all().is_empty() {
+                tokio::time::sleep(LOOK / 20).await;
+            }
+        };
+        if timeout(longest, ended).await.is_err() {
+            warn!("Sandboxes are still being saved; the next process that finds their disks goes on.");
+            // Whoever drops a machine removes its disk.
+            self.machines.all().into_iter().for_each(std::mem::forget);
+        }
     }
 
     /// Forgets what is old.

@@ -34,6 +34,8 @@ pub(crate) struct Machines {
     live: Mutex<HashMap<String, Arc<Live>>>,
     /// The machines that there are or will be.
     places: Arc<Mutex<Places>>,
+    /// The process ends: what others left is for others.
+    pub closing: AtomicBool,
 }
 
 #[derive(Default)]
@@ -67,7 +69,8 @@ impl Drop for Place {
 impl Machines {
     /// Room for so many at once.
     pub fn new(most: usize) -> Self {
-        Self { owner: Id::<ProcessKind>::generate().into(), most, live: Mutex::default(), places: Arc::default() }
+        let (owner, closing) = (Id::<ProcessKind>::generate().into(), AtomicBool::new(false));
+        Self { owner, most, live: Mutex::default(), places: Arc::default(), closing }
     }
 
     /// Room for one more; an account leaves a quarter of it to others.

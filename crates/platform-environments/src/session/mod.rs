@@ -3,6 +3,7 @@
 mod call;
 mod exec;
 mod keep;
+mod left;
 mod live;
 mod model;
 pub(crate) mod repository;

@@ -19,6 +19,8 @@ use crate::{
 
 /// A process that is silent for so long has lost its machines.
 pub(crate) const OWNED_FOR: Duration = Duration::from_secs(20);
+/// The disk of a machine that was being saved is found within this, or is lost.
+const FOUND_WITHIN: Duration = Duration::from_mins(2);
 /// Commands that are kept of a session.
 const MOST_COMMANDS: i32 = 500;
 /// Sessions in which a machine runs or will.
@@ -232,10 +234,35 @@ pub(crate) async fn keep(conn: &mut Conn, owner: &str, sessions: &[String]) -> R
     Ok(diesel::update(own).set(s::owned_until.eq(owned_until())).returning(s::id).get_results(conn).await?)
 }
 
-/// Sessions whose process is silent, of all accounts; they are locked.
+/// Machines that are being saved, of all accounts.
+pub(crate) async fn saving(conn: &mut Conn) -> Result<Vec<String>> {
+    use sandbox_sessions as s;
+    let saving = s::table.filter(s::status.eq_any(LIVE).and(s::saving));
+    Ok(saving.select(s::sandbox_id).load(conn).await?)
+}
+
+/// Sessions whose machine another process was saving, which is silent, of all accounts.
+pub(crate) async fn left_saving(conn: &mut Conn, owner: &str) -> Result<Vec<SessionRow>> {
+    use sandbox_sessions as s;
+    let left = s::table.filter(s::status.eq_any(LIVE).and(s::saving).and(s::owned_until.lt(now)));
+    Ok(left.filter(s::owner.ne(owner)).select(SessionRow::as_select()).load(conn).await?)
+}
+
+/// Whether the machine of a session is this process's now: nobody else said so meanwhile.
+pub(crate) async fn take_over(conn: &mut Conn, account: &AccountId, id: &str, owner: &str) -> Result<bool> {
+    use sandbox_sessions as s;
+    let left = by_id(account.as_str(), id).filter(s::status.eq_any(LIVE).and(s::owned_until.lt(now)));
+    let taken = diesel::update(left).set((s::owner.eq(owner), s::owned_until.eq(owned_until())));
+    Ok(taken.execute(conn).await? > 0)
+}
+
+/// Sessions whose process is silent, of all accounts; they are locked. Those that were being saved wait a while for a
+/// process that finds their disk.
 pub(crate) async fn lost(conn: &mut Conn) -> Result<Vec<SessionRow>> {
     use sandbox_sessions as s;
+    let long_ago = sql::<Timestamptz>(&format!("clock_timestamp() - interval '{} seconds'", FOUND_WITHIN.as_secs()));
     let lost = s::table.filter(s::status.eq_any(LIVE).and(s::owned_until.lt(now)));
+    let lost = lost.filter(diesel::dsl::not(s::saving).or(s::owned_until.lt(long_ago)));
     let lost = lost.for_update().skip_locked().select(SessionRow::as_select());
     Ok(lost.load(conn).await?)
 }
@@ -353,7 +380,8 @@ pub(crate) async fn leave_lane(conn: &mut Conn, account: &AccountId, id: &str) -
 /// No process has a machine, of any account.
 pub(crate) async fn disown_all(conn: &mut Conn) -> Result<()> {
     diesel::sql_query(
-        "UPDATE sandbox_sessions SET owned_until = '-infinity' WHERE status IN ('pending', 'creating', 'running', 'stopping')",
+        "UPDATE sandbox_sessions SET owned_until = CASE WHEN saving THEN now() ELSE '-infinity' END \
+         WHERE status IN ('pending', 'creating', 'running', 'stopping')",
     )
     .execute(conn)
     .await?;

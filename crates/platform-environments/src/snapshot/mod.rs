@@ -4,6 +4,8 @@ mod archive;
 mod repository;
 mod service;
 
-pub(crate) use repository::{current, currents, fail_forgotten, fail_of, is_saving, set_source};
+pub(crate) use repository::{
+    current, currents, fail_forgotten, fail_of, is_saving, leave_unmade, of_sandbox, set_source, take_unmade,
+};
 pub(crate) use service::NewSnapshot;
 pub use service::{Snapshot, SnapshotService, SnapshotStarted};

@@ -32,6 +32,9 @@ pub(crate) struct SnapshotRow {
 
 use sandbox_snapshots as s;
 
+/// Longest making of a snapshot.
+const LONGEST_MS: i64 = 30 * 60 * 1000;
+
 #[diesel::dsl::auto_type(no_type_alias)]
 fn of<'a>(account: &'a str, environment: &'a str) -> _ {
     s::table.filter(s::account_id.eq(account)).filter(s::environment_id.eq(environment))
@@ -155,14 +158,10 @@ pub(crate) async fn set_ready(
     Ok(diesel::update(own).set(ready).execute(conn).await? > 0)
 }
 
-pub(crate) async fn set_failed(
-    conn: &mut Conn,
-    account: &AccountId,
-    id: &str,
-    error: &str,
-    now: Timestamp,
-) -> Result<()> {
-    let own = s::table.filter(s::account_id.eq(account.as_str()).and(s::id.eq(id)).and(s::status.eq("creating")));
+/// It has failed, if it is still its process's to make.
+pub(crate) async fn set_failed(conn: &mut Conn, row: &SnapshotRow, error: &str, now: Timestamp) -> Result<()> {
+    let own = s::table.filter(s::account_id.eq(&row.account_id).and(s::id.eq(&row.id)).and(s::owner.eq(&row.owner)));
+    let own = own.filter(s::status.eq("creating"));
     let failed = (s::status.eq("failed"), s::error.eq(error), s::edited_ms.eq(now.0));
     diesel::update(own).set(failed).execute(conn).await?;
     Ok(())
@@ -184,9 +183,34 @@ pub(crate) async fn set_source(conn: &mut Conn, account: &AccountId, id: &str, s
     Ok(())
 }
 
+/// What was saved last of a machine, or is being.
+pub(crate) async fn of_sandbox(conn: &mut Conn, account: &AccountId, sandbox: &str) -> Result<Option<SnapshotRow>> {
+    let own = s::table.filter(s::account_id.eq(account.as_str()).and(s::source_sandbox_id.eq(sandbox)));
+    Ok(own.order(s::created_ms.desc()).select(SnapshotRow::as_select()).first(conn).await.optional()?)
+}
+
+/// What was being made of a new machine that is gone waits for one who makes it.
+pub(crate) async fn leave_unmade(conn: &mut Conn, account: &AccountId, id: &str, now: Timestamp) -> Result<()> {
+    let own = s::table.filter(s::account_id.eq(account.as_str()).and(s::id.eq(id)).and(s::status.eq("creating")));
+    let own = own.filter(s::created_ms.gt(now.0 - LONGEST_MS));
+    let nobodys = (s::source_sandbox_id.eq(None::<String>), s::owner.eq(""));
+    diesel::update(own).set(nobodys).execute(conn).await?;
+    Ok(())
+}
+
+/// Snapshots that are to be made of new machines, and that nobody makes, of all accounts: they are this process's now.
+pub(crate) async fn take_unmade(conn: &mut Conn, owner: &str, now: Timestamp) -> Result<Vec<SnapshotRow>> {
+    // Whoever makes one says within this of which machine.
+    const SAID_MS: i64 = 2 * 60 * 1000;
+    let unmade = s::table.filter(s::status.eq("creating").and(s::source_sandbox_id.is_null()));
+    let unmade = unmade.filter(s::created_ms.gt(now.0 - LONGEST_MS));
+    let unmade = unmade.filter(s::owner.eq("").or(s::edited_ms.lt(now.0 - SAID_MS)));
+    let taken = diesel::update(unmade).set((s::owner.eq(owner), s::edited_ms.eq(now.0)));
+    Ok(taken.returning(SnapshotRow::as_returning()).get_results(conn).await?)
+}
+
 /// What is being saved for longer than anything is, and by no machine that is there, has failed, of all accounts.
 pub(crate) async fn fail_forgotten(conn: &mut Conn, now: Timestamp) -> Result<()> {
-    const LONGEST_MS: i64 = 30 * 60 * 1000;
     let fail = diesel::sql_query(
         "UPDATE sandbox_snapshots s SET status = 'failed', error = 'It was never finished.', edited_ms = $1 \
          WHERE s.status = 'creating' AND s.created_ms < $2 AND NOT EXISTS (SELECT FROM sandbox_sessions l \

@@ -178,7 +178,7 @@ impl PgEnvironments {
         if let Err(error) = saved.await {
             warn!(snapshot = snapshot.id, %error, "A sandbox could not be saved.");
             let mut conn = self.db.conn().await?;
-            repository::set_failed(&mut conn, account, &snapshot.id, error.message(), now).await?;
+            repository::set_failed(&mut conn, &snapshot, error.message(), now).await?;
             return Err(error);
         }
         Ok(())
@@ -210,8 +210,18 @@ impl PgEnvironments {
         Ok(archive::read(&self.store, account, &pieces.ok_or_else(none_found)?))
     }
 
-    /// Makes a machine, and saves it.
-    async fn make_first(self: &Arc<Self>, account: &AccountId, snapshot: NewSnapshot) -> Result<()> {
+    /// Makes a machine, and saves it, in the background.
+    pub(crate) fn make_later(self: &Arc<Self>, snapshot: NewSnapshot) {
+        let environments = Arc::clone(self);
+        spawn("make a snapshot", async move {
+            if let Err(error) = environments.make_first(snapshot).await {
+                warn!(%error, "A snapshot could not be made.");
+            }
+        });
+    }
+
+    async fn make_first(self: &Arc<Self>, snapshot: NewSnapshot) -> Result<()> {
+        let account = &AccountId::parse(&snapshot.account_id).expect("only ids are stored");
         let request = StartSandbox { timeout_minutes: Some(30), ..StartSandbox::default() };
         let by = Starter { kind: "api", id: &snapshot.id, conversation: None, is_fresh: true };
         let started = self.start_machine(account, &snapshot.environment_id, request, by).await;
@@ -219,7 +229,7 @@ impl PgEnvironments {
             Ok((_, live)) => live,
             Err(error) => {
                 let mut conn = self.db.conn().await?;
-                repository::set_failed(&mut conn, account, &snapshot.id, error.message(), self.clock.now()).await?;
+                repository::set_failed(&mut conn, &snapshot, error.message(), self.clock.now()).await?;
                 return Err(error);
             }
         };
@@ -279,12 +289,7 @@ impl SnapshotService for PgEnvironments {
         let blank = self.blank(account, id, None);
         let snapshot = self.begin(SnapshotRow { runtime: config.runtime, memory_mib, ..blank }).await?;
         let started = SnapshotStarted { snapshot_id: snapshot.id.clone(), status: "creating".to_owned() };
-        let account = account.clone();
-        spawn("make a snapshot", async move {
-            if let Err(error) = self.make_first(&account, snapshot).await {
-                warn!(%error, "A snapshot could not be made.");
-            }
-        });
+        self.make_later(snapshot);
         Ok(started)
     }
 

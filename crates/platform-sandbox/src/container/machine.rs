@@ -40,7 +40,7 @@ use tokio::{
 use tokio_util::io::{StreamReader, SyncIoBridge};
 use tracing::warn;
 
-use super::{ContainerBackend, LABEL, doors, failed, is_unknown, removal};
+use super::{ContainerBackend, LABEL, doors, failed, is_unknown, name, removal};
 use crate::{
     backend::{Command, Disk, Machine, MachineSpec, Running, SandboxError, VARIABLES},
     files::output_within,
@@ -139,7 +139,7 @@ pub(super) async fn create(
 ) -> Result<Arc<ContainerMachine>, SandboxError> {
     let disk_bytes = u64::from(spec.disk_mib) * MIB;
     let (rules, listen) = Gate::plan(&spec.network, &backend.egress);
-    let options = CreateContainerOptionsBuilder::default().name(&format!("platform-{}", spec.id)).build();
+    let options = CreateContainerOptionsBuilder::default().name(&name(&spec.id)).build();
     let (body, making) = (body(image, &spec, &backend.owner()?, disk_bytes), engine.clone());
     // Whoever leaves meanwhile leaves nothing behind.
     let making = spawn("create sandbox", async move {
@@ -172,6 +172,15 @@ pub(super) async fn create(
         return Err(SandboxError::Failed(format!("the image {image} makes no machine: {said}")));
     }
     Ok(Arc::new(machine))
+}
+
+/// What is left of a machine whose process is gone: it ends, if it has not.
+pub(super) fn left(engine: &Docker, id: String) -> ContainerMachine {
+    let container = Container { engine: engine.clone(), id };
+    let ((ends, ending), (has_ended, ended)) = (watch::channel(true), watch::channel(false));
+    spawn("sandbox", hear(stream::empty(), ending, engine.clone(), container.id.clone(), has_ended));
+    let (tether, counted, disk_bytes) = (Mutex::default(), Mutex::default(), u64::MAX / 2);
+    ContainerMachine { container, tether, ends, ended, disk_bytes, counted, gate: None }
 }
 
 fn body(image: &str, spec: &MachineSpec, owner: &str, disk_bytes: u64) -> ContainerCreateBody {

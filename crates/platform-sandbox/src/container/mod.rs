@@ -4,18 +4,18 @@ mod doors;
 mod machine;
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs::{self, File},
     io,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use async_trait::async_trait;
 use bollard::{
     API_DEFAULT_VERSION, Docker,
     errors::Error,
-    models::ImageInspect,
+    models::{ContainerSummary, ImageInspect},
     query_parameters::{
         CreateImageOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptions, RemoveContainerOptionsBuilder,
     },
@@ -54,6 +54,8 @@ pub struct ContainerBackend {
     egress: Egress,
     engine: OnceCell<Docker>,
     owner: OnceLock<Owner>,
+    /// The files of processes that are gone, whose machines this one saves.
+    adopted: Mutex<HashMap<String, File>>,
 }
 
 /// A process that has containers. Its file is locked as long as it lives: others remove what it leaves behind.
@@ -97,7 +99,16 @@ impl ContainerBackend {
     pub fn new(argument: &str, dir: &Path, socket: &Path, images: Vec<(String, String)>, egress: Egress) -> Self {
         let (argument, dir, socket) = (argument.to_owned(), dir.to_owned(), socket.display().to_string());
         let images = images.into_iter().map(|(name, image)| (name, tagged(image))).collect();
-        Self { socket, images, argument, dir, egress, engine: OnceCell::new(), owner: OnceLock::new() }
+        Self {
+            socket,
+            images,
+            argument,
+            dir,
+            egress,
+            engine: OnceCell::new(),
+            owner: OnceLock::new(),
+            adopted: Mutex::default(),
+        }
     }
 
     /// The name of this process.
@@ -119,6 +130,23 @@ impl ContainerBackend {
         debug!(socket = self.socket, %error, "No container engine answers.");
         let reason = "No container engine answers. Start one, or say with PLATFORM_SANDBOX_SOCKET where it is.";
         SandboxError::Unavailable(reason.to_owned())
+    }
+
+    /// All containers that are ours, of whichever process.
+    async fn list(&self) -> Result<Vec<ContainerSummary>, SandboxError> {
+        let ours = [("label".to_owned(), vec![LABEL.to_owned()])].into();
+        let options = ListContainersOptionsBuilder::default().all(true).filters(&ours).build();
+        self.engine().await?.list_containers(Some(options)).await.map_err(|error| failed(&error))
+    }
+
+    /// Whether this process may do as it likes with what another one had, which is gone.
+    fn takes_over(&self, owner: &str) -> bool {
+        let mut adopted = self.adopted.lock().unwrap_or_else(PoisonError::into_inner);
+        adopted.contains_key(owner)
+            || lock::take_over(&Owner::file(&self.dir, owner)).is_ok_and(|file| {
+                adopted.insert(owner.to_owned(), file);
+                true
+            })
     }
 
     /// Fetches an image that is not there yet.
@@ -172,6 +200,21 @@ fn check(image: &str, found: &ImageInspect) -> Result<(), SandboxError> {
     Ok(())
 }
 
+/// How the container of a machine is called.
+fn name(id: &str) -> String {
+    format!("platform-{id}")
+}
+
+fn is_of(container: &ContainerSummary, id: &str) -> bool {
+    let name = name(id);
+    container.names.iter().flatten().any(|of| of.strip_prefix('/').unwrap_or(of) == name)
+}
+
+/// Whose a container is.
+fn owner_of(container: &ContainerSummary) -> String {
+    container.labels.as_ref().and_then(|labels| labels.get(LABEL)).cloned().unwrap_or_default()
+}
+
 /// How a container is removed: whatever it does, with all that is its own.
 fn removal() -> RemoveContainerOptions {
     RemoveContainerOptionsBuilder::default().force(true).v(true).build()
@@ -192,23 +235,16 @@ impl SandboxBackend for ContainerBackend {
         Ok(self.images.iter().map(|(name, _)| name.clone()).collect())
     }
 
-    async fn clear(&self) {
-        let Ok(engine) = self.engine().await else { return };
-        let ours = [("label".to_owned(), vec![LABEL.to_owned()])].into();
-        let options = ListContainersOptionsBuilder::default().all(true).filters(&ours).build();
-        let found = match engine.list_containers(Some(options)).await {
-            Ok(found) => found,
-            Err(error) => {
-                warn!(%error, "Sandboxes that were left behind could not be looked for.");
-                return;
-            }
-        };
+    async fn clear(&self, wanted: &HashSet<String>) {
+        let (Ok(engine), Ok(found)) = (self.engine().await, self.list().await) else { return };
         let now = SystemClock.now().0 / 1000;
         let mut with = HashSet::new();
         for container in found {
-            let owner = container.labels.and_then(|mut labels| labels.remove(LABEL)).unwrap_or_default();
+            let is_wanted = wanted.iter().any(|id| is_of(&container, id));
             let is_old = container.created.is_some_and(|at| at + OLDEST < now);
-            if !is_old && !Owner::is_gone(&self.dir, &owner) {
+            let owner = owner_of(&container);
+            if !is_old && (is_wanted || !self.takes_over(&owner)) {
+                with.insert(owner);
                 continue;
             }
             let id = container.id.unwrap_or_default();
@@ -217,7 +253,16 @@ impl SandboxBackend for ContainerBackend {
                 with.insert(owner);
             }
         }
+        self.adopted.lock().unwrap_or_else(PoisonError::into_inner).retain(|owner, _| with.contains(owner));
         Owner::sweep(&self.dir, &with);
+    }
+
+    async fn adopt(&self, id: &str) -> Option<Arc<dyn Machine>> {
+        let found = self.list().await.ok()?.into_iter().find(|container| is_of(container, id))?;
+        if !self.takes_over(&owner_of(&found)) {
+            return None;
+        }
+        Some(Arc::new(machine::left(self.engine().await.ok()?, found.id?)))
     }
 
     async fn create(&self, spec: MachineSpec, disk: Disk) -> Result<Arc<dyn Machine>, SandboxError> {

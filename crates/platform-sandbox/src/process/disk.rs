@@ -27,9 +27,13 @@ const MOST_DEPTH: usize = 512;
 #[derive(Debug)]
 pub(super) struct MachineDir(pub PathBuf);
 
+/// What follows the name of a directory that is being removed, before a number that no other has.
+const GONE: &str = "-gone-";
+
 impl Drop for MachineDir {
     fn drop(&mut self) {
-        let path = std::mem::take(&mut self.0);
+        // Nobody takes half of a disk for a whole one, and its name is free at once.
+        let Ok(path) = set_aside(&self.0) else { return };
         // A large disk takes its time.
         thread::spawn(move || {
             if let Err(error) = remove(&path) {
@@ -37,6 +41,16 @@ impl Drop for MachineDir {
             }
         });
     }
+}
+
+/// Gives a directory a name under which nobody looks for it.
+pub(super) fn set_aside(dir: &Path) -> io::Result<PathBuf> {
+    let mut name = dir.file_name().unwrap_or_default().to_owned();
+    name.push(GONE);
+    name.push(String::from(platform_core::Id::<MachineDir>::generate()));
+    let aside = dir.with_file_name(name);
+    fs::rename(dir, &aside)?;
+    Ok(aside)
 }
 
 /// Removes a directory, however deep it is: what is deep comes up first.
@@ -128,13 +142,15 @@ pub(super) fn used(dir: &Path) -> u64 {
     bytes
 }
 
-/// Writes all of it in the order of the names; sockets and pipes are not kept.
-pub(super) fn pack<W: Write>(
-    archive: &mut tar::Builder<W>,
-    dir: &Path,
-    first_user: Option<u32>,
-    most: u64,
-) -> io::Result<()> {
+/// Writes all of it as an archive; `most` bytes are more than it may hold.
+pub(super) fn save(to: impl Write, dir: &Path, first_user: Option<u32>, most: u64) -> io::Result<()> {
+    let mut archive = tar::Builder::new(to);
+    pack(&mut archive, dir, first_user, most)?;
+    archive.into_inner()?.flush()
+}
+
+/// In the order of the names; sockets and pipes are not kept.
+fn pack<W: Write>(archive: &mut tar::Builder<W>, dir: &Path, first_user: Option<u32>, most: u64) -> io::Result<()> {
     archive.follow_symlinks(false);
     let mut waiting: Vec<PathBuf> = DIRS.iter().rev().map(|(name, _)| PathBuf::from(name)).collect();
     let (mut bytes, mut entries) = (0_u64, 0_u64);

@@ -141,6 +141,11 @@ fn users() -> u32 {
     FIRST_USER + slot * USERS
 }
 
+/// Id on the host of the first user of the machine that this user is one of.
+pub(super) fn first_user_of(user: u32) -> Option<u32> {
+    Some(user.checked_sub(FIRST_USER)? / USERS * USERS + FIRST_USER)
+}
+
 /// Leads a process through becoming a machine; the sockets on which it listens for us.
 fn make(control: &OwnedFd, process: u32, first_user: Option<u32>, setup: &Setup) -> io::Result<Vec<OwnedFd>> {
     sockopt::set_socket_timeout(control, sockopt::Timeout::Recv, Some(MAKING))?;
@@ -288,12 +293,7 @@ impl Machine for ProcessMachine {
         self.ended().await;
         // As much above its size as a machine is given a moment for.
         let (first_user, most) = (self.first_user, self.disk_bytes + self.disk_bytes / 4);
-        self.blocking(move |dir| {
-            let mut archive = tar::Builder::new(to);
-            disk::pack(&mut archive, &dir, first_user, most)?;
-            archive.into_inner()?.flush()
-        })
-        .await
+        self.blocking(move |dir| disk::save(to, &dir, first_user, most)).await
     }
 }
 

@@ -4,11 +4,13 @@ mod control_group;
 mod disk;
 mod first;
 mod launch;
+mod left;
 mod machine;
 mod packet;
 mod syscalls;
 
 use std::{
+    collections::HashSet,
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -24,6 +26,7 @@ pub(crate) use disk::MOST_ENTRIES;
 use disk::MachineDir;
 pub use launch::serve_machine;
 pub(crate) use launch::{MOST_FILES, USER};
+use left::LeftMachine;
 pub(crate) use packet::{Order, Report, receive, send};
 
 use crate::{
@@ -100,44 +103,37 @@ impl ProcessBackend {
 impl Home {
     fn make(dir: &Path) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
-        sweep(dir)?;
         let own = dir.join(std::process::id().to_string());
         let lock = lock::take(&own.with_extension(LOCK))?;
         if own.exists() {
             // A process of this number was here before.
-            let former = own.with_extension(format!("gone-{}", sweep_number()));
-            fs::rename(&own, &former)?;
-            drop(MachineDir(former));
+            disk::set_aside(&own)?;
         }
         fs::create_dir(&own)?;
         Ok(Self { dir: MachineDir(own), _lock: lock })
     }
 }
 
-/// Removes the directories of processes that are gone: nobody holds their lock.
-fn sweep(dir: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(dir)?.flatten().filter(|entry| entry.path().is_dir()) {
-        let path = entry.path().with_extension(LOCK);
-        if lock::is_left(&path).unwrap_or(true) {
-            debug!(dir = %entry.path().display(), "Removing the machines of a process that is gone.");
-            let _ = fs::remove_file(path);
-            // Under another name: a process of this number may come while it is being removed.
-            let gone = entry.path().with_extension(format!("gone-{}", sweep_number()));
-            if fs::rename(entry.path(), &gone).is_err() {
-                continue;
-            }
-            for machine in fs::read_dir(&gone)?.flatten() {
-                ControlGroup::remove(&machine.file_name().to_string_lossy());
-            }
-            drop(MachineDir(gone));
-        }
-    }
-    Ok(())
+/// The directories of processes that are gone: nobody holds their lock.
+fn left(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let dirs = fs::read_dir(dir)?.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
+    Ok(dirs.filter(|path| lock::is_left(&path.with_extension(LOCK)).unwrap_or(true)).collect())
 }
 
-/// A number that no other sweep has.
-fn sweep_number() -> String {
-    platform_core::Id::<ProcessBackend>::generate().into()
+/// Removes what processes that are gone left behind, but for the disks of `wanted`.
+fn sweep(dir: &Path, wanted: &HashSet<String>) -> io::Result<()> {
+    for path in left(dir)? {
+        let machines = fs::read_dir(&path)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let machines: Vec<String> = machines.collect();
+        if machines.iter().any(|machine| wanted.contains(machine)) {
+            continue;
+        }
+        debug!(dir = %path.display(), "Removing the machines of a process that is gone.");
+        let _ = fs::remove_file(path.with_extension(LOCK));
+        machines.iter().for_each(|machine| ControlGroup::remove(machine));
+        drop(MachineDir(path));
+    }
+    Ok(())
 }
 
 #[async_trait]
@@ -154,9 +150,22 @@ impl SandboxBackend for ProcessBackend {
         self.runtimes.get_or_try_init(|| self.find_runtimes()).await.cloned()
     }
 
-    async fn clear(&self) {
-        let dir = self.dir.clone();
-        let _ = tokio::task::spawn_blocking(move || if dir.exists() { sweep(&dir) } else { Ok(()) }).await;
+    async fn clear(&self, wanted: &HashSet<String>) {
+        let (dir, wanted) = (self.dir.clone(), wanted.clone());
+        let _ = tokio::task::spawn_blocking(move || if dir.exists() { sweep(&dir, &wanted) } else { Ok(()) }).await;
+    }
+
+    async fn adopt(&self, id: &str) -> Option<Arc<dyn Machine>> {
+        let (dir, own) = (self.dir.clone(), self.home().await.ok()?.join(id));
+        let id = id.to_owned();
+        let adopting = tokio::task::spawn_blocking(move || {
+            // Whoever moves it first has it.
+            let is_ours = |of: PathBuf| fs::rename(of.join(&id), &own).is_ok();
+            let found = left(&dir).ok()?.into_iter().any(is_ours);
+            ControlGroup::remove(&id);
+            found.then(|| LeftMachine::new(MachineDir(own)))
+        });
+        Some(Arc::new(adopting.await.ok()??))
     }
 
     async fn create(&self, spec: MachineSpec, disk: Disk) -> Result<Arc<dyn Machine>, SandboxError> {

@@ -123,7 +123,13 @@ impl FakeEngine {
             ("POST", ["images", "create"]) => {
                 (200, json!({"error": "denied", "errorDetail": {"message": "denied: who are you?"}}))
             }
-            ("GET", ["containers", "json"]) => (200, json!([])),
+            ("GET", ["containers", "json"]) => {
+                let shown = |of: Value| {
+                    let name = of["Name"].as_str().unwrap_or_default();
+                    json!({"Id": name, "Names": [format!("/{name}")], "Labels": of["Labels"]})
+                };
+                (200, self.created().into_iter().map(shown).collect())
+            }
             ("POST", ["containers", "create"]) => {
                 let id = asked.query.split("name=").nth(1).and_then(|name| name.split('&').next()).expect("a name");
                 let runtime = "default".to_owned();
