@@ -411,3 +411,38 @@ async fn a_credential_that_would_not_count_is_refused_by_its_name() {
         assert_eq!(changed.status, StatusCode::OK, "{}", changed.body);
     }
 }
+
+#[tokio::test]
+async fn fields_are_judged_before_the_record_and_its_version() {
+    let app = app_with(&UNBOUNDED).await;
+    let wrong = [
+        ("environments", json!({"name": ""})),
+        ("environments", json!({"sandboxConfig": {"cpus": 99}})),
+        ("environments", json!({"name": null})),
+        ("documents", json!({"name": ""})),
+        ("documents", json!({"summary": "x".repeat(4001)})),
+        ("document-folders", json!({"name": ""})),
+        ("assistants", json!({"name": ""})),
+        ("agents", json!({"name": ""})),
+        ("agents", json!({"description": "x".repeat(4001)})),
+        ("projects", json!({"name": ""})),
+        ("api-keys", json!({"name": ""})),
+        ("users", json!({"email": "nobody"})),
+        ("oauth-clients", json!({"name": ""})),
+        ("webhooks", json!({"events": ["nothing"]})),
+        ("triggers", json!({"rateLimitPerMinute": 0})),
+        ("mcp-gateway/profiles", json!({"name": ""})),
+        ("tenants", json!({"displayName": "x".repeat(201)})),
+    ];
+    let mut late = Vec::new();
+    for (path, patch) in wrong {
+        let request = app.request(Method::PATCH, &format!("/{path}/nobody")).header("if-match", "\"99\"");
+        let refused = app.send(request.json(&patch)).await;
+        if (refused.status, refused.error()) != (StatusCode::BAD_REQUEST, "VALIDATION_ERROR") {
+            late.push(format!("{path} {patch}: {}", refused.body));
+        }
+    }
+    assert!(late.is_empty(), "{late:#?}");
+    let right = app.patch("/environments/nobody", json!({"name": "x"})).await;
+    assert_eq!(right.error(), "ENVIRONMENT_NOT_FOUND");
+}

@@ -2,10 +2,13 @@
 
 use std::io;
 
+use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
+
+use crate::platform::KEY;
 
 /// One keep-alive connection.
 pub struct Connection {
@@ -59,12 +62,53 @@ impl Connection {
         }
     }
 
+    /// Reads so many bytes and forgets them.
+    pub async fn skip(&mut self, mut length: usize) -> io::Result<()> {
+        while length > 0 {
+            if self.buffer.is_empty() {
+                self.fill().await?;
+            }
+            let read = self.buffer.len().min(length);
+            self.buffer.drain(..read);
+            length -= read;
+        }
+        Ok(())
+    }
+
+    /// Sends JSON with the key, if any, and reads the JSON of a success.
+    pub async fn call(&mut self, method: &str, path: &str, body: &Value) -> Value {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let (status, answer) = self.exchange(&request(method, path, KEY, &body)).await.expect("an answer");
+        assert!(status < 300, "{method} {path}: {status}: {answer}");
+        serde_json::from_str(&answer).unwrap_or_default()
+    }
+
     async fn fill(&mut self) -> io::Result<()> {
         match self.stream.read_buf(&mut self.buffer).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
     }
+}
+
+/// The next request on a connection: its head and its body; `None` when there are no more.
+pub async fn asked(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<(String, Vec<u8>)>> {
+    let end = loop {
+        if let Some(end) = find(buffer, b"\r\n\r\n") {
+            break end + 4;
+        }
+        if stream.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
+    };
+    let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
+    let length: usize = header(&head, "content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+    while buffer.len() < end + length {
+        if stream.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
+    }
+    Ok(Some((head, buffer.drain(..end + length).skip(end).collect())))
 }
 
 /// A request with the key and, if any, a JSON body.

@@ -187,7 +187,8 @@ impl Bench {
         self.db.conn().await.expect("a connection").batch_execute(&fill).await.expect("filled");
     }
 
-    async fn number(&self, sql: &str) -> u64 {
+    /// The number that a query finds as `n`.
+    pub async fn number(&self, sql: &str) -> u64 {
         #[derive(QueryableByName)]
         struct Number {
             #[diesel(sql_type = BigInt)]

@@ -4,13 +4,17 @@
 //! dropped. The platform runs as its own process over a PostgreSQL with fsync on; the model server
 //! and the load generator live here.
 
+mod events;
+mod files;
 mod growth;
 mod http;
 mod knowledge;
+mod mcp;
 mod model;
 mod platform;
 mod probe;
 mod rows;
+mod sandboxes;
 mod tenants;
 mod threads;
 mod tools;
@@ -106,8 +110,7 @@ async fn measure(arguments: Arguments) {
         growth::draw(bench(101).await, bench(102).await, bench(103).await, picture).await;
     } else {
         println!("{:>3}  {:<58} {:>14}  {:<26} goal", "row", "what", "measured", "reference in the same run");
-        // Row 11 comes with the MCP gateway.
-        for number in (1..=10).chain(12..=14).chain([16, 17, 22]) {
+        for number in 1..=22 {
             if arguments.rows.is_empty() || arguments.rows.contains(&number) {
                 for Row { what, measured, reference, goal } in bench(number).await.row(number).await {
                     println!("{number:>3}  {what:<58} {measured:>14}  {reference:<26} {goal}");

@@ -9,11 +9,11 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
 };
 
-use crate::http::{find, header};
+use crate::http::asked;
 
 /// When calls began to be answered, by the text of their last message.
 pub type Arrivals = Arc<Mutex<HashMap<String, Instant>>>;
@@ -35,25 +35,9 @@ pub async fn start(arrivals: Arrivals) -> io::Result<String> {
 
 async fn serve(mut stream: TcpStream, arrivals: Arrivals) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut buffer: Vec<u8> = Vec::with_capacity(4096);
-    loop {
-        let end = loop {
-            if let Some(end) = find(&buffer, b"\r\n\r\n") {
-                break end + 4;
-            }
-            if stream.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
-            }
-        };
-        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
-        let length: usize = header(&head, "content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
-        while buffer.len() < end + length {
-            if stream.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
-            }
-        }
-        let body = String::from_utf8_lossy(&buffer[end..end + length]).into_owned();
-        buffer.drain(..end + length);
+    let mut buffer = Vec::with_capacity(4096);
+    while let Some((head, body)) = asked(&mut stream, &mut buffer).await? {
+        let body = String::from_utf8_lossy(&body).into_owned();
         if head.starts_with("GET") {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{\"data\":[]}").await?;
             continue;
@@ -67,6 +51,7 @@ async fn serve(mut stream: TcpStream, arrivals: Arrivals) -> io::Result<()> {
         }
         answer(&mut stream, tokens, pause).await?;
     }
+    Ok(())
 }
 
 /// The text of the last message, for those who measure when it arrived.

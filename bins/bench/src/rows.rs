@@ -96,11 +96,17 @@ impl Bench {
             8 => self.lists().await,
             9 => self.start_up(),
             10 => self.dispatch().await,
+            11 => self.mcp().await,
             12 => self.tools().await,
             13 => self.threads().await,
             14 => self.tenants().await,
+            15 => self.files().await,
             16 => self.search().await,
             17 => self.indexing().await,
+            18 => self.hooks().await,
+            19 => self.deliveries().await,
+            20 => self.sandboxes().await,
+            21 => self.snapshots().await,
             _ => self.memory().await,
         }
     }

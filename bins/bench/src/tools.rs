@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use diesel::{QueryableByName, sql_types::BigInt};
 use diesel_async::RunQueryDsl;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
 };
 
 use crate::{
-    http::{Connection, request},
+    http::{Connection, asked, request},
     platform::{KEY, Platform},
     rows::{Bench, Row, count, median, millis},
 };
@@ -115,17 +115,12 @@ async fn serve() -> String {
 async fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::with_capacity(4096);
-    loop {
-        while !buffer.ends_with(b"\r\n\r\n") {
-            if stream.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
-            }
-        }
-        if buffer.starts_with(b"GET /slow") {
+    while let Some((head, _)) = asked(&mut stream, &mut buffer).await? {
+        if head.starts_with("GET /slow") {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        buffer.clear();
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 11\r\n\r\n";
         stream.write_all(format!("{head}{{\"ok\":true}}").as_bytes()).await?;
     }
+    Ok(())
 }

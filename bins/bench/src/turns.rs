@@ -11,15 +11,18 @@ use crate::{
     rows::{Bench, MESSAGES, Row, count, median, message, millis, percentile},
 };
 
+/// The turn's own write as one statement.
+const TURN: &str = "turn.sql";
+
 impl Bench {
-    /// Transactions a second of the turn's own write as one statement.
-    async fn pgbench(&self, clients: usize) -> f64 {
+    /// Transactions a second of a script of this directory.
+    pub async fn pgbench(&self, script: &str, clients: usize) -> f64 {
         let (program, seconds, database) = (self.pgbench.clone(), self.seconds.to_string(), self.database.clone());
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/turn.sql");
+        let script = format!("{}/src/{script}", env!("CARGO_MANIFEST_DIR"));
         let run = move || {
             let clients = clients.to_string();
             Command::new(program)
-                .args(["-n", "-M", "prepared", "-c", &clients, "-j", "2", "-T", &seconds, "-f", script, &database])
+                .args(["-n", "-M", "prepared", "-c", &clients, "-j", "2", "-T", &seconds, "-f", &script, &database])
                 .output()
                 .expect("pgbench runs")
         };
@@ -35,7 +38,7 @@ impl Bench {
         let body = request("POST", MESSAGES, KEY, &message("t1-d0", "Hello"));
         let (mut ratios, mut rates, mut references, mut cpus) = (vec![], vec![], vec![], vec![]);
         for _ in 0..self.rounds {
-            let reference = self.pgbench(64).await;
+            let reference = self.pgbench(TURN, 64).await;
             let before = platform.cpu_ms();
             let (rate, times) = self.load(&platform.address, 64, body.clone(), "\"word \"").await;
             cpus.push((platform.cpu_ms() - before) / count(times.len() as u64));
@@ -89,7 +92,7 @@ impl Bench {
         );
         let (mut added, mut commits) = (vec![], vec![]);
         for _ in 0..self.rounds {
-            commits.push(1000.0 / self.pgbench(1).await);
+            commits.push(1000.0 / self.pgbench(TURN, 1).await);
             let mut calls = self.direct(&direct).await;
             let (_, mut turns) = self.load(&platform.address, 1, turn.clone(), "\"word \"").await;
             added.push(percentile(&mut turns, 0.5) - percentile(&mut calls, 0.5));

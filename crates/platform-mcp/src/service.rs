@@ -11,8 +11,7 @@ use platform_access::{Kind, RecordRef, Referrer, use_in};
 use platform_agents::ThreadService;
 use platform_chat::ChatService;
 use platform_core::{
-    AccountId, Checks, Clock, Code, Error, Id, Object, Page, Precondition, Result, Timestamp, check_types, overlay,
-    run_blocking,
+    AccountId, Checks, Clock, Code, Error, Id, Object, Page, Precondition, Result, Timestamp, overlay, run_blocking,
 };
 use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 use platform_integrations::PgIntegrations;
@@ -367,7 +366,9 @@ impl PgMcpGateway {
         patch: Object,
         expected: &Precondition,
     ) -> Result<Profile> {
-        check_types::<ProfileSettings>(&patch)?;
+        // Fields are judged before it matters what they are applied to.
+        let named = ProfileSettings { name: "named".to_owned(), ..ProfileSettings::default() };
+        overlay(&named, patch.clone())?.check()?;
         let change = |settings: &mut ProfileSettings, _: &mut Seen| {
             *settings = overlay(settings, patch.clone())?;
             Ok(())

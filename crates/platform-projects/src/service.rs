@@ -5,8 +5,7 @@ use diesel_async::AsyncConnection;
 use platform_access::{KnownProjects, ProjectRole, Projects, Reach, code};
 use platform_auth::UserService;
 use platform_core::{
-    AccountId, Caller, Checks, Clock, Code, Credential, Error, Id, Object, Page, Result, Timestamp, check_types,
-    overlay,
+    AccountId, Caller, Checks, Clock, Code, Credential, Error, Id, Object, Page, Result, Timestamp, overlay,
 };
 use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 
@@ -128,7 +127,9 @@ impl ProjectService for PgProjectService {
     }
 
     async fn update(&self, caller: &Caller, name: &str, mut patch: Object) -> Result<Project> {
-        check_types::<ProjectPatch>(&patch)?;
+        // Fields are judged before it matters what they are applied to.
+        let named = ProjectPatch { name: "named".to_owned(), ..ProjectPatch::default() };
+        overlay(&named, patch.clone())?.check(Checks::default())?;
         let found = self.find(caller, name, ProjectRole::Owner).await?;
         if patch.remove("identifier").is_some_and(|given| given != found.identifier.as_str()) {
             return Err(Error::invalid("identifier", "conflict", "identifier never changes; leave it out"));

@@ -7,8 +7,8 @@ use platform_access::{Kind, Place, RecordRef, Referrer, Resources, use_in};
 use platform_agents::{AgentService, ThreadService, code::INVALID_CRON, time_problem};
 use platform_chat::{AssistantService, ChatService};
 use platform_core::{
-    AccountId, Caller, Checks, Clock, Code, Error, FieldLimits, Id, Object, Page, Result, Timestamp, check_types,
-    millis, overlay, sha256_hex,
+    AccountId, Caller, Checks, Clock, Code, Error, FieldLimits, Id, Object, Page, Result, Timestamp, millis, overlay,
+    sha256_hex,
 };
 use platform_db::{Bus, Conn, Db, GroupWriter, Idempotency, InvalidatedCache};
 use platform_events::{Event, publish_in};
@@ -533,15 +533,15 @@ impl TriggerService for PgTriggers {
     }
 
     async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Trigger> {
-        check_types::<TriggerPatch>(&patch)?;
+        // Fields are judged before it matters what they are applied to.
+        let mut checks = Checks::default();
+        overlay(&TriggerPatch::default(), patch.clone())?.check(&mut checks);
+        checks.finish()?;
         let before = self.require(account, id).await?;
         let open = self.open(before.clone())?;
         let connector = self.integrations.connector(&before.app)?;
         let event = connector.event_type(&before.slug)?;
         let mut changed = overlay(&before.patchable(), patch.clone())?;
-        let mut checks = Checks::default();
-        changed.check(&mut checks);
-        checks.finish()?;
         unmask(event, &mut changed, &open.row.config)?;
         check_config(&connector, event, &changed)?;
         let config = Value::Object(changed.trigger_config);

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::Kind;
-use platform_core::{AccountId, Clock, Code, Error, Id, Object, Page, Result, Timestamp, check_types, millis, overlay};
+use platform_core::{AccountId, Clock, Code, Error, Id, Object, Page, Result, Timestamp, millis, overlay};
 use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_events::Audience;
@@ -309,7 +309,13 @@ impl WebhookService for PgWebhooks {
     }
 
     async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Webhook> {
-        check_types::<WebhookSettings>(&patch)?;
+        // Fields are judged before it matters what they are applied to.
+        let known = WebhookSettings {
+            url: "https://named".to_owned(),
+            events: vec![ALL.to_owned()],
+            ..WebhookSettings::default()
+        };
+        overlay(&known, patch.clone())?.check()?;
         let before = self.require(account, id).await?.settings();
         let mut settings = overlay(&before, patch.clone())?;
         settings.check()?;

@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use futures_util::{Stream, StreamExt, stream};
 use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT, ENVIRONMENT};
-use platform_core::{Code, Error, Result, check_types};
+use platform_core::{Code, Error, Result};
 use platform_environments::{
     CommandOutput, ConnectionVariables, EntityKind, Environment, EnvironmentFilter, EnvironmentService,
     EnvironmentSettings, ListFiles, NewCommand, OutputPiece, PgEnvironments, ReadFile, SandboxService, SessionFilter,
@@ -173,9 +173,6 @@ async fn get(environments: Arc<PgEnvironments>, request: Request) -> Result<Answ
 async fn update(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let merges = request.query::<Merges>()?.merge.unwrap_or(false);
     let (account, id, patch) = (&request.caller()?.account, environment(&request), request.patch()?);
-    if !merges {
-        check_types::<EnvironmentSettings>(&patch)?;
-    }
     let changed = environments.update(account, id, patch, merges, &request.if_match()?).await?;
     Ok(with_etag(Answer::ok(&changed)?, &changed))
 }

@@ -246,6 +246,19 @@ impl AgentSettings {
         catalog: &dyn Catalog,
         limits: &FieldLimits,
     ) -> Result<()> {
+        self.check_fields(limits)?;
+        check_evaluation(&self.evaluation()?, catalog)?;
+        self.sub_agent_config.check()?;
+        schedule::check(&mut self.periodic_execution, limits)?;
+        self.assistant_specialization.0.retain(|name, _| SPECIALIZATION.contains(&name.as_str()));
+        self.check_parts()?;
+        let mut effective = self.effective(base)?;
+        effective.check(catalog, limits).map_err(|error| within("assistantSpecialization", error))?;
+        self.keep_as_read(&effective)
+    }
+
+    /// What needs a look at nothing else.
+    pub(crate) fn check_fields(&mut self, limits: &FieldLimits) -> Result<()> {
         let mut checks = Checks::within(limits);
         if self.name.is_empty() {
             checks.issue("name", "required", "name is required: 1 to 200 characters");
@@ -262,15 +275,7 @@ impl AgentSettings {
         checks.range("concurrentExecutionLimit", self.concurrent_execution_limit, &(1..=1000));
         checks.tags("tags", &mut self.tags);
         check_emails(&mut checks, &self.notifications()?);
-        checks.finish()?;
-        check_evaluation(&self.evaluation()?, catalog)?;
-        self.sub_agent_config.check()?;
-        schedule::check(&mut self.periodic_execution, limits)?;
-        self.assistant_specialization.0.retain(|name, _| SPECIALIZATION.contains(&name.as_str()));
-        self.check_parts()?;
-        let mut effective = self.effective(base)?;
-        effective.check(catalog, limits).map_err(|error| within("assistantSpecialization", error))?;
-        self.keep_as_read(&effective)
+        checks.finish()
     }
 
     /// What was given of the specialization, in the form that it was understood in.

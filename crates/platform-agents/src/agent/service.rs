@@ -14,6 +14,7 @@ use platform_egress::Egress;
 use platform_jobs::{Jobs, When, cancel_in, enqueue_in, set_lane_in};
 use platform_knowledge::SkillRef;
 use platform_toolservers::{hold_in, use_in};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -307,8 +308,10 @@ impl AgentService for PgAgentService {
         }
         self.check_webhook(patch.get("webhookUrl").and_then(Value::as_str)).await?;
         // What is wrong in any case is said before the agent is looked for.
-        let mut tried: AgentSettings = overlay(&AgentSettings::default(), patch.clone())?;
+        let named = AgentSettings::deserialize(json!({"name": "named"})).map_err(Error::internal)?;
+        let mut tried: AgentSettings = overlay(&named, patch.clone())?;
         unalias(&mut tried.evaluation_config);
+        tried.check_fields(&self.limits)?;
         tried.check_parts()?;
         tried.check_written(&self.ports.children, account).await?;
         let agent = self.change(account, id, patch, expected).await?;

@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Caller, Code, Error, Id, Object, Page, Result, Timestamp, check_types, overlay};
+use platform_core::{AccountId, Caller, Code, Error, Id, Object, Page, Result, Timestamp, overlay};
 use platform_db::{Conn, Idempotency};
 use platform_vault::MASK;
 
@@ -121,7 +121,9 @@ impl KeyService for PgAuthService {
     }
 
     async fn update_key(&self, caller: &Caller, id: &str, patch: Object) -> Result<ApiKey> {
-        check_types::<NewApiKey>(&patch)?;
+        // Fields are judged before it matters what they are applied to.
+        let named = NewApiKey { name: "named".to_owned(), ..NewApiKey::default() };
+        overlay(&named, patch.clone())?.settle()?;
         let (account, now) = (&caller.account, self.clock.now());
         let mut conn = self.db.conn().await?;
         let updating = conn.transaction::<_, Error, _>(async |conn| {

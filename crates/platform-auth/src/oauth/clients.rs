@@ -1,9 +1,7 @@
 use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use platform_core::{
-    AccountId, Checks, Code, Error, Id, Object, Page, Result, Timestamp, check_types, overlay, sha256_hex,
-};
+use platform_core::{AccountId, Checks, Code, Error, Id, Object, Page, Result, Timestamp, overlay, sha256_hex};
 use platform_db::{Conn, Idempotency};
 use platform_vault::MASK;
 use serde::{Deserialize, Serialize};
@@ -310,7 +308,13 @@ impl ClientService for PgAuthService {
     }
 
     async fn update_client(&self, account: &AccountId, id: &str, patch: Object) -> Result<OAuthClient> {
-        check_types::<NewClient>(&patch)?;
+        // Fields are judged before it matters what they are applied to.
+        let known = NewClient {
+            name: "named".to_owned(),
+            redirect_uris: vec!["https://named".to_owned()],
+            ..NewClient::default()
+        };
+        overlay(&known, patch.clone())?.check()?;
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let updating = conn.transaction::<_, Error, _>(async |conn| {

@@ -6,7 +6,7 @@ use argon2::{
 };
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Code, Error, Id, Object, Page, Result, check_types, overlay, run_blocking, sha256_hex};
+use platform_core::{AccountId, Code, Error, Id, Object, Page, Result, overlay, run_blocking, sha256_hex};
 use platform_db::Idempotency;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::Semaphore;
@@ -104,9 +104,9 @@ impl UserService for PgAuthService {
         if patch.get("password").is_some_and(|password| !password.is_string()) {
             return Err(Error::invalid("password", "type", "password must be text of 12 characters or more"));
         }
-        check_types::<NewUser>(&patch)?;
-        let blank = NewUser { password: given.clone(), email: "a@b".to_owned(), ..NewUser::default() };
-        blank.check(false, true)?;
+        // Fields are judged before it matters what they are applied to.
+        let known = NewUser { email: "a@b".to_owned(), ..NewUser::default() };
+        overlay(&known, patch.clone())?.check(false, true)?;
         let password = hashed(given).await?;
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;

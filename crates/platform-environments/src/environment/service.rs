@@ -358,6 +358,10 @@ impl EnvironmentService for PgEnvironments {
         merges: bool,
         expected: &Precondition,
     ) -> Result<Environment> {
+        // Fields are judged before it matters what they are applied to.
+        let named = EnvironmentSettings { name: "named".to_owned(), ..EnvironmentSettings::default() };
+        let given = if merges { merged(&named, patch.clone())? } else { patch.clone() };
+        overlay(&named, given)?.check(&self.limits, &self.settings)?;
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let changing = conn.transaction::<_, Error, _>(async |conn| {

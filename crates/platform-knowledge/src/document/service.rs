@@ -3,7 +3,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Place, Referrers, Resources};
-use platform_core::{AccountId, Caller, Clock, Error, Object, Page, Precondition, Result, check_types};
+use platform_core::{AccountId, Caller, Clock, Error, Object, Page, Precondition, Result, overlay};
 use platform_db::{Bus, Conn, Db, Idempotency};
 use platform_files::{FileService, NewFile, PgFileService};
 use platform_jobs::Jobs;
@@ -276,7 +276,9 @@ impl DocumentService for PgKnowledge {
     }
 
     async fn update(&self, caller: &Caller, id: &str, patch: Object, expected: &Precondition) -> Result<Document> {
-        check_types::<DocumentSettings>(&patch)?;
+        // Fields are judged before it matters what they are applied to.
+        let named = DocumentSettings { name: "named".to_owned(), ..DocumentSettings::default() };
+        overlay(&named, patch.clone())?.check(self.limits.bytes)?;
         if patch.get("markdownContent").is_some_and(Value::is_null) {
             return Err(Error::invalid("markdownContent", "required", "markdownContent must not be null"));
         }

@@ -81,7 +81,9 @@ impl FolderService for PgKnowledge {
     }
 
     async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Folder> {
-        platform_core::check_types::<FolderSettings>(&patch)?;
+        // Fields are judged before it matters what they are applied to.
+        let named = FolderSettings { name: "named".to_owned(), ..FolderSettings::default() };
+        overlay(&named, patch.clone())?.check()?;
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {

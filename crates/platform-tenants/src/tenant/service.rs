@@ -4,9 +4,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use futures_util::future::try_join_all;
 use platform_auth::revoke_sessions_in;
-use platform_core::{
-    AccountId, Bound, Caller, Code, Credential, Error, Object, Page, Period, Result, check_types, overlay,
-};
+use platform_core::{AccountId, Bound, Caller, Code, Credential, Error, Object, Page, Period, Result, overlay};
 use platform_db::{Conn, Idempotency};
 
 use super::{
@@ -168,7 +166,8 @@ impl TenantService for PgTenantService {
     }
 
     async fn update(&self, account: &AccountId, tenant: &str, patch: Object) -> Result<Tenant> {
-        check_types::<TenantPatch>(&patch)?;
+        // Fields are judged before it matters what they are applied to.
+        overlay(&TenantPatch::default(), patch.clone())?.check()?;
         let mut conn = self.db.conn().await?;
         let updating = conn.transaction::<_, Error, _>(async |conn| {
             let mut row = repository::lock(conn, account, tenant).await?.ok_or_else(|| not_found(tenant))?;
@@ -255,7 +254,8 @@ impl TenantService for PgTenantService {
         subtenant: &str,
         patch: Object,
     ) -> Result<Subtenant> {
-        check_types::<SubtenantPatch>(&patch)?;
+        // Fields are judged before it matters what they are applied to.
+        overlay(&SubtenantPatch::default(), patch.clone())?.check()?;
         let mut conn = self.db.conn().await?;
         let updating = conn.transaction::<_, Error, _>(async |conn| {
             let row = repository::lock_user(conn, account, tenant, subtenant).await?;

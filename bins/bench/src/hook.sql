@@ -1,0 +1,1 @@
+INSERT INTO trigger_events (account_id, trigger_id, id, event_id, received_ms, attempt, payload, depth, is_test) VALUES ('bench', 'bench', gen_random_uuid()::text, gen_random_uuid()::text, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, 1, '{"text": "a hundred letters or so of what somebody wrote somewhere, and who it was, and when that happened"}', 0, false);

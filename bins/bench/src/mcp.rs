@@ -1,0 +1,136 @@
+//! What the MCP gateway adds to a call.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpStream},
+};
+
+use crate::{
+    http::{Connection, asked, request},
+    platform::{KEY, Platform},
+    rows::{Bench, Row, count, median, millis, percentile},
+};
+
+const CLIENTS: usize = 64;
+const SERVERS: usize = 20;
+const TOOLS: usize = 25;
+const LISTS: usize = 50;
+
+impl Bench {
+    /// Calls through the gateway beside calls of the server behind it, and a list of 500 tools.
+    pub async fn mcp(&self) -> Vec<Row> {
+        let upstream = upstream().await;
+        let platform = Platform::start(&self.database, &self.providers, &[("PLATFORM_EGRESS_ALLOW", "127.0.0.1")]);
+        let mut connection = Connection::open(&platform.address).await.expect("connected");
+        let server =
+            json!({"name": "up", "url": format!("http://{upstream}/mcp"), "mcpType": true, "mcpExposed": true});
+        let server = connection.call("POST", "/v1/tool-servers", &server).await;
+        profile(&mut connection, "calls", &[&server]).await;
+        let call = |name: &str| {
+            let params = json!({"name": name, "arguments": {"text": "hello"}});
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string()
+        };
+        let (through, direct) =
+            (request("POST", "/v1/mcp/calls", KEY, &call("up__echo")), request("POST", "/mcp", KEY, &call("echo")));
+        let (mut rates, mut references, mut cpus) = (vec![], vec![], vec![]);
+        for _ in 0..self.rounds {
+            let before = platform.cpu_ms();
+            let (rate, times) = self.load(&platform.address, CLIENTS, through.clone(), "hello").await;
+            cpus.push((platform.cpu_ms() - before) / count(times.len() as u64));
+            rates.push(rate);
+            references.push(self.load(&upstream, CLIENTS, direct.clone(), "hello").await.0);
+        }
+        let mut servers = Vec::new();
+        for n in 0..SERVERS {
+            let tool = |t: usize| {
+                json!({"type": "function", "endpoint": "/t", "function": {"name": format!("t{t}"),
+                "description": "Finds what somebody looks for in some system", "parameters": {"type": "object",
+                "properties": {"query": {"type": "string", "description": "What is looked for"}}}}})
+            };
+            let tools: Vec<Value> = (0..TOOLS).map(tool).collect();
+            let server = json!({"name": format!("s{n}"), "url": format!("http://{upstream}"), "mcpExposed": true,
+                "toolDefinitions": tools});
+            servers.push(connection.call("POST", "/v1/tool-servers", &server).await);
+        }
+        profile(&mut connection, "lists", &servers.iter().collect::<Vec<_>>()).await;
+        let mut times = Vec::new();
+        for _ in 0..LISTS {
+            let began = Instant::now();
+            let (mut found, mut cursor) = (0, Value::Null);
+            loop {
+                let params = if cursor.is_null() { json!({}) } else { json!({"cursor": cursor}) };
+                let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params});
+                let answer = connection.call("POST", "/v1/mcp/lists", &list).await;
+                found += answer["result"]["tools"].as_array().map_or(0, Vec::len);
+                cursor = answer["result"]["nextCursor"].clone();
+                if cursor.is_null() {
+                    break;
+                }
+            }
+            times.push(millis(began.elapsed()));
+            assert_eq!(found, SERVERS * TOOLS);
+        }
+        let what = format!("tool calls through the MCP gateway, 64 at once ({:.0}/s)", median(rates.clone()));
+        let ratio = median(rates.iter().zip(&references).map(|(rate, reference)| rate / reference).collect());
+        let reference = format!("the server itself {:.0}/s", median(references));
+        let mut rows = Row::new(&what, format!("{ratio:.2} x"), reference, ">= 15,000/s");
+        let cpu = format!("{:.3} ms", median(cpus));
+        rows.extend(Row::new("  CPU of the platform a call", cpu, String::new(), "<= 0.08 ms"));
+        let list = format!("{:.1} ms p50", percentile(&mut times, 0.5));
+        rows.extend(Row::new("  500 tools of 20 servers, listed in pages of 100", list, String::new(), "<= 5 ms"));
+        rows
+    }
+}
+
+async fn profile(connection: &mut Connection, slug: &str, servers: &[&Value]) {
+    let servers: Vec<Value> = servers.iter().map(|server| json!({"toolServerId": server["_id"]})).collect();
+    let profile = json!({"name": slug, "slug": slug, "visibility": "account", "newToolPolicy": "enabled",
+        "servers": servers});
+    connection.call("POST", "/v1/mcp-gateway/profiles", &profile).await;
+}
+
+/// An MCP server with one tool, which says what it is told.
+async fn upstream() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    platform_core::spawn("MCP server", async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            platform_core::spawn("MCP connection", async move {
+                let _ = serve(stream).await;
+            });
+        }
+    });
+    address
+}
+
+async fn serve(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = Vec::with_capacity(4096);
+    while let Some((_, body)) = asked(&mut stream, &mut buffer).await? {
+        let (status, body) = answer(&serde_json::from_slice(&body).unwrap_or_default());
+        let head =
+            format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all((head + &body).as_bytes()).await?;
+    }
+    Ok(())
+}
+
+fn answer(asked: &Value) -> (&'static str, String) {
+    let result = match asked["method"].as_str() {
+        Some("initialize") => json!({"protocolVersion": asked["params"]["protocolVersion"],
+            "capabilities": {"tools": {}}, "serverInfo": {"name": "bench", "version": "1"}}),
+        Some("tools/list") => json!({"tools": [{"name": "echo", "description": "Says what it is told",
+            "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}}}]}),
+        Some("tools/call") => json!({"content": [{"type": "text", "text": asked["params"]["arguments"]["text"]}]}),
+        Some(_) if asked["id"].is_null() => return ("202 Accepted", String::new()),
+        Some(_) => {
+            let error = json!({"code": -32601, "message": "no such method"});
+            return ("200 OK", json!({"jsonrpc": "2.0", "id": asked["id"], "error": error}).to_string());
+        }
+        None => return ("405 Method Not Allowed", String::new()),
+    };
+    ("200 OK", json!({"jsonrpc": "2.0", "id": asked["id"], "result": result}).to_string())
+}
