@@ -308,8 +308,8 @@ pub(crate) struct ClaimRoom {
     pub accounts: Value,
 }
 
-/// Takes what is due, the same share of each lane and account; lanes are found by jumping from one to the next in the
-/// index, and served in no order, so that none is always the last.
+/// Takes what is due, the same share of each account and of each of its lanes; lanes are found by jumping from one to the
+/// next in the index, and served in no order, so that none is always the last.
 const CLAIM: &str = "WITH RECURSIVE room AS (
         SELECT * FROM jsonb_to_recordset($1::jsonb) AS r(
             now bigint, until bigint, most int, share int, lanes jsonb, share_of_account int, accounts jsonb)
@@ -320,16 +320,19 @@ const CLAIM: &str = "WITH RECURSIVE room AS (
             SELECT d.lane, d.account_id FROM webhook_deliveries d WHERE d.next_ms IS NOT NULL AND d.lane > lane.name
             ORDER BY d.lane LIMIT 1) next
     ), due AS (
-        SELECT d.id, lane.account, row_number() OVER (PARTITION BY lane.account ORDER BY d.next_ms) AS n
+        SELECT d.id, lane.account, row_number() OVER (PARTITION BY lane.name ORDER BY d.next_ms) AS place
         FROM lane CROSS JOIN LATERAL (
             SELECT d.id, d.next_ms FROM webhook_deliveries d
             WHERE d.lane = lane.name AND d.next_ms <= (SELECT now FROM room)
-            ORDER BY d.next_ms LIMIT coalesce(((SELECT lanes FROM room) ->> lane.name)::int, (SELECT share FROM room))
+            ORDER BY d.next_ms LIMIT least(
+                coalesce(((SELECT lanes FROM room) ->> lane.name)::int, (SELECT share FROM room)),
+                ((SELECT accounts FROM room) ->> lane.account)::int)
             FOR UPDATE OF d SKIP LOCKED
         ) d
-        WHERE coalesce(((SELECT accounts FROM room) ->> lane.account)::int, 1) > 0
+    ), turn AS (
+        SELECT id, account, row_number() OVER (PARTITION BY account ORDER BY place, random()) AS n FROM due
     ), picked AS (
-        SELECT id FROM due, room WHERE due.n <= coalesce((room.accounts ->> due.account)::int, room.share_of_account)
+        SELECT id FROM turn, room WHERE turn.n <= coalesce((room.accounts ->> turn.account)::int, room.share_of_account)
         ORDER BY random() LIMIT (SELECT most FROM room)
     ), taken AS (
         UPDATE webhook_deliveries d SET next_ms = room.until FROM picked, room WHERE d.id = picked.id RETURNING d.*
@@ -424,4 +427,51 @@ pub(crate) async fn purge(conn: &mut Conn, before: Timestamp) -> Result<()> {
     let old = webhook_deliveries::table.filter(webhook_deliveries::created_ms.lt(before.0));
     diesel::delete(old).execute(conn).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use platform_testing::TestDb;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn receivers_of_an_account_share_its_room_whoever_has_waited_longest() {
+        let db = TestDb::new().await.connect();
+        let mut conn = db.conn().await.expect("a connection");
+        let waiting = |lane: &'static str, since: i64| {
+            (0..100).map(move |n| NewDelivery {
+                account_id: "a".to_owned(),
+                id: format!("{lane}-{n}"),
+                webhook_id: None,
+                url: Some("https://example.com".to_owned()),
+                lane: lane.to_owned(),
+                event_id: format!("{n}"),
+                event_type: "chat.completed".to_owned(),
+                body: "{}".to_owned(),
+                depth: 0,
+                status: "pending",
+                next_ms: since + n,
+                forced: false,
+                created_ms: since,
+            })
+        };
+        let rows = waiting("old", 0).chain(waiting("middle", 1000)).chain(waiting("new", 2000)).collect();
+        insert_deliveries(&mut conn, rows).await.expect("stored");
+        let mut room = ClaimRoom {
+            now: 5000,
+            until: 6000,
+            most: 256,
+            share: 64,
+            lanes: serde_json::json!({"new": 7}),
+            share_of_account: 128,
+            accounts: serde_json::json!({"a": 60}),
+        };
+        let claimed = claim(&mut conn, &room).await.expect("claimed");
+        let of = |lane: &str| claimed.iter().filter(|one| one.lane == lane).count();
+        assert_eq!([of("old"), of("middle"), of("new")].iter().sum::<usize>(), 60);
+        assert!(of("new") == 7 && of("old").abs_diff(of("middle")) <= 1, "{} {}", of("old"), of("middle"));
+        room.accounts = serde_json::json!({"a": 0});
+        assert_eq!(claim(&mut conn, &room).await.expect("claimed").len(), 0, "there is no room");
+    }
 }
