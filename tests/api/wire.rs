@@ -1,6 +1,11 @@
 //! What clients send and get, by type: every body of the OpenAPI document field by field, and records that come back
 //! as the contract writes them.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use platform_testing::{Reply, TestApp};
 use reqwest::{Method, StatusCode};
 use serde_json::{Map, Value, json};
@@ -148,6 +153,65 @@ async fn every_field_of_every_body_is_of_its_type_however_deep_it_stands() {
     }
     assert!(passed.is_empty(), "{} of {tried}:\n{}", passed.len(), passed.join("\n"));
     assert!(tried > 1000, "{tried}");
+}
+
+/// Puts addresses into every text of every body of the document; how many times.
+async fn name_everywhere(app: &TestApp, addresses: &[String]) -> usize {
+    let real = one_of_each(app, "our").await;
+    let document = app.get("/openapi.json").await.body;
+    let mut named = 0;
+    let paths = document["paths"].as_object().expect("paths").iter().filter(|(route, _)| route.starts_with("/v1/"));
+    for (route, methods) in paths {
+        let segment = |segment: &str| match segment.strip_prefix('{') {
+            Some(name) => real(route, name.trim_end_matches('}')),
+            None => segment.to_owned(),
+        };
+        let path = route.split('/').map(segment).collect::<Vec<_>>().join("/");
+        for (method, operation) in methods.as_object().expect("methods") {
+            let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+            let mut all = Vec::new();
+            places(&document, schema, &Vec::new(), &mut all);
+            // Where no text is wrong there is text.
+            let is_text = |wrong: &[Value]| !wrong.iter().any(|value| value.is_string() || value.is_null());
+            let texts = all.into_iter().filter(|(_, wrong)| is_text(wrong)).map(|(place, _)| place);
+            for (place, address) in
+                texts.flat_map(|place| addresses.iter().map(move |address| (place.clone(), address)))
+            {
+                let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
+                let request = app.anonymous(method, &path).bearer_auth(app.key());
+                let reply = app.send(request.json(&body(&document, schema, &place, &json!(address)))).await;
+                assert!(!reply.status.is_server_error(), "{path} {}: {}", self::path(&place), reply.body);
+                named += 1;
+            }
+        }
+    }
+    named
+}
+
+/// A server of this host: its port, and how often somebody came.
+async fn inside() -> (u16, Arc<AtomicUsize>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let (port, visits) = (listener.local_addr().expect("an address").port(), Arc::new(AtomicUsize::new(0)));
+    let counts = Arc::clone(&visits);
+    tokio::spawn(async move {
+        while let Ok((_, _)) = listener.accept().await {
+            counts.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    (port, visits)
+}
+
+#[tokio::test]
+async fn an_inner_address_in_any_text_of_any_body_is_never_called() {
+    let (port, visits) = inside().await;
+    let addresses = ["127.0.0.1", "localhost", "[::ffff:7f00:1]"].map(|host| format!("http://{host}:{port}/"));
+    let named = name_everywhere(&app_with(&UNBOUNDED).await, &addresses).await;
+    assert!(named > 600, "{named}");
+    assert_eq!(visits.load(Ordering::Relaxed), 0);
+    // Where it is allowed it is called: the doors are there.
+    let open = app_with(&[&UNBOUNDED[..], &[("PLATFORM_EGRESS_ALLOW", "127.0.0.1")]].concat()).await;
+    name_everywhere(&open, &addresses[..1]).await;
+    assert!(visits.load(Ordering::Relaxed) >= 5, "{visits:?}");
 }
 
 /// Every text of a value that is one of `words`, whatever its case.
