@@ -1,5 +1,6 @@
 // From the first start to a full quota, as a person goes.
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { check, complaints, browser, key, link, open, picture, settled, step, to, until, url, withKey } from "./browser.mjs";
 
 const api = async (method, path, body) => {
@@ -225,6 +226,31 @@ await step("a terminal works on a machine, where this host has any", async () =>
   await picture(page, "terminal");
   await press("Stop the machine");
   await page.waitForSelector("button:has-text('Start the machine')");
+});
+
+await step("a tool of a profile is switched off, a skill leaves as a file and comes back, a secret is shown once", async () => {
+  const tool = { function: { name: "look", parameters: { type: "object" } }, endpoint: "/look" };
+  const server = await api("POST", "/tool-servers", { name: "Shown", url: "https://away.invalid", mcpExposed: true, toolDefinitions: [tool] });
+  const profile = await api("POST", "/mcp-gateway/profiles", { name: "Everybody", newToolPolicy: "enabled", servers: [{ toolServerId: server._id }] });
+  await to(page, `#/mcp/${profile._id}?tab=tools`);
+  await press("Switch off");
+  await page.waitForSelector("button:has-text('Switch on')");
+  assert.equal((await api("GET", `/mcp-gateway/profiles/${profile._id}/tools`))[0].enabled, false);
+  await check(page, "tools of a profile");
+
+  await api("POST", "/skills/scaffold", { name: "review", description: "Reviews what was written" });
+  await to(page, "#/skills");
+  const [file] = await Promise.all([page.waitForEvent("download"), press("Download")]);
+  assert.equal(file.suggestedFilename(), "review.zip");
+  await check(page, "skills");
+  await page.locator("input[type=file]").setInputFiles({ name: "review.zip", mimeType: "application/zip", buffer: await readFile(await file.path()) });
+  await until("it is there twice", async () => (await api("GET", "/skills")).items.filter((it) => it.name === "review").length === 2);
+
+  await to(page, "#/webhooks");
+  await press("Rotate default secret");
+  await press("Yes");
+  assert.match(await page.locator(".secret code").textContent(), /^whsec_/);
+  await check(page, "a default secret");
 });
 
 await step("the keyboard reaches everything", async () => {

@@ -111,6 +111,13 @@ export function upload<T = any>(path: string, file: File): Promise<T> {
   return call<T>("POST", path, { body });
 }
 
+/// Saves what an address answers as a file.
+export async function download(path: string, name: string): Promise<void> {
+  const address = URL.createObjectURL(await (await send("GET", path)).blob());
+  Object.assign(document.createElement("a"), { href: address, download: name }).click();
+  URL.revokeObjectURL(address);
+}
+
 export interface Frame {
   event: string;
   data: any;

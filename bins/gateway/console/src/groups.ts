@@ -15,11 +15,14 @@ export type Record_ = Record<string, any>;
 
 export interface Action {
   title: string;
-  method: "POST" | "DELETE" | "PUT" | "PATCH";
+  /// A GET is of a file, which is downloaded.
+  method: "GET" | "POST" | "DELETE" | "PUT" | "PATCH";
   path: Path;
   /// It asks for the fields of its body first.
   asks?: string[];
   body?: unknown;
+  /// The body, made of the record.
+  bodyOf?: (record: Record_) => unknown;
   confirm?: string;
   kind?: "danger";
   /// Its answer is shown: it may hold a value that is never shown again.
@@ -156,6 +159,7 @@ export const GROUPS: Group[] = [
     id: "skills", title: "Skills", one: "skill", section: "Knowledge", path: "/v1/skills", items: "items", paged: "whole", scope: "skills:read", id_: "id", columns: ["name", "description", "tags", "readCount"], isFlat: true, create: { path: "/v1/skills/scaffold", first: ["name", "description"] },
     actions: [
       { title: "Install", method: "POST", path: "/v1/skills/{id}/install", asks: ["agents", "scope"] },
+      { title: "Download", method: "GET", path: "/v1/skills/{id}/archive" },
     ],
     empty: "No skills yet. A skill is a document with instructions that a model loads when it needs them.",
   }),
@@ -198,7 +202,11 @@ export const GROUPS: Group[] = [
     id: "mcp", title: "MCP profiles", one: "profile", section: "Connect", path: "/v1/mcp-gateway/profiles", items: "items", scope: "mcp-gateway:read", id_: "id",
     columns: ["name", "slug", "visibility", "exposeMode", "lastEditTimestampMs"], create: { first: ["name", "slug", "visibility", "servers"] }, edit: { first: ["name", "visibility", "servers", "exposeMode"] }, remove: "Its grants go with it.",
     below: [
-      below<Element<"/v1/mcp-gateway/profiles/{id}/tools">>({ title: "Tools", path: "/v1/mcp-gateway/profiles/{id}/tools", paged: "whole", columns: ["name", "alias", "enabled", "isNew", "stale", "description"] }),
+      below<Element<"/v1/mcp-gateway/profiles/{id}/tools">>({ title: "Tools", path: "/v1/mcp-gateway/profiles/{id}/tools", paged: "whole", columns: ["name", "alias", "enabled", "isNew", "stale", "description"],
+        id: ["tool", "name"], actions: [
+          { title: "Switch on", method: "PUT", path: "/v1/mcp-gateway/profiles/{id}/tools", bodyOf: (it) => ({ tools: [{ name: it.name, enabled: true }] }), when: (it) => !it.enabled },
+          { title: "Switch off", method: "PUT", path: "/v1/mcp-gateway/profiles/{id}/tools", bodyOf: (it) => ({ tools: [{ name: it.name, enabled: false }] }), when: (it) => it.enabled },
+        ] }),
     ],
     empty: "No profiles yet. A profile is one MCP endpoint over many tool servers.",
   }),

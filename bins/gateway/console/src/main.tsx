@@ -8,9 +8,9 @@ import { Confirm, Failure, type Tab } from "./parts/basic.tsx";
 import { Calls } from "./parts/calls.tsx";
 import { type Command, Palette } from "./parts/palette.tsx";
 import { Costs, Judging, Start, Threads } from "./pages/agents.tsx";
-import { Connect, Preview } from "./pages/connect.tsx";
+import { Connect, DefaultSecret, Preview } from "./pages/connect.tsx";
 import { Home } from "./pages/home.tsx";
-import { DocumentText, Memory, Search } from "./pages/knowledge.tsx";
+import { DocumentText, ImportSkill, Memory, Search } from "./pages/knowledge.tsx";
 import { LogIn } from "./pages/login.tsx";
 import { Compare, Playground } from "./pages/playground.tsx";
 import { ListPage, RecordPage } from "./pages/resource.tsx";
@@ -57,7 +57,7 @@ const LAST: Record<string, (record: Record_) => Tab[]> = {
   agents: (it) => [{ id: "judging", title: "Evaluation", view: () => <Judging agent={it} /> }],
 };
 
-const ABOVE: Record<string, () => ComponentChildren> = { documents: () => <Search /> };
+const ABOVE: Record<string, () => ComponentChildren> = { documents: () => <Search />, skills: () => <ImportSkill />, webhooks: () => <DefaultSecret /> };
 
 function Page(): JSX.Element {
   const { path } = useRoute();

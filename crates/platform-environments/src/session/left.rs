@@ -52,7 +52,8 @@ impl PgEnvironments {
         let left = repository::left_saving(&mut *self.db.conn().await?, &self.machines.owner).await?;
         for session in left {
             let account = session.account();
-            let config = self.require(&account, &session.environment_id).await?.settings()?.sandbox_config;
+            let Ok(environment) = self.require(&account, &session.environment_id).await else { continue };
+            let config = environment.settings()?.sandbox_config;
             let Some(place) = self.machines.reserve(&account, &session.id) else { continue };
             let Some(machine) = self.backend.adopt(&session.sandbox_id).await else { continue };
             let mut conn = self.db.conn().await?;

@@ -1,10 +1,10 @@
-// Connecting an app: the way in that it offers, with the fields that it asks for.
+// Connecting an app: the way in that it offers, with the fields that it asks for; what signs deliveries; what a caller of MCP sees.
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { get, post } from "../api.ts";
 import { words } from "../format.ts";
 import type { Record_ } from "../groups.ts";
-import { Act, Badge, Failure, useLoad } from "../parts/basic.tsx";
+import { Act, Badge, Copy, Failure, useLoad } from "../parts/basic.tsx";
 import { may } from "../session.ts";
 
 function Scheme({ app, scheme, done }: { app: string; scheme: Record_; done: () => void }): JSX.Element {
@@ -43,6 +43,24 @@ export function Connect({ app, done }: { app: Record_; done: () => void }): JSX.
   const loaded = useLoad((signal) => get(`/v1/integrations/${app.slug}/auth`, {}, signal), [app.slug]);
   if (!may("integrations:write")) return <p>You may not connect apps.</p>;
   return <><Failure error={loaded.error} />{loaded.value?.schemes.map((scheme: Record_) => <Scheme key={scheme.mode} app={app.slug} scheme={scheme} done={done} />)}</>;
+}
+
+/// What signs the deliveries of threads and agents that name an address themselves.
+export function DefaultSecret(): JSX.Element {
+  const secret = useLoad((signal) => get<Record_>("/v1/webhooks/default-secret", {}, signal), []);
+  const [shown, setShown] = useState("");
+  const rotate = async () => {
+    setShown((await post("/v1/webhooks/default-secret/rotate")).secret);
+    secret.again();
+  };
+  return (
+    <section class="card" aria-label="Default secret">
+      <p>Deliveries to callbackUrl and webhookUrl are signed with the default secret{secret.value?.configured ? `, which ends in ${secret.value.last4}` : ""}.</p>
+      {may("webhooks:write") && <Act confirm="Deliveries are signed with the new secret from now on." run={rotate}>Rotate default secret</Act>}
+      {shown && <p class="secret">Copy it now, it is shown once: <code>{shown}</code> <Copy text={shown} /></p>}
+      <Failure error={secret.error} />
+    </section>
+  );
 }
 
 /// Exactly what a caller sees of an MCP profile.

@@ -50,6 +50,22 @@ export function Search(): JSX.Element {
   );
 }
 
+/// Takes a skill as an archive.
+export function ImportSkill(): JSX.Element | null {
+  const [error, setError] = useState<Error | null>(null);
+  const add = async (files: FileList | null) => {
+    setError(null);
+    if (files?.[0]) await upload<Record_>("/v1/skills/import", files[0]).then((made) => go(href("documents", made.skillDoc._id)), setError);
+  };
+  if (!may("skills:write")) return null;
+  return (
+    <section class="card" aria-label="Import a skill">
+      <label class="button">Import a skill (.zip)<input type="file" class="hidden" accept=".zip" onChange={(event) => add(event.currentTarget.files)} /></label>
+      <Failure error={error} />
+    </section>
+  );
+}
+
 export function DocumentText({ document }: { document: Record_ }): JSX.Element {
   const state = document.indexing;
   return (

@@ -1,7 +1,7 @@
 // The list of a group, and one of its records with what can be done with it.
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
-import { call, send, withQuery } from "../api.ts";
+import { call, download, send, withQuery } from "../api.ts";
 import { bytes, duration, words } from "../format.ts";
 import { type Action, type Below, fill, type Group, idOf, nameOf, page, type Record_ } from "../groups.ts";
 import { Act, Badge, Copy, Dialog, Empty, Failure, Json, type Tab, Tabs, useLoad, When } from "../parts/basic.tsx";
@@ -42,16 +42,17 @@ function Answer({ value, close }: { value: any; close: () => void }): JSX.Elemen
 function Actions({ group, actions, record, ids, done }: { group: Group; actions: Action[]; record: Record_; ids: Record_; done: (answer: unknown) => void }): JSX.Element {
   const [asked, setAsked] = useState<Action | null>(null);
   const run = async (action: Action, body: unknown) => {
+    if (action.method === "GET") return download(fill(action.path, ids), `${record.name}.zip`);
     const got = await call(action.method, fill(action.path, ids), { body });
     setAsked(null);
     done(action.shows ? got : null);
   };
-  const open = actions.filter((action) => writes(group, action.path) && (action.when?.(record) ?? true));
+  const open = actions.filter((action) => (action.method === "GET" || writes(group, action.path)) && (action.when?.(record) ?? true));
   return (
     <>
       {open.map((action) =>
         action.asks ? <button type="button" key={action.title} class={action.kind} onClick={() => setAsked(action)}>{action.title}</button>
-          : <Act key={action.title} kind={action.kind} confirm={action.confirm} run={() => run(action, action.method === "DELETE" ? undefined : (action.body ?? {}))}>{action.title}</Act>)}
+          : <Act key={action.title} kind={action.kind} confirm={action.confirm} run={() => run(action, action.method === "DELETE" ? undefined : (action.bodyOf?.(record) ?? action.body ?? {}))}>{action.title}</Act>)}
       {asked && (
         <Dialog title={asked.title} close={() => setAsked(null)}>
           <Form method={asked.method} path={asked.path} first={asked.asks} record={asked.method === "PUT" ? record : undefined} label={asked.title}
