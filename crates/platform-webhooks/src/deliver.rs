@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{FutureExt, future::OptionFuture};
 use platform_core::{AccountId, Error, Result, millis, spawn};
 use platform_egress::{
     EgressError, Method, Outgoing, Payload, Url,
@@ -94,23 +95,14 @@ impl PgWebhooks {
         let mut held: HashMap<String, usize> = HashMap::new();
         let (end, mut ended) = mpsc::unbounded_channel::<Ended>();
         let mut looks = true;
+        let mut claiming = None;
         loop {
-            if looks {
-                match self.claim(&lanes, &held).await {
-                    Ok(claimed) => {
-                        // A full hand means that there is more.
-                        looks = !claimed.is_empty();
-                        let begins = Instant::now() + LEASE.saturating_sub(TIMEOUT * 2);
-                        for (one, lease) in claimed {
-                            *held.entry(one.account_id.clone()).or_default() += 1;
-                            lanes.entry(one.lane.clone()).or_default().waiting.push_back((one, begins, lease));
-                        }
-                    }
-                    Err(error) => {
-                        looks = false;
-                        warn!(%error, "Deliveries could not be taken; trying again.");
-                    }
-                }
+            if looks
+                && claiming.is_none()
+                && let Some(room) = self.room(&lanes, &held)
+            {
+                looks = false;
+                claiming = Some(self.claim(room).boxed());
             }
             for (name, lane) in &mut lanes {
                 while lane.sending < AT_ONCE
@@ -131,10 +123,24 @@ impl PgWebhooks {
                 }
             }
             lanes.retain(|_, lane| lane.sending > 0 || !lane.waiting.is_empty() || lane.successes > 0);
-            if looks && held.values().sum::<usize>() < MOST / 2 {
-                continue;
-            }
             tokio::select! {
+                // Whoever is served is served on meanwhile.
+                Some(claimed) = OptionFuture::from(claiming.as_mut()) => {
+                    claiming = None;
+                    match claimed {
+                        Ok(claimed) => {
+                            let begins = Instant::now() + LEASE.saturating_sub(TIMEOUT * 2);
+                            let is_some = !claimed.is_empty();
+                            for (one, lease) in claimed {
+                                *held.entry(one.account_id.clone()).or_default() += 1;
+                                lanes.entry(one.lane.clone()).or_default().waiting.push_back((one, begins, lease));
+                            }
+                            // Where there was something there may be more.
+                            looks |= is_some && held.values().sum::<usize>() < MOST / 2;
+                        }
+                        Err(error) => warn!(%error, "Deliveries could not be taken; trying again."),
+                    }
+                }
                 Some(first) = ended.recv() => {
                     let mut next = Some(first);
                     while let Some(Ended { lane, account, succeeded }) = next {
@@ -158,11 +164,11 @@ impl PgWebhooks {
         }
     }
 
-    /// Takes what is due, each with the end of its lease.
-    async fn claim(&self, lanes: &HashMap<String, Lane>, held: &HashMap<String, usize>) -> Result<Vec<(Claimed, i64)>> {
+    /// What more can be taken.
+    fn room(&self, lanes: &HashMap<String, Lane>, held: &HashMap<String, usize>) -> Option<ClaimRoom> {
         let most = MOST - held.values().sum::<usize>().min(MOST);
         if most == 0 {
-            return Ok(Vec::new());
+            return None;
         }
         let room = |lane: &Lane| {
             let share = lane.successes.clamp(AT_ONCE, MOST_OF_LANE);
@@ -172,18 +178,21 @@ impl PgWebhooks {
         let left = |held: &usize| MOST_OF_ACCOUNT.saturating_sub(*held);
         let accounts: HashMap<&String, usize> = held.iter().map(|(account, held)| (account, left(held))).collect();
         let now = self.clock.now().0;
-        let until = now + millis(LEASE);
-        let room = ClaimRoom {
+        Some(ClaimRoom {
             now,
-            until,
+            until: now + millis(LEASE),
             most,
             share: AT_ONCE,
             lanes: json!(rooms),
             share_of_account: MOST_OF_ACCOUNT,
             accounts: json!(accounts),
-        };
+        })
+    }
+
+    /// Takes what is due, each with the end of its lease.
+    async fn claim(&self, room: ClaimRoom) -> Result<Vec<(Claimed, i64)>> {
         let claimed = repository::claim(&mut *self.db.conn().await?, &room).await?;
-        Ok(claimed.into_iter().map(|one| (one, until)).collect())
+        Ok(claimed.into_iter().map(|one| (one, room.until)).collect())
     }
 
     /// Notes what attempts came to, many at once.
