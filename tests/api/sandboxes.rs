@@ -280,7 +280,7 @@ async fn what_was_saved_is_there_again_and_a_change_costs_no_more_than_itself() 
     ended(&app, &path).await;
     let grown = stored() - before;
     // The pieces that hold the file's time, the byte and the sum.
-    let (pieces, largest) = (3, 2 << 20);
+    let (pieces, largest) = (3, 1 << 20);
     assert!(grown < pieces * largest, "{grown} of {before} bytes for one that changed");
     // One generation is kept: the third is current, the second can come back.
     assert_eq!(ready(2).await.len(), 2);

@@ -47,9 +47,10 @@ impl Bench {
         let api = Platform::start(&self.database, &self.providers, &[("PLATFORM_ROLE", "api")]);
         let mut connection = Connection::open(&api.address).await.expect("connected");
         let hook = trigger(&mut connection).await;
-        let (mut rates, mut references) = (vec![], vec![]);
+        let (mut rates, mut references, mut cpus) = (vec![], vec![], vec![]);
         for round in 0..self.rounds {
             references.push(self.pgbench("hook.sql", CLIENTS).await);
+            let before = api.cpu_ms();
             let (mut tasks, began) = (JoinSet::new(), Instant::now());
             let each = EVENTS / self.rounds / CLIENTS;
             for client in 0..CLIENTS {
@@ -65,6 +66,7 @@ impl Bench {
             }
             tasks.join_all().await;
             rates.push(count((each * CLIENTS) as u64) / began.elapsed().as_secs_f64());
+            cpus.push((api.cpu_ms() - before) / count((each * CLIENTS) as u64));
         }
         drop(api);
         let platform = self.platform();
@@ -91,6 +93,8 @@ impl Bench {
         let what = format!("events accepted by a hook, 16 at once ({:.0}/s)", median(rates));
         let reference = format!("bare insert {:.0}/s", median(references));
         let mut rows = Row::new(&what, format!("{ratio:.2} x"), reference, ">= 0.6 x");
+        let cpu = format!("{:.3} ms", median(cpus));
+        rows.extend(Row::new("  CPU of the platform an event", cpu, String::new(), ""));
         let (half, tail) = (percentile(&mut times, 0.5), percentile(&mut times, 0.99));
         let start = format!("{half:.1} ms p50");
         rows.extend(Row::new("  event accepted to model called", start, format!("{tail:.1} ms p99"), "<= 25 ms"));

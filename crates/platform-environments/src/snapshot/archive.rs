@@ -15,7 +15,9 @@ use platform_sandbox::Machine;
 use tokio::sync::mpsc;
 
 /// Sizes of pieces, in bytes: smallest, usual, largest. A change costs the pieces that it touches.
-const PIECE: (usize, usize, usize) = (128 << 10, 512 << 10, 2 << 20);
+const PIECE: (usize, usize, usize) = (64 << 10, 256 << 10, 1 << 20);
+/// No piece was ever larger.
+const LARGEST: usize = 2 << 20;
 /// Pieces that are under way at once.
 const AT_ONCE: usize = 8;
 /// As fast as the disk, and half the size of most files.
@@ -120,7 +122,7 @@ pub(super) fn read(store: &Store, account: &AccountId, pieces: &[u8]) -> Box<dyn
                 let found = store.read(&key(&account, &hash), 0..u64::MAX).await.map_err(io::Error::other)?;
                 let packed: Vec<Bytes> = found.ok_or_else(lost)?.try_collect().await?;
                 let piece =
-                    run_blocking(move || zstd::bulk::decompress(&packed.concat(), PIECE.2).map_err(Error::internal));
+                    run_blocking(move || zstd::bulk::decompress(&packed.concat(), LARGEST).map_err(Error::internal));
                 Ok::<_, io::Error>(Bytes::from(piece.await.map_err(io::Error::other)?))
             }
         };

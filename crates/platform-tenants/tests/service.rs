@@ -1,0 +1,91 @@
+//! Tenants and their quotas through the traits, on a real PostgreSQL.
+
+use std::sync::Arc;
+
+use platform_core::{AccountId, Caller, Credential, Origin, SystemClock};
+use platform_db::{Bus, Db};
+use platform_models::{Models, ModelsConfig};
+use platform_runtime::{Budget, Model, Payer, Spender};
+use platform_tenants::{NewTenant, NewTier, NewUsage, PgTenantService, Quotas, Reset, TenantService, UsageService};
+use platform_testing::TestDb;
+use serde_json::{from_value, json};
+
+struct House {
+    tenants: PgTenantService,
+    quotas: Arc<Quotas>,
+    caller: Caller,
+}
+
+/// A tenant of the account may take 1,000 tokens a day.
+async fn house(db: &Db) -> House {
+    let bus = Bus::local();
+    let models = Models::start(ModelsConfig::default()).await.expect("models");
+    let quotas = Arc::new(Quotas::new(db, &bus, models as Arc<dyn Model>));
+    let tenants = PgTenantService::new(db, &bus, Arc::new(SystemClock), Arc::clone(&quotas));
+    let caller = Caller {
+        account: AccountId::generate(),
+        credential: Credential::FullKey("test".into()),
+        projects: None,
+        user_uid: "apikey:test".into(),
+        origin: Origin::default(),
+    };
+    let rule = json!({"scope": "tenant", "metric": "tokens", "windowUnit": "day", "limit": 1000});
+    let rules = vec![from_value(rule).expect("a rule")];
+    let tier = NewTier { tier_id: "usual".into(), name: "Usual".into(), rules, is_default: true, ..NewTier::default() };
+    tenants.create_tier(&caller.account, tier, None).await.expect("made");
+    House { tenants, quotas, caller }
+}
+
+fn tokens(number: i32) -> NewUsage {
+    NewUsage { tokens: Some(number.into()), ..NewUsage::default() }
+}
+
+fn payer(account: &AccountId, tenant: &str) -> Payer {
+    let spender = Spender::Agent("a".into());
+    Payer { account: account.clone(), tenant_id: Some(tenant.into()), subtenant_id: None, project_id: None, spender }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_that_races_is_taken_up_to_the_limit_and_begins_anew_after_a_reset() {
+    let db = TestDb::new().await.connect();
+    let house = Arc::new(house(&db).await);
+    let new = NewTenant { tenant_id: "acme".into(), ..NewTenant::default() };
+    house.tenants.create(&house.caller, new, None).await.expect("made");
+    let adding = (0..64).map(|_| {
+        let house = Arc::clone(&house);
+        async move { house.tenants.add_usage(&house.caller, "acme", None, tokens(30), None).await }
+    });
+    let added = futures_util::future::join_all(adding).await;
+    let refused: Vec<_> = added.iter().filter_map(|added| added.as_ref().err()).collect();
+    assert_eq!(added.len() - refused.len(), 34, "the one that fills the window is whole");
+    assert!(refused.iter().all(|error| error.code().as_str() == "TENANT_LIMIT_EXCEEDED"));
+    let account = &house.caller.account;
+    let usage = house.tenants.usage(account, "acme", None, false).await.expect("usage");
+    assert_eq!(json!(usage)["usage"][0]["current"], 1020);
+
+    // The model is not called for one that has spent what it may, and for others it is.
+    let spent = house.quotas.spent(&payer(account, "acme")).await.expect("known").expect("a refusal");
+    assert_eq!(spent.current, json!(1020));
+    assert!(house.quotas.spent(&payer(account, "other")).await.expect("known").is_none());
+    house.tenants.reset(&house.caller, "acme", None, Reset::default(), None).await.expect("reset");
+    assert!(house.quotas.spent(&payer(account, "acme")).await.expect("known").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_is_its_accounts_alone_and_is_given_no_fresh_quota_by_being_deleted() {
+    let db = TestDb::new().await.connect();
+    let (house, other) = (house(&db).await, house(&db).await);
+    let new = || NewTenant { tenant_id: "acme".into(), ..NewTenant::default() };
+    let account = &house.caller.account;
+    house.tenants.create(&house.caller, new(), None).await.expect("made");
+    let again = house.tenants.create(&house.caller, new(), None).await.expect_err("taken");
+    assert_eq!(again.code().as_str(), "IDENTIFIER_TAKEN");
+    house.tenants.add_usage(&house.caller, "acme", None, tokens(1000), None).await.expect("added");
+    let strange = other.tenants.get(&other.caller.account, "acme").await.expect_err("another account's");
+    assert_eq!(strange.code().as_str(), "TENANT_NOT_FOUND");
+    assert!(other.quotas.spent(&payer(&other.caller.account, "acme")).await.expect("known").is_none());
+
+    house.tenants.delete(account, "acme").await.expect("deleted");
+    house.tenants.create(&house.caller, new(), None).await.expect("made again");
+    assert!(house.quotas.spent(&payer(account, "acme")).await.expect("known").is_some());
+}
