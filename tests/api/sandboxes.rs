@@ -11,6 +11,7 @@ use crate::{
     access::{key, post},
     environments::environment,
     support::{PROGRAM, app, app_with, eventually, factor, text, thread, thread_in},
+    uploads::own_dir,
 };
 
 /// Starts the machine of an environment; its id.
@@ -501,8 +502,10 @@ async fn machines_die_with_their_platform_and_their_sessions_say_so() {
 #[tokio::test]
 async fn kill_9_leaves_no_machine_behind_and_what_was_being_saved_is_saved() {
     let (machines, kills, noise) = (2 * factor(10), factor(10), 300_000 * factor(10));
-    let db = TestDb::new().await;
-    let mut app = TestApp::start(PROGRAM, &db, &[("PLATFORM_SANDBOX_MAX", "40")]);
+    // What is left in a data directory is of one database.
+    let (dir, db) = (own_dir("killed"), TestDb::new().await);
+    let settings = [("PLATFORM_DATA_DIR", dir.to_str().expect("a path")), ("PLATFORM_SANDBOX_MAX", "40")];
+    let mut app = TestApp::start(PROGRAM, &db, &settings);
     let config = json!({"sandboxConfig": {"snapshotEnabled": true, "replaceSnapshotOnStop": true, "memoryMib": 256}});
     let mut paths = Vec::new();
     for n in 0..machines {

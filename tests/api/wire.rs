@@ -1,9 +1,12 @@
 //! What clients send and get, by type: every body of the OpenAPI document field by field, and records that come back
 //! as the contract writes them.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use platform_testing::{Reply, TestApp};
@@ -189,12 +192,12 @@ async fn name_everywhere(app: &TestApp, addresses: &[String]) -> usize {
 }
 
 /// A server of this host: its port, and how often somebody came.
-async fn inside() -> (u16, Arc<AtomicUsize>) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+fn inside() -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let (port, visits) = (listener.local_addr().expect("an address").port(), Arc::new(AtomicUsize::new(0)));
     let counts = Arc::clone(&visits);
-    tokio::spawn(async move {
-        while let Ok((_, _)) = listener.accept().await {
+    std::thread::spawn(move || {
+        for _ in listener.incoming() {
             counts.fetch_add(1, Ordering::Relaxed);
         }
     });
@@ -203,7 +206,7 @@ async fn inside() -> (u16, Arc<AtomicUsize>) {
 
 #[tokio::test]
 async fn an_inner_address_in_any_text_of_any_body_is_never_called() {
-    let (port, visits) = inside().await;
+    let (port, visits) = inside();
     let addresses = ["127.0.0.1", "localhost", "[::ffff:7f00:1]"].map(|host| format!("http://{host}:{port}/"));
     let named = name_everywhere(&app_with(&UNBOUNDED).await, &addresses).await;
     assert!(named > 600, "{named}");

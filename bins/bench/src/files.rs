@@ -77,7 +77,7 @@ async fn upload(address: &str, path: &str) -> (f64, Vec<String>) {
         head.len() + BYTES + "\r\n--b--\r\n".len()
     )
     .into_bytes();
-    request.extend((0..BYTES).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8));
+    request.extend((0..BYTES).map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()[2]));
     request.extend(b"\r\n--b--\r\n");
     let request = std::sync::Arc::new(request);
     let (mut tasks, began) = (JoinSet::new(), Instant::now());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use platform_core::{AccountId, Caller, Credential, Origin, SystemClock};
 use platform_db::{Bus, Db};
 use platform_models::{Models, ModelsConfig};
-use platform_runtime::{Budget, Model, Payer, Spender};
+use platform_runtime::{Budget, FaultCode, Message, Model, Payer, Prompt, Spender};
 use platform_tenants::{NewTenant, NewTier, NewUsage, PgTenantService, Quotas, Reset, TenantService, UsageService};
 use platform_testing::TestDb;
 use serde_json::{from_value, json};
@@ -16,7 +16,7 @@ struct House {
     caller: Caller,
 }
 
-/// A tenant of the account may take 1,000 tokens a day.
+/// A tenant of the account may take 1,000 tokens in a window that ends in no test.
 async fn house(db: &Db) -> House {
     let bus = Bus::local();
     let models = Models::start(ModelsConfig::default()).await.expect("models");
@@ -29,7 +29,7 @@ async fn house(db: &Db) -> House {
         user_uid: "apikey:test".into(),
         origin: Origin::default(),
     };
-    let rule = json!({"scope": "tenant", "metric": "tokens", "windowUnit": "day", "limit": 1000});
+    let rule = json!({"scope": "tenant", "metric": "tokens", "windowUnit": "day", "windowEvery": 366, "limit": 1000});
     let rules = vec![from_value(rule).expect("a rule")];
     let tier = NewTier { tier_id: "usual".into(), name: "Usual".into(), rules, is_default: true, ..NewTier::default() };
     tenants.create_tier(&caller.account, tier, None).await.expect("made");
@@ -69,6 +69,37 @@ async fn usage_that_races_is_taken_up_to_the_limit_and_begins_anew_after_a_reset
     assert!(house.quotas.spent(&payer(account, "other")).await.expect("known").is_none());
     house.tenants.reset(&house.caller, "acme", None, Reset::default(), None).await.expect("reset");
     assert!(house.quotas.spent(&payer(account, "acme")).await.expect("known").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn model_calls_that_race_are_made_as_far_as_they_fit_and_those_that_fail_take_nothing() {
+    let db = TestDb::new().await.connect();
+    let house = house(&db).await;
+    let new = NewTenant { tenant_id: "acme".into(), ..NewTenant::default() };
+    house.tenants.create(&house.caller, new, None).await.expect("made");
+    let account = &house.caller.account;
+    let model = house.quotas.model(&payer(account, "acme"), None);
+    let call = async |text: &str| {
+        let spec = model.catalog().choose(None, None).expect("the demo model");
+        let prompt = Prompt { messages: vec![Message::user(text)], ..Prompt::new(spec) };
+        model.answer(&prompt, &mut |_| {}).await
+    };
+    let current = async || {
+        let usage = house.tenants.usage(account, "acme", None, false).await.expect("usage");
+        json!(usage)["usage"][0]["current"].clone()
+    };
+    // What is reserved for a first call is more than the limit: it must not stay so.
+    assert_eq!(call("/fail 400").await.expect_err("it fails").code, FaultCode::BadRequest);
+    assert_eq!(current().await, 0);
+    const HUNDRED: &str = "/usage {\"inputTokens\": 90, \"outputTokens\": 10}\n/say yes";
+    call(HUNDRED).await.expect("answered");
+    assert_eq!(current().await, 100);
+
+    // From here on a call is expected to take what it takes.
+    let calls = futures_util::future::join_all((0..40).map(|_| call(HUNDRED))).await;
+    let refused: Vec<_> = calls.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
+    assert_eq!((calls.len() - refused.len(), current().await), (9, json!(1000)));
+    assert!(refused.iter().all(|fault| fault.code == FaultCode::LimitExceeded && fault.refusal.is_some()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,12 +8,16 @@ use platform_core::{AccountId, Clock, Error, FieldLimits, Object, Page, Precondi
 use platform_db::{Bus, Db};
 use platform_egress::{Egress, EgressRules};
 use platform_runtime::ChildPool;
-use platform_testing::TestDb;
+use platform_testing::{FakeToolServer, TestDb};
 use platform_toolservers::{PgToolServerService, ToolServerFilter, ToolServerNeeds, ToolServerService};
 use platform_vault::{MASK, MasterKey, Vault};
 use serde_json::{Value, json};
 
 fn service(db: &Db) -> Arc<PgToolServerService> {
+    service_with(db, EgressRules::default())
+}
+
+fn service_with(db: &Db, rules: EgressRules) -> Arc<PgToolServerService> {
     // Nothing here is written by clients.
     let children = Arc::new(ChildPool::new(Children::new("/nowhere", ""), 1));
     PgToolServerService::new(ToolServerNeeds {
@@ -21,7 +25,7 @@ fn service(db: &Db) -> Arc<PgToolServerService> {
         bus: Bus::local(),
         clock: Arc::new(SystemClock) as Arc<dyn Clock>,
         vault: Arc::new(Vault::new(MasterKey::generate(), Vec::new())),
-        egress: Egress::new(EgressRules::default()).expect("a client"),
+        egress: Egress::new(rules).expect("a client"),
         connections: Arc::new(()),
         expressions: Arc::clone(&children),
         documents: children,
@@ -80,4 +84,31 @@ async fn of_two_who_change_the_same_version_one_is_told_so_and_what_is_wrong_cha
     );
     service.delete(&account, &id, false, &Precondition::None).await.expect("deleted");
     assert_eq!(code(service.tools(&account, &id).await), "TOOL_SERVER_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_secret_is_sealed_in_the_table_and_sent_to_the_address_alone_that_it_was_given_for() {
+    let test = TestDb::new().await;
+    let service = service_with(&test.connect(), EgressRules { allow_private: true, ..EgressRules::default() });
+    let (account, shop, thief) = (AccountId::generate(), FakeToolServer::start(), FakeToolServer::start());
+    let given = json!({"name": "Shop", "url": shop.url(),
+        "authenticationConfig": {"authenticationMethod": "jwt", "token": "hunter2hunter2"},
+        "toolDefinitions": [{"function": {"name": "orders"}, "endpoint": "/echo/orders", "httpMethod": "GET"}]});
+    let id = service.create(&account, fields(given), None).await.expect("made").id;
+    assert!(!test.dump().await.contains("hunter2"));
+    let call = async || service.test(&account, &id, "orders", Object::new()).await.expect("called");
+    let result = call().await;
+    assert!(result.success && shop.last().header("authorization").ends_with("hunter2hunter2"), "{result:?}");
+    assert!(!json!(result).to_string().contains("hunter2"), "what the server echoes of it: {result:?}");
+
+    let moved_to = async |url: &str| {
+        let patch = fields(json!({"url": url}));
+        service.update(&account, &id, patch, &Precondition::None).await.expect("changed");
+    };
+    moved_to(thief.url()).await;
+    let result = call().await;
+    assert_eq!(thief.recorded().len(), 0, "{result:?}");
+    assert!(result.error.is_some_and(|error| error.starts_with("AUTH_FAILED")), "it is given anew first");
+    moved_to(shop.url()).await;
+    assert!(call().await.success && shop.last().header("authorization").ends_with("hunter2hunter2"));
 }

@@ -373,7 +373,9 @@ impl PgEnvironments {
         if timeout(longest, ended).await.is_err() {
             warn!("Sandboxes are still being saved; the next process that finds their disks goes on.");
             // Whoever drops a machine removes its disk.
-            self.machines.all().into_iter().for_each(std::mem::forget);
+            for live in self.machines.all() {
+                std::mem::forget(live);
+            }
         }
     }
 

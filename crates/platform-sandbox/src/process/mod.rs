@@ -130,7 +130,9 @@ fn sweep(dir: &Path, wanted: &HashSet<String>) -> io::Result<()> {
         }
         debug!(dir = %path.display(), "Removing the machines of a process that is gone.");
         let _ = fs::remove_file(path.with_extension(LOCK));
-        machines.iter().for_each(|machine| ControlGroup::remove(machine));
+        for machine in &machines {
+            ControlGroup::remove(machine);
+        }
         drop(MachineDir(path));
     }
     Ok(())

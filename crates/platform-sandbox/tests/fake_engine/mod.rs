@@ -123,13 +123,7 @@ impl FakeEngine {
             ("POST", ["images", "create"]) => {
                 (200, json!({"error": "denied", "errorDetail": {"message": "denied: who are you?"}}))
             }
-            ("GET", ["containers", "json"]) => {
-                let shown = |of: Value| {
-                    let name = of["Name"].as_str().unwrap_or_default();
-                    json!({"Id": name, "Names": [format!("/{name}")], "Labels": of["Labels"]})
-                };
-                (200, self.created().into_iter().map(shown).collect())
-            }
+            ("GET", ["containers", "json"]) => (200, self.created().iter().map(listed).collect()),
             ("POST", ["containers", "create"]) => {
                 let id = asked.query.split("name=").nth(1).and_then(|name| name.split('&').next()).expect("a name");
                 let runtime = "default".to_owned();
@@ -236,6 +230,12 @@ impl FakeEngine {
             self.state.lock().expect("lock").execs.get_mut(id).expect("it is there").code = Some(code);
         });
     }
+}
+
+/// A container as it stands in a list.
+fn listed(created: &Value) -> Value {
+    let name = created["Name"].as_str().unwrap_or_default();
+    json!({"Id": name, "Names": [format!("/{name}")], "Labels": created["Labels"]})
 }
 
 /// Hands output on as the engine frames it.
