@@ -16,6 +16,7 @@ use tokio::sync::RwLock;
 use crate::{
     support::{PROGRAM, UNBOUNDED, agent, eventually, is_terminal, set_usage_clock, text, tool, tool_server},
     triggers::{server_of, trigger},
+    uploads::own_dir,
 };
 
 const TENANTS: usize = 50;
@@ -94,9 +95,11 @@ fn nanos(dollars: &Value) -> i64 {
 
 impl Company {
     async fn found(server: &FakeToolServer, nats: Option<&NatsServer>) -> Self {
-        let db = TestDb::new().await;
+        // What is left in a data directory is of one database.
+        let (dir, db) = (own_dir("company"), TestDb::new().await);
         let url = nats.map(NatsServer::url);
         let mut settings = vec![
+            ("PLATFORM_DATA_DIR", dir.to_str().expect("a path")),
             ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
             // A run that is taken over alive makes its call twice, and both are counted.
             ("PLATFORM_RUN_LEASE", "20s"),

@@ -20,7 +20,7 @@ use crate::{
 /// A process that is silent for so long has lost its machines.
 pub(crate) const OWNED_FOR: Duration = Duration::from_secs(20);
 /// The disk of a machine that was being saved is found within this, or is lost.
-const FOUND_WITHIN: Duration = Duration::from_mins(2);
+const FOUND_WITHIN: Duration = Duration::from_mins(1);
 /// Commands that are kept of a session.
 const MOST_COMMANDS: i32 = 500;
 /// Sessions in which a machine runs or will.
