@@ -88,6 +88,28 @@ fn body(document: &Value, schema: &Value, place: &[String], value: &Value) -> Va
     Value::Object(fields)
 }
 
+/// Every operation below `/v1`, its route and what its JSON is; what stands at the root answers in the form of RFC 6749.
+fn bodies(document: &Value) -> Vec<(Method, &str, &Value)> {
+    let mut bodies = Vec::new();
+    let routes = document["paths"].as_object().expect("paths").iter().filter(|(route, _)| route.starts_with("/v1/"));
+    for (route, methods) in routes {
+        for (method, operation) in methods.as_object().expect("methods") {
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
+            bodies.push((method, route.as_str(), &operation["requestBody"]["content"]["application/json"]["schema"]));
+        }
+    }
+    bodies
+}
+
+/// A route with values for its placeholders.
+fn filled(route: &str, value: impl Fn(&str) -> String) -> String {
+    let segment = |segment: &str| match segment.strip_prefix('{') {
+        Some(name) => value(name.trim_end_matches('}')),
+        None => segment.to_owned(),
+    };
+    route.split('/').map(segment).collect::<Vec<_>>().join("/")
+}
+
 /// The place as issues name it.
 fn path(place: &[String]) -> String {
     place.iter().fold(String::new(), |path, name| match name.as_str() {
@@ -125,31 +147,20 @@ async fn every_field_of_every_body_is_of_its_type_however_deep_it_stands() {
     let document = app.get("/openapi.json").await.body;
     let mut tried = 0;
     let mut passed = Vec::new();
-    // What stands at the root answers in the form of RFC 6749.
-    let paths = document["paths"].as_object().expect("paths").iter().filter(|(route, _)| route.starts_with("/v1/"));
-    for (route, methods) in paths {
-        let segment = |segment: &str| match segment.strip_prefix('{') {
-            Some(name) => real(route, name.trim_end_matches('}')),
-            None => segment.to_owned(),
-        };
-        let address = route.split('/').map(segment).collect::<Vec<_>>().join("/");
+    for (method, route, schema) in bodies(&document) {
+        let address = filled(route, |name| real(route, name));
         // Fields are judged before it matters whether there is what the path names.
-        let nobody = |segment: &str| if segment.starts_with('{') { "nobody".to_owned() } else { segment.to_owned() };
-        let nowhere = route.split('/').map(nobody).collect::<Vec<_>>().join("/");
-        for (method, operation) in methods.as_object().expect("methods") {
-            let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
-            let mut all = Vec::new();
-            places(&document, schema, &Vec::new(), &mut all);
-            for (place, wrong) in all {
-                let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
-                let at_nobody = wrong.first().filter(|_| nowhere != address).map(|value| (&nowhere, value));
-                for (address, value) in wrong.iter().map(|value| (&address, value)).chain(at_nobody) {
-                    let request = app.anonymous(method.clone(), address).bearer_auth(app.key());
-                    let reply = app.send(request.json(&body(&document, schema, &place, value))).await;
-                    tried += 1;
-                    if !is_refused(&reply, &path(&place)) {
-                        passed.push(format!("{method} {address} {} = {value}: {}", path(&place), reply.body));
-                    }
+        let nowhere = filled(route, |_| "nobody".to_owned());
+        let mut all = Vec::new();
+        places(&document, schema, &Vec::new(), &mut all);
+        for (place, wrong) in all {
+            let at_nobody = wrong.first().filter(|_| nowhere != address).map(|value| (&nowhere, value));
+            for (address, value) in wrong.iter().map(|value| (&address, value)).chain(at_nobody) {
+                let request = app.anonymous(method.clone(), address).bearer_auth(app.key());
+                let reply = app.send(request.json(&body(&document, schema, &place, value))).await;
+                tried += 1;
+                if !is_refused(&reply, &path(&place)) {
+                    passed.push(format!("{method} {address} {} = {value}: {}", path(&place), reply.body));
                 }
             }
         }
@@ -163,27 +174,17 @@ async fn name_everywhere(app: &TestApp, addresses: &[String]) -> usize {
     let real = one_of_each(app, "our").await;
     let document = app.get("/openapi.json").await.body;
     let mut named = 0;
-    let paths = document["paths"].as_object().expect("paths").iter().filter(|(route, _)| route.starts_with("/v1/"));
-    for (route, methods) in paths {
-        let segment = |segment: &str| match segment.strip_prefix('{') {
-            Some(name) => real(route, name.trim_end_matches('}')),
-            None => segment.to_owned(),
-        };
-        let path = route.split('/').map(segment).collect::<Vec<_>>().join("/");
-        for (method, operation) in methods.as_object().expect("methods") {
-            let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
-            let mut all = Vec::new();
-            places(&document, schema, &Vec::new(), &mut all);
-            // Where no text is wrong there is text.
-            let is_text = |wrong: &[Value]| !wrong.iter().any(|value| value.is_string() || value.is_null());
-            let texts = all.into_iter().filter(|(_, wrong)| is_text(wrong)).map(|(place, _)| place);
-            for (place, address) in
-                texts.flat_map(|place| addresses.iter().map(move |address| (place.clone(), address)))
-            {
-                let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
-                let request = app.anonymous(method, &path).bearer_auth(app.key());
+    for (method, route, schema) in bodies(&document) {
+        let at = filled(route, |name| real(route, name));
+        let mut all = Vec::new();
+        places(&document, schema, &Vec::new(), &mut all);
+        // Where no text is wrong there is text.
+        let is_text = |wrong: &[Value]| !wrong.iter().any(|value| value.is_string() || value.is_null());
+        for (place, _) in all.into_iter().filter(|(_, wrong)| is_text(wrong)) {
+            for address in addresses {
+                let request = app.anonymous(method.clone(), &at).bearer_auth(app.key());
                 let reply = app.send(request.json(&body(&document, schema, &place, &json!(address)))).await;
-                assert!(!reply.status.is_server_error(), "{path} {}: {}", self::path(&place), reply.body);
+                assert!(!reply.status.is_server_error(), "{at} {}: {}", path(&place), reply.body);
                 named += 1;
             }
         }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix_web::{App, HttpRequest, HttpResponse, HttpServer, Result, error::ErrorInternalServerError, web};
+use actix_web::{App, HttpResponse, HttpServer, Result, error::ErrorInternalServerError, web};
 use futures_util::StreamExt;
 use tokio::{io::AsyncWriteExt, sync::oneshot, task::JoinSet};
 
@@ -146,7 +146,7 @@ async fn take(mut body: web::Payload, paths: Paths) -> Result<HttpResponse> {
     Ok(HttpResponse::Ok().body("{}"))
 }
 
-async fn give(_: HttpRequest, paths: Paths) -> Result<HttpResponse> {
+async fn give(paths: Paths) -> Result<HttpResponse> {
     use tokio::io::{AsyncReadExt, AsyncSeekExt};
     let mut file = tokio::fs::File::open(&paths.1).await?;
     file.seek(std::io::SeekFrom::Start(LEFT_OUT as u64)).await?;

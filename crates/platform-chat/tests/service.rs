@@ -9,7 +9,7 @@ use platform_chat::{
 };
 use platform_child::Children;
 use platform_conversation::{AssistantSettings, FileFetcher, Ports};
-use platform_core::{AccountId, Caller, Clock, Credential, FieldLimits, Origin, Page, SystemClock};
+use platform_core::{AccountId, Caller, Clock, FieldLimits, Page, SystemClock};
 use platform_db::{Bus, Db};
 use platform_egress::{Egress, EgressRules};
 use platform_files::{PgFileService, Store};
@@ -18,7 +18,7 @@ use platform_models::{Models, ModelsConfig};
 use platform_realtime::Realtime;
 use platform_runtime::{ChildPool, Model, Toolbox};
 use platform_tenants::{PgTenantService, Quotas};
-use platform_testing::TestDb;
+use platform_testing::{TestDb, full_caller};
 use platform_toolservers::{PgToolServerService, ToolServerNeeds};
 use platform_vault::{MasterKey, Vault};
 
@@ -82,14 +82,7 @@ async fn house(db: &Db, concurrency: usize) -> House {
     let files = FileFetcher::new(&egress, Arc::new(files), Arc::new(()), 1 << 20);
     let chat = Arc::new(PgChatService::new(ports, Arc::new(()), theirs, ours, tenants, files, config));
     jobs.start(if concurrency == 0 { Vec::new() } else { chat.works() });
-    let caller = Caller {
-        account: AccountId::generate(),
-        credential: Credential::FullKey("test".into()),
-        projects: None,
-        user_uid: "apikey:test".into(),
-        origin: Origin::default(),
-    };
-    House { assistants, chat, caller }
+    House { assistants, chat, caller: full_caller() }
 }
 
 fn message(text: &str) -> NewMessage {

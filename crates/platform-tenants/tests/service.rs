@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use platform_core::{AccountId, Caller, Credential, Origin, SystemClock};
+use platform_core::{AccountId, Caller, SystemClock};
 use platform_db::{Bus, Db};
 use platform_models::{Models, ModelsConfig};
 use platform_runtime::{Budget, FaultCode, Message, Model, Payer, Prompt, Spender};
 use platform_tenants::{NewTenant, NewTier, NewUsage, PgTenantService, Quotas, Reset, TenantService, UsageService};
-use platform_testing::TestDb;
+use platform_testing::{TestDb, full_caller};
 use serde_json::{from_value, json};
 
 struct House {
@@ -22,13 +22,7 @@ async fn house(db: &Db) -> House {
     let models = Models::start(ModelsConfig::default()).await.expect("models");
     let quotas = Arc::new(Quotas::new(db, &bus, models as Arc<dyn Model>));
     let tenants = PgTenantService::new(db, &bus, Arc::new(SystemClock), Arc::clone(&quotas));
-    let caller = Caller {
-        account: AccountId::generate(),
-        credential: Credential::FullKey("test".into()),
-        projects: None,
-        user_uid: "apikey:test".into(),
-        origin: Origin::default(),
-    };
+    let caller = full_caller();
     let rule = json!({"scope": "tenant", "metric": "tokens", "windowUnit": "day", "windowEvery": 366, "limit": 1000});
     let rules = vec![from_value(rule).expect("a rule")];
     let tier = NewTier { tier_id: "usual".into(), name: "Usual".into(), rules, is_default: true, ..NewTier::default() };

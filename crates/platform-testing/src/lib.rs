@@ -6,6 +6,7 @@
 
 mod app;
 mod app_server;
+mod caller;
 mod clock;
 mod collector;
 mod db;
@@ -17,6 +18,7 @@ mod tool_server;
 
 pub use app::{Reply, TestApp};
 pub use app_server::FakeApp;
+pub use caller::full_caller;
 pub use clock::TestClock;
 pub use collector::{FakeCollector, Span};
 pub use db::TestDb;

@@ -315,12 +315,11 @@ impl WebhookService for PgWebhooks {
             events: vec![ALL.to_owned()],
             ..WebhookSettings::default()
         };
-        overlay(&known, patch.clone())?.check()?;
-        let before = self.require(account, id).await?.settings();
-        let mut settings = overlay(&before, patch.clone())?;
-        settings.check()?;
-        if settings.url != before.url {
-            self.check_url(&settings.url).await?;
+        let mut given = overlay(&known, patch.clone())?;
+        given.check()?;
+        let before = self.require(account, id).await?;
+        if patch.contains_key("url") && given.url != before.url {
+            self.check_url(&given.url).await?;
         }
         let row = self.change(account, id, None, |row, now| {
             let mut settings = overlay(&row.settings(), patch)?;

@@ -9,7 +9,7 @@ use platform_agents::{
 };
 use platform_child::Children;
 use platform_conversation::{AssistantSettings, AssistantTemplates, FileFetcher, Ports};
-use platform_core::{AccountId, Caller, Clock, Credential, FieldLimits, Origin, Precondition, Result, Timestamp};
+use platform_core::{AccountId, Caller, Clock, FieldLimits, Precondition, Result, Timestamp};
 use platform_db::{Bus, Db};
 use platform_egress::{Egress, EgressRules};
 use platform_files::{PgFileService, Store};
@@ -21,7 +21,7 @@ use platform_runtime::{
     BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, BuiltInTools, ChildPool, Model, ToolResult, Toolbox,
 };
 use platform_tenants::{PgTenantService, Quotas};
-use platform_testing::TestClock;
+use platform_testing::{TestClock, full_caller};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -114,14 +114,7 @@ pub async fn house(db: &Db) -> House {
     let mailer = Arc::new(Mailer::new(db, None).expect("no mail"));
     let threads = PgThreadService::new(ports, Arc::clone(&jobs), Arc::clone(&agents), mailer, tenants, files, config);
     jobs.start(threads.works());
-    let caller = Caller {
-        account: AccountId::generate(),
-        credential: Credential::FullKey("test".into()),
-        projects: None,
-        user_uid: "apikey:test".into(),
-        origin: Origin::default(),
-    };
-    House { agents, threads, gate, caller }
+    House { agents, threads, gate, caller: full_caller() }
 }
 
 impl House {

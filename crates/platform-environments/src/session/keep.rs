@@ -46,6 +46,18 @@ pub(crate) struct End {
     pub error: Option<&'static str>,
 }
 
+impl End {
+    /// What its session says until then.
+    fn stopping(self) -> SessionChange {
+        SessionChange {
+            status: Some("stopping"),
+            stopped_reason: Some(self.reason),
+            saving: Some(self.saves),
+            ..SessionChange::default()
+        }
+    }
+}
+
 pub(super) const STOPPED: End = End { status: "stopped", reason: "api", saves: false, error: None };
 const ENDED: &str = "The machine ended by itself.";
 const SHUT_DOWN: &str = "The server process that had the machine was shut down; what was not saved is lost.";
@@ -210,14 +222,8 @@ impl PgEnvironments {
     /// Ends a machine: what it started first, then what is on it is saved, then it is gone.
     pub(super) async fn end(self: &Arc<Self>, live: &Arc<Live>, end: End, snapshot: Option<NewSnapshot>) {
         let ended = async {
-            let saving = SessionChange {
-                status: Some("stopping"),
-                stopped_reason: Some(end.reason),
-                saving: Some(end.saves),
-                ..SessionChange::default()
-            };
             let mut conn = self.db.conn().await?;
-            repository::change(&mut conn, &live.account, &live.session.id, &saving).await?;
+            repository::change(&mut conn, &live.account, &live.session.id, &end.stopping()).await?;
             drop(conn);
             live.machine.end().await;
             let saved = match (end.saves, snapshot) {
@@ -288,15 +294,10 @@ impl PgEnvironments {
             }
         };
         let snapshot_id = Some(snapshot.id.clone());
+        let end = End { saves: true, ..STOPPED };
         let leaving = async {
-            let saving = SessionChange {
-                status: Some("stopping"),
-                stopped_reason: Some(STOPPED.reason),
-                saving: Some(true),
-                ..SessionChange::default()
-            };
             let mut conn = self.db.conn().await?;
-            repository::change(&mut conn, &live.account, &live.session.id, &saving).await?;
+            repository::change(&mut conn, &live.account, &live.session.id, &end.stopping()).await?;
             repository::leave_lane(&mut conn, &live.account, &live.session.id).await
         };
         // It ends all the same, and notes that then.
@@ -304,7 +305,6 @@ impl PgEnvironments {
             warn!(sandbox = live.session.sandbox_id, %error, "That a sandbox is being saved could not be noted.");
         }
         let (environments, live) = (Arc::clone(self), Arc::clone(live));
-        let end = End { saves: true, ..STOPPED };
         spawn("save a sandbox", async move { environments.end(&live, end, Some(snapshot)).await });
         let message = "The sandbox is stopping; what is on it is being saved.".to_owned();
         Ok(StoppedSandbox { message, saving: true, snapshot_id })

@@ -14,7 +14,7 @@ use std::{
 use tracing::warn;
 
 use super::launch::USER;
-use crate::backend::Disk;
+use crate::backend::{Disk, SandboxError};
 
 /// Directories of a machine that are its disk, and who may write to them.
 const DIRS: [(&str, u32); 2] = [("workspace", 0o775), ("tmp", 0o1777)];
@@ -30,13 +30,28 @@ pub(super) struct MachineDir(pub PathBuf);
 /// What follows the name of a directory that is being removed, before a number that no other has.
 const GONE: &str = "-gone-";
 
+impl MachineDir {
+    /// Works in it on a thread that may wait.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, SandboxError> {
+        let dir = self.0.clone();
+        tokio::task::spawn_blocking(move || work(&dir))
+            .await
+            .map_err(|error| SandboxError::Failed(error.to_string()))?
+            .map_err(Into::into)
+    }
+}
+
 impl Drop for MachineDir {
     fn drop(&mut self) {
+        let path = std::mem::take(&mut self.0);
         // Nobody takes half of a disk for a whole one, and its name is free at once.
-        let Ok(path) = set_aside(&self.0) else { return };
+        let aside = set_aside(&path);
         // A large disk takes its time.
         thread::spawn(move || {
-            if let Err(error) = remove(&path) {
+            if let Err(error) = aside.and_then(|aside| remove(&aside)) {
                 warn!(dir = %path.display(), %error, "The disk of a sandbox could not be removed; the next start tries again.");
             }
         });

@@ -1,6 +1,6 @@
 //! A machine whose process is gone: its disk is all that is left of it.
 
-use std::{io::Write, os::unix::fs::MetadataExt};
+use std::{fs, io::Write, os::unix::fs::MetadataExt};
 
 use async_trait::async_trait;
 
@@ -10,15 +10,7 @@ use super::{
 };
 use crate::backend::{Command, Machine, Running, SandboxError};
 
-pub(super) struct LeftMachine {
-    dir: MachineDir,
-}
-
-impl LeftMachine {
-    pub fn new(dir: MachineDir) -> Self {
-        Self { dir }
-    }
-}
+pub(super) struct LeftMachine(pub MachineDir);
 
 #[async_trait]
 impl Machine for LeftMachine {
@@ -31,10 +23,7 @@ impl Machine for LeftMachine {
     }
 
     async fn disk_bytes(&self) -> Result<u64, SandboxError> {
-        let dir = self.dir.0.clone();
-        tokio::task::spawn_blocking(move || disk::used(&dir))
-            .await
-            .map_err(|error| SandboxError::Failed(error.to_string()))
+        self.0.blocking(|dir| Ok(disk::used(dir))).await
     }
 
     async fn end(&self) {}
@@ -42,11 +31,10 @@ impl Machine for LeftMachine {
     async fn ended(&self) {}
 
     async fn save(&self, to: Box<dyn Write + Send>) -> Result<(), SandboxError> {
-        let dir = self.dir.0.clone();
-        let saving = tokio::task::spawn_blocking(move || {
-            let first_user = first_user_of(std::fs::symlink_metadata(dir.join("workspace"))?.uid());
-            disk::save(to, &dir, first_user, u64::MAX)
+        let saving = self.0.blocking(move |dir| {
+            let first_user = first_user_of(fs::symlink_metadata(dir.join("workspace"))?.uid());
+            disk::save(to, dir, first_user, u64::MAX)
         });
-        Ok(saving.await.map_err(|error| SandboxError::Failed(error.to_string()))??)
+        saving.await
     }
 }

@@ -5,7 +5,6 @@ use std::{
     fs::{self, File},
     io::{self, Seek, Write},
     os::fd::{AsFd, OwnedFd},
-    path::PathBuf,
     process::Stdio,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -214,19 +213,6 @@ async fn hear(
     let _ = ends.send(true);
 }
 
-impl ProcessMachine {
-    async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(PathBuf) -> io::Result<T> + Send + 'static,
-    ) -> Result<T, SandboxError> {
-        let dir = self.dir.0.clone();
-        tokio::task::spawn_blocking(move || work(dir))
-            .await
-            .map_err(|error| SandboxError::Failed(error.to_string()))?
-            .map_err(Into::into)
-    }
-}
-
 #[async_trait]
 impl Machine for ProcessMachine {
     fn variables(&self) -> Vec<(String, String)> {
@@ -277,7 +263,7 @@ impl Machine for ProcessMachine {
     }
 
     async fn disk_bytes(&self) -> Result<u64, SandboxError> {
-        self.blocking(|dir| Ok(disk::used(&dir))).await
+        self.dir.blocking(|dir| Ok(disk::used(dir))).await
     }
 
     async fn end(&self) {
@@ -293,7 +279,7 @@ impl Machine for ProcessMachine {
         self.ended().await;
         // As much above its size as a machine is given a moment for.
         let (first_user, most) = (self.first_user, self.disk_bytes + self.disk_bytes / 4);
-        self.blocking(move |dir| disk::save(to, &dir, first_user, most)).await
+        self.dir.blocking(move |dir| disk::save(to, dir, first_user, most)).await
     }
 }
 

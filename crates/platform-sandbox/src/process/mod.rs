@@ -163,9 +163,10 @@ impl SandboxBackend for ProcessBackend {
         let adopting = tokio::task::spawn_blocking(move || {
             // Whoever moves it first has it.
             let is_ours = |of: PathBuf| fs::rename(of.join(&id), &own).is_ok();
-            let found = left(&dir).ok()?.into_iter().any(is_ours);
-            ControlGroup::remove(&id);
-            found.then(|| LeftMachine::new(MachineDir(own)))
+            left(&dir).ok()?.into_iter().any(is_ours).then(|| {
+                ControlGroup::remove(&id);
+                LeftMachine(MachineDir(own))
+            })
         });
         Some(Arc::new(adopting.await.ok()??))
     }
