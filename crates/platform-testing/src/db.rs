@@ -1,8 +1,10 @@
 use std::{
+    cell::RefCell,
     path::Path,
     sync::{
-        OnceLock,
+        LazyLock, OnceLock,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
     time::{Duration, Instant},
 };
@@ -16,9 +18,31 @@ const SETTINGS: [&str; 4] = ["fsync=off", "full_page_writes=off", "max_connectio
 /// One process at a time makes the template and clears away what dead processes left.
 const LOCK: &str = "SELECT pg_advisory_lock(7238412)";
 
-/// A database of one test: all migrations, no rows.
+/// Databases of tests that have ended, on their way to be dropped.
+static ENDED: LazyLock<mpsc::Sender<String>> = LazyLock::new(|| {
+    let (sender, ended) = mpsc::channel();
+    std::thread::spawn(|| drop_each(ended));
+    sender
+});
+
+thread_local! {
+    static OF_THIS_TEST: RefCell<OfOneTest> = const { RefCell::new(OfOneTest(Vec::new())) };
+}
+
+/// A database of one test: all migrations, no rows. It goes with the thread of its test.
 pub struct TestDb {
     url: String,
+}
+
+/// Names of the databases that a test has made.
+struct OfOneTest(Vec<String>);
+
+impl Drop for OfOneTest {
+    fn drop(&mut self) {
+        for name in self.0.drain(..) {
+            let _ = ENDED.send(name);
+        }
+    }
 }
 
 #[derive(diesel::QueryableByName)]
@@ -31,18 +55,23 @@ impl TestDb {
     /// Clones the template.
     pub async fn new() -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let server = server().await;
+        let (server, number) = (server().await, COUNT.fetch_add(1, Ordering::Relaxed));
         let template = format!("template_{MIGRATIONS_HASH}");
         let mut admin = connect(&server).await;
         admin.batch_execute(LOCK).await.expect("the lock");
+        if number == 0 {
+            clear_away(&mut admin, &template).await;
+        }
         if !databases(&mut admin).await.contains(&template) {
             make_template(&mut admin, &server, &template).await;
         }
         drop(admin);
-        let name = format!("test_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("test_{}_{number}", std::process::id());
         let mut admin = connect(&server).await;
         let create = format!("CREATE DATABASE {name} TEMPLATE {template} STRATEGY WAL_LOG");
         admin.batch_execute(&create).await.expect("a clone of the template");
+        LazyLock::force(&ENDED);
+        OF_THIS_TEST.with_borrow_mut(|names| names.0.push(name.clone()));
         Self { url: format!("{server} dbname={name}") }
     }
 
@@ -90,16 +119,32 @@ impl TestDb {
     }
 }
 
-async fn make_template(admin: &mut AsyncPgConnection, server: &str, template: &str) {
+#[tokio::main(flavor = "current_thread")]
+async fn drop_each(ended: mpsc::Receiver<String>) {
+    let mut admin = connect(&server().await).await;
+    for name in ended {
+        drop_database(&mut admin, &name).await;
+    }
+}
+
+/// Drops what processes left that have ended, and templates of other migrations.
+async fn clear_away(admin: &mut AsyncPgConnection, template: &str) {
     for name in databases(admin).await {
         let left_behind = match name.strip_prefix("test_").and_then(|rest| rest.split('_').next()) {
             Some(pid) => !Path::new("/proc").join(pid).exists(),
-            None => name.starts_with("template_"),
+            None => name.starts_with("template_") && name != template,
         };
         if left_behind {
-            let _ = admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await;
+            drop_database(admin, &name).await;
         }
     }
+}
+
+async fn drop_database(admin: &mut AsyncPgConnection, name: &str) {
+    let _ = admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await;
+}
+
+async fn make_template(admin: &mut AsyncPgConnection, server: &str, template: &str) {
     eprintln!("The migrations have changed: making a new template for the databases of the tests.");
     let unfinished = format!("unfinished_{template}");
     admin.batch_execute(&format!("DROP DATABASE IF EXISTS {unfinished}")).await.expect("dropped");
