@@ -297,10 +297,7 @@ async fn what_is_attached_is_used_and_goes_from_who_uses_it_when_it_is_deleted()
 
 /// A turn in which the model calls a tool; what the tool answered.
 pub async fn called(app: &TestApp, model: &FakeModelServer, assistant: &str, tool: &str, arguments: Value) -> Value {
-    let call = json!({"choices": [{"index": 0, "delta": {"role": "assistant", "tool_calls": [{"index": 0, "id": "c1",
-        "type": "function", "function": {"name": tool, "arguments": arguments.to_string()}}]}, "finish_reason": null}]});
-    let end = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]});
-    model.script([Script::events(&[call, end]), Script::words(&["done"])]);
+    model.script([Script::tool_call(tool, &arguments), Script::words(&["done"])]);
     let body = json!({"message": "Look.", "skipSummarization": true});
     let reply = app.post(&format!("/assistants/{assistant}/messages"), body).await;
     assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);

@@ -1,9 +1,12 @@
 //! `/v1/agents/{agentId}/threads`, `/v1/agents/threads/…`, `/v1/tool-callbacks/{token}`
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use futures_util::future::join_all;
-use platform_testing::{FakeToolServer, TestApp};
+use platform_testing::{FakeModelServer, FakeToolServer, Script, TestApp};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -146,9 +149,13 @@ async fn what_is_said_to_a_running_thread_is_heard_at_its_next_step_and_a_new_tu
 
 #[tokio::test]
 async fn a_pause_comes_after_the_running_step_or_at_once_and_ends_by_itself_when_it_says_so() {
-    let (app, server, _db) = app_with_tools(&[]).await;
+    let model = FakeModelServer::start();
+    let base = format!("{}/v1", model.url());
+    let settings = [("OPENAI_BASE_URL", &*base), ("OPENAI_API_KEY", "sk-test"), ("PLATFORM_DEFAULT_PROVIDER", "demo")];
+    let (app, server, _db) = app_with_tools(&settings).await;
     let tools = [tool("hold", "/hold", &json!({})), tool("echo", "/echo", &json!({}))];
     let agent = with_tools(&app, &server, &tools, json!({})).await;
+    let held_agent = with_tools(&app, &server, &tools, json!({"provider": "openai", "llm": "gpt-4o"})).await;
     // Graceful, during a tool: its result is kept, the model is not asked again.
     let id = thread(&app, &agent, "/tool hold\n/tool echo\nAll").await;
     server.called(2).await;
@@ -166,9 +173,12 @@ async fn a_pause_comes_after_the_running_step_or_at_once_and_ends_by_itself_when
     assert_eq!(server.calls("/hold") + server.calls("/echo"), 2, "nothing was done twice");
 
     // Graceful, during a model call that asks for tools: they run when the thread goes on.
-    let id = thread(&app, &agent, "/wait 500ms\n/tool echo\nLater").await;
-    thread_in(&app, &id, "processing").await;
+    model.hold();
+    model.script([Script::tool_call("echo", &json!({}))]);
+    let id = thread(&app, &held_agent, "Later").await;
+    model.called(1).await;
     act(&app, &id, "pause", json!({})).await;
+    model.let_go(2);
     thread_in(&app, &id, "paused").await;
     assert_eq!(server.calls("/echo"), 1, "the tool waits");
     act(&app, &id, "pause-resume", json!({"action": "queued"})).await;
@@ -176,11 +186,12 @@ async fn a_pause_comes_after_the_running_step_or_at_once_and_ends_by_itself_when
     assert_eq!(server.calls("/echo"), 2);
 
     // One that meets the last step changes nothing; one that is taken back neither.
-    let id = thread(&app, &agent, "/wait 300ms\nLast").await;
-    thread_in(&app, &id, "processing").await;
+    let id = thread(&app, &held_agent, "Last").await;
+    model.called(3).await;
     act(&app, &id, "pause", json!({})).await;
     assert_eq!(act(&app, &id, "resume", json!({})).await["pauseRequested"], false);
     act(&app, &id, "pause", json!({})).await;
+    model.let_go(1);
     assert_eq!(states(&thread_in(&app, &id, "completed").await), ["queued", "processing", "completed"]);
 
     // At once: the step is broken off, its calls are told so, and the model hears it.
@@ -199,11 +210,13 @@ async fn a_pause_comes_after_the_running_step_or_at_once_and_ends_by_itself_when
     act(&app, id, "resume", json!({"message": "and more"})).await;
     let ended = thread_in(&app, id, "completed").await;
     assert_eq!(said(&ended, "assistant"), ["Demo reply: Later and more"]);
-    let soon = ended["finishTimestampMs"].as_i64().expect("a time") + 1500;
-    let held = app.post(&format!("/agents/{agent}/threads"), json!({"message": "/wait 300ms\nx"})).await.body;
-    let id = held["_id"].as_str().expect("an id");
-    act(&app, id, "pause", json!({"mode": "immediate", "until": soon})).await;
-    let ended = thread_in(&app, id, "completed").await;
+    let id = thread(&app, &held_agent, "x").await;
+    model.called(4).await;
+    let soon = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_millis() + 1500;
+    let soon = i64::try_from(soon).expect("a time");
+    act(&app, &id, "pause", json!({"mode": "immediate", "until": soon})).await;
+    model.let_go(2);
+    let ended = thread_in(&app, &id, "completed").await;
     assert!(ended["finishTimestampMs"].as_i64() > Some(soon), "it went on by itself, and not before its time");
 }
 

@@ -7,6 +7,7 @@ mod paid;
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, OnceLock},
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -20,6 +21,7 @@ use serde_json::{
     Value,
     value::{RawValue, to_raw_value},
 };
+use tracing::error;
 
 use self::{
     counters::{reserve, settle_all},
@@ -39,6 +41,9 @@ const CALLS: usize = 20;
 /// What a first call is expected to take.
 const FIRST_TOKENS: u64 = 2000;
 const TOGETHER: usize = 64;
+/// What could not be counted is tried again so often, for so long: less than settled calls are known for.
+const AGAIN: Duration = Duration::from_secs(2);
+const OWED_FOR: Duration = Duration::from_mins(10);
 
 /// Rules of a tenant or end user, as they hold now.
 #[derive(Debug, Default)]
@@ -156,6 +161,17 @@ impl Inner {
         };
         let note = Arc::new(Note { id, payer: payer.clone(), exempt, rules: counted });
         Ok(Charge { reserve, rules, note })
+    }
+
+    /// Counts what a call took; a database that is away is waited for.
+    async fn settle(&self, took: Arc<RawValue>) {
+        let patience = Instant::now() + OWED_FOR;
+        while let Err(error) = self.settling.write(Arc::clone(&took)).await {
+            if Instant::now() > patience {
+                return error!(%error, took = took.get(), "What a call took could not be counted.");
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
     }
 
     /// Tokens and nano-dollars that a call of the payer may take.

@@ -46,8 +46,9 @@ const RELEASE: &str = "WITH old AS (
         AND c.metric = held.metric AND c.window_unit = held.window_unit AND c.window_every = held.window_every
         AND c.window_key = held.window_key";
 
-/// Forgets counters of windows that are in the history for long.
-const PURGE: &str = "DELETE FROM usage_counters
+/// Forgets counters of windows that are in the history for long, and calls that nobody settles again.
+const PURGE: &str = "DELETE FROM usage_settled WHERE settled_at < now() - interval '15 minutes';
+    DELETE FROM usage_counters
         WHERE captured AND reserved = 0 AND ends_ms < (extract(epoch FROM usage_clock()) - 172800) * 1000;
     DELETE FROM usage_crossings WHERE told AND ends_ms < (extract(epoch FROM usage_clock()) - 172800) * 1000";
 

@@ -1,12 +1,14 @@
 //! Tenants and their quotas through the traits, on a real PostgreSQL.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use platform_core::{AccountId, Caller, SystemClock};
 use platform_db::{Bus, Db};
 use platform_models::{Models, ModelsConfig};
-use platform_runtime::{Budget, FaultCode, Message, Model, Payer, Prompt, Spender};
-use platform_tenants::{NewTenant, NewTier, NewUsage, PgTenantService, Quotas, Reset, TenantService, UsageService};
+use platform_runtime::{Budget, FaultCode, Message, Model, Payer, Prompt, Spender, UsageLedger};
+use platform_tenants::{
+    NewTenant, NewTier, NewUsage, PgTenantService, Quotas, Reset, TenantService, UsageService, settle_in,
+};
 use platform_testing::{TestDb, full_caller};
 use serde_json::{from_value, json};
 
@@ -94,6 +96,45 @@ async fn model_calls_that_race_are_made_as_far_as_they_fit_and_those_that_fail_t
     let refused: Vec<_> = calls.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
     assert_eq!((calls.len() - refused.len(), current().await), (9, json!(1000)));
     assert!(refused.iter().all(|fault| fault.code == FaultCode::LimitExceeded && fault.refusal.is_some()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_call_took_is_counted_once_also_when_it_is_settled_again_or_the_database_was_away() {
+    const HUNDRED: &str = "/usage {\"inputTokens\": 90, \"outputTokens\": 10}\n/say yes";
+    let test = TestDb::new().await;
+    let db = test.connect();
+    let house = house(&db).await;
+    let new = NewTenant { tenant_id: "acme".into(), ..NewTenant::default() };
+    house.tenants.create(&house.caller, new, None).await.expect("made");
+    let account = &house.caller.account;
+    let call = async |ledger: Option<Arc<UsageLedger>>| {
+        let model = house.quotas.model(&payer(account, "acme"), ledger);
+        let spec = model.catalog().choose(None, None).expect("the demo model");
+        let prompt = Prompt { messages: vec![Message::user(HUNDRED)], ..Prompt::new(spec) };
+        model.answer(&prompt, &mut |_| {}).await.expect("answered");
+        model
+    };
+    let current = async || {
+        let usage = house.tenants.usage(account, "acme", None, false).await.expect("usage");
+        json!(usage)["usage"][0]["current"].as_i64().expect("a number")
+    };
+    // Of the first commit only the answer is lost.
+    let ledger = Arc::new(UsageLedger::default());
+    let _model = call(Some(Arc::clone(&ledger))).await;
+    let took = ledger.take();
+    for _ in 0..2 {
+        settle_in(&mut *db.conn().await.expect("a connection"), &took).await.expect("settled");
+        assert_eq!(current().await, 100);
+    }
+
+    test.run("ALTER FUNCTION settle_usage(jsonb) RENAME TO away").await;
+    drop(call(None).await);
+    assert_eq!(current().await, 100, "nothing can be counted now");
+    test.run("ALTER FUNCTION away(jsonb) RENAME TO settle_usage").await;
+    while current().await == 100 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(current().await, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

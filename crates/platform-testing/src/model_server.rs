@@ -15,7 +15,7 @@ use actix_web::{
 };
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::server::serve;
 
@@ -33,6 +33,8 @@ struct State {
     calls: watch::Sender<usize>,
     open: Arc<watch::Sender<usize>>,
     count: AtomicUsize,
+    /// Calls that may be answered.
+    gate: Semaphore,
     embeddings: watch::Sender<Embeddings>,
 }
 
@@ -117,6 +119,16 @@ impl Script {
         Self::events(&events)
     }
 
+    /// A call of a tool in the wire of Chat Completions.
+    pub fn tool_call(tool: &str, arguments: &Value) -> Self {
+        let function = json!({"name": tool, "arguments": arguments.to_string()});
+        let call = json!({"index": 0, "id": "c1", "type": "function", "function": function});
+        Self::events(&[
+            json!({"choices": [{"index": 0, "delta": {"role": "assistant", "tool_calls": [call]}}]}),
+            json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}),
+        ])
+    }
+
     /// With a pause before each event.
     #[must_use]
     pub fn paced(self, pause: Duration) -> Self {
@@ -140,6 +152,7 @@ impl FakeModelServer {
             calls: watch::Sender::new(0),
             open: Arc::new(watch::Sender::new(0)),
             count: AtomicUsize::new(0),
+            gate: Semaphore::new(Semaphore::MAX_PERMITS),
             embeddings: watch::Sender::new(Embeddings::Given),
         });
         let shared = Arc::clone(&state);
@@ -158,6 +171,16 @@ impl FakeModelServer {
     /// What the next calls get, in order; then `Hello from the model.` again and again.
     pub fn script(&self, scripts: impl IntoIterator<Item = Script>) {
         self.state.script.lock().expect("lock").extend(scripts);
+    }
+
+    /// From now on calls wait until they are let go.
+    pub fn hold(&self) {
+        self.state.gate.forget_permits(Semaphore::MAX_PERMITS);
+    }
+
+    /// Lets so many calls go, those that wait for longest first.
+    pub fn let_go(&self, calls: usize) {
+        self.state.gate.add_permits(calls);
     }
 
     /// What calls for vectors get from now on.
@@ -227,6 +250,7 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
     if let Some(violation) = violation {
         return HttpResponse::BadRequest().json(json!({"error": {"message": violation}}));
     }
+    state.gate.acquire().await.expect("it is never closed").forget();
     let script = state.script.lock().expect("lock").pop_front().unwrap_or_else(|| default(&path));
     if script.status != 200 {
         let status = actix_web::http::StatusCode::from_u16(script.status).expect("a status");

@@ -118,8 +118,8 @@ impl Paid {
     /// Stores what calls took and nobody has stored.
     async fn store(&self) {
         for took in self.ledger.take() {
-            if let Err(error) = self.quotas.settling.write(took).await {
-                error!(%error, "What a call took could not be counted.");
+            if self.quotas.settling.write(Arc::clone(&took)).await.is_err() {
+                self.ledger.add(took);
             }
         }
     }
@@ -135,9 +135,7 @@ impl Drop for Paid {
         let quotas = Arc::clone(&self.quotas);
         spawn("settle", async move {
             for took in left {
-                if let Err(error) = quotas.settling.write(took).await {
-                    error!(%error, "What a call took could not be counted.");
-                }
+                quotas.settle(took).await;
             }
         });
     }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{
-    AccountId, Bound, Caller, Checks, Code, Error, Object, Page, Period, Precondition, Result, Timestamp, misfit,
+    AccountId, Bound, Caller, Checks, Code, Error, Id, Object, Page, Period, Precondition, Result, Timestamp, misfit,
 };
 use platform_db::{Conn, Idempotency};
 use serde_json::{Value, json, value::to_raw_value};
@@ -308,8 +308,8 @@ impl UsageService for PgTenantService {
             let Standing { rules, .. } = standing(conn, account, tenant, subtenant).await?;
             let took = |tokens: i64, cost: i64| {
                 to_raw_value(
-                    &json!({"id": "", "account": account, "tenant": tenant, "subtenant": subtenant.unwrap_or_default(),
-                    "kind": "external", "spender": amounts.source, "input": tokens, "output": 0, "cost": cost,
+                    &json!({"id": Id::<NewUsage>::generate(), "account": account, "tenant": tenant,
+                    "subtenant": subtenant.unwrap_or_default(), "kind": "external", "spender": amounts.source, "input": tokens, "output": 0, "cost": cost,
                     "secondary": false, "exempt": false, "external": true,
                     "rules": rules.iter().map(counted).collect::<Vec<_>>()}),
                 )
