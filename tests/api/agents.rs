@@ -4,7 +4,6 @@ use std::{
     io::{BufRead, BufReader, Write},
     net::TcpListener,
     sync::mpsc,
-    time::Duration,
 };
 
 use platform_testing::{Ending, Script, TestApp, TestDb};
@@ -12,8 +11,8 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::support::{
-    PROGRAM, act, agent, app, app_with_model, app_with_tools, eventually, listen, said, thread, thread_in, tool,
-    tool_server,
+    PATIENCE, PROGRAM, act, agent, app, app_with_model, app_with_tools, eventually, listen, said, thread, thread_in,
+    tool, tool_server,
 };
 
 #[tokio::test]
@@ -407,7 +406,7 @@ async fn people_get_mail_and_every_change_is_an_event() {
     listen(&app).await;
     let thread = thread(&app, &id, "/tool pay {\"secret\": \"canary\"}\nDone").await;
     thread_in(&app, &thread, "paused_for_approval").await;
-    let next = || mail.recv_timeout(Duration::from_secs(20)).expect("mail");
+    let next = || mail.recv_timeout(PATIENCE).expect("mail");
     let asked = next();
     let head = asked.split_once("\n\n").expect("a head and a body").0;
     assert!(head.lines().all(|line| !line.starts_with("Bcc")), "a name adds no header: {head}");

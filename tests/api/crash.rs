@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use tokio::sync::RwLock;
 
 use crate::support::{
-    Frames, UNBOUNDED, agent, app_with, app_with_tools, factor, finished, finished_of, listen, tool, tool_server,
+    Frames, PATIENCE, UNBOUNDED, agent, app_with, app_with_tools, factor, finished, finished_of, listen, tool,
+    tool_server,
 };
 
 const MESSAGES_OF_A_CHAT: usize = 10;
@@ -146,7 +147,7 @@ async fn a_tool_that_may_not_be_repeated_is_called_at_most_once_whenever_the_pro
         sender.await.expect("every message was accepted");
     }
     let approvals = (0..chats).map(|chat| approve(&app, chat));
-    let approved = tokio::time::timeout(Duration::from_mins(1), futures_util::future::join_all(approvals)).await;
+    let approved = tokio::time::timeout(PATIENCE, futures_util::future::join_all(approvals)).await;
     approved.expect("every chat waits for approval");
     kill(&app, 3 * factor(3)).await;
     let app = app.read().await;

@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::support::{Folded, Frames, PROGRAM, agent, eventually, is_terminal, thread};
+use crate::support::{Folded, Frames, PATIENCE, PROGRAM, agent, eventually, is_terminal, thread};
 
 const WORDS: &str = "/delay 60ms\n/say one two three four five six seven eight nine ten eleven twelve thirteen";
 
@@ -103,7 +103,7 @@ async fn what_a_worker_writes_streams_on_the_process_that_answers() {
     nats.down();
     let away = async || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("NATS is away")).then_some(());
     eventually("the log says so", away).await;
-    let grown = timeout(Duration::from_secs(20), streamed(&api, "alone")).await.expect("it ends");
+    let grown = timeout(PATIENCE, streamed(&api, "alone")).await.expect("it ends");
     assert!(grown <= 1, "it comes with the commit: {grown}");
     nats.up();
     let back = async |n: usize| {

@@ -6,7 +6,7 @@ use platform_testing::{FakeModelServer, Script, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::json;
 
-use crate::support::{PROGRAM, app, app_with_model, say};
+use crate::support::{PATIENCE, PROGRAM, app, app_with_model, say};
 
 #[tokio::test]
 async fn demo_is_the_default_only_while_nothing_else_is_configured() {
@@ -121,7 +121,7 @@ async fn calls_are_retried_before_the_first_token_then_fall_back() {
 #[tokio::test]
 async fn a_listed_model_without_a_price_is_free_and_usable() {
     let (app, _model) = app_with_model(&[]).await;
-    let patience = Instant::now() + Duration::from_secs(10);
+    let patience = Instant::now() + PATIENCE;
     let names = async || {
         let models = app.get("/models?provider=openai").await.body;
         models["models"].as_array().expect("models").iter().any(|model| model["llm"] == "listed-model")

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use platform_testing::{Ending, Script, TestApp, TestDb};
+use platform_testing::{Ending, Script, TestApp};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{Frames, PROGRAM, app, app_with_model, finished};
+use crate::support::{Frames, PATIENCE, app, app_with_model, finished};
 
 async fn assistant(app: &TestApp, identifier: &str, mut settings: Value) {
     settings["name"] = json!(identifier);
@@ -38,7 +38,7 @@ async fn until(app: &TestApp, assistant: &str, chat: &str, is: impl Fn(&Value) -
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), seen).await.expect("the state that is waited for")
+    tokio::time::timeout(PATIENCE, seen).await.expect("the state that is waited for")
 }
 
 fn texts(chat: &Value) -> Vec<(&str, &str)> {

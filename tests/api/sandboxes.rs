@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     access::{key, post},
     environments::environment,
-    support::{PROGRAM, app, app_with, eventually, factor, text, thread, thread_in},
+    support::{PATIENCE, PROGRAM, app, app_with, eventually, factor, text, thread, thread_in},
     uploads::own_dir,
 };
 
@@ -491,7 +491,7 @@ async fn machines_die_with_their_platform_and_their_sessions_say_so() {
     assert!(is_running(&mark), "it goes on in the background");
     app.crash();
     dies(&mark).await;
-    let session = tokio::time::timeout(Duration::from_mins(1), ended(&app, &path)).await.expect("in time");
+    let session = tokio::time::timeout(PATIENCE, ended(&app, &path)).await.expect("in time");
     assert_eq!((&session["status"], &session["stoppedReason"]), (&json!("failed"), &json!("error")));
     assert!(text(&session["error"]).contains("not saved is lost"), "{session}");
     let sandbox = started(&app, &path, json!({})).await;
@@ -539,7 +539,7 @@ async fn kill_9_leaves_no_machine_behind_and_what_was_being_saved_is_saved() {
         app.crash();
         dies(&mark).await;
         for path in &paths {
-            let session = tokio::time::timeout(Duration::from_mins(1), ended(&app, path)).await.expect("in time");
+            let session = tokio::time::timeout(PATIENCE, ended(&app, path)).await.expect("in time");
             let status = text(&session["status"]);
             assert!(["failed", "stopped"].contains(&status.as_str()) && session["saving"] == false, "{session}");
             let snapshots = app.get(&format!("{path}/snapshots")).await.body;

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 use crate::support::{
-    Folded, Frames, UNBOUNDED, app, app_with, app_with_model, factor, finished, is_terminal, say, start,
+    Folded, Frames, PATIENCE, UNBOUNDED, app, app_with, app_with_model, factor, finished, is_terminal, say, start,
 };
 
 #[tokio::test]
@@ -172,7 +172,7 @@ async fn the_connection_of_a_stream_closes_after_its_last_frame() {
     );
     connection.write_all(request.as_bytes()).await.expect("sent");
     let mut answer = String::new();
-    let read = tokio::time::timeout(Duration::from_secs(20), connection.read_to_string(&mut answer)).await;
+    let read = tokio::time::timeout(PATIENCE, connection.read_to_string(&mut answer)).await;
     read.expect("it closes").expect("all is read");
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n0\r\n\r\n"), "{answer}");
     assert!(answer.contains("connection: close") && answer.contains("\"status\":\"completed\""), "{answer}");

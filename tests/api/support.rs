@@ -36,6 +36,9 @@ pub async fn say_to(app: &TestApp, assistant: &str, message: &Value) -> String {
     texts.filter_map(|of| of["content"]["message"].as_str()).collect::<Vec<_>>().join("\n")
 }
 
+/// Far longer than anything takes that is waited for, also on a busy machine.
+pub const PATIENCE: Duration = Duration::from_mins(3);
+
 /// As many requests, connections and streams as a client likes.
 pub const UNBOUNDED: [(&str, &str); 4] = [
     ("PLATFORM_RATE_FULL", "0"),
@@ -157,7 +160,7 @@ pub async fn thread_until(app: &TestApp, thread: &str, stands: impl Fn(&Value) -
         }
         let now = app.get(&format!("/agents/threads/{thread}")).await.body;
         assert!(!stands(&now), "the stream did not show it");
-        assert!(patience.elapsed() < Duration::from_mins(1), "it never came: {now:#}");
+        assert!(patience.elapsed() < PATIENCE, "it never came: {now:#}");
     }
 }
 
@@ -168,7 +171,7 @@ pub async fn eventually<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(patience.elapsed() < Duration::from_mins(1), "{what} never came");
+        assert!(patience.elapsed() < PATIENCE, "{what} never came");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -255,7 +258,7 @@ impl Frames {
                 let data = serde_json::from_str(field("data")).expect("data is JSON");
                 return Some(Frame { id: field("id").parse().unwrap_or(-1), event: field("event").to_owned(), data });
             }
-            let chunk = tokio::time::timeout(Duration::from_secs(90), self.body.next()).await.expect("no silence")?;
+            let chunk = tokio::time::timeout(PATIENCE, self.body.next()).await.expect("no silence")?;
             self.buffer.push_str(&String::from_utf8(chunk.expect("a whole chunk")).expect("UTF-8"));
         }
     }

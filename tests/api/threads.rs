@@ -1,9 +1,6 @@
 //! `/v1/agents/{agentId}/threads`, `/v1/agents/threads/…`, `/v1/tool-callbacks/{token}`
 
-use std::{
-    collections::HashMap,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{collections::HashMap, time::Duration};
 
 use futures_util::future::join_all;
 use platform_testing::{FakeModelServer, FakeToolServer, Script, TestApp};
@@ -212,8 +209,7 @@ async fn a_pause_comes_after_the_running_step_or_at_once_and_ends_by_itself_when
     assert_eq!(said(&ended, "assistant"), ["Demo reply: Later and more"]);
     let id = thread(&app, &held_agent, "x").await;
     model.called(4).await;
-    let soon = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_millis() + 1500;
-    let soon = i64::try_from(soon).expect("a time");
+    let soon = chrono::Utc::now().timestamp_millis() + 1500;
     act(&app, &id, "pause", json!({"mode": "immediate", "until": soon})).await;
     model.let_go(2);
     let ended = thread_in(&app, &id, "completed").await;

@@ -6,7 +6,7 @@ use platform_testing::{FakeToolServer, Reply, TestApp};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{Frames, app, app_with_model, app_with_tools, tool, tool_server};
+use crate::support::{Frames, PATIENCE, app, app_with_model, app_with_tools, tool, tool_server};
 
 /// Makes an assistant `helper` with the tools of a server, and with other settings.
 async fn helper(app: &TestApp, server: &str, settings: &Value) {
@@ -40,7 +40,7 @@ async fn until(app: &TestApp, chat: &str, status: &str) -> Value {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), reached).await.unwrap_or_else(|_| panic!("never {status}"))
+    tokio::time::timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("never {status}"))
 }
 
 fn roles(messages: &Value) -> Vec<&str> {

@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_mins(1);
 const CONFIG: JobsConfig =
     JobsConfig { lease: Duration::from_millis(900), heartbeat: Duration::from_millis(300), concurrency: 8 };
 
@@ -88,7 +90,7 @@ async fn a_lost_worker_is_taken_over_with_a_higher_fence_and_can_write_nothing_m
     let dead = Run::begun("run-a".to_owned(), &account, "test", "a".to_owned(), json!({}));
     assert!(is_held_in(&mut conn, &dead).await.expect("a row"));
     let (_jobs, mut told) = worker(&db, &Bus::local(), "alive", true);
-    let taken = tokio::time::timeout(Duration::from_secs(5), told.recv()).await.expect("in time").expect("a run");
+    let taken = tokio::time::timeout(PATIENCE, told.recv()).await.expect("in time").expect("a run");
     assert_eq!((taken.fence, taken.attempt, taken.payload["n"].as_i64()), (2, 2, Some(1)));
     assert!(!is_held_in(&mut conn, &dead).await.expect("no row"));
     assert!(!finish(&mut conn, &dead).await, "the dead worker's fence ends nothing");
@@ -121,7 +123,7 @@ async fn a_heartbeat_keeps_the_lease_and_a_stop_reaches_the_worker() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(3), gone).await.expect("stopped, wherever it was worked");
+    tokio::time::timeout(PATIENCE, gone).await.expect("stopped, wherever it was worked");
     let run = stop_in(&mut db.conn().await.expect("a connection"), &account, "test", "a").await.expect("no row");
     assert!(run.is_none(), "nothing is left to stop");
 }
