@@ -69,7 +69,7 @@ async fn two_hundred_messages_and_ten_kills_lose_nothing_double_nothing_and_leav
                 let mut accepted = Vec::new();
                 for number in 0..MESSAGES_OF_A_CHAT {
                     // The first is answered late, so that others wait for it.
-                    let slow = if number == 0 { "/wait 1s\n" } else { "" };
+                    let slow = if number == 0 { "/wait 3s\n" } else { "" };
                     let text = format!("{slow}/delay 5ms\n/say reply {number} to {chat} done");
                     accepted.push(send(&app, "default", chat, number, &text).await);
                 }
