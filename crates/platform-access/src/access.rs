@@ -172,8 +172,9 @@ impl Access {
 
     async fn check_reference(&self, caller: &Caller, reach: &Reach<'_>, record: &Reference) -> Result<()> {
         self.known_to(caller, record.0, &record.1).await?;
+        let Some(resources) = self.resources.get(&record.0) else { return Ok(()) };
         match self.project(&caller.account, record).await? {
-            Some(project) => reach.check(&project, ProjectRole::Viewer),
+            Some(project) => reach.check(&project, resources.referred_by()),
             None => Ok(()),
         }
     }

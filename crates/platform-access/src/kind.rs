@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use platform_core::{AccountId, Caller, Owner, Result};
 
-use crate::demand::References;
+use crate::{demand::References, reach::ProjectRole};
 
 /// A kind of resource, as paths and bodies name its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,6 +62,11 @@ pub trait Resources: Send + Sync {
     /// What a record refers to; an error when there is none.
     async fn references(&self, _account: &AccountId, _id: &str) -> Result<References> {
         Ok(References::new())
+    }
+
+    /// What it takes to refer to a record of a project.
+    fn referred_by(&self) -> ProjectRole {
+        ProjectRole::Viewer
     }
 
     /// The records whose tools it has called.

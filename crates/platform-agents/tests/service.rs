@@ -6,7 +6,7 @@ use platform_agents::{
     AgentFilter, AgentService, NewPause, NewResume, NewThread, Thread, ThreadFilter, ThreadMessage, ThreadService,
     ThreadState, ThreadView,
 };
-use platform_core::{AccountId, Caller, Error, Object, Page, Precondition, Result};
+use platform_core::{AccountId, Caller, Error, Id, Object, Page, Precondition, Result};
 use platform_testing::TestDb;
 use serde_json::json;
 
@@ -36,35 +36,41 @@ async fn a_thread_is_worked_to_its_end_and_paid_once_and_another_account_sees_no
     assert_eq!(states(&thread), ["queued", "processing", "completed"]);
     assert_eq!(thread.result.expect("a result").message, "done");
     let more = ThreadMessage { message: Some("/say more".into()), files: Vec::new() };
-    house.threads.say(caller, &id, more, None).await.expect("taken in");
+    house.threads.say(caller, &Id::named(&id), more, None).await.expect("taken in");
     let thread = house.reach(&id, ThreadState::Completed).await;
     let content = json!(thread.thread_content.expect("messages"));
     let messages = || content.as_array().into_iter().flatten();
     let said: Vec<_> = messages().filter_map(|message| message["content"]["message"].as_str()).collect();
     assert_eq!(said, ["/say done", "done", "/say more", "more"]);
     let took = |field: &str| messages().filter_map(|message| message["messageTokenUsage"][field].as_i64()).sum();
-    let costs = house.agents.cost_summary(&caller.account, &agent.id).await.expect("costs").today;
+    let costs = house.agents.cost_summary(&caller.account, &Id::named(&agent.id)).await.expect("costs").today;
     assert_eq!((costs.input_tokens, costs.output_tokens), (took("inputTokens"), took("outputTokens")));
     assert_eq!((costs.thread_count, costs.input_tokens > 0, thread.total_tokens), (1, true, took("totalTokens")));
 
     let stranger = Caller { account: AccountId::generate(), ..caller.clone() };
     let theirs = &stranger.account;
     let (agents, threads) = (&house.agents, &house.threads);
-    assert_eq!(code(agents.get(theirs, &agent.id).await), "AGENT_NOT_FOUND");
-    assert_eq!(code(agents.update(theirs, &agent.id, Object::new(), &Precondition::None).await), "AGENT_NOT_FOUND");
-    assert_eq!(code(agents.delete(&stranger, &agent.id, &Precondition::None).await), "AGENT_NOT_FOUND");
-    assert_eq!(code(agents.cost_summary(theirs, &agent.id).await), "AGENT_NOT_FOUND");
-    assert_eq!(code(threads.start(&stranger, &agent.id, says("hi"), None, false, None).await), "AGENT_NOT_FOUND");
+    assert_eq!(code(agents.get(theirs, &Id::named(&agent.id)).await), "AGENT_NOT_FOUND");
+    assert_eq!(
+        code(agents.update(theirs, &Id::named(&agent.id), Object::new(), &Precondition::None).await),
+        "AGENT_NOT_FOUND"
+    );
+    assert_eq!(code(agents.delete(&stranger, &Id::named(&agent.id), &Precondition::None).await), "AGENT_NOT_FOUND");
+    assert_eq!(code(agents.cost_summary(theirs, &Id::named(&agent.id)).await), "AGENT_NOT_FOUND");
+    assert_eq!(
+        code(threads.start(&stranger, &Id::named(&agent.id), says("hi"), None, false, None).await),
+        "AGENT_NOT_FOUND"
+    );
     assert_eq!(agents.list(theirs, &AgentFilter::default(), ALL).await.expect("a page").total, 0);
-    assert_eq!(code(threads.get(theirs, &id, ThreadView::default()).await), "THREAD_NOT_FOUND");
-    assert_eq!(code(threads.watch(theirs, &id, true).await), "THREAD_NOT_FOUND");
-    assert_eq!(code(threads.search(theirs, &id, "done", 10).await), "THREAD_NOT_FOUND");
-    assert_eq!(code(threads.delete(theirs, &id).await), "THREAD_NOT_FOUND");
+    assert_eq!(code(threads.get(theirs, &Id::named(&id), ThreadView::default()).await), "THREAD_NOT_FOUND");
+    assert_eq!(code(threads.watch(theirs, &Id::named(&id), true).await), "THREAD_NOT_FOUND");
+    assert_eq!(code(threads.search(theirs, &Id::named(&id), "done", 10).await), "THREAD_NOT_FOUND");
+    assert_eq!(code(threads.delete(theirs, &Id::named(&id)).await), "THREAD_NOT_FOUND");
     let list = |account| threads.list(account, ThreadFilter::default(), &[], ALL);
     assert_eq!(list(theirs).await.expect("a page").total, 0);
     assert_eq!(list(&caller.account).await.expect("a page").total, 1);
-    threads.delete(&caller.account, &id).await.expect("deleted");
-    assert_eq!(code(threads.get(&caller.account, &id, ThreadView::default()).await), "THREAD_NOT_FOUND");
+    threads.delete(&caller.account, &Id::named(&id)).await.expect("deleted");
+    assert_eq!(code(threads.get(&caller.account, &Id::named(&id), ThreadView::default()).await), "THREAD_NOT_FOUND");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,23 +85,23 @@ async fn an_agent_works_no_more_threads_than_it_may_and_makes_the_call_of_a_paus
     let second = house.start(&agent, says("/say second")).await.expect("started");
     let waiting = house.thread(&second).await;
     assert_eq!((waiting.queued_reason, waiting.queue_position), (Some("CONCURRENCY_LIMIT"), Some(1)));
-    let third = house.threads.start(&house.caller, &agent.id, says("/say third"), None, true, None).await;
+    let third = house.threads.start(&house.caller, &Id::named(&agent.id), says("/say third"), None, true, None).await;
     assert_eq!(code(third), "AGENT_BUSY");
 
     let pause = NewPause { mode: Some("graceful".into()), until: None, reason: Some("lunch".into()) };
-    let pausing = house.threads.pause(&house.caller, &first, pause, None).await.expect("taken in");
+    let pausing = house.threads.pause(&house.caller, &Id::named(&first), pause, None).await.expect("taken in");
     assert_eq!((pausing.state, pausing.pause_requested), (ThreadState::Processing, true));
     house.gate.is_open.send_replace(true);
     let paused = house.reach(&first, ThreadState::Paused).await;
     assert_eq!(paused.paused_reason.as_deref(), Some("lunch"));
     house.reach(&second, ThreadState::Completed).await;
 
-    house.threads.resume(&house.caller, &first, NewResume::default(), None).await.expect("resumed");
+    house.threads.resume(&house.caller, &Id::named(&first), NewResume::default(), None).await.expect("resumed");
     let ended = house.reach(&first, ThreadState::Completed).await;
     assert_eq!(states(&ended), ["queued", "processing", "paused", "queued", "processing", "completed"]);
     assert_eq!((*house.gate.calls.borrow(), ended.thread_content.map(|content| content.len())), (1, Some(4)));
     assert_eq!(ended.result.expect("a result").message, "first");
-    let late = house.threads.resume(&house.caller, &first, NewResume::default(), None).await;
+    let late = house.threads.resume(&house.caller, &Id::named(&first), NewResume::default(), None).await;
     assert_eq!(code(late), "THREAD_STATE_CONFLICT");
 }
 
@@ -115,7 +121,7 @@ async fn an_archived_agent_starts_nothing_until_it_is_archived_no_longer() {
     assert_eq!(house.agents.list(account, &shown(true), ALL).await.expect("a page").total, 2);
 
     assert_eq!(code(house.start(&agent, says("/say no")).await), "AGENT_ARCHIVED");
-    house.threads.resume(&house.caller, &waiting, NewResume::default(), None).await.expect("resumed");
+    house.threads.resume(&house.caller, &Id::named(&waiting), NewResume::default(), None).await.expect("resumed");
     let later = house.start(&other, says("/say other")).await.expect("started");
     house.reach(&later, ThreadState::Completed).await;
     let thread = house.thread(&waiting).await;
@@ -123,9 +129,9 @@ async fn an_archived_agent_starts_nothing_until_it_is_archived_no_longer() {
 
     house.change(&agent, json!({"archived": false}), &Precondition::None).await.expect("changed");
     house.reach(&waiting, ThreadState::Completed).await;
-    house.agents.delete(&house.caller, &agent.id, &Precondition::None).await.expect("deleted");
+    house.agents.delete(&house.caller, &Id::named(&agent.id), &Precondition::None).await.expect("deleted");
     let ended = house.reach(&never, ThreadState::Terminated).await;
     assert_eq!(states(&ended), ["paused", "terminated"]);
     assert_eq!(ended.thread_content.map(|content| content.len()), Some(1), "it stays readable");
-    assert_eq!(code(house.agents.get(account, &agent.id).await), "AGENT_NOT_FOUND");
+    assert_eq!(code(house.agents.get(account, &Id::named(&agent.id)).await), "AGENT_NOT_FOUND");
 }

@@ -7,7 +7,7 @@ use platform_auth::{
     AuthConfig, AuthService, KeySecret, KeyService, NewApiKey, NewSession, PgAuthService, Rotation, SessionService,
     TokenAlgorithm,
 };
-use platform_core::{Caller, Clock, Code, Credential, Origin, Timestamp};
+use platform_core::{Caller, Clock, Code, Credential, Id, Origin, Timestamp};
 use platform_db::Bus;
 use platform_testing::{TestClock, TestDb};
 use platform_vault::{MasterKey, Vault};
@@ -48,7 +48,7 @@ async fn a_key_works_until_its_time_and_an_old_value_until_its_grace() {
         format!("apikey:{}", made.record.id)
     );
 
-    let rotated = auth.rotate_key(&caller, &made.record.id, Rotation { grace_seconds: 5 }, None).await;
+    let rotated = auth.rotate_key(&caller, &Id::named(&made.record.id), Rotation { grace_seconds: 5 }, None).await;
     let rotated = rotated.expect("rotated");
     clock.advance_ms(4999);
     assert!(auth.authenticate(&made.key).await.is_ok(), "within its grace");
@@ -61,7 +61,7 @@ async fn a_key_works_until_its_time_and_an_old_value_until_its_grace() {
         auth.authenticate("ak-unknown").await.expect_err("unknown").code(),
         platform_auth::code::UNAUTHENTICATED
     );
-    let wrong = auth.rotate_key(&caller, &made.record.id, Rotation { grace_seconds: 86_401 }, None).await;
+    let wrong = auth.rotate_key(&caller, &Id::named(&made.record.id), Rotation { grace_seconds: 86_401 }, None).await;
     assert_eq!(wrong.expect_err("too long").code(), Code::VALIDATION_ERROR);
 }
 
@@ -71,7 +71,10 @@ async fn a_value_works_for_its_grace_whatever_rotates_meanwhile_and_its_sessions
     let first = auth.create_key(&caller, NewApiKey { name: "k".into(), ..NewApiKey::default() }, None).await;
     let first = first.expect("made");
     let rotate = async |grace_seconds| {
-        auth.rotate_key(&caller, &first.record.id, Rotation { grace_seconds }, None).await.expect("rotated").key
+        auth.rotate_key(&caller, &Id::named(&first.record.id), Rotation { grace_seconds }, None)
+            .await
+            .expect("rotated")
+            .key
     };
     let mint = async |value: &str| {
         let minter = auth.authenticate(value).await.expect("it works");
@@ -105,7 +108,7 @@ async fn a_value_works_for_its_grace_whatever_rotates_meanwhile_and_its_sessions
     for _ in 0..100 {
         rotate(60).await;
     }
-    let one_more = auth.rotate_key(&caller, &first.record.id, Rotation { grace_seconds: 60 }, None).await;
+    let one_more = auth.rotate_key(&caller, &Id::named(&first.record.id), Rotation { grace_seconds: 60 }, None).await;
     assert_eq!(one_more.expect_err("a hundred work already").code(), Code::CONFLICT);
 }
 
@@ -116,8 +119,14 @@ async fn another_accounts_key_is_not_found_and_names_of_accounts_are_unique() {
     let stranger = Caller { account: other.clone(), ..caller.clone() };
     let made = auth.create_key(&caller, NewApiKey { name: "k".into(), ..NewApiKey::default() }, None).await;
     let id = made.expect("made").record.id;
-    assert_eq!(auth.get_key(&stranger, &id).await.expect_err("foreign").code(), platform_auth::code::KEY_NOT_FOUND);
-    assert_eq!(auth.delete_key(&stranger, &id).await.expect_err("foreign").code(), platform_auth::code::KEY_NOT_FOUND);
+    assert_eq!(
+        auth.get_key(&stranger, &Id::named(&id)).await.expect_err("foreign").code(),
+        platform_auth::code::KEY_NOT_FOUND
+    );
+    assert_eq!(
+        auth.delete_key(&stranger, &Id::named(&id)).await.expect_err("foreign").code(),
+        platform_auth::code::KEY_NOT_FOUND
+    );
     assert_eq!(auth.create_account("other").await.expect_err("taken").code(), Code::CONFLICT);
     assert_eq!(auth.find_account("other").await.expect("a look"), Some(other));
 }
@@ -147,10 +156,10 @@ async fn a_session_works_until_its_end_and_ends_with_its_key() {
     let (token, _) = minted(&auth, &caller).await;
     assert!(auth.authenticate(&token).await.is_ok());
     let key = claims["key"].as_str().expect("a key").to_owned();
-    auth.delete_key(&caller, &key).await.expect("deleted");
+    auth.delete_key(&caller, &Id::named(&key)).await.expect("deleted");
     assert!(auth.authenticate(&token).await.is_ok(), "another key minted it");
     let newest = minted(&auth, &caller).await;
-    auth.delete_key(&caller, newest.1["key"].as_str().expect("a key")).await.expect("deleted");
+    auth.delete_key(&caller, &Id::named(newest.1["key"].as_str().expect("a key"))).await.expect("deleted");
     assert_eq!(auth.authenticate(&newest.0).await.expect_err("ended").code(), platform_auth::code::TOKEN_REVOKED);
     // The next month signs with another secret; what the old one signed is still read.
     clock.advance_ms(30 * 86_400_000 - 200_000);

@@ -9,7 +9,7 @@ use platform_chat::{
 };
 use platform_child::Children;
 use platform_conversation::{AssistantSettings, FileFetcher, Ports};
-use platform_core::{AccountId, Caller, Clock, FieldLimits, Page, SystemClock};
+use platform_core::{AccountId, Caller, Clock, FieldLimits, Id, Page, SystemClock};
 use platform_db::{Bus, Db};
 use platform_egress::{Egress, EgressRules};
 use platform_files::{PgFileService, Store};
@@ -97,13 +97,13 @@ async fn a_turn_that_nobody_here_works_is_answered_by_whoever_comes() {
     let accepted = accepting.chat.send(&accepting.caller, DEFAULT_ASSISTANT, message("Hello"), None, None).await;
     let uid = accepted.expect("accepted").chat_uid;
     let account = &accepting.caller.account;
-    let (waiting, _) = accepting.chat.get(account, DEFAULT_ASSISTANT, &uid, true).await.expect("a chat");
+    let (waiting, _) = accepting.chat.get(account, DEFAULT_ASSISTANT, &Id::named(&uid), true).await.expect("a chat");
     assert_eq!(waiting.status, "processing");
-    let mut watcher = accepting.chat.watch(account, DEFAULT_ASSISTANT, &uid, true).await.expect("a state");
+    let mut watcher = accepting.chat.watch(account, DEFAULT_ASSISTANT, &Id::named(&uid), true).await.expect("a state");
     let _worker = house(&working, 4).await;
     // The watcher of the first process sees the second one's commit through the store.
     while watcher.next().await.expect("a frame").is_some() {}
-    let (chat, _) = accepting.chat.get(account, DEFAULT_ASSISTANT, &uid, false).await.expect("a chat");
+    let (chat, _) = accepting.chat.get(account, DEFAULT_ASSISTANT, &Id::named(&uid), false).await.expect("a chat");
     assert_eq!((chat.status.as_str(), chat.chat_content.map(|content| content.len())), ("completed", Some(2)));
 }
 
@@ -150,9 +150,9 @@ async fn messages_from_all_sides_wait_their_turn_and_each_is_answered_once() {
     house.assistants.create(&house.caller, settings, None).await.expect("made");
     let mut uids = futures_util::future::join_all(sends).await;
     let account = &house.caller.account;
-    let mut watcher = house.chat.watch(account, "wide", "shared", true).await.expect("a state");
+    let mut watcher = house.chat.watch(account, "wide", &Id::named("shared"), true).await.expect("a state");
     while watcher.next().await.expect("a frame").is_some() {}
-    let (chat, _) = house.chat.get(account, "wide", "shared", false).await.expect("a chat");
+    let (chat, _) = house.chat.get(account, "wide", &Id::named("shared"), false).await.expect("a chat");
     assert_eq!(chat.status, "completed");
     let content = serde_json::to_value(chat.chat_content).expect("JSON");
     let messages = content.as_array().expect("messages");

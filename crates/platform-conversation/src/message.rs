@@ -259,7 +259,7 @@ pub(crate) fn tool_row(
 ) -> Result<MessageRow> {
     let content = MessageContent {
         message: text.to_owned(),
-        data: serde_json::from_str(text).ok().filter(|_| text.len() <= MOST_DATA),
+        data: Some(text).filter(|text| text.len() <= MOST_DATA).and_then(|text| serde_json::from_str(text).ok()),
         files: Vec::new(),
     };
     let message = ChatMessage {

@@ -1,4 +1,4 @@
-use std::{fmt, marker::PhantomData, sync::Arc};
+use std::{fmt, marker::PhantomData, ops::Deref, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -39,8 +39,21 @@ impl<K> Id<K> {
         if good { Ok(Self(text.into(), PhantomData)) } else { Err(IdError) }
     }
 
+    /// The id that a client names. One that has not the form names nothing: it is looked for, and not found.
+    pub fn named(text: &str) -> Self {
+        Self(text.into(), PhantomData)
+    }
+
     /// The id as stored and sent.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<K> Deref for Id<K> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
         &self.0
     }
 }

@@ -8,6 +8,32 @@ use crate::{Error, Strict};
 /// A JSON object whose keys the client chooses.
 pub type Object = serde_json::Map<String, Value>;
 
+/// Memory that JSON from outside may take when it is read, in bytes: up to a hundred times its text.
+const MOST_MEMORY: usize = 32 << 20;
+
+/// Reads JSON that came from outside, unless it holds so many values that reading it takes 32 MiB.
+pub fn parse<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result<T> {
+    check_size(json).map_err(serde::de::Error::custom)?;
+    serde_json::from_slice(json)
+}
+
+/// Refuses JSON whose values would take more than 32 MiB of memory beside their text, before any is read.
+pub fn check_size(json: &[u8]) -> Result<(), &'static str> {
+    let (mut is_text, mut is_escaped, mut memory) = (false, false, 0);
+    for byte in json {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_text,
+            b'"' => is_text = !is_text,
+            // The first node of a map has room for eleven values.
+            b'{' if !is_text => memory += 640,
+            b'[' | b',' if !is_text => memory += 128,
+            _ => {}
+        }
+    }
+    if memory > MOST_MEMORY { Err("it holds too many values; send fewer at once") } else { Ok(()) }
+}
+
 /// The value with U+FFFD in place of each U+0000, which PostgreSQL keeps in no JSON.
 pub fn without_nul(value: Value) -> Value {
     match value {
@@ -67,4 +93,19 @@ pub fn misfit(path: &str, error: &impl Display) -> Error {
 /// Text that names one of several things and is judged elsewhere, in lower case: `#[serde(deserialize_with)]`.
 pub fn lower_case<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     String::deserialize(deserializer).map(|text| text.to_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_from_outside_may_take_a_bounded_memory_whatever_its_text_holds() {
+        let list = |item: &str, count: usize| format!("[{}0]", format!("{item},").repeat(count));
+        let is_read = |text: String| parse::<Value>(text.as_bytes()).is_ok();
+        assert!(is_read(list("0", 250_000)) && !is_read(list("0", 270_000)));
+        assert!(is_read(list(r#"{"a":0}"#, 40_000)) && !is_read(list(r#"{"a":0}"#, 45_000)));
+        let text = format!(r#""\"{}""#, ",[{".repeat(1 << 20));
+        assert_eq!(parse::<String>(text.as_bytes()).expect("text").len(), 3 * (1 << 20) + 1);
+    }
 }

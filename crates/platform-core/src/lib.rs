@@ -3,7 +3,7 @@
 //! **Owns** no table and no endpoint. **Needs** nothing. Values, tasks and fair shares:
 //! what each floor above stands on.
 //!
-//! **Invariants**: an [`Id`] always has the form the API promises; [`Money`] is an
+//! **Invariants**: an [`Id`] of ours always has the form the API promises; [`Money`] is an
 //! integer of nano-dollars, never a float; an [`Error`] carries a stable code and a
 //! message that is fit for a client, its cause is for the log alone; the current time
 //! comes from a [`Clock`].
@@ -29,7 +29,7 @@ pub use digest::{hex, sha256_hex};
 pub use error::{Code, Error, ErrorKind, Result};
 pub use fair::{FairPermit, FairSemaphore};
 pub use id::{Account, AccountId, Id, IdError};
-pub use json::{Object, check_types, lower_case, misfit, overlay, without_nul};
+pub use json::{Object, check_size, check_types, lower_case, misfit, overlay, parse, without_nul};
 pub use money::Money;
 pub use page::{MOST_LISTED, Page, fitting};
 pub use period::{Bound, Period, day_of};

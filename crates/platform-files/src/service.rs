@@ -35,9 +35,9 @@ pub trait FileService: Send + Sync {
     /// Those that the filter keeps, newest first.
     async fn list(&self, account: &AccountId, filter: &FileFilter, page: Page) -> Result<FileList>;
     /// One.
-    async fn get(&self, account: &AccountId, id: &str) -> Result<UploadedFile>;
+    async fn get(&self, account: &AccountId, id: &Id<UploadedFile>) -> Result<UploadedFile>;
     /// Deletes one: its address is no good any more when this returns. `CONFLICT` when something was made of it.
-    async fn delete(&self, account: &AccountId, id: &str) -> Result<()>;
+    async fn delete(&self, account: &AccountId, id: &Id<UploadedFile>) -> Result<()>;
     /// What is at an address that we gave out, by the token in it.
     async fn download(&self, token: &str) -> Result<StoredContent>;
 }
@@ -260,12 +260,12 @@ impl FileService for PgFileService {
         Ok(FileList { items, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn get(&self, account: &AccountId, id: &str) -> Result<UploadedFile> {
+    async fn get(&self, account: &AccountId, id: &Id<UploadedFile>) -> Result<UploadedFile> {
         let row = repository::find(self.db.read().await?.get(), account, id, self.clock.now()).await?;
         row.map(|row| self.shown(row)).ok_or_else(|| not_found(id))
     }
 
-    async fn delete(&self, account: &AccountId, id: &str) -> Result<()> {
+    async fn delete(&self, account: &AccountId, id: &Id<UploadedFile>) -> Result<()> {
         let row = repository::find(self.db.read().await?.get(), account, id, self.clock.now()).await?;
         if let Some(user) = row.ok_or_else(|| not_found(id))?.kept_for {
             let message = format!("A {user} was made of this file; it goes when the {user} is deleted.");

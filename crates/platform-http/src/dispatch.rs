@@ -403,6 +403,8 @@ fn once(route: &Route, request: &Request) -> Result<Option<Idempotency>> {
     let parts = [account, &credential, route.path].into_iter().chain(path).chain([key]);
     let scope = sha256_hex(joined(parts).as_bytes());
     let mut asked = request.body.to_vec();
+    let query = request.query.iter().flat_map(|(name, value)| [name.as_str(), value]);
+    asked.extend_from_slice(joined(query).as_bytes());
     for value in route.acts_by.unwrap_or_default().iter().filter_map(|name| request.headers.get(*name)) {
         asked.extend_from_slice(value.as_bytes());
     }

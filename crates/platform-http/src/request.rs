@@ -6,7 +6,7 @@ use actix_web::http::header::{HeaderMap, IF_MATCH};
 use bytes::Bytes;
 use platform_access::{Demand, Kind, Reach, Reference, Right};
 use platform_auth::{Identity, KeyRules, Rights};
-use platform_core::{Caller, Code, Error, Object, Page, Precondition, Result, Session, Strict, misfit};
+use platform_core::{Caller, Code, Error, Id, Object, Page, Precondition, Result, Session, Strict, check_size, misfit};
 use platform_db::Idempotency;
 use serde::{
     Deserialize,
@@ -161,6 +161,11 @@ impl Request {
         self.fields.0.insert(name.to_owned(), json);
         self.body = serde_json::to_vec(&self.fields.0).map_err(Error::internal)?.into();
         Ok(())
+    }
+
+    /// A path parameter that names a record.
+    pub fn id<K>(&self, name: &str) -> Id<K> {
+        Id::named(self.path(name))
     }
 
     /// A path parameter.
@@ -380,11 +385,13 @@ impl<'de> Deserialize<'de> for Fields {
     }
 }
 
-/// Structure that must hold before any field is read: depth, text without NUL, integers that every
+/// Structure that must hold before any field is read: size, depth, text without NUL, integers that every
 /// client can hold (contract 00 §2.7).
 pub(crate) fn check_json(body: &[u8]) -> Result<()> {
     const DEEPEST: usize = 64;
     const LARGEST: u64 = (1 << 53) - 1;
+    let too_many = |reason| Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {reason}."));
+    check_size(body).map_err(too_many)?;
     let (mut depth, mut in_text, mut at) = (0_usize, false, 0);
     while at < body.len() {
         match (in_text, body[at]) {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use diesel_async::AsyncConnection;
 use futures_util::StreamExt;
-use platform_core::{AccountId, Clock, Code, Error, Object, Result, millis, spawn};
+use platform_core::{AccountId, Clock, Code, Error, Object, Result, millis, parse, spawn};
 use platform_db::{Bus, Conn, Db, InvalidatedCache};
 use platform_egress::{
     Egress, EgressError, Fetched, Outgoing, Payload, Url,
@@ -630,7 +630,7 @@ pub(crate) fn unreachable(error: EgressError) -> Error {
 
 /// Whether an answer is a success, and says what it must.
 pub(crate) fn succeeded(request: &PackRequest, answer: &Fetched) -> bool {
-    let value: Value = serde_json::from_slice(&answer.bytes).unwrap_or_default();
+    let value: Value = parse(&answer.bytes).unwrap_or_default();
     let says = |(path, wanted): (&String, &Value)| at_path(&value, path) == Some(wanted);
     (200..300).contains(&answer.status) && request.expect.iter().all(says)
 }

@@ -174,7 +174,7 @@ async fn ask(
 
 /// The answer as JSON; some answer as a form.
 fn read(answer: &Fetched) -> Value {
-    if let Ok(value) = serde_json::from_slice(&answer.bytes) {
+    if let Ok(value) = platform_core::parse(&answer.bytes) {
         return value;
     }
     let text = String::from_utf8_lossy(&answer.bytes);

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::Kind;
-use platform_core::{AccountId, Checks, Code, Error, Object, Owner, Result, Timestamp, sha256_hex};
+use platform_core::{AccountId, Checks, Code, Error, Id, Object, Owner, Result, Timestamp, sha256_hex};
 use platform_db::{Conn, Idempotency};
 use platform_egress::Url;
 use platform_jobs::Jobs;
@@ -116,7 +116,7 @@ pub trait IntegrationService: Send + Sync {
     /// A user has decided.
     async fn decided(&self, callback: Callback) -> Result<Decided>;
     /// Takes a connection away, here and at the app. `CONNECTION_NOT_FOUND`.
-    async fn disconnect(&self, account: &AccountId, connection: &str) -> Result<()>;
+    async fn disconnect(&self, account: &AccountId, connection: &Id<Connection>) -> Result<()>;
 
     /// Tool servers that were made from apps; `within`: beside those in no project, only those of these.
     async fn connected(&self, account: &AccountId, within: Option<Vec<String>>) -> Result<Vec<ConnectedServer>>;
@@ -129,11 +129,23 @@ pub trait IntegrationService: Send + Sync {
         once: Option<&Idempotency>,
     ) -> Result<ToolServer>;
     /// The tools that a server exposes, or all that it could. `NOT_AN_INTEGRATION`.
-    async fn tools(&self, account: &AccountId, server: &str, available: bool, listed: &Listed) -> Result<AppTools>;
+    async fn tools(
+        &self,
+        account: &AccountId,
+        server: &Id<ToolServer>,
+        available: bool,
+        listed: &Listed,
+    ) -> Result<AppTools>;
     /// Changes which tools a server exposes. `TOOL_NOT_FOUND`, `LAST_TOOL`, `NOT_AN_INTEGRATION`.
-    async fn expose(&self, account: &AccountId, server: &str, change: ExposedTools) -> Result<AppTools>;
+    async fn expose(&self, account: &AccountId, server: &Id<ToolServer>, change: ExposedTools) -> Result<AppTools>;
     /// Calls a tool for real. `TOOL_NOT_EXPOSED`, `TOOL_NOT_FOUND`, `NOT_AN_INTEGRATION`.
-    async fn test(&self, account: &AccountId, server: &str, tool: &str, arguments: Object) -> Result<TestResult>;
+    async fn test(
+        &self,
+        account: &AccountId,
+        server: &Id<ToolServer>,
+        tool: &str,
+        arguments: Object,
+    ) -> Result<TestResult>;
 }
 
 /// Integrations on PostgreSQL.
@@ -320,7 +332,7 @@ impl IntegrationService for PgIntegrations {
         }
     }
 
-    async fn disconnect(&self, account: &AccountId, connection: &str) -> Result<()> {
+    async fn disconnect(&self, account: &AccountId, connection: &Id<Connection>) -> Result<()> {
         let mut conn = self.connections.db.conn().await?;
         let deleting = conn.transaction::<_, Error, _>(async |conn| {
             let row = repository::lock(conn, account, connection).await?;
@@ -331,7 +343,7 @@ impl IntegrationService for PgIntegrations {
         });
         deleting.await?;
         drop(conn);
-        self.settled(connection, &[connection.to_owned()]).await
+        self.settled(connection, &[connection.to_string()]).await
     }
 
     async fn connected(&self, account: &AccountId, within: Option<Vec<String>>) -> Result<Vec<ConnectedServer>> {
@@ -404,7 +416,13 @@ impl IntegrationService for PgIntegrations {
         self.tool_servers.create_app(account, new, once).await
     }
 
-    async fn tools(&self, account: &AccountId, server: &str, available: bool, listed: &Listed) -> Result<AppTools> {
+    async fn tools(
+        &self,
+        account: &AccountId,
+        server: &Id<ToolServer>,
+        available: bool,
+        listed: &Listed,
+    ) -> Result<AppTools> {
         let (link, connector) = self.link(account, server).await?;
         let is_exposed = |name: &str| link.exposed.as_ref().is_none_or(|exposed| exposed.iter().any(|of| of == name));
         let words = listed.search.as_deref().unwrap_or_default().to_lowercase();
@@ -432,7 +450,7 @@ impl IntegrationService for PgIntegrations {
         Ok(AppTools { tools: shown.collect(), total, next_cursor })
     }
 
-    async fn expose(&self, account: &AccountId, server: &str, change: ExposedTools) -> Result<AppTools> {
+    async fn expose(&self, account: &AccountId, server: &Id<ToolServer>, change: ExposedTools) -> Result<AppTools> {
         let (_, connector) = self.link(account, server).await?;
         let ExposedTools { enable, disable, all } = change;
         let given = usize::from(enable.is_some() || disable.is_some()) + usize::from(all == Some(true));
@@ -469,7 +487,13 @@ impl IntegrationService for PgIntegrations {
         self.tools(account, server, false, &listed).await
     }
 
-    async fn test(&self, account: &AccountId, server: &str, tool: &str, arguments: Object) -> Result<TestResult> {
+    async fn test(
+        &self,
+        account: &AccountId,
+        server: &Id<ToolServer>,
+        tool: &str,
+        arguments: Object,
+    ) -> Result<TestResult> {
         let (link, connector) = self.link(account, server).await?;
         connector.pack.tool(tool).ok_or_else(|| no_tool(tool))?;
         if link.exposed.is_some_and(|exposed| !exposed.iter().any(|name| name == tool)) {

@@ -4,7 +4,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use platform_agents::{NewThread, ThreadState, ThreadView};
 use platform_chat::NewMessage;
-use platform_core::{Credential, Error, Object, Result, Timestamp, sha256_hex};
+use platform_core::{Credential, Error, Id, Object, Result, Timestamp, sha256_hex};
 use platform_integrations::{Connecting, McpTarget, NewConnection};
 use platform_runtime::{Payer, Spender, ToolCall};
 use platform_toolservers::{McpAuthMode, McpCall, McpOutcome, OfferedServer, UpstreamCredentials};
@@ -429,8 +429,9 @@ impl Calling {
             subtenant_id: session.and_then(|session| session.subtenant_id.clone()),
             ..NewThread::default()
         };
-        let started = self.gateway.threads.start(caller, agent, new, Some("mcp".to_owned()), false, None).await?;
-        let (thread, until) = (started.thread_id, Instant::now() + AGENT_WAIT);
+        let started =
+            self.gateway.threads.start(caller, &Id::named(agent), new, Some("mcp".to_owned()), false, None).await?;
+        let (thread, until) = (Id::named(&started.thread_id), Instant::now() + AGENT_WAIT);
         let view = |omit: bool| ThreadView { omit_content: Some(omit), ..ThreadView::default() };
         let mut state = started.state;
         while Instant::now() < until && !is_over(state) {

@@ -2,7 +2,7 @@
 //! 2025-11-25, streamable HTTP).
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use platform_core::Object;
+use platform_core::{Object, parse};
 use serde_json::{Value, json};
 
 /// The family without state: everything stands in each request.
@@ -59,7 +59,7 @@ pub(crate) enum Incoming {
 impl Message {
     /// Reads a body. A mistake is answered in the protocol's terms.
     pub fn read(body: &[u8], headers: &McpHeaders) -> Result<Incoming, Failure> {
-        let value: Value = serde_json::from_slice(body).map_err(|error| {
+        let value: Value = parse(body).map_err(|error| {
             Failure::new(400, &Value::Null, PARSE_ERROR, &format!("This is no JSON we read: {error}."))
         })?;
         let invalid = |reason: &str| Failure::new(400, &Value::Null, INVALID_REQUEST, reason);

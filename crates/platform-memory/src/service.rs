@@ -3,7 +3,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use moka::sync::Cache;
-use platform_core::{AccountId, Clock, Error, FairSemaphore, Object, Result, joined, overlay};
+use platform_core::{AccountId, Clock, Error, FairSemaphore, Id, Object, Result, joined, overlay};
 use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
 use platform_runtime::{Budget, Catalog, CoreMemoryBlock, EarlierTurns, Memory, MemoryBucket, Payer, RecalledTurns};
 
@@ -52,7 +52,7 @@ pub trait MemoryService: Send + Sync {
         &self,
         account: &AccountId,
         bucket: &MemoryBucket,
-        id: &str,
+        id: &Id<MemoryEntry>,
         patch: Object,
         source: Source,
     ) -> Result<MemoryEntry>;
@@ -61,7 +61,7 @@ pub trait MemoryService: Send + Sync {
         &self,
         account: &AccountId,
         bucket: &MemoryBucket,
-        id: &str,
+        id: &Id<MemoryEntry>,
         source: Source,
     ) -> Result<RemovedEntry>;
     /// Forgets all of a tenant, or of one of its end users.
@@ -241,7 +241,7 @@ impl MemoryService for PgMemory {
         &self,
         account: &AccountId,
         bucket: &MemoryBucket,
-        id: &str,
+        id: &Id<MemoryEntry>,
         patch: Object,
         source: Source,
     ) -> Result<MemoryEntry> {
@@ -285,7 +285,7 @@ impl MemoryService for PgMemory {
         &self,
         account: &AccountId,
         bucket: &MemoryBucket,
-        id: &str,
+        id: &Id<MemoryEntry>,
         source: Source,
     ) -> Result<RemovedEntry> {
         let now = self.clock.now();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use platform_core::{Error, Result};
+use platform_core::{Error, Id, Result};
 use platform_runtime::{
     BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, MEMORY_TOOLS, Memory, MemoryBucket, ToolResult,
 };
@@ -99,7 +99,7 @@ impl MemoryTools {
 
     async fn forget(&self, bucket: &MemoryBucket, call: &BuiltInCall<'_>) -> Result<ToolResult> {
         let id = call.arguments.get("id").and_then(Value::as_i64).unwrap_or_default().to_string();
-        let removed = self.0.remove(call.account, bucket, &id, Source::Assistant).await?;
+        let removed = self.0.remove(call.account, bucket, &Id::named(&id), Source::Assistant).await?;
         Ok(ToolResult::of(&json!({"removed": removed.removed, "id": removed.id})))
     }
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{KnownProjects, ProjectRole, Projects, Reach, code};
-use platform_auth::UserService;
+use platform_auth::{User, UserService};
 use platform_core::{
     AccountId, Caller, Checks, Clock, Code, Credential, Error, Id, Object, Page, Result, Timestamp, overlay,
 };
@@ -26,23 +26,23 @@ pub trait ProjectService: Send + Sync {
     /// Those the caller reaches, newest first.
     async fn list(&self, caller: &Caller, filter: &ProjectFilter, page: Page) -> Result<ProjectPage>;
     /// One project.
-    async fn get(&self, caller: &Caller, name: &str) -> Result<Project>;
+    async fn get(&self, caller: &Caller, name: &Id<Project>) -> Result<Project>;
     /// Changes the given fields; takes an owner.
-    async fn update(&self, caller: &Caller, name: &str, patch: Object) -> Result<Project>;
+    async fn update(&self, caller: &Caller, name: &Id<Project>, patch: Object) -> Result<Project>;
     /// Who belongs to it, in the order they came.
-    async fn members(&self, caller: &Caller, name: &str) -> Result<Vec<Member>>;
+    async fn members(&self, caller: &Caller, name: &Id<Project>) -> Result<Vec<Member>>;
     /// Adds a user or changes their role; `true` when they are new. Takes an owner; `CONFLICT` when none would be left.
     async fn set_member(
         &self,
         caller: &Caller,
-        name: &str,
+        name: &Id<Project>,
         new: NewMember,
         once: Option<&Idempotency>,
     ) -> Result<(bool, Member)>;
     /// Takes a user out; takes an owner, and leaves one.
-    async fn remove_member(&self, caller: &Caller, name: &str, user: &str) -> Result<()>;
+    async fn remove_member(&self, caller: &Caller, name: &Id<Project>, user: &Id<User>) -> Result<()>;
     /// A user was deleted, and what they were a member of with them.
-    async fn user_deleted(&self, user: &str) -> Result<()>;
+    async fn user_deleted(&self, user: &Id<User>) -> Result<()>;
 }
 
 /// Projects on PostgreSQL.
@@ -122,11 +122,11 @@ impl ProjectService for PgProjectService {
         Ok(ProjectPage { projects, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn get(&self, caller: &Caller, name: &str) -> Result<Project> {
+    async fn get(&self, caller: &Caller, name: &Id<Project>) -> Result<Project> {
         Ok(self.find(caller, name, ProjectRole::Viewer).await?.into())
     }
 
-    async fn update(&self, caller: &Caller, name: &str, mut patch: Object) -> Result<Project> {
+    async fn update(&self, caller: &Caller, name: &Id<Project>, mut patch: Object) -> Result<Project> {
         // Fields are judged before it matters what they are applied to.
         let named = ProjectPatch { name: "named".to_owned(), ..ProjectPatch::default() };
         overlay(&named, patch.clone())?.check(Checks::default())?;
@@ -148,7 +148,7 @@ impl ProjectService for PgProjectService {
         Ok(project.into())
     }
 
-    async fn members(&self, caller: &Caller, name: &str) -> Result<Vec<Member>> {
+    async fn members(&self, caller: &Caller, name: &Id<Project>) -> Result<Vec<Member>> {
         let project = self.find(caller, name, ProjectRole::Viewer).await?;
         let members = repository::members(self.db.read().await?.get(), &caller.account, &project.id).await?;
         let ids: Vec<&str> = members.iter().map(|(user, ..)| user.as_str()).collect();
@@ -163,12 +163,12 @@ impl ProjectService for PgProjectService {
     async fn set_member(
         &self,
         caller: &Caller,
-        name: &str,
+        name: &Id<Project>,
         new: NewMember,
         once: Option<&Idempotency>,
     ) -> Result<(bool, Member)> {
         let project = self.find(caller, name, ProjectRole::Owner).await?;
-        let user = self.users.get_user(&caller.account, &new.user_uid).await?;
+        let user = self.users.get_user(&caller.account, &Id::named(&new.user_uid)).await?;
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let setting = conn.transaction::<_, Error, _>(async |conn| {
@@ -186,7 +186,7 @@ impl ProjectService for PgProjectService {
         Ok(set)
     }
 
-    async fn remove_member(&self, caller: &Caller, name: &str, user: &str) -> Result<()> {
+    async fn remove_member(&self, caller: &Caller, name: &Id<Project>, user: &Id<User>) -> Result<()> {
         let project = self.find(caller, name, ProjectRole::Owner).await?;
         let mut conn = self.db.conn().await?;
         let removing = conn.transaction::<_, Error, _>(async |conn| {
@@ -200,7 +200,7 @@ impl ProjectService for PgProjectService {
         self.known.changed(&project.id).await
     }
 
-    async fn user_deleted(&self, user: &str) -> Result<()> {
+    async fn user_deleted(&self, user: &Id<User>) -> Result<()> {
         self.known.changed(user).await
     }
 }

@@ -85,7 +85,7 @@ impl OutputSchema {
     /// The object an answer holds, or what is wrong with it, fit for the model. A code fence around it is taken off.
     pub async fn check(&self, answer: &str) -> Result<std::result::Result<Object, String>> {
         let text = unfenced(answer).to_owned();
-        let parse = move || serde_json::from_str::<Value>(&text);
+        let parse = move || platform_core::parse::<Value>(text.as_bytes());
         let parsed = if answer.len() > LONG_ANSWER { run_blocking(move || Ok(parse())).await? } else { parse() };
         let value = match parsed {
             Ok(value) => value,
@@ -100,7 +100,7 @@ impl OutputSchema {
 
     /// The answer without what JSON may write in two ways, so that whoever screens it sees what is said.
     pub fn canonical(&self, answer: &str) -> Option<String> {
-        serde_json::from_str::<Value>(unfenced(answer)).ok().map(|value| value.to_string())
+        platform_core::parse::<Value>(unfenced(answer).as_bytes()).ok().map(|value| value.to_string())
     }
 
     /// What a model is told whose provider has no mode of its own for this.

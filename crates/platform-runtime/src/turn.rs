@@ -2,7 +2,7 @@ use std::{collections::HashSet, pin::pin, time::Instant};
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
-use platform_core::{Error, Object, Result};
+use platform_core::{Error, Object, Result, parse};
 use serde_json::Value;
 use tracing::Instrument;
 
@@ -410,7 +410,7 @@ fn arguments(call: &ToolCall) -> Option<Object> {
     if text.is_empty() {
         return Some(Object::new());
     }
-    match serde_json::from_str(text) {
+    match parse(text.as_bytes()) {
         Ok(Value::Object(arguments)) => Some(arguments),
         _ => None,
     }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use platform_core::{AccountId, Caller, SystemClock};
+use platform_core::{AccountId, Caller, Id, SystemClock};
 use platform_db::{Bus, Db};
 use platform_models::{Models, ModelsConfig};
 use platform_runtime::{Budget, FaultCode, Message, Model, Payer, Prompt, Spender, UsageLedger};
@@ -49,21 +49,21 @@ async fn usage_that_races_is_taken_up_to_the_limit_and_begins_anew_after_a_reset
     house.tenants.create(&house.caller, new, None).await.expect("made");
     let adding = (0..64).map(|_| {
         let house = Arc::clone(&house);
-        async move { house.tenants.add_usage(&house.caller, "acme", None, tokens(30), None).await }
+        async move { house.tenants.add_usage(&house.caller, &Id::named("acme"), None, tokens(30), None).await }
     });
     let added = futures_util::future::join_all(adding).await;
     let refused: Vec<_> = added.iter().filter_map(|added| added.as_ref().err()).collect();
     assert_eq!(added.len() - refused.len(), 34, "the one that fills the window is whole");
     assert!(refused.iter().all(|error| error.code().as_str() == "TENANT_LIMIT_EXCEEDED"));
     let account = &house.caller.account;
-    let usage = house.tenants.usage(account, "acme", None, false).await.expect("usage");
+    let usage = house.tenants.usage(account, &Id::named("acme"), None, false).await.expect("usage");
     assert_eq!(json!(usage)["usage"][0]["current"], 1020);
 
     // The model is not called for one that has spent what it may, and for others it is.
     let spent = house.quotas.spent(&payer(account, "acme")).await.expect("known").expect("a refusal");
     assert_eq!(spent.current, json!(1020));
     assert!(house.quotas.spent(&payer(account, "other")).await.expect("known").is_none());
-    house.tenants.reset(&house.caller, "acme", None, Reset::default(), None).await.expect("reset");
+    house.tenants.reset(&house.caller, &Id::named("acme"), None, Reset::default(), None).await.expect("reset");
     assert!(house.quotas.spent(&payer(account, "acme")).await.expect("known").is_none());
 }
 
@@ -81,7 +81,7 @@ async fn model_calls_that_race_are_made_as_far_as_they_fit_and_those_that_fail_t
         model.answer(&prompt, &mut |_| {}).await
     };
     let current = async || {
-        let usage = house.tenants.usage(account, "acme", None, false).await.expect("usage");
+        let usage = house.tenants.usage(account, &Id::named("acme"), None, false).await.expect("usage");
         json!(usage)["usage"][0]["current"].clone()
     };
     // What is reserved for a first call is more than the limit: it must not stay so.
@@ -115,7 +115,7 @@ async fn what_a_call_took_is_counted_once_also_when_it_is_settled_again_or_the_d
         model
     };
     let current = async || {
-        let usage = house.tenants.usage(account, "acme", None, false).await.expect("usage");
+        let usage = house.tenants.usage(account, &Id::named("acme"), None, false).await.expect("usage");
         json!(usage)["usage"][0]["current"].as_i64().expect("a number")
     };
     // Of the first commit only the answer is lost.
@@ -123,7 +123,7 @@ async fn what_a_call_took_is_counted_once_also_when_it_is_settled_again_or_the_d
     let _model = call(Some(Arc::clone(&ledger))).await;
     let took = ledger.take();
     for _ in 0..2 {
-        settle_in(&mut *db.conn().await.expect("a connection"), &took).await.expect("settled");
+        settle_in(&mut db.conn().await.expect("a connection"), &took).await.expect("settled");
         assert_eq!(current().await, 100);
     }
 
@@ -146,12 +146,12 @@ async fn a_tenant_is_its_accounts_alone_and_is_given_no_fresh_quota_by_being_del
     house.tenants.create(&house.caller, new(), None).await.expect("made");
     let again = house.tenants.create(&house.caller, new(), None).await.expect_err("taken");
     assert_eq!(again.code().as_str(), "IDENTIFIER_TAKEN");
-    house.tenants.add_usage(&house.caller, "acme", None, tokens(1000), None).await.expect("added");
-    let strange = other.tenants.get(&other.caller.account, "acme").await.expect_err("another account's");
+    house.tenants.add_usage(&house.caller, &Id::named("acme"), None, tokens(1000), None).await.expect("added");
+    let strange = other.tenants.get(&other.caller.account, &Id::named("acme")).await.expect_err("another account's");
     assert_eq!(strange.code().as_str(), "TENANT_NOT_FOUND");
     assert!(other.quotas.spent(&payer(&other.caller.account, "acme")).await.expect("known").is_none());
 
-    house.tenants.delete(account, "acme").await.expect("deleted");
+    house.tenants.delete(account, &Id::named("acme")).await.expect("deleted");
     house.tenants.create(&house.caller, new(), None).await.expect("made again");
     assert!(house.quotas.spent(&payer(account, "acme")).await.expect("known").is_some());
 }

@@ -228,7 +228,7 @@ pub(crate) async fn free_request(egress: &Egress, call: Call<'_>, arguments: &Ob
     };
     let method = Method::from_bytes(method.as_str().as_bytes()).unwrap_or_default();
     let answer = egress.send(Outgoing { method, url, headers, body, follows: true, timeout: call.timeout }).await?;
-    let value = request::read(&answer.media_type, &answer.bytes);
+    let value = read(Redactor::new(&[]), &answer).await?;
     if (200..300).contains(&answer.status) {
         return Ok(json!({"status": answer.status, "body": value}));
     }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use platform_core::{AccountId, Object};
+use platform_core::{AccountId, Object, parse};
 use platform_egress::{Egress, FormPart, Payload, Url};
 use serde_json::Value;
 
@@ -192,7 +192,7 @@ pub(crate) fn read(media_type: &str, bytes: &Bytes) -> Value {
     }
     let looks_like = bytes.trim_ascii_start().first().is_some_and(|first| matches!(first, b'{' | b'['));
     if (looks_like || media_type.contains("json"))
-        && let Ok(value) = serde_json::from_slice(bytes)
+        && let Ok(value) = parse(bytes)
     {
         return value;
     }

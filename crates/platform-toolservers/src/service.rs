@@ -56,35 +56,51 @@ pub trait ToolServerService: Send + Sync {
     /// Those that the filter keeps, newest first.
     async fn list(&self, account: &AccountId, filter: &ToolServerFilter, page: Page) -> Result<ToolServerList>;
     /// One with its tools.
-    async fn get(&self, account: &AccountId, id: &str) -> Result<ToolServer>;
+    async fn get(&self, account: &AccountId, id: &Id<ToolServer>) -> Result<ToolServer>;
     /// Changes the given fields of the version that is expected.
-    async fn update(&self, account: &AccountId, id: &str, patch: Object, expected: &Precondition)
-    -> Result<ToolServer>;
+    async fn update(
+        &self,
+        account: &AccountId,
+        id: &Id<ToolServer>,
+        patch: Object,
+        expected: &Precondition,
+    ) -> Result<ToolServer>;
     /// Changes name, description or tools; of a tool that is there, what is left out stays.
-    async fn define(&self, account: &AccountId, id: &str, patch: Object, expected: &Precondition)
-    -> Result<ToolServer>;
+    async fn define(
+        &self,
+        account: &AccountId,
+        id: &Id<ToolServer>,
+        patch: Object,
+        expected: &Precondition,
+    ) -> Result<ToolServer>;
     /// Deletes one that nobody refers to; `force`: the references go, too.
-    async fn delete(&self, account: &AccountId, id: &str, force: bool, expected: &Precondition) -> Result<()>;
+    async fn delete(
+        &self,
+        account: &AccountId,
+        id: &Id<ToolServer>,
+        force: bool,
+        expected: &Precondition,
+    ) -> Result<()>;
     /// A copy under another name, secrets included.
     async fn duplicate(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<ToolServer>,
         request: CloneRequest,
         once: Option<&Idempotency>,
     ) -> Result<ToolServer>;
     /// Fetches the tools of an MCP server anew.
-    async fn refresh(&self, account: &AccountId, id: &str) -> Result<ToolServer>;
+    async fn refresh(&self, account: &AccountId, id: &Id<ToolServer>) -> Result<ToolServer>;
 
     /// The tools of a server.
-    async fn tools(&self, account: &AccountId, id: &str) -> Result<ToolList>;
+    async fn tools(&self, account: &AccountId, id: &Id<ToolServer>) -> Result<ToolList>;
     /// One tool, and the version of its server.
-    async fn tool(&self, account: &AccountId, id: &str, name: &str) -> Result<(ToolDefinition, i64)>;
+    async fn tool(&self, account: &AccountId, id: &Id<ToolServer>, name: &str) -> Result<(ToolDefinition, i64)>;
     /// Adds a tool.
     async fn add_tool(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<ToolServer>,
         tool: Object,
         expected: &Precondition,
         once: Option<&Idempotency>,
@@ -93,15 +109,22 @@ pub trait ToolServerService: Send + Sync {
     async fn update_tool(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<ToolServer>,
         name: &str,
         patch: Object,
         expected: &Precondition,
     ) -> Result<(ToolDefinition, i64)>;
     /// Takes a tool away.
-    async fn delete_tool(&self, account: &AccountId, id: &str, name: &str, expected: &Precondition) -> Result<()>;
+    async fn delete_tool(
+        &self,
+        account: &AccountId,
+        id: &Id<ToolServer>,
+        name: &str,
+        expected: &Precondition,
+    ) -> Result<()>;
     /// Calls a tool for real; what goes wrong is part of the result.
-    async fn test(&self, account: &AccountId, id: &str, name: &str, arguments: Object) -> Result<TestResult>;
+    async fn test(&self, account: &AccountId, id: &Id<ToolServer>, name: &str, arguments: Object)
+    -> Result<TestResult>;
     /// What assistants and agents can choose: the enabled servers that the filter keeps, as many as a list holds, and
     /// how many there are.
     async fn list_groups(&self, account: &AccountId, filter: &ToolServerFilter) -> Result<(Vec<ListedGroup>, usize)>;
@@ -425,14 +448,14 @@ impl ToolServerService for PgToolServerService {
         Ok(ToolServerList { tool_servers, total, offset: page.offset, limit: page.limit, has_more })
     }
 
-    async fn get(&self, account: &AccountId, id: &str) -> Result<ToolServer> {
+    async fn get(&self, account: &AccountId, id: &Id<ToolServer>) -> Result<ToolServer> {
         Ok(self.find(account, id).await?.ok_or_else(|| not_found(id))?.shown.clone())
     }
 
     async fn update(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<ToolServer>,
         patch: Object,
         expected: &Precondition,
     ) -> Result<ToolServer> {
@@ -444,11 +467,11 @@ impl ToolServerService for PgToolServerService {
     async fn define(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<ToolServer>,
         mut patch: Object,
         expected: &Precondition,
     ) -> Result<ToolServer> {
-        if patch.remove("_id").is_some_and(|given| !given.is_null() && given != id) {
+        if patch.remove("_id").is_some_and(|given| !given.is_null() && given != **id) {
             let message = "_id must be the id of the server or of its definition, or be left out";
             return Err(Error::invalid("_id", "conflict", message));
         }
@@ -467,7 +490,13 @@ impl ToolServerService for PgToolServerService {
         self.change(account, id, expected, None, change).await
     }
 
-    async fn delete(&self, account: &AccountId, id: &str, force: bool, expected: &Precondition) -> Result<()> {
+    async fn delete(
+        &self,
+        account: &AccountId,
+        id: &Id<ToolServer>,
+        force: bool,
+        expected: &Precondition,
+    ) -> Result<()> {
         let mut conn = self.db.conn().await?;
         let users = conn.transaction::<_, Error, _>(async |conn| {
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
@@ -485,7 +514,7 @@ impl ToolServerService for PgToolServerService {
         });
         let users = users.await?;
         drop(conn);
-        self.calling.mcp.forget(&(account.clone(), id.to_owned()));
+        self.calling.mcp.forget(&(account.clone(), id.to_string()));
         self.known.changed(id).await?;
         // Who referred to it is read anew.
         for (kind, user) in users {
@@ -497,7 +526,7 @@ impl ToolServerService for PgToolServerService {
     async fn duplicate(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<ToolServer>,
         request: CloneRequest,
         once: Option<&Idempotency>,
     ) -> Result<ToolServer> {
@@ -525,7 +554,7 @@ impl ToolServerService for PgToolServerService {
         self.insert(account, row, None, once).await
     }
 
-    async fn refresh(&self, account: &AccountId, id: &str) -> Result<ToolServer> {
+    async fn refresh(&self, account: &AccountId, id: &Id<ToolServer>) -> Result<ToolServer> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
         if server.kind != ServerType::Mcp {
             return Err(Error::new(Code::CONFLICT, "Only MCP servers have tools to fetch."));
@@ -536,13 +565,13 @@ impl ToolServerService for PgToolServerService {
         }
     }
 
-    async fn tools(&self, account: &AccountId, id: &str) -> Result<ToolList> {
+    async fn tools(&self, account: &AccountId, id: &Id<ToolServer>) -> Result<ToolList> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
         let tools = server.settings.tool_definitions.clone();
         Ok(ToolList { total: tools.len(), tools })
     }
 
-    async fn tool(&self, account: &AccountId, id: &str, name: &str) -> Result<(ToolDefinition, i64)> {
+    async fn tool(&self, account: &AccountId, id: &Id<ToolServer>, name: &str) -> Result<(ToolDefinition, i64)> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
         let tool = server.tool(name).cloned().ok_or_else(|| no_tool(name))?;
         Ok((tool, server.shown.version))
@@ -551,7 +580,7 @@ impl ToolServerService for PgToolServerService {
     async fn add_tool(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<ToolServer>,
         tool: Object,
         expected: &Precondition,
         once: Option<&Idempotency>,
@@ -572,7 +601,7 @@ impl ToolServerService for PgToolServerService {
     async fn update_tool(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<ToolServer>,
         name: &str,
         patch: Object,
         expected: &Precondition,
@@ -595,7 +624,13 @@ impl ToolServerService for PgToolServerService {
         Ok((serde_json::from_value(tool).map_err(Error::internal)?, server.version))
     }
 
-    async fn delete_tool(&self, account: &AccountId, id: &str, name: &str, expected: &Precondition) -> Result<()> {
+    async fn delete_tool(
+        &self,
+        account: &AccountId,
+        id: &Id<ToolServer>,
+        name: &str,
+        expected: &Precondition,
+    ) -> Result<()> {
         let change = |row: &ServerRow, stored: &ToolServerSettings| {
             own_tools_only(row)?;
             let mut tools = masked(&stored.tool_definitions)?;
@@ -605,7 +640,13 @@ impl ToolServerService for PgToolServerService {
         self.change(account, id, expected, None, change).await.map(|_| ())
     }
 
-    async fn test(&self, account: &AccountId, id: &str, name: &str, arguments: Object) -> Result<TestResult> {
+    async fn test(
+        &self,
+        account: &AccountId,
+        id: &Id<ToolServer>,
+        name: &str,
+        arguments: Object,
+    ) -> Result<TestResult> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
         let tool = server.tool(name).ok_or_else(|| no_tool(name))?;
         let call = platform_runtime::ToolCall::new_id();

@@ -11,7 +11,7 @@ use diesel::{
 };
 use diesel_async::RunQueryDsl;
 use moka::sync::Cache;
-use platform_core::{AccountId, Clock, Error, Result, Timestamp, spawn};
+use platform_core::{AccountId, Clock, Error, Result, Timestamp, parse, spawn};
 use platform_db::{Conn, Db};
 use platform_egress::{
     Egress, Method, Outgoing, Payload, Url,
@@ -166,7 +166,7 @@ impl Tokens {
         let body = Payload::Bytes(body.into());
         let request = Outgoing { method: Method::POST, url, headers, body, follows: false, timeout: TIMEOUT };
         let answer = self.egress.send(request).await.map_err(|error| failed(&error.to_string()))?;
-        let body: Value = serde_json::from_slice(&answer.bytes).unwrap_or_default();
+        let body: Value = parse(&answer.bytes).unwrap_or_default();
         let Some(access) = body["access_token"].as_str().filter(|_| (200..300).contains(&answer.status)) else {
             // RFC 6749 §5.2: a code out of a fixed alphabet, so no secret of ours.
             let known = |code: &&str| code.len() <= 64 && code.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');

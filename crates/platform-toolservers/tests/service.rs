@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use platform_access::Referrers;
 use platform_child::Children;
-use platform_core::{AccountId, Clock, Error, FieldLimits, Object, Page, Precondition, SystemClock};
+use platform_core::{AccountId, Clock, Error, FieldLimits, Id, Object, Page, Precondition, SystemClock};
 use platform_db::{Bus, Db};
 use platform_egress::{Egress, EgressRules};
 use platform_runtime::ChildPool;
@@ -54,11 +54,11 @@ async fn a_server_is_its_accounts_alone_and_shows_no_secret() {
     let db = TestDb::new().await.connect();
     let (service, account) = (service(&db), AccountId::generate());
     let made = service.create(&account, shop(), None).await.expect("made");
-    let shown = json!(service.get(&account, &made.id).await.expect("there"));
+    let shown = json!(service.get(&account, &Id::named(&made.id)).await.expect("there"));
     assert!(shown.to_string().contains(MASK) && !shown.to_string().contains("hunter2"), "{shown}");
     assert_eq!(shown["toolCount"], 2);
     let stranger = AccountId::generate();
-    assert_eq!(code(service.get(&stranger, &made.id).await), "TOOL_SERVER_NOT_FOUND");
+    assert_eq!(code(service.get(&stranger, &Id::named(&made.id)).await), "TOOL_SERVER_NOT_FOUND");
     let theirs = service.list(&stranger, &ToolServerFilter::default(), Page { limit: 10, offset: 0 }).await;
     assert_eq!(theirs.expect("a page").total, 0);
 }
@@ -70,20 +70,21 @@ async fn of_two_who_change_the_same_version_one_is_told_so_and_what_is_wrong_cha
     let id = service.create(&account, shop(), None).await.expect("made").id;
     let first = Precondition::parse("\"1\"").expect("a version");
     let change = |name: &str| fields(json!({"name": name}));
-    service.update(&account, &id, change("Store"), &first).await.expect("changed");
-    assert_eq!(code(service.update(&account, &id, change("Stall"), &first).await), "PRECONDITION_FAILED");
+    service.update(&account, &Id::named(&id), change("Store"), &first).await.expect("changed");
+    assert_eq!(code(service.update(&account, &Id::named(&id), change("Stall"), &first).await), "PRECONDITION_FAILED");
     let orders = json!({"function": {"name": "orders"}, "endpoint": "/again"});
-    let twice = service.add_tool(&account, &id, fields(orders), &Precondition::None, None).await;
+    let twice = service.add_tool(&account, &Id::named(&id), fields(orders), &Precondition::None, None).await;
     assert_eq!(code(twice), "DUPLICATE_TOOL_NAME");
-    let inner = service.update(&account, &id, fields(json!({"url": "http://10.0.0.1"})), &Precondition::None).await;
+    let inner =
+        service.update(&account, &Id::named(&id), fields(json!({"url": "http://10.0.0.1"})), &Precondition::None).await;
     assert_eq!(code(inner), "URL_NOT_ALLOWED");
-    let now = json!(service.get(&account, &id).await.expect("there"));
+    let now = json!(service.get(&account, &Id::named(&id)).await.expect("there"));
     assert_eq!(
         (&now["name"], &now["url"], &now["toolCount"]),
         (&json!("Store"), &json!("https://shop.example"), &json!(2))
     );
-    service.delete(&account, &id, false, &Precondition::None).await.expect("deleted");
-    assert_eq!(code(service.tools(&account, &id).await), "TOOL_SERVER_NOT_FOUND");
+    service.delete(&account, &Id::named(&id), false, &Precondition::None).await.expect("deleted");
+    assert_eq!(code(service.tools(&account, &Id::named(&id)).await), "TOOL_SERVER_NOT_FOUND");
 }
 
 #[tokio::test]
@@ -96,14 +97,14 @@ async fn a_secret_is_sealed_in_the_table_and_sent_to_the_address_alone_that_it_w
         "toolDefinitions": [{"function": {"name": "orders"}, "endpoint": "/echo/orders", "httpMethod": "GET"}]});
     let id = service.create(&account, fields(given), None).await.expect("made").id;
     assert!(!test.dump().await.contains("hunter2"));
-    let call = async || service.test(&account, &id, "orders", Object::new()).await.expect("called");
+    let call = async || service.test(&account, &Id::named(&id), "orders", Object::new()).await.expect("called");
     let result = call().await;
     assert!(result.success && shop.last().header("authorization").ends_with("hunter2hunter2"), "{result:?}");
     assert!(!json!(result).to_string().contains("hunter2"), "what the server echoes of it: {result:?}");
 
     let moved_to = async |url: &str| {
         let patch = fields(json!({"url": url}));
-        service.update(&account, &id, patch, &Precondition::None).await.expect("changed");
+        service.update(&account, &Id::named(&id), patch, &Precondition::None).await.expect("changed");
     };
     moved_to(thief.url()).await;
     let result = call().await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::FutureExt;
-use platform_core::{AccountId, Error, Id, Object, Result, Timestamp, hex, millis, sha256_hex, without_nul};
+use platform_core::{AccountId, Error, Id, Object, Result, Timestamp, hex, millis, parse, sha256_hex, without_nul};
 use platform_db::GroupWriter;
 use platform_integrations::{EventKind, PackEventType, SignatureKind, SignatureRule, at_path};
 use platform_jobs::{Run, traceparent};
@@ -98,8 +98,7 @@ impl PgTriggers {
         if let Some(rule) = &event.signature {
             self.verify(&account, &trigger, rule, headers, body, now).await?;
         }
-        let text = String::from_utf8_lossy(body);
-        let payload: Value = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.into_owned()));
+        let payload = parse(body).unwrap_or_else(|_| String::from_utf8_lossy(body).into_owned().into());
         if let Some(handshake) = &event.handshake {
             let says = |(path, wanted): (&String, &Value)| at_path(&payload, path) == Some(wanted);
             if !handshake.when.is_empty() && handshake.when.iter().all(says) {

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_agents::next_time;
-use platform_core::{AccountId, Error, Result, Timestamp, run_blocking};
+use platform_core::{AccountId, Error, Result, Timestamp, parse, run_blocking};
 use platform_integrations::{PackEventType, at_path, template};
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
 use serde_json::{Value, json};
@@ -92,7 +92,7 @@ impl PgTriggers {
         let next = poll.cursor.clone();
         let is_feed = row.app == "rss";
         run_blocking(move || {
-            let body = if is_feed { feed::read(&answer.bytes) } else { serde_json::from_slice(&answer.bytes).ok() };
+            let body = if is_feed { feed::read(&answer.bytes) } else { parse(&answer.bytes).ok() };
             let body = body.ok_or_else(|| {
                 Error::new(platform_core::Code::UPSTREAM_ERROR, "The answer is neither JSON nor a feed.")
             })?;

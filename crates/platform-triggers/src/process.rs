@@ -7,7 +7,7 @@ use diesel_async::AsyncConnection;
 use platform_agents::NewThread;
 use platform_chat::NewMessage;
 use platform_conversation::TriggerOrigin;
-use platform_core::{AccountId, Caller, Credential, Error, ErrorKind, Object, Origin, Result};
+use platform_core::{AccountId, Caller, Credential, Error, ErrorKind, Id, Object, Origin, Result};
 use platform_db::{Idempotency, Stored};
 use platform_events::{Event, publish_in};
 use platform_integrations::Connector;
@@ -181,7 +181,8 @@ impl PgTriggers {
                 trigger: origin,
                 ..NewThread::default()
             };
-            let started = self.threads.start(&caller, &trigger.target_id, new, None, false, Some(&once)).await?;
+            let started =
+                self.threads.start(&caller, &Id::named(&trigger.target_id), new, None, false, Some(&once)).await?;
             return Ok(Started::Thread(started.thread_id));
         }
         // A message of a chat would be taken, and stay without an answer.

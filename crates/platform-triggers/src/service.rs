@@ -50,17 +50,23 @@ pub trait TriggerService: Send + Sync {
     /// Those that the filter keeps, newest first.
     async fn list(&self, account: &AccountId, filter: TriggerFilter, page: Page) -> Result<TriggerPage>;
     /// One.
-    async fn get(&self, account: &AccountId, id: &str) -> Result<Trigger>;
+    async fn get(&self, account: &AccountId, id: &Id<Trigger>) -> Result<Trigger>;
     /// Changes the given fields; enabling forgets what it paused for.
-    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Trigger>;
+    async fn update(&self, account: &AccountId, id: &Id<Trigger>, patch: Object) -> Result<Trigger>;
     /// Deletes one; its subscription at the app ends.
-    async fn delete(&self, account: &AccountId, id: &str) -> Result<()>;
+    async fn delete(&self, account: &AccountId, id: &Id<Trigger>) -> Result<()>;
     /// What came to it, newest first.
-    async fn events(&self, account: &AccountId, id: &str, filter: DeliveryFilter, page: Page) -> Result<DeliveryPage>;
+    async fn events(
+        &self,
+        account: &AccountId,
+        id: &Id<Trigger>,
+        filter: DeliveryFilter,
+        page: Page,
+    ) -> Result<DeliveryPage>;
     /// Carries out an event that is made up, or given.
-    async fn test(&self, account: &AccountId, id: &str, test: NewTest) -> Result<Delivery>;
+    async fn test(&self, account: &AccountId, id: &Id<Trigger>, test: NewTest) -> Result<Delivery>;
     /// Carries out an event again, by the id of a delivery or its own. `EVENT_NOT_FOUND`.
-    async fn replay(&self, account: &AccountId, id: &str, event: &str) -> Result<Delivery>;
+    async fn replay(&self, account: &AccountId, id: &Id<Trigger>, event: &Id<Delivery>) -> Result<Delivery>;
     /// What an agent or assistant that is gone was started by ends.
     async fn end_of(&self, account: &AccountId, target: (&str, &str)) -> Result<()>;
 }
@@ -277,7 +283,7 @@ impl PgTriggers {
     async fn shown(&self, row: TriggerRow) -> Result<Trigger> {
         let account = row.account();
         let name = if row.target_type == "agent" {
-            self.agents.get(&account, &row.target_id).await.map(|agent| agent.settings.name)
+            self.agents.get(&account, &Id::named(&row.target_id)).await.map(|agent| agent.settings.name)
         } else {
             self.assistants.get(&account, &row.target_id).await.map(|assistant| assistant.settings().name.clone())
         };
@@ -432,7 +438,7 @@ impl TriggerService for PgTriggers {
         let connector = self.integrations.connector(&link.app)?;
         let event = connector.event_type(new.trigger_slug.as_deref().unwrap_or_default())?;
         let (target_type, target_id) = match (&new.agent_id, &new.assistant_id) {
-            (Some(agent), _) => ("agent", self.agents.get(account, agent).await?.id),
+            (Some(agent), _) => ("agent", self.agents.get(account, &Id::named(agent)).await?.id),
             (None, assistant) => {
                 let name = assistant.as_deref().unwrap_or_default();
                 ("assistant", self.assistants.get(account, name).await?.id.clone())
@@ -528,11 +534,11 @@ impl TriggerService for PgTriggers {
         Ok(TriggerPage { items, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn get(&self, account: &AccountId, id: &str) -> Result<Trigger> {
+    async fn get(&self, account: &AccountId, id: &Id<Trigger>) -> Result<Trigger> {
         self.shown(self.require(account, id).await?).await
     }
 
-    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Trigger> {
+    async fn update(&self, account: &AccountId, id: &Id<Trigger>, patch: Object) -> Result<Trigger> {
         // Fields are judged before it matters what they are applied to.
         let mut checks = Checks::default();
         overlay(&TriggerPatch::default(), patch.clone())?.check(&mut checks);
@@ -599,7 +605,7 @@ impl TriggerService for PgTriggers {
         self.shown(row).await
     }
 
-    async fn delete(&self, account: &AccountId, id: &str) -> Result<()> {
+    async fn delete(&self, account: &AccountId, id: &Id<Trigger>) -> Result<()> {
         let mut conn = self.db.conn().await?;
         let deleting = conn.transaction::<_, Error, _>(async |conn| {
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
@@ -612,7 +618,13 @@ impl TriggerService for PgTriggers {
         Ok(())
     }
 
-    async fn events(&self, account: &AccountId, id: &str, filter: DeliveryFilter, page: Page) -> Result<DeliveryPage> {
+    async fn events(
+        &self,
+        account: &AccountId,
+        id: &Id<Trigger>,
+        filter: DeliveryFilter,
+        page: Page,
+    ) -> Result<DeliveryPage> {
         self.require(account, id).await?;
         let conn = self.db.read().await?;
         let (rows, total, page) = repository::list_events(conn.get(), account, id, filter, page).await?;
@@ -621,7 +633,7 @@ impl TriggerService for PgTriggers {
         Ok(DeliveryPage { items, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn test(&self, account: &AccountId, id: &str, test: NewTest) -> Result<Delivery> {
+    async fn test(&self, account: &AccountId, id: &Id<Trigger>, test: NewTest) -> Result<Delivery> {
         let trigger = self.open(self.require(account, id).await?)?;
         let connector = self.integrations.connector(&trigger.row.app)?;
         let event = connector.event_type(&trigger.row.slug)?;
@@ -634,7 +646,7 @@ impl TriggerService for PgTriggers {
         Ok(shown)
     }
 
-    async fn replay(&self, account: &AccountId, id: &str, event: &str) -> Result<Delivery> {
+    async fn replay(&self, account: &AccountId, id: &Id<Trigger>, event: &Id<Delivery>) -> Result<Delivery> {
         let trigger = self.open(self.require(account, id).await?)?;
         let conn = self.db.read().await?;
         let newest = repository::newest_of(conn.get(), account, id, event).await?;
@@ -652,7 +664,7 @@ impl TriggerService for PgTriggers {
     async fn end_of(&self, account: &AccountId, (kind, target): (&str, &str)) -> Result<()> {
         let ids = repository::of_target(self.db.read().await?.get(), account, kind, target).await?;
         for id in ids {
-            match self.delete(account, &id).await {
+            match self.delete(account, &Id::named(&id)).await {
                 Err(error) if error.code() != code::TRIGGER_NOT_FOUND => return Err(error),
                 _ => {}
             }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Code, Error, Object, Result};
+use platform_core::{AccountId, Code, Error, Object, Result, parse};
 use platform_db::Conn;
 use platform_integrations::{Connector, PackEventType, PgConnections, at_path};
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
@@ -51,7 +51,7 @@ pub(crate) async fn subscribe(
         .request(account, connection, &subscribe.request, &values)
         .await
         .map_err(|error| if error.code() == Code::CONFLICT { error } else { failed(name, error.message()) })?;
-    let body: Value = serde_json::from_slice(&answer.bytes).unwrap_or_default();
+    let body: Value = parse(&answer.bytes).unwrap_or_default();
     if !(200..300).contains(&answer.status) {
         // What it says may repeat what it was sent.
         return Err(failed(name, &format!("it answers {}", answer.status)).with("status", answer.status));

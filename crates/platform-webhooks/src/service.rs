@@ -45,25 +45,30 @@ pub trait WebhookService: Send + Sync {
     /// All of the account, newest first.
     async fn list(&self, account: &AccountId, page: Page) -> Result<WebhookPage>;
     /// One.
-    async fn get(&self, account: &AccountId, id: &str) -> Result<Webhook>;
+    async fn get(&self, account: &AccountId, id: &Id<Webhook>) -> Result<Webhook>;
     /// Changes the given fields; enabling forgets why it was disabled.
-    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Webhook>;
+    async fn update(&self, account: &AccountId, id: &Id<Webhook>, patch: Object) -> Result<Webhook>;
     /// Deletes one with what is on its way.
-    async fn delete(&self, account: &AccountId, id: &str) -> Result<()>;
+    async fn delete(&self, account: &AccountId, id: &Id<Webhook>) -> Result<()>;
     /// Gives it a new secret; for a day messages are signed with both.
-    async fn rotate(&self, account: &AccountId, id: &str, once: Option<&Idempotency>) -> Result<WebhookWithSecret>;
+    async fn rotate(
+        &self,
+        account: &AccountId,
+        id: &Id<Webhook>,
+        once: Option<&Idempotency>,
+    ) -> Result<WebhookWithSecret>;
     /// Sends an event that is made up.
-    async fn test(&self, account: &AccountId, id: &str, test: TestDelivery) -> Result<Delivery>;
+    async fn test(&self, account: &AccountId, id: &Id<Webhook>, test: TestDelivery) -> Result<Delivery>;
     /// What was sent, newest first.
     async fn deliveries(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<Webhook>,
         filter: DeliveryFilter,
         page: Page,
     ) -> Result<DeliveryPage>;
     /// Begins a delivery again, with the same event id. `DELIVERY_NOT_FOUND` when there is none.
-    async fn redeliver(&self, account: &AccountId, id: &str, delivery: &str) -> Result<Delivery>;
+    async fn redeliver(&self, account: &AccountId, id: &Id<Webhook>, delivery: &Id<Delivery>) -> Result<Delivery>;
     /// Whether there is a secret for events of single threads and agents.
     async fn default_secret(&self, account: &AccountId) -> Result<DefaultSecret>;
     /// Makes a new one; for a day messages are signed with both.
@@ -304,11 +309,11 @@ impl WebhookService for PgWebhooks {
         Ok(WebhookPage { items, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn get(&self, account: &AccountId, id: &str) -> Result<Webhook> {
+    async fn get(&self, account: &AccountId, id: &Id<Webhook>) -> Result<Webhook> {
         Ok(self.require(account, id).await?.shown())
     }
 
-    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Webhook> {
+    async fn update(&self, account: &AccountId, id: &Id<Webhook>, patch: Object) -> Result<Webhook> {
         // Fields are judged before it matters what they are applied to.
         let known = WebhookSettings {
             url: "https://named".to_owned(),
@@ -333,14 +338,19 @@ impl WebhookService for PgWebhooks {
         Ok(row.await?.shown())
     }
 
-    async fn delete(&self, account: &AccountId, id: &str) -> Result<()> {
+    async fn delete(&self, account: &AccountId, id: &Id<Webhook>) -> Result<()> {
         if !repository::delete(&mut *self.db.conn().await?, account, id).await? {
             return Err(not_found(id));
         }
         self.known.changed(account.as_str()).await
     }
 
-    async fn rotate(&self, account: &AccountId, id: &str, once: Option<&Idempotency>) -> Result<WebhookWithSecret> {
+    async fn rotate(
+        &self,
+        account: &AccountId,
+        id: &Id<Webhook>,
+        once: Option<&Idempotency>,
+    ) -> Result<WebhookWithSecret> {
         let secret = new_secret();
         let sealed = self.vault.seal(&place(account, Some(id)), secret.expose());
         let row = self.change(account, id, once, |row, now| {
@@ -352,7 +362,7 @@ impl WebhookService for PgWebhooks {
         Ok(WebhookWithSecret { webhook: row.await?.shown(), secret: secret.expose().to_owned() })
     }
 
-    async fn test(&self, account: &AccountId, id: &str, test: TestDelivery) -> Result<Delivery> {
+    async fn test(&self, account: &AccountId, id: &Id<Webhook>, test: TestDelivery) -> Result<Delivery> {
         let event = test.event_type.unwrap_or_else(|| TEST.to_owned()).to_ascii_lowercase();
         let event = event.as_str();
         if !EVENTS.contains(&event) {
@@ -377,7 +387,7 @@ impl WebhookService for PgWebhooks {
     async fn deliveries(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<Webhook>,
         filter: DeliveryFilter,
         page: Page,
     ) -> Result<DeliveryPage> {
@@ -388,7 +398,7 @@ impl WebhookService for PgWebhooks {
         Ok(DeliveryPage { items, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn redeliver(&self, account: &AccountId, id: &str, delivery: &str) -> Result<Delivery> {
+    async fn redeliver(&self, account: &AccountId, id: &Id<Webhook>, delivery: &Id<Delivery>) -> Result<Delivery> {
         self.require(account, id).await?;
         let mut conn = self.db.conn().await?;
         let row = repository::redeliver(&mut conn, account, id, delivery, self.clock.now()).await?;

@@ -83,7 +83,7 @@ pub(crate) struct KnownAgent {
 }
 
 async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
     let agent = services.agents.get(account, id).await?;
     if let Some(session) = request.session() {
         if !services.threads.is_known_to(account, id, session).await? {
@@ -97,13 +97,13 @@ async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
     let agent = services.agents.update(account, id, request.patch()?, &request.if_match()?).await?;
     Ok(Answer::ok(&agent)?.header("etag", etag(agent.version)))
 }
 
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (caller, id) = (request.caller()?, request.path("agentId"));
+    let (caller, id) = (request.caller()?, &request.id("agentId"));
     services.agents.delete(caller, id, &request.if_match()?).await?;
     services.threads.end_all(caller, id).await?;
     services.triggers.end_of(&caller.account, ("agent", id)).await?;
@@ -111,27 +111,27 @@ async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn evaluation_config(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
     Answer::ok(&services.agents.evaluation_config(account, id).await?)
 }
 
 async fn update_evaluation_config(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
     Answer::ok(&services.agents.update_evaluation_config(account, id, request.patch()?).await?)
 }
 
 async fn daily_costs(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
     Answer::ok(&services.agents.daily_costs(account, id, request.query()?).await?)
 }
 
 async fn monthly_costs(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
     Answer::ok(&services.agents.monthly_costs(account, id, request.query()?).await?)
 }
 
 async fn cost_summary(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("agentId"));
+    let (account, id) = (&request.caller()?.account, &request.id("agentId"));
     Answer::ok(&services.agents.cost_summary(account, id).await?)
 }
 

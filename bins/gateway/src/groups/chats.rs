@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use platform_chat::{
-    AssistantService, CHAT, ChatFilter, ChatListQuery, ChatPage, ChatService, NewMessage, PgAssistantService,
+    AssistantService, CHAT, Chat, ChatFilter, ChatListQuery, ChatPage, ChatService, NewMessage, PgAssistantService,
     PgChatService,
 };
 use platform_conversation::{ASSISTANT, ContentPages};
-use platform_core::{AccountId, Checks, Error, Result};
+use platform_core::{AccountId, Checks, Error, Id, Result};
 use platform_http::{Answer, Group, Request, key, session};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -126,8 +126,8 @@ async fn replay(services: Arc<Services>, account: AccountId, run: String) -> Res
     Answer::ok(&sent.messages).map(|answer| Some(answer.header("x-chat-uid", sent.chat_uid)))
 }
 
-fn chat(request: &Request) -> Result<(&AccountId, &str, &str)> {
-    Ok((&request.caller()?.account, request.path("identifier"), request.path("chatUid")))
+fn chat(request: &Request) -> Result<(&AccountId, &str, Id<Chat>)> {
+    Ok((&request.caller()?.account, request.path("identifier"), request.id("chatUid")))
 }
 
 async fn send(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -170,26 +170,26 @@ async fn tags(services: Arc<Services>, request: Request) -> Result<Answer> {
 async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
     let ContentQuery { omit_content } = request.query()?;
     let (account, assistant, uid) = chat(&request)?;
-    let (chat, pages) = services.chat.get(account, assistant, uid, omit_content == Some(true)).await?;
+    let (chat, pages) = services.chat.get(account, assistant, &uid, omit_content == Some(true)).await?;
     Answer::with_pages(&chat, "chatContent", pages.map(ContentPages::into_stream))
 }
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
-    let (chat, pages) = services.chat.update(account, assistant, uid, request.patch()?).await?;
+    let (chat, pages) = services.chat.update(account, assistant, &uid, request.patch()?).await?;
     Answer::with_pages(&chat, "chatContent", pages.map(ContentPages::into_stream))
 }
 
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
-    services.chat.delete(account, assistant, uid).await?;
-    Answer::deleted("chat", uid)
+    services.chat.delete(account, assistant, &uid).await?;
+    Answer::deleted("chat", &uid)
 }
 
 async fn content(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
     let page = request.page(1000, 1000)?;
-    let (messages, total) = services.chat.content(account, assistant, uid, page).await?;
+    let (messages, total) = services.chat.content(account, assistant, &uid, page).await?;
     Ok(Answer::ok(&messages)?.header("x-total-count", total.to_string()))
 }
 
@@ -200,12 +200,12 @@ async fn search(services: Arc<Services>, request: Request) -> Result<Answer> {
     checks.finish()?;
     let (account, assistant, uid) = chat(&request)?;
     let limit = request.page(20, 100)?.limit;
-    Answer::ok(&services.chat.search(account, assistant, uid, &q, limit).await?)
+    Answer::ok(&services.chat.search(account, assistant, &uid, &q, limit).await?)
 }
 
 async fn realtime(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
-    Ok(Answer::raw_json(200, services.chat.realtime(account, assistant, uid).await?))
+    Ok(Answer::raw_json(200, services.chat.realtime(account, assistant, &uid).await?))
 }
 
 /// Whether frames may hold only what is new.
@@ -222,18 +222,18 @@ async fn stream(services: Arc<Services>, request: Request) -> Result<Answer> {
     let partial = partial(&request)?;
     let (account, assistant, uid) = chat(&request)?;
     let place = request.stream_place()?;
-    let watcher = services.chat.watch(account, assistant, uid, partial).await?;
+    let watcher = services.chat.watch(account, assistant, &uid, partial).await?;
     Ok(Answer::watched(watcher, place, request))
 }
 
 async fn compact(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
-    Answer::ok(&services.chat.compact(account, assistant, uid).await?)
+    Answer::ok(&services.chat.compact(account, assistant, &uid).await?)
 }
 
 async fn stop(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
-    Answer::ok(&services.chat.stop(account, assistant, uid).await?)
+    Answer::ok(&services.chat.stop(account, assistant, &uid).await?)
 }
 
 async fn respond(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -241,18 +241,18 @@ async fn respond(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (responses, once) = (request.body()?, request.once.as_ref());
     // Results of the client's own tools take no more than to use the assistant; approvals in between do.
     let denied = request.check_approval().await.err();
-    Answer::ok(&services.chat.respond(account, assistant, uid, responses, denied, once).await?)
+    Answer::ok(&services.chat.respond(account, assistant, &uid, responses, denied, once).await?)
 }
 
 async fn list_feedback(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
-    Answer::ok(&services.chat.feedback(account, assistant, uid).await?)
+    Answer::ok(&services.chat.feedback(account, assistant, &uid).await?)
 }
 
 async fn give_feedback(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (_, assistant, uid) = chat(&request)?;
     let (caller, once) = (request.caller()?, request.once.as_ref());
-    let (first, feedback) = services.chat.give_feedback(caller, assistant, uid, request.body()?, once).await?;
+    let (first, feedback) = services.chat.give_feedback(caller, assistant, &uid, request.body()?, once).await?;
     Answer::json(if first { 201 } else { 200 }, &feedback)
 }
 

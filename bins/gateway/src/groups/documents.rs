@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT, ENVIRONMENT};
-use platform_core::{Object, Result};
+use platform_core::{Id, Object, Result};
 use platform_http::{Answer, Group, Request, key};
 use platform_knowledge::{
     Attachment, DOCUMENT, DeletedDocuments, Document, DocumentFilter, DocumentService, DocumentSettings, FOLDER,
@@ -63,7 +63,7 @@ fn group(services: Arc<PgKnowledge>, most_bytes: usize) -> Group {
 /// Refuses a folder into whose project the caller may put nothing.
 pub(super) async fn admit(knowledge: &PgKnowledge, request: &Request, folder: Option<&str>) -> Result<()> {
     let Some(folder) = folder else { return Ok(()) };
-    let folder = FolderService::get(knowledge, &request.caller()?.account, folder).await?;
+    let folder = FolderService::get(knowledge, &request.caller()?.account, &Id::named(folder)).await?;
     match &folder.settings.project_id {
         Some(project) => request.reach().await?.admits(project),
         None => Ok(()),
@@ -158,14 +158,14 @@ async fn upload(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
 }
 
 async fn get(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let document = DocumentService::get(&*knowledge, &request.caller()?.account, request.path("id")).await?;
+    let document = DocumentService::get(&*knowledge, &request.caller()?.account, &request.id("id")).await?;
     Ok(with_etag(Answer::ok(&document)?, &document))
 }
 
 async fn update(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let (patch, expected): (Object, _) = (request.patch()?, request.if_match()?);
     admit(&knowledge, &request, patch.get("folderId").and_then(|folder| folder.as_str())).await?;
-    let id = request.path("id");
+    let id = &request.id("id");
     let document = DocumentService::update(&*knowledge, request.caller()?, id, patch, &expected).await?;
     Ok(with_etag(Answer::ok(&document)?, &document))
 }
@@ -178,7 +178,7 @@ struct DryRun {
 }
 
 async fn delete(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("id"));
+    let (account, id) = (&request.caller()?.account, &request.id("id"));
     let DryRun { dry_run } = request.query()?;
     let expected = request.if_match()?;
     let within = request.reach().await?.editable();
@@ -213,27 +213,27 @@ async fn visible(request: &Request, mut used: UsedBy) -> UsedBy {
 }
 
 async fn versions(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    Answer::ok(&knowledge.versions(&request.caller()?.account, request.path("id")).await?)
+    Answer::ok(&knowledge.versions(&request.caller()?.account, &request.id("id")).await?)
 }
 
 async fn version(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let (account, version) = (&request.caller()?.account, request.path("version"));
-    Answer::ok(&knowledge.version(account, request.path("id"), version).await?)
+    Answer::ok(&knowledge.version(account, &request.id("id"), version).await?)
 }
 
 async fn revert(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (id, version, once) = (request.path("id"), request.path("version"), request.once.as_ref());
+    let (id, version, once) = (&request.id("id"), request.path("version"), request.once.as_ref());
     let document = knowledge.revert(request.caller()?, id, version, once).await?;
     Ok(with_etag(Answer::ok(&document)?, &document))
 }
 
 async fn parts(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let within = request.within().await?;
-    Answer::ok(&knowledge.parts(&request.caller()?.account, request.path("id"), within.as_deref()).await?)
+    Answer::ok(&knowledge.parts(&request.caller()?.account, &request.id("id"), within.as_deref()).await?)
 }
 
 async fn usage(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let used = knowledge.usage(&request.caller()?.account, request.path("id")).await?;
+    let used = knowledge.usage(&request.caller()?.account, &request.id("id")).await?;
     Answer::ok(&visible(&request, used).await)
 }
 
@@ -261,11 +261,11 @@ async fn detach(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
 async fn set_attached(knowledge: &PgKnowledge, request: &Request, attach: bool) -> Result<Answer> {
     let (account, to): (_, Attachment) = (&request.caller()?.account, request.body()?);
     admit_target(request, &to).await?;
-    Answer::ok(&DocumentService::attach(knowledge, account, request.path("id"), to, attach).await?)
+    Answer::ok(&DocumentService::attach(knowledge, account, &request.id("id"), to, attach).await?)
 }
 
 async fn reindex(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let document = knowledge.reindex(&request.caller()?.account, request.path("id")).await?;
+    let document = knowledge.reindex(&request.caller()?.account, &request.id("id")).await?;
     Ok(with_etag(Answer::json(202, &document)?, &document))
 }
 
@@ -277,7 +277,7 @@ async fn reindex_all(knowledge: Arc<PgKnowledge>, request: Request) -> Result<An
 
 async fn chunks(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let (account, page) = (&request.caller()?.account, request.page(20, 100)?);
-    Answer::ok(&knowledge.chunks(account, request.path("id"), page).await?)
+    Answer::ok(&knowledge.chunks(account, &request.id("id"), page).await?)
 }
 
 async fn search(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {

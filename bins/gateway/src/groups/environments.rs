@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use futures_util::{Stream, StreamExt, stream};
 use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT, ENVIRONMENT};
-use platform_core::{Code, Error, Result};
+use platform_core::{Code, Error, Id, Result};
 use platform_environments::{
     CommandOutput, ConnectionVariables, EntityKind, Environment, EnvironmentFilter, EnvironmentService,
     EnvironmentSettings, ListFiles, NewCommand, OutputPiece, PgEnvironments, ReadFile, SandboxService, SessionFilter,
@@ -138,18 +138,18 @@ fn with_etag(answer: Answer, environment: &Environment) -> Answer {
     answer.header("etag", format!("\"{}\"", environment.version))
 }
 
-fn environment(request: &Request) -> &str {
-    request.path("environmentId")
+fn environment(request: &Request) -> Id<Environment> {
+    request.id("environmentId")
 }
 
-/// Who is connected: a caller must reach them, too.
+/// Who is connected: it works in the environment from then on, so that a caller must be able to change it, too.
 async fn entity<'r>(environments: &PgEnvironments, request: &'r Request) -> Result<(EntityKind, &'r str)> {
     let id = request.path("entityId");
     let Some(kind) = EntityKind::parse(request.path("entityType")) else {
-        environments.get(&request.caller()?.account, environment(request)).await?;
+        environments.get(&request.caller()?.account, &environment(request)).await?;
         return Err(Error::new(Code::NOT_FOUND, "entityType is agent or assistant."));
     };
-    request.check_use(if kind == EntityKind::Agent { AGENT } else { ASSISTANT }, id).await?;
+    request.check_change(if kind == EntityKind::Agent { AGENT } else { ASSISTANT }, id).await?;
     Ok((kind, id))
 }
 
@@ -166,30 +166,30 @@ async fn create(environments: Arc<PgEnvironments>, request: Request) -> Result<A
 }
 
 async fn get(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let found = environments.get(&request.caller()?.account, environment(&request)).await?;
+    let found = environments.get(&request.caller()?.account, &environment(&request)).await?;
     Ok(with_etag(Answer::ok(&found)?, &found))
 }
 
 async fn update(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let merges = request.query::<Merges>()?.merge.unwrap_or(false);
-    let (account, id, patch) = (&request.caller()?.account, environment(&request), request.patch()?);
+    let (account, id, patch) = (&request.caller()?.account, &environment(&request), request.patch()?);
     let changed = environments.update(account, id, patch, merges, &request.if_match()?).await?;
     Ok(with_etag(Answer::ok(&changed)?, &changed))
 }
 
 async fn delete(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let force = request.query::<Forces>()?.force.unwrap_or(false);
-    let id = environment(&request);
+    let id = &environment(&request);
     environments.delete(&request.caller()?.account, id, force, &request.if_match()?).await?;
     Answer::deleted("environment", id)
 }
 
 async fn clis(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    Answer::ok(&environments.clis(&request.caller()?.account, environment(&request)).await?)
+    Answer::ok(&environments.clis(&request.caller()?.account, &environment(&request)).await?)
 }
 
 async fn connections(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let mut connected = environments.connections(&request.caller()?.account, environment(&request)).await?;
+    let mut connected = environments.connections(&request.caller()?.account, &environment(&request)).await?;
     let mut hidden = Vec::new();
     let agents = connected.agents.iter().map(|of| (AGENT, &of.id));
     for (kind, id) in agents.chain(connected.assistants.iter().map(|of| (ASSISTANT, &of.id))) {
@@ -205,30 +205,30 @@ async fn connections(environments: Arc<PgEnvironments>, request: Request) -> Res
 async fn connect(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let variables: ConnectionVariables = request.body()?;
     let entity = entity(&environments, &request).await?;
-    Answer::ok(&environments.connect(&request.caller()?.account, environment(&request), entity, variables).await?)
+    Answer::ok(&environments.connect(&request.caller()?.account, &environment(&request), entity, variables).await?)
 }
 
 async fn disconnect(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let entity = entity(&environments, &request).await?;
-    environments.disconnect(&request.caller()?.account, environment(&request), entity).await?;
+    environments.disconnect(&request.caller()?.account, &environment(&request), entity).await?;
     Answer::ok(&json!({"success": true}))
 }
 
 async fn start(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let start: StartSandbox = request.body()?;
-    Answer::created(&environments.start(request.caller()?, environment(&request), start).await?)
+    Answer::created(&environments.start(request.caller()?, &environment(&request), start).await?)
 }
 
 async fn status(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let WhoseSandbox { tenant_id } = request.query()?;
     let account = &request.caller()?.account;
-    Answer::ok(&environments.status(account, environment(&request), tenant_id.as_deref()).await?)
+    Answer::ok(&environments.status(account, &environment(&request), tenant_id.as_deref()).await?)
 }
 
 async fn exec(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let (command, says): (NewCommand, Says) = (request.body()?, request.query()?);
     let raw = says.raw.unwrap_or(false);
-    let said = environments.exec(request.caller()?, environment(&request), command, raw).await?;
+    let said = environments.exec(request.caller()?, &environment(&request), command, raw).await?;
     if says.stream.unwrap_or(false) {
         // It lasts as long as the command, of which a machine has few.
         return Ok(Answer::events(pieces(said), None, request.follower()));
@@ -261,64 +261,64 @@ fn pieces(said: mpsc::Receiver<OutputPiece>) -> Pin<Box<dyn Stream<Item = (&'sta
 
 async fn stop(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let stop: StopSandbox = request.body()?;
-    Answer::ok(&environments.stop(&request.caller()?.account, environment(&request), stop).await?)
+    Answer::ok(&environments.stop(&request.caller()?.account, &environment(&request), stop).await?)
 }
 
 async fn list_files(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let list: ListFiles = request.body()?;
-    Answer::ok(&environments.list_files(&request.caller()?.account, environment(&request), list).await?)
+    Answer::ok(&environments.list_files(&request.caller()?.account, &environment(&request), list).await?)
 }
 
 async fn read_file(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let read: ReadFile = request.body()?;
-    Answer::ok(&environments.read_file(&request.caller()?.account, environment(&request), read).await?)
+    Answer::ok(&environments.read_file(&request.caller()?.account, &environment(&request), read).await?)
 }
 
 async fn write_file(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let write: WriteFile = request.body()?;
-    Answer::ok(&environments.write_file(&request.caller()?.account, environment(&request), write).await?)
+    Answer::ok(&environments.write_file(&request.caller()?.account, &environment(&request), write).await?)
 }
 
 async fn sessions(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let (filter, page): (SessionFilter, _) = (request.query()?, request.page(20, 100)?);
-    Answer::ok(&environments.sessions(&request.caller()?.account, environment(&request), &filter, page).await?)
+    Answer::ok(&environments.sessions(&request.caller()?.account, &environment(&request), &filter, page).await?)
 }
 
 async fn last_session(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    Answer::ok(&environments.session(&request.caller()?.account, environment(&request), None).await?)
+    Answer::ok(&environments.session(&request.caller()?.account, &environment(&request), None).await?)
 }
 
 async fn session(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let session = Some(request.path("sessionId"));
-    Answer::ok(&environments.session(&request.caller()?.account, environment(&request), session).await?)
+    let session = Some(&request.id("sessionId"));
+    Answer::ok(&environments.session(&request.caller()?.account, &environment(&request), session).await?)
 }
 
 async fn initialize(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    Answer::json(202, &environments.initialize(&request.caller()?.account, environment(&request)).await?)
+    Answer::json(202, &environments.initialize(&request.caller()?.account, &environment(&request)).await?)
 }
 
 async fn rollback(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let WhoseSandbox { tenant_id } = request.body()?;
     let account = &request.caller()?.account;
-    Answer::ok(&environments.rollback(account, environment(&request), tenant_id.as_deref()).await?)
+    Answer::ok(&environments.rollback(account, &environment(&request), tenant_id.as_deref()).await?)
 }
 
 async fn snapshots(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    Answer::ok(&environments.snapshots(&request.caller()?.account, environment(&request)).await?)
+    Answer::ok(&environments.snapshots(&request.caller()?.account, &environment(&request)).await?)
 }
 
 async fn of_tenants(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    Answer::ok(&environments.of_tenants(&request.caller()?.account, environment(&request)).await?)
+    Answer::ok(&environments.of_tenants(&request.caller()?.account, &environment(&request)).await?)
 }
 
 async fn initialize_tenant(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let (account, tenant) = (&request.caller()?.account, request.path("tenantId"));
-    Answer::json(202, &environments.initialize_tenant(account, environment(&request), tenant).await?)
+    Answer::json(202, &environments.initialize_tenant(account, &environment(&request), tenant).await?)
 }
 
 async fn delete_tenant(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let (account, tenant) = (&request.caller()?.account, request.path("tenantId"));
-    environments.delete_tenant(account, environment(&request), tenant).await?;
+    environments.delete_tenant(account, &environment(&request), tenant).await?;
     Answer::deleted("snapshot", tenant)
 }
 

@@ -103,11 +103,11 @@ async fn list(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
 }
 
 async fn get(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
-    Answer::ok(&files.get(&request.caller()?.account, request.path("fileId")).await?)
+    Answer::ok(&files.get(&request.caller()?.account, &request.id("fileId")).await?)
 }
 
 async fn delete(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("fileId"));
+    let (account, id) = (&request.caller()?.account, &request.id("fileId"));
     files.delete(account, id).await?;
     Answer::deleted("file", id)
 }

@@ -52,13 +52,13 @@ async fn create(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
 }
 
 async fn get(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    Answer::ok(&FolderService::get(&*knowledge, &request.caller()?.account, request.path("id")).await?)
+    Answer::ok(&FolderService::get(&*knowledge, &request.caller()?.account, &request.id("id")).await?)
 }
 
 async fn update(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let (account, patch): (_, Object) = (&request.caller()?.account, request.patch()?);
     admit(&knowledge, &request, patch.get("parentFolderId").and_then(|folder| folder.as_str())).await?;
-    Answer::ok(&FolderService::update(&*knowledge, account, request.path("id"), patch).await?)
+    Answer::ok(&FolderService::update(&*knowledge, account, &request.id("id"), patch).await?)
 }
 
 #[derive(Default, Deserialize, ToSchema)]
@@ -69,7 +69,7 @@ struct WithDocuments {
 }
 
 async fn delete(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("id"));
+    let (account, id) = (&request.caller()?.account, &request.id("id"));
     let WithDocuments { delete_documents } = request.query()?;
     let within = request.reach().await?.editable();
     FolderService::delete(&*knowledge, account, id, within.as_deref(), delete_documents == Some(true)).await?;
@@ -87,7 +87,7 @@ async fn detach(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
 async fn set_attached(knowledge: &PgKnowledge, request: &Request, attach: bool) -> Result<Answer> {
     let (account, to): (_, Attachment) = (&request.caller()?.account, request.body()?);
     admit_target(request, &to).await?;
-    Answer::ok(&FolderService::attach(knowledge, account, request.path("id"), to, attach).await?)
+    Answer::ok(&FolderService::attach(knowledge, account, &request.id("id"), to, attach).await?)
 }
 
 mod spec {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use actix_web::http::header::ORIGIN;
 use platform_access::Kind;
 use platform_auth::{ClientService, PgAuthService};
-use platform_core::{AccountId, Code, Error, Owner, Page, Result};
+use platform_core::{AccountId, Code, Error, Id, Owner, Page, Result};
 use platform_http::{Answer, Group, List, OpenTo, Request, key};
 use platform_integrations::{
     APP, CONNECTION, Callback, Connecting, Decided, IntegrationService, Listed, NewConnection, PgIntegrations,
@@ -133,7 +133,7 @@ pub(crate) async fn shown_tools(
 ) -> Result<Answer> {
     let AppToolsQuery { available, search, cursor, .. } = request.query()?;
     let listed = listed(request, (search, None), cursor)?;
-    Answer::ok(&integrations.tools(account(request)?, server, available.unwrap_or(false), &listed).await?)
+    Answer::ok(&integrations.tools(account(request)?, &Id::named(server), available.unwrap_or(false), &listed).await?)
 }
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -196,7 +196,7 @@ async fn callback(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn disconnect(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let id = request.path("connectionId");
+    let id = &request.id("connectionId");
     services.integrations.disconnect(account(&request)?, id).await?;
     Answer::deleted("connection", id)
 }
@@ -209,7 +209,7 @@ async fn create_server(services: Arc<Services>, request: Request) -> Result<Answ
 
 async fn delete_server(services: Arc<Services>, request: Request) -> Result<Answer> {
     let super::tool_servers::DeleteQuery { force } = request.query()?;
-    let (account, id, force) = (account(&request)?, request.path("id"), force == Some(true));
+    let (account, id, force) = (account(&request)?, &request.id("id"), force == Some(true));
     if force && !request.reach().await?.is_whole() {
         let message = "Who is bound to projects cannot take a tool server out of what uses it; change those first.";
         return Err(Error::new(Code::FORBIDDEN, message));
@@ -224,12 +224,12 @@ async fn tools(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn expose(services: Arc<Services>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.integrations.expose(account(&request)?, request.path("id"), request.body()?).await?)
+    Answer::ok(&services.integrations.expose(account(&request)?, &request.id("id"), request.body()?).await?)
 }
 
 async fn test(services: Arc<Services>, request: Request) -> Result<Answer> {
     let TestRequest { parameters } = request.body()?;
-    let (id, tool) = (request.path("id"), request.path("tool"));
+    let (id, tool) = (&request.id("id"), request.path("tool"));
     Answer::ok(&services.integrations.test(account(&request)?, id, tool, parameters).await?)
 }
 

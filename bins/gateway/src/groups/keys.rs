@@ -59,7 +59,7 @@ async fn check_reach(keys: &dyn KeyService, request: &Request, caller: &Caller, 
     if !request.bounds_keys() {
         return Ok(());
     }
-    let current = NewApiKey::from(keys.get_key(caller, request.path("id")).await?);
+    let current = NewApiKey::from(keys.get_key(caller, &request.id("id")).await?);
     let mut changed = overlay(&current, patch)?;
     changed.settle()?;
     request.check_key(&current.rules())?;
@@ -83,11 +83,11 @@ async fn create(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
 }
 
 async fn get(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
-    Answer::ok(&keys.get_key(&bound(&request).await?, request.path("id")).await?)
+    Answer::ok(&keys.get_key(&bound(&request).await?, &request.id("id")).await?)
 }
 
 async fn update(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
-    let (caller, id, patch) = (bound(&request).await?, request.path("id"), request.patch()?);
+    let (caller, id, patch) = (bound(&request).await?, &request.id("id"), request.patch()?);
     check_types::<NewApiKey>(&patch)?;
     check_reach(&*keys, &request, &caller, patch.clone()).await?;
     let ids = patch.get("projectIds").and_then(|ids| serde_json::from_value::<Vec<String>>(ids.clone()).ok());
@@ -96,14 +96,14 @@ async fn update(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
 }
 
 async fn delete(services: Arc<Deleting>, request: Request) -> Result<Answer> {
-    let id = request.path("id");
+    let id = &request.id("id");
     services.keys.delete_key(&bound(&request).await?, id).await?;
     services.leaving.key(&request.caller()?.account, id).await?;
     Answer::deleted("API key", id)
 }
 
 async fn rotate(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
-    let (caller, id, once) = (bound(&request).await?, request.path("id"), request.once.as_ref());
+    let (caller, id, once) = (bound(&request).await?, &request.id("id"), request.once.as_ref());
     let rotation: Rotation = request.body()?;
     check_reach(&*keys, &request, &caller, Object::default()).await?;
     Answer::ok(&keys.rotate_key(&caller, id, rotation, once).await?)

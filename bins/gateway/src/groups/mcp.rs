@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use platform_auth::{KeyKind, KeyService, PgAuthService};
-use platform_core::{Code, Error, Result, Timestamp};
+use platform_core::{Code, Error, Id, Result, Timestamp};
 use platform_http::{Answer, Group, OpenTo, Request, account_key, session};
 use platform_integrations::origin_of;
 use platform_mcp::{
@@ -240,7 +240,7 @@ async fn preview(services: Arc<Services>, request: Request) -> Result<Answer> {
     let is_full = match &of.key_id {
         // Who names two is told so first.
         Some(key) if of.user_uid.is_none() && of.tenant_id.is_none() => {
-            let key = services.keys.get_key(request.caller()?, key).await?;
+            let key = services.keys.get_key(request.caller()?, &Id::named(key)).await?;
             key.kind == KeyKind::Full && key.project_ids.is_none()
         }
         _ => false,

@@ -33,7 +33,7 @@ fn group(services: Arc<Services>) -> Group {
         .naming("entryId", ENTRY);
     let (read, write) = (session("memory:read"), session("memory:write"));
     group.get("/v1/memory/assistants/{identifier}/core", read, get).with(spec::get);
-    group.post("/v1/memory/assistants/{identifier}/core", write, add).with(spec::add);
+    group.post("/v1/memory/assistants/{identifier}/core", write, add).with(spec::add).changing();
     group.get("/v1/memory/assistants/{identifier}/core/export", key("memory:read"), export).with(spec::export);
     group.patch("/v1/memory/assistants/{identifier}/core/{entryId}", write, update).with(spec::update);
     group.delete("/v1/memory/assistants/{identifier}/core/{entryId}", write, remove).with(spec::remove);
@@ -134,13 +134,13 @@ async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     check_types::<EntryPatch>(&patch)?;
     services.memory.check(patch.clone())?;
     let bucket = open(&services, &request, request.query()?).await?;
-    let (account, id) = (&request.caller()?.account, request.path("entryId"));
+    let (account, id) = (&request.caller()?.account, &request.id("entryId"));
     Answer::ok(&services.memory.update(account, &bucket, id, patch, source(&request)).await?)
 }
 
 async fn remove(services: Arc<Services>, request: Request) -> Result<Answer> {
     let bucket = open(&services, &request, request.query()?).await?;
-    let (account, id) = (&request.caller()?.account, request.path("entryId"));
+    let (account, id) = (&request.caller()?.account, &request.id("entryId"));
     Answer::ok(&services.memory.remove(account, &bucket, id, source(&request)).await?)
 }
 

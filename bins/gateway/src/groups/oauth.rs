@@ -119,7 +119,7 @@ type Fields = BTreeMap<String, String>;
 fn fields(request: &Request) -> Result<Fields> {
     let kind = request.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.starts_with("application/json") {
-        let json: Value = serde_json::from_slice(&request.body)
+        let json: Value = platform_core::parse(&request.body)
             .map_err(|error| Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {error}.")))?;
         let named = json.as_object().into_iter().flatten();
         return Ok(named.filter_map(|(name, value)| Some((snake(name), value.as_str()?.to_owned()))).collect());
@@ -366,16 +366,16 @@ async fn list_clients(clients: Arc<dyn ClientService>, request: Request) -> Resu
 }
 
 async fn get_client(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
-    Answer::ok(&clients.get_client(&request.caller()?.account, request.path("id")).await?)
+    Answer::ok(&clients.get_client(&request.caller()?.account, &request.id("id")).await?)
 }
 
 async fn update_client(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("id"));
+    let (account, id) = (&request.caller()?.account, &request.id("id"));
     Answer::ok(&clients.update_client(account, id, request.patch()?).await?)
 }
 
 async fn delete_client(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
-    let id = request.path("id");
+    let id = &request.id("id");
     clients.delete_client(&request.caller()?.account, id).await?;
     Answer::deleted("OAuth client", id)
 }
@@ -391,16 +391,16 @@ async fn list_users(services: Arc<UserServices>, request: Request) -> Result<Ans
 }
 
 async fn get_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.users.get_user(&request.caller()?.account, request.path("userUID")).await?)
+    Answer::ok(&services.users.get_user(&request.caller()?.account, &request.id("userUID")).await?)
 }
 
 async fn update_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("userUID"));
+    let (account, id) = (&request.caller()?.account, &request.id("userUID"));
     Answer::ok(&services.users.update_user(account, id, request.patch()?).await?)
 }
 
 async fn delete_user(services: Arc<UserServices>, request: Request) -> Result<Answer> {
-    let (account, id) = (&request.caller()?.account, request.path("userUID"));
+    let (account, id) = (&request.caller()?.account, &request.id("userUID"));
     services.users.delete_user(account, id).await?;
     services.leaving.user(account, id).await?;
     services.projects.user_deleted(id).await?;

@@ -67,7 +67,7 @@ const COUNT: Page = Page { limit: 0, offset: 0 };
 
 /// The project that the path names, when the caller may read it.
 async fn project(services: &Services, request: &Request) -> Result<Project> {
-    services.projects.get(request.caller()?, request.path("id")).await
+    services.projects.get(request.caller()?, &request.id("id")).await
 }
 
 async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -85,7 +85,7 @@ async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (caller, id) = (request.caller()?, request.path("id"));
+    let (caller, id) = (request.caller()?, &request.id("id"));
     Answer::ok(&services.projects.update(caller, id, request.patch()?).await?)
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Archived {
 
 async fn archive(services: Arc<Services>, request: Request) -> Result<Answer> {
     let patch = [("archived".to_owned(), true.into())].into_iter().collect();
-    services.projects.update(request.caller()?, request.path("id"), patch).await?;
+    services.projects.update(request.caller()?, &request.id("id"), patch).await?;
     Answer::ok(&Archived { success: true, archived: true })
 }
 
@@ -273,11 +273,11 @@ async fn costs(
 }
 
 async fn members(services: Arc<Services>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.projects.members(request.caller()?, request.path("id")).await?)
+    Answer::ok(&services.projects.members(request.caller()?, &request.id("id")).await?)
 }
 
 async fn set_member(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (caller, id, once) = (request.caller()?, request.path("id"), request.once.as_ref());
+    let (caller, id, once) = (request.caller()?, &request.id("id"), request.once.as_ref());
     let (is_new, member) = services.projects.set_member(caller, id, request.body()?, once).await?;
     Answer::json(if is_new { 201 } else { 200 }, &member)
 }
@@ -289,7 +289,7 @@ pub(crate) struct Done {
 }
 
 async fn remove_member(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (caller, id, user) = (request.caller()?, request.path("id"), request.path("userUID"));
+    let (caller, id, user) = (request.caller()?, &request.id("id"), &request.id("userUID"));
     services.projects.remove_member(caller, id, user).await?;
     Answer::ok(&Done { success: true })
 }

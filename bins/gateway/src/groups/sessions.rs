@@ -71,7 +71,7 @@ async fn revoke_all(services: Arc<Services>, request: Request) -> Result<Answer>
 }
 
 async fn revoke(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let id = request.path("sessionId");
+    let id = &request.id("sessionId");
     services.sessions.revoke_session(&request.caller()?.account, id).await?;
     Answer::deleted("session", id)
 }

@@ -114,17 +114,17 @@ struct TypeQuery {
 
 async fn tree(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let (account, TypeQuery { r#type }) = (&request.caller()?.account, request.query()?);
-    Answer::ok(&SkillService::tree(&*knowledge, account, request.path("id"), r#type.as_deref()).await?)
+    Answer::ok(&SkillService::tree(&*knowledge, account, &request.id("id"), r#type.as_deref()).await?)
 }
 
 async fn archive(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (name, archive) = knowledge.archive(&request.caller()?.account, request.path("id")).await?;
+    let (name, archive) = knowledge.archive(&request.caller()?.account, &request.id("id")).await?;
     Ok(Answer::download("application/zip", &format!("{name}.zip"), archive.into()))
 }
 
 async fn install(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let (install, TypeQuery { r#type }): (Install, _) = (request.body()?, request.query()?);
-    Answer::ok(&knowledge.install(request.caller()?, request.path("id"), r#type.as_deref(), install).await?)
+    Answer::ok(&knowledge.install(request.caller()?, &request.id("id"), r#type.as_deref(), install).await?)
 }
 
 /// Where a copy is that is taken away.
@@ -137,7 +137,7 @@ struct ScopeQuery {
 
 async fn uninstall(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let ScopeQuery { scope } = request.query()?;
-    knowledge.uninstall(request.caller()?, request.path("id"), scope.as_deref()).await?;
+    knowledge.uninstall(request.caller()?, &request.id("id"), scope.as_deref()).await?;
     Ok(Answer::empty(204))
 }
 

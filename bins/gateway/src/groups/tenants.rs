@@ -7,7 +7,7 @@ use platform_agents::ThreadService;
 use platform_auth::SessionService;
 use platform_chat::ChatService;
 use platform_conversation::ASSISTANT;
-use platform_core::{Error, Result};
+use platform_core::{Error, Id, Result};
 use platform_http::{Answer, Group, Request, key};
 use platform_memory::MemoryService;
 use platform_tenants::TenantService;
@@ -68,16 +68,16 @@ async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.tenants.get(&request.caller()?.account, request.path("tenantId")).await?)
+    Answer::ok(&services.tenants.get(&request.caller()?.account, &request.id("tenantId")).await?)
 }
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, tenant) = (&request.caller()?.account, request.path("tenantId"));
+    let (account, tenant) = (&request.caller()?.account, &request.id("tenantId"));
     Answer::ok(&services.tenants.update(account, tenant, request.patch()?).await?)
 }
 
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, tenant) = (&request.caller()?.account, request.path("tenantId"));
+    let (account, tenant) = (&request.caller()?.account, &request.id("tenantId"));
     services.memory.forget(account, tenant, None).await?;
     services.leaving.tenant(account, tenant, None).await?;
     services.tenants.delete(account, tenant).await?;
@@ -107,10 +107,11 @@ async fn costs(services: Arc<Services>, request: Request) -> Result<Answer> {
         Some("monthly") => true,
         Some(_) => return Err(Error::invalid("granularity", "enum", "granularity must be daily or monthly")),
     };
-    let (account, tenant) = (&request.caller()?.account, request.path("tenantId"));
+    let (account, tenant) = (&request.caller()?.account, &request.id("tenantId"));
     let range = (("from", from.as_deref()), ("to", to.as_deref()));
-    let (subtenant, within) = (subtenant_id.as_deref(), request.within().await?);
-    let mut costs = services.tenants.costs(account, tenant, subtenant, within.as_deref(), by_month, range).await?;
+    let (subtenant, within) = (subtenant_id.as_deref().map(Id::named), request.within().await?);
+    let mut costs =
+        services.tenants.costs(account, tenant, subtenant.as_ref(), within.as_deref(), by_month, range).await?;
     for cost in &mut costs {
         without_hidden(&request, &mut cost.by_assistant).await?;
     }
@@ -131,7 +132,7 @@ pub(super) async fn without_hidden(request: &Request, by_assistant: &mut Vec<Val
 }
 
 async fn stats(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (services, caller, tenant) = (&services, request.caller()?, request.path("tenantId"));
+    let (services, caller, tenant) = (&services, request.caller()?, &request.id("tenantId"));
     let account = &caller.account;
     let within = request.within().await?;
     let within = within.as_deref();
@@ -147,22 +148,22 @@ async fn stats(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn list_users(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, tenant, filter) = (&request.caller()?.account, request.path("tenantId"), request.query()?);
+    let (account, tenant, filter) = (&request.caller()?.account, &request.id("tenantId"), request.query()?);
     Answer::ok(&services.tenants.list_users(account, tenant, &filter, request.page(50, 200)?).await?)
 }
 
 async fn get_user(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, tenant, user) = (&request.caller()?.account, request.path("tenantId"), request.path("subtenantId"));
+    let (account, tenant, user) = (&request.caller()?.account, &request.id("tenantId"), &request.id("subtenantId"));
     Answer::ok(&services.tenants.get_user(account, tenant, user).await?)
 }
 
 async fn update_user(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, tenant, user) = (&request.caller()?.account, request.path("tenantId"), request.path("subtenantId"));
+    let (account, tenant, user) = (&request.caller()?.account, &request.id("tenantId"), &request.id("subtenantId"));
     Answer::ok(&services.tenants.update_user(account, tenant, user, request.patch()?).await?)
 }
 
 async fn delete_user(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, tenant, user) = (&request.caller()?.account, request.path("tenantId"), request.path("subtenantId"));
+    let (account, tenant, user) = (&request.caller()?.account, &request.id("tenantId"), &request.id("subtenantId"));
     services.memory.forget(account, tenant, Some(user)).await?;
     services.leaving.tenant(account, tenant, Some(user)).await?;
     services.tenants.delete_user(account, tenant, user).await?;

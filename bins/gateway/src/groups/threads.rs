@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use platform_access::Kind;
 use platform_agents::{
-    Evaluation, EvaluationService, PgEvaluationService, PgThreadService, THREAD, ThreadFilter, ThreadService,
+    Evaluation, EvaluationService, PgEvaluationService, PgThreadService, THREAD, Thread, ThreadFilter, ThreadService,
     purge_callbacks,
 };
 use platform_conversation::{AGENT, ContentPages};
-use platform_core::{AccountId, Checks, Result};
+use platform_core::{AccountId, Checks, Id, Result};
 use platform_http::{Answer, Group, OpenTo, Request, key, session};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -116,13 +116,13 @@ pub(crate) struct TakenIn {
     accepted: bool,
 }
 
-fn thread(request: &Request) -> Result<(&AccountId, &str)> {
-    Ok((&request.caller()?.account, request.path("threadId")))
+fn thread(request: &Request) -> Result<(&AccountId, Id<Thread>)> {
+    Ok((&request.caller()?.account, request.id("threadId")))
 }
 
 async fn start(services: Arc<Services>, request: Request) -> Result<Answer> {
     let StartQuery { reject_when_busy } = request.query()?;
-    let (caller, agent, once) = (request.caller()?, request.path("agentId"), request.once.as_ref());
+    let (caller, agent, once) = (request.caller()?, &request.id("agentId"), request.once.as_ref());
     let (new, source, busy) = (request.body()?, request.api_source(), reject_when_busy == Some(true));
     Answer::created(&services.threads.start(caller, agent, new, source, busy, once).await?)
 }
@@ -136,8 +136,8 @@ async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn list_of_agent(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (page, filter): (_, ThreadFilter) = (request.page(10, 100)?, request.query()?);
-    let (account, agent) = (&request.caller()?.account, request.path("agentId"));
-    let filter = ThreadFilter { agent_id: Some(agent.to_owned()), ..filter };
+    let (account, agent) = (&request.caller()?.account, &request.id("agentId"));
+    let filter = ThreadFilter { agent_id: Some(agent.to_string()), ..filter };
     services.threads.known_agent(account, agent).await?;
     Answer::ok(&services.threads.list(account, filter, &request.query_names, page).await?)
 }
@@ -148,68 +148,68 @@ async fn tags(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn tags_of_agent(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (account, agent) = (&request.caller()?.account, request.path("agentId"));
+    let (account, agent) = (&request.caller()?.account, &request.id("agentId"));
     Answer::ok(&services.threads.tags(account, Some(agent), None).await?)
 }
 
 async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    let (thread, pages) = services.threads.get(account, id, request.query()?).await?;
+    let (thread, pages) = services.threads.get(account, &id, request.query()?).await?;
     Answer::with_pages(&thread, "threadContent", pages.map(ContentPages::into_stream))
 }
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    let (thread, pages) = services.threads.update(account, id, request.patch()?).await?;
+    let (thread, pages) = services.threads.update(account, &id, request.patch()?).await?;
     Answer::with_pages(&thread, "threadContent", pages.map(ContentPages::into_stream))
 }
 
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    services.threads.delete(account, id).await?;
-    Answer::deleted("thread", id)
+    services.threads.delete(account, &id).await?;
+    Answer::deleted("thread", &id)
 }
 
 async fn stream(services: Arc<Services>, request: Request) -> Result<Answer> {
     let partial = partial(&request)?;
     let (account, id) = thread(&request)?;
     let place = request.stream_place()?;
-    let watcher = services.threads.watch(account, id, partial).await?;
+    let watcher = services.threads.watch(account, &id, partial).await?;
     Ok(Answer::watched(watcher, place, request))
 }
 
 async fn pause(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
     Answer::ok(&services.threads.pause(caller, id, request.body()?, once).await?)
 }
 
 async fn resume(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
     Answer::ok(&services.threads.resume(caller, id, request.body()?, once).await?)
 }
 
 async fn pause_or_resume(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
     Answer::ok(&services.threads.pause_or_resume(caller, id, request.body()?, once).await?)
 }
 
 async fn complete(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
     Answer::ok(&services.threads.complete(caller, id, request.body()?, once).await?)
 }
 
 async fn approve(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
     Answer::ok(&services.threads.approve(caller, id, request.body()?, once).await?)
 }
 
 async fn say(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
     Answer::ok(&services.threads.say(caller, id, request.body()?, once).await?)
 }
 
 async fn respond(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
     Answer::ok(&services.threads.respond(caller, id, request.body()?, once).await?)
 }
 
@@ -219,9 +219,9 @@ async fn awaits(services: Arc<Services>, token: String) -> Result<()> {
 }
 
 async fn callback(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let text = String::from_utf8_lossy(&request.body).into_owned();
-    let value = platform_core::without_nul(serde_json::from_str(&text).unwrap_or(Value::String(text)));
-    services.threads.callback(request.path("token"), value).await?;
+    let text = || String::from_utf8_lossy(&request.body).into_owned().into();
+    let value: Value = platform_core::parse(&request.body).unwrap_or_else(|_| text());
+    services.threads.callback(request.path("token"), platform_core::without_nul(value)).await?;
     Answer::json(202, &json!({"accepted": true}))
 }
 
@@ -232,45 +232,45 @@ async fn search(services: Arc<Services>, request: Request) -> Result<Answer> {
     checks.finish()?;
     let (account, id) = thread(&request)?;
     let limit = request.page(20, 100)?.limit;
-    Answer::ok(&services.threads.search(account, id, &q, limit).await?)
+    Answer::ok(&services.threads.search(account, &id, &q, limit).await?)
 }
 
 async fn explain(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    Answer::ok(&services.threads.explain(account, id).await?)
+    Answer::ok(&services.threads.explain(account, &id).await?)
 }
 
 async fn evaluate(services: Arc<Services>, request: Request) -> Result<Answer> {
     let EvaluateQuery { r#async } = request.query()?;
     let (account, id) = thread(&request)?;
     let (given, once, waits) = (request.body()?, request.once.as_ref(), r#async != Some(true));
-    let evaluation = services.evaluations.create(account, id, given, waits, once).await?;
+    let evaluation = services.evaluations.create(account, &id, given, waits, once).await?;
     let status = if evaluation.is_over() { 200 } else { 202 };
     Answer::json(status, &Evaluated { evaluation })
 }
 
 async fn evaluations(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    Answer::ok(&services.evaluations.list(account, id, request.page(20, 100)?).await?)
+    Answer::ok(&services.evaluations.list(account, &id, request.page(20, 100)?).await?)
 }
 
 async fn newest_evaluation(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    Answer::ok(&services.evaluations.get(account, id, None).await?)
+    Answer::ok(&services.evaluations.get(account, &id, None).await?)
 }
 
 async fn evaluation(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    Answer::ok(&services.evaluations.get(account, id, Some(request.path("evaluationId"))).await?)
+    Answer::ok(&services.evaluations.get(account, &id, Some(&request.id("evaluationId"))).await?)
 }
 
 async fn list_feedback(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    Answer::ok(&services.threads.feedback(account, id).await?)
+    Answer::ok(&services.threads.feedback(account, &id).await?)
 }
 
 async fn give_feedback(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (caller, id, once) = (request.caller()?, request.path("threadId"), request.once.as_ref());
+    let (caller, id, once) = (request.caller()?, &request.id("threadId"), request.once.as_ref());
     let (first, feedback) = services.threads.give_feedback(caller, id, request.body()?, once).await?;
     Answer::json(if first { 201 } else { 200 }, &feedback)
 }

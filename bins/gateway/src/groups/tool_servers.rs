@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use platform_access::Kind;
-use platform_core::{AccountId, Code, Error, Object, Result};
+use platform_core::{AccountId, Code, Error, Id, Object, Result};
 use platform_http::{Answer, Group, List, Request, key};
 use platform_integrations::PgIntegrations;
 use platform_runtime::Toolbox;
@@ -87,8 +87,8 @@ pub(crate) struct DeleteQuery {
     pub force: Option<bool>,
 }
 
-fn server(request: &Request) -> Result<(&AccountId, &str)> {
-    Ok((&request.caller()?.account, request.path("toolServerId")))
+fn server(request: &Request) -> Result<(&AccountId, Id<ToolServer>)> {
+    Ok((&request.caller()?.account, request.id("toolServerId")))
 }
 
 fn versioned(answer: Answer, version: i64) -> Answer {
@@ -134,12 +134,12 @@ async fn list(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Res
 
 async fn get(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
-    shown(&tool_servers.get(account, id).await?)
+    shown(&tool_servers.get(account, &id).await?)
 }
 
 async fn update(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
-    shown(&tool_servers.update(account, id, request.patch()?, &request.if_match()?).await?)
+    shown(&tool_servers.update(account, &id, request.patch()?, &request.if_match()?).await?)
 }
 
 async fn delete(services: Arc<Choosable>, request: Request) -> Result<Answer> {
@@ -150,72 +150,72 @@ async fn delete(services: Arc<Choosable>, request: Request) -> Result<Answer> {
         let message = "Who is bound to projects cannot take a tool server out of what uses it; change those first.";
         return Err(Error::new(Code::FORBIDDEN, message));
     }
-    services.tool_servers.delete(account, id, force == Some(true), &request.if_match()?).await?;
-    services.integrations.forget_mcp(account, id).await?;
-    Answer::deleted("tool server", id)
+    services.tool_servers.delete(account, &id, force == Some(true), &request.if_match()?).await?;
+    services.integrations.forget_mcp(account, &id).await?;
+    Answer::deleted("tool server", &id)
 }
 
 async fn duplicate(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let ((account, id), once) = (server(&request)?, request.once.as_ref());
     request.check_copy().await?;
-    made(&tool_servers.duplicate(account, id, request.body()?, once).await?)
+    made(&tool_servers.duplicate(account, &id, request.body()?, once).await?)
 }
 
 async fn definition(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
-    let server = tool_servers.get(account, id).await?;
+    let server = tool_servers.get(account, &id).await?;
     Ok(versioned(Answer::ok(&server.definition())?, server.version))
 }
 
 async fn define(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
-    shown(&tool_servers.define(account, id, request.patch()?, &request.if_match()?).await?)
+    shown(&tool_servers.define(account, &id, request.patch()?, &request.if_match()?).await?)
 }
 
 async fn refresh(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
-    shown(&tool_servers.refresh(account, id).await?)
+    shown(&tool_servers.refresh(account, &id).await?)
 }
 
 async fn list_tools(services: Arc<Choosable>, request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
-    if services.tool_servers.get(account, id).await?.r#type == ServerType::Integration {
-        return shown_tools(&*services.integrations, &request, id).await;
+    if services.tool_servers.get(account, &id).await?.r#type == ServerType::Integration {
+        return shown_tools(&*services.integrations, &request, &id).await;
     }
     let _: AppToolsQuery = request.query()?;
-    Answer::ok(&services.tool_servers.tools(account, id).await?)
+    Answer::ok(&services.tool_servers.tools(account, &id).await?)
 }
 
 async fn add_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let ((account, id), once) = (server(&request)?, request.once.as_ref());
     let (tool, expected) = (tool(&request)?, request.if_match()?);
-    let (added, version) = tool_servers.add_tool(account, id, tool, &expected, once).await?;
+    let (added, version) = tool_servers.add_tool(account, &id, tool, &expected, once).await?;
     Ok(versioned(Answer::created(&added)?, version))
 }
 
 async fn get_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
-    let (tool, version) = tool_servers.tool(account, id, request.path("toolName")).await?;
+    let (tool, version) = tool_servers.tool(account, &id, request.path("toolName")).await?;
     Ok(versioned(Answer::ok(&tool)?, version))
 }
 
 async fn update_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let ((account, id), name) = (server(&request)?, request.path("toolName"));
     let (patch, expected) = (tool(&request)?, request.if_match()?);
-    let (changed, version) = tool_servers.update_tool(account, id, name, patch, &expected).await?;
+    let (changed, version) = tool_servers.update_tool(account, &id, name, patch, &expected).await?;
     Ok(versioned(Answer::ok(&changed)?, version))
 }
 
 async fn delete_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let ((account, id), name) = (server(&request)?, request.path("toolName"));
-    tool_servers.delete_tool(account, id, name, &request.if_match()?).await?;
+    tool_servers.delete_tool(account, &id, name, &request.if_match()?).await?;
     Answer::deleted("tool", name)
 }
 
 async fn test(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let ((account, id), name) = (server(&request)?, request.path("toolName"));
     let TestRequest { parameters } = request.body()?;
-    Answer::ok(&tool_servers.test(account, id, name, parameters).await?)
+    Answer::ok(&tool_servers.test(account, &id, name, parameters).await?)
 }
 
 async fn groups(services: Arc<Choosable>, request: Request) -> Result<Answer> {

@@ -103,31 +103,31 @@ async fn create(triggers: Arc<dyn TriggerService>, request: Request) -> Result<A
 }
 
 async fn get(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
-    Answer::ok(&triggers.get(account(&request)?, request.path("id")).await?)
+    Answer::ok(&triggers.get(account(&request)?, &request.id("id")).await?)
 }
 
 async fn update(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
-    Answer::ok(&triggers.update(account(&request)?, request.path("id"), request.patch()?).await?)
+    Answer::ok(&triggers.update(account(&request)?, &request.id("id"), request.patch()?).await?)
 }
 
 async fn delete(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
-    let id = request.path("id");
+    let id = &request.id("id");
     triggers.delete(account(&request)?, id).await?;
     Answer::deleted("trigger", id)
 }
 
 async fn events(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let (filter, page) = (request.query()?, request.page(20, 100)?);
-    Answer::ok(&triggers.events(account(&request)?, request.path("id"), filter, page).await?)
+    Answer::ok(&triggers.events(account(&request)?, &request.id("id"), filter, page).await?)
 }
 
 async fn test(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let test: NewTest = request.body()?;
-    Answer::json(202, &triggers.test(account(&request)?, request.path("id"), test).await?)
+    Answer::json(202, &triggers.test(account(&request)?, &request.id("id"), test).await?)
 }
 
 async fn replay(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
-    let (id, event) = (request.path("id"), request.path("eventId"));
+    let (id, event) = (&request.id("id"), &request.id("eventId"));
     Answer::json(202, &triggers.replay(account(&request)?, id, event).await?)
 }
 

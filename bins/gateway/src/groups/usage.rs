@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use platform_access::Kind;
-use platform_core::Result;
+use platform_core::{Id, Result};
 use platform_http::{Answer, Group, OpenTo, Request, account_key, key, session};
-use platform_tenants::{HistoryFilter, NewTier, PgTenantService, UsageService};
+use platform_tenants::{HistoryFilter, NewTier, PgTenantService, Subtenant, Tenant, UsageService};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -68,8 +68,8 @@ fn group(services: Arc<dyn UsageService>) -> Group {
 }
 
 /// The tenant of the path, and the end user if it names one.
-fn whose(request: &Request) -> (&str, Option<&str>) {
-    (request.path("tenantId"), request.path.get("subtenantId").map(String::as_str))
+fn whose(request: &Request) -> (Id<Tenant>, Option<Id<Subtenant>>) {
+    (request.id("tenantId"), request.path.get("subtenantId").map(|name| Id::named(name)))
 }
 
 async fn tiers(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
@@ -89,38 +89,38 @@ async fn replace_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<
 }
 
 async fn delete_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
-    let (account, tier) = (&request.caller()?.account, request.path("tierId"));
+    let (account, tier) = (&request.caller()?.account, &request.id("tierId"));
     usage.delete_tier(account, tier, &request.if_match()?).await?;
     Answer::deleted("tier", tier)
 }
 
 async fn usage(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let (account, (tenant, subtenant)) = (&request.caller()?.account, whose(&request));
-    Answer::ok(&usage.usage(account, tenant, subtenant, request.session().is_some()).await?)
+    Answer::ok(&usage.usage(account, &tenant, subtenant.as_ref(), request.session().is_some()).await?)
 }
 
 async fn history(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let (account, (tenant, subtenant)) = (&request.caller()?.account, whose(&request));
     let mut filter: HistoryFilter = request.query()?;
     if let Some(subtenant) = subtenant {
-        filter.subtenant_id = Some(subtenant.to_owned());
+        filter.subtenant_id = Some(subtenant.to_string());
     }
-    let (rows, total) = usage.history(account, tenant, &filter, request.page(100, 1000)?).await?;
+    let (rows, total) = usage.history(account, &tenant, &filter, request.page(100, 1000)?).await?;
     Ok(Answer::ok(&rows)?.header("x-total-count", total.to_string()))
 }
 
 async fn limits(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
-    Answer::ok(&usage.limits(&request.caller()?.account, request.path("tenantId")).await?)
+    Answer::ok(&usage.limits(&request.caller()?.account, &request.id("tenantId")).await?)
 }
 
 async fn set_limits(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
-    let (caller, tenant) = (request.caller()?, request.path("tenantId"));
+    let (caller, tenant) = (request.caller()?, &request.id("tenantId"));
     Answer::ok(&usage.set_limits(caller, tenant, request.body()?).await?)
 }
 
 async fn add_usage(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let (caller, (tenant, subtenant), once) = (request.caller()?, whose(&request), request.once.as_ref());
-    Answer::ok(&usage.add_usage(caller, tenant, subtenant, request.body()?, once).await?)
+    Answer::ok(&usage.add_usage(caller, &tenant, subtenant.as_ref(), request.body()?, once).await?)
 }
 
 /// Whose counters.
@@ -134,18 +134,18 @@ pub(crate) struct ResetQuery {
 async fn reset(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let ResetQuery { subtenant_id } = request.query()?;
     let (caller, (tenant, subtenant), once) = (request.caller()?, whose(&request), request.once.as_ref());
-    let subtenant = subtenant.or(subtenant_id.as_deref());
-    Answer::ok(&usage.reset(caller, tenant, subtenant, request.body()?, once).await?)
+    let subtenant = subtenant.or_else(|| subtenant_id.as_deref().map(Id::named));
+    Answer::ok(&usage.reset(caller, &tenant, subtenant.as_ref(), request.body()?, once).await?)
 }
 
 async fn set_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let (caller, (tenant, subtenant), once) = (request.caller()?, whose(&request), request.once.as_ref());
-    Answer::ok(&usage.set_tier(caller, tenant, subtenant, request.patch()?, once).await?)
+    Answer::ok(&usage.set_tier(caller, &tenant, subtenant.as_ref(), request.patch()?, once).await?)
 }
 
 async fn audit(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let (account, (tenant, subtenant)) = (&request.caller()?.account, whose(&request));
-    Answer::ok(&usage.audit(account, tenant, subtenant, request.page(20, 100)?).await?)
+    Answer::ok(&usage.audit(account, &tenant, subtenant.as_ref(), request.page(20, 100)?).await?)
 }
 
 mod spec {

@@ -73,34 +73,34 @@ async fn rotate_default(webhooks: Arc<dyn WebhookService>, request: Request) -> 
 }
 
 async fn get(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
-    Answer::ok(&webhooks.get(account(&request).await?, request.path("id")).await?)
+    Answer::ok(&webhooks.get(account(&request).await?, &request.id("id")).await?)
 }
 
 async fn update(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
-    Answer::ok(&webhooks.update(account(&request).await?, request.path("id"), request.patch()?).await?)
+    Answer::ok(&webhooks.update(account(&request).await?, &request.id("id"), request.patch()?).await?)
 }
 
 async fn delete(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
-    let id = request.path("id");
+    let id = &request.id("id");
     webhooks.delete(account(&request).await?, id).await?;
     Answer::deleted("webhook", id)
 }
 
 async fn rotate(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
-    Answer::ok(&webhooks.rotate(account(&request).await?, request.path("id"), request.once.as_ref()).await?)
+    Answer::ok(&webhooks.rotate(account(&request).await?, &request.id("id"), request.once.as_ref()).await?)
 }
 
 async fn test(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
-    Answer::json(202, &webhooks.test(account(&request).await?, request.path("id"), request.body()?).await?)
+    Answer::json(202, &webhooks.test(account(&request).await?, &request.id("id"), request.body()?).await?)
 }
 
 async fn deliveries(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
     let (filter, page) = (request.query()?, request.page(20, 100)?);
-    Answer::ok(&webhooks.deliveries(account(&request).await?, request.path("id"), filter, page).await?)
+    Answer::ok(&webhooks.deliveries(account(&request).await?, &request.id("id"), filter, page).await?)
 }
 
 async fn redeliver(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
-    let (id, delivery) = (request.path("id"), request.path("deliveryId"));
+    let (id, delivery) = (&request.id("id"), &request.id("deliveryId"));
     Answer::json(202, &webhooks.redeliver(account(&request).await?, id, delivery).await?)
 }
 

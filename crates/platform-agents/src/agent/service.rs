@@ -7,7 +7,8 @@ use platform_conversation::{
     AGENT, AssistantSettings, AssistantTemplates, ENVIRONMENT, Ports, Refers, SubAgents, check_environment,
 };
 use platform_core::{
-    AccountId, Caller, Checks, Error, FieldLimits, Object, Page, Precondition, Result, Timestamp, overlay, run_blocking,
+    AccountId, Caller, Checks, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, overlay,
+    run_blocking,
 };
 use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
@@ -41,21 +42,32 @@ pub trait AgentService: Send + Sync {
     /// Makes one.
     async fn create(&self, caller: &Caller, settings: AgentSettings, once: Option<&Idempotency>) -> Result<Agent>;
     /// One of them.
-    async fn get(&self, account: &AccountId, id: &str) -> Result<Agent>;
+    async fn get(&self, account: &AccountId, id: &Id<Agent>) -> Result<Agent>;
     /// Changes the given fields of the version that is expected. Turns that run keep what they began with.
-    async fn update(&self, account: &AccountId, id: &str, patch: Object, expected: &Precondition) -> Result<Agent>;
+    async fn update(
+        &self,
+        account: &AccountId,
+        id: &Id<Agent>,
+        patch: Object,
+        expected: &Precondition,
+    ) -> Result<Agent>;
     /// Takes it away and ends its threads, which stay readable.
-    async fn delete(&self, caller: &Caller, id: &str, expected: &Precondition) -> Result<()>;
+    async fn delete(&self, caller: &Caller, id: &Id<Agent>, expected: &Precondition) -> Result<()>;
     /// How its threads are judged.
-    async fn evaluation_config(&self, account: &AccountId, id: &str) -> Result<EvaluationConfig>;
+    async fn evaluation_config(&self, account: &AccountId, id: &Id<Agent>) -> Result<EvaluationConfig>;
     /// Changes the given fields of that.
-    async fn update_evaluation_config(&self, account: &AccountId, id: &str, patch: Object) -> Result<EvaluationConfig>;
+    async fn update_evaluation_config(
+        &self,
+        account: &AccountId,
+        id: &Id<Agent>,
+        patch: Object,
+    ) -> Result<EvaluationConfig>;
     /// What an agent that is or was there took by day.
-    async fn daily_costs(&self, account: &AccountId, id: &str, range: DailyRange) -> Result<Vec<CostRow>>;
+    async fn daily_costs(&self, account: &AccountId, id: &Id<Agent>, range: DailyRange) -> Result<Vec<CostRow>>;
     /// What it took by month.
-    async fn monthly_costs(&self, account: &AccountId, id: &str, range: MonthlyRange) -> Result<Vec<CostRow>>;
+    async fn monthly_costs(&self, account: &AccountId, id: &Id<Agent>, range: MonthlyRange) -> Result<Vec<CostRow>>;
     /// What it took today and this month.
-    async fn cost_summary(&self, account: &AccountId, id: &str) -> Result<CostSummary>;
+    async fn cost_summary(&self, account: &AccountId, id: &Id<Agent>) -> Result<CostSummary>;
 }
 
 /// The service on PostgreSQL.
@@ -257,7 +269,7 @@ impl Resources for PgAgentService {
     }
 
     async fn references(&self, account: &AccountId, id: &str) -> Result<References> {
-        let record = serde_json::to_value(self.get(account, id).await?).map_err(Error::internal)?;
+        let record = serde_json::to_value(self.get(account, &Id::named(id)).await?).map_err(Error::internal)?;
         Ok(references(&AGENT_REFERENCES, |field| record[field].clone()))
     }
 }
@@ -294,13 +306,19 @@ impl AgentService for PgAgentService {
         Ok(agent)
     }
 
-    async fn get(&self, account: &AccountId, id: &str) -> Result<Agent> {
+    async fn get(&self, account: &AccountId, id: &Id<Agent>) -> Result<Agent> {
         let conn = self.ports.db.read().await?;
         let row = repository::find(conn.get(), account, id).await?.filter(|row| !row.deleted);
         row.ok_or_else(|| not_found(id))?.into_agent(self.ports.clock.now())
     }
 
-    async fn update(&self, account: &AccountId, id: &str, patch: Object, expected: &Precondition) -> Result<Agent> {
+    async fn update(
+        &self,
+        account: &AccountId,
+        id: &Id<Agent>,
+        patch: Object,
+        expected: &Precondition,
+    ) -> Result<Agent> {
         let mut patch = patch;
         // The alias counts as the field it stands for.
         if let Some(model) = patch.remove("model") {
@@ -319,7 +337,7 @@ impl AgentService for PgAgentService {
         Ok(agent)
     }
 
-    async fn delete(&self, caller: &Caller, id: &str, expected: &Precondition) -> Result<()> {
+    async fn delete(&self, caller: &Caller, id: &Id<Agent>, expected: &Precondition) -> Result<()> {
         let account = &caller.account;
         let now = self.ports.clock.now();
         let mut conn = self.ports.db.conn().await?;
@@ -344,14 +362,14 @@ impl AgentService for PgAgentService {
         Ok(())
     }
 
-    async fn evaluation_config(&self, account: &AccountId, id: &str) -> Result<EvaluationConfig> {
+    async fn evaluation_config(&self, account: &AccountId, id: &Id<Agent>) -> Result<EvaluationConfig> {
         self.get(account, id).await?.settings.evaluation()
     }
 
     async fn update_evaluation_config(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<Agent>,
         mut patch: Object,
     ) -> Result<EvaluationConfig> {
         unalias(&mut patch);
@@ -361,19 +379,19 @@ impl AgentService for PgAgentService {
         self.change(account, id, patch, &Precondition::None).await?.settings.evaluation()
     }
 
-    async fn daily_costs(&self, account: &AccountId, id: &str, range: DailyRange) -> Result<Vec<CostRow>> {
+    async fn daily_costs(&self, account: &AccountId, id: &Id<Agent>, range: DailyRange) -> Result<Vec<CostRow>> {
         self.ready(account, id, None).await?;
         let conn = self.ports.db.read().await?;
         costs::daily(conn.get(), account, id, &range, self.ports.clock.now()).await
     }
 
-    async fn monthly_costs(&self, account: &AccountId, id: &str, range: MonthlyRange) -> Result<Vec<CostRow>> {
+    async fn monthly_costs(&self, account: &AccountId, id: &Id<Agent>, range: MonthlyRange) -> Result<Vec<CostRow>> {
         self.ready(account, id, None).await?;
         let conn = self.ports.db.read().await?;
         costs::monthly(conn.get(), account, id, &range, self.ports.clock.now()).await
     }
 
-    async fn cost_summary(&self, account: &AccountId, id: &str) -> Result<CostSummary> {
+    async fn cost_summary(&self, account: &AccountId, id: &Id<Agent>) -> Result<CostSummary> {
         self.ready(account, id, None).await?;
         let conn = self.ports.db.read().await?;
         costs::summary(conn.get(), account, id, self.ports.clock.now()).await

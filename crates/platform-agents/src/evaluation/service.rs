@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Checks, Code, Error, Page, Result, Timestamp};
+use platform_core::{AccountId, Checks, Code, Error, Id, Page, Result, Timestamp};
 use platform_db::{Conn, Idempotency};
 use platform_jobs::{When, enqueue_in};
 use serde_json::json;
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     code,
-    thread::{Action, PgThreadService, Record, Threads},
+    thread::{Action, PgThreadService, Record, Thread, Threads},
 };
 
 /// So long a client waits at the most for the judge.
@@ -30,15 +30,15 @@ pub trait EvaluationService: Send + Sync {
     async fn create(
         &self,
         account: &AccountId,
-        thread: &str,
+        thread: &Id<Thread>,
         given: NewEvaluation,
         waits: bool,
         once: Option<&Idempotency>,
     ) -> Result<Evaluation>;
     /// Those of a thread, newest first.
-    async fn list(&self, account: &AccountId, thread: &str, page: Page) -> Result<EvaluationList>;
+    async fn list(&self, account: &AccountId, thread: &Id<Thread>, page: Page) -> Result<EvaluationList>;
     /// One of them, or the newest.
-    async fn get(&self, account: &AccountId, thread: &str, id: Option<&str>) -> Result<Evaluation>;
+    async fn get(&self, account: &AccountId, thread: &Id<Thread>, id: Option<&Id<Evaluation>>) -> Result<Evaluation>;
 }
 
 /// The service on PostgreSQL; it also carries out the runs that judge.
@@ -60,7 +60,7 @@ impl EvaluationService for PgEvaluationService {
     async fn create(
         &self,
         account: &AccountId,
-        thread: &str,
+        thread: &Id<Thread>,
         given: NewEvaluation,
         waits: bool,
         once: Option<&Idempotency>,
@@ -134,15 +134,16 @@ impl EvaluationService for PgEvaluationService {
         Err(failed.with_some("provider", error.get("provider")).with_some("status", error.get("status")))
     }
 
-    async fn list(&self, account: &AccountId, thread: &str, page: Page) -> Result<EvaluationList> {
+    async fn list(&self, account: &AccountId, thread: &Id<Thread>, page: Page) -> Result<EvaluationList> {
         self.threads.find(account, thread).await?;
         let conn = self.threads.ports.db.read().await?;
         repository::list(conn.get(), account, thread, page).await
     }
 
-    async fn get(&self, account: &AccountId, thread: &str, id: Option<&str>) -> Result<Evaluation> {
+    async fn get(&self, account: &AccountId, thread: &Id<Thread>, id: Option<&Id<Evaluation>>) -> Result<Evaluation> {
         self.threads.find(account, thread).await?;
         let conn = self.threads.ports.db.read().await?;
+        let id = id.map(Id::as_str);
         repository::find(conn.get(), account, thread, id).await?.ok_or_else(|| not_found(id))
     }
 }

@@ -8,7 +8,7 @@ use platform_conversation::{
     Content, ContentPages, Matches, NewFeedback, StoredJson, SubAgentLauncher, content, feedback, give_feedback_in,
     listed_contents, search,
 };
-use platform_core::{AccountId, Caller, Code, Error, Object, Page, Period, Result, Session, Timestamp, overlay};
+use platform_core::{AccountId, Caller, Code, Error, Id, Object, Page, Period, Result, Session, Timestamp, overlay};
 use platform_db::Idempotency;
 use platform_jobs::{Work, places};
 use platform_realtime::Watcher;
@@ -37,7 +37,10 @@ use super::{
     turn::hand_off::ThreadLauncher,
     turn::runner::ThreadTurns,
 };
-use crate::{agent::PgAgentService, schedule::Schedules};
+use crate::{
+    agent::{Agent, PgAgentService},
+    schedule::Schedules,
+};
 
 /// Threads of an account: starting, steering, reading, following.
 #[async_trait]
@@ -46,7 +49,7 @@ pub trait ThreadService: Send + Sync {
     async fn start(
         &self,
         caller: &Caller,
-        agent: &str,
+        agent: &Id<Agent>,
         new: NewThread,
         api_source: Option<String>,
         reject_when_busy: bool,
@@ -56,11 +59,21 @@ pub trait ThreadService: Send + Sync {
     async fn list(&self, account: &AccountId, filter: ThreadFilter, names: &[String], page: Page)
     -> Result<ThreadList>;
     /// One thread; of a large one its messages are read page by page.
-    async fn get(&self, account: &AccountId, id: &str, view: ThreadView) -> Result<(Thread, Option<ContentPages>)>;
+    async fn get(
+        &self,
+        account: &AccountId,
+        id: &Id<Thread>,
+        view: ThreadView,
+    ) -> Result<(Thread, Option<ContentPages>)>;
     /// Changes the given fields.
-    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<(Thread, Option<ContentPages>)>;
+    async fn update(
+        &self,
+        account: &AccountId,
+        id: &Id<Thread>,
+        patch: Object,
+    ) -> Result<(Thread, Option<ContentPages>)>;
     /// Takes a thread away that has ended.
-    async fn delete(&self, account: &AccountId, id: &str) -> Result<()>;
+    async fn delete(&self, account: &AccountId, id: &Id<Thread>) -> Result<()>;
     /// How many threads of each agent a tenant has; `within`: as in [`ThreadFilter`].
     async fn count_by_agent(
         &self,
@@ -69,7 +82,7 @@ pub trait ThreadService: Send + Sync {
         within: Option<&[String]>,
     ) -> Result<Vec<(String, i64)>>;
     /// Whether a session's tenant has a thread of the agent.
-    async fn is_known_to(&self, account: &AccountId, agent: &str, session: &Session) -> Result<bool>;
+    async fn is_known_to(&self, account: &AccountId, agent: &Id<Agent>, session: &Session) -> Result<bool>;
     /// How many threads were made in a project, by day or month; `tenant`: by that one alone.
     async fn count_in(
         &self,
@@ -79,16 +92,28 @@ pub trait ThreadService: Send + Sync {
         period: Period,
     ) -> Result<Vec<(NaiveDate, i64)>>;
     /// Follows a thread.
-    async fn watch(&self, account: &AccountId, id: &str, partial: bool) -> Result<Watcher>;
+    async fn watch(&self, account: &AccountId, id: &Id<Thread>, partial: bool) -> Result<Watcher>;
     /// Pauses it.
-    async fn pause(&self, caller: &Caller, id: &str, given: NewPause, once: Option<&Idempotency>) -> Result<Thread>;
+    async fn pause(
+        &self,
+        caller: &Caller,
+        id: &Id<Thread>,
+        given: NewPause,
+        once: Option<&Idempotency>,
+    ) -> Result<Thread>;
     /// Goes on with it.
-    async fn resume(&self, caller: &Caller, id: &str, given: NewResume, once: Option<&Idempotency>) -> Result<Thread>;
+    async fn resume(
+        &self,
+        caller: &Caller,
+        id: &Id<Thread>,
+        given: NewResume,
+        once: Option<&Idempotency>,
+    ) -> Result<Thread>;
     /// Either of them.
     async fn pause_or_resume(
         &self,
         caller: &Caller,
-        id: &str,
+        id: &Id<Thread>,
         given: PauseOrResume,
         once: Option<&Idempotency>,
     ) -> Result<Thread>;
@@ -96,7 +121,7 @@ pub trait ThreadService: Send + Sync {
     async fn complete(
         &self,
         caller: &Caller,
-        id: &str,
+        id: &Id<Thread>,
         given: NewCompletion,
         once: Option<&Idempotency>,
     ) -> Result<Thread>;
@@ -104,17 +129,23 @@ pub trait ThreadService: Send + Sync {
     async fn approve(
         &self,
         caller: &Caller,
-        id: &str,
+        id: &Id<Thread>,
         given: NewApproval,
         once: Option<&Idempotency>,
     ) -> Result<Thread>;
     /// Says something to it.
-    async fn say(&self, caller: &Caller, id: &str, given: ThreadMessage, once: Option<&Idempotency>) -> Result<Thread>;
+    async fn say(
+        &self,
+        caller: &Caller,
+        id: &Id<Thread>,
+        given: ThreadMessage,
+        once: Option<&Idempotency>,
+    ) -> Result<Thread>;
     /// Gives results of asynchronous calls.
     async fn respond(
         &self,
         caller: &Caller,
-        id: &str,
+        id: &Id<Thread>,
         given: AsyncResponses,
         once: Option<&Idempotency>,
     ) -> Result<ThreadResponded>;
@@ -123,25 +154,30 @@ pub trait ThreadService: Send + Sync {
     /// Gives the result of one by its address.
     async fn callback(&self, token: &str, value: Value) -> Result<()>;
     /// Messages that hold a text.
-    async fn search(&self, account: &AccountId, id: &str, text: &str, limit: i64) -> Result<Matches>;
+    async fn search(&self, account: &AccountId, id: &Id<Thread>, text: &str, limit: i64) -> Result<Matches>;
     /// What it did and why it ended, in words.
-    async fn explain(&self, account: &AccountId, id: &str) -> Result<String>;
+    async fn explain(&self, account: &AccountId, id: &Id<Thread>) -> Result<String>;
     /// Feedback on its messages.
-    async fn feedback(&self, account: &AccountId, id: &str) -> Result<Vec<ThreadFeedback>>;
+    async fn feedback(&self, account: &AccountId, id: &Id<Thread>) -> Result<Vec<ThreadFeedback>>;
     /// Gives feedback; `true` when it is the first on that message.
     async fn give_feedback(
         &self,
         caller: &Caller,
-        id: &str,
+        id: &Id<Thread>,
         new: NewFeedback,
         once: Option<&Idempotency>,
     ) -> Result<(bool, ThreadFeedback)>;
     /// Tags in use, on the threads of one agent or of all; `within`: as in [`ThreadFilter`].
-    async fn tags(&self, account: &AccountId, agent: Option<&str>, within: Option<&[String]>) -> Result<Vec<String>>;
+    async fn tags(
+        &self,
+        account: &AccountId,
+        agent: Option<&Id<Agent>>,
+        within: Option<&[String]>,
+    ) -> Result<Vec<String>>;
     /// Ends all threads of an agent that was deleted.
-    async fn end_all(&self, caller: &Caller, agent: &str) -> Result<()>;
+    async fn end_all(&self, caller: &Caller, agent: &Id<Agent>) -> Result<()>;
     /// `AGENT_NOT_FOUND` unless the agent is or was there.
-    async fn known_agent(&self, account: &AccountId, agent: &str) -> Result<()>;
+    async fn known_agent(&self, account: &AccountId, agent: &Id<Agent>) -> Result<()>;
 }
 
 /// The service on PostgreSQL.
@@ -267,7 +303,7 @@ impl ThreadService for PgThreadService {
     async fn start(
         &self,
         caller: &Caller,
-        agent: &str,
+        agent: &Id<Agent>,
         new: NewThread,
         api_source: Option<String>,
         reject_when_busy: bool,
@@ -305,7 +341,12 @@ impl ThreadService for PgThreadService {
         Ok(ThreadList { threads, total, offset: page.offset, limit, has_more: shown < total })
     }
 
-    async fn get(&self, account: &AccountId, id: &str, view: ThreadView) -> Result<(Thread, Option<ContentPages>)> {
+    async fn get(
+        &self,
+        account: &AccountId,
+        id: &Id<Thread>,
+        view: ThreadView,
+    ) -> Result<(Thread, Option<ContentPages>)> {
         let record = self.threads.find(account, id).await?;
         let tasks = (view.with_tasks == Some(true)).then(|| record.facts.tasks.clone());
         let omit = view.omit_content == Some(true);
@@ -336,7 +377,7 @@ impl ThreadService for PgThreadService {
         list::count_by_agent(self.threads.ports.db.read().await?.get(), account, tenant, within).await
     }
 
-    async fn is_known_to(&self, account: &AccountId, agent: &str, session: &Session) -> Result<bool> {
+    async fn is_known_to(&self, account: &AccountId, agent: &Id<Agent>, session: &Session) -> Result<bool> {
         list::is_known_to(self.threads.ports.db.read().await?.get(), account, agent, session).await
     }
 
@@ -350,7 +391,12 @@ impl ThreadService for PgThreadService {
         list::count_in(self.threads.ports.db.read().await?.get(), account, project, tenant, period).await
     }
 
-    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<(Thread, Option<ContentPages>)> {
+    async fn update(
+        &self,
+        account: &AccountId,
+        id: &Id<Thread>,
+        patch: Object,
+    ) -> Result<(Thread, Option<ContentPages>)> {
         let limits = &self.threads.config.limits;
         let blank = ThreadPatch { name: None, tags: Vec::new(), metadata: Object::new() };
         overlay(&blank, patch.clone())?.check(limits)?;
@@ -369,7 +415,7 @@ impl ThreadService for PgThreadService {
         self.get(account, id, ThreadView::default()).await
     }
 
-    async fn delete(&self, account: &AccountId, id: &str) -> Result<()> {
+    async fn delete(&self, account: &AccountId, id: &Id<Thread>) -> Result<()> {
         let mut conn = self.threads.ports.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
             let record = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
@@ -381,19 +427,31 @@ impl ThreadService for PgThreadService {
         Ok(())
     }
 
-    async fn watch(&self, account: &AccountId, id: &str, partial: bool) -> Result<Watcher> {
+    async fn watch(&self, account: &AccountId, id: &Id<Thread>, partial: bool) -> Result<Watcher> {
         let source = Arc::new(self.source(account, id));
         let mut watcher = self.threads.ports.realtime.watch(live_key(account, id), source, partial);
         if watcher.begin().await? { Ok(watcher) } else { Err(not_found(id)) }
     }
 
-    async fn pause(&self, caller: &Caller, id: &str, given: NewPause, once: Option<&Idempotency>) -> Result<Thread> {
+    async fn pause(
+        &self,
+        caller: &Caller,
+        id: &Id<Thread>,
+        given: NewPause,
+        once: Option<&Idempotency>,
+    ) -> Result<Thread> {
         let immediate = given.check()?;
         let pause = Pause { until: given.until.map(Timestamp), reason: given.reason.clone(), ..Pause::default() };
         self.act(caller, id, Act::Pause { immediate, pause }, given.reason, once).await
     }
 
-    async fn resume(&self, caller: &Caller, id: &str, given: NewResume, once: Option<&Idempotency>) -> Result<Thread> {
+    async fn resume(
+        &self,
+        caller: &Caller,
+        id: &Id<Thread>,
+        given: NewResume,
+        once: Option<&Idempotency>,
+    ) -> Result<Thread> {
         let found = self.threads.find(&caller.account, id).await?;
         let says = match given.message.filter(|message| !message.is_empty()) {
             None => None,
@@ -408,7 +466,7 @@ impl ThreadService for PgThreadService {
     async fn pause_or_resume(
         &self,
         caller: &Caller,
-        id: &str,
+        id: &Id<Thread>,
         given: PauseOrResume,
         once: Option<&Idempotency>,
     ) -> Result<Thread> {
@@ -426,7 +484,7 @@ impl ThreadService for PgThreadService {
     async fn complete(
         &self,
         caller: &Caller,
-        id: &str,
+        id: &Id<Thread>,
         given: NewCompletion,
         once: Option<&Idempotency>,
     ) -> Result<Thread> {
@@ -437,7 +495,7 @@ impl ThreadService for PgThreadService {
     async fn approve(
         &self,
         caller: &Caller,
-        id: &str,
+        id: &Id<Thread>,
         given: NewApproval,
         once: Option<&Idempotency>,
     ) -> Result<Thread> {
@@ -445,7 +503,13 @@ impl ThreadService for PgThreadService {
         self.act(caller, id, Act::Decide { given, approves }, None, once).await
     }
 
-    async fn say(&self, caller: &Caller, id: &str, given: ThreadMessage, once: Option<&Idempotency>) -> Result<Thread> {
+    async fn say(
+        &self,
+        caller: &Caller,
+        id: &Id<Thread>,
+        given: ThreadMessage,
+        once: Option<&Idempotency>,
+    ) -> Result<Thread> {
         given.check(&self.threads.config.limits)?;
         let found = self.threads.find(&caller.account, id).await?;
         // Nothing is fetched for a thread that cannot take it.
@@ -457,7 +521,7 @@ impl ThreadService for PgThreadService {
     async fn respond(
         &self,
         caller: &Caller,
-        id: &str,
+        id: &Id<Thread>,
         given: AsyncResponses,
         once: Option<&Idempotency>,
     ) -> Result<ThreadResponded> {
@@ -472,28 +536,28 @@ impl ThreadService for PgThreadService {
         self.threads.callback(token, &value).await
     }
 
-    async fn search(&self, account: &AccountId, id: &str, text: &str, limit: i64) -> Result<Matches> {
+    async fn search(&self, account: &AccountId, id: &Id<Thread>, text: &str, limit: i64) -> Result<Matches> {
         self.threads.find(account, id).await?;
         let conn = self.threads.ports.db.read().await?;
         search(conn.get(), account, &key(id), text, limit).await
     }
 
-    async fn explain(&self, account: &AccountId, id: &str) -> Result<String> {
+    async fn explain(&self, account: &AccountId, id: &Id<Thread>) -> Result<String> {
         self.threads.explain(self.threads.find(account, id).await?).await
     }
 
-    async fn feedback(&self, account: &AccountId, id: &str) -> Result<Vec<ThreadFeedback>> {
+    async fn feedback(&self, account: &AccountId, id: &Id<Thread>) -> Result<Vec<ThreadFeedback>> {
         let record = self.threads.find(account, id).await?;
         let conn = self.threads.ports.db.read().await?;
         let given = feedback(conn.get(), account, &key(id)).await?;
-        let of = |given| ThreadFeedback { given, thread_id: id.to_owned(), agent_id: record.agent_id().to_owned() };
+        let of = |given| ThreadFeedback { given, thread_id: id.to_string(), agent_id: record.agent_id().to_owned() };
         Ok(given.into_iter().map(of).collect())
     }
 
     async fn give_feedback(
         &self,
         caller: &Caller,
-        id: &str,
+        id: &Id<Thread>,
         new: NewFeedback,
         once: Option<&Idempotency>,
     ) -> Result<(bool, ThreadFeedback)> {
@@ -503,7 +567,7 @@ impl ThreadService for PgThreadService {
         let mut conn = self.threads.ports.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
             let (first, given) = give_feedback_in(conn, &caller.account, &key(id), &caller.user_uid, &new, now).await?;
-            let feedback = ThreadFeedback { given, thread_id: id.to_owned(), agent_id: agent_id.clone() };
+            let feedback = ThreadFeedback { given, thread_id: id.to_string(), agent_id: agent_id.clone() };
             if let Some(once) = once {
                 once.store(conn, if first { 201 } else { 200 }, &feedback).await?;
             }
@@ -512,19 +576,24 @@ impl ThreadService for PgThreadService {
         .await
     }
 
-    async fn tags(&self, account: &AccountId, agent: Option<&str>, within: Option<&[String]>) -> Result<Vec<String>> {
+    async fn tags(
+        &self,
+        account: &AccountId,
+        agent: Option<&Id<Agent>>,
+        within: Option<&[String]>,
+    ) -> Result<Vec<String>> {
         if let Some(agent) = agent {
             self.known_agent(account, agent).await?;
         }
         let conn = self.threads.ports.db.read().await?;
-        list::tags(conn.get(), account, agent, within).await
+        list::tags(conn.get(), account, agent.map(Id::as_str), within).await
     }
 
-    async fn end_all(&self, caller: &Caller, agent: &str) -> Result<()> {
+    async fn end_all(&self, caller: &Caller, agent: &Id<Agent>) -> Result<()> {
         self.threads.end_all(&caller.account, agent, &caller.user_uid).await
     }
 
-    async fn known_agent(&self, account: &AccountId, agent: &str) -> Result<()> {
+    async fn known_agent(&self, account: &AccountId, agent: &Id<Agent>) -> Result<()> {
         self.threads.agents.ready(account, agent, None).await.map(drop)
     }
 }

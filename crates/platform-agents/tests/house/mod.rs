@@ -9,7 +9,7 @@ use platform_agents::{
 };
 use platform_child::Children;
 use platform_conversation::{AssistantSettings, AssistantTemplates, FileFetcher, Ports};
-use platform_core::{AccountId, Caller, Clock, FieldLimits, Precondition, Result, Timestamp};
+use platform_core::{AccountId, Caller, Clock, FieldLimits, Id, Precondition, Result, Timestamp};
 use platform_db::{Bus, Db};
 use platform_egress::{Egress, EgressRules};
 use platform_files::{PgFileService, Store};
@@ -125,20 +125,20 @@ impl House {
 
     pub async fn change(&self, agent: &Agent, patch: Value, expected: &Precondition) -> Result<Agent> {
         let patch = serde_json::from_value(patch).expect("an object");
-        self.agents.update(&self.caller.account, &agent.id, patch, expected).await
+        self.agents.update(&self.caller.account, &Id::named(&agent.id), patch, expected).await
     }
 
     pub async fn start(&self, agent: &Agent, new: NewThread) -> Result<String> {
-        self.threads.start(&self.caller, &agent.id, new, None, false, None).await.map(|started| started.id)
+        self.threads.start(&self.caller, &Id::named(&agent.id), new, None, false, None).await.map(|started| started.id)
     }
 
     pub async fn thread(&self, id: &str) -> Thread {
-        self.threads.get(&self.caller.account, id, ThreadView::default()).await.expect("a thread").0
+        self.threads.get(&self.caller.account, &Id::named(id), ThreadView::default()).await.expect("a thread").0
     }
 
     /// The thread once it is in that state.
     pub async fn reach(&self, id: &str, state: ThreadState) -> Thread {
-        let mut watcher = self.threads.watch(&self.caller.account, id, true).await.expect("a thread");
+        let mut watcher = self.threads.watch(&self.caller.account, &Id::named(id), true).await.expect("a thread");
         let reached = async {
             loop {
                 let has_more = watcher.next().await.expect("a frame").is_some();

@@ -26,18 +26,18 @@ pub trait KeyService: Send + Sync {
     /// Keys of the account, newest first.
     async fn list_keys(&self, caller: &Caller, page: Page) -> Result<ApiKeyPage>;
     /// One key.
-    async fn get_key(&self, caller: &Caller, id: &str) -> Result<ApiKey>;
+    async fn get_key(&self, caller: &Caller, id: &Id<ApiKey>) -> Result<ApiKey>;
     /// Changes the given fields.
-    async fn update_key(&self, caller: &Caller, id: &str, patch: Object) -> Result<ApiKey>;
+    async fn update_key(&self, caller: &Caller, id: &Id<ApiKey>, patch: Object) -> Result<ApiKey>;
     /// Takes a key away, and its sessions with it; not the last full one without an end.
     ///
     /// Who is no administrator changes, rotates and takes away what follows from themselves alone.
-    async fn delete_key(&self, caller: &Caller, id: &str) -> Result<()>;
+    async fn delete_key(&self, caller: &Caller, id: &Id<ApiKey>) -> Result<()>;
     /// Gives a key a new value; the old one, and the sessions it minted, work for the grace.
     async fn rotate_key(
         &self,
         caller: &Caller,
-        id: &str,
+        id: &Id<ApiKey>,
         rotation: Rotation,
         once: Option<&Idempotency>,
     ) -> Result<ApiKeyWithSecret>;
@@ -113,14 +113,14 @@ impl KeyService for PgAuthService {
         Ok(ApiKeyPage { items, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn get_key(&self, caller: &Caller, id: &str) -> Result<ApiKey> {
+    async fn get_key(&self, caller: &Caller, id: &Id<ApiKey>) -> Result<ApiKey> {
         let row = repository::key(&mut *self.db.conn().await?, &caller.account, id).await?;
         let row = row.ok_or_else(|| not_found(id))?;
         refuse_other_projects(caller, &row.settings()?)?;
         row.into_key()
     }
 
-    async fn update_key(&self, caller: &Caller, id: &str, patch: Object) -> Result<ApiKey> {
+    async fn update_key(&self, caller: &Caller, id: &Id<ApiKey>, patch: Object) -> Result<ApiKey> {
         // Fields are judged before it matters what they are applied to.
         let named = NewApiKey { name: "named".to_owned(), ..NewApiKey::default() };
         overlay(&named, patch.clone())?.settle()?;
@@ -128,7 +128,7 @@ impl KeyService for PgAuthService {
         let mut conn = self.db.conn().await?;
         let updating = conn.transaction::<_, Error, _>(async |conn| {
             let keys = repository::lock_keys(conn, account).await?;
-            let mut row = keys.iter().find(|key| key.id == id).ok_or_else(|| not_found(id))?.clone();
+            let mut row = keys.iter().find(|key| key.id == **id).ok_or_else(|| not_found(id))?.clone();
             let current = row.settings()?;
             refuse_others(caller, &row)?;
             refuse_wider(caller, &current)?;
@@ -154,12 +154,12 @@ impl KeyService for PgAuthService {
         updated.into_key()
     }
 
-    async fn delete_key(&self, caller: &Caller, id: &str) -> Result<()> {
+    async fn delete_key(&self, caller: &Caller, id: &Id<ApiKey>) -> Result<()> {
         let (account, now) = (&caller.account, self.clock.now());
         let mut conn = self.db.conn().await?;
         let deleting = conn.transaction::<_, Error, _>(async |conn| {
             let keys = repository::lock_keys(conn, account).await?;
-            let row = keys.iter().find(|key| key.id == id).ok_or_else(|| not_found(id))?;
+            let row = keys.iter().find(|key| key.id == **id).ok_or_else(|| not_found(id))?;
             refuse_others(caller, row)?;
             refuse_wider(caller, &row.settings()?)?;
             if is_last_resort(row, now)? && !others_remain(&keys, id, now)? {
@@ -176,7 +176,7 @@ impl KeyService for PgAuthService {
     async fn rotate_key(
         &self,
         caller: &Caller,
-        id: &str,
+        id: &Id<ApiKey>,
         rotation: Rotation,
         once: Option<&Idempotency>,
     ) -> Result<ApiKeyWithSecret> {

@@ -230,11 +230,11 @@ pub trait ClientService: Send + Sync {
     /// Clients, newest first.
     async fn list_clients(&self, account: &AccountId, page: Page) -> Result<ClientPage>;
     /// One client.
-    async fn get_client(&self, account: &AccountId, id: &str) -> Result<OAuthClient>;
+    async fn get_client(&self, account: &AccountId, id: &Id<OAuthClient>) -> Result<OAuthClient>;
     /// Changes the given fields.
-    async fn update_client(&self, account: &AccountId, id: &str, patch: Object) -> Result<OAuthClient>;
+    async fn update_client(&self, account: &AccountId, id: &Id<OAuthClient>, patch: Object) -> Result<OAuthClient>;
     /// Takes a client away, with everything users granted it.
-    async fn delete_client(&self, account: &AccountId, id: &str) -> Result<()>;
+    async fn delete_client(&self, account: &AccountId, id: &Id<OAuthClient>) -> Result<()>;
 }
 
 #[diesel::dsl::auto_type(no_type_alias)]
@@ -300,14 +300,14 @@ impl ClientService for PgAuthService {
         Ok(ClientPage { items, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn get_client(&self, account: &AccountId, id: &str) -> Result<OAuthClient> {
+    async fn get_client(&self, account: &AccountId, id: &Id<OAuthClient>) -> Result<OAuthClient> {
         let conn = self.db.read().await?;
         let client = by_id(account.as_str(), id).select(ClientRow::as_select());
         let row: Option<ClientRow> = client.first(&mut conn.get()).await.optional()?;
         Ok(row.ok_or_else(|| not_found(id))?.into())
     }
 
-    async fn update_client(&self, account: &AccountId, id: &str, patch: Object) -> Result<OAuthClient> {
+    async fn update_client(&self, account: &AccountId, id: &Id<OAuthClient>, patch: Object) -> Result<OAuthClient> {
         // Fields are judged before it matters what they are applied to.
         let known = NewClient {
             name: "named".to_owned(),
@@ -355,7 +355,7 @@ impl ClientService for PgAuthService {
         Ok(row.into())
     }
 
-    async fn delete_client(&self, account: &AccountId, id: &str) -> Result<()> {
+    async fn delete_client(&self, account: &AccountId, id: &Id<OAuthClient>) -> Result<()> {
         let deleted = diesel::delete(by_id(account.as_str(), id)).execute(&mut *self.db.conn().await?).await?;
         if deleted == 0 {
             return Err(not_found(id));

@@ -10,7 +10,7 @@ use jsonwebtoken::{
     errors::ErrorKind,
     jwk::{Jwk, JwkSet},
 };
-use platform_core::{AccountId, Error, Object, Result, Timestamp};
+use platform_core::{AccountId, Error, Object, Result, Timestamp, parse};
 use platform_egress::{Egress, EgressRules};
 use serde_json::Value;
 
@@ -222,7 +222,7 @@ impl External {
         if fetched.status != 200 {
             return Err(format!("{url} answers with {}", fetched.status));
         }
-        serde_json::from_slice(&fetched.bytes).map_err(|error| error.to_string())
+        parse(&fetched.bytes).map_err(|error| error.to_string())
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
-use platform_core::{Id, Result, Timestamp, sha256_hex};
+use platform_core::{Id, Result, Timestamp, parse, sha256_hex};
 use platform_db::Conn;
 use platform_egress::{Method, Outgoing, Payload, header::HeaderMap};
 use serde::Deserialize;
@@ -92,7 +92,7 @@ impl PgAuthService {
     /// Takes an application in that asks to be.
     pub(crate) async fn register_client(&self, body: &[u8]) -> OAuthOutcome<Value> {
         let wrong = |description: String| Ok(Err(OAuthError::new("invalid_client_metadata", description)));
-        let metadata: Metadata = match serde_json::from_slice(body) {
+        let metadata: Metadata = match parse(body) {
             Ok(metadata) => metadata,
             Err(error) => return wrong(format!("The body is not the JSON of RFC 7591: {error}.")),
         };
@@ -147,7 +147,7 @@ impl PgAuthService {
         };
         let fetched = egress.reading(MOST_DOCUMENT).send(asked).await.ok();
         let read = fetched.filter(|answer| answer.status == 200);
-        let metadata = read.and_then(|answer| serde_json::from_slice::<Metadata>(&answer.bytes).ok());
+        let metadata = read.and_then(|answer| parse::<Metadata>(&answer.bytes).ok());
         let good = |metadata: &Metadata| metadata.client_id.as_deref() == Some(client_id) && metadata.check().is_ok();
         // Who cannot be read now is nobody now.
         let row = metadata.filter(good).map(|metadata| of_nobody(client_id.to_owned(), &metadata, now));

@@ -33,7 +33,7 @@ pub trait SessionService: Send + Sync {
     /// Sessions, newest first.
     async fn list_sessions(&self, account: &AccountId, filter: &SessionFilter, page: Page) -> Result<SessionPage>;
     /// Ends a session at once.
-    async fn revoke_session(&self, account: &AccountId, id: &str) -> Result<()>;
+    async fn revoke_session(&self, account: &AccountId, id: &Id<TenantSession>) -> Result<()>;
     /// Ends all sessions of a tenant, or of one of its end users; how many there were.
     async fn revoke_sessions(
         &self,
@@ -109,7 +109,7 @@ impl SessionService for PgAuthService {
         Ok(SessionPage { items, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn revoke_session(&self, account: &AccountId, id: &str) -> Result<()> {
+    async fn revoke_session(&self, account: &AccountId, id: &Id<TenantSession>) -> Result<()> {
         let mut conn = self.db.conn().await?;
         let revoked = repository::revoke(&mut conn, account, id, self.clock.now()).await?;
         drop(conn);

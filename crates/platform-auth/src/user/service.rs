@@ -34,16 +34,16 @@ pub trait UserService: Send + Sync {
     /// Users, newest first.
     async fn list_users(&self, account: &AccountId, page: Page) -> Result<UserPage>;
     /// One user.
-    async fn get_user(&self, account: &AccountId, id: &str) -> Result<User>;
+    async fn get_user(&self, account: &AccountId, id: &Id<User>) -> Result<User>;
     /// Addresses of those of these users that have one, by id.
     async fn emails(&self, account: &AccountId, ids: &[&str]) -> Result<HashMap<String, String>>;
     /// The value of a link that logs the user of an address in to the console, once.
     async fn log_in_link(&self, account: &AccountId, email: &str) -> Result<SecretString>;
     /// Changes the given fields. Who is disabled is out at once; a new password ends what they granted before, and
     /// their log-ins.
-    async fn update_user(&self, account: &AccountId, id: &str, patch: Object) -> Result<User>;
+    async fn update_user(&self, account: &AccountId, id: &Id<User>, patch: Object) -> Result<User>;
     /// Takes a user away, with everything they granted; keys they made open nothing any more.
-    async fn delete_user(&self, account: &AccountId, id: &str) -> Result<()>;
+    async fn delete_user(&self, account: &AccountId, id: &Id<User>) -> Result<()>;
 }
 
 #[async_trait]
@@ -82,7 +82,7 @@ impl UserService for PgAuthService {
         Ok(UserPage { items, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn get_user(&self, account: &AccountId, id: &str) -> Result<User> {
+    async fn get_user(&self, account: &AccountId, id: &Id<User>) -> Result<User> {
         let row = repository::find(self.db.read().await?.get(), account, id).await?;
         Ok(row.ok_or_else(|| not_found(id))?.into())
     }
@@ -99,7 +99,7 @@ impl UserService for PgAuthService {
         Ok(link)
     }
 
-    async fn update_user(&self, account: &AccountId, id: &str, patch: Object) -> Result<User> {
+    async fn update_user(&self, account: &AccountId, id: &Id<User>, patch: Object) -> Result<User> {
         let given = patch.get("password").and_then(|password| password.as_str()).map(str::to_owned);
         if patch.get("password").is_some_and(|password| !password.is_string()) {
             return Err(Error::invalid("password", "type", "password must be text of 12 characters or more"));
@@ -143,7 +143,7 @@ impl UserService for PgAuthService {
         Ok(user)
     }
 
-    async fn delete_user(&self, account: &AccountId, id: &str) -> Result<()> {
+    async fn delete_user(&self, account: &AccountId, id: &Id<User>) -> Result<()> {
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let deleting = conn.transaction::<_, Error, _>(async |conn| {

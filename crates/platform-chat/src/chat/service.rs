@@ -9,7 +9,7 @@ use platform_conversation::{
     give_feedback_in, listed_contents, search,
 };
 use platform_core::{
-    AccountId, Caller, Clock, Error, FieldLimits, MOST_LISTED, Object, Page, Period, Result, fitting, overlay,
+    AccountId, Caller, Clock, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Period, Result, fitting, overlay,
     run_detached,
 };
 use platform_db::{Db, Idempotency};
@@ -66,7 +66,7 @@ pub trait ChatService: Send + Sync {
         &self,
         account: &AccountId,
         assistant: &str,
-        uid: &str,
+        uid: &Id<Chat>,
         omit_content: bool,
     ) -> Result<(Chat, Option<ContentPages>)>;
     /// Changes the given fields.
@@ -74,21 +74,28 @@ pub trait ChatService: Send + Sync {
         &self,
         account: &AccountId,
         assistant: &str,
-        uid: &str,
+        uid: &Id<Chat>,
         patch: Object,
     ) -> Result<(Chat, Option<ContentPages>)>;
     /// Takes a chat away; its turn is stopped, its streams end.
-    async fn delete(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<()>;
+    async fn delete(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>) -> Result<()>;
     /// Messages, oldest first, and how many there are.
     async fn content(
         &self,
         account: &AccountId,
         assistant: &str,
-        uid: &str,
+        uid: &Id<Chat>,
         page: Page,
     ) -> Result<(Vec<StoredJson>, i32)>;
     /// Messages that hold a text.
-    async fn search(&self, account: &AccountId, assistant: &str, uid: &str, text: &str, limit: i64) -> Result<Matches>;
+    async fn search(
+        &self,
+        account: &AccountId,
+        assistant: &str,
+        uid: &Id<Chat>,
+        text: &str,
+        limit: i64,
+    ) -> Result<Matches>;
     /// Tags in use on chats that the caller may know, sorted; `within`: as in [`ChatFilter`].
     async fn tags(&self, caller: &Caller, within: Option<&[String]>) -> Result<Vec<String>>;
     /// How many chats were made in a project, by day or month; `tenant`: by that one alone.
@@ -107,32 +114,32 @@ pub trait ChatService: Send + Sync {
         within: Option<&[String]>,
     ) -> Result<Vec<(String, i64)>>;
     /// The realtime object as JSON.
-    async fn realtime(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<String>;
+    async fn realtime(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>) -> Result<String>;
     /// Follows the realtime object.
-    async fn watch(&self, account: &AccountId, assistant: &str, uid: &str, partial: bool) -> Result<Watcher>;
+    async fn watch(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>, partial: bool) -> Result<Watcher>;
     /// Has a summary stand for the older messages, for the model.
-    async fn compact(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Compacted>;
+    async fn compact(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>) -> Result<Compacted>;
     /// Stops the turn and keeps what was written; what waits is discarded.
-    async fn stop(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Stopped>;
+    async fn stop(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>) -> Result<Stopped>;
     /// Answers tool calls that wait for the client; the turn goes on when none is left. `denied`: why the caller may not
     /// decide on calls that wait for approval.
     async fn respond(
         &self,
         account: &AccountId,
         assistant: &str,
-        uid: &str,
+        uid: &Id<Chat>,
         given: ToolResponses,
         denied: Option<Error>,
         once: Option<&Idempotency>,
     ) -> Result<Responded>;
     /// Feedback on the messages of a chat.
-    async fn feedback(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Vec<Feedback>>;
+    async fn feedback(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>) -> Result<Vec<Feedback>>;
     /// Gives feedback; `true` when it is the first on that message.
     async fn give_feedback(
         &self,
         caller: &Caller,
         assistant: &str,
-        uid: &str,
+        uid: &Id<Chat>,
         new: NewFeedback,
         once: Option<&Idempotency>,
     ) -> Result<(bool, Feedback)>;
@@ -328,7 +335,7 @@ impl ChatService for PgChatService {
         &self,
         account: &AccountId,
         assistant: &str,
-        uid: &str,
+        uid: &Id<Chat>,
         omit_content: bool,
     ) -> Result<(Chat, Option<ContentPages>)> {
         if omit_content {
@@ -347,7 +354,7 @@ impl ChatService for PgChatService {
         &self,
         account: &AccountId,
         assistant: &str,
-        uid: &str,
+        uid: &Id<Chat>,
         patch: Object,
     ) -> Result<(Chat, Option<ContentPages>)> {
         let given: Vec<String> = patch.keys().cloned().collect();
@@ -373,7 +380,7 @@ impl ChatService for PgChatService {
         Ok((row.into_chat(content)?, pages))
     }
 
-    async fn delete(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<()> {
+    async fn delete(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>) -> Result<()> {
         let identifier = self.assistants.identifier(account, assistant).await?;
         let run = loop {
             let mut conn = self.db.conn().await?;
@@ -408,7 +415,7 @@ impl ChatService for PgChatService {
         &self,
         account: &AccountId,
         assistant: &str,
-        uid: &str,
+        uid: &Id<Chat>,
         page: Page,
     ) -> Result<(Vec<StoredJson>, i32)> {
         let chat = self.find(account, assistant, uid).await?;
@@ -416,7 +423,14 @@ impl ChatService for PgChatService {
         Ok((content(conn.get(), account, uid, page).await?, chat.message_count))
     }
 
-    async fn search(&self, account: &AccountId, assistant: &str, uid: &str, text: &str, limit: i64) -> Result<Matches> {
+    async fn search(
+        &self,
+        account: &AccountId,
+        assistant: &str,
+        uid: &Id<Chat>,
+        text: &str,
+        limit: i64,
+    ) -> Result<Matches> {
         self.find(account, assistant, uid).await?;
         let conn = self.db.read().await?;
         search(conn.get(), account, uid, text, limit).await
@@ -445,7 +459,7 @@ impl ChatService for PgChatService {
         repository::count_by_assistant(self.db.read().await?.get(), caller, tenant, within).await
     }
 
-    async fn realtime(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<String> {
+    async fn realtime(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>) -> Result<String> {
         use platform_realtime::Source;
         let assistant = self.assistants.identifier(account, assistant).await?;
         // What is being written first: a commit after it is then in the head, and wins.
@@ -460,15 +474,15 @@ impl ChatService for PgChatService {
         })
     }
 
-    async fn watch(&self, account: &AccountId, assistant: &str, uid: &str, partial: bool) -> Result<Watcher> {
+    async fn watch(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>, partial: bool) -> Result<Watcher> {
         self.watcher(account, assistant, uid, partial).await
     }
 
-    async fn compact(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Compacted> {
+    async fn compact(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>) -> Result<Compacted> {
         self.compact_now(account, assistant, uid).await
     }
 
-    async fn stop(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Stopped> {
+    async fn stop(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>) -> Result<Stopped> {
         let mut watcher = self.watcher(account, assistant, uid, true).await?;
         let stopped = stop(&self.db, account, uid, self.clock.now()).await?.ok_or_else(|| not_found(uid))?;
         let identifier = self.assistants.identifier(account, assistant).await?;
@@ -489,14 +503,14 @@ impl ChatService for PgChatService {
             0 => "The turn was stopped; what was written is kept.".to_owned(),
             waiting => format!("The turn was stopped; what was written is kept, {waiting} waiting messages are not."),
         };
-        Ok(Stopped { chat_uid: uid.to_owned(), message, discarded_messages: stopped.discarded })
+        Ok(Stopped { chat_uid: uid.to_string(), message, discarded_messages: stopped.discarded })
     }
 
     async fn respond(
         &self,
         account: &AccountId,
         assistant: &str,
-        uid: &str,
+        uid: &Id<Chat>,
         given: ToolResponses,
         denied: Option<Error>,
         once: Option<&Idempotency>,
@@ -519,18 +533,18 @@ impl ChatService for PgChatService {
         Ok(responded)
     }
 
-    async fn feedback(&self, account: &AccountId, assistant: &str, uid: &str) -> Result<Vec<Feedback>> {
+    async fn feedback(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>) -> Result<Vec<Feedback>> {
         self.find(account, assistant, uid).await?;
         let conn = self.db.read().await?;
         let given = feedback(conn.get(), account, uid).await?;
-        Ok(given.into_iter().map(|given| Feedback { given, chat_uid: uid.to_owned() }).collect())
+        Ok(given.into_iter().map(|given| Feedback { given, chat_uid: uid.to_string() }).collect())
     }
 
     async fn give_feedback(
         &self,
         caller: &Caller,
         assistant: &str,
-        uid: &str,
+        uid: &Id<Chat>,
         new: NewFeedback,
         once: Option<&Idempotency>,
     ) -> Result<(bool, Feedback)> {
@@ -542,7 +556,7 @@ impl ChatService for PgChatService {
             .await?
             .transaction::<_, Error, _>(async |conn| {
                 let (first, given) = give_feedback_in(conn, &caller.account, uid, &caller.user_uid, &new, now).await?;
-                let feedback = Feedback { given, chat_uid: uid.to_owned() };
+                let feedback = Feedback { given, chat_uid: uid.to_string() };
                 if let Some(once) = once {
                     once.store(conn, if first { 201 } else { 200 }, &feedback).await?;
                 }

@@ -2,7 +2,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_access::{Place, RecordRef, Referrers, Resources};
+use platform_access::{Place, ProjectRole, RecordRef, Referrers, Resources};
 use platform_conversation::ENVIRONMENT;
 use platform_core::{
     AccountId, Checks, Clock, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, overlay,
@@ -47,32 +47,38 @@ pub trait EnvironmentService: Send + Sync {
     /// Those that the filter keeps, newest first.
     async fn list(&self, account: &AccountId, filter: &EnvironmentFilter, page: Page) -> Result<EnvironmentList>;
     /// One.
-    async fn get(&self, account: &AccountId, id: &str) -> Result<Environment>;
+    async fn get(&self, account: &AccountId, id: &Id<Environment>) -> Result<Environment>;
     /// Changes the given fields; `merges`: variables and machine key by key.
     async fn update(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<Environment>,
         patch: Object,
         merges: bool,
         expected: &Precondition,
     ) -> Result<Environment>;
     /// Deletes one; `SESSION_ACTIVE` when its machine runs, unless `force`.
-    async fn delete(&self, account: &AccountId, id: &str, force: bool, expected: &Precondition) -> Result<()>;
+    async fn delete(
+        &self,
+        account: &AccountId,
+        id: &Id<Environment>,
+        force: bool,
+        expected: &Precondition,
+    ) -> Result<()>;
     /// Who is connected to it.
-    async fn connections(&self, account: &AccountId, id: &str) -> Result<Connections>;
+    async fn connections(&self, account: &AccountId, id: &Id<Environment>) -> Result<Connections>;
     /// Connects somebody, who leaves their former environment.
     async fn connect(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<Environment>,
         entity: (EntityKind, &str),
         variables: ConnectionVariables,
     ) -> Result<Connection>;
     /// Disconnects somebody.
-    async fn disconnect(&self, account: &AccountId, id: &str, entity: (EntityKind, &str)) -> Result<()>;
+    async fn disconnect(&self, account: &AccountId, id: &Id<Environment>, entity: (EntityKind, &str)) -> Result<()>;
     /// The programs of its machine.
-    async fn clis(&self, account: &AccountId, id: &str) -> Result<Vec<Cli>>;
+    async fn clis(&self, account: &AccountId, id: &Id<Environment>) -> Result<Vec<Cli>>;
 }
 
 /// What environments need of others.
@@ -276,6 +282,11 @@ impl Resources for PgEnvironments {
         let row = repository::find(self.db.read().await?.get(), account, id).await?;
         Ok(row.map(|row| Place { project: row.project_id, ..Place::default() }))
     }
+
+    /// What refers to an environment works in it, with its secrets.
+    fn referred_by(&self) -> ProjectRole {
+        ProjectRole::Editor
+    }
 }
 
 #[async_trait]
@@ -345,7 +356,7 @@ impl EnvironmentService for PgEnvironments {
         Ok(EnvironmentList { environments, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn get(&self, account: &AccountId, id: &str) -> Result<Environment> {
+    async fn get(&self, account: &AccountId, id: &Id<Environment>) -> Result<Environment> {
         let row = self.require(account, id).await?;
         self.one(account, row).await
     }
@@ -353,7 +364,7 @@ impl EnvironmentService for PgEnvironments {
     async fn update(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<Environment>,
         patch: Object,
         merges: bool,
         expected: &Precondition,
@@ -393,7 +404,13 @@ impl EnvironmentService for PgEnvironments {
         self.one(account, row).await
     }
 
-    async fn delete(&self, account: &AccountId, id: &str, force: bool, expected: &Precondition) -> Result<()> {
+    async fn delete(
+        &self,
+        account: &AccountId,
+        id: &Id<Environment>,
+        force: bool,
+        expected: &Precondition,
+    ) -> Result<()> {
         expected.check(self.require(account, id).await?.version)?;
         if force {
             self.stop_all(account, id).await?;
@@ -424,7 +441,7 @@ impl EnvironmentService for PgEnvironments {
         self.tell_connected(&users).await
     }
 
-    async fn connections(&self, account: &AccountId, id: &str) -> Result<Connections> {
+    async fn connections(&self, account: &AccountId, id: &Id<Environment>) -> Result<Connections> {
         self.require(account, id).await?;
         let mut conn = self.db.conn().await?;
         let mut found = Connections::default();
@@ -446,7 +463,7 @@ impl EnvironmentService for PgEnvironments {
     async fn connect(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<Environment>,
         (kind, name): (EntityKind, &str),
         variables: ConnectionVariables,
     ) -> Result<Connection> {
@@ -461,7 +478,7 @@ impl EnvironmentService for PgEnvironments {
             let user = self.referrers.lock_in(conn, account, (kind.as_str(), name)).await?;
             let entity = (kind.as_str(), user.as_str());
             let former = repository::environment_of(conn, account, entity).await?;
-            if let Some(former) = former.as_deref().filter(|former| *former != id) {
+            if let Some(former) = former.as_deref().filter(|former| *former != id.as_str()) {
                 self.referrers.set_in(conn, account, entity, (ENVIRONMENT, former), false).await?;
             }
             let known = match repository::variables(conn, account, id, entity).await? {
@@ -487,13 +504,18 @@ impl EnvironmentService for PgEnvironments {
         Ok(Connection {
             entity_type: kind.as_str(),
             entity_id: user,
-            environment_id: id.to_owned(),
+            environment_id: id.to_string(),
             connected_at_ms,
             env_vars: variables,
         })
     }
 
-    async fn disconnect(&self, account: &AccountId, id: &str, (kind, name): (EntityKind, &str)) -> Result<()> {
+    async fn disconnect(
+        &self,
+        account: &AccountId,
+        id: &Id<Environment>,
+        (kind, name): (EntityKind, &str),
+    ) -> Result<()> {
         let mut conn = self.db.conn().await?;
         let disconnecting = conn.transaction::<_, Error, _>(async |conn| {
             repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
@@ -509,7 +531,7 @@ impl EnvironmentService for PgEnvironments {
         self.tell_connected(&[(kind.as_str().to_owned(), user)]).await
     }
 
-    async fn clis(&self, account: &AccountId, id: &str) -> Result<Vec<Cli>> {
+    async fn clis(&self, account: &AccountId, id: &Id<Environment>) -> Result<Vec<Cli>> {
         let row = self.require(account, id).await?;
         let stored = repository::clis(self.db.read().await?.get(), account, id).await?;
         if let Some(stored) = stored {

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use platform_core::{AccountId, Caller, Checks, Code, Credential, Error, Page, Result, run_detached, spawn};
+use platform_core::{AccountId, Caller, Checks, Code, Credential, Error, Id, Page, Result, run_detached, spawn};
 use platform_sandbox::files::{self, FileError};
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -20,7 +20,11 @@ use super::{
     repository::{self, SessionRow},
     start::Starter,
 };
-use crate::{code, environment::PgEnvironments, snapshot};
+use crate::{
+    code,
+    environment::{Environment, PgEnvironments},
+    snapshot,
+};
 
 /// Of what the kernel takes as one argument, a little less.
 const MOST_LINE: usize = 120 << 10;
@@ -41,29 +45,65 @@ pub struct Worker {
 #[async_trait]
 pub trait SandboxService: Send + Sync {
     /// Starts the machine of an environment. `SESSION_ACTIVE`, `SNAPSHOT_SAVE_IN_PROGRESS`, `SANDBOX_UNAVAILABLE`.
-    async fn start(self: Arc<Self>, caller: &Caller, id: &str, request: StartSandbox) -> Result<StartedSandbox>;
+    async fn start(
+        self: Arc<Self>,
+        caller: &Caller,
+        id: &Id<Environment>,
+        request: StartSandbox,
+    ) -> Result<StartedSandbox>;
     /// Whether a machine runs.
-    async fn status(&self, account: &AccountId, id: &str, tenant: Option<&str>) -> Result<SandboxStatus>;
+    async fn status(&self, account: &AccountId, id: &Id<Environment>, tenant: Option<&str>) -> Result<SandboxStatus>;
     /// Runs a command; the last piece says how it ended. `FULL_KEY_REQUIRED` when it is to be said as it is.
     async fn exec(
         self: Arc<Self>,
         caller: &Caller,
-        id: &str,
+        id: &Id<Environment>,
         command: NewCommand,
         raw: bool,
     ) -> Result<mpsc::Receiver<OutputPiece>>;
     /// Stops a machine. `SNAPSHOT_CHANGED`, `SNAPSHOTS_DISABLED`.
-    async fn stop(self: Arc<Self>, account: &AccountId, id: &str, request: StopSandbox) -> Result<StoppedSandbox>;
+    async fn stop(
+        self: Arc<Self>,
+        account: &AccountId,
+        id: &Id<Environment>,
+        request: StopSandbox,
+    ) -> Result<StoppedSandbox>;
     /// Lists a directory. `FILE_NOT_FOUND`.
-    async fn list_files(self: Arc<Self>, account: &AccountId, id: &str, request: ListFiles) -> Result<FileListing>;
+    async fn list_files(
+        self: Arc<Self>,
+        account: &AccountId,
+        id: &Id<Environment>,
+        request: ListFiles,
+    ) -> Result<FileListing>;
     /// Reads a file. `FILE_NOT_FOUND`, `FILE_NOT_TEXT`, `PAYLOAD_TOO_LARGE`.
-    async fn read_file(self: Arc<Self>, account: &AccountId, id: &str, request: ReadFile) -> Result<FileContent>;
+    async fn read_file(
+        self: Arc<Self>,
+        account: &AccountId,
+        id: &Id<Environment>,
+        request: ReadFile,
+    ) -> Result<FileContent>;
     /// Writes a file. `URL_NOT_ALLOWED`.
-    async fn write_file(self: Arc<Self>, account: &AccountId, id: &str, request: WriteFile) -> Result<WrittenFile>;
+    async fn write_file(
+        self: Arc<Self>,
+        account: &AccountId,
+        id: &Id<Environment>,
+        request: WriteFile,
+    ) -> Result<WrittenFile>;
     /// Sessions, newest first.
-    async fn sessions(&self, account: &AccountId, id: &str, filter: &SessionFilter, page: Page) -> Result<SessionPage>;
+    async fn sessions(
+        &self,
+        account: &AccountId,
+        id: &Id<Environment>,
+        filter: &SessionFilter,
+        page: Page,
+    ) -> Result<SessionPage>;
     /// One session, or the last. `SESSION_NOT_FOUND`.
-    async fn session(&self, account: &AccountId, id: &str, session: Option<&str>) -> Result<SandboxSession>;
+    async fn session(
+        &self,
+        account: &AccountId,
+        id: &Id<Environment>,
+        session: Option<&Id<SandboxSession>>,
+    ) -> Result<SandboxSession>;
 }
 
 impl PgEnvironments {
@@ -273,7 +313,12 @@ impl NewCommand {
 
 #[async_trait]
 impl SandboxService for PgEnvironments {
-    async fn start(self: Arc<Self>, caller: &Caller, id: &str, request: StartSandbox) -> Result<StartedSandbox> {
+    async fn start(
+        self: Arc<Self>,
+        caller: &Caller,
+        id: &Id<Environment>,
+        request: StartSandbox,
+    ) -> Result<StartedSandbox> {
         let starter = match &caller.credential {
             Credential::FullKey(key) | Credential::RestrictedKey(key) => key.as_str(),
             Credential::Token { user, .. } => user.as_str(),
@@ -283,7 +328,7 @@ impl SandboxService for PgEnvironments {
         Ok(self.start_machine(&caller.account, id, request, by).await?.0)
     }
 
-    async fn status(&self, account: &AccountId, id: &str, tenant: Option<&str>) -> Result<SandboxStatus> {
+    async fn status(&self, account: &AccountId, id: &Id<Environment>, tenant: Option<&str>) -> Result<SandboxStatus> {
         let row = self.require(account, id).await?;
         let lane = tenant.filter(|_| row.settings().is_ok_and(|settings| settings.sandbox_config.per_tenant_snapshots));
         let live = repository::live(&mut *self.db.conn().await?, account, id, lane.unwrap_or_default()).await?;
@@ -300,7 +345,7 @@ impl SandboxService for PgEnvironments {
     async fn exec(
         self: Arc<Self>,
         caller: &Caller,
-        id: &str,
+        id: &Id<Environment>,
         command: NewCommand,
         raw: bool,
     ) -> Result<mpsc::Receiver<OutputPiece>> {
@@ -319,7 +364,12 @@ impl SandboxService for PgEnvironments {
         }
     }
 
-    async fn stop(self: Arc<Self>, account: &AccountId, id: &str, request: StopSandbox) -> Result<StoppedSandbox> {
+    async fn stop(
+        self: Arc<Self>,
+        account: &AccountId,
+        id: &Id<Environment>,
+        request: StopSandbox,
+    ) -> Result<StoppedSandbox> {
         let mut checks = Checks::default();
         check_sandbox(&mut checks, &request.sandbox_id);
         checks.finish()?;
@@ -328,7 +378,12 @@ impl SandboxService for PgEnvironments {
         run_detached("stop a sandbox", stopping).await
     }
 
-    async fn list_files(self: Arc<Self>, account: &AccountId, id: &str, request: ListFiles) -> Result<FileListing> {
+    async fn list_files(
+        self: Arc<Self>,
+        account: &AccountId,
+        id: &Id<Environment>,
+        request: ListFiles,
+    ) -> Result<FileListing> {
         let mut checks = Checks::default();
         check_sandbox(&mut checks, &request.sandbox_id);
         check_path(&mut checks, "path", &request.path);
@@ -337,7 +392,12 @@ impl SandboxService for PgEnvironments {
         self.on_machine(&session, None, Call::List(request.path)).await
     }
 
-    async fn read_file(self: Arc<Self>, account: &AccountId, id: &str, request: ReadFile) -> Result<FileContent> {
+    async fn read_file(
+        self: Arc<Self>,
+        account: &AccountId,
+        id: &Id<Environment>,
+        request: ReadFile,
+    ) -> Result<FileContent> {
         let mut checks = Checks::default();
         check_sandbox(&mut checks, &request.sandbox_id);
         check_path(&mut checks, "path", &request.path);
@@ -348,7 +408,12 @@ impl SandboxService for PgEnvironments {
         encode(request.path, &content, request.encoding.as_deref())
     }
 
-    async fn write_file(self: Arc<Self>, account: &AccountId, id: &str, request: WriteFile) -> Result<WrittenFile> {
+    async fn write_file(
+        self: Arc<Self>,
+        account: &AccountId,
+        id: &Id<Environment>,
+        request: WriteFile,
+    ) -> Result<WrittenFile> {
         let mut checks = Checks::default();
         check_sandbox(&mut checks, &request.sandbox_id);
         check_path(&mut checks, "destinationPath", &request.destination_path);
@@ -360,7 +425,13 @@ impl SandboxService for PgEnvironments {
         self.on_machine(&session, None, Call::Write { path, content }).await
     }
 
-    async fn sessions(&self, account: &AccountId, id: &str, filter: &SessionFilter, page: Page) -> Result<SessionPage> {
+    async fn sessions(
+        &self,
+        account: &AccountId,
+        id: &Id<Environment>,
+        filter: &SessionFilter,
+        page: Page,
+    ) -> Result<SessionPage> {
         self.require(account, id).await?;
         filter.check()?;
         let (rows, total) = repository::list(self.db.read().await?.get(), account, id, filter, page).await?;
@@ -368,9 +439,15 @@ impl SandboxService for PgEnvironments {
         Ok(SessionPage { sessions, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn session(&self, account: &AccountId, id: &str, session: Option<&str>) -> Result<SandboxSession> {
+    async fn session(
+        &self,
+        account: &AccountId,
+        id: &Id<Environment>,
+        session: Option<&Id<SandboxSession>>,
+    ) -> Result<SandboxSession> {
         self.require(account, id).await?;
         let mut conn = self.db.conn().await?;
+        let session = session.map(Id::as_str);
         let found = repository::find(&mut conn, account, id, session).await?;
         let mut row = found
             .ok_or_else(|| Error::not_found(code::SESSION_NOT_FOUND, "sandbox session", session.unwrap_or("last")))?;

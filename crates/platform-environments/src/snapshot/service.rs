@@ -3,7 +3,7 @@ use std::{collections::HashSet, io, sync::Arc};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use futures_util::TryStreamExt;
-use platform_core::{AccountId, Code, Error, Result, Timestamp, spawn};
+use platform_core::{AccountId, Code, Error, Id, Result, Timestamp, spawn};
 use platform_events::{Event, publish_in};
 use serde::Serialize;
 use serde_json::json;
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     code,
-    environment::{PgEnvironments, repository as environments},
+    environment::{Environment, PgEnvironments, repository as environments},
     session::{Live, StartSandbox, Starter, random_id, repository as sessions},
 };
 
@@ -94,17 +94,22 @@ pub(crate) type NewSnapshot = SnapshotRow;
 pub trait SnapshotService: Send + Sync {
     /// Makes a new machine, runs its init script and saves it. `SNAPSHOTS_DISABLED`, `SESSION_ACTIVE`,
     /// `SNAPSHOT_SAVE_IN_PROGRESS`.
-    async fn initialize(self: Arc<Self>, account: &AccountId, id: &str) -> Result<SnapshotStarted>;
+    async fn initialize(self: Arc<Self>, account: &AccountId, id: &Id<Environment>) -> Result<SnapshotStarted>;
     /// All, newest first.
-    async fn snapshots(&self, account: &AccountId, id: &str) -> Result<Vec<Snapshot>>;
+    async fn snapshots(&self, account: &AccountId, id: &Id<Environment>) -> Result<Vec<Snapshot>>;
     /// Makes the former one current again. `SNAPSHOT_NOT_FOUND`.
-    async fn rollback(&self, account: &AccountId, id: &str, tenant: Option<&str>) -> Result<Snapshot>;
+    async fn rollback(&self, account: &AccountId, id: &Id<Environment>, tenant: Option<&str>) -> Result<Snapshot>;
     /// The latest of each tenant.
-    async fn of_tenants(&self, account: &AccountId, id: &str) -> Result<Vec<Snapshot>>;
+    async fn of_tenants(&self, account: &AccountId, id: &Id<Environment>) -> Result<Vec<Snapshot>>;
     /// Gives a tenant a copy of the environment's. `CONFLICT` when there is none.
-    async fn initialize_tenant(&self, account: &AccountId, id: &str, tenant: &str) -> Result<SnapshotStarted>;
+    async fn initialize_tenant(
+        &self,
+        account: &AccountId,
+        id: &Id<Environment>,
+        tenant: &str,
+    ) -> Result<SnapshotStarted>;
     /// Deletes those of a tenant. `SNAPSHOT_NOT_FOUND`.
-    async fn delete_tenant(&self, account: &AccountId, id: &str, tenant: &str) -> Result<()>;
+    async fn delete_tenant(&self, account: &AccountId, id: &Id<Environment>, tenant: &str) -> Result<()>;
 }
 
 fn in_progress() -> Error {
@@ -272,7 +277,7 @@ impl PgEnvironments {
 
 #[async_trait]
 impl SnapshotService for PgEnvironments {
-    async fn initialize(self: Arc<Self>, account: &AccountId, id: &str) -> Result<SnapshotStarted> {
+    async fn initialize(self: Arc<Self>, account: &AccountId, id: &Id<Environment>) -> Result<SnapshotStarted> {
         let row = self.require(account, id).await?;
         let config = row.settings()?.sandbox_config;
         if !config.snapshot_enabled {
@@ -293,13 +298,13 @@ impl SnapshotService for PgEnvironments {
         Ok(started)
     }
 
-    async fn snapshots(&self, account: &AccountId, id: &str) -> Result<Vec<Snapshot>> {
+    async fn snapshots(&self, account: &AccountId, id: &Id<Environment>) -> Result<Vec<Snapshot>> {
         self.require(account, id).await?;
         let rows = repository::list(&mut *self.db.conn().await?, account, id).await?;
         Ok(rows.into_iter().map(Into::into).collect())
     }
 
-    async fn rollback(&self, account: &AccountId, id: &str, tenant: Option<&str>) -> Result<Snapshot> {
+    async fn rollback(&self, account: &AccountId, id: &Id<Environment>, tenant: Option<&str>) -> Result<Snapshot> {
         self.require(account, id).await?;
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
@@ -312,7 +317,7 @@ impl SnapshotService for PgEnvironments {
         rolling.await
     }
 
-    async fn of_tenants(&self, account: &AccountId, id: &str) -> Result<Vec<Snapshot>> {
+    async fn of_tenants(&self, account: &AccountId, id: &Id<Environment>) -> Result<Vec<Snapshot>> {
         let mut seen = HashSet::new();
         let all = self.snapshots(account, id).await?;
         Ok(all
@@ -321,7 +326,12 @@ impl SnapshotService for PgEnvironments {
             .collect())
     }
 
-    async fn initialize_tenant(&self, account: &AccountId, id: &str, tenant: &str) -> Result<SnapshotStarted> {
+    async fn initialize_tenant(
+        &self,
+        account: &AccountId,
+        id: &Id<Environment>,
+        tenant: &str,
+    ) -> Result<SnapshotStarted> {
         let mut checks = platform_core::Checks::default();
         checks.tenants(Some(tenant), None);
         checks.finish()?;
@@ -352,7 +362,7 @@ impl SnapshotService for PgEnvironments {
         Ok(SnapshotStarted { snapshot_id: snapshot.id, status: "creating".to_owned() })
     }
 
-    async fn delete_tenant(&self, account: &AccountId, id: &str, tenant: &str) -> Result<()> {
+    async fn delete_tenant(&self, account: &AccountId, id: &Id<Environment>, tenant: &str) -> Result<()> {
         self.require(account, id).await?;
         match repository::delete_of_tenant(&mut *self.db.conn().await?, account, id, tenant).await? {
             0 => Err(none_found()),

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Place, Referrers, Resources};
-use platform_core::{AccountId, Caller, Clock, Error, Object, Page, Precondition, Result, overlay};
+use platform_core::{AccountId, Caller, Clock, Error, Id, Object, Page, Precondition, Result, overlay};
 use platform_db::{Bus, Conn, Db, Idempotency};
 use platform_files::{FileService, NewFile, PgFileService};
 use platform_jobs::Jobs;
@@ -39,39 +39,51 @@ pub trait DocumentService: Send + Sync {
     /// Those that the filter keeps, newest first.
     async fn list(&self, account: &AccountId, filter: &DocumentFilter, page: Page) -> Result<DocumentList>;
     /// One with its text and its versions.
-    async fn get(&self, account: &AccountId, id: &str) -> Result<Document>;
+    async fn get(&self, account: &AccountId, id: &Id<Document>) -> Result<Document>;
     /// Changes the given fields of the version that is expected.
-    async fn update(&self, caller: &Caller, id: &str, patch: Object, expected: &Precondition) -> Result<Document>;
+    async fn update(
+        &self,
+        caller: &Caller,
+        id: &Id<Document>,
+        patch: Object,
+        expected: &Precondition,
+    ) -> Result<Document>;
     /// Deletes one with all its parts, or says what that would take. `PROJECT_FORBIDDEN` when one of them is in a
     /// project that is not `within`.
     async fn delete(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<Document>,
         within: Option<&[String]>,
         dry_run: bool,
         expected: &Precondition,
     ) -> Result<DeletedDocuments>;
     /// Its versions, newest first.
-    async fn versions(&self, account: &AccountId, id: &str) -> Result<Vec<Version>>;
+    async fn versions(&self, account: &AccountId, id: &Id<Document>) -> Result<Vec<Version>>;
     /// One version with its text; `VERSION_NOT_FOUND` when it is not kept.
-    async fn version(&self, account: &AccountId, id: &str, version: &str) -> Result<VersionText>;
+    async fn version(&self, account: &AccountId, id: &Id<Document>, version: &str) -> Result<VersionText>;
     /// Makes the text of an older version the newest.
-    async fn revert(&self, caller: &Caller, id: &str, version: &str, once: Option<&Idempotency>) -> Result<Document>;
+    async fn revert(
+        &self,
+        caller: &Caller,
+        id: &Id<Document>,
+        version: &str,
+        once: Option<&Idempotency>,
+    ) -> Result<Document>;
     /// Its direct parts that are `within` these projects or in none, without their texts.
-    async fn parts(&self, account: &AccountId, id: &str, within: Option<&[String]>) -> Result<Vec<Document>>;
+    async fn parts(&self, account: &AccountId, id: &Id<Document>, within: Option<&[String]>) -> Result<Vec<Document>>;
     /// Who uses it.
-    async fn usage(&self, account: &AccountId, id: &str) -> Result<UsedBy>;
+    async fn usage(&self, account: &AccountId, id: &Id<Document>) -> Result<UsedBy>;
     /// Documents and how they refer to each other.
     async fn graph(&self, account: &AccountId, filter: &DocumentFilter) -> Result<Graph>;
     /// Gives it to an agent or assistant, or takes it from there.
-    async fn attach(&self, account: &AccountId, id: &str, to: Attachment, attach: bool) -> Result<Attached>;
+    async fn attach(&self, account: &AccountId, id: &Id<Document>, to: Attachment, attach: bool) -> Result<Attached>;
     /// Has one indexed anew.
-    async fn reindex(&self, account: &AccountId, id: &str) -> Result<Document>;
+    async fn reindex(&self, account: &AccountId, id: &Id<Document>) -> Result<Document>;
     /// Has many indexed anew.
     async fn reindex_all(&self, account: &AccountId, which: &Reindex, within: Option<&[String]>) -> Result<Queued>;
     /// Its pieces as they are in the index.
-    async fn chunks(&self, account: &AccountId, id: &str, page: Page) -> Result<ChunkList>;
+    async fn chunks(&self, account: &AccountId, id: &Id<Document>, page: Page) -> Result<ChunkList>;
     /// How many documents are in a project.
     async fn count(&self, account: &AccountId, project: &str) -> Result<i64>;
     /// The pieces of documents that a query finds, the best first.
@@ -267,7 +279,7 @@ impl DocumentService for PgKnowledge {
         Ok(DocumentList { documents, total, offset: page.offset, limit: page.limit })
     }
 
-    async fn get(&self, account: &AccountId, id: &str) -> Result<Document> {
+    async fn get(&self, account: &AccountId, id: &Id<Document>) -> Result<Document> {
         let conn = self.db.read().await?;
         let row = repository::find(conn.get(), account, id).await?.ok_or_else(|| not_found::document(id))?;
         let text = repository::text(conn.get(), account, id, &row.content_hash).await?;
@@ -275,7 +287,13 @@ impl DocumentService for PgKnowledge {
         Ok(Document { versions: Some(versions), ..row.shown(Some(text.unwrap_or_default()))? })
     }
 
-    async fn update(&self, caller: &Caller, id: &str, patch: Object, expected: &Precondition) -> Result<Document> {
+    async fn update(
+        &self,
+        caller: &Caller,
+        id: &Id<Document>,
+        patch: Object,
+        expected: &Precondition,
+    ) -> Result<Document> {
         // Fields are judged before it matters what they are applied to.
         let named = DocumentSettings { name: "named".to_owned(), ..DocumentSettings::default() };
         overlay(&named, patch.clone())?.check(self.limits.bytes)?;
@@ -304,7 +322,7 @@ impl DocumentService for PgKnowledge {
     async fn delete(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<Document>,
         within: Option<&[String]>,
         dry_run: bool,
         expected: &Precondition,
@@ -334,12 +352,12 @@ impl DocumentService for PgKnowledge {
         Ok(deleted)
     }
 
-    async fn versions(&self, account: &AccountId, id: &str) -> Result<Vec<Version>> {
+    async fn versions(&self, account: &AccountId, id: &Id<Document>) -> Result<Vec<Version>> {
         let row = self.found(account, id).await?;
         versions::list(self.db.read().await?.get(), account, id, row.current_version).await
     }
 
-    async fn version(&self, account: &AccountId, id: &str, version: &str) -> Result<VersionText> {
+    async fn version(&self, account: &AccountId, id: &Id<Document>, version: &str) -> Result<VersionText> {
         let row = self.found(account, id).await?;
         let conn = self.db.read().await?;
         let number = version.parse().map_err(|_| not_found::version(version))?;
@@ -348,7 +366,13 @@ impl DocumentService for PgKnowledge {
         Ok(VersionText { version, markdown_content })
     }
 
-    async fn revert(&self, caller: &Caller, id: &str, version: &str, once: Option<&Idempotency>) -> Result<Document> {
+    async fn revert(
+        &self,
+        caller: &Caller,
+        id: &Id<Document>,
+        version: &str,
+        once: Option<&Idempotency>,
+    ) -> Result<Document> {
         let (account, now) = (&caller.account, self.clock.now());
         let mut conn = self.db.conn().await?;
         let reverted = conn.transaction::<_, Error, _>(async |conn| {
@@ -367,13 +391,13 @@ impl DocumentService for PgKnowledge {
         Ok(reverted)
     }
 
-    async fn parts(&self, account: &AccountId, id: &str, within: Option<&[String]>) -> Result<Vec<Document>> {
+    async fn parts(&self, account: &AccountId, id: &Id<Document>, within: Option<&[String]>) -> Result<Vec<Document>> {
         self.found(account, id).await?;
         let rows = repository::below(self.db.read().await?.get(), account, id, within).await?;
         rows.into_iter().map(|row| row.shown(None)).collect()
     }
 
-    async fn usage(&self, account: &AccountId, id: &str) -> Result<UsedBy> {
+    async fn usage(&self, account: &AccountId, id: &Id<Document>) -> Result<UsedBy> {
         let row = self.found(account, id).await?;
         uses::used_by(&mut *self.db.conn().await?, account, &self.referrers, id, row.folder_id.as_deref()).await
     }
@@ -382,11 +406,17 @@ impl DocumentService for PgKnowledge {
         graph::of(self.db.read().await?.get(), account, filter).await
     }
 
-    async fn attach(&self, account: &AccountId, id: &str, mut to: Attachment, attach: bool) -> Result<Attached> {
+    async fn attach(
+        &self,
+        account: &AccountId,
+        id: &Id<Document>,
+        mut to: Attachment,
+        attach: bool,
+    ) -> Result<Attached> {
         to.check()?;
         let mut conn = self.db.conn().await?;
         let attaching = conn.transaction::<_, Error, _>(async |conn| {
-            if uses::known_documents(conn, account, &[id.to_owned()]).await?.is_empty() {
+            if uses::known_documents(conn, account, &[id.to_string()]).await?.is_empty() {
                 return Err(not_found::document(id));
             }
             uses::attach_in(conn, account, &self.referrers, (DOCUMENT, id), &to, attach).await
@@ -397,7 +427,7 @@ impl DocumentService for PgKnowledge {
         Ok(Attached { success: true, attached: attach })
     }
 
-    async fn reindex(&self, account: &AccountId, id: &str) -> Result<Document> {
+    async fn reindex(&self, account: &AccountId, id: &Id<Document>) -> Result<Document> {
         let source = self.found(account, id).await?.source_file_id;
         // What is in the file may be readable now.
         let reread = match &source {
@@ -435,7 +465,7 @@ impl DocumentService for PgKnowledge {
         Ok(Queued { queued })
     }
 
-    async fn chunks(&self, account: &AccountId, id: &str, page: Page) -> Result<ChunkList> {
+    async fn chunks(&self, account: &AccountId, id: &Id<Document>, page: Page) -> Result<ChunkList> {
         self.found(account, id).await?;
         let (chunks, total) = repository::chunks(self.db.read().await?.get(), account, id, page).await?;
         Ok(ChunkList { chunks, total, offset: page.offset, limit: page.limit })
@@ -503,7 +533,7 @@ impl PgKnowledge {
         if row.size > 0 {
             return Ok(None);
         }
-        let file = self.files.get(account, source).await?;
+        let file = self.files.get(account, &Id::named(source)).await?;
         let read = self.files.bytes(account, &file, u64::MAX);
         let read = extract::text_of_bytes(&self.extraction, account, read, &row.file_type).await?;
         Ok(Some(extract::at_most(read, self.limits.bytes)))

@@ -21,20 +21,20 @@ pub trait FolderService: Send + Sync {
     /// Those that the filter keeps, newest first, at most 1,000.
     async fn list(&self, account: &AccountId, filter: &FolderFilter) -> Result<Vec<Folder>>;
     /// One.
-    async fn get(&self, account: &AccountId, id: &str) -> Result<Folder>;
+    async fn get(&self, account: &AccountId, id: &Id<Folder>) -> Result<Folder>;
     /// Changes the given fields; another project takes all below with it.
-    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Folder>;
+    async fn update(&self, account: &AccountId, id: &Id<Folder>, patch: Object) -> Result<Folder>;
     /// Deletes a folder. What lies in it moves to where it lay, or goes with it (`with_documents`): `PROJECT_FORBIDDEN`
     /// when a part of that is in a project that is not `within`.
     async fn delete(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<Folder>,
         within: Option<&[String]>,
         with_documents: bool,
     ) -> Result<()>;
     /// Gives a folder with all below, also later, to an agent or assistant, or takes it from there.
-    async fn attach(&self, account: &AccountId, id: &str, to: Attachment, attach: bool) -> Result<Attached>;
+    async fn attach(&self, account: &AccountId, id: &Id<Folder>, to: Attachment, attach: bool) -> Result<Attached>;
 }
 
 enum FolderKind {}
@@ -74,13 +74,13 @@ impl FolderService for PgKnowledge {
         rows.into_iter().map(|(row, documents)| row.shown(documents)).collect()
     }
 
-    async fn get(&self, account: &AccountId, id: &str) -> Result<Folder> {
+    async fn get(&self, account: &AccountId, id: &Id<Folder>) -> Result<Folder> {
         let conn = self.db.read().await?;
         let row = repository::find(conn.get(), account, id).await?.ok_or_else(|| not_found::folder(id))?;
         row.shown(repository::count(conn.get(), account, id).await?)
     }
 
-    async fn update(&self, account: &AccountId, id: &str, patch: Object) -> Result<Folder> {
+    async fn update(&self, account: &AccountId, id: &Id<Folder>, patch: Object) -> Result<Folder> {
         // Fields are judged before it matters what they are applied to.
         let named = FolderSettings { name: "named".to_owned(), ..FolderSettings::default() };
         overlay(&named, patch.clone())?.check()?;
@@ -108,7 +108,7 @@ impl FolderService for PgKnowledge {
             row.edited_ms = now.0;
             repository::update(conn, account, &row).await?;
             if moves {
-                let below = repository::tree(conn, account, &[id.to_owned()]).await?;
+                let below = repository::tree(conn, account, &[id.to_string()]).await?;
                 repository::move_to(conn, account, &below, row.project_id.as_deref(), now).await?;
             }
             row.shown(repository::count(conn, account, id).await?)
@@ -119,7 +119,7 @@ impl FolderService for PgKnowledge {
     async fn delete(
         &self,
         account: &AccountId,
-        id: &str,
+        id: &Id<Folder>,
         within: Option<&[String]>,
         with_documents: bool,
     ) -> Result<()> {
@@ -132,11 +132,11 @@ impl FolderService for PgKnowledge {
                 repository::empty_into(conn, account, id, row.parent_id.as_deref(), now).await?;
                 let mut users = self.referrers.forget_in(conn, account, (FOLDER, id)).await?;
                 users.extend(self.referrers.forget_in(conn, account, (SKILL, id)).await?);
-                skill::forget(conn, account, &[id.to_owned()]).await?;
-                repository::delete(conn, account, &[id.to_owned()]).await?;
+                skill::forget(conn, account, &[id.to_string()]).await?;
+                repository::delete(conn, account, &[id.to_string()]).await?;
                 return Ok(Gone { users, ..Gone::default() });
             }
-            let below = repository::tree(conn, account, &[id.to_owned()]).await?;
+            let below = repository::tree(conn, account, &[id.to_string()]).await?;
             let mut documents = Vec::new();
             for document in repository::documents_in(conn, account, &below).await? {
                 documents.extend(crate::document::repository::tree(conn, account, &document).await?);
@@ -158,11 +158,11 @@ impl FolderService for PgKnowledge {
         self.follow(account, gone).await
     }
 
-    async fn attach(&self, account: &AccountId, id: &str, mut to: Attachment, attach: bool) -> Result<Attached> {
+    async fn attach(&self, account: &AccountId, id: &Id<Folder>, mut to: Attachment, attach: bool) -> Result<Attached> {
         to.check()?;
         let mut conn = self.db.conn().await?;
         let attaching = conn.transaction::<_, Error, _>(async |conn| {
-            if uses::known_folders(conn, account, &[id.to_owned()]).await?.is_empty() {
+            if uses::known_folders(conn, account, &[id.to_string()]).await?.is_empty() {
                 return Err(not_found::folder(id));
             }
             uses::attach_in(conn, account, &self.referrers, (FOLDER, id), &to, attach).await

@@ -36,9 +36,9 @@ pub trait SkillService: Send + Sync {
     /// Begins a skill: a folder with a document `SKILL`.
     async fn scaffold(&self, caller: &Caller, new: NewSkill, once: Option<&Idempotency>) -> Result<Scaffold>;
     /// A skill with everything in it; `of`: `document` or `folder`, found by itself when it is absent.
-    async fn tree(&self, account: &AccountId, id: &str, of: Option<&str>) -> Result<SkillTree>;
+    async fn tree(&self, account: &AccountId, id: &Id<Skill>, of: Option<&str>) -> Result<SkillTree>;
     /// The same as a ZIP archive, and its name.
-    async fn archive(&self, account: &AccountId, id: &str) -> Result<(String, Vec<u8>)>;
+    async fn archive(&self, account: &AccountId, id: &Id<Skill>) -> Result<(String, Vec<u8>)>;
     /// Makes a skill of files.
     async fn import(
         &self,
@@ -48,9 +48,9 @@ pub trait SkillService: Send + Sync {
         once: Option<&Idempotency>,
     ) -> Result<ImportedSkill>;
     /// Notes that a caller has a copy of a skill; the skill.
-    async fn install(&self, caller: &Caller, id: &str, of: Option<&str>, install: Install) -> Result<SkillTree>;
+    async fn install(&self, caller: &Caller, id: &Id<Skill>, of: Option<&str>, install: Install) -> Result<SkillTree>;
     /// Notes that a caller has none any more.
-    async fn uninstall(&self, caller: &Caller, id: &str, scope: Option<&str>) -> Result<()>;
+    async fn uninstall(&self, caller: &Caller, id: &Id<Skill>, scope: Option<&str>) -> Result<()>;
 }
 
 /// Skills, as far as access is concerned: documents and folders that are some.
@@ -82,7 +82,7 @@ impl PgKnowledge {
         if found.is_empty() {
             return Err(Error::not_found(code::SKILL_NOT_FOUND, "skill", id));
         }
-        let files = repository::files(conn.get(), account, &[id.to_owned()]).await?;
+        let files = repository::files(conn.get(), account, &[id.to_string()]).await?;
         repository::version(&mut found, &files);
         Ok(found.swap_remove(0))
     }
@@ -223,10 +223,10 @@ impl SkillService for PgKnowledge {
         Ok(scaffold)
     }
 
-    async fn tree(&self, account: &AccountId, id: &str, of: Option<&str>) -> Result<SkillTree> {
+    async fn tree(&self, account: &AccountId, id: &Id<Skill>, of: Option<&str>) -> Result<SkillTree> {
         let skill = self.skill(account, id, of).await?;
         let conn = self.db.read().await?;
-        let rows = repository::files(conn.get(), account, &[id.to_owned()]).await?;
+        let rows = repository::files(conn.get(), account, &[id.to_string()]).await?;
         if rows.iter().map(|(_, row)| row.size).sum::<i64>() > MOST_TREE {
             let message = "This skill has more text than 8 MiB; read its documents one by one.";
             return Err(Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MOST_TREE));
@@ -240,7 +240,7 @@ impl SkillService for PgKnowledge {
         Ok(SkillTree { version: skill.version.clone(), skill, files })
     }
 
-    async fn archive(&self, account: &AccountId, id: &str) -> Result<(String, Vec<u8>)> {
+    async fn archive(&self, account: &AccountId, id: &Id<Skill>) -> Result<(String, Vec<u8>)> {
         let SkillTree { skill, files, .. } = SkillService::tree(self, account, id, None).await?;
         let packed = run_blocking(move || pack(&files)).await?;
         Ok((skill.name, packed))
@@ -301,7 +301,7 @@ impl SkillService for PgKnowledge {
         Ok(imported)
     }
 
-    async fn install(&self, caller: &Caller, id: &str, of: Option<&str>, install: Install) -> Result<SkillTree> {
+    async fn install(&self, caller: &Caller, id: &Id<Skill>, of: Option<&str>, install: Install) -> Result<SkillTree> {
         install.check()?;
         let scope = scope(install.scope.as_deref())?;
         let account = &caller.account;
@@ -313,7 +313,7 @@ impl SkillService for PgKnowledge {
         SkillService::tree(self, account, id, of).await
     }
 
-    async fn uninstall(&self, caller: &Caller, id: &str, given: Option<&str>) -> Result<()> {
+    async fn uninstall(&self, caller: &Caller, id: &Id<Skill>, given: Option<&str>) -> Result<()> {
         let scope = scope(given)?;
         self.skill(&caller.account, id, None).await?;
         let mut conn = self.db.conn().await?;

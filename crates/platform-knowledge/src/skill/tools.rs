@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Error, Result};
+use platform_core::{AccountId, Error, Id, Result};
 use platform_runtime::{BuiltInAction, BuiltInCall, BuiltInGroup, BuiltInTool, SKILL_TOOLS, ToolResult, TurnSkill};
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ impl LoadSkill {
         if !call.scope.skills.iter().any(|skill| skill.id == id) {
             return Err(missing(id));
         }
-        let tree = SkillService::tree(&*self.0, call.account, id, None).await?;
+        let tree = SkillService::tree(&*self.0, call.account, &Id::named(id), None).await?;
         let path = text("path").filter(|path| !path.is_empty());
         let file = match path {
             Some(path) => tree.files.iter().find(|file| file.path == path),
@@ -86,7 +86,7 @@ impl PgKnowledge {
             if !preload {
                 continue;
             }
-            let tree = SkillService::tree(self, account, id, None).await?;
+            let tree = SkillService::tree(self, account, &Id::named(id), None).await?;
             if let Some(file) = main_file(&tree.files).filter(|file| file.content.len() <= left) {
                 left -= file.content.len();
                 text = format!("{text}\n\n{}\n", file.content.trim_end());

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use futures_util::future::try_join_all;
 use platform_auth::revoke_sessions_in;
-use platform_core::{AccountId, Bound, Caller, Code, Credential, Error, Object, Page, Period, Result, overlay};
+use platform_core::{AccountId, Bound, Caller, Code, Credential, Error, Id, Object, Page, Period, Result, overlay};
 use platform_db::{Conn, Idempotency};
 
 use super::{
@@ -33,39 +33,44 @@ pub trait TenantService: Send + Sync {
     /// than the default and no full key says so.
     async fn create(&self, caller: &Caller, new: NewTenant, once: Option<&Idempotency>) -> Result<Tenant>;
     /// One tenant.
-    async fn get(&self, account: &AccountId, tenant: &str) -> Result<Tenant>;
+    async fn get(&self, account: &AccountId, tenant: &Id<Tenant>) -> Result<Tenant>;
     /// Changes the given fields, which from then on change by nothing else.
-    async fn update(&self, account: &AccountId, tenant: &str, patch: Object) -> Result<Tenant>;
+    async fn update(&self, account: &AccountId, tenant: &Id<Tenant>, patch: Object) -> Result<Tenant>;
     /// Takes a tenant away, with its end users and sessions; what it said and cost stays, and so does what holds for it until
     /// the windows of its rules end: coming back buys nothing.
-    async fn delete(&self, account: &AccountId, tenant: &str) -> Result<()>;
+    async fn delete(&self, account: &AccountId, tenant: &Id<Tenant>) -> Result<()>;
     /// What it cost, by day or with `by_month` by month; `within`: beside what is in no project only in these.
     async fn costs(
         &self,
         account: &AccountId,
-        tenant: &str,
-        subtenant: Option<&str>,
+        tenant: &Id<Tenant>,
+        subtenant: Option<&Id<Subtenant>>,
         within: Option<&[String]>,
         by_month: bool,
         range: (Bound<'_>, Bound<'_>),
     ) -> Result<Vec<TenantCost>>;
     /// What it cost in all.
-    async fn totals(&self, account: &AccountId, tenant: &str, within: Option<&[String]>) -> Result<CostTotals>;
+    async fn totals(&self, account: &AccountId, tenant: &Id<Tenant>, within: Option<&[String]>) -> Result<CostTotals>;
     /// End users of a tenant, newest first.
     async fn list_users(
         &self,
         account: &AccountId,
-        tenant: &str,
+        tenant: &Id<Tenant>,
         filter: &TenantFilter,
         page: Page,
     ) -> Result<SubtenantPage>;
     /// One end user.
-    async fn get_user(&self, account: &AccountId, tenant: &str, subtenant: &str) -> Result<Subtenant>;
+    async fn get_user(&self, account: &AccountId, tenant: &Id<Tenant>, subtenant: &Id<Subtenant>) -> Result<Subtenant>;
     /// Changes the given fields, which from then on change by nothing else.
-    async fn update_user(&self, account: &AccountId, tenant: &str, subtenant: &str, patch: Object)
-    -> Result<Subtenant>;
+    async fn update_user(
+        &self,
+        account: &AccountId,
+        tenant: &Id<Tenant>,
+        subtenant: &Id<Subtenant>,
+        patch: Object,
+    ) -> Result<Subtenant>;
     /// Takes an end user away, with their sessions; what holds for them stays as with tenants.
-    async fn delete_user(&self, account: &AccountId, tenant: &str, subtenant: &str) -> Result<()>;
+    async fn delete_user(&self, account: &AccountId, tenant: &Id<Tenant>, subtenant: &Id<Subtenant>) -> Result<()>;
 }
 
 impl PgTenantService {
@@ -157,7 +162,7 @@ impl TenantService for PgTenantService {
         Ok(tenant)
     }
 
-    async fn get(&self, account: &AccountId, tenant: &str) -> Result<Tenant> {
+    async fn get(&self, account: &AccountId, tenant: &Id<Tenant>) -> Result<Tenant> {
         let conn = self.db.read().await?;
         let row = repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
         drop(conn);
@@ -165,7 +170,7 @@ impl TenantService for PgTenantService {
         shown.pop().ok_or_else(|| not_found(tenant))
     }
 
-    async fn update(&self, account: &AccountId, tenant: &str, patch: Object) -> Result<Tenant> {
+    async fn update(&self, account: &AccountId, tenant: &Id<Tenant>, patch: Object) -> Result<Tenant> {
         // Fields are judged before it matters what they are applied to.
         overlay(&TenantPatch::default(), patch.clone())?.check()?;
         let mut conn = self.db.conn().await?;
@@ -193,7 +198,7 @@ impl TenantService for PgTenantService {
         self.get(account, tenant).await
     }
 
-    async fn delete(&self, account: &AccountId, tenant: &str) -> Result<()> {
+    async fn delete(&self, account: &AccountId, tenant: &Id<Tenant>) -> Result<()> {
         let mut conn = self.db.conn().await?;
         let now = self.clock.now();
         let deleting = conn.transaction::<_, Error, _>(async |conn| {
@@ -210,8 +215,8 @@ impl TenantService for PgTenantService {
     async fn costs(
         &self,
         account: &AccountId,
-        tenant: &str,
-        subtenant: Option<&str>,
+        tenant: &Id<Tenant>,
+        subtenant: Option<&Id<Subtenant>>,
         within: Option<&[String]>,
         by_month: bool,
         range: (Bound<'_>, Bound<'_>),
@@ -219,10 +224,10 @@ impl TenantService for PgTenantService {
         let period = Period::of(by_month, range, self.clock.now())?;
         let conn = self.db.read().await?;
         repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
-        costs::of_tenant(conn.get(), account, Of::Tenant(tenant, subtenant, within), period).await
+        costs::of_tenant(conn.get(), account, Of::Tenant(tenant, subtenant.map(Id::as_str), within), period).await
     }
 
-    async fn totals(&self, account: &AccountId, tenant: &str, within: Option<&[String]>) -> Result<CostTotals> {
+    async fn totals(&self, account: &AccountId, tenant: &Id<Tenant>, within: Option<&[String]>) -> Result<CostTotals> {
         let conn = self.db.read().await?;
         repository::find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
         costs::totals(conn.get(), account, Of::Tenant(tenant, None, within), None).await
@@ -231,7 +236,7 @@ impl TenantService for PgTenantService {
     async fn list_users(
         &self,
         account: &AccountId,
-        tenant: &str,
+        tenant: &Id<Tenant>,
         filter: &TenantFilter,
         page: Page,
     ) -> Result<SubtenantPage> {
@@ -241,7 +246,7 @@ impl TenantService for PgTenantService {
         Ok(SubtenantPage { items: rows.into_iter().map(Subtenant::from).collect(), total })
     }
 
-    async fn get_user(&self, account: &AccountId, tenant: &str, subtenant: &str) -> Result<Subtenant> {
+    async fn get_user(&self, account: &AccountId, tenant: &Id<Tenant>, subtenant: &Id<Subtenant>) -> Result<Subtenant> {
         let conn = self.db.read().await?;
         let row = repository::find_user(conn.get(), account, tenant, subtenant).await?;
         Ok(row.ok_or_else(|| user_not_found(subtenant))?.into())
@@ -250,8 +255,8 @@ impl TenantService for PgTenantService {
     async fn update_user(
         &self,
         account: &AccountId,
-        tenant: &str,
-        subtenant: &str,
+        tenant: &Id<Tenant>,
+        subtenant: &Id<Subtenant>,
         patch: Object,
     ) -> Result<Subtenant> {
         // Fields are judged before it matters what they are applied to.
@@ -276,7 +281,7 @@ impl TenantService for PgTenantService {
         updating.await
     }
 
-    async fn delete_user(&self, account: &AccountId, tenant: &str, subtenant: &str) -> Result<()> {
+    async fn delete_user(&self, account: &AccountId, tenant: &Id<Tenant>, subtenant: &Id<Subtenant>) -> Result<()> {
         let mut conn = self.db.conn().await?;
         let now = self.clock.now();
         let deleting = conn.transaction::<_, Error, _>(async |conn| {

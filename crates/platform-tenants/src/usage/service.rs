@@ -23,7 +23,9 @@ use crate::{
     costs::{self, CostTotals, Of, ProjectCosts},
     quota::{Standing, clear, counted, counters, settle_in, spent},
     rule::{Effective, Metric, NewTier, Rule, Tier, check_rules},
-    tenant::{Visit, exists, find, find_user, lock, not_found, register_in, standing, user_not_found},
+    tenant::{
+        Subtenant, Tenant, Visit, exists, find, find_user, lock, not_found, register_in, standing, user_not_found,
+    },
 };
 
 /// What tenants may take and took.
@@ -36,19 +38,24 @@ pub trait UsageService: Send + Sync {
     /// Replaces a tier, for all its tenants at once.
     async fn replace_tier(&self, account: &AccountId, new: NewTier, expected: &Precondition) -> Result<Tier>;
     /// Takes a tier away that nobody has; `TIER_IN_USE` otherwise.
-    async fn delete_tier(&self, account: &AccountId, tier: &str, expected: &Precondition) -> Result<()>;
+    async fn delete_tier(&self, account: &AccountId, tier: &Id<Tier>, expected: &Precondition) -> Result<()>;
     /// Rules of a tenant.
-    async fn limits(&self, account: &AccountId, tenant: &str) -> Result<Limits>;
+    async fn limits(&self, account: &AccountId, tenant: &Id<Tenant>) -> Result<Limits>;
     /// Replaces the rules of a tenant alone; one that was never seen is registered.
-    async fn set_limits(&self, caller: &Caller, tenant: &str, new: NewLimits) -> Result<Limits>;
+    async fn set_limits(&self, caller: &Caller, tenant: &Id<Tenant>, new: NewLimits) -> Result<Limits>;
     /// How the rules of a tenant, or of one of its end users, stand; `strangers` may ask for one never seen.
-    async fn usage(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>, strangers: bool)
-    -> Result<Usage>;
+    async fn usage(
+        &self,
+        account: &AccountId,
+        tenant: &Id<Tenant>,
+        subtenant: Option<&Id<Subtenant>>,
+        strangers: bool,
+    ) -> Result<Usage>;
     /// Windows that have ended, newest first, and how many there are.
     async fn history(
         &self,
         account: &AccountId,
-        tenant: &str,
+        tenant: &Id<Tenant>,
         filter: &HistoryFilter,
         page: Page,
     ) -> Result<(Vec<HistoryRow>, i64)>;
@@ -56,8 +63,8 @@ pub trait UsageService: Send + Sync {
     async fn add_usage(
         &self,
         caller: &Caller,
-        tenant: &str,
-        subtenant: Option<&str>,
+        tenant: &Id<Tenant>,
+        subtenant: Option<&Id<Subtenant>>,
         new: NewUsage,
         once: Option<&Idempotency>,
     ) -> Result<AddedUsage>;
@@ -65,8 +72,8 @@ pub trait UsageService: Send + Sync {
     async fn reset(
         &self,
         caller: &Caller,
-        tenant: &str,
-        subtenant: Option<&str>,
+        tenant: &Id<Tenant>,
+        subtenant: Option<&Id<Subtenant>>,
         which: Reset,
         once: Option<&Idempotency>,
     ) -> Result<ResetDone>;
@@ -74,8 +81,8 @@ pub trait UsageService: Send + Sync {
     async fn set_tier(
         &self,
         caller: &Caller,
-        tenant: &str,
-        subtenant: Option<&str>,
+        tenant: &Id<Tenant>,
+        subtenant: Option<&Id<Subtenant>>,
         change: Object,
         once: Option<&Idempotency>,
     ) -> Result<TierChanged>;
@@ -92,7 +99,13 @@ pub trait UsageService: Send + Sync {
     /// What was spent in a project in all, and in the last 30 days.
     async fn project_totals(&self, account: &AccountId, project: &str) -> Result<(CostTotals, CostTotals)>;
     /// What was changed by hand.
-    async fn audit(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>, page: Page) -> Result<AuditPage>;
+    async fn audit(
+        &self,
+        account: &AccountId,
+        tenant: &Id<Tenant>,
+        subtenant: Option<&Id<Subtenant>>,
+        page: Page,
+    ) -> Result<AuditPage>;
 }
 
 impl PgTenantService {
@@ -187,7 +200,7 @@ impl UsageService for PgTenantService {
         Ok(tier)
     }
 
-    async fn delete_tier(&self, account: &AccountId, tier: &str, expected: &Precondition) -> Result<()> {
+    async fn delete_tier(&self, account: &AccountId, tier: &Id<Tier>, expected: &Precondition) -> Result<()> {
         let mut conn = self.db.conn().await?;
         let deleting = conn.transaction::<_, Error, _>(async |conn| {
             let current = tiers::lock(conn, account, tier).await?.ok_or_else(|| tier_not_found(tier))?;
@@ -203,7 +216,7 @@ impl UsageService for PgTenantService {
         self.quotas.changed(tier).await
     }
 
-    async fn limits(&self, account: &AccountId, tenant: &str) -> Result<Limits> {
+    async fn limits(&self, account: &AccountId, tenant: &Id<Tenant>) -> Result<Limits> {
         let conn = self.db.read().await?;
         let found = find(conn.get(), account, tenant).await?.ok_or_else(|| not_found(tenant))?;
         let rules = found.rules()?;
@@ -222,7 +235,7 @@ impl UsageService for PgTenantService {
         Ok(Limits { rules, effective })
     }
 
-    async fn set_limits(&self, caller: &Caller, tenant: &str, mut new: NewLimits) -> Result<Limits> {
+    async fn set_limits(&self, caller: &Caller, tenant: &Id<Tenant>, mut new: NewLimits) -> Result<Limits> {
         let mut checks = Checks::default();
         let mut rules = new.rules.take().unwrap_or_else(|| {
             checks.issue("rules", "required", "rules is required; [] clears those there are");
@@ -249,11 +262,12 @@ impl UsageService for PgTenantService {
     async fn usage(
         &self,
         account: &AccountId,
-        tenant: &str,
-        subtenant: Option<&str>,
+        tenant: &Id<Tenant>,
+        subtenant: Option<&Id<Subtenant>>,
         strangers: bool,
     ) -> Result<Usage> {
-        let (tenant_id, subtenant_id) = (tenant.to_owned(), subtenant.map(str::to_owned));
+        let subtenant = subtenant.map(Id::as_str);
+        let (tenant_id, subtenant_id) = (tenant.to_string(), subtenant.map(str::to_owned));
         let conn = self.db.read().await?;
         let conn = conn.get();
         let Some(found) = find(conn, account, tenant).await? else {
@@ -277,7 +291,7 @@ impl UsageService for PgTenantService {
     async fn history(
         &self,
         account: &AccountId,
-        tenant: &str,
+        tenant: &Id<Tenant>,
         filter: &HistoryFilter,
         page: Page,
     ) -> Result<(Vec<HistoryRow>, i64)> {
@@ -292,13 +306,13 @@ impl UsageService for PgTenantService {
     async fn add_usage(
         &self,
         caller: &Caller,
-        tenant: &str,
-        subtenant: Option<&str>,
+        tenant: &Id<Tenant>,
+        subtenant: Option<&Id<Subtenant>>,
         new: NewUsage,
         once: Option<&Idempotency>,
     ) -> Result<AddedUsage> {
         let amounts = new.check()?;
-        let account = &caller.account;
+        let (account, subtenant) = (&caller.account, subtenant.map(Id::as_str));
         let mut conn = self.db.conn().await?;
         let adding = conn.transaction::<_, Error, _>(async |conn| {
             if let Some(once) = once {
@@ -307,12 +321,10 @@ impl UsageService for PgTenantService {
             self.register_for(conn, account, tenant, subtenant).await?;
             let Standing { rules, .. } = standing(conn, account, tenant, subtenant).await?;
             let took = |tokens: i64, cost: i64| {
-                to_raw_value(
-                    &json!({"id": Id::<NewUsage>::generate(), "account": account, "tenant": tenant,
-                    "subtenant": subtenant.unwrap_or_default(), "kind": "external", "spender": amounts.source, "input": tokens, "output": 0, "cost": cost,
-                    "secondary": false, "exempt": false, "external": true,
-                    "rules": rules.iter().map(counted).collect::<Vec<_>>()}),
-                )
+                to_raw_value(&json!({"id": Id::<NewUsage>::generate(), "account": account, "tenant": tenant,
+                    "subtenant": subtenant.unwrap_or_default(), "kind": "external", "spender": amounts.source,
+                    "input": tokens, "output": 0, "cost": cost, "secondary": false, "exempt": false, "external": true,
+                    "rules": rules.iter().map(counted).collect::<Vec<_>>()}))
                 .map(Arc::from)
                 .map_err(Error::internal)
             };
@@ -331,7 +343,7 @@ impl UsageService for PgTenantService {
             let now = self.clock.now();
             audit::note_in(conn, caller, (tenant, subtenant), "add_usage", body, now).await?;
             let added = AddedUsage {
-                tenant_id: tenant.to_owned(),
+                tenant_id: tenant.to_string(),
                 subtenant_id: subtenant.map(str::to_owned),
                 source: amounts.source.clone(),
                 applied,
@@ -346,12 +358,12 @@ impl UsageService for PgTenantService {
     async fn reset(
         &self,
         caller: &Caller,
-        tenant: &str,
-        subtenant: Option<&str>,
+        tenant: &Id<Tenant>,
+        subtenant: Option<&Id<Subtenant>>,
         which: Reset,
         once: Option<&Idempotency>,
     ) -> Result<ResetDone> {
-        let account = &caller.account;
+        let (account, subtenant) = (&caller.account, subtenant.map(Id::as_str));
         let mut conn = self.db.conn().await?;
         let resetting = conn.transaction::<_, Error, _>(async |conn| {
             if !exists(conn, account, tenant).await? {
@@ -373,8 +385,8 @@ impl UsageService for PgTenantService {
     async fn set_tier(
         &self,
         caller: &Caller,
-        tenant: &str,
-        subtenant: Option<&str>,
+        tenant: &Id<Tenant>,
+        subtenant: Option<&Id<Subtenant>>,
         change: Object,
         once: Option<&Idempotency>,
     ) -> Result<TierChanged> {
@@ -386,7 +398,7 @@ impl UsageService for PgTenantService {
             let path = error.path().to_string();
             misfit(&path, &error.into_inner())
         })?;
-        let (account, now) = (&caller.account, self.clock.now());
+        let (account, subtenant, now) = (&caller.account, subtenant.map(Id::as_str), self.clock.now());
         let mut conn = self.db.conn().await?;
         let changing = conn.transaction::<_, Error, _>(async |conn| {
             let missing = || subtenant.map_or_else(|| not_found(tenant), user_not_found);
@@ -402,7 +414,7 @@ impl UsageService for PgTenantService {
             audit::note_in(conn, caller, (tenant, subtenant), "tier", body, now).await?;
             let Standing { rules, .. } = standing(conn, account, tenant, subtenant).await?;
             let changed = TierChanged {
-                tenant_id: tenant.to_owned(),
+                tenant_id: tenant.to_string(),
                 subtenant_id: subtenant.map(str::to_owned),
                 tier_id: change.tier_id.clone(),
                 previous_tier_id: before,
@@ -437,9 +449,15 @@ impl UsageService for PgTenantService {
         Ok((all, costs::totals(conn.get(), account, of, Some(month.first)).await?))
     }
 
-    async fn audit(&self, account: &AccountId, tenant: &str, subtenant: Option<&str>, page: Page) -> Result<AuditPage> {
+    async fn audit(
+        &self,
+        account: &AccountId,
+        tenant: &Id<Tenant>,
+        subtenant: Option<&Id<Subtenant>>,
+        page: Page,
+    ) -> Result<AuditPage> {
         let conn = self.db.read().await?;
-        audit::list(conn.get(), account, tenant, subtenant, page).await
+        audit::list(conn.get(), account, tenant, subtenant.map(Id::as_str), page).await
     }
 }
 
