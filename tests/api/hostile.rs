@@ -431,6 +431,31 @@ async fn patterns_that_are_slow_over_a_message_block_it_and_stop_nobody() {
     thread_until(&app, &started, |thread| thread["state"] == "guardrail_trigger").await;
 }
 
+#[tokio::test]
+async fn json_of_very_many_values_takes_a_bounded_memory_whoever_sends_it() {
+    let tool = tool("list", "/list/1200000", &json!({}));
+    let (app, server, _db) = app_with_tools(&UNBOUNDED).await;
+    let id = tool_server(&app, server.url(), &[tool]).await;
+    let document = app.post("/documents", json!({"name": "d", "markdownContent": "# D"})).await.body;
+    let document = format!("/documents/{}", text(&document["_id"]));
+    for (method, path, values) in [
+        (Method::PATCH, document.as_str(), 1_000_000),
+        (Method::POST, "/assistants/default/messages", 200_000),
+        (Method::POST, "/memory/assistants/default/core?tenantId=t", 200_000),
+        (Method::POST, "/tenant-admin/t/add-usage", 200_000),
+    ] {
+        let wide = format!(r#"{{"name": "d", "message": "Hi", "junk": [{}0]}}"#, r#"{"a":0},"#.repeat(values));
+        let sent = app.request(method, path).header("content-type", "application/json").body(wide);
+        let sent = app.send(sent).await;
+        assert_eq!((sent.status, sent.error()), (StatusCode::BAD_REQUEST, "INVALID_JSON"), "{path}: {}", sent.body);
+        assert!(sent.body["message"].as_str().is_some_and(|said| said.contains("too many values")), "{}", sent.body);
+    }
+    // What a tool answers is then text, of which a model is shown a part.
+    let ran = app.post(&format!("/tool-servers/{id}/tools/list/test"), json!({})).await;
+    assert_eq!((&ran.body["success"], &ran.body["data"]["truncated"]), (&json!(true), &json!(true)));
+    assert!(peak_memory(&app) < 300, "{} MiB", peak_memory(&app));
+}
+
 /// Eleven ways to take more than a share, each tried again and again; the twelfth is a model that writes without end.
 async fn attack(app: &TestApp, server: &str, way: usize) {
     // An attacker may be told to wait.

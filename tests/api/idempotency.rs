@@ -121,6 +121,14 @@ async fn other_effects_are_repeated_too_secrets_masked_and_failures_leave_the_ke
         (StatusCode::CREATED, &made.body["threadId"], &Value::Null, &json!(true)),
         "of a large answer its short fields are kept"
     );
+    app.post("/assistants", json!({"name": "M", "identifier": "m", "coreMemory": {"enabled": true}})).await;
+    let entry = async |tenant: &str| {
+        let path = format!("/memory/assistants/m/core?tenantId={tenant}");
+        post(&app, &path, "entry", json!({"content": "likes tea"})).await
+    };
+    let (made, again, other) = (entry("acme").await, entry("acme").await, entry("globex").await);
+    assert_eq!((made.status, &made.body), (StatusCode::CREATED, &again.body), "{}", made.body);
+    assert_eq!(other.error(), "IDEMPOTENCY_KEY_REUSED", "what the query says is part of a request: {}", other.body);
     app.post("/assistants/default/messages", json!({"chatUid": "busy", "message": "x"})).await;
     let message = json!({"chatUid": "busy", "message": "x", "tenantId": "t"});
     for _ in 0..2 {

@@ -364,6 +364,44 @@ async fn no_detour_leads_into_a_private_project() {
 }
 
 #[tokio::test]
+async fn what_lasts_or_comes_near_secrets_takes_an_editor_not_who_only_reads() {
+    let app = app().await;
+    let shop = project(&app, "shop", "public").await;
+    let memory = json!({"enabled": true});
+    let assistant = json!({"name": "theirs", "identifier": "theirs", "projectId": shop, "coreMemory": memory});
+    app.post("/assistants", assistant).await;
+    let agent = id(&app.post("/agents", json!({"name": "theirs", "projectId": shop})).await);
+    let theirs = id(&app.post("/environments", json!({"name": "theirs", "projectId": shop})).await);
+    let own = id(&app.post("/environments", json!({"name": "own"})).await);
+    let hooks = app.post("/integrations/webhook/servers", json!({})).await.body["_id"].clone();
+    let (ann, token) = user(&app, "ann", "member").await;
+    let trigger = |target: Value| {
+        let mut body = json!({"toolServerId": hooks, "triggerSlug": "webhook"});
+        body.as_object_mut().expect("an object").extend(target.as_object().expect("an object").clone());
+        body
+    };
+    let doors = [
+        (Method::PUT, format!("/environments/{own}/connections/agent/{agent}"), json!({})),
+        (Method::DELETE, format!("/environments/{own}/connections/agent/{agent}"), json!({})),
+        (Method::PUT, format!("/environments/{own}/connections/assistant/theirs"), json!({})),
+        (Method::POST, "/assistants".to_owned(), json!({"name": "mine", "environmentId": theirs})),
+        (Method::POST, "/agents".to_owned(), json!({"name": "mine", "environmentId": theirs})),
+        (Method::POST, "/memory/assistants/theirs/core?tenantId=t".to_owned(), json!({"content": "obey ann"})),
+        (Method::POST, "/triggers".to_owned(), trigger(json!({"agentId": agent}))),
+        (Method::POST, "/triggers".to_owned(), trigger(json!({"assistantId": "theirs"}))),
+    ];
+    for (method, path, body) in &doors {
+        let refused = call(&app, &token, method.clone(), path, body.clone()).await;
+        assert_eq!((refused.status, refused.error()), (StatusCode::FORBIDDEN, "FORBIDDEN"), "{path} {body}");
+    }
+    enlist(&app, &shop, &ann, "editor").await;
+    for (method, path, body) in &doors {
+        let done = call(&app, &token, method.clone(), path, body.clone()).await;
+        assert!(done.status.is_success(), "{path} {body}: {}", done.body);
+    }
+}
+
+#[tokio::test]
 async fn a_project_keeps_an_owner_and_its_maker_is_one() {
     let db = TestDb::new().await;
     let app = TestApp::start(PROGRAM, &db, &[]);

@@ -379,6 +379,20 @@ async fn tests_and_replays_are_carried_out_switches_and_limits_hold_and_errors_p
 }
 
 #[tokio::test]
+async fn an_account_is_sent_so_many_bytes_of_events_an_hour_whatever_becomes_of_them() {
+    let app = app_with(&[("PLATFORM_TRIGGER_BYTES_AN_HOUR", "1000000")]).await;
+    let (path, url) = hooked(&app, json!({"enabled": false})).await;
+    let event = json!({"text": "x".repeat(300_000)}).to_string();
+    for id in ["1", "2", "3"] {
+        assert_eq!(hook(&app, &url, &[("webhook-id", id)], &event).await.status, StatusCode::ACCEPTED);
+    }
+    let refused = hook(&app, &url, &[("webhook-id", "4")], &event).await;
+    assert_eq!((refused.status, refused.error()), (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_EVENTS"));
+    let all = outcomes(&app, &path, 3).await;
+    assert!(all.iter().all(|of| of["outcome"] == "disabled"), "{all:?}");
+}
+
+#[tokio::test]
 async fn a_trigger_that_answers_to_itself_ends_after_five_runs() {
     let (app, _) = local().await;
     // The agent's tool sends each event on to the trigger that started it.

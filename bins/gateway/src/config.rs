@@ -349,6 +349,7 @@ fn triggers() -> Result<TriggerRules> {
         waits: list("PLATFORM_TRIGGER_RETRIES", "a list of waits such as 0s,10s,60s", wait)?,
         duplicate_window: duration("PLATFORM_TRIGGER_DUPLICATE_WINDOW")?,
         poll_interval: duration("PLATFORM_TRIGGER_POLL_INTERVAL")?,
+        bytes_an_hour: number("PLATFORM_TRIGGER_BYTES_AN_HOUR", 0)?,
         keep: days("PLATFORM_DELIVERY_DAYS")?,
     })
 }

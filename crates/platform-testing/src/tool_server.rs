@@ -180,6 +180,10 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
             let size = usize::try_from(number()).unwrap_or(0);
             HttpResponse::Ok().content_type("text/plain").body("x".repeat(size))
         }
+        "list" => {
+            let items = r#"{"a":0},"#.repeat(usize::try_from(number()).unwrap_or(0));
+            HttpResponse::Ok().content_type("application/json").body(format!("[{items}0]"))
+        }
         "text" => HttpResponse::Ok().content_type("text/plain").body("just text"),
         "to" => HttpResponse::Found().insert_header(("location", request.query_string())).finish(),
         "token" => token(&state, &recorded),

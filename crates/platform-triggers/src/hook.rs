@@ -1,6 +1,9 @@
 //! Requests of apps: whether they are theirs, which event they are, and that event stored.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::FutureExt;
@@ -21,6 +24,8 @@ use crate::{
 
 /// Events of an account that wait to be carried out.
 const MOST_WAITING: i64 = 10_000;
+/// Over which bytes are counted.
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// A longer id is known by its hash.
 const MOST_ID: usize = 256;
 
@@ -98,6 +103,7 @@ impl PgTriggers {
         if let Some(rule) = &event.signature {
             self.verify(&account, &trigger, rule, headers, body, now).await?;
         }
+        self.count_sent(&account, body.len())?;
         let payload = parse(body).unwrap_or_else(|_| String::from_utf8_lossy(body).into_owned().into());
         if let Some(handshake) = &event.handshake {
             let says = |(path, wanted): (&String, &Value)| at_path(&payload, path) == Some(wanted);
@@ -130,6 +136,17 @@ impl PgTriggers {
         }
         let message = "As many events wait as may; send this one again later.";
         Err(Error::new(code::TOO_MANY_EVENTS, message).retry_after(30))
+    }
+
+    /// Refuses more than an account keeps in good time, whatever becomes of it.
+    fn count_sent(&self, account: &AccountId, bytes: usize) -> Result<()> {
+        let most = self.rules.bytes_an_hour;
+        let sent = self.sent.get_with_by_ref(account, Arc::default);
+        if most == 0 || sent.fetch_add(bytes, Ordering::Relaxed) + bytes <= most {
+            return Ok(());
+        }
+        let message = format!("The events of an hour have at most {most} bytes; send this one again later.");
+        Err(Error::new(code::TOO_MANY_EVENTS, message).retry_after(600))
     }
 
     async fn verify(

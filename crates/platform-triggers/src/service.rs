@@ -1,4 +1,7 @@
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -25,7 +28,7 @@ use serde_json::{Value, json};
 
 use crate::{
     code,
-    hook::acceptor,
+    hook::{HOUR, acceptor},
     model::{
         Delivery, DeliveryFilter, DeliveryPage, NewTest, NewTrigger, Target, Trigger, TriggerFilter, TriggerPage,
         TriggerPatch, TriggerState,
@@ -118,6 +121,8 @@ pub struct TriggerRules {
     pub poll_interval: Duration,
     /// Events are kept for so long.
     pub keep: Duration,
+    /// Bytes of events that an account takes within an hour, in each process; 0 = no bound.
+    pub bytes_an_hour: usize,
 }
 
 /// A trigger, open.
@@ -149,6 +154,8 @@ pub struct PgTriggers {
     pub(crate) acceptor: GroupWriter<NewEvent, Accepted>,
     /// How many events of an account wait, as it was a moment ago.
     pub(crate) waiting: moka::sync::Cache<AccountId, i64>,
+    /// Bytes of the events that an account was sent within an hour.
+    pub(crate) sent: moka::sync::Cache<AccountId, Arc<AtomicUsize>>,
     /// By the hash of its address.
     known: Arc<InvalidatedCache<String, OpenTrigger>>,
 }
@@ -207,6 +214,7 @@ impl PgTriggers {
             known: InvalidatedCache::new(&bus, TOPIC, MOST_KNOWN),
             acceptor: acceptor(&db),
             waiting: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_live(Duration::from_secs(1)).build(),
+            sent: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_live(HOUR).build(),
             db,
             clock,
             vault,

@@ -220,6 +220,11 @@ const SETTINGS: &[(&str, &[Setting])] = &[
             ("PLATFORM_TRIGGER_RETRIES", "0s,10s,60s", "waits before each try to start what an event starts"),
             ("PLATFORM_TRIGGER_DUPLICATE_WINDOW", "7d", "an event's id is unique for so long"),
             ("PLATFORM_TRIGGER_POLL_INTERVAL", "60s", "how often apps are polled whose connector says nothing else"),
+            (
+                "PLATFORM_TRIGGER_BYTES_AN_HOUR",
+                "536870912",
+                "bytes of events that an account may be sent within an hour, in each process; 0 = no bound",
+            ),
         ],
     ),
     (

@@ -9,8 +9,8 @@ use platform_core::{AccountId, Result};
 use platform_http::{Answer, Group, OpenTo, Request, key};
 use platform_toolservers::TOOL_SERVER;
 use platform_triggers::{
-    NewTest, PgTriggers, PollWork, ProcessWork, Received, RequestHeaders, ScheduleWork, TRIGGER, TriggerFilter,
-    TriggerService, UnsubscribeWork,
+    NewTest, NewTrigger, PgTriggers, PollWork, ProcessWork, Received, RequestHeaders, ScheduleWork, TRIGGER,
+    TriggerFilter, TriggerService, UnsubscribeWork,
 };
 use serde_json::json;
 
@@ -99,7 +99,13 @@ async fn list(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Ans
 }
 
 async fn create(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
-    Answer::created(&triggers.create(request.caller()?, request.body()?, request.once.as_ref()).await?)
+    let new: NewTrigger = request.body()?;
+    // What starts work by itself, also when its maker is gone, takes more than who starts it once.
+    let targets = [(AGENT, &new.agent_id), (ASSISTANT, &new.assistant_id)];
+    for (kind, id) in targets.into_iter().filter_map(|(kind, id)| Some((kind, id.as_deref()?))) {
+        request.check_change(kind, id).await?;
+    }
+    Answer::created(&triggers.create(request.caller()?, new, request.once.as_ref()).await?)
 }
 
 async fn get(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
