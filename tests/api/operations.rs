@@ -262,14 +262,16 @@ async fn a_database_of_an_older_version_comes_up_to_date_and_keeps_what_it_holds
     let mut migrations: Vec<_> =
         std::fs::read_dir(directory).expect("migrations").map(|entry| entry.expect("one").path()).collect();
     migrations.sort();
-    for migration in migrations.iter().rev().take(5) {
-        let down = std::fs::read_to_string(migration.join("down.sql")).expect("a way back");
-        db.run(&format!("BEGIN; {down}; COMMIT")).await;
+    let read = |migration: &Path, file: &str| std::fs::read_to_string(migration.join(file)).expect("a migration");
+    let newer = migrations.iter().rposition(|migration| read(migration, "up.sql").contains("chats")).expect("one");
+    for migration in migrations[newer..].iter().rev() {
+        db.run(&format!("BEGIN; {}; COMMIT", read(migration, "down.sql"))).await;
     }
-    db.run(
+    db.run(&format!(
         "DELETE FROM __diesel_schema_migrations WHERE version IN (
-        SELECT version FROM __diesel_schema_migrations ORDER BY version DESC LIMIT 5)",
-    )
+        SELECT version FROM __diesel_schema_migrations ORDER BY version DESC LIMIT {})",
+        migrations.len() - newer
+    ))
     .await;
     // Somebody uses a table that is to change: others who write to it do not wait until they are done.
     let db = Arc::new(db);
