@@ -44,7 +44,7 @@ pub async fn post(app: &TestApp, credential: &str, path: &str, body: Value) -> R
 async fn a_key_reaches_what_its_lists_permit_and_nothing_else() {
     let app = app().await;
     let endpoints = json!([{"method": "get", "path": "/assistants/*"}, {"method": "*", "path": "/tool-servers/**"},
-        {"method": "GET", "path": "/api-keys"}]);
+        {"method": "GET", "path": "/api-keys"}, {"method": "GET", "path": "/documents/skills"}]);
     let (id, listed) = key(&app, json!({"allowedEndpoints": endpoints})).await;
     let read = app.get(&format!("/api-keys/{id}")).await.body;
     assert_eq!((&read["kind"], &read["allowedEndpoints"][0]["method"]), (&json!("restricted"), &json!("GET")));
@@ -52,7 +52,10 @@ async fn a_key_reaches_what_its_lists_permit_and_nothing_else() {
     assert_eq!(get(&app, &listed, "/tool-servers").await.status, StatusCode::OK);
     let aliased = app.anonymous(Method::GET, "/api/v1/assistants/default").bearer_auth(&listed);
     assert_eq!(app.send(aliased).await.status, StatusCode::OK, "lists know no mount");
-    for path in ["/assistants", "/models", "/assistants/default/chats"] {
+    for path in ["/documents/skills", "/skills"] {
+        assert_eq!(get(&app, &listed, path).await.status, StatusCode::OK, "{path}: both places of a route are one");
+    }
+    for path in ["/assistants", "/models", "/assistants/default/chats", "/skills/tags"] {
         let refused = get(&app, &listed, path).await;
         assert_eq!((refused.status, refused.error()), (StatusCode::FORBIDDEN, "KEY_ENDPOINT_FORBIDDEN"), "{path}");
     }

@@ -85,8 +85,15 @@ async fn an_environment_is_made_changed_and_merged_and_its_variables_are_never_s
     }
     let many: serde_json::Map<String, Value> = (0..101).map(|n| (format!("V{n}"), json!("x"))).collect();
     assert_eq!(app.patch(&path, json!({"envVars": many})).await.error(), "VALIDATION_ERROR");
-    assert_eq!(app.patch(&path, json!({"knowledgeDocumentIds": ["nope"]})).await.error(), "DOCUMENT_NOT_FOUND");
-    assert_eq!(app.patch(&path, json!({"availableToolsGroupsUids": ["nope"]})).await.error(), "TOOL_SERVER_NOT_FOUND");
+    for (field, code) in [
+        ("knowledgeDocumentIds", "DOCUMENT_NOT_FOUND"),
+        ("knowledgeFolderIds", "FOLDER_NOT_FOUND"),
+        ("availableToolsGroupsUids", "TOOL_SERVER_NOT_FOUND"),
+    ] {
+        let refused = app.patch(&path, json!({field: ["nope", "neither"]})).await;
+        assert_eq!(refused.error(), code, "{field}");
+        assert!(text(&refused.body["message"]).ends_with("`nope`, `neither`."), "{}", refused.body);
+    }
     assert_eq!(app.post("/environments", json!({"name": "n", "projectId": "nope"})).await.error(), "PROJECT_NOT_FOUND");
 
     let (other, _) = environment(&app, json!({"name": "other"})).await;

@@ -426,7 +426,7 @@ async fn a_hundred_calls_over_two_processes_refresh_a_token_once_and_a_refusal_b
     assert_eq!(app.post("/integrations/crm/servers", json!({})).await.error(), "CONFLICT");
     // Connected again, all is as before, and those who listen were told of both.
     crm.refuse(false);
-    let again = connected_by_oauth(&app, json!({"connectionId": id})).await;
+    let again = connected_by_oauth(&app, json!({})).await;
     assert_eq!((again.as_str(), &status(&app, &id).await["status"]), (id.as_str(), &json!("active")));
     assert_eq!(call(&app, &server, "get_customer", json!({"id": "x"})).await["success"], true);
     let told = eventually("both", async || {

@@ -86,6 +86,12 @@ async fn a_project_is_made_found_by_either_name_changed_and_archived() {
     assert_eq!((joined.status, &joined.body["projectId"]), (StatusCode::OK, &json!(shop)), "{}", joined.body);
     let mine = json!({"name": "A", "identifier": "a", "projectId": shop});
     assert_eq!(app.post("/assistants", mine).await.status, StatusCode::CREATED);
+    // It may be named by its identifier wherever its id may stand.
+    let skill = app.post("/documents/skills/scaffold", json!({"name": "s", "projectId": "shop-1"})).await.body;
+    assert_eq!(skill["folder"]["projectId"], json!(shop), "{skill}");
+    for (list, count) in [("/documents/skills?projectId=shop-1", 1), ("/documents/skills?projectId=twin", 0)] {
+        assert_eq!(app.get(list).await.body["items"].as_array().map(Vec::len), Some(count), "{list}");
+    }
     app.delete(&format!("/projects/{shop}")).await;
     for (path, body) in [
         ("/assistants", json!({"name": "n", "projectId": shop})),

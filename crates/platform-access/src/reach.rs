@@ -76,6 +76,8 @@ pub struct KnownProjects {
 /// What of a project has to do with access.
 #[derive(Debug)]
 pub struct KnownProject {
+    /// Its other name.
+    pub identifier: String,
     /// Who may read it.
     pub visibility: Visibility,
     /// Nothing can be added.
@@ -157,6 +159,14 @@ impl<'a> Reach<'a> {
     pub fn editable(&self) -> Option<Vec<String>> {
         let editable = |id: &&String| self.role(id) >= Some(ProjectRole::Editor);
         (!self.is_whole()).then(|| self.known.projects.keys().filter(editable).cloned().collect())
+    }
+
+    /// The id of a project that is named by its identifier.
+    pub fn id_of(&self, name: &str) -> Option<&str> {
+        if self.known.projects.contains_key(name) {
+            return None;
+        }
+        self.known.projects.iter().find(|(_, project)| project.identifier == name).map(|(id, _)| id.as_str())
     }
 
     /// `PROJECT_NOT_FOUND` when one of these projects is none of the account's.

@@ -112,7 +112,7 @@ struct TwoProjects;
 #[async_trait]
 impl Projects for TwoProjects {
     async fn reach<'a>(&self, caller: &'a Caller) -> Result<Reach<'a>> {
-        let project = |visibility| KnownProject { visibility, archived: false };
+        let project = |visibility| KnownProject { identifier: String::new(), visibility, archived: false };
         let role = |role| [("closed".to_owned(), role)].into();
         let known = KnownProjects {
             projects: [

@@ -152,6 +152,16 @@ impl Error {
         Self::new(code, format!("There is no {what} `{shown}`.")).with("resource", what)
     }
 
+    /// Refuses to go on when something that was named is not there; the message names all of it, at most twenty.
+    pub fn check_none_missing<'a>(code: Code, what: &str, missing: impl Iterator<Item = &'a String>) -> Result<()> {
+        let shown = |id: &String| id.chars().take(128).collect::<String>();
+        let ids: Vec<String> = missing.take(20).map(shown).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        Err(Self::new(code, format!("There is no {what} `{}`.", ids.join("`, `"))).with("resource", what))
+    }
+
     /// Adds a key to `details`.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Serialize) -> Self {

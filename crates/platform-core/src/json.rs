@@ -9,15 +9,15 @@ use crate::{Error, Strict};
 pub type Object = serde_json::Map<String, Value>;
 
 /// Memory that JSON from outside may take when it is read, in bytes: up to a hundred times its text.
-const MOST_MEMORY: usize = 32 << 20;
+const MOST_MEMORY: usize = 64 << 20;
 
-/// Reads JSON that came from outside, unless it holds so many values that reading it takes 32 MiB.
+/// Reads JSON that came from outside, unless it holds so many values that reading it takes 64 MiB.
 pub fn parse<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result<T> {
     check_size(json).map_err(serde::de::Error::custom)?;
     serde_json::from_slice(json)
 }
 
-/// Refuses JSON whose values would take more than 32 MiB of memory beside their text, before any is read.
+/// Refuses JSON whose values would take more than 64 MiB of memory beside their text, before any is read.
 pub fn check_size(json: &[u8]) -> Result<(), &'static str> {
     let (mut is_text, mut is_escaped, mut memory) = (false, false, 0);
     for byte in json {
@@ -103,8 +103,8 @@ mod tests {
     fn json_from_outside_may_take_a_bounded_memory_whatever_its_text_holds() {
         let list = |item: &str, count: usize| format!("[{}0]", format!("{item},").repeat(count));
         let is_read = |text: String| parse::<Value>(text.as_bytes()).is_ok();
-        assert!(is_read(list("0", 250_000)) && !is_read(list("0", 270_000)));
-        assert!(is_read(list(r#"{"a":0}"#, 40_000)) && !is_read(list(r#"{"a":0}"#, 45_000)));
+        assert!(is_read(list("0", 500_000)) && !is_read(list("0", 550_000)));
+        assert!(is_read(list(r#"{"a":0}"#, 80_000)) && !is_read(list(r#"{"a":0}"#, 90_000)));
         let text = format!(r#""\"{}""#, ",[{".repeat(1 << 20));
         assert_eq!(parse::<String>(text.as_bytes()).expect("text").len(), 3 * (1 << 20) + 1);
     }

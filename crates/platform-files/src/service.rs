@@ -104,7 +104,7 @@ impl PgFileService {
                 owner.subtenant_id.is_none() || row.tenant_id.is_none() || row.subtenant_id == owner.subtenant_id;
             row.account_id == account.as_str() && is_of_tenant && is_of_user
         };
-        row.filter(is_theirs).map(|row| self.shown(row)).ok_or_else(|| not_found("of this address"))
+        row.filter(is_theirs).map(|row| self.shown(row)).ok_or_else(no_address)
     }
 
     /// The first bytes of a file, at most `most`.
@@ -124,7 +124,7 @@ impl PgFileService {
 
     /// The bytes of a range of a file that is being downloaded.
     pub async fn read(&self, content: &StoredContent, range: Range<u64>) -> Result<ByteStream> {
-        self.store.read(&content.key, range).await?.ok_or_else(|| not_found("of this address"))
+        self.store.read(&content.key, range).await?.ok_or_else(no_address)
     }
 
     /// Stores the bytes of a file, durably. Unless its record follows ([`PgFileService::create_in`]) they go with a sweep.
@@ -280,7 +280,7 @@ impl FileService for PgFileService {
 
     async fn download(&self, token: &str) -> Result<StoredContent> {
         let row = repository::find_by_token(self.db.read().await?.get(), token, self.clock.now()).await?;
-        let row = row.ok_or_else(|| not_found("of this address"))?;
+        let row = row.ok_or_else(no_address)?;
         Ok(StoredContent {
             key: key(&row.account_id, &row.id),
             size: u64::try_from(row.size).unwrap_or(0),
@@ -294,6 +294,10 @@ impl FileService for PgFileService {
 /// Where the bytes of a file are.
 fn key(account: &str, id: &str) -> String {
     format!("files/{account}/{id}")
+}
+
+fn no_address() -> Error {
+    Error::new(code::FILE_NOT_FOUND, "There is no file at this address; it may have expired.").with("resource", "file")
 }
 
 fn not_found(id: &str) -> Error {

@@ -15,7 +15,7 @@ use crate::{
 /// References of one request that are looked at.
 const MOST_REFERENCES: usize = 500;
 
-/// Whether a credential opens a route; `path` is the one that was asked for, decoded.
+/// Whether a credential opens a route; `path` is the one that was asked for, decoded and without aliases.
 pub(crate) fn permit(identity: &Identity, route: &Route, path: &str, headers: &HeaderMap) -> Result<()> {
     match &identity.rights {
         Rights::Token { scopes, resource, .. } => permit_token(scopes, resource.as_deref(), route, path),
@@ -46,7 +46,8 @@ fn permit_key(caller: &Caller, rules: &KeyRules, route: &Route, path: &str, head
         let message = "This key may not be used from here; see its allowedDomains.";
         return Err(Error::new(code::KEY_DOMAIN_FORBIDDEN, message));
     }
-    if !opens(rules, route, rules.lists(route.method.as_str(), unmounted(path))) {
+    let lists = |path: &str| rules.lists(route.method.as_str(), unmounted(path));
+    if !opens(rules, route, lists(path) || route.alias_path(path).is_some_and(|path| lists(&path))) {
         let message = "This key may not reach this endpoint; see its allowedEndpoints and preset.";
         return Err(Error::new(code::KEY_ENDPOINT_FORBIDDEN, message));
     }
@@ -119,7 +120,8 @@ fn scope_of_key(rules: &KeyRules, route: &Route) -> Option<&'static str> {
         OpenTo::Minting { scope } | OpenTo::Key { scope, .. } => scope,
         OpenTo::Public | OpenTo::FullKey { .. } => return None,
     };
-    let lists = rules.may_list(route.method.as_str(), unmounted(route.path));
+    let lists = |path: &str| rules.may_list(route.method.as_str(), unmounted(path));
+    let lists = lists(route.path) || route.alias_path(route.path).is_some_and(|path| lists(&path));
     (!rules.is_signed && opens(rules, route, lists)).then_some(scope)
 }
 
@@ -154,6 +156,23 @@ pub(crate) fn impose(request: &mut Request, route: &Route) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Puts the id of a project in place of its identifier, wherever `projectId` stands.
+pub(crate) async fn resolve_project(request: &mut Request) -> Result<()> {
+    const NAME: &str = "projectId";
+    let (in_query, in_body) = (request.query.get(NAME), request.fields.text(NAME));
+    if request.identity.is_none() || (in_query.is_none() && in_body.is_none()) {
+        return Ok(());
+    }
+    let reach = request.reach().await?;
+    let id_of = |name: &String| reach.id_of(name).map(str::to_owned);
+    let (in_query, in_body) = (in_query.and_then(id_of), in_body.as_ref().and_then(id_of));
+    drop(reach);
+    if let Some(id) = in_query {
+        request.query.insert(NAME.to_owned(), id);
+    }
+    in_body.map_or(Ok(()), |id| request.set_field(NAME, &id))
 }
 
 /// Whether what the path and the body name is open to the caller; the project of what the path names, if that decided.

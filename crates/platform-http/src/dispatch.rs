@@ -240,6 +240,7 @@ async fn handle(
         };
         request.once = once(route, &request)?;
         access::impose(&mut request, route)?;
+        access::resolve_project(&mut request).await?;
         request.project = access::reach(&request, route).await?;
         let told = |error: Error| error.with_some("ignoredFields", Some(&ignored).filter(|names| !names.is_empty()));
         let answer = run(route, request).await.map_err(told)?.ignoring(ignored);

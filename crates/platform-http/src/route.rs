@@ -234,6 +234,12 @@ impl Route {
         }
     }
 
+    /// The other place of a path that is as it would be without aliases.
+    pub(crate) fn alias_path(&self, path: &str) -> Option<String> {
+        let (main, alias) = self.alias?;
+        path.contains(main).then(|| path.replacen(main, alias, 1))
+    }
+
     /// Its paths in the `OpenAPI` document.
     pub(crate) fn described_paths(&self) -> impl Iterator<Item = String> {
         let alias = self.alias.filter(|_| self.describes_alias);

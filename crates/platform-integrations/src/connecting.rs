@@ -53,6 +53,27 @@ pub(crate) struct Prepared {
 }
 
 impl PgIntegrations {
+    /// What is connected again when nothing else is said: the one connection of an app, when it is good no longer.
+    pub(crate) async fn lost(
+        &self,
+        account: &AccountId,
+        app: &str,
+        new: &NewConnection,
+    ) -> Result<Option<Arc<OpenConnection>>> {
+        let conn = self.connections.db.read().await?;
+        let mut rows = repository::list(conn.get(), account, Some(app), &Owner::default()).await?;
+        drop(conn);
+        rows.retain(|row| row.connected_ms.is_some());
+        let [row] = rows.as_slice() else { return Ok(None) };
+        let is_same = new.auth_scheme.as_ref().is_none_or(|scheme| scheme.eq_ignore_ascii_case(&row.scheme));
+        // Where a user decides nothing, it takes something new.
+        let is_new = row.scheme == AuthMode::OAuth2.as_str() || !new.account_fields.is_empty();
+        if row.shown().needs_reconnect && new.label.is_none() && is_same && is_new {
+            return self.connections.find(account, &row.id).await;
+        }
+        Ok(None)
+    }
+
     /// Looks at everything that can be looked at before somebody connects; `before`: the connection that is made again.
     pub(crate) async fn prepare(
         &self,
@@ -425,7 +446,7 @@ fn setup(
         .with("authScheme", scheme.mode.as_str())
         .with("stage", stage)
         .with("fields", fields)
-        .with("guideUrl", &scheme.guide_url)
+        .with_some("guideUrl", scheme.guide_url.as_ref())
         .with("code", "INTEGRATION_SETUP_REQUIRED"))
 }
 

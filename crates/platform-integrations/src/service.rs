@@ -264,7 +264,7 @@ impl IntegrationService for PgIntegrations {
         checks.finish()?;
         self.connector(app)?;
         let before = match &new.connection_id {
-            None => None,
+            None => self.lost(account, app, &new).await?,
             Some(id) => {
                 let open = self.connections.find(account, id).await?;
                 let is_own = |open: &Arc<OpenConnection>| open.row.app == app && open.row.tenant_id.is_none();
@@ -382,9 +382,7 @@ impl IntegrationService for PgIntegrations {
         let connector = self.connector(app)?;
         let pack = &connector.pack;
         let exposed = new.tools.map(|names| {
-            for name in &names {
-                pack.tool(name).ok_or_else(|| no_tool(name))?;
-            }
+            check_tools(&connector, names.iter())?;
             if names.is_empty() && !pack.tools.is_empty() {
                 return Err(Error::new(
                     code::LAST_TOOL,
@@ -457,10 +455,7 @@ impl IntegrationService for PgIntegrations {
         if given > 1 {
             return Err(Error::invalid("all", "conflict", "send either all, or enable and disable"));
         }
-        let named = enable.iter().chain(&disable).flatten();
-        for name in named {
-            connector.pack.tool(name).ok_or_else(|| no_tool(name))?;
-        }
+        check_tools(&connector, enable.iter().chain(&disable).flatten())?;
         let (enable, disable) = (enable.unwrap_or_default(), disable.unwrap_or_default());
         let app = Arc::clone(&connector);
         let choose = move |link: &AppLink, _: &[ToolDefinition]| {
@@ -525,6 +520,12 @@ pub(crate) fn shown_schemes(connector: &Connector, to_tenant: bool) -> Schemes {
         }
     };
     Schemes { schemes: connector.pack.schemes().into_iter().map(shown).collect() }
+}
+
+/// `TOOL_NOT_FOUND` unless an app has all of these tools.
+fn check_tools<'a>(connector: &Connector, names: impl Iterator<Item = &'a String>) -> Result<()> {
+    let missing = names.filter(|name| connector.pack.tool(name).is_none());
+    Error::check_none_missing(code::TOOL_NOT_FOUND, "tool", missing)
 }
 
 fn no_tool(name: &str) -> Error {

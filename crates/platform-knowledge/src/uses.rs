@@ -7,10 +7,10 @@ use platform_core::{AccountId, Checks, Code, Error, Result};
 use platform_db::Conn;
 
 use crate::{
+    code,
     document::{Attachment, UsedBy, UsedByAgent, UsedByAssistant},
     folder::repository as folder_repository,
     kinds::{DOCUMENT, FOLDER, SKILL},
-    not_found,
     schema::{documents, folders},
     skill::{self, SkillRef},
 };
@@ -37,14 +37,12 @@ pub async fn use_in(
     skills: &[SkillRef],
 ) -> Result<()> {
     let known = known_documents(conn, account, documents).await?;
-    if let Some(missing) = documents.iter().find(|id| !known.contains(id)) {
-        return Err(not_found::document(missing));
-    }
+    let missing = documents.iter().filter(|id| !known.contains(id));
+    Error::check_none_missing(code::DOCUMENT_NOT_FOUND, "document", missing)?;
     platform_access::use_in(conn, account, user, DOCUMENT, &known).await?;
     let known = known_folders(conn, account, folders).await?;
-    if let Some(missing) = folders.iter().find(|id| !known.contains(id)) {
-        return Err(not_found::folder(missing));
-    }
+    let missing = folders.iter().filter(|id| !known.contains(id));
+    Error::check_none_missing(code::FOLDER_NOT_FOUND, "folder", missing)?;
     platform_access::use_in(conn, account, user, FOLDER, &known).await?;
     skill::check_in(conn, account, skills).await?;
     let skills: Vec<String> = skills.iter().map(|skill| skill.id.clone()).collect();

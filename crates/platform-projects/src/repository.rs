@@ -130,9 +130,9 @@ pub(crate) async fn update(
 /// What decides about access in an account.
 pub(crate) async fn known(conn: &Conn, account: &AccountId) -> Result<KnownProjects> {
     let mut conn = conn;
-    let projects: Vec<(String, String, bool)> = projects::table
+    let projects: Vec<(String, String, String, bool)> = projects::table
         .filter(projects::account_id.eq(account.as_str()))
-        .select((projects::id, projects::visibility, projects::archived))
+        .select((projects::id, projects::identifier, projects::visibility, projects::archived))
         .load(&mut conn)
         .await?;
     let members: Vec<(String, String, String)> = project_members::table
@@ -141,8 +141,8 @@ pub(crate) async fn known(conn: &Conn, account: &AccountId) -> Result<KnownProje
         .load(&mut conn)
         .await?;
     let mut known = KnownProjects::default();
-    for (id, visibility, archived) in projects {
-        known.projects.insert(id, KnownProject { visibility: Visibility::of(&visibility), archived });
+    for (id, identifier, visibility, archived) in projects {
+        known.projects.insert(id, KnownProject { identifier, visibility: Visibility::of(&visibility), archived });
     }
     for (user, project, role) in members {
         known.members.entry(user).or_default().insert(project, ProjectRole::of(&role));

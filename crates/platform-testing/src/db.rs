@@ -57,7 +57,7 @@ impl TestDb {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let (server, number) = (server().await, COUNT.fetch_add(1, Ordering::Relaxed));
         let template = format!("template_{MIGRATIONS_HASH}");
-        let mut admin = connect(&server).await;
+        let mut admin = connect(&admin_url(&server)).await;
         admin.batch_execute(LOCK).await.expect("the lock");
         if number == 0 {
             clear_away(&mut admin, &template).await;
@@ -67,7 +67,7 @@ impl TestDb {
         }
         drop(admin);
         let name = format!("test_{}_{number}", std::process::id());
-        let mut admin = connect(&server).await;
+        let mut admin = connect(&admin_url(&server)).await;
         let create = format!("CREATE DATABASE {name} TEMPLATE {template} STRATEGY WAL_LOG");
         admin.batch_execute(&create).await.expect("a clone of the template");
         LazyLock::force(&ENDED);
@@ -86,6 +86,7 @@ impl TestDb {
             WHERE schemaname = 'public'";
         let mut conn = connect(&self.url).await;
         let tables: Vec<Name> = diesel::sql_query(tables).load(&mut conn).await.expect("the tables");
+        assert!(!tables.is_empty(), "there is nothing to look through");
         let mut dump = String::new();
         for table in tables {
             let rows: Vec<Name> = diesel::sql_query(table.datname).load(&mut conn).await.expect("rows");
@@ -96,8 +97,7 @@ impl TestDb {
 
     /// Runs statements, for what only time would bring about.
     pub async fn run(&self, sql: &str) {
-        let db = self.connect();
-        db.conn().await.expect("a connection").batch_execute(sql).await.expect("a statement");
+        connect(&self.url).await.batch_execute(sql).await.expect("a statement");
     }
 
     /// What a statement that selects `n`, a number, gives.
@@ -107,8 +107,7 @@ impl TestDb {
             #[diesel(sql_type = diesel::sql_types::BigInt)]
             n: i64,
         }
-        let db = self.connect();
-        let mut conn = db.conn().await.expect("a connection");
+        let mut conn = connect(&self.url).await;
         let number: Number = diesel::sql_query(sql).get_result(&mut conn).await.expect("a number");
         number.n
     }
@@ -121,7 +120,7 @@ impl TestDb {
 
 #[tokio::main(flavor = "current_thread")]
 async fn drop_each(ended: mpsc::Receiver<String>) {
-    let mut admin = connect(&server().await).await;
+    let mut admin = connect(&admin_url(&server().await)).await;
     for name in ended {
         drop_database(&mut admin, &name).await;
     }
@@ -167,11 +166,14 @@ async fn databases(admin: &mut AsyncPgConnection) -> Vec<String> {
     names.into_iter().map(|name| name.datname).collect()
 }
 
-async fn connect(server: &str) -> AsyncPgConnection {
-    let url = format!("{server} dbname=postgres");
+fn admin_url(server: &str) -> String {
+    format!("{server} dbname=postgres")
+}
+
+async fn connect(url: &str) -> AsyncPgConnection {
     let patience = Instant::now() + Duration::from_mins(1);
     loop {
-        match AsyncPgConnection::establish(&url).await {
+        match AsyncPgConnection::establish(url).await {
             Ok(connection) => return connection,
             // Another test process may be starting it just now.
             Err(error) => assert!(Instant::now() < patience, "the test server does not answer: {error}"),

@@ -335,8 +335,7 @@ pub async fn use_in(conn: &mut Conn, account: &AccountId, user: RecordRef<'_>, u
         .for_key_share()
         .load(conn)
         .await?;
-    if let Some(missing) = uids.iter().find(|uid| !known.contains(uid)) {
-        return Err(Error::not_found(code::TOOL_SERVER_NOT_FOUND, "tool server", missing));
-    }
+    let missing = uids.iter().filter(|uid| !known.contains(uid));
+    Error::check_none_missing(code::TOOL_SERVER_NOT_FOUND, "tool server", missing)?;
     platform_access::use_in(conn, account, user, TOOL_SERVER, &known).await
 }

@@ -25,7 +25,7 @@ use crate::{
 /// Events of an account that wait to be carried out.
 const MOST_WAITING: i64 = 10_000;
 /// Over which bytes are counted.
-pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const HOUR: Duration = Duration::from_hours(1);
 /// A longer id is known by its hash.
 const MOST_ID: usize = 256;
 
