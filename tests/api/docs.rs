@@ -6,7 +6,7 @@ use platform_testing::{TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, app};
+use crate::support::{PROGRAM, app, text};
 
 #[tokio::test]
 async fn pages_come_as_html_json_or_markdown() {
@@ -243,6 +243,85 @@ async fn the_requests_that_the_pages_show_do_what_the_pages_say() {
         assert!(!said.contains("VALIDATION_ERROR"), "{page}: {said}");
         for text in *expected {
             assert!(said.contains(text), "{page} does not show {text}: {said}");
+        }
+    }
+}
+
+/// The parts of a document that say what a body may have.
+struct Described(Value);
+
+impl Described {
+    fn schema<'a>(&'a self, schema: &'a Value) -> &'a Value {
+        let reference = schema["$ref"].as_str();
+        reference.and_then(|of| self.0.pointer(of.trim_start_matches('#'))).unwrap_or(schema)
+    }
+
+    /// The schema of a body, and the fields that it must have.
+    fn body(&self, method: &str, path: &str) -> Option<(&Value, Vec<String>)> {
+        let schema = &self.0["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"];
+        let whole = self.schema(schema);
+        let names = [&schema["required"], &whole["required"]].into_iter().flat_map(|names| names.as_array()).flatten();
+        (!schema.is_null()).then(|| (whole, names.map(text).collect()))
+    }
+}
+
+#[tokio::test]
+async fn the_document_says_which_fields_are_required_and_what_others_are_by_default() {
+    let app = app().await;
+    let document = Described(app.get("/openapi.json").await.body);
+    // Something else may be given instead.
+    const ONE_OF_SEVERAL: [&str; 4] = ["message", "spec", "agentId", "action"];
+    let mut wrong = Vec::new();
+    for (path, methods) in document.0["paths"].as_object().expect("paths") {
+        let Some((_, required)) = document.body("post", path).filter(|_| methods.get("post").is_some()) else {
+            continue;
+        };
+        let asked = path.replace('{', "").replace('}', "");
+        let request = app.anonymous(Method::POST, &asked).bearer_auth(app.key()).json(&json!({}));
+        let refused = app.send(request).await.body;
+        let issues = refused["details"]["issues"].as_array().into_iter().flatten();
+        let named = issues.filter(|issue| issue["code"] == "required").map(|issue| text(&issue["path"]));
+        let parameters = methods["post"]["parameters"].as_array().into_iter().flatten();
+        let in_query: Vec<String> = parameters.map(|parameter| text(&parameter["name"])).collect();
+        let is_told = |name: &String| required.contains(name) || in_query.contains(name) || name.is_empty();
+        let untold = named.filter(|name| !is_told(name) && !ONE_OF_SEVERAL.contains(&name.as_str()));
+        wrong.extend(untold.map(|name| format!("POST {path} requires {name}")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+
+    let mut seen = 0;
+    for (path, body) in [
+        ("/assistants", json!({"name": "A"})),
+        ("/agents", json!({"name": "A"})),
+        ("/tool-servers", json!({"name": "A", "url": "https://a.example"})),
+        ("/environments", json!({"name": "A"})),
+        ("/webhooks", json!({"url": "https://a.example/hook", "events": ["*"]})),
+        ("/projects", json!({"name": "A", "identifier": "a"})),
+        ("/api-keys", json!({"name": "A"})),
+        ("/tenants", json!({"tenantId": "a"})),
+    ] {
+        let made = app.post(path, body.clone()).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{path}: {}", made.body);
+        let (schema, _) = document.body("post", &format!("/v1{path}")).expect("a body");
+        let fields = schema["properties"].as_object().expect("fields");
+        for (name, field) in fields.iter().filter(|(name, _)| body.get(name).is_none()) {
+            if let (Some(default), Some(value)) = (field.get("default"), made.body.get(name)) {
+                assert_eq!(value, default, "{path}: {name}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 50, "{seen} defaults");
+
+    for (path, methods) in document.0["paths"].as_object().expect("paths") {
+        let parameters = methods["get"]["parameters"].as_array().into_iter().flatten();
+        let Some(limit) = parameters.clone().find(|of| of["name"] == "limit" && of["schema"].get("default").is_some())
+        else {
+            continue;
+        };
+        let listed = app.send(app.request(Method::GET, path.trim_start_matches("/v1"))).await;
+        if let Some(given) = listed.body.get("limit") {
+            assert_eq!(given, &limit["schema"]["default"], "{path}");
         }
     }
 }

@@ -79,6 +79,7 @@ pub struct KnowledgeSkill {
     pub r#type: String,
     /// Whether the assistant has it.
     #[serde(default = "yes")]
+    #[schema(default = yes)]
     pub enabled: bool,
     /// It is in the prompt from the start.
     #[serde(default)]

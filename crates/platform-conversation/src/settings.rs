@@ -102,12 +102,15 @@ pub struct AssistantSettings {
     pub max_chat_messages: u32,
     /// Longest tool response for the model, in tokens.
     #[serde(default = "default_tool_response")]
+    #[schema(default = default_tool_response)]
     pub max_tool_response_input_tokens: u32,
     /// Tool calls of one turn.
     #[serde(default = "default_tool_calls")]
+    #[schema(default = default_tool_calls)]
     pub max_tool_calls: u32,
     /// Longest tool call, 1000 to 300000 ms.
     #[serde(default = "default_tool_timeout")]
+    #[schema(default = default_tool_timeout)]
     pub tool_call_timeout_ms: u32,
     /// What of older turns the model gets.
     pub context_management: ContextManagement,
@@ -117,9 +120,11 @@ pub struct AssistantSettings {
     pub guardrails_configuration: Guardrails,
     /// Messages to a busy chat wait.
     #[serde(default = "yes")]
+    #[schema(default = yes)]
     pub message_queue_enabled: bool,
     /// How many may wait, 1 to 100.
     #[serde(default = "default_queue")]
+    #[schema(default = default_queue)]
     pub max_queued_messages: u32,
     /// Asynchronous messages are gathered for so long: 0 or 500 to 30000 ms.
     pub input_delay_ms: u32,

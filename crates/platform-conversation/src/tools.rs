@@ -20,6 +20,7 @@ const MOST_CLIENT_TOOLS: usize = 50;
 pub struct ClientTool {
     /// Always `function`.
     #[serde(default = "function", deserialize_with = "platform_core::lower_case")]
+    #[schema(default = function)]
     pub r#type: String,
     /// What it is.
     pub function: ClientFunction,

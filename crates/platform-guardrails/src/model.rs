@@ -68,6 +68,7 @@ pub struct Rule {
     pub action: String,
     /// Whether it holds.
     #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
+    #[schema(default = yes)]
     pub enabled: bool,
     /// What its kind needs.
     #[schema(value_type = Object)]

@@ -236,6 +236,7 @@ async fn handle(
             parts,
             is_head: request.method() == Method::HEAD,
             once: None,
+            page_sizes: route.page_sizes,
             project: None,
         };
         request.once = once(route, &request)?;

@@ -83,8 +83,11 @@ impl TypeDoc {
 pub struct Operation {
     summary: &'static str,
     query: Option<TypeDoc>,
-    page: bool,
+    /// How large a page is when nothing is said, and at most.
+    pub(crate) page_sizes: Option<(i64, i64)>,
     pub(crate) body: Option<TypeDoc>,
+    /// Fields that its body must have, though others of the same type need not.
+    required: &'static [&'static str],
     /// Its body is `multipart/form-data`.
     is_form: bool,
     /// By status; `None` = every other.
@@ -100,8 +103,9 @@ impl Operation {
         Self {
             summary,
             query: None,
-            page: false,
+            page_sizes: None,
             body: None,
+            required: &[],
             is_form: false,
             responses: Vec::new(),
             others: Vec::new(),
@@ -116,10 +120,10 @@ impl Operation {
         self
     }
 
-    /// It has `limit` and `offset` (or `skip`).
+    /// It has `limit` and `offset` (or `skip`): a page is so large when nothing is said, and at most.
     #[must_use]
-    pub fn paged(mut self) -> Self {
-        self.page = true;
+    pub fn paged(mut self, default: i64, most: i64) -> Self {
+        self.page_sizes = Some((default, most));
         self
     }
 
@@ -134,6 +138,13 @@ impl Operation {
     #[must_use]
     pub fn form<T: ToSchema>(self) -> Self {
         Self { is_form: true, ..self.body::<T>() }
+    }
+
+    /// Fields that its body must have, though its type does not say so.
+    #[must_use]
+    pub fn requires(mut self, required: &'static [&'static str]) -> Self {
+        self.required = required;
+        self
     }
 
     /// Other names the body's fields go by.
@@ -220,7 +231,7 @@ impl Operation {
 
     /// Names a query may have.
     pub(crate) fn query_names(&self) -> Vec<String> {
-        let page = if self.page { &["limit", "offset", "skip"][..] } else { &[] };
+        let page = if self.page_sizes.is_some() { &["limit", "offset", "skip"][..] } else { &[] };
         let page = page.iter().map(|name| (*name).to_owned());
         page.chain(self.query.iter().flat_map(TypeDoc::names)).collect()
     }
@@ -286,7 +297,7 @@ pub(crate) fn document<'a>(
             SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").build()),
         )
         .security_scheme("oauth", SecurityScheme::OAuth2(OAuth2::new([Flow::AuthorizationCode(code)])));
-    let (mut paths, mut types) = (PathsBuilder::new(), BTreeMap::new());
+    let (mut paths, mut types, mut required) = (PathsBuilder::new(), BTreeMap::new(), Vec::new());
     for route in routes {
         let Some(operation) = route.operation.map(|make| make()) else { continue };
         let queried = operation.query.iter().flat_map(|query| query.others.clone());
@@ -313,6 +324,9 @@ pub(crate) fn document<'a>(
             _ => HttpMethod::Get,
         };
         for path in route.described_paths() {
+            if !operation.required.is_empty() {
+                required.push((path.clone(), route.method.as_str().to_lowercase(), operation.required));
+            }
             let described = describe(route, &path, &operation);
             paths = paths.path(path, PathItem::new(method.clone(), described));
         }
@@ -338,6 +352,11 @@ pub(crate) fn document<'a>(
         .build();
     let mut document = serde_json::to_value(document).expect("the document is JSON");
     tidy(&mut document);
+    // Beside a reference, which its builder cannot say.
+    for (path, method, names) in required {
+        document["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]["required"] =
+            json!(names);
+    }
     Ok(document.to_string())
 }
 
@@ -373,9 +392,15 @@ fn describe(route: &Route, path: &str, operation: &Operation) -> utoipa::openapi
             .schema(Some(text));
         described = described.parameter(parameter.build());
     }
-    let whole = || ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)).build();
-    let page = if operation.page { &["limit", "offset"][..] } else { &[] };
-    let mut query: Vec<Named> = page.iter().map(|name| ((*name).to_owned(), whole().into())).collect();
+    let whole = |least: i64, default: i64| {
+        ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(least)).default(Some(json!(default)))
+    };
+    let mut query: Vec<Named> = Vec::new();
+    if let Some((default, most)) = operation.page_sizes {
+        let limit = whole(1, default).description(Some(format!("How many; more than {most} are {most}.")));
+        query.push(("limit".to_owned(), limit.build().into()));
+        query.push(("offset".to_owned(), whole(0, 0).description(Some("After so many.")).build().into()));
+    }
     let fields = operation.query.iter().flat_map(TypeDoc::fields);
     query.extend(fields.filter(|(name, _)| placeholders(route.path).all(|placeholder| placeholder != name)));
     for (name, schema) in query {

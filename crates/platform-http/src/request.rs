@@ -55,6 +55,8 @@ pub struct Request {
     pub(crate) is_head: bool,
     /// The idempotency key, where the request has one and an effect.
     pub once: Option<Idempotency>,
+    /// How large a page is when nothing is said, and at most.
+    pub(crate) page_sizes: Option<(i64, i64)>,
     /// The project of what the path names, when the caller does not reach all.
     pub(crate) project: Option<String>,
 }
@@ -227,18 +229,25 @@ impl Request {
         Self::read(&self.body)
     }
 
-    /// The slice of a collection (contract 00 §4): a larger limit is capped.
-    pub fn page(&self, default: i64, most: i64) -> Result<Page> {
-        let number = |names: &[&str], default: i64, least: i64| {
-            let Some((name, value)) = names.iter().find_map(|name| self.query.get_key_value(*name)) else {
-                return Ok(default);
-            };
-            value.parse::<i64>().ok().filter(|number| *number >= least).ok_or_else(|| {
-                Error::new(Code::INVALID_PAGINATION, format!("{name} must be a whole number of {least} or more."))
-                    .with("parameter", name)
-            })
+    /// The slice of a collection (contract 00 §4), as large as its route says.
+    pub fn page(&self) -> Result<Page> {
+        let (default, most) = self.page_sizes.ok_or_else(|| Error::internal("a route without pages asked for one"))?;
+        Ok(Page { limit: self.limit(default, most)?, offset: self.number(&["offset", "skip"], 0, 0)? })
+    }
+
+    /// How much of a collection is asked for: a larger limit is capped.
+    pub fn limit(&self, default: i64, most: i64) -> Result<i64> {
+        Ok(self.number(&["limit"], default, 1)?.min(most))
+    }
+
+    fn number(&self, names: &[&str], default: i64, least: i64) -> Result<i64> {
+        let Some((name, value)) = names.iter().find_map(|name| self.query.get_key_value(*name)) else {
+            return Ok(default);
         };
-        Ok(Page { limit: number(&["limit"], default, 1)?.min(most), offset: number(&["offset", "skip"], 0, 0)? })
+        value.parse::<i64>().ok().filter(|number| *number >= least).ok_or_else(|| {
+            Error::new(Code::INVALID_PAGINATION, format!("{name} must be a whole number of {least} or more."))
+                .with("parameter", name)
+        })
     }
 
     /// Which version a change expects (contract 00 §6).

@@ -94,6 +94,8 @@ pub struct Route {
     pub(crate) handler: Handler,
     /// Names a query may have.
     pub(crate) query_fields: Vec<String>,
+    /// Of a list: how large a page is when nothing is said, and at most.
+    pub(crate) page_sizes: Option<(i64, i64)>,
     /// Names a body may have at its top; `None` = the route reads no body.
     pub(crate) body_fields: Option<Vec<String>>,
     /// Names of the record that it makes or changes: what was read may be sent back whole.
@@ -134,6 +136,7 @@ impl Route {
         // What the path says, the query does not say once more.
         self.query_fields.retain(|name| placeholders(self.path).all(|placeholder| placeholder != name));
         self.body_fields = operation.body.as_ref().map(TypeDoc::names);
+        self.page_sizes = operation.page_sizes;
         self.lasts = operation.streams();
         if self.method == Method::PATCH || self.method == Method::PUT || operation.makes_record() {
             self.record_fields = operation.record;
@@ -339,6 +342,7 @@ impl<S: ?Sized + Send + Sync + 'static> GroupBuilder<S> {
             open_to,
             handler,
             query_fields: Vec::new(),
+            page_sizes: None,
             body_fields: None,
             record_fields: Vec::new(),
             is_raw: false,

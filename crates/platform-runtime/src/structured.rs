@@ -18,15 +18,18 @@ const LONG_ANSWER: usize = 16_384;
 pub struct StructuredOutput {
     /// Whether it is asked for.
     #[serde(default = "yes")]
+    #[schema(default = yes)]
     pub enabled: bool,
     /// Name of the result, for providers that want one.
     #[serde(default = "result")]
+    #[schema(default = result)]
     pub name: String,
     /// JSON Schema 2020-12 of type object, at most 64 KiB, without remote `$ref`.
     #[schema(value_type = Object)]
     pub schema: Object,
     /// How often an invalid answer is asked for again, 0 to 3.
     #[serde(default = "one")]
+    #[schema(default = one)]
     pub max_repairs: u32,
 }
 

@@ -101,12 +101,14 @@ pub struct Rule {
     pub window_unit: WindowUnit,
     /// So many units, 1 to 366.
     #[serde(default = "one")]
+    #[schema(default = one)]
     pub window_every: i32,
     /// Tokens or US dollars, above 0.
     #[schema(value_type = f64)]
     pub limit: Number,
     /// Switched on.
     #[serde(default = "yes")]
+    #[schema(default = yes)]
     pub enabled: bool,
 }
 

@@ -58,7 +58,7 @@ fn etag(version: i64) -> String {
 }
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (page, filter, account) = (request.page(10, 100)?, request.query()?, &request.caller()?.account);
+    let (page, filter, account) = (request.page()?, request.query()?, &request.caller()?.account);
     let filter = AgentFilter { within: request.within().await?, ..filter };
     Answer::ok(&services.agents.list(account, &filter, page).await?)
 }
@@ -143,10 +143,14 @@ mod spec {
     use platform_http::{Deleted, Operation};
 
     pub fn list() -> Operation {
-        Operation::new("List agents").query::<AgentFilter>().paged().answers::<AgentList>(200)
+        Operation::new("List agents").query::<AgentFilter>().paged(10, 100).answers::<AgentList>(200)
     }
     pub fn create() -> Operation {
-        Operation::new("Make an agent").body::<AgentSettings>().aliases(&["model"]).answers::<Agent>(201)
+        Operation::new("Make an agent")
+            .body::<AgentSettings>()
+            .requires(&["name"])
+            .aliases(&["model"])
+            .answers::<Agent>(201)
     }
     pub fn get() -> Operation {
         Operation::new("Read an agent").answers::<Agent>(200)

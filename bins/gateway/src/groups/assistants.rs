@@ -114,7 +114,11 @@ mod spec {
         Operation::new("List assistants").query::<AssistantFilter>().answers::<Vec<Assistant>>(200)
     }
     pub fn create() -> Operation {
-        Operation::new("Make an assistant").body::<AssistantSettings>().aliases(&["llm"]).answers::<Assistant>(201)
+        Operation::new("Make an assistant")
+            .body::<AssistantSettings>()
+            .requires(&["name"])
+            .aliases(&["llm"])
+            .answers::<Assistant>(201)
     }
     pub fn get() -> Operation {
         Operation::new("Read an assistant").query::<IncludePresets>().answers::<Assistant>(200)

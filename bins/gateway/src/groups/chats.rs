@@ -117,7 +117,7 @@ pub(crate) struct ChatListParameters {
 /// A page of chats, with or without their messages.
 pub(super) fn chat_page(request: &Request) -> Result<ChatPage> {
     let ContentQuery { omit_content } = request.query()?;
-    Ok(ChatPage { page: request.page(10, 100)?, omit_content: omit_content == Some(true) })
+    Ok(ChatPage { page: request.page()?, omit_content: omit_content == Some(true) })
 }
 
 /// What a message was answered with, to who sends it again.
@@ -188,7 +188,7 @@ async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn content(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
-    let page = request.page(1000, 1000)?;
+    let page = request.page()?;
     let (messages, total) = services.chat.content(account, assistant, &uid, page).await?;
     Ok(Answer::ok(&messages)?.header("x-total-count", total.to_string()))
 }
@@ -199,7 +199,7 @@ async fn search(services: Arc<Services>, request: Request) -> Result<Answer> {
     checks.length("q", &q, 1..=200);
     checks.finish()?;
     let (account, assistant, uid) = chat(&request)?;
-    let limit = request.page(20, 100)?.limit;
+    let limit = request.limit(20, 100)?;
     Answer::ok(&services.chat.search(account, assistant, &uid, &q, limit).await?)
 }
 
@@ -277,13 +277,16 @@ mod spec {
     pub fn filter() -> Operation {
         Operation::new("List chats across assistants")
             .query::<ContentQuery>()
-            .paged()
+            .paged(10, 100)
             .body::<ChatFilter>()
             .aliases(&["assistantIdentifier", "startDate", "endDate"])
             .answers::<ChatList>(201)
     }
     pub fn list() -> Operation {
-        Operation::new("List the chats of an assistant").query::<ChatListParameters>().paged().answers::<ChatList>(200)
+        Operation::new("List the chats of an assistant")
+            .query::<ChatListParameters>()
+            .paged(10, 100)
+            .answers::<ChatList>(200)
     }
     pub fn tags() -> Operation {
         Operation::new("List the tags in use").answers::<Vec<String>>(200)
@@ -298,7 +301,7 @@ mod spec {
         Operation::new("Delete a chat").answers::<Deleted>(200)
     }
     pub fn content() -> Operation {
-        Operation::new("Read the messages of a chat").paged().answers::<Vec<ChatMessage>>(200)
+        Operation::new("Read the messages of a chat").paged(1000, 1000).answers::<Vec<ChatMessage>>(200)
     }
     pub fn search() -> Operation {
         Operation::new("Search the messages of a chat").query::<SearchQuery>().answers::<Matches>(200)
@@ -316,7 +319,10 @@ mod spec {
         Operation::new("Stop the turn of a chat and discard what waits").answers::<Stopped>(200)
     }
     pub fn respond() -> Operation {
-        Operation::new("Answer tool calls that wait for the client").body::<ToolResponses>().answers::<Responded>(200)
+        Operation::new("Answer tool calls that wait for the client")
+            .body::<ToolResponses>()
+            .requires(&["responses"])
+            .answers::<Responded>(200)
     }
     pub fn list_feedback() -> Operation {
         Operation::new("List feedback on a chat").answers::<Vec<Feedback>>(200)

@@ -89,7 +89,7 @@ async fn list(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let mut filter: DocumentFilter = request.query()?;
     filter.check()?;
     filter.within = request.within().await?;
-    let (account, page) = (&request.caller()?.account, request.page(20, 100)?);
+    let (account, page) = (&request.caller()?.account, request.page()?);
     Answer::ok(&DocumentService::list(&*knowledge, account, &filter, page).await?)
 }
 
@@ -276,7 +276,7 @@ async fn reindex_all(knowledge: Arc<PgKnowledge>, request: Request) -> Result<An
 }
 
 async fn chunks(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
-    let (account, page) = (&request.caller()?.account, request.page(20, 100)?);
+    let (account, page) = (&request.caller()?.account, request.page()?);
     Answer::ok(&knowledge.chunks(account, &request.id("id"), page).await?)
 }
 
@@ -308,7 +308,7 @@ mod spec {
     }
 
     pub fn list() -> Operation {
-        Operation::new("List documents").query::<DocumentFilter>().paged().answers::<DocumentList>(200)
+        Operation::new("List documents").query::<DocumentFilter>().paged(20, 100).answers::<DocumentList>(200)
     }
     pub fn create() -> Operation {
         Operation::new("Make a document; it is indexed at once").body::<NewDocument>().answers::<Document>(201)
@@ -362,7 +362,7 @@ mod spec {
         Operation::new("Index many documents anew").body::<Reindex>().answers::<Queued>(202)
     }
     pub fn chunks() -> Operation {
-        Operation::new("List the pieces of a document in the index").paged().answers::<ChunkList>(200)
+        Operation::new("List the pieces of a document in the index").paged(20, 100).answers::<ChunkList>(200)
     }
     pub fn search() -> Operation {
         Operation::new("Find the passages that say most about something")

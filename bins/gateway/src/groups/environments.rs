@@ -154,7 +154,7 @@ async fn entity<'r>(environments: &PgEnvironments, request: &'r Request) -> Resu
 }
 
 async fn list(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let (filter, page): (EnvironmentFilter, _) = (request.query()?, request.page(10, 100)?);
+    let (filter, page): (EnvironmentFilter, _) = (request.query()?, request.page()?);
     let filter = EnvironmentFilter { within: request.within().await?, ..filter };
     Answer::ok(&EnvironmentService::list(&*environments, &request.caller()?.account, &filter, page).await?)
 }
@@ -280,7 +280,7 @@ async fn write_file(environments: Arc<PgEnvironments>, request: Request) -> Resu
 }
 
 async fn sessions(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
-    let (filter, page): (SessionFilter, _) = (request.query()?, request.page(20, 100)?);
+    let (filter, page): (SessionFilter, _) = (request.query()?, request.page()?);
     Answer::ok(&environments.sessions(&request.caller()?.account, &environment(&request), &filter, page).await?)
 }
 
@@ -337,11 +337,14 @@ mod spec {
     pub fn list() -> Operation {
         Operation::new("List environments, newest first")
             .query::<EnvironmentFilter>()
-            .paged()
+            .paged(10, 100)
             .answers::<EnvironmentList>(200)
     }
     pub fn create() -> Operation {
-        Operation::new("Make an environment").body::<EnvironmentSettings>().answers::<Environment>(201)
+        Operation::new("Make an environment")
+            .body::<EnvironmentSettings>()
+            .requires(&["name"])
+            .answers::<Environment>(201)
     }
     pub fn get() -> Operation {
         Operation::new("Read an environment; its variables are masked").answers::<Environment>(200)
@@ -381,27 +384,38 @@ mod spec {
         Operation::new("Run a line of the shell; with stream=true what it says comes as server-sent events")
             .query::<Says>()
             .body::<NewCommand>()
+            .requires(&["sandboxId", "command"])
             .answers::<CommandOutput>(200)
             .answers_otherwise("text/event-stream")
     }
     pub fn stop() -> Operation {
         Operation::new("Stop a machine; what is on it is saved in the background")
             .body::<StopSandbox>()
+            .requires(&["sandboxId"])
             .answers::<StoppedSandbox>(200)
     }
     pub fn list_files() -> Operation {
-        Operation::new("List a directory of a machine").body::<ListFiles>().answers::<FileListing>(200)
+        Operation::new("List a directory of a machine")
+            .body::<ListFiles>()
+            .requires(&["sandboxId", "path"])
+            .answers::<FileListing>(200)
     }
     pub fn read_file() -> Operation {
-        Operation::new("Read a file of a machine").body::<ReadFile>().answers::<FileContent>(200)
+        Operation::new("Read a file of a machine")
+            .body::<ReadFile>()
+            .requires(&["sandboxId", "path"])
+            .answers::<FileContent>(200)
     }
     pub fn write_file() -> Operation {
-        Operation::new("Write a file of a machine").body::<WriteFile>().answers::<WrittenFile>(200)
+        Operation::new("Write a file of a machine")
+            .body::<WriteFile>()
+            .requires(&["sandboxId", "destinationPath"])
+            .answers::<WrittenFile>(200)
     }
     pub fn sessions() -> Operation {
         Operation::new("List the sessions of an environment's machines")
             .query::<SessionFilter>()
-            .paged()
+            .paged(20, 100)
             .answers::<SessionPage>(200)
     }
     pub fn session() -> Operation {

@@ -99,7 +99,7 @@ async fn upload(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
 async fn list(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
     let (account, mut filter): (_, FileFilter) = (&request.caller()?.account, request.query()?);
     filter.check()?;
-    Answer::ok(&files.list(account, &filter, request.page(20, 100)?).await?)
+    Answer::ok(&files.list(account, &filter, request.page()?).await?)
 }
 
 async fn get(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
@@ -135,7 +135,7 @@ mod spec {
             .answers::<UploadedFile>(200)
     }
     pub fn list() -> Operation {
-        Operation::new("List files").query::<FileFilter>().paged().answers::<FileList>(200)
+        Operation::new("List files").query::<FileFilter>().paged(20, 100).answers::<FileList>(200)
     }
     pub fn get() -> Operation {
         Operation::new("Read what is known of a file").answers::<UploadedFile>(200)

@@ -117,7 +117,7 @@ pub(crate) fn listed(
     (search, category): (Option<String>, Option<String>),
     cursor: Option<String>,
 ) -> Result<Listed> {
-    let Page { limit, .. } = request.page(20, 100)?;
+    let limit = request.limit(20, 100)?;
     Ok(Listed { search, category, limit: usize::try_from(limit).unwrap_or(0), cursor })
 }
 

@@ -67,7 +67,7 @@ async fn check_reach(keys: &dyn KeyService, request: &Request, caller: &Caller, 
 }
 
 async fn list(keys: Arc<dyn KeyService>, request: Request) -> Result<Answer> {
-    let page = request.page(20, 100)?;
+    let page = request.page()?;
     Answer::ok(&keys.list_keys(&bound(&request).await?, page).await?)
 }
 
@@ -115,11 +115,12 @@ mod spec {
     use platform_http::{Deleted, Operation};
 
     pub fn list() -> Operation {
-        Operation::new("List API keys").paged().answers::<ApiKeyPage>(200)
+        Operation::new("List API keys").paged(20, 100).answers::<ApiKeyPage>(200)
     }
     pub fn create() -> Operation {
         Operation::new("Make an API key; its value is shown this once")
             .body::<NewApiKey>()
+            .requires(&["name"])
             .answers::<ApiKeyWithSecret>(201)
     }
     pub fn get() -> Operation {

@@ -166,7 +166,7 @@ fn account(request: &Request) -> Result<&platform_core::AccountId> {
 }
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.gateway.list(account(&request)?, request.page(20, 100)?).await?)
+    Answer::ok(&services.gateway.list(account(&request)?, request.page()?).await?)
 }
 
 async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -206,7 +206,7 @@ async fn set_tools(services: Arc<Services>, request: Request) -> Result<Answer> 
 }
 
 async fn grants(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (filter, page) = (request.query()?, request.page(20, 100)?);
+    let (filter, page) = (request.query()?, request.page()?);
     Answer::ok(&services.gateway.grants(account(&request)?, &filter, page).await?)
 }
 
@@ -222,7 +222,7 @@ async fn revoke(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn servers(services: Arc<Services>, request: Request) -> Result<Answer> {
-    Answer::ok(&services.gateway.gateway_servers(account(&request)?, request.page(100, 1000)?).await?)
+    Answer::ok(&services.gateway.gateway_servers(account(&request)?, request.page()?).await?)
 }
 
 async fn refresh(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -230,7 +230,7 @@ async fn refresh(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn audit(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (filter, page) = (request.query()?, request.page(20, 100)?);
+    let (filter, page) = (request.query()?, request.page()?);
     Answer::ok(&services.gateway.audit(account(&request)?, &filter, page).await?)
 }
 
@@ -286,7 +286,7 @@ mod spec {
     pub fn audit() -> Operation {
         Operation::new("List calls that were made through the MCP endpoint")
             .query::<AuditFilter>()
-            .paged()
+            .paged(20, 100)
             .answers::<AuditPage>(200)
     }
     pub fn own() -> Operation {
@@ -299,10 +299,10 @@ mod spec {
         Operation::new("See what a caller would be shown").query::<PreviewOf>().answers::<Preview>(200)
     }
     pub fn list() -> Operation {
-        Operation::new("List profiles of the MCP endpoint").paged().answers::<ProfilePage>(200)
+        Operation::new("List profiles of the MCP endpoint").paged(20, 100).answers::<ProfilePage>(200)
     }
     pub fn create() -> Operation {
-        Operation::new("Make a profile").body::<ProfileSettings>().answers::<Profile>(201)
+        Operation::new("Make a profile").body::<ProfileSettings>().requires(&["name"]).answers::<Profile>(201)
     }
     pub fn get() -> Operation {
         Operation::new("Read a profile").answers::<Profile>(200)
@@ -322,7 +322,7 @@ mod spec {
             .answers::<Vec<ProfileTool>>(200)
     }
     pub fn grants() -> Operation {
-        Operation::new("List grants").query::<GrantFilter>().paged().answers::<GrantPage>(200)
+        Operation::new("List grants").query::<GrantFilter>().paged(20, 100).answers::<GrantPage>(200)
     }
     pub fn grant() -> Operation {
         Operation::new("Let somebody see a profile, or some of its tools").body::<NewGrant>().answers::<Grant>(201)
@@ -331,7 +331,7 @@ mod spec {
         Operation::new("Take a grant back").answers::<Deleted>(200)
     }
     pub fn servers() -> Operation {
-        Operation::new("List the tool servers that take part").paged().answers::<GatewayServerPage>(200)
+        Operation::new("List the tool servers that take part").paged(100, 1000).answers::<GatewayServerPage>(200)
     }
     pub fn refresh() -> Operation {
         Operation::new("Read the tools of a server again").answers::<GatewayServer>(200)

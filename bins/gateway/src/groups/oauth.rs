@@ -361,7 +361,7 @@ async fn create_client(clients: Arc<dyn ClientService>, request: Request) -> Res
 }
 
 async fn list_clients(clients: Arc<dyn ClientService>, request: Request) -> Result<Answer> {
-    let (account, page) = (&request.caller()?.account, request.page(20, 100)?);
+    let (account, page) = (&request.caller()?.account, request.page()?);
     Answer::ok(&clients.list_clients(account, page).await?)
 }
 
@@ -386,7 +386,7 @@ async fn create_user(services: Arc<UserServices>, request: Request) -> Result<An
 }
 
 async fn list_users(services: Arc<UserServices>, request: Request) -> Result<Answer> {
-    let (account, page) = (&request.caller()?.account, request.page(20, 100)?);
+    let (account, page) = (&request.caller()?.account, request.page()?);
     Answer::ok(&services.users.list_users(account, page).await?)
 }
 
@@ -489,10 +489,11 @@ mod spec {
     pub fn create_client() -> Operation {
         Operation::new("Make an OAuth client; its secret is shown this once")
             .body::<NewClient>()
+            .requires(&["name", "redirectUris"])
             .answers::<ClientWithSecret>(201)
     }
     pub fn list_clients() -> Operation {
-        Operation::new("List OAuth clients").paged().answers::<ClientPage>(200)
+        Operation::new("List OAuth clients").paged(20, 100).answers::<ClientPage>(200)
     }
     pub fn get_client() -> Operation {
         Operation::new("Read an OAuth client").answers::<OAuthClient>(200)
@@ -504,10 +505,10 @@ mod spec {
         Operation::new("Delete an OAuth client, with all that was granted it").answers::<Deleted>(200)
     }
     pub fn create_user() -> Operation {
-        Operation::new("Make a user").body::<NewUser>().answers::<User>(201)
+        Operation::new("Make a user").body::<NewUser>().requires(&["email", "password"]).answers::<User>(201)
     }
     pub fn list_users() -> Operation {
-        Operation::new("List users").paged().answers::<UserPage>(200)
+        Operation::new("List users").paged(20, 100).answers::<UserPage>(200)
     }
     pub fn get_user() -> Operation {
         Operation::new("Read a user").answers::<User>(200)

@@ -76,7 +76,7 @@ async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (filter, page) = (request.query()?, request.page(10, 100)?);
+    let (filter, page) = (request.query()?, request.page()?);
     Answer::ok(&services.projects.list(request.caller()?, &filter, page).await?)
 }
 
@@ -157,7 +157,7 @@ async fn stats(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn threads(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (page, filter): (_, ThreadFilter) = (request.page(10, 100)?, request.query()?);
+    let (page, filter): (_, ThreadFilter) = (request.page()?, request.query()?);
     let filter = ThreadFilter { project_id: Some(project(&services, &request).await?.id), ..filter };
     Answer::ok(&services.threads.list(&request.caller()?.account, filter, &request.query_names, page).await?)
 }
@@ -303,12 +303,15 @@ mod spec {
     use platform_http::Operation;
 
     pub fn create() -> Operation {
-        Operation::new("Make a project; a user who does becomes its owner").body::<NewProject>().answers::<Project>(201)
+        Operation::new("Make a project; a user who does becomes its owner")
+            .body::<NewProject>()
+            .requires(&["name", "identifier"])
+            .answers::<Project>(201)
     }
     pub fn list() -> Operation {
         Operation::new("List the projects that the caller reaches")
             .query::<ProjectFilter>()
-            .paged()
+            .paged(10, 100)
             .answers::<ProjectPage>(200)
     }
     pub fn get() -> Operation {
@@ -324,10 +327,16 @@ mod spec {
         Operation::new("Read what is in a project, and what was spent there").answers::<ProjectStats>(200)
     }
     pub fn threads() -> Operation {
-        Operation::new("List the threads of a project").query::<ThreadFilter>().paged().answers::<ThreadList>(200)
+        Operation::new("List the threads of a project")
+            .query::<ThreadFilter>()
+            .paged(10, 100)
+            .answers::<ThreadList>(200)
     }
     pub fn conversations() -> Operation {
-        Operation::new("List the chats of a project").query::<ConversationQuery>().paged().answers::<Conversations>(200)
+        Operation::new("List the chats of a project")
+            .query::<ConversationQuery>()
+            .paged(10, 100)
+            .answers::<Conversations>(200)
     }
     pub fn daily_costs() -> Operation {
         Operation::new("Read what was spent in a project by day").query::<DailyQuery>().answers::<Vec<ProjectCost>>(200)

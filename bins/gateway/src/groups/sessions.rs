@@ -60,7 +60,7 @@ async fn mint(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, filter) = (&request.caller()?.account, request.query()?);
-    Answer::ok(&services.sessions.list_sessions(account, &filter, request.page(20, 100)?).await?)
+    Answer::ok(&services.sessions.list_sessions(account, &filter, request.page()?).await?)
 }
 
 async fn revoke_all(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -102,10 +102,11 @@ mod spec {
     pub fn mint() -> Operation {
         Operation::new("Mint a session for an end user; its token is shown this once")
             .body::<NewSession>()
+            .requires(&["tenantId"])
             .answers::<MintedSession>(201)
     }
     pub fn list() -> Operation {
-        Operation::new("List sessions").query::<SessionFilter>().paged().answers::<SessionPage>(200)
+        Operation::new("List sessions").query::<SessionFilter>().paged(20, 100).answers::<SessionPage>(200)
     }
     pub fn revoke_all() -> Operation {
         Operation::new("End all sessions of a tenant or of one of its end users")

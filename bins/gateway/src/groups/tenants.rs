@@ -59,7 +59,7 @@ fn group(services: Arc<Services>) -> Group {
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, filter) = (&request.caller()?.account, request.query()?);
-    Answer::ok(&services.tenants.list(account, &filter, request.page(50, 200)?).await?)
+    Answer::ok(&services.tenants.list(account, &filter, request.page()?).await?)
 }
 
 async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -149,7 +149,7 @@ async fn stats(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn list_users(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, tenant, filter) = (&request.caller()?.account, &request.id("tenantId"), request.query()?);
-    Answer::ok(&services.tenants.list_users(account, tenant, &filter, request.page(50, 200)?).await?)
+    Answer::ok(&services.tenants.list_users(account, tenant, &filter, request.page()?).await?)
 }
 
 async fn get_user(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -181,10 +181,10 @@ mod spec {
     use platform_http::{Deleted, Operation};
 
     pub fn list() -> Operation {
-        Operation::new("List tenants").query::<TenantFilter>().paged().answers::<TenantPage>(200)
+        Operation::new("List tenants").query::<TenantFilter>().paged(50, 200).answers::<TenantPage>(200)
     }
     pub fn create() -> Operation {
-        Operation::new("Make a tenant").body::<NewTenant>().answers::<Tenant>(201)
+        Operation::new("Make a tenant").body::<NewTenant>().requires(&["tenantId"]).answers::<Tenant>(201)
     }
     pub fn get() -> Operation {
         Operation::new("Read a tenant").answers::<Tenant>(200)
@@ -202,7 +202,10 @@ mod spec {
         Operation::new("Chats, threads and cost of a tenant").answers::<Value>(200)
     }
     pub fn list_users() -> Operation {
-        Operation::new("List the end users of a tenant").query::<TenantFilter>().paged().answers::<SubtenantPage>(200)
+        Operation::new("List the end users of a tenant")
+            .query::<TenantFilter>()
+            .paged(50, 200)
+            .answers::<SubtenantPage>(200)
     }
     pub fn get_user() -> Operation {
         Operation::new("Read an end user of a tenant").answers::<Subtenant>(200)

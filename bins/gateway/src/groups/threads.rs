@@ -128,14 +128,14 @@ async fn start(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (page, filter): (_, ThreadFilter) = (request.page(10, 100)?, request.query()?);
+    let (page, filter): (_, ThreadFilter) = (request.page()?, request.query()?);
     let account = &request.caller()?.account;
     let filter = ThreadFilter { within: request.within().await?, ..filter };
     Answer::ok(&services.threads.list(account, filter, &request.query_names, page).await?)
 }
 
 async fn list_of_agent(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let (page, filter): (_, ThreadFilter) = (request.page(10, 100)?, request.query()?);
+    let (page, filter): (_, ThreadFilter) = (request.page()?, request.query()?);
     let (account, agent) = (&request.caller()?.account, &request.id("agentId"));
     let filter = ThreadFilter { agent_id: Some(agent.to_string()), ..filter };
     services.threads.known_agent(account, agent).await?;
@@ -231,7 +231,7 @@ async fn search(services: Arc<Services>, request: Request) -> Result<Answer> {
     checks.length("q", &q, 1..=200);
     checks.finish()?;
     let (account, id) = thread(&request)?;
-    let limit = request.page(20, 100)?.limit;
+    let limit = request.limit(20, 100)?;
     Answer::ok(&services.threads.search(account, &id, &q, limit).await?)
 }
 
@@ -251,7 +251,7 @@ async fn evaluate(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn evaluations(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    Answer::ok(&services.evaluations.list(account, &id, request.page(20, 100)?).await?)
+    Answer::ok(&services.evaluations.list(account, &id, request.page()?).await?)
 }
 
 async fn newest_evaluation(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -296,10 +296,10 @@ mod spec {
             .answers::<StartedThread>(201)
     }
     pub fn list() -> Operation {
-        Operation::new("List threads").query::<ThreadFilter>().paged().answers::<ThreadList>(200)
+        Operation::new("List threads").query::<ThreadFilter>().paged(10, 100).answers::<ThreadList>(200)
     }
     pub fn list_of_agent() -> Operation {
-        Operation::new("List the threads of an agent").query::<ThreadFilter>().paged().answers::<ThreadList>(200)
+        Operation::new("List the threads of an agent").query::<ThreadFilter>().paged(10, 100).answers::<ThreadList>(200)
     }
     pub fn tags() -> Operation {
         Operation::new("List the tags in use on threads").answers::<Vec<String>>(200)
@@ -323,10 +323,13 @@ mod spec {
         Operation::new("Go on with a thread, or take a pause back").body::<NewResume>().answers::<Thread>(200)
     }
     pub fn pause_or_resume() -> Operation {
-        Operation::new("Pause a thread or go on with it").body::<PauseOrResume>().answers::<Thread>(200)
+        Operation::new("Pause a thread or go on with it")
+            .body::<PauseOrResume>()
+            .requires(&["action"])
+            .answers::<Thread>(200)
     }
     pub fn complete() -> Operation {
-        Operation::new("End a thread").body::<NewCompletion>().answers::<Thread>(200)
+        Operation::new("End a thread").body::<NewCompletion>().requires(&["state"]).answers::<Thread>(200)
     }
     pub fn approve() -> Operation {
         Operation::new("Approve or reject calls that wait for approval").body::<NewApproval>().answers::<Thread>(200)
@@ -337,6 +340,7 @@ mod spec {
     pub fn respond() -> Operation {
         Operation::new("Give results of asynchronous tool calls")
             .body::<AsyncResponses>()
+            .requires(&["responses"])
             .answers::<ThreadResponded>(200)
     }
     pub fn callback() -> Operation {
@@ -357,7 +361,7 @@ mod spec {
             .answers::<Evaluated>(202)
     }
     pub fn evaluations() -> Operation {
-        Operation::new("List the evaluations of a thread").paged().answers::<EvaluationList>(200)
+        Operation::new("List the evaluations of a thread").paged(20, 100).answers::<EvaluationList>(200)
     }
     pub fn evaluation() -> Operation {
         Operation::new("Read an evaluation of a thread").answers::<super::Evaluation>(200)

@@ -127,7 +127,7 @@ async fn import(tool_servers: Arc<dyn ToolServerService>, request: Request) -> R
 }
 
 async fn list(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
-    let (filter, page) = (request.query()?, request.page(10, 100)?);
+    let (filter, page) = (request.query()?, request.page()?);
     let filter = ToolServerFilter { within: request.within().await?, ..filter };
     Answer::ok(&tool_servers.list(&request.caller()?.account, &filter, page).await?)
 }
@@ -241,7 +241,10 @@ mod spec {
     use platform_http::{Deleted, Operation};
 
     pub fn create() -> Operation {
-        Operation::new("Make a tool server").body::<ToolServerSettings>().answers::<ToolServer>(201)
+        Operation::new("Make a tool server")
+            .body::<ToolServerSettings>()
+            .requires(&["name", "url"])
+            .answers::<ToolServer>(201)
     }
     pub fn import() -> Operation {
         Operation::new("Make a tool server of an OpenAPI description")
@@ -249,7 +252,7 @@ mod spec {
             .answers::<ToolServer>(201)
     }
     pub fn list() -> Operation {
-        Operation::new("List tool servers").query::<ToolServerFilter>().paged().answers::<ToolServerList>(200)
+        Operation::new("List tool servers").query::<ToolServerFilter>().paged(10, 100).answers::<ToolServerList>(200)
     }
     pub fn get() -> Operation {
         Operation::new("Read a tool server with its tools").answers::<ToolServer>(200)

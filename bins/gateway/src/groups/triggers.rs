@@ -93,7 +93,7 @@ async fn receive(triggers: Arc<PgTriggers>, request: Request) -> Result<Answer> 
 }
 
 async fn list(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
-    let (filter, page) = (request.query()?, request.page(20, 100)?);
+    let (filter, page) = (request.query()?, request.page()?);
     let filter = TriggerFilter { within: request.within().await?, ..filter };
     Answer::ok(&triggers.list(account(&request)?, filter, page).await?)
 }
@@ -123,7 +123,7 @@ async fn delete(triggers: Arc<dyn TriggerService>, request: Request) -> Result<A
 }
 
 async fn events(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
-    let (filter, page) = (request.query()?, request.page(20, 100)?);
+    let (filter, page) = (request.query()?, request.page()?);
     Answer::ok(&triggers.events(account(&request)?, &request.id("id"), filter, page).await?)
 }
 
@@ -144,11 +144,12 @@ mod spec {
     };
 
     pub fn list() -> Operation {
-        Operation::new("List triggers").query::<TriggerFilter>().paged().answers::<TriggerPage>(200)
+        Operation::new("List triggers").query::<TriggerFilter>().paged(20, 100).answers::<TriggerPage>(200)
     }
     pub fn create() -> Operation {
         Operation::new("Have events of an app start an agent or write to an assistant")
             .body::<NewTrigger>()
+            .requires(&["toolServerId", "triggerSlug"])
             .answers::<Trigger>(201)
     }
     pub fn get() -> Operation {
@@ -165,7 +166,7 @@ mod spec {
     pub fn events() -> Operation {
         Operation::new("List what came to a trigger, newest first")
             .query::<DeliveryFilter>()
-            .paged()
+            .paged(20, 100)
             .answers::<DeliveryPage>(200)
     }
     pub fn test() -> Operation {

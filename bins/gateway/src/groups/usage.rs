@@ -105,7 +105,7 @@ async fn history(usage: Arc<dyn UsageService>, request: Request) -> Result<Answe
     if let Some(subtenant) = subtenant {
         filter.subtenant_id = Some(subtenant.to_string());
     }
-    let (rows, total) = usage.history(account, &tenant, &filter, request.page(100, 1000)?).await?;
+    let (rows, total) = usage.history(account, &tenant, &filter, request.page()?).await?;
     Ok(Answer::ok(&rows)?.header("x-total-count", total.to_string()))
 }
 
@@ -145,7 +145,7 @@ async fn set_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answ
 
 async fn audit(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let (account, (tenant, subtenant)) = (&request.caller()?.account, whose(&request));
-    Answer::ok(&usage.audit(account, &tenant, subtenant.as_ref(), request.page(20, 100)?).await?)
+    Answer::ok(&usage.audit(account, &tenant, subtenant.as_ref(), request.page()?).await?)
 }
 
 mod spec {
@@ -161,7 +161,7 @@ mod spec {
         Operation::new("List tiers").answers::<Vec<Tier>>(200)
     }
     pub fn create_tier() -> Operation {
-        Operation::new("Make a tier").body::<NewTier>().answers::<Tier>(201)
+        Operation::new("Make a tier").body::<NewTier>().requires(&["tierId", "name"]).answers::<Tier>(201)
     }
     pub fn replace_tier() -> Operation {
         Operation::new("Replace a tier, for all its tenants at once").body::<NewTier>().answers::<Tier>(200)
@@ -175,14 +175,17 @@ mod spec {
     pub fn history() -> Operation {
         Operation::new("Windows that have ended, newest first")
             .query::<HistoryFilter>()
-            .paged()
+            .paged(100, 1000)
             .answers::<Vec<HistoryRow>>(200)
     }
     pub fn limits() -> Operation {
         Operation::new("Rules of a tenant").answers::<Limits>(200)
     }
     pub fn set_limits() -> Operation {
-        Operation::new("Replace the rules of a tenant alone").body::<NewLimits>().answers::<Limits>(200)
+        Operation::new("Replace the rules of a tenant alone")
+            .body::<NewLimits>()
+            .requires(&["rules"])
+            .answers::<Limits>(200)
     }
     pub fn add_usage() -> Operation {
         Operation::new("Add usage from outside").body::<NewUsage>().answers::<AddedUsage>(200)
@@ -194,9 +197,12 @@ mod spec {
             .answers::<ResetDone>(200)
     }
     pub fn set_tier() -> Operation {
-        Operation::new("Give a tenant or end user another tier").body::<TierChange>().answers::<TierChanged>(200)
+        Operation::new("Give a tenant or end user another tier")
+            .body::<TierChange>()
+            .requires(&["tierId"])
+            .answers::<TierChanged>(200)
     }
     pub fn audit() -> Operation {
-        Operation::new("What was changed by hand").paged().answers::<AuditPage>(200)
+        Operation::new("What was changed by hand").paged(20, 100).answers::<AuditPage>(200)
     }
 }

@@ -56,7 +56,7 @@ async fn account(request: &Request) -> Result<&AccountId> {
 }
 
 async fn list(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
-    Answer::ok(&webhooks.list(account(&request).await?, request.page(20, 100)?).await?)
+    Answer::ok(&webhooks.list(account(&request).await?, request.page()?).await?)
 }
 
 async fn create(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
@@ -95,7 +95,7 @@ async fn test(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Ans
 }
 
 async fn deliveries(webhooks: Arc<dyn WebhookService>, request: Request) -> Result<Answer> {
-    let (filter, page) = (request.query()?, request.page(20, 100)?);
+    let (filter, page) = (request.query()?, request.page()?);
     Answer::ok(&webhooks.deliveries(account(&request).await?, &request.id("id"), filter, page).await?)
 }
 
@@ -112,11 +112,12 @@ mod spec {
     };
 
     pub fn list() -> Operation {
-        Operation::new("List webhooks").paged().answers::<WebhookPage>(200)
+        Operation::new("List webhooks").paged(20, 100).answers::<WebhookPage>(200)
     }
     pub fn create() -> Operation {
         Operation::new("Make a webhook; its secret is shown this once")
             .body::<WebhookSettings>()
+            .requires(&["url", "events"])
             .answers::<WebhookWithSecret>(201)
     }
     pub fn default_secret() -> Operation {
@@ -146,7 +147,7 @@ mod spec {
     pub fn deliveries() -> Operation {
         Operation::new("List what was sent, newest first")
             .query::<DeliveryFilter>()
-            .paged()
+            .paged(20, 100)
             .answers::<DeliveryPage>(200)
     }
     pub fn redeliver() -> Operation {

@@ -110,18 +110,22 @@ pub struct AgentSettings {
     pub assistant_specialization: Specialization,
     /// Prompt tokens of one turn; 0 = no limit.
     #[serde(default = "default_input_tokens")]
+    #[schema(default = default_input_tokens)]
     pub max_execution_input_tokens: u64,
     /// Tool calls of one turn; 0 = no limit.
     #[serde(default = "default_tool_calls")]
+    #[schema(default = default_tool_calls)]
     pub max_execution_tool_calls: u64,
     /// Turns that begin in one interval; absent = no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_execution_frequency: Option<i32>,
     /// Length of that interval, 1000 to 2678400000 ms; intervals are counted from the epoch.
     #[serde(default = "default_interval")]
+    #[schema(default = default_interval)]
     pub execution_frequency_interval_ms: i64,
     /// Threads in processing at once, 1 to 1000.
     #[serde(default = "default_concurrency")]
+    #[schema(default = default_concurrency)]
     pub concurrent_execution_limit: i32,
     /// Who gets mail.
     #[schema(value_type = NotificationConfig)]

@@ -57,6 +57,7 @@ pub struct Criterion {
     pub description: String,
     /// How much it counts.
     #[serde(default = "one")]
+    #[schema(default = one)]
     pub weight: f64,
 }
 

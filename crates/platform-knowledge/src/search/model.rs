@@ -29,6 +29,7 @@ pub struct SearchQuery {
     pub tags: Vec<String>,
     /// 1 to 50.
     #[serde(default = "default_limit")]
+    #[schema(default = default_limit)]
     pub limit: i64,
     /// `hybrid` (default), `semantic` or `keyword`.
     #[schema(nullable = false)]
