@@ -260,7 +260,8 @@ impl Described {
     fn body(&self, method: &str, path: &str) -> Option<(&Value, Vec<String>)> {
         let schema = &self.0["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"];
         let whole = self.schema(schema);
-        let names = [&schema["required"], &whole["required"]].into_iter().flat_map(|names| names.as_array()).flatten();
+        let names =
+            [&schema["required"], &whole["required"]].into_iter().filter_map(|names| names.as_array()).flatten();
         (!schema.is_null()).then(|| (whole, names.map(text).collect()))
     }
 }
@@ -276,7 +277,7 @@ async fn the_document_says_which_fields_are_required_and_what_others_are_by_defa
         let Some((_, required)) = document.body("post", path).filter(|_| methods.get("post").is_some()) else {
             continue;
         };
-        let asked = path.replace('{', "").replace('}', "");
+        let asked = path.replace(['{', '}'], "");
         let request = app.anonymous(Method::POST, &asked).bearer_auth(app.key()).json(&json!({}));
         let refused = app.send(request).await.body;
         let issues = refused["details"]["issues"].as_array().into_iter().flatten();

@@ -105,7 +105,7 @@ fn open_files() -> usize {
         let raised = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
         now = raised.map_or(limits.current, |()| limits.maximum);
     }
-    info!(was = limits.current, files = now, "So many files may be open.");
+    info!(was = limits.current, now, "The limit of open files was raised.");
     now.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 

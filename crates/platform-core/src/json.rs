@@ -85,9 +85,39 @@ pub fn misfit(path: &str, error: &impl Display) -> Error {
     };
     let message = match missing {
         Some(_) => format!("{path} is required"),
-        None => format!("{path}: {reason}"),
+        None => {
+            let subject = if path.is_empty() || path == "." { "The body" } else { path.as_str() };
+            in_words(reason).map_or_else(|| format!("{subject}: {reason}"), |words| format!("{subject} {words}"))
+        }
     };
     Error::invalid(&path, code, message)
+}
+
+/// What serde found, in the words of JSON: `must be a whole number, not a string`.
+fn in_words(reason: &str) -> Option<String> {
+    let kind = |text: &str| match text {
+        "map" | "a map" => "an object".to_owned(),
+        "sequence" | "a sequence" => "a list".to_owned(),
+        "unit value" | "Option value" => "null".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        "f32" | "f64" => "a number".to_owned(),
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of 0 or more".to_owned(),
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number".to_owned(),
+        text if text.starts_with("struct ") => "an object".to_owned(),
+        // It may be secret, or long.
+        text if text.starts_with("string ") => "a string".to_owned(),
+        text => {
+            let number = ["integer ", "floating point ", "boolean "].iter().find_map(|kind| text.strip_prefix(kind));
+            number.unwrap_or(text).replace('`', "")
+        }
+    };
+    let misfit = reason.strip_prefix("invalid type: ").or_else(|| reason.strip_prefix("invalid value: "));
+    if let Some((given, expected)) = misfit.and_then(|rest| rest.rsplit_once(", expected ")) {
+        return Some(format!("must be {}, not {}", kind(expected), kind(given)));
+    }
+    let (given, known) = reason.strip_prefix("unknown variant ")?.split_once(", expected ")?;
+    let known = known.strip_prefix("one of ").unwrap_or(known);
+    Some(format!("must be {}, not {}", known.replace('`', ""), given.replace('`', "")))
 }
 
 /// Text that names one of several things and is judged elsewhere, in lower case: `#[serde(deserialize_with)]`.
@@ -107,5 +137,43 @@ mod tests {
         assert!(is_read(list(r#"{"a":0}"#, 80_000)) && !is_read(list(r#"{"a":0}"#, 90_000)));
         let text = format!(r#""\"{}""#, ",[{".repeat(1 << 20));
         assert_eq!(parse::<String>(text.as_bytes()).expect("text").len(), 3 * (1 << 20) + 1);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_in_the_words_of_json() {
+        #[derive(Debug, Deserialize)]
+        #[expect(dead_code, reason = "it is never read")]
+        struct Settings {
+            count: u32,
+            name: String,
+            tags: Vec<String>,
+            on: bool,
+            part: Option<Box<Settings>>,
+            mode: Mode,
+        }
+        #[derive(Debug, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Mode {
+            Fast,
+            Slow,
+        }
+        for (body, message) in [
+            (r#"{"count": "x"}"#, "count must be a whole number of 0 or more, not a string"),
+            (r#"{"count": -1}"#, "count must be a whole number of 0 or more, not -1"),
+            (r#"{"count": 1.5}"#, "count must be a whole number of 0 or more, not 1.5"),
+            (r#"{"name": {}}"#, "name must be a string, not an object"),
+            (r#"{"tags": "x"}"#, "tags must be a list, not a string"),
+            (r#"{"tags": [1]}"#, "tags[0] must be a string, not 1"),
+            (r#"{"on": null}"#, "on must be true or false, not null"),
+            (r#"{"part": 5}"#, "part must be an object, not 5"),
+            (r#"{"mode": "idle"}"#, "mode must be fast or slow, not idle"),
+            (r#"{"count": 1}"#, "name is required"),
+            ("5", "The body must be an object, not 5"),
+        ] {
+            let mut reader = serde_json::Deserializer::from_str(body);
+            let error = serde_path_to_error::deserialize::<_, Settings>(Strict(&mut reader)).expect_err(body);
+            let path = error.path().to_string();
+            assert_eq!(misfit(&path, &error.into_inner()).message(), message, "{body}");
+        }
     }
 }
