@@ -141,6 +141,9 @@ impl Platform {
             budget: quotas.clone(),
         }));
         let connectors = Connectors::load(config.connectors_dir.as_deref(), |app| config.app_clients.get(app).cloned());
+        for app in config.app_clients.keys().filter(|app| connectors.get(app).is_err()) {
+            warn!(app, "There is a client for an app that there is not; look at the name in PLATFORM_APP_….");
+        }
         let connections = PgConnections::new(ConnectionNeeds {
             db: db.clone(),
             bus: bus.clone(),

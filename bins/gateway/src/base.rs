@@ -109,7 +109,7 @@ pub(crate) async fn database(config: &Config, as_guest: bool) -> Result<(Option<
     };
     let db = Db::new(&DbConfig { url, pool: config.database_pool })?;
     let migrated = db.migrate().await.context(match config.database_url {
-        Some(_) => "DATABASE_URL: the database cannot be used",
+        Some(_) => "DATABASE_URL (postgres://user:password@host/database): the database cannot be used",
         None => "The embedded database cannot be used",
     });
     match migrated {

@@ -78,7 +78,7 @@ impl Embedded {
 
     fn open(data_dir: &Path, settings: &[&str], as_guest: bool) -> Result<Self> {
         fs::create_dir_all(data_dir)
-            .map_err(|e| EmbeddedError::io("The data directory cannot be made,", data_dir, &e))?;
+            .map_err(|e| EmbeddedError::io("PLATFORM_DATA_DIR: the data directory cannot be made,", data_dir, &e))?;
         let data_dir =
             fs::canonicalize(data_dir).map_err(|e| EmbeddedError::io("The data directory,", data_dir, &e))?;
         let lock = match lock(&data_dir) {

@@ -186,11 +186,11 @@ impl Operation {
         both
     }
 
-    /// It answers 200 with text of a media type.
+    /// It answers with text of a media type under a status.
     #[must_use]
-    pub fn answers_text(mut self, kind: &'static str) -> Self {
+    pub fn answers_text(mut self, status: u16, kind: &'static str) -> Self {
         let text = ObjectBuilder::new().schema_type(Type::String).build();
-        self.responses.push((Some(200), kind, RefOr::T(Schema::Object(text))));
+        self.responses.push((Some(status), kind, RefOr::T(Schema::Object(text))));
         self
     }
 

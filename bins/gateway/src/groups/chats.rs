@@ -310,7 +310,9 @@ mod spec {
         Operation::new("Read the realtime state of a chat").answers::<Value>(200)
     }
     pub fn stream() -> Operation {
-        Operation::new("Follow a chat as server-sent events").query::<StreamQuery>().answers_text("text/event-stream")
+        Operation::new("Follow a chat as server-sent events")
+            .query::<StreamQuery>()
+            .answers_text(200, "text/event-stream")
     }
     pub fn compact() -> Operation {
         Operation::new("Sum up the older messages of a chat for the model").answers::<Compacted>(200)

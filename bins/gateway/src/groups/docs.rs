@@ -100,7 +100,7 @@ mod spec {
         Operation::new("List documentation pages").answers::<DocList>(200)
     }
     pub fn get() -> Operation {
-        Operation::new("Read a documentation page").query::<FormatQuery>().answers_text("text/html")
+        Operation::new("Read a documentation page").query::<FormatQuery>().answers_text(200, "text/html")
     }
     pub fn openapi() -> Operation {
         Operation::new("This document").answers::<Value>(200)

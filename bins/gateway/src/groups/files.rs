@@ -144,6 +144,8 @@ mod spec {
         Operation::new("Delete a file; its address is no good at once").answers::<Deleted>(200)
     }
     pub fn download() -> Operation {
-        Operation::new("Download a file, whole or in part (Range)").answers_text("application/octet-stream")
+        Operation::new("Download a file, whole or in part (Range)")
+            .answers_text(200, "application/octet-stream")
+            .answers_text(206, "application/octet-stream")
     }
 }

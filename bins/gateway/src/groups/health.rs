@@ -97,10 +97,10 @@ mod spec {
     use platform_http::Operation;
 
     pub fn live() -> Operation {
-        Operation::new("Whether the process runs").answers_text("text/plain")
+        Operation::new("Whether the process runs").answers_text(200, "text/plain")
     }
     pub fn ready() -> Operation {
-        Operation::new("Whether the process takes requests").answers_text("text/plain").answers_empty(503)
+        Operation::new("Whether the process takes requests").answers_text(200, "text/plain").answers_empty(503)
     }
     pub fn health() -> Operation {
         Operation::new("Check the server").answers::<HealthReport>(200).answers::<HealthReport>(503)

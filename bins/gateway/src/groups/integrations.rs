@@ -275,7 +275,7 @@ mod spec {
         Operation::new("Read how the account stands with an app").answers::<ConnectionStatus>(200)
     }
     pub fn callback() -> Operation {
-        Operation::new("Where browsers come back to from apps").query::<CallbackQuery>().answers_text("text/html")
+        Operation::new("Where browsers come back to from apps").query::<CallbackQuery>().answers_text(200, "text/html")
     }
     pub fn disconnect() -> Operation {
         Operation::new("Take a connection away, here and at the app").answers::<Deleted>(200)

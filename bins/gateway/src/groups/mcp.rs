@@ -281,7 +281,7 @@ mod spec {
             .answers_object(200)
     }
     pub fn listen() -> Operation {
-        Operation::new("Be told when the tools change (MCP until 2025-11-25)").answers_text("text/event-stream")
+        Operation::new("Be told when the tools change (MCP until 2025-11-25)").answers_text(200, "text/event-stream")
     }
     pub fn audit() -> Operation {
         Operation::new("List calls that were made through the MCP endpoint")

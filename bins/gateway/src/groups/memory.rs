@@ -160,6 +160,7 @@ mod spec {
             .query::<Whose>()
             .body::<NewEntry>()
             .answers::<AddedEntry>(201)
+            .answers::<AddedEntry>(200)
     }
     pub fn export() -> Operation {
         Operation::new("Read the same with what was put aside, as JSON or Markdown")

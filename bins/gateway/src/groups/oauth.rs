@@ -454,7 +454,7 @@ mod spec {
     use platform_http::{Deleted, Operation};
 
     pub fn authorize() -> Operation {
-        Operation::new("Show the user who asks for what").query::<AuthorizeQuery>().answers_text("text/html")
+        Operation::new("Show the user who asks for what").query::<AuthorizeQuery>().answers_text(200, "text/html")
     }
     pub fn decide() -> Operation {
         let operation = Operation::new("Grant it, or not, and go back to the application");

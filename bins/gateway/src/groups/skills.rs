@@ -200,7 +200,7 @@ mod spec {
         Operation::new("Read a skill with everything in it").query::<TypeQuery>().answers::<SkillTree>(200)
     }
     pub fn archive() -> Operation {
-        Operation::new("Download a skill as a ZIP archive").answers_text("application/zip")
+        Operation::new("Download a skill as a ZIP archive").answers_text(200, "application/zip")
     }
     pub fn install() -> Operation {
         Operation::new("Read a skill to install it, and count that")

@@ -314,7 +314,9 @@ mod spec {
         Operation::new("Delete a thread that has ended").answers::<Deleted>(200)
     }
     pub fn stream() -> Operation {
-        Operation::new("Follow a thread as server-sent events").query::<StreamQuery>().answers_text("text/event-stream")
+        Operation::new("Follow a thread as server-sent events")
+            .query::<StreamQuery>()
+            .answers_text(200, "text/event-stream")
     }
     pub fn pause() -> Operation {
         Operation::new("Pause a thread, after the running step or at once").body::<NewPause>().answers::<Thread>(200)
