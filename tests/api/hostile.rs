@@ -15,13 +15,16 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use platform_testing::{Ending, FakeModelServer, FakeToolServer, Reply, Script, TestApp, TestDb};
+use platform_testing::{Ending, FakeMcpServer, FakeModelServer, FakeToolServer, Reply, Script, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{
-    PROGRAM, UNBOUNDED, agent, app_with, app_with_tools, factor, other_account, peak_memory, say, text, thread,
-    thread_until, tool, tool_server,
+use crate::{
+    mcp_gateway::exposed,
+    support::{
+        PROGRAM, UNBOUNDED, agent, app_with, app_with_tools, eventually, factor, other_account, peak_memory, say, text,
+        thread, thread_until, tool, tool_server,
+    },
 };
 
 /// Expressions that are stuck, or grow, most of them in native code that looks at no clock.
@@ -453,6 +456,17 @@ async fn json_of_very_many_values_takes_a_bounded_memory_whoever_sends_it() {
     // What a tool answers is then text, of which a model is shown a part.
     let ran = app.post(&format!("/tool-servers/{id}/tools/list/test"), json!({})).await;
     assert_eq!((&ran.body["success"], &ran.body["data"]["truncated"]), (&json!(true), &json!(true)));
+    let mcp = FakeMcpServer::start();
+    mcp.set_tools(&["echo", "wide"]);
+    let id = exposed(&app, "wide", &mcp, json!({})).await;
+    let call = async |tool: &str| {
+        app.post(&format!("/tool-servers/{id}/tools/{tool}/test"), json!({"parameters": {}})).await.body
+    };
+    assert_eq!(call("echo").await["success"], true);
+    let refused = call("wide").await;
+    assert!(text(&refused["error"]).contains("too many values"), "{refused}");
+    // The server may have given up the connection meanwhile.
+    eventually("it is used again", async || (call("echo").await["success"] == true).then_some(())).await;
     assert!(peak_memory(&app) < 300, "{} MiB", peak_memory(&app));
 }
 

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
     access::session,
-    support::{PROGRAM, UNBOUNDED, app, app_with_model, eventually, peak_memory, text},
+    support::{PROGRAM, UNBOUNDED, app, app_with, app_with_model, eventually, peak_memory, text},
 };
 
 const PDF: &[u8] = b"%PDF-1.7\n0123456789 not much of a document";
@@ -308,6 +308,27 @@ async fn a_file_of_a_tenant_is_sent_by_that_tenant_alone_and_what_it_says_reache
     assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
     let said = reply.body.as_array().expect("messages").iter().find(|said| said["role"] == "user").cloned();
     assert_eq!(said.expect("it was said")["content"]["files"][0]["fileType"], "image");
+}
+
+#[tokio::test]
+async fn an_end_user_keeps_so_many_bytes_and_no_other_is_refused_for_that() {
+    let app = app_with(&[("PLATFORM_LIMIT_END_USER_FILE_BYTES", "1000")]).await;
+    let upload = async |user: &str, bytes: usize| {
+        let token = session(&app, json!({"tenantId": "acme", "subtenantId": user})).await;
+        let request = app.anonymous(Method::POST, "/v1/files/upload").bearer_auth(token);
+        app.send(request.multipart(form("a.txt", "x".repeat(bytes)))).await
+    };
+    let first = upload("ann", 600).await.body;
+    let refused = upload("ann", 600).await;
+    assert_eq!((refused.status, refused.error()), (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE"));
+    assert_eq!(upload("bob", 600).await.status, StatusCode::OK);
+    app.delete(&format!("/files/{}", text(&first["fileId"]))).await;
+    assert_eq!(upload("ann", 600).await.status, StatusCode::OK, "there is room again");
+    assert_eq!(
+        send(&app, "/files/upload", form("b.txt", "x".repeat(2000))).await.status,
+        StatusCode::OK,
+        "a key's own"
+    );
 }
 
 #[tokio::test]

@@ -95,7 +95,8 @@ impl Platform {
     fn build(config: &Config, addr: SocketAddr, base: &mut Base) -> Result<Self> {
         let relay = base.relay.take();
         let Base { db, bus, clock, vault, egress, models, jobs, store, metrics, .. } = base;
-        let files = Arc::new(PgFileService::new(db, Arc::clone(clock), store.clone(), &config.url(addr)));
+        let files = PgFileService::new(db, Arc::clone(clock), store.clone(), &config.url(addr));
+        let files = Arc::new(files.keeping_of_end_users(config.limits.end_user_file_bytes));
         let auth = Arc::new(auth(config, addr, db, bus, Arc::clone(vault), Some(egress.clone()))?);
         let projects = Arc::new(PgProjectService::new(db, bus, Arc::clone(clock), auth.clone()));
         let model = Arc::clone(models) as Arc<dyn Model>;

@@ -427,6 +427,7 @@ fn field_limits() -> Result<FieldLimits> {
         env_vars: number("PLATFORM_LIMIT_ENV_VARS", 0)?,
         document_versions: number("PLATFORM_LIMIT_DOCUMENT_VERSIONS", 0)?,
         tool_response_bytes: number("PLATFORM_LIMIT_TOOL_RESPONSE_BYTES", 0)?,
+        end_user_file_bytes: number("PLATFORM_LIMIT_END_USER_FILE_BYTES", 0)?,
     })
 }
 

@@ -41,6 +41,8 @@ pub struct FieldLimits {
     pub document_versions: usize,
     /// A tool result that is kept, in bytes.
     pub tool_response_bytes: usize,
+    /// Files that an end user keeps, together.
+    pub end_user_file_bytes: usize,
 }
 
 impl Default for FieldLimits {
@@ -57,6 +59,7 @@ impl Default for FieldLimits {
             env_vars: 100,
             document_versions: 100,
             tool_response_bytes: 1 << 20,
+            end_user_file_bytes: 1 << 30,
         }
     }
 }

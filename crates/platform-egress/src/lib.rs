@@ -22,5 +22,5 @@ mod judge;
 
 pub use client::{Egress, EgressError, Fetched, FormPart, Outgoing, Payload, sensitive};
 pub use judge::{Allowed, EgressRules, is_global_unicast};
-pub use reqwest::{Error as HttpError, Method, header};
+pub use reqwest::{Client as HttpClient, Error as HttpError, Method, Response as HttpResponse, header};
 pub use url::{Origin, Url};

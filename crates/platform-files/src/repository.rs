@@ -5,7 +5,7 @@ use diesel::{
     sql_types::BigInt,
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Page, Result, Timestamp};
+use platform_core::{AccountId, Owner, Page, Result, Timestamp};
 use platform_db::{Conn, containing};
 
 use crate::{
@@ -116,6 +116,16 @@ pub(crate) async fn known(conn: &mut Conn, account: &str, ids: &[String]) -> Res
         .select(files::id)
         .load(conn)
         .await?)
+}
+
+/// What the files of an end user have together, in bytes.
+pub(crate) async fn bytes_of(conn: &Conn, account: &AccountId, owner: &Owner, now: Timestamp) -> Result<i64> {
+    let mut conn = conn;
+    let theirs = files::table
+        .filter(files::account_id.eq(account.as_str()).and(files::tenant_id.eq(&owner.tenant_id)))
+        .filter(files::subtenant_id.is_not_distinct_from(&owner.subtenant_id))
+        .filter(files::expires_ms.is_null().or(files::expires_ms.gt(now.0)));
+    Ok(theirs.select(sql::<BigInt>("coalesce(sum(size), 0)::bigint")).first(&mut conn).await?)
 }
 
 /// What the accounts use that use the most.

@@ -30,7 +30,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// Files of an account. `FILE_NOT_FOUND` for one that was deleted or has expired.
 #[async_trait]
 pub trait FileService: Send + Sync {
-    /// Keeps a file: its bytes are durable when this returns.
+    /// Keeps a file: its bytes are durable when this returns. `PAYLOAD_TOO_LARGE` when its end user has no room left.
     async fn create(&self, account: &AccountId, new: NewFile, once: Option<&Idempotency>) -> Result<UploadedFile>;
     /// Those that the filter keeps, newest first.
     async fn list(&self, account: &AccountId, filter: &FileFilter, page: Page) -> Result<FileList>;
@@ -77,6 +77,8 @@ pub struct PgFileService {
     clock: Arc<dyn Clock>,
     store: Store,
     public_url: String,
+    /// Bytes that an end user may keep; 0 = no bound.
+    end_user_bytes: u64,
 }
 
 enum FileKind {}
@@ -84,7 +86,27 @@ enum FileKind {}
 impl PgFileService {
     /// `public_url`: what download addresses begin with.
     pub fn new(db: &Db, clock: Arc<dyn Clock>, store: Store, public_url: &str) -> Self {
-        Self { db: db.clone(), clock, store, public_url: public_url.to_owned() }
+        Self { db: db.clone(), clock, store, public_url: public_url.to_owned(), end_user_bytes: 0 }
+    }
+
+    /// Keeps so many bytes of an end user; 0 = no bound.
+    #[must_use]
+    pub fn keeping_of_end_users(self, bytes: usize) -> Self {
+        Self { end_user_bytes: u64::try_from(bytes).unwrap_or(u64::MAX), ..self }
+    }
+
+    /// Refuses what an end user has no room for, before its bytes are stored. `PAYLOAD_TOO_LARGE`.
+    async fn check_room(&self, account: &AccountId, new: &NewFile) -> Result<()> {
+        if self.end_user_bytes == 0 || new.owner.tenant_id.is_none() {
+            return Ok(());
+        }
+        let kept = repository::bytes_of(self.db.read().await?.get(), account, &new.owner, self.clock.now()).await?;
+        if u64::try_from(kept).unwrap_or(0) + new.size <= self.end_user_bytes {
+            return Ok(());
+        }
+        let most = self.end_user_bytes;
+        let message = format!("All files of an end user have at most {most} bytes; an API key deletes what is old.");
+        Err(Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", most))
     }
 
     /// The token in an address that is ours.
@@ -243,6 +265,7 @@ impl PgFileService {
 #[async_trait]
 impl FileService for PgFileService {
     async fn create(&self, account: &AccountId, new: NewFile, once: Option<&Idempotency>) -> Result<UploadedFile> {
+        self.check_room(account, &new).await?;
         let stored = self.store(account, new).await?;
         let mut conn = self.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use platform_core::{AccountId, Code, Error, Owner, Result};
+use platform_core::{AccountId, Code, Error, Owner, Result, check_size};
 use platform_egress::{
     Egress, Method, Outgoing, Payload, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE},
@@ -226,6 +226,7 @@ impl OAuthHttpClient for OAuthEgress {
                 timeout: request.timeout.unwrap_or(SEARCH).min(SEARCH),
             };
             let answer = self.0.send(outgoing).await.map_err(|error| error.to_string())?;
+            check_size(&answer.bytes)?;
             let mut response = http::Response::new(answer.bytes.to_vec());
             *response.status_mut() = http::StatusCode::from_u16(answer.status)?;
             *response.headers_mut() = answer.headers;

@@ -16,7 +16,7 @@ use crate::{ToolRequest, server::serve};
 /// An MCP server over streamable HTTP, without sessions, at `/mcp`; with a log-in of its own when it is told to have one.
 ///
 /// Its tools are those of [`FakeMcpServer::set_tools`]; what a call does goes by the end of the tool's name: `fail` says
-/// that it failed, `slow` tells of its progress twice, `ask` wants to know a name first, `hang` never answers, anything
+/// that it failed, `slow` tells of its progress twice, `ask` wants to know a name first, `hang` never answers, `wide` holds a million small values, anything
 /// else gives back `{name, arguments, authorization}`.
 pub struct FakeMcpServer {
     url: String,
@@ -221,6 +221,10 @@ async fn call(request: &ToolRequest, body: &Value, is_modern: bool) -> HttpRespo
         let asked = json!({"method": "elicitation/create",
             "params": {"mode": "form", "message": "What is your name?", "requestedSchema": schema}});
         result = json!({"resultType": "input_required", "inputRequests": {"name": asked}, "requestState": "asked"});
+    }
+    if name.ends_with("wide") {
+        let values: Vec<Value> = (0..1_000_000).map(|_| json!({"a": 0})).collect();
+        result["structuredContent"] = json!({"values": values});
     }
     if name.ends_with("answered") {
         result["structuredContent"] = json!({"responses": body["params"]["inputResponses"]});

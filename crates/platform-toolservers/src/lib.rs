@@ -24,6 +24,7 @@ pub mod fuzz;
 mod gateway;
 mod http;
 mod mcp;
+mod mcp_http;
 mod model;
 mod openapi;
 mod redact;

@@ -37,6 +37,7 @@ use crate::{
     definition::{FunctionDefinition, HttpMethod, ToolDefinition},
     failure::Failure,
     gateway::answered,
+    mcp_http::McpHttp,
     redact::Redactor,
     server::{Credentials, Server, UpstreamCredentials},
     tokens::Tokens,
@@ -339,7 +340,7 @@ impl McpClients {
         let most = if self.egress.most_bytes() == 0 { usize::MAX } else { self.egress.most_bytes() };
         let config =
             StreamableHttpClientTransportConfig::with_uri(url.as_str()).custom_headers(sent).max_sse_event_size(most);
-        let transport = StreamableHttpClientTransport::with_client(client, config);
+        let transport = StreamableHttpClientTransport::with_client(McpHttp(client), config);
         let listeners = Listeners::default();
         let redactor = Redactor::new(&secrets);
         let handler = Client {

@@ -160,6 +160,11 @@ const SETTINGS: &[(&str, &[Setting])] = &[
                 "26214400",
                 "largest file that is uploaded, or fetched for a message; 0 = no bound",
             ),
+            (
+                "PLATFORM_LIMIT_END_USER_FILE_BYTES",
+                "1073741824",
+                "files together that an end user uploaded with a session; 0 = no bound",
+            ),
             ("PLATFORM_LIMIT_MESSAGE_BYTES", "262144", "text of a message"),
             ("PLATFORM_LIMIT_PRESETS_BYTES", "262144", "system prompt"),
             ("PLATFORM_LIMIT_METADATA_BYTES", "65536", "metadata as JSON"),

@@ -1,0 +1,216 @@
+//! HTTP to MCP servers as the SDK's own client speaks it, except that the memory which an answer takes is bounded before
+//! it is read: the SDK bounds its bytes alone.
+
+use std::{collections::HashMap, io, sync::Arc};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream::BoxStream};
+use platform_core::{check_size, parse};
+use platform_egress::{
+    HttpClient, HttpError, HttpResponse,
+    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
+};
+use rmcp::{
+    model::{ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcMessage, ServerJsonRpcMessage},
+    transport::{
+        common::http_header::{EVENT_STREAM_MIME_TYPE, HEADER_SESSION_ID, JSON_MIME_TYPE},
+        streamable_http_client::{
+            AuthRequiredError, HttpStatusError, InsufficientScopeError, SseError, StreamableHttpClient,
+            StreamableHttpError, StreamableHttpPostResponse,
+        },
+    },
+};
+use sse_stream_of_rmcp::{Sse, SseStream};
+
+type Error = StreamableHttpError<HttpError>;
+type Headers = HashMap<HeaderName, HeaderValue>;
+
+/// An answer or an event of a server that says nothing else.
+const MOST_BYTES: usize = 10 << 20;
+/// What is read of an answer that refuses.
+const MOST_REFUSAL: usize = 64 << 10;
+
+/// A client of one MCP server.
+#[derive(Clone)]
+pub(crate) struct McpHttp(pub HttpClient);
+
+impl StreamableHttpClient for McpHttp {
+    type Error = HttpError;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session: Option<Arc<str>>,
+        token: Option<String>,
+        headers: Headers,
+    ) -> Result<StreamableHttpPostResponse, Error> {
+        self.post_message_with_max_sse_event_size(uri, message, session, token, headers, MOST_BYTES).await
+    }
+
+    async fn post_message_with_max_sse_event_size(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session: Option<Arc<str>>,
+        token: Option<String>,
+        headers: Headers,
+        most: usize,
+    ) -> Result<StreamableHttpPostResponse, Error> {
+        let mut sent: HeaderMap = headers.into_iter().collect();
+        sent.insert(ACCEPT, HeaderValue::from_static("text/event-stream, application/json"));
+        if let Some(session) = session.as_ref().and_then(|session| HeaderValue::from_str(session).ok()) {
+            sent.insert(HeaderName::from_static("mcp-session-id"), session);
+        }
+        let request = self.0.post(uri.as_ref()).headers(sent);
+        let request = match token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        };
+        let answer = request.json(&message).send().await.map_err(Error::Client)?;
+        let status = answer.status().as_u16();
+        match (status, text(&answer, WWW_AUTHENTICATE.as_str())) {
+            (401, Some(challenge)) => return Err(Error::AuthRequired(AuthRequiredError::new(challenge))),
+            (403, Some(challenge)) => {
+                return Err(Error::InsufficientScope(InsufficientScopeError::new(challenge, None)));
+            }
+            (202 | 204, _) => return Ok(StreamableHttpPostResponse::Accepted),
+            (404, _) if session.is_some() => return Err(Error::SessionExpired),
+            (200..300, _) => {}
+            _ => return refused(&message, session.is_some(), answer).await,
+        }
+        let (kind, session) = (text(&answer, CONTENT_TYPE.as_str()), text(&answer, HEADER_SESSION_ID));
+        let is = |expected| kind.as_ref().is_some_and(|kind| kind.starts_with(expected));
+        if is(EVENT_STREAM_MIME_TYPE) {
+            let events = SseStream::from_bytes_stream(bounded(answer.bytes_stream(), most)).map(checked);
+            return Ok(StreamableHttpPostResponse::Sse(events.boxed(), session));
+        }
+        // What wants no answer may get one that says nothing.
+        let is_question = matches!(message, JsonRpcMessage::Request(_));
+        if !is(JSON_MIME_TYPE) && !is_question {
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
+        if !is(JSON_MIME_TYPE) {
+            return Err(Error::UnexpectedContentType(kind));
+        }
+        let body = whole(answer, most).await?;
+        match tokio::task::spawn_blocking(move || parse(&body)).await? {
+            Ok(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
+            Err(_) if !is_question => Ok(StreamableHttpPostResponse::Accepted),
+            Err(error) => Err(Error::Deserialize(error)),
+        }
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session: Arc<str>,
+        token: Option<String>,
+        headers: Headers,
+    ) -> Result<(), Error> {
+        self.0.delete_session(uri, session, token, headers).await
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        session: Option<Arc<str>>,
+        last_event: Option<String>,
+        token: Option<String>,
+        headers: Headers,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Error> {
+        self.get_stream_with_max_sse_event_size(uri, session, last_event, token, headers, MOST_BYTES).await
+    }
+
+    async fn get_stream_with_max_sse_event_size(
+        &self,
+        uri: Arc<str>,
+        session: Option<Arc<str>>,
+        last_event: Option<String>,
+        token: Option<String>,
+        headers: Headers,
+        most: usize,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Error> {
+        let events = self.0.get_stream_with_max_sse_event_size(uri, session, last_event, token, headers, most).await?;
+        Ok(events.map(checked).boxed())
+    }
+}
+
+/// An answer that is no success, as the SDK tells them apart.
+async fn refused(
+    message: &ClientJsonRpcMessage,
+    had_session: bool,
+    answer: HttpResponse,
+) -> Result<StreamableHttpPostResponse, Error> {
+    let (status, retry_after) = (answer.status(), text(&answer, RETRY_AFTER.as_str()));
+    let is_json = text(&answer, CONTENT_TYPE.as_str()).is_some_and(|kind| kind.starts_with(JSON_MIME_TYPE));
+    let is_for_credentials = matches!(status.as_u16(), 401 | 403);
+    let body = whole(answer, MOST_REFUSAL).await.unwrap_or_default();
+    let shown = String::from_utf8_lossy(&body);
+    let told = match parse::<ServerJsonRpcMessage>(&body) {
+        Ok(JsonRpcMessage::Error(error)) => Some(error),
+        Ok(_) | Err(_) => None,
+    };
+    // A server that knows no discovery says so in its own way, and is asked as older ones are.
+    if let JsonRpcMessage::Request(request) = message
+        && matches!(request.request, ClientRequest::DiscoverRequest(_))
+        && !had_session
+        && status.is_client_error()
+        && !is_for_credentials
+    {
+        let unknown =
+            || ErrorData::invalid_request(format!("server/discover rejected with HTTP {status}: {shown}"), None);
+        let error = told.map_or_else(unknown, |told| told.error);
+        let error = ServerJsonRpcMessage::error(error, Some(request.id.clone()));
+        return Ok(StreamableHttpPostResponse::Json(error, None));
+    }
+    match told {
+        Some(error) if is_json && !is_for_credentials && status.as_u16() != 429 => {
+            Ok(StreamableHttpPostResponse::Json(JsonRpcMessage::Error(error), None))
+        }
+        _ if status.as_u16() == 429 || status.is_server_error() => {
+            Err(HttpStatusError::new(status.as_u16(), retry_after).into())
+        }
+        _ => Err(Error::UnexpectedServerResponse(format!("HTTP {status}: {shown}").into())),
+    }
+}
+
+fn text(answer: &HttpResponse, name: &str) -> Option<String> {
+    answer.headers().get(name)?.to_str().ok().map(str::to_owned)
+}
+
+async fn whole(answer: HttpResponse, most: usize) -> Result<Bytes, Error> {
+    let (mut body, mut chunks) = (BytesMut::new(), answer.bytes_stream());
+    while let Some(chunk) = chunks.try_next().await.map_err(Error::Client)? {
+        if body.len() + chunk.len() > most {
+            return Err(Error::ResponseBodyTooLarge { max_size: most });
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.freeze())
+}
+
+/// Bytes of which so many may come without the blank line that ends an event.
+fn bounded(
+    bytes: impl Stream<Item = Result<Bytes, HttpError>> + Send + 'static,
+    most: usize,
+) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    let mut length = 0;
+    bytes.map(move |chunk| {
+        let chunk = chunk.map_err(io::Error::other)?;
+        let ends = |at: usize| matches!(chunk[at..], [b'\n', b'\n', ..] | [b'\n', b'\r', b'\n', ..]);
+        length = match (0..chunk.len()).rfind(|at| ends(*at)) {
+            Some(at) => chunk.len() - at,
+            None => length + chunk.len(),
+        };
+        if length > most { Err(io::Error::other(format!("an event has more than {most} bytes"))) } else { Ok(chunk) }
+    })
+}
+
+fn checked(event: Result<Sse, SseError>) -> Result<Sse, SseError> {
+    let event = event?;
+    match check_size(event.data.as_deref().unwrap_or_default().as_bytes()) {
+        Ok(()) => Ok(event),
+        Err(reason) => Err(SseError::Body(reason.into())),
+    }
+}
