@@ -400,7 +400,15 @@ async fn what_lasts_or_comes_near_secrets_takes_an_editor_not_who_only_reads() {
         let refused = call(&app, &token, method.clone(), path, body.clone()).await;
         assert_eq!((refused.status, refused.error()), (StatusCode::FORBIDDEN, "FORBIDDEN"), "{path} {body}");
     }
+    let made = app.post("/triggers", trigger(json!({"agentId": agent, "projectId": shop}))).await.body;
+    let made = format!("/triggers/{}", text(&made["id"]));
+    let shown = async || {
+        let (one, all) = (get(&app, &token, &made).await.body, get(&app, &token, "/triggers").await.body);
+        [one["webhookUrl"].is_string(), all["items"][0]["webhookUrl"].is_string()]
+    };
+    assert_eq!(shown().await, [false, false], "who knows the address starts what is behind it");
     enlist(&app, &shop, &ann, "editor").await;
+    assert_eq!(shown().await, [true, true]);
     for (method, path, body) in &doors {
         let done = call(&app, &token, method.clone(), path, body.clone()).await;
         assert!(done.status.is_success(), "{path} {body}: {}", done.body);

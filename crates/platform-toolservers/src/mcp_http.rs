@@ -27,6 +27,8 @@ type Headers = HashMap<HeaderName, HeaderValue>;
 
 /// An answer or an event of a server that says nothing else.
 const MOST_BYTES: usize = 10 << 20;
+/// A longer answer takes long enough to read that others would wait for it, in bytes.
+const SHORT: usize = 64 << 10;
 /// What is read of an answer that refuses.
 const MOST_REFUSAL: usize = 64 << 10;
 
@@ -94,7 +96,10 @@ impl StreamableHttpClient for McpHttp {
             return Err(Error::UnexpectedContentType(kind));
         }
         let body = whole(answer, most).await?;
-        match tokio::task::spawn_blocking(move || parse(&body)).await? {
+        let is_short = body.len() < SHORT;
+        let read = move || parse(&body);
+        let read = if is_short { read() } else { tokio::task::spawn_blocking(read).await? };
+        match read {
             Ok(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
             Err(_) if !is_question => Ok(StreamableHttpPostResponse::Accepted),
             Err(error) => Err(Error::Deserialize(error)),

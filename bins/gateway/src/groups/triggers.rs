@@ -9,7 +9,7 @@ use platform_core::{AccountId, Result};
 use platform_http::{Answer, Group, OpenTo, Request, key};
 use platform_toolservers::TOOL_SERVER;
 use platform_triggers::{
-    NewTest, NewTrigger, PgTriggers, PollWork, ProcessWork, Received, RequestHeaders, ScheduleWork, TRIGGER,
+    NewTest, NewTrigger, PgTriggers, PollWork, ProcessWork, Received, RequestHeaders, ScheduleWork, TRIGGER, Trigger,
     TriggerFilter, TriggerService, UnsubscribeWork,
 };
 use serde_json::json;
@@ -95,7 +95,20 @@ async fn receive(triggers: Arc<PgTriggers>, request: Request) -> Result<Answer> 
 async fn list(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let (filter, page) = (request.query()?, request.page()?);
     let filter = TriggerFilter { within: request.within().await?, ..filter };
-    Answer::ok(&triggers.list(account(&request)?, filter, page).await?)
+    let mut listed = triggers.list(account(&request)?, filter, page).await?;
+    hide_addresses(&request, &mut listed.items).await?;
+    Answer::ok(&listed)
+}
+
+/// Whoever knows where the events of a trigger come in starts it, also later: only editors of its project do.
+async fn hide_addresses(request: &Request, shown: &mut [Trigger]) -> Result<()> {
+    let Some(editable) = request.reach().await?.editable() else { return Ok(()) };
+    for trigger in shown {
+        if trigger.project_id.as_ref().is_some_and(|project| !editable.contains(project)) {
+            trigger.webhook_url = None;
+        }
+    }
+    Ok(())
 }
 
 async fn create(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
@@ -109,7 +122,9 @@ async fn create(triggers: Arc<dyn TriggerService>, request: Request) -> Result<A
 }
 
 async fn get(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
-    Answer::ok(&triggers.get(account(&request)?, &request.id("id")).await?)
+    let mut found = triggers.get(account(&request)?, &request.id("id")).await?;
+    hide_addresses(&request, std::slice::from_mut(&mut found)).await?;
+    Answer::ok(&found)
 }
 
 async fn update(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
