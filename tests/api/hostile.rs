@@ -18,6 +18,7 @@ use futures_util::future::join_all;
 use platform_testing::{Ending, FakeMcpServer, FakeModelServer, FakeToolServer, Reply, Script, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::{
     mcp_gateway::exposed,
@@ -204,8 +205,12 @@ async fn longest_stall<T>(app: &TestApp, meanwhile: impl Future<Output = T>) -> 
 /// Nobody waits so long for a look at health.
 const STALL: Duration = Duration::from_secs(1);
 
+/// Each of these tests takes all the processors it gets: of more than two at once none would be told apart from the others.
+static TURNS: Semaphore = Semaphore::const_new(2);
+
 #[tokio::test]
 async fn an_expression_that_is_stuck_in_native_code_ends_and_stops_nobody() {
+    let _turn = TURNS.acquire().await;
     let (app, server, _db) = app_with_tools(&UNBOUNDED).await;
     let tools: Vec<Value> = EXPRESSIONS
         .iter()
@@ -243,6 +248,7 @@ async fn an_expression_that_is_stuck_in_native_code_ends_and_stops_nobody() {
 
 #[tokio::test]
 async fn an_account_that_fills_its_places_for_expressions_delays_no_other() {
+    let _turn = TURNS.acquire().await;
     let (app, server, db) = app_with_tools(&UNBOUNDED).await;
     let stuck =
         tool_server(&app, server.url(), &[computing("(() => { const s = '1'.repeat(4e6); for (;;) parseInt(s); })()")])
@@ -270,6 +276,7 @@ async fn an_account_that_fills_its_places_for_expressions_delays_no_other() {
 
 #[tokio::test]
 async fn a_template_is_read_when_it_is_saved_and_never_run() {
+    let _turn = TURNS.acquire().await;
     let app = app_with(&UNBOUNDED).await;
     let id = tool_server(&app, "https://shop.example", &[]).await;
     let save = async |template: &str| {
@@ -329,6 +336,7 @@ fn descriptions() -> Vec<(&'static str, String)> {
 
 #[tokio::test]
 async fn a_description_that_stands_for_gigabytes_costs_a_child_process_and_nobody_else() {
+    let _turn = TURNS.acquire().await;
     let app = app_with(&UNBOUNDED).await;
     for (what, spec) in descriptions() {
         let import = app.post("/tool-servers/import-openapi", json!({"spec": spec}));
@@ -366,6 +374,7 @@ fn deep() -> Value {
 
 #[tokio::test]
 async fn schemas_of_a_client_are_compiled_and_matched_where_they_stop_nobody() {
+    let _turn = TURNS.acquire().await;
     let (app, server, _db) = app_with_tools(&UNBOUNDED).await;
     let client_tools = |schema: &Value| {
         let tool = |n| json!({"type": "function", "function": {"name": format!("t{n}"), "parameters": schema}});
@@ -408,6 +417,7 @@ fn patterns() -> Value {
 
 #[tokio::test]
 async fn patterns_that_are_slow_over_a_message_block_it_and_stop_nobody() {
+    let _turn = TURNS.acquire().await;
     let app = app_with(&UNBOUNDED).await;
     let rules = json!({"enabled": true, "input": patterns(), "blockMessage": "No."});
     let assistant = json!({"name": "G", "identifier": "slow", "guardrailsConfiguration": rules});
@@ -436,6 +446,7 @@ async fn patterns_that_are_slow_over_a_message_block_it_and_stop_nobody() {
 
 #[tokio::test]
 async fn json_of_very_many_values_takes_a_bounded_memory_whoever_sends_it() {
+    let _turn = TURNS.acquire().await;
     let tool = tool("list", "/list/1200000", &json!({}));
     let (app, server, _db) = app_with_tools(&UNBOUNDED).await;
     let id = tool_server(&app, server.url(), &[tool]).await;
@@ -527,6 +538,7 @@ async fn attack(app: &TestApp, server: &str, way: usize) {
 
 #[tokio::test]
 async fn twelve_attackers_of_one_account_take_only_its_share() {
+    let _turn = TURNS.acquire().await;
     let model = FakeModelServer::start();
     let (db, base) = (TestDb::new().await, format!("{}/v1", model.url()));
     let settings = [

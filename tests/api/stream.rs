@@ -156,7 +156,8 @@ async fn readers_that_do_not_read_slow_nobody_and_cost_little() {
     }
     let took = memory_kib().saturating_sub(before);
     println!("{took} KiB for {readers} readers that do not read");
-    assert!(took < 64 * readers, "{took} KiB for {readers} readers");
+    // 64 KiB each, and what the process took meanwhile for whatever else it does.
+    assert!(took < 64 * readers + 4096, "{took} KiB for {readers} readers");
 }
 
 #[tokio::test]
