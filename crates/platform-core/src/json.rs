@@ -2,6 +2,7 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use serde_path_to_error::Segment;
 
 use crate::{Error, Strict};
 
@@ -10,6 +11,9 @@ pub type Object = serde_json::Map<String, Value>;
 
 /// Memory that JSON from outside may take when it is read, in bytes: up to a hundred times its text.
 const MOST_MEMORY: usize = 64 << 20;
+
+/// Fields of one body in which a `null` that does not fit is taken for absent; each takes another reading.
+pub const MOST_NULLS: usize = 32;
 
 /// Reads JSON that came from outside, unless it holds so many values that reading it takes 64 MiB.
 pub fn parse<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result<T> {
@@ -59,10 +63,37 @@ pub fn overlay<T: Serialize + DeserializeOwned>(current: &T, patch: Object) -> c
             fields.insert(name, value);
         }
     }
-    serde_path_to_error::deserialize(Strict(Value::Object(fields))).map_err(|error| {
-        let path = error.path().to_string();
-        misfit(&path, &error.into_inner())
-    })
+    let (mut fields, mut nulls) = (Value::Object(fields), 0..MOST_NULLS);
+    loop {
+        let error = match serde_path_to_error::deserialize(Strict(&fields)) {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        if nulls.next().is_none() || !drop_null(&mut fields, &error) {
+            return Err(misfit(&error.path().to_string(), error.inner()));
+        }
+    }
+}
+
+/// Takes a `null` out that does not fit where it stands, and at the same place of other items of a list: it counts as
+/// absent (contract 00 §2.9). Whether there was one.
+pub fn drop_null(value: &mut Value, error: &serde_path_to_error::Error<serde_json::Error>) -> bool {
+    fn drop_at(value: &mut Value, path: &[&Segment]) -> bool {
+        match (path, value) {
+            ([Segment::Map { key }], Value::Object(fields)) => {
+                fields.get(key).is_some_and(Value::is_null) && fields.remove(key).is_some()
+            }
+            ([Segment::Map { key }, rest @ ..], Value::Object(fields)) => {
+                fields.get_mut(key).is_some_and(|value| drop_at(value, rest))
+            }
+            ([Segment::Seq { .. }, rest @ ..], Value::Array(items)) => {
+                items.iter_mut().fold(false, |dropped, item| drop_at(item, rest) || dropped)
+            }
+            _ => false,
+        }
+    }
+    error.inner().to_string().starts_with("invalid type: null")
+        && drop_at(value, &error.path().iter().collect::<Vec<_>>())
 }
 
 /// Refuses a PATCH of which a field is not of its type, before it matters what it is applied to.
@@ -137,6 +168,34 @@ mod tests {
         assert!(is_read(list(r#"{"a":0}"#, 80_000)) && !is_read(list(r#"{"a":0}"#, 90_000)));
         let text = format!(r#""\"{}""#, ",[{".repeat(1 << 20));
         assert_eq!(parse::<String>(text.as_bytes()).expect("text").len(), 3 * (1 << 20) + 1);
+    }
+
+    #[test]
+    fn a_null_that_does_not_fit_counts_as_absent_wherever_a_field_may_be_absent() {
+        #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default)]
+        struct Settings {
+            count: u32,
+            tags: Vec<String>,
+            parts: Vec<Settings>,
+            any: Value,
+        }
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Record {
+            name: String,
+            settings: Settings,
+        }
+        let record = || Record { name: "A".into(), settings: Settings::default() };
+        let patched = |settings: Value| {
+            let Value::Object(patch) = serde_json::json!({"settings": settings}) else { unreachable!("an object") };
+            overlay(&record(), patch)
+        };
+        let parts = serde_json::json!([{"count": 1, "tags": null}, {"count": null, "tags": null}, {"parts": null}]);
+        let settings = patched(serde_json::json!({"count": null, "parts": parts, "any": {"kept": null}})).expect("it fits");
+        let counts: Vec<_> = settings.settings.parts.iter().map(|part| part.count).collect();
+        assert_eq!((counts, settings.settings.any), (vec![1, 0, 0], serde_json::json!({"kept": null})));
+        let refused = patched(serde_json::json!({"tags": [null]})).expect_err("no text");
+        assert_eq!(refused.message(), "settings.tags[0] must be a string, not null");
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! What handlers see of a request: strictly typed path, query and body.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use actix_web::http::header::{HeaderMap, IF_MATCH};
 use bytes::Bytes;
 use platform_access::{Demand, Kind, Reach, Reference, Right};
 use platform_auth::{Identity, KeyRules, Rights};
-use platform_core::{Caller, Code, Error, Id, Object, Page, Precondition, Result, Session, Strict, check_size, misfit};
+use platform_core::{
+    Caller, Code, Error, Id, MOST_NULLS, Object, Page, Precondition, Result, Session, Strict, check_size, drop_null,
+    misfit,
+};
 use platform_db::Idempotency;
 use serde::{
     Deserialize,
@@ -25,6 +28,9 @@ use crate::{
     multipart::Part,
     sse::Follower,
 };
+
+/// Bytes of a body that is read again without a `null` that did not fit.
+const MOST_READ_AGAIN: usize = 64 * 1024;
 
 /// A request whose credential was admitted.
 pub struct Request {
@@ -187,14 +193,23 @@ impl Request {
     }
 
     fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
-        let json = if json.is_empty() { b"{}" } else { json };
-        let mut reader = serde_json::Deserializer::from_slice(json);
-        let value = serde_path_to_error::deserialize(Strict(&mut reader)).map_err(|error| {
-            let path = error.path().to_string();
-            refuse(&error.into_inner(), &path)
-        })?;
-        reader.end().map_err(|error| refuse(&error, ""))?;
-        Ok(value)
+        let mut json = Cow::Borrowed(if json.is_empty() { b"{}".as_slice() } else { json });
+        let mut nulls = 0..if json.len() > MOST_READ_AGAIN { 0 } else { MOST_NULLS };
+        loop {
+            let mut reader = serde_json::Deserializer::from_slice(&json);
+            let error = match serde_path_to_error::deserialize(Strict(&mut reader)) {
+                Ok(value) => return reader.end().map(|()| value).map_err(|error| refuse(&error, "")),
+                Err(error) => error,
+            };
+            let mut given = Value::Null;
+            if nulls.next().is_some() {
+                given = serde_json::from_slice(&json).unwrap_or_default();
+            }
+            if !drop_null(&mut given, &error) {
+                return Err(refuse(error.inner(), &error.path().to_string()));
+            }
+            json = serde_json::to_vec(&given).map_err(Error::internal)?.into();
+        }
     }
 
     /// The fields of a body with files as a type, converted as those of a query are. A body that came as JSON instead is
@@ -397,6 +412,15 @@ impl<'de> Deserialize<'de> for Fields {
 /// Structure that must hold before any field is read: size, depth, text without NUL, integers that every
 /// client can hold (contract 00 §2.7).
 pub(crate) fn check_json(body: &[u8]) -> Result<()> {
+    check_values(body, "").map_err(|error| {
+        let Ok(Fields(fields)) = Fields::of(body) else { return error };
+        // Which field it was is only asked when there is something to say of it.
+        let of_field = |(name, value): (&String, &Box<RawValue>)| check_values(value.get().as_bytes(), name).err();
+        fields.iter().find_map(of_field).unwrap_or(error)
+    })
+}
+
+fn check_values(body: &[u8], path: &str) -> Result<()> {
     const DEEPEST: usize = 64;
     const LARGEST: u64 = (1 << 53) - 1;
     let too_many = |reason| Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {reason}."));
@@ -406,7 +430,7 @@ pub(crate) fn check_json(body: &[u8]) -> Result<()> {
         match (in_text, body[at]) {
             (true, b'\\') => {
                 if body[at + 1..].starts_with(b"u0000") {
-                    return Err(Error::invalid("", "format", "Text must not contain the character NUL."));
+                    return Err(Error::invalid(path, "format", "Text must not contain the character NUL."));
                 }
                 at += 1;
             }
@@ -424,7 +448,7 @@ pub(crate) fn check_json(body: &[u8]) -> Result<()> {
                 let whole = !rest.get(digits).is_some_and(|byte| matches!(byte, b'.' | b'e' | b'E'));
                 let number = std::str::from_utf8(&rest[..digits]).ok().and_then(|text| text.parse::<u64>().ok());
                 if whole && number.is_none_or(|number| number > LARGEST) {
-                    return Err(Error::invalid("", "range", format!("Integers must lie within ±{LARGEST}.")));
+                    return Err(Error::invalid(path, "range", format!("Integers must lie within ±{LARGEST}.")));
                 }
                 // A fraction or exponent is skipped with what follows it.
                 at += rest
