@@ -278,7 +278,8 @@ async fn a_client_goes_by_the_id_that_it_was_given_and_nobody_else_does() {
     let house = house(json!({"clientId": "My-App_1.0"}), "member").await;
     assert_eq!(house.client, "My-App_1.0");
     let code = house.code(&[]).await;
-    assert_eq!(house.exchange(&code).await.status, StatusCode::OK);
+    let tokens = house.exchange(&code).await;
+    assert_eq!(tokens.body["scope"], "platform:read platform:write", "{}", tokens.body);
     let again = json!({"name": "n", "redirectUris": ["https://a.b/"], "clientId": "My-App_1.0"});
     let taken = house.app.post("/oauth-clients", again).await;
     assert_eq!((taken.status, taken.error()), (StatusCode::CONFLICT, "IDENTIFIER_TAKEN"));
@@ -290,6 +291,9 @@ async fn a_client_goes_by_the_id_that_it_was_given_and_nobody_else_does() {
     assert_eq!((renamed.status, renamed.error()), (StatusCode::BAD_REQUEST, "VALIDATION_ERROR"));
     let same = house.app.patch(&path, json!({"clientId": "My-App_1.0", "name": "New"})).await;
     assert_eq!((&same.body["clientId"], &same.body["name"]), (&json!("My-App_1.0"), &json!("New")), "{}", same.body);
+    house.app.patch(&path, json!({"scopes": ["platform:read"]})).await;
+    let narrowed = house.refresh(&tokens.body["refresh_token"]).await;
+    assert_eq!(narrowed.body["scope"], "platform:read", "what it may no longer ask for is not granted anew");
 }
 
 #[tokio::test]

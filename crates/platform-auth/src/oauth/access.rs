@@ -151,9 +151,7 @@ pub(crate) async fn authenticate(auth: &PgAuthService, token: &str) -> Result<Op
         return Ok(None);
     }
     // What a client may no longer ask for its tokens no longer open.
-    let scopes = Scopes::parse(&claims.scope);
-    let may_ask = client.scopes();
-    let narrowed = Scopes::of(scopes.names().filter(|scope| may_ask.open(scope)).map(str::to_owned));
+    let narrowed = Scopes::parse(&claims.scope).narrowed_to(&client.scopes());
     let said = [("client_id", grant.client_id.as_str()), ("role", user.role().as_str())];
     let said = said.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let caller = caller(account, &user, &grant.client_id, Some(grant.id));

@@ -61,6 +61,11 @@ impl Scopes {
         self.are_known() && self.0.iter().all(|scope| others.open(scope))
     }
 
+    /// Those of them that open nothing which others do not.
+    pub(crate) fn narrowed_to(&self, others: &Self) -> Self {
+        Self(self.0.iter().filter(|scope| others.open(scope)).cloned().collect())
+    }
+
     /// Each scope by its name.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)

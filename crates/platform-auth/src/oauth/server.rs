@@ -517,7 +517,8 @@ impl PgAuthService {
             if refresh.expires_ms <= now.0 {
                 return invalid("The refresh token is past its time.");
             }
-            let granted = Scopes::parse(&grant.scope);
+            // The client may ask for less by now.
+            let granted = Scopes::parse(&grant.scope).narrowed_to(&client.scopes());
             let scopes = match request.scope.as_deref().map(Scopes::parse).filter(|scopes| !scopes.is_empty()) {
                 Some(asked) if !asked.is_within(&granted) => {
                     return Ok(Err(OAuthError::new("invalid_scope", "This was not granted.")));
