@@ -231,7 +231,12 @@ await step("a terminal works on a machine, where this host has any", async () =>
 await step("a tool of a profile is switched off, a skill leaves as a file and comes back, a secret is shown once", async () => {
   const tool = { function: { name: "look", parameters: { type: "object" } }, endpoint: "/look" };
   const server = await api("POST", "/tool-servers", { name: "Shown", url: "https://away.invalid", mcpExposed: true, toolDefinitions: [tool] });
-  const profile = await api("POST", "/mcp-gateway/profiles", { name: "Everybody", newToolPolicy: "enabled", servers: [{ toolServerId: server._id }] });
+  const profile = await api("POST", "/mcp-gateway/profiles", { name: "Everybody", visibility: "account", newToolPolicy: "enabled", servers: [{ toolServerId: server._id }] });
+  await to(page, `#/mcp/${profile._id}?tab=mine`);
+  await page.getByRole("checkbox").uncheck();
+  await page.waitForSelector("li:has-text('off for you')");
+  await check(page, "my tools");
+  assert.deepEqual((await api("GET", `/mcp-gateway/me/tools?profile=${profile.slug}`)).disabled, [], "nobody else's choice");
   await to(page, `#/mcp/${profile._id}?tab=tools`);
   await press("Switch off");
   await page.waitForSelector("button:has-text('Switch on')");
@@ -251,6 +256,45 @@ await step("a tool of a profile is switched off, a skill leaves as a file and co
   await press("Yes");
   assert.match(await page.locator(".secret code").textContent(), /^whsec_/);
   await check(page, "a default secret");
+});
+
+await step("a recording is read as text with its times", async () => {
+  const samples = Buffer.alloc(2 * 16_000);
+  for (let i = 0; i < 16_000; i++) samples.writeInt16LE(Math.round(9000 * Math.sin(i / 5)), 2 * i);
+  const header = Buffer.alloc(44);
+  header.write("RIFF", 0), header.writeUInt32LE(36 + samples.length, 4), header.write("WAVEfmt ", 8), header.writeUInt32LE(16, 16);
+  header.writeUInt16LE(1, 20), header.writeUInt16LE(1, 22), header.writeUInt32LE(16_000, 24), header.writeUInt32LE(32_000, 28);
+  header.writeUInt16LE(2, 32), header.writeUInt16LE(16, 34), header.write("data", 36), header.writeUInt32LE(samples.length, 40);
+  await to(page, "#/speech");
+  await page.locator("input[type=file]").setInputFiles({ name: "hello.wav", mimeType: "audio/wav", buffer: Buffer.concat([header, samples]) });
+  await page.waitForSelector("section[aria-label=Transcript]:has-text('demo transcript of')");
+  // The demo engine knows no times.
+  await page.route("**/v1/speech-to-text/timed", (route) => route.fulfill({ json: { text: "One. Two.", audioUrl: `${url}/f/x/y`, segments: [{ startMs: 0, endMs: 1500, text: "One." }, { startMs: 61_500, endMs: 62_000, text: "Two." }] } }));
+  await page.getByLabel("Id of a transcript").fill("timed");
+  await press("Open");
+  await page.waitForSelector("section[aria-label=Transcript] .entries li:has-text('1:01 – 1:02')");
+  await check(page, "a transcript");
+  await picture(page, "speech");
+});
+
+await step("what an end user may connect is shown for the tenant", async () => {
+  const config = { tenantIntegrationsConfig: { enabled: true, apps: [{ app: "slack" }] }, tenantMcpConfig: { enabled: true } };
+  await api("POST", "/assistants", { name: "Desk", identifier: "desk", ...config });
+  await api("POST", "/tenants", { tenantId: "umbrella" });
+  await to(page, "#/tenants/umbrella?tab=accounts");
+  await page.getByLabel("Assistant", { exact: true }).fill("default");
+  await press("Show accounts");
+  await page.waitForSelector("text=offers its users no apps");
+  await page.getByLabel("Assistant", { exact: true }).fill("desk");
+  await press("Show accounts");
+  await page.waitForSelector("ul[aria-label=Apps] li:has-text('Slack')");
+  await press("Connect");
+  await page.waitForSelector("ul[aria-label=Apps] article");
+  await page.getByLabel("Address of an MCP server").fill("http://127.0.0.1:9/mcp");
+  await press("Add MCP server");
+  await page.waitForSelector(".failure");
+  await check(page, "accounts of a tenant");
+  await picture(page, "accounts");
 });
 
 await step("the keyboard reaches everything", async () => {

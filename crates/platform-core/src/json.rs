@@ -191,7 +191,8 @@ mod tests {
             overlay(&record(), patch)
         };
         let parts = serde_json::json!([{"count": 1, "tags": null}, {"count": null, "tags": null}, {"parts": null}]);
-        let settings = patched(serde_json::json!({"count": null, "parts": parts, "any": {"kept": null}})).expect("it fits");
+        let settings =
+            patched(serde_json::json!({"count": null, "parts": parts, "any": {"kept": null}})).expect("it fits");
         let counts: Vec<_> = settings.settings.parts.iter().map(|part| part.count).collect();
         assert_eq!((counts, settings.settings.any), (vec![1, 0, 0], serde_json::json!({"kept": null})));
         let refused = patched(serde_json::json!({"tags": [null]})).expect_err("no text");

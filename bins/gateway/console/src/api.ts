@@ -104,10 +104,11 @@ export const get = <T = any>(path: string, query: Query = {}, signal?: AbortSign
 
 export const post = <T = any>(path: string, body: unknown = {}): Promise<T> => call<T>("POST", path, { body });
 
-/// Sends a file as the part `file` of a form.
-export function upload<T = any>(path: string, file: File): Promise<T> {
+/// Sends a file as a part of a form, after its fields.
+export function upload<T = any>(path: string, file: File, part = "file", fields: Record<string, string> = {}): Promise<T> {
   const body = new FormData();
-  body.append("file", file);
+  for (const [name, value] of Object.entries(fields)) body.append(name, value);
+  body.append(part, file);
   return call<T>("POST", path, { body });
 }
 

@@ -167,6 +167,10 @@ export const GROUPS: Group[] = [
     id: "files", title: "Files", one: "file", section: "Knowledge", path: "/v1/files", items: "items", scope: "files:read", id_: "fileId", idOf: (it) => it.fileId,
     columns: ["name", "fileType", "size", "creationTimestampMs", "expiresAtMs"], remove: "Its address answers no longer.", empty: "No files yet. Files of messages and documents are shown here.",
   }),
+  of<Api.Transcript>({
+    id: "speech", title: "Speech", one: "transcript", section: "Knowledge", path: "/v1/speech-to-text/{transcriptId}", scope: "speech:read", id_: "transcriptId", columns: [],
+    empty: "No transcript is listed: each is opened by its id.",
+  }),
   of<Api.App>({
     id: "integrations", title: "Integrations", one: "app", section: "Connect", path: "/v1/integrations", items: "items", paged: "cursor", scope: "integrations:read", id_: "app", idOf: (it) => it.slug,
     columns: ["name", "description", "toolsCount", "triggersCount"], filters: [{ name: "search" }],

@@ -7,14 +7,16 @@ import { group, GROUPS, type Group, isOpen, type Record_, refusedGroups } from "
 import { Confirm, Failure, type Tab } from "./parts/basic.tsx";
 import { Calls } from "./parts/calls.tsx";
 import { type Command, Palette } from "./parts/palette.tsx";
+import { Accounts } from "./pages/accounts.tsx";
 import { Costs, Judging, Start, Threads } from "./pages/agents.tsx";
-import { Connect, DefaultSecret, Preview } from "./pages/connect.tsx";
+import { Connect, DefaultSecret, MyTools, Preview } from "./pages/connect.tsx";
 import { Home } from "./pages/home.tsx";
 import { DocumentText, ImportSkill, Memory, Search } from "./pages/knowledge.tsx";
 import { LogIn } from "./pages/login.tsx";
 import { Compare, Playground } from "./pages/playground.tsx";
 import { ListPage, RecordPage } from "./pages/resource.tsx";
 import { CHAT_COLUMNS, chatHref, ChatPage, chats, Runs } from "./pages/runs.tsx";
+import { Speech } from "./pages/speech.tsx";
 import { Terminal } from "./pages/terminal.tsx";
 import { ThreadPage } from "./pages/thread.tsx";
 import { Tools } from "./pages/tools.tsx";
@@ -42,7 +44,7 @@ const FIRST: Record<string, (record: Record_, again: () => void) => Tab[]> = {
   "tool-servers": (it) => [{ id: "tools", title: "Tools", view: () => <Tools server={it} /> }],
   documents: (it) => [{ id: "text", title: "Text", view: () => <DocumentText document={it} /> }],
   integrations: (it, again) => [{ id: "connect", title: "Connect", view: () => <Connect app={it} done={again} /> }],
-  mcp: (it) => [{ id: "preview", title: "Preview", view: () => <Preview profile={it} /> }],
+  mcp: (it) => [{ id: "preview", title: "Preview", view: () => <Preview profile={it} /> }, { id: "mine", title: "My tools", view: () => <MyTools profile={it} /> }],
   environments: (it) => [{ id: "terminal", title: "Terminal", view: () => <Terminal environment={it} /> }],
   tenants: (it) => [{ id: "quotas", title: "Quotas", view: () => <Quotas tenant={it} /> }],
   projects: (it) => [{ id: "costs", title: "Costs", view: () => <Costs path={`/v1/projects/${it._id}`} /> }],
@@ -54,6 +56,7 @@ const LAST: Record<string, (record: Record_) => Tab[]> = {
     ...(it.isCustom && may("assistants:write") ? [{ id: "compare", title: "Compare prompts", view: () => <Compare assistant={it} save={(presets) => call("PATCH", `/v1/assistants/${it.identifier}`, { body: { presets } })} /> }] : []),
     ...(it.isCustom && may("memory:read") ? [{ id: "memory", title: "Memory", view: () => <Memory assistant={it} /> }] : []),
   ],
+  tenants: (it) => (may("tenant-integrations:read") ? [{ id: "accounts", title: "Accounts", view: () => <Accounts tenant={it} /> }] : []),
   agents: (it) => [{ id: "judging", title: "Evaluation", view: () => <Judging agent={it} /> }],
 };
 
@@ -76,6 +79,7 @@ function Page(): JSX.Element {
       </>
     );
   }
+  if (of.id === "speech") return <Speech id={id} />;
   return id && !of.isFlat ? <RecordPage key={id} group={of} id={id} first={FIRST[of.id]} last={LAST[of.id]} /> : <ListPage key={of.id} group={of} above={ABOVE[of.id]?.()} />;
 }
 

@@ -1,13 +1,15 @@
 // Connecting an app: the way in that it offers, with the fields that it asks for; what signs deliveries; what a caller of MCP sees.
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { get, post } from "../api.ts";
+import { ApiError, call, get, post, withQuery } from "../api.ts";
 import { words } from "../format.ts";
 import type { Record_ } from "../groups.ts";
 import { Act, Badge, Copy, Failure, useLoad } from "../parts/basic.tsx";
 import { may } from "../session.ts";
 
-function Scheme({ app, scheme, done }: { app: string; scheme: Record_; done: () => void }): JSX.Element {
+/// `isTenant`: an end user connects, who has neither the app's own client to give nor a label.
+export function Scheme(props: { scheme: Record_; connect: (body: Record_) => Promise<Record_>; done: () => void; isTenant?: boolean }): JSX.Element {
+  const { scheme, done, isTenant } = props;
   const [typed, setTyped] = useState<Record<string, Record<string, string>>>(() => {
     const given = (part: string) => ((scheme[part] ?? []) as Record_[]).filter((field) => field.default !== undefined).map((field) => [field.name, String(field.default)]);
     return { appFields: Object.fromEntries(given("appFields")), accountFields: Object.fromEntries(given("accountFields")) };
@@ -15,11 +17,11 @@ function Scheme({ app, scheme, done }: { app: string; scheme: Record_; done: () 
   const [label, setLabel] = useState("");
   const [address, setAddress] = useState<string | null>(null);
   const connect = async () => {
-    const made = await post(`/v1/integrations/${app}/connect`, { authScheme: scheme.mode, label: label || undefined, ...typed });
+    const made = await props.connect({ authScheme: scheme.mode, label: label || undefined, ...typed });
     setAddress(made.authorizationUrl ?? null);
     if (!made.authorizationUrl) done();
   };
-  const fields = (part: "appFields" | "accountFields") => (part === "appFields" && scheme.managed ? [] : ((scheme[part] ?? []) as Record_[])).map((field) => (
+  const fields = (part: "appFields" | "accountFields") => (part === "appFields" && (scheme.managed || isTenant) ? [] : ((scheme[part] ?? []) as Record_[])).map((field) => (
     <div class="field" key={field.name}>
       <label htmlFor={`${scheme.mode}-${part}-${field.name}`}>{field.label ?? words(field.name)}{field.required && " *"}</label>
       <input id={`${scheme.mode}-${part}-${field.name}`} {...(field.secret && { type: "password" as const })} autocomplete="off" value={typed[part]![field.name] ?? ""} onInput={(event) => setTyped({ ...typed, [part]: { ...typed[part], [field.name]: event.currentTarget.value } })} />
@@ -32,7 +34,7 @@ function Scheme({ app, scheme, done }: { app: string; scheme: Record_; done: () 
       {scheme.guideUrl && <p><a href={scheme.guideUrl} target="_blank" rel="noopener noreferrer">How to get these</a></p>}
       {fields("appFields")}
       {fields("accountFields")}
-      <div class="field"><label htmlFor={`label-${scheme.mode}`}>Label</label><input id={`label-${scheme.mode}`} value={label} onInput={(event) => setLabel(event.currentTarget.value)} /></div>
+      {!isTenant && <div class="field"><label htmlFor={`label-${scheme.mode}`}>Label</label><input id={`label-${scheme.mode}`} value={label} onInput={(event) => setLabel(event.currentTarget.value)} /></div>}
       <Act kind="main" run={connect}>Connect</Act>
       {address && /^https?:/.test(address) && <p><a class="button main" href={address} target="_blank" rel="noopener noreferrer">Log in at the app</a> <button type="button" onClick={done}>I have logged in</button></p>}
     </article>
@@ -42,7 +44,7 @@ function Scheme({ app, scheme, done }: { app: string; scheme: Record_; done: () 
 export function Connect({ app, done }: { app: Record_; done: () => void }): JSX.Element {
   const loaded = useLoad((signal) => get(`/v1/integrations/${app.slug}/auth`, {}, signal), [app.slug]);
   if (!may("integrations:write")) return <p>You may not connect apps.</p>;
-  return <><Failure error={loaded.error} />{loaded.value?.schemes.map((scheme: Record_) => <Scheme key={scheme.mode} app={app.slug} scheme={scheme} done={done} />)}</>;
+  return <><Failure error={loaded.error} />{loaded.value?.schemes.map((scheme: Record_) => <Scheme key={scheme.mode} scheme={scheme} connect={(body) => post(`/v1/integrations/${app.slug}/connect`, body)} done={done} />)}</>;
 }
 
 /// What signs the deliveries of threads and agents that name an address themselves.
@@ -76,6 +78,28 @@ export function Preview({ profile }: { profile: Record_ }): JSX.Element {
         <Act kind="main" disabled={!id} run={() => get("/v1/mcp-gateway/preview", { profile: profile.slug, [kind]: id }).then(setSeen)}>Show what they see</Act>
       </div>
       {seen && <><p>{seen.tools.length} tools</p><ul>{seen.tools.map((tool: Record_) => <li key={tool.name}><code>{tool.name}</code> {tool.description}</li>)}</ul></>}
+    </>
+  );
+}
+
+/// The caller's own choice among the tools that are theirs.
+export function MyTools({ profile }: { profile: Record_ }): JSX.Element {
+  const path = withQuery("/v1/mcp-gateway/me/tools", { profile: profile.slug });
+  const mine = useLoad((signal) => get(path, {}, signal), [path]);
+  const [error, setError] = useState<Error | null>(null);
+  if (mine.error instanceof ApiError && mine.error.status === 404) return <p>This profile is not open to you.</p>;
+  const off: string[] = mine.value?.disabled ?? [];
+  const turn = (name: string, on: boolean) => call("PUT", path, { body: { disabled: on ? off.filter((one) => one !== name) : [...off, name] } }).then(mine.again, setError);
+  return (
+    <>
+      <Failure error={mine.error ?? error} />
+      <p>Tools that are switched off here are hidden from your own MCP clients alone.</p>
+      <ul class="entries">
+        {mine.value?.available.map((name: string) => (
+          <li key={name}><label><input type="checkbox" checked={!off.includes(name)} disabled={!may("mcp-gateway:write")} onChange={(event) => turn(name, event.currentTarget.checked)} /> <code>{name}</code></label>{off.includes(name) && <small> off for you</small>}</li>
+        ))}
+      </ul>
+      {mine.value?.available.length === 0 && <p>No tool of this profile is yours yet.</p>}
     </>
   );
 }

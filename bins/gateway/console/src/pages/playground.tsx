@@ -215,7 +215,7 @@ export function Compare({ assistant, save }: { assistant: Record_; save: (preset
         <div>
           <h2><label htmlFor="draft">Other prompt</label></h2>
           <textarea id="draft" rows={Math.max(8, right.length + 1)} value={draft} onInput={(event) => setDraft(event.currentTarget.value)} />
-          <pre class="prompt" tabIndex={0} aria-label="What differs">{right.map((line, i) => <div key={i} class={left.includes(line) ? undefined : "new"}>{line || " "}</div>)}</pre>
+          <pre class="prompt" role="region" tabIndex={0} aria-label="What differs">{right.map((line, i) => <div key={i} class={left.includes(line) ? undefined : "new"}>{line || " "}</div>)}</pre>
           <Act run={() => save(draft)} disabled={draft === assistant.presets}>Store the other prompt</Act>
         </div>
         <div><ChatView chat={stored} base={`/v1/assistants/${assistant.identifier}`} /></div>

@@ -94,7 +94,7 @@ export function Terminal({ environment }: { environment: Record_ }): JSX.Element
       </div>
       {online && (
         <>
-          <pre class="terminal" ref={screen} tabIndex={0} aria-label="Output">{lines.map((line, i) => <span key={i} class={line.kind}>{line.text}{line.kind === "asked" || line.kind === "exit" ? "\n" : ""}</span>)}</pre>
+          <pre class="terminal" role="log" ref={screen} tabIndex={0} aria-label="Output">{lines.map((line, i) => <span key={i} class={line.kind}>{line.text}{line.kind === "asked" || line.kind === "exit" ? "\n" : ""}</span>)}</pre>
           <div class="row prompt-line"><code>{cwd} $</code><input aria-label="Command" class="code" value={command} autocomplete="off" spellcheck={false} aria-busy={busy} onInput={(event) => setCommand(event.currentTarget.value)} onKeyDown={key} />{busy && <button type="button" onClick={() => running.current?.abort()}>Stop watching</button>}</div>
           <Failure error={error} />
           <Files path={path} sandboxId={sandboxId} />
