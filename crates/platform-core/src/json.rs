@@ -87,7 +87,7 @@ pub fn drop_null(value: &mut Value, error: &serde_path_to_error::Error<serde_jso
                 fields.get_mut(key).is_some_and(|value| drop_at(value, rest))
             }
             ([Segment::Seq { .. }, rest @ ..], Value::Array(items)) => {
-                items.iter_mut().fold(false, |dropped, item| drop_at(item, rest) || dropped)
+                items.iter_mut().map(|item| drop_at(item, rest)).filter(|dropped| *dropped).count() > 0
             }
             _ => false,
         }

@@ -415,8 +415,7 @@ pub(crate) fn check_json(body: &[u8]) -> Result<()> {
     check_values(body, "").map_err(|error| {
         let Ok(Fields(fields)) = Fields::of(body) else { return error };
         // Which field it was is only asked when there is something to say of it.
-        let of_field = |(name, value): (&String, &Box<RawValue>)| check_values(value.get().as_bytes(), name).err();
-        fields.iter().find_map(of_field).unwrap_or(error)
+        fields.iter().find_map(|(name, value)| check_values(value.get().as_bytes(), name).err()).unwrap_or(error)
     })
 }
 
