@@ -4,7 +4,7 @@ use platform_testing::{FakeToolServer, Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with, factor, finished, tool};
+use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with, eventually, factor, finished, tool, tool_server};
 
 async fn post(app: &TestApp, path: &str, key: &str, body: Value) -> Reply {
     app.send(app.request(Method::POST, path).header("idempotency-key", key).json(&body)).await
@@ -164,4 +164,25 @@ async fn a_call_that_is_repeated_under_its_idempotency_key_is_made_once() {
         let request = app.request(Method::POST, "/mcp").header("Idempotency-Key", "gone").json(&wrong);
         assert_eq!(app.send(request).await.header("idempotent-replayed"), "");
     }
+}
+
+#[tokio::test]
+async fn what_was_begun_under_a_key_goes_on_to_its_end_when_its_client_has_gone() {
+    let (app, http) = (app_with(&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8")]).await, FakeToolServer::start());
+    let server = tool_server(&app, http.url(), &[tool("wait", "/hold", &json!({}))]).await;
+    let path = format!("/tool-servers/{server}/tools/wait/test");
+    let ask = || post(&app, &path, "k", json!({"parameters": {}}));
+    tokio::select! {
+        answer = ask() => panic!("{}", answer.body),
+        () = http.called(1) => {}
+    }
+    assert_eq!(ask().await.error(), "IDEMPOTENCY_IN_PROGRESS");
+    http.let_go();
+    let told = eventually("its end is told", async || {
+        let answer = ask().await;
+        (answer.status == StatusCode::OK).then_some(answer)
+    });
+    let told = told.await;
+    assert_eq!((told.header("idempotent-replayed"), &told.body["success"]), ("true", &json!(true)), "{}", told.body);
+    assert_eq!(http.recorded().len(), 1, "it was done once");
 }

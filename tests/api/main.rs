@@ -15,6 +15,7 @@ mod crash_access;
 mod credentials;
 mod database;
 mod docs;
+mod document_access;
 mod documents;
 mod environments;
 mod faults;

@@ -96,6 +96,16 @@ async fn commands_run_with_the_variables_of_three_layers_and_none_of_their_value
     assert_eq!(shown.body["stdout"], "s3cr3t/+token\n1\n");
     assert_eq!((&again.body["exitCode"], again.header("idempotent-replayed")), (&json!(0), "true"));
     assert!(!again.body.to_string().contains("s3cr3t"), "what is told once more: {}", again.body);
+    // A stream is not told again; how it ended is.
+    let streamed = async || {
+        let body = json!({"sandboxId": sandbox, "command": "echo y >> /tmp/lines; wc -l < /tmp/lines"});
+        let request = app.request(Method::POST, &format!("{path}/sandbox/exec?stream=true"));
+        app.send(request.header("Idempotency-Key", "streamed").json(&body)).await
+    };
+    let (stream, again) = (text(&streamed().await.body), streamed().await);
+    assert!(stream.contains("event: exit") && stream.contains("\"exitCode\":0"), "{stream}");
+    assert_eq!((&again.body["exitCode"], again.header("idempotent-replayed")), (&json!(0), "true"), "{}", again.body);
+    assert_eq!(ran(&app, &path, &sandbox, "wc -l < /tmp/lines").await["stdout"], "1\n");
     let (_, narrow) = key(&app, json!({"allowedEndpoints": [{"method": "*", "path": "/environments/**"}]})).await;
     let exec = format!("{path}/sandbox/exec?raw=true");
     let refused = post(&app, &narrow, &exec, json!({"sandboxId": sandbox, "command": "true"})).await;

@@ -13,8 +13,8 @@ use actix_web::{
 };
 use futures_util::FutureExt;
 use platform_auth::Identity;
-use platform_core::{Code, Error, ErrorKind, Id, Result, joined, sha256_hex, spawn};
-use platform_db::{Idempotency, Stored, in_progress};
+use platform_core::{Code, Error, ErrorKind, FairPermit, Id, Result, joined, sha256_hex, spawn};
+use platform_db::{Db, Idempotency, Stored, in_progress};
 use platform_limits::Allowance;
 use tracing::{Instrument, error, info, warn};
 
@@ -236,6 +236,7 @@ async fn handle(
             parts,
             is_head: request.method() == Method::HEAD,
             once: None,
+            first: None,
             page_sizes: route.page_sizes,
             project: None,
         };
@@ -278,7 +279,7 @@ async fn refuse(http: &Http, request: &HttpRequest, error: Error) -> Error {
 }
 
 /// Runs the handler, or repeats what it answered to the same idempotency key.
-async fn run(route: &Route, request: Request) -> Result<Answer> {
+async fn run(route: &Route, mut request: Request) -> Result<Answer> {
     let Some(once) = request.once.clone() else { return (route.handler)(request).await };
     let http = Arc::clone(&request.http);
     let account = request.caller()?.account.clone();
@@ -301,7 +302,7 @@ async fn run(route: &Route, request: Request) -> Result<Answer> {
     if let Some(answer) = replay().await? {
         return Ok(answer);
     }
-    let Some(_first) = first else { return Err(in_progress()) };
+    let first = Arc::new(first.ok_or_else(in_progress)?);
     if http.gate.counts_keys(&account) {
         let (db, account) = (http.db.clone(), account.clone());
         spawn("trim idempotency keys", async move {
@@ -310,21 +311,34 @@ async fn run(route: &Route, request: Request) -> Result<Answer> {
             }
         });
     }
-    match (route.handler)(request).await {
+    request.first = Some(Arc::clone(&first));
+    let handling = (route.handler)(request);
+    let ending = end(handling, once.clone(), http.db.clone(), first);
+    // Whoever asked may go: what they began under a key goes on to its end, and is kept.
+    let handled = actix_web::rt::spawn(ending.in_current_span());
+    match handled.await.map_err(Error::internal)? {
         // Somebody with the same key was faster, and has what is wanted here.
         Err(error) if error.code().kind() == ErrorKind::Conflict => replay().await?.ok_or(error),
-        Ok(answer) => {
-            let kept = match (&answer.kept, &answer.body) {
-                (Kept::Same, Body::Json(body)) | (Kept::Other(body), _) => Some(body),
-                _ => None,
-            };
-            if let Some(body) = kept.filter(|_| (200..300).contains(&answer.status)) {
-                once.keep(&http.db, answer.status, body).await?;
-            }
-            Ok(answer)
-        }
-        Err(error) => Err(error),
+        answered => answered,
     }
+}
+
+/// The end of what was begun under a key, whose answer is kept; until then the key is in use.
+async fn end(
+    handling: impl Future<Output = Result<Answer>>,
+    once: Idempotency,
+    db: Db,
+    _first: Arc<FairPermit<String>>,
+) -> Result<Answer> {
+    let answer = handling.await?;
+    let kept = match (&answer.kept, &answer.body) {
+        (Kept::Same, Body::Json(body)) | (Kept::Other(body), _) => Some(body),
+        _ => None,
+    };
+    if let Some(body) = kept.filter(|_| (200..300).contains(&answer.status)) {
+        once.keep(&db, answer.status, body).await?;
+    }
+    Ok(answer)
 }
 
 /// The request's own id when it has the right form, else a new one (contract 00 §1.6).

@@ -47,7 +47,7 @@ pub use gate::{Gate, LogIn, Rates, StreamPlace};
 pub use http::{Http, HttpConfig, Needs, Observer};
 pub use multipart::{Part, remove_abandoned_uploads};
 pub use openapi::{Deleted, Operation};
-pub use request::{Request, percent_decode};
+pub use request::{KeptKey, Request, percent_decode};
 pub use route::{Group, GroupBuilder, OpenTo, Route, account_key, full_key, key, session};
 pub use server::{Serving, listen, serve};
 pub use sse::Follower;

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use platform_access::{Demand, Kind, Reach, Reference, Right};
 use platform_auth::{Identity, KeyRules, Rights};
 use platform_core::{
-    Caller, Code, Error, Id, MOST_NULLS, Object, Page, Precondition, Result, Session, Strict, check_size, drop_null,
-    misfit,
+    Caller, Code, Error, FairPermit, Id, MOST_NULLS, Object, Page, Precondition, Result, Session, Strict, check_size,
+    drop_null, misfit,
 };
-use platform_db::Idempotency;
+use platform_db::{Db, Idempotency};
 use serde::{
     Deserialize,
     de::{DeserializeOwned, IntoDeserializer, Visitor, value::MapDeserializer},
@@ -61,6 +61,8 @@ pub struct Request {
     pub(crate) is_head: bool,
     /// The idempotency key, where the request has one and an effect.
     pub once: Option<Idempotency>,
+    /// While it is held, whoever repeats the request is told that it is in progress.
+    pub(crate) first: Option<Arc<FairPermit<String>>>,
     /// How large a page is when nothing is said, and at most.
     pub(crate) page_sizes: Option<(i64, i64)>,
     /// The project of what the path names, when the caller does not reach all.
@@ -156,6 +158,12 @@ impl Request {
     /// What counts tries to log in.
     pub fn gate(&self) -> &Gate {
         &self.http.gate
+    }
+
+    /// What keeps the end of an effect whose answer is a stream, where the request has an idempotency key.
+    pub fn kept_key(&self) -> Option<KeptKey> {
+        let (once, first) = (self.once.clone()?, self.first.clone()?);
+        Some(KeptKey { db: self.http.db.clone(), once, _first: first })
     }
 
     /// The `OpenAPI` document as JSON.
@@ -279,6 +287,20 @@ impl Request {
         let good = (1..=32).contains(&value.len())
             && value.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-'));
         good.then(|| value.to_owned())
+    }
+}
+
+/// Holds the idempotency key of a request whose answer is a stream, until its effect has ended.
+pub struct KeptKey {
+    db: Db,
+    once: Idempotency,
+    _first: Arc<FairPermit<String>>,
+}
+
+impl KeptKey {
+    /// Whoever repeats the request is told this, with status 200.
+    pub async fn keep(&self, end: &Value) -> Result<()> {
+        self.once.keep(&self.db, 200, &end.to_string()).await
     }
 }
 

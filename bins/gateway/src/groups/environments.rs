@@ -5,18 +5,19 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use futures_util::{Stream, StreamExt, stream};
 use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT, ENVIRONMENT};
-use platform_core::{Code, Error, Id, Result};
+use platform_core::{Code, Error, Id, Result, spawn};
 use platform_environments::{
     CommandOutput, ConnectionVariables, EntityKind, Environment, EnvironmentFilter, EnvironmentService,
     EnvironmentSettings, ListFiles, NewCommand, OutputPiece, PgEnvironments, ReadFile, SandboxService, SessionFilter,
     SnapshotService, StartSandbox, StopSandbox, WhoseSandbox, WriteFile, whole,
 };
-use platform_http::{Answer, Group, Request, key};
+use platform_http::{Answer, Group, KeptKey, Request, key};
 use platform_knowledge::{DOCUMENT, FOLDER, SKILL};
 use platform_toolservers::TOOL_SERVER;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tracing::warn;
 use utoipa::ToSchema;
 
 use crate::module::{Keeper, Module, Purge};
@@ -230,6 +231,10 @@ async fn exec(environments: Arc<PgEnvironments>, request: Request) -> Result<Ans
     let raw = says.raw.unwrap_or(false);
     let said = environments.exec(request.caller()?, &environment(&request), command, raw).await?;
     if says.stream.unwrap_or(false) {
+        let said = match request.kept_key() {
+            Some(key) => kept(said, key),
+            None => said,
+        };
         // It lasts as long as the command, of which a machine has few.
         return Ok(Answer::events(pieces(said), None, request.follower()));
     }
@@ -243,10 +248,31 @@ async fn exec(environments: Arc<PgEnvironments>, request: Request) -> Result<Ans
     answer.kept_as(&CommandOutput { stdout: masked(), stderr: masked(), ..said })
 }
 
+/// What a command says; whoever asks again under the same idempotency key is told how it ended, also when nobody
+/// listened to its end.
+fn kept(mut said: mpsc::Receiver<OutputPiece>, key: KeptKey) -> mpsc::Receiver<OutputPiece> {
+    let (says, heard) = mpsc::channel(1);
+    spawn("keep how a command ended", async move {
+        while let Some(piece) = said.recv().await {
+            if let ("exit", end) = event(&piece)
+                && let Err(error) = key.keep(&end).await
+            {
+                warn!(%error, "How a command ended could not be kept under its Idempotency-Key.");
+            }
+            let _ = says.send(piece).await;
+        }
+    });
+    heard
+}
+
 /// What a command says, as events.
 fn pieces(said: mpsc::Receiver<OutputPiece>) -> Pin<Box<dyn Stream<Item = (&'static str, Value)>>> {
     let pieces = stream::unfold(said, |mut said| async move { Some((said.recv().await?, said)) });
-    let event = |piece| match piece {
+    Box::pin(pieces.map(|piece| event(&piece)))
+}
+
+fn event(piece: &OutputPiece) -> (&'static str, Value) {
+    match piece {
         OutputPiece::Stdout(text) => ("stdout", json!({"text": text})),
         OutputPiece::Stderr(text) => ("stderr", json!({"text": text})),
         OutputPiece::Exit(CommandOutput { exit_code, duration_ms, cwd, truncated, .. }) => {
@@ -255,8 +281,7 @@ fn pieces(said: mpsc::Receiver<OutputPiece>) -> Pin<Box<dyn Stream<Item = (&'sta
         OutputPiece::Failed(error) => {
             ("error", json!({"error": {"code": error.code().as_str(), "message": error.message()}}))
         }
-    };
-    Box::pin(pieces.map(event))
+    }
 }
 
 async fn stop(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
