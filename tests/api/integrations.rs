@@ -241,6 +241,8 @@ async fn accounts_connect_by_key_or_password_when_the_app_lets_them_in() {
     for (body, code) in [
         (json!({"authScheme": "MAGIC"}), "VALIDATION_ERROR"),
         (json!({"authScheme": "API_KEY", "accountFields": {"key": "k", "colour": "red"}}), "VALIDATION_ERROR"),
+        (json!({"authScheme": "API_KEY", "accountFields": {"key": 5}}), "VALIDATION_ERROR"),
+        (json!({"authScheme": "API_KEY", "accountFields": {"key": {"a": 1}}}), "VALIDATION_ERROR"),
         (json!({"authScheme": "API_KEY", "label": "x".repeat(101)}), "VALIDATION_ERROR"),
         (json!({"authScheme": "API_KEY", "connectionId": "none"}), "CONNECTION_NOT_FOUND"),
     ] {

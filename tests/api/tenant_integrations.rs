@@ -58,6 +58,9 @@ async fn tools_are_called_with_the_account_of_whom_the_assistant_talks_to_and_no
     ] {
         assert_eq!(app.get(&format!("/tenant-integrations{path}")).await.error(), code, "{path}");
     }
+    let of_acme = text(&app.post("/tenant-sessions", json!({"tenantId": "acme"})).await.body["token"]);
+    let of_default = as_(&app, &of_acme, Method::GET, "?assistantId=default", None).await;
+    assert_eq!(of_default.error(), "TENANT_INTEGRATIONS_UNAVAILABLE");
     let limited = json!({"tenantId": "acme", "subtenantId": "u1", "assistantIds": ["off"]});
     let limited = text(&app.post("/tenant-sessions", limited).await.body["token"]);
     assert_eq!(as_(&app, &limited, Method::GET, "?assistantId=a", None).await.error(), "FORBIDDEN");

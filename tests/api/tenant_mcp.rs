@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     integrations::app_with_crm,
-    support::{say_to, text},
+    support::{eventually, say_to, text},
 };
 
 async fn app() -> (TestApp, platform_testing::TestDb) {
@@ -117,6 +117,12 @@ async fn a_server_with_a_log_in_of_its_own_is_used_as_its_user_once_they_have_de
     assert!(call(&app, "u2", "s__echo").await.contains("TOOL_NOT_AVAILABLE"));
     assert!(!server.everything().contains(&token), "a session of ours goes to nobody");
 
+    // What it was given is taken back when the server goes.
+    let gone = format!("/{}", text(&listed["servers"][0]["id"]));
+    assert_eq!(app.send(own(Method::DELETE, &gone)).await.status, StatusCode::OK);
+    let revoked = async || server.everything().contains("/revoke").then_some(());
+    eventually("its token is revoked", revoked).await;
+
     // One that is not there: the record says why.
     let away = FakeMcpServer::start();
     let url = away.url().to_owned();
@@ -124,8 +130,8 @@ async fn a_server_with_a_log_in_of_its_own_is_used_as_its_user_once_they_have_de
     let made = app.send(own(Method::POST, "").json(&json!({"url": url, "name": "t", "authMode": "oauth"}))).await;
     assert_eq!((made.status, &made.body["server"]["status"]), (StatusCode::CREATED, &json!("pending_auth")));
     let listed = app.send(own(Method::GET, "")).await.body;
-    assert_eq!(listed["servers"][1]["status"], "error", "{listed}");
-    assert!(listed["servers"][1]["statusReason"].is_string());
+    assert_eq!(listed["servers"][0]["status"], "error", "{listed}");
+    assert!(listed["servers"][0]["statusReason"].is_string());
 }
 
 #[tokio::test]

@@ -119,6 +119,8 @@ async fn an_event_starts_a_thread_with_what_the_template_says_once_for_each_id()
     let twice = events(&app, &path, "&outcome=duplicate&includePayload=true").await;
     assert!(twice[0].get("payload").is_none(), "{}", twice[0]);
     assert_eq!(events(&app, &path, "&since=99999999999999").await.len(), 0);
+    let beyond = app.get(&format!("{path}/events?since=9007199254740993")).await;
+    assert_eq!(beyond.error(), "VALIDATION_ERROR", "no client holds such a number: {}", beyond.body);
     assert_eq!(hook(&app, "/v1/hooks/nobody", &[], "{}").await.error(), "TRIGGER_NOT_FOUND");
     let other = app.post("/tenants", json!({"tenantId": "acme"})).await;
     assert_eq!(other.error(), "IDENTIFIER_TAKEN", "the tenant is known since the trigger was made");
@@ -309,7 +311,9 @@ async fn tests_and_replays_are_carried_out_switches_and_limits_hold_and_errors_p
     let (app, _) = local().await;
     let receiver = FakeToolServer::start();
     let kinds = ["trigger.auto_paused", "trigger.delivery_failed"];
-    app.post("/webhooks", json!({"url": format!("{}/echo/hook", receiver.url()), "events": kinds})).await;
+    // It hears of one tenant alone.
+    let hears = json!({"url": format!("{}/echo/hook", receiver.url()), "events": kinds, "tenantId": "acme"});
+    app.post("/webhooks", hears).await;
     let (path, url) =
         hooked(&app, json!({"enabled": false, "newThreadsState": "paused", "rateLimitPerMinute": 2})).await;
     let made = app.get(&path).await.body;
@@ -346,7 +350,8 @@ async fn tests_and_replays_are_carried_out_switches_and_limits_hold_and_errors_p
     // Twenty errors in a row.
     let of = app.post("/agents", json!({"name": "Gone", "disabled": true})).await.body["_id"].clone();
     let server = server_of(&app, "webhook").await;
-    let failing = trigger(&app, &server, "webhook", json!({"agentId": of, "rateLimitPerMinute": 600})).await;
+    let of_tenant = json!({"agentId": of, "rateLimitPerMinute": 600, "tenantId": "acme"});
+    let failing = trigger(&app, &server, "webhook", of_tenant).await;
     let failing_path = format!("/triggers/{}", text(&failing["id"]));
     let url = failing["webhookUrl"].as_str().expect("one").strip_prefix(app.url()).expect("ours").to_owned();
     for n in 0..20 {
@@ -479,6 +484,15 @@ async fn lists_and_feeds_are_polled_for_what_is_new_and_times_come_once() {
     assert_eq!(said["message"], "The answer is neither JSON nor a feed.");
     crm.set_feed(&feed(&item(2)));
     last_error(false).await;
+
+    for address in ["http://10.0.0.1/feed", "no address"] {
+        let config = json!({"url": address});
+        let inner = json!({"toolServerId": rss, "triggerSlug": "new_item", "agentId": of, "triggerConfig": config});
+        let refused = app.post("/triggers", inner).await;
+        assert!(["URL_NOT_ALLOWED", "VALIDATION_ERROR"].contains(&refused.error()), "{}", refused.body);
+        let changed = app.patch(&path, json!({"triggerConfig": config})).await;
+        assert_eq!(changed.error(), refused.error(), "{}", changed.body);
+    }
 
     let clock = server_of(&app, "schedule").await;
     for config in [

@@ -313,10 +313,19 @@ async fn run(route: &Route, mut request: Request) -> Result<Answer> {
     }
     request.first = Some(Arc::clone(&first));
     let handling = (route.handler)(request);
-    let ending = end(handling, once.clone(), http.db.clone(), first);
-    // Whoever asked may go: what they began under a key goes on to its end, and is kept.
-    let handled = actix_web::rt::spawn(ending.in_current_span());
-    match handled.await.map_err(Error::internal)? {
+    let ending = end(handling, once.clone(), http.db.clone(), first).in_current_span();
+    let handled = match http.gate.unattended(&account) {
+        // Whoever asked may go: what they began under a key goes on to its end, and is kept.
+        Some(place) => {
+            let ending = async move {
+                let _held = place;
+                ending.await
+            };
+            actix_web::rt::spawn(ending).await.map_err(Error::internal)?
+        }
+        None => ending.await,
+    };
+    match handled {
         // Somebody with the same key was faster, and has what is wanted here.
         Err(error) if error.code().kind() == ErrorKind::Conflict => replay().await?.ok_or(error),
         answered => answered,

@@ -38,6 +38,8 @@ const REGISTRATIONS: Rate = Rate { count: 20, minutes: 60, burst: 20 };
 const WRONG_FOR_NAME_FROM_ADDRESS: Rate = Rate { count: 1, minutes: 1, burst: 3 };
 /// Large answers that are not read yet, in all and of one account; each has at most 8 MiB, unless one record is larger.
 const ANSWERS: (usize, usize) = (16, 8);
+/// Requests under an `Idempotency-Key` that go on when their client goes, in all and of one account.
+const UNATTENDED: (usize, usize) = (1024, 256);
 /// The keys of an account are counted after so many new ones.
 const KEYS_BETWEEN_COUNTS: usize = 1000;
 /// So long a body waits for its place.
@@ -81,6 +83,7 @@ pub struct Gate {
     answers: FairSemaphore<String>,
     /// Requests with an `Idempotency-Key` that are under way.
     once: FairSemaphore<String>,
+    unattended: FairSemaphore<AccountId>,
     /// New `Idempotency-Key`s of each account since they were counted.
     new_keys: Mutex<HashMap<AccountId, usize>>,
 }
@@ -119,6 +122,7 @@ impl Gate {
             uploads: FairSemaphore::new(UPLOADS.0, UPLOADS.1),
             answers: FairSemaphore::new(ANSWERS.0, ANSWERS.1),
             once: FairSemaphore::new(0, 1),
+            unattended: FairSemaphore::new(UNATTENDED.0, UNATTENDED.1),
             new_keys: Mutex::default(),
         }
     }
@@ -134,6 +138,11 @@ impl Gate {
     /// The right to be the one that has the effect of an `Idempotency-Key`; `None` while somebody else has it.
     pub(crate) fn first(&self, scope: &String) -> Option<FairPermit<String>> {
         self.once.acquire(scope).now_or_never()
+    }
+
+    /// A place for a request that goes on to its end when its client goes; `None` where an account has too many.
+    pub(crate) fn unattended(&self, account: &AccountId) -> Option<FairPermit> {
+        self.unattended.acquire(account).now_or_never()
     }
 
     /// Notes one more `Idempotency-Key` of an account; whether it is time to count them.

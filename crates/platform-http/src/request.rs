@@ -29,6 +29,8 @@ use crate::{
     sse::Follower,
 };
 
+/// Whole numbers above this not every client can hold.
+const LARGEST: u64 = (1 << 53) - 1;
 /// Bytes of a body that is read again without a `null` that did not fit.
 const MOST_READ_AGAIN: usize = 64 * 1024;
 
@@ -347,9 +349,9 @@ impl<'de> serde::Deserializer<'de> for QueryValue<'_> {
     }
 
     fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
-        match self.0.parse() {
-            Ok(number) => visitor.visit_i64(number),
-            Err(_) => Err(serde::de::Error::custom("expected a whole number")),
+        match self.0.parse::<i64>() {
+            Ok(number) if number.unsigned_abs() <= LARGEST => visitor.visit_i64(number),
+            _ => Err(serde::de::Error::custom(format!("expected a whole number within ±{LARGEST}"))),
         }
     }
 
@@ -443,7 +445,6 @@ pub(crate) fn check_json(body: &[u8]) -> Result<()> {
 
 fn check_values(body: &[u8], path: &str) -> Result<()> {
     const DEEPEST: usize = 64;
-    const LARGEST: u64 = (1 << 53) - 1;
     let too_many = |reason| Error::new(code::INVALID_JSON, format!("The body is not the JSON we read: {reason}."));
     check_size(body).map_err(too_many)?;
     let (mut depth, mut in_text, mut at) = (0_usize, false, 0);

@@ -86,7 +86,7 @@ impl PgIntegrations {
         let connector = self.connector(app)?;
         let scheme = choose(&connector, new.auth_scheme.as_deref(), before)?;
         let mode = scheme.mode.as_str();
-        let mut given = field_texts(&new.app_fields);
+        let mut given = field_texts("appFields", &scheme.app_fields, &new.app_fields)?;
         check_fields("appFields", &scheme.app_fields, &given)?;
         if of_tenant && !given.is_empty() {
             return Err(Error::invalid("appFields", "unknown", "appFields are the operator's to give"));
@@ -100,7 +100,7 @@ impl PgIntegrations {
         if !is_managed || has_new {
             setup(&connector, &scheme, "app", &scheme.app_fields, &mut given)?;
         }
-        let account_given = field_texts(&new.account_fields);
+        let account_given = field_texts("accountFields", &scheme.account_fields, &new.account_fields)?;
         check_fields("accountFields", &scheme.account_fields, &account_given)?;
         let mut fields = before.map(|open| open.held.fields.clone()).unwrap_or_default();
         fields.extend(account_given);

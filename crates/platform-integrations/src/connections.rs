@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use diesel_async::AsyncConnection;
 use futures_util::StreamExt;
-use platform_core::{AccountId, Clock, Code, Error, Object, Result, millis, parse, spawn};
+use platform_core::{AccountId, Checks, Clock, Code, Error, Object, Result, millis, parse, spawn};
 use platform_db::{Bus, Conn, Db, InvalidatedCache};
 use platform_egress::{
     Egress, EgressError, Fetched, Outgoing, Payload, Url,
@@ -24,7 +24,7 @@ use crate::{
     catalog::{Connector, Connectors},
     mcp,
     oauth::{self, Client, Tokens},
-    pack::{AuthMode, AuthScheme, PackRequest, at_path},
+    pack::{AuthMode, AuthScheme, Field, PackRequest, at_path},
     repository::{self, ACTIVE, ConnectionRow, EXPIRED, NEEDS_REAUTH, PENDING},
     template,
 };
@@ -643,12 +643,20 @@ fn app_place<'a>(account: &'a AccountId, app: &'a str) -> SecretLocation<'a> {
     SecretLocation { account, table: "app_credentials", column: "sealed", row: app }
 }
 
-/// Fields as text.
-pub(crate) fn field_texts(fields: &Object) -> BTreeMap<String, Secret> {
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    fields
-        .iter()
-        .filter(|(_, value)| !value.is_null())
-        .map(|(name, value)| (name.clone(), text(value).into()))
-        .collect()
+/// Fields as text, each of which must be of its type; what is `null` is not given.
+pub(crate) fn field_texts(path: &str, known: &[Field], given: &Object) -> Result<BTreeMap<String, Secret>> {
+    let mut checks = Checks::default();
+    let mut texts = BTreeMap::new();
+    for (name, value) in given.iter().filter(|(_, value)| !value.is_null()) {
+        let kind = known.iter().find(|field| field.name == *name).map_or("string", |field| &field.r#type);
+        match (kind, value) {
+            (_, Value::String(text)) => drop(texts.insert(name.clone(), text.clone().into())),
+            ("number", Value::Number(_)) | ("boolean", Value::Bool(_)) => {
+                texts.insert(name.clone(), value.to_string().into());
+            }
+            _ => checks.issue(&format!("{path}.{name}"), "type", format!("{path}.{name} must be a {kind}")),
+        }
+    }
+    checks.finish()?;
+    Ok(texts)
 }

@@ -1,19 +1,20 @@
 //! Tokens of connections that were taken away are revoked at their apps (contract 08 §1).
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Error, Result, Timestamp};
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
 use platform_vault::{Secret, SecretLocation, Vault};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
     connections::{OpenConnection, PgConnections},
-    oauth,
+    mcp, oauth,
 };
 
 /// Kind of the runs that revoke tokens; the subject is the connection that is gone.
@@ -29,12 +30,16 @@ pub(crate) struct Revocation {
     scheme: String,
     token: Secret,
     until: Timestamp,
+    /// Where the log-in of an MCP server is, which no pack says.
+    fields: BTreeMap<String, Secret>,
 }
 
 impl Revocation {
     pub fn of(app: &str, open: &OpenConnection, now: Timestamp) -> Self {
         let token = open.held.refresh.clone().or_else(|| open.held.access.clone());
+        let fields = if mcp::is_server(app) { open.held.fields.clone() } else { BTreeMap::new() };
         Self {
+            fields,
             app: app.to_owned(),
             scheme: open.row.scheme.clone(),
             token: token.unwrap_or_else(|| String::new().into()),
@@ -43,16 +48,20 @@ impl Revocation {
     }
 
     pub fn seal(&self, vault: &Vault, account: &AccountId, id: &str) -> Value {
-        let text = json!([self.app, self.scheme, self.token.expose(), self.until.0]).to_string();
+        let fields: BTreeMap<_, _> = self.fields.iter().map(|(name, value)| (name, value.expose())).collect();
+        let text = json!([self.app, self.scheme, self.token.expose(), self.until.0, fields]).to_string();
         json!({"sealed": vault.seal(&place(account, id), &text)})
     }
 
     fn open(vault: &Vault, run: &Run) -> Result<Self> {
         let sealed = run.payload["sealed"].as_str().unwrap_or_default();
         let opened = vault.open(&place(&run.account(), &run.subject), sealed)?;
-        let (app, scheme, token, until): (String, String, String, i64) =
+        #[derive(Deserialize)]
+        struct Sealed(String, String, String, i64, #[serde(default)] BTreeMap<String, String>);
+        let Sealed(app, scheme, token, until, fields) =
             serde_json::from_str(opened.expose()).map_err(Error::internal)?;
-        Ok(Self { app, scheme, token: token.into(), until: Timestamp(until) })
+        let fields = fields.into_iter().map(|(name, value)| (name, value.into())).collect();
+        Ok(Self { app, scheme, token: token.into(), until: Timestamp(until), fields })
     }
 }
 
@@ -73,9 +82,10 @@ impl Work for Revocations {
         let (all, account) = (&self.0, run.account());
         let revocation = Revocation::open(&all.vault, run)?;
         let now = all.clock.now();
-        let is_done = match all.apps.get(&revocation.app) {
-            Err(_) => true,
-            Ok(connector) => {
+        let of_server = mcp::connector(&revocation.app, &revocation.fields)?;
+        let is_done = match of_server.as_ref().or_else(|| all.apps.get(&revocation.app).ok().map(Arc::as_ref)) {
+            None => true,
+            Some(connector) => {
                 let scheme = connector.pack.schemes().into_iter().find(|of| of.mode.as_str() == revocation.scheme);
                 match scheme {
                     None => true,

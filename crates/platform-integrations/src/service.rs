@@ -186,6 +186,11 @@ impl PgIntegrations {
         &self.connections
     }
 
+    /// Whether requests may go to an address, which stands at `path`. `URL_NOT_ALLOWED`.
+    pub async fn check_address(&self, path: &str, url: &str) -> Result<()> {
+        self.connections.egress.check(url).await.map(drop).map_err(|error| error.into_error(path))
+    }
+
     /// The link of a server that is made from an app.
     async fn link(&self, account: &AccountId, server: &str) -> Result<(AppLink, Arc<Connector>)> {
         let link = self.tool_servers.app_link(account, server).await?;

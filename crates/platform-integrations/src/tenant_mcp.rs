@@ -51,7 +51,9 @@ impl PgIntegrations {
         let mut servers = Vec::new();
         for mut row in rows {
             self.look_at_connection(account, &mut row).await?;
-            servers.push(row.shown()?);
+            let mut shown = row.shown()?;
+            shown.tools.truncate(max_tools_per_server);
+            servers.push(shown);
         }
         let limits = TenantMcpLimits { max_servers, max_tools_per_server, used: servers.len() };
         Ok(TenantMcpServers { servers, limits })

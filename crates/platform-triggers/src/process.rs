@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     model::{DeliveryError, Outcome},
-    repository::{self, Ended, EventRow, TriggerRow},
+    repository::{self, Ended, EventRow, Paused, TriggerRow},
     service::PgTriggers,
     template::{Values, chat_uid, fill, keeps},
 };
@@ -267,13 +267,19 @@ impl PgTriggers {
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
         let pausing = conn.transaction::<_, Error, _>(async |conn| {
-            let Some(name) = repository::pause(conn, account, id, reason, now).await? else { return Ok(()) };
+            let Some(paused) = repository::pause(conn, account, id, reason, now).await? else { return Ok(()) };
             tracing::warn!(trigger = id, reason, "A trigger paused by itself; enable it again when that is mended.");
-            let data = json!({"triggerId": id, "name": name, "reason": reason});
-            publish_in(conn, vec![Event::new(account, "trigger.auto_paused", data)], now).await
+            publish_in(conn, vec![auto_paused(account, &paused, reason)], now).await
         });
         pausing.await
     }
+}
+
+/// The event that tells of a trigger that paused by itself.
+pub(crate) fn auto_paused<'a>(account: &'a AccountId, paused: &'a Paused, reason: &str) -> Event<'a> {
+    let data = json!({"triggerId": paused.id, "name": paused.name, "reason": reason});
+    let (tenant, project) = (paused.tenant_id.as_deref(), paused.project_id.as_deref());
+    Event { tenant, project, ..Event::new(account, "trigger.auto_paused", data) }
 }
 
 /// Whether a payload is of the event type; a long one is judged beside those that others wait for.

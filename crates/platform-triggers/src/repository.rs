@@ -186,6 +186,16 @@ pub(crate) async fn of_target(conn: &Conn, account: &AccountId, kind: &str, id: 
     Ok(of.select(triggers::id).load(&mut conn).await?)
 }
 
+/// What is told of a trigger that paused by itself.
+#[derive(Queryable, Selectable)]
+#[diesel(table_name = triggers)]
+pub(crate) struct Paused {
+    pub id: String,
+    pub name: String,
+    pub tenant_id: Option<String>,
+    pub project_id: Option<String>,
+}
+
 /// Pauses what a connection feeds, or has it go on that paused for it; what changed.
 pub(crate) async fn follow_connection(
     conn: &mut Conn,
@@ -193,10 +203,10 @@ pub(crate) async fn follow_connection(
     connection: &str,
     is_active: bool,
     now: Timestamp,
-) -> Result<Vec<(String, String)>> {
+) -> Result<Vec<Paused>> {
     let of = triggers::table.filter(triggers::account_id.eq(account.as_str()));
     let of = of.filter(triggers::connection_id.eq(connection));
-    let changed = (triggers::id, triggers::name);
+    let changed = Paused::as_returning();
     Ok(if is_active {
         let paused = of.filter(triggers::state.eq("auto_paused").and(triggers::auto_pause_reason.eq("CONNECTION")));
         let on = (
@@ -511,14 +521,14 @@ pub(crate) async fn pause(
     id: &str,
     reason: &str,
     now: Timestamp,
-) -> Result<Option<String>> {
+) -> Result<Option<Paused>> {
     let paused = (
         triggers::state.eq("auto_paused"),
         triggers::auto_paused_ms.eq(Some(now.0)),
         triggers::auto_pause_reason.eq(Some(reason)),
     );
     let of = by_id(account.as_str(), id).filter(triggers::state.eq("active"));
-    Ok(diesel::update(of).set(paused).returning(triggers::name).get_result(conn).await.optional()?)
+    Ok(diesel::update(of).set(paused).returning(Paused::as_returning()).get_result(conn).await.optional()?)
 }
 
 /// Forgets what came before a moment, or before the newest 5000 of a trigger, and what was seen before another.

@@ -14,7 +14,7 @@ use platform_core::{
     sha256_hex,
 };
 use platform_db::{Bus, Conn, Db, GroupWriter, Idempotency, InvalidatedCache};
-use platform_events::{Event, publish_in};
+use platform_events::publish_in;
 use platform_integrations::{
     ConnectionListener, Connector, EventKind, PackEventType, PgIntegrations, SignatureRule, sample_of,
 };
@@ -34,6 +34,7 @@ use crate::{
         TriggerPatch, TriggerState,
     },
     poll::{POLL, SCHEDULE, next, timezone},
+    process::auto_paused,
     repository::{self, Accepted, NewEvent, TriggerRow},
     subscribe::{subscribe, unsubscribe_in},
 };
@@ -264,6 +265,16 @@ impl PgTriggers {
         self.known.get_or_load(&hash, load).await?.ok_or_else(no_address)
     }
 
+    /// Addresses in a configuration are judged when they are given, not when they are asked.
+    async fn check_addresses(&self, event: &PackEventType, config: &Object) -> Result<()> {
+        for (name, schema) in event.config["properties"].as_object().into_iter().flatten() {
+            if let (Some("uri"), Some(url)) = (schema["format"].as_str(), config.get(name).and_then(Value::as_str)) {
+                self.integrations.check_address(&format!("triggerConfig.{name}"), url).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether an address is one that we gave out. `TRIGGER_NOT_FOUND`.
     pub async fn knows(&self, token: &str) -> Result<()> {
         self.by_token(token).await.map(drop)
@@ -455,6 +466,7 @@ impl TriggerService for PgTriggers {
         let mut patch = new.patch();
         unmask(event, &mut patch, &Value::Null)?;
         check_config(&connector, event, &patch)?;
+        self.check_addresses(event, &patch.trigger_config).await?;
         let connection = link.connection_id.clone().filter(|_| link.connected).ok_or_else(|| {
             let message = format!("The account of {} is not connected; connect it again.", connector.pack.name);
             Error::new(Code::CONFLICT, message)
@@ -558,6 +570,9 @@ impl TriggerService for PgTriggers {
         let mut changed = overlay(&before.patchable(), patch.clone())?;
         unmask(event, &mut changed, &open.row.config)?;
         check_config(&connector, event, &changed)?;
+        if Value::Object(changed.trigger_config.clone()) != open.row.config {
+            self.check_addresses(event, &changed.trigger_config).await?;
+        }
         let config = Value::Object(changed.trigger_config);
         let mut subscription = None;
         if config != open.row.config && event.subscribe.is_some() {
@@ -733,10 +748,7 @@ impl ConnectionListener for TriggerListener {
         if is_active {
             return Ok(());
         }
-        let paused = changed.iter().map(|(id, name)| {
-            let data = json!({"triggerId": id, "name": name, "reason": "CONNECTION"});
-            Event::new(account, "trigger.auto_paused", data)
-        });
+        let paused = changed.iter().map(|paused| auto_paused(account, paused, "CONNECTION"));
         publish_in(conn, paused.collect(), now).await
     }
 }

@@ -81,7 +81,7 @@ pub(crate) fn keeps(filter: &Value, payload: &Value) -> bool {
             let found = payload.as_array().map(Vec::as_slice).unwrap_or_default();
             items.len() <= found.len() && items.iter().zip(found).all(|(wanted, found)| keeps(wanted, found))
         }
-        wanted => wanted == payload,
+        wanted => wanted == payload || (wanted.is_number() && wanted.as_f64() == payload.as_f64()),
     }
 }
 
@@ -108,6 +108,7 @@ mod tests {
         for (filter, is_kept) in [
             (json!({}), true),
             (json!({"a": {"b": "x"}}), true),
+            (json!({"a": {"n": 3.0}}), true),
             (json!({"a": {"b": "y"}}), false),
             (json!({"list": [{"id": 7}]}), true),
             (json!({"none": null}), true),

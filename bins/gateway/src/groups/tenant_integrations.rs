@@ -6,7 +6,7 @@ use platform_access::{Kind, Resources};
 use platform_auth::{ClientService, PgAuthService};
 use platform_chat::{AssistantService, PgAssistantService};
 use platform_conversation::{ASSISTANT, AssistantSettings, ConnectionMode};
-use platform_core::{Checks, Code, Error, Owner, Result};
+use platform_core::{Checks, Code, Error, ErrorKind, Owner, Result};
 use platform_http::{Answer, Group, Request, session};
 use platform_integrations::{APP, Connecting, NewConnection, PgIntegrations, code};
 use platform_runtime::TenantAppOffer;
@@ -109,7 +109,8 @@ impl Asked {
         if request.hides(ASSISTANT, &known.identifier).await? {
             return Err(unavailable());
         }
-        services.assistants.open_to(request.caller()?, &known.identifier).await?;
+        let open = services.assistants.open_to(request.caller()?, &known.identifier).await;
+        open.map_err(|error| if error.code().kind() == ErrorKind::NotFound { unavailable() } else { error })?;
         let settings = known.settings();
         if !is_offered(settings) {
             return Err(unavailable());
