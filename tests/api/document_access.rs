@@ -4,7 +4,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
-    documents::{document, folder, indexed, names},
+    documents::{document, folder, indexed, names, upload},
     support::{agent, app, text},
 };
 
@@ -21,6 +21,9 @@ async fn nobody_reads_documents_of_a_project_that_is_not_theirs_not_even_through
     let secret = document(&app, "Secret", "the password is swordfish", secret).await;
     let vault = folder(&app, "Vault", json!({"projectId": theirs, "isSkill": true})).await;
     indexed(&app, &secret).await;
+    let leak = upload(&app, "leak.md", "# top secret", &[("projectId", theirs.as_str())]).await;
+    let leak = text(&leak.body["sourceFileId"]);
+    assert_eq!(app.get("/files?search=leak").await.body["total"], 1, "whoever may see all does");
     let assistant = json!({"name": "S", "identifier": "s", "projectId": ours});
     assert_eq!(app.post("/assistants", assistant).await.status, StatusCode::CREATED);
     let ask = async |method: Method, path: &str, body: Value| {
@@ -29,6 +32,8 @@ async fn nobody_reads_documents_of_a_project_that_is_not_theirs_not_even_through
     };
     for (method, path, body) in [
         (Method::GET, format!("/documents/{secret}"), json!({})),
+        (Method::GET, format!("/files/{leak}"), json!({})),
+        (Method::DELETE, format!("/files/{leak}"), json!({})),
         (Method::GET, format!("/documents/{secret}/chunks"), json!({})),
         (Method::GET, format!("/documents/{secret}/versions/1"), json!({})),
         (Method::GET, format!("/documents/{secret}/usage"), json!({})),
@@ -72,7 +77,8 @@ async fn nobody_reads_documents_of_a_project_that_is_not_theirs_not_even_through
     indexed(&app, &text(&own.body["_id"])).await;
     let found = ask(Method::POST, "/documents/search", json!({"query": "swordfish", "folderIds": null})).await.body;
     assert_eq!(names(found["results"].as_array().expect("results")), ["Own"]);
-    for path in ["/documents", "/documents/graph", "/skills", "/document-folders"] {
+    for path in ["/documents", "/documents/graph", "/skills", "/document-folders", "/files"] {
+        assert!(!ask(Method::GET, path, json!({})).await.body.to_string().contains("leak"), "{path}");
         assert!(!ask(Method::GET, path, json!({})).await.body.to_string().contains(&theirs), "{path}");
         assert!(!ask(Method::GET, path, json!({})).await.body.to_string().contains("Secret"), "{path}");
     }

@@ -394,7 +394,8 @@ fn text_of(message: &Value) -> String {
     message["content"].as_str().map_or_else(|| message["content"].to_string(), str::to_owned)
 }
 
-async fn upload(app: &TestApp, name: &str, bytes: impl Into<Vec<u8>>, fields: &[(&'static str, &str)]) -> Reply {
+/// Uploads a document; the answer.
+pub async fn upload(app: &TestApp, name: &str, bytes: impl Into<Vec<u8>>, fields: &[(&'static str, &str)]) -> Reply {
     let form = Form::new().part("file", Part::bytes(bytes.into()).file_name(name.to_owned()));
     let form = fields.iter().fold(form, |form, (name, value)| form.text(*name, (*value).to_owned()));
     app.send(app.request(Method::POST, "/documents/upload").multipart(form)).await

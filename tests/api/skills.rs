@@ -224,6 +224,11 @@ async fn no_path_of_a_skill_leads_out_of_it_and_no_file_is_lost_behind_another()
     let archive = app.send(app.request(Method::GET, &format!("/skills/{skill}/archive"))).await;
     assert_eq!(archive.status, StatusCode::OK);
     assert_eq!(app.get(&format!("/skills/{skill}/tree?type=bogus")).await.error(), "VALIDATION_ERROR");
+    // Who it is stands in SKILL.md, whatever else is called SKILL.
+    let other = b"---\nname: wrong\ndescription: wrong\n---\n";
+    let named =
+        import(&app, &[("SKILL.txt", other), ("SKILL.md", REVIEW.as_bytes()), ("SKILL.html", other)]).await.body;
+    assert_eq!(named["skill"]["name"], made["skill"]["name"], "{named}");
     let large = vec![b'x'; (5 << 20) + 1];
     let refused = import(&app, &[("SKILL.md", REVIEW.as_bytes()), ("big.md", &large)]).await;
     assert_eq!(refused.error(), "PAYLOAD_TOO_LARGE", "{}", refused.body);

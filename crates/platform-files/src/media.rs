@@ -87,8 +87,21 @@ pub fn type_of_media(media_type: &str) -> Option<&'static str> {
         "text" => Some("document"),
         "application" if subtype == "ogg" => Some("audio"),
         "application" => {
-            let documents =
-                ["pdf", "json", "xml", "yaml", "rtf", "csv", "msword", "officedocument", "opendocument", "ms-"];
+            let documents = [
+                "pdf",
+                "json",
+                "xml",
+                "yaml",
+                "rtf",
+                "csv",
+                "msword",
+                "officedocument",
+                "opendocument",
+                "ms-excel",
+                "ms-word",
+                "ms-powerpoint",
+                "ms-xps",
+            ];
             documents.iter().any(is_document).then_some("document")
         }
         _ => None,

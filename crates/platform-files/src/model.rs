@@ -61,6 +61,9 @@ pub struct FileFilter {
     pub file_type: Option<String>,
     /// Those that sessions of this tenant uploaded.
     pub tenant_id: Option<String>,
+    /// Also those that are kept for something that not everybody may see.
+    #[serde(skip)]
+    pub with_kept: bool,
 }
 
 impl FileFilter {

@@ -69,6 +69,9 @@ pub(crate) async fn list(
             .filter(files::account_id.eq(account.as_str()))
             .filter(files::expires_ms.is_null().or(files::expires_ms.gt(now.0)))
             .into_boxed::<Pg>();
+        if !filter.with_kept {
+            of = of.filter(files::kept_for.is_null());
+        }
         if let Some(search) = &filter.search {
             of = of.filter(files::name.ilike(containing(search)));
         }

@@ -269,7 +269,8 @@ impl Request {
         let Some((name, value)) = names.iter().find_map(|name| self.query.get_key_value(*name)) else {
             return Ok(default);
         };
-        value.parse::<i64>().ok().filter(|number| *number >= least).ok_or_else(|| {
+        let is_good = |number: &i64| *number >= least && number.unsigned_abs() <= LARGEST;
+        value.parse::<i64>().ok().filter(is_good).ok_or_else(|| {
             Error::new(Code::INVALID_PAGINATION, format!("{name} must be a whole number of {least} or more."))
                 .with("parameter", name)
         })

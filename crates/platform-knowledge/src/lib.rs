@@ -38,7 +38,7 @@ mod uses;
 pub use document::{
     Attached, Attachment, ChunkList, DeletedDocuments, Document, DocumentFilter, DocumentLimits, DocumentList,
     DocumentService, DocumentSettings, EmbeddingUsage, FolderResources, Indexing, IndexingError, KnowledgeNeeds,
-    ListedChunk, NewDocument, PgKnowledge, PlannedDeletion, Queued, Reindex, Upload, UsedBy, UsedByAgent,
+    ListedChunk, NewDocument, PgKnowledge, PlannedDeletion, Queued, Reindex, SourceFiles, Upload, UsedBy, UsedByAgent,
     UsedByAssistant, Version, VersionText,
 };
 pub use extract::EXTRACTION_WORKS;

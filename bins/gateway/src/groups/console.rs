@@ -11,7 +11,7 @@ use platform_http::{Answer, Group, OpenTo, Request};
 use crate::module::Module;
 
 /// Files of the console.
-const FILE: Kind = Kind::of_account("file");
+const FILE: Kind = Kind::of_account("file of the console");
 /// Only what this server sends runs; no text ever becomes markup; nothing of elsewhere is loaded.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
     connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'; \

@@ -13,7 +13,7 @@ use crate::module::Module;
 
 const NOT_ACCEPTABLE: Code = Code::new("NOT_ACCEPTABLE", ErrorKind::NotAcceptable);
 /// Pages of the documentation, and files of the reference page.
-const FILE: Kind = Kind::of_account("file");
+const FILE: Kind = Kind::of_account("page of the documentation");
 
 const HTML: &str = "text/html; charset=utf-8";
 /// Only what this server sends itself may run on the reference page.

@@ -8,13 +8,16 @@ use platform_core::{Id, Object, Result};
 use platform_http::{Answer, Group, Request, key};
 use platform_knowledge::{
     Attachment, DOCUMENT, DeletedDocuments, Document, DocumentFilter, DocumentService, DocumentSettings, FOLDER,
-    FolderService, NewDocument, PgKnowledge, PlannedDeletion, Reindex, SearchQuery, Upload, UsedBy,
+    FolderService, NewDocument, PgKnowledge, PlannedDeletion, Reindex, SearchQuery, SourceFiles, Upload, UsedBy,
 };
 use serde::Deserialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use crate::module::{Keeper, Module};
+use crate::{
+    groups::files::FILE,
+    module::{Keeper, Module},
+};
 
 /// Versions of documents.
 const VERSION: Kind = Kind::of_account("version");
@@ -25,7 +28,7 @@ const MOST_BYTES: usize = 8 << 20;
 pub(crate) fn module(knowledge: &Arc<PgKnowledge>, most_bytes: usize) -> Module {
     Module {
         groups: vec![group(Arc::clone(knowledge), most_bytes)],
-        resources: vec![(DOCUMENT, knowledge.clone())],
+        resources: vec![(DOCUMENT, knowledge.clone()), (FILE, Arc::new(SourceFiles(Arc::clone(knowledge))))],
         works: platform_knowledge::works(knowledge),
         keepers: vec![Keeper::new("keep the index", platform_knowledge::keep(Arc::clone(knowledge)))],
         ..Module::default()
@@ -271,6 +274,9 @@ async fn reindex(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer
 
 async fn reindex_all(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let (account, which): (_, Reindex) = (&request.caller()?.account, request.body()?);
+    if let Some(folder) = &which.folder_id {
+        request.check_change(FOLDER, folder).await?;
+    }
     let within = request.reach().await?.editable();
     Answer::json(202, &knowledge.reindex_all(account, &which, within.as_deref()).await?)
 }

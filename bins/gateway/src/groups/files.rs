@@ -12,8 +12,8 @@ use utoipa::ToSchema;
 
 use crate::module::{Keeper, Module};
 
-/// Files.
-const FILE: Kind = Kind::of_account("file");
+/// Files: each is where the document is that it is kept for.
+pub(super) const FILE: Kind = Kind::placed("file");
 /// What stands in a download address.
 const FILE_ADDRESS: Kind = Kind::of_account("file address");
 
@@ -99,6 +99,7 @@ async fn upload(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
 async fn list(files: Arc<PgFileService>, request: Request) -> Result<Answer> {
     let (account, mut filter): (_, FileFilter) = (&request.caller()?.account, request.query()?);
     filter.check()?;
+    filter.with_kept = request.reach().await?.is_whole();
     Answer::ok(&files.list(account, &filter, request.page()?).await?)
 }
 

@@ -11,5 +11,5 @@ pub use model::{
 };
 pub(crate) use model::{MOST_TEXT, tokens};
 pub(crate) use service::Gone;
-pub use service::{DocumentLimits, DocumentService, FolderResources, KnowledgeNeeds, PgKnowledge};
+pub use service::{DocumentLimits, DocumentService, FolderResources, KnowledgeNeeds, PgKnowledge, SourceFiles};
 pub(crate) use write::{Making, create_in};

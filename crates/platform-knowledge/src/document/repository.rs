@@ -102,6 +102,14 @@ pub(crate) async fn project(conn: &Conn, account: &AccountId, id: &str) -> Resul
     Ok(by_id(account.as_str(), id).select(documents::project_id).first(&mut conn).await.optional()?)
 }
 
+/// The project of the document that a file is kept for.
+pub(crate) async fn project_of_source(conn: &Conn, account: &AccountId, file: &str) -> Result<Option<String>> {
+    let mut conn = conn;
+    let document = documents::table.filter(documents::account_id.eq(account.as_str()));
+    let document = document.filter(documents::source_file_id.eq(file)).select(documents::project_id);
+    Ok(document.first::<Option<String>>(&mut conn).await.optional()?.flatten())
+}
+
 pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<DocumentRow>> {
     let document = by_id(account.as_str(), id).for_no_key_update().select(DocumentRow::as_select());
     Ok(document.first(conn).await.optional()?)

@@ -220,6 +220,17 @@ impl Resources for PgKnowledge {
     }
 }
 
+/// Files, as far as access is concerned: one that is kept for a document is where that is, others are nowhere.
+pub struct SourceFiles(pub Arc<PgKnowledge>);
+
+#[async_trait]
+impl Resources for SourceFiles {
+    async fn place(&self, account: &AccountId, id: &str) -> Result<Option<Place>> {
+        let project = repository::project_of_source(self.0.db.read().await?.get(), account, id).await?;
+        Ok(Some(Place { project, ..Place::default() }))
+    }
+}
+
 /// Folders, as far as access is concerned.
 pub struct FolderResources(pub Arc<PgKnowledge>);
 

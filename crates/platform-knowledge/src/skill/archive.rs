@@ -43,6 +43,9 @@ fn read(bytes: &[u8]) -> zip::result::ZipResult<Unpacked> {
         if entry.is_symlink() {
             return Ok(Unpacked::Refused(format!("`{path}` is a link")));
         }
+        if path.starts_with('/') || path.split('/').any(|part| part == "..") {
+            return Ok(Unpacked::Refused(format!("`{path}` leads out of the skill")));
+        }
         if entry.is_dir() {
             continue;
         }

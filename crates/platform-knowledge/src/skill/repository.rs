@@ -52,7 +52,8 @@ const LIST: &str = "\
         FROM documents WHERE account_id = $1 AND is_skill AND ($2::text[] IS NULL OR id = ANY($2)) \
         UNION ALL SELECT f.id, 'folder', f.name, '', f.tags, f.project_id, f.created_ms, \
             (SELECT d.id FROM documents d WHERE d.account_id = f.account_id AND d.folder_id = f.id \
-                AND upper(d.name) = 'SKILL' ORDER BY d.created_ms LIMIT 1) \
+                AND upper(d.name) = 'SKILL' \
+                ORDER BY upper(d.file_name) = 'SKILL.MD' DESC, d.created_ms, d.id LIMIT 1) \
         FROM folders f WHERE f.account_id = $1 AND f.is_skill AND ($2::text[] IS NULL OR f.id = ANY($2))) \
     SELECT s.id, s.kind, s.name, s.summary, s.tags, s.project_id, \
         coalesce((SELECT left(t.markdown, $3) FROM documents d JOIN document_texts t ON t.account_id = d.account_id \
