@@ -9,7 +9,8 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 use crate::support::{
-    Folded, Frames, PATIENCE, UNBOUNDED, app, app_with, app_with_model, factor, finished, is_terminal, say, start,
+    Folded, Frames, PATIENCE, UNBOUNDED, app, app_with, app_with_model, eventually, factor, finished, is_terminal, say,
+    start,
 };
 
 #[tokio::test]
@@ -154,10 +155,12 @@ async fn readers_that_do_not_read_slow_nobody_and_cost_little() {
         assert_eq!(finished["outputTokens"], 3000);
         assert_eq!(say(&app, "quick").await.status, StatusCode::OK);
     }
-    let took = memory_kib().saturating_sub(before);
-    println!("{took} KiB for {readers} readers that do not read");
-    // 64 KiB each, and what the process took meanwhile for whatever else it does.
-    assert!(took < 64 * readers + 4096, "{took} KiB for {readers} readers");
+    // What the process took meanwhile for whatever else it does it gives back.
+    let took = eventually("64 KiB for each reader", async || {
+        let took = memory_kib().saturating_sub(before);
+        (took < 64 * readers).then_some(took)
+    });
+    println!("{} KiB for {readers} readers that do not read", took.await);
 }
 
 #[tokio::test]

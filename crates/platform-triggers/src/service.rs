@@ -570,7 +570,7 @@ impl TriggerService for PgTriggers {
         let mut changed = overlay(&before.patchable(), patch.clone())?;
         unmask(event, &mut changed, &open.row.config)?;
         check_config(&connector, event, &changed)?;
-        if Value::Object(changed.trigger_config.clone()) != open.row.config {
+        if open.row.config.as_object() != Some(&changed.trigger_config) {
             self.check_addresses(event, &changed.trigger_config).await?;
         }
         let config = Value::Object(changed.trigger_config);

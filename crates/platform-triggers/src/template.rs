@@ -81,7 +81,9 @@ pub(crate) fn keeps(filter: &Value, payload: &Value) -> bool {
             let found = payload.as_array().map(Vec::as_slice).unwrap_or_default();
             items.len() <= found.len() && items.iter().zip(found).all(|(wanted, found)| keeps(wanted, found))
         }
-        wanted => wanted == payload || (wanted.is_number() && wanted.as_f64() == payload.as_f64()),
+        // Whole numbers are compared as such: many large ones are the same as fractions.
+        Value::Number(wanted) if wanted.is_f64() || payload.is_f64() => wanted.as_f64() == payload.as_f64(),
+        wanted => wanted == payload,
     }
 }
 
@@ -93,7 +95,7 @@ mod tests {
 
     #[test]
     fn placeholders_are_filled_within_a_budget_and_a_filter_keeps_what_has_its_leaves() {
-        let data = json!({"a": {"b": "x", "n": 3}, "list": [{"id": 7}]});
+        let data = json!({"a": {"b": "x", "n": 3}, "list": [{"id": 7}], "large": 9_007_199_254_740_993_u64});
         let values = Values { data: &data, trigger: "T", event: "e/1", received: Timestamp(0) };
         let filled = |template: &str| fill(template, &values, 100);
         assert_eq!(filled("{{data.a.b}}-{{ data.a.n }}-{{data.list.0.id}}{{data.none}}").as_deref(), Some("x-3-7"));
@@ -109,6 +111,8 @@ mod tests {
             (json!({}), true),
             (json!({"a": {"b": "x"}}), true),
             (json!({"a": {"n": 3.0}}), true),
+            (json!({"large": 9_007_199_254_740_993_u64}), true),
+            (json!({"large": 9_007_199_254_740_992_u64}), false),
             (json!({"a": {"b": "y"}}), false),
             (json!({"list": [{"id": 7}]}), true),
             (json!({"none": null}), true),
