@@ -1,6 +1,6 @@
 //! `/v1/skills`: instructions that models load when they need them.
 
-use platform_testing::{Reply, Script, TestApp};
+use platform_testing::{Reply, Script, TestApp, TestDb};
 use reqwest::{
     Method, StatusCode,
     multipart::{Form, Part},
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     documents::called,
-    support::{agent, app, app_with_model, text},
+    support::{PROGRAM, agent, app, app_with_model, text},
 };
 
 const REVIEW: &str = "---\nname: code-review\ndescription: \"Reviews changes: finds what is wrong\"\nlicense: MIT\n---\n\n# Review\n\nRead every line twice.\n";
@@ -161,6 +161,32 @@ async fn skills_are_begun_listed_installed_and_attached() {
     assert_eq!(app.get("/assistants/s").await.body["knowledgeSkills"], json!([]));
     let specialization = app.get(&format!("/agents/{agent_id}")).await.body["assistantSpecialization"].clone();
     assert_eq!(specialization["knowledgeSkills"], json!([]));
+}
+
+#[tokio::test]
+async fn a_list_of_skills_has_no_end_of_its_own() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &[]);
+    let first = app.post("/skills/scaffold", json!({"name": "first", "description": "The oldest of all"})).await;
+    assert_eq!(first.status, StatusCode::CREATED, "{}", first.body);
+    db.run(
+        "INSERT INTO folders (account_id, id, name, tags, is_skill, created_ms, edited_ms) \
+         SELECT account_id, 'f' || n, 'Skill ' || n, '[]', true, created_ms + 1, edited_ms FROM folders, \
+         generate_series(1, 2100) n",
+    )
+    .await;
+    let all = app.get("/skills").await.body;
+    assert_eq!((&all["total"], all["items"].as_array().map(Vec::len)), (&json!(2101), Some(2101)));
+    assert_eq!(all["items"][2100]["name"], "first");
+    for (query, total, newest) in [
+        ("limit=1&page=2101", 2101, json!("first")),
+        ("limit=200&page=12", 2101, Value::Null),
+        ("search=oldest", 1, json!("first")),
+        ("search=skill%20&limit=5&page=3", 2100, json!("Skill 99")),
+    ] {
+        let list = app.get(&format!("/skills?{query}")).await.body;
+        assert_eq!((&list["total"], &list["items"][0]["name"]), (&json!(total), &newest), "{query}");
+    }
 }
 
 #[tokio::test]

@@ -251,7 +251,7 @@ async fn messages_that_wait_when_the_quota_runs_out_stay_queued_until_there_is_q
         })
         .await;
     };
-    for chat in ["next", "reset"] {
+    for chat in ["next", "sync", "reset"] {
         send(chat, "/wait 3s\n/usage {\"inputTokens\": 100}\nDone").await;
         for one in ["one", "two"] {
             assert_eq!(send(chat, one).await["queued"], true);
@@ -264,11 +264,27 @@ async fn messages_that_wait_when_the_quota_runs_out_stay_queued_until_there_is_q
         assert_eq!((&state["queuedMessages"], &state["stopReason"]), (&json!(2), &json!("limit_exceeded")), "{state}");
         assert!(state["limitExceeded"]["resetsAt"].is_i64(), "{state}");
         let due = "SELECT (extract(epoch FROM due) * 1000)::bigint AS n FROM runs WHERE subject = '{}'";
-        let due = db.number(&due.replace("{}", chat)).await;
+        let due_at = db.number(&due.replace("{}", chat)).await;
         let resets = state["limitExceeded"]["resetsAt"].as_i64().expect("a time");
-        assert!((due - resets).abs() < 60_000, "it goes on when there is quota again: {due} {resets}");
+        assert!((due_at - resets).abs() < 60_000, "it goes on when there is quota again: {due_at} {resets}");
+        let wait_for = json!({"message": "three", "chatUid": chat, "tenantId": "acme", "skipSummarization": true});
+        if chat == "sync" {
+            let refused = app.post("/assistants/default/messages", wait_for.clone()).await;
+            assert_eq!(refused.error(), "TENANT_LIMIT_EXCEEDED", "{}", refused.body);
+            let still = app.get(&format!("/assistants/default/chats/{chat}/realtime")).await.body;
+            assert_eq!((&still["queuedMessages"], &still["chatHistory"]), (&json!(2), &state["chatHistory"]));
+            assert_eq!(db.number(&due.replace("{}", chat)).await, due_at, "it is due as before");
+        }
         app.post("/tenant-admin/acme/tier", json!({"tierId": null, "resetUsage": true})).await;
-        if chat == "next" {
+        if chat == "sync" {
+            let said = app.post("/assistants/default/messages", wait_for).await;
+            let reply = (said.status, &said.body[1]["content"]["message"]);
+            assert_eq!(reply, (StatusCode::OK, &json!("Demo reply: one two three")), "{}", said.body);
+            let state = app.get(&format!("/assistants/default/chats/{chat}/realtime")).await.body;
+            assert_eq!((&state["status"], &state["queuedMessages"]), (&json!("completed"), &json!(0)), "{state}");
+            assert_eq!(db.number("SELECT count(*) AS n FROM runs WHERE subject = 'sync'").await, 0);
+            app.post("/tenant-admin/acme/tier", json!({"tierId": null, "resetUsage": true})).await;
+        } else if chat == "next" {
             send(chat, "three").await;
             let state = app.get(&format!("/assistants/default/chats/{chat}/realtime")).await.body;
             assert_ne!(state["status"], "limit_exceeded", "{state}");

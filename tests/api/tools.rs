@@ -340,9 +340,19 @@ async fn a_tool_of_the_client_holds_the_turn_until_its_result_comes() {
 
     // A stop ends it, and no call is left without a result.
     let chat = begin(&app, message).await;
-    until(&app, &chat, "waiting_for_tool_response").await;
+    let waiting = until(&app, &chat, "waiting_for_tool_response").await;
+    let frames = Frames::follow(&app, &format!("{chat}/stream")).await;
+    for _ in 0..3 {
+        let given = responses(&[(&waiting["pendingToolCalls"][1]["id"], json!("said again"))]);
+        assert_eq!(app.post(&format!("{chat}/tool-response"), given).await.body["pending"], 1);
+    }
     let stopped = app.post(&format!("{chat}/stop"), json!({})).await;
     assert_eq!(stopped.status, StatusCode::OK, "{:?}", stopped.body);
+    let mut frames = frames.all().await;
+    for frame in &mut frames {
+        frame.data["lastUpdatedAt"] = Value::Null;
+    }
+    assert!(frames.windows(2).all(|pair| pair[0].data != pair[1].data), "each frame is news: {frames:?}");
     let state = app.get(&format!("{chat}/realtime")).await.body;
     assert_eq!((&state["status"], &state["stopReason"]), (&json!("completed"), &json!("stopped_by_user")));
     let interrupted = json!({"error": "INTERRUPTED"});

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use platform_core::{Error, Result};
 use serde_json::Value;
 use strsim::levenshtein;
@@ -9,6 +10,10 @@ use strsim::levenshtein;
 use crate::{code, request::Fields, route::Route};
 
 const MOST_IGNORED: usize = 20;
+/// Bytes of a name that are shown.
+const MOST_SHOWN: usize = 128;
+/// What a list of names in a header cannot hold as it is.
+const NOT_IN_LIST: &AsciiSet = &CONTROLS.add(b' ').add(b',').add(b'%');
 
 /// Names in the request that nothing reads; refused with `strict=true` (contract 00 §2.11).
 pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &Fields) -> Result<Vec<String>> {
@@ -39,8 +44,11 @@ pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &
         let message = format!("These fields are not known here: {}.", names.join(", "));
         return Err(Error::new(code::UNKNOWN_FIELD, message).with("fields", fields));
     }
-    let printable = |name: &String| name.bytes().all(|b| b.is_ascii_graphic() && b != b',');
-    Ok(unknown.into_iter().map(|(name, _)| name).filter(printable).take(MOST_IGNORED).collect())
+    let listed = |name: &str| {
+        let shown = &name[..name.floor_char_boundary(MOST_SHOWN)];
+        utf8_percent_encode(shown, NOT_IN_LIST).to_string()
+    };
+    Ok(unknown.iter().take(MOST_IGNORED).map(|(name, _)| listed(name)).collect())
 }
 
 /// Fields that the server owns in every record.

@@ -202,7 +202,8 @@ impl Models {
         for provider in self.providers.iter().filter(|provider| !provider.is_configured()) {
             warn!(provider = %provider.name, "A model provider does not answer; it is asked again every minute.");
         }
-        if self.choose(None, None).is_ok_and(|spec| &*spec.provider == demo::PROVIDER) {
+        let (real, _) = self.failing();
+        if real == 0 && self.choose(None, None).is_ok_and(|spec| &*spec.provider == demo::PROVIDER) {
             info!(
                 "No model provider is configured; the offline model demo-1 answers. Set OPENAI_API_KEY or another provider for real answers."
             );

@@ -44,11 +44,19 @@ pub struct Watcher {
 }
 
 /// What this connection was last sent.
-#[derive(PartialEq)]
 struct Seen {
-    revision: i64,
+    head: Arc<Head>,
     /// Message, bytes of its text, and of its tool calls.
     streaming: Option<(Arc<str>, usize, usize)>,
+}
+
+impl Seen {
+    /// Nothing but `lastUpdatedAt` differs, which is no news by itself (contract 02 §7).
+    fn tells_the_same(&self, other: &Self) -> bool {
+        let (head, before) = (&self.head, &other.head);
+        self.streaming == other.streaming
+            && (head.revision == before.revision || head.open_object == before.open_object)
+    }
 }
 
 impl Watcher {
@@ -123,18 +131,17 @@ impl Watcher {
         is_new && head.holds(&streaming.uid)
     }
 
-    fn frame(&mut self, head: &Head, streaming: Option<&Streaming>) -> Option<Bytes> {
-        let now = Seen {
-            revision: head.revision,
-            streaming: streaming.map(|s| (Arc::clone(&s.uid), s.length, s.calls_size)),
-        };
+    fn frame(&mut self, head: &Arc<Head>, streaming: Option<&Streaming>) -> Option<Bytes> {
+        let now =
+            Seen { head: Arc::clone(head), streaming: streaming.map(|s| (Arc::clone(&s.uid), s.length, s.calls_size)) };
+        let is_known = self.seen.as_ref().is_some_and(|before| before.tells_the_same(&now));
         let before = self.seen.replace(now);
-        let (before, now) = (before.as_ref(), self.seen.as_ref());
-        if before == now {
+        if is_known {
             return None;
         }
+        let before = before.as_ref();
         let Some(streaming) = streaming else { return Some(head.frame()) };
-        let same_head = before.is_some_and(|before| before.revision == head.revision);
+        let same_head = before.is_some_and(|before| before.head.revision == head.revision);
         if !self.partial || !same_head {
             return Some(streaming.snapshot(head));
         }

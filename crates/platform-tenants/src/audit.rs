@@ -51,9 +51,10 @@ pub(crate) async fn note_in(
     caller: &Caller,
     (tenant, subtenant): (&str, Option<&str>),
     action: &str,
-    body: Value,
+    mut body: Value,
     now: Timestamp,
 ) -> Result<()> {
+    drop_nulls(&mut body);
     diesel::insert_into(tenant_audit::table)
         .values((
             tenant_audit::id.eq(String::from(Id::<AuditEntry>::generate())),
@@ -68,6 +69,13 @@ pub(crate) async fn note_in(
         .execute(conn)
         .await?;
     Ok(())
+}
+
+/// What has no value is absent (contract 00).
+fn drop_nulls(value: &mut Value) {
+    let Value::Object(fields) = value else { return };
+    fields.retain(|_, value| !value.is_null());
+    fields.values_mut().for_each(drop_nulls);
 }
 
 pub(crate) async fn list(

@@ -83,6 +83,11 @@ impl ChatRow {
         Status::of(&self.status)
     }
 
+    /// Messages wait until there is quota again.
+    pub fn awaits_quota(&self) -> bool {
+        self.status == LIMIT_EXCEEDED && self.queued > 0
+    }
+
     fn token_usage(&self) -> StoredJson {
         let Some(secondary) = self.secondary.clone() else {
             return StoredJson::from_text(self.usage.clone().unwrap_or_else(no_usage));

@@ -6,7 +6,7 @@ use diesel::{
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use futures_util::FutureExt;
-use platform_conversation::{StoredFile, store_files};
+use platform_conversation::{StoredFile, TurnRequest, store_files};
 use platform_core::{AccountId, Error, Object, Result, Timestamp};
 use platform_db::{Conn, Db, GroupWriter, Idempotency, JsonStatement};
 use platform_jobs::ENQUEUE;
@@ -15,7 +15,7 @@ use platform_tenants::{RESERVE, refusals};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{message::Accepted, work::KIND};
+use super::{message::Accepted, queue::resume, work::KIND};
 use crate::chat::repository::note_trigger;
 
 /// A turn to accept: becomes a chat (new or going on), messages and a run in one statement.
@@ -212,20 +212,26 @@ impl Acceptor {
         self.group.write(item).await
     }
 
-    /// The same together with files and an idempotency key, in a transaction of its own.
+    /// The same together with files and an idempotency key, in a transaction of its own. `resumed`: what the message
+    /// wants, when what waits for quota is to be answered with it.
     pub async fn accept_with(
         &self,
-        item: &Acceptance,
+        item: &mut Acceptance,
+        resumed: Option<&mut TurnRequest>,
         files: &[StoredFile],
         once: Option<&Idempotency>,
         answer: Option<&Accepted>,
     ) -> Result<TurnCommit> {
-        self.db
-            .conn()
-            .await?
+        let mut conn = self.db.conn().await?;
+        let accepted = conn
             .transaction::<_, Error, _>(async |conn| {
                 if let Some(once) = once {
                     once.lock(conn).await?;
+                }
+                if let Some(request) = resumed
+                    && !resume(conn, item, request).await?
+                {
+                    return Err(diesel::result::Error::RollbackTransaction.into());
                 }
                 match (once, answer) {
                     (Some(once), Some(answer)) => once.store(conn, 200, answer).await?,
@@ -234,7 +240,7 @@ impl Acceptor {
                     }
                     (None, _) => {}
                 }
-                match write(conn, std::slice::from_ref(item)).await?.pop().flatten() {
+                match write(conn, std::slice::from_ref(&*item)).await?.pop().flatten() {
                     Some(chat) => {
                         if let Some(trigger) = item.trigger.as_ref().filter(|_| chat.created) {
                             note_trigger(conn, &item.account(), &item.subject, trigger).await?;
@@ -246,12 +252,12 @@ impl Acceptor {
                     None => Err(diesel::result::Error::RollbackTransaction.into()),
                 }
             })
-            .await
-            .or_else(|error| match refusal_of(item, &error) {
-                Some(refusal) => Ok(Err(Box::new(refusal))),
-                None if is_rollback(&error) => Ok(Ok(None)),
-                None => Err(error),
-            })
+            .await;
+        accepted.or_else(|error| match refusal_of(item, &error) {
+            Some(refusal) => Ok(Err(Box::new(refusal))),
+            None if is_rollback(&error) => Ok(Ok(None)),
+            None => Err(error),
+        })
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Candidate {
     pub slot: Option<Slot>,
     /// Somebody waits for the end.
     pub waits: bool,
+    /// What waits for quota in its chat is answered with it.
+    pub resumes: bool,
     pub once: Option<Idempotency>,
     /// What an asynchronous caller is told.
     pub accepted: Accepted,
@@ -59,12 +61,14 @@ impl Admission {
         run_detached("admit", async move { admission.accept_and_start(candidate).await }).await
     }
 
-    async fn accept_and_start(&self, candidate: Candidate) -> Result<Result<Option<Admitted>, Box<Refusal>>> {
-        let chat = if candidate.once.is_none() && candidate.files.is_empty() {
+    async fn accept_and_start(&self, mut candidate: Candidate) -> Result<Result<Option<Admitted>, Box<Refusal>>> {
+        let chat = if candidate.once.is_none() && candidate.files.is_empty() && !candidate.resumes {
             self.acceptor.accept(candidate.item.clone()).await?
         } else {
             let answer = (!candidate.waits).then_some(&candidate.accepted);
-            self.acceptor.accept_with(&candidate.item, &candidate.files, candidate.once.as_ref(), answer).await?
+            let resumed = candidate.resumes.then_some(&mut candidate.request);
+            let (item, files, once) = (&mut candidate.item, &candidate.files, candidate.once.as_ref());
+            self.acceptor.accept_with(item, resumed, files, once, answer).await?
         };
         let chat = match chat {
             Ok(Some(chat)) => chat,

@@ -118,7 +118,7 @@ impl Intake {
             self.refuse(caller, &item, wait).await?;
             return Err(Error::from(&refusal));
         }
-        let mut may_reserve = true;
+        let (mut may_reserve, mut resumes) = (true, false);
         for _ in 0..TRIES {
             if wait || settings.input_delay_ms == 0 {
                 let slot = if wait { Some(self.jobs.slot_at_once()) } else { self.jobs.slot_of(&caller.account) };
@@ -138,6 +138,7 @@ impl Intake {
                     files,
                     slot,
                     waits: wait,
+                    resumes,
                     once: once.cloned(),
                     accepted: accepted.clone(),
                 };
@@ -167,7 +168,7 @@ impl Intake {
                 continue;
             }
             if wait {
-                self.refuse(caller, &item, wait).await?;
+                resumes = self.refuse(caller, &item, wait).await?;
                 continue;
             }
             if let Some(taken) = self.wait_in_line(caller, &item, &assistant, &files, once, had_previous).await? {
@@ -252,14 +253,15 @@ impl Intake {
         Ok(adopts)
     }
 
-    /// Why a chat did not take a message that cannot wait; `Ok` when it has become free meanwhile.
-    async fn refuse(&self, caller: &Caller, item: &Acceptance, wait: bool) -> Result<()> {
+    /// Why a chat did not take a message that cannot wait; `Ok` when it has become free meanwhile, `true` when others
+    /// wait there for quota.
+    async fn refuse(&self, caller: &Caller, item: &Acceptance, wait: bool) -> Result<bool> {
         let conn = self.db.read().await?;
-        let Some(chat) = repository::find(conn.get(), &caller.account, &item.subject).await? else { return Ok(()) };
+        let Some(chat) = repository::find(conn.get(), &caller.account, &item.subject).await? else { return Ok(false) };
         refuse_stranger(&chat, item)?;
         refuse_growth(conn.get(), item).await?;
-        let free = !wait || (chat.status().is_terminal() && chat.queued == 0);
-        if free { Ok(()) } else { Err(busy(&chat)) }
+        let free = !wait || chat.awaits_quota() || (chat.status().is_terminal() && chat.queued == 0);
+        if free { Ok(chat.awaits_quota()) } else { Err(busy(&chat)) }
     }
 
     async fn acceptance(

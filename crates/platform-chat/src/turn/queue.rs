@@ -1,6 +1,6 @@
 //! Messages that wait: for the end of a turn, or for the end of a delay in which more may come.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use diesel::{
     dsl::sql,
@@ -297,6 +297,33 @@ pub(crate) async fn dequeue(db: &Db, run: &Run, now: Timestamp) -> Result<Dequeu
         Ok(Dequeued::Turn(Box::new((row.into_turn_chat()?, request))))
     })
     .await
+}
+
+/// Makes what waits for quota the messages of the turn that `item` is to begin, and `request` what all of them want;
+/// `false` when nothing waits so, or somebody begins with it already.
+pub(crate) async fn resume(conn: &mut Conn, item: &mut Acceptance, request: &mut TurnRequest) -> Result<bool> {
+    let (account, uid) = (item.account(), item.subject.as_str());
+    let run = find_in(conn, &account, KIND, uid).await?;
+    let Some(chat) = repository::lock(conn, &account, uid).await? else { return Ok(false) };
+    if !chat.awaits_quota() || run.is_some_and(|run| !run.idle) {
+        return Ok(false);
+    }
+    refuse_stranger(&chat, item)?;
+    cancel_in(conn, &account, KIND, uid).await?;
+    let rows = queued(conn, &account, uid).await?;
+    if let Some(earlier) = joined_request(&rows)? {
+        *request = TurnRequest::joined(vec![earlier, std::mem::take(request)]).unwrap_or_default();
+        item.payload = Arc::new(serde_json::to_value(&*request).map_err(Error::internal)?);
+    }
+    let mut count = chat.message_count;
+    for row in rows {
+        insert_message(conn, &account, uid, &row.into_message(count, Timestamp(chat.edited_ms))?).await?;
+        count += 1;
+    }
+    empty(conn, &account, uid).await?;
+    let taken = (chats::queued.eq(0), chats::turn_start.eq(chats::message_count), chats::message_count.eq(count));
+    diesel::update(by_uid(account.as_str(), uid)).set(taken).execute(conn).await?;
+    Ok(true)
 }
 
 /// What was gathered becomes one message that waits, when no turn begins with it yet. The lease is checked.

@@ -1,5 +1,7 @@
 //! Who a skill is: `name` and `description` of the YAML at the very top of its text, each on one line.
 
+use std::borrow::Cow;
+
 /// So many bytes of a text are looked at.
 pub(super) const HEAD_BYTES: usize = 4096;
 const MOST_NAME: usize = 200;
@@ -12,12 +14,10 @@ pub(super) fn identity(text: &str) -> (Option<String>, Option<String>) {
     let (mut name, mut description) = (None, None);
     for line in rest.lines() {
         if line.trim_end() == "---" {
-            break;
+            return (name, description);
         }
         let Some((key, value)) = line.split_once(':') else { continue };
-        let value = value.trim();
-        let bare = ['"', '\''].iter().find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
-        let value = bare.unwrap_or(value);
+        let value = unquoted(value.trim());
         let cut = |most: usize| (!value.is_empty()).then(|| value.chars().take(most).collect::<String>());
         match key {
             "name" => name = cut(MOST_NAME),
@@ -25,7 +25,26 @@ pub(super) fn identity(text: &str) -> (Option<String>, Option<String>) {
             _ => {}
         }
     }
-    (name, description)
+    // It may end behind what is looked at; what ends nowhere is no frontmatter.
+    if text.len() < HEAD_BYTES { (None, None) } else { (name, description) }
+}
+
+/// A YAML scalar of one line without its quotes.
+fn unquoted(value: &str) -> Cow<'_, str> {
+    let within = |quote: char| value.strip_prefix(quote).and_then(|value| value.strip_suffix(quote));
+    if let Some(bare) = within('"') {
+        return serde_json::from_str(value).map_or(bare.into(), Cow::Owned);
+    }
+    within('\'').map_or(value.into(), |bare| bare.replace("''", "'").into())
+}
+
+/// A text as a YAML scalar of one line.
+fn scalar(text: &str) -> String {
+    let text = text.replace(['\r', '\n'], " ");
+    let is_plain = text.starts_with(char::is_alphabetic)
+        && text.chars().all(|c| c.is_alphanumeric() || " -_.,()/'".contains(c))
+        && !["true", "false", "null", "yes", "no", "on", "off"].contains(&text.to_lowercase().as_str());
+    if is_plain { text } else { serde_json::Value::from(text).to_string() }
 }
 
 /// A description as it is shown.
@@ -35,12 +54,11 @@ pub(super) fn shortened(text: &str) -> String {
 
 /// The text of a new skill.
 pub(super) fn stub(name: &str, description: &str) -> String {
-    let line = |text: &str| text.replace(['\r', '\n'], " ");
     format!(
         "---\nname: {}\ndescription: {}\n---\n\n# {}\n\nSay here what to do, step by step.\n",
-        line(name),
-        line(description),
-        line(name)
+        scalar(name),
+        scalar(description),
+        name.replace(['\r', '\n'], " ")
     )
 }
 
@@ -53,6 +71,14 @@ mod tests {
         let text = "---\nname: \"review\"\nlicense: MIT\ndescription: Reads: changes\nmetadata:\n  name: inner\n---\n# Title\nname: not this";
         assert_eq!(identity(text), (Some("review".to_owned()), Some("Reads: changes".to_owned())));
         assert_eq!(identity("# Title\n---\nname: x\n---"), (None, None));
-        assert_eq!(identity(&stub("a\nb", "c")), (Some("a b".to_owned()), Some("c".to_owned())));
+        assert_eq!(identity("---\nname: open\n# Title"), (None, None), "what ends nowhere is no frontmatter");
+        let long = format!("---\nname: long\n{}", "key: value\n".repeat(400));
+        assert_eq!(identity(&long[..HEAD_BYTES]).0.as_deref(), Some("long"), "it may end behind what is looked at");
+        let quoted = "---\nname: 'it''s'\ndescription: \"say \\\"so\\\"\"\n---\n";
+        assert_eq!(identity(quoted), (Some("it's".to_owned()), Some("say \"so\"".to_owned())));
+        for name in ["a\nb", "\"quoted\"", "# note: 'x'", "true", "über: alles", "a'"] {
+            let stub = stub(name, "c");
+            assert_eq!(identity(&stub), (Some(name.replace('\n', " ")), Some("c".to_owned())), "{stub}");
+        }
     }
 }

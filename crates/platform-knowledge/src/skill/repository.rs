@@ -5,7 +5,7 @@ use diesel::{
     sql_types::{Array, BigInt, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, Result, Timestamp, sha256_hex};
+use platform_core::{AccountId, Error, Page, Result, Timestamp, sha256_hex};
 use platform_db::Conn;
 use serde_json::{Value, json};
 
@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{code, uses};
 
-/// Skills of an account that are listed.
-const MOST: i64 = 2000;
+/// So many skills are read at once, where all of them are looked at.
+const BATCH: i64 = 1000;
 
 #[derive(QueryableByName)]
 struct Row {
@@ -44,6 +44,11 @@ struct Row {
     assistants: i64,
     #[diesel(sql_type = BigInt)]
     installs: i64,
+    #[diesel(sql_type = BigInt)]
+    created_ms: i64,
+    /// How many there are, on all pages.
+    #[diesel(sql_type = BigInt)]
+    total: i64,
 }
 
 const LIST: &str = "\
@@ -64,40 +69,90 @@ const LIST: &str = "\
             AND u.user_kind = 'agent') AS agents, \
         (SELECT count(*) FROM uses u WHERE u.account_id = $1 AND u.target_kind = 'skill' AND u.target_id = s.id \
             AND u.user_kind = 'assistant') AS assistants, \
-        (SELECT count(*) FROM skill_installs i WHERE i.account_id = $1 AND i.skill_id = s.id) AS installs \
+        (SELECT count(*) FROM skill_installs i WHERE i.account_id = $1 AND i.skill_id = s.id) AS installs, \
+        s.created_ms, count(*) OVER () AS total \
     FROM skills s LEFT JOIN skill_reads r ON r.account_id = $1 AND r.skill_id = s.id \
     WHERE ($4::text IS NULL OR s.project_id = $4) \
         AND ($5::text[] IS NULL OR s.project_id IS NULL OR s.project_id = ANY($5)) \
         AND (cardinality($6::text[]) = 0 OR s.tags ?| $6) \
-    ORDER BY s.created_ms DESC, s.id DESC LIMIT $7";
+        AND (s.created_ms, s.id) < ($7, $8) \
+    ORDER BY s.created_ms DESC, s.id DESC LIMIT $9 OFFSET $10";
 
-/// The skills that a filter keeps, newest first; their versions are not known yet. `ids`: of these alone.
+/// Where the newest skills begin.
+const NEWEST: (i64, &str) = (i64::MAX, "");
+
+/// The skills that a filter keeps, newest first, and how many there are; their versions are not known yet. `ids`: of
+/// these alone; `page`: of it alone.
 pub(super) async fn list(
     conn: &Conn,
     account: &AccountId,
     ids: Option<&[String]>,
     filter: &SkillFilter,
-) -> Result<Vec<Skill>> {
+    page: Option<Page>,
+) -> Result<(Vec<Skill>, i64)> {
+    let search = filter.search.as_ref().map(|search| search.to_lowercase());
+    if let (Some(page), None) = (page, &search) {
+        let rows = read(conn, account, ids, filter, (NEWEST, page.limit, page.offset)).await?;
+        let total_of = |rows: &[Row]| rows.first().map(|row| row.total);
+        let total = match total_of(&rows) {
+            Some(total) => total,
+            // Behind the last page nobody says how many there are.
+            None => total_of(&read(conn, account, ids, filter, (NEWEST, 1, 0)).await?).unwrap_or(0),
+        };
+        return Ok((rows.into_iter().map(shown).collect::<Result<_>>()?, total));
+    }
+    let is_found = |skill: &Skill| {
+        let within = |text: &str| search.as_ref().is_none_or(|search| text.to_lowercase().contains(search));
+        within(&skill.name) || within(&skill.description)
+    };
+    let page = page.unwrap_or(Page { limit: i64::MAX, offset: 0 });
+    let (mut skills, mut total, mut last) = (Vec::new(), 0, (NEWEST.0, NEWEST.1.to_owned()));
+    loop {
+        let rows = read(conn, account, ids, filter, ((last.0, &last.1), BATCH, 0)).await?;
+        let is_last = rows.len() < usize::try_from(BATCH).unwrap_or(usize::MAX);
+        if let Some(row) = rows.last() {
+            last = (row.created_ms, row.id.clone());
+        }
+        for skill in rows.into_iter().map(shown) {
+            let skill = skill?;
+            if is_found(&skill) {
+                if total >= page.offset && total - page.offset < page.limit {
+                    skills.push(skill);
+                }
+                total += 1;
+            }
+        }
+        if is_last {
+            return Ok((skills, total));
+        }
+    }
+}
+
+/// The skills after the one that was made then, so many of them, behind an offset.
+async fn read(
+    conn: &Conn,
+    account: &AccountId,
+    ids: Option<&[String]>,
+    filter: &SkillFilter,
+    ((before, id), limit, offset): ((i64, &str), i64, i64),
+) -> Result<Vec<Row>> {
     let mut conn = conn;
     let tags = filter.tags.iter().flat_map(|tags| tags.split(',')).map(str::trim).filter(|tag| !tag.is_empty());
     let tags: Vec<String> = tags.map(str::to_owned).collect();
-    let rows: Vec<Row> = diesel::sql_query(LIST)
+    let rows = diesel::sql_query(LIST)
         .bind::<Text, _>(account.as_str())
         .bind::<Nullable<Array<Text>>, _>(ids)
         .bind::<diesel::sql_types::Integer, _>(i32::try_from(HEAD_BYTES).unwrap_or(i32::MAX))
         .bind::<Nullable<Text>, _>(&filter.project_id)
         .bind::<Nullable<Array<Text>>, _>(&filter.within)
         .bind::<Array<Text>, _>(tags)
-        .bind::<BigInt, _>(MOST)
+        .bind::<BigInt, _>(before)
+        .bind::<Text, _>(id)
+        .bind::<BigInt, _>(limit)
+        .bind::<BigInt, _>(offset)
         .load(&mut conn)
         .await?;
-    let search = filter.search.as_ref().map(|search| search.to_lowercase());
-    let found = |skill: &Skill| {
-        let within = |text: &str| search.as_ref().is_none_or(|search| text.to_lowercase().contains(search));
-        within(&skill.name) || within(&skill.description)
-    };
-    let skills: Vec<Skill> = rows.into_iter().map(shown).collect::<Result<_>>()?;
-    Ok(skills.into_iter().filter(found).collect())
+    Ok(rows)
 }
 
 fn shown(row: Row) -> Result<Skill> {
@@ -198,7 +253,7 @@ pub(super) fn version(skills: &mut [Skill], files: &[(String, FileRow)]) {
 
 /// Tags of skills, in their order.
 pub(super) async fn tags(conn: &Conn, account: &AccountId, filter: &SkillFilter) -> Result<Vec<String>> {
-    let skills = list(conn, account, None, filter).await?;
+    let (skills, _) = list(conn, account, None, filter, None).await?;
     let mut tags: Vec<String> = skills.into_iter().flat_map(|skill| skill.tags).collect();
     tags.sort();
     tags.dedup();

@@ -77,7 +77,8 @@ impl PgKnowledge {
             return Err(Error::invalid("type", "enum", "type must be document or folder"));
         }
         let conn = self.db.read().await?;
-        let mut found = repository::list(conn.get(), account, Some(&[id.to_owned()]), &SkillFilter::default()).await?;
+        let (ids, all) = ([id.to_owned()], SkillFilter::default());
+        let (mut found, _) = repository::list(conn.get(), account, Some(&ids), &all, None).await?;
         found.retain(|skill| of.is_none_or(|of| of.eq_ignore_ascii_case(skill.r#type)));
         if found.is_empty() {
             return Err(Error::not_found(code::SKILL_NOT_FOUND, "skill", id));
@@ -180,17 +181,9 @@ impl PgKnowledge {
 impl SkillService for PgKnowledge {
     async fn list(&self, account: &AccountId, filter: &SkillFilter, page: Option<Page>) -> Result<SkillList> {
         let conn = self.db.read().await?;
-        let mut skills = repository::list(conn.get(), account, None, filter).await?;
-        let total = i64::try_from(skills.len()).unwrap_or(i64::MAX);
-        let mut limit = total;
-        let mut number = 1;
-        if let Some(page) = page {
-            let (skip, take) =
-                (usize::try_from(page.offset).unwrap_or(usize::MAX), usize::try_from(page.limit).unwrap_or(0));
-            skills = skills.into_iter().skip(skip).take(take).collect();
-            limit = page.limit;
-            number = page.offset / page.limit + 1;
-        } else {
+        let (mut skills, total) = repository::list(conn.get(), account, None, filter, page).await?;
+        let (number, limit) = page.map_or((1, total), |page| (page.offset / page.limit + 1, page.limit));
+        if page.is_none() {
             for skill in &mut skills {
                 (skill.linked_agents_count, skill.linked_assistants_count, skill.install_count) = (None, None, None);
             }
@@ -285,9 +278,8 @@ impl SkillService for PgKnowledge {
         let mut conn = self.db.conn().await?;
         let made = conn.transaction::<_, Error, _>(async |conn| {
             let (folder, skill_doc) = self.make_skill_in(conn, caller, &place, texts, now).await?;
-            let found =
-                repository::list(conn, &caller.account, Some(slice::from_ref(&folder.id)), &SkillFilter::default())
-                    .await?;
+            let (ids, all) = (slice::from_ref(&folder.id), SkillFilter::default());
+            let (found, _) = repository::list(conn, &caller.account, Some(ids), &all, None).await?;
             let mut skill = found.into_iter().next().ok_or_else(|| Error::internal("the skill was made"))?;
             let files = repository::files(conn, &caller.account, slice::from_ref(&folder.id)).await?;
             repository::version(slice::from_mut(&mut skill), &files);

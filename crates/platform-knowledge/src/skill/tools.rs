@@ -76,7 +76,8 @@ impl PgKnowledge {
     /// What a model is told of the skills of a turn, in their order; `None` when it has none.
     pub(crate) async fn told_skills(&self, account: &AccountId, skills: &[TurnSkill]) -> Result<Option<String>> {
         let ids: Vec<String> = skills.iter().map(|skill| skill.id.clone()).collect();
-        let known = repository::list(self.db.read().await?.get(), account, Some(&ids), &SkillFilter::default()).await?;
+        let (conn, all) = (self.db.read().await?, SkillFilter::default());
+        let (known, _) = repository::list(conn.get(), account, Some(&ids), &all, None).await?;
         let mut text = String::new();
         let mut left = MOST_PRELOADED;
         for TurnSkill { id, preload } in skills {

@@ -118,7 +118,7 @@ impl From<HistoryRecord> for HistoryRow {
             limit: metric.shown(row.rule_limit),
             percent: percent(row.consumed, row.rule_limit),
             origin: origin(row.tier_id.as_ref()),
-            tier_id: row.tier_id,
+            tier_id: row.tier_id.unwrap_or_default(),
             client_uid: row.account_id,
             window_key: row.window_key.to_string(),
             captured_at: Timestamp(row.captured_ms),

@@ -314,9 +314,8 @@ pub struct HistoryRow {
     pub limit: Value,
     /// Of the limit; may be above 100.
     pub percent: f64,
-    /// The tier the rule came from.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tier_id: Option<String>,
+    /// The tier the rule came from; empty when it came from none.
+    pub tier_id: String,
     /// `tier` or `adhoc`.
     pub origin: &'static str,
     /// The account.
