@@ -148,7 +148,57 @@ impl Bench {
             format!("{without:.2} without"),
             "as without",
         ));
+        rows.extend(self.recall(&platform).await);
         rows
+    }
+
+    /// First messages of chats whose assistant looks into a hundred earlier ones of eight messages, beside those of one
+    /// that does not; against the statement that reads what was said there.
+    async fn recall(&self, platform: &Platform) -> Vec<Row> {
+        let mut admin = Connection::open(&platform.address).await.expect("connected");
+        let body =
+            "{\"name\":\"recalls\",\"identifier\":\"recalls\",\"coreMemory\":{\"enabled\":true,\"recall\":true}}";
+        let made = admin.exchange(&request("POST", "/v1/assistants", KEY, body)).await.expect("an answer");
+        assert_eq!(made.0, 201, "{}", made.1);
+        let message = |n: usize| {
+            (0..50).fold("What was it".to_owned(), |text, word| format!("{text} word{}", (n * 31 + word * 7) % 3000))
+        };
+        let ask = |name: &str, chat: &str, n: usize| {
+            let body = format!(
+                "{{\"message\":\"{}\",\"model\":\"t64-d0\",\"skipSummarization\":true,\"tenantId\":\"t1\"{chat}}}",
+                message(n)
+            );
+            request("POST", &format!("/v1/assistants/{name}/messages"), KEY, &body)
+        };
+        let (mut without, mut with, mut references) = (vec![], vec![], vec![]);
+        for round in 0..self.rounds {
+            for n in 0..400 {
+                let chat = format!(",\"chatUid\":\"recalled-{round}-{}\"", n / 4);
+                let told = admin.exchange(&ask("recalls", &chat, n)).await.expect("an answer");
+                assert_eq!(told.0, 200, "{}", told.1);
+            }
+            references.push(1000.0 / self.pgbench("recall.sql", 1).await);
+            for n in 0..40 {
+                for (name, times) in [("plain", &mut without), ("recalls", &mut with)] {
+                    let (chat, began) = (format!("{name}-{round}-{n}"), Instant::now());
+                    let told = ask(name, &format!(",\"chatUid\":\"{chat}\""), n);
+                    let told = admin.exchange(&told).await.expect("an answer");
+                    times.push(millis(began.elapsed()));
+                    assert_eq!(told.0, 200, "{}", told.1);
+                    // What is looked into stays what it was.
+                    let path = format!("/v1/assistants/{name}/chats/{chat}");
+                    let gone = admin.exchange(&request("DELETE", &path, KEY, "")).await.expect("an answer");
+                    assert_eq!(gone.0, 200, "{}", gone.1);
+                }
+            }
+        }
+        let (added, reference) = (median(with) - median(without), median(references));
+        Row::new(
+            &format!("first message of a chat, more with recall ({added:.1} ms)"),
+            format!("{:.2} x", added / reference),
+            format!("its SQL {reference:.1} ms"),
+            "<= 1.3 x",
+        )
     }
 
     async fn account(&self, connection: &mut Connection) -> String {

@@ -186,7 +186,7 @@ impl Context<'_> {
         let block = self.ports.memory.core(&self.conversation.account, &memory.bucket).await?;
         if let Some(block) = &*block {
             add_part(system, &block.text);
-            self.told.note_core(block, new_message_uid(), self.ports.clock.now());
+            self.told.note_core(block, &new_message_uid(), self.ports.clock.now())?;
         }
         Ok(())
     }

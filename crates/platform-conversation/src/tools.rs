@@ -99,7 +99,7 @@ pub async fn turn_tools(
         tool: Tool {
             name: tool.function.name.clone(),
             description: tool.function.description.clone(),
-            parameters: parameters(tool),
+            parameters: Arc::new(parameters(tool)),
         },
         is_alias: false,
         needs_approval: false,

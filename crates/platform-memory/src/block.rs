@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use platform_core::{Object, sha256_hex};
+use platform_core::sha256_hex;
 use platform_runtime::CoreMemoryBlock;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::entry::{MemoryEntry, MemoryLimits};
 
@@ -31,11 +31,8 @@ pub(crate) fn render(entries: &[MemoryEntry], limits: &MemoryLimits) -> CoreMemo
     let revision = sha256_hex(&text)[..16].to_owned();
     let (shown, omitted) = (items.len(), entries.len() - items.len());
     let record = json!({"revision": revision, "items": items, "entries": shown, "omitted": omitted, "chars": chars});
-    let record: Object = match record {
-        Value::Object(record) => record,
-        _ => Object::new(),
-    };
-    CoreMemoryBlock { text, revision, record }
+    let record = record.to_string();
+    CoreMemoryBlock { text, revision, record: record[1..record.len() - 1].to_owned() }
 }
 
 /// The entries as a page, those that were put aside struck through.
@@ -62,6 +59,8 @@ pub(crate) fn markdown(entries: &[MemoryEntry]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn entry(id: i64, content: &str) -> MemoryEntry {
@@ -89,6 +88,7 @@ mod tests {
         assert_eq!(block.revision.len(), 16);
         assert_ne!(block.revision, render(&entries[..1], &limits).revision);
         let short = render(&entries, &MemoryLimits { max_chars: 10, ..limits });
-        assert_eq!((&short.record["entries"], &short.record["omitted"]), (&json!(1), &json!(1)));
+        let record: Value = serde_json::from_str(&format!("{{{}}}", short.record)).expect("an object");
+        assert_eq!((&record["entries"], &record["omitted"]), (&json!(1), &json!(1)));
     }
 }

@@ -133,21 +133,23 @@ fn told(
     RecalledTurns { text, record, asked: spent.into_iter().collect() }
 }
 
-fn words(text: &str) -> impl Iterator<Item = String> {
-    text.split(|c: char| !c.is_alphanumeric()).filter(|word| word.chars().count() >= LEAST).map(str::to_lowercase)
+/// The words of a text in lower case.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric()).filter(|word| word.chars().nth(LEAST - 1).is_some())
 }
 
 /// Turns that have words of a question, the best by BM25 first.
 fn by_words(texts: &[String], question: &str) -> Vec<usize> {
-    let asked: HashSet<String> = words(question).collect();
-    let counts: Vec<(HashMap<String, f64>, f64)> = texts
+    let question = question.to_lowercase();
+    let asked: HashSet<&str> = words(&question).collect();
+    let counts: Vec<(HashMap<&str, f64>, f64)> = texts
         .iter()
         .map(|text| {
             let (mut counts, mut length) = (HashMap::new(), 0.0);
-            for word in words(text) {
+            for word in words(&text.to_lowercase()) {
                 length += 1.0;
-                if asked.contains(&word) {
-                    *counts.entry(word).or_insert(0.0) += 1.0;
+                if let Some(word) = asked.get(word) {
+                    *counts.entry(*word).or_insert(0.0) += 1.0;
                 }
             }
             (counts, length)

@@ -16,10 +16,9 @@ pub(crate) const VERSION: &str = "2023-06-01";
 
 pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
     let most = prompt.max_output_tokens.unwrap_or(model.max_output_tokens);
-    let mut body = json!({
-        "model": &*model.llm, "messages": messages(&prompt.messages, model), "max_tokens": most, "stream": true,
-    });
+    let mut body = json!({"model": &*model.llm, "max_tokens": most, "stream": true});
     let fields = body.as_object_mut().expect("an object");
+    fields.insert("messages".to_owned(), messages(&prompt.messages, model).into());
     let own_mode = |output: &OutputSchema| output.is_closed() && knows_schemas(&model.llm);
     let instruction = prompt.output.as_ref().filter(|output| !own_mode(output)).map(|output| output.instruction());
     let system = [prompt.system.as_str(), instruction.as_deref().unwrap_or_default()];
@@ -37,7 +36,7 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
             .iter()
             .map(|tool| json!({"name": tool.name, "description": tool.description, "input_schema": tool.parameters}))
             .collect();
-        fields.insert("tools".to_owned(), json!(tools));
+        fields.insert("tools".to_owned(), tools.into());
     }
     // Extended thinking excludes the sampling parameters.
     let budget = match prompt.reasoning_effort.as_deref().filter(|_| model.capabilities.reasoning) {
@@ -78,7 +77,10 @@ fn messages(messages: &[Message], model: &ModelSpec) -> Vec<Value> {
             _ => merged.push((role, blocks)),
         }
     }
-    merged.into_iter().map(|(role, content)| json!({"role": role, "content": content})).collect()
+    let said = |(role, content): (&str, Vec<Value>)| {
+        Value::from_iter([("role", Value::from(role)), ("content", content.into())])
+    };
+    merged.into_iter().map(said).collect()
 }
 
 fn blocks(message: &Message, model: &ModelSpec) -> (&'static str, Vec<Value>) {

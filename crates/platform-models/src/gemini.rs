@@ -13,8 +13,9 @@ use crate::{
 };
 
 pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
-    let mut body = json!({"contents": contents(&prompt.messages, model)});
+    let mut body = json!({});
     let fields = body.as_object_mut().expect("an object");
+    fields.insert("contents".to_owned(), contents(&prompt.messages, model).into());
     if !prompt.system.is_empty() {
         fields.insert("systemInstruction".to_owned(), json!({"parts": [{"text": prompt.system}]}));
     }
@@ -88,7 +89,9 @@ fn contents(messages: &[Message], model: &ModelSpec) -> Vec<Value> {
             _ => merged.push((role, parts)),
         }
     }
-    merged.into_iter().map(|(role, parts)| json!({"role": role, "parts": parts})).collect()
+    let said =
+        |(role, parts): (&str, Vec<Value>)| Value::from_iter([("role", Value::from(role)), ("parts", parts.into())]);
+    merged.into_iter().map(said).collect()
 }
 
 #[derive(Deserialize)]

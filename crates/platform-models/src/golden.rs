@@ -37,7 +37,7 @@ fn prompt(provider: &str, llm: &str) -> (Prompt, ModelSpec) {
         "properties": {"sky": {"type": "string"}}, "required": ["sky"], "additionalProperties": false}}))
     .expect("a structured output");
     let children = Arc::new(ChildPool::new(Children::new("/nowhere", ""), 1));
-    let tool = Tool { name: "weather".into(), description: "Weather of a city".into(), parameters: schema };
+    let tool = Tool { name: "weather".into(), description: "Weather of a city".into(), parameters: Arc::new(schema) };
     let prompt = Prompt {
         system: "Be brief.".into(),
         messages,

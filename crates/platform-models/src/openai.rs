@@ -22,8 +22,9 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
         messages.push(json!({"role": "system", "content": system.join("\n\n")}));
     }
     messages.extend(prompt.messages.iter().map(|said| message(said, model)));
-    let mut body = json!({"model": &*model.llm, "messages": messages});
+    let mut body = json!({"model": &*model.llm});
     let fields = body.as_object_mut().expect("an object");
+    fields.insert("messages".to_owned(), messages.into());
     if model.capabilities.streaming {
         fields.insert("stream".to_owned(), json!(true));
         fields.insert("stream_options".to_owned(), json!({"include_usage": true}));
@@ -37,7 +38,7 @@ pub(crate) fn body(prompt: &Prompt, model: &ModelSpec) -> Value {
                     {"name": tool.name, "description": tool.description, "parameters": tool.parameters}})
             })
             .collect();
-        fields.insert("tools".to_owned(), json!(tools));
+        fields.insert("tools".to_owned(), tools.into());
     }
     if let Some(output) = prompt.output.as_ref().filter(|_| knows_schemas(model)) {
         let schema = json!({"name": output.name, "schema": output.schema(), "strict": output.is_closed()});

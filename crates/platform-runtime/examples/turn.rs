@@ -106,7 +106,9 @@ async fn main() -> Result<()> {
     let tool = Tool {
         name: "weather".to_owned(),
         description: "The weather in a city.".to_owned(),
-        parameters: json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}),
+        parameters: Arc::new(
+            json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}),
+        ),
     };
     let action: Arc<dyn Action> = Arc::new(Weather);
     let weather = TurnTool { tool, is_alias: false, needs_approval: false, is_repeatable: true, action: Some(action) };

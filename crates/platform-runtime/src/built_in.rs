@@ -76,7 +76,8 @@ impl BuiltInTool {
     ) -> Self {
         let parameters = json!({"type": "object", "properties": properties, "required": required,
             "additionalProperties": false});
-        let tool = Tool { name: name.to_owned(), description: description.to_owned(), parameters };
+        let (name, description) = (name.to_owned(), description.to_owned());
+        let tool = Tool { name, description, parameters: Arc::new(parameters) };
         Self { tool, schema: Arc::default(), approval: Approval::No, is_repeatable: true, does }
     }
 
@@ -167,7 +168,7 @@ struct Checked {
 impl Action for Checked {
     async fn call(&self, id: &str, arguments: Object) -> ToolResult {
         let given = Value::Object(arguments.clone());
-        let schema = self.of.schema.get_or_init(|| Schema::new(self.of.tool.parameters.clone()));
+        let schema = self.of.schema.get_or_init(|| Schema::new(Value::clone(&self.of.tool.parameters)));
         let issues = schema.problems(&self.children, &self.account, &given, 10).await;
         if !issues.is_empty() {
             return ToolResult::invalid_arguments(&issues);

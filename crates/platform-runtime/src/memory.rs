@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use platform_core::{AccountId, Object, Result, Timestamp};
+use platform_core::{AccountId, Error, Object, Result, Timestamp};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 use crate::{Payer, Role, SecondaryCall};
 
@@ -39,8 +39,9 @@ pub struct CoreMemoryBlock {
     pub text: String,
     /// 16 hex digits that change with the text.
     pub revision: String,
-    /// What a chat notes of it: `{revision, items, entries, omitted, chars}` (contract 11).
-    pub record: Object,
+    /// What a chat notes of it: `"revision", "items", "entries", "omitted", "chars"` of a JSON object without its
+    /// braces (contract 11).
+    pub record: String,
 }
 
 /// What was said once.
@@ -122,7 +123,7 @@ pub trait EarlierTurns: Send + Sync {
 pub struct ToldMemories {
     /// The block of its prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub core: Option<Object>,
+    pub core: Option<Box<RawValue>>,
     /// What was found of earlier chats.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recalled: Vec<Object>,
@@ -130,11 +131,10 @@ pub struct ToldMemories {
 
 impl ToldMemories {
     /// Notes the block of a prompt.
-    pub fn note_core(&mut self, block: &CoreMemoryBlock, uid: String, now: Timestamp) {
-        let mut record = block.record.clone();
-        record.insert("uid".to_owned(), uid.into());
-        record.insert("timestampMs".to_owned(), now.0.into());
-        self.core = Some(record);
+    pub fn note_core(&mut self, block: &CoreMemoryBlock, uid: &str, now: Timestamp) -> Result<()> {
+        let record = format!(r#"{{"uid":"{uid}","timestampMs":{},{}}}"#, now.0, block.record);
+        self.core = Some(RawValue::from_string(record).map_err(Error::internal)?);
+        Ok(())
     }
 
     /// Notes what was found; `call`: for which call of a tool.

@@ -390,7 +390,7 @@ pub struct Tool {
     /// What it does, for the model.
     pub description: String,
     /// JSON Schema of its arguments.
-    pub parameters: Value,
+    pub parameters: Arc<Value>,
 }
 
 /// A call of a tool, in the wire form of a chat message (specification, chat message).

@@ -54,7 +54,7 @@ mod tests {
             }
         }
         let tool = |name: &str, prefix| SourceTool {
-            tool: Tool { name: name.to_owned(), description: String::new(), parameters: json!({}) },
+            tool: Tool { name: name.to_owned(), description: String::new(), parameters: Arc::default() },
             prefix,
             approval: Approval::No,
             is_repeatable: true,

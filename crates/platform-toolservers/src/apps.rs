@@ -278,5 +278,5 @@ pub struct AppFunction {
     pub description: String,
     /// JSON Schema of the arguments.
     #[schema(value_type = Object)]
-    pub parameters: serde_json::Value,
+    pub parameters: Arc<serde_json::Value>,
 }

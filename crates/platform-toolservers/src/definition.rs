@@ -1,4 +1,4 @@
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use platform_core::{AccountId, Checks, Code, Error, Object, Result, lower_case};
 use platform_egress::Url;
@@ -123,12 +123,12 @@ pub struct FunctionDefinition {
     pub strict: bool,
     /// JSON Schema of the arguments, of type object.
     #[schema(value_type = Object)]
-    pub parameters: Value,
+    pub parameters: Arc<Value>,
 }
 
 impl Default for FunctionDefinition {
     fn default() -> Self {
-        Self { name: String::new(), description: String::new(), strict: false, parameters: no_parameters() }
+        Self { name: String::new(), description: String::new(), strict: false, parameters: Arc::new(no_parameters()) }
     }
 }
 
@@ -237,7 +237,7 @@ impl ToolDefinition {
             checks.issue(&at("function.name"), code, "function.name must match ^[A-Za-z0-9_-]{1,64}$");
         }
         checks.length(&at("function.description"), &self.function.description, 0..=4000);
-        match complete(&mut self.function.parameters) {
+        match complete(Arc::make_mut(&mut self.function.parameters)) {
             Ok(()) => {}
             Err(reason) => checks.issue(&at("function.parameters"), "type", reason),
         }
@@ -305,7 +305,7 @@ impl ToolDefinition {
 
     /// The schema that arguments must satisfy.
     pub(crate) fn argument_schema(&self) -> Value {
-        let mut schema = self.function.parameters.clone();
+        let mut schema = Value::clone(&self.function.parameters);
         if self.function.strict
             && let Some(fields) = schema.as_object_mut()
         {

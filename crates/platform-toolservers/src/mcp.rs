@@ -521,7 +521,7 @@ fn definition(tool: rmcp::model::Tool, redactor: &Redactor) -> ToolDefinition {
             name: redactor.text(&tool.name).replace('\0', " "),
             description: redactor.text(&tool.description.unwrap_or_default()).replace('\0', " "),
             strict: false,
-            parameters,
+            parameters: Arc::new(parameters),
         },
         method: HttpMethod::Post,
         idempotent: hint("readOnlyHint") || hint("idempotentHint"),

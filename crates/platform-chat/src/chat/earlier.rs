@@ -35,7 +35,7 @@ const NEWEST: &str = "WITH own AS (SELECT identifier, created_ms FROM assistants
         AND c.tenant_id = $3 AND (NOT $5 OR c.subtenant_id IS NOT DISTINCT FROM $4) AND c.assistant = own.identifier \
         AND c.created_ms >= own.created_ms AND c.uid <> $6 ORDER BY c.created_ms DESC LIMIT $7) \
     SELECT near.uid AS chat, m.role, m.content, m.created_ms FROM near CROSS JOIN LATERAL (\
-        SELECT position, role, left(body -> 'content' ->> 'message', $9) AS content, created_ms FROM messages \
+        SELECT position, role, left(body #>> '{content,message}', $9) AS content, created_ms FROM messages \
         WHERE account_id = $1 AND conversation = near.uid AND role IN ('user', 'assistant') \
         ORDER BY position DESC LIMIT $8) m \
     WHERE m.content <> '' ORDER BY near.created_ms DESC, near.uid, m.position LIMIT $10";

@@ -161,17 +161,21 @@ const SELECT: &str =
 /// Stores what turns do and, in groups, how they end, each under its lease.
 pub(crate) struct Finisher {
     db: Db,
-    group: GroupWriter<TurnCommit, Option<i64>>,
+    group: GroupWriter<Arc<TurnCommit>, Option<i64>>,
 }
 
 impl Finisher {
     pub fn new(db: &Db) -> Self {
-        Self { db: db.clone(), group: GroupWriter::new(db, 64, |conn, items| store(conn, items, &ENDS).boxed()) }
+        let group = GroupWriter::new(db, 64, |conn, items: &[Arc<TurnCommit>]| {
+            async move { store(conn, items.iter().map(Arc::as_ref).collect(), &ENDS).await }.boxed()
+        });
+        Self { db: db.clone(), group }
     }
 
     /// Ends a run with its result. When messages were queued meanwhile, the chat goes on with another run.
     pub async fn finish(&self, run: &Run, outcome: TurnCommit) -> Result<Stored> {
-        if let Some(revision) = self.group.write(outcome.clone()).await? {
+        let outcome = Arc::new(outcome);
+        if let Some(revision) = self.group.write(Arc::clone(&outcome)).await? {
             return Ok(Stored::At(revision));
         }
         // A failure stays to be seen until the next turn begins.
@@ -180,14 +184,14 @@ impl Finisher {
             status: if failed { outcome.status } else { "processing" },
             stop_reason: outcome.stop_reason.filter(|_| failed),
             turn_start: Some(outcome.message_count),
-            ..outcome
+            ..Arc::unwrap_or_clone(outcome)
         };
         self.replace(run, &next).await
     }
 
     /// Stores what a run has done that goes on, or sleeps.
     pub async fn step(&self, outcome: &TurnCommit) -> Result<Stored> {
-        let stored = store(&mut *self.db.conn().await?, std::slice::from_ref(outcome), &KEEPS).await?;
+        let stored = store(&mut *self.db.conn().await?, vec![outcome], &KEEPS).await?;
         Ok(stored.into_iter().next().flatten().map_or(Stored::Lost, Stored::At))
     }
 
@@ -200,7 +204,7 @@ impl Finisher {
                 if !is_held_in(conn, run).await? {
                     return Ok(Stored::Lost);
                 }
-                let stored = store(conn, std::slice::from_ref(outcome), &KEEPS).await?;
+                let stored = store(conn, vec![outcome], &KEEPS).await?;
                 end_in(conn, run).await?;
                 // What is queued waits until there is quota again.
                 let wait = outcome.resets_ms.map_or(0, |resets| resets - outcome.now_ms).max(0);
@@ -244,7 +248,7 @@ impl Statements {
     }
 }
 
-async fn store(conn: &mut Conn, items: &[TurnCommit], sql: &'static Statements) -> Result<Vec<Option<i64>>> {
+async fn store(conn: &mut Conn, items: Vec<&TurnCommit>, sql: &'static Statements) -> Result<Vec<Option<i64>>> {
     let is_metered = items.iter().any(|item| !item.took.is_empty());
     let is_told = items.iter().any(|item| !item.events.is_empty());
     let sql = match (is_metered, is_told) {
@@ -254,7 +258,7 @@ async fn store(conn: &mut Conn, items: &[TurnCommit], sql: &'static Statements) 
         (true, true) => &sql.told.1,
     };
     // Whoever locks several runs locks them in this order.
-    let mut ordered: Vec<&TurnCommit> = items.iter().collect();
+    let mut ordered = items.clone();
     ordered.sort_unstable_by_key(|item| &item.run);
     let rows: Vec<Held> = JsonStatement::new(sql, &ordered)?.load(conn).await?;
     let held: std::collections::HashMap<String, i64> = rows.into_iter().map(|row| (row.run, row.revision)).collect();

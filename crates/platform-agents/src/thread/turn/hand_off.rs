@@ -69,14 +69,14 @@ fn tool(agents: &[Arc<ReadyAgent>]) -> Tool {
             "Hands a piece of work to another agent and gives its result. Say everything it must know.\n{}",
             agents.join("\n")
         ),
-        parameters: json!({
+        parameters: Arc::new(json!({
             "type": "object",
             "properties": {
                 "agentId": {"type": "string", "enum": ids},
                 "input": {"description": "The work: text, or an object where the agent wants one"},
             },
             "required": ["agentId", "input"],
-        }),
+        })),
     }
 }
 
