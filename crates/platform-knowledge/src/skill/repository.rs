@@ -17,6 +17,10 @@ use crate::{code, uses};
 
 /// So many skills are read at once, where all of them are looked at.
 const BATCH: i64 = 1000;
+/// So many are shown where nobody says how many.
+pub(super) const MOST: i64 = 2000;
+/// Tags that are listed.
+const MOST_TAGS: i64 = 1000;
 
 #[derive(QueryableByName)]
 struct Row {
@@ -105,7 +109,7 @@ pub(super) async fn list(
         let within = |text: &str| search.as_ref().is_none_or(|search| text.to_lowercase().contains(search));
         within(&skill.name) || within(&skill.description)
     };
-    let page = page.unwrap_or(Page { limit: i64::MAX, offset: 0 });
+    let page = page.unwrap_or(Page { limit: MOST, offset: 0 });
     let (mut skills, mut total, mut last) = (Vec::new(), 0, (NEWEST.0, NEWEST.1.to_owned()));
     loop {
         let rows = read(conn, account, ids, filter, ((last.0, &last.1), BATCH, 0)).await?;
@@ -251,13 +255,29 @@ pub(super) fn version(skills: &mut [Skill], files: &[(String, FileRow)]) {
     }
 }
 
-/// Tags of skills, in their order.
+#[derive(QueryableByName)]
+struct Tag {
+    #[diesel(sql_type = Text)]
+    tag: String,
+}
+
+const TAGS: &str = "\
+    WITH skills AS (\
+        SELECT tags, project_id FROM documents WHERE account_id = $1 AND is_skill \
+        UNION ALL SELECT tags, project_id FROM folders WHERE account_id = $1 AND is_skill) \
+    SELECT DISTINCT tag COLLATE \"C\" AS tag FROM skills, jsonb_array_elements_text(tags) AS of(tag) \
+    WHERE ($2::text IS NULL OR project_id = $2) \
+        AND ($3::text[] IS NULL OR project_id IS NULL OR project_id = ANY($3)) ORDER BY 1 LIMIT $4";
+
+/// Tags of the skills of a project or of all, in their order.
 pub(super) async fn tags(conn: &Conn, account: &AccountId, filter: &SkillFilter) -> Result<Vec<String>> {
-    let (skills, _) = list(conn, account, None, filter, None).await?;
-    let mut tags: Vec<String> = skills.into_iter().flat_map(|skill| skill.tags).collect();
-    tags.sort();
-    tags.dedup();
-    Ok(tags)
+    let mut conn = conn;
+    let tags = diesel::sql_query(TAGS)
+        .bind::<Text, _>(account.as_str())
+        .bind::<Nullable<Text>, _>(&filter.project_id)
+        .bind::<Nullable<Array<Text>>, _>(&filter.within)
+        .bind::<BigInt, _>(MOST_TAGS);
+    Ok(tags.load::<Tag>(&mut conn).await?.into_iter().map(|of| of.tag).collect())
 }
 
 /// A model loaded a skill.

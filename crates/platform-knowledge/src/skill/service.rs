@@ -182,7 +182,8 @@ impl SkillService for PgKnowledge {
     async fn list(&self, account: &AccountId, filter: &SkillFilter, page: Option<Page>) -> Result<SkillList> {
         let conn = self.db.read().await?;
         let (mut skills, total) = repository::list(conn.get(), account, None, filter, page).await?;
-        let (number, limit) = page.map_or((1, total), |page| (page.offset / page.limit + 1, page.limit));
+        let (number, limit) =
+            page.map_or((1, total.min(repository::MOST)), |page| (page.offset / page.limit + 1, page.limit));
         if page.is_none() {
             for skill in &mut skills {
                 (skill.linked_agents_count, skill.linked_assistants_count, skill.install_count) = (None, None, None);
