@@ -522,3 +522,30 @@ async fn fields_are_judged_before_the_record_and_its_version() {
     let right = app.patch("/environments/nobody", json!({"name": "x"})).await;
     assert_eq!(right.error(), "ENVIRONMENT_NOT_FOUND");
 }
+
+#[tokio::test]
+async fn a_name_that_is_not_given_is_said_to_be_required_wherever_there_is_one() {
+    let app = app_with(&UNBOUNDED).await;
+    for path in [
+        "agents",
+        "api-keys",
+        "assistants",
+        "document-folders",
+        "documents",
+        "environments",
+        "mcp-gateway/profiles",
+        "oauth-clients",
+        "projects",
+        "skills/scaffold",
+        "tenant-admin/tiers",
+        "tool-servers",
+    ] {
+        for blank in [json!({}), json!({"name": "  "})] {
+            let refused = app.post(&format!("/{path}"), blank).await;
+            assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{path}: {}", refused.body);
+            let issues = refused.body["details"]["issues"].as_array().cloned().unwrap_or_default();
+            let is_said = issues.iter().any(|issue| issue["path"] == "name" && issue["code"] == "required");
+            assert!(is_said, "{path}: {}", refused.body);
+        }
+    }
+}

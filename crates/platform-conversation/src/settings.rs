@@ -171,11 +171,7 @@ impl AssistantSettings {
         if let Some(identifier) = &self.identifier {
             check_identifier(&mut checks, identifier);
         }
-        if self.name.is_empty() {
-            checks.issue("name", "required", "name is required: 1 to 200 characters");
-        } else {
-            checks.length("name", &self.name, 1..=200);
-        }
+        checks.name(&self.name);
         checks.length("description", &self.description, 0..=4000);
         checks.bytes("presets", self.presets.len(), limits.presets_bytes);
         checks.count("fallbackModels", self.fallback_models.len(), 5);

@@ -94,6 +94,15 @@ impl Checks {
         }
     }
 
+    /// A name is there, and has at most 200 characters.
+    pub fn name(&mut self, name: &str) {
+        if name.trim().is_empty() {
+            self.issue("name", "required", "name is required: 1 to 200 characters");
+        } else {
+            self.length("name", name, 1..=200);
+        }
+    }
+
     /// The text has at most `limit` bytes; 0 = no bound.
     pub fn bytes(&mut self, path: &str, size: usize, limit: usize) {
         if limit > 0 && size > limit {

@@ -240,10 +240,7 @@ fn is_tool_name(text: &str) -> bool {
 impl ProfileSettings {
     pub(crate) fn check(&self) -> platform_core::Result<()> {
         let mut checks = Checks::default();
-        if self.name.trim().is_empty() {
-            checks.issue("name", "required", "name is required: 1 to 200 characters");
-        }
-        checks.length("name", &self.name, 0..=200);
+        checks.name(&self.name);
         checks.length("description", &self.description, 0..=4000);
         if self.slug.as_deref().is_some_and(|slug| !is_slug(slug)) {
             checks.issue("slug", "format", "slug must match ^[a-z0-9-]{1,24}$");

@@ -88,10 +88,7 @@ pub struct ProjectPatch {
 
 impl ProjectPatch {
     pub(crate) fn check(&self, mut checks: Checks) -> Result<()> {
-        if self.name.is_empty() {
-            checks.issue("name", "required", "name is required: 1 to 200 characters");
-        }
-        checks.length("name", &self.name, 0..=200);
+        checks.name(&self.name);
         checks.length("description", &self.description, 0..=LONGEST_DESCRIPTION);
         checks.length("imageUrl", &self.image_url, 0..=LONGEST_URL);
         checks.finish()

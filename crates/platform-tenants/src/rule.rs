@@ -235,10 +235,7 @@ impl NewTier {
         } else if bytes.len() > 64 || !good(&bytes[0]) || !bytes.iter().all(|b| good(b) || matches!(b, b'_' | b'-')) {
             checks.issue("tierId", "format", "tierId must be 1 to 64 of a-z, 0-9, _ and -, not beginning with _ or -");
         }
-        if self.name.is_empty() {
-            checks.issue("name", "required", "name is required: 1 to 200 characters");
-        }
-        checks.length("name", &self.name, 0..=200);
+        checks.name(&self.name);
         checks.length("description", &self.description, 0..=4000);
         checks.count("excludedAssistants", self.excluded_assistants.len(), 1000);
         checks.count("excludedAgents", self.excluded_agents.len(), 1000);

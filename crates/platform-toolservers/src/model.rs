@@ -143,11 +143,7 @@ impl ToolServerSettings {
             }
             Some(ServerType::Http) | None => {}
         }
-        if self.name.trim().is_empty() {
-            checks.issue("name", "required", "name is required: 1 to 200 characters");
-        } else {
-            checks.length("name", &self.name, 1..=200);
-        }
+        checks.name(&self.name);
         checks.length("description", &self.description, 0..=4000);
         match &self.url {
             None if self.is_app => {}

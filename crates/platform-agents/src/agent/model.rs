@@ -264,11 +264,7 @@ impl AgentSettings {
     /// What needs a look at nothing else.
     pub(crate) fn check_fields(&mut self, limits: &FieldLimits) -> Result<()> {
         let mut checks = Checks::within(limits);
-        if self.name.is_empty() {
-            checks.issue("name", "required", "name is required: 1 to 200 characters");
-        } else {
-            checks.length("name", &self.name, 1..=200);
-        }
+        checks.name(&self.name);
         checks.length("description", &self.description, 0..=4000);
         checks.length("imgUrl", &self.img_url, 0..=4000);
         checks.count("fallbackModels", self.fallback_models.len(), 5);

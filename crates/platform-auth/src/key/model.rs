@@ -163,11 +163,7 @@ impl NewApiKey {
     /// Refuses what cannot be; a signed key speaks for nobody, so it needs neither domains nor preset.
     pub fn settle(&mut self) -> Result<()> {
         let mut checks = Checks::default();
-        if self.name.is_empty() {
-            checks.issue("name", "required", "name is required: 1 to 200 characters");
-        } else {
-            checks.length("name", &self.name, 1..=200);
-        }
+        checks.name(&self.name);
         checks.count("allowedDomains", self.allowed_domains.len(), MOST_LISTED);
         for (i, domain) in self.allowed_domains.iter().enumerate() {
             if split(domain).is_none() {

@@ -96,10 +96,7 @@ impl NewClient {
         if self.client_id.as_ref().is_some_and(|id| !is_client_id(id)) {
             checks.issue("clientId", "format", "clientId must match ^[A-Za-z0-9._-]{3,64}$");
         }
-        if self.name.is_empty() {
-            checks.issue("name", "required", "name is required: 1 to 200 characters");
-        }
-        checks.length("name", &self.name, 0..=200);
+        checks.name(&self.name);
         if self.redirect_uris.is_empty() {
             checks.issue("redirectUris", "required", "redirectUris is required: at least one address");
         }

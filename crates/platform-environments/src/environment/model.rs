@@ -324,11 +324,7 @@ impl EnvironmentSettings {
     /// Every rule of contract 13 §1 that needs no look at other records.
     pub(crate) fn check(&mut self, limits: &FieldLimits, sandboxes: &SandboxSettings) -> Result<()> {
         let mut checks = Checks::within(limits);
-        if self.name.trim().is_empty() {
-            checks.issue("name", "required", "name is required: 1 to 200 characters");
-        } else {
-            checks.length("name", &self.name, 1..=200);
-        }
+        checks.name(&self.name);
         checks.length("description", self.description.as_deref().unwrap_or_default(), 0..=4000);
         check_variables(&mut checks, "envVars", &self.env_vars);
         self.sandbox_config.check(&mut checks, sandboxes);

@@ -7,7 +7,6 @@ use utoipa::ToSchema;
 
 /// Bytes of the text that is read of a file (contract 06 §2).
 pub(crate) const MOST_TEXT: usize = 5 << 20;
-const MOST_NAME: usize = 200;
 const MOST_SUMMARY: usize = 4000;
 
 /// What a client sets of a document (contract 06 §1).
@@ -42,7 +41,7 @@ impl DocumentSettings {
     /// Every rule on the fields of a document.
     pub(crate) fn check(&mut self, most_bytes: usize) -> Result<()> {
         let mut checks = Checks::default();
-        checks.length("name", &self.name, 1..=MOST_NAME);
+        checks.name(&self.name);
         checks.length("summary", &self.summary, 0..=MOST_SUMMARY);
         checks.bytes("markdownContent", self.markdown_content.len(), most_bytes);
         checks.tags("tags", &mut self.tags);

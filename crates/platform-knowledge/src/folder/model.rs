@@ -30,7 +30,7 @@ impl FolderSettings {
     /// Every rule on the fields of a folder.
     pub(crate) fn check(&mut self) -> Result<()> {
         let mut checks = Checks::default();
-        checks.length("name", &self.name, 1..=200);
+        checks.name(&self.name);
         if let Some(color) = &self.color {
             checks.length("color", color, 0..=200);
         }

@@ -94,7 +94,7 @@ impl NewSkill {
     /// Every rule on the fields of a new skill.
     pub(crate) fn check(&mut self) -> Result<()> {
         let mut checks = Checks::default();
-        checks.length("name", &self.name, 1..=200);
+        checks.name(&self.name);
         if let Some(description) = &self.description {
             checks.length("description", description, 0..=1024);
         }
