@@ -540,7 +540,8 @@ async fn a_name_that_is_not_given_is_said_to_be_required_wherever_there_is_one()
         "tenant-admin/tiers",
         "tool-servers",
     ] {
-        for blank in [json!({}), json!({"name": "  "})] {
+        for mut blank in [json!({}), json!({"name": "  "})] {
+            blank["markdownContent"] = "Of documents alone".into();
             let refused = app.post(&format!("/{path}"), blank).await;
             assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{path}: {}", refused.body);
             let issues = refused.body["details"]["issues"].as_array().cloned().unwrap_or_default();

@@ -108,7 +108,7 @@ mod spec {
         Operation::new("List folders").query::<FolderFilter>().answers::<Vec<Folder>>(200)
     }
     pub fn create() -> Operation {
-        Operation::new("Make a folder").body::<FolderSettings>().answers::<Folder>(201)
+        Operation::new("Make a folder").body::<FolderSettings>().requires(&["name"]).answers::<Folder>(201)
     }
     pub fn get() -> Operation {
         Operation::new("Read a folder").answers::<Folder>(200)
