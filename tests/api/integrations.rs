@@ -269,7 +269,7 @@ async fn accounts_connect_by_key_or_password_when_the_app_lets_them_in() {
     let gone = format!("/integrations/connections/{id}");
     assert_eq!(app.delete(&gone).await.status, StatusCode::OK);
     assert_eq!(app.delete(&gone).await.error(), "CONNECTION_NOT_FOUND");
-    crm.stop().await;
+    let _closed = crm.stop().await;
     let away = connect(&app, json!({"authScheme": "API_KEY", "accountFields": {"key": "good-key"}})).await;
     assert_eq!(away.status, StatusCode::BAD_GATEWAY, "{}", away.body);
 }

@@ -126,7 +126,7 @@ async fn a_server_with_a_log_in_of_its_own_is_used_as_its_user_once_they_have_de
     // One that is not there: the record says why.
     let away = FakeMcpServer::start();
     let url = away.url().to_owned();
-    away.stop().await;
+    let _closed = away.stop().await;
     let made = app.send(own(Method::POST, "").json(&json!({"url": url, "name": "t", "authMode": "oauth"}))).await;
     assert_eq!((made.status, &made.body["server"]["status"]), (StatusCode::CREATED, &json!("pending_auth")));
     let listed = app.send(own(Method::GET, "")).await.body;

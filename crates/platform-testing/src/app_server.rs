@@ -16,7 +16,10 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::{ToolRequest, server::serve};
+use crate::{
+    ToolRequest,
+    server::{ClosedPort, serve, stop},
+};
 
 /// An app that accounts connect to: an OAuth server whose refresh tokens are good once, an API, and webhooks.
 ///
@@ -148,8 +151,9 @@ impl FakeApp {
     }
 
     /// Ends it.
-    pub async fn stop(self) {
-        self.handle.stop(false).await;
+    #[must_use = "its port is refused as long as this is there"]
+    pub async fn stop(self) -> ClosedPort {
+        stop(&self.handle, &self.url).await
     }
 }
 

@@ -25,4 +25,5 @@ pub use db::TestDb;
 pub use mcp_server::FakeMcpServer;
 pub use model_server::{Embeddings, Ending, FakeModelServer, Recorded, Script};
 pub use nats::NatsServer;
+pub use server::ClosedPort;
 pub use tool_server::{FakeToolServer, ToolRequest};

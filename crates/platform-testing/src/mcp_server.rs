@@ -11,7 +11,10 @@ use actix_web::{
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::{ToolRequest, server::serve};
+use crate::{
+    ToolRequest,
+    server::{ClosedPort, serve, stop},
+};
 
 /// An MCP server over streamable HTTP, without sessions, at `/mcp`; with a log-in of its own when it is told to have one.
 ///
@@ -109,8 +112,9 @@ impl FakeMcpServer {
     }
 
     /// Ends it.
-    pub async fn stop(self) {
-        self.handle.stop(false).await;
+    #[must_use = "its port is refused as long as this is there"]
+    pub async fn stop(self) -> ClosedPort {
+        stop(&self.handle, &self.url).await
     }
 }
 
