@@ -17,7 +17,9 @@ pub struct Head {
     pub terminal: bool,
     /// Largest frame, in bytes, and the same object without history for one that would be larger.
     bound: Option<(usize, String)>,
-    pub(crate) frame: OnceLock<Bytes>,
+    frame: OnceLock<(i64, Bytes)>,
+    /// The message that was last looked for, and whether it is part of this state.
+    sought: Mutex<Option<(Arc<str>, bool)>>,
 }
 
 impl Head {
@@ -25,7 +27,8 @@ impl Head {
     pub fn new(revision: i64, updated: Timestamp, terminal: bool, fields: &impl Serialize) -> serde_json::Result<Self> {
         let mut open_object = serde_json::to_string(fields)?;
         open_object.pop();
-        Ok(Self { revision, open_object, updated, terminal, bound: None, frame: OnceLock::new() })
+        let (bound, frame, sought) = (None, OnceLock::new(), Mutex::default());
+        Ok(Self { revision, open_object, updated, terminal, bound, frame, sought })
     }
 
     /// With a bound in bytes on its frames (0 = none); `brief`: the same object without history, its closing brace
@@ -57,12 +60,19 @@ impl Head {
     }
 
     /// Whether a message is part of this state.
-    pub(crate) fn holds(&self, uid: &str) -> bool {
-        self.open_object.contains(uid)
+    pub(crate) fn holds(&self, uid: &Arc<str>) -> bool {
+        let mut sought = self.sought.lock().expect("no holder of this lock panics");
+        match &*sought {
+            Some((known, is_held)) if known == uid => *is_held,
+            _ => sought.insert((Arc::clone(uid), self.open_object.contains(&**uid))).1,
+        }
     }
 
-    pub(crate) fn frame(&self) -> Bytes {
-        self.frame.get_or_init(|| self.fit(self.revision, "snapshot", &self.json(), "", self.updated.0)).clone()
+    /// The state alone, as the frame of that number.
+    pub(crate) fn frame(&self, sequence: i64) -> Bytes {
+        let encode = || self.fit(sequence, "snapshot", &self.json(), "", self.updated.0);
+        let (encoded, frame) = self.frame.get_or_init(|| (sequence, encode()));
+        if *encoded == sequence { frame.clone() } else { encode() }
     }
 }
 

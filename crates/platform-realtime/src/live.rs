@@ -43,6 +43,30 @@ pub(crate) struct State {
     pub gone: bool,
 }
 
+impl State {
+    /// The store holds that revision: the next frame shows it, and what is being written on top of it.
+    fn store(&mut self, revision: i64) {
+        if revision <= self.revision {
+            return;
+        }
+        (self.revision, self.sequence) = (revision, revision.max(self.sequence + 1));
+        if let Some(streaming) = &mut self.streaming {
+            (streaming.sequence, streaming.frames) = (self.sequence, Arc::default());
+        }
+    }
+
+    fn is_written(&self, uid: &str) -> bool {
+        self.streaming.as_ref().is_some_and(|streaming| *streaming.uid == *uid)
+    }
+
+    /// The message that was being written is not any more: the next frame is without it.
+    fn withdraw(&mut self) {
+        if self.streaming.take().is_some() {
+            self.sequence += 1;
+        }
+    }
+}
+
 /// One chat that is being run or watched in this process.
 #[derive(Debug)]
 pub(crate) struct Channel {
@@ -98,9 +122,10 @@ impl Realtime {
             // Whoever watches elsewhere asks anew.
             *channel.told.lock().expect("lock") = Relayed::default();
             channel.state.send_modify(|state| {
-                let (revision, runs) = (state.revision.max(revision), state.runs + 1);
-                let sequence = state.sequence.max(revision + earlier * 100_000);
-                *state = State { revision, sequence, runs, ..State::default() };
+                state.withdraw();
+                state.store(revision);
+                state.sequence = state.sequence.max(revision + earlier * 100_000);
+                (state.runs, state.gone) = (state.runs + 1, false);
             });
             Arc::clone(channel)
         });
@@ -124,18 +149,7 @@ impl Realtime {
 
     /// The store is known to have changed.
     pub(crate) fn stored(&self, key: &Key, revision: i64) {
-        self.modify(key, |state| {
-            if revision <= state.revision {
-                return;
-            }
-            state.revision = revision;
-            state.sequence = state.sequence.max(revision);
-            // What is being written stands on another state now: its frames are new ones.
-            if let Some(streaming) = &mut state.streaming {
-                state.sequence += 1;
-                (streaming.sequence, streaming.frames) = (state.sequence, Arc::default());
-            }
-        });
+        self.modify(key, |state| state.store(revision));
     }
 
     /// It was deleted: streams end.
@@ -156,8 +170,8 @@ impl Realtime {
     /// What another process was heard to write is known to be stored.
     pub(crate) fn written(&self, key: &Key, uid: &str) {
         self.modify(key, |state| {
-            if state.runs == 0 && state.streaming.as_ref().is_some_and(|streaming| *streaming.uid == *uid) {
-                state.streaming = None;
+            if state.runs == 0 && state.is_written(uid) {
+                state.withdraw();
             }
         });
     }
@@ -299,16 +313,15 @@ impl Realtime {
             Word::Committed { revision } => {
                 received.committed = received.committed.max(revision);
                 channel.state.send_modify(|state| {
-                    state.revision = state.revision.max(revision);
-                    state.sequence = state.sequence.max(revision);
                     if state.runs == 0 {
-                        state.streaming = None;
+                        state.withdraw();
                     }
+                    state.store(revision);
                 });
             }
             Word::Ended => channel.state.send_modify(|state| {
                 if state.runs == 0 {
-                    state.streaming = None;
+                    state.withdraw();
                 }
             }),
             Word::Gone => self.gone(key),
@@ -485,11 +498,13 @@ impl Live {
     /// What was written is committed as `revision`; the next message is `uid`.
     pub fn committed(&self, revision: i64, uid: &str) {
         let mut draft = self.draft.lock().expect("lock");
-        *draft = Draft::new(uid);
+        let stored = std::mem::replace(&mut *draft, Draft::new(uid));
         self.channel.state.send_modify(|state| {
-            state.revision = state.revision.max(revision);
-            state.sequence = state.sequence.max(revision);
-            state.streaming = None;
+            // The next run may be writing already.
+            if state.is_written(&stored.uid) {
+                state.withdraw();
+            }
+            state.store(revision);
         });
         self.realtime.say(&self.key, &Word::Committed { revision });
     }
@@ -520,7 +535,7 @@ impl Drop for Live {
         self.channel.state.send_modify(|state| {
             state.runs -= 1;
             if state.runs == 0 {
-                state.streaming = None;
+                state.withdraw();
             }
         });
         if self.channel.told.lock().expect("lock").wanted {

@@ -38,8 +38,6 @@ pub struct Watcher {
     line: Option<watch::Receiver<Line>>,
     partial: bool,
     seen: Option<Seen>,
-    /// The revision that was looked through for a message of another process, and that message.
-    searched: Option<(i64, Arc<str>)>,
     ended: bool,
 }
 
@@ -69,8 +67,8 @@ impl Watcher {
         partial: bool,
     ) -> Self {
         let line = realtime.line();
-        let (state, seen, searched, ended) = (Some(state), None, None, false);
-        Self { realtime, key, channel, state, source, line, partial, seen, searched, ended }
+        let (state, seen, ended) = (Some(state), None, false);
+        Self { realtime, key, channel, state, source, line, partial, seen, ended }
     }
 
     /// Reads the state it begins with; `false` when there is none. The first frame needs no other read.
@@ -94,23 +92,22 @@ impl Watcher {
                 return Ok(None);
             }
             let Some(head) = self.head(state.revision).await? else { return Ok(None) };
-            let newer = head.revision > state.revision;
-            if newer && state.streaming.as_ref().is_some_and(|streaming| !head.holds(&streaming.uid)) {
-                // Something else was committed, and nobody here was told yet.
+            if head.revision > state.revision {
+                // Something was committed, and nobody here was told yet: what is shown next counts from there.
                 self.realtime.stored(&self.key, head.revision);
                 continue;
             }
-            if state.runs == 0
-                && let Some(streaming) = &state.streaming
-                && self.is_stored(&head, streaming)
+            let is_stored = state.streaming.as_ref().is_some_and(|streaming| head.holds(&streaming.uid));
+            if let Some(streaming) = &state.streaming
+                && state.runs == 0
+                && (is_stored || head.terminal)
             {
                 // Whoever wrote it was not heard to say so.
                 self.realtime.written(&self.key, &streaming.uid);
                 continue;
             }
-            // A newer commit already holds what is being written.
-            let streaming = state.streaming.as_ref().filter(|streaming| !streaming.is_empty() && !newer);
-            if let Some(frame) = self.frame(&head, streaming) {
+            let streaming = state.streaming.as_ref().filter(|streaming| !streaming.is_empty() && !is_stored);
+            if let Some(frame) = self.frame(&head, streaming, state.sequence) {
                 self.ended = head.terminal && streaming.is_none();
                 return Ok(Some(frame));
             }
@@ -119,19 +116,7 @@ impl Watcher {
         }
     }
 
-    /// Whether the store holds the message that another process was heard to write.
-    fn is_stored(&mut self, head: &Head, streaming: &Streaming) -> bool {
-        if head.terminal {
-            return true;
-        }
-        let is_new = self.searched.as_ref().is_none_or(|(of, uid)| *of != head.revision || *uid != streaming.uid);
-        if is_new {
-            self.searched = Some((head.revision, Arc::clone(&streaming.uid)));
-        }
-        is_new && head.holds(&streaming.uid)
-    }
-
-    fn frame(&mut self, head: &Arc<Head>, streaming: Option<&Streaming>) -> Option<Bytes> {
+    fn frame(&mut self, head: &Arc<Head>, streaming: Option<&Streaming>, sequence: i64) -> Option<Bytes> {
         let now =
             Seen { head: Arc::clone(head), streaming: streaming.map(|s| (Arc::clone(&s.uid), s.length, s.calls_size)) };
         let is_known = self.seen.as_ref().is_some_and(|before| before.tells_the_same(&now));
@@ -140,7 +125,7 @@ impl Watcher {
             return None;
         }
         let before = before.as_ref();
-        let Some(streaming) = streaming else { return Some(head.frame()) };
+        let Some(streaming) = streaming else { return Some(head.frame(sequence)) };
         let same_head = before.is_some_and(|before| before.head.revision == head.revision);
         if !self.partial || !same_head {
             return Some(streaming.snapshot(head));
@@ -226,5 +211,116 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         self.state = None;
         self.realtime.release(&self.key, &self.channel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, sync::Mutex};
+
+    use futures_util::FutureExt;
+    use platform_core::{AccountId, SystemClock, Timestamp};
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::Live;
+
+    /// A chat as the database holds it.
+    struct Stored {
+        revision: i64,
+        messages: Vec<String>,
+    }
+
+    struct Chat(Mutex<Stored>);
+
+    #[async_trait]
+    impl Source for Chat {
+        async fn revision(&self) -> Result<Option<i64>> {
+            Ok(Some(self.0.lock().expect("lock").revision))
+        }
+
+        async fn head(&self) -> Result<Option<Head>> {
+            let stored = self.0.lock().expect("lock");
+            let fields = json!({"history": stored.messages});
+            Ok(Some(Head::new(stored.revision, Timestamp(1), false, &fields).expect("JSON")))
+        }
+    }
+
+    /// What one connection was sent.
+    #[derive(Default)]
+    struct Reader {
+        last: i64,
+        history: BTreeSet<String>,
+    }
+
+    impl Reader {
+        fn read(&mut self, frame: &[u8]) {
+            let text = std::str::from_utf8(frame).expect("UTF-8");
+            let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+            let id: i64 = field("id: ").parse().expect("a number");
+            assert!(id > self.last, "ids rise: {id} after {}", self.last);
+            self.last = id;
+            let data: Value = serde_json::from_str(field("data: ")).expect("JSON");
+            if let Some(history) = data["history"].as_array() {
+                self.history = history.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+            }
+            if let Some(uid) = data["streamingMessage"]["uid"].as_str() {
+                assert!(!self.history.contains(uid), "{uid} is stored and still written");
+            }
+        }
+    }
+
+    /// A run, and what it has stored and not yet said.
+    struct Writing {
+        live: Arc<Live>,
+        stored: Option<i64>,
+    }
+
+    proptest! {
+        #[test]
+        fn ids_rise_and_a_message_is_shown_once_whoever_stores_and_tells_in_whatever_order(
+            steps in prop::collection::vec((0..8_u8, 0..2_usize), 1..60),
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            runtime.expect("a runtime").block_on(async {
+                let chat = Arc::new(Chat(Mutex::new(Stored { revision: 1, messages: Vec::new() })));
+                let realtime = Realtime::new(Arc::new(SystemClock), Duration::ZERO, None);
+                let key = (AccountId::generate(), "c".into());
+                let mut connections = [false, true].map(|partial| {
+                    (realtime.watch(key.clone(), chat.clone(), partial), Reader::default())
+                });
+                let (mut runs, mut named) = ([None, None], 0);
+                let mut uid = || { named += 1; format!("m-{named}") };
+                for (step, of) in steps {
+                    let mut stored = chat.0.lock().expect("lock");
+                    match (step, &mut runs[of]) {
+                        (0, _) => stored.revision += 1,
+                        (1, _) => realtime.changed(&key, stored.revision),
+                        (2, run @ None) => {
+                            let live = realtime.open(key.clone(), stored.revision, &uid(), 0);
+                            *run = Some(Writing { live, stored: None });
+                        }
+                        (3 | 4, Some(Writing { live, stored: None })) => live.append("more "),
+                        (5, Some(Writing { live, stored: by @ None })) => {
+                            stored.revision = live.next_revision().max(stored.revision + 1);
+                            stored.messages.push(live.uid());
+                            *by = Some(stored.revision);
+                        }
+                        (6, Some(Writing { live, stored: by @ Some(_) })) => {
+                            live.committed(by.take().expect("a revision"), &uid());
+                        }
+                        (7, run) => *run = None,
+                        _ => {}
+                    }
+                    drop(stored);
+                    for (watcher, reader) in &mut connections {
+                        while let Some(frame) = watcher.next().now_or_never() {
+                            reader.read(&frame.expect("a state").expect("a frame"));
+                        }
+                    }
+                }
+            });
+        }
     }
 }
