@@ -1,8 +1,11 @@
-use std::sync::{Arc, Mutex, OnceLock};
+use std::{
+    borrow::Cow,
+    sync::{Arc, Mutex, OnceLock},
+};
 
 use bytes::Bytes;
 use platform_core::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The committed state of a chat, ready to be sent.
 #[derive(Debug)]
@@ -23,7 +26,8 @@ pub struct Head {
 }
 
 impl Head {
-    /// Prepares a committed state; `fields` serialises to an object with at least one key.
+    /// Prepares a committed state; `fields` serialises to an object with at least one key, its messages under
+    /// `chatHistory`.
     pub fn new(revision: i64, updated: Timestamp, terminal: bool, fields: &impl Serialize) -> serde_json::Result<Self> {
         let mut open_object = serde_json::to_string(fields)?;
         open_object.pop();
@@ -64,8 +68,15 @@ impl Head {
         let mut sought = self.sought.lock().expect("no holder of this lock panics");
         match &*sought {
             Some((known, is_held)) if known == uid => *is_held,
-            _ => sought.insert((Arc::clone(uid), self.open_object.contains(&**uid))).1,
+            _ => sought.insert((Arc::clone(uid), self.has_message(uid))).1,
         }
+    }
+
+    /// A client may write the uid anywhere: the state is only read as a whole where it occurs at all.
+    fn has_message(&self, uid: &str) -> bool {
+        self.open_object.contains(uid)
+            && serde_json::from_str(&format!("{}}}", self.open_object))
+                .is_ok_and(|state: Messages| state.chat_history.iter().any(|message| message.uid == uid))
     }
 
     /// The state alone, as the frame of that number.
@@ -74,6 +85,20 @@ impl Head {
         let (encoded, frame) = self.frame.get_or_init(|| (sequence, encode()));
         if *encoded == sequence { frame.clone() } else { encode() }
     }
+}
+
+/// The messages of a state.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Messages<'a> {
+    #[serde(borrow)]
+    chat_history: Vec<Message<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
 }
 
 /// A tool call while it is being written (contract 00 §12).

@@ -230,6 +230,8 @@ mod tests {
     struct Stored {
         revision: i64,
         messages: Vec<String>,
+        /// What a client wrote, with the uid of a message in it.
+        queued: Value,
     }
 
     struct Chat(Mutex<Stored>);
@@ -242,7 +244,8 @@ mod tests {
 
         async fn head(&self) -> Result<Option<Head>> {
             let stored = self.0.lock().expect("lock");
-            let fields = json!({"history": stored.messages});
+            let history: Vec<_> = stored.messages.iter().map(|uid| json!({"uid": uid})).collect();
+            let fields = json!({"chatHistory": history, "pendingUserMessages": stored.queued});
             Ok(Some(Head::new(stored.revision, Timestamp(1), false, &fields).expect("JSON")))
         }
     }
@@ -252,6 +255,7 @@ mod tests {
     struct Reader {
         last: i64,
         history: BTreeSet<String>,
+        written: Option<String>,
     }
 
     impl Reader {
@@ -262,11 +266,14 @@ mod tests {
             assert!(id > self.last, "ids rise: {id} after {}", self.last);
             self.last = id;
             let data: Value = serde_json::from_str(field("data: ")).expect("JSON");
-            if let Some(history) = data["history"].as_array() {
-                self.history = history.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+            if let Some(history) = data["chatHistory"].as_array() {
+                self.history =
+                    history.iter().filter_map(|message| message["uid"].as_str()).map(str::to_owned).collect();
+                self.written = None;
             }
             if let Some(uid) = data["streamingMessage"]["uid"].as_str() {
                 assert!(!self.history.contains(uid), "{uid} is stored and still written");
+                self.written = Some(uid.to_owned());
             }
         }
     }
@@ -277,6 +284,22 @@ mod tests {
         stored: Option<i64>,
     }
 
+    #[tokio::test]
+    async fn a_message_is_shown_growing_though_a_client_has_written_its_uid_elsewhere() {
+        let queued = json!([{"uid": "q", "content": {"message": "m-1"}, "metadata": {"uid": "m-1"}}]);
+        let chat = Arc::new(Chat(Mutex::new(Stored { revision: 1, messages: Vec::new(), queued })));
+        let realtime = Realtime::new(Arc::new(SystemClock), Duration::ZERO, None);
+        let key = (AccountId::generate(), "c".into());
+        let mut watcher = realtime.watch(key.clone(), chat.clone(), false);
+        let live = realtime.open(key, 1, "m-1", 0);
+        live.append("it grows");
+        let mut reader = Reader::default();
+        while let Some(frame) = watcher.next().now_or_never() {
+            reader.read(&frame.expect("a state").expect("a frame"));
+        }
+        assert_eq!(reader.written.as_deref(), Some("m-1"));
+    }
+
     proptest! {
         #[test]
         fn ids_rise_and_a_message_is_shown_once_whoever_stores_and_tells_in_whatever_order(
@@ -284,7 +307,8 @@ mod tests {
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
             runtime.expect("a runtime").block_on(async {
-                let chat = Arc::new(Chat(Mutex::new(Stored { revision: 1, messages: Vec::new() })));
+                let stored = Stored { revision: 1, messages: Vec::new(), queued: Value::Null };
+                let chat = Arc::new(Chat(Mutex::new(stored)));
                 let realtime = Realtime::new(Arc::new(SystemClock), Duration::ZERO, None);
                 let key = (AccountId::generate(), "c".into());
                 let mut connections = [false, true].map(|partial| {
