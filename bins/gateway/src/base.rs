@@ -15,7 +15,7 @@ use secrecy::ExposeSecret;
 use tracing::info;
 
 use crate::{
-    commands::write_private,
+    bootstrap::write_private,
     config::{Config, Role},
     metrics::Metrics,
 };

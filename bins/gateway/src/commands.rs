@@ -2,32 +2,25 @@
 
 use std::{
     io::{ErrorKind, Write},
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
     process::ExitCode,
     sync::Arc,
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Parser, Subcommand};
-use platform_auth::{
-    AuthService, KeySecret, KeyService, NewApiKey, NewUser, PgAuthService, Role as UserRole, UserService,
-};
-use platform_core::{AccountId, Caller, Credential, Error, Origin, Page};
-use secrecy::{ExposeSecret, SecretString};
+use platform_auth::{AuthService, KeyService, NewApiKey, NewUser, PgAuthService, Role, UserService};
+use platform_core::{Error, Page};
 use serde::Serialize;
 
 use crate::{
     app::App,
+    bootstrap::{FIRST_USER, find_account, first_user, log_in_address, operator},
     children,
     config::{self, Config},
     connectors::{self, Connectors},
     sandboxes, serve,
     telemetry::Telemetry,
 };
-
-/// Address of the user that the first start makes.
-const FIRST_USER: &str = "admin@localhost";
 
 /// The open AI agent and assistant platform.
 ///
@@ -158,7 +151,7 @@ fn line(error: &anyhow::Error) -> String {
 }
 
 /// Prints text, as far as anybody reads it.
-pub(crate) fn write_out(text: &str) -> Result<()> {
+fn write_out(text: &str) -> Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
@@ -176,7 +169,7 @@ fn run(command: Command) -> Result<()> {
         return Ok(platform_sandbox::serve_machine(stage)?);
     }
     if let Command::Connectors(command) = &command {
-        return connectors::run(command);
+        return write_out(&connectors::run(command)?);
     }
     let config = Config::from_env()?;
     let _telemetry = Telemetry::start(&config.log, config.traces && matches!(command, Command::Serve))?;
@@ -249,7 +242,7 @@ async fn users(config: &Config, command: Users) -> Result<()> {
     let mut password = String::new();
     eprintln!("Password of {email} (12 characters or more):");
     std::io::stdin().read_line(&mut password)?;
-    let role = if role == "admin" { UserRole::Admin } else { UserRole::Member };
+    let role = if role == "admin" { Role::Admin } else { Role::Member };
     let password = Some(password.trim_end_matches(['\r', '\n']).to_owned());
     let new = NewUser { email, password, name, role, disabled: false };
     App::with_auth(config, async |auth| {
@@ -260,99 +253,6 @@ async fn users(config: &Config, command: Users) -> Result<()> {
     .await
 }
 
-async fn find_account(auth: &dyn AuthService, id_or_name: &str) -> Result<AccountId> {
-    let found = auth.find_account(id_or_name).await?;
-    found.with_context(|| format!("There is no account `{id_or_name}`; `accounts list` shows them."))
-}
-
-/// Who makes a key from the command line.
-fn operator(account: AccountId) -> Caller {
-    let (credential, user_uid) = (Credential::FullKey("server".to_owned()), "server".to_owned());
-    Caller { account, credential, user_uid, projects: None, origin: Origin::default() }
-}
-
 fn print(record: &impl Serialize) {
     println!("{}", serde_json::to_string(record).expect("records are JSON"));
-}
-
-/// Where whoever has the value of a link is logged in.
-fn log_in_address(config: &Config, mut addr: SocketAddr, link: &SecretString) -> String {
-    // Who listens everywhere is reached here; and only here, or over https, a browser lets the console log in.
-    if addr.ip().is_unspecified() {
-        addr.set_ip(Ipv4Addr::LOCALHOST.into());
-    }
-    format!("{}/#link={}", config.url(addr), link.expose_secret())
-}
-
-/// What the first start made for whoever started it.
-#[derive(Default)]
-pub(crate) struct First {
-    /// Where the first API key is.
-    pub key_file: Option<PathBuf>,
-    /// Logs the first user in to the console, once.
-    pub log_in: Option<String>,
-}
-
-/// Makes sure there is an account with a user and a key to begin with.
-pub(crate) async fn bootstrap(auth: &PgAuthService, config: &Config, addr: SocketAddr) -> Result<First> {
-    auth.ensure_console().await?;
-    let mut first = First::default();
-    let account = match auth.find_account("default").await? {
-        Some(account) => account,
-        None => match auth.create_account("default").await {
-            Ok(account) => {
-                first_user(auth, &account.id).await?;
-                let link = auth.log_in_link(&account.id, FIRST_USER).await?;
-                first.log_in = Some(log_in_address(config, addr, &link));
-                account.id
-            }
-            // Another process was first.
-            Err(_) => find_account(auth, "default").await?,
-        },
-    };
-    first.key_file = first_key(auth, &account, config).await?;
-    Ok(first)
-}
-
-/// An administrator with a password that nobody has: a link logs them in.
-async fn first_user(auth: &PgAuthService, account: &AccountId) -> Result<()> {
-    let password = Some(KeySecret::generate("pw")?.expose().to_owned());
-    let (email, name) = (FIRST_USER.to_owned(), "Administrator".to_owned());
-    auth.create_user(account, NewUser { email, password, name, role: UserRole::Admin, disabled: false }, None).await?;
-    Ok(())
-}
-
-/// The file of the first key, if it has one.
-async fn first_key(keys: &PgAuthService, account: &AccountId, config: &Config) -> Result<Option<PathBuf>> {
-    if let Some(secret) = &config.bootstrap_key {
-        keys.ensure_key(account, "bootstrap", secret).await?;
-        return Ok(None);
-    }
-    let path = config.data_dir.join("bootstrap-key");
-    if keys.list_keys(&operator(account.clone()), Page { limit: 1, offset: 0 }).await?.total == 0 {
-        let stored = std::fs::read_to_string(&path).ok();
-        let secret = match stored.and_then(|text| KeySecret::parse(text.trim(), &config.key_prefix)) {
-            Some(secret) => secret,
-            None => {
-                let secret = KeySecret::generate(&config.key_prefix)?;
-                write_private(&path, secret.expose())?;
-                secret
-            }
-        };
-        keys.ensure_key(account, "bootstrap", &secret).await?;
-    }
-    Ok(path.exists().then_some(path))
-}
-
-pub(crate) fn write_private(path: &std::path::Path, text: &str) -> std::io::Result<()> {
-    use std::{io::Write, os::unix::fs::OpenOptionsExt};
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    // Whole or not at all.
-    let draft = path.with_extension("draft");
-    let mut file = std::fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&draft)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(draft, path)
 }

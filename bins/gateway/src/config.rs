@@ -239,7 +239,7 @@ impl Config {
             models: models()?,
             docs_dir: directory("PLATFORM_DOCS_DIR")?,
             connectors_dir: directory("PLATFORM_CONNECTORS_DIR")?,
-            unknown: settings::unknown(),
+            unknown: variables::unknown(),
             app_clients: app_clients()?,
             log: text("PLATFORM_LOG").unwrap_or_default(),
             shutdown_grace: duration("PLATFORM_SHUTDOWN_GRACE")?,

@@ -6,8 +6,6 @@ use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use platform_integrations::{pack_schema, read_pack};
 
-use crate::commands::write_out;
-
 #[derive(Subcommand)]
 pub(crate) enum Connectors {
     /// Say what is wrong with a connector, each problem with its line.
@@ -19,20 +17,20 @@ pub(crate) enum Connectors {
     Schema,
 }
 
-pub(crate) fn run(command: &Connectors) -> Result<()> {
+/// What is to be printed.
+pub(crate) fn run(command: &Connectors) -> Result<String> {
     match command {
         Connectors::Check { file } => check(file),
-        Connectors::Schema => write_out(&format!("{}\n", serde_json::to_string_pretty(&pack_schema())?)),
+        Connectors::Schema => Ok(format!("{}\n", serde_json::to_string_pretty(&pack_schema())?)),
     }
 }
 
-fn check(file: &Path) -> Result<()> {
+fn check(file: &Path) -> Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
     match read_pack(&text) {
         Ok(pack) => {
             let (tools, events) = (pack.tools.len(), pack.event_types.len());
-            println!("{}: {} is good, with {tools} tools and {events} event types.", file.display(), pack.name);
-            Ok(())
+            Ok(format!("{}: {} is good, with {tools} tools and {events} event types.\n", file.display(), pack.name))
         }
         Err(problems) => {
             for problem in &problems {

@@ -8,6 +8,7 @@ pub mod commands;
 pub mod config;
 
 mod base;
+mod bootstrap;
 mod children;
 mod connectors;
 mod groups;

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use crate::{
     app::App,
-    commands::{First, bootstrap},
+    bootstrap::{First, bootstrap},
     config::Config,
     metrics,
 };

@@ -1,9 +1,5 @@
 //! The settings that there are: one table, for the readers of the environment, `--help` and the documentation.
 
-use strsim::levenshtein;
-
-use super::variables::beginning;
-
 /// Name, default, meaning. An empty default means absent.
 type Setting = (&'static str, &'static str, &'static str);
 
@@ -302,26 +298,13 @@ const SETTINGS: &[(&str, &[Setting])] = &[
     ),
 ];
 
-fn all() -> impl Iterator<Item = &'static Setting> {
+pub(super) fn all() -> impl Iterator<Item = &'static Setting> {
     SETTINGS.iter().flat_map(|(_, settings)| *settings)
 }
 
 /// The default of a setting, empty when it has none.
 pub(super) fn default_of(name: &str) -> &'static str {
     all().find(|(known, ..)| *known == name).expect("a known setting").1
-}
-
-/// Variables that are set and read by nobody, each with the name that it may be meant to have.
-pub(super) fn unknown() -> Vec<(String, Option<&'static str>)> {
-    let known = || all().map(|(name, ..)| *name);
-    let set = beginning("PLATFORM_").map(|(rest, _)| format!("PLATFORM_{rest}"));
-    set.filter(|name| !name.starts_with("PLATFORM_APP_") && known().all(|known| known != name))
-        .map(|name| {
-            let near = known().map(|known| (levenshtein(known, &name), known)).filter(|(far, _)| *far <= 2);
-            let meant = near.min().map(|(_, known)| known);
-            (name, meant)
-        })
-        .collect()
 }
 
 /// All settings, for `--help`.

@@ -4,8 +4,9 @@ use std::{path::PathBuf, time::Duration};
 
 use platform_limits::Rate;
 use platform_models::ConfigError;
+use strsim::levenshtein;
 
-use super::settings::default_of;
+use super::settings::{all, default_of};
 
 pub(super) type Result<T> = std::result::Result<T, ConfigError>;
 
@@ -20,6 +21,19 @@ pub(super) fn beginning(prefix: &str) -> impl Iterator<Item = (String, String)> 
     std::env::vars().filter_map(move |(name, value)| {
         Some((name.strip_prefix(prefix)?.to_owned(), value)).filter(|(_, value)| !value.is_empty())
     })
+}
+
+/// Variables that are set and read by nobody, each with the name that it may be meant to have.
+pub(super) fn unknown() -> Vec<(String, Option<&'static str>)> {
+    let known = || all().map(|(name, ..)| *name);
+    let set = beginning("PLATFORM_").map(|(rest, _)| format!("PLATFORM_{rest}"));
+    set.filter(|name| !name.starts_with("PLATFORM_APP_") && known().all(|known| known != name))
+        .map(|name| {
+            let near = known().map(|known| (levenshtein(known, &name), known)).filter(|(far, _)| *far <= 2);
+            let meant = near.min().map(|(_, known)| known);
+            (name, meant)
+        })
+        .collect()
 }
 
 /// The value of a setting, its default when it is not set, `None` when it has none.

@@ -1,4 +1,4 @@
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use diesel::{
     QueryableByName,
@@ -7,74 +7,18 @@ use diesel::{
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use futures_util::FutureExt;
 use platform_conversation::{StoredFile, TurnRequest, store_files};
-use platform_core::{AccountId, Error, Object, Result, Timestamp};
+use platform_core::{Error, Object, Result, Timestamp};
 use platform_db::{Conn, Db, GroupWriter, Idempotency, JsonStatement};
 use platform_jobs::ENQUEUE;
-use platform_runtime::{Charge, Refusal};
+use platform_runtime::Refusal;
 use platform_tenants::{RESERVE, refusals};
-use serde::Serialize;
 use serde_json::Value;
 
-use super::{message::Accepted, queue::resume, work::KIND};
+use super::{acceptance::Acceptance, message::Accepted, queue::resume, work::KIND};
 use crate::chat::repository::note_trigger;
-
-/// A turn to accept: becomes a chat (new or going on), messages and a run in one statement.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Acceptance {
-    pub account: String,
-    pub subject: String,
-    pub kind: &'static str,
-    pub run: String,
-    pub owner: Option<String>,
-    pub lease_ms: Option<i64>,
-    pub payload: Arc<Value>,
-    /// The trace that its run belongs to, whoever carries it out.
-    pub trace: Option<String>,
-    pub assistant: String,
-    /// The model that a new chat asks first: stored with it, its index needs no second entry when it has answered.
-    pub llm: Arc<str>,
-    pub name: String,
-    /// The name is final.
-    pub named: bool,
-    pub user_uid: String,
-    pub tenant_id: Option<String>,
-    pub subtenant_id: Option<String>,
-    pub api_source: Option<String>,
-    pub metadata: Object,
-    pub tags: Vec<String>,
-    /// So many tags and bytes of metadata may the chat have with these.
-    pub most_tags: i32,
-    pub most_metadata: i32,
-    pub previous: Vec<PastRow>,
-    pub message_uid: String,
-    pub message: String,
-    pub now_ms: i64,
-    /// What is reserved of quotas for the turn's first call.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub charge: Option<Charge>,
-    /// The trigger that a new chat began with; noted where an idempotency key is stored with it.
-    #[serde(skip)]
-    pub trigger: Option<Object>,
-}
 
 /// What became of an acceptance: `None` when the chat cannot take the message, a refusal when its payer is out of quota.
 pub(crate) type TurnCommit = Result<Option<AcceptedChat>, Box<Refusal>>;
-
-impl Acceptance {
-    /// Whose chat it is.
-    pub fn account(&self) -> AccountId {
-        AccountId::parse(&self.account).expect("callers have ids")
-    }
-}
-
-/// A message from before the chat, at its position.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct PastRow {
-    pub position: usize,
-    pub uid: String,
-    pub role: &'static str,
-    pub body: String,
-}
 
 /// The chat as it is after the acceptance.
 #[derive(Debug, Clone)]
@@ -123,10 +67,6 @@ struct Row {
     #[diesel(sql_type = Nullable<BigInt>)]
     edited: Option<i64>,
 }
-
-/// After the merged metadata of a chat: the end user it belongs to stays noted, whatever a message says.
-pub(crate) const PINNED: &str =
-    " || CASE WHEN subtenant_id IS NULL THEN '{}' ELSE jsonb_build_object('subtenantId', subtenant_id) END";
 
 /// Accepts turns; a chat that is busy, another assistant's, or not whose the message says it is, or that has no room for
 /// the message's tags and metadata, gives no row. What a spent quota left unanswered, up to as many as a queue holds, is

@@ -8,7 +8,8 @@ use platform_runtime::{Refusal, UsageLedger};
 use tokio::sync::oneshot;
 
 use super::{
-    accept::{Acceptance, AcceptedChat, Acceptor},
+    accept::{AcceptedChat, Acceptor},
+    acceptance::Acceptance,
     message::Accepted,
     work::{KIND, TurnChat, TurnOutcome, Turns, Warm, WarmStart, payer},
 };

@@ -14,7 +14,7 @@ use platform_tenants::{TenantService, Visit};
 use tokio::sync::oneshot;
 
 use super::{
-    accept::{Acceptance, PastRow},
+    acceptance::{Acceptance, PastRow},
     admit::{Admission, Candidate},
     message::{Accepted, NewMessage},
     queue::{Enqueued, busy, refuse_growth, refuse_stranger, wait_in_line},

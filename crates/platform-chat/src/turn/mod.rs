@@ -1,4 +1,5 @@
 mod accept;
+mod acceptance;
 mod admit;
 mod finish;
 mod intake;

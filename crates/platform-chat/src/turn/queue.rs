@@ -21,7 +21,7 @@ use platform_runtime::{Later, OpenCall};
 use serde_json::{Value, json};
 
 use super::{
-    accept::{Acceptance, PINNED},
+    acceptance::Acceptance,
     message::{Accepted, Waiting},
     work::{KIND, TurnChat},
 };
@@ -35,6 +35,10 @@ use crate::{
 const LONGEST_DELAY: u32 = 3;
 /// So many messages are gathered where there is no queue.
 const MOST_BUFFERED: u32 = 100;
+
+/// After the merged metadata of a chat: the end user it belongs to stays noted, whatever a message says.
+const PINNED: &str =
+    " || CASE WHEN subtenant_id IS NULL THEN '{}' ELSE jsonb_build_object('subtenantId', subtenant_id) END";
 
 /// Where a message was put.
 #[derive(Debug)]
