@@ -54,6 +54,13 @@ async fn an_agent_is_made_changed_listed_and_deleted_and_its_turns_keep_what_the
         json!({"presets": "changed", "availableToolsGroupsUids": [tools]})
     );
     assert_eq!((&changed.body["description"], changed.header("etag")), (&json!(""), "\"2\""));
+    let management = |given: Value| json!({"assistantSpecialization": {"contextManagement": given}});
+    app.patch(&path, management(json!({"fullContextTurnDepth": 2.0, "alwaysIncludeUserMessages": true}))).await;
+    let merged = app.patch(&path, management(json!({"fullContextTurnDepth": 5}))).await.body;
+    assert_eq!(
+        merged["assistantSpecialization"]["contextManagement"],
+        json!({"fullContextTurnDepth": 5, "alwaysIncludeUserMessages": true})
+    );
     server.let_go();
     let ended = thread_in(&app, &running, "completed").await;
     let tokens = |thread: &Value| -> Vec<i64> {
@@ -158,7 +165,10 @@ async fn what_an_agent_cannot_be_is_refused_with_its_code() {
         (json!({"customCriteria": [{"name": "x"}]}), "VALIDATION_ERROR"),
     ] {
         let put = app.request(Method::PUT, &path).json(&config);
-        assert_eq!(app.send(put).await.error(), code, "{config}");
+        let refused = app.send(put).await;
+        assert_eq!(refused.error(), code, "{config}");
+        let named = refused.body["details"]["issues"][0]["path"].as_str().unwrap_or_default();
+        assert!(config.as_object().expect("an object").keys().any(|name| named.starts_with(name)) || named.is_empty());
     }
 }
 
@@ -168,7 +178,8 @@ async fn a_judge_scores_threads_by_request_and_by_itself() {
     let app = TestApp::start(PROGRAM, &TestDb::new().await, &settings);
     let id = agent(&app, json!({})).await;
     let path = format!("/agents/agents/{id}/evaluation-config");
-    let defaults = json!({"enabled": false, "threshold": 7.0, "customCriteria": [], "disableDefaultEvaluation": false});
+    let defaults = json!({"evaluatorModel": "demo:demo-1", "enabled": false, "threshold": 7.0, "customCriteria": [],
+        "disableDefaultEvaluation": false});
     assert_eq!(app.get(&path).await.body, defaults);
     let done = thread(&app, &id, "Work").await;
     thread_in(&app, &done, "completed").await;

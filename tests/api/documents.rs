@@ -325,6 +325,12 @@ async fn a_turn_reads_files_under_the_rule_of_their_owner_and_makes_some_for_him
     ] {
         let refused = called(&app, &model, "f", "read_file", json!({"downloadUrl": url})).await;
         assert_eq!(refused["error"], code, "{refused}");
+        let files = json!([{"name": "r.pdf", "downloadUrl": report["downloadUrl"]}, {"name": "x", "downloadUrl": url}]);
+        let refused = app.post("/assistants/f/messages", json!({"message": "Read", "files": files})).await;
+        assert_eq!(refused.error(), code);
+        assert!(
+            refused.body["message"].as_str().is_some_and(|sentence| sentence.starts_with("files[1].downloadUrl: "))
+        );
     }
 }
 

@@ -2,7 +2,7 @@
 
 use platform_testing::TestApp;
 use reqwest::{Method, StatusCode};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{UNBOUNDED, app, app_with};
@@ -172,6 +172,19 @@ async fn unknown_fields_are_named_and_with_strict_refused() {
     let reply = app.post("/assistants", nulls).await;
     assert_eq!((reply.status, &reply.body["state"]), (StatusCode::CREATED, &json!("active")));
     // A record that was read may be sent back.
+    // However many names and rules are wrong, an answer tells some of them.
+    let many: Value =
+        (0..20_000).map(|n| (format!("name{n}{}", "x".repeat(n % 50)), json!(n))).collect::<Map<_, _>>().into();
+    let refused = app.post("/assistants?strict=true", many).await;
+    assert_eq!(refused.body["details"]["fields"].as_array().map(Vec::len), Some(20), "{}", refused.error());
+    let refused = app.post("/webhooks", json!({"url": "https://example.com/", "events": vec![""; 50_000]})).await;
+    assert_eq!(refused.body["details"]["issues"].as_array().map(Vec::len), Some(100), "{}", refused.error());
+    let wrong = json!({"name": "t", "url": "https://example.com", "type": "http", "toolDefinitions": [
+        {"function": {"name": "ok"}, "endpoint": "/"},
+        {"function": {"name": "b", "parameters": {"type": "array"}}, "endpoint": "/"}]});
+    let refused = app.post("/tool-servers", wrong).await;
+    let sentence = refused.body["message"].as_str().expect("a sentence");
+    assert!(sentence.starts_with("toolDefinitions[1].function.parameters: "), "it says which of them: {sentence}");
     let made = app.post("/assistants?strict=true", json!({"name": "Sent back"})).await;
     let path = format!("/assistants/{}?strict=true", made.body["identifier"].as_str().expect("an identifier"));
     let back = app.patch(&path, made.body).await;

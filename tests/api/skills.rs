@@ -250,9 +250,30 @@ async fn no_path_of_a_skill_leads_out_of_it_and_no_file_is_lost_behind_another()
     app.patch(&format!("/documents/{second}"), json!({"markdownContent": "three"})).await;
     let other = app.get(&format!("/skills/{skill}/tree")).await.body;
     assert_ne!(other["version"], tree["version"], "every file counts");
+    // What lies in a skill within it counts, too; each is told by its own files.
+    let skill_in = async |name: &str, parent: &Value| {
+        let new = json!({"name": name, "isSkill": true, "parentFolderId": parent});
+        app.post("/document-folders", new).await.body["_id"].clone()
+    };
+    let inner = skill_in("most", &skill_in("inner", folder).await).await;
+    let version_of = async |id: &Value| {
+        let listed = app.get("/skills").await.body;
+        let listed = listed["items"].as_array().expect("items").iter().find(|skill| skill["id"] == *id).cloned();
+        listed.expect("it is listed")["version"].clone()
+    };
+    let before = (version_of(&json!(skill)).await, version_of(&inner).await);
+    app.post("/documents", json!({"name": "deep", "markdownContent": "x", "folderId": inner})).await;
+    let after = (version_of(&json!(skill)).await, version_of(&inner).await);
+    assert!(before.0 != after.0 && before.1 != after.1);
+    let nested = app.get(&format!("/skills/{skill}/tree")).await.body;
+    assert_eq!(nested["version"], after.0);
+    assert!(nested["files"].as_array().expect("files").iter().any(|file| file["path"] == "inner/most/deep.md"));
     let archive = app.send(app.request(Method::GET, &format!("/skills/{skill}/archive"))).await;
     assert_eq!(archive.status, StatusCode::OK);
     assert_eq!(app.get(&format!("/skills/{skill}/tree?type=bogus")).await.error(), "VALIDATION_ERROR");
+    let escaped = b"---\nname: \"a\\u0000b\\r\\nc\"\n---\nx";
+    let one_line = import(&app, &[("SKILL.md", escaped)]).await;
+    assert_eq!((one_line.status, &one_line.body["folder"]["name"]), (StatusCode::CREATED, &json!("a b  c")));
     // Who it is stands in SKILL.md, whatever else is called SKILL.
     let other = b"---\nname: wrong\ndescription: wrong\n---\n";
     let named =

@@ -9,8 +9,8 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 use crate::support::{
-    Folded, Frames, PATIENCE, UNBOUNDED, app, app_with, app_with_model, eventually, factor, finished, is_terminal, say,
-    start,
+    Folded, Frame, Frames, PATIENCE, UNBOUNDED, app, app_with, app_with_model, eventually, factor, finished,
+    is_terminal, say, start,
 };
 
 #[tokio::test]
@@ -22,6 +22,11 @@ async fn snapshots_come_without_partial_and_deltas_with_it() {
     assert!(whole.iter().all(|frame| frame.event == "snapshot"));
     assert_eq!(parts[0].event, "snapshot", "the first frame is always whole");
     assert!(parts.iter().any(|frame| frame.event == "delta"));
+    let is_whole = |frame: &&Frame| frame.event == "snapshot";
+    assert!(
+        parts[1..].iter().filter(is_whole).all(|frame| frame.data.get("streamingMessage").is_none()),
+        "what only the reply changes is no snapshot: {parts:?}"
+    );
     for frames in [whole, parts] {
         assert!(frames.windows(2).all(|pair| pair[0].id < pair[1].id), "ids rise");
         let mut folded = Folded::default();

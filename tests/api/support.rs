@@ -153,8 +153,10 @@ pub async fn thread_until(app: &TestApp, thread: &str, stands: impl Fn(&Value) -
     let patience = std::time::Instant::now();
     loop {
         let mut frames = Frames::follow(app, &format!("/agents/threads/{thread}/stream?partial=1")).await;
+        let mut folded = Folded::default();
         while let Some(frame) = frames.next().await {
-            if frame.event == "snapshot" && stands(&frame.data) {
+            folded.fold(&frame);
+            if stands(&folded.0) {
                 return app.get(&format!("/agents/threads/{thread}?withTasks=true")).await.body;
             }
         }

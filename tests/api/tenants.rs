@@ -354,7 +354,11 @@ async fn a_turn_whose_quota_ends_between_its_calls_stands_still_with_what_it_has
         .await;
     let thread = started.body["threadId"].as_str().expect("a thread").to_owned();
     thread_in(&app, &thread, "paused_for_resume").await;
-    let added = app.post("/tenant-admin/acme/subtenants/u1/add-usage", json!({"cost": 0.6, "source": "crm"})).await;
+    let nothing = app.post("/tenant-admin/acme/subtenants/u1/add-usage", json!({"cost": 1e-12})).await;
+    assert_eq!(nothing.error(), "INVALID_USAGE_AMOUNT", "less than a nano-dollar");
+    let added =
+        app.post("/tenant-admin/acme/subtenants/u1/add-usage", json!({"cost": 0.600_000_000_4, "source": "crm"})).await;
+    assert_eq!(added.body["applied"]["cost"], 0.6, "as it is counted");
     assert_eq!(added.body["usage"][0]["percent"], 100.0, "{}", added.body);
     let waiting = |thread: &Value| thread["pausedReason"] == "TENANT_LIMIT_EXCEEDED";
     let stands = thread_until(&app, &thread, waiting).await;
@@ -461,6 +465,9 @@ async fn windows_are_those_of_the_clock_of_the_database_and_end_up_in_the_histor
         assert_eq!(row["windowEnd"], window(unit, *every, row["windowStart"].as_i64().expect("ms")).1);
         assert_eq!((&row["origin"], &row["tierId"]), (&json!("tier"), &json!("pro")));
     }
+    let unscoped = app.get("/tenant-usage/acme/subtenants/u1/history?scope=tenant&subtenantId=none").await;
+    assert_eq!(unscoped.header("x-ignored-fields"), "?scope,?subtenantId");
+    assert!(unscoped.body.as_array().is_some_and(|rows| !rows.is_empty() && rows[0]["subtenantId"] == "u1"));
     let some = app.get("/tenant-usage/acme/subtenants/u1/history?metric=COST&windowUnit=week&limit=2&skip=1").await;
     let some = some.body.as_array().expect("rows").clone();
     assert!(some.len() == 2 && some.iter().all(|row| row["scope"] == "subtenant" && row["windowUnit"] == "week"));

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use platform_core::{Clock, Timestamp};
+use platform_core::{Clock, Timestamp, millis};
 use platform_db::{Db, Idempotency};
 use platform_limits::RateLimits;
 
@@ -10,7 +10,7 @@ use crate::module::{Keeper, Purge};
 
 /// What is of no group; `event_keep`: how long events are kept.
 pub(crate) fn shared(event_keep: Duration) -> Vec<Purge> {
-    let event_keep = i64::try_from(event_keep.as_millis()).unwrap_or(i64::MAX);
+    let event_keep = millis(event_keep);
     vec![
         Purge::new("idempotency keys", |conn, _| Box::pin(async move { Idempotency::purge(conn).await.map(drop) })),
         Purge::new("events", move |conn, now| {

@@ -8,8 +8,8 @@ use platform_core::{AccountId, Caller, Error, ErrorKind, Result, Session};
 
 use crate::{
     code,
-    demand::{Demand, Reference, References, Right},
-    kind::{Kind, Place, Resources},
+    demand::{Demand, Right},
+    kind::{Kind, Place, Reference, References, Resources},
     reach::{ProjectRole, Reach},
 };
 

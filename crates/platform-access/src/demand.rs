@@ -1,13 +1,6 @@
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
-use crate::kind::Kind;
-
-/// A record of some kind, by its id.
-pub type Reference = (Kind, String);
-/// Records, each once.
-pub type References = BTreeSet<Reference>;
+use crate::kind::{Kind, Reference, References};
 
 /// What is taken in the project of what is named (contract 05).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,7 +1,9 @@
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use platform_core::{AccountId, Caller, Owner, Result};
 
-use crate::{demand::References, reach::ProjectRole};
+use crate::reach::ProjectRole;
 
 /// A kind of resource, as paths and bodies name its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -9,6 +11,11 @@ pub struct Kind {
     name: &'static str,
     is_placed: bool,
 }
+
+/// A record of some kind, by its id.
+pub type Reference = (Kind, String);
+/// Records, each once.
+pub type References = BTreeSet<Reference>;
 
 impl Kind {
     /// Records that can be in a project or belong to an end user, by the name of the kind.

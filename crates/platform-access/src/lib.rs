@@ -44,8 +44,8 @@ mod settings;
 mod uses;
 
 pub use access::{Access, NoProjects, Projects};
-pub use demand::{Demand, Reference, ReferenceField, References, Right, references};
-pub use kind::{Kind, Place, Resources};
+pub use demand::{Demand, ReferenceField, Right, references};
+pub use kind::{Kind, Place, Reference, References, Resources};
 pub use reach::{KnownProject, KnownProjects, ProjectRole, Reach, Visibility};
 pub use settings::{ReferenceForm, ReferencePlace, SettingsTable};
 pub use uses::{RecordRef, Referrer, Referrers, use_in, users_in};

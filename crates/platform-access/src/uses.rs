@@ -81,11 +81,6 @@ impl Referrers {
         Self(Arc::new(referrers.into_iter().map(|referrer| (referrer.kind().name(), referrer)).collect()))
     }
 
-    /// Whether records of a kind refer to others.
-    pub fn has(&self, kind: &str) -> bool {
-        self.0.contains_key(kind)
-    }
-
     fn of(&self, kind: &str) -> Result<&Arc<dyn Referrer>> {
         self.0.get(kind).ok_or_else(|| Error::internal(format!("nobody changes what is of kind {kind}")))
     }

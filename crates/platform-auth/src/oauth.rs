@@ -2,6 +2,7 @@
 
 mod access;
 mod clients;
+mod error;
 mod external;
 mod grants;
 mod log_ins;
@@ -12,6 +13,7 @@ mod server;
 pub(crate) use access::{authenticate, part};
 pub(crate) use clients::ClientRow;
 pub use clients::{ClientPage, ClientService, ClientWithSecret, NewClient, OAuthClient};
+pub use error::OAuthError;
 pub(crate) use external::External;
 pub use external::TrustedIssuer;
 pub(crate) use grants::find as find_grant;
@@ -22,4 +24,4 @@ pub(crate) use log_ins::{end_of_user as end_log_ins, insert as insert_log_in, ne
 pub(crate) use registration::DOCUMENT;
 pub use registration::purge as purge_unused_clients;
 pub use scopes::{SCOPES, Scopes};
-pub use server::{Authorization, AuthorizeRequest, Granted, OAuthError, OAuthService, TokenRequest, Tokens};
+pub use server::{Authorization, AuthorizeRequest, Granted, OAuthService, TokenRequest, Tokens};

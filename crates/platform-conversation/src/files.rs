@@ -97,7 +97,10 @@ impl FileFetcher {
     pub async fn check(&self, account: &AccountId, owner: &Owner, files: &mut [File]) -> Result<()> {
         for (i, file) in files.iter_mut().enumerate() {
             let told = match self.files.token_of(&file.download_url) {
-                Some(token) => Some(self.files.find_for(account, owner, token).await?.file_type),
+                Some(token) => {
+                    let found = self.files.find_for(account, owner, token).await;
+                    Some(found.map_err(|error| error.at(&path(i)))?.file_type)
+                }
                 None => {
                     let checked = self.egress.check(&file.download_url).await;
                     checked.map_err(|error| error.into_error(&path(i)))?;
@@ -118,7 +121,10 @@ impl FileFetcher {
             let egress = &self.egress.of(account);
             let fetches = files.iter_mut().enumerate().map(|(i, file)| async move {
                 match self.files.token_of(&file.download_url) {
-                    Some(token) => self.read(account, owner, token.to_owned(), file).await,
+                    Some(token) => {
+                        let read = self.read(account, owner, token.to_owned(), file).await;
+                        read.map_err(|error| error.at(&path(i)))
+                    }
                     None => fetch(egress, &path(i), file).await,
                 }
                 .map(|kept| kept.map(|(media_type, bytes)| (i, media_type, bytes)))

@@ -33,7 +33,7 @@ mod turn;
 
 pub use compact::{Compaction, Span, compact};
 pub use context::{Stored, UserMessage};
-pub use feedback::{Given, NewFeedback, give_feedback_in};
+pub use feedback::{MessageFeedback, NewFeedback, feedback, give_feedback_in};
 pub use files::{FileFetcher, StoredFile, discard_files, hand_over_files, note_file_types, screen_files, store_files};
 pub use history::kept_history;
 pub use kinds::{AGENT, ASSISTANT, ENVIRONMENT};
@@ -48,7 +48,7 @@ pub use parts::{
 pub use refers::Refers;
 pub use repository::{
     Content, ContentPages, Queued, Texts, TextsRead, UnlessLarge, add_compaction, add_secondary, awaited, bodies_from,
-    compactions, content, delete, empty, enqueue, feedback, first_queued, has_compactions, has_message, insert_message,
+    compactions, content, delete, empty, enqueue, first_queued, has_compactions, has_message, insert_message,
     insert_messages, json, listed_contents, open_calls, open_text, queued, result_positions, settled_calls, summarise,
     turn_of,
 };

@@ -19,7 +19,6 @@ use serde_json::Value;
 
 use crate::{
     Compaction,
-    feedback::{Given, NewFeedback},
     message::{MessageRow, StoredJson, restamped, secondary},
     schema::{message_feedback, message_files, messages, queued_messages},
 };
@@ -606,85 +605,4 @@ pub async fn empty(conn: &mut Conn, account: &AccountId, conversation: &str) -> 
     let queue = queued_messages::table.filter(queued_messages::account_id.eq(account.as_str()));
     diesel::delete(queue.filter(queued_messages::conversation.eq(conversation))).execute(conn).await?;
     Ok(())
-}
-
-#[derive(Queryable, Selectable)]
-#[diesel(table_name = message_feedback)]
-struct FeedbackRow {
-    id: String,
-    message_uid: String,
-    user_uid: String,
-    feedback: bool,
-    comment: Option<String>,
-    data: Option<Value>,
-    created_ms: i64,
-    edited_ms: i64,
-}
-
-impl From<FeedbackRow> for Given {
-    fn from(row: FeedbackRow) -> Self {
-        Self {
-            id: row.id,
-            request_id: row.message_uid,
-            creation_timestamp: Timestamp(row.created_ms).to_iso(),
-            feedback: row.feedback,
-            feedback_comment: row.comment,
-            feedback_data: row.data.and_then(|data| data.as_object().cloned()),
-            last_edit_timestamp: Timestamp(row.edited_ms).to_iso(),
-            user_uid: row.user_uid,
-        }
-    }
-}
-
-/// Stores feedback on a message, in place of what was said before. `true` when it is the first.
-pub(crate) async fn upsert_feedback(
-    conn: &mut Conn,
-    account: &AccountId,
-    conversation: &str,
-    id: &str,
-    user_uid: &str,
-    new: &NewFeedback,
-    now: Timestamp,
-) -> Result<(bool, Given)> {
-    use message_feedback as table;
-    let row: FeedbackRow = diesel::insert_into(table::table)
-        .values((
-            table::account_id.eq(account.as_str()),
-            table::conversation.eq(conversation),
-            table::id.eq(id),
-            table::message_uid.eq(&new.message_id),
-            table::user_uid.eq(user_uid),
-            table::feedback.eq(new.feedback),
-            table::comment.eq(&new.feedback_comment),
-            table::data.eq(new.feedback_data.clone().map(Value::Object)),
-            table::created_ms.eq(now.0),
-            table::edited_ms.eq(now.0),
-        ))
-        .on_conflict((table::account_id, table::conversation, table::message_uid))
-        .do_update()
-        .set((
-            table::user_uid.eq(user_uid),
-            table::feedback.eq(new.feedback),
-            table::comment.eq(&new.feedback_comment),
-            table::data.eq(new.feedback_data.clone().map(Value::Object)),
-            table::edited_ms.eq(now.0),
-        ))
-        .returning(FeedbackRow::as_returning())
-        .get_result(conn)
-        .await?;
-    Ok((row.id == id, row.into()))
-}
-
-/// Feedback on the messages of a conversation, newest first.
-pub async fn feedback(conn: &Conn, account: &AccountId, conversation: &str) -> Result<Vec<Given>> {
-    use message_feedback as table;
-    let mut conn = conn;
-    let rows: Vec<FeedbackRow> = table::table
-        .filter(table::account_id.eq(account.as_str()).and(table::conversation.eq(conversation)))
-        .order(table::created_ms.desc())
-        .limit(1000)
-        .select(FeedbackRow::as_select())
-        .load(&mut conn)
-        .await?;
-    Ok(rows.into_iter().map(Given::from).collect())
 }

@@ -5,6 +5,10 @@ use utoipa::ToSchema;
 
 use crate::{Code, Error, Object};
 
+/// Issues of one answer, and bytes of each part of them: what a client may have written back to it.
+const MOST_ISSUES: usize = 100;
+const MOST_SHOWN: usize = 512;
+
 /// One field that broke its rule (contract 00 §7).
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Issue {
@@ -68,18 +72,28 @@ impl Default for FieldLimits {
 #[derive(Debug, Default)]
 pub struct Checks {
     issues: Vec<Issue>,
+    /// Issues beside those.
+    more: usize,
     limits: FieldLimits,
 }
 
 impl Checks {
     /// With limits other than the defaults.
     pub fn within(limits: &FieldLimits) -> Self {
-        Self { issues: Vec::new(), limits: *limits }
+        Self { limits: *limits, ..Self::default() }
     }
 
-    /// Records a broken rule.
+    /// Records a broken rule; of more than a hundred the first are told.
     pub fn issue(&mut self, path: &str, code: &'static str, message: impl Into<String>) {
-        self.issues.push(Issue { path: path.to_owned(), code, message: message.into() });
+        if self.issues.len() == MOST_ISSUES {
+            self.more += 1;
+            return;
+        }
+        let (mut path, mut message) = (path.to_owned(), message.into());
+        for text in [&mut path, &mut message] {
+            text.truncate(text.floor_char_boundary(MOST_SHOWN));
+        }
+        self.issues.push(Issue { path, code, message });
     }
 
     /// The text has between `range` characters.
@@ -158,7 +172,7 @@ impl Checks {
         let mut seen = std::collections::HashSet::new();
         tags.retain(|tag| seen.insert(tag.clone()));
         self.count(path, tags.len(), self.limits.tags);
-        for (i, tag) in tags.iter().enumerate() {
+        for (i, tag) in tags.iter().enumerate().take(MOST_ISSUES) {
             self.length(&format!("{path}[{i}]"), tag, 1..=64);
         }
     }
@@ -180,10 +194,16 @@ impl Checks {
 
     /// The same under a more precise code.
     pub fn finish_as(self, code: Code) -> Result<(), Error> {
-        let Some(first) = self.issues.first() else { return Ok(()) };
-        let message = match self.issues.len() {
-            1 => first.message.clone(),
-            n => format!("{} (and {} more, see details.issues)", first.message, n - 1),
+        let Some(Issue { path, message, .. }) = self.issues.first() else { return Ok(()) };
+        // Some clients show the message alone: it says which of several it is about, and what else is wrong.
+        let is_named = !path.contains('[') || message.contains(path.as_str());
+        let first = if is_named { message.clone() } else { format!("{path}: {message}") };
+        let message = match self.issues.len() + self.more {
+            1 => first,
+            n => {
+                let others: Vec<&str> = self.issues[1..].iter().take(3).map(|issue| issue.path.as_str()).collect();
+                format!("{first} (and {} more, see details.issues: {})", n - 1, others.join(", "))
+            }
         };
         Err(Error::new(code, message).with("issues", &self.issues))
     }
@@ -194,5 +214,23 @@ fn depth(value: &serde_json::Value) -> usize {
         serde_json::Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
         serde_json::Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_tells_a_bounded_number_of_issues_and_how_many_there_are() {
+        let mut checks = Checks::default();
+        for n in 0..5000 {
+            checks.issue(&format!("files[{n}].{}", "ä".repeat(1000)), "unknown", "x".repeat(100_000));
+        }
+        let error = checks.finish().expect_err("issues");
+        assert!(error.message().contains("(and 4999 more, see details.issues: "));
+        assert_eq!(error.details()["issues"].as_array().map(Vec::len), Some(MOST_ISSUES));
+        assert!(error.message().starts_with("files[0].ä"), "it says which");
+        assert!(serde_json::to_string(error.details()).expect("JSON").len() < 128 << 10);
     }
 }

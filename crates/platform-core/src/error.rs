@@ -179,6 +179,13 @@ impl Error {
         }
     }
 
+    /// Says which part of the request it is about: some clients show the message alone.
+    #[must_use]
+    pub fn at(mut self, path: &str) -> Self {
+        self.0.message = format!("{path}: {}", self.0.message);
+        self
+    }
+
     /// Says in how many seconds to try again.
     #[must_use]
     pub fn retry_after(mut self, seconds: u64) -> Self {

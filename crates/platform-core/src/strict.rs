@@ -1,5 +1,5 @@
-//! How wire types are read, all in one place: an object is an object and never a list of its fields, and names of
-//! an enumeration match in any case (contract 00 §2.6, §2.8).
+//! How wire types are read, all in one place: an object is an object and never a list of its fields, a number without
+//! a fraction is whole, and names of an enumeration match in any case (contract 00 §2.6, §2.8).
 
 use serde::{
     Deserializer,
@@ -9,6 +9,8 @@ use serde::{
     },
 };
 
+/// Whole numbers above this, a fraction tells from their neighbours no more.
+const LARGEST: f64 = 9_007_199_254_740_992.0;
 /// Characters of a wrong name that an answer repeats.
 const LONGEST_NAME: usize = 64;
 
@@ -16,9 +18,9 @@ const LONGEST_NAME: usize = 64;
 pub struct Strict<T>(pub T);
 
 macro_rules! forward {
-    ($($name:ident)*) => {
+    ($takes:expr; $($name:ident)*) => {
         $(fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-            self.0.$name(Shape::any(visitor))
+            self.0.$name(Shape { visitor, takes: $takes })
         })*
     };
 }
@@ -27,11 +29,15 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
     type Error = D::Error;
 
     forward! {
-        deserialize_any deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
-        deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
-        deserialize_f32 deserialize_f64 deserialize_char deserialize_str deserialize_string deserialize_bytes
-        deserialize_byte_buf deserialize_option deserialize_unit deserialize_seq deserialize_map
-        deserialize_identifier deserialize_ignored_any
+        Takes::Any;
+        deserialize_any deserialize_bool deserialize_f32 deserialize_f64 deserialize_char deserialize_str
+        deserialize_string deserialize_bytes deserialize_byte_buf deserialize_option deserialize_unit deserialize_seq
+        deserialize_map deserialize_identifier deserialize_ignored_any
+    }
+    forward! {
+        Takes::WholeNumber;
+        deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
+        deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -40,7 +46,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_struct(name, fields, Shape { visitor, is_object: true })
+        self.0.deserialize_struct(name, fields, Shape { visitor, takes: Takes::Object })
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -114,15 +120,24 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Strict<A> {
     }
 }
 
-/// What a type makes of a value, where an object may be the only thing it takes.
+/// What a type takes of all that JSON has.
+#[derive(Clone, Copy, PartialEq)]
+enum Takes {
+    Any,
+    Object,
+    /// 3.0 is one, too: some clients have no other numbers.
+    WholeNumber,
+}
+
+/// What a type makes of a value, as far as it takes it.
 struct Shape<V> {
     visitor: V,
-    is_object: bool,
+    takes: Takes,
 }
 
 impl<V> Shape<V> {
     fn any(visitor: V) -> Self {
-        Self { visitor, is_object: false }
+        Self { visitor, takes: Takes::Any }
     }
 }
 
@@ -138,14 +153,19 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Shape<V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.is_object { f.write_str("an object") } else { self.visitor.expecting(f) }
+        if self.takes == Takes::Object { f.write_str("an object") } else { self.visitor.expecting(f) }
     }
 
     visit! {
         visit_bool: bool, visit_i8: i8, visit_i16: i16, visit_i32: i32, visit_i64: i64, visit_i128: i128,
-        visit_u8: u8, visit_u16: u16, visit_u32: u32, visit_u64: u64, visit_u128: u128, visit_f32: f32,
-        visit_f64: f64, visit_char: char, visit_str: &str, visit_borrowed_str: &'de str, visit_string: String,
+        visit_u8: u8, visit_u16: u16, visit_u32: u32, visit_u64: u64, visit_u128: u128, visit_f32: f32, visit_char: char, visit_str: &str, visit_borrowed_str: &'de str, visit_string: String,
         visit_bytes: &[u8], visit_borrowed_bytes: &'de [u8], visit_byte_buf: Vec<u8>,
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<V::Value, E> {
+        let is_whole = self.takes == Takes::WholeNumber && value.fract() == 0.0 && value.abs() <= LARGEST;
+        #[expect(clippy::cast_possible_truncation, reason = "it is whole, and within 2^53")]
+        if is_whole { self.visitor.visit_i64(value as i64) } else { self.visitor.visit_f64(value) }
     }
 
     fn visit_none<E: Error>(self) -> Result<V::Value, E> {
@@ -165,7 +185,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Shape<V> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<V::Value, A::Error> {
-        if self.is_object {
+        if self.takes == Takes::Object {
             return Err(Error::invalid_type(Unexpected::Seq, &self));
         }
         self.visitor.visit_seq(Strict(seq))
@@ -224,6 +244,7 @@ mod tests {
     struct Inner {
         depth: u32,
         flag: bool,
+        least: Option<i64>,
     }
 
     #[derive(Debug, Deserialize)]
@@ -253,13 +274,17 @@ mod tests {
     }
 
     #[test]
-    fn an_array_stands_for_no_object_however_deep_and_enumerations_match_in_any_case() {
+    fn an_array_stands_for_no_object_however_deep_enumerations_match_in_any_case_and_3_0_is_whole() {
         let read_whole = read(&json!({
-            "method": "gEt", "inner": {"depth": 3}, "many": [{"flag": true}], "by_name": {"a": {"depth": 1}, "b": null},
+            "method": "gEt", "inner": {"depth": 3.0}, "many": [{"flag": true, "least": -2.0}], "by_name": {"a": {"depth": 1}, "b": null},
             "any": [[1, true]], "raw": [1, true],
         }));
         let outer = read_whole.expect("it fits");
         assert_eq!((outer.method, outer.inner.depth, outer.many[0].flag), (Method::Get, 3, true));
+        assert_eq!(outer.many[0].least, Some(-2));
+        for depth in [json!(3.5), json!(-3.0), json!(1e300)] {
+            read(&json!({"method": "GET", "inner": {"depth": depth}})).expect_err("no such number");
+        }
         assert_eq!((outer.by_name["a"].as_ref().expect("one").depth, &outer.by_name["b"]), (1, &None));
         assert_eq!((outer.any, outer.raw.expect("raw").get()), (json!([[1, true]]), "[1,true]"));
         for wrong in [

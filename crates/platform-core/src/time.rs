@@ -22,6 +22,12 @@ impl Timestamp {
         DateTime::parse_from_rfc3339(text).ok().map(|t| Self(t.timestamp_millis()))
     }
 
+    /// So much later, as late as can be told.
+    #[must_use]
+    pub fn after(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(millis(time)))
+    }
+
     /// Time since `earlier`, zero when that lies ahead.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0 - earlier.0).unwrap_or(0))
@@ -47,6 +53,6 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         #[expect(clippy::disallowed_methods, reason = "the one place that reads the machine's clock")]
         let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp(i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX))
+        Timestamp(millis(elapsed))
     }
 }

@@ -1,4 +1,5 @@
 use std::{
+    ops::{Deref, DerefMut},
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -12,7 +13,7 @@ use diesel_async::{
     pooled_connection::{AsyncDieselConnectionManager, ManagerConfig, RecyclingMethod, deadpool::Pool},
 };
 use futures_util::FutureExt;
-use platform_core::{Error, Result, spawn};
+use platform_core::{AccountId, Error, FairPermit, FairSemaphore, Result, spawn};
 use tokio::{runtime::Handle, sync::RwLock, task::AbortHandle};
 use tokio_postgres::config::{Host, SslMode};
 
@@ -20,6 +21,10 @@ use tokio_postgres::config::{Host, SslMode};
 pub type Conn = AsyncPgConnection;
 /// A connection lent from the pool; it goes back when dropped.
 pub type PooledConn = diesel_async::pooled_connection::deadpool::Object<AsyncPgConnection>;
+
+/// Of the pool, what work that may take long has at once; of that, what one account has.
+const LONG: usize = 2;
+const LONG_OF_ACCOUNT: usize = 8;
 
 /// How long a caller waits for a connection before it is told 503.
 const WAIT: Duration = Duration::from_secs(2);
@@ -62,6 +67,7 @@ pub struct PoolUse {
 #[derive(Clone)]
 pub struct Db {
     pool: Pool<AsyncPgConnection>,
+    long: FairSemaphore,
     readers: Arc<[RwLock<Option<ReadConn>>]>,
     url: Arc<str>,
     runtime: Handle,
@@ -94,6 +100,26 @@ pub async fn can_write(conn: &mut Conn) -> Result<()> {
     let write =
         "BEGIN; SET LOCAL lock_timeout = '1s'; TRUNCATE write_probe; INSERT INTO write_probe VALUES (now()); COMMIT";
     Ok(conn.batch_execute(write).await?)
+}
+
+/// A connection of one's own within the share of an account.
+pub struct FairConn {
+    conn: PooledConn,
+    _place: FairPermit,
+}
+
+impl Deref for FairConn {
+    type Target = Conn;
+
+    fn deref(&self) -> &Conn {
+        &self.conn
+    }
+}
+
+impl DerefMut for FairConn {
+    fn deref_mut(&mut self) -> &mut Conn {
+        &mut self.conn
+    }
 }
 
 /// A share of a connection on which independent statements are pipelined.
@@ -152,6 +178,7 @@ impl Db {
             .map_err(Error::internal)?;
         Ok(Self {
             pool,
+            long: FairSemaphore::new((config.pool / LONG).max(1), (config.pool / LONG_OF_ACCOUNT).max(1)),
             readers: (0..READERS).map(|_| RwLock::new(None)).collect(),
             url: config.url.as_str().into(),
             runtime,
@@ -162,6 +189,13 @@ impl Db {
     /// A connection of one's own, for writes and transactions.
     pub async fn conn(&self) -> Result<PooledConn> {
         self.pool.get().await.map_err(Error::unavailable)
+    }
+
+    /// A connection for what may take long: a read through many rows, a transaction that waits for others of its account.
+    /// An account has an eighth of the pool for it, so that its worst minute is nobody else's.
+    pub async fn fair_conn(&self, account: &AccountId) -> Result<FairConn> {
+        let place = self.long.acquire(account).await;
+        Ok(FairConn { conn: self.conn().await?, _place: place })
     }
 
     /// A shared connection for reads that stand alone. Never start a transaction on it.

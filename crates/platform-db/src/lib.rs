@@ -26,7 +26,7 @@ mod statement;
 
 pub use bus::{Bus, Notice};
 pub use cache::InvalidatedCache;
-pub use db::{BY_KEY, Conn, Db, DbConfig, PoolUse, PooledConn, ReadConn, can_write};
+pub use db::{BY_KEY, Conn, Db, DbConfig, FairConn, PoolUse, PooledConn, ReadConn, can_write};
 pub use embedded::{Embedded, EmbeddedError};
 pub use group::GroupWriter;
 pub use idempotency::{Idempotency, Stored, in_progress};

@@ -115,3 +115,18 @@ async fn a_change_told_on_one_process_is_forgotten_on_the_other() {
         tokio::task::yield_now().await;
     }
 }
+
+#[tokio::test]
+async fn what_takes_long_takes_an_accounts_share_of_the_pool_and_no_more() {
+    let db = TestDb::new().await.connect();
+    let [greedy, other] = [(); 2].map(|()| AccountId::generate());
+    let mut held = db.fair_conn(&greedy).await.expect("a connection");
+    held.batch_execute("SELECT 1").await.expect("it is one of its own");
+    let mut next = Box::pin(db.fair_conn(&greedy));
+    assert!(futures_util::poll!(&mut next).is_pending(), "a pool of eight has one for each account");
+    for _ in 0..4 {
+        db.fair_conn(&other).await.expect("nobody else waits");
+    }
+    drop(held);
+    next.await.expect("it goes on when the first is given back");
+}

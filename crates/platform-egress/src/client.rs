@@ -23,6 +23,8 @@ use url::{Host, Url};
 use crate::{EgressRules, code, judge::shown};
 
 const CONNECT: Duration = Duration::from_secs(10);
+/// Longest reading of an address, waiting for a place included.
+const LONGEST_READ: Duration = Duration::from_secs(30);
 const LOOKUP: Duration = Duration::from_secs(1);
 const MOST_REDIRECTS: usize = 3;
 /// Of an answer of which the status matters, in bytes.
@@ -213,7 +215,7 @@ impl Egress {
         Ok(url)
     }
 
-    /// Reads what stands at an address, over at most three redirects.
+    /// Reads what stands at an address within 30 s, over at most three redirects.
     pub async fn get(&self, url: &str) -> Result<Fetched, EgressError> {
         let request = Outgoing {
             method: Method::GET,
@@ -221,7 +223,7 @@ impl Egress {
             headers: HeaderMap::new(),
             body: Payload::Empty,
             follows: true,
-            timeout: Duration::from_mins(5),
+            timeout: LONGEST_READ,
         };
         self.send(request).await
     }

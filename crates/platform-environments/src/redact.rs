@@ -208,11 +208,14 @@ fn parts(form: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// What is percent-encoded, with small letters in its escapes alone.
 fn in_small_letters(url: &str) -> String {
     let mut parts = url.split('%');
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |url, part| {
+    let mut small = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
         let (escape, rest) = part.split_at(part.len().min(2));
-        format!("{url}%{}{rest}", escape.to_ascii_lowercase())
-    })
+        small.push('%');
+        small.push_str(&escape.to_ascii_lowercase());
+        small.push_str(rest);
+    }
+    small
 }
 
 /// All ways in which a value is written.

@@ -11,7 +11,15 @@ pub fn media_type(name: &str, declared: &str, head: &[u8]) -> String {
     if let Some(found) = infer::get(head).map(|found| found.mime_type())
         && !matches!(found, "text/html" | "text/xml" | "application/zip")
     {
-        return found.to_owned();
+        // As they are registered (RFC 7845 §9, RFC 4337), which is what browsers play.
+        return match found {
+            "audio/opus" => "audio/ogg",
+            "audio/m4a" => "audio/mp4",
+            "audio/x-wav" => "audio/wav",
+            "audio/x-flac" => "audio/flac",
+            found => found,
+        }
+        .to_owned();
     }
     let declared = declared.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let is_text = is_text(head);

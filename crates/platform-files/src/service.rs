@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use diesel_async::AsyncConnection;
 use futures_util::TryStreamExt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use platform_core::{AccountId, Clock, Code, Error, Id, Owner, Page, Result, Timestamp, run_blocking};
+use platform_core::{AccountId, Clock, Code, Error, Id, Owner, Page, Result, Timestamp, millis, run_blocking};
 use platform_db::{Conn, Db, Idempotency};
 use tracing::{info, warn};
 
@@ -80,9 +80,6 @@ pub struct PgFileService {
     /// Bytes that an end user may keep; 0 = no bound.
     end_user_bytes: u64,
 }
-
-enum FileKind {}
-
 impl PgFileService {
     /// `public_url`: what download addresses begin with.
     pub fn new(db: &Db, clock: Arc<dyn Clock>, store: Store, public_url: &str) -> Self {
@@ -156,7 +153,7 @@ impl PgFileService {
         let (name, (content, head)) = (plain_name(&name), head(content).await?);
         let mime_type = media_type(&name, "", &head);
         let file_type = type_of_media(&mime_type).or_else(|| type_of_name(&name)).unwrap_or("other");
-        let (id, now) = (String::from(Id::<FileKind>::generate()), self.clock.now());
+        let (id, now) = (String::from(Id::<UploadedFile>::generate()), self.clock.now());
         self.store.put(&key(account.as_str(), &id), content).await?;
         Ok(StoredBytes(FileRow {
             account_id: account.as_str().to_owned(),
@@ -214,7 +211,7 @@ impl PgFileService {
                 break;
             }
         }
-        let settles = i64::try_from(SETTLES.min(interval).as_millis()).unwrap_or(i64::MAX);
+        let settles = millis(SETTLES.min(interval));
         let mut found = self.store.older("files", Timestamp(now.0 - settles)).try_chunks(BATCH);
         let mut orphaned = 0;
         while let Some(keys) = found.try_next().await.map_err(|error| error.1)? {

@@ -277,6 +277,12 @@ impl Answer {
         self
     }
 
+    /// Says which version of its record it is (contract 00 §6).
+    #[must_use]
+    pub fn etag(self, version: i64) -> Self {
+        self.header("etag", format!("\"{version}\""))
+    }
+
     /// Says which names of the request had no effect.
     #[must_use]
     pub fn ignoring(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {

@@ -10,12 +10,12 @@ use strsim::levenshtein;
 use crate::{code, request::Fields, route::Route};
 
 const MOST_IGNORED: usize = 20;
-/// Bytes of a name that are shown.
+/// Bytes of a name that are shown, and looked at.
 const MOST_SHOWN: usize = 128;
 /// What a list of names in a header cannot hold as it is.
 const NOT_IN_LIST: &AsciiSet = &CONTROLS.add(b' ').add(b',').add(b'%');
 
-/// Names in the request that nothing reads; refused with `strict=true` (contract 00 §2.11).
+/// Names in the request that nothing reads, the first of them; refused with `strict=true` (contract 00 §2.11).
 pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &Fields) -> Result<Vec<String>> {
     let strict = match query.get("strict").map(String::as_str) {
         Some("true" | "1") => true,
@@ -27,11 +27,12 @@ pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &
         let is_known = |name: &String| {
             known.contains(name) || route.record_fields.contains(name) || SERVER_OWNED.contains(&name.as_str())
         };
-        let names = fields.names().filter(|name| !is_known(name));
-        unknown.extend(names.map(|name| (name.clone(), known.as_slice())));
+        let names = fields.names().filter(|name| !is_known(name)).take(MOST_IGNORED);
+        unknown.extend(names.map(|name| (shown(name).to_owned(), known.as_slice())));
     }
     let names = query.keys().filter(|name| *name != "strict" && !route.query_fields.contains(name));
-    unknown.extend(names.map(|name| (format!("?{name}"), route.query_fields.as_slice())));
+    let names = names.take(MOST_IGNORED - unknown.len());
+    unknown.extend(names.map(|name| (format!("?{}", shown(name)), route.query_fields.as_slice())));
     if strict && !unknown.is_empty() {
         let fields: Vec<Value> = unknown
             .iter()
@@ -44,11 +45,11 @@ pub(crate) fn ignored(route: &Route, query: &BTreeMap<String, String>, fields: &
         let message = format!("These fields are not known here: {}.", names.join(", "));
         return Err(Error::new(code::UNKNOWN_FIELD, message).with("fields", fields));
     }
-    let listed = |name: &str| {
-        let shown = &name[..name.floor_char_boundary(MOST_SHOWN)];
-        utf8_percent_encode(shown, NOT_IN_LIST).to_string()
-    };
-    Ok(unknown.iter().take(MOST_IGNORED).map(|(name, _)| listed(name)).collect())
+    Ok(unknown.iter().map(|(name, _)| utf8_percent_encode(name, NOT_IN_LIST).to_string()).collect())
+}
+
+fn shown(name: &str) -> &str {
+    &name[..name.floor_char_boundary(MOST_SHOWN)]
 }
 
 /// Fields that the server owns in every record.

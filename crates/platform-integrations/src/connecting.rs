@@ -16,16 +16,13 @@ use crate::{
     code,
     connections::{Held, OpenConnection, field_texts, succeeded},
     mcp,
-    model::{Connected, NewConnection},
+    model::{Connected, Connection, NewConnection},
     oauth,
     pack::{AuthMode, AuthScheme, Field},
     repository::{self, ACTIVE, AttemptRow, ConnectionRow, PENDING},
     revoke::{KIND as REVOKE, Revocation},
     service::{Connecting, PgIntegrations, not_found},
 };
-
-enum ConnectionKind {}
-
 /// Connections that came to nothing and are kept: of an account to an app, and of an end user.
 const MOST_VAIN: usize = 20;
 const MOST_VAIN_OF_TENANT: usize = 3;
@@ -135,7 +132,7 @@ impl PgIntegrations {
         let mut row = before.as_ref().map_or_else(
             || ConnectionRow {
                 account_id: account.as_str().to_owned(),
-                id: Id::<ConnectionKind>::generate().into(),
+                id: Id::<Connection>::generate().into(),
                 app: app.clone(),
                 scheme: scheme.mode.as_str().to_owned(),
                 label: connector.pack.name.clone(),

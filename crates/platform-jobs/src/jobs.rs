@@ -9,7 +9,7 @@ use std::{
 
 use async_trait::async_trait;
 use diesel_async::{AsyncConnection, SimpleAsyncConnection};
-use platform_core::{AccountId, Clock, Error, Result, Timestamp, spawn};
+use platform_core::{AccountId, Clock, Error, Result, Timestamp, millis, spawn};
 use platform_db::{BY_KEY, Bus, Conn, Db, Notice};
 use tokio::{
     runtime::Handle,
@@ -171,7 +171,7 @@ impl Jobs {
 
     /// Length of a lease in milliseconds.
     pub fn lease_ms(&self) -> i64 {
-        i64::try_from(self.config.lease.as_millis()).unwrap_or(i64::MAX)
+        millis(self.config.lease)
     }
 
     /// A free place for a run of an account, if there is one and the account has not its share already.

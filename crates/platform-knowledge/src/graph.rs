@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use diesel::{
     dsl::sql,
     prelude::*,
-    sql_types::{Nullable, Text},
+    sql_types::{BigInt, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Result, run_blocking};
@@ -20,8 +20,9 @@ use crate::{
 
 /// Documents of a graph.
 const MOST_NODES: i64 = 5000;
-/// Bytes of texts that are looked at for links.
-const MOST_TEXT: usize = 16 << 20;
+/// Bytes of texts that are looked at for links, in all and at once.
+const MOST_TEXT: i64 = 16 << 20;
+const MOST_AT_ONCE: i64 = 1 << 20;
 
 /// Documents and how they refer to each other.
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -55,9 +56,13 @@ pub struct GraphEdge {
 /// The documents that a filter keeps. Links are looked for in the texts that have some.
 pub(crate) async fn of(conn: &Conn, account: &AccountId, filter: &DocumentFilter) -> Result<Graph> {
     let mut conn = conn;
-    let links = "(SELECT CASE WHEN position('[[' in markdown) > 0 THEN markdown END FROM document_texts t \
-         WHERE t.account_id = documents.account_id AND t.document_id = documents.id \
-         AND t.content_hash = documents.content_hash)";
+    let links = |shown: &str| {
+        format!(
+            "(SELECT CASE WHEN position('[[' in markdown) > 0 THEN {shown} END FROM document_texts t \
+             WHERE t.account_id = documents.account_id AND t.document_id = documents.id \
+             AND t.content_hash = documents.content_hash)"
+        )
+    };
     type Row = (String, String, Option<String>);
     let rows: Vec<Row> = listed(account, filter)
         .order((documents::created_ms.desc(), documents::id.desc()))
@@ -66,22 +71,45 @@ pub(crate) async fn of(conn: &Conn, account: &AccountId, filter: &DocumentFilter
         .load(&mut conn)
         .await?;
     let ids: Vec<&String> = rows.iter().map(|(id, ..)| id).collect();
-    let mut texts: Vec<(String, String)> = Vec::new();
+    let (mut named, mut left) = (Vec::new(), MOST_TEXT);
     for ids in ids.chunks(100) {
-        let found: Vec<(String, Option<String>)> = documents::table
+        let sizes: Vec<(String, Option<i64>)> = documents::table
             .filter(documents::account_id.eq(account.as_str()).and(documents::id.eq_any(ids)))
-            .select((documents::id, sql::<Nullable<Text>>(links)))
+            .select((documents::id, sql::<Nullable<BigInt>>(&links("octet_length(markdown)::bigint"))))
             .load(&mut conn)
             .await?;
-        texts.extend(found.into_iter().filter_map(|(id, text)| Some((id, text?))));
-        if texts.iter().map(|(_, text)| text.len()).sum::<usize>() > MOST_TEXT {
+        let linking: Vec<(String, i64)> = sizes.into_iter().filter_map(|(id, size)| Some((id, size?))).collect();
+        let mut linking = linking.as_slice();
+        while let Some((_, first)) = linking.first().filter(|(_, size)| *size <= left) {
+            let (mut together, mut size) = (1, *first);
+            while let Some((_, more)) = linking.get(together).filter(|(_, more)| size + more <= left.min(MOST_AT_ONCE))
+            {
+                (together, size) = (together + 1, size + more);
+            }
+            let (now, later) = linking.split_at(together);
+            (linking, left) = (later, left - size);
+            let texts: Vec<(String, Option<String>)> = documents::table
+                .filter(documents::account_id.eq(account.as_str()))
+                .filter(documents::id.eq_any(now.iter().map(|(id, _)| id)))
+                .select((documents::id, sql::<Nullable<Text>>(&links("markdown"))))
+                .load(&mut conn)
+                .await?;
+            named.extend(run_blocking(move || Ok(named_in(texts))).await?);
+        }
+        if !linking.is_empty() {
             break;
         }
     }
-    run_blocking(move || Ok(graph(rows, &texts))).await
+    run_blocking(move || Ok(graph(rows, &named))).await
 }
 
-fn graph(rows: Vec<(String, String, Option<String>)>, texts: &[(String, String)]) -> Graph {
+/// Each text with the names that it links to, in lower case.
+fn named_in(texts: Vec<(String, Option<String>)>) -> Vec<(String, BTreeSet<String>)> {
+    let names = |text: &str| wikilinks(text).map(str::to_lowercase).collect();
+    texts.into_iter().map(|(id, text)| (id, text.as_deref().map(names).unwrap_or_default())).collect()
+}
+
+fn graph(rows: Vec<(String, String, Option<String>)>, named: &[(String, BTreeSet<String>)]) -> Graph {
     let mut by_name: HashMap<String, &str> = HashMap::new();
     for (id, name, _) in &rows {
         by_name.insert(name.to_lowercase(), id);
@@ -93,9 +121,9 @@ fn graph(rows: Vec<(String, String, Option<String>)>, texts: &[(String, String)]
             edges.insert(GraphEdge { from: id.clone(), to: parent.clone(), r#type: "parent" });
         }
     }
-    for (id, text) in texts {
-        for name in wikilinks(text) {
-            if let Some(to) = by_name.get(&name.to_lowercase()).filter(|to| **to != id) {
+    for (id, names) in named {
+        for name in names {
+            if let Some(to) = by_name.get(name).filter(|to| **to != id) {
                 edges.insert(GraphEdge { from: id.clone(), to: (*to).to_owned(), r#type: "wikilink" });
             }
         }
@@ -124,7 +152,8 @@ mod tests {
         let row =
             |id: &str, name: &str, parent: Option<&str>| (id.to_owned(), name.to_owned(), parent.map(str::to_owned));
         let rows = vec![row("1", "Plan", None), row("2", "other PLAN", Some("1")), row("3", "Lost", Some("9"))];
-        let graph = graph(rows, &[("3".to_owned(), text.to_owned()), ("1".to_owned(), "[[plan]]".to_owned())]);
+        let texts = vec![("3".to_owned(), Some(text.to_owned())), ("1".to_owned(), Some("[[plan]]".to_owned()))];
+        let graph = graph(rows, &named_in(texts));
         let edge = |from: &str, to: &str, r#type| GraphEdge { from: from.to_owned(), to: to.to_owned(), r#type };
         assert_eq!(graph.edges, [edge("2", "1", "parent"), edge("3", "1", "wikilink"), edge("3", "2", "wikilink")]);
     }

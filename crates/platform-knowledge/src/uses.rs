@@ -3,7 +3,7 @@
 use diesel::prelude::*;
 use diesel_async::RunQueryDsl;
 use platform_access::{RecordRef, Referrers, users_in};
-use platform_core::{AccountId, Checks, Code, Error, Result};
+use platform_core::{AccountId, Checks, Error, Result};
 use platform_db::Conn;
 
 use crate::{
@@ -96,10 +96,6 @@ pub(crate) async fn attach_in(
     to: &Attachment,
     attach: bool,
 ) -> Result<String> {
-    let no_environment = || Error::not_found(Code::ENVIRONMENT_NOT_FOUND, "environment", &to.target_id);
-    if !referrers.has(&to.target_type) {
-        return Err(no_environment());
-    }
     referrers.set_in(conn, account, (&to.target_type, &to.target_id), target, attach).await
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use platform_core::{AccountId, Id, Result, Timestamp, spawn};
+use platform_core::{AccountId, Id, Result, Timestamp, millis, spawn};
 use platform_db::Db;
 use platform_vault::MASK;
 use serde_json::Value;
@@ -123,7 +123,7 @@ fn row_of(call: &Call<'_>) -> CallRow {
         tool_server_id: call.server.map(str::to_owned),
         tool_name: call.tool.chars().take(200).collect::<String>().replace('\0', " "),
         outcome: call.outcome.as_str().to_owned(),
-        duration_ms: i64::try_from(call.took.as_millis()).unwrap_or(i64::MAX),
+        duration_ms: millis(call.took),
         request_bytes: length(call.arguments),
         response_bytes: length(call.result),
         error_code: call.code.clone(),

@@ -337,8 +337,9 @@ fn list(view: &View, message: &Message) -> std::result::Result<Value, Failure> {
     let all = listed(view);
     let page: Vec<&Value> = all.iter().skip(offset).take(PAGE).collect();
     let mut result = json!({"tools": page});
-    if offset + PAGE < all.len() {
-        result["nextCursor"] = format!("o{}", offset + PAGE).into();
+    let next = offset.saturating_add(PAGE);
+    if next < all.len() {
+        result["nextCursor"] = format!("o{next}").into();
     }
     if message.is_modern {
         (result["ttlMs"], result["cacheScope"]) = (0.into(), "private".into());

@@ -1,6 +1,10 @@
 use std::collections::HashMap;
 
-use diesel::{dsl::sql, prelude::*, sql_types::Bool};
+use diesel::{
+    dsl::{count_star, sql},
+    prelude::*,
+    sql_types::{BigInt, Bool},
+};
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Error, Page, Result, Timestamp};
 use platform_db::Conn;
@@ -160,9 +164,11 @@ pub(crate) async fn insert_grant(conn: &mut Conn, row: &GrantRow) -> Result<()> 
     Ok(())
 }
 
-pub(crate) async fn count_grants(conn: &mut Conn, account: &AccountId) -> Result<i64> {
+/// Grants of an account, and names of tools in them.
+pub(crate) async fn count_grants(conn: &mut Conn, account: &AccountId) -> Result<(i64, i64)> {
     let rows = mcp_grants::table.filter(mcp_grants::account_id.eq(account.as_str()));
-    Ok(rows.count().get_result(conn).await?)
+    let names = sql::<BigInt>("coalesce(sum(cardinality(tools)), 0)::bigint");
+    Ok(rows.select((count_star(), names)).get_result(conn).await?)
 }
 
 pub(crate) async fn delete_grant(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {

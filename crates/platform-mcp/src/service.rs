@@ -31,7 +31,7 @@ use crate::{
         ToolSwitch, check_names,
     },
     repository::{self, GrantRow, ProfileRow, Seen},
-    surface::{Subject, Surface, View, digest},
+    surface::{Granted, Subject, Surface, View, digest},
 };
 
 /// Profiles of the gateway.
@@ -46,6 +46,8 @@ const MOST_SURFACES: u64 = 5_000;
 /// Of an account.
 const MOST_PROFILES: i64 = 200;
 const MOST_GRANTS: i64 = 10_000;
+/// Names of tools in all grants of an account, which are kept in memory.
+const MOST_GRANTED: i64 = 100_000;
 /// Slugs that are tried when the one made of the name is taken.
 const TRIES: usize = 100;
 /// Tools of a server that does not answer are shown so long.
@@ -111,7 +113,7 @@ struct Configured {
     /// Newest first.
     profiles: Vec<Arc<Loaded>>,
     /// By profile.
-    grants: HashMap<String, Vec<Grant>>,
+    grants: HashMap<String, Vec<Arc<Granted>>>,
 }
 
 struct Loaded {
@@ -165,7 +167,11 @@ impl PgMcpGateway {
                 configured.profiles.push(Arc::new(loaded));
             }
             for grant in grants {
-                configured.grants.entry(grant.profile_id.clone()).or_default().push(grant.into());
+                configured
+                    .grants
+                    .entry(grant.profile_id.clone())
+                    .or_default()
+                    .push(Arc::new(Grant::from(grant).into()));
             }
             Ok(Some(configured))
         };
@@ -259,7 +265,7 @@ impl PgMcpGateway {
         let (surface, servers) = self.surface(account, profile).await?;
         let off = self.switched_off(account, &subject.name).await?;
         let disabled = off.get(&profile.id).map(Vec::as_slice).unwrap_or_default();
-        Ok(View::new((&profile.id, &profile.settings), surface, servers, &granted, disabled))
+        Ok(View::new((&profile.id, &profile.settings), surface, servers, granted, disabled))
     }
 
     async fn profile(&self, account: &AccountId, id: &str) -> Result<Arc<Loaded>> {
@@ -522,8 +528,11 @@ impl PgMcpGateway {
         let granting = conn.transaction::<_, Error, _>(async |conn| {
             let profile = repository::lock_profile(conn, account, &row.profile_id).await?;
             profile.ok_or_else(|| not_found(&row.profile_id))?;
-            if repository::count_grants(conn, account).await? >= MOST_GRANTS {
-                return Err(Error::new(Code::CONFLICT, format!("An account has at most {MOST_GRANTS} grants.")));
+            let (grants, named) = repository::count_grants(conn, account).await?;
+            if grants >= MOST_GRANTS || named + i64::try_from(row.tools.len()).unwrap_or(i64::MAX) > MOST_GRANTED {
+                let message =
+                    format!("An account has at most {MOST_GRANTS} grants, which name at most {MOST_GRANTED} tools.");
+                return Err(Error::new(Code::CONFLICT, message));
             }
             repository::insert_grant(conn, &row).await?;
             let made = Grant::from(row.clone());
@@ -579,7 +588,7 @@ impl PgMcpGateway {
             return Err(Error::new(Code::INVALID_TIME_RANGE, "from must not be after to."));
         }
         self.audit.written().await;
-        let (items, total) = repository::calls(self.db.read().await?.get(), account, filter, page).await?;
+        let (items, total) = repository::calls(&*self.db.fair_conn(account).await?, account, filter, page).await?;
         Ok(AuditPage { items, total, offset: page.offset, limit: page.limit })
     }
 

@@ -70,11 +70,11 @@ impl Subject {
     }
 
     /// Those of the grants of a profile that name it.
-    pub fn granted<'a>(&self, grants: &'a [Grant]) -> Vec<&'a Grant> {
-        let is_named = |grant: &&Grant| {
+    pub fn granted(&self, grants: &[Arc<Granted>]) -> Vec<Arc<Granted>> {
+        let is_named = |grant: &&Arc<Granted>| {
             self.names.iter().any(|(kind, name)| *kind == grant.subject_type && *name == grant.subject)
         };
-        grants.iter().filter(is_named).collect()
+        grants.iter().filter(is_named).cloned().collect()
     }
 
     /// Whether it sees a profile without a grant.
@@ -85,6 +85,31 @@ impl Subject {
             Visibility::Account => self.is_of_account,
             Visibility::Private => false,
         }
+    }
+}
+
+/// A grant, made ready once for all who are asked about.
+pub(crate) struct Granted {
+    subject_type: SubjectType,
+    subject: String,
+    policy: ToolPolicy,
+    tools: HashSet<String>,
+}
+
+impl Granted {
+    fn admits(&self, tool: &Tool) -> bool {
+        match self.policy {
+            // What is denied stays so under another name.
+            ToolPolicy::Deny => !self.tools.contains(&tool.name) && !self.tools.contains(&tool.base_name),
+            policy => policy.admits(self.tools.contains(&tool.name)),
+        }
+    }
+}
+
+impl From<Grant> for Granted {
+    fn from(grant: Grant) -> Self {
+        let Grant { subject_type, subject, tool_policy, tools, .. } = grant;
+        Self { subject_type, subject, policy: tool_policy, tools: tools.into_iter().collect() }
     }
 }
 
@@ -227,7 +252,7 @@ pub(crate) struct View {
     pub servers: Vec<OfferedServer>,
     surface: Arc<Surface>,
     /// Empty = all.
-    grants: Vec<(ToolPolicy, HashSet<String>)>,
+    grants: Vec<Arc<Granted>>,
     disabled: HashSet<String>,
 }
 
@@ -236,10 +261,9 @@ impl View {
         (profile_id, settings): (&str, &ProfileSettings),
         surface: Arc<Surface>,
         servers: Vec<OfferedServer>,
-        granted: &[&Grant],
+        grants: Vec<Arc<Granted>>,
         disabled: &[String],
     ) -> Self {
-        let grants = granted.iter().map(|of| (of.tool_policy, of.tools.iter().cloned().collect())).collect();
         Self {
             profile_id: profile_id.to_owned(),
             mode: settings.expose_mode,
@@ -252,12 +276,7 @@ impl View {
     }
 
     fn is_granted(&self, tool: &Tool) -> bool {
-        let admits = |(policy, names): &(ToolPolicy, HashSet<String>)| match policy {
-            // What is denied stays so under another name.
-            ToolPolicy::Deny => !names.contains(&tool.name) && !names.contains(&tool.base_name),
-            policy => policy.admits(names.contains(&tool.name)),
-        };
-        self.grants.is_empty() || self.grants.iter().any(admits)
+        self.grants.is_empty() || self.grants.iter().any(|grant| grant.admits(tool))
     }
 
     fn is_on(&self, tool: &Tool) -> bool {

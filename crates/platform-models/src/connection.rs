@@ -33,7 +33,7 @@ use reqwest::{
 use tokio::net::TcpStream;
 use url::Position;
 
-use crate::call::Broken;
+use crate::broken::Broken;
 
 /// Connections to one provider that wait for their next request on all threads that serve clients; as many again may
 /// on those of background work.

@@ -7,7 +7,7 @@ use platform_runtime::{Capabilities, Message, ModelSpec, Operation, Prices, Prom
 use serde_json::{Value, json};
 
 use crate::{
-    call::Broken,
+    broken::Broken,
     draft::{Draft, On, tokens},
 };
 

@@ -2,7 +2,7 @@ use futures_util::FutureExt;
 use platform_core::{AccountId, FairPermit, FairSemaphore};
 use platform_runtime::{Delta, StopReason, ToolCall, ToolFunction, Usage};
 
-use crate::call::Broken;
+use crate::broken::Broken;
 
 /// Tool calls of one answer; it ends before the next one.
 pub(crate) const MOST_CALLS: usize = 64;

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    call::Broken,
+    broken::Broken,
     config::{Protocol, ProviderConfig},
 };
 

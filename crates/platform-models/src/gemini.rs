@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    call::Broken,
+    broken::Broken,
     draft::{Draft, On, tokens},
     files::{Shape, base64, described, shape},
 };

@@ -23,6 +23,7 @@
 
 mod anthropic;
 mod breaker;
+mod broken;
 mod call;
 mod catalog;
 mod config;

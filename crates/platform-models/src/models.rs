@@ -16,7 +16,8 @@ use tracing::{info, warn};
 
 use crate::{
     breaker::Breaker,
-    call::{Broken, LARGEST_PIECE, call, fetch, list_models},
+    broken::Broken,
+    call::{LARGEST_PIECE, call, fetch, list_models},
     catalog::{self, DefaultModel, ModelList, ModelRecord},
     config::{CallLimits, ConfigError, EmbeddingChoice, ModelsConfig, Protocol, ProviderConfig},
     connection, demo,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
-    call::Broken,
+    broken::Broken,
     draft::{Draft, On, tokens},
     files::{Shape, data_url, described, shape},
 };

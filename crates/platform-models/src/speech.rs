@@ -8,7 +8,7 @@ use reqwest::multipart::{Form, Part};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
-use crate::call::Broken;
+use crate::broken::Broken;
 
 /// Longest transcription (contract 15).
 pub(crate) const LONGEST: Duration = Duration::from_mins(2);

@@ -136,8 +136,7 @@ impl Watcher {
                 let delta = streaming.delta(*from);
                 Some(if head.admits(&delta) { delta } else { streaming.snapshot(head) })
             }
-            Some(_) => Some(streaming.partial(head)),
-            None => Some(streaming.snapshot(head)),
+            _ => Some(streaming.partial(head)),
         }
     }
 

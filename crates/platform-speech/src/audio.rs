@@ -38,13 +38,13 @@ pub(crate) fn format(head: &[u8]) -> Option<(&'static str, &'static str)> {
         return Some(("video/mpeg", "mpeg"));
     }
     Some(match media_type("", "", head).as_str() {
-        "audio/mpeg" | "audio/mp3" => ("audio/mpeg", "mp3"),
+        "audio/mpeg" => ("audio/mpeg", "mp3"),
         "video/mp4" => ("audio/mp4", "mp4"),
-        "audio/m4a" | "audio/mp4" | "audio/x-m4a" => ("audio/mp4", "m4a"),
-        "audio/wav" | "audio/x-wav" => ("audio/wav", "wav"),
+        "audio/mp4" => ("audio/mp4", "m4a"),
+        "audio/wav" => ("audio/wav", "wav"),
         "audio/webm" | "video/webm" | "video/x-matroska" => ("audio/webm", "webm"),
-        "audio/ogg" | "video/ogg" | "application/ogg" | "audio/opus" => ("audio/ogg", "ogg"),
-        "audio/flac" | "audio/x-flac" => ("audio/flac", "flac"),
+        "audio/ogg" | "video/ogg" | "application/ogg" => ("audio/ogg", "ogg"),
+        "audio/flac" => ("audio/flac", "flac"),
         kind if head.get(4..8) == Some(b"ftyp") && !kind.starts_with("image/") => ("audio/mp4", "mp4"),
         _ => return None,
     })

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use diesel_async::AsyncConnection;
 use platform_access::{Kind, Place, Resources};
 use platform_core::{
-    AccountId, Caller, Clock, Code, Error, FairSemaphore, Id, Owner, Result, run_blocking, sha256_hex,
+    AccountId, Caller, Clock, Code, Error, FairSemaphore, Id, Owner, Result, millis, run_blocking, sha256_hex,
 };
 use platform_db::{Db, Idempotency};
 use platform_egress::Egress;
@@ -113,7 +113,6 @@ impl PgSpeech {
         };
         let file = NewFile { name, content, size, sha256, ttl_seconds: None, owner: owner.clone(), kept_for: None };
         let file = files.store(account, file).await?;
-        let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         let segments = heard.segments.into_iter().map(|segment| TranscriptSegment {
             start_ms: millis(segment.start),
             end_ms: millis(segment.end),

@@ -19,7 +19,7 @@ use crate::{
     repository::{self, ServerRow},
     rules::{not_found, switched},
     server::{Server, UpstreamCredentials},
-    service::{PgToolServerService, ToolServerKind},
+    service::PgToolServerService,
 };
 
 /// What lets a request into an app.
@@ -180,7 +180,7 @@ impl PgToolServerService {
         once: Option<&Idempotency>,
     ) -> Result<ToolServer> {
         let now = self.clock.now();
-        let id = String::from(Id::<ToolServerKind>::generate());
+        let id = String::from(Id::<ToolServer>::generate());
         let NewAppServer { name, description, image_url, url, link, tools } = new;
         let mut settings = ToolServerSettings {
             name,

@@ -23,6 +23,7 @@ mod failure;
 pub mod fuzz;
 mod gateway;
 mod http;
+mod kinds;
 mod mcp;
 mod mcp_http;
 mod model;
@@ -51,6 +52,7 @@ pub use definition::{
     ToolDefinition, check_headers,
 };
 pub use gateway::{McpCall, McpOutcome};
+pub use kinds::TOOL_SERVER;
 pub use model::{
     AppLink, CloneRequest, DefinitionPatch, Integration, ListedGroup, McpAuthMode, OpenApiImport, ServerType,
     TestRequest, TestResult, ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,
@@ -58,7 +60,7 @@ pub use model::{
 pub use repository::{hold_in, use_in};
 pub use rules::{numbered, slug};
 pub use server::UpstreamCredentials;
-pub use service::{PgToolServerService, TOOL_SERVER, ToolServerNeeds, ToolServerService};
+pub use service::{PgToolServerService, ToolServerNeeds, ToolServerService};
 
 /// What child processes do with expressions and descriptions of clients.
 pub fn child_works() -> impl Iterator<Item = platform_child::Work> {

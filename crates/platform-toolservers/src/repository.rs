@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use crate::{
     code,
     definition::ToolDefinition,
+    kinds::TOOL_SERVER,
     model::{AppLink, ServerType, ToolServer, ToolServerFilter, ToolServerSettings},
     schema::{tool_servers, tool_tokens},
-    service::TOOL_SERVER,
 };
 
 /// Servers of an account that are offered as groups.

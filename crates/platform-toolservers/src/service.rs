@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_access::{Kind, Place, Referrers, Resources, users_in};
+use platform_access::{Place, Referrers, Resources, users_in};
 use platform_core::{
     AccountId, Clock, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp,
     check_types, overlay, run_blocking, spawn,
@@ -19,6 +19,7 @@ use crate::{
     calling::Calling,
     definition::{ToolDefinition, check_written, merge},
     http::Call,
+    kinds::TOOL_SERVER,
     mcp::{ChangedServers, McpClients},
     model::{
         CloneRequest, ListedGroup, OpenApiImport, ServerType, TestResult, ToolList, ToolServer, ToolServerFilter,
@@ -167,9 +168,6 @@ pub struct PgToolServerService {
     pub(crate) known: Arc<InvalidatedCache<(AccountId, String), Server>>,
     pub(crate) changed: Arc<ChangedServers>,
 }
-
-pub(crate) enum ToolServerKind {}
-
 impl PgToolServerService {
     /// Starts to keep the tools of MCP servers fresh.
     pub fn new(needs: ToolServerNeeds) -> Arc<Self> {
@@ -297,7 +295,7 @@ impl PgToolServerService {
         once: Option<&Idempotency>,
     ) -> Result<ToolServer> {
         let now = self.clock.now();
-        let id = String::from(Id::<ToolServerKind>::generate());
+        let id = String::from(Id::<ToolServer>::generate());
         let mut row = ServerRow::blank(account, &id, now)?;
         let addresses = given.clone();
         self.put(account, &mut row, given, now).await?;
@@ -383,9 +381,6 @@ impl PgToolServerService {
         if fetches { self.fetch_tools(account, id).await.map(|(server, _)| server) } else { Ok(server) }
     }
 }
-
-/// Tool servers.
-pub const TOOL_SERVER: Kind = Kind::placed("tool-server");
 
 #[async_trait]
 impl Resources for PgToolServerService {
@@ -546,7 +541,7 @@ impl ToolServerService for PgToolServerService {
         settings.identifier = None;
         let limits = self.limits;
         let settings = run_blocking(move || settings.check(&limits).map(|()| settings)).await?;
-        let copy = String::from(Id::<ToolServerKind>::generate());
+        let copy = String::from(Id::<ToolServer>::generate());
         let mut row = ServerRow::blank(account, &copy, now)?;
         row.set(&settings, now)?;
         let secrets = self.secrets(account, &source)?;

@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::{
     code,
+    model::Delivery,
     process::KIND,
     repository::{self, Accepted, NewEvent},
     service::{OpenTrigger, PgTriggers, TriggerRules},
@@ -43,9 +44,6 @@ pub enum Received {
     /// It was a question; this is the answer.
     Answer(Object),
 }
-
-enum DeliveryKind {}
-
 impl NewEvent {
     pub(crate) fn of(
         rules: &TriggerRules,
@@ -58,7 +56,7 @@ impl NewEvent {
         Self {
             account: trigger.row.account_id.clone(),
             trigger: trigger.row.id.clone(),
-            id: Id::<DeliveryKind>::generate().into(),
+            id: Id::<Delivery>::generate().into(),
             run: Id::<Run>::generate().into(),
             event: event.replace('\0', ""),
             received: received.0,

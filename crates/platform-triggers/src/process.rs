@@ -154,7 +154,7 @@ impl PgTriggers {
         let message = if trigger.message_template.is_empty() {
             event.payload.to_string()
         } else {
-            fill(&trigger.message_template, &values, self.limits.message_bytes).ok_or_else(too_long)?
+            fill(&trigger.message_template, &values, self.limits.message_bytes).map_err(|_| too_long())?
         };
         if self.limits.message_bytes > 0 && message.len() > self.limits.message_bytes {
             return Err(too_long());
@@ -196,8 +196,7 @@ impl PgTriggers {
         if let Some(refusal) = self.budget.spent(&payer).await? {
             return Err(Error::from(&refusal));
         }
-        let chat = fill(&trigger.chat_uid_template, &values, 0).unwrap_or_default();
-        let chat = Some(chat_uid(&chat)).filter(|chat| !chat.is_empty());
+        let chat = Some(chat_uid(&trigger.chat_uid_template, &values)).filter(|chat| !chat.is_empty());
         let new = NewMessage {
             message: Some(message),
             chat_uid: chat,

@@ -170,9 +170,6 @@ struct Sealed {
     #[serde(default)]
     of_config: Option<String>,
 }
-
-enum TriggerKind {}
-
 pub(crate) fn not_found(id: &str) -> Error {
     Error::not_found(code::TRIGGER_NOT_FOUND, "trigger", id)
 }
@@ -476,7 +473,7 @@ impl TriggerService for PgTriggers {
             self.tenants.register(account, &visit).await?;
         }
         let now = self.clock.now();
-        let id = String::from(Id::<TriggerKind>::generate());
+        let id = String::from(Id::<Trigger>::generate());
         let (token, secret) = (token(), token());
         let state = if patch.enabled { TriggerState::Active } else { TriggerState::Disabled };
         let mut row = TriggerRow {

@@ -6,6 +6,10 @@ use serde_json::Value;
 
 /// Of a template, in bytes.
 pub(crate) const MOST_TEMPLATE: usize = 65_536;
+/// Of a filled one, in bytes, where nothing else bounds it.
+const MOST_FILLED: usize = 16 << 20;
+/// Of the id of a chat, in characters.
+const MOST_CHAT_UID: usize = 64;
 
 /// What placeholders stand for.
 pub(crate) struct Values<'a> {
@@ -39,9 +43,9 @@ pub(crate) fn unknown(template: &str) -> Option<&str> {
     pieces(template).filter_map(|(_, name)| name).find(|name| !is_known(name))
 }
 
-/// The template with its values, at most so many bytes; `None` when it is longer.
-pub(crate) fn fill(template: &str, values: &Values<'_>, most: usize) -> Option<String> {
-    let mut text = String::new();
+/// The template with its values, at most so many bytes (0 = 16 MiB); the beginning of it when it is longer.
+pub(crate) fn fill(template: &str, values: &Values<'_>, most: usize) -> Result<String, String> {
+    let (mut text, most) = (String::new(), if most == 0 { MOST_FILLED } else { most });
     for (before, name) in pieces(template) {
         text.push_str(before);
         match name {
@@ -58,17 +62,18 @@ pub(crate) fn fill(template: &str, values: &Values<'_>, most: usize) -> Option<S
             }
             None => {}
         }
-        if most > 0 && text.len() > most {
-            return None;
+        if text.len() > most {
+            return Err(text);
         }
     }
-    Some(text)
+    Ok(text)
 }
 
-/// A text as the id of a chat: other characters become `_`.
-pub(crate) fn chat_uid(text: &str) -> String {
+/// The id of a chat by its template: other characters become `_`.
+pub(crate) fn chat_uid(template: &str, values: &Values<'_>) -> String {
     let good = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' };
-    text.chars().take(64).map(good).collect()
+    let text = fill(template, values, MOST_CHAT_UID * size_of::<char>()).unwrap_or_else(|beginning| beginning);
+    text.chars().take(MOST_CHAT_UID).map(good).collect()
 }
 
 /// Whether every leaf of a filter is in a payload.
@@ -98,15 +103,15 @@ mod tests {
         let data = json!({"a": {"b": "x", "n": 3}, "list": [{"id": 7}], "large": 9_007_199_254_740_993_u64});
         let values = Values { data: &data, trigger: "T", event: "e/1", received: Timestamp(0) };
         let filled = |template: &str| fill(template, &values, 100);
-        assert_eq!(filled("{{data.a.b}}-{{ data.a.n }}-{{data.list.0.id}}{{data.none}}").as_deref(), Some("x-3-7"));
-        assert_eq!(
-            filled("{{trigger.name}} {{event.id}} {{event.receivedAt}}").as_deref(),
-            Some("T e/1 1970-01-01T00:00:00.000Z")
-        );
-        assert_eq!(filled("{{data.a}} {{").as_deref(), Some("{\"b\":\"x\",\"n\":3} {{"));
-        assert_eq!(filled(&"{{data}}".repeat(100)), None);
+        let is = |text: &str| Ok(text.to_owned());
+        assert_eq!(filled("{{data.a.b}}-{{ data.a.n }}-{{data.list.0.id}}{{data.none}}"), is("x-3-7"));
+        assert_eq!(filled("{{trigger.name}} {{event.id}} {{event.receivedAt}}"), is("T e/1 1970-01-01T00:00:00.000Z"));
+        assert_eq!(filled("{{data.a}} {{"), is("{\"b\":\"x\",\"n\":3} {{"));
+        let beginning = filled(&"{{data}}".repeat(8000)).expect_err("too long");
+        assert!(beginning.len() < 200, "it stops as soon as it is");
         assert_eq!((unknown("{{data.x}} {{event.id}}"), unknown("{{ dat.x }}")), (None, Some("dat.x")));
-        assert_eq!(chat_uid("crm/ä 1"), "crm___1");
+        assert_eq!(chat_uid("crm/ä {{data.a.n}}", &values), "crm___3");
+        assert_eq!(chat_uid(&"{{data}}".repeat(8000), &values).len(), 64);
         for (filter, is_kept) in [
             (json!({}), true),
             (json!({"a": {"b": "x"}}), true),

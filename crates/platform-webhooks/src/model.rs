@@ -40,6 +40,9 @@ impl Default for WebhookSettings {
     }
 }
 
+/// Names of events of one webhook.
+const MOST_EVENTS: usize = 100;
+
 impl WebhookSettings {
     /// Every rule but those of the address; each event is named once.
     pub(crate) fn check(&mut self) -> Result<()> {
@@ -51,7 +54,8 @@ impl WebhookSettings {
         if self.events.is_empty() {
             checks.issue("events", "required", "events is required: names of events, or `*` for all");
         }
-        for (i, event) in self.events.iter_mut().enumerate() {
+        checks.count("events", self.events.len(), MOST_EVENTS);
+        for (i, event) in self.events.iter_mut().enumerate().take(MOST_EVENTS) {
             event.make_ascii_lowercase();
             if event != ALL && !EVENTS.contains(&event.as_str()) {
                 let shown: String = event.chars().take(64).collect();

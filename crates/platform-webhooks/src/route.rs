@@ -13,6 +13,7 @@ use tracing::warn;
 
 use crate::{
     catalog::ALL,
+    model::Delivery,
     repository::{self, NewDelivery, WebhookRow},
     service::PgWebhooks,
 };
@@ -47,9 +48,6 @@ pub trait ThreadAddresses: Send + Sync {
     /// Those of some threads; one that is gone is left out.
     async fn of(&self, threads: &[ThreadKey]) -> Result<HashMap<ThreadKey, ThreadAddress>>;
 }
-
-enum DeliveryKind {}
-
 impl PgWebhooks {
     /// Has events that wait become deliveries; how many waited. One that cannot become any is left out, so that it
     /// stands in nobody's way.
@@ -173,7 +171,7 @@ fn message(event: &EventRow, with_content: bool) -> String {
 fn delivery(event: &EventRow, body: String, now: Timestamp) -> NewDelivery {
     NewDelivery {
         account_id: event.account_id.clone(),
-        id: Id::<DeliveryKind>::generate().into(),
+        id: Id::<Delivery>::generate().into(),
         webhook_id: None,
         url: None,
         lane: String::new(),

@@ -129,9 +129,6 @@ struct OpenSecrets {
     /// The one before, and when it was replaced.
     previous: Option<(Secret, i64)>,
 }
-
-enum WebhookKind {}
-
 impl PgWebhooks {
     /// Nothing is sent before [`PgWebhooks::keep`].
     pub fn new(needs: WebhookNeeds) -> Self {
@@ -263,7 +260,7 @@ impl WebhookService for PgWebhooks {
         settings.check()?;
         self.check_url(&settings.url).await?;
         let now = self.clock.now();
-        let (id, secret) = (String::from(Id::<WebhookKind>::generate()), new_secret());
+        let (id, secret) = (String::from(Id::<Webhook>::generate()), new_secret());
         let mut row = WebhookRow {
             account_id: account.as_str().to_owned(),
             secret: self.vault.seal(&place(account, Some(&id)), secret.expose()),

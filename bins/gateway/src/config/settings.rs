@@ -73,7 +73,11 @@ const SETTINGS: &[(&str, &[Setting])] = &[
         "Database and many processes",
         &[
             ("DATABASE_URL", "", "PostgreSQL 15 or newer; absent: one of our own under the data directory"),
-            ("PLATFORM_DATABASE_POOL", "32", "connections per process"),
+            (
+                "PLATFORM_DATABASE_POOL",
+                "32",
+                "connections per process; work that may take long has half of them, one account an eighth",
+            ),
             (
                 "PLATFORM_NATS_URL",
                 "",

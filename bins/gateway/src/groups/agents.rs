@@ -53,10 +53,6 @@ fn group(services: Arc<Services>) -> Group {
     group.build()
 }
 
-fn etag(version: i64) -> String {
-    format!("\"{version}\"")
-}
-
 async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (page, filter, account) = (request.page()?, request.query()?, &request.caller()?.account);
     let filter = AgentFilter { within: request.within().await?, ..filter };
@@ -66,7 +62,7 @@ async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
 async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
     let agents = &services.agents;
     let agent = agents.create(request.caller()?, request.body()?, request.once.as_ref()).await?;
-    Ok(Answer::created(&agent)?.header("etag", etag(agent.version)))
+    Ok(Answer::created(&agent)?.etag(agent.version))
 }
 
 /// What an end user may know of an agent that works for their tenant (contract 01 §6).
@@ -93,13 +89,13 @@ async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
         let AgentSettings { name, description, img_url, disabled, archived, .. } = settings;
         return Answer::ok(&KnownAgent { id, name, description, img_url, disabled, archived });
     }
-    Ok(Answer::ok(&agent)?.header("etag", etag(agent.version)))
+    Ok(Answer::ok(&agent)?.etag(agent.version))
 }
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = (&request.caller()?.account, &request.id("agentId"));
     let agent = services.agents.update(account, id, request.patch()?, &request.if_match()?).await?;
-    Ok(Answer::ok(&agent)?.header("etag", etag(agent.version)))
+    Ok(Answer::ok(&agent)?.etag(agent.version))
 }
 
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {

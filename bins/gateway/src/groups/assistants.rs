@@ -72,7 +72,7 @@ async fn list(assistants: Arc<dyn AssistantService>, request: Request) -> Result
 async fn create(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
     let assistants = &assistants;
     let assistant = assistants.create(request.caller()?, request.body()?, request.once.as_ref()).await?;
-    Ok(Answer::created(&assistant)?.header("etag", format!("\"{}\"", assistant.version)))
+    Ok(Answer::created(&assistant)?.etag(assistant.version))
 }
 
 async fn get(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
@@ -83,15 +83,15 @@ async fn get(assistants: Arc<dyn AssistantService>, request: Request) -> Result<
     let (assistants, account) = (&assistants, &request.caller()?.account);
     let assistant = assistants.get(account, request.path("identifier")).await?;
     let assistant = assistants.describe(account, Assistant::clone(&assistant)).await?;
-    let etag = format!("\"{}\"", assistant.version);
+    let version = assistant.version;
     let assistant = if include_presets == Some(true) { assistant.with_presets() } else { assistant };
-    Ok(Answer::ok(&assistant)?.header("etag", etag))
+    Ok(Answer::ok(&assistant)?.etag(version))
 }
 
 async fn update(assistants: Arc<dyn AssistantService>, request: Request) -> Result<Answer> {
     let (account, identifier) = (&request.caller()?.account, request.path("identifier"));
     let assistant = assistants.update(account, identifier, request.patch()?, &request.if_match()?).await?;
-    Ok(Answer::ok(&assistant)?.header("etag", format!("\"{}\"", assistant.version)))
+    Ok(Answer::ok(&assistant)?.etag(assistant.version))
 }
 
 async fn delete(assistants: Arc<dyn AssistantService>, with_them: Arc<Followers>, request: Request) -> Result<Answer> {

@@ -7,8 +7,8 @@ use platform_conversation::{AGENT, ASSISTANT, ENVIRONMENT};
 use platform_core::{Id, Object, Result};
 use platform_http::{Answer, Group, Request, key};
 use platform_knowledge::{
-    Attachment, DOCUMENT, DeletedDocuments, Document, DocumentFilter, DocumentService, DocumentSettings, FOLDER,
-    FolderService, NewDocument, PgKnowledge, PlannedDeletion, Reindex, SearchQuery, SourceFiles, Upload, UsedBy,
+    Attachment, DOCUMENT, DeletedDocuments, DocumentFilter, DocumentService, DocumentSettings, FOLDER, FolderService,
+    NewDocument, PgKnowledge, PlannedDeletion, Reindex, SearchQuery, SourceFiles, Upload, UsedBy,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -84,10 +84,6 @@ pub(super) async fn admit_target(request: &Request, to: &Attachment) -> Result<(
     request.check_change(kind, &to.target_id).await
 }
 
-fn with_etag(answer: Answer, document: &Document) -> Answer {
-    answer.header("etag", format!("\"{}\"", document.version))
-}
-
 async fn list(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let mut filter: DocumentFilter = request.query()?;
     filter.check()?;
@@ -100,7 +96,7 @@ async fn create(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
     let new: NewDocument = request.body()?;
     admit(&knowledge, &request, new.folder_id.as_deref()).await?;
     let document = DocumentService::create(&*knowledge, request.caller()?, new, request.once.as_ref()).await?;
-    Ok(with_etag(Answer::created(&document)?, &document))
+    Ok(Answer::created(&document)?.etag(document.version))
 }
 
 /// A document as a file; what of it is said beside.
@@ -157,12 +153,12 @@ async fn upload(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
         },
     };
     let document = knowledge.upload(request.caller()?, upload, request.once.as_ref()).await?;
-    Ok(with_etag(Answer::created(&document)?, &document))
+    Ok(Answer::created(&document)?.etag(document.version))
 }
 
 async fn get(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let document = DocumentService::get(&*knowledge, &request.caller()?.account, &request.id("id")).await?;
-    Ok(with_etag(Answer::ok(&document)?, &document))
+    Ok(Answer::ok(&document)?.etag(document.version))
 }
 
 async fn update(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
@@ -170,7 +166,7 @@ async fn update(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer>
     admit(&knowledge, &request, patch.get("folderId").and_then(|folder| folder.as_str())).await?;
     let id = &request.id("id");
     let document = DocumentService::update(&*knowledge, request.caller()?, id, patch, &expected).await?;
-    Ok(with_etag(Answer::ok(&document)?, &document))
+    Ok(Answer::ok(&document)?.etag(document.version))
 }
 
 #[derive(Default, Deserialize, ToSchema)]
@@ -227,7 +223,7 @@ async fn version(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer
 async fn revert(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let (id, version, once) = (&request.id("id"), request.path("version"), request.once.as_ref());
     let document = knowledge.revert(request.caller()?, id, version, once).await?;
-    Ok(with_etag(Answer::ok(&document)?, &document))
+    Ok(Answer::ok(&document)?.etag(document.version))
 }
 
 async fn parts(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
@@ -269,7 +265,7 @@ async fn set_attached(knowledge: &PgKnowledge, request: &Request, attach: bool) 
 
 async fn reindex(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {
     let document = knowledge.reindex(&request.caller()?.account, &request.id("id")).await?;
-    Ok(with_etag(Answer::json(202, &document)?, &document))
+    Ok(Answer::json(202, &document)?.etag(document.version))
 }
 
 async fn reindex_all(knowledge: Arc<PgKnowledge>, request: Request) -> Result<Answer> {

@@ -135,10 +135,6 @@ struct Says {
     stream: Option<bool>,
 }
 
-fn with_etag(answer: Answer, environment: &Environment) -> Answer {
-    answer.header("etag", format!("\"{}\"", environment.version))
-}
-
 fn environment(request: &Request) -> Id<Environment> {
     request.id("environmentId")
 }
@@ -163,19 +159,19 @@ async fn list(environments: Arc<PgEnvironments>, request: Request) -> Result<Ans
 async fn create(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let settings: EnvironmentSettings = request.body()?;
     let made = environments.create(&request.caller()?.account, settings, request.once.as_ref()).await?;
-    Ok(with_etag(Answer::created(&made)?, &made))
+    Ok(Answer::created(&made)?.etag(made.version))
 }
 
 async fn get(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let found = environments.get(&request.caller()?.account, &environment(&request)).await?;
-    Ok(with_etag(Answer::ok(&found)?, &found))
+    Ok(Answer::ok(&found)?.etag(found.version))
 }
 
 async fn update(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {
     let merges = request.query::<Merges>()?.merge.unwrap_or(false);
     let (account, id, patch) = (&request.caller()?.account, &environment(&request), request.patch()?);
     let changed = environments.update(account, id, patch, merges, &request.if_match()?).await?;
-    Ok(with_etag(Answer::ok(&changed)?, &changed))
+    Ok(Answer::ok(&changed)?.etag(changed.version))
 }
 
 async fn delete(environments: Arc<PgEnvironments>, request: Request) -> Result<Answer> {

@@ -204,7 +204,7 @@ async fn disconnect(services: Arc<Services>, request: Request) -> Result<Answer>
 async fn create_server(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (app, once) = (request.path("app"), request.once.as_ref());
     let server = services.integrations.create_server(account(&request)?, app, request.body()?, once).await?;
-    Ok(Answer::created(&server)?.header("etag", format!("\"{}\"", server.version)))
+    Ok(Answer::created(&server)?.etag(server.version))
 }
 
 async fn delete_server(services: Arc<Services>, request: Request) -> Result<Answer> {

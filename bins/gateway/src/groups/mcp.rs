@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use platform_auth::{KeyKind, KeyService, PgAuthService};
-use platform_core::{Code, Error, Id, Result, Timestamp};
+use platform_core::{Code, Error, Id, Result, Timestamp, millis};
 use platform_http::{Answer, Group, OpenTo, Request, account_key, session};
 use platform_integrations::origin_of;
 use platform_mcp::{
@@ -42,7 +42,7 @@ pub(crate) fn module(
     let services = Arc::new(Services { gateway: Arc::clone(gateway), keys: auth.clone(), origins });
     let keep = config.mcp_audit_keep;
     let purge = Purge::new("calls of the MCP gateway", move |conn, now| {
-        let before = Timestamp(now.0 - i64::try_from(keep.as_millis()).unwrap_or(i64::MAX));
+        let before = Timestamp(now.0 - millis(keep));
         Box::pin(async move { if keep > Duration::ZERO { purge_audit(conn, before).await } else { Ok(()) } })
     });
     Module {
@@ -176,7 +176,7 @@ async fn create(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 /// A profile with its version.
 fn shown(profile: &Profile, answer: impl FnOnce(&Profile) -> Result<Answer>) -> Result<Answer> {
-    Ok(answer(profile)?.header("etag", format!("\"{}\"", profile.last_edit_timestamp_ms.0)))
+    Ok(answer(profile)?.etag(profile.last_edit_timestamp_ms.0))
 }
 
 async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {

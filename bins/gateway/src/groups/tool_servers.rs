@@ -91,16 +91,12 @@ fn server(request: &Request) -> Result<(&AccountId, Id<ToolServer>)> {
     Ok((&request.caller()?.account, request.id("toolServerId")))
 }
 
-fn versioned(answer: Answer, version: i64) -> Answer {
-    answer.header("etag", format!("\"{version}\""))
-}
-
 fn shown(server: &ToolServer) -> Result<Answer> {
-    Ok(versioned(Answer::ok(server)?, server.version))
+    Ok(Answer::ok(server)?.etag(server.version))
 }
 
 fn made(server: &ToolServer) -> Result<Answer> {
-    Ok(versioned(Answer::created(server)?, server.version))
+    Ok(Answer::created(server)?.etag(server.version))
 }
 
 /// A tool comes bare, or as `{"tool": {…}}`.
@@ -164,7 +160,7 @@ async fn duplicate(tool_servers: Arc<dyn ToolServerService>, request: Request) -
 async fn definition(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
     let server = tool_servers.get(account, &id).await?;
-    Ok(versioned(Answer::ok(&server.definition())?, server.version))
+    Ok(Answer::ok(&server.definition())?.etag(server.version))
 }
 
 async fn define(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
@@ -190,20 +186,20 @@ async fn add_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) ->
     let ((account, id), once) = (server(&request)?, request.once.as_ref());
     let (tool, expected) = (tool(&request)?, request.if_match()?);
     let (added, version) = tool_servers.add_tool(account, &id, tool, &expected, once).await?;
-    Ok(versioned(Answer::created(&added)?, version))
+    Ok(Answer::created(&added)?.etag(version))
 }
 
 async fn get_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let (account, id) = server(&request)?;
     let (tool, version) = tool_servers.tool(account, &id, request.path("toolName")).await?;
-    Ok(versioned(Answer::ok(&tool)?, version))
+    Ok(Answer::ok(&tool)?.etag(version))
 }
 
 async fn update_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {
     let ((account, id), name) = (server(&request)?, request.path("toolName"));
     let (patch, expected) = (tool(&request)?, request.if_match()?);
     let (changed, version) = tool_servers.update_tool(account, &id, name, patch, &expected).await?;
-    Ok(versioned(Answer::ok(&changed)?, version))
+    Ok(Answer::ok(&changed)?.etag(version))
 }
 
 async fn delete_tool(tool_servers: Arc<dyn ToolServerService>, request: Request) -> Result<Answer> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use platform_access::Kind;
 use platform_core::{Id, Result};
 use platform_http::{Answer, Group, OpenTo, Request, account_key, key, session};
-use platform_tenants::{HistoryFilter, NewTier, PgTenantService, Subtenant, Tenant, UsageService};
+use platform_tenants::{HistoryFilter, Metric, NewTier, PgTenantService, Subtenant, Tenant, UsageService, WindowUnit};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -62,8 +62,8 @@ fn group(services: Arc<dyn UsageService>) -> Group {
     group.get("/v1/tenant-usage/{tenantId}/history", session_read, history).with(spec::history);
     group.get("/v1/tenant-usage/{tenantId}/subtenants/{subtenantId}", session_read, usage).with(spec::usage);
     group
-        .get("/v1/tenant-usage/{tenantId}/subtenants/{subtenantId}/history", session_read, history)
-        .with(spec::history);
+        .get("/v1/tenant-usage/{tenantId}/subtenants/{subtenantId}/history", session_read, history_of_subtenant)
+        .with(spec::history_of_subtenant);
     group.build()
 }
 
@@ -79,13 +79,13 @@ async fn tiers(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer>
 async fn create_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let (account, once) = (&request.caller()?.account, request.once.as_ref());
     let tier = usage.create_tier(account, request.body()?, once).await?;
-    Ok(Answer::created(&tier)?.header("etag", format!("\"{}\"", tier.version)))
+    Ok(Answer::created(&tier)?.etag(tier.version))
 }
 
 async fn replace_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
     let tier = NewTier { tier_id: request.path("tierId").to_owned(), ..request.body()? };
     let tier = usage.replace_tier(&request.caller()?.account, tier, &request.if_match()?).await?;
-    Ok(Answer::ok(&tier)?.header("etag", format!("\"{}\"", tier.version)))
+    Ok(Answer::ok(&tier)?.etag(tier.version))
 }
 
 async fn delete_tier(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
@@ -100,12 +100,33 @@ async fn usage(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer>
 }
 
 async fn history(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
-    let (account, (tenant, subtenant)) = (&request.caller()?.account, whose(&request));
-    let mut filter: HistoryFilter = request.query()?;
-    if let Some(subtenant) = subtenant {
-        filter.subtenant_id = Some(subtenant.to_string());
-    }
-    let (rows, total) = usage.history(account, &tenant, &filter, request.page()?).await?;
+    let filter: HistoryFilter = request.query()?;
+    rows(&*usage, &request, &filter).await
+}
+
+/// Which windows of an end user to list.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+struct SubtenantHistoryQuery {
+    /// Only this metric.
+    metric: Option<Metric>,
+    /// Only windows of this unit.
+    window_unit: Option<WindowUnit>,
+    /// Windows that end at or after, epoch milliseconds.
+    from: Option<i64>,
+    /// Windows that begin at or before.
+    to: Option<i64>,
+}
+
+async fn history_of_subtenant(usage: Arc<dyn UsageService>, request: Request) -> Result<Answer> {
+    let SubtenantHistoryQuery { metric, window_unit, from, to } = request.query()?;
+    let subtenant_id = Some(request.path("subtenantId").to_owned());
+    rows(&*usage, &request, &HistoryFilter { metric, window_unit, scope: None, subtenant_id, from, to }).await
+}
+
+async fn rows(usage: &dyn UsageService, request: &Request, filter: &HistoryFilter) -> Result<Answer> {
+    let account = &request.caller()?.account;
+    let (rows, total) = usage.history(account, &request.id("tenantId"), filter, request.page()?).await?;
     Ok(Answer::ok(&rows)?.header("x-total-count", total.to_string()))
 }
 
@@ -175,6 +196,12 @@ mod spec {
     pub fn history() -> Operation {
         Operation::new("Windows that have ended, newest first")
             .query::<HistoryFilter>()
+            .paged(100, 1000)
+            .answers::<Vec<HistoryRow>>(200)
+    }
+    pub fn history_of_subtenant() -> Operation {
+        Operation::new("Windows of an end user that have ended, newest first")
+            .query::<super::SubtenantHistoryQuery>()
             .paged(100, 1000)
             .answers::<Vec<HistoryRow>>(200)
     }

@@ -5,13 +5,11 @@ pub(crate) mod schedule;
 mod service;
 mod sub_agents;
 
-pub use model::{
-    Agent, AgentFilter, AgentList, AgentSettings, NotificationConfig, PeriodicExecution, Specialization, SubAgentConfig,
-};
-pub(crate) use model::{ReadyAgent, within};
+pub(crate) use model::ReadyAgent;
+pub use model::{Agent, AgentFilter, AgentList, AgentSettings, NotificationConfig, Specialization, SubAgentConfig};
 pub use references::{AGENT_REFERENCES, AgentReferrer};
 pub(crate) use repository::{hold_agent, note_run};
-pub use schedule::{next_time, time_problem};
-pub(crate) use service::SCHEDULE;
+pub use schedule::{PeriodicExecution, next_time, time_problem};
 pub use service::{AgentService, PgAgentService};
+pub(crate) use service::{END_ALL, SCHEDULE};
 pub use sub_agents::PgSubAgents;

@@ -11,7 +11,7 @@ use utoipa::{
     openapi::{RefOr, Schema},
 };
 
-use super::schedule;
+use super::schedule::{self, PeriodicExecution};
 use crate::{
     code,
     evaluation::{EvaluationConfig, check_evaluation},
@@ -186,41 +186,6 @@ pub struct SubAgentConfig {
     pub output_structure: Option<Value>,
 }
 
-/// When an agent starts by itself.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PeriodicExecution {
-    /// Whether it does.
-    pub enabled: bool,
-    /// Five fields: minute, hour, day, month, weekday.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cron_expression: Option<String>,
-    /// IANA name of the time zone.
-    pub timezone: String,
-    /// What it is told each time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// Read only: the next time.
-    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
-    pub next_run_ms: Option<Timestamp>,
-    /// Read only: the last time.
-    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
-    pub last_run_ms: Option<Timestamp>,
-}
-
-impl Default for PeriodicExecution {
-    fn default() -> Self {
-        Self {
-            enabled: false,
-            cron_expression: None,
-            timezone: "UTC".to_owned(),
-            message: None,
-            next_run_ms: None,
-            last_run_ms: None,
-        }
-    }
-}
-
 fn default_input_tokens() -> u64 {
     2_000_000
 }
@@ -251,7 +216,7 @@ impl AgentSettings {
         limits: &FieldLimits,
     ) -> Result<()> {
         self.check_fields(limits)?;
-        check_evaluation(&self.evaluation()?, catalog)?;
+        check_evaluation(&self.evaluation()?, catalog).map_err(|error| within("evaluationConfig", error))?;
         self.sub_agent_config.check()?;
         schedule::check(&mut self.periodic_execution, limits)?;
         self.assistant_specialization.0.retain(|name, _| SPECIALIZATION.contains(&name.as_str()));
@@ -390,7 +355,7 @@ fn typed<T: Default + Serialize + serde::de::DeserializeOwned>(path: &str, given
 }
 
 /// An error about a part, as one about the whole.
-pub(crate) fn within(path: &str, error: Error) -> Error {
+fn within(path: &str, error: Error) -> Error {
     let issues = error.details().get("issues").and_then(Value::as_array).cloned();
     let Some(issues) = issues else { return error };
     let inside = |mut issue: Value| {

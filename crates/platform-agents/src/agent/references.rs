@@ -1,12 +1,13 @@
 use async_trait::async_trait;
 use platform_access::{Kind, RecordRef, ReferenceField, ReferenceForm, ReferencePlace, Referrer, SettingsTable};
 use platform_conversation::{AGENT, ASSISTANT, ENVIRONMENT};
-use platform_core::{AccountId, Result};
+use platform_core::{AccountId, Error, Result};
 use platform_db::Conn;
 use platform_knowledge::{DOCUMENT, FOLDER, SKILL};
 use platform_toolservers::TOOL_SERVER;
 
-use super::{repository, service::not_found};
+use super::repository;
+use crate::code;
 
 /// What agents refer to.
 pub const AGENT_REFERENCES: [ReferenceField; 7] = [
@@ -62,4 +63,8 @@ fn place(kind: Kind) -> ReferencePlace<'static> {
         SKILL => (&["assistantSpecialization", "knowledgeSkills"], ReferenceForm::ListedObject),
         _ => (&["assistantSpecialization", "availableToolsGroupsUids"], ReferenceForm::Listed),
     }
+}
+
+pub(super) fn not_found(id: &str) -> Error {
+    Error::not_found(code::AGENT_NOT_FOUND, "agent", id)
 }

@@ -6,10 +6,45 @@ use chrono::DateTime;
 use chrono_tz::Tz;
 use croner::parser::{CronParser, Seconds};
 use platform_core::{Error, FieldLimits, Result, Timestamp};
-
-use super::model::PeriodicExecution;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::code;
+
+/// When an agent starts by itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PeriodicExecution {
+    /// Whether it does.
+    pub enabled: bool,
+    /// Five fields: minute, hour, day, month, weekday.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cron_expression: Option<String>,
+    /// IANA name of the time zone.
+    pub timezone: String,
+    /// What it is told each time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Read only: the next time.
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub next_run_ms: Option<Timestamp>,
+    /// Read only: the last time.
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub last_run_ms: Option<Timestamp>,
+}
+
+impl Default for PeriodicExecution {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            cron_expression: None,
+            timezone: "UTC".to_owned(),
+            message: None,
+            next_run_ms: None,
+            last_run_ms: None,
+        }
+    }
+}
 
 /// `INVALID_CRON` unless it says when, where and what.
 pub(crate) fn check(periodic: &mut PeriodicExecution, limits: &FieldLimits) -> Result<()> {

@@ -20,17 +20,17 @@ use serde_json::{Value, json};
 
 use super::{
     model::{Agent, AgentFilter, AgentId, AgentList, AgentSettings, MERGED, ReadyAgent},
-    references::AGENT_REFERENCES,
+    references::{AGENT_REFERENCES, not_found},
     repository, schedule,
 };
 use crate::{
-    code,
     costs::{self, CostRow, CostSummary, DailyRange, MonthlyRange},
-    evaluation::{EvaluationConfig, check_evaluation},
-    thread,
+    evaluation::{EvaluationConfig, check_evaluation, default_judge},
 };
 
 const MOST_REMEMBERED: u64 = 10_000;
+/// Kind of the runs that end all threads of an agent that was deleted.
+pub(crate) const END_ALL: &str = "thread-end-all";
 /// Kind of the runs that start agents by their schedules.
 pub(crate) const SCHEDULE: &str = "agent-schedule";
 
@@ -352,7 +352,7 @@ impl AgentService for PgAgentService {
             // Nothing begins any more while its threads are ended, whoever does that.
             set_lane_in(conn, account, id, platform_jobs::LaneLimits { closed: true, ..lane }).await?;
             let payload = json!({"userUID": caller.user_uid});
-            enqueue_in(conn, account, thread::END_ALL, id, payload, When::After(Duration::ZERO)).await?;
+            enqueue_in(conn, account, END_ALL, id, payload, When::After(Duration::ZERO)).await?;
             Ok(())
         })
         .await?;
@@ -363,7 +363,13 @@ impl AgentService for PgAgentService {
     }
 
     async fn evaluation_config(&self, account: &AccountId, id: &Id<Agent>) -> Result<EvaluationConfig> {
-        self.get(account, id).await?.settings.evaluation()
+        let agent = self.ready(account, id, None).await?;
+        let mut config = agent.settings.evaluation()?;
+        config.evaluator_model = config.evaluator_model.or_else(|| {
+            let judge = default_judge(&agent.profile.settings, &*self.ports.catalog).ok()?;
+            Some(format!("{}:{}", judge.provider, judge.llm))
+        });
+        Ok(config)
     }
 
     async fn update_evaluation_config(
@@ -376,7 +382,8 @@ impl AgentService for PgAgentService {
         let tried: EvaluationConfig = overlay(&EvaluationConfig::default(), patch.clone())?;
         check_evaluation(&tried, &*self.ports.catalog)?;
         let patch = Object::from_iter([("evaluationConfig".to_owned(), Value::Object(patch))]);
-        self.change(account, id, patch, &Precondition::None).await?.settings.evaluation()
+        self.change(account, id, patch, &Precondition::None).await?;
+        self.evaluation_config(account, id).await
     }
 
     async fn daily_costs(&self, account: &AccountId, id: &Id<Agent>, range: DailyRange) -> Result<Vec<CostRow>> {
@@ -443,18 +450,23 @@ fn merged(current: &AgentSettings, mut patch: Object) -> Result<Object> {
             unalias(given);
         }
         let mut whole = stored.get(field).and_then(Value::as_object).cloned().unwrap_or_default();
-        for (name, value) in std::mem::take(given) {
-            if value.is_null() {
-                whole.remove(&name);
-            } else {
-                whole.insert(name, value);
-            }
-        }
+        merge(&mut whole, std::mem::take(given));
         *given = whole;
     }
     Ok(patch)
 }
 
-pub(crate) fn not_found(id: &str) -> Error {
-    Error::not_found(code::AGENT_NOT_FOUND, "agent", id)
+/// Puts the given keys in; those of `contextManagement` are merged, too (contract 02 §1).
+fn merge(whole: &mut Object, given: Object) {
+    for (name, value) in given {
+        match (value, whole.get_mut(&name)) {
+            (Value::Null, _) => {
+                whole.remove(&name);
+            }
+            (Value::Object(given), Some(Value::Object(stored))) if name == "contextManagement" => merge(stored, given),
+            (value, _) => {
+                whole.insert(name, value);
+            }
+        }
+    }
 }

@@ -1,11 +1,10 @@
 //! How the threads of an agent are judged (contract 03 §7).
 
+use platform_conversation::AssistantSettings;
 use platform_core::{Checks, Code, Error, Result};
-use platform_runtime::{Catalog, ModelSpec};
+use platform_runtime::{Catalog, ModelSpec, Operation};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-
-use crate::agent::within;
 
 const MOST_CRITERIA: usize = 20;
 
@@ -70,7 +69,7 @@ pub(crate) fn check_evaluation(config: &EvaluationConfig, catalog: &dyn Catalog)
     let mut checks = Checks::default();
     checks.range("threshold", config.threshold, &(0.0..=10.0));
     check_criteria(&mut checks, "customCriteria", &config.custom_criteria);
-    checks.finish().map_err(|error| within("evaluationConfig", error))?;
+    checks.finish()?;
     if let Some(name) = &config.evaluator_model {
         judge_model(catalog, name)?;
     }
@@ -102,8 +101,15 @@ pub(super) fn judge_model(catalog: &dyn Catalog, name: &str) -> Result<ModelSpec
     spec.map_err(|error| {
         let message = format!("There is no model `{name}` to judge with; give `provider:model` or a model.");
         let missing = Error::new(Code::MODEL_NOT_SUPPORTED, message).with("model", name);
+        let missing = missing.with_some("provider", error.details().get("provider"));
         missing.with_some("available", error.details().get("available"))
     })
+}
+
+/// The judge where nobody names one: that of the server, else the agent's own model.
+pub(crate) fn default_judge(settings: &AssistantSettings, catalog: &dyn Catalog) -> Result<ModelSpec> {
+    let own = settings.choose(catalog, None, None)?;
+    Ok(catalog.helper(Operation::Evaluation, &own))
 }
 
 /// The default criteria and the custom ones.

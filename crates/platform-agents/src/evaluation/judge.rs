@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     KIND,
-    config::{Criterion, judge_model},
+    config::{Criterion, default_judge, judge_model},
     model::{CriterionScore, Evaluation, usage},
     repository,
     service::PgEvaluationService,
@@ -46,11 +46,7 @@ impl PgEvaluationService {
         let agent = threads.agents.ready(account, record.agent_id(), record.facts.turn.version).await?;
         let chosen = match &task.model {
             Some(name) => judge_model(&**catalog, name),
-            None => agent
-                .profile
-                .settings
-                .choose(&**catalog, None, None)
-                .map(|own| catalog.helper(Operation::Evaluation, &own)),
+            None => default_judge(&agent.profile.settings, &**catalog),
         };
         let spec = match chosen {
             Ok(spec) => spec,

@@ -6,8 +6,8 @@ mod model;
 mod repository;
 mod service;
 
-pub(crate) use config::check_evaluation;
 pub use config::{Criterion, EvaluationConfig};
+pub(crate) use config::{check_evaluation, default_judge};
 pub use model::{CriterionScore, Evaluation, EvaluationList, NewEvaluation};
 pub(crate) use service::begin_in;
 pub use service::{EvaluationService, PgEvaluationService};

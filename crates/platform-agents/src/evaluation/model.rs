@@ -8,9 +8,6 @@ use utoipa::ToSchema;
 
 use super::config::{Criterion, EvaluationConfig, all_criteria};
 use crate::thread::Record;
-
-enum EvaluationKind {}
-
 /// What a thread is to be judged by.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -109,7 +106,7 @@ pub(super) fn begin(
     criteria: Option<&[Criterion]>,
     now: Timestamp,
 ) -> Evaluation {
-    let id = String::from(Id::<EvaluationKind>::generate());
+    let id = String::from(Id::<Evaluation>::generate());
     let empty = |criterion: Criterion| {
         (criterion.name, CriterionScore { weight: criterion.weight, ..CriterionScore::default() })
     };

@@ -5,6 +5,7 @@ mod model;
 mod read;
 mod record;
 mod repository;
+mod row;
 mod service;
 mod states;
 mod turn;
@@ -55,8 +56,6 @@ const TIMER: &str = "thread-timer";
 const FILES: &str = "thread-files";
 /// Kind of the runs that give the result of a sub-thread to the thread that waits for it.
 const RETURN: &str = "thread-return";
-/// Kind of the runs that end all threads of an agent that was deleted.
-pub(crate) const END_ALL: &str = "thread-end-all";
 
 /// Settings of threads.
 #[derive(Debug, Clone)]

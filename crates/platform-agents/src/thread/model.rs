@@ -206,6 +206,33 @@ pub struct PendingApproval {
     pub expires_at_ms: Timestamp,
 }
 
+/// Longest sentence about calls that wait, in bytes (contract 03 §3).
+const LONGEST_REASON: usize = 1000;
+
+impl PendingApproval {
+    /// A sentence that names each call with its arguments, for the person who decides: some clients show nothing else.
+    pub(super) fn question(&self) -> String {
+        let head = "Approval is needed for: ";
+        let names: usize = self.tool_calls.iter().map(|call| call.function.name.len() + " …, ".len()).sum();
+        // Long arguments share what is left, so that no tool hides another.
+        let each = LONGEST_REASON.saturating_sub(head.len() + names) / self.tool_calls.len().max(1);
+        let one_line = |text: &str| text.split(|c: char| c.is_control()).collect::<Vec<_>>().join(" ");
+        let shown = self.tool_calls.iter().map(|call| {
+            let (name, arguments) = (&call.function.name, one_line(&call.function.arguments));
+            match arguments.floor_char_boundary(each) {
+                end if end == arguments.len() => format!("{name} {arguments}"),
+                end => format!("{name} {}…", &arguments[..end]),
+            }
+        });
+        let mut sentence = format!("{head}{}.", shown.collect::<Vec<_>>().join(", "));
+        if sentence.len() > LONGEST_REASON {
+            sentence.truncate(sentence.floor_char_boundary(LONGEST_REASON - "…".len()));
+            sentence.push('…');
+        }
+        sentence
+    }
+}
+
 /// A call whose result comes later.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -339,7 +366,7 @@ pub struct ThreadView {
 pub struct ThreadFeedback {
     /// The record.
     #[serde(flatten)]
-    pub given: platform_conversation::Given,
+    pub given: platform_conversation::MessageFeedback,
     /// Its thread.
     pub thread_id: String,
     /// The thread's agent.

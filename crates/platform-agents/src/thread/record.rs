@@ -7,11 +7,10 @@ use platform_runtime::{CallState, Later, OpenCall, Payer, Spender};
 use serde_json::{Value, json};
 
 use super::{
-    change::approval::asks_for,
     change::state::{Action, Cause, Source, StateChange, ThreadState, may_follow},
     facts::{Facts, TurnFacts},
     model::{PendingAsyncToolCall, Thread},
-    repository::{OfAgent, ThreadRow},
+    row::{OfAgent, ThreadRow},
 };
 
 use crate::code;
@@ -422,7 +421,7 @@ impl Record {
     /// Why it is paused, or will be: what it waits to have approved, or what whoever paused it said.
     pub fn paused_reason(&self) -> Option<String> {
         if let (ThreadState::PausedForApproval, Some(approval)) = (self.state, &self.facts.approval) {
-            return Some(asks_for(&approval.tool_calls));
+            return Some(approval.question());
         }
         let is_paused = matches!(self.state, ThreadState::Paused | ThreadState::PausedForResume);
         let pause = self.facts.pause.as_ref().filter(|pause| is_paused || pause.requested)?;

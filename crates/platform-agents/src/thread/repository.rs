@@ -13,91 +13,17 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    change::commit::Change,
     change::request::ThreadPatch,
     change::state::{StateChange, ThreadState},
     facts::Facts,
     record::{Record, key},
+    row::{ThreadRow, by_id, names_address},
 };
 use crate::schema::threads;
 
-macro_rules! names_address {
-    () => {
-        "(threads.facts ->> 'callbackUrl' IS NOT NULL OR EXISTS (SELECT FROM agents
-            WHERE agents.account_id = threads.account_id AND agents.id = threads.agent_id
-                AND agents.settings ->> 'webhookUrl' IS NOT NULL))"
-    };
-}
-
-#[derive(Queryable, Selectable, Clone)]
-#[diesel(table_name = threads)]
-pub(super) struct ThreadRow {
-    pub account_id: String,
-    pub id: String,
-    pub agent_id: String,
-    #[diesel(embed)]
-    pub of_agent: OfAgent,
-    pub state: String,
-    pub finish_reason: Option<String>,
-    pub stop_reason: Option<String>,
-    pub name: Option<String>,
-    pub user_uid: String,
-    pub tenant_id: Option<String>,
-    pub subtenant_id: Option<String>,
-    pub api_source: Option<String>,
-    pub metadata: Value,
-    pub tags: Vec<String>,
-    pub provider: Option<String>,
-    pub llm: Option<String>,
-    pub usage: Option<String>,
-    pub secondary: Option<Value>,
-    pub total_tokens: i64,
-    pub open_calls: Option<String>,
-    pub guardrails: Option<String>,
-    pub compactions: Option<String>,
-    pub revision: i64,
-    pub message_count: i32,
-    pub turn_start: i32,
-    pub changes: Value,
-    pub facts: Value,
-    pub started_ms: Option<i64>,
-    pub finished_ms: Option<i64>,
-    pub duration_ms: i64,
-    pub created_ms: i64,
-    pub edited_ms: i64,
-}
-
-/// What a thread has from its agent, as that is now.
-#[derive(Queryable, Selectable, Clone)]
-#[diesel(table_name = threads)]
-pub(super) struct OfAgent {
-    #[diesel(select_expression = sql::<Nullable<Text>>(PROJECT))]
-    #[diesel(select_expression_type = SqlLiteral<Nullable<Text>>)]
-    pub project_id: Option<String>,
-    #[diesel(select_expression = sql::<Nullable<Text>>(ENVIRONMENT))]
-    #[diesel(select_expression_type = SqlLiteral<Nullable<Text>>)]
-    pub environment_id: Option<String>,
-    #[diesel(select_expression = sql::<Bool>(NAMES_ADDRESS))]
-    #[diesel(select_expression_type = SqlLiteral<Bool>)]
-    pub names_address: bool,
-}
-
-/// The project of the thread's agent.
-pub(super) const PROJECT: &str = "(SELECT project_id FROM agents
-    WHERE agents.account_id = threads.account_id AND agents.id = threads.agent_id)";
-/// The environment that the thread's agent works in.
-const ENVIRONMENT: &str = "(SELECT settings ->> 'environmentId' FROM agents
-    WHERE agents.account_id = threads.account_id AND agents.id = threads.agent_id)";
-/// Whether it or its agent names an address that its events go to.
-const NAMES_ADDRESS: &str = names_address!();
 /// What a sub-thread was handed over by, as its index has it: a thread, or `chat:` and a chat; and by which call.
 const ABOVE: &str = "coalesce(facts #>> '{parent,parentThreadId}', 'chat:' || (facts #>> '{parent,parentChatUID}'))";
 const FOR_CALL: &str = "facts #>> '{parent,subThreadToolCallId}'";
-
-#[diesel::dsl::auto_type(no_type_alias)]
-pub(super) fn by_id<'a>(account: &'a str, id: &'a str) -> _ {
-    threads::table.filter(threads::account_id.eq(account)).filter(threads::id.eq(id))
-}
 
 /// A thread as a statement takes it.
 #[derive(Serialize)]
@@ -193,9 +119,9 @@ macro_rules! stored {
     };
 }
 
-/// Stores threads as they are now: new ones, and those that are locked. The revision of each is at least what its change
-/// says, and above the one before.
-pub(super) async fn store(conn: &mut Conn, changes: &mut [Change<'_>], now: Timestamp) -> Result<()> {
+/// Stores threads as they are now: new ones, and those that are locked. The revision of each is at least what stands
+/// beside it, and above the one before.
+pub(super) async fn store(conn: &mut Conn, mut records: Vec<(&mut Record, i64)>, now: Timestamp) -> Result<()> {
     const INSERT: &str = stored!(
         "INSERT INTO threads (account_id, id, agent_id, name, user_uid, tenant_id, subtenant_id, api_source, metadata,
             tags, state, finish_reason, stop_reason, revision, message_count, turn_start, changes, facts, finished_ms,
@@ -213,13 +139,13 @@ pub(super) async fn store(conn: &mut Conn, changes: &mut [Change<'_>], now: Time
             edited_ms = x.edited_ms",
         " WHERE threads.account_id = x.account AND threads.id = x.id"
     );
-    for Change { record, revision, .. } in &mut *changes {
+    for (record, revision) in &mut records {
         record.revision = (*revision).max(record.revision + 1);
         let tokens = &record.usage.tokens;
         record.row.total_tokens = i64::try_from(tokens.input_tokens + tokens.output_tokens).unwrap_or(i64::MAX);
         record.row.edited_ms = now.0.max(record.row.edited_ms);
     }
-    let of = |is_new| changes.iter().map(|change| &*change.record).filter(move |record| record.is_new() == is_new);
+    let of = |is_new| records.iter().map(|(record, _)| &**record).filter(move |record| record.is_new() == is_new);
     let (new, known) = (Stored::all(of(true))?, Stored::all(of(false))?);
     if !new.is_empty() && JsonStatement::new(INSERT, &new)?.execute(conn).await? < new.len() {
         return Err(diesel::result::Error::RollbackTransaction.into());

@@ -321,13 +321,13 @@ impl ThreadService for PgThreadService {
     ) -> Result<ThreadList> {
         let omit = filter.omit_content == Some(true);
         let conditions = Conditions::of(filter, names)?;
-        let conn = self.threads.ports.db.read().await?;
-        let (mut records, total) = list::list(conn.get(), account, &conditions, page).await?;
+        let conn = self.threads.ports.db.fair_conn(account).await?;
+        let (mut records, total) = list::list(&conn, account, &conditions, page).await?;
         let mut limit = page.limit;
         let mut contents = HashMap::new();
         if !omit {
             let keys: Vec<String> = records.iter().map(|record| key(record.id())).collect();
-            let (fits, shown) = listed_contents(conn.get(), account, &keys).await?;
+            let (fits, shown) = listed_contents(&conn, account, &keys).await?;
             // The page is shorter then, and says so; who goes on by its limit misses nothing.
             if fits < records.len() {
                 limit = i64::try_from(fits).unwrap_or(limit);
@@ -374,7 +374,7 @@ impl ThreadService for PgThreadService {
         tenant: &str,
         within: Option<&[String]>,
     ) -> Result<Vec<(String, i64)>> {
-        list::count_by_agent(self.threads.ports.db.read().await?.get(), account, tenant, within).await
+        list::count_by_agent(&*self.threads.ports.db.fair_conn(account).await?, account, tenant, within).await
     }
 
     async fn is_known_to(&self, account: &AccountId, agent: &Id<Agent>, session: &Session) -> Result<bool> {
@@ -388,7 +388,7 @@ impl ThreadService for PgThreadService {
         tenant: Option<&str>,
         period: Period,
     ) -> Result<Vec<(NaiveDate, i64)>> {
-        list::count_in(self.threads.ports.db.read().await?.get(), account, project, tenant, period).await
+        list::count_in(&*self.threads.ports.db.fair_conn(account).await?, account, project, tenant, period).await
     }
 
     async fn update(
@@ -538,8 +538,7 @@ impl ThreadService for PgThreadService {
 
     async fn search(&self, account: &AccountId, id: &Id<Thread>, text: &str, limit: i64) -> Result<Matches> {
         self.threads.find(account, id).await?;
-        let conn = self.threads.ports.db.read().await?;
-        search(conn.get(), account, &key(id), text, limit).await
+        search(&*self.threads.ports.db.fair_conn(account).await?, account, &key(id), text, limit).await
     }
 
     async fn explain(&self, account: &AccountId, id: &Id<Thread>) -> Result<String> {
@@ -585,8 +584,7 @@ impl ThreadService for PgThreadService {
         if let Some(agent) = agent {
             self.known_agent(account, agent).await?;
         }
-        let conn = self.threads.ports.db.read().await?;
-        list::tags(conn.get(), account, agent.map(Id::as_str), within).await
+        list::tags(&*self.threads.ports.db.fair_conn(account).await?, account, agent.map(Id::as_str), within).await
     }
 
     async fn end_all(&self, caller: &Caller, agent: &Id<Agent>) -> Result<()> {

@@ -14,8 +14,8 @@ use url::Url;
 
 use super::{
     clients::{ClientRow, SECRET_PREFIX, by_client_id, is_redirect},
+    error::{OAuthError, OAuthOutcome},
     scopes::Scopes,
-    server::{OAuthError, OAuthOutcome},
 };
 use crate::{PgAuthService, key::KeySecret, schema::oauth_clients};
 

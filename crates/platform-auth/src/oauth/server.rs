@@ -7,7 +7,7 @@ use aws_lc_rs::{
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Error, Id, Result, Timestamp, sha256_hex};
+use platform_core::{AccountId, Error, Id, Result, Timestamp, millis, sha256_hex};
 use platform_db::Conn;
 use platform_vault::SecretLocation;
 use secrecy::SecretString;
@@ -18,6 +18,7 @@ use url::Url;
 use super::{
     access::{self, API},
     clients::{ClientRow, by_client_id},
+    error::{OAuthError, OAuthOutcome},
     grants::{self, GrantRow, RefreshRow},
     log_ins::{self, CONSOLE, SignIn},
     registration,
@@ -76,17 +77,6 @@ pub struct Granted {
     pub log_in: Option<SecretString>,
 }
 
-/// An error of the protocol (RFC 6749 §4.1.2.1, §5.2).
-#[derive(Debug, Clone)]
-pub struct OAuthError {
-    /// Such as `invalid_grant`.
-    pub error: &'static str,
-    /// A sentence for developers.
-    pub description: String,
-    /// Where the user may be sent with it; `None` = nowhere, it is shown.
-    pub redirect: Option<String>,
-}
-
 impl Authorization {
     /// The application made itself known: nobody vouches for its name.
     pub fn is_unverified(&self) -> bool {
@@ -101,12 +91,6 @@ impl Authorization {
     /// Where the application is at home; `None` = in the account of whoever logs in.
     pub fn account(&self) -> Option<&AccountId> {
         self.account.as_ref()
-    }
-}
-
-impl OAuthError {
-    pub(crate) fn new(error: &'static str, description: impl Into<String>) -> Self {
-        Self { error, description: description.into(), redirect: None }
     }
 }
 
@@ -138,9 +122,6 @@ pub struct Tokens {
     /// What was granted.
     pub scope: String,
 }
-
-/// Outcome of an endpoint of the protocol: our own failures, and those that the protocol names.
-pub type OAuthOutcome<T> = Result<std::result::Result<T, OAuthError>>;
 
 /// The authorization server.
 #[async_trait]
@@ -556,7 +537,7 @@ impl PgAuthService {
             return Ok(Err(OAuthError::new("invalid_grant", "The user is no longer there.")));
         };
         let secret = KeySecret::generate(REFRESH)?;
-        let life = i64::try_from(self.config.refresh_ttl.as_millis()).unwrap_or(i64::MAX);
+        let life = millis(self.config.refresh_ttl);
         let refresh = RefreshRow {
             digest: sha256_hex(secret.expose()),
             grant_id: grant.id.clone(),

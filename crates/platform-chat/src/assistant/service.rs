@@ -72,9 +72,6 @@ struct Known {
     assistant: Arc<Assistant>,
     deleted: bool,
 }
-
-enum AssistantKind {}
-
 impl PgAssistantService {
     /// Needs what turns work with to check against, and the bus that says when to forget.
     pub fn new(ports: &Ports, bus: &Bus, sub_agents: Arc<dyn SubAgents>, jobs: Arc<Jobs>, limits: FieldLimits) -> Self {
@@ -243,7 +240,7 @@ impl AssistantService for PgAssistantService {
     ) -> Result<Assistant> {
         let settings = self.checked(&caller.account, settings, None).await?;
         settings.check_written(&self.ports.children, &caller.account).await?;
-        let id = String::from(Id::<AssistantKind>::generate());
+        let id = String::from(Id::<Assistant>::generate());
         let identifier = settings.identifier.clone().unwrap_or_else(|| id.clone());
         let now = self.ports.clock.now();
         let taken =

@@ -1,4 +1,4 @@
-use platform_conversation::{Compaction, Given, StoredJson, TokenUsage, guardrail_turns};
+use platform_conversation::{Compaction, MessageFeedback, StoredJson, TokenUsage, guardrail_turns};
 use platform_core::{Checks, FieldLimits, Id, Object, Result, Timestamp};
 use platform_guardrails::Finding;
 use serde::{Deserialize, Serialize};
@@ -34,12 +34,10 @@ pub struct Chat {
     pub creation_timestamp_ms: Timestamp,
     /// Last changed at.
     pub last_edit_timestamp_ms: Timestamp,
-    /// Model of the last answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub llm: Option<String>,
+    /// Model of the last answer; empty before the first.
+    pub llm: String,
     /// Provider of the last answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub provider: Option<String>,
+    pub provider: String,
     /// Window of that model, in tokens.
     pub context_window: i64,
     /// Prompt tokens of all answers.
@@ -281,7 +279,7 @@ pub struct Checkpoint {
 pub struct Feedback {
     /// The record.
     #[serde(flatten)]
-    pub given: Given,
+    pub given: MessageFeedback,
     /// Its chat.
     #[serde(rename = "chatUID")]
     pub chat_uid: String,

@@ -132,8 +132,8 @@ impl ChatRow {
             creation_timestamp_ms: Timestamp(self.created_ms),
             last_edit_timestamp_ms: Timestamp(self.edited_ms),
             // Until a provider has answered it is the model that is asked.
-            llm: self.llm.filter(|_| self.provider.is_some()),
-            provider: self.provider,
+            llm: self.llm.filter(|_| self.provider.is_some()).unwrap_or_default(),
+            provider: self.provider.unwrap_or_default(),
             context_window: self.context_window,
             input_tokens: self.input_tokens,
             output_tokens: self.output_tokens,

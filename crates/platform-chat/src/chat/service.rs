@@ -301,8 +301,8 @@ impl ChatService for PgChatService {
                 filter.assistant_specialization_identifier = Some(identifier);
             }
         }
-        let conn = self.db.read().await?;
-        let (mut rows, total) = repository::list(conn.get(), caller, &filter, page.page).await?;
+        let conn = self.db.fair_conn(account).await?;
+        let (mut rows, total) = repository::list(&conn, caller, &filter, page.page).await?;
         let mut limit = page.page.limit;
         if page.omit_content {
             rows.iter_mut().for_each(ChatRow::leave_memories);
@@ -315,7 +315,7 @@ impl ChatService for PgChatService {
         let mut by_chat = HashMap::new();
         if !page.omit_content {
             let uids: Vec<String> = rows.iter().map(|row| row.uid.clone()).collect();
-            let (fits, contents) = listed_contents(conn.get(), account, &uids).await?;
+            let (fits, contents) = listed_contents(&conn, account, &uids).await?;
             // The page is shorter then, and says so; who goes on by its limit misses nothing.
             if fits < rows.len() {
                 limit = i64::try_from(fits).unwrap_or(limit);
@@ -432,12 +432,11 @@ impl ChatService for PgChatService {
         limit: i64,
     ) -> Result<Matches> {
         self.find(account, assistant, uid).await?;
-        let conn = self.db.read().await?;
-        search(conn.get(), account, uid, text, limit).await
+        search(&*self.db.fair_conn(account).await?, account, uid, text, limit).await
     }
 
     async fn tags(&self, caller: &Caller, within: Option<&[String]>) -> Result<Vec<String>> {
-        repository::tags(self.db.read().await?.get(), caller, within).await
+        repository::tags(&*self.db.fair_conn(&caller.account).await?, caller, within).await
     }
 
     async fn count_in(
@@ -447,7 +446,7 @@ impl ChatService for PgChatService {
         tenant: Option<&str>,
         period: Period,
     ) -> Result<Vec<(NaiveDate, i64)>> {
-        repository::count_in(self.db.read().await?.get(), account, project, tenant, period).await
+        repository::count_in(&*self.db.fair_conn(account).await?, account, project, tenant, period).await
     }
 
     async fn count_by_assistant(
@@ -456,7 +455,7 @@ impl ChatService for PgChatService {
         tenant: &str,
         within: Option<&[String]>,
     ) -> Result<Vec<(String, i64)>> {
-        repository::count_by_assistant(self.db.read().await?.get(), caller, tenant, within).await
+        repository::count_by_assistant(&*self.db.fair_conn(&caller.account).await?, caller, tenant, within).await
     }
 
     async fn realtime(&self, account: &AccountId, assistant: &str, uid: &Id<Chat>) -> Result<String> {

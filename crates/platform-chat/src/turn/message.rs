@@ -80,7 +80,7 @@ impl NewMessage {
         }
         checks.tenants(self.tenant_id.as_deref(), self.subtenant_id.as_deref());
         checks.count("previousConversation", self.previous_conversation.len(), MOST_PAST_MESSAGES);
-        for (i, past) in self.previous_conversation.iter().enumerate() {
+        for (i, past) in self.previous_conversation.iter().enumerate().take(MOST_PAST_MESSAGES) {
             checks.bytes(&format!("previousConversation[{i}].message"), past.message.len(), limits.message_bytes);
             if !matches!(past.role, Role::User | Role::Assistant) {
                 let path = format!("previousConversation[{i}].role");

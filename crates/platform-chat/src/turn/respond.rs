@@ -20,6 +20,8 @@ use crate::{
 
 /// Longest result of a client's tool (contract 00 §8).
 const MOST_CONTENT: usize = 1 << 20;
+/// Answers that are given at once.
+const MOST_RESPONSES: usize = 1000;
 
 /// Takes answers in; when none is missing the turn goes on. The revision the chat has then. `denied`: why whoever answers
 /// may not decide on approvals.
@@ -95,7 +97,8 @@ pub(crate) async fn check(given: &ToolResponses, children: &ChildPool, account: 
     if given.responses.is_empty() {
         checks.issue("responses", "required", "responses is required: an answer for each call");
     }
-    for (i, response) in given.responses.iter().enumerate() {
+    checks.count("responses", given.responses.len(), MOST_RESPONSES);
+    for (i, response) in given.responses.iter().enumerate().take(MOST_RESPONSES) {
         let path = format!("responses[{i}]");
         if response.role.as_ref().is_some_and(|role| !role.eq_ignore_ascii_case("tool")) {
             checks.issue(&format!("{path}.role"), "enum", "role must be tool");

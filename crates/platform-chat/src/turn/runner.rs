@@ -6,7 +6,7 @@ use platform_conversation::{
     ASSISTANT, Bounds, Compaction, Conversation, HandOff, LeaseLost, MessageContent, MessageRow, Profile, Step,
     StepResult, StoredJson, ToolUser, Turn, TurnRequest, TurnStore, UserMessage, open_text, turn_tools,
 };
-use platform_core::{Result, spawn};
+use platform_core::{Result, millis, spawn};
 use platform_events::{Event, EventRow};
 use platform_jobs::Run;
 use platform_runtime::{Ending, FaultCode, Flow, Later, OpenCall, Refusal, SecondaryCall, TurnTool, UsageLedger};
@@ -132,7 +132,7 @@ impl<'a> TurnRunner<'a> {
     async fn wait(mut self, open: &[OpenCall]) -> Result<()> {
         let handed_off = open.iter().any(|open| matches!(open.awaits(), Some(Later::Thread(_))));
         let client = open.iter().any(|open| open.waits() && open.awaits().is_none());
-        let longest = i64::try_from(self.turns.client_tool_timeout.as_millis()).unwrap_or(i64::MAX);
+        let longest = millis(self.turns.client_tool_timeout);
         let (status, sleep_ms) = match (handed_off, client) {
             (true, false) => (HANDED_OFF, LONGEST_HAND_OFF_MS),
             _ => (WAITING, longest),

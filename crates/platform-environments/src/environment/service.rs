@@ -3,7 +3,7 @@ use std::{collections::HashMap, sync::Arc};
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Place, ProjectRole, RecordRef, Referrers, Resources};
-use platform_conversation::ENVIRONMENT;
+use platform_conversation::{ENVIRONMENT, Refers};
 use platform_core::{
     AccountId, Checks, Clock, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, overlay,
 };
@@ -125,9 +125,6 @@ pub struct PgEnvironments {
     /// What each runtime has.
     clis: tokio::sync::Mutex<HashMap<String, Vec<Cli>>>,
 }
-
-enum EnvironmentKind {}
-
 pub(crate) fn not_found(id: &str) -> Error {
     Error::not_found(Code::ENVIRONMENT_NOT_FOUND, "environment", id)
 }
@@ -329,7 +326,7 @@ impl EnvironmentService for PgEnvironments {
         let now = self.clock.now();
         let mut row = EnvironmentRow {
             account_id: account.as_str().to_owned(),
-            id: Id::<EnvironmentKind>::generate().into(),
+            id: Id::<Environment>::generate().into(),
             project_id: None,
             settings: Value::Null,
             secrets: String::new(),
@@ -377,13 +374,20 @@ impl EnvironmentService for PgEnvironments {
         let mut conn = self.db.conn().await?;
         let changing = conn.transaction::<_, Error, _>(async |conn| {
             let found = repository::find(conn, account, id).await?.ok_or_else(|| not_found(id))?;
-            let ids =
-                |name: &str| serde_json::from_value(patch.get(name).cloned().unwrap_or_default()).unwrap_or_default();
-            let (documents, folders): (Vec<String>, Vec<String>) =
-                (ids("knowledgeDocumentIds"), ids("knowledgeFolderIds"));
-            // In the order in which whoever deletes them takes them.
+            // Before its own row, as whoever deletes what it refers to, and is to refer to, does.
+            let current = self.open(account, &found)?;
+            let Refers { mut tools, mut documents, mut folders, skills, .. } =
+                Refers::of_patch(&patch).unwrap_or_default();
+            tools.extend(current.available_tools_groups_uids);
+            documents.extend(current.knowledge_document_ids);
+            folders.extend(current.knowledge_folder_ids);
+            let skills = skills.into_iter().map(|(id, _)| id);
+            for skill in skills.chain(current.knowledge_skills.into_iter().map(|skill| skill.id)) {
+                documents.push(skill.clone());
+                folders.push(skill);
+            }
             platform_knowledge::hold_in(conn, account, &documents, &folders).await?;
-            platform_toolservers::hold_in(conn, account, &ids("availableToolsGroupsUids")).await?;
+            platform_toolservers::hold_in(conn, account, &tools).await?;
             let mut row = repository::lock(conn, account, &found.id).await?.ok_or_else(|| not_found(id))?;
             expected.check(row.version)?;
             let current = self.open(account, &row)?;

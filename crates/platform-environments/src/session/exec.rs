@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use platform_core::{Clock, Id, Result};
+use platform_core::{Clock, Id, Result, millis};
 use platform_sandbox::{Command, Running, SandboxError};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
@@ -94,7 +94,7 @@ async fn carry(
 ) -> std::result::Result<CommandOutput, SandboxError> {
     let Line { line, cwd, is_root, variables: own, timeout: longest, ends_with_reader, is_raw, most_bytes } = line;
     let _place = live.commands.acquire().await;
-    let learned = live.learn(&own);
+    let learned = live.learn(&own).await.map_err(|error| SandboxError::Failed(error.message().to_owned()))?;
     let redactor = if is_raw { Redactor::default() } else { learned };
     let (mut variables, before) = {
         let state = live.state();
@@ -168,7 +168,7 @@ async fn carry(
         truncated: out_is_cut || err_is_cut,
         stdout,
         stderr,
-        duration_ms: i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX),
+        duration_ms: millis(began.elapsed()),
         cwd: String::from_utf8_lossy(&redactor.whole(ended_in.as_bytes())).into_owned(),
     })
 }

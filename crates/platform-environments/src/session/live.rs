@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use platform_core::{AccountId, Error, Id, Timestamp};
+use platform_core::{AccountId, Code, Error, Id, Result, Timestamp, run_blocking};
 use platform_sandbox::{Machine, SandboxError};
 use tokio::sync::Semaphore;
 
@@ -21,6 +21,8 @@ use crate::{
 
 /// Commands of one machine at once.
 const MOST_COMMANDS: usize = 32;
+/// Bytes of values that the output of one machine must not show.
+const MOST_SECRETS: usize = 16 << 20;
 /// Where commands begin.
 pub(crate) const HOME: &str = "/workspace";
 
@@ -123,6 +125,8 @@ pub(crate) struct Live {
     pub term_ms: i64,
     pub commands: Semaphore,
     pub state: Mutex<LiveState>,
+    /// All values that were ever given to it, by name.
+    secrets: tokio::sync::Mutex<Vec<(String, String)>>,
     /// It is being ended.
     pub ending: AtomicBool,
     /// Its disk is being measured.
@@ -142,8 +146,6 @@ pub(crate) struct LiveState {
     pub over_since: Option<Timestamp>,
     /// Variables of every command.
     pub variables: Variables,
-    /// All values that were ever given to it, by name.
-    secrets: Vec<(String, String)>,
     pub redactor: Redactor,
     /// Chats and threads that use it, and when each did last.
     pub users: HashMap<String, Timestamp>,
@@ -166,17 +168,27 @@ impl Live {
             running: 0,
             used: started,
             over_since: None,
-            secrets: Vec::new(),
             redactor: Redactor::default(),
             variables: Variables::new(),
             users: HashMap::new(),
         };
         let term_ms = session.expires_ms - session.started_ms;
         let commands = Semaphore::new(MOST_COMMANDS);
-        let (state, ending, measuring) = (Mutex::new(state), AtomicBool::new(false), AtomicBool::new(false));
-        let live =
-            Self { account, session, config, machine, term_ms, commands, state, ending, measuring, _place: place };
-        live.learn(&variables);
+        let (state, secrets) = (Mutex::new(state), tokio::sync::Mutex::default());
+        let (ending, measuring) = (AtomicBool::new(false), AtomicBool::new(false));
+        let live = Self {
+            account,
+            session,
+            config,
+            machine,
+            term_ms,
+            commands,
+            state,
+            secrets,
+            ending,
+            measuring,
+            _place: place,
+        };
         live.state().variables = variables;
         Arc::new(live)
     }
@@ -192,21 +204,35 @@ impl Live {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on these values are masked, too.
-    pub fn learn(&self, variables: &Variables) -> Redactor {
-        let mut state = self.state();
-        let known = state.secrets.len();
-        for (name, value) in variables {
+    /// From now on these values are masked, too, beside the variables of every command.
+    pub async fn learn(&self, variables: &Variables) -> Result<Redactor> {
+        // Whoever comes meanwhile masks what is being learnt.
+        let mut secrets = self.secrets.lock().await;
+        let known = secrets.len();
+        let of_all = self.state().variables.clone();
+        for (name, value) in of_all.iter().chain(variables) {
             let secret = (name.clone(), value.expose().to_owned());
-            if !state.secrets.contains(&secret) {
-                state.secrets.push(secret);
+            if !secrets.contains(&secret) {
+                secrets.push(secret);
             }
         }
-        if state.secrets.len() > known {
-            let secrets = state.secrets.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            state.redactor = Redactor::new(secrets);
+        if secrets.len() == known {
+            return Ok(self.state().redactor.clone());
         }
-        state.redactor.clone()
+        if secrets.iter().map(|(_, value)| value.len()).sum::<usize>() > MOST_SECRETS {
+            secrets.truncate(known);
+            let message = format!(
+                "This sandbox was given more than {MOST_SECRETS} bytes of values that its output must not show; \
+                 start another one."
+            );
+            return Err(Error::new(Code::CONFLICT, message));
+        }
+        let learnt = secrets.clone();
+        let redactor =
+            run_blocking(move || Ok(Redactor::new(learnt.iter().map(|(name, value)| (name.as_str(), value.as_str())))))
+                .await?;
+        self.state().redactor = redactor.clone();
+        Ok(redactor)
     }
 
     /// Somebody uses it until what is given is dropped.

@@ -146,7 +146,7 @@ impl PgEnvironments {
             is_raw: raw,
             most_bytes: self.settings.output_bytes,
         };
-        let redactor = live.learn(&line.variables);
+        let redactor = live.learn(&line.variables).await?;
         let masked =
             move |text: &str| String::from_utf8_lossy(&redactor.whole(text.as_bytes())).replace('\0', "\u{fffd}");
         let from = line.cwd.clone().unwrap_or_else(|| live.state().cwd.clone());

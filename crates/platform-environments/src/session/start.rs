@@ -194,6 +194,7 @@ impl PgEnvironments {
         variables.extend(settings.env_vars.clone());
         let config = settings.sandbox_config;
         let live = Live::new(account.clone(), session, config, machine, variables, place);
+        live.learn(&Variables::new()).await?;
         // From now on it is looked after: init scripts fill disks, too.
         self.machines.insert(&live);
         let init_script = self.prepare(&live).await;

@@ -284,8 +284,7 @@ impl DocumentService for PgKnowledge {
     }
 
     async fn list(&self, account: &AccountId, filter: &DocumentFilter, page: Page) -> Result<DocumentList> {
-        let conn = self.db.read().await?;
-        let (rows, total, page) = repository::list(conn.get(), account, filter, page).await?;
+        let (rows, total, page) = repository::list(&*self.db.fair_conn(account).await?, account, filter, page).await?;
         let documents = rows.into_iter().map(|(row, text)| row.shown(text)).collect::<Result<_>>()?;
         Ok(DocumentList { documents, total, offset: page.offset, limit: page.limit })
     }
@@ -313,7 +312,7 @@ impl DocumentService for PgKnowledge {
         }
         let (account, now) = (&caller.account, self.clock.now());
         let moves = ["folderId", "parentDocumentId", "projectId"].iter().any(|field| patch.contains_key(*field));
-        let mut conn = self.db.conn().await?;
+        let mut conn = self.db.fair_conn(account).await?;
         let changed = conn.transaction::<_, Error, _>(async |conn| {
             if moves {
                 tree::lock(conn, account).await?;
@@ -338,9 +337,13 @@ impl DocumentService for PgKnowledge {
         dry_run: bool,
         expected: &Precondition,
     ) -> Result<DeletedDocuments> {
-        let mut conn = self.db.conn().await?;
+        let mut conn = self.db.fair_conn(account).await?;
         let deleting = conn.transaction::<_, Error, _>(async |conn| {
-            tree::lock(conn, account).await?;
+            if dry_run {
+                tree::share(conn, account).await?;
+            } else {
+                tree::lock(conn, account).await?;
+            }
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::document(id))?;
             expected.check(row.version)?;
             let documents = repository::tree(conn, account, id).await?;
@@ -404,17 +407,18 @@ impl DocumentService for PgKnowledge {
 
     async fn parts(&self, account: &AccountId, id: &Id<Document>, within: Option<&[String]>) -> Result<Vec<Document>> {
         self.found(account, id).await?;
-        let rows = repository::below(self.db.read().await?.get(), account, id, within).await?;
+        let rows = repository::below(&*self.db.fair_conn(account).await?, account, id, within).await?;
         rows.into_iter().map(|row| row.shown(None)).collect()
     }
 
     async fn usage(&self, account: &AccountId, id: &Id<Document>) -> Result<UsedBy> {
         let row = self.found(account, id).await?;
-        uses::used_by(&mut *self.db.conn().await?, account, &self.referrers, id, row.folder_id.as_deref()).await
+        uses::used_by(&mut *self.db.fair_conn(account).await?, account, &self.referrers, id, row.folder_id.as_deref())
+            .await
     }
 
     async fn graph(&self, account: &AccountId, filter: &DocumentFilter) -> Result<Graph> {
-        graph::of(self.db.read().await?.get(), account, filter).await
+        graph::of(&*self.db.fair_conn(account).await?, account, filter).await
     }
 
     async fn attach(
@@ -455,7 +459,7 @@ impl DocumentService for PgKnowledge {
             return Err(Error::invalid("", "required", message));
         }
         let now = self.clock.now();
-        let mut conn = self.db.conn().await?;
+        let mut conn = self.db.fair_conn(account).await?;
         let queued = conn.transaction::<_, Error, _>(async |conn| {
             let folders = match &which.folder_id {
                 Some(folder) => {
@@ -501,7 +505,7 @@ impl PgKnowledge {
     /// Stores a new document, and has it indexed.
     async fn make(&self, account: &AccountId, making: Making<'_>, once: Option<&Idempotency>) -> Result<Document> {
         let now = self.clock.now();
-        let mut conn = self.db.conn().await?;
+        let mut conn = self.db.fair_conn(account).await?;
         let made = conn.transaction::<_, Error, _>(async |conn| {
             let document = write::create_in(conn, &self.files, account, making, now).await?;
             Idempotency::store_if(once, conn, 201, &document).await?;
@@ -516,7 +520,7 @@ impl PgKnowledge {
     /// Has a document indexed anew, with what its file says now where it was never read.
     async fn index_again(&self, account: &AccountId, id: &str, reread: Option<extract::Extracted>) -> Result<Document> {
         let now = self.clock.now();
-        let mut conn = self.db.conn().await?;
+        let mut conn = self.db.fair_conn(account).await?;
         let queued = conn.transaction::<_, Error, _>(async |conn| {
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::document(id))?;
             write::reindex_in(conn, account, row, reread, self.limits, now).await

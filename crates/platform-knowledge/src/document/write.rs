@@ -11,9 +11,6 @@ use super::{
     versions::{self, Change},
 };
 use crate::{extract::Extracted, index, tree};
-
-enum DocumentKind {}
-
 /// A document that comes to be.
 pub(crate) struct Making<'a> {
     pub settings: DocumentSettings,
@@ -35,7 +32,7 @@ pub(crate) async fn create_in(
     now: Timestamp,
 ) -> Result<Document> {
     let Making { settings, user_uid, file_name, file_type, source, unreadable } = making;
-    let id = String::from(Id::<DocumentKind>::generate());
+    let id = String::from(Id::<Document>::generate());
     tree::share(conn, account).await?;
     let project_id = tree::project_in(conn, account, settings.folder_id.as_deref(), settings.project_id).await?;
     if let Some(parent) = &settings.parent_document_id {

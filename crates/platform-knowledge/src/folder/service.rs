@@ -36,21 +36,18 @@ pub trait FolderService: Send + Sync {
     /// Gives a folder with all below, also later, to an agent or assistant, or takes it from there.
     async fn attach(&self, account: &AccountId, id: &Id<Folder>, to: Attachment, attach: bool) -> Result<Attached>;
 }
-
-enum FolderKind {}
-
 #[async_trait]
 impl FolderService for PgKnowledge {
     async fn create(&self, account: &AccountId, mut new: FolderSettings, once: Option<&Idempotency>) -> Result<Folder> {
         new.check()?;
         let now = self.clock.now();
-        let mut conn = self.db.conn().await?;
+        let mut conn = self.db.fair_conn(account).await?;
         conn.transaction::<_, Error, _>(async |conn| {
             tree::share(conn, account).await?;
             let parent = new.parent_folder_id.as_deref();
             let row = FolderRow {
                 account_id: account.as_str().to_owned(),
-                id: Id::<FolderKind>::generate().into(),
+                id: Id::<Folder>::generate().into(),
                 project_id: tree::project_in(conn, account, parent, new.project_id).await?,
                 name: new.name,
                 parent_id: new.parent_folder_id,
@@ -69,8 +66,7 @@ impl FolderService for PgKnowledge {
     }
 
     async fn list(&self, account: &AccountId, filter: &FolderFilter) -> Result<Vec<Folder>> {
-        let conn = self.db.read().await?;
-        let rows = repository::list(conn.get(), account, filter).await?;
+        let rows = repository::list(&*self.db.fair_conn(account).await?, account, filter).await?;
         rows.into_iter().map(|(row, documents)| row.shown(documents)).collect()
     }
 
@@ -85,9 +81,14 @@ impl FolderService for PgKnowledge {
         let named = FolderSettings { name: "named".to_owned(), ..FolderSettings::default() };
         overlay(&named, patch.clone())?.check()?;
         let now = self.clock.now();
-        let mut conn = self.db.conn().await?;
+        let may_move = ["parentFolderId", "projectId"].iter().any(|field| patch.contains_key(*field));
+        let mut conn = self.db.fair_conn(account).await?;
         conn.transaction::<_, Error, _>(async |conn| {
-            tree::lock(conn, account).await?;
+            if may_move {
+                tree::lock(conn, account).await?;
+            } else {
+                tree::share(conn, account).await?;
+            }
             let mut row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::folder(id))?;
             let asked = patch.get("projectId").and_then(|project| project.as_str().map(str::to_owned));
             let mut settings = overlay(&row.settings()?, patch)?;
@@ -124,7 +125,7 @@ impl FolderService for PgKnowledge {
         with_documents: bool,
     ) -> Result<()> {
         let now = self.clock.now();
-        let mut conn = self.db.conn().await?;
+        let mut conn = self.db.fair_conn(account).await?;
         let deleting = conn.transaction::<_, Error, _>(async |conn| {
             tree::lock(conn, account).await?;
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::folder(id))?;

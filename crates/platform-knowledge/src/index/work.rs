@@ -188,7 +188,7 @@ impl IndexWork {
             },
         };
         let (state, status) = if again.is_some() { ("queued", "pending") } else { ("error", "failed") };
-        let due = again.map(|wait| Timestamp(now.0 + i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)));
+        let due = again.map(|wait| now.after(wait));
         let mut conn = self.0.db.conn().await?;
         conn.transaction::<_, Error, _>(async |conn| {
             let current = repository::lock(conn, account, &row.id).await?;

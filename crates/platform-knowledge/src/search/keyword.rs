@@ -18,6 +18,8 @@ use super::{
 const MOST_COUNTED: i64 = 20_000;
 /// Pieces that are weighed: those that have most of the words.
 const MOST_WEIGHED: i64 = 300;
+/// Words of a query whose pieces are counted, the longest: those are the rarest more often than not.
+const MOST_ASKED: i64 = 64;
 /// Words of a query that are looked for, the rarest first.
 const MOST_WORDS: usize = 24;
 
@@ -44,11 +46,12 @@ const WORDS: &str = "\
             ORDER BY d.language LIMIT 1) FROM languages l WHERE l.language IS NOT NULL), \
     words AS (SELECT DISTINCT lexeme AS word, '''' || replace(lexeme, '''', '''''') || '''' AS word_query \
         FROM languages, unnest(to_tsvector(language::regconfig, $2)) WHERE language IS NOT NULL), \
+    asked AS (SELECT * FROM words ORDER BY length(word) DESC, word LIMIT $4), \
     mine AS (SELECT ('''account:' || $1 || '''')::tsquery AS account), \
     total AS (SELECT count(*) AS of FROM (SELECT FROM chunks WHERE account_id = $1 LIMIT $3) c) \
     SELECT word, word_query, \
         (SELECT count(*) FROM (SELECT FROM chunks WHERE words @@ (account && word_query::tsquery) LIMIT $3) c) \
-        AS pieces, of FROM words, mine, total";
+        AS pieces, of FROM asked, mine, total";
 
 /// The best pieces by BM25 (Robertson and Zaragoza 2009), a word of a heading counting as three and one of the name as
 /// two: those that have most of the query are found first, then weighed.
@@ -82,10 +85,10 @@ pub(crate) async fn search(
     bounds: &Bounds,
     limit: i64,
 ) -> Result<Vec<SearchResult>> {
-    let conn = db.read().await?;
-    let mut conn = conn.get();
+    let mut conn = db.fair_conn(account).await?;
     let words = diesel::sql_query(WORDS).bind::<Text, _>(account.as_str()).bind::<Text, _>(words_of(query));
-    let mut words: Vec<Word> = words.bind::<BigInt, _>(MOST_COUNTED).load(&mut conn).await?;
+    let mut words: Vec<Word> =
+        words.bind::<BigInt, _>(MOST_COUNTED).bind::<BigInt, _>(MOST_ASKED).load(&mut *conn).await?;
     words.retain(|word| word.pieces > 0);
     words.sort_by_key(|word| word.pieces);
     // What nearly every piece has says nothing, unless there is nothing else.
@@ -104,7 +107,7 @@ pub(crate) async fn search(
         .bind::<Array<Text>, _>(queries)
         .bind::<Array<Double>, _>(weights)
         .bind::<BigInt, _>(limit);
-    let found: Vec<Found> = found.load(&mut conn).await?;
+    let found: Vec<Found> = found.load(&mut *conn).await?;
     // No word counts more than 2.2 times its weight.
     found.into_iter().map(|found| found.shown(|score| score / (most * 2.2))).collect()
 }

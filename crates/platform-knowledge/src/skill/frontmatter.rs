@@ -18,7 +18,8 @@ pub(super) fn identity(text: &str) -> (Option<String>, Option<String>) {
         }
         let Some((key, value)) = line.split_once(':') else { continue };
         let value = unquoted(value.trim());
-        let cut = |most: usize| (!value.is_empty()).then(|| value.chars().take(most).collect::<String>());
+        let in_line = |c: char| if c.is_control() { ' ' } else { c };
+        let cut = |most: usize| (!value.is_empty()).then(|| value.chars().map(in_line).take(most).collect::<String>());
         match key {
             "name" => name = cut(MOST_NAME),
             "description" => description = cut(MOST_DESCRIPTION),
@@ -76,6 +77,8 @@ mod tests {
         assert_eq!(identity(&long[..HEAD_BYTES]).0.as_deref(), Some("long"), "it may end behind what is looked at");
         let quoted = "---\nname: 'it''s'\ndescription: \"say \\\"so\\\"\"\n---\n";
         assert_eq!(identity(quoted), (Some("it's".to_owned()), Some("say \"so\"".to_owned())));
+        let escaped = "---\nname: \"a\\u0000b\\r\\nc\"\n---\n";
+        assert_eq!(identity(escaped).0.as_deref(), Some("a b  c"), "in one line, whatever is escaped");
         for name in ["a\nb", "\"quoted\"", "# note: 'x'", "true", "über: alles", "a'"] {
             let stub = stub(name, "c");
             assert_eq!(identity(&stub), (Some(name.replace('\n', " ")), Some("c".to_owned())), "{stub}");

@@ -1,6 +1,7 @@
 //! Skills: documents and folders whose text a model loads when it needs it (contract 14).
 
 mod archive;
+mod files;
 mod frontmatter;
 mod model;
 mod repository;

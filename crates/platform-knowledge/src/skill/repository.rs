@@ -1,11 +1,11 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use diesel::{
     prelude::*,
     sql_types::{Array, BigInt, Jsonb, Nullable, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Error, Page, Result, Timestamp, sha256_hex};
+use platform_core::{AccountId, Error, Page, Result, Timestamp};
 use platform_db::Conn;
 use serde_json::{Value, json};
 
@@ -175,84 +175,6 @@ fn shown(row: Row) -> Result<Skill> {
         linked_assistants_count: Some(row.assistants),
         install_count: Some(row.installs),
     })
-}
-
-/// A file of a skill, without what is in it.
-#[derive(QueryableByName)]
-pub(super) struct FileRow {
-    #[diesel(sql_type = Text)]
-    pub skill: String,
-    /// Names of the folders it lies in, and its own.
-    #[diesel(sql_type = Array<Text>)]
-    names: Vec<String>,
-    #[diesel(sql_type = Text)]
-    pub document: String,
-    #[diesel(sql_type = Text)]
-    pub file_type: String,
-    #[diesel(sql_type = Text)]
-    pub content_hash: String,
-    #[diesel(sql_type = BigInt)]
-    pub size: i64,
-}
-
-const FILES: &str = "\
-    WITH RECURSIVE tree AS (\
-        SELECT id AS skill, id, ARRAY[]::text[] AS names FROM folders WHERE account_id = $1 AND id = ANY($2) \
-        UNION ALL SELECT tree.skill, f.id, tree.names || f.name FROM folders f JOIN tree ON f.parent_id = tree.id \
-            WHERE f.account_id = $1), \
-    files AS (\
-        SELECT tree.skill, tree.names || d.file_name AS names, d.id AS document, d.file_type, d.content_hash, d.size, \
-            d.created_ms FROM tree JOIN documents d ON d.account_id = $1 AND d.folder_id = tree.id \
-        UNION ALL SELECT id, ARRAY[file_name], id, file_type, content_hash, size, created_ms FROM documents \
-            WHERE account_id = $1 AND id = ANY($2)) \
-    SELECT skill, names, document, file_type, content_hash, size FROM files ORDER BY skill, created_ms, document";
-
-/// The files of skills with their paths, by skill and path.
-pub(super) async fn files(conn: &Conn, account: &AccountId, skills: &[String]) -> Result<Vec<(String, FileRow)>> {
-    let mut conn = conn;
-    let files = diesel::sql_query(FILES).bind::<Text, _>(account.as_str()).bind::<Array<Text>, _>(skills);
-    let mut taken = HashSet::new();
-    let rows = files.load::<FileRow>(&mut conn).await?.into_iter();
-    let mut files: Vec<(String, FileRow)> = rows
-        .map(|row| {
-            let is_free = |path: &String| taken.insert((row.skill.clone(), path.to_lowercase()));
-            let path = paths_of(&row.names).find(is_free).unwrap_or_default();
-            (path, row)
-        })
-        .collect();
-    files.sort_by(|(path, file), (other, of)| (&file.skill, path).cmp(&(&of.skill, other)));
-    Ok(files)
-}
-
-/// Paths that a file may have within its skill, the second for one whose first is taken, and so on: documents are
-/// named as people like, and more than one alike.
-fn paths_of(names: &[String]) -> impl Iterator<Item = String> + use<> {
-    let safe = |name: &String| {
-        let name: String = name.chars().map(|c| if c.is_control() || "/\\:".contains(c) { '_' } else { c }).collect();
-        if name.chars().all(|c| c == '.') { "_".to_owned() } else { name }
-    };
-    let path = names.iter().map(safe).collect::<Vec<_>>().join("/");
-    let dot = path.rfind('.').filter(|dot| !path[*dot..].contains('/')).unwrap_or(path.len());
-    let numbered = (2..).map({
-        let (stem, extension) = (path[..dot].to_owned(), path[dot..].to_owned());
-        move |number: u32| format!("{stem}-{number}{extension}")
-    });
-    std::iter::once(path).chain(numbered)
-}
-
-/// Gives skills their versions.
-pub(super) fn version(skills: &mut [Skill], files: &[(String, FileRow)]) {
-    let mut contents: HashMap<&str, String> = HashMap::new();
-    for (path, file) in files {
-        let content = contents.entry(&file.skill).or_default();
-        for part in [path, "\0", &file.content_hash, "\n"] {
-            content.push_str(part);
-        }
-    }
-    for skill in skills {
-        let content = contents.get(skill.id.as_str()).map_or("", String::as_str);
-        sha256_hex(content)[..16].clone_into(&mut skill.version);
-    }
 }
 
 #[derive(QueryableByName)]

@@ -9,6 +9,7 @@ use platform_db::{Conn, Idempotency};
 
 use super::{
     archive::{MOST_BYTES, MOST_FILES, Unpacked, pack, placed, text},
+    files,
     frontmatter::{identity, shortened, stub},
     model::{
         ImportedSkill, Install, NewSkill, Scaffold, Skill, SkillFile, SkillFiles, SkillFilter, SkillList, SkillTree,
@@ -22,9 +23,6 @@ use crate::{
     folder::{Folder, FolderRow, FolderSettings, repository as folders},
     tree,
 };
-
-/// Bytes of a skill that is read as a whole.
-const MOST_TREE: i64 = 8 << 20;
 
 /// Skills of an account. `SKILL_NOT_FOUND` comes from all that name one.
 #[async_trait]
@@ -67,24 +65,20 @@ impl Resources for SkillResources {
         Ok(project.map(|project| Place { project, ..Place::default() }))
     }
 }
-
-enum FolderKind {}
-
 impl PgKnowledge {
     /// A skill as it is listed, with its version.
     pub(super) async fn skill(&self, account: &AccountId, id: &str, of: Option<&str>) -> Result<Skill> {
         if of.is_some_and(|of| !["document", "folder"].iter().any(|kind| of.eq_ignore_ascii_case(kind))) {
             return Err(Error::invalid("type", "enum", "type must be document or folder"));
         }
-        let conn = self.db.read().await?;
+        let conn = self.db.fair_conn(account).await?;
         let (ids, all) = ([id.to_owned()], SkillFilter::default());
-        let (mut found, _) = repository::list(conn.get(), account, Some(&ids), &all, None).await?;
+        let (mut found, _) = repository::list(&conn, account, Some(&ids), &all, None).await?;
         found.retain(|skill| of.is_none_or(|of| of.eq_ignore_ascii_case(skill.r#type)));
         if found.is_empty() {
             return Err(Error::not_found(code::SKILL_NOT_FOUND, "skill", id));
         }
-        let files = repository::files(conn.get(), account, &[id.to_string()]).await?;
-        repository::version(&mut found, &files);
+        files::give_versions(&conn, account, &mut found).await?;
         Ok(found.swap_remove(0))
     }
 
@@ -103,7 +97,7 @@ impl PgKnowledge {
             tree::project_in(conn, account, place.parent_folder_id.as_deref(), place.project_id.clone()).await?;
         let folder_of = |name: &str, parent: Option<String>, settings: FolderSettings| FolderRow {
             account_id: account.as_str().to_owned(),
-            id: Id::<FolderKind>::generate().into(),
+            id: Id::<Folder>::generate().into(),
             name: name.to_owned(),
             project_id: project.clone(),
             parent_id: parent,
@@ -180,8 +174,8 @@ impl PgKnowledge {
 #[async_trait]
 impl SkillService for PgKnowledge {
     async fn list(&self, account: &AccountId, filter: &SkillFilter, page: Option<Page>) -> Result<SkillList> {
-        let conn = self.db.read().await?;
-        let (mut skills, total) = repository::list(conn.get(), account, None, filter, page).await?;
+        let conn = self.db.fair_conn(account).await?;
+        let (mut skills, total) = repository::list(&conn, account, None, filter, page).await?;
         let (number, limit) =
             page.map_or((1, total.min(repository::MOST)), |page| (page.offset / page.limit + 1, page.limit));
         if page.is_none() {
@@ -189,9 +183,7 @@ impl SkillService for PgKnowledge {
                 (skill.linked_agents_count, skill.linked_assistants_count, skill.install_count) = (None, None, None);
             }
         }
-        let ids: Vec<String> = skills.iter().map(|skill| skill.id.clone()).collect();
-        let files = repository::files(conn.get(), account, &ids).await?;
-        repository::version(&mut skills, &files);
+        files::give_versions(&conn, account, &mut skills).await?;
         Ok(SkillList { items: skills, total, page: number, limit })
     }
 
@@ -204,7 +196,7 @@ impl SkillService for PgKnowledge {
         let description = new.description.clone().unwrap_or_else(|| new.name.clone());
         let files = vec![("SKILL.md".to_owned(), stub(&new.name, &description))];
         let now = self.clock.now();
-        let mut conn = self.db.conn().await?;
+        let mut conn = self.db.fair_conn(&caller.account).await?;
         let made = conn.transaction::<_, Error, _>(async |conn| {
             let (folder, skill_doc) = self.make_skill_in(conn, caller, &new, files, now).await?;
             let scaffold = Scaffold { folder, skill_doc };
@@ -220,11 +212,7 @@ impl SkillService for PgKnowledge {
     async fn tree(&self, account: &AccountId, id: &Id<Skill>, of: Option<&str>) -> Result<SkillTree> {
         let skill = self.skill(account, id, of).await?;
         let conn = self.db.read().await?;
-        let rows = repository::files(conn.get(), account, &[id.to_string()]).await?;
-        if rows.iter().map(|(_, row)| row.size).sum::<i64>() > MOST_TREE {
-            let message = "This skill has more text than 8 MiB; read its documents one by one.";
-            return Err(Error::new(Code::PAYLOAD_TOO_LARGE, message).with("limitBytes", MOST_TREE));
-        }
+        let rows = files::of_skill(conn.get(), account, id).await?;
         let mut files = Vec::with_capacity(rows.len());
         for (path, row) in rows {
             let content = documents::text(conn.get(), account, &row.document, &row.content_hash).await?;
@@ -276,14 +264,13 @@ impl SkillService for PgKnowledge {
         place.description = description.map(|description| shortened(&description));
         place.check()?;
         let now = self.clock.now();
-        let mut conn = self.db.conn().await?;
+        let mut conn = self.db.fair_conn(&caller.account).await?;
         let made = conn.transaction::<_, Error, _>(async |conn| {
             let (folder, skill_doc) = self.make_skill_in(conn, caller, &place, texts, now).await?;
             let (ids, all) = (slice::from_ref(&folder.id), SkillFilter::default());
             let (found, _) = repository::list(conn, &caller.account, Some(ids), &all, None).await?;
             let mut skill = found.into_iter().next().ok_or_else(|| Error::internal("the skill was made"))?;
-            let files = repository::files(conn, &caller.account, slice::from_ref(&folder.id)).await?;
-            repository::version(slice::from_mut(&mut skill), &files);
+            files::give_versions(conn, &caller.account, slice::from_mut(&mut skill)).await?;
             let imported = ImportedSkill { folder, skill_doc, skill, skipped };
             Idempotency::store_if(once, conn, 201, &imported).await?;
             Ok(imported)

@@ -13,7 +13,7 @@ use std::{
 
 use tracing::warn;
 
-use super::launch::USER;
+use super::USER;
 use crate::backend::{Disk, SandboxError};
 
 /// Directories of a machine that are its disk, and who may write to them.

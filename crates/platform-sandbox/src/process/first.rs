@@ -19,7 +19,7 @@ use rustix::{
 };
 
 use super::{
-    launch::USER,
+    USER,
     packet::{Order, Program, Report, Setup, receive, send},
 };
 

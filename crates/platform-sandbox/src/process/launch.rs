@@ -38,13 +38,11 @@ use rustix::{
 };
 
 use super::{
-    first,
+    USER, first,
     packet::{Order, Report, Setup, receive, send},
     syscalls,
 };
 
-/// The unprivileged user of a machine, and the group of both users.
-pub(crate) const USER: u32 = 1000;
 /// What the first process of a machine needs to start commands as either user.
 const KEPT: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::KILL);
 /// Directories of the host that a machine sees.

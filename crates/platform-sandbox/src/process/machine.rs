@@ -31,10 +31,9 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{
-    MOST_PROCESSES, ProcessBackend,
+    MOST_PROCESSES, ProcessBackend, USER,
     control_group::ControlGroup,
     disk::{self, MachineDir},
-    launch::USER,
     packet::{Order, Program, Report, Setup, receive, send},
 };
 use crate::{

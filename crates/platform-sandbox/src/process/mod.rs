@@ -24,8 +24,8 @@ use tracing::debug;
 use control_group::ControlGroup;
 pub(crate) use disk::MOST_ENTRIES;
 use disk::MachineDir;
+pub(crate) use launch::MOST_FILES;
 pub use launch::serve_machine;
-pub(crate) use launch::{MOST_FILES, USER};
 use left::LeftMachine;
 pub(crate) use packet::{Order, Report, receive, send};
 
@@ -35,6 +35,8 @@ use crate::{
     lock,
 };
 
+/// The unprivileged user of a machine, and the group of both users.
+pub(crate) const USER: u32 = 1000;
 /// Processes of a machine at once.
 pub(crate) const MOST_PROCESSES: u64 = 512;
 const LOCK: &str = "lock";

@@ -161,7 +161,9 @@ impl NewUsage {
                 .filter(|amount| (0.0..=MOST_ADDED).contains(amount))
                 .ok_or_else(|| bad(&format!("{name} must be a number of 0 to 1e15."))),
         };
-        let (tokens, cost) = ((amount("tokens", &self.tokens)? + 0.5).floor(), amount("cost", &self.cost)?);
+        // As both are stored: whole tokens, and nano-dollars (contract 00 §2.5).
+        let tokens = (amount("tokens", &self.tokens)? + 0.5).floor();
+        let cost = (amount("cost", &self.cost)? * 1e9).round_ties_even() / 1e9;
         if tokens <= 0.0 && cost <= 0.0 {
             return Err(bad("At least one of tokens and cost must be above 0."));
         }

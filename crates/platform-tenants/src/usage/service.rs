@@ -300,7 +300,7 @@ impl UsageService for PgTenantService {
         {
             return Err(Error::new(Code::INVALID_TIME_RANGE, "from must not be after to."));
         }
-        history::list(self.db.read().await?.get(), account, tenant, filter, page).await
+        history::list(&*self.db.fair_conn(account).await?, account, tenant, filter, page).await
     }
 
     async fn add_usage(
@@ -438,15 +438,15 @@ impl UsageService for PgTenantService {
         range: (Bound<'_>, Bound<'_>),
     ) -> Result<(Period, ProjectCosts)> {
         let period = Period::of(by_month, range, self.clock.now())?;
-        let conn = self.db.read().await?;
-        Ok((period, costs::of_project(conn.get(), account, Of::Project(project, tenant), period).await?))
+        let conn = self.db.fair_conn(account).await?;
+        Ok((period, costs::of_project(&conn, account, Of::Project(project, tenant), period).await?))
     }
 
     async fn project_totals(&self, account: &AccountId, project: &str) -> Result<(CostTotals, CostTotals)> {
         let month = Period::days(("", None), ("", None), self.clock.now())?;
-        let (conn, of) = (self.db.read().await?, Of::Project(project, None));
-        let all = costs::totals(conn.get(), account, of, None).await?;
-        Ok((all, costs::totals(conn.get(), account, of, Some(month.first)).await?))
+        let (conn, of) = (self.db.fair_conn(account).await?, Of::Project(project, None));
+        let all = costs::totals(&conn, account, of, None).await?;
+        Ok((all, costs::totals(&conn, account, of, Some(month.first)).await?))
     }
 
     async fn audit(
@@ -456,8 +456,7 @@ impl UsageService for PgTenantService {
         subtenant: Option<&Id<Subtenant>>,
         page: Page,
     ) -> Result<AuditPage> {
-        let conn = self.db.read().await?;
-        audit::list(conn.get(), account, tenant, subtenant.map(Id::as_str), page).await
+        audit::list(&*self.db.fair_conn(account).await?, account, tenant, subtenant.map(Id::as_str), page).await
     }
 }
 

@@ -7,7 +7,7 @@ use platform_jobs::{Run, held_in};
 
 use crate::thread::{
     AfterCommit, Threads,
-    change::control::{Arrived, queue},
+    change::messages::{Arrived, queue},
     change::request::NewApproval,
     change::state::{Source, ThreadState},
     facts::Pause,

@@ -2,43 +2,18 @@
 
 use platform_core::{Checks, Error, Result, Timestamp};
 use platform_db::Conn;
-use platform_runtime::{CallState, ToolCall};
+use platform_runtime::CallState;
 
 use crate::thread::{
     Threads,
-    change::commit::after,
-    change::control::{close, developer_message, queue},
+    change::control::close,
+    change::messages::{append, developer_message, queue},
     change::request::NewApproval,
+    change::results::take_arrived,
     change::state::{Action, Cause, ThreadState},
     model::PendingApproval,
     record::{Actor, Record},
-    turn::awaited::take_arrived,
 };
-
-/// Longest sentence about calls that wait, in bytes (contract 03 §3).
-const LONGEST_REASON: usize = 1000;
-
-/// A sentence that names each call with its arguments, for the person who decides: some clients show nothing else.
-pub(crate) fn asks_for(calls: &[ToolCall]) -> String {
-    let head = "Approval is needed for: ";
-    let names: usize = calls.iter().map(|call| call.function.name.len() + " …, ".len()).sum();
-    // Long arguments share what is left, so that no tool hides another.
-    let each = LONGEST_REASON.saturating_sub(head.len() + names) / calls.len().max(1);
-    let one_line = |text: &str| text.split(|c: char| c.is_control()).collect::<Vec<_>>().join(" ");
-    let shown = calls.iter().map(|call| {
-        let (name, arguments) = (&call.function.name, one_line(&call.function.arguments));
-        match arguments.floor_char_boundary(each) {
-            end if end == arguments.len() => format!("{name} {arguments}"),
-            end => format!("{name} {}…", &arguments[..end]),
-        }
-    });
-    let mut sentence = format!("{head}{}.", shown.collect::<Vec<_>>().join(", "));
-    if sentence.len() > LONGEST_REASON {
-        sentence.truncate(sentence.floor_char_boundary(LONGEST_REASON - "…".len()));
-        sentence.push('…');
-    }
-    sentence
-}
 
 impl Threads {
     /// What a thread asks approval for.
@@ -52,7 +27,7 @@ impl Threads {
             reason: format!("These tools need approval: {}.", names.join(", ")),
             tool_calls,
             requested_at_ms: now,
-            expires_at_ms: after(now, self.config.approval_timeout),
+            expires_at_ms: now.after(self.config.approval_timeout),
         }
     }
 
@@ -100,8 +75,7 @@ impl Threads {
             take_arrived(record);
             close(conn, record, "REJECTED", |_| true, now).await?;
             if let Some(message) = message {
-                crate::thread::change::control::append(conn, record, &developer_message(record, message, &user, now))
-                    .await?;
+                append(conn, record, &developer_message(record, message, &user, now)).await?;
             }
             record.finish_reason = Some("APPROVAL_REJECTED".to_owned());
             record.enter(Cause::Rejected, ThreadState::ApprovalRejected, by, now)?;

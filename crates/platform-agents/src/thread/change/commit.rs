@@ -67,7 +67,8 @@ impl Threads {
         changes: &mut [Change<'_>],
         now: Timestamp,
     ) -> Result<Vec<AfterCommit>> {
-        repository::store(conn, changes, now).await?;
+        let records = changes.iter_mut().map(|change| (&mut *change.record, change.revision)).collect();
+        repository::store(conn, records, now).await?;
         self.publish_in(conn, changes, now).await?;
         let (mut all_told, mut runs) = (Vec::with_capacity(changes.len()), Runs::default());
         for change in &*changes {
@@ -147,7 +148,7 @@ impl Threads {
             }
             ThreadState::Paused | ThreadState::PausedForResume => pause.and_then(|pause| pause.until),
             ThreadState::PausedForApproval => record.facts.approval.as_ref().map(|approval| approval.expires_at_ms),
-            ThreadState::WaitingForResponse => Some(after(now, self.config.async_tool_timeout)),
+            ThreadState::WaitingForResponse => Some(now.after(self.config.async_tool_timeout)),
             _ => None,
         };
         if let Some(due) = due {
@@ -355,11 +356,6 @@ fn about(thread: &str, agent: &str, tenant: Option<&str>, subtenant: Option<&str
         }
     }
     data
-}
-
-/// A moment after a time.
-pub(crate) fn after(now: Timestamp, time: Duration) -> Timestamp {
-    Timestamp(now.0.saturating_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX)))
 }
 
 /// What a sub-thread gives to whoever waits for it (contract 03 §8).

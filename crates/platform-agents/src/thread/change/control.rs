@@ -1,30 +1,18 @@
 //! Pausing, going on, ending, and talking to a thread.
 
-use platform_conversation::{
-    ChatMessage, MessageContent, MessageRow, Queued, StoredFile, TurnRequest, enqueue, insert_message, new_message_uid,
-    result_positions, store_files,
-};
-use platform_core::{Error, Result, Timestamp};
+use platform_conversation::{MessageRow, insert_message, result_positions};
+use platform_core::{Result, Timestamp};
 use platform_db::Conn;
-use platform_runtime::{CallState, Later, Role};
-use serde_json::{Value, json};
+use platform_runtime::CallState;
 
 use crate::thread::{
     Threads,
+    change::messages::{Arrived, append, append_queued, queue},
+    change::results::{take_arrived, wake},
     change::state::{Action, Cause, ThreadState},
     facts::Pause,
     record::{Actor, Record, key},
-    turn::awaited::take_arrived,
-    turn::turn_store::append_queued,
 };
-
-/// A message that was taken in, screened, and is to be stored with its files.
-#[derive(Clone)]
-pub(crate) struct Arrived {
-    pub message: ChatMessage,
-    pub request: TurnRequest,
-    pub files: Vec<StoredFile>,
-}
 
 impl Threads {
     /// Pauses at once, or after the running step; `false` when that holds already.
@@ -138,14 +126,6 @@ impl Threads {
     }
 }
 
-/// Gives results to the calls that only waited for time to pass.
-pub(crate) fn wake(record: &mut Record) {
-    record.answer(|open| match open.awaits() {
-        Some(Later::At(at)) => Some(json!({"waitedUntilMs": at})),
-        _ => None,
-    });
-}
-
 /// Stores results of calls that nothing more is done about.
 pub(crate) async fn close(
     conn: &mut Conn,
@@ -173,49 +153,4 @@ pub(crate) async fn close(
         record.message_count += 1;
     }
     Ok(())
-}
-
-/// Adds a message at the end.
-pub(crate) async fn append(conn: &mut Conn, record: &mut Record, arrived: &Arrived) -> Result<()> {
-    let (row, key) = (appended(record, arrived)?, key(record.id()));
-    insert_message(conn, &record.account, &key, &row).await?;
-    store_files(conn, &record.account, &key, &arrived.message.uid, &arrived.files).await
-}
-
-/// A message at the end, no earlier than what is there, as it is stored.
-pub(crate) fn appended(record: &mut Record, arrived: &Arrived) -> Result<MessageRow> {
-    let timestamp = arrived.message.timestamp.max(record.edited());
-    let message = ChatMessage { timestamp, ..arrived.message.clone() };
-    let row = MessageRow::new(record.message_count, &message, None)?;
-    record.message_count += 1;
-    Ok(row)
-}
-
-/// Has a message wait for the next step.
-pub(crate) async fn queue(conn: &mut Conn, record: &Record, arrived: &Arrived) -> Result<()> {
-    let queued = Queued {
-        uid: arrived.message.uid.clone(),
-        body: serde_json::to_string(&arrived.message).map_err(Error::internal)?,
-        request: serde_json::to_value(&arrived.request).map_err(Error::internal)?,
-        created_ms: arrived.message.timestamp.0,
-    };
-    let key = key(record.id());
-    enqueue(conn, &record.account, &key, &queued).await?;
-    store_files(conn, &record.account, &key, &arrived.message.uid, &arrived.files).await
-}
-
-/// What the platform tells the model of a client's decision.
-pub(crate) fn developer_message(record: &Record, text: &str, user_uid: &str, now: Timestamp) -> Arrived {
-    let message = ChatMessage {
-        role: Role::Developer,
-        content: MessageContent { message: text.to_owned(), ..MessageContent::default() },
-        content_source: Some("user".to_owned()),
-        ..ChatMessage::new(new_message_uid(), record.id(), user_uid, now)
-    };
-    Arrived { message, request: record.facts.turn.request.clone(), files: Vec::new() }
-}
-
-/// A value as it is given to a model in place of a result.
-pub(crate) fn error_value(code: &str) -> Value {
-    json!({"error": code})
 }

@@ -17,16 +17,18 @@ use platform_tenants::Visit;
 use crate::thread::{
     Threads,
     change::commit::{AfterCommit, Change},
-    change::control::{Arrived, appended},
+    change::messages::{Arrived, appended},
     change::request::{NewThread, ThreadMessage},
     change::state::{Cause, Source, ThreadState},
     facts::{Facts, Parent, Pause, Unfetched},
     model::{StartedThread, ThreadId},
     record::{Actor, NewRecord, Record, key},
     repository,
-    turn::runner::OUT_OF_QUOTA,
 };
 use crate::{agent::ReadyAgent, code};
+
+/// Why a thread ends or waits whose tenant has no quota left.
+pub(crate) const OUT_OF_QUOTA: &str = "TENANT_LIMIT_EXCEEDED";
 
 /// A thread that is to start.
 #[derive(Clone)]

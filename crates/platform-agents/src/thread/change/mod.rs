@@ -5,6 +5,8 @@ pub(crate) mod approval;
 pub(crate) mod commit;
 pub(crate) mod control;
 pub(crate) mod intake;
+pub(crate) mod messages;
 pub(crate) mod request;
+pub(crate) mod results;
 pub(crate) mod state;
 pub(crate) mod timer;

@@ -12,10 +12,11 @@ use tokio_util::sync::CancellationToken;
 use crate::thread::{
     TIMER, Threads,
     change::act::hold_in,
-    change::control::{close, error_value, wake},
+    change::control::close,
+    change::results::{error_value, take_arrived, wake},
     change::state::{Cause, ThreadState},
     record::Actor,
-    turn::awaited::{done, take_arrived},
+    turn::awaited::done,
 };
 
 /// Carries out what is due.

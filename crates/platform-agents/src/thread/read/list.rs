@@ -20,7 +20,7 @@ use crate::thread::{
     change::state::ThreadState,
     model::ThreadFilter,
     record::Record,
-    repository::{PROJECT, ThreadRow, by_id},
+    row::{PROJECT, ThreadRow, by_id},
 };
 
 const MOST_TAGS: i64 = 1000;
@@ -36,11 +36,11 @@ pub(crate) struct Conditions {
     agent: Option<String>,
     project: Option<String>,
     within: Option<Vec<String>>,
-    order: (ThreadSpec, bool),
+    order: (SortKey, bool),
 }
 
 #[derive(Clone, Copy)]
-enum ThreadSpec {
+enum SortKey {
     Date,
     Duration,
     Tokens,
@@ -64,9 +64,9 @@ impl Conditions {
             return Err(Error::new(Code::INVALID_TIME_RANGE, "startDate must not be after endDate."));
         }
         let orders = [
-            ("dateOrder", ThreadSpec::Date, filter.date_order),
-            ("durationOrder", ThreadSpec::Duration, filter.duration_order),
-            ("tokensOrder", ThreadSpec::Tokens, filter.tokens_order),
+            ("dateOrder", SortKey::Date, filter.date_order),
+            ("durationOrder", SortKey::Duration, filter.duration_order),
+            ("tokensOrder", SortKey::Tokens, filter.tokens_order),
         ];
         let mut given = Vec::new();
         for (name, order, text) in orders {
@@ -80,7 +80,7 @@ impl Conditions {
             given.push((place, (order, ascending)));
         }
         let order =
-            given.into_iter().min_by_key(|(place, _)| *place).map_or((ThreadSpec::Date, false), |(_, order)| order);
+            given.into_iter().min_by_key(|(place, _)| *place).map_or((SortKey::Date, false), |(_, order)| order);
         Ok(Self {
             states,
             after,
@@ -167,12 +167,12 @@ pub(crate) async fn list(
     let (mut first, mut second) = (conn, conn);
     let of = conditions.query(account).limit(page.limit).offset(page.offset);
     let of = match conditions.order {
-        (ThreadSpec::Date, false) => of.order((threads::created_ms.desc(), threads::id.desc())),
-        (ThreadSpec::Date, true) => of.order((threads::created_ms.asc(), threads::id.asc())),
-        (ThreadSpec::Duration, false) => of.order((threads::duration_ms.desc(), threads::id.desc())),
-        (ThreadSpec::Duration, true) => of.order((threads::duration_ms.asc(), threads::id.asc())),
-        (ThreadSpec::Tokens, false) => of.order((threads::total_tokens.desc(), threads::id.desc())),
-        (ThreadSpec::Tokens, true) => of.order((threads::total_tokens.asc(), threads::id.asc())),
+        (SortKey::Date, false) => of.order((threads::created_ms.desc(), threads::id.desc())),
+        (SortKey::Date, true) => of.order((threads::created_ms.asc(), threads::id.asc())),
+        (SortKey::Duration, false) => of.order((threads::duration_ms.desc(), threads::id.desc())),
+        (SortKey::Duration, true) => of.order((threads::duration_ms.asc(), threads::id.asc())),
+        (SortKey::Tokens, false) => of.order((threads::total_tokens.desc(), threads::id.desc())),
+        (SortKey::Tokens, true) => of.order((threads::total_tokens.asc(), threads::id.asc())),
     };
     let rows = of.select(ThreadRow::as_select());
     let total = conditions.query(account).count();

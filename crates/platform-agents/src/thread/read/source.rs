@@ -10,7 +10,8 @@ use crate::thread::{
     change::state::ThreadState,
     model::{PendingApproval, Task},
     record::{Record, key},
-    repository::{ThreadRow, by_id, revision},
+    repository::revision,
+    row::{ThreadRow, by_id},
 };
 
 /// What watchers of a thread see, without what is being written (contract 03 §6).

@@ -11,25 +11,28 @@ use platform_conversation::{ABANDON, Returned};
 use platform_core::{AccountId, Checks, Clock, Code, Error, Result, Timestamp};
 use platform_db::{Db, Idempotency};
 use platform_jobs::{Run, Work, drop_lane_in, end_in};
-use platform_runtime::{CallState, Callbacks, Later, OpenCall};
+use platform_runtime::Callbacks;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::thread::{
-    END_ALL, RETURN, Threads,
-    change::commit::after,
+    RETURN, Threads,
     change::request::AsyncResponses,
-    change::state::{Action, Cause, Source, ThreadState},
+    change::results::{go_on, take},
+    change::state::{Action, Source, ThreadState},
     model::ThreadResponded,
-    record::{Actor, Record},
+    record::Actor,
 };
 use crate::{
+    agent::END_ALL,
     code,
     schema::{threads, tool_callbacks},
 };
 
 /// Longest result (contract 00 §8).
 const MOST_CONTENT: usize = 1 << 20;
+/// Results that are given at once.
+const MOST_RESPONSES: usize = 1000;
 
 /// Gives addresses for the calls of one thread.
 pub(crate) struct ThreadCallbacks {
@@ -57,7 +60,7 @@ impl Callbacks for ThreadCallbacks {
                 tool_callbacks::account_id.eq(self.account.as_str()),
                 tool_callbacks::thread_id.eq(&self.thread),
                 tool_callbacks::tool_call_id.eq(call),
-                tool_callbacks::expires_ms.eq(after(self.clock.now(), self.timeout).0),
+                tool_callbacks::expires_ms.eq(self.clock.now().after(self.timeout).0),
             ))
             .execute(&mut *self.db.conn().await?)
             .await?;
@@ -90,7 +93,8 @@ impl Threads {
         if given.responses.is_empty() {
             checks.issue("responses", "required", "responses is required: a result for each call");
         }
-        for (i, response) in given.responses.iter().enumerate() {
+        checks.count("responses", given.responses.len(), MOST_RESPONSES);
+        for (i, response) in given.responses.iter().enumerate().take(MOST_RESPONSES) {
             checks.bytes(&format!("responses[{i}].content"), response.content.to_string().len(), MOST_CONTENT);
         }
         checks.finish()?;
@@ -203,46 +207,6 @@ impl Threads {
             None => Ok(()),
         }
     }
-}
-
-/// Gives the call that waits for `from` (its own id, or a thread) its result. While a turn runs, or when it is not
-/// stored yet that the call waits, the result is kept until it is.
-fn take(record: &mut Record, from: &str, value: &Value) {
-    let runs = record.state == ThreadState::Processing;
-    let is_given = !runs && record.answer(|open| waits_for(open, from).then(|| value.clone())) > 0;
-    if !is_given && !record.state.is_terminal() {
-        record.facts.arrived.entry(from.to_owned()).or_insert_with(|| value.clone());
-    }
-}
-
-/// Whether a call waits for a result from there.
-fn waits_for(open: &OpenCall, from: &str) -> bool {
-    match open.awaits() {
-        Some(Later::Callback(_)) => open.call.id == from,
-        Some(Later::Thread(thread)) => thread == from,
-        // Its result was there before it was stored that it waits.
-        None => open.state == CallState::Started && open.call.id == from,
-        Some(Later::At(_)) => false,
-    }
-}
-
-/// Gives calls the results that came before it was stored that they wait.
-pub(crate) fn take_arrived(record: &mut Record) {
-    for (from, value) in std::mem::take(&mut record.facts.arrived) {
-        if record.answer(|open| waits_for(open, &from).then(|| value.clone())) == 0 {
-            record.facts.arrived.insert(from, value);
-        }
-    }
-}
-
-/// A thread that waits for nothing more is queued.
-pub(crate) fn go_on(record: &mut Record, by: &Actor, now: Timestamp) -> Result<()> {
-    let done = match record.state {
-        ThreadState::WaitingForResponse => record.pending_callbacks().is_empty(),
-        ThreadState::HandedOff => record.pending_hand_offs().is_empty(),
-        _ => false,
-    };
-    if done { record.enter(Cause::ResultsIn, ThreadState::Queued, by, now) } else { Ok(()) }
 }
 
 /// Gives the results of sub-threads to the threads that wait for them.

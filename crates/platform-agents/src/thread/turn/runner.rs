@@ -25,17 +25,20 @@ use crate::agent::ReadyAgent;
 use crate::thread::{
     KIND, Threads,
     change::act::{hold_all_in, hold_in},
-    change::commit::{AfterCommit, Change, after},
+    change::commit::{AfterCommit, Change},
     change::control::close,
+    change::intake::OUT_OF_QUOTA,
+    change::messages::append_queued,
+    change::results::take_arrived,
     change::state::{Cause, ThreadState},
     facts::Pause,
     live_key,
     model::{EmptyContentRetries, ThreadResult},
     record::{Actor, Record, key},
     repository,
-    turn::awaited::{ThreadCallbacks, done, take_arrived},
+    turn::awaited::{ThreadCallbacks, done},
     turn::hand_off::ThreadLauncher,
-    turn::turn_store::{ThreadTurnStore, append_queued, hand_offs, note_step, pause_now, sleeps_until},
+    turn::turn_store::{ThreadTurnStore, hand_offs, note_step, pause_now, sleeps_until},
 };
 
 /// An empty answer is asked for again so often.
@@ -466,9 +469,6 @@ fn out_of_quota(record: &mut Record, refusal: &Refusal, is_first_step: bool, now
     Ok(())
 }
 
-/// Why a thread ends or waits whose tenant has no quota left.
-pub(crate) const OUT_OF_QUOTA: &str = "TENANT_LIMIT_EXCEEDED";
-
 /// A turn that has ended, with everything that its thread keeps of it.
 pub(crate) struct EndedTurn {
     run: Run,
@@ -516,7 +516,7 @@ impl EndedTurn {
                 return Ok(Next::Done);
             }
             record.enter(Cause::Sleeps, ThreadState::PausedForResume, &by, now)?;
-            let (until, reason) = (Some(after(now, wait)), Some("PROVIDER_RETRY".to_owned()));
+            let (until, reason) = (Some(now.after(wait)), Some("PROVIDER_RETRY".to_owned()));
             record.facts.pause = Some(Pause { until, reason, at: Some(now), ..Pause::default() });
             return Ok(Next::Done);
         }

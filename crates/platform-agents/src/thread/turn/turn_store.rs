@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{
-    Compaction, Conversation, Step, StepResult, TokenUsage, TurnRequest, TurnStore, add_compaction, add_secondary,
-    empty, has_compactions, insert_message, insert_messages, queued,
+    Compaction, Conversation, Step, StepResult, TokenUsage, TurnStore, add_compaction, add_secondary, has_compactions,
+    insert_messages, queued,
 };
 use platform_core::{Error, Result};
 use platform_db::Conn;
@@ -18,11 +18,11 @@ use platform_tenants::settle_in;
 use crate::thread::{
     Threads,
     change::act::hold_in,
+    change::results::take_arrived,
     change::state::{Cause, ThreadState},
     facts::Pause,
     record::{Actor, Record, key},
-    repository::by_id,
-    turn::awaited::take_arrived,
+    row::by_id,
 };
 use crate::{costs, schema::threads};
 
@@ -157,24 +157,6 @@ pub(crate) fn pause_now(record: &mut Record, now: platform_core::Timestamp) -> R
     record.enter(Cause::Paused, ThreadState::Paused, &by, now)?;
     record.facts.pause = Some(Pause { requested: false, at: Some(now), ..pause });
     Ok(())
-}
-
-/// Makes what waits messages of the thread; what was found in them belongs to the turn. Whether there was any.
-pub(crate) async fn append_queued(conn: &mut Conn, record: &mut Record) -> Result<bool> {
-    let key = key(record.id());
-    let waiting = queued(conn, &record.account, &key).await?;
-    if waiting.is_empty() {
-        return Ok(false);
-    }
-    for message in waiting {
-        let request: TurnRequest = serde_json::from_value(message.request.clone()).map_err(Error::internal)?;
-        record.facts.turn.request.note_found(request.findings, request.blocked);
-        insert_message(conn, &record.account, &key, &message.into_message(record.message_count, record.edited())?)
-            .await?;
-        record.message_count += 1;
-    }
-    empty(conn, &record.account, &key).await?;
-    Ok(true)
 }
 
 /// Whether a call waits for time to pass, and until when.
