@@ -135,6 +135,7 @@ async fn a_sub_agent_that_fails_or_is_ended_gives_an_error_and_one_that_nobody_w
     assert_eq!(thread_in(&app, &sub, "terminated").await["finishReason"], "TERMINATED_BY_USER");
     // While its parent is paused its result is kept.
     let (id, sub) = run(&hand_off(&helper, &json!("/tool hold"))).await;
+    thread_in(&app, &id, "handed_off").await;
     act(&app, &id, "pause", json!({})).await;
     assert_eq!(act(&app, &id, "resume", json!({})).await["state"], "handed_off");
     act(&app, &id, "pause", json!({})).await;

@@ -3,11 +3,8 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use base64::{
-    Engine,
-    engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD},
-};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use platform_vault::spellings;
 
 /// Shorter values are words that stand everywhere.
 const SHORTEST: usize = 6;
@@ -17,16 +14,6 @@ const PART: usize = 64;
 const LONGEST: usize = 2 * PART;
 /// Of values beyond so many bytes together fewer forms are known.
 const MOST_BYTES: usize = 256 << 10;
-/// What stands in URLs as it is (RFC 3986 §2.3).
-const IN_URLS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// The same as programs write it: `encodeURIComponent`, paths, forms.
-const WRITTEN: [&AsciiSet; 4] = [
-    IN_URLS,
-    &IN_URLS.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*'),
-    &IN_URLS.remove(b'/'),
-    &IN_URLS.add(b'~').remove(b'*'),
-];
-
 /// Every form of every value, in order, with what it is replaced by.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Redactor {
@@ -205,54 +192,18 @@ fn parts(form: &[u8]) -> impl Iterator<Item = &[u8]> {
     begin.chunks(PART).chain([last])
 }
 
-/// What is percent-encoded, with small letters in its escapes alone.
-fn in_small_letters(url: &str) -> String {
-    let mut parts = url.split('%');
-    let mut small = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (escape, rest) = part.split_at(part.len().min(2));
-        small.push('%');
-        small.push_str(&escape.to_ascii_lowercase());
-        small.push_str(rest);
-    }
-    small
-}
-
-/// All ways in which a value is written.
+/// The ways in which a value is written.
 fn forms_of(value: &str, all: bool) -> Vec<Vec<u8>> {
-    let bytes = value.as_bytes();
     if !all {
-        return vec![bytes.to_vec(), STANDARD.encode(bytes).into_bytes()];
+        return vec![value.as_bytes().to_vec(), STANDARD.encode(value).into_bytes()];
     }
-    let json = serde_json::to_string(value).unwrap_or_default();
-    let hex = platform_core::hex(bytes);
-    let mut forms = vec![value.to_owned(), json.trim_matches('"').to_owned(), hex.to_ascii_uppercase(), hex];
-    for set in WRITTEN {
-        let url = utf8_percent_encode(value, set).to_string();
-        for url in [in_small_letters(&url), url] {
-            forms.extend([url.replace("%20", "+"), url]);
-        }
-    }
-    forms.extend([
-        STANDARD.encode(bytes),
-        URL_SAFE.encode(bytes),
-        STANDARD_NO_PAD.encode(bytes),
-        URL_SAFE_NO_PAD.encode(bytes),
-    ]);
-    // Three bytes become four characters; those at the edges depend on what stands beside the value.
-    for before in 0..3_usize {
-        let padded = [&b"\0\0"[..before], bytes].concat();
-        let first = [0, 2, 3][before];
-        let last = padded.len() * 4 / 3;
-        for text in [STANDARD_NO_PAD.encode(&padded), URL_SAFE_NO_PAD.encode(&padded)] {
-            forms.push(text[first..last.min(text.len())].to_owned());
-        }
-    }
-    forms.into_iter().filter(|form| form.len() >= SHORTEST).map(String::into_bytes).collect()
+    spellings(value).into_iter().map(String::into_bytes).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::prelude::BASE64_STANDARD_NO_PAD as STANDARD_NO_PAD;
+
     use super::*;
 
     const SECRET: &str = "s3cr3t/+ \"värde\"\n!";
@@ -282,7 +233,6 @@ mod tests {
         let around = |left: &str, right: &str| STANDARD_NO_PAD.encode(format!("{left}{SECRET}{right}"));
         let texts = [
             SECRET.to_owned(),
-            utf8_percent_encode(SECRET, IN_URLS).to_string(),
             serde_json::to_string(SECRET).expect("a string"),
             platform_core::hex(SECRET.as_bytes()),
             around("", ""),

@@ -5,7 +5,6 @@ use std::{
 
 use actix_web::{
     HttpResponse,
-    dev::ServerHandle,
     web::{self, ServiceConfig},
 };
 use bytes::Bytes;
@@ -21,7 +20,6 @@ use crate::server::serve;
 pub struct FakeCollector {
     url: String,
     spans: Arc<Mutex<Vec<Span>>>,
-    handle: ServerHandle,
 }
 
 /// A span as it was sent.
@@ -54,8 +52,8 @@ impl FakeCollector {
         let configure = move |service: &mut ServiceConfig| {
             service.route("/v1/traces", web::post().to(collect.clone()));
         };
-        let (url, handle) = serve("fake collector", configure);
-        Self { url, spans, handle }
+        let (url, _) = serve("fake collector", configure);
+        Self { url, spans }
     }
 
     /// Address.
@@ -66,11 +64,6 @@ impl FakeCollector {
     /// What was collected.
     pub fn spans(&self) -> Vec<Span> {
         self.spans.lock().expect("lock").clone()
-    }
-
-    /// Goes away.
-    pub async fn stop(self) {
-        self.handle.stop(false).await;
     }
 }
 

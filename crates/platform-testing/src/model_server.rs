@@ -1,16 +1,12 @@
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use actix_web::{
     HttpRequest, HttpResponse,
     body::BodyStream,
-    dev::ServerHandle,
     web::{self, ServiceConfig},
 };
 use bytes::Bytes;
@@ -24,7 +20,6 @@ use crate::server::serve;
 pub struct FakeModelServer {
     url: String,
     state: Arc<State>,
-    handle: ServerHandle,
 }
 
 struct State {
@@ -32,7 +27,6 @@ struct State {
     recorded: Mutex<Vec<Recorded>>,
     calls: watch::Sender<usize>,
     open: Arc<watch::Sender<usize>>,
-    count: AtomicUsize,
     /// Calls that may be answered.
     gate: Semaphore,
     embeddings: watch::Sender<Embeddings>,
@@ -151,7 +145,6 @@ impl FakeModelServer {
             recorded: Mutex::default(),
             calls: watch::Sender::new(0),
             open: Arc::new(watch::Sender::new(0)),
-            count: AtomicUsize::new(0),
             gate: Semaphore::new(Semaphore::MAX_PERMITS),
             embeddings: watch::Sender::new(Embeddings::Given),
         });
@@ -159,8 +152,8 @@ impl FakeModelServer {
         let configure = move |service: &mut ServiceConfig| {
             service.app_data(web::Data::from(Arc::clone(&shared))).default_service(web::to(call));
         };
-        let (url, handle) = serve("fake model server", configure);
-        Self { url, state, handle }
+        let (url, _) = serve("fake model server", configure);
+        Self { url, state }
     }
 
     /// Address; OpenAI's base is `/v1` below it.
@@ -205,7 +198,7 @@ impl FakeModelServer {
 
     /// How often it was called.
     pub fn calls(&self) -> usize {
-        self.state.count.load(Ordering::Relaxed)
+        *self.state.calls.borrow()
     }
 
     /// Waits until it was called so often.
@@ -217,11 +210,6 @@ impl FakeModelServer {
     /// Waits until no stream is open any more.
     pub async fn all_closed(&self) {
         self.state.open.subscribe().wait_for(|open| *open == 0).await.expect("the server lives");
-    }
-
-    /// Goes away.
-    pub async fn stop(self) {
-        self.handle.stop(false).await;
     }
 }
 
@@ -242,7 +230,6 @@ async fn call(state: web::Data<State>, request: HttpRequest, body: Bytes) -> Htt
     let violation = violation(&path, &body);
     let input = path.ends_with("/embeddings").then(|| body["input"].clone());
     state.recorded.lock().expect("lock").push(Recorded { path: path.clone(), credential, body });
-    state.count.fetch_add(1, Ordering::Relaxed);
     state.calls.send_modify(|calls| *calls += 1);
     if let Some(input) = input {
         return embeddings(&state, &input).await;

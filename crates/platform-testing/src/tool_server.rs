@@ -6,7 +6,6 @@ use std::{
 
 use actix_web::{
     HttpRequest, HttpResponse,
-    dev::ServerHandle,
     http::StatusCode,
     web::{self, ServiceConfig},
 };
@@ -24,7 +23,6 @@ use crate::server::serve;
 pub struct FakeToolServer {
     url: String,
     state: Arc<State>,
-    handle: ServerHandle,
 }
 
 struct State {
@@ -93,8 +91,8 @@ impl FakeToolServer {
         let configure = move |service: &mut ServiceConfig| {
             service.app_data(web::Data::from(Arc::clone(&shared))).default_service(web::to(call));
         };
-        let (url, handle) = serve("fake tool server", configure);
-        Self { url, state, handle }
+        let (url, _) = serve("fake tool server", configure);
+        Self { url, state }
     }
 
     /// Address.
@@ -135,11 +133,6 @@ impl FakeToolServer {
     /// The access tokens that were given out count no longer.
     pub fn revoke_tokens(&self) {
         self.state.tokens.lock().expect("lock").revoked = true;
-    }
-
-    /// Goes away.
-    pub async fn stop(self) {
-        self.handle.stop(false).await;
     }
 }
 

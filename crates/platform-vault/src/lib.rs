@@ -21,8 +21,10 @@
 
 mod mac;
 mod secret;
+mod spellings;
 mod vault;
 
 pub use mac::{are_equal, hmac_sha256};
 pub use secret::{MASK, Secret};
+pub use spellings::spellings;
 pub use vault::{MasterKey, SecretLocation, Vault, random_bytes};
