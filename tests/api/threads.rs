@@ -382,6 +382,12 @@ async fn an_agent_has_no_more_threads_at_work_and_begins_no_more_than_it_may() {
     let path = format!("/agents/{two}/threads");
     let busy = app.post(&format!("{path}?rejectWhenBusy=true"), json!({"message": "x"})).await;
     assert_eq!((busy.status, busy.error()), (StatusCode::TOO_MANY_REQUESTS, "AGENT_BUSY"));
+    let seldom = json!({"maxExecutionFrequency": 1, "executionFrequencyIntervalMs": 86_400_000_i64});
+    let seldom = format!("/agents/{}/threads?rejectWhenBusy=true", agent(&app, seldom).await);
+    assert_eq!(app.post(&seldom, json!({"message": "x"})).await.status, StatusCode::CREATED);
+    let later = app.post(&seldom, json!({"message": "x"})).await;
+    assert_eq!(later.error(), "AGENT_BUSY");
+    assert!(later.body["message"].as_str().is_some_and(|sentence| sentence.contains("interval")), "{}", later.body);
     let counted = |state: &str| format!("{path}?state={state}&omitContent=true");
     assert_eq!(app.get(&counted("processing")).await.body["total"], 2);
     assert_eq!(app.get(&counted("queued,PROCESSING")).await.body["total"], 5, "nothing was stored for the refused one");

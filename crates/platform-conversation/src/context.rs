@@ -3,12 +3,11 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use platform_core::{Error, Result};
+use platform_core::Result;
 use platform_runtime::{
     Attachment, Fault, FaultCode, Message, Model, ModelSpec, Prompt, RecallBudget, RecalledTurns, Role, ToldMemories,
-    ToolCall, TurnMemory, TurnTool, fit,
+    TurnMemory, TurnTool, fit,
 };
-use serde::Deserialize;
 use serde_json::Value;
 use tracing::warn;
 
@@ -16,10 +15,13 @@ use crate::{
     Profile,
     compact::{self, Span},
     files,
-    message::File,
+    message::{File, new_message_uid},
     parts::{ContextManagement, KnowledgeRecall},
+    ports::Ports,
     repository::{self, Start},
-    turn::{Conversation, Ports, TurnRequest, TurnStore, new_message_uid},
+    request::TurnRequest,
+    stored::Stored,
+    turn_store::{Conversation, TurnStore},
 };
 
 /// A turn that would use more of the window than this is compacted first, in percent.
@@ -35,42 +37,6 @@ const KNOWLEDGE_HINT: &str = "Documents are attached to you. Look for what you n
     whole one with read_document, and say which document and heading an answer rests on.";
 /// Attached files of one prompt, newest first.
 const MOST_ATTACHED: usize = 20 << 20;
-
-/// A stored message, read as far as a model needs it.
-#[derive(Debug, Deserialize)]
-pub struct Stored {
-    pub(crate) uid: String,
-    pub(crate) role: Role,
-    content: Content,
-    summary: Option<String>,
-    #[serde(default)]
-    tool_calls: Vec<ToolCall>,
-    tool_call_id: Option<String>,
-    #[serde(rename = "contentSource")]
-    content_source: Option<String>,
-    /// Absent when no model was asked.
-    #[serde(rename = "latencyMs")]
-    latency_ms: Option<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Content {
-    message: String,
-    #[serde(default)]
-    files: Vec<File>,
-}
-
-impl Stored {
-    /// Reads a stored message.
-    pub fn read(body: &str) -> Result<Self> {
-        serde_json::from_str(body).map_err(Error::internal)
-    }
-
-    /// What it says.
-    pub fn text(&self) -> &str {
-        &self.content.message
-    }
-}
 
 /// A message of the chat as the model gets it.
 struct Said {

@@ -15,8 +15,8 @@ use platform_runtime::DocumentReader;
 use crate::{
     message::{ChatMessage, File},
     repository::json,
+    request::TurnRequest,
     schema::{message_files, messages},
-    turn::TurnRequest,
 };
 
 /// For all files of a message together (contract 02 §3).

@@ -22,43 +22,46 @@ mod history;
 mod kinds;
 mod message;
 mod parts;
+mod ports;
 mod refers;
 mod repository;
+mod request;
 mod schema;
 mod search;
 mod settings;
+mod stored;
 mod sub_agents;
 mod tools;
 mod turn;
+mod turn_store;
 
-pub use compact::{Compaction, Span, compact};
-pub use context::{Stored, UserMessage};
+pub use compact::{Span, compact};
+pub use context::UserMessage;
 pub use feedback::{MessageFeedback, NewFeedback, feedback, give_feedback_in};
 pub use files::{FileFetcher, StoredFile, discard_files, hand_over_files, note_file_types, screen_files, store_files};
 pub use history::kept_history;
 pub use kinds::{AGENT, ASSISTANT, ENVIRONMENT};
 pub use message::{
-    ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TokenUsage, check_message, restamped,
-    secondary,
+    ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TextsRead, TokenUsage, check_message,
+    new_message_uid, restamped, secondary,
 };
 pub use parts::{
     AccessConfiguration, ConnectionMode, ContextManagement, CoreMemory, FallbackModel, KnowledgeRecall, KnowledgeSkill,
     MemoryScope, ReasoningEffort, TenantApp, TenantIntegrationsConfig, TenantMcpConfig,
 };
+pub use ports::Ports;
 pub use refers::Refers;
 pub use repository::{
-    Content, ContentPages, Queued, Texts, TextsRead, UnlessLarge, add_compaction, add_secondary, awaited, bodies_from,
+    Content, ContentPages, Queued, Texts, UnlessLarge, add_compaction, add_secondary, awaited, bodies_from,
     compactions, content, delete, empty, enqueue, first_queued, has_compactions, has_message, insert_message,
     insert_messages, json, listed_contents, open_calls, open_text, queued, result_positions, settled_calls, summarise,
     turn_of,
 };
+pub use request::{ClientFunction, ClientTool, TriggerOrigin, TurnRequest};
 pub use search::{Match, Matches, search};
 pub use settings::{AssistantSettings, AssistantState, AssistantTemplates, Profile, check_environment, takes_no_tools};
+pub use stored::Stored;
 pub use sub_agents::{ABANDON, CHAT_RETURN, HandOff, Returned, SubAgentLauncher, SubAgents, invalid_sub_agents};
-pub use tools::{
-    ClientFunction, ClientTool, ToolUser, check_client_schemas, check_client_tools, check_turn_tools, turn_tools,
-};
-pub use turn::{
-    Bounds, Conversation, LeaseLost, Ports, Step, StepResult, TriggerOrigin, Turn, TurnRequest, TurnStore,
-    guardrail_turns, new_message_uid,
-};
+pub use tools::{ToolUser, check_client_schemas, check_client_tools, check_turn_tools, turn_tools};
+pub use turn::{Bounds, Turn, guardrail_turns};
+pub use turn_store::{Compaction, Conversation, LeaseLost, Step, StepResult, TurnStore};

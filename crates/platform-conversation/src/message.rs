@@ -1,12 +1,18 @@
 use std::collections::BTreeMap;
 
-use platform_core::{Checks, Error, FieldLimits, Money, Object, Result, Timestamp};
+use platform_core::{Checks, Error, FieldLimits, Id, Money, Object, Result, Timestamp};
 use platform_runtime::{Answer, Cost, Role, SecondaryCall, ToolCall, Usage};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::{repository::TextsRead, turn::new_message_uid};
+/// An id for a message.
+pub fn new_message_uid() -> String {
+    Id::<ChatMessage>::generate().into()
+}
+
+/// What such an expression gives.
+pub type TextsRead = Vec<Option<String>>;
 
 /// A chat message as it is sent (contract 00 §12).
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    Compaction,
     message::{MessageRow, StoredJson, restamped, secondary},
     schema::{message_feedback, message_files, messages, queued_messages},
+    turn_store::Compaction,
 };
 
 /// A turn reads its messages in slices of this many, newest first, until its budget is full.
@@ -126,9 +126,6 @@ impl<'a> Texts<'a> {
         Self { what, order, account: account.as_str(), conversation }
     }
 }
-
-/// What such an expression gives.
-pub type TextsRead = Vec<Option<String>>;
 
 impl Expression for Texts<'_> {
     type SqlType = Array<Nullable<Text>>;

@@ -7,42 +7,15 @@ use platform_runtime::{
     Callbacks, ChildPool, KNOWLEDGE_TOOLS, MEMORY_TOOLS, ModelSpec, Payer, SKILL_TOOLS, TENANT_APPS, TENANT_MCP, Tool,
     ToolChoice, Toolbox, TurnScope, TurnTool, check_schemas, is_function_name,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use utoipa::ToSchema;
 
-use crate::{AssistantSettings, settings::takes_no_tools, turn::TurnRequest};
+use crate::{
+    AssistantSettings,
+    request::{ClientTool, TurnRequest},
+    settings::takes_no_tools,
+};
 
 const MOST_CLIENT_TOOLS: usize = 50;
-
-/// A tool that the client runs.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct ClientTool {
-    /// Always `function`.
-    #[serde(default = "function", deserialize_with = "platform_core::lower_case")]
-    #[schema(default = function)]
-    pub r#type: String,
-    /// What it is.
-    pub function: ClientFunction,
-}
-
-fn function() -> String {
-    "function".to_owned()
-}
-
-/// Name and shape of a client-side tool.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct ClientFunction {
-    /// Name.
-    pub name: String,
-    /// What it does.
-    #[serde(default)]
-    pub description: String,
-    /// JSON Schema of its arguments.
-    #[serde(default)]
-    #[schema(value_type = Object)]
-    pub parameters: serde_json::Value,
-}
 
 /// For whom tools are called.
 #[derive(Clone, Copy, Default)]

@@ -10,224 +10,27 @@ use std::{
     },
 };
 
-use async_trait::async_trait;
-use platform_core::{AccountId, Clock, Error, Id, Object, Owner, Result, TRACES, Timestamp};
-use platform_db::Db;
-use platform_events::Audience;
+use platform_core::{Error, Result, TRACES, Timestamp};
 use platform_guardrails::{Finding, Moment, Screen, Screening};
-use platform_realtime::{Key, Live, Realtime};
+use platform_realtime::{Key, Live};
 use platform_runtime::{
-    Answer, Budget, CallState, Catalog, ChildPool, Dictations, Ending, Environments, Fault, FaultCode, Flow, Limits,
-    Memory, Model, ModelSpec, OpenCall, Operation, Payer, Recall, Resumed, Role, SecondaryCall, Spender, StopReason,
-    ToldMemories, Toolbox, TurnTool, Usage, UsageLedger, run_turn,
+    Answer, CallState, Ending, Fault, FaultCode, Flow, Limits, Model, ModelSpec, OpenCall, Operation, Resumed, Role,
+    SecondaryCall, Spender, StopReason, ToldMemories, TurnTool, Usage, UsageLedger, run_turn,
 };
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, info_span};
 
 use crate::{
-    Compaction, Profile,
+    Profile,
     context::{Context, UserMessage},
-    message::{Accounting, ChatMessage, MessageContent, MessageRow, StoredJson, TokenUsage, tool_row},
+    message::{Accounting, ChatMessage, MessageContent, MessageRow, StoredJson, new_message_uid, tool_row},
+    ports::Ports,
     repository,
+    request::TurnRequest,
     settings::takes_no_tools,
-    tools::ClientTool,
+    turn_store::{Conversation, LeaseLost, Step, StepResult, TurnStore},
 };
-
-/// What every turn works with.
-#[derive(Clone)]
-pub struct Ports {
-    /// Where messages are kept.
-    pub db: Db,
-    /// The time.
-    pub clock: Arc<dyn Clock>,
-    /// What models there are.
-    pub catalog: Arc<dyn Catalog>,
-    /// Who lets them be asked.
-    pub budget: Arc<dyn Budget>,
-    /// What is known of what is attached.
-    pub recall: Arc<dyn Recall>,
-    /// What assistants remember of those they talk to.
-    pub memory: Arc<dyn Memory>,
-    /// What was dictated.
-    pub dictations: Arc<dyn Dictations>,
-    /// What those who are connected to an environment have of it.
-    pub environments: Arc<dyn Environments>,
-    /// What may be called.
-    pub toolbox: Arc<Toolbox>,
-    /// Who reads what clients wrote.
-    pub children: Arc<ChildPool>,
-    /// Where growth is shown.
-    pub realtime: Arc<Realtime>,
-    /// Who listens to what happens.
-    pub audience: Arc<dyn Audience>,
-}
-
-/// What a turn must know beyond its conversation; stored with its run, or with the message while it waits.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct TurnRequest {
-    /// Provider of this turn.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub provider: Option<String>,
-    /// Model of this turn.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// Shown to the model in this turn.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub application_state: Option<Object>,
-    /// No title and no summaries.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub skip_summarization: bool,
-    /// Of the tools there are, those that the turn may use.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub enabled_tools: Option<Vec<String>>,
-    /// Tools that the client runs.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tools: Vec<ClientTool>,
-    /// Apps whose tools the turn does without.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub disabled_integrations: Vec<String>,
-    /// Who asked.
-    pub user_uid: String,
-    /// What the input rules found as its messages arrived.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub findings: Vec<Finding>,
-    /// An input rule blocks the turn.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub blocked: bool,
-    /// How many triggers led to it, one after the other (contract 09 §3).
-    #[serde(skip_serializing_if = "is_zero")]
-    pub depth: u8,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde gives it")]
-fn is_zero(depth: &u8) -> bool {
-    *depth == 0
-}
-
-impl TurnRequest {
-    /// What the input rules found in one more message is of this turn.
-    pub fn note_found(&mut self, findings: Vec<Finding>, blocked: bool) {
-        self.findings.extend(findings);
-        self.blocked |= blocked;
-    }
-
-    /// One turn for many messages: what the last one wants, what was found in any; `None` without messages.
-    pub fn joined(requests: Vec<Self>) -> Option<Self> {
-        requests.into_iter().reduce(|mut earlier, last| {
-            earlier.note_found(last.findings, last.blocked);
-            Self { findings: earlier.findings, blocked: earlier.blocked, ..last }
-        })
-    }
-}
-
-/// The event that a message or a thread is about (contract 09 §3).
-#[derive(Debug, Clone, PartialEq)]
-pub struct TriggerOrigin {
-    /// `{triggerId, triggerSlug, app, eventId}`.
-    pub source: Object,
-    /// How many triggers led to it, this one included.
-    pub depth: u8,
-}
-
-/// A chat or a thread as its turn finds it.
-#[derive(Debug, Clone)]
-pub struct Conversation {
-    /// Whose it is.
-    pub account: AccountId,
-    /// Under which its messages are kept.
-    pub key: String,
-    /// `chatUid` of its messages.
-    pub uid: String,
-    /// Calls of the newest answer without a result.
-    pub open: Vec<OpenCall>,
-    /// Whoever was to answer has had their time.
-    pub is_late: bool,
-    /// What was found before the turn waited is of this turn.
-    pub has_waited: bool,
-    /// No message has a later time.
-    pub newest: Timestamp,
-    /// Rises with every commit.
-    pub revision: i64,
-    /// Messages there are.
-    pub message_count: i32,
-    /// Position of the first message of the turn.
-    pub turn_start: i32,
-    /// What its answers took.
-    pub usage: TokenUsage,
-    /// What clients noted.
-    pub metadata: Object,
-    /// JSON text of what guardrails found in the last turns.
-    pub guardrails: Option<String>,
-    /// Summaries that stand for older messages.
-    pub compactions: Vec<Compaction>,
-    /// Who pays for its calls.
-    pub payer: Payer,
-}
-
-impl Conversation {
-    /// Whose it is.
-    pub fn owner(&self) -> Owner {
-        self.payer.owner()
-    }
-
-    /// Position of the first message that no summary stands for.
-    pub fn compacted_to(&self) -> i32 {
-        self.compactions.iter().map(|compaction| compaction.compacted_message_count).sum()
-    }
-}
-
-/// Where a conversation is kept: what chats and threads store in ways of their own.
-#[async_trait]
-pub trait TurnStore: Send + Sync {
-    /// Stores a step under the lease of its run.
-    async fn step(&self, conversation: &Conversation, step: Step) -> Result<StepResult>;
-    /// Adds secondary calls to what the conversation took.
-    async fn charge(&self, asked: &[SecondaryCall]) -> Result<()>;
-    /// Keeps a compaction on top of the `known` ones; `false` when another was faster.
-    async fn compacted(&self, known: usize, compaction: &Compaction) -> Result<bool>;
-}
-
-/// A step of a turn: what was said, and what is open then.
-#[derive(Debug)]
-pub struct Step {
-    /// Messages in their order.
-    pub messages: Vec<MessageRow>,
-    /// Calls without a result.
-    pub open: Vec<OpenCall>,
-    /// What its model calls took of quotas.
-    pub took: Vec<Arc<RawValue>>,
-    /// Whose answer it holds, if any.
-    pub model: Option<ModelSpec>,
-    /// The conversation's revision is at least this then.
-    pub revision: i64,
-    /// No call is under way: the model is asked next, or somebody is waited for.
-    pub is_settled: bool,
-}
-
-/// What became of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepResult {
-    /// The lease was lost: nothing was written.
-    Lost,
-    /// The conversation stands at this revision.
-    At(i64, Flow),
-}
-
-/// The lease of a turn was lost: somebody else goes on with it, or a client ended it.
-#[derive(Debug, thiserror::Error)]
-#[error("the lease of this turn was lost")]
-pub struct LeaseLost;
-
-impl LeaseLost {
-    /// Whether that is why something failed.
-    pub fn is_in(error: &Error) -> bool {
-        error.cause().and_then(|cause| cause.downcast_ref::<Self>()).is_some()
-    }
-}
 
 /// Bounds of a turn beyond those of its settings.
 #[derive(Debug, Clone, Copy)]
@@ -272,13 +75,6 @@ pub struct Turn<'a> {
     newest: AtomicI64,
     /// A step is being committed.
     saving: watch::Sender<bool>,
-}
-
-enum MessageKind {}
-
-/// An id for a message.
-pub fn new_message_uid() -> String {
-    Id::<MessageKind>::generate().into()
 }
 
 impl<'a> Turn<'a> {

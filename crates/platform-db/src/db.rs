@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use deadpool::managed::QueueMode;
 use diesel::{ConnectionError, ConnectionResult};
 use diesel_async::{
     AsyncPgConnection, SimpleAsyncConnection,
@@ -173,6 +174,8 @@ impl Db {
             .max_size(config.pool)
             .wait_timeout(Some(WAIT))
             .create_timeout(Some(WAIT))
+            // What was used last has its statements prepared, and its part of the database in mind.
+            .queue_mode(QueueMode::Lifo)
             .runtime(deadpool::Runtime::Tokio1)
             .build()
             .map_err(Error::internal)?;

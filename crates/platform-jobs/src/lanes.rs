@@ -1,6 +1,6 @@
 //! Lanes: runs that share limits, decided where a run is taken.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use diesel::{
     QueryableByName,
@@ -58,8 +58,9 @@ pub async fn drop_lane_in(conn: &mut Conn, account: &AccountId, lane: &str) -> R
     Ok(())
 }
 
-/// Whether one more run of a lane would have to wait. No other is judged or taken before this transaction ends.
-pub async fn is_full_in(conn: &mut Conn, account: &AccountId, lane: &str) -> Result<bool> {
+/// Why one more run of a lane would have to wait, and for how long at the least; `None` when it would not. No other is
+/// judged or taken before this transaction ends.
+pub async fn full_in(conn: &mut Conn, account: &AccountId, lane: &str) -> Result<Option<(Hold, Duration)>> {
     let row: Option<(i32, Option<i32>, i64, i64, i32, i64)> = lanes::table
         .filter(lanes::account_id.eq(account.as_str()).and(lanes::id.eq(lane)))
         .for_update()
@@ -74,7 +75,7 @@ pub async fn is_full_in(conn: &mut Conn, account: &AccountId, lane: &str) -> Res
         .first(conn)
         .await
         .optional()?;
-    let Some((most_running, most_starts, interval_ms, window_no, starts, now)) = row else { return Ok(false) };
+    let Some((most_running, most_starts, interval_ms, window_no, starts, now)) = row else { return Ok(None) };
     let of = || runs::table.filter(runs::lane.eq(lane));
     let running: i64 = of().filter(runs::owner.is_not_null()).count().get_result(conn).await?;
     let waiting = of().filter(runs::owner.is_null());
@@ -82,7 +83,11 @@ pub async fn is_full_in(conn: &mut Conn, account: &AccountId, lane: &str) -> Res
     let here = running + waiting.count().get_result::<i64>(conn).await?;
     let started = if window_no == now / interval_ms { starts } else { 0 };
     let begun = i64::from(started) + opening;
-    Ok(here >= i64::from(most_running) || most_starts.is_some_and(|most| begun >= i64::from(most)))
+    if most_starts.is_some_and(|most| begun >= i64::from(most)) {
+        let window_ends = Timestamp((now / interval_ms + 1) * interval_ms);
+        return Ok(Some((Hold::Starts, window_ends.since(Timestamp(now)))));
+    }
+    Ok((here >= i64::from(most_running)).then_some((Hold::Running, Duration::ZERO)))
 }
 
 const NOW_MS: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";

@@ -7,8 +7,11 @@ use platform_runtime::{Answer, CallResult, Delta, FINISH_TOOL, Flow, Listener, O
 
 use serde_json::Value;
 
-use super::{Turn, new_message_uid, tool_row};
-use crate::{message::MessageContent, repository::result_positions};
+use super::{Turn, tool_row};
+use crate::{
+    message::{MessageContent, new_message_uid},
+    repository::result_positions,
+};
 
 #[async_trait]
 impl Listener for Turn<'_> {

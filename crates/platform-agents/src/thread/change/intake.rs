@@ -1,6 +1,6 @@
 //! Taking work in: threads that start, and messages to those that are there.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use diesel_async::AsyncConnection;
 use platform_conversation::{
@@ -10,7 +10,7 @@ use platform_conversation::{
 use platform_core::{AccountId, Caller, Error, Object, Owner, Result, run_detached};
 use platform_db::{Conn, Idempotency};
 use platform_guardrails::Moment;
-use platform_jobs::{is_full_in, traceparent};
+use platform_jobs::{Hold, full_in, traceparent};
 use platform_runtime::{Refusal, Role};
 use platform_tenants::Visit;
 
@@ -172,10 +172,8 @@ impl Threads {
                     if reject_when_busy {
                         // An agent comes before its lane, whoever takes both.
                         threads.agents.hold_in(conn, account, &agent_id).await?;
-                        if is_full_in(conn, account, &agent_id).await? {
-                            let message =
-                                "This agent has as many threads as it may have; try again when one has ended.";
-                            return Err(Error::new(code::AGENT_BUSY, message).retry_after(1));
+                        if let Some((hold, wait)) = full_in(conn, account, &agent_id).await? {
+                            return Err(busy(hold, wait));
                         }
                     }
                     let mut start = start.clone();
@@ -352,4 +350,13 @@ impl Threads {
         }
         Ok(arrived)
     }
+}
+
+/// The agent takes no thread now, and wants none to wait.
+fn busy(hold: Hold, wait: Duration) -> Error {
+    let message = match hold {
+        Hold::Starts => "This agent has begun as many threads as it may in this interval; try again in the next.",
+        _ => "This agent has as many threads as it may have; try again when one has ended.",
+    };
+    Error::new(code::AGENT_BUSY, message).retry_after(wait.as_secs() + 1)
 }

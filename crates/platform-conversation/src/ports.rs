@@ -1,0 +1,36 @@
+use std::sync::Arc;
+
+use platform_core::Clock;
+use platform_db::Db;
+use platform_events::Audience;
+use platform_realtime::Realtime;
+use platform_runtime::{Budget, Catalog, ChildPool, Dictations, Environments, Memory, Recall, Toolbox};
+
+/// What every turn works with.
+#[derive(Clone)]
+pub struct Ports {
+    /// Where messages are kept.
+    pub db: Db,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// What models there are.
+    pub catalog: Arc<dyn Catalog>,
+    /// Who lets them be asked.
+    pub budget: Arc<dyn Budget>,
+    /// What is known of what is attached.
+    pub recall: Arc<dyn Recall>,
+    /// What assistants remember of those they talk to.
+    pub memory: Arc<dyn Memory>,
+    /// What was dictated.
+    pub dictations: Arc<dyn Dictations>,
+    /// What those who are connected to an environment have of it.
+    pub environments: Arc<dyn Environments>,
+    /// What may be called.
+    pub toolbox: Arc<Toolbox>,
+    /// Who reads what clients wrote.
+    pub children: Arc<ChildPool>,
+    /// Where growth is shown.
+    pub realtime: Arc<Realtime>,
+    /// Who listens to what happens.
+    pub audience: Arc<dyn Audience>,
+}
