@@ -172,7 +172,7 @@ impl Checks {
         let mut seen = std::collections::HashSet::new();
         tags.retain(|tag| seen.insert(tag.clone()));
         self.count(path, tags.len(), self.limits.tags);
-        for (i, tag) in tags.iter().enumerate().take(MOST_ISSUES) {
+        for (i, tag) in tags.iter().enumerate() {
             self.length(&format!("{path}[{i}]"), tag, 1..=64);
         }
     }

@@ -207,8 +207,8 @@ impl Live {
     /// From now on these values are masked, too, beside the variables of every command.
     pub async fn learn(&self, variables: &Variables) -> Result<Redactor> {
         // Whoever comes meanwhile masks what is being learnt.
-        let mut secrets = self.secrets.lock().await;
-        let known = secrets.len();
+        let mut known = self.secrets.lock().await;
+        let mut secrets = known.clone();
         let of_all = self.state().variables.clone();
         for (name, value) in of_all.iter().chain(variables) {
             let secret = (name.clone(), value.expose().to_owned());
@@ -216,21 +216,22 @@ impl Live {
                 secrets.push(secret);
             }
         }
-        if secrets.len() == known {
+        if secrets.len() == known.len() {
             return Ok(self.state().redactor.clone());
         }
         if secrets.iter().map(|(_, value)| value.len()).sum::<usize>() > MOST_SECRETS {
-            secrets.truncate(known);
             let message = format!(
                 "This sandbox was given more than {MOST_SECRETS} bytes of values that its output must not show; \
                  start another one."
             );
             return Err(Error::new(Code::CONFLICT, message));
         }
-        let learnt = secrets.clone();
-        let redactor =
-            run_blocking(move || Ok(Redactor::new(learnt.iter().map(|(name, value)| (name.as_str(), value.as_str())))))
-                .await?;
+        let (redactor, secrets) = run_blocking(move || {
+            let redactor = Redactor::new(secrets.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+            Ok((redactor, secrets))
+        })
+        .await?;
+        *known = secrets;
         self.state().redactor = redactor.clone();
         Ok(redactor)
     }
