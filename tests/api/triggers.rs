@@ -522,6 +522,33 @@ async fn lists_and_feeds_are_polled_for_what_is_new_and_times_come_once() {
     );
 }
 
+#[tokio::test]
+async fn a_trigger_is_deleted_also_while_its_list_is_asked_and_its_events_end() {
+    let (app, _) = local().await;
+    let feeds = FakeToolServer::start();
+    let of = agent(&app, json!({"name": "A"})).await;
+    let (hooks, lists) = (server_of(&app, "webhook").await, server_of(&app, "rss").await);
+    let config = json!({"url": format!("{}/echo/feed", feeds.url())});
+    let both = |n: usize| {
+        let (app, of, hooks, lists, config) = (&app, &of, &hooks, &lists, &config);
+        async move {
+            let asked = trigger(app, lists, "new_item", json!({"agentId": of, "triggerConfig": config})).await;
+            let hooked = trigger(app, hooks, "webhook", json!({"agentId": of})).await;
+            let url = hooked["webhookUrl"].as_str().expect("one").strip_prefix(app.url()).expect("ours");
+            for event in 0..n % 4 {
+                hook(app, url, &[("webhook-id", &event.to_string())], "{}").await;
+            }
+            for made in [asked, hooked] {
+                let deleted = app.delete(&format!("/triggers/{}", text(&made["id"]))).await;
+                assert_eq!(deleted.status, StatusCode::OK, "{}", deleted.body);
+            }
+        }
+    };
+    for _ in 0..6 {
+        join_all((0..16).map(both)).await;
+    }
+}
+
 /// Signed events over five triggers, a quarter of them sent twice, while the process is killed.
 #[tokio::test]
 async fn each_event_starts_one_run_however_often_it_comes_and_the_process_is_killed() {

@@ -113,6 +113,8 @@ impl PgTriggers {
         let is_first = trigger.row.cursor.is_none();
         let mut conn = self.db.conn().await?;
         let storing = conn.transaction::<_, Error, _>(async |conn| {
+            // A trigger comes before its runs, whoever takes both.
+            repository::lock(conn, &account, &trigger.row.id).await?;
             if !is_held_in(conn, run).await? {
                 return Ok(false);
             }
@@ -218,6 +220,7 @@ impl Work for ScheduleWork {
         let event = NewEvent::of(&self.0.rules, &trigger, due.to_iso(), payload, now);
         let mut conn = triggers.db.conn().await?;
         let storing = conn.transaction::<_, Error, _>(async |conn| {
+            repository::lock(conn, &account, &trigger.row.id).await?;
             if !is_held_in(conn, run).await? {
                 return Ok(());
             }

@@ -235,11 +235,11 @@ impl PgTriggers {
                 return Ok(0);
             }
             end_in(conn, run).await?;
-            repository::end_event(conn, event, &ended, now).await?;
-            match ended.outcome {
+            // A trigger comes before its counters and its events, whoever takes them.
+            let errors = match ended.outcome {
                 Outcome::Executed => {
                     repository::count_event(conn, &account, event).await?;
-                    repository::count_error(conn, &trigger.id, false).await?;
+                    repository::count_error(conn, &trigger.id, false).await?
                 }
                 Outcome::Error => {
                     let data = json!({"triggerId": trigger.id, "eventId": event.event_id, "error": ended.error});
@@ -250,11 +250,12 @@ impl PgTriggers {
                         ..Event::new(&account, "trigger.delivery_failed", data)
                     };
                     publish_in(conn, vec![failed], now).await?;
-                    return repository::count_error(conn, &trigger.id, true).await;
+                    repository::count_error(conn, &trigger.id, true).await?
                 }
-                _ => {}
-            }
-            Ok(0)
+                _ => 0,
+            };
+            repository::end_event(conn, event, &ended, now).await?;
+            Ok(errors)
         });
         let errors = ending.await?;
         drop(conn);

@@ -485,6 +485,10 @@ pub(crate) struct Ended {
 
 /// Notes what became of an event; one that came to an error may come again.
 pub(crate) async fn end_event(conn: &mut Conn, event: &EventRow, ended: &Ended, now: Timestamp) -> Result<()> {
+    if ended.outcome == Outcome::Error {
+        let seen = trigger_seen::table.find((&event.trigger_id, &event.event_id));
+        diesel::delete(seen.filter(trigger_seen::delivery_id.eq(&event.id))).execute(conn).await?;
+    }
     diesel::update(trigger_events::table.find(&event.id))
         .set((
             trigger_events::outcome.eq(ended.outcome.as_str()),
@@ -495,10 +499,6 @@ pub(crate) async fn end_event(conn: &mut Conn, event: &EventRow, ended: &Ended, 
         ))
         .execute(conn)
         .await?;
-    if ended.outcome == Outcome::Error {
-        let seen = trigger_seen::table.find((&event.trigger_id, &event.event_id));
-        diesel::delete(seen.filter(trigger_seen::delivery_id.eq(&event.id))).execute(conn).await?;
-    }
     Ok(())
 }
 
@@ -533,10 +533,10 @@ pub(crate) async fn pause(
 
 /// Forgets what came before a moment, or before the newest 5000 of a trigger, and what was seen before another.
 pub(crate) async fn purge(conn: &mut Conn, received: Timestamp, seen: Timestamp) -> Result<()> {
-    let old = trigger_events::table.filter(trigger_events::received_ms.lt(received.0));
-    diesel::delete(old).execute(conn).await?;
     let seen = trigger_seen::table.filter(trigger_seen::seen_ms.lt(seen.0));
     diesel::delete(seen).execute(conn).await?;
+    let old = trigger_events::table.filter(trigger_events::received_ms.lt(received.0));
+    diesel::delete(old).execute(conn).await?;
     diesel::sql_query(
         "DELETE FROM trigger_events e USING (
             SELECT t.id, (SELECT k.received_ms FROM trigger_events k WHERE k.trigger_id = t.id
