@@ -80,8 +80,13 @@ async fn what_referred_to_tool_servers_before_there_was_one_table_still_does() {
         include_str!("../../../migrations/2026-11-22-230100_toolservers_uses/up.sql"),
         include_str!("../../../migrations/2026-11-22-230100_toolservers_uses/down.sql"),
     );
+    let (newer_up, newer_down) = (
+        include_str!("../../../migrations/2026-11-26-112500_toolservers_uses_in_one_table/up.sql"),
+        include_str!("../../../migrations/2026-11-26-112500_toolservers_uses_in_one_table/down.sql"),
+    );
     let account = AccountId::generate();
-    conn.batch_execute(down).await.expect("as it was");
+    conn.batch_execute(newer_down).await.expect("as it was");
+    conn.batch_execute(down).await.expect("and before");
     let before = format!(
         "INSERT INTO tool_servers (account_id, id, identifier, kind, name, description, enabled, settings, tools, \
          tool_count, created_ms, edited_ms) VALUES ('{account}', 's1', 's', 'http', 'S', '', true, '{{}}', '[]', 0, 0, 0); \
@@ -103,6 +108,9 @@ async fn what_referred_to_tool_servers_before_there_was_one_table_still_does() {
     assert_eq!(users, [("agent".to_owned(), "g2".to_owned()), ("assistant".to_owned(), "a1".to_owned())]);
     conn.batch_execute(down).await.expect("and back");
     conn.batch_execute(up).await.expect("and again");
+    for newer in [newer_up, newer_down, newer_up] {
+        conn.batch_execute(newer).await.expect("carried over");
+    }
     assert_eq!(users_in(&mut conn, &account, (Kind::placed("tool-server"), "s1")).await.expect("read"), users);
 }
 

@@ -11,10 +11,17 @@
 //! the current one in the transaction that makes it ready, and a save that fails changes nothing; values of variables
 //! leave a machine masked, whoever asks, unless a full key asks for what it wrote as it is.
 //!
-//! ```ignore
-//! let environments = PgEnvironments::new(EnvironmentNeeds { db, bus, clock, vault, store, backend, .. });
-//! let started = environments.start(&caller, &id, StartSandbox::default()).await?;
-//! let ran = environments.exec(&caller, &id, NewCommand { sandbox_id: started.sandbox_id, .. }, false).await?;
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use platform_core::{Caller, Id, Result};
+//! # use platform_environments::*;
+//! # async fn example(needs: EnvironmentNeeds, caller: Caller, id: Id<Environment>) -> Result<()> {
+//! let environments: Arc<dyn SandboxService> = PgEnvironments::new(needs);
+//! let started = Arc::clone(&environments).start(&caller, &id, StartSandbox::default()).await?;
+//! let (sandbox_id, command) = (started.sandbox_id.into(), "uname -a".to_owned());
+//! let command = NewCommand { sandbox_id, command, ..NewCommand::default() };
+//! let output = whole(environments.exec(&caller, &id, command, false).await?).await?;
+//! # Ok(()) }
 //! ```
 
 pub mod code;

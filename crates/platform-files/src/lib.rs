@@ -8,10 +8,17 @@
 //! gone for every process at once, since nothing of it is remembered; nothing is ever whole in memory but what
 //! [`PgFileService::bytes`] is asked for, within its bound.
 //!
-//! ```ignore
-//! let files = PgFileService::new(&db, clock, Store::open(&config)?, public_url);
-//! let file = files.create(&account, NewFile { name, content, .. }, None).await?;
-//! let token = files.token_of(&file.download_url);
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use platform_core::{AccountId, Clock, Result};
+//! # use platform_db::Db;
+//! # use platform_files::*;
+//! # async fn example(db: Db, clock: Arc<dyn Clock>, store: Store, account: AccountId, new: NewFile) -> Result<()> {
+//! let files = PgFileService::new(&db, clock, store, "https://platform.example");
+//! let file = files.create(&account, new, None).await?;
+//! let token = files.token_of(&file.download_url).expect("ours");
+//! let bytes = files.download(token).await?;
+//! # Ok(()) }
 //! ```
 
 pub mod code;

@@ -9,12 +9,21 @@
 //! starts; what a route reads is what its description names; everything that fails, fails with the error object; no
 //! answer and no body is unbounded.
 //!
-//! ```ignore
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use platform_access::Kind;
+//! # use platform_core::Result;
+//! # use platform_http::*;
+//! # const LABEL: Kind = Kind::of_account("label");
+//! # struct Labels;
+//! # impl Labels { async fn get(&self, _: &platform_core::AccountId, _: &str) -> Result<()> { Ok(()) } }
+//! # fn example(config: HttpConfig, needs: Needs, labels: Arc<Labels>) -> Result<()> {
 //! let mut group = Group::of("labels", "Words that people put on things", labels).naming("labelId", LABEL);
-//! group.get("/v1/labels/{labelId}", key("labels:read"), get).with(spec::get);
-//! let http = Http::new(config, needs, vec![group.build()])?;
+//! group.get("/v1/labels/{labelId}", key("labels:read"), get);
+//! let http = Http::new(config, needs, vec![group.build()]).expect("a table without contradictions");
+//! # Ok(()) }
 //!
-//! async fn get(labels: Arc<dyn LabelService>, request: Request) -> Result<Answer> {
+//! async fn get(labels: Arc<Labels>, request: Request) -> Result<Answer> {
 //!     Answer::ok(&labels.get(&request.caller()?.account, request.path("labelId")).await?)
 //! }
 //! ```

@@ -9,11 +9,13 @@
 //! time, and the refresh token that came with it is stored before anybody uses the access token; a connection that its
 //! app refuses says so; a state is good once, for some minutes; a pack that is wrong is left out.
 //!
-//! ```ignore
-//! let apps = Arc::new(Connectors::load(directory, client));
-//! let connections = PgConnections::new(needs);
-//! let integrations = PgIntegrations::new(&connections, &tool_servers, &jobs, &public_url);
-//! let connected = integrations.connect(&account, "github", new, &connecting).await?;
+//! ```no_run
+//! # use platform_core::{AccountId, Result};
+//! # use platform_integrations::*;
+//! # async fn example(integrations: PgIntegrations, account: AccountId, new: NewConnection, who: Connecting) -> Result<()> {
+//! let app = integrations.connector("github")?;
+//! let connected = integrations.connect(&account, "github", new, &who).await?;
+//! # Ok(()) }
 //! ```
 
 mod catalog;

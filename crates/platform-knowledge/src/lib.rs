@@ -12,11 +12,17 @@
 //! one transaction; what lies in a folder has its project; nothing lies within itself; a search never leaves its
 //! account, and a turn finds what is attached and nothing else.
 //!
-//! ```ignore
-//! let knowledge = Arc::new(PgKnowledge::new(KnowledgeNeeds { db, clock, jobs, files, referrers, .. }));
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use platform_core::{Caller, Result};
+//! # use platform_jobs::Jobs;
+//! # use platform_knowledge::*;
+//! # async fn example(needs: KnowledgeNeeds, jobs: Arc<Jobs>, caller: Caller, new: NewDocument, query: SearchQuery) -> Result<()> {
+//! let knowledge = Arc::new(PgKnowledge::new(needs));
 //! let document = DocumentService::create(&*knowledge, &caller, new, None).await?;
 //! jobs.start(works(&knowledge));
 //! let found = knowledge.search(&caller.account, query, None).await?;
+//! # Ok(()) }
 //! ```
 
 pub mod code;

@@ -8,9 +8,13 @@
 //! grants name, of them those that are not switched off; a tool that is new or described otherwise waits for an
 //! operator unless the profile says otherwise; what lets a caller in here goes to no server; every call is noted.
 //!
-//! ```ignore
-//! let gateway = PgMcpGateway::new(McpNeeds { db, bus, clock, vault, tool_servers, integrations, chat, threads, budget });
-//! let reply = gateway.answer(asking, &body, async |kind, id| request.check_use(kind, id).await).await?;
+//! ```no_run
+//! # use platform_core::{AccountId, Id, Result};
+//! # use platform_mcp::*;
+//! # async fn example(needs: McpNeeds, account: AccountId, of: PreviewOf) -> Result<()> {
+//! let gateway = PgMcpGateway::new(needs);
+//! let tools = gateway.preview(&account, &of, true).await?;
+//! # Ok(()) }
 //! ```
 
 mod audit;

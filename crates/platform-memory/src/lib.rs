@@ -9,10 +9,15 @@
 //! the bucket of its own turn, within the limits, and never over what is read-only; the same entries give the same text
 //! in the prompt, byte by byte.
 //!
-//! ```ignore
-//! let memory = Arc::new(PgMemory::new(MemoryNeeds { db, bus, clock, turns, catalog, budget, limits }));
+//! ```no_run
+//! # use platform_core::{AccountId, Result};
+//! # use platform_memory::*;
+//! # use platform_runtime::{Memory, MemoryBucket};
+//! # async fn example(needs: MemoryNeeds, account: AccountId, bucket: MemoryBucket, new: NewEntry) -> Result<()> {
+//! let memory = PgMemory::new(needs);
 //! let added = memory.add(&account, &bucket, new, Source::Api, None).await?;
 //! let block = memory.core(&account, &bucket).await?;
+//! # Ok(()) }
 //! ```
 
 mod block;

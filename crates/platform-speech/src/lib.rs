@@ -7,9 +7,13 @@
 //! **Invariants**: what a recording is its content says, never its name; a transcript has its recording, whose address is
 //! as good as its file; one of a tenant is for that tenant alone; whoever pays is asked before an engine is.
 //!
-//! ```ignore
-//! let speech = Arc::new(PgSpeech::new(SpeechNeeds { db, clock, files, egress, children, catalog, budget }));
+//! ```no_run
+//! # use platform_core::{AccountId, Result};
+//! # use platform_speech::*;
+//! # async fn example(needs: SpeechNeeds, account: AccountId, new: NewTranscript) -> Result<()> {
+//! let speech = PgSpeech::new(needs);
 //! let transcript = speech.transcribe(&account, new, None).await?;
+//! # Ok(()) }
 //! ```
 
 mod audio;

@@ -8,10 +8,14 @@
 //! comes and whatever is killed: its id is unique for seven days, and the start carries the delivery as its idempotency
 //! key; what a run causes is one deeper than the run, and at five it ends.
 //!
-//! ```ignore
-//! let triggers = Arc::new(PgTriggers::new(TriggerNeeds { db, bus, clock, vault, jobs, integrations, agents, .. }));
+//! ```no_run
+//! # use platform_core::{Caller, Result};
+//! # use platform_triggers::*;
+//! # async fn example(needs: TriggerNeeds, caller: Caller, new: NewTrigger, headers: &dyn RequestHeaders) -> Result<()> {
+//! let triggers = PgTriggers::new(needs);
 //! let trigger = triggers.create(&caller, new, None).await?;
-//! let answer = triggers.receive(&token, &headers, &body).await?;
+//! let received = triggers.receive("token", headers, b"{}").await?;
+//! # Ok(()) }
 //! ```
 
 pub mod code;

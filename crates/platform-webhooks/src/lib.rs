@@ -8,10 +8,15 @@
 //! tried until it succeeds or its attempts are over, each time with the same `webhook-id`; receivers are served apart
 //! from each other, so that a slow one delays nobody else; secrets are sealed and shown once.
 //!
-//! ```ignore
-//! let webhooks = Arc::new(PgWebhooks::new(WebhookNeeds { db, bus, clock, vault, egress, threads }));
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use platform_core::{AccountId, Result};
+//! # use platform_webhooks::*;
+//! # async fn example(needs: WebhookNeeds, account: AccountId, new: WebhookSettings) -> Result<()> {
+//! let webhooks = Arc::new(PgWebhooks::new(needs));
 //! let made = webhooks.create(&account, new, None).await?;
-//! spawn("webhooks", webhooks.keep());
+//! webhooks.keep().await;
+//! # Ok(()) }
 //! ```
 
 mod catalog;
