@@ -223,39 +223,63 @@ fn replied(message: &Message, called: Called) -> McpReply {
 
 /// A call whose progress is told as it comes; one that tells of none is answered with one message.
 async fn stream_of(calling: Calling, tool: crate::surface::Tool, view: View, message: Message) -> McpReply {
-    let (sender, mut progress) = tokio::sync::mpsc::channel(64);
+    let (sender, progress) = tokio::sync::mpsc::channel(64);
     let token = message.progress_token().cloned().unwrap_or_default();
-    let mut running = Box::pin(async move {
+    let reply = Box::pin(async move {
         let called = calling.run(tool, &view, &message, Some(sender)).await;
-        (message, called)
+        replied(&message, called)
     });
-    let first = tokio::select! {
-        biased;
-        first = progress.recv() => first,
-        (message, called) = &mut running => return replied(&message, called),
-    };
-    let Some(first) = first else {
-        let (message, called) = running.await;
-        return replied(&message, called);
+    let mut underway = Underway { progress, reply, ended: None };
+    let first = match underway.next().await {
+        Told::Progress(first) => first,
+        Told::End(reply) => return reply,
     };
     let begun = stream::iter([protocol::progress(&token, first)]);
-    let rest = stream::unfold(Some((running, progress)), move |state| {
+    let rest = stream::unfold(Some(underway), move |underway| {
         let token = token.clone();
         async move {
-            let (mut running, mut progress) = state?;
-            tokio::select! {
-                biased;
-                Some(params) = progress.recv() => {
-                    Some((protocol::progress(&token, params), Some((running, progress))))
-                }
-                (message, called) = &mut running => {
-                    let McpReply::Message(_, last) = replied(&message, called) else { return None };
-                    Some((last, None))
-                }
+            let mut underway = underway?;
+            match underway.next().await {
+                Told::Progress(params) => Some((protocol::progress(&token, params), Some(underway))),
+                Told::End(McpReply::Message(_, last)) => Some((last, None)),
+                Told::End(_) => None,
             }
         }
     });
     McpReply::Stream(Box::pin(futures_util::StreamExt::chain(begun, rest)), false)
+}
+
+/// A call that is under way.
+struct Underway<F> {
+    progress: tokio::sync::mpsc::Receiver<Value>,
+    reply: F,
+    ended: Option<McpReply>,
+}
+
+enum Told {
+    Progress(Value),
+    End(McpReply),
+}
+
+impl<F: Future<Output = McpReply> + Unpin> Underway<F> {
+    /// Its progress, all of it, and then its end.
+    async fn next(&mut self) -> Told {
+        let reply = match self.ended.take() {
+            Some(reply) => reply,
+            None => tokio::select! {
+                biased;
+                Some(progress) = self.progress.recv() => return Told::Progress(progress),
+                reply = &mut self.reply => reply,
+            },
+        };
+        match self.progress.try_recv() {
+            Ok(progress) => {
+                self.ended = Some(reply);
+                Told::Progress(progress)
+            }
+            Err(_) => Told::End(reply),
+        }
+    }
 }
 
 /// Somebody who is told when their tools change.

@@ -26,6 +26,7 @@ mod http;
 mod kinds;
 mod mcp;
 mod mcp_http;
+mod mcp_progress;
 mod model;
 mod openapi;
 mod redact;

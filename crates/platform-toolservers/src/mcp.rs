@@ -14,8 +14,8 @@ use rmcp::{
     ClientHandler, ServiceError,
     model::{
         CallToolRequest, CallToolRequestParams, CallToolResponse, CallToolResult, CancelledNotificationParam,
-        ClientCapabilities, ClientConfig, ClientRequest, Implementation, PaginatedRequestParams,
-        ProgressNotificationParam, ProgressToken, ProtocolVersion, RequestId, RequestMetaObject, ServerResult,
+        ClientCapabilities, ClientConfig, ClientRequest, GetExtensions, Implementation, PaginatedRequestParams,
+        ProtocolVersion, RequestId, RequestMetaObject, ServerResult,
     },
     service::{
         ClientCacheConfig, ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext, Peer,
@@ -38,6 +38,7 @@ use crate::{
     failure::Failure,
     gateway::answered,
     mcp_http::McpHttp,
+    mcp_progress::{ProgressListener, WithProgress},
     redact::Redactor,
     server::{Credentials, Server, UpstreamCredentials},
     tokens::Tokens,
@@ -98,11 +99,7 @@ pub(crate) struct McpClients {
     changed: Arc<ChangedServers>,
 }
 
-/// Who hears of the progress of which call.
-type Listeners = Arc<Mutex<HashMap<ProgressToken, mpsc::Sender<Value>>>>;
-
 struct Connection {
-    listeners: Listeners,
     service: RunningService<RoleClient, Client>,
     url: Url,
     /// What it was let in with.
@@ -112,8 +109,6 @@ struct Connection {
 }
 
 struct Client {
-    listeners: Listeners,
-    redactor: Redactor,
     server: Changed,
     changed: Arc<ChangedServers>,
 }
@@ -121,17 +116,6 @@ struct Client {
 impl ClientHandler for Client {
     fn get_info(&self) -> ClientConfig {
         ClientConfig::new(ClientCapabilities::default(), Implementation::new("platform", env!("CARGO_PKG_VERSION")))
-    }
-
-    async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
-        let listener = self.listeners.lock().expect("lock").get(&params.progress_token).cloned();
-        if let (Some(listener), Ok(params)) = (listener, serde_json::to_value(params)) {
-            let params = self.redactor.value(params);
-            // Who reads slowly misses some, and nobody is told novels.
-            if params.to_string().len() <= MOST_TOOL {
-                let _ = listener.try_send(params);
-            }
-        }
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
@@ -215,12 +199,14 @@ impl McpClients {
         progress: Option<mpsc::Sender<Value>>,
     ) -> Result<Result<Value, Refused>, Failure> {
         let called = Box::pin(self.attempt(server, with, again, move |connection| {
-            let request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
+            let mut request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
+            if let Some(progress) = progress.clone() {
+                request.extensions_mut().insert(ProgressListener(progress));
+            }
             let options = PeerRequestOptions::no_options().with_meta(meta.clone());
-            let progress = progress.clone();
             async move {
                 let handle = connection.service.peer().send_cancellable_request(request, options).await?;
-                let waiting = Waiting::of(&connection, &handle, progress);
+                let waiting = Waiting::of(&connection, &handle);
                 let answer = handle.await_response().await;
                 waiting.end();
                 match answer {
@@ -340,15 +326,10 @@ impl McpClients {
         let most = if self.egress.most_bytes() == 0 { usize::MAX } else { self.egress.most_bytes() };
         let config =
             StreamableHttpClientTransportConfig::with_uri(url.as_str()).custom_headers(sent).max_sse_event_size(most);
-        let transport = StreamableHttpClientTransport::with_client(McpHttp(client), config);
-        let listeners = Listeners::default();
         let redactor = Redactor::new(&secrets);
-        let handler = Client {
-            listeners: Arc::clone(&listeners),
-            redactor: redactor.clone(),
-            server,
-            changed: Arc::clone(&self.changed),
-        };
+        let transport = StreamableHttpClientTransport::with_client(McpHttp(client), config);
+        let transport = WithProgress::new(transport, redactor.clone());
+        let handler = Client { server, changed: Arc::clone(&self.changed) };
         let lifecycle = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
@@ -357,7 +338,7 @@ impl McpClients {
             Ok(Ok(service)) => {
                 // What a server lets us keep for a day is not what it offers now.
                 service.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
-                Ok(Connection { listeners, service, url, headers, redactor, token })
+                Ok(Connection { service, url, headers, redactor, token })
             }
             Ok(Err(error)) => {
                 let failure = if error.is_authorization_required() || is_refusal(&error) {
@@ -374,19 +355,13 @@ impl McpClients {
 
 /// A call that is under way: who gives it up takes it back.
 struct Waiting {
-    listeners: Listeners,
-    token: ProgressToken,
     peer: Peer<RoleClient>,
     id: Option<RequestId>,
 }
 
 impl Waiting {
-    fn of(connection: &Connection, handle: &RequestHandle<RoleClient>, progress: Option<mpsc::Sender<Value>>) -> Self {
-        let (listeners, token) = (Arc::clone(&connection.listeners), handle.progress_token.clone());
-        if let Some(progress) = progress {
-            listeners.lock().expect("lock").insert(token.clone(), progress);
-        }
-        Self { listeners, token, peer: connection.service.peer().clone(), id: Some(handle.id.clone()) }
+    fn of(connection: &Connection, handle: &RequestHandle<RoleClient>) -> Self {
+        Self { peer: connection.service.peer().clone(), id: Some(handle.id.clone()) }
     }
 
     /// The upstream has answered.
@@ -397,7 +372,6 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.listeners.lock().expect("lock").remove(&self.token);
         let Some(id) = self.id.take() else { return };
         let (peer, reason) = (self.peer.clone(), "the caller is gone".to_owned());
         spawn("cancel call", async move {
