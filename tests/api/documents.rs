@@ -597,6 +597,61 @@ async fn nothing_more_is_attached_to_who_has_a_thousand() {
     assert_eq!(app.patch("/assistants/s", patch).await.error(), "VALIDATION_ERROR");
 }
 
+/// Records that refer to each other, deleted and changed at the same moment.
+#[tokio::test]
+async fn whoever_deletes_and_whoever_refers_never_wait_for_each_other_and_nothing_refers_to_what_is_gone() {
+    let db = TestDb::new().await;
+    let app = TestApp::start(PROGRAM, &db, &UNBOUNDED);
+    let round = |n: usize| {
+        let app = &app;
+        async move {
+            let top = folder(app, &format!("F{n}"), json!({})).await;
+            let within = json!({"folderId": top});
+            let (one, other) =
+                (document(app, "1", "one", within.clone()).await, document(app, "2", "two", within).await);
+            let known = json!({"knowledgeDocumentIds": [one, other], "knowledgeFolderIds": [top]});
+            let named = |name: &str| {
+                let mut body = known.clone();
+                body["name"] = format!("{name}{n}").into();
+                body
+            };
+            let environment = text(&app.post("/environments", named("E")).await.body["_id"]);
+            let agents = [agent(app, named("A")).await, agent(app, named("B")).await];
+            let mut requests = Vec::new();
+            for agent in &agents {
+                let to = json!({"targetType": "agent", "targetId": agent});
+                requests.extend([
+                    (Method::PUT, format!("/environments/{environment}/connections/agent/{agent}"), json!({})),
+                    (Method::PATCH, format!("/agents/{agent}"), json!({"assistantSpecialization": known})),
+                    (Method::POST, format!("/documents/{one}/attach"), to.clone()),
+                    (Method::POST, format!("/document-folders/{top}/attach"), to),
+                ]);
+            }
+            requests.extend([
+                (Method::PATCH, format!("/environments/{environment}"), json!({"knowledgeDocumentIds": [other, one]})),
+                (Method::DELETE, format!("/documents/{other}"), json!({})),
+                (Method::DELETE, format!("/document-folders/{top}?deleteDocuments=true"), json!({})),
+                (Method::DELETE, format!("/environments/{environment}"), json!({})),
+                (Method::DELETE, format!("/agents/{}", agents[0]), json!({})),
+            ]);
+            let by = n % requests.len();
+            requests.rotate_left(by);
+            let sent = requests.into_iter().map(|(method, path, body)| async move {
+                let reply = app.send(app.request(method.clone(), &path).json(&body)).await;
+                assert!(!reply.status.is_server_error(), "{method} {path}: {}", reply.body);
+            });
+            join_all(sent).await;
+        }
+    };
+    for n in 0..6 {
+        join_all((0..6).map(|of| round(6 * n + of))).await;
+    }
+    let dangling = "SELECT count(*) AS n FROM uses WHERE target_kind IN ('document', 'folder')
+        AND NOT EXISTS (SELECT FROM documents d WHERE d.id = target_id)
+        AND NOT EXISTS (SELECT FROM folders f WHERE f.id = target_id)";
+    assert_eq!(db.number(dangling).await, 0);
+}
+
 #[tokio::test]
 async fn a_text_has_as_many_bytes_as_the_settings_say() {
     let app = app_with(&[("PLATFORM_MAX_DOCUMENT_BYTES", "100")]).await;

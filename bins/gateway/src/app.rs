@@ -104,11 +104,11 @@ impl Platform {
         let quotas = Arc::new(Quotas::new(db, bus, model));
         let tenants = Arc::new(PgTenantService::new(db, bus, Arc::clone(clock), Arc::clone(&quotas)));
         let referrers = Referrers::new([
-            Arc::new(AssistantReferrer) as Arc<dyn Referrer>,
+            Arc::new(EnvironmentReferrer) as Arc<dyn Referrer>,
             Arc::new(AgentReferrer),
-            Arc::new(TriggerReferrer),
+            Arc::new(AssistantReferrer),
             Arc::new(McpReferrer),
-            Arc::new(EnvironmentReferrer),
+            Arc::new(TriggerReferrer),
         ]);
         let pools = Pools::new()?;
         let knowledge = Arc::new(PgKnowledge::new(KnowledgeNeeds {

@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use diesel::prelude::*;
@@ -73,16 +73,18 @@ const MOST: i64 = 1000;
 
 /// All kinds whose records refer to others.
 #[derive(Clone)]
-pub struct Referrers(Arc<BTreeMap<&'static str, Arc<dyn Referrer>>>);
+pub struct Referrers(Arc<[Arc<dyn Referrer>]>);
 
 impl Referrers {
-    /// Those of these kinds.
+    /// Those of these kinds; a kind comes before those whose records it refers to or has go with its own, since records
+    /// are locked in this order.
     pub fn new(referrers: impl IntoIterator<Item = Arc<dyn Referrer>>) -> Self {
-        Self(Arc::new(referrers.into_iter().map(|referrer| (referrer.kind().name(), referrer)).collect()))
+        Self(referrers.into_iter().collect())
     }
 
     fn of(&self, kind: &str) -> Result<&Arc<dyn Referrer>> {
-        self.0.get(kind).ok_or_else(|| Error::internal(format!("nobody changes what is of kind {kind}")))
+        let of = self.0.iter().find(|referrer| referrer.kind().name() == kind);
+        of.ok_or_else(|| Error::internal(format!("nobody changes what is of kind {kind}")))
     }
 
     /// Has a record (its kind and a name of it) refer to another that is held in this transaction, or no longer; its
@@ -141,21 +143,32 @@ impl Referrers {
         self.of(kind)?.describe_in(conn, account, id).await
     }
 
-    /// Takes a record that is being deleted out of all that refer to it; who that was.
+    /// Takes records of these kinds that are being deleted, and are locked, out of all that refer to them; who that was.
     pub async fn forget_in(
         &self,
         conn: &mut Conn,
         account: &AccountId,
-        target: RecordRef<'_>,
+        kinds: &[Kind],
+        ids: &[String],
     ) -> Result<Vec<(String, String)>> {
-        let users = users_in(conn, account, target).await?;
-        for (kind, id) in &users {
-            self.of(kind)?.forget_in(conn, account, id, target).await?;
+        let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+        let references = || {
+            let of = uses::table.filter(uses::account_id.eq(account.as_str()));
+            of.filter(uses::target_kind.eq_any(&names).and(uses::target_id.eq_any(ids)))
+        };
+        let found = references().select((uses::user_kind, uses::user_id, uses::target_kind, uses::target_id));
+        let mut found: Vec<(String, String, String, String)> = found.load(conn).await?;
+        let place = |kind: &str| self.0.iter().position(|referrer| referrer.kind().name() == kind);
+        found.sort_by(|one, other| (place(&one.0), one).cmp(&(place(&other.0), other)));
+        let mut users = Vec::new();
+        for (user_kind, user, target_kind, target) in found {
+            if let Some(kind) = kinds.iter().find(|kind| kind.name() == target_kind) {
+                self.of(&user_kind)?.forget_in(conn, account, &user, (*kind, &target)).await?;
+            }
+            users.push((user_kind, user));
         }
-        let of_target = uses::table
-            .filter(uses::account_id.eq(account.as_str()))
-            .filter(uses::target_kind.eq(target.0.name()).and(uses::target_id.eq(target.1)));
-        diesel::delete(of_target).execute(conn).await?;
+        users.dedup();
+        diesel::delete(references()).execute(conn).await?;
         Ok(users)
     }
 }

@@ -62,12 +62,12 @@ async fn a_record_is_taken_out_of_all_that_refer_to_it_and_of_nothing_else() {
     use_in(&mut conn, &ours, (BOX, "b1"), LABEL, &ids(&["l2"])).await.expect("stored");
     let boxes = Arc::new(Boxes::default());
     let referrers = Referrers::new([boxes.clone() as Arc<dyn Referrer>]);
-    let users = referrers.forget_in(&mut conn, &ours, (LABEL, "l1")).await.expect("forgotten");
+    let users = referrers.forget_in(&mut conn, &ours, &[LABEL], &ids(&["l1"])).await.expect("forgotten");
     assert_eq!((users.len(), boxes.0.lock().expect("lock").clone()), (1, vec!["l1 of b2".to_owned()]));
     assert_eq!(users_in(&mut conn, &ours, (LABEL, "l1")).await.expect("read"), []);
     assert_eq!(users_in(&mut conn, &ours, (LABEL, "l2")).await.expect("read").len(), 2);
     assert_eq!(users_in(&mut conn, &theirs, (LABEL, "l1")).await.expect("read").len(), 2, "another account's");
-    let nobody = Referrers::new([]).forget_in(&mut conn, &ours, (LABEL, "l2")).await;
+    let nobody = Referrers::new([]).forget_in(&mut conn, &ours, &[LABEL], &ids(&["l2"])).await;
     assert_eq!(nobody.expect_err("who changes the boxes?").code(), Code::INTERNAL_ERROR);
 }
 

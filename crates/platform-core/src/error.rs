@@ -220,6 +220,11 @@ impl Error {
         self.0.retry_after
     }
 
+    /// Whether the database undid it because it waited for somebody who waited for it: tried again it may well succeed.
+    pub fn is_deadlock(&self) -> bool {
+        self.cause().is_some_and(|cause| cause.to_string().starts_with(DEADLOCK))
+    }
+
     /// What happened underneath, for the log.
     pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         self.0.cause.as_deref()
@@ -272,5 +277,7 @@ const PASSING: [&str; 11] = [
     "out of memory",
     "canceling statement due to",
     "cannot execute",
-    "deadlock detected",
+    DEADLOCK,
 ];
+
+const DEADLOCK: &str = "deadlock detected";

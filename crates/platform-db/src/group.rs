@@ -115,9 +115,10 @@ impl<T, R> Writer<T, R> {
         }
     }
 
-    /// A bad item harms nobody else; a database that is away harms all the same.
+    /// A bad item harms nobody else, nor does a deadlock; a database that is away harms all the same.
     async fn one_by_one(&mut self, items: Vec<T>, answers: Vec<oneshot::Sender<Result<R>>>, error: Error) {
-        let hopeless = items.len() == 1 || error.code() == Code::SERVICE_UNAVAILABLE;
+        let is_away = error.code() == Code::SERVICE_UNAVAILABLE;
+        let hopeless = (items.len() == 1 || is_away) && !error.is_deadlock();
         let reason = error.to_string();
         let mut first = Some(error);
         for (item, answer) in items.into_iter().zip(answers) {

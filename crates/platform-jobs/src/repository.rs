@@ -155,10 +155,25 @@ pub(crate) async fn claim(
 
 /// Renews leases; returns those still held, with whether they were asked to stop.
 pub(crate) async fn renew(conn: &mut Conn, owner: &str, ids: &[String], lease_ms: i64) -> Result<Vec<(String, bool)>> {
-    // Whoever locks several locks them in this order.
+    let mut renewed = renew_some(conn, owner, ids, "SKIP LOCKED", lease_ms).await?;
+    // Those that somebody has locked one by one: it waits for nobody while it holds others.
+    let locked: Vec<_> = ids.iter().filter(|id| renewed.iter().all(|(renewed, _)| renewed != *id)).collect();
+    for id in locked {
+        renewed.extend(renew_some(conn, owner, std::slice::from_ref(id), "", lease_ms).await?);
+    }
+    Ok(renewed)
+}
+
+async fn renew_some(
+    conn: &mut Conn,
+    owner: &str,
+    ids: &[String],
+    waiting: &str,
+    lease_ms: i64,
+) -> Result<Vec<(String, bool)>> {
     let ids = sql::<Bool>("id IN (SELECT id FROM runs WHERE id = ANY(")
         .bind::<Array<Text>, _>(ids)
-        .sql(") ORDER BY id FOR UPDATE)");
+        .sql(&format!(") FOR UPDATE {waiting})"));
     let renewed = diesel::update(runs::table.filter(runs::owner.eq(owner)))
         .filter(ids)
         .set(runs::due.eq(sql::<Timestamptz>("now() + ").bind::<BigInt, _>(lease_ms).sql(MILLISECONDS)))

@@ -22,8 +22,8 @@ const EVERY: Duration = Duration::from_secs(5);
 
 /// Writes windows that have ended to the history, each once whoever does it.
 const CAPTURE: &str = "WITH closed AS (
-        UPDATE usage_counters SET captured = true
-        WHERE NOT captured AND ends_ms <= extract(epoch FROM usage_clock()) * 1000 RETURNING *
+        UPDATE usage_counters SET captured = true WHERE ctid = ANY (ARRAY(SELECT ctid FROM usage_counters
+            WHERE NOT captured AND ends_ms <= extract(epoch FROM usage_clock()) * 1000 FOR UPDATE SKIP LOCKED)) RETURNING *
     )
     INSERT INTO usage_history (account_id, tenant_id, subtenant_id, metric, window_unit, window_every, window_key,
         starts_ms, ends_ms, consumed, exempt, external, rule_limit, tier_id, captured_ms)
@@ -31,6 +31,13 @@ const CAPTURE: &str = "WITH closed AS (
         usage_start(window_unit, window_every, window_key), ends_ms, consumed, exempt, external, rule_limit, tier_id,
         (extract(epoch FROM usage_clock()) * 1000)::bigint
     FROM closed WHERE consumed > 0 OR exempt > 0 ON CONFLICT DO NOTHING";
+
+/// Locks the usage of tenants for whom was reserved what is released next, as whoever settles does.
+const LOCK_RELEASED: &str = "SELECT lock_usage(account_id, tenant_id) FROM (
+        SELECT DISTINCT h.account_id, h.tenant_id
+        FROM usage_reservations, jsonb_to_recordset(holds) AS h(account_id text, tenant_id text)
+        WHERE made_at < usage_clock() - interval '15 minutes' ORDER BY 1, 2
+    ) AS released";
 
 /// Gives back what was reserved for calls that never came back.
 const RELEASE: &str = "WITH old AS (
@@ -92,7 +99,11 @@ impl PgTenantService {
     async fn keep_once(&self) -> Result<()> {
         let mut conn = self.db.conn().await?;
         diesel::sql_query(CAPTURE).execute(&mut conn).await?;
-        diesel::sql_query(RELEASE).execute(&mut conn).await?;
+        let releasing = conn.transaction::<_, Error, _>(async |conn| {
+            diesel::sql_query(LOCK_RELEASED).execute(conn).await?;
+            Ok(diesel::sql_query(RELEASE).execute(conn).await?)
+        });
+        releasing.await?;
         let telling = conn.transaction::<_, Error, _>(async |conn| {
             let crossed = "UPDATE usage_crossings SET told = true WHERE NOT told
                 RETURNING account_id, tenant_id, subtenant_id, metric, window_unit, window_every, percent, consumed,

@@ -497,7 +497,7 @@ impl ToolServerService for PgToolServerService {
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             expected.check(row.version)?;
             let users = if force {
-                self.referrers.forget_in(conn, account, (TOOL_SERVER, id)).await?
+                self.referrers.forget_in(conn, account, &[TOOL_SERVER], &[id.to_string()]).await?
             } else {
                 users_in(conn, account, (TOOL_SERVER, id)).await?
             };

@@ -531,17 +531,30 @@ pub(crate) async fn pause(
     Ok(diesel::update(of).set(paused).returning(Paused::as_returning()).get_result(conn).await.optional()?)
 }
 
-/// Forgets what came before a moment, or before the newest 5000 of a trigger, and what was seen before another.
+/// Forgets what came before a moment, or before the newest 5000 of a trigger, and what was seen before another; what
+/// somebody has locked is forgotten the next time.
 pub(crate) async fn purge(conn: &mut Conn, received: Timestamp, seen: Timestamp) -> Result<()> {
-    let seen = trigger_seen::table.filter(trigger_seen::seen_ms.lt(seen.0));
-    diesel::delete(seen).execute(conn).await?;
-    let old = trigger_events::table.filter(trigger_events::received_ms.lt(received.0));
-    diesel::delete(old).execute(conn).await?;
+    for (old, before) in [
+        (
+            "DELETE FROM trigger_seen WHERE (trigger_id, event_id) IN (
+                SELECT trigger_id, event_id FROM trigger_seen WHERE seen_ms < $1 FOR UPDATE SKIP LOCKED)",
+            seen,
+        ),
+        (
+            "DELETE FROM trigger_events WHERE id IN (
+                SELECT id FROM trigger_events WHERE received_ms < $1 FOR UPDATE SKIP LOCKED)",
+            received,
+        ),
+    ] {
+        diesel::sql_query(old).bind::<BigInt, _>(before.0).execute(conn).await?;
+    }
     diesel::sql_query(
-        "DELETE FROM trigger_events e USING (
-            SELECT t.id, (SELECT k.received_ms FROM trigger_events k WHERE k.trigger_id = t.id
-                ORDER BY k.received_ms DESC, k.id DESC OFFSET 4999 LIMIT 1) AS oldest_ms FROM triggers t
-        ) kept WHERE e.trigger_id = kept.id AND e.received_ms < kept.oldest_ms AND e.outcome IS NOT NULL",
+        "DELETE FROM trigger_events WHERE id IN (
+            SELECT e.id FROM trigger_events e JOIN (
+                SELECT t.id, (SELECT k.received_ms FROM trigger_events k WHERE k.trigger_id = t.id
+                    ORDER BY k.received_ms DESC, k.id DESC OFFSET 4999 LIMIT 1) AS oldest_ms FROM triggers t
+            ) kept ON e.trigger_id = kept.id AND e.received_ms < kept.oldest_ms
+            WHERE e.outcome IS NOT NULL FOR UPDATE OF e SKIP LOCKED)",
     )
     .execute(conn)
     .await?;

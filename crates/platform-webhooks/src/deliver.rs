@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use diesel_async::AsyncConnection;
 use futures_util::{FutureExt, future::OptionFuture};
 use platform_core::{AccountId, Error, Result, millis, spawn};
 use platform_egress::{
@@ -199,6 +200,8 @@ impl PgWebhooks {
     async fn keep_noting(&self, mut ended: mpsc::Receiver<Tried>) {
         let mut tried = Vec::with_capacity(MOST_NOTED);
         while ended.recv_many(&mut tried, MOST_NOTED).await > 0 {
+            // Whoever locks several locks them in this order.
+            tried.sort_by(|one, other| one.id.cmp(&other.id));
             while let Err(error) = self.note(&tried).await {
                 warn!(%error, deliveries = tried.len(), "Attempts could not be noted; trying again.");
                 tokio::time::sleep(POLL).await;
@@ -213,7 +216,7 @@ impl PgWebhooks {
             judged.iter().filter(|webhook| !webhook.enabled).map(|webhook| webhook.account_id.as_str()).collect();
         for webhook in judged.iter().filter(|webhook| !webhook.enabled) {
             if let Ok(account) = AccountId::parse(&webhook.account_id) {
-                repository::hold(&mut *self.db.conn().await?, &account, &webhook.id, None).await?;
+                self.hold(&account, &webhook.id).await?;
             }
             warn!(webhook = webhook.id, "A webhook was disabled: its receiver is gone, or has failed for long.");
         }
@@ -221,6 +224,16 @@ impl PgWebhooks {
             self.known.changed(account).await?;
         }
         Ok(())
+    }
+
+    /// What waits for a webhook that was disabled waits on.
+    async fn hold(&self, account: &AccountId, id: &str) -> Result<()> {
+        let mut conn = self.db.conn().await?;
+        let holding = conn.transaction::<_, Error, _>(async |conn| match repository::lock(conn, account, id).await? {
+            Some(row) if !row.enabled => repository::hold(conn, account, id, None).await,
+            _ => Ok(()),
+        });
+        holding.await
     }
 }
 

@@ -101,8 +101,20 @@ pub(crate) async fn update(conn: &mut Conn, account: &AccountId, row: &WebhookRo
     Ok(())
 }
 
-pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, id: &str) -> Result<bool> {
-    Ok(diesel::delete(by_id(account.as_str(), id)).execute(conn).await? == 1)
+/// Deletes a webhook that is locked.
+pub(crate) async fn delete(conn: &mut Conn, account: &AccountId, id: &str) -> Result<()> {
+    lock_deliveries(conn, account, id).await?;
+    diesel::delete(by_id(account.as_str(), id)).execute(conn).await?;
+    Ok(())
+}
+
+/// Locks the deliveries of a webhook that is locked: several are locked in the order of their ids, whoever does it.
+async fn lock_deliveries(conn: &mut Conn, account: &AccountId, webhook: &str) -> Result<()> {
+    let all = "SELECT count(*) FROM (SELECT FROM webhook_deliveries WHERE account_id = $1 AND webhook_id = $2
+        ORDER BY id FOR UPDATE) AS locked";
+    let all = diesel::sql_query(all).bind::<Text, _>(account.as_str()).bind::<Text, _>(webhook);
+    all.execute(conn).await?;
+    Ok(())
 }
 
 pub(crate) async fn list(conn: &Conn, account: &AccountId, page: Page) -> Result<(Vec<WebhookRow>, i64)> {
@@ -404,8 +416,10 @@ pub(crate) async fn note(conn: &mut Conn, tried: &[Tried]) -> Result<Vec<Judged>
     Ok(JsonStatement::new(NOTE, tried)?.load(conn).await?)
 }
 
-/// What waits for a webhook that is disabled waits for nothing else; enabled again, it is due.
+/// What waits for a webhook that is disabled waits for nothing else; enabled again, it is due. In the transaction that
+/// has the webhook locked.
 pub(crate) async fn hold(conn: &mut Conn, account: &AccountId, webhook: &str, due: Option<Timestamp>) -> Result<()> {
+    lock_deliveries(conn, account, webhook).await?;
     let waiting = webhook_deliveries::table
         .filter(webhook_deliveries::account_id.eq(account.as_str()))
         .filter(webhook_deliveries::webhook_id.eq(webhook).and(webhook_deliveries::status.eq("pending")));
@@ -424,8 +438,10 @@ pub(crate) async fn hold(conn: &mut Conn, account: &AccountId, webhook: &str, du
 
 /// Forgets deliveries from before a moment.
 pub(crate) async fn purge(conn: &mut Conn, before: Timestamp) -> Result<()> {
-    let old = webhook_deliveries::table.filter(webhook_deliveries::created_ms.lt(before.0));
-    diesel::delete(old).execute(conn).await?;
+    // What somebody has locked goes next time, if it is still there.
+    let old = "DELETE FROM webhook_deliveries WHERE id IN (
+        SELECT id FROM webhook_deliveries WHERE created_ms < $1 FOR UPDATE SKIP LOCKED)";
+    diesel::sql_query(old).bind::<diesel::sql_types::BigInt, _>(before.0).execute(conn).await?;
     Ok(())
 }
 

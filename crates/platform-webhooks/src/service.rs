@@ -336,9 +336,13 @@ impl WebhookService for PgWebhooks {
     }
 
     async fn delete(&self, account: &AccountId, id: &Id<Webhook>) -> Result<()> {
-        if !repository::delete(&mut *self.db.conn().await?, account, id).await? {
-            return Err(not_found(id));
-        }
+        let mut conn = self.db.conn().await?;
+        let deleting = conn.transaction::<_, Error, _>(async |conn| {
+            repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
+            repository::delete(conn, account, id).await
+        });
+        deleting.await?;
+        drop(conn);
         self.known.changed(account.as_str()).await
     }
 

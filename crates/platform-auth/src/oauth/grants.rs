@@ -1,6 +1,6 @@
 //! What users granted: codes, and the families of tokens that follow from them.
 
-use diesel::prelude::*;
+use diesel::{prelude::*, sql_types::BigInt};
 use diesel_async::RunQueryDsl;
 use platform_core::{AccountId, Result, Timestamp};
 use platform_db::Conn;
@@ -89,6 +89,13 @@ pub(crate) async fn insert_refresh(conn: &mut Conn, token: &RefreshRow) -> Resul
     Ok(())
 }
 
+/// Keeps a grant until the transaction ends.
+pub(crate) async fn hold(conn: &mut Conn, id: &str) -> Result<()> {
+    let grant = oauth_grants::table.filter(oauth_grants::id.eq(id)).for_key_share().select(oauth_grants::id);
+    grant.load::<String>(conn).await?;
+    Ok(())
+}
+
 /// A refresh token, locked: it is exchanged once.
 pub(crate) async fn lock_refresh(conn: &mut Conn, digest: &str) -> Result<Option<RefreshRow>> {
     let token = oauth_refresh_tokens::table.filter(oauth_refresh_tokens::digest.eq(digest));
@@ -110,10 +117,15 @@ pub(crate) async fn use_refresh(conn: &mut Conn, digest: &str, answer: &str, now
 
 /// Forgets tokens past their time, and grants without any.
 pub async fn purge(conn: &mut Conn, now: Timestamp) -> Result<()> {
-    let old = oauth_refresh_tokens::expires_ms.lt(now.0 - KEEP_MS);
-    diesel::delete(oauth_refresh_tokens::table.filter(old)).execute(conn).await?;
-    let tokens = oauth_refresh_tokens::table.filter(oauth_refresh_tokens::grant_id.eq(oauth_grants::id));
-    let empty = oauth_grants::created_ms.lt(now.0 - KEEP_MS).and(diesel::dsl::not(diesel::dsl::exists(tokens)));
-    diesel::delete(oauth_grants::table.filter(empty)).execute(conn).await?;
+    // What somebody has locked goes next time, if it is still there.
+    for old in [
+        "DELETE FROM oauth_refresh_tokens WHERE digest IN (
+            SELECT digest FROM oauth_refresh_tokens WHERE expires_ms < $1 FOR UPDATE SKIP LOCKED)",
+        "DELETE FROM oauth_grants WHERE id IN (SELECT id FROM oauth_grants WHERE created_ms < $1
+            AND NOT EXISTS (SELECT FROM oauth_refresh_tokens t WHERE t.grant_id = oauth_grants.id)
+            FOR UPDATE SKIP LOCKED)",
+    ] {
+        diesel::sql_query(old).bind::<BigInt, _>(now.0 - KEEP_MS).execute(conn).await?;
+    }
     Ok(())
 }

@@ -473,6 +473,11 @@ impl PgAuthService {
         let mut conn = self.db.conn().await?;
         let mut stolen = None;
         let exchanging = conn.transaction::<_, Error, _>(async |conn| {
+            let Some(known) = grants::find_refresh(conn, &digest).await? else {
+                return invalid("The refresh token is not known.");
+            };
+            // A grant before its tokens, as whoever deletes it.
+            grants::hold(conn, &known.grant_id).await?;
             let Some(refresh) = grants::lock_refresh(conn, &digest).await? else {
                 return invalid("The refresh token is not known.");
             };

@@ -150,7 +150,8 @@ impl UserService for PgAuthService {
             if !repository::delete(conn, account, id).await? {
                 return Err(not_found(id));
             }
-            // Keys before sessions, as everywhere.
+            // Keys before sessions, and all of them in one order, as everywhere.
+            keys::lock_keys(conn, account).await?;
             keys::disable_of_user(conn, account, id, now).await?;
             revoke_sessions(conn, account, id, now).await
         });

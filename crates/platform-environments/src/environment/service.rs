@@ -27,6 +27,7 @@ use crate::{
     code,
     session::repository as sessions,
     session::{Machines, probe},
+    snapshot,
 };
 
 const TOPIC: &str = "environments";
@@ -221,7 +222,7 @@ impl PgEnvironments {
         let ids: Vec<String> = rows.iter().map(|row| row.id.clone()).collect();
         let mut conn = self.db.conn().await?;
         let states = sessions::states(&mut conn, account, &ids).await?;
-        let mut snapshots = crate::snapshot::currents(&mut conn, account, &ids).await?;
+        let mut snapshots = snapshot::currents(&mut conn, account, &ids).await?;
         drop(conn);
         let shown = rows.into_iter().map(|row| {
             let state = match states.get(&row.id) {
@@ -421,13 +422,14 @@ impl EnvironmentService for PgEnvironments {
         }
         let mut conn = self.db.conn().await?;
         let users = conn.transaction::<_, Error, _>(async |conn| {
+            snapshot::lock_pieces(conn, account).await?;
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             expected.check(row.version)?;
             if let Some(live) = sessions::live_of(conn, account, id).await?.into_iter().next() {
                 let message = "The machine of this environment runs; stop it first, or delete with force=true.";
                 return Err(Error::new(code::SESSION_ACTIVE, message).with("sandboxId", live.sandbox_id));
             }
-            let users = self.referrers.forget_in(conn, account, (ENVIRONMENT, id)).await?;
+            let users = self.referrers.forget_in(conn, account, &[ENVIRONMENT], &[id.to_string()]).await?;
             for kind in [
                 platform_toolservers::TOOL_SERVER,
                 platform_knowledge::DOCUMENT,

@@ -363,10 +363,13 @@ pub(crate) async fn forget(conn: &mut Conn, account: &AccountId, id: &str) -> Re
 /// Forgets calls that nobody waits for, and sessions that ended before a moment.
 pub(crate) async fn purge(conn: &mut Conn, before: Timestamp) -> Result<()> {
     diesel::sql_query("DELETE FROM sandbox_calls WHERE created < now() - interval '2 hours'").execute(conn).await?;
-    diesel::sql_query("DELETE FROM sandbox_sessions WHERE finished_ms < $1")
-        .bind::<BigInt, _>(before.0)
-        .execute(conn)
-        .await?;
+    diesel::sql_query(
+        "DELETE FROM sandbox_sessions WHERE id IN (
+        SELECT id FROM sandbox_sessions WHERE finished_ms < $1 FOR UPDATE SKIP LOCKED)",
+    )
+    .bind::<BigInt, _>(before.0)
+    .execute(conn)
+    .await?;
     Ok(())
 }
 

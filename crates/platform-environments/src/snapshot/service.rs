@@ -364,9 +364,14 @@ impl SnapshotService for PgEnvironments {
 
     async fn delete_tenant(&self, account: &AccountId, id: &Id<Environment>, tenant: &str) -> Result<()> {
         self.require(account, id).await?;
-        match repository::delete_of_tenant(&mut *self.db.conn().await?, account, id, tenant).await? {
-            0 => Err(none_found()),
-            _ => Ok(()),
-        }
+        let mut conn = self.db.conn().await?;
+        let deleting = conn.transaction::<_, Error, _>(async |conn| {
+            repository::lock_pieces(conn, account).await?;
+            match repository::delete_of_tenant(conn, account, id, tenant).await? {
+                0 => Err(none_found()),
+                _ => Ok(()),
+            }
+        });
+        deleting.await
     }
 }

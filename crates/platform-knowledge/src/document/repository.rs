@@ -115,6 +115,14 @@ pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Resu
     Ok(document.first(conn).await.optional()?)
 }
 
+/// Locks documents that are to be deleted, before anything that refers to them: nobody refers to them anew; the files
+/// that they were made of.
+pub(crate) async fn lock_all(conn: &mut Conn, account: &AccountId, ids: &[String]) -> Result<Vec<String>> {
+    let all = documents::table.filter(documents::account_id.eq(account.as_str()).and(documents::id.eq_any(ids)));
+    let sources = all.order(documents::id).for_update().select(documents::source_file_id);
+    Ok(sources.load::<Option<String>>(conn).await?.into_iter().flatten().collect())
+}
+
 pub(crate) async fn insert(conn: &mut Conn, row: &DocumentRow) -> Result<()> {
     diesel::insert_into(documents::table).values(row).execute(conn).await?;
     Ok(())

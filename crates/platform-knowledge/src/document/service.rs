@@ -175,19 +175,14 @@ impl PgKnowledge {
         account: &AccountId,
         ids: &[String],
     ) -> Result<Gone> {
-        let mut gone = Gone::default();
-        for id in ids {
-            let Some(row) = repository::lock(conn, account, id).await? else { continue };
-            if let Some(source) = row.source_file_id {
-                self.files.delete_in(conn, account, &source).await?;
-                gone.sources.push(source);
-            }
-            gone.users.extend(self.referrers.forget_in(conn, account, (DOCUMENT, id)).await?);
-            gone.users.extend(self.referrers.forget_in(conn, account, (SKILL, id)).await?);
+        let sources = repository::lock_all(conn, account, ids).await?;
+        for source in &sources {
+            self.files.delete_in(conn, account, source).await?;
         }
+        let users = self.referrers.forget_in(conn, account, &[DOCUMENT, SKILL], ids).await?;
         skill::forget(conn, account, ids).await?;
         repository::delete(conn, account, ids).await?;
-        Ok(gone)
+        Ok(Gone { sources, users })
     }
 
     /// Does what follows a deletion that is committed.
@@ -461,6 +456,7 @@ impl DocumentService for PgKnowledge {
         let now = self.clock.now();
         let mut conn = self.db.fair_conn(account).await?;
         let queued = conn.transaction::<_, Error, _>(async |conn| {
+            tree::share(conn, account).await?;
             let folders = match &which.folder_id {
                 Some(folder) => {
                     folders::find(conn, account, folder).await?.ok_or_else(|| not_found::folder(folder))?;

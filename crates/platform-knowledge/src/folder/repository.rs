@@ -72,6 +72,13 @@ pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Resu
     Ok(folder.first(conn).await.optional()?)
 }
 
+/// Locks folders that are to be deleted, before anything that refers to them: nobody refers to them anew.
+pub(crate) async fn lock_all(conn: &mut Conn, account: &AccountId, ids: &[String]) -> Result<()> {
+    let all = folders::table.filter(folders::account_id.eq(account.as_str()).and(folders::id.eq_any(ids)));
+    all.order(folders::id).for_update().select(folders::id).load::<String>(conn).await?;
+    Ok(())
+}
+
 pub(crate) async fn insert(conn: &mut Conn, row: &FolderRow) -> Result<()> {
     diesel::insert_into(folders::table).values(row).execute(conn).await?;
     Ok(())

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Error, Id, Object, Result, overlay};
-use platform_db::Idempotency;
+use platform_db::{Conn, Idempotency};
 
 use super::{
     model::{Folder, FolderFilter, FolderSettings},
@@ -36,6 +36,22 @@ pub trait FolderService: Send + Sync {
     /// Gives a folder with all below, also later, to an agent or assistant, or takes it from there.
     async fn attach(&self, account: &AccountId, id: &Id<Folder>, to: Attachment, attach: bool) -> Result<Attached>;
 }
+impl PgKnowledge {
+    /// Deletes folders that nothing but each other lies in; who referred to them.
+    async fn delete_folders_in(
+        &self,
+        conn: &mut Conn,
+        account: &AccountId,
+        ids: &[String],
+    ) -> Result<Vec<(String, String)>> {
+        repository::lock_all(conn, account, ids).await?;
+        let users = self.referrers.forget_in(conn, account, &[FOLDER, SKILL], ids).await?;
+        skill::forget(conn, account, ids).await?;
+        repository::delete(conn, account, ids).await?;
+        Ok(users)
+    }
+}
+
 #[async_trait]
 impl FolderService for PgKnowledge {
     async fn create(&self, account: &AccountId, mut new: FolderSettings, once: Option<&Idempotency>) -> Result<Folder> {
@@ -131,10 +147,7 @@ impl FolderService for PgKnowledge {
             let row = repository::lock(conn, account, id).await?.ok_or_else(|| not_found::folder(id))?;
             if !with_documents {
                 repository::empty_into(conn, account, id, row.parent_id.as_deref(), now).await?;
-                let mut users = self.referrers.forget_in(conn, account, (FOLDER, id)).await?;
-                users.extend(self.referrers.forget_in(conn, account, (SKILL, id)).await?);
-                skill::forget(conn, account, &[id.to_string()]).await?;
-                repository::delete(conn, account, &[id.to_string()]).await?;
+                let users = self.delete_folders_in(conn, account, &[id.to_string()]).await?;
                 return Ok(Gone { users, ..Gone::default() });
             }
             let below = repository::tree(conn, account, &[id.to_string()]).await?;
@@ -145,13 +158,11 @@ impl FolderService for PgKnowledge {
             documents.sort();
             documents.dedup();
             crate::document::repository::check_within(conn, account, &documents, within).await?;
+            // Documents before folders, and both before what refers to them, whoever takes them.
+            crate::document::repository::lock_all(conn, account, &documents).await?;
+            repository::lock_all(conn, account, &below).await?;
             let mut gone = self.delete_documents_in(conn, account, &documents).await?;
-            for folder in &below {
-                gone.users.extend(self.referrers.forget_in(conn, account, (FOLDER, folder)).await?);
-                gone.users.extend(self.referrers.forget_in(conn, account, (SKILL, folder)).await?);
-            }
-            skill::forget(conn, account, &below).await?;
-            repository::delete(conn, account, &below).await?;
+            gone.users.extend(self.delete_folders_in(conn, account, &below).await?);
             Ok(gone)
         });
         let gone = deleting.await?;

@@ -62,6 +62,8 @@ pub(crate) async fn queue_in(
     let indexing = serde_json::to_value(Indexing::queued()).map_err(Error::internal)?;
     let queued = (documents::status.eq("pending"), documents::indexing.eq(indexing), documents::due_ms.eq(now.0));
     let ids: Vec<String> = of.load(conn).await?;
+    let all = documents::table.filter(documents::account_id.eq(account.as_str()).and(documents::id.eq_any(&ids)));
+    let ids: Vec<String> = all.order(documents::id).for_no_key_update().select(documents::id).load(conn).await?;
     let queued = diesel::update(documents::table)
         .filter(documents::account_id.eq(account.as_str()).and(documents::id.eq_any(&ids)))
         .set(queued)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use aws_lc_rs::{digest, rand};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-use diesel::prelude::*;
+use diesel::{prelude::*, sql_types::BigInt};
 use diesel_async::{AsyncConnection, RunQueryDsl};
 use platform_conversation::{ABANDON, Returned};
 use platform_core::{AccountId, Checks, Clock, Code, Error, Result, Timestamp};
@@ -75,7 +75,9 @@ fn hash(token: &str) -> String {
 
 /// Takes addresses away whose time is over.
 pub async fn purge_callbacks(conn: &mut platform_db::Conn, now: Timestamp) -> Result<()> {
-    diesel::delete(tool_callbacks::table.filter(tool_callbacks::expires_ms.lt(now.0))).execute(conn).await?;
+    let old = "DELETE FROM tool_callbacks WHERE digest IN (
+        SELECT digest FROM tool_callbacks WHERE expires_ms < $1 FOR UPDATE SKIP LOCKED)";
+    diesel::sql_query(old).bind::<BigInt, _>(now.0).execute(conn).await?;
     Ok(())
 }
 
