@@ -72,6 +72,13 @@ async fn commands_run_with_the_variables_of_three_layers_and_none_of_their_value
         let said = ran(&app, &path, &sandbox, &format!("printf %s \"$TOKEN\" | {encoded}")).await;
         assert!(said["stdout"].to_string().contains("[REDACTED:TOKEN]"), "{encoded}: {said}");
     }
+    for is_root in [false, true] {
+        let line = "echo to-stdout > /dev/stdout && echo to-stderr | tee /dev/stderr";
+        let command = json!({"sandboxId": sandbox, "command": line, "sudo": is_root});
+        let said = app.post(&format!("{path}/sandbox/exec"), command).await.body;
+        let expected = (&json!(0), &json!("to-stdout\nto-stderr\n"), &json!("to-stderr\n"));
+        assert_eq!((&said["exitCode"], &said["stdout"], &said["stderr"]), expected, "as root: {is_root}");
+    }
     // In pieces, too: the value comes letter by letter.
     let slowly = "for c in s 3 c r 3 t / + t o k e n; do printf $c; sleep 0.01; done";
     let stream = json!({"sandboxId": sandbox, "command": slowly});

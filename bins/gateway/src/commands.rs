@@ -131,6 +131,8 @@ enum Keys {
 
 /// Runs the program; every failure is one line on stderr.
 pub fn main() -> ExitCode {
+    // What whoever starts it left open is for none of its children.
+    close_fds::set_fds_cloexec(3, &[]);
     let cli = Cli::parse();
     match run(cli.command.unwrap_or(Command::Serve)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -25,7 +25,9 @@ pub fn spellings(secret: &str) -> Vec<String> {
     let json = serde_json::Value::from(secret).to_string();
     let json = &json[1..json.len() - 1];
     let hex = hex(bytes);
-    let mut all = vec![secret.to_owned(), json.to_owned(), json.replace('/', "\\/"), hex.to_ascii_uppercase(), hex];
+    let ascii = in_ascii(json);
+    let mut all = vec![secret.to_owned(), json.replace('/', "\\/"), json.to_owned(), hex.to_ascii_uppercase(), hex];
+    all.extend([ascii.replace('/', "\\/"), ascii]);
     for set in WRITTEN {
         let url = utf8_percent_encode(secret, set).to_string();
         for url in [in_small_letters(&url), url] {
@@ -51,6 +53,16 @@ pub fn spellings(secret: &str) -> Vec<String> {
     all.dedup();
     all.retain(|spelling| spelling.len() >= SHORTEST);
     all
+}
+
+/// JSON as programs write it that escape whatever is not ASCII.
+fn in_ascii(json: &str) -> String {
+    let mut units = [0; 2];
+    let escaped = |c: char| match c {
+        c if c.is_ascii() => c.to_string(),
+        c => c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+    };
+    json.chars().map(escaped).collect()
 }
 
 /// What is percent-encoded, with small letters in its escapes alone.
@@ -86,6 +98,7 @@ mod tests {
         ] {
             assert!(all.iter().any(|known| known == spelling), "{spelling}: {all:#?}");
         }
+        assert!(spellings("clé🔑s").contains(&"cl\\u00e9\\ud83d\\udd11s".to_owned()));
         assert!(spellings("short").iter().all(|spelling| spelling.len() > 5));
     }
 }

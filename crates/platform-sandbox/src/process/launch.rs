@@ -80,6 +80,8 @@ pub(crate) const MOST_FILES: u64 = 8192;
 /// Becomes a machine: `stage` is the second argument of the command that started this process, standard input the
 /// socket to whoever did. Returns when the machine has ended.
 pub fn serve_machine(stage: &str) -> io::Result<()> {
+    // Nothing that the platform or whoever started it left open is open in a machine.
+    close_fds::set_fds_cloexec(3, &[]);
     let made = match stage {
         "inner" => inner(),
         "doors" => join(),

@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use platform_core::{run_blocking, spawn};
 use rustix::{
-    fs::{MemfdFlags, memfd_create},
+    fs::{Gid, MemfdFlags, Uid, fchown, memfd_create},
     net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair, sockopt},
     process::geteuid,
 };
@@ -242,6 +242,13 @@ impl Machine for ProcessMachine {
             spawn("sandbox input", async move { write.write_all(&input).await });
             read.into()
         };
+        if let Some(first) = self.first_user {
+            // Whoever opens `/dev/stdout` opens what is its own.
+            let user = first + if is_root { 0 } else { USER };
+            for file in [&out, &err] {
+                fchown(file, Some(Uid::from_raw(user)), Some(Gid::from_raw(user))).map_err(io::Error::from)?;
+            }
+        }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (ends, exit) = oneshot::channel();
         self.waiting.of().insert(id, ends);

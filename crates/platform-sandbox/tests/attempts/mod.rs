@@ -16,6 +16,7 @@ pub const ATTEMPTS: &[(&str, &str)] = &[
     ("climbing", "cd /workspace/../../../../../..; cat .SECRET_FILE; ls | grep -qx boot && echo GOT"),
     ("another machine's files", "find / -xdev -name secret -exec cat {} + 2>/dev/null; ls -d /proc/*/root/workspace/secret 2>/dev/null | grep -q . && echo GOT"),
     ("directories by descriptors that were left open", "for fd in /proc/self/fd/*; do ls $fd/.. 2>/dev/null | grep -qx usr && echo GOT; done; true"),
+    ("files by descriptors that were left open", "for fd in /proc/self/fd/*; do cat <&\"${fd##*/}\" 2>/dev/null; done; cat /proc/self/fd/[3-9]* 2>/dev/null; true"),
     ("descriptors of the first process", "ls -l /proc/1/fd 2>/dev/null | grep -q socket && echo GOT"),
     ("the memory of the first process", "cat /proc/1/mem /proc/1/maps 2>/dev/null | grep -q . && echo GOT"),
     ("the environment of the first process", "tr '\\0' '\\n' < /proc/1/environ 2>/dev/null | grep -q = && echo GOT"),
