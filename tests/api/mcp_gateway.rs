@@ -186,6 +186,9 @@ async fn both_families_are_spoken_and_mistakes_are_answered_in_the_protocols_ter
     }
     let noted = raw("{\"jsonrpc\": \"2.0\", \"method\": \"notifications/initialized\"}").await;
     assert_eq!(noted.status, StatusCode::ACCEPTED);
+    let listening = app.anonymous(Method::GET, "/v1/mcp").bearer_auth(app.key()).header("accept", "text/event-stream");
+    let unknown = app.send(listening.header("mcp-protocol-version", "2099-01-01")).await;
+    assert_eq!((unknown.status, &unknown.body["error"]["code"]), (StatusCode::BAD_REQUEST, &json!(-32022)));
     let gone = app.send(app.anonymous(Method::DELETE, "/v1/mcp").bearer_auth(app.key())).await;
     assert_eq!(gone.status, StatusCode::METHOD_NOT_ALLOWED);
     let large = raw(&format!("{{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"{}\"}}", "x".repeat(3 << 20))).await;
@@ -376,6 +379,14 @@ async fn a_tool_that_is_new_or_described_otherwise_waits_for_an_operator() {
     }
     let echo = app.get(&format!("{path}/tools/echo")).await.body;
     assert_eq!(echo["requiresApproval"], true, "{echo}");
+    // Also of a server that had none when it was put in.
+    mcp.set_tools(&[]);
+    let empty = exposed(&app, "empty", &mcp, json!({})).await;
+    profile(&app, json!({"name": "late", "servers": [{"toolServerId": empty}]})).await;
+    mcp.set_tools(&["echo"]);
+    let refreshed = app.post(&format!("/mcp-gateway/servers/{empty}/refresh"), json!({})).await.body;
+    assert_eq!(refreshed["toolCount"], 1, "{refreshed}");
+    assert_eq!(listed(&app, &key, "/late").await, set(&[]));
     // It is in use, and says by whom.
     let refused = app.delete(&path).await;
     let users = &refused.body["details"]["usedBy"]["profiles"];
@@ -593,7 +604,7 @@ async fn hundreds_of_tools_are_found_described_and_called_through_three() {
     let server = exposed(&app, "s", &mcp, json!({})).await;
     let servers = json!([{"toolServerId": server, "toolPolicy": "deny", "tools": ["tool_7"]}]);
     profile(&app, json!({"name": "all", "servers": servers})).await;
-    profile(&app, json!({"name": "few", "servers": servers, "exposeMode": "search"})).await;
+    let few = profile(&app, json!({"name": "few", "servers": servers, "exposeMode": "search"})).await;
     let key = app.key().to_owned();
     let first = rpc(&app, &key, "/all", "tools/list", json!({})).await;
     assert_eq!(names(&first).len(), 100, "a page");
@@ -616,6 +627,8 @@ async fn hundreds_of_tools_are_found_described_and_called_through_three() {
     assert_eq!(denied["error"]["code"], -32602, "{denied}");
     let direct = called(&app, &key, "/few", "s__book_flight", json!({})).await.body;
     assert_eq!(direct["error"]["code"], -32602, "{direct}");
+    let audit = app.get(&format!("/mcp-gateway/audit?profileId={}", text(&few["_id"]))).await.body;
+    assert_eq!(audit["total"], 6, "every call has a row, also one that searches: {audit}");
 }
 
 #[tokio::test]

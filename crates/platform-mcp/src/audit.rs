@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use platform_core::{AccountId, Id, Result, Timestamp, millis, spawn};
+use platform_core::{AccountId, Id, Result, Timestamp, millis, parse, spawn};
 use platform_db::Db;
-use platform_vault::MASK;
+use platform_vault::{MASK, spellings};
 use serde_json::Value;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -27,9 +27,26 @@ const AGAIN: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Of arguments and of a result so much is kept, in bytes.
 const MOST_PAYLOAD: usize = 65_536;
-/// Fields whose values are not kept.
-const SECRETS: [&str; 8] =
-    ["password", "passwd", "secret", "token", "apikey", "authorization", "credential", "privatekey"];
+/// Ends of names whose values are not kept.
+const SECRETS: [&str; 11] = [
+    "apikey",
+    "authorization",
+    "cookie",
+    "credential",
+    "passphrase",
+    "passwd",
+    "password",
+    "privatekey",
+    "pwd",
+    "secret",
+    "token",
+];
+/// What may name the `value` beside it, as in lists of headers.
+const NAMES: [&str; 4] = ["name", "headerName", "key", "header"];
+/// A shorter secret would be found everywhere.
+const SHORTEST: usize = 6;
+/// So many values of a call are looked for elsewhere in it.
+const MOST_SECRETS: usize = 100;
 
 /// A call that was made.
 pub(crate) struct Call<'a> {
@@ -114,6 +131,10 @@ impl Audit {
 
 fn row_of(call: &Call<'_>) -> CallRow {
     let length = |value: &Value| i64::try_from(value.to_string().len()).unwrap_or(i64::MAX);
+    let [arguments, result] = match call.keeps_payloads {
+        true => kept([call.arguments, call.result]).map(Some),
+        false => [None, None],
+    };
     CallRow {
         account_id: call.account.as_str().to_owned(),
         id: String::new(),
@@ -127,8 +148,8 @@ fn row_of(call: &Call<'_>) -> CallRow {
         request_bytes: length(call.arguments),
         response_bytes: length(call.result),
         error_code: call.code.clone(),
-        arguments: call.keeps_payloads.then(|| kept(call.arguments)),
-        result: call.keeps_payloads.then(|| kept(call.result)),
+        arguments,
+        result,
     }
 }
 
@@ -152,31 +173,63 @@ async fn write(db: &Db, rows: &[CallRow]) -> Result<()> {
     repository::insert_calls(&mut *db.conn().await?, rows).await
 }
 
-/// A payload as it is kept.
-fn kept(value: &Value) -> String {
-    let mut text = masked(value).to_string().replace("\\u0000", " ");
-    if text.len() > MOST_PAYLOAD {
-        text.truncate(text.floor_char_boundary(MOST_PAYLOAD));
-        text.push('…');
-    }
-    text
+/// Payloads of a call as they are kept: without what stands under names of secrets, wherever it stands again.
+fn kept(payloads: [&Value; 2]) -> [String; 2] {
+    let mut secrets = Vec::new();
+    let masked = payloads.map(|payload| masked(payload, false, &mut secrets).to_string());
+    secrets.retain(|secret| secret.len() >= SHORTEST);
+    secrets.truncate(MOST_SECRETS);
+    masked.map(|mut text| {
+        // A secret that is cut would not be found.
+        text.truncate(text.floor_char_boundary(4 * MOST_PAYLOAD));
+        for spelling in secrets.iter().flat_map(|secret| spellings(secret)) {
+            if text.contains(&spelling) {
+                text = text.replace(&spelling, MASK);
+            }
+        }
+        text = text.replace("\\u0000", " ");
+        if text.len() > MOST_PAYLOAD {
+            text.truncate(text.floor_char_boundary(MOST_PAYLOAD));
+            text.push('…');
+        }
+        text
+    })
 }
 
-/// Without what stands in fields that are called like secrets.
-fn masked(value: &Value) -> Value {
+/// Without what stands under names of secrets, which is added to them.
+fn masked(value: &Value, is_secret: bool, secrets: &mut Vec<String>) -> Value {
     match value {
         Value::Object(fields) => {
+            let named = NAMES.iter().filter_map(|name| fields.get(*name)?.as_str());
+            let names_secret = named.into_iter().any(|name| is_name_of_secret(name, false));
             let field = |(name, value): (&String, &Value)| {
-                let bare: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
-                let is_secret = SECRETS.iter().any(|secret| bare.to_ascii_lowercase().ends_with(secret));
-                let value = if is_secret && !value.is_object() { MASK.into() } else { masked(value) };
-                (name.clone(), value)
+                let is_secret = is_secret
+                    || is_name_of_secret(name, value.is_number())
+                    || names_secret && name.eq_ignore_ascii_case("value");
+                (name.clone(), masked(value, is_secret, secrets))
             };
             fields.iter().map(field).collect()
         }
-        Value::Array(items) => items.iter().map(masked).collect(),
+        Value::Array(items) => items.iter().map(|item| masked(item, is_secret, secrets)).collect(),
+        Value::String(text) if is_secret => {
+            secrets.push(text.clone());
+            MASK.into()
+        }
+        Value::String(text) if text.starts_with(['{', '[']) && text.len() <= MOST_PAYLOAD => {
+            let (known, inner) = (secrets.len(), parse::<Value>(text.as_bytes()));
+            let inner = inner.map(|inner| masked(&inner, false, secrets).to_string());
+            inner.ok().filter(|_| secrets.len() > known).unwrap_or_else(|| text.clone()).into()
+        }
+        Value::Number(_) if is_secret => MASK.into(),
         other => other.clone(),
     }
+}
+
+/// Whether a name is that of a secret, or of several; a number of tokens is none.
+fn is_name_of_secret(name: &str, is_number: bool) -> bool {
+    let bare: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
+    let one = bare.strip_suffix('s').filter(|_| !is_number).unwrap_or(&bare);
+    SECRETS.iter().any(|secret| bare.ends_with(secret) || one.ends_with(secret))
 }
 
 #[cfg(test)]
@@ -186,13 +239,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_called_like_a_secret_is_not_kept() {
-        let given = json!({"api_key": "canary", "q": "x", "auth": [{"accessToken": "canary", "token_count": 3}]});
-        let text = kept(&given);
+    fn what_is_called_like_a_secret_is_not_kept_wherever_it_stands_again() {
+        let arguments = json!({"api_key": "canary-1", "q": "x", "auth": [{"accessToken": "canary-2", "token_count": 3}],
+            "credentials": {"user": "canary-3"}, "maxTokens": 7, "password": 1234, "note": "{\"token\":\"canary-4\"}",
+            "headers": [{"name": "Authorization", "value": "Bearer canary-5"}, {"name": "Accept", "value": "text"}]});
+        let result = json!({"content": [{"type": "text", "text": "You sent canary-1 and Y2FuYXJ5LTI= and [1, 2]."}]});
+        let [arguments, result] = kept([&arguments, &result]);
+        assert!(!arguments.contains("canary") && !arguments.contains("1234"), "{arguments}");
+        for kept in ["\"q\":\"x\"", "\"token_count\":3", "\"maxTokens\":7", "\"value\":\"text\""] {
+            assert!(arguments.contains(kept), "{arguments}");
+        }
         assert!(
-            !text.contains("canary") && text.contains("\"q\":\"x\"") && text.contains("\"token_count\":3"),
-            "{text}"
+            !result.contains("canary") && !result.contains("Y2FuYXJ5") && result.contains("and [1, 2]"),
+            "{result}"
         );
-        assert!(kept(&Value::String("ä".repeat(70_000))).len() <= MOST_PAYLOAD + 4);
+        assert!(kept([&Value::String("ä".repeat(70_000)), &Value::Null])[0].len() <= MOST_PAYLOAD + 4);
     }
 }

@@ -98,6 +98,13 @@ impl Calling {
         self.asking.reads_streams
     }
 
+    /// Notes a search among the tools; what it found.
+    pub async fn found(&self, result: Value) -> Value {
+        let outcome = if result["isError"] == true { Outcome::ToolError } else { Outcome::Ok };
+        self.note(outcome, None, &result).await;
+        result
+    }
+
     /// Notes a call that is not made.
     pub async fn denied(&self, code: &str) {
         self.note(Outcome::Denied, Some(code.to_owned()), &Value::Null).await;

@@ -108,6 +108,9 @@ impl PgMcpGateway {
     /// # Errors
     /// `PROFILE_NOT_FOUND`, and what is ours.
     pub async fn listen(self: &Arc<Self>, asking: Asking) -> Result<McpReply> {
+        if let Err(failure) = protocol::check_version(&Value::Null, asking.headers.version.as_deref()) {
+            return Ok(failure.into());
+        }
         let subject = Subject::of(&asking.caller, &asking.claims);
         Ok(McpReply::Stream(self.changes(asking, subject, None, true).await?, true))
     }
@@ -178,7 +181,10 @@ impl PgMcpGateway {
         };
         if view.mode == ExposeMode::Search {
             match search::answer(&view, &name, &arguments) {
-                search::Found::Result(result) => return Ok(McpReply::Message(200, message.answer(result))),
+                search::Found::Result(result) => {
+                    let calling = Calling::new(self, asking, subject, &view, &name, arguments);
+                    return Ok(McpReply::Message(200, message.answer(calling.found(result).await)));
+                }
                 search::Found::Call(tool, given) => (name, arguments) = (tool, given),
                 search::Found::Nothing => name = String::new(),
             }

@@ -153,10 +153,10 @@ fn family(id: &Value, method: &str, params: &Object, headers: &McpHeaders) -> Re
     let in_header = headers.version.as_deref();
     let mismatch = |reason: &str| Failure::new(400, id, HEADER_MISMATCH, reason);
     let wrong = |reason: &str| Failure::new(400, id, INVALID_PARAMS, reason);
+    check_version(id, in_header.or(in_body))?;
     if in_body.is_some() && in_body != in_header {
         return Err(mismatch("MCP-Protocol-Version must be the protocolVersion of _meta."));
     }
-    check_version(id, in_header)?;
     if in_header != Some(MODERN) {
         let can = params.get("capabilities").cloned().unwrap_or_else(|| json!({}));
         return Ok((false, can));
@@ -180,7 +180,7 @@ fn family(id: &Value, method: &str, params: &Object, headers: &McpHeaders) -> Re
 }
 
 /// Refuses a version that is not spoken here.
-fn check_version(id: &Value, version: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn check_version(id: &Value, version: Option<&str>) -> Result<(), Failure> {
     match version.filter(|version| !SUPPORTED.contains(version)) {
         None => Ok(()),
         Some(version) => {
@@ -303,7 +303,9 @@ mod tests {
         let unknown = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list",
             "params": {"_meta": {"io.modelcontextprotocol/protocolVersion": "v9"}}});
         assert_eq!(read(&unknown, &headers(MODERN, "tools/list", "")), Err((400, -32020)));
-        assert_eq!(read(&unknown, &headers("v9", "tools/list", "")), Err((400, -32022)));
+        for version in ["v9", ""] {
+            assert_eq!(read(&unknown, &headers(version, "tools/list", "")), Err((400, -32022)));
+        }
         let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled"});
         assert_eq!(read(&told, &headers("v9", "", "")), Err((400, -32022)));
         assert_eq!(read(&bare, &McpHeaders::default()), Ok(false), "the older family needs no header");

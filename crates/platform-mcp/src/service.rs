@@ -31,7 +31,7 @@ use crate::{
         ToolSwitch, check_names,
     },
     repository::{self, GrantRow, ProfileRow, Seen},
-    surface::{Granted, Subject, Surface, View, digest},
+    surface::{Granted, Subject, Surface, View, digest, is_unseen_before},
 };
 
 /// Profiles of the gateway.
@@ -226,7 +226,9 @@ impl PgMcpGateway {
             return Ok((Arc::clone(&cached.surface), servers));
         }
         let unseen = |server: &OfferedServer| {
-            !server.tools().is_empty() && profile.seen.get(server.id()).is_none_or(HashMap::is_empty)
+            is_unseen_before(server)
+                && !server.tools().is_empty()
+                && profile.seen.get(server.id()).is_none_or(HashMap::is_empty)
         };
         if servers.iter().any(unseen) {
             // From now on a tool that changes is another one.
@@ -289,8 +291,9 @@ impl PgMcpGateway {
                 entry.slug = names.find(|name| slugs.insert(name.clone()));
             }
             // What a server has when it is put in is what its operator saw.
+            let is_put_in = !seen.contains_key(&entry.tool_server_id);
             let of_server = seen.entry(entry.tool_server_id.clone()).or_default();
-            if of_server.is_empty() {
+            if is_put_in || of_server.is_empty() && is_unseen_before(&server) {
                 *of_server = server.tools().iter().map(|tool| (tool.function.name.clone(), digest(tool))).collect();
             }
         }

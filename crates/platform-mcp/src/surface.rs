@@ -143,6 +143,11 @@ pub(crate) struct Tool {
     pub listed: Value,
 }
 
+/// Whether nobody sees what a server has before somebody has called it as themselves.
+pub(crate) fn is_unseen_before(server: &OfferedServer) -> bool {
+    server.kind() == ServerType::Mcp && server.auth_mode() != McpAuthMode::Shared
+}
+
 /// The tools of a profile, for whoever sees it.
 pub(crate) struct Surface {
     pub tools: Vec<Tool>,
@@ -161,10 +166,9 @@ impl Surface {
             let slug = entry.slug.as_deref().unwrap_or(server.identifier());
             let named: HashSet<&str> = entry.tools.iter().map(String::as_str).collect();
             // What nobody could see when the server was put in was put in unseen.
-            let known = seen.get(server.id()).filter(|known| !known.is_empty());
+            let known = seen.get(server.id()).filter(|known| !known.is_empty() || !is_unseen_before(server));
             let is_stale = stale.contains(server.id());
-            let is_listed_by_log_in = server.kind() == ServerType::Mcp && server.auth_mode() == McpAuthMode::PerUser;
-            if server.tools().is_empty() && is_listed_by_log_in {
+            if server.tools().is_empty() && server.auth_mode() == McpAuthMode::PerUser && is_unseen_before(server) {
                 let base_name = fit(&format!("{slug}__{LOG_IN}"));
                 let of = overrides.get(base_name.as_str()).copied();
                 let told = format!("Logs in to {}; its tools are there afterwards.", server.name());

@@ -143,16 +143,16 @@ async fn listen(services: Arc<Services>, request: Request) -> Result<Answer> {
     check_origin(&services, &request)?;
     let asking = asking(&request)?;
     let reads_streams = asking.reads_streams;
-    let reply = services.gateway.listen(asking).await?;
-    if !reads_streams {
-        let message = "GET opens a stream of changes: send `Accept: text/event-stream`, or POST a message.";
-        return Err(Error::new(platform_http::code::METHOD_NOT_ALLOWED, message));
-    }
-    match reply {
+    match services.gateway.listen(asking).await? {
+        McpReply::Message(status, message) => Answer::json(status, &message),
+        McpReply::Nothing(status) => Ok(Answer::empty(status)),
+        McpReply::Stream(..) if !reads_streams => {
+            let message = "GET opens a stream of changes: send `Accept: text/event-stream`, or POST a message.";
+            Err(Error::new(platform_http::code::METHOD_NOT_ALLOWED, message))
+        }
         McpReply::Stream(messages, _) => {
             Ok(Answer::messages(messages, Some(request.stream_place()?), request.follower()))
         }
-        _ => Err(Error::internal("listening is a stream")),
     }
 }
 
