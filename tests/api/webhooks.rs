@@ -293,7 +293,8 @@ async fn what_fails_is_tried_again_until_it_succeeds_and_what_is_gone_is_left_in
     .await;
     assert_eq!((&pending[0]["attempts"][0]["statusCode"], &pending[0]["status"]), (&json!(302), &json!("pending")));
     assert_eq!(server.calls("/echo/inner"), 0);
-    // Nothing but failures for five days.
+    // Nothing but failures for five days, whatever else is changed meanwhile.
+    app.patch(&redirected, json!({"description": "Another"})).await;
     db.run("UPDATE webhooks SET failing_since_ms = failing_since_ms - 432000000").await;
     test(&redirected, json!({})).await;
     let disabled = eventually("disabled", async || {

@@ -43,14 +43,17 @@ pub(crate) fn sample(event: &str, webhook: &str) -> Value {
         "tokenUsage": tokens});
     let document = json!({"documentId": "sample-document", "name": "Handbook.pdf", "status": "ready"});
     let connection = json!({"connectionId": "sample-connection", "app": "github", "label": "GitHub"});
-    let rule = json!({"tenantId": "sample-tenant", "rule": {"scope": "tenant", "subtenantId": null, "metric": "tokens",
-        "windowUnit": "month", "windowEvery": 1, "limit": 100_000, "current": 80_000, "percent": 80}});
+    let rule = json!({"tenantId": "sample-tenant", "rule": {"ruleId": "sample-rule", "scope": "tenant",
+        "subtenantId": null, "metric": "tokens", "windowUnit": "month", "windowEvery": 1, "limit": 100_000,
+        "current": 80_000, "percent": 80, "resetsAt": 1_798_761_600_000_i64, "origin": "tier", "tierId": "sample-tier"}});
     match event {
         "thread.state_changed" => thread,
-        "thread.finished" => with(&thread, json!({"finishReason": "FINISHED", "duration": 4200, "tokenUsage": tokens})),
+        "thread.finished" => {
+            with(&thread, json!({"finishReason": "COMPLETED", "duration": 4200, "tokenUsage": tokens}))
+        }
         "thread.approval_required" => json!({"threadId": "sample-thread", "agentId": "sample-agent",
             "pendingApproval": {"uid": "sample-approval", "expiresAtMs": 0, "toolNames": ["send_mail"]}}),
-        "chat.completed" => with(&chat, json!({"stopReason": "stop"})),
+        "chat.completed" => with(&chat, json!({"stopReason": "end_turn"})),
         "chat.error" => with(
             &chat,
             json!({"status": "error",
@@ -74,7 +77,7 @@ pub(crate) fn sample(event: &str, webhook: &str) -> Value {
         }
         "tenant.limit_warning" => rule,
         "sandbox.finished" => json!({"sessionId": "sample-session", "environmentId": "sample-environment",
-            "status": "stopped", "stoppedReason": "finished"}),
+            "status": "stopped", "stoppedReason": "api"}),
         "snapshot.ready" => json!({"snapshotId": "sample-snapshot", "environmentId": "sample-environment"}),
         _ => json!({"webhookId": webhook}),
     }

@@ -326,7 +326,7 @@ impl WebhookService for PgWebhooks {
         let row = self.change(account, id, None, |row, now| {
             let mut settings = overlay(&row.settings(), patch)?;
             settings.check()?;
-            if settings.enabled {
+            if settings.enabled && !row.enabled {
                 (row.disabled_reason, row.failing_since_ms) = (None, None);
             }
             row.set(settings, now);
