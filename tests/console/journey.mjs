@@ -50,6 +50,11 @@ await step("a tool asks for approval in the playground, runs, and the reply grow
   await page.getByLabel("Message").fill("/tool current_time {}\nWhat time is it?");
   await page.getByLabel("Message").press("Enter");
   await page.waitForSelector("text=Waits for your approval");
+  const isUncovered = (button) => {
+    const { left, top, width, height } = button.getBoundingClientRect();
+    return button.contains(document.elementFromPoint(left + width / 2, top + height / 2));
+  };
+  assert.ok(await page.getByRole("button", { name: "Approve" }).evaluate(isUncovered), "nothing lies over the button");
   await check(page, "an approval");
   await picture(page, "approval");
   await press("Approve");

@@ -47,6 +47,9 @@ export interface Below {
 interface Filter {
   name: string;
   choices?: string[];
+  /// What no choice means, when that is not everything.
+  none?: string;
+  label?: string;
 }
 
 export interface Group {
@@ -97,7 +100,7 @@ export const GROUPS: Group[] = [
   }),
   of<Api.Agent>({
     id: "agents", title: "Agents", one: "agent", section: "Build", path: "/v1/agents", items: "agents", scope: "agents:read", id_: "agentId",
-    columns: ["name", "description", "llm", "disabled", "lastEditTimestampMs"], filters: [{ name: "search" }, { name: "archived", choices: ["true"] }, { name: "disabled", choices: ["true", "false"] }],
+    columns: ["name", "description", "llm", "disabled", "lastEditTimestampMs"], filters: [{ name: "search" }, { name: "archived", choices: ["true"], none: "Not archived", label: "Archived, too" }, { name: "disabled", choices: ["true", "false"] }],
     create: { first: ["name", "description", "provider", "llm", "assistantSpecialization"] },
     edit: { first: ["name", "description", "provider", "llm", "assistantSpecialization"] },
     remove: "Threads that are not over are ended.", actions: [ARCHIVE],
@@ -230,7 +233,7 @@ export const GROUPS: Group[] = [
   }),
   of<Api.Project>({
     id: "projects", title: "Projects", one: "project", section: "Access", path: "/v1/projects", items: "projects", scope: "projects:read", id_: "id",
-    columns: ["name", "identifier", "visibility", "archived", "lastEditTimestampMs"], filters: [{ name: "archived", choices: ["true"] }], create: { first: ["name", "identifier", "description", "visibility"] }, edit: { first: ["name", "description", "visibility", "archived"] }, remove: "It is archived; what is in it keeps working.",
+    columns: ["name", "identifier", "visibility", "archived", "lastEditTimestampMs"], filters: [{ name: "archived", choices: ["true"], none: "Not archived", label: "Archived, too" }], create: { first: ["name", "identifier", "description", "visibility"] }, edit: { first: ["name", "description", "visibility", "archived"] }, remove: "It is archived; what is in it keeps working.",
     below: [below<Api.Member>({ title: "Members", path: "/v1/projects/{id}/members", paged: "whole", columns: ["userUID", "email", "role", "addedTimestampMs"],
       id: ["userUID", "userUID"], actions: [{ title: "Remove", method: "DELETE", path: "/v1/projects/{id}/members/{userUID}", kind: "danger", confirm: "They no longer see what is in the project." }] })],
     actions: [{ title: "Add a member", method: "POST", path: "/v1/projects/{id}/members", asks: ["userUID", "role"] }],
@@ -288,7 +291,7 @@ export const nameOf = (group: Group, record: Record_): ComponentChildren => grou
 
 /// Groups whose lists are refused to the caller.
 export async function refusedGroups(): Promise<Set<string>> {
-  const ask = async (of: Group) => get(of.path, { limit: 1 }).then(() => null, (error) => (error.status === 403 ? of.id : null));
+  const ask = async (of: Group) => get(of.path.replace(/\{\w+\}/g, "none"), { limit: 1 }).then(() => null, (error) => (error.status === 403 ? of.id : null));
   const refused = await Promise.all(GROUPS.map(ask));
   return new Set(refused.filter((id) => id !== null));
 }

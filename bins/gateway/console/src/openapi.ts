@@ -34,7 +34,10 @@ function document(): Promise<Document> {
 function resolved(schema: Schema, schemas: Record<string, Schema>, depth = 0): Schema {
   if (depth > 8) return {};
   const next = (part: Schema) => resolved(part, schemas, depth + 1);
-  if (schema.$ref) return { ...next(schemas[schema.$ref.split("/").at(-1)!] ?? {}), ...(schema.description && { description: schema.description }) };
+  if (schema.$ref) {
+    const named = next(schemas[schema.$ref.split("/").at(-1)!] ?? {});
+    return { ...named, ...(schema.description && { description: schema.description }), required: [...(named.required ?? []), ...(schema.required ?? [])] };
+  }
   const forms = schema.oneOf ?? schema.anyOf;
   if (forms) {
     const values = forms.filter((form) => form.type !== "null").map(next);
@@ -48,7 +51,7 @@ function resolved(schema: Schema, schemas: Record<string, Schema>, depth = 0): S
     ...schema,
     type: parts.find((part) => part.type)?.type ?? "object",
     properties: Object.assign({}, ...parts.map((part) => part.properties)),
-    required: parts.flatMap((part) => part.required ?? []),
+    required: [...parts.flatMap((part) => part.required ?? []), ...(schema.required ?? [])],
     enum: parts.find((part) => part.enum)?.enum,
   };
 }

@@ -1,6 +1,6 @@
 // Messages of a chat or thread, as they grow.
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { post } from "../api.ts";
 import { duration, money, number, pretty } from "../format.ts";
 import { Act, Badge, Failure, Json } from "../parts/basic.tsx";
@@ -91,8 +91,10 @@ export function Conversation({ messages, streaming, path }: Props): JSX.Element 
 
 /// Calls that wait for a person.
 export function Approvals({ calls, decide }: { calls: { id: string; function: { name: string; arguments: string } }[]; decide: (yes: boolean) => Promise<unknown> }): JSX.Element {
+  const card = useRef<HTMLElement>(null);
+  useEffect(() => card.current?.scrollIntoView({ block: "nearest" }), []);
   return (
-    <section class="approval" aria-label="Approval">
+    <section class="approval" aria-label="Approval" ref={card}>
       <h2>Waits for your approval</h2>
       {calls.map((call) => <ToolCall key={call.id} name={call.function.name} asked={call.function.arguments} open />)}
       <div class="row">

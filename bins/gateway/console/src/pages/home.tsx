@@ -64,9 +64,9 @@ async function spent(range: Range, signal: AbortSignal): Promise<Costs> {
   const rows = await each(paths, days, signal);
   const loose = new Set(assistants.filter((it) => !it.projectId).map((it) => it.identifier));
   let isPart = all.some((page) => page.total > MOST_RECORDS);
-  if (loose.size) {
+  for (const archived of loose.size ? [undefined, true] : []) {
     for (let offset = 0; offset < MOST_CHATS; offset += 100) {
-      const got = await chats({ createdAfter: Date.parse(day(from)) }, offset, 100, signal).catch(refused({ rows: [], total: 0 } as Page<Record_>));
+      const got = await chats({ createdAfter: Date.parse(day(from)), archived }, offset, 100, signal).catch(refused({ rows: [], total: 0 } as Page<Record_>));
       for (const chat of got.rows) {
         const usage = chat.tokenUsage;
         if (loose.has(chat.assistantSpecializationIdentifier) && usage) {

@@ -92,7 +92,7 @@ export function ListPage({ group, above }: { group: Group; above?: ComponentChil
       <header class="page">
         <h1>{group.title}</h1>
         <div class="row">
-          {group.filters?.map((filter) => <FilterField key={filter.name} name={filter.name} choices={filter.choices} />)}
+          {group.filters?.map((filter) => <FilterField key={filter.name} {...filter} />)}
           {creates && <button type="button" class="main" onClick={() => setMaking("1")}>New {group.one}</button>}
         </div>
       </header>
@@ -110,12 +110,12 @@ export function ListPage({ group, above }: { group: Group; above?: ComponentChil
   );
 }
 
-export function FilterField({ name, choices, label = words(name) }: { name: string; choices?: string[]; label?: string }): JSX.Element {
+export function FilterField({ name, choices, none, label = words(name) }: { name: string; choices?: string[]; none?: string; label?: string }): JSX.Element {
   const [value, set] = useQuery(name);
   if (!choices) return <input type="search" aria-label={label} placeholder={label} value={value} onChange={(event) => set(event.currentTarget.value)} />;
   return (
     <select aria-label={label} value={value} onChange={(event) => set(event.currentTarget.value)}>
-      <option value="">{label}: any</option>
+      <option value="">{none ?? `${label}: any`}</option>
       {choices.map((choice) => <option key={choice} value={choice}>{choice === "true" ? `${label}` : choice === "false" ? `not ${label.toLowerCase()}` : choice.replace(/_/g, " ")}</option>)}
     </select>
   );

@@ -93,7 +93,7 @@ export function Runs(): JSX.Element {
   );
   const chatList = () => (
     <>
-      <div class="row filters"><FilterField name="search" label="Title" /><FilterField name="assistant" label="Assistant" /><FilterField name="llm" label="Model" /><FilterField name="minInputTokens" label="Tokens in, at least" /><FilterField name="minOutputTokens" label="Tokens out, at least" /><FilterField name="metadata" label="Metadata: name=value" /><FilterField name="archived" choices={["true"]} />{common}</div>
+      <div class="row filters"><FilterField name="search" label="Title" /><FilterField name="assistant" label="Assistant" /><FilterField name="llm" label="Model" /><FilterField name="minInputTokens" label="Tokens in, at least" /><FilterField name="minOutputTokens" label="Tokens out, at least" /><FilterField name="metadata" label="Metadata: name=value" /><FilterField name="archived" choices={["true"]} none="Not archived" />{common}</div>
       <List label="Chats" columns={CHAT_COLUMNS} of={["chats", JSON.stringify(query)]} href={chatHref}
         empty="No chats match. Begin one in the playground of an assistant."
         load={(offset, limit, signal) => chats({ search: text(query.search!), assistantSpecializationIdentifier: text(query.assistant!), llm: text(query.llm!), minInputTokens: count(query.minInputTokens!), minOutputTokens: count(query.minOutputTokens!), metadata: pairs(query.metadata!), archived: query.archived === "true" || undefined, tenantId: text(query.tenantId!), subtenantId: text(query.subtenantId!), tags: query.tags ? query.tags.split(",") : undefined, createdAfter: ms(query.from!), createdBefore: ms(query.to!, true) }, offset, limit, signal)} />

@@ -65,6 +65,8 @@ export function Terminal({ environment }: { environment: Record_ }): JSX.Element
         if (event === "stdout" || event === "stderr") say({ kind: event, text: data.text });
         if (event === "exit") {
           setCwd(data.cwd);
+          // It may have ended because its machine has.
+          if (data.exitCode) status.again();
           say({ kind: "exit", text: `${data.exitCode ? `exit ${data.exitCode}, ` : ""}${duration(data.durationMs)}` });
         }
       }

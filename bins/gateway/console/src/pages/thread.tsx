@@ -176,7 +176,7 @@ export function ThreadPage({ id }: { id: string }): JSX.Element {
         <h1><a href={href("runs") + "?kind=threads"}>Threads</a> <span aria-hidden="true">/</span> {thread.name || id} <Badge of={state} /></h1>
         {may("agents:write") && (
           <div class="row">
-            {!isOver && state !== "paused" && <Act run={() => act("pause")}>Pause</Act>}
+            {!isOver && state !== "paused" && (thread.pauseRequested ? <span role="status">Pauses after this step</span> : <Act run={() => act("pause")}>Pause</Act>)}
             {["paused", "paused_for_resume"].includes(state) && <Act kind="main" run={() => act("resume")}>Resume</Act>}
             {!isOver && <Act run={() => act("complete", { state: "completed" })}>Complete</Act>}
             {!isOver && <Act kind="danger" confirm="What it works on is given up." run={() => act("complete", { state: "terminated" })}>Terminate</Act>}

@@ -64,7 +64,7 @@ export function Tools({ server }: { server: Record_ }): JSX.Element {
     <>
       <Failure error={loaded.error} />
       {loaded.value?.map((tool) => <One key={tool.function.name} server={server} tool={tool} />)}
-      {loaded.value?.length === 0 && <p>It has no tools yet. Add definitions in its settings, or make a server from an OpenAPI document.</p>}
+      {loaded.value?.length === 0 && <p>It has no tools.{server.type === "http" && " Add definitions in its settings."}</p>}
     </>
   );
 }
