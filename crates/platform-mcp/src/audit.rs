@@ -131,10 +131,8 @@ impl Audit {
 
 fn row_of(call: &Call<'_>) -> CallRow {
     let length = |value: &Value| i64::try_from(value.to_string().len()).unwrap_or(i64::MAX);
-    let [arguments, result] = match call.keeps_payloads {
-        true => kept([call.arguments, call.result]).map(Some),
-        false => [None, None],
-    };
+    let [arguments, result] =
+        if call.keeps_payloads { kept([call.arguments, call.result]).map(Some) } else { [None, None] };
     CallRow {
         account_id: call.account.as_str().to_owned(),
         id: String::new(),

@@ -60,7 +60,7 @@ fn in_ascii(json: &str) -> String {
     let mut units = [0; 2];
     let escaped = |c: char| match c {
         c if c.is_ascii() => c.to_string(),
-        c => c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+        c => c.encode_utf16(&mut units).iter().fold(String::new(), |text, unit| text + &format!("\\u{unit:04x}")),
     };
     json.chars().map(escaped).collect()
 }
