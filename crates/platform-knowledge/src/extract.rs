@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     document::{IndexingError, MOST_TEXT},
+    html::html,
     skill::unpack,
 };
 
@@ -70,13 +71,12 @@ fn pdf(bytes: &[u8]) -> std::result::Result<String, String> {
 
 fn docx(bytes: &[u8]) -> std::result::Result<String, String> {
     let document = undoc::parse_bytes(bytes).map_err(|error| error.to_string())?;
-    let options = undoc::render::RenderOptions { max_heading_level: 6, ..undoc::render::RenderOptions::default() };
+    let options = undoc::render::RenderOptions {
+        max_heading_level: 6,
+        preserve_line_breaks: true,
+        ..undoc::render::RenderOptions::default()
+    };
     undoc::render::to_markdown(&document, &options).map_err(|error| error.to_string())
-}
-
-fn html(bytes: &[u8]) -> std::result::Result<String, String> {
-    let converter = htmd::HtmlToMarkdown::builder().skip_tags(vec!["script", "style", "noscript", "template"]).build();
-    converter.convert(&String::from_utf8_lossy(bytes)).map_err(|error| error.to_string())
 }
 
 /// Which of the types that can be read a file is, by its content first; `UNSUPPORTED_MEDIA_TYPE` for any other.
@@ -231,13 +231,5 @@ mod tests {
         }
         assert_eq!(name_of("C:\\x\\Our report.v2.pdf"), "Our report.v2");
         assert_eq!(name_of(".pdf"), "Document");
-    }
-
-    #[test]
-    fn html_becomes_markdown_without_what_runs() {
-        let page = b"<h1>Title</h1><script>alert(1)</script><ul><li>one</li></ul><table><tr><th>a</th></tr><tr><td>b</td></tr></table>";
-        let text = html(page).expect("text");
-        assert!(text.contains("# Title") && text.contains("one") && text.contains("| a"), "{text}");
-        assert!(!text.contains("alert"), "{text}");
     }
 }

@@ -31,6 +31,7 @@ mod extract;
 mod file_tools;
 mod folder;
 mod graph;
+mod html;
 mod index;
 mod kinds;
 mod not_found;

@@ -173,6 +173,9 @@ pub(crate) async fn revert_in(
     row.current_version += 1;
     if is_new {
         set_text(&mut row, &text)?;
+    } else if row.status != "failed" {
+        // What is found says which version it is of.
+        queue(&mut row)?;
     }
     let description = format!("The text is that of version {version} again.");
     let change = Change { kind: "reverted", description, user_uid, text: Some(&text) };
