@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use platform_core::{AccountId, Id, Result, Timestamp, millis, parse, spawn};
+use platform_core::{FairSemaphore, Result, parse, run_blocking, spawn};
 use platform_db::Db;
-use platform_vault::{MASK, spellings};
+use platform_vault::{MASK, Redactor};
 use serde_json::Value;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -12,10 +12,7 @@ use tokio::{
 };
 use tracing::warn;
 
-use crate::{
-    model::Outcome,
-    repository::{self, CallRow},
-};
+use crate::repository::{self, CallRow};
 
 /// Rows that wait to be written; who would add to more waits.
 const MOST_WAITING: usize = 10_000;
@@ -43,26 +40,10 @@ const SECRETS: [&str; 11] = [
 ];
 /// What may name the `value` beside it, as in lists of headers.
 const NAMES: [&str; 4] = ["name", "headerName", "key", "header"];
-/// A shorter secret would be found everywhere.
-const SHORTEST: usize = 6;
-/// So many values of a call are looked for elsewhere in it.
-const MOST_SECRETS: usize = 100;
-
-/// A call that was made.
-pub(crate) struct Call<'a> {
-    pub account: &'a AccountId,
-    pub subject: &'a str,
-    pub profile: &'a str,
-    pub server: Option<&'a str>,
-    pub tool: &'a str,
-    pub began: Timestamp,
-    pub took: Duration,
-    pub outcome: Outcome,
-    pub code: Option<String>,
-    pub arguments: &'a Value,
-    pub result: &'a Value,
-    pub keeps_payloads: bool,
-}
+/// Of a call's secrets so many bytes are looked for elsewhere in it.
+const MOST_SECRETS: usize = 8_192;
+/// Payloads that are read for secrets at once, in all and of one account.
+const READ_AT_ONCE: (usize, usize) = (4, 2);
 
 /// What the writer is given.
 enum Entry {
@@ -72,11 +53,13 @@ enum Entry {
 }
 
 /// Writes what was called.
-pub(crate) struct Audit(mpsc::Sender<Entry>);
+pub(crate) struct Audit {
+    entries: mpsc::Sender<Entry>,
+    places: FairSemaphore<String>,
+}
 
 impl Audit {
     pub fn new(db: &Db) -> Self {
-        enum AuditKind {}
         let (sender, mut entries) = mpsc::channel::<Entry>(MOST_WAITING);
         let db = db.clone();
         spawn("write audit", async move {
@@ -85,7 +68,7 @@ impl Audit {
                 let (mut rows, mut marks) = (Vec::with_capacity(batch.len()), Vec::new());
                 for entry in batch.drain(..) {
                     match entry {
-                        Entry::Row(row) => rows.push(CallRow { id: Id::<AuditKind>::generate().into(), ..*row }),
+                        Entry::Row(row) => rows.push(*row),
                         Entry::Mark(mark) => marks.push(mark),
                     }
                 }
@@ -103,51 +86,32 @@ impl Audit {
                 }
             }
         });
-        Self(sender)
+        Self { entries: sender, places: FairSemaphore::new(READ_AT_ONCE.0, READ_AT_ONCE.1) }
     }
 
-    /// Has a call noted whose caller is gone.
-    pub fn note_now(&self, call: &Call<'_>) {
-        let _ = self.0.try_send(Entry::Row(Box::new(row_of(call))));
-    }
-
-    /// Has a call noted.
-    pub async fn note(&self, call: &Call<'_>) {
+    /// Has a call noted, with its arguments and its result if those are kept.
+    pub async fn note(&self, mut row: CallRow, payloads: Option<[Value; 2]>) {
+        if let Some(payloads) = payloads {
+            [row.arguments, row.result] = self.kept(&row.account_id, payloads).await.map(Some);
+        }
         // Only a database that is away for long fills the queue.
-        let _ = self.0.send(Entry::Row(Box::new(row_of(call)))).await;
+        let _ = self.entries.send(Entry::Row(Box::new(row))).await;
+    }
+
+    async fn kept(&self, account: &str, payloads: [Value; 2]) -> [String; 2] {
+        let _place = self.places.acquire(&account.to_owned()).await;
+        run_blocking(move || Ok(kept(&payloads))).await.unwrap_or_default()
     }
 
     /// Waits until all that was noted in this process is written, for a while.
     pub async fn written(&self) {
         let (mark, written) = oneshot::channel();
         let waiting = async {
-            if self.0.send(Entry::Mark(mark)).await.is_ok() {
+            if self.entries.send(Entry::Mark(mark)).await.is_ok() {
                 let _ = written.await;
             }
         };
         let _ = timeout(PATIENCE, waiting).await;
-    }
-}
-
-fn row_of(call: &Call<'_>) -> CallRow {
-    let length = |value: &Value| i64::try_from(value.to_string().len()).unwrap_or(i64::MAX);
-    let [arguments, result] =
-        if call.keeps_payloads { kept([call.arguments, call.result]).map(Some) } else { [None, None] };
-    CallRow {
-        account_id: call.account.as_str().to_owned(),
-        id: String::new(),
-        timestamp_ms: call.began.0,
-        subject: call.subject.to_owned(),
-        profile_id: call.profile.to_owned(),
-        tool_server_id: call.server.map(str::to_owned),
-        tool_name: call.tool.chars().take(200).collect::<String>().replace('\0', " "),
-        outcome: call.outcome.as_str().to_owned(),
-        duration_ms: millis(call.took),
-        request_bytes: length(call.arguments),
-        response_bytes: length(call.result),
-        error_code: call.code.clone(),
-        arguments,
-        result,
     }
 }
 
@@ -172,20 +136,16 @@ async fn write(db: &Db, rows: &[CallRow]) -> Result<()> {
 }
 
 /// Payloads of a call as they are kept: without what stands under names of secrets, wherever it stands again.
-fn kept(payloads: [&Value; 2]) -> [String; 2] {
+fn kept(payloads: &[Value; 2]) -> [String; 2] {
     let mut secrets = Vec::new();
-    let masked = payloads.map(|payload| masked(payload, false, &mut secrets).to_string());
-    secrets.retain(|secret| secret.len() >= SHORTEST);
-    secrets.truncate(MOST_SECRETS);
+    let masked = payloads.each_ref().map(|payload| masked(payload, false, &mut secrets).to_string());
+    let mut left = MOST_SECRETS;
+    secrets.retain(|secret| left.checked_sub(secret.len()).map(|rest| left = rest).is_some());
+    let redactor = Redactor::new(secrets.iter().map(String::as_str));
     masked.map(|mut text| {
         // A secret that is cut would not be found.
         text.truncate(text.floor_char_boundary(4 * MOST_PAYLOAD));
-        for spelling in secrets.iter().flat_map(|secret| spellings(secret)) {
-            if text.contains(&spelling) {
-                text = text.replace(&spelling, MASK);
-            }
-        }
-        text = text.replace("\\u0000", " ");
+        text = redactor.text(&text).replace("\\u0000", " ");
         if text.len() > MOST_PAYLOAD {
             text.truncate(text.floor_char_boundary(MOST_PAYLOAD));
             text.push('…');
@@ -242,7 +202,7 @@ mod tests {
             "credentials": {"user": "canary-3"}, "maxTokens": 7, "password": 1234, "note": "{\"token\":\"canary-4\"}",
             "headers": [{"name": "Authorization", "value": "Bearer canary-5"}, {"name": "Accept", "value": "text"}]});
         let result = json!({"content": [{"type": "text", "text": "You sent canary-1 and Y2FuYXJ5LTI= and [1, 2]."}]});
-        let [arguments, result] = kept([&arguments, &result]);
+        let [arguments, result] = kept(&[arguments, result]);
         assert!(!arguments.contains("canary") && !arguments.contains("1234"), "{arguments}");
         for kept in ["\"q\":\"x\"", "\"token_count\":3", "\"maxTokens\":7", "\"value\":\"text\""] {
             assert!(arguments.contains(kept), "{arguments}");
@@ -251,6 +211,6 @@ mod tests {
             !result.contains("canary") && !result.contains("Y2FuYXJ5") && result.contains("and [1, 2]"),
             "{result}"
         );
-        assert!(kept([&Value::String("ä".repeat(70_000)), &Value::Null])[0].len() <= MOST_PAYLOAD + 4);
+        assert!(kept(&[Value::String("ä".repeat(70_000)), Value::Null])[0].len() <= MOST_PAYLOAD + 4);
     }
 }

@@ -4,7 +4,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use platform_agents::{NewThread, ThreadState, ThreadView};
 use platform_chat::NewMessage;
-use platform_core::{Credential, Error, Id, Object, Result, Timestamp, sha256_hex};
+use platform_core::{Credential, Error, Id, Object, Result, Timestamp, millis, sha256_hex, spawn};
 use platform_integrations::{Connecting, McpTarget, NewConnection};
 use platform_runtime::{Payer, Spender, ToolCall};
 use platform_toolservers::{McpAuthMode, McpCall, McpOutcome, OfferedServer, UpstreamCredentials};
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::Instant, time::sleep};
 
 use crate::{
-    audit::Call,
     endpoint::Asking,
     model::{Outcome, TargetType},
     protocol::{Message, error_result, text_result},
+    repository::CallRow,
     service::PgMcpGateway,
     surface::{Subject, Target, Tool, View},
 };
@@ -27,8 +27,15 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
 const APPROVAL_MS: i64 = 600_000;
 const APPROVAL: &str = "approval";
 const APPROVED: &str = "approved";
+/// Of a tool's name so many characters are noted.
+const MOST_NAME: usize = 200;
 /// What stands before the state of an approval.
 const STATE: &str = "approval.";
+
+/// Bytes of a value as JSON.
+fn length(value: &Value) -> i64 {
+    i64::try_from(value.to_string().len()).unwrap_or(i64::MAX)
+}
 
 /// What came of a call.
 pub(crate) enum Called {
@@ -58,8 +65,9 @@ pub(crate) struct Calling {
 impl Drop for Calling {
     fn drop(&mut self) {
         if !self.is_noted.get() {
-            let (arguments, code) = (Value::Object(self.arguments.clone()), Some("CANCELLED".to_owned()));
-            self.gateway.audit.note_now(&self.noted(Outcome::UpstreamError, code, &arguments, &Value::Null));
+            let (row, payloads) = self.noted(Outcome::UpstreamError, Some("CANCELLED".to_owned()), &Value::Null);
+            let gateway = Arc::clone(&self.gateway);
+            spawn("note call", async move { gateway.audit.note(row, payloads).await });
         }
     }
 }
@@ -163,31 +171,30 @@ impl Calling {
 
     async fn note(&self, outcome: Outcome, code: Option<String>, result: &Value) {
         self.is_noted.set(true);
-        let arguments = Value::Object(self.arguments.clone());
-        self.gateway.audit.note(&self.noted(outcome, code, &arguments, result)).await;
+        let (row, payloads) = self.noted(outcome, code, result);
+        self.gateway.audit.note(row, payloads).await;
     }
 
-    fn noted<'a>(
-        &'a self,
-        outcome: Outcome,
-        code: Option<String>,
-        arguments: &'a Value,
-        result: &'a Value,
-    ) -> Call<'a> {
-        Call {
-            account: &self.asking.caller.account,
-            subject: &self.subject.name,
-            profile: &self.profile,
-            server: self.server.as_deref(),
-            tool: &self.name,
-            began: self.began,
-            took: self.clock.elapsed(),
-            outcome,
-            code,
-            arguments,
-            result,
-            keeps_payloads: self.keeps_payloads,
-        }
+    /// The row of a call, and its payloads if those are kept.
+    fn noted(&self, outcome: Outcome, code: Option<String>, result: &Value) -> (CallRow, Option<[Value; 2]>) {
+        let arguments = Value::Object(self.arguments.clone());
+        let row = CallRow {
+            account_id: self.asking.caller.account.as_str().to_owned(),
+            id: Id::<CallRow>::generate().into(),
+            timestamp_ms: self.began.0,
+            subject: self.subject.name.clone(),
+            profile_id: self.profile.clone(),
+            tool_server_id: self.server.clone(),
+            tool_name: self.name.chars().take(MOST_NAME).collect::<String>().replace('\0', " "),
+            outcome: outcome.as_str().to_owned(),
+            duration_ms: millis(self.clock.elapsed()),
+            request_bytes: length(&arguments),
+            response_bytes: length(result),
+            error_code: code,
+            arguments: None,
+            result: None,
+        };
+        (row, self.keeps_payloads.then(|| [arguments, result.clone()]))
     }
 
     /// Why a tenant's call is not made: its quota is spent.

@@ -7,7 +7,7 @@ use platform_egress::{
     Egress, EgressError, Fetched, Method, Outgoing, Payload, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
-use platform_vault::Secret;
+use platform_vault::{Redactor, Secret};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -15,7 +15,6 @@ use crate::{
     calling::Calling,
     definition::{HttpMethod, REFUSED_HEADERS, ToolDefinition},
     failure::Failure,
-    redact::Redactor,
     request, script,
     server::{Credentials, Server, UpstreamCredentials},
 };
@@ -111,7 +110,7 @@ impl Calling {
         if let (Some(connection), Ok(answer)) = (server.connection(call.with), &answer) {
             self.connections.answered(&server.account, connection, answer.status == 401).await;
         }
-        let redactor = Redactor::new(&credentials.secrets);
+        let redactor = Redactor::new(credentials.secrets.iter().map(Secret::expose));
         let answer = answer.map_err(|error| {
             let failure = Failure::from(error);
             Failure { message: failure.message.as_deref().map(|message| redactor.text(message)), ..failure }
@@ -228,7 +227,7 @@ pub(crate) async fn free_request(egress: &Egress, call: Call<'_>, arguments: &Ob
     };
     let method = Method::from_bytes(method.as_str().as_bytes()).unwrap_or_default();
     let answer = egress.send(Outgoing { method, url, headers, body, follows: true, timeout: call.timeout }).await?;
-    let value = read(Redactor::new(&[]), &answer).await?;
+    let value = read(Redactor::new([]), &answer).await?;
     if (200..300).contains(&answer.status) {
         return Ok(json!({"status": answer.status, "body": value}));
     }

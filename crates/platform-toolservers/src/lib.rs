@@ -29,7 +29,6 @@ mod mcp_http;
 mod mcp_progress;
 mod model;
 mod openapi;
-mod redact;
 mod refresh;
 mod repository;
 mod request;

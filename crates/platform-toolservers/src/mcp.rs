@@ -9,7 +9,7 @@ use std::{
 use moka::sync::Cache;
 use platform_core::{AccountId, Object, sha256_hex, spawn, without_nul};
 use platform_egress::{Egress, EgressError, HttpError, Url, header::HeaderMap};
-use platform_vault::Secret;
+use platform_vault::{Redactor, Secret};
 use rmcp::{
     ClientHandler, ServiceError,
     model::{
@@ -39,7 +39,6 @@ use crate::{
     gateway::answered,
     mcp_http::McpHttp,
     mcp_progress::{ProgressListener, WithProgress},
-    redact::Redactor,
     server::{Credentials, Server, UpstreamCredentials},
     tokens::Tokens,
 };
@@ -326,7 +325,7 @@ impl McpClients {
         let most = if self.egress.most_bytes() == 0 { usize::MAX } else { self.egress.most_bytes() };
         let config =
             StreamableHttpClientTransportConfig::with_uri(url.as_str()).custom_headers(sent).max_sse_event_size(most);
-        let redactor = Redactor::new(&secrets);
+        let redactor = Redactor::new(secrets.iter().map(Secret::expose));
         let transport = StreamableHttpClientTransport::with_client(McpHttp(client), config);
         let transport = WithProgress::new(transport, redactor.clone());
         let handler = Client { server, changed: Arc::clone(&self.changed) };

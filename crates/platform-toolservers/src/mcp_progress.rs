@@ -13,7 +13,7 @@ use rmcp::{
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::redact::Redactor;
+use platform_vault::Redactor;
 
 /// Larger parameters of a notification are not handed on, in bytes.
 const MOST: usize = 65_536;

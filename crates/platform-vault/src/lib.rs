@@ -20,11 +20,13 @@
 //! ```
 
 mod mac;
+mod redact;
 mod secret;
 mod spellings;
 mod vault;
 
 pub use mac::{are_equal, hmac_sha256};
+pub use redact::Redactor;
 pub use secret::{MASK, Secret};
 pub use spellings::spellings;
 pub use vault::{MasterKey, SecretLocation, Vault, random_bytes};

@@ -1,18 +1,19 @@
 use aho_corasick::{AhoCorasick, MatchKind};
-use platform_vault::{MASK, Secret, spellings};
 use serde_json::Value;
+
+use crate::{MASK, spellings};
 
 /// A shorter secret would be found everywhere.
 const SHORTEST: usize = 6;
 
-/// Takes secrets out of what a tool answers: plain, in base64 (also inside of a longer text), percent-encoded,
-/// in hex, and as JSON writes them.
+/// Takes secrets out of texts, in all their [`spellings`], in one pass. Those of less than six bytes are left.
 #[derive(Clone)]
-pub(crate) struct Redactor(Option<AhoCorasick>);
+pub struct Redactor(Option<AhoCorasick>);
 
 impl Redactor {
-    pub fn new(secrets: &[Secret]) -> Self {
-        let secrets = secrets.iter().map(Secret::expose).filter(|secret| secret.len() >= SHORTEST);
+    /// For these secrets.
+    pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Self {
+        let secrets = secrets.into_iter().filter(|secret| secret.len() >= SHORTEST);
         let patterns: Vec<String> = secrets.flat_map(spellings).collect();
         if patterns.is_empty() {
             return Self(None);
@@ -20,6 +21,7 @@ impl Redactor {
         Self(AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(patterns).ok())
     }
 
+    /// A text with the mask in their places.
     pub fn text(&self, text: &str) -> String {
         match &self.0 {
             Some(found) if found.is_match(text) => found.replace_all(text, &vec![MASK; found.patterns_len()]),
@@ -57,7 +59,7 @@ mod tests {
     #[test]
     fn a_secret_is_found_in_every_spelling() {
         let secret = "s3cr€t/+ \"key\"-of_A";
-        let redactor = Redactor::new(&[Secret::from(secret.to_owned()), Secret::from("short".to_owned())]);
+        let redactor = Redactor::new([secret, "short"]);
         let percent = percent_encode(secret.as_bytes(), NON_ALPHANUMERIC).to_string();
         let mut echoes = vec![
             secret.to_owned(),
