@@ -1,6 +1,9 @@
 //! `/v1/documents` and `/v1/document-folders`: what is known, what is found in it, and who sees it.
 
-use std::fmt::Write;
+use std::{
+    fmt::Write as _,
+    io::{Cursor, Write as _},
+};
 
 use futures_util::future::join_all;
 use platform_testing::{FakeModelServer, Reply, Script, TestApp, TestDb};
@@ -9,6 +12,7 @@ use reqwest::{
     multipart::{Form, Part},
 };
 use serde_json::{Value, json};
+use zip::{ZipWriter, write::SimpleFileOptions};
 
 use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with, app_with_model, eventually, text, thread, thread_in};
 
@@ -139,6 +143,18 @@ async fn a_search_finds_the_passage_and_says_where_it_stands() {
     assert_eq!(names(&search(&app, json!({"query": "Mitarbeiterin Urlaubstag"})).await)[0], "Urlaubsregeln");
     assert_eq!(search(&app, json!({"query": "xyzzy"})).await, Vec::<Value>::new());
     assert_eq!(search(&app, json!({"query": "the of and"})).await.len(), 0, "words that say nothing");
+    // However it is written, and in scripts without spaces.
+    for (name, says, asked) in [
+        ("Decomposed", "The cafe\u{301} of the \u{fb01}rst floor", "Caf\u{e9} first"),
+        ("Chinese", "密钥每九十天轮换一次。", "轮换密钥"),
+        ("Japanese", "鍵は九十日ごとに交換されます。", "交換"),
+        ("Thai", "ต้องเปลี่ยนกุญแจทุกเก้าสิบวัน", "กุญแจ"),
+    ] {
+        let id = document(&app, name, says, json!({})).await;
+        indexed(&app, &id).await;
+        let found = search(&app, json!({"query": asked, "documentIds": [id, handbook]})).await;
+        assert_eq!(names(&found), [name], "{asked}");
+    }
     for (bound, count) in [
         (json!({"documentIds": [handbook]}), 1),
         (json!({"documentIds": [other]}), 0),
@@ -407,16 +423,49 @@ pub async fn upload(app: &TestApp, name: &str, bytes: impl Into<Vec<u8>>, fields
     app.send(app.request(Method::POST, "/documents/upload").multipart(form)).await
 }
 
-/// A PDF of one page that says something.
-pub fn pdf(says: &str) -> Vec<u8> {
-    pdf_of(&format!("BT /F1 24 Tf 72 720 Td ({says}) Tj ET"), "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")
+/// A Word file with a heading and a paragraph.
+fn docx() -> Vec<u8> {
+    const KINDS: &str = r#"<?xml version="1.0"?><Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">
+        <Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>
+        <Override PartName="/word/document.xml"
+            ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>"#;
+    const PARTS: &str = r#"<?xml version="1.0"?>
+        <Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships"><Relationship Id="r1"
+            Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
+            Target="word/document.xml"/></Relationships>"#;
+    const STYLES: &str = r#"<?xml version="1.0"?>
+        <w:styles xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">
+        <w:style w:type="paragraph" w:styleId="Heading1"><w:name w:val="heading 1"/>
+        <w:pPr><w:outlineLvl w:val="0"/></w:pPr></w:style></w:styles>"#;
+    const TEXT: &str = r#"<?xml version="1.0"?>
+        <w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>
+        <w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>Terms</w:t></w:r></w:p>
+        <w:p><w:r><w:t xml:space="preserve">Pay within </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>ten</w:t></w:r>
+        <w:r><w:t xml:space="preserve"> days.</w:t></w:r></w:p></w:body></w:document>"#;
+    let mut file = ZipWriter::new(Cursor::new(Vec::new()));
+    for (path, content) in [
+        ("[Content_Types].xml", KINDS),
+        ("_rels/.rels", PARTS),
+        ("word/styles.xml", STYLES),
+        ("word/document.xml", TEXT),
+    ] {
+        file.start_file(path, SimpleFileOptions::default()).expect("a file");
+        file.write_all(content.as_bytes()).expect("written");
+    }
+    file.finish().expect("an archive").into_inner()
 }
 
-/// The same of what is drawn, with which fonts and forms, and what the font is.
-fn pdf_of(drawn: &str, resources: &str, font: &str) -> Vec<u8> {
+/// A PDF of one page that says something.
+pub fn pdf(says: &str) -> Vec<u8> {
+    let drawn = format!("BT /F1 24 Tf 72 720 Td ({says}) Tj ET");
+    pdf_of(1, &drawn, "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")
+}
+
+/// The same of so many equal pages: of what is drawn, with which fonts and forms, and what the font is.
+fn pdf_of(pages: usize, drawn: &str, resources: &str, font: &str) -> Vec<u8> {
     let objects = [
         "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
-        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>".to_owned(),
+        format!("<< /Type /Pages /Kids [{}] /Count {pages} >>", "3 0 R ".repeat(pages)),
         format!(
             "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R \
              /Resources << /Font {resources} /XObject << /X 6 0 R >> >> >>"
@@ -447,9 +496,9 @@ async fn a_hostile_file_costs_only_itself() {
     let app = app().await;
     let font = "/Subtype /Type0 /BaseFont /X /DescendantFonts [5 0 R] /ToUnicode 5 0 R";
     let hostile = [
-        ("draws-itself.pdf", pdf_of("/X Do", "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")),
-        ("nests.pdf", pdf_of(&"[".repeat(2_000_000), "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")),
-        ("its-own-font.pdf", pdf_of("BT /F1 9 Tf (x) Tj ET", "<< /F1 5 0 R >>", font)),
+        ("draws-itself.pdf", pdf_of(1, "/X Do", "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")),
+        ("nests.pdf", pdf_of(1, &"[".repeat(2_000_000), "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")),
+        ("its-own-font.pdf", pdf_of(1, "BT /F1 9 Tf (x) Tj ET", "<< /F1 5 0 R >>", font)),
         (
             "noise.pdf",
             [
@@ -479,6 +528,18 @@ async fn files_become_documents_and_what_cannot_be_read_says_why() {
             "# Title",
         ),
         ("Report.pdf", pdf("Quarterly figures rose"), "pdf", "Quarterly figures rose"),
+        (
+            "two.pdf",
+            pdf_of(
+                2,
+                "BT /F1 24 Tf 72 720 Td (an exam-) Tj 0 -30 Td (ple of it) Tj ET",
+                "<< /F1 5 0 R >>",
+                "/Subtype /Type1 /BaseFont /Helvetica",
+            ),
+            "pdf",
+            "# Page 2\n\nan example of it",
+        ),
+        ("Letter.docx", docx(), "docx", "# Terms\n\nPay within **ten** days."),
     ] {
         let made = upload(&app, name, bytes, &[("tags", "a, b")]).await;
         assert_eq!(made.status, StatusCode::CREATED, "{name}: {}", made.body);

@@ -22,6 +22,7 @@ mod precondition;
 mod strict;
 mod task;
 mod time;
+mod words;
 
 pub use caller::{Caller, Credential, Origin, OriginUser, Owner, Session, joined};
 pub use checks::{Checks, FieldLimits, Issue};
@@ -39,3 +40,4 @@ pub use precondition::Precondition;
 pub use strict::Strict;
 pub use task::{TRACES, run_blocking, run_detached, spawn};
 pub use time::{Clock, SystemClock, Timestamp, millis};
+pub use words::search_words;

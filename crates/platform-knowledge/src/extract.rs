@@ -55,18 +55,35 @@ fn pdf(bytes: &[u8]) -> std::result::Result<String, String> {
     if pages.len() > MOST_PAGES {
         return Err(format!("it has more than {MOST_PAGES} pages"));
     }
+    if pages.iter().all(|page| page.trim().is_empty()) {
+        return Err("it has no text; a scan must be read by a program for that first".to_owned());
+    }
+    let is_one = pages.len() == 1;
     let mut text = String::new();
-    for page in pages {
-        text.push_str(page.trim());
-        text.push_str("\n\n");
+    for (number, page) in (1..).zip(pages) {
+        let page = whole_words(page.trim());
+        // A passage is found with its page.
+        let heading = if is_one || page.is_empty() { String::new() } else { format!("# Page {number}\n\n") };
+        text.extend([heading.as_str(), &page, "\n\n"]);
         if text.len() > MOST_TEXT {
             break;
         }
     }
-    if text.trim().is_empty() {
-        return Err("it has no text; a scan must be read by a program for that first".to_owned());
-    }
     Ok(text)
+}
+
+/// Words that the end of a line cuts, in one piece.
+fn whole_words(page: &str) -> String {
+    let mut whole = String::with_capacity(page.len());
+    let mut parts = page.split("-\n").peekable();
+    while let Some(part) = parts.next() {
+        whole.push_str(part);
+        let is_cut = |next: &&str| part.ends_with(char::is_lowercase) && next.starts_with(char::is_lowercase);
+        if parts.peek().is_some_and(|next| !is_cut(next)) {
+            whole.push_str("-\n");
+        }
+    }
+    whole
 }
 
 fn docx(bytes: &[u8]) -> std::result::Result<String, String> {
@@ -111,9 +128,10 @@ pub(crate) fn type_of_text(name: &str, head: &[u8]) -> Option<&'static str> {
             _ => None,
         },
         "text/plain" => match extension.as_str() {
-            "html" | "htm" => Some("html"),
+            "html" | "htm" | "xhtml" => Some("html"),
             "md" | "markdown" => Some("md"),
             _ if starts.starts_with("<!doctype html") || starts.starts_with("<html") => Some("html"),
+            _ if starts.starts_with("<?xml") && starts.contains("<html") => Some("html"),
             "txt" | "text" | "log" => Some("txt"),
             _ if platform_files::type_of_name(name).is_none() => Some("txt"),
             _ => None,
@@ -220,6 +238,8 @@ mod tests {
             ("a.md", b"# Title", Some("md")),
             ("README", b"words", Some("txt")),
             ("page", b"  <!DOCTYPE html><p>", Some("html")),
+            ("a.xhtml", b"<?xml version=\"1.0\"?>\n<html><p>", Some("html")),
+            ("page", b"<?xml version=\"1.0\"?>\n<html><p>", Some("html")),
             ("a.csv", b"a,b", None),
             ("a.png", b"\x89PNG\r\n\x1a\n", None),
             ("a.txt", b"\0\x01", None),
@@ -229,6 +249,10 @@ mod tests {
         ] {
             assert_eq!(type_of_text(name, head), known, "{name}");
         }
+        assert_eq!(
+            whole_words("an exam-\nple of XML-\nfiles, well-\n\nx -\ny"),
+            "an example of XML-\nfiles, well-\n\nx -\ny"
+        );
         assert_eq!(name_of("C:\\x\\Our report.v2.pdf"), "Our report.v2");
         assert_eq!(name_of(".pdf"), "Document");
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use moka::sync::Cache;
-use platform_core::{Error, Object, Result, run_blocking, sha256_hex};
+use platform_core::{Error, Object, Result, run_blocking, search_words, sha256_hex};
 use platform_runtime::{EarlierTurn, Payer, RecalledTurns, SaidOnce, SecondaryCall, embed_soon};
 use serde_json::{Value, json};
 use tracing::warn;
@@ -30,8 +30,6 @@ const MOST_ASKED: usize = 2000;
 const MOST_KNOWN: u64 = 16 << 20;
 /// Of reciprocal rank fusion.
 const RANK_SHIFT: f64 = 60.0;
-/// Words that say less than this of a question are nowhere near.
-const LEAST: usize = 3;
 
 /// Vectors of what was said, by what makes them and the text.
 pub(crate) fn vectors() -> Cache<String, Arc<[f32]>> {
@@ -133,20 +131,16 @@ fn told(
     RecalledTurns { text, record, asked: spent.into_iter().collect() }
 }
 
-/// The words of a text in lower case.
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !c.is_alphanumeric()).filter(|word| word.chars().nth(LEAST - 1).is_some())
-}
-
 /// Turns that have words of a question, the best by BM25 first.
+#[expect(clippy::cast_precision_loss, reason = "a few hundred turns")]
 fn by_words(texts: &[String], question: &str) -> Vec<usize> {
-    let question = question.to_lowercase();
-    let asked: HashSet<&str> = words(&question).collect();
+    let question = search_words(question).to_lowercase();
+    let asked: HashSet<&str> = question.split(' ').collect();
     let counts: Vec<(HashMap<&str, f64>, f64)> = texts
         .iter()
         .map(|text| {
             let (mut counts, mut length) = (HashMap::new(), 0.0);
-            for word in words(&text.to_lowercase()) {
+            for word in search_words(text).to_lowercase().split(' ') {
                 length += 1.0;
                 if let Some(word) = asked.get(word) {
                     *counts.entry(*word).or_insert(0.0) += 1.0;
@@ -155,16 +149,16 @@ fn by_words(texts: &[String], question: &str) -> Vec<usize> {
             (counts, length)
         })
         .collect();
-    #[expect(clippy::cast_precision_loss, reason = "a few hundred turns")]
     let (all, mean) = (texts.len() as f64, counts.iter().map(|(_, length)| length).sum::<f64>() / texts.len() as f64);
+    let having = |word: &str| counts.iter().filter(|(counts, _)| counts.contains_key(word)).count() as f64;
+    let (common, rare): (Vec<(&str, f64)>, Vec<(&str, f64)>) = asked
+        .into_iter()
+        .map(|word| (word, having(word)))
+        .filter(|(_, having)| *having > 0.0)
+        .partition(|(_, having)| *having > all / 2.0 && all > 4.0);
     let mut scores: Vec<(usize, f64)> = counts.iter().map(|_| 0.0).enumerate().collect();
-    for word in &asked {
-        #[expect(clippy::cast_precision_loss, reason = "a few hundred turns")]
-        let having = counts.iter().filter(|(counts, _)| counts.contains_key(word)).count() as f64;
-        // What nearly every turn says tells none apart.
-        if having > all / 2.0 && all > 4.0 {
-            continue;
-        }
+    // What nearly every turn says tells none apart, unless there is nothing else.
+    for (word, having) in if rare.is_empty() { common } else { rare } {
         let weight = (1.0 + (all - having + 0.5) / (having + 0.5)).ln();
         for ((counts, length), (_, score)) in counts.iter().zip(&mut scores) {
             let often = counts.get(word).copied().unwrap_or(0.0);
@@ -253,5 +247,9 @@ mod tests {
         let texts = texts.map(str::to_owned);
         assert_eq!(by_words(&texts, "What is my dog called?"), [1, 2]);
         assert_eq!(by_words(&texts, "zebra"), [0; 0]);
+        let texts = ["Go is fine", "Go and tea", "Go", "tea", "Go on", "我们去北京"].map(str::to_owned);
+        assert_eq!(by_words(&texts, "tea or Go"), [3, 1]);
+        assert_eq!(by_words(&texts, "go").len(), 4);
+        assert_eq!(by_words(&texts, "北京在哪里"), [5]);
     }
 }

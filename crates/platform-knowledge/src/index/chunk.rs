@@ -1,6 +1,6 @@
 //! A text in pieces: by headings, then paragraphs.
 
-use platform_core::{Result, sha256_hex};
+use platform_core::sha256_hex;
 use serde::Serialize;
 use text_splitter::{ChunkConfig, ChunkSizer, TextSplitter};
 
@@ -13,6 +13,8 @@ const OVERLAP: usize = 60;
 const MOST: usize = 10_000;
 /// Bytes that are cut into pieces at once.
 const MOST_PART: usize = 64 << 10;
+/// Bytes of space between two pieces, so that the second begins with the end of the first.
+const MOST_BETWEEN: usize = 16;
 /// Bytes of a heading in a path.
 const MOST_HEADING: usize = 200;
 
@@ -46,27 +48,47 @@ impl ChunkSizer for Tokens {
 }
 
 /// All pieces of a text. It takes a while for a long one.
-pub(crate) fn chunks(markdown: &str) -> Result<Vec<Chunk>> {
-    let config = ChunkConfig::new(SIZE).with_overlap(OVERLAP).map_err(platform_core::Error::internal)?;
-    let splitter = TextSplitter::new(config.with_sizer(Tokens));
+pub(crate) fn chunks(markdown: &str) -> Vec<Chunk> {
     let mut chunks = Vec::new();
     for (heading_path, text) in sections(markdown) {
         if chunks.len() > MOST {
             break;
         }
-        for piece in parts(text).flat_map(|part| splitter.chunks(part)) {
+        chunks.extend(pieces(&heading_path, text));
+    }
+    if chunks.len() > MOST { pieces(&[], markdown) } else { chunks }
+}
+
+/// A text below its headings in pieces, each from the second on with the end of the one before.
+fn pieces(heading_path: &[String], text: &str) -> Vec<Chunk> {
+    let splitter = TextSplitter::new(ChunkConfig::new(SIZE - OVERLAP).with_sizer(Tokens));
+    let mut chunks = Vec::new();
+    let (mut part_begin, mut before) = (0, 0..0);
+    for part in parts(text) {
+        for (at, piece) in splitter.chunk_indices(part) {
+            let piece = part_begin + at..part_begin + at + piece.len();
+            let is_near = !before.is_empty() && piece.start - before.end <= MOST_BETWEEN;
+            let begin = if is_near { before.start + overlap(&text[before.clone()]) } else { piece.start };
+            let text = &text[begin..piece.end];
             chunks.push(Chunk {
-                heading_path: heading_path.clone(),
-                text: piece.to_owned(),
-                token_count: tokens(piece),
+                heading_path: heading_path.to_vec(),
+                text: text.to_owned(),
+                token_count: tokens(text),
             });
+            before = piece;
         }
+        part_begin += part.len();
     }
-    if chunks.len() > MOST {
-        let whole = |text: &str| Chunk { heading_path: Vec::new(), text: text.to_owned(), token_count: tokens(text) };
-        return Ok(parts(markdown).flat_map(|part| splitter.chunks(part)).map(whole).collect());
-    }
-    Ok(chunks)
+    chunks
+}
+
+/// Where the end of a piece begins that the next one repeats: with a paragraph, a line, a sentence or a word.
+fn overlap(piece: &str) -> usize {
+    let ends = piece.char_indices().rev().map(|(at, _)| at).take(4 * OVERLAP);
+    let begin = ends.take_while(|at| tokens(&piece[*at..]) < OVERLAP).last().unwrap_or(piece.len());
+    let tail = &piece[begin..];
+    let after = |mark: &str| tail.find(mark).map(|at| at + mark.len()).filter(|at| *at <= tail.len() / 2);
+    begin + ["\n\n", "\n", ". ", "\u{3002}", " "].into_iter().find_map(after).unwrap_or(0)
 }
 
 /// A text in parts that are cut in a moment: the time for one grows with the square of its longest paragraph.
@@ -93,19 +115,23 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
 fn sections(markdown: &str) -> Vec<(Vec<String>, &str)> {
     let mut sections = Vec::new();
     let mut path: Vec<(usize, String)> = Vec::new();
-    let (mut begin, mut at, mut fence) = (0, 0, None::<&str>);
     let names = |path: &[(usize, String)]| path.iter().map(|(_, name)| name.clone()).collect::<Vec<_>>();
+    let (mut begin, mut at, mut fence) = (0, 0, None);
+    // A paragraph that has one line so far, and where it begins.
+    let mut paragraph: Option<(usize, &str)> = None;
+    let mut is_new = true;
     for line in markdown.split_inclusive('\n') {
-        let bare = line.trim_start();
-        let mark = ["```", "~~~"].into_iter().find(|mark| bare.starts_with(mark));
-        match (fence, mark) {
-            (None, Some(mark)) => fence = Some(mark),
-            (Some(open), Some(mark)) if open == mark => fence = None,
-            _ => {}
-        }
-        if let Some((level, name)) = heading(line).filter(|_| fence.is_none()) {
-            if !markdown[begin..at].trim().is_empty() {
-                sections.push((names(&path), markdown[begin..at].trim()));
+        let was_fenced = fence.is_some();
+        fence = fence_after(fence, line);
+        let is_code = was_fenced || fence.is_some();
+        let underlined = paragraph.and_then(|(from, name)| Some((from, (underline(line)?, name_of(name)))));
+        let found = underlined.or_else(|| Some((at, heading(line)?))).filter(|_| !is_code);
+        let is_blank = line.trim().is_empty();
+        paragraph = Some((at, line)).filter(|_| is_new && !is_code && begins_paragraph(line));
+        is_new = is_blank || found.is_some();
+        if let Some((end, (level, name))) = found {
+            if !markdown[begin..end].trim().is_empty() {
+                sections.push((names(&path), markdown[begin..end].trim()));
             }
             path.retain(|(above, _)| *above < level);
             path.push((level, name));
@@ -123,6 +149,38 @@ fn sections(markdown: &str) -> Vec<(Vec<String>, &str)> {
     sections
 }
 
+/// The code fence that is open after a line: its character and its length (`CommonMark` §4.5).
+fn fence_after(open: Option<(char, usize)>, line: &str) -> Option<(char, usize)> {
+    let bare = line.trim();
+    let Some(mark) = bare.chars().next().filter(|mark| matches!(mark, '`' | '~')) else { return open };
+    let info = bare.trim_start_matches(mark);
+    let length = bare.len() - info.len();
+    match open {
+        Some((of, least)) if of == mark && length >= least && info.is_empty() => None,
+        None if length >= 3 && !(mark == '`' && info.contains('`')) => Some((mark, length)),
+        open => open,
+    }
+}
+
+/// Whether a line can be a heading that the next one underlines: no list, quote, table or mark of metadata.
+fn begins_paragraph(line: &str) -> bool {
+    let is_indented = line.starts_with("    ") || line.starts_with('\t');
+    !is_indented && line.trim_start().starts_with(|c: char| c.is_alphanumeric() || matches!(c, '"' | '(' | '`' | '['))
+}
+
+/// Level of the heading that a line underlines (`CommonMark` §4.3).
+fn underline(line: &str) -> Option<usize> {
+    let bare = line.trim_end();
+    let marks = bare.trim_start_matches(' ');
+    let level = match marks.chars().next()? {
+        '=' => 1,
+        '-' => 2,
+        _ => return None,
+    };
+    let is_one = marks.len() > 1 && marks.bytes().all(|mark| mark == marks.as_bytes()[0]);
+    (is_one && bare.len() - marks.len() <= 3).then_some(level)
+}
+
 /// Level and name of an ATX heading (`CommonMark` §4.2).
 fn heading(line: &str) -> Option<(usize, String)> {
     let bare = line.trim_end();
@@ -133,12 +191,13 @@ fn heading(line: &str) -> Option<(usize, String)> {
     if indent > 3 || !(1..=6).contains(&level) || !(rest.is_empty() || rest.starts_with([' ', '\t'])) {
         return None;
     }
-    let name = rest.trim().trim_end_matches('#').trim_end();
-    let mut end = name.len().min(MOST_HEADING);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    Some((level, name[..end].to_owned()))
+    Some((level, name_of(rest.trim().trim_end_matches('#'))))
+}
+
+/// As much of a heading as is kept.
+fn name_of(heading: &str) -> String {
+    let name = heading.trim();
+    name[..name.floor_char_boundary(MOST_HEADING)].to_owned()
 }
 
 #[cfg(test)]
@@ -148,7 +207,7 @@ mod tests {
     #[test]
     fn a_text_is_cut_at_its_headings_and_every_piece_knows_where_it_stands() {
         let text = "Before.\n\n# One\n\nFirst.\n\n```\n# no heading\n```\n\n## Two ##\nSecond.\n\n#tag\n\n### Deep\nThird.\n\n# Last\n";
-        let chunks = chunks(text).expect("pieces");
+        let chunks = chunks(text);
         let found: Vec<(Vec<&str>, &str)> = chunks
             .iter()
             .map(|chunk| (chunk.heading_path.iter().map(String::as_str).collect(), chunk.text.as_str()))
@@ -162,15 +221,18 @@ mod tests {
                 (vec!["One", "Two", "Deep"], "Third."),
             ]
         );
-        assert_eq!(super::chunks("# Alone").expect("pieces").len(), 1);
-        assert!(super::chunks(" \n").expect("pieces").is_empty());
+        assert_eq!(super::chunks("# Alone").len(), 1);
+        assert!(super::chunks(" \n").is_empty());
+        let text = "---\nname: x\n---\n\nTitle\n=====\nA.\n\n````\n```\n# no\n````\n`` ```x``` ``\n\nPart\n---\nB.\n\nlast\nline\n---\n";
+        let found: Vec<String> = super::chunks(text).into_iter().map(|chunk| chunk.heading_path.join("/")).collect();
+        assert_eq!(found, ["", "Title", "Title/Part"]);
     }
 
     #[test]
     fn a_line_without_end_is_cut_in_a_moment() {
         let line = "word ".repeat(400_000);
         let began = std::time::Instant::now();
-        let pieces = chunks(&line).expect("pieces");
+        let pieces = chunks(&line);
         assert!(pieces.len() > 1000 && pieces.iter().all(|piece| piece.token_count <= SIZE), "{}", pieces.len());
         // Without parts it takes minutes.
         assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
@@ -182,7 +244,7 @@ mod tests {
             let end = if n % 5 == 4 { "\n\n" } else { " " };
             format!("{text}This is sentence number {n} of them.{end}")
         });
-        let chunks = chunks(&text).expect("pieces");
+        let chunks = chunks(&text);
         assert!(chunks.len() > 8, "{}", chunks.len());
         assert!(chunks.iter().all(|chunk| chunk.token_count <= SIZE && chunk.heading_path == ["Numbers"]));
         for n in 0..400 {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use diesel::prelude::*;
 use diesel_async::{AsyncConnection, RunQueryDsl};
-use platform_core::{AccountId, Error, ErrorKind, Id, Result, Timestamp, run_blocking};
+use platform_core::{AccountId, Error, ErrorKind, Id, Result, Timestamp, run_blocking, search_words};
 use platform_db::{Conn, JsonStatement};
 use platform_events::Event;
 use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
@@ -23,7 +23,6 @@ use super::{
 use crate::{
     document::{Indexing, IndexingError, PgKnowledge, repository},
     schema::{chunks, documents},
-    search::words,
 };
 
 /// Waits before the second and the third try (contract 06 §1).
@@ -112,7 +111,7 @@ impl IndexWork {
             let due = row.due_ms.map(Timestamp);
             repository::note_indexing(&mut conn, account, id, "pending", &under_way, due).await?;
         }
-        let prepared = run_blocking(move || Ok((language(&text), pieces(&text)?))).await;
+        let prepared = run_blocking(move || Ok((language(&text), pieces(&text)))).await;
         let indexed = async {
             let (language, chunks) = prepared?;
             let model = self.0.embedding_model();
@@ -305,12 +304,12 @@ async fn insert(
                 document: &row.id,
                 version,
                 language,
-                name: words(&row.name),
+                name: search_words(&row.name),
                 position: batch * BATCH + at,
                 id: Id::<ChunkKind>::generate().into(),
                 path: &chunk.heading_path,
-                headings: words(&chunk.heading_path.join(" ")),
-                words: words(&chunk.text),
+                headings: search_words(&chunk.heading_path.join(" ")),
+                words: search_words(&chunk.text),
                 text: &chunk.text,
                 hash: chunk.text_hash(),
                 tokens: chunk.token_count,

@@ -5,13 +5,12 @@ use diesel::{
     sql_types::{Array, BigInt, Double, Text},
 };
 use diesel_async::RunQueryDsl;
-use platform_core::{AccountId, Result};
+use platform_core::{AccountId, Result, search_words};
 use platform_db::Db;
 
 use super::{
     Bounds, WITHIN,
     model::{Found, SearchResult},
-    words as words_of,
 };
 
 /// A word that is in more pieces than this is told apart no further.
@@ -86,7 +85,7 @@ pub(crate) async fn search(
     limit: i64,
 ) -> Result<Vec<SearchResult>> {
     let mut conn = db.fair_conn(account).await?;
-    let words = diesel::sql_query(WORDS).bind::<Text, _>(account.as_str()).bind::<Text, _>(words_of(query));
+    let words = diesel::sql_query(WORDS).bind::<Text, _>(account.as_str()).bind::<Text, _>(search_words(query));
     let mut words: Vec<Word> =
         words.bind::<BigInt, _>(MOST_COUNTED).bind::<BigInt, _>(MOST_ASKED).load(&mut *conn).await?;
     words.retain(|word| word.pieces > 0);

@@ -25,25 +25,6 @@ const FUSED: i64 = 50;
 /// Of reciprocal rank fusion: how little the first ranks stand out (Cormack et al. 2009).
 const RANK_SHIFT: f64 = 60.0;
 
-/// The words of a text as they are looked for: what stands between letters and digits is space, and so is where
-/// `camelCase` goes on.
-pub(crate) fn words(text: &str) -> String {
-    let mut words = String::with_capacity(text.len());
-    let mut before = ' ';
-    for c in text.chars() {
-        if c.is_uppercase() && before.is_lowercase() {
-            words.push(' ');
-        }
-        if c.is_alphanumeric() {
-            words.push(c);
-        } else if before.is_alphanumeric() {
-            words.push(' ');
-        }
-        before = c;
-    }
-    words
-}
-
 /// What a search may find.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Bounds {
@@ -228,14 +209,6 @@ fn rounded(score: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_are_found_whatever_stands_around_them() {
-        assert_eq!(
-            words("`/livez` knowledgeRecall, PLATFORM_DATA_DIR\u{e4}x"),
-            "livez knowledge Recall PLATFORM DATA DIR\u{e4}x"
-        );
-    }
 
     #[test]
     fn what_both_ways_find_comes_before_what_one_finds() {

@@ -72,6 +72,11 @@ pub(super) fn placed(
 ) -> std::result::Result<Vec<(String, Option<String>)>, String> {
     let is_added = |path: &str| path.split('/').any(|part| part == "__MACOSX" || part == ".DS_Store");
     let mut kept: Vec<(String, Option<String>)> = files.into_iter().filter(|(path, _)| !is_added(path)).collect();
+    for (path, _) in &mut kept {
+        while path.starts_with("./") {
+            path.drain(..2);
+        }
+    }
     for (path, _) in &kept {
         let parts: Vec<&str> = path.split('/').collect();
         let is_bad = |part: &&str| part.is_empty() || *part == "." || *part == ".." || part.contains(['\\', '\0', ':']);
@@ -128,7 +133,7 @@ mod tests {
         let unpacked: Unpacked = serde_json::from_slice(&unpack(&packed)).expect("JSON");
         let Unpacked::Files(found) = unpacked else { panic!("{unpacked:?}") };
         assert_eq!(found[1], ("scripts/run.py".to_owned(), Some("text".to_owned())));
-        let root = placed(files(&["review/SKILL.md", "review/a/b.md", "__MACOSX/x"])).expect("placed");
+        let root = placed(files(&["./review/SKILL.md", "review/a/b.md", "__MACOSX/x"])).expect("placed");
         assert_eq!(root.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["SKILL.md", "a/b.md"]);
         for bad in [
             &["SKILL.md", "../x"][..],

@@ -54,7 +54,7 @@ impl LoadSkill {
             return Err(missing(id));
         }
         let tree = SkillService::tree(&*self.0, call.account, &Id::named(id), None).await?;
-        let path = text("path").filter(|path| !path.is_empty());
+        let path = text("path").map(|path| path.trim_start_matches("./")).filter(|path| !path.is_empty());
         let file = match path {
             Some(path) => tree.files.iter().find(|file| file.path == path),
             None => main_file(&tree.files),
