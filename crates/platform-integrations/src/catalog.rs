@@ -200,7 +200,10 @@ impl Connectors {
                         if source.provider() != "builtin" {
                             info!(app = slug, file, "A connector was read.");
                         }
-                        all.insert(slug, Arc::new(connector));
+                        let before = all.insert(slug.clone(), Arc::new(connector));
+                        if before.is_some_and(|before: Arc<Connector>| before.provider == source.provider()) {
+                            warn!(app = slug, file, "Two connectors have this slug; this file counts.");
+                        }
                     }
                     Err(problem) => warn!(file, problem, "A connector is wrong; it is left out."),
                 }

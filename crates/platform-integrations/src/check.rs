@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use http::HeaderName;
 use platform_egress::Url;
 use platform_toolservers::{REFUSED_TOOL_HEADERS, TOOL_FIELDS, check_tools};
 use serde_json::Value;
@@ -11,7 +12,7 @@ use utoipa::{
 };
 
 use crate::{
-    pack::{AuthMode, AuthScheme, EventKind, Pack, PackEventType, PackRequest, SignatureKind},
+    pack::{AuthMode, AuthScheme, EventKind, Pack, PackEventType, PackRequest, SignatureKind, SignatureRule},
     template::names,
 };
 
@@ -112,6 +113,9 @@ impl Finder<'_> {
             (Some(url), Some(address)) if !matches!(address.scheme(), "http" | "https") => {
                 self.say(&["baseUrl:"], format!("baseUrl `{url}` must be http or https"));
             }
+            (Some(_), Some(address)) if !address.username().is_empty() || address.password().is_some() => {
+                self.say(&["baseUrl:"], "baseUrl has credentials in it; they belong to `auth`");
+            }
             _ => {}
         }
         let mut modes = HashSet::new();
@@ -149,7 +153,11 @@ impl Finder<'_> {
                 self.say(&["auth:", mode, name], format!("{name} of {mode} is no address"));
             }
         }
+        let mut seen = HashSet::new();
         for field in scheme.app_fields.iter().chain(&scheme.account_fields) {
+            if !seen.insert(&field.name) {
+                self.say(&["auth:", mode, &field.name], format!("{mode} has the field `{}` twice", field.name));
+            }
             if !FIELD_TYPES.contains(&field.r#type.as_str()) {
                 let message = format!("type of the field `{}` must be one of {}", field.name, FIELD_TYPES.join(", "));
                 self.say(&["auth:", mode, &field.name], message);
@@ -182,6 +190,10 @@ impl Finder<'_> {
             if REFUSED_TOOL_HEADERS.iter().any(|refused| header.header_name.eq_ignore_ascii_case(refused)) {
                 let name = &header.header_name;
                 self.say(&["auth:", mode, name], format!("the header {name} cannot be set"));
+            }
+            if HeaderName::from_bytes(header.header_name.as_bytes()).is_err() {
+                let name = &header.header_name;
+                self.say(&["auth:", mode, name], format!("`{name}` is no name of a header"));
             }
         }
     }
@@ -278,19 +290,13 @@ impl Finder<'_> {
             self.say(&["eventTypes:", &mark, "config"], format!("config of `{slug}` must be of type object"));
         }
         if let Some(rule) = &event.signature {
-            let secrets = ["${subscription.secret}", "${app.signingSecret}", "${config.secret}"];
-            if !secrets.contains(&rule.secret.as_str()) {
-                let message = format!("signature of `{slug}`: secret must be one of {}", secrets.join(", "));
-                self.say(&["eventTypes:", &mark, "signature"], message);
+            for problem in signature_problems(pack, event, rule) {
+                self.say(&["eventTypes:", &mark, "signature"], format!("signature of `{slug}`: {problem}"));
             }
-            let needs_header = !matches!(rule.kind, SignatureKind::StandardWebhooks | SignatureKind::Webhook);
-            if needs_header && rule.header.is_empty() {
-                self.say(&["eventTypes:", &mark, "signature"], format!("signature of `{slug}`: header is missing"));
-            }
-            if rule.kind == SignatureKind::SlackV0 && rule.timestamp_header.is_empty() {
-                let message = format!("signature of `{slug}`: timestampHeader is missing");
-                self.say(&["eventTypes:", &mark, "signature"], message);
-            }
+        }
+        if event.handshake.as_ref().is_some_and(|handshake| handshake.when.is_empty()) {
+            let message = format!("handshake of `{slug}`: when is empty, so that nothing is one");
+            self.say(&["eventTypes:", &mark, "handshake"], message);
         }
         if let Some(rule) = &event.event_id
             && rule.header.is_some() == rule.path.is_some()
@@ -330,6 +336,30 @@ impl Finder<'_> {
             }
         }
     }
+}
+
+/// What is wrong with how an event is signed.
+fn signature_problems(pack: &Pack, event: &PackEventType, rule: &SignatureRule) -> Vec<String> {
+    const SECRETS: [&str; 3] = ["${subscription.secret}", "${app.signingSecret}", "${config.secret}"];
+    let is_of_app = |scheme: &AuthScheme| {
+        scheme.app_fields.iter().chain(&scheme.account_fields).any(|field| field.name == "signingSecret")
+    };
+    let is_there = match rule.secret.as_str() {
+        "${subscription.secret}" => event.subscribe.is_some(),
+        "${app.signingSecret}" => pack.auth.iter().any(is_of_app),
+        "${config.secret}" => event.config["properties"].get("secret").is_some(),
+        _ => true,
+    };
+    let needs_header = !matches!(rule.kind, SignatureKind::StandardWebhooks | SignatureKind::Webhook);
+    let needs_time = rule.kind == SignatureKind::SlackV0;
+    let problems = [
+        (!SECRETS.contains(&rule.secret.as_str()), format!("secret must be one of {}", SECRETS.join(", "))),
+        (!is_there, format!("nothing gives its secret {}", rule.secret)),
+        (needs_header && rule.header.is_empty(), "header is missing".to_owned()),
+        (needs_time && rule.timestamp_header.is_empty(), "timestampHeader is missing".to_owned()),
+        (rule.tolerance_seconds < 1, "toleranceSeconds must be at least 1".to_owned()),
+    ];
+    problems.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, problem)| problem).collect()
 }
 
 fn is_address(text: &str) -> bool {
@@ -376,6 +406,22 @@ eventTypes:
             ("endpoint: /me", "endpoint: \"/me/${bogus}\"", 10, "`${bogus}` names no field"),
             ("endpoint: /me", "endpoint: https://b.example/me", 10, "not of the origin of baseUrl"),
             ("type: object", "type: string", 15, "config of `made` must be of type object"),
+            ("https://a.example\n", "https://u:p@a.example\n", 4, "has credentials in it"),
+            ("    test:", "    appFields: [{name: host}]\n    test:", 9, "has the field `host` twice"),
+            ("    test:", "    headers: [{headerName: \"X Y\", value: z}]\n    test:", 10, "no name of a header"),
+            (
+                "    config:",
+                "    signature: {kind: webhook, secret: \"${config.secret}\", toleranceSeconds: -1}\n    config:",
+                15,
+                "nothing gives its secret ${config.secret}",
+            ),
+            (
+                "    config:",
+                "    signature: {kind: webhook, secret: \"${app.signingSecret}\", toleranceSeconds: -1}\n    config:",
+                15,
+                "toleranceSeconds must be at least 1",
+            ),
+            ("    config:", "    handshake: {when: {}, answer: x}\n    config:", 15, "nothing is one"),
             ("    config:", "    unsubscribe: {method: DELETE, endpoint: /hook}\n    config:", 15, "no subscribe"),
         ] {
             let text = GOOD.replace(good, wrong);

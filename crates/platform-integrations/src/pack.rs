@@ -285,6 +285,9 @@ pub struct SignatureRule {
     /// The header with the time, where that is signed.
     #[serde(default)]
     pub timestamp_header: String,
+    /// Where the payload has the time, in Unix milliseconds or seconds, where that is signed.
+    #[serde(default)]
+    pub timestamp_path: String,
     /// How old a request may be.
     #[serde(default = "tolerance")]
     pub tolerance_seconds: i64,

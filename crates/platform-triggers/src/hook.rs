@@ -185,36 +185,44 @@ fn refused(message: &str) -> Error {
 /// Whether a request is signed as a rule says; `now` in seconds.
 fn is_signed(rule: &SignatureRule, secret: &Secret, headers: &dyn RequestHeaders, body: &[u8], now: i64) -> bool {
     let given = headers.get(&rule.header.to_ascii_lowercase()).unwrap_or_default();
-    let is_recent = |seconds: &str| {
-        seconds.parse::<i64>().is_ok_and(|at| now.saturating_sub(at).saturating_abs() <= rule.tolerance_seconds)
-    };
+    let is_recent = |at: i64| now.saturating_sub(at).saturating_abs() <= rule.tolerance_seconds;
+    let is_recent_text = |seconds: &str| seconds.parse().is_ok_and(is_recent);
     match rule.kind {
-        SignatureKind::StandardWebhooks => is_standard(secret, headers, body, &is_recent),
+        SignatureKind::StandardWebhooks => is_standard(secret, headers, body, &is_recent_text),
         SignatureKind::Webhook => {
             let own = headers.get("x-webhook-signature").and_then(|given| given.strip_prefix("sha256="));
             let is_own = |given: &str| is_hex(given, &hmac_sha256(secret.expose().as_bytes(), body));
-            own.map_or_else(|| is_standard(secret, headers, body, &is_recent), is_own)
+            own.map_or_else(|| is_standard(secret, headers, body, &is_recent_text), is_own)
         }
         SignatureKind::HmacSha256Hex | SignatureKind::HmacSha256Base64 => {
             let Some(given) = given.strip_prefix(rule.prefix.as_str()) else { return false };
             let seconds = rule.timestamp_header.as_str();
-            if !seconds.is_empty() && !headers.get(&seconds.to_ascii_lowercase()).is_some_and(is_recent) {
+            if !seconds.is_empty() && !headers.get(&seconds.to_ascii_lowercase()).is_some_and(is_recent_text) {
                 return false;
             }
             let tag = hmac_sha256(secret.expose().as_bytes(), body);
-            if rule.kind == SignatureKind::HmacSha256Hex {
+            let is_theirs = if rule.kind == SignatureKind::HmacSha256Hex {
                 is_hex(given, &tag)
             } else {
                 are_equal(given.as_bytes(), STANDARD.encode(tag).as_bytes())
-            }
+            };
+            is_theirs && (rule.timestamp_path.is_empty() || signed_at(&rule.timestamp_path, body).is_none_or(is_recent))
         }
         SignatureKind::SlackV0 => {
             let at = headers.get(&rule.timestamp_header.to_ascii_lowercase()).unwrap_or_default();
             let Some(given) = given.strip_prefix("v0=") else { return false };
             let signed = [b"v0:", at.as_bytes(), b":", body].concat();
-            is_recent(at) && is_hex(given, &hmac_sha256(secret.expose().as_bytes(), &signed))
+            is_recent_text(at) && is_hex(given, &hmac_sha256(secret.expose().as_bytes(), &signed))
         }
     }
+}
+
+/// The time that a payload has at a path, in seconds.
+fn signed_at(path: &str, body: &[u8]) -> Option<i64> {
+    /// Later seconds are milliseconds.
+    const YEAR_5138: i64 = 100_000_000_000;
+    let at = at_path(&parse(body).ok()?, path)?.as_i64()?;
+    Some(if at < YEAR_5138 { at } else { at / 1000 })
 }
 
 fn is_hex(given: &str, tag: &[u8]) -> bool {
@@ -294,6 +302,13 @@ mod tests {
             !is_good("It's a Secret to Everybody", tag, "Hello, World") && !is_good("another", tag, "Hello, World!")
         );
         assert!(!is_good("It's a Secret to Everybody", &tag[7..], "Hello, World!"));
+
+        let mut linear = github.clone();
+        linear["timestampPath"] = json!("webhookTimestamp");
+        let body = r#"{"action":"create","webhookTimestamp":1676056940508}"#;
+        let tag = format!("sha256={}", hex(&hmac_sha256(b"secret", body.as_bytes())));
+        let is_good = |now: i64| check(linear.clone(), "secret", &[("x-hub-signature-256", &tag)], body, now);
+        assert!(is_good(1_676_057_240) && !is_good(1_676_057_241) && !is_good(1_676_056_639));
 
         let slack = json!({"kind": "slack-v0", "header": "X-Slack-Signature", "timestampHeader": "X-Slack-Request-Timestamp",
             "secret": "${app.signingSecret}"});
