@@ -457,10 +457,11 @@ async fn progress_passes_through_and_what_an_upstream_asks_reaches_a_caller_that
     let (app, mcp) = (app().await, FakeMcpServer::start());
     mcp.be_modern();
     mcp.set_tools(&["slow", "ask", "echo"]);
-    let server = exposed(&app, "s", &mcp, json!({})).await;
+    let jwt = json!({"authenticationConfig": {"authenticationMethod": "jwt", "token": "sek-upstream"}});
+    let server = exposed(&app, "s", &mcp, jwt).await;
     profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": {"name": "s__slow", "_meta": {"progressToken": "mine"}}});
+        "params": {"name": "s__slow", "arguments": {"echo": "Bearer sek-upstream"}, "_meta": {"progressToken": "mine"}}});
     let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key());
     let reply = request.header("accept", "application/json, text/event-stream").json(&call).send().await.expect("it");
     assert_eq!(reply.headers()["content-type"].to_str().expect("text"), "text/event-stream; charset=utf-8");
@@ -470,9 +471,15 @@ async fn progress_passes_through_and_what_an_upstream_asks_reaches_a_caller_that
         .filter_map(|line| line.strip_prefix("data: "))
         .map(|data| serde_json::from_str(data).expect("JSON"))
         .collect();
-    let (result, progress) = messages.split_last().expect("messages");
+    let (result, told) = messages.split_last().expect("messages");
+    let (logged, progress): (Vec<&Value>, Vec<&Value>) =
+        told.iter().partition(|told| told["method"] == "notifications/message");
+    // What an operator's log would have, without the secret that the upstream was given, and no line of detail.
+    assert_eq!(logged.len(), 1, "{events}");
+    assert_eq!(logged[0]["params"]["level"], "warning");
+    assert!(!events.contains("sek-upstream") && events.contains("Bearer \u{2022}"), "{events}");
     assert_eq!(progress[0]["params"]["progressToken"], "mine");
-    let told: Vec<_> = progress.iter().filter_map(|of| of["params"]["progress"].as_f64()).collect();
+    let told: Vec<f64> = progress.iter().filter_map(|of| of["params"]["progress"].as_f64()).collect();
     assert_eq!(told, (1..=40).map(f64::from).collect::<Vec<_>>(), "all of it, in order, before the result");
     assert!(result["result"]["content"].is_array(), "{events}");
 

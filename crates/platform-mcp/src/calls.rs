@@ -7,7 +7,7 @@ use platform_chat::NewMessage;
 use platform_core::{Credential, Error, Id, Object, Result, Timestamp, millis, sha256_hex, spawn};
 use platform_integrations::{Connecting, McpTarget, NewConnection};
 use platform_runtime::{Payer, Spender, ToolCall};
-use platform_toolservers::{McpAuthMode, McpCall, McpOutcome, OfferedServer, UpstreamCredentials};
+use platform_toolservers::{McpAuthMode, McpCall, McpOutcome, McpUpdate, OfferedServer, UpstreamCredentials};
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::Instant, time::sleep};
 
@@ -130,7 +130,7 @@ impl Calling {
         tool: Tool,
         view: &View,
         message: &Message,
-        progress: Option<mpsc::Sender<Value>>,
+        updates: Option<mpsc::Sender<McpUpdate>>,
     ) -> Called {
         self.server = match &tool.target {
             Target::Server(server, _) | Target::LogIn(server) => Some(server.clone()),
@@ -155,7 +155,7 @@ impl Calling {
                 None => failed("TOOL_NOT_AVAILABLE", "The server of this tool is gone."),
             },
             Target::Server(server, name) => match view.servers.iter().find(|of| of.id() == server) {
-                Some(server) => self.server(server, name, message, before, progress).await,
+                Some(server) => self.server(server, name, message, before, updates).await,
                 None => failed("TOOL_NOT_AVAILABLE", "The server of this tool is gone."),
             },
         };
@@ -291,7 +291,7 @@ impl Calling {
         tool: &str,
         message: &Message,
         before: Before,
-        progress: Option<mpsc::Sender<Value>>,
+        updates: Option<mpsc::Sender<McpUpdate>>,
     ) -> (Called, Outcome, Option<String>) {
         let with = match self.credentials(server).await {
             Ok(Ok(with)) => with,
@@ -305,7 +305,8 @@ impl Calling {
             capabilities: if message.is_modern { message.capabilities.clone() } else { json!({}) },
             input_responses: before.input_responses,
             request_state: before.request_state,
-            progress,
+            log_level: message.log_level().map(str::to_owned),
+            updates,
         };
         match self.gateway.tool_servers.call_through(server, tool, call).await {
             McpOutcome::Result(result) if result["resultType"] == "input_required" && !message.is_modern => {

@@ -7,7 +7,7 @@ use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT};
 use platform_core::{Caller, Result};
 use platform_db::Notice;
-use platform_toolservers::TOOL_SERVER;
+use platform_toolservers::{McpUpdate, TOOL_SERVER};
 use platform_vault::Secret;
 use serde_json::{Value, json};
 use tokio::{sync::broadcast::error::RecvError, time::sleep};
@@ -205,7 +205,7 @@ impl PgMcpGateway {
                 return Ok(McpReply::Message(200, message.answer(result)));
             }
         }
-        let streams = calling.reads_streams() && message.progress_token().is_some();
+        let streams = calling.reads_streams() && (message.progress_token().is_some() || message.log_level().is_some());
         if !streams {
             return Ok(replied(&message, calling.run(tool.clone(), &view, &message, None).await));
         }
@@ -227,64 +227,66 @@ fn replied(message: &Message, called: Called) -> McpReply {
     }
 }
 
-/// A call whose progress is told as it comes; one that tells of none is answered with one message.
+/// A call that is told of as it comes along; one of which there is nothing to tell is answered with one message.
 async fn stream_of(calling: Calling, tool: crate::surface::Tool, view: View, message: Message) -> McpReply {
-    let (sender, progress) = tokio::sync::mpsc::channel(64);
-    let token = message.progress_token().cloned().unwrap_or_default();
+    let (sender, updates) = tokio::sync::mpsc::channel(64);
+    let message = Arc::new(message);
+    let asked = Arc::clone(&message);
     let reply = Box::pin(async move {
-        let called = calling.run(tool, &view, &message, Some(sender)).await;
-        replied(&message, called)
+        let called = calling.run(tool, &view, &asked, Some(sender)).await;
+        replied(&asked, called)
     });
-    let mut underway = Underway { progress, reply, ended: None };
+    let mut underway = Underway { message, updates, reply, ended: None };
     let first = match underway.next().await {
-        Told::Progress(first) => first,
+        Told::Update(first) => first,
         Told::End(reply) => return reply,
     };
-    let begun = stream::iter([protocol::progress(&token, first)]);
-    let rest = stream::unfold(Some(underway), move |underway| {
-        let token = token.clone();
-        async move {
-            let mut underway = underway?;
-            match underway.next().await {
-                Told::Progress(params) => Some((protocol::progress(&token, params), Some(underway))),
-                Told::End(McpReply::Message(_, last)) => Some((last, None)),
-                Told::End(_) => None,
-            }
+    let rest = stream::unfold(Some(underway), |underway| async move {
+        let mut underway = underway?;
+        match underway.next().await {
+            Told::Update(update) => Some((update, Some(underway))),
+            Told::End(McpReply::Message(_, last)) => Some((last, None)),
+            Told::End(_) => None,
         }
     });
-    McpReply::Stream(Box::pin(futures_util::StreamExt::chain(begun, rest)), false)
+    McpReply::Stream(Box::pin(futures_util::StreamExt::chain(stream::iter([first]), rest)), false)
 }
 
 /// A call that is under way.
 struct Underway<F> {
-    progress: tokio::sync::mpsc::Receiver<Value>,
+    message: Arc<Message>,
+    updates: tokio::sync::mpsc::Receiver<McpUpdate>,
     reply: F,
     ended: Option<McpReply>,
 }
 
 enum Told {
-    Progress(Value),
+    Update(Value),
     End(McpReply),
 }
 
 impl<F: Future<Output = McpReply> + Unpin> Underway<F> {
-    /// Its progress, all of it, and then its end.
+    /// What there is to tell of it, all of that, and then its end.
     async fn next(&mut self) -> Told {
-        let reply = match self.ended.take() {
-            Some(reply) => reply,
-            None => tokio::select! {
-                biased;
-                Some(progress) = self.progress.recv() => return Told::Progress(progress),
-                reply = &mut self.reply => reply,
-            },
-        };
-        match self.progress.try_recv() {
-            Ok(progress) => {
-                self.ended = Some(reply);
-                Told::Progress(progress)
+        let reply = loop {
+            if let Some(reply) = self.ended.take() {
+                break reply;
             }
-            Err(_) => Told::End(reply),
+            tokio::select! {
+                biased;
+                Some(update) = self.updates.recv() => if let Some(update) = self.message.update(update) {
+                    return Told::Update(update);
+                },
+                reply = &mut self.reply => break reply,
+            }
+        };
+        while let Ok(update) = self.updates.try_recv() {
+            if let Some(update) = self.message.update(update) {
+                self.ended = Some(reply);
+                return Told::Update(update);
+            }
         }
+        Told::End(reply)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use platform_core::{Object, parse};
+use platform_toolservers::McpUpdate;
 use serde_json::{Value, json};
 
 /// The family without state: everything stands in each request.
@@ -11,6 +12,8 @@ pub(crate) const MODERN: &str = "2026-07-28";
 const NEWEST_LEGACY: &str = "2025-11-25";
 const SUPPORTED: [&str; 4] = [MODERN, NEWEST_LEGACY, "2025-06-18", "2025-03-26"];
 const META: &str = "io.modelcontextprotocol/";
+/// Levels of logs, the least first (RFC 5424 §6.2.1).
+const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
 const PARSE_ERROR: i32 = -32700;
 const INVALID_REQUEST: i32 = -32600;
@@ -108,6 +111,31 @@ impl Message {
     pub fn progress_token(&self) -> Option<&Value> {
         let token = self.params.get("_meta")?.get("progressToken")?;
         (token.is_string() || token.is_number()).then_some(token)
+    }
+
+    /// From which level on the log of a call is wanted: the older family says that for a session, which there is none of.
+    pub fn log_level(&self) -> Option<&str> {
+        if !self.is_modern {
+            return Some("info");
+        }
+        let level = self.params.get("_meta")?.get(format!("{META}logLevel"))?.as_str()?;
+        LEVELS.contains(&level).then_some(level)
+    }
+
+    /// What an upstream tells of a call, as its caller is told; `None` when it did not ask for it.
+    pub fn update(&self, update: McpUpdate) -> Option<Value> {
+        let (method, params) = match update {
+            McpUpdate::Progress(mut params) => {
+                params["progressToken"] = self.progress_token()?.clone();
+                ("notifications/progress", params)
+            }
+            McpUpdate::Log(params) => {
+                let rank = |level: &str| LEVELS.iter().position(|of| *of == level);
+                let is_wanted = rank(params["level"].as_str()?)? >= rank(self.log_level()?)?;
+                ("notifications/message", Some(params).filter(|_| is_wanted)?)
+            }
+        };
+        Some(json!({"jsonrpc": "2.0", "method": method, "params": params}))
     }
 
     /// A result.
@@ -221,6 +249,8 @@ pub(crate) fn initialized(asked: Option<&str>, instructions: &str) -> Value {
 pub(crate) fn discovered(instructions: &str) -> Value {
     let mut result = json!({"supportedVersions": SUPPORTED, "capabilities": capabilities(), "ttlMs": 0,
         "cacheScope": "private"});
+    // The older family would set a level for a session.
+    result["capabilities"]["logging"] = json!({});
     if !instructions.is_empty() {
         result["instructions"] = instructions.into();
     }
@@ -242,12 +272,6 @@ pub(crate) fn tools_changed(subscription: Option<&Value>) -> Value {
         message["params"] = json!({"_meta": {format!("{META}subscriptionId"): subscription}});
     }
     message
-}
-
-/// How far a call has come.
-pub(crate) fn progress(token: &Value, mut params: Value) -> Value {
-    params["progressToken"] = token.clone();
-    json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
 }
 
 /// A result that says what went wrong.

@@ -19,7 +19,7 @@ use crate::{
 /// An MCP server over streamable HTTP, without sessions, at `/mcp`; with a log-in of its own when it is told to have one.
 ///
 /// Its tools are those of [`FakeMcpServer::set_tools`]; what a call does goes by the end of the tool's name: `fail` says
-/// that it failed, `slow` tells of its progress forty times, `ask` wants to know a name first, `hang` never answers, `wide` holds a million small values, anything
+/// that it failed, `slow` logs and tells of its progress forty times, `ask` wants to know a name first, `hang` never answers, `wide` holds a million small values, anything
 /// else gives back `{name, arguments, authorization}`.
 pub struct FakeMcpServer {
     url: String,
@@ -242,6 +242,15 @@ async fn call(request: &ToolRequest, body: &Value, is_modern: bool) -> HttpRespo
             "progressToken": body["params"]["_meta"]["progressToken"], "progress": n, "total": 40, "message": "working",
         }})
     };
-    let events = (1..=40).map(progress).chain([whole]).map(|event| format!("data: {event}\n\n"));
+    let logged = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {
+        "level": "warning", "logger": "fake", "data": {"authorization": body["params"]["arguments"]["echo"]},
+    }});
+    let detail =
+        json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "debug", "data": "detail"}});
+    let events = [detail, logged]
+        .into_iter()
+        .chain((1..=40).map(progress))
+        .chain([whole])
+        .map(|event| format!("data: {event}\n\n"));
     HttpResponse::Ok().content_type("text/event-stream").body(events.collect::<String>())
 }

@@ -12,12 +12,16 @@ use crate::{
     apps::OfferedServer,
     failure::Failure,
     http::Call,
+    mcp_updates::McpUpdate,
     model::{McpAuthMode, ServerType, ToolServerFilter},
     repository,
     server::UpstreamCredentials,
     service::PgToolServerService,
     source::longest,
 };
+
+/// Where a request says from which level on its caller wants the log; it outlives the SDK's own accessor.
+const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 
 /// A call of a tool through the gateway.
 pub struct McpCall {
@@ -33,8 +37,10 @@ pub struct McpCall {
     pub input_responses: Option<Value>,
     /// What the upstream wants back with them.
     pub request_state: Option<String>,
-    /// Who hears of progress: the parameters of each notification.
-    pub progress: Option<mpsc::Sender<Value>>,
+    /// From which level on the caller wants its log, as MCP names them.
+    pub log_level: Option<String>,
+    /// Who hears of it while it is under way.
+    pub updates: Option<mpsc::Sender<McpUpdate>>,
 }
 
 /// What came of a call.
@@ -159,7 +165,7 @@ impl PgToolServerService {
         call: McpCall,
         timeout: Duration,
     ) -> McpOutcome {
-        let McpCall { arguments, with, capabilities, input_responses, request_state, progress, .. } = call;
+        let McpCall { arguments, with, capabilities, input_responses, request_state, log_level, updates, .. } = call;
         let mut params = CallToolRequestParams::new(tool.function.name.clone()).with_arguments(arguments);
         if let Some(responses) = input_responses.and_then(|given| serde_json::from_value(given).ok()) {
             params = params.with_input_responses(responses);
@@ -171,7 +177,10 @@ impl PgToolServerService {
         if let Ok(capabilities) = serde_json::from_value(capabilities) {
             meta.set_client_capabilities(capabilities);
         }
-        let called = self.calling.mcp.call_once(&server.0, &with, params, meta, tool.idempotent, timeout, progress);
+        if let Some(level) = log_level {
+            meta.insert(LOG_LEVEL.to_owned(), level.into());
+        }
+        let called = self.calling.mcp.call_once(&server.0, &with, params, meta, tool.idempotent, timeout, updates);
         match called.await {
             Ok(Ok(value)) => McpOutcome::Result(value),
             Ok(Err((code, message, data))) => McpOutcome::Refused(code, message, data),

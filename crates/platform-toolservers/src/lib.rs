@@ -26,7 +26,7 @@ mod http;
 mod kinds;
 mod mcp;
 mod mcp_http;
-mod mcp_progress;
+mod mcp_updates;
 mod model;
 mod openapi;
 mod refresh;
@@ -53,6 +53,7 @@ pub use definition::{
 };
 pub use gateway::{McpCall, McpOutcome};
 pub use kinds::TOOL_SERVER;
+pub use mcp_updates::McpUpdate;
 pub use model::{
     AppLink, CloneRequest, DefinitionPatch, Integration, ListedGroup, McpAuthMode, OpenApiImport, ServerType,
     TestRequest, TestResult, ToolList, ToolServer, ToolServerFilter, ToolServerList, ToolServerSettings,

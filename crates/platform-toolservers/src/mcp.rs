@@ -38,7 +38,7 @@ use crate::{
     failure::Failure,
     gateway::answered,
     mcp_http::McpHttp,
-    mcp_progress::{ProgressListener, WithProgress},
+    mcp_updates::{McpUpdate, UpdateListener, WithProgress},
     server::{Credentials, Server, UpstreamCredentials},
     tokens::Tokens,
 };
@@ -195,12 +195,13 @@ impl McpClients {
         meta: RequestMetaObject,
         again: bool,
         longest: Duration,
-        progress: Option<mpsc::Sender<Value>>,
+        updates: Option<mpsc::Sender<McpUpdate>>,
     ) -> Result<Result<Value, Refused>, Failure> {
         let called = Box::pin(self.attempt(server, with, again, move |connection| {
             let mut request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
-            if let Some(progress) = progress.clone() {
-                request.extensions_mut().insert(ProgressListener(progress));
+            if let Some(updates) = updates.clone() {
+                let redactor = connection.redactor.clone();
+                request.extensions_mut().insert(UpdateListener { updates, redactor });
             }
             let options = PeerRequestOptions::no_options().with_meta(meta.clone());
             async move {
@@ -327,7 +328,7 @@ impl McpClients {
             StreamableHttpClientTransportConfig::with_uri(url.as_str()).custom_headers(sent).max_sse_event_size(most);
         let redactor = Redactor::new(secrets.iter().map(Secret::expose));
         let transport = StreamableHttpClientTransport::with_client(McpHttp(client), config);
-        let transport = WithProgress::new(transport, redactor.clone());
+        let transport = WithProgress::new(transport);
         let handler = Client { server, changed: Arc::clone(&self.changed) };
         let lifecycle = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],

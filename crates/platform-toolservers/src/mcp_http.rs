@@ -22,6 +22,8 @@ use rmcp::{
 };
 use sse_stream_of_rmcp::{Sse, SseStream};
 
+use crate::mcp_updates::UpdateListener;
+
 type Error = StreamableHttpError<HttpError>;
 type Headers = HashMap<HeaderName, HeaderValue>;
 
@@ -84,7 +86,13 @@ impl StreamableHttpClient for McpHttp {
         let (kind, session) = (text(&answer, CONTENT_TYPE.as_str()), text(&answer, HEADER_SESSION_ID));
         let is = |expected| kind.as_ref().is_some_and(|kind| kind.starts_with(expected));
         if is(EVENT_STREAM_MIME_TYPE) {
+            let listener = UpdateListener::of(&message);
             let events = SseStream::from_bytes_stream(bounded(answer.bytes_stream(), most)).map(checked);
+            let events = events.inspect_ok(move |event| {
+                if let (Some(listener), Some(data)) = (&listener, &event.data) {
+                    listener.heard(data);
+                }
+            });
             return Ok(StreamableHttpPostResponse::Sse(events.boxed(), session));
         }
         // What wants no answer may get one that says nothing.
