@@ -259,7 +259,8 @@ async fn printed(program: &str, arguments: &[&str]) -> Value {
     let run = run.await.unwrap_or_else(|error| panic!("{}: {error}; `just real` installs it", program.display()));
     let text = String::from_utf8_lossy(&run.stdout).into_owned();
     assert!(run.status.success(), "{}: {text} {}", program.display(), String::from_utf8_lossy(&run.stderr));
-    serde_json::from_str(text.lines().last().unwrap_or_default()).unwrap_or_else(|_| panic!("JSON: {text}"))
+    let last = || serde_json::from_str(text.lines().last().unwrap_or_default());
+    serde_json::from_str(&text).or_else(|_| last()).unwrap_or_else(|_| panic!("JSON: {text}"))
 }
 
 #[tokio::test]
@@ -427,13 +428,19 @@ async fn clients_of_the_official_sdks_reach_five_upstreams_through_one_endpoint(
     let everything = free_port();
     let first =
         node(&["node_modules/@modelcontextprotocol/server-everything/dist/index.js", "streamableHttp"], everything);
-    let pythons: Vec<Real> = (0..4).map(|n| python(free_port(), &format!("number {n}"))).collect();
+    let pythons: Vec<Real> = (0..3).map(|n| python(free_port(), &format!("number {n}"))).collect();
+    let folder = directory().join("target/files");
+    std::fs::create_dir_all(&folder).expect("a directory");
+    std::fs::write(folder.join("note.txt"), "forty-two").expect("a file");
+    let path = folder.to_string_lossy().into_owned();
+    let server = "node_modules/@modelcontextprotocol/server-filesystem/dist/index.js";
+    let files = node(&["stdio_bridge.mjs", server, &path], free_port());
     let app = platform(&[]).await;
     let (email, password) = ("ann@example.com", "correct horse battery");
     let user = app.post("/users", json!({"email": email, "password": password})).await;
     assert_eq!(user.status, StatusCode::CREATED, "{}", user.body);
-    let names = ["everything", "one", "two", "three", "four"];
-    let urls = std::iter::once(first.url("/mcp")).chain(pythons.iter().map(|real| real.url("/mcp")));
+    let names = ["everything", "files", "one", "two", "three"];
+    let urls = [first.url("/mcp"), files.url("/mcp")].into_iter().chain(pythons.iter().map(|real| real.url("/mcp")));
     let servers: Vec<_> = names.into_iter().zip(urls).collect();
     let address = gateway(&app, &servers, json!({})).await;
 
@@ -446,7 +453,7 @@ async fn clients_of_the_official_sdks_reach_five_upstreams_through_one_endpoint(
         (&json!("log in"), &json!(true), &json!("mcp-gateway:read"))
     );
     let tools = got["tools"].as_array().expect("tools");
-    for name in ["everything__get-sum", "one__add", "two__add", "three__fail", "four__add"] {
+    for name in ["everything__get-sum", "one__add", "two__add", "three__fail", "files__read_text_file"] {
         assert!(tools.contains(&json!(name)), "{name} in {tools:?}");
     }
     assert!(got["progress"].as_array().is_some_and(|told| told.len() >= 2), "{got}");
@@ -457,6 +464,18 @@ async fn clients_of_the_official_sdks_reach_five_upstreams_through_one_endpoint(
         assert_eq!(got[version]["tools"].as_u64(), Some(tools.len() as u64), "{got}");
     }
     assert_eq!(got["2026-07-28"]["version"], "2026-07-28");
+
+    // The inspector, as a person types it.
+    let header = format!("Authorization: Bearer {}", app.key());
+    let inspect = async |more: &[&str]| {
+        let inspector = "node_modules/@modelcontextprotocol/inspector/clients/cli/build/index.js";
+        printed("node", &[&[inspector, &address, "--transport", "http", "--header", &header], more].concat()).await
+    };
+    let listed = inspect(&["--method", "tools/list"]).await;
+    assert_eq!(listed["tools"].as_array().map(Vec::len), Some(tools.len()), "{listed}");
+    let path = format!("path={path}/note.txt");
+    let read = inspect(&["--method", "tools/call", "--tool-name", "files__read_text_file", "--tool-arg", &path]).await;
+    assert_eq!(read["content"][0]["text"], "forty-two", "{read}");
 }
 
 /// Scenarios of the conformance suite for servers of tools, which a gateway without prompts and resources is, that both
@@ -475,9 +494,10 @@ const SCENARIOS: [&str; 11] = [
     "tools-call-with-progress",
     "tools-list",
 ];
-const OLDER: [&str; 2] = ["ping", "server-initialize"];
-const NEWER: [&str; 15] = [
+const OLDER: [&str; 4] = ["logging-set-level", "ping", "server-initialize", "tools-call-with-logging"];
+const NEWER: [&str; 17] = [
     "caching",
+    "http-custom-header-server-validation",
     "http-header-validation",
     "input-required-result-basic-elicitation",
     "input-required-result-basic-list-roots",
@@ -490,6 +510,7 @@ const NEWER: [&str; 15] = [
     "input-required-result-request-state",
     "input-required-result-result-type",
     "input-required-result-tampered-state",
+    "input-required-result-unsupported-methods",
     "input-required-result-validate-input",
     "server-stateless",
 ];

@@ -71,8 +71,16 @@ const tools = {
   }),
   test_error_handling: () => ({ isError: true, content: [text("This tool intentionally returns an error for testing")] }),
   test_tool_with_progress: () => ({ progress: [0, 50, 100], content: [text("done")] }),
+  test_custom_headers: (params, headers) => {
+    const given = headers["mcp-param-region"];
+    if (given !== params.arguments?.region) throw { code: -32020, message: `Mcp-Param-Region is ${given}` };
+    return { content: [text(`in ${given}`)] };
+  },
   json_schema_2020_12_tool: () => ({ content: [text("fits")] }),
-  test_logging_tool: () => ({ content: [text("logged")] }),
+  test_logging_tool: () => ({ logs: ["logged"], content: [text("logged")] }),
+  test_tool_with_logging: () => ({
+    logs: ["Tool execution started", "Tool processing data", "Tool execution completed"], content: [text("logged")],
+  }),
   test_streaming_elicitation: asking({ name: elicit("Who?", "name") }, undefined, () => "done"),
   test_missing_capability: (params) => {
     if (!params._meta?.[`${META}clientCapabilities`]?.sampling) throw { code: -32021, sampling: true };
@@ -108,9 +116,15 @@ const tools = {
   },
 };
 
+const region = { type: "string", "x-mcp-header": "Region" };
+const schemas = {
+  json_schema_2020_12_tool: schema,
+  test_custom_headers: { type: "object", properties: { region }, required: ["region"] },
+};
+
 const info = { name: "conformance-upstream", version: "1.0.0" };
 
-async function answer(message, response) {
+async function answer(message, headers, response) {
   const reply = (body) => {
     response.writeHead(200, { "Content-Type": "application/json" });
     response.end(JSON.stringify({ jsonrpc: "2.0", id: message.id, ...body }));
@@ -125,7 +139,7 @@ async function answer(message, response) {
   }
   if (message.method === "tools/list") {
     const listed = Object.keys(tools).map((name) => ({
-      name, description: `Tests ${name}`, inputSchema: name.startsWith("json_") ? schema : { type: "object", properties: {} },
+      name, description: `Tests ${name}`, inputSchema: schemas[name] ?? { type: "object", properties: {} },
     }));
     return whole({ tools: listed, ttlMs: 0, cacheScope: "private" });
   }
@@ -133,10 +147,11 @@ async function answer(message, response) {
     return reply({ error: { code: -32601, message: "not here" } });
   }
   try {
-    const { progress, ...result } = tools[params.name](params);
-    if (!progress) return whole(result);
+    const { progress = [], logs = [], ...result } = tools[params.name](params, headers);
+    if (!progress.length && !logs.length) return whole(result);
     response.writeHead(200, { "Content-Type": "text/event-stream" });
     const send = (body) => response.write(`data: ${JSON.stringify({ jsonrpc: "2.0", ...body })}\n\n`);
+    for (const data of logs) send({ method: "notifications/message", params: { level: "info", data } });
     for (const done of progress) {
       const told = { progressToken: params._meta?.progressToken, progress: done, total: 100 };
       send({ method: "notifications/progress", params: told });
@@ -157,7 +172,7 @@ http.createServer((request, response) => {
     if (request.method !== "POST") return response.writeHead(405).end();
     const message = JSON.parse(body);
     if (message.id === undefined) return response.writeHead(202).end();
-    answer(message, response);
+    answer(message, request.headers, response);
   });
 }).listen(Number(upstream), "127.0.0.1");
 

@@ -86,7 +86,7 @@ impl PgMcpGateway {
         let answer = |result: Value| Ok(McpReply::Message(200, message.answer(result)));
         match (message.method.as_str(), message.is_modern) {
             ("initialize", false) => answer(initialized(message.text("protocolVersion"), instructions(&view))),
-            ("ping", false) => answer(json!({})),
+            ("ping" | "logging/setLevel", false) => answer(json!({})),
             ("server/discover", true) => answer(discovered(instructions(&view))),
             ("tools/list", _) => match list(&view, &message) {
                 Ok(result) => answer(result),
@@ -188,6 +188,12 @@ impl PgMcpGateway {
                 search::Found::Call(tool, given) => (name, arguments) = (tool, given),
                 search::Found::Nothing => name = String::new(),
             }
+        }
+        // Whoever calls through `call_tool` repeats none of its arguments in headers.
+        if let Some(tool) = view.tool(&name).filter(|_| view.mode != ExposeMode::Search)
+            && let Err(failure) = message.check_arguments(&tool.listed["inputSchema"], &arguments, &asking.headers)
+        {
+            return Ok(failure.into());
         }
         let calling = Calling::new(self, asking, subject, &view, &name, arguments);
         let Some(tool) = view.tool(&name) else {

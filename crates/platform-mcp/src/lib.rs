@@ -36,5 +36,5 @@ pub use model::{
     ProfileTool, SubjectType, Switches, SwitchesPut, TargetType, ToolOverride, ToolPolicy, ToolSwitch, ToolSwitches,
     Visibility,
 };
-pub use protocol::McpHeaders;
+pub use protocol::{McpHeaders, PARAM_HEADER};
 pub use service::{MCP_GRANT, MCP_PROFILE, McpNeeds, McpReferrer, PgMcpGateway, purge_audit};

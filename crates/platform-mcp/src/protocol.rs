@@ -32,7 +32,12 @@ pub struct McpHeaders {
     pub method: Option<String>,
     /// `Mcp-Name`.
     pub name: Option<String>,
+    /// Those that begin with [`PARAM_HEADER`]: the rest of their names, and their values.
+    pub params: Vec<(String, String)>,
 }
+
+/// What stands before the name of a header that repeats an argument.
+pub const PARAM_HEADER: &str = "mcp-param-";
 
 /// An answer that is one message.
 #[derive(Debug)]
@@ -107,13 +112,37 @@ impl Message {
         self.capabilities.get(capability).is_some_and(Value::is_object)
     }
 
+    /// Refuses a call whose headers say something else of its arguments than it does (SEP-2243).
+    pub fn check_arguments(&self, schema: &Value, arguments: &Object, headers: &McpHeaders) -> Result<(), Failure> {
+        if !self.is_modern {
+            return Ok(());
+        }
+        for (path, name) in repeated_in_headers(schema) {
+            let argument = path
+                .split_first()
+                .and_then(|(first, rest)| rest.iter().try_fold(arguments.get(*first)?, |of, key| of.get(*key)));
+            let expected = match argument {
+                Some(Value::String(text)) => Some(text.clone()),
+                Some(value @ (Value::Bool(_) | Value::Number(_))) => Some(value.to_string()),
+                _ => None,
+            };
+            let mut given = headers.params.iter().filter(|(of, _)| of.eq_ignore_ascii_case(name));
+            let said = given.next().map(|(_, value)| decoded(value));
+            if said != expected || given.next().is_some() {
+                let reason = format!("Mcp-Param-{name} must be the argument {}.", path.join("."));
+                return Err(Failure::new(400, &self.id, HEADER_MISMATCH, &reason));
+            }
+        }
+        Ok(())
+    }
+
     /// Who hears of progress.
     pub fn progress_token(&self) -> Option<&Value> {
         let token = self.params.get("_meta")?.get("progressToken")?;
         (token.is_string() || token.is_number()).then_some(token)
     }
 
-    /// From which level on the log of a call is wanted: the older family says that for a session, which there is none of.
+    /// From which level on the log of a call is wanted: the older family sets that for a session, of which there is none.
     pub fn log_level(&self) -> Option<&str> {
         if !self.is_modern {
             return Some("info");
@@ -207,6 +236,17 @@ fn family(id: &Value, method: &str, params: &Object, headers: &McpHeaders) -> Re
     Ok((true, capabilities.clone()))
 }
 
+/// Arguments that headers repeat, by their paths, with the names of the headers.
+fn repeated_in_headers(schema: &Value) -> Vec<(Vec<&str>, &str)> {
+    let mut found = Vec::new();
+    for (key, property) in schema["properties"].as_object().into_iter().flatten() {
+        found.extend(property["x-mcp-header"].as_str().map(|name| (vec![key.as_str()], name)));
+        let below = repeated_in_headers(property);
+        found.extend(below.into_iter().map(|(path, name)| ([vec![key.as_str()], path].concat(), name)));
+    }
+    found
+}
+
 /// Refuses a version that is not spoken here.
 pub(crate) fn check_version(id: &Value, version: Option<&str>) -> Result<(), Failure> {
     match version.filter(|version| !SUPPORTED.contains(version)) {
@@ -231,7 +271,7 @@ fn server_info() -> Value {
 }
 
 fn capabilities() -> Value {
-    json!({"tools": {"listChanged": true}})
+    json!({"tools": {"listChanged": true}, "logging": {}})
 }
 
 /// The answer to `initialize`: the version that was asked for, or the newest of its family.
@@ -249,8 +289,6 @@ pub(crate) fn initialized(asked: Option<&str>, instructions: &str) -> Value {
 pub(crate) fn discovered(instructions: &str) -> Value {
     let mut result = json!({"supportedVersions": SUPPORTED, "capabilities": capabilities(), "ttlMs": 0,
         "cacheScope": "private"});
-    // The older family would set a level for a session.
-    result["capabilities"]["logging"] = json!({});
     if !instructions.is_empty() {
         result["instructions"] = instructions.into();
     }
@@ -309,6 +347,7 @@ mod tests {
             version: Some(version.to_owned()).filter(|text| !text.is_empty()),
             method: Some(method.to_owned()).filter(|text| !text.is_empty()),
             name: Some(name.to_owned()).filter(|text| !text.is_empty()),
+            params: Vec::new(),
         };
         assert_eq!(read(&call, &headers(MODERN, "tools/call", "=?base64?w6Q=?=")), Ok(true));
         for (headers, code) in [
@@ -320,6 +359,26 @@ mod tests {
             (headers(MODERN, "tools/call", "b"), -32020),
         ] {
             assert_eq!(read(&call, &headers), Err((400, code)), "{headers:?}");
+        }
+        let Ok(Incoming::Request(message)) =
+            Message::read(call.to_string().as_bytes(), &headers(MODERN, "tools/call", "ä"))
+        else {
+            panic!("a call")
+        };
+        let schema = json!({"properties": {"region": {"x-mcp-header": "Region"},
+            "at": {"properties": {"count": {"x-mcp-header": "Count"}}}}});
+        for (arguments, params, is_good) in [
+            (json!({"region": "ä", "at": {"count": 3}}), &[("region", "=?base64?w6Q=?="), ("count", "3")][..], true),
+            (json!({"region": null}), &[], true),
+            (json!({"region": "eu"}), &[], false),
+            (json!({"region": "eu"}), &[("region", "us")], false),
+            (json!({"region": "eu"}), &[("region", "eu"), ("region", "us")], false),
+            (json!({}), &[("count", "3")], false),
+        ] {
+            let params = params.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let headers = McpHeaders { params, ..McpHeaders::default() };
+            let arguments = arguments.as_object().expect("an object");
+            assert_eq!(message.check_arguments(&schema, arguments, &headers).is_ok(), is_good, "{arguments:?}");
         }
         let bare = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
         assert_eq!(read(&bare, &headers(MODERN, "tools/list", "")), Err((400, -32602)));

@@ -180,7 +180,7 @@ impl PgToolServerService {
         if let Some(level) = log_level {
             meta.insert(LOG_LEVEL.to_owned(), level.into());
         }
-        let called = self.calling.mcp.call_once(&server.0, &with, params, meta, tool.idempotent, timeout, updates);
+        let called = self.calling.mcp.call_once(&server.0, &with, tool, params, meta, timeout, updates);
         match called.await {
             Ok(Ok(value)) => McpOutcome::Result(value),
             Ok(Err((code, message, data))) => McpOutcome::Refused(code, message, data),

@@ -28,7 +28,7 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 use tokio::{
-    sync::{Notify, mpsc},
+    sync::{Notify, OnceCell, mpsc},
     time::timeout,
 };
 
@@ -105,6 +105,40 @@ struct Connection {
     headers: HeaderMap,
     redactor: Redactor,
     token: Option<Secret>,
+    /// Its tools were listed over it.
+    listed: OnceCell<()>,
+}
+
+impl Connection {
+    /// Its tools, at most so many (0 = all), as far as they have few enough bytes.
+    async fn list(&self, most: usize) -> Result<Vec<rmcp::model::Tool>, ServiceError> {
+        let (mut tools, mut bytes, mut cursor) = (Vec::new(), 0, None);
+        loop {
+            let page = PaginatedRequestParams::default().with_cursor(cursor.take());
+            let page = self.service.list_tools(Some(page)).await?;
+            bytes += page.tools.iter().map(size).sum::<usize>();
+            tools.extend(page.tools);
+            cursor = page.next_cursor;
+            let full = (most > 0 && tools.len() >= most) || bytes > MOST_LIST;
+            if cursor.is_none() || full {
+                return Ok(tools);
+            }
+        }
+    }
+
+    /// Before a tool is called: arguments that headers must repeat (SEP-2243) are sent by the SDK once it has listed it.
+    async fn prepare(&self, repeats_arguments: bool) -> Result<(), ServiceError> {
+        if repeats_arguments {
+            self.listed.get_or_try_init(async || self.list(0).await.map(drop)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether headers repeat arguments.
+fn repeats_arguments(schema: &Value) -> bool {
+    let mut properties = schema["properties"].as_object().into_iter().flatten();
+    properties.any(|(_, property)| property.get("x-mcp-header").is_some() || repeats_arguments(property))
 }
 
 struct Client {
@@ -135,20 +169,8 @@ impl McpClients {
         with: &UpstreamCredentials,
         most: usize,
     ) -> Result<Vec<ToolDefinition>, Failure> {
-        let listed = Box::pin(self.attempt(server, with, true, move |connection| async move {
-            let (mut tools, mut bytes, mut cursor) = (Vec::new(), 0, None);
-            loop {
-                let page = PaginatedRequestParams::default().with_cursor(cursor.take());
-                let page = connection.service.list_tools(Some(page)).await?;
-                bytes += page.tools.iter().map(size).sum::<usize>();
-                tools.extend(page.tools);
-                cursor = page.next_cursor;
-                let full = (most > 0 && tools.len() >= most) || bytes > MOST_LIST;
-                if cursor.is_none() || full {
-                    return Ok(tools);
-                }
-            }
-        }));
+        let listed =
+            Box::pin(self.attempt(server, with, true, move |connection| async move { connection.list(most).await }));
         let longest = Duration::from_millis(server.settings.timeout_ms.into());
         let (tools, connection) = within(longest, self.placed(server, listed)).await?;
         let count = if most > 0 { most } else { tools.len() };
@@ -170,9 +192,13 @@ impl McpClients {
         longest: Duration,
     ) -> Result<Value, Failure> {
         let params = CallToolRequestParams::new(tool.function.name.clone()).with_arguments(arguments.clone());
+        let repeats = repeats_arguments(&tool.function.parameters);
         let called = Box::pin(self.attempt(server, &UpstreamCredentials::Own, tool.idempotent, move |connection| {
             let params = params.clone();
-            async move { connection.service.call_tool(params).await }
+            async move {
+                connection.prepare(repeats).await?;
+                connection.service.call_tool(params).await
+            }
         }));
         let (result, connection) = within(longest, self.placed(server, called)).await?;
         let (failed, value) = read(result);
@@ -191,13 +217,14 @@ impl McpClients {
         &self,
         server: &Arc<Server>,
         with: &UpstreamCredentials,
+        tool: &ToolDefinition,
         params: CallToolRequestParams,
         meta: RequestMetaObject,
-        again: bool,
         longest: Duration,
         updates: Option<mpsc::Sender<McpUpdate>>,
     ) -> Result<Result<Value, Refused>, Failure> {
-        let called = Box::pin(self.attempt(server, with, again, move |connection| {
+        let repeats = repeats_arguments(&tool.function.parameters);
+        let called = Box::pin(self.attempt(server, with, tool.idempotent, move |connection| {
             let mut request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
             if let Some(updates) = updates.clone() {
                 let redactor = connection.redactor.clone();
@@ -205,6 +232,7 @@ impl McpClients {
             }
             let options = PeerRequestOptions::no_options().with_meta(meta.clone());
             async move {
+                connection.prepare(repeats).await?;
                 let handle = connection.service.peer().send_cancellable_request(request, options).await?;
                 let waiting = Waiting::of(&connection, &handle);
                 let answer = handle.await_response().await;
@@ -338,7 +366,7 @@ impl McpClients {
             Ok(Ok(service)) => {
                 // What a server lets us keep for a day is not what it offers now.
                 service.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
-                Ok(Connection { service, url, headers, redactor, token })
+                Ok(Connection { service, url, headers, redactor, token, listed: OnceCell::new() })
             }
             Ok(Err(error)) => {
                 let failure = if error.is_authorization_required() || is_refusal(&error) {

@@ -7,8 +7,8 @@ use platform_core::{Code, Error, Id, Result, Timestamp, millis};
 use platform_http::{Answer, Group, OpenTo, Request, account_key, session};
 use platform_integrations::origin_of;
 use platform_mcp::{
-    Asking, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PgMcpGateway, PreviewOf, Profile, SwitchesPut, ToolSwitches,
-    purge_audit,
+    Asking, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PARAM_HEADER, PgMcpGateway, PreviewOf, Profile, SwitchesPut,
+    ToolSwitches, purge_audit,
 };
 use platform_toolservers::TOOL_SERVER;
 use platform_vault::Secret;
@@ -106,11 +106,20 @@ fn check_origin(services: &Services, request: &Request) -> Result<()> {
 fn asking(request: &Request) -> Result<Asking> {
     let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let name = request.headers.get("mcp-name").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let params = request.headers.iter().filter_map(|(name, value)| {
+        let name = name.as_str().strip_prefix(PARAM_HEADER)?;
+        Some((name.to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+    });
     Ok(Asking {
         caller: request.caller()?.clone(),
         claims: request.claims().to_vec(),
         profile: request.path.get("profileSlug").cloned(),
-        headers: McpHeaders { version: text("mcp-protocol-version"), method: text("mcp-method"), name },
+        headers: McpHeaders {
+            version: text("mcp-protocol-version"),
+            method: text("mcp-method"),
+            name,
+            params: params.collect(),
+        },
         upstream: text(UPSTREAM).map(Secret::from),
         // What is kept for whoever repeats it is one message.
         reads_streams: request.once.is_none()
