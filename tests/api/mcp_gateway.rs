@@ -398,6 +398,38 @@ async fn a_tool_that_is_new_or_described_otherwise_waits_for_an_operator() {
 }
 
 #[tokio::test]
+async fn an_argument_that_a_header_repeats_is_checked_and_sent_on_by_a_process_that_never_listed_the_tool() {
+    let db = TestDb::new().await;
+    let (one, mcp) = (app_on(&db, &[]), FakeMcpServer::start());
+    mcp.be_modern();
+    let region = json!({"type": "string", "x-mcp-header": "Region"});
+    mcp.describe(json!([{"name": "echo", "inputSchema": {"type": "object", "properties": {"region": region}}}]));
+    let server = exposed(&one, "s", &mcp, json!({})).await;
+    profile(&one, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let other = app_on(&db, &[]);
+    let call = async |said: Option<&str>| {
+        let meta = json!({"io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/clientCapabilities": {}});
+        let request = other
+            .anonymous(Method::POST, "/v1/mcp")
+            .bearer_auth(other.key())
+            .header("MCP-Protocol-Version", MODERN)
+            .header("Mcp-Method", "tools/call")
+            .header("Mcp-Name", "s__echo");
+        let request = said.into_iter().fold(request, |request, said| request.header("Mcp-Param-Region", said));
+        let params = json!({"name": "s__echo", "arguments": {"region": "eu"}, "_meta": meta});
+        other.send(request.json(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}))).await
+    };
+    for wrong in [None, Some("us")] {
+        let refused = call(wrong).await;
+        assert_eq!((refused.status, &refused.body["error"]["code"]), (StatusCode::BAD_REQUEST, &json!(-32020)));
+    }
+    assert_eq!(mcp.requests("tools/call").len(), 0);
+    assert_eq!(call(Some("eu")).await.body["result"]["resultType"], "complete");
+    assert_eq!(mcp.requests("tools/call")[0].headers["mcp-param-region"], "eu");
+}
+
+#[tokio::test]
 async fn a_client_that_listens_hears_of_a_change_on_every_process() {
     let db = TestDb::new().await;
     let (one, mcp) = (app_on(&db, &[]), FakeMcpServer::start());
