@@ -15,7 +15,7 @@ export type Record_ = Record<string, any>;
 
 export interface Action {
   title: string;
-  /// A GET is of a file, which is downloaded.
+  /// A GET whose answer is not shown is of a file, which is downloaded.
   method: "GET" | "POST" | "DELETE" | "PUT" | "PATCH";
   path: Path;
   /// It asks for the fields of its body first.
@@ -39,6 +39,10 @@ export interface Below {
   items?: string;
   paged?: "cursor" | "whole";
   columns: string[];
+  /// The filter of the list that takes the id of the record.
+  filter?: string;
+  /// The group whose records these are.
+  group?: string;
   /// The placeholder of a row in the paths of its actions, and the field that fills it.
   id?: [placeholder: string, field: string];
   actions?: Action[];
@@ -121,21 +125,25 @@ export const GROUPS: Group[] = [
     columns: ["name", "state", "description", "lastEditTimestampMs"], create: { first: ["name", "description", "envVars", "sandboxConfig"] }, edit: { first: ["name", "description", "envVars", "sandboxConfig"] },
     remove: "Its snapshots and connections go with it.",
     actions: [
+      { title: "Start a machine", method: "POST", path: "/v1/environments/{environmentId}/sandbox/start", asks: ["timeoutMinutes", "tenantId", "force", "forceUnsavedSnapshot"], shows: true },
       { title: "Make a snapshot", method: "POST", path: "/v1/environments/{environmentId}/snapshot/initialize", shows: true },
       { title: "Go back to the former snapshot", method: "POST", path: "/v1/environments/{environmentId}/snapshot/rollback", asks: ["tenantId"] },
     ],
     below: [
-      below<Api.SandboxSession>({ title: "Sessions", path: "/v1/environments/{environmentId}/sessions", items: "sessions", columns: ["sessionId", "status", "runtime", "isolation", "commandCount", "startedTimestampMs", "stoppedReason"] }),
+      below<Api.SandboxSession>({ title: "Sessions", path: "/v1/environments/{environmentId}/sessions", items: "sessions", columns: ["sessionId", "status", "tenantId", "isolation", "commandCount", "startedTimestampMs", "stoppedReason"],
+        id: ["sessionId", "sessionId"], actions: [{ title: "Commands", method: "GET", path: "/v1/environments/{environmentId}/sessions/{sessionId}", shows: true }] }),
       below<Api.SandboxSnapshot>({ title: "Snapshots", path: "/v1/environments/{environmentId}/snapshots", paged: "whole", columns: ["snapshotId", "status", "sizeBytes", "generation", "creationTimestampMs"] }),
-      { title: "Agents", path: "/v1/environments/{environmentId}/connections", items: "agents", paged: "whole", columns: ["name", "connectedAtMs", "envVarKeys"] },
-      { title: "Assistants", path: "/v1/environments/{environmentId}/connections", items: "assistants", paged: "whole", columns: ["name", "identifier", "connectedAtMs", "envVarKeys"] },
+      below<Api.SandboxSnapshot>({ title: "Snapshots of tenants", path: "/v1/environments/{environmentId}/tenant-snapshots", paged: "whole", columns: ["tenantId", "snapshotId", "status", "sizeBytes", "creationTimestampMs"],
+        id: ["tenantId", "tenantId"], actions: [{ title: "Delete", method: "DELETE", path: "/v1/environments/{environmentId}/tenant-snapshots/{tenantId}", kind: "danger", confirm: "The tenant's next machine begins with the snapshot of all." }] }),
+      { title: "Agents", path: "/v1/environments/{environmentId}/connections", items: "agents", paged: "whole", columns: ["name", "connectedAtMs", "envVarKeys"], group: "agents" },
+      { title: "Assistants", path: "/v1/environments/{environmentId}/connections", items: "assistants", paged: "whole", columns: ["name", "identifier", "connectedAtMs", "envVarKeys"], group: "assistants" },
       below<Element<"/v1/environments/{environmentId}/clis">>({ title: "Programs", path: "/v1/environments/{environmentId}/clis", paged: "whole", columns: ["name", "version", "installed"] }),
     ],
     empty: "No environments yet. An environment is the machine an agent works on, and what it may reach.",
   }),
   of<Api.Document>({
     id: "documents", title: "Documents", one: "document", section: "Knowledge", path: "/v1/documents", items: "documents", scope: "documents:read", id_: "id",
-    columns: ["name", "fileType", "status", "tokenCount", "tags", "lastEditTimestampMs"], filters: [{ name: "search" }, { name: "status", choices: ["pending", "ready", "failed"] }],
+    columns: ["name", "fileType", "status", "tokenCount", "tags", "lastEditTimestampMs"], filters: [{ name: "search" }, { name: "status", choices: ["pending", "ready", "failed"] }, { name: "fileType", choices: ["md", "txt", "pdf", "docx", "html"] }, { name: "tags" }],
     create: { first: ["name", "markdownContent", "tags"] }, edit: { first: ["name", "markdownContent", "summary", "tags"] }, remove: "Its sub-documents go with it.",
     actions: [
       { title: "Index again", method: "POST", path: "/v1/documents/{id}/reindex" },
@@ -156,10 +164,14 @@ export const GROUPS: Group[] = [
       { title: "Attach", method: "POST", path: "/v1/document-folders/{id}/attach", asks: ["targetType", "targetId"] },
       { title: "Detach", method: "POST", path: "/v1/document-folders/{id}/detach", asks: ["targetType", "targetId"] },
     ],
+    below: [
+      below<Api.Document>({ title: "Documents", path: "/v1/documents", items: "documents", columns: ["name", "fileType", "status", "tokenCount", "lastEditTimestampMs"], filter: "folderId", group: "documents" }),
+      below<Api.Folder>({ title: "Folders", path: "/v1/document-folders", paged: "whole", columns: ["name", "documentCount", "lastEditTimestampMs"], filter: "parentFolderId", group: "folders" }),
+    ],
     empty: "No folders yet. Attach a folder to an assistant, and it knows all documents below it.",
   }),
   of<Api.Skill>({
-    id: "skills", title: "Skills", one: "skill", section: "Knowledge", path: "/v1/skills", items: "items", paged: "whole", scope: "skills:read", id_: "id", columns: ["name", "description", "tags", "readCount"], isFlat: true, create: { path: "/v1/skills/scaffold", first: ["name", "description"] },
+    id: "skills", title: "Skills", one: "skill", section: "Knowledge", path: "/v1/skills", items: "items", paged: "whole", scope: "skills:read", id_: "id", columns: ["name", "description", "tags", "readCount"], filters: [{ name: "search" }, { name: "tags" }], isFlat: true, create: { path: "/v1/skills/scaffold", first: ["name", "description"] },
     actions: [
       { title: "Install", method: "POST", path: "/v1/skills/{id}/install", asks: ["agents", "scope"] },
       { title: "Download", method: "GET", path: "/v1/skills/{id}/archive" },
@@ -168,7 +180,7 @@ export const GROUPS: Group[] = [
   }),
   of<Api.UploadedFile>({
     id: "files", title: "Files", one: "file", section: "Knowledge", path: "/v1/files", items: "items", scope: "files:read", id_: "fileId", idOf: (it) => it.fileId,
-    columns: ["name", "fileType", "size", "creationTimestampMs", "expiresAtMs"], remove: "Its address answers no longer.", empty: "No files yet. Files of messages and documents are shown here.",
+    columns: ["name", "fileType", "size", "creationTimestampMs", "expiresAtMs"], filters: [{ name: "search" }, { name: "fileType" }, { name: "tenantId" }], remove: "Its address answers no longer.", empty: "No files yet. Files of messages and documents are shown here.",
   }),
   of<Api.Transcript>({
     id: "speech", title: "Speech", one: "transcript", section: "Knowledge", path: "/v1/speech-to-text/{transcriptId}", scope: "speech:read", id_: "transcriptId", columns: [],
@@ -187,7 +199,7 @@ export const GROUPS: Group[] = [
   }),
   of<Api.Trigger>({
     id: "triggers", title: "Triggers", one: "trigger", section: "Connect", path: "/v1/triggers", items: "items", scope: "triggers:read", id_: "id",
-    columns: ["name", "app", "triggerSlug", "state", "eventCount", "lastEventAt"], create: { first: ["name", "toolServerId", "triggerSlug", "agentId", "assistantId", "triggerConfig", "messageTemplate"] }, edit: { first: ["name", "enabled"] },
+    columns: ["name", "app", "triggerSlug", "state", "eventCount", "lastEventAt"], filters: [{ name: "agentId" }, { name: "assistantId" }], create: { first: ["name", "toolServerId", "triggerSlug", "agentId", "assistantId", "triggerConfig", "messageTemplate"] }, edit: { first: ["name", "enabled"] },
     remove: "Events no longer start anything.", actions: [{ title: "Test", method: "POST", path: "/v1/triggers/{id}/test", asks: ["payload"], shows: true }],
     below: [below<Api.TriggerDelivery>({ title: "Events", path: "/v1/triggers/{id}/events", items: "items", columns: ["eventId", "outcome", "attempt", "durationMs", "error", "receivedAt"],
       id: ["eventId", "eventId"], actions: [{ title: "Replay", method: "POST", path: "/v1/triggers/{id}/events/{eventId}/replay", shows: true }] })],
@@ -219,7 +231,7 @@ export const GROUPS: Group[] = [
   }),
   of<Api.McpGrant>({
     id: "mcp-grants", title: "MCP grants", one: "grant", section: "Connect", path: "/v1/mcp-gateway/grants", items: "items", scope: "mcp-gateway:read", id_: "id",
-    columns: ["subject", "subjectType", "profileId", "toolPolicy", "creationTimestampMs"], isFlat: true, create: { first: ["profileId", "subjectType", "subject", "toolPolicy", "tools"] }, remove: "Whom it names may no longer use the profile by it.",
+    columns: ["subject", "subjectType", "profileId", "toolPolicy", "creationTimestampMs"], filters: [{ name: "subject" }, { name: "profileId" }], isFlat: true, create: { first: ["profileId", "subjectType", "subject", "toolPolicy", "tools"] }, remove: "Whom it names may no longer use the profile by it.",
     empty: "No grants yet. A grant says who may use which tools of a profile.",
   }),
   of<Api.McpGatewayServer>({
@@ -229,7 +241,7 @@ export const GROUPS: Group[] = [
   }),
   of<Api.AuditRow>({
     id: "mcp-audit", title: "MCP audit", one: "call", section: "Connect", path: "/v1/mcp-gateway/audit", items: "items", scope: "mcp-gateway:read", id_: "id", isFlat: true,
-    columns: ["timestampMs", "subject", "toolName", "outcome", "durationMs", "errorCode"], filters: [{ name: "subject" }, { name: "outcome", choices: ["ok", "tool_error", "denied", "upstream_error", "timeout"] }], empty: "Nobody has called a tool yet.",
+    columns: ["timestampMs", "subject", "toolName", "outcome", "durationMs", "errorCode"], filters: [{ name: "subject" }, { name: "profileId" }, { name: "toolServerId" }, { name: "outcome", choices: ["ok", "tool_error", "denied", "upstream_error", "timeout"] }], empty: "Nobody has called a tool yet.",
   }),
   of<Api.Project>({
     id: "projects", title: "Projects", one: "project", section: "Access", path: "/v1/projects", items: "projects", scope: "projects:read", id_: "id",
@@ -248,7 +260,8 @@ export const GROUPS: Group[] = [
       { title: "Add usage", method: "POST", path: "/v1/tenant-admin/{tenantId}/add-usage", asks: ["tokens", "cost", "source", "reason"], shows: true },
     ],
     below: [
-      below<Api.Subtenant>({ title: "Users", path: "/v1/tenants/{tenantId}/subtenants", items: "items", columns: ["displayName", "subtenantId", "email", "lastSeenAt"] }),
+      below<Api.Subtenant>({ title: "Users", path: "/v1/tenants/{tenantId}/subtenants", items: "items", columns: ["displayName", "subtenantId", "email", "lastSeenAt"],
+        id: ["subtenantId", "subtenantId"], actions: [{ title: "Delete", method: "DELETE", path: "/v1/tenants/{tenantId}/subtenants/{subtenantId}", kind: "danger", confirm: "Chats and history stay; its sessions and memory go." }] }),
       below<Api.AuditEntry>({ title: "Audit", path: "/v1/tenant-admin/{tenantId}/audit", items: "items", columns: ["action", "from", "to", "reason", "userUID", "timestampMs"] }),
     ],
     empty: "No tenants yet. A tenant is a customer of yours; it is registered by its first message.",

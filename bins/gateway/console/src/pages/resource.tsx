@@ -3,7 +3,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
 import { call, download, send, withQuery } from "../api.ts";
 import { bytes, duration, words } from "../format.ts";
-import { type Action, type Below, fill, type Group, idOf, nameOf, page, type Record_ } from "../groups.ts";
+import { type Action, type Below, fill, group as groupOf, type Group, idOf, nameOf, page, type Record_ } from "../groups.ts";
 import { Act, Badge, Copy, Dialog, Empty, Failure, Json, type Tab, Tabs, useLoad, When } from "../parts/basic.tsx";
 import { Form } from "../parts/form.tsx";
 import { List } from "../parts/list.tsx";
@@ -42,7 +42,7 @@ function Answer({ value, close }: { value: any; close: () => void }): JSX.Elemen
 function Actions({ group, actions, record, ids, done }: { group: Group; actions: Action[]; record: Record_; ids: Record_; done: (answer: unknown) => void }): JSX.Element {
   const [asked, setAsked] = useState<Action | null>(null);
   const run = async (action: Action, body: unknown) => {
-    if (action.method === "GET") return download(fill(action.path, ids), `${record.name}.zip`);
+    if (action.method === "GET" && !action.shows) return download(fill(action.path, ids), `${record.name}.zip`);
     const got = await call(action.method, fill(action.path, ids), { body });
     setAsked(null);
     done(action.shows ? got : null);
@@ -52,7 +52,7 @@ function Actions({ group, actions, record, ids, done }: { group: Group; actions:
     <>
       {open.map((action) =>
         action.asks ? <button type="button" key={action.title} class={action.kind} onClick={() => setAsked(action)}>{action.title}</button>
-          : <Act key={action.title} kind={action.kind} confirm={action.confirm} run={() => run(action, action.method === "DELETE" ? undefined : (action.bodyOf?.(record) ?? action.body ?? {}))}>{action.title}</Act>)}
+          : <Act key={action.title} kind={action.kind} confirm={action.confirm} run={() => run(action, /^(GET|DELETE)$/.test(action.method) ? undefined : (action.bodyOf?.(record) ?? action.body ?? {}))}>{action.title}</Act>)}
       {asked && (
         <Dialog title={asked.title} close={() => setAsked(null)}>
           <Form method={asked.method} path={asked.path} first={asked.asks} record={asked.method === "PUT" ? record : undefined} label={asked.title}
@@ -171,6 +171,7 @@ export function RecordPage({ group, id, first, last = () => [] }: { group: Group
 
 /// What is below a record.
 function Rows({ group, rows, ids }: { group: Group; rows: Below; ids: Record_ }): JSX.Element {
+  const of = rows.group ? groupOf(rows.group) : undefined;
   const [turn, setTurn] = useState(0);
   const [shown, setShown] = useState<Record_ | null>(null);
   const [answer, setAnswer] = useState<unknown>(null);
@@ -187,7 +188,8 @@ function Rows({ group, rows, ids }: { group: Group; rows: Below; ids: Record_ })
   return (
     <>
       <List label={rows.title} columns={columns} of={[rows.path, rows.title, JSON.stringify(ids), turn]} empty={<Empty>Nothing here yet.</Empty>}
-        load={(offset, limit, signal) => page(rows, fill(rows.path, ids), {}, offset, limit, signal)} />
+        href={of && ((row) => href(of.id, idOf(of, row)))}
+        load={(offset, limit, signal) => page(rows, fill(rows.path, ids), rows.filter ? { [rows.filter]: ids[group.id_] } : {}, offset, limit, signal)} />
       {answer !== null && <Answer value={answer} close={() => setAnswer(null)} />}
       {shown && <Dialog title={rows.title} close={() => setShown(null)} wide><Json value={shown} /></Dialog>}
     </>
