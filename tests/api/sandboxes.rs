@@ -335,6 +335,42 @@ async fn what_was_saved_is_there_again_and_a_change_costs_no_more_than_itself() 
     assert_eq!(app.delete(&format!("{path}/tenant-snapshots/acme")).await.error(), "SNAPSHOT_NOT_FOUND");
 }
 
+#[tokio::test]
+async fn what_is_on_a_machine_whose_time_is_over_is_saved_and_a_machine_in_use_gets_more_time() {
+    let app = app().await;
+    let settings = json!({"snapshotEnabled": true, "replaceSnapshotOnStop": true,
+        "startCommand": "sleep 0.1; echo started >> \"$HOME/starts\""});
+    let (path, _) = environment(&app, json!({"sandboxConfig": settings})).await;
+    let (busy, _) = environment(&app, json!({"name": "busy", "sandboxConfig": {"autoExtend": true}})).await;
+    let minute = json!({"timeoutMinutes": 1});
+    let (sandbox, in_use) = (started(&app, &path, minute.clone()).await, started(&app, &busy, minute.clone()).await);
+    let status = format!("{busy}/sandbox/status");
+    let first = app.get(&status).await.body["expiresAt"].as_i64().expect("a time");
+    let starts = "until test -s \"$HOME/starts\"; do sleep 0.1; done; cat \"$HOME/starts\"; echo kept > note";
+    assert_eq!(ran(&app, &path, &sandbox, starts).await["stdout"], "started\n", "in the background, by itself");
+    let run = async |path: &str, sandbox: &str, line: &str| {
+        let command = json!({"sandboxId": sandbox, "command": line});
+        let request = app.request(Method::POST, &format!("{path}/sandbox/exec")).timeout(Duration::from_mins(2));
+        app.send(request.json(&command)).await.body["exitCode"].clone()
+    };
+    let (cut, whole) = tokio::join!(run(&path, &sandbox, "sleep 100"), run(&busy, &in_use, "sleep 62"));
+    assert_eq!((cut, whole), (json!(137), json!(0)), "one ends with its machine");
+    let session = ended(&app, &path).await;
+    assert_eq!((&session["status"], &session["stoppedReason"]), (&json!("expired"), &json!("expired")), "{session}");
+    let later = app.get(&status).await.body;
+    assert_eq!((&later["online"], later["expiresAt"].as_i64()), (&json!(true), Some(first + 60_000)), "{later}");
+
+    // It begins where it ended, its command has run again, and nobody begins while it is being saved.
+    let sandbox = started(&app, &path, minute.clone()).await;
+    let look = "until test $(wc -l < \"$HOME/starts\") = 2; do sleep 0.1; done; cat note; head -c 100000000 /dev/urandom > noise";
+    assert_eq!(ran(&app, &path, &sandbox, look).await["stdout"], "kept\n");
+    stopped(&app, &path, &sandbox, true).await;
+    let start = format!("{path}/sandbox/start");
+    assert_eq!(app.post(&start, json!({})).await.error(), "SNAPSHOT_SAVE_IN_PROGRESS");
+    let sandbox = started(&app, &path, json!({"forceUnsavedSnapshot": true})).await;
+    assert_eq!(ran(&app, &path, &sandbox, "cat note; test -e noise || echo before").await["stdout"], "kept\nbefore\n");
+}
+
 fn bytes_below(dir: &std::path::Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
     let bytes = entries.flatten().map(|entry| {
@@ -435,6 +471,13 @@ async fn an_agent_works_on_one_machine_which_ends_with_its_thread() {
         (&json!("stopped"), &json!({"type": "agent", "id": agent}))
     );
     assert_eq!(app.get(&format!("{path}/sessions")).await.body["total"], 2);
+    // One that is to outlive whoever it was started for.
+    let lasting = json!({"sandboxConfig": {"persistAfterSessionClose": true}});
+    assert_eq!(app.patch(&format!("{path}?merge=true"), lasting).await.status, StatusCode::OK);
+    thread_in(&app, &thread(&app, &agent, call).await, "completed").await;
+    assert_eq!(app.get(&format!("{path}/sandbox/status")).await.body["online"], true);
+    let last = app.get(&format!("{path}/sessions/last")).await.body;
+    assert_eq!((&last["status"], &last["finishedTimestampMs"]), (&json!("running"), &Value::Null), "{last}");
     let alone = app
         .post(
             "/assistants",
