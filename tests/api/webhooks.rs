@@ -4,11 +4,17 @@ use std::collections::{BTreeMap, HashSet};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::future::join_all;
-use platform_testing::{FakeToolServer, TestApp, TestDb, ToolRequest};
+use platform_testing::{FakeToolServer, Script, TestApp, TestDb, ToolRequest};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with_tools, eventually, say, text, thread, thread_in};
+use crate::{
+    documents,
+    environments::environment,
+    support::{
+        PROGRAM, UNBOUNDED, agent, app, app_with_model, app_with_tools, eventually, say, text, thread, thread_in,
+    },
+};
 
 /// A webhook of some events; its path and its secret.
 async fn webhook(app: &TestApp, url: &str, events: &[&str], more: Value) -> (String, String) {
@@ -199,6 +205,54 @@ async fn events_of_threads_chats_documents_and_tenants_arrive_signed_and_hold_wh
     assert_eq!(all[0]["attempts"][0]["statusCode"], 200);
     let failed = app.get(&format!("{content}/deliveries?status=FAILED")).await.body;
     assert_eq!((&failed["total"], &failed["items"]), (&json!(0), &json!([])));
+}
+
+#[tokio::test]
+async fn judgements_machines_and_what_goes_wrong_are_told_of() {
+    let server = FakeToolServer::start();
+    let (app, model) =
+        app_with_model(&[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_MODEL_ATTEMPTS", "1")]).await;
+    let events = ["chat.error", "evaluation.completed", "document.failed", "snapshot.ready", "sandbox.finished"];
+    let (_, secret) = webhook(&app, &format!("{}/echo/all", server.url()), &events, json!({})).await;
+    model.script([Script::refusal(400)]);
+    let failed = say(&app, "Hello").await;
+    let of = agent(&app, json!({"provider": "demo", "llm": "demo-1"})).await;
+    let done = thread(&app, &of, "Work").await;
+    thread_in(&app, &done, "completed").await;
+    let judge = json!({"evaluatorModel": "demo:demo-1"});
+    app.patch(&format!("/agents/agents/{of}/evaluation-config"), judge).await;
+    let judged = app.post(&format!("/agents/threads/{done}/evaluate"), json!({})).await.body;
+    let document = documents::upload(&app, "broken.pdf", "%PDF-1.7\nnothing", &[]).await.body;
+    let (path, environment) = environment(&app, json!({"sandboxConfig": {"snapshotEnabled": true}})).await;
+    let snapshot = app.post(&format!("{path}/snapshot/initialize"), json!({})).await.body;
+
+    let sent = received(&server, "/echo/all", |sent| sent.len() >= events.len()).await;
+    assert!(sent.iter().all(|request| signed(request, &secret) == Some(0)));
+    let told: BTreeMap<String, Value> =
+        sent.iter().map(|request| (text(&request.json()["type"]), request.json()["data"].clone())).collect();
+    let of_chat = &told["chat.error"];
+    assert_eq!(of_chat["chatUID"], failed.body["details"]["chatUid"]);
+    assert_eq!(
+        (&of_chat["status"], &of_chat["error"]["code"]),
+        (&json!("error"), &json!("PROVIDER_ERROR")),
+        "{of_chat}"
+    );
+    let evaluation = &told["evaluation.completed"];
+    assert_eq!((&evaluation["threadId"], &evaluation["agentId"]), (&json!(done), &json!(of)), "{evaluation}");
+    for field in ["evaluationId", "overallScore", "passed", "status"] {
+        assert_eq!(evaluation[field], judged["evaluation"][field], "{field}");
+    }
+    let of_document = &told["document.failed"];
+    assert_eq!(of_document["documentId"], document["_id"], "{of_document}");
+    assert_eq!((&of_document["status"], &of_document["name"]), (&json!("failed"), &document["name"]));
+    assert_eq!(of_document["error"]["code"], "EXTRACTION_FAILED", "{of_document}");
+    let saved = &told["snapshot.ready"];
+    assert_eq!((&saved["snapshotId"], &saved["environmentId"]), (&snapshot["snapshotId"], &json!(environment)));
+    let session = app.get(&format!("{path}/sessions/last")).await.body;
+    let ended = &told["sandbox.finished"];
+    for field in ["sessionId", "environmentId", "status", "stoppedReason"] {
+        assert_eq!(ended[field], session[field], "{field}");
+    }
 }
 
 #[tokio::test]

@@ -60,7 +60,7 @@ pub(crate) async fn create_in(
         parent_id: settings.parent_document_id,
         current_version: 1,
         content_hash: sha256_hex(&text),
-        indexing: serde_json::to_value(indexing).map_err(Error::internal)?,
+        indexing: serde_json::to_value(&indexing).map_err(Error::internal)?,
         due_ms: unreadable.is_none().then_some(now.0),
         language: "simple".to_owned(),
         created_by: user_uid.to_owned(),
@@ -76,8 +76,9 @@ pub(crate) async fn create_in(
     let description = "The document was made.".to_owned();
     let change = Change { kind: "created", description, user_uid, text: Some(&text) };
     versions::add(conn, &row, change, usize::MAX).await?;
-    if unreadable.is_none() {
-        index::wake_in(conn, account).await?;
+    match unreadable {
+        Some(_) => index::publish_in(conn, account, &row.id, &indexing, now).await?,
+        None => index::wake_in(conn, account).await?,
     }
     row.shown(Some(text))
 }
@@ -198,10 +199,12 @@ pub(crate) async fn reindex_in(
 ) -> Result<Document> {
     row.edited_ms = now.0;
     row.version += 1;
+    let mut unreadable = None;
     match reread {
         Some(Err(error)) => {
             "failed".clone_into(&mut row.status);
-            row.indexing = serde_json::to_value(Indexing::unreadable(error, now)).map_err(Error::internal)?;
+            let indexing = unreadable.insert(Indexing::unreadable(error, now));
+            row.indexing = serde_json::to_value(indexing).map_err(Error::internal)?;
             row.due_ms = None;
         }
         Some(Ok(text)) => {
@@ -217,6 +220,9 @@ pub(crate) async fn reindex_in(
     repository::update(conn, account, &row).await?;
     if row.due_ms.is_some() {
         index::wake_in(conn, account).await?;
+    }
+    if let Some(indexing) = unreadable {
+        index::publish_in(conn, account, &row.id, &indexing, now).await?;
     }
     let text = repository::text(conn, account, &row.id, &row.content_hash).await?;
     row.shown(Some(text.unwrap_or_default()))

@@ -20,6 +20,7 @@ use platform_jobs::{Work, enqueue_or_wake_in};
 use summary::SummaryWork;
 pub(crate) use summary::{BY_CLIENT, wake_in as sum_up_in};
 use work::IndexWork;
+pub(crate) use work::publish_in;
 
 pub use embed::keep;
 

@@ -231,7 +231,13 @@ pub(super) async fn finish_in(
 }
 
 /// Says that a document is in the index, or will not be.
-async fn publish_in(conn: &mut Conn, account: &AccountId, id: &str, indexing: &Indexing, now: Timestamp) -> Result<()> {
+pub(crate) async fn publish_in(
+    conn: &mut Conn,
+    account: &AccountId,
+    id: &str,
+    indexing: &Indexing,
+    now: Timestamp,
+) -> Result<()> {
     let of = repository::by_id(account.as_str(), id).select((documents::name, documents::project_id));
     let (name, project): (String, Option<String>) = of.first(conn).await?;
     let (kind, status) =
