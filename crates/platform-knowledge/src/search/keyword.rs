@@ -15,6 +15,9 @@ use super::{
 
 /// A word that is in more pieces than this is told apart no further.
 const MOST_COUNTED: i64 = 20_000;
+/// Pieces that are looked at: those of as many words as have no more together, the rarest first. What has only words
+/// that are everywhere is found when there are no others.
+const MOST_MATCHED: i64 = 50_000;
 /// Pieces that are weighed: those that have most of the words.
 const MOST_WEIGHED: i64 = 300;
 /// Words of a query whose pieces are counted, the longest: those are the rarest more often than not.
@@ -53,17 +56,19 @@ const WORDS: &str = "\
         AS pieces, of FROM asked, mine, total";
 
 /// The best pieces by BM25 (Robertson and Zaragoza 2009), a word of a heading counting as three and one of the name as
-/// two: those that have most of the query are found first, then weighed.
+/// two: those that have most of the query are found first, then weighed. They have one of the first `$12` words.
 fn statement() -> String {
     format!(
         "WITH asked AS (SELECT word, word_query::tsquery AS query, weight \
             FROM unnest($8::text[], $9::text[], $10::float8[]) AS w (word, word_query, weight)), \
         any_of AS (SELECT ('(' || string_agg(query::text, ' | ') || ') & ''account:' || $1 || '''')::tsquery AS query \
-            FROM asked), \
-        candidates AS (\
+            FROM (SELECT query FROM asked LIMIT $12) sought), \
+        matching AS (\
             SELECT c.*, d.name FROM any_of, chunks c \
             JOIN documents d ON d.account_id = c.account_id AND d.id = c.document_id \
-            WHERE c.account_id = $1 AND c.words @@ any_of.query AND {WITHIN} \
+            WHERE c.account_id = $1 AND c.words @@ any_of.query AND {WITHIN} LIMIT {MOST_MATCHED}), \
+        candidates AS (\
+            SELECT * FROM matching c \
             ORDER BY (SELECT sum(weight) FILTER (WHERE c.words @@ query) FROM asked) DESC LIMIT {MOST_WEIGHED}), \
         weighed AS (\
             SELECT c.*, (SELECT sum(a.weight * often * 2.2 / (often + 0.3 + 0.9 * least(c.token_count, 400) / 200.0)) \
@@ -96,6 +101,12 @@ pub(crate) async fn search(
     if words.is_empty() {
         return Ok(Vec::new());
     }
+    let mut matched = 0;
+    let is_few = |word: &&Word| {
+        matched += word.pieces;
+        matched <= MOST_MATCHED
+    };
+    let sought = words.iter().take_while(is_few).count().max(1);
     let weights: Vec<f64> = words.iter().map(weight).collect();
     let most: f64 = weights.iter().sum();
     let (words, queries): (Vec<String>, Vec<String>) =
@@ -105,7 +116,8 @@ pub(crate) async fn search(
         .bind::<Array<Text>, _>(words)
         .bind::<Array<Text>, _>(queries)
         .bind::<Array<Double>, _>(weights)
-        .bind::<BigInt, _>(limit);
+        .bind::<BigInt, _>(limit)
+        .bind::<BigInt, _>(i64::try_from(sought).unwrap_or(i64::MAX));
     let found: Vec<Found> = found.load(&mut *conn).await?;
     // No word counts more than 2.2 times its weight.
     found.into_iter().map(|found| found.shown(|score| score / (most * 2.2))).collect()
