@@ -28,6 +28,9 @@ fn long(name: &str) -> String {
 #[tokio::test]
 async fn what_means_the_same_is_found_and_whoever_asked_pays_for_it() {
     let (app, model) = app_with_model(&[MODEL]).await;
+    // What makes vectors answers nobody.
+    let vectors = json!({"message": "Hi", "provider": "openai", "model": "text-embedding-3-small"});
+    assert_eq!(app.post("/assistants/default/messages", vectors).await.error(), "MODEL_NOT_SUPPORTED");
     let project = app.post("/projects", json!({"name": "P", "identifier": "p"})).await.body;
     let inside = json!({"projectId": project["_id"], "tags": ["hr"]});
     let id = document(&app, "Handbook", HANDBOOK, inside).await;

@@ -198,6 +198,8 @@ async fn events_of_threads_chats_documents_and_tenants_arrive_signed_and_hold_wh
     let said = whole.values().find(|body| body["data"]["chatUID"] == "c1").expect("the chat");
     let said = said["data"]["messages"].as_array().expect("messages");
     assert_eq!((&said[0]["content"]["message"], &said[1]["role"]), (&json!("canary"), &json!("assistant")));
+    let kept = app.get("/assistants/default/chats/c1").await.body["chatContent"][0].clone();
+    assert_eq!(said[0], kept, "whole, as everywhere else");
     let only = received(&server, "/echo/acme", |sent| !sent.is_empty()).await;
     assert_eq!((only.len(), &only[0].json()["data"]["chatUID"]), (1, &json!("c1")));
     let all = all_stand(&app, &plain, expected.len(), "succeeded").await;

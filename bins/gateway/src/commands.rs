@@ -256,5 +256,6 @@ async fn users(config: &Config, command: Users) -> Result<()> {
 }
 
 fn print(record: &impl Serialize) {
-    println!("{}", serde_json::to_string(record).expect("records are JSON"));
+    // Whoever reads may have read enough.
+    let _ = writeln!(std::io::stdout(), "{}", serde_json::to_string(record).expect("records are JSON"));
 }

@@ -255,6 +255,23 @@ pub async fn content(conn: &Conn, account: &AccountId, conversation: &str, page:
     Ok(shown.into_iter().map(|row| StoredJson::message(row.body, row.accounting.as_deref())).collect())
 }
 
+/// Messages at these positions, in their order, without what they took.
+pub async fn messages_at(
+    conn: &Conn,
+    account: &AccountId,
+    conversation: &str,
+    positions: &[i32],
+) -> Result<Vec<StoredJson>> {
+    let mut conn = conn;
+    let of = messages::account_id.eq(account.as_str()).and(messages::conversation.eq(conversation));
+    let bodies = messages::table
+        .filter(of.and(messages::position.eq_any(positions)))
+        .order(messages::position)
+        .select(sql::<Text>("body::text"));
+    let bodies: Vec<String> = bodies.load(&mut conn).await?;
+    Ok(bodies.into_iter().map(|body| StoredJson::message(body, None)).collect())
+}
+
 /// All messages of a conversation with what they took.
 pub enum Content {
     /// In memory.

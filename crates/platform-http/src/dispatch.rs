@@ -169,7 +169,8 @@ async fn handle(
                 Error::new(code::METHOD_NOT_ALLOWED, message)
             }
             None => {
-                Error::new(Code::NOT_FOUND, "There is nothing at this path; see /v1/openapi.json for what there is.")
+                let message = "There is nothing at this path; see /v1/openapi.json for what there is.";
+                Error::new(Code::NOT_FOUND, message).with("resource", "path")
             }
         };
         return Handled { outcome: Err(error), identity: None, allowance: None };
@@ -190,7 +191,7 @@ async fn handle(
             let permitted = access::permit(identity, route, &path, request.headers());
             // What is refused counts, too.
             let (allowance, passes) = http.gate.request(&identity.caller, route.creates).await;
-            (allowance, passes.and(permitted))
+            (allowance, permitted.and(passes))
         }
         None => (None, Ok(())),
     };

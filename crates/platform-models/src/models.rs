@@ -490,14 +490,14 @@ impl Catalog for Models {
             (Some(name), llm) => {
                 let provider = self.provider(name).ok_or_else(|| self.not_configured(name, llm))?;
                 match llm {
-                    Some(llm) => provider.find(llm).ok_or_else(|| unsupported(name, llm, provider.names())),
+                    Some(llm) => provider.find_chat(llm).ok_or_else(|| unsupported(name, llm, provider.names())),
                     None => provider.first().ok_or_else(|| unsupported(name, "", Vec::new())),
                 }
             }
             (None, Some(llm)) => {
                 let first = self.default_provider();
                 let rest = self.providers.iter().filter(|provider| provider.is_configured());
-                first.into_iter().chain(rest).find_map(|provider| provider.find(llm)).ok_or_else(|| {
+                first.into_iter().chain(rest).find_map(|provider| provider.find_chat(llm)).ok_or_else(|| {
                     let names = first.map(Provider::names).unwrap_or_default();
                     unsupported(first.map_or("", |provider| &provider.name), llm, names)
                 })
@@ -713,6 +713,16 @@ impl Provider {
         is_listed.then(|| catalog::unknown(&self.name, llm))
     }
 
+    /// The same, unless it makes vectors.
+    fn find_chat(&self, llm: &str) -> Option<ModelSpec> {
+        self.find(llm).filter(|_| !self.makes_vectors(llm))
+    }
+
+    /// What the providers file says, or the name of a model of which that says nothing.
+    fn makes_vectors(&self, llm: &str) -> bool {
+        self.embeddings.contains(llm) || !self.index.contains_key(llm) && llm.contains("embed")
+    }
+
     fn first(&self) -> Option<ModelSpec> {
         self.usable().into_iter().next()
     }
@@ -725,7 +735,7 @@ impl Provider {
             .map(|name| catalog::bundled_model(&self.name, name).unwrap_or_else(|| catalog::unknown(&self.name, name)))
             .collect();
         let known = self.table.iter().cloned();
-        known.chain(others).filter(|spec| !self.embeddings.contains(&*spec.llm)).collect()
+        known.chain(others).filter(|spec| !self.makes_vectors(&spec.llm)).collect()
     }
 
     fn names(&self) -> Vec<String> {

@@ -38,7 +38,8 @@ pub(crate) fn sample(event: &str, webhook: &str) -> Value {
         fields.extend(more.as_object().cloned().unwrap_or_default());
         Value::Object(fields)
     };
-    let tokens = json!({"inputTokens": 120, "outputTokens": 40, "totalCost": 0.0012});
+    let tokens = json!({"provider": "openai", "model": "gpt-4o", "inputTokens": 120, "outputTokens": 40,
+        "totalTokens": 160, "cost": {"inputCost": 0.0004, "outputCost": 0.0008, "totalCost": 0.0012}});
     let chat = json!({"chatUID": "sample-chat", "assistantSpecializationIdentifier": "sample", "status": "completed",
         "tokenUsage": tokens});
     let document = json!({"documentId": "sample-document", "name": "Handbook.pdf", "status": "ready"});

@@ -70,23 +70,71 @@ async fn get(docs: Arc<Docs>, request: Request) -> Result<Answer> {
     let FormatQuery { format } = request.query()?;
     let filename = request.path("filename");
     let accept = request.headers.get("accept").and_then(|value| value.to_str().ok()).unwrap_or("*/*");
-    let takes = |kinds: &[&str]| kinds.iter().any(|kind| accept.contains(kind));
-    let answer = match format.as_deref().map(str::to_lowercase).as_deref() {
-        Some("markdown") => Answer::text(200, "text/markdown; charset=utf-8", docs.markdown(filename)?.to_owned()),
-        Some("html") => Answer::text(200, HTML, docs.html(filename)?.to_owned()),
+    let kind = match format.as_deref().map(str::to_lowercase).as_deref() {
+        Some("markdown") => Some("text/markdown"),
+        Some("html") => Some("text/html"),
         Some(_) => return Err(Error::invalid("format", "enum", "format must be html or markdown")),
-        None if takes(&["text/html"]) => Answer::text(200, HTML, docs.html(filename)?.to_owned()),
-        None if takes(&["application/json"]) => Answer::ok(&docs.html(filename)?)?,
-        None if takes(&["text/markdown"]) => {
-            Answer::text(200, "text/markdown; charset=utf-8", docs.markdown(filename)?.to_owned())
-        }
-        None if takes(&["*/*", "text/*"]) => Answer::text(200, HTML, docs.html(filename)?.to_owned()),
+        None => preferred(accept, &["text/html", "application/json", "text/markdown"]),
+    };
+    let answer = match kind {
+        Some("text/html") => Answer::text(200, HTML, docs.html(filename)?.to_owned()),
+        Some("application/json") => Answer::ok(&docs.html(filename)?)?,
+        Some(_) => Answer::text(200, "text/markdown; charset=utf-8", docs.markdown(filename)?.to_owned()),
         None => {
             let message = "This page comes as text/html, text/markdown or application/json; see Accept.";
             return Err(Error::new(NOT_ACCEPTABLE, message));
         }
     };
     Ok(answer.header("content-security-policy", "sandbox"))
+}
+
+/// The kind that an `Accept` likes best, named kinds before wild cards, then in the order that is given (RFC 9110
+/// §12.5.1).
+fn preferred<'k>(accept: &str, kinds: &[&'k str]) -> Option<&'k str> {
+    let ranges: Vec<(String, u32)> = accept
+        .to_ascii_lowercase()
+        .split(',')
+        .map(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            let name = parts.next().unwrap_or_default().to_owned();
+            let quality = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok()).unwrap_or(1.0);
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 1000")]
+            (name, (quality.clamp(0.0, 1.0) * 1000.0) as u32)
+        })
+        .collect();
+    let liking = |kind: &str| {
+        let whole = format!("{}/*", kind.split('/').next().unwrap_or_default());
+        [(kind, 2), (whole.as_str(), 1), ("*/*", 0)].into_iter().find_map(|(name, exactness)| {
+            let (_, quality) = ranges.iter().find(|(range, _)| range == name)?;
+            Some((*quality, exactness))
+        })
+    };
+    let liked = kinds.iter().rev().filter_map(|kind| Some((liking(kind).filter(|(quality, _)| *quality > 0)?, *kind)));
+    liked.max_by_key(|(liking, _)| *liking).map(|(_, kind)| kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::preferred;
+
+    #[test]
+    fn a_page_comes_as_it_is_liked_best() {
+        let kinds = ["text/html", "application/json", "text/markdown"];
+        for (accept, kind) in [
+            ("*/*", Some("text/html")),
+            ("APPLICATION/JSON", Some("application/json")),
+            ("application/json, text/plain, */*", Some("application/json")),
+            ("application/json, text/html", Some("text/html")),
+            ("application/json;q=0, */*", Some("text/html")),
+            ("text/markdown, text/html;q=0.1", Some("text/markdown")),
+            ("application/*", Some("application/json")),
+            ("text/*", Some("text/html")),
+            ("text/html;q=0", None),
+            ("text/htmlx", None),
+        ] {
+            assert_eq!(preferred(accept, &kinds), kind, "{accept}");
+        }
+    }
 }
 
 mod spec {

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use platform_conversation::{
     ASSISTANT, Bounds, Compaction, Conversation, HandOff, LeaseLost, MessageContent, MessageRow, Profile, Step,
-    StepResult, StoredJson, ToolUser, Turn, TurnRequest, TurnStore, UserMessage, open_text, turn_tools,
+    StepResult, StoredJson, ToolUser, Turn, TurnRequest, TurnStore, UserMessage, messages_at, open_text, turn_tools,
 };
 use platform_core::{Result, millis, spawn};
 use platform_events::{Event, EventRow};
@@ -319,12 +319,10 @@ impl<'a> TurnRunner<'a> {
         ] {
             data.as_object_mut().expect("an object").extend(value.map(|value| (name.to_owned(), value)));
         }
-        let asked = self
-            .turn
-            .user_messages
-            .iter()
-            .map(|message| json!({"uid": message.uid, "role": "user", "content": {"message": message.text}}));
-        let messages: Vec<Value> = asked.chain(self.turn.said.iter().chain(said).map(read)).collect();
+        let positions: Vec<i32> = self.turn.user_messages.iter().map(|message| message.position).collect();
+        let conn = self.turns.ports.db.read().await?;
+        let asked = messages_at(conn.get(), &chat.account, &chat.key, &positions).await?;
+        let messages: Vec<Value> = asked.iter().chain(&self.turn.said).chain(said).map(read).collect();
         let event = Event {
             content: Some(json!({"messages": messages})),
             tenant: payer.tenant_id.as_deref(),

@@ -210,9 +210,7 @@ impl Threads {
         for (before, change) in record.new_changes() {
             let mut changed = data.clone();
             changed["state"] = change.state.as_str().into();
-            if let Some(before) = before {
-                changed["previousState"] = before.as_str().into();
-            }
+            changed["previousState"] = before.map(ThreadState::as_str).into();
             events.push(event("thread.state_changed", changed.clone()));
             if change.state.is_terminal() {
                 changed["finishReason"] = json!(record.finish_reason);
