@@ -364,7 +364,11 @@ async fn a_turn_whose_quota_ends_between_its_calls_stands_still_with_what_it_has
     let stands = thread_until(&app, &thread, waiting).await;
     assert_eq!(stands["pausedUntil"], added.body["usage"][0]["resetsAt"]);
     assert_eq!(stands["state"], "paused_for_resume");
-    assert_eq!(app.post("/assistants/default/messages", rule("u1")).await.error(), "TENANT_LIMIT_EXCEEDED");
+    let refused = app.post("/assistants/default/messages", rule("u1")).await;
+    assert_eq!(
+        (refused.error(), &refused.body["details"]["blockingRule"]["subtenantId"]),
+        ("TENANT_LIMIT_EXCEEDED", &json!("u1"))
+    );
     assert_eq!(
         app.post("/assistants/default/messages", rule("u2")).await.status,
         StatusCode::OK,

@@ -63,7 +63,7 @@ impl Standing {
     fn counted(&self) -> (Arc<RawValue>, Arc<[Value]>) {
         let make = || {
             let counted = to_raw_value(&self.rules.iter().map(counted).collect::<Vec<_>>());
-            let named = self.rules.iter().map(|found| found.rule.named()).collect();
+            let named = self.rules.iter().map(Effective::named).collect();
             (counted.expect("values are JSON").into(), named)
         };
         self.counted.get_or_init(make).clone()

@@ -137,16 +137,6 @@ impl Rule {
         let whoever = self.subtenant_id.is_none() || self.subtenant_id == other.subtenant_id;
         self.enabled && whoever && self.counts_as(other)
     }
-
-    /// The rule as it is named in a refusal.
-    pub(crate) fn named(&self) -> Value {
-        let mut named = json!({"scope": self.scope, "metric": self.metric, "windowUnit": self.window_unit,
-            "windowEvery": self.window_every, "limit": self.limit});
-        if let Some(subtenant) = &self.subtenant_id {
-            named["subtenantId"] = subtenant.clone().into();
-        }
-        named
-    }
 }
 
 /// Rules that fit together, each with an id.
@@ -252,6 +242,19 @@ pub(crate) struct Effective {
     pub tier: Option<String>,
     /// End user whose use counts; empty = the whole tenant.
     pub subtenant: String,
+}
+
+impl Effective {
+    /// The rule as it is named in a refusal.
+    pub(crate) fn named(&self) -> Value {
+        let rule = &self.rule;
+        let mut named = json!({"scope": rule.scope, "metric": rule.metric, "windowUnit": rule.window_unit,
+            "windowEvery": rule.window_every, "limit": rule.limit});
+        if !self.subtenant.is_empty() {
+            named["subtenantId"] = self.subtenant.clone().into();
+        }
+        named
+    }
 }
 
 /// The rules that hold for a tenant, or for one of its end users: those of the tier, in which the end user's own tier

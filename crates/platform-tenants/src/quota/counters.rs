@@ -165,7 +165,7 @@ pub(crate) async fn spent(
     let spent = rules.iter().zip(&counters).filter(|(found, counter)| counter.has_spent(found));
     Ok(spent.max_by_key(|(_, counter)| counter.resets_ms).map(|(found, counter)| {
         let (resets, waits) = (Timestamp(counter.resets_ms), counter.waits.unsigned_abs().max(1));
-        refusal(found.rule.named(), counter.consumed, resets, waits)
+        refusal(found.named(), counter.consumed, resets, waits)
     }))
 }
 
