@@ -151,7 +151,7 @@ fn by_words(texts: &[String], question: &str) -> Vec<usize> {
         .collect();
     let (all, mean) = (texts.len() as f64, counts.iter().map(|(_, length)| length).sum::<f64>() / texts.len() as f64);
     let having = |word: &str| counts.iter().filter(|(counts, _)| counts.contains_key(word)).count() as f64;
-    let (common, rare): (Vec<(&str, f64)>, Vec<(&str, f64)>) = asked
+    let (common, rare): (Vec<_>, Vec<_>) = asked
         .into_iter()
         .map(|word| (word, having(word)))
         .filter(|(_, having)| *having > 0.0)
