@@ -102,6 +102,23 @@ async fn tenants_are_registered_by_use_and_keep_what_was_set_by_hand() {
 }
 
 #[tokio::test]
+async fn what_was_set_of_a_tenant_by_hand_and_is_taken_back_is_filled_again() {
+    let app = app().await;
+    let named = async |name: &str| {
+        let metadata = json!({"tenantMetadata": {"name": name, "email": "it@acme.io"}});
+        let body = json!({"message": "Hi", "tenantId": "acme", "metadata": metadata, "skipSummarization": true});
+        assert_eq!(app.post("/assistants/default/messages", body).await.status, StatusCode::OK);
+        app.get("/tenants/acme").await.body["displayName"].clone()
+    };
+    assert_eq!(named("one").await, "one");
+    let set = app.patch("/tenants/acme", json!({"displayName": "Mine", "domain": "mine.io"})).await;
+    assert_eq!((set.status, named("two").await), (StatusCode::OK, json!("Mine")));
+    let taken = app.patch("/tenants/acme", json!({"displayName": null, "domain": null})).await.body;
+    assert_eq!((&taken["displayName"], &taken["domain"]), (&json!(""), &json!("acme.io")), "{taken}");
+    assert_eq!(named("three").await, "three");
+}
+
+#[tokio::test]
 async fn a_spent_tenant_spends_nothing_more_by_any_door() {
     let (app, model) = app_with_model(&[("PLATFORM_SECONDARY_MODEL", "")]).await;
     let judged = agent(&app, json!({})).await;

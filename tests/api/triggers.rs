@@ -307,6 +307,32 @@ async fn a_subscription_is_made_at_the_app_signed_asked_and_ended_with_the_trigg
 }
 
 #[tokio::test]
+async fn an_app_that_says_the_id_of_a_subscription_again_still_has_it() {
+    let (app, crm, _, _) = app_with_crm("again", &[]).await;
+    let connection = connected_by_key(&app).await;
+    let server = app.post("/integrations/crm/servers", json!({"connectionId": connection})).await.body["_id"].clone();
+    let same = json!({"assistantId": "default", "triggerConfig": {"team": "same"}});
+    let made = trigger(&app, server.as_str().expect("an id"), "customer_made", same).await;
+    let path = format!("/triggers/{}", text(&made["id"]));
+    let set = async |config: Value| {
+        let moved = app.patch(&path, json!({"triggerConfig": config})).await;
+        assert_eq!(moved.status, StatusCode::OK, "{}", moved.body);
+    };
+    for all in [true, false] {
+        set(json!({"team": "same", "all": all})).await;
+    }
+    assert_eq!(crm.requests("/hooks/same").len(), 0);
+    let ended = async |count: usize| {
+        eventually("told to stop", async || (crm.requests("/hooks/same").len() == count).then_some(())).await;
+    };
+    set(json!({"team": "ops"})).await;
+    ended(1).await;
+    set(json!({"team": "same"})).await;
+    assert_eq!(app.delete(&path).await.status, StatusCode::OK);
+    ended(2).await;
+}
+
+#[tokio::test]
 async fn tests_and_replays_are_carried_out_switches_and_limits_hold_and_errors_pause() {
     let (app, _) = local().await;
     let receiver = FakeToolServer::start();

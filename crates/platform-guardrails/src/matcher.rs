@@ -268,7 +268,7 @@ fn some<T>(items: &[T], path: &str, most: usize, checks: &mut Checks) {
 
 static EMAIL: LazyLock<Regex> =
     LazyLock::new(|| ours(r"[\p{L}0-9._%+\-]{1,64}@(?:[\p{L}0-9](?:[\p{L}0-9\-]{0,62})\.)+\p{L}{2,24}"));
-static PHONE: LazyLock<Regex> = LazyLock::new(|| ours(r"\+?\(?[0-9](?:[ .\-/]?[()]?[ ]?[0-9]){6,28}"));
+static PHONE: LazyLock<Regex> = LazyLock::new(|| ours(r"\+?\(?[0-9](?:[ .\-/]?[()]?[ ]?[0-9]){6,}"));
 static CARD: LazyLock<Regex> = LazyLock::new(|| ours(r"[0-9](?:[ \-]?[0-9]){12,}"));
 static IBAN: LazyLock<Regex> = LazyLock::new(|| ours(r"\b[A-Za-z]{2}[0-9]{2}"));
 static DATE: LazyLock<Regex> = LazyLock::new(|| ours(r"^[12][0-9]{3}[-/.][01][0-9][-/.][0-3][0-9]"));
@@ -281,7 +281,7 @@ impl Pii {
     fn spans(self, text: &str) -> Vec<Range<usize>> {
         match self {
             Self::Email => EMAIL.find_iter(text).map(|found| found.range()).collect(),
-            Self::Phone => alone(&PHONE, text).filter(|span| is_phone(&text[span.clone()])).collect(),
+            Self::Phone => alone(&PHONE, text).flat_map(|span| phones(text, span)).collect(),
             Self::Card => alone(&CARD, text).flat_map(|span| cards(text, span)).collect(),
             Self::Iban => IBAN.find_iter(text).filter_map(|found| iban(text, found.start())).collect(),
         }
@@ -306,6 +306,28 @@ fn is_phone(text: &str) -> bool {
     let count = digits(text).len();
     let marked = text.starts_with('+') || text.chars().any(|c| !c.is_ascii_digit());
     (8..=15).contains(&count) && marked && !DATE.is_match(text)
+}
+
+/// The phone numbers in a run of digits: it is one, or several stand one space apart, in more than groups.
+fn phones(text: &str, run: Range<usize>) -> Vec<Range<usize>> {
+    if is_phone(&text[run.clone()]) {
+        return vec![run];
+    }
+    let edges: Vec<usize> = text[run.clone()].match_indices(' ').map(|(at, _)| run.start + at).collect();
+    let starts = std::iter::once(run.start).chain(edges.iter().map(|at| at + 1));
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for start in starts {
+        if found.last().is_some_and(|last| start < last.end) {
+            continue;
+        }
+        let ends = edges.iter().copied().filter(|end| *end > start).chain([run.end]);
+        let mut spans = ends.map(|end| start..end).take_while(|span| span.len() < 40);
+        found.extend(spans.find(|span| {
+            let number = &text[span.clone()];
+            is_phone(number) && number.contains(['+', '-', '.', '/', '('])
+        }));
+    }
+    found
 }
 
 /// 13 to 19 digits that pass the Luhn test.
@@ -381,6 +403,11 @@ mod tests {
             ("card", "4111 1111 1111 1111 12/26, code 123", vec!["4111 1111 1111 1111"]),
             ("card", "４１１１ 1111 11\u{200b}11 1111", vec!["４１１１ 1111 11\u{200b}11 1111"]),
             ("phone", "030 1234567 / 030 7654321", vec!["030 1234567", "030 7654321"]),
+            ("phone", "555-123-4567 555-123-4568", vec!["555-123-4567", "555-123-4568"]),
+            ("phone", "(555) 123-4567 (555) 987-6543", vec!["(555) 123-4567", "(555) 987-6543"]),
+            ("phone", "555.123.4567 2026-11-26", vec!["555.123.4567"]),
+            ("phone", "+1 (555) 123-4567 4111 1111 1111 1111", vec!["+1 (555) 123-4567"]),
+            ("phone", "4111 1111 1111 1111 and 1.2.3.4.5.6.7.8.9.10.11.12.13", vec![]),
             (
                 "iban",
                 "To DE89 3704 0044 0532 0130 00 please, not DE88370400440532013000",

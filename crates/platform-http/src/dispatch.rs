@@ -191,7 +191,7 @@ async fn handle(
             let permitted = access::permit(identity, route, &path, request.headers());
             // What is refused counts, too.
             let (allowance, passes) = http.gate.request(&identity.caller, route.creates).await;
-            (allowance, permitted.and(passes))
+            (allowance, passes.and(permitted))
         }
         None => (None, Ok(())),
     };

@@ -52,7 +52,7 @@ impl BuiltInAction for HttpRequest {
             timeout: call.timeout,
             with: &UpstreamCredentials::Own,
         };
-        match free_request(&self.egress.of(call.account), sent, call.arguments).await {
+        match free_request(&self.egress.of(call.account), sent, call.arguments).await.result {
             Ok(value) => {
                 let text = fit_bytes(without_nul(value).to_string(), self.most_bytes);
                 ToolResult::of(&Value::String(text))

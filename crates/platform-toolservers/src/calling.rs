@@ -5,7 +5,6 @@ use std::sync::Arc;
 use platform_core::{Object, without_nul};
 use platform_egress::Egress;
 use platform_runtime::ChildPool;
-use serde_json::Value;
 
 use crate::{
     apps::Connections,
@@ -45,9 +44,7 @@ impl Calling {
         let called = if server.kind == ServerType::Mcp {
             Called { url, status: None, result: self.mcp.call(server, tool, arguments, call.timeout).await }
         } else if server.kind == ServerType::Integration && server.settings.url.is_none() {
-            let url = arguments.get("url").and_then(Value::as_str).unwrap_or_default().to_owned();
-            let egress = self.egress.of(&server.account);
-            Called { url, status: None, result: free_request(&egress, call, arguments).await }
+            free_request(&self.egress.of(&server.account), call, arguments).await
         } else {
             self.call_http(server, tool, call, arguments).await
         };

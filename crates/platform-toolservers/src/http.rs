@@ -174,8 +174,9 @@ async fn read(redactor: Redactor, answer: &Fetched) -> Result<Value, Failure> {
     tokio::task::spawn_blocking(read).await.map_err(lost)
 }
 
+enum RequestKind {}
+
 fn headers(credentials: &Credentials, call: Call<'_>, media_type: Option<&'static str>) -> HeaderMap {
-    enum RequestKind {}
     let request_id = Id::<RequestKind>::generate();
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, */*;q=0.8"));
@@ -193,7 +194,19 @@ fn headers(credentials: &Credentials, call: Call<'_>, media_type: Option<&'stati
 }
 
 /// A request that a model describes itself (built-in group `builtin-http`).
-pub(crate) async fn free_request(egress: &Egress, call: Call<'_>, arguments: &Object) -> Result<Value, Failure> {
+pub(crate) async fn free_request(egress: &Egress, call: Call<'_>, arguments: &Object) -> Called {
+    let text = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default();
+    let mut called = Called { url: text("url").to_owned(), status: None, result: Ok(Value::Null) };
+    called.result = send_free(egress, call, arguments, &mut called.status).await;
+    called
+}
+
+async fn send_free(
+    egress: &Egress,
+    call: Call<'_>,
+    arguments: &Object,
+    status: &mut Option<u16>,
+) -> Result<Value, Failure> {
     let text = |name: &str| arguments.get(name).and_then(Value::as_str);
     let method = text("method").unwrap_or("GET").to_uppercase();
     let method = [HttpMethod::Get, HttpMethod::Post, HttpMethod::Put, HttpMethod::Patch, HttpMethod::Delete]
@@ -213,7 +226,9 @@ pub(crate) async fn free_request(egress: &Egress, call: Call<'_>, arguments: &Ob
         let header = name.zip(value).ok_or_else(|| Failure::arguments(vec!["A header cannot be sent.".to_owned()]))?;
         headers.insert(header.0, header.1);
     }
-    for (name, value) in [("idempotency-key", Some(call.id)), ("x-trigger-depth", call.depth)] {
+    let request_id = Id::<RequestKind>::generate();
+    let own = [("x-request-id", Some(request_id.as_str())), ("idempotency-key", Some(call.id))];
+    for (name, value) in own.into_iter().chain([("x-trigger-depth", call.depth)]) {
         let value = value.and_then(|value| HeaderValue::from_str(value).ok());
         headers.extend(value.map(|value| (HeaderName::from_static(name), value)));
     }
@@ -227,6 +242,7 @@ pub(crate) async fn free_request(egress: &Egress, call: Call<'_>, arguments: &Ob
     };
     let method = Method::from_bytes(method.as_str().as_bytes()).unwrap_or_default();
     let answer = egress.send(Outgoing { method, url, headers, body, follows: true, timeout: call.timeout }).await?;
+    *status = Some(answer.status);
     let value = read(Redactor::new([]), &answer).await?;
     if (200..300).contains(&answer.status) {
         return Ok(json!({"status": answer.status, "body": value}));

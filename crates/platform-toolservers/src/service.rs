@@ -221,6 +221,11 @@ impl PgToolServerService {
         let was_mcp = row.kind == "mcp";
         let mut patch = aliased(patch, was_mcp)?;
         if before.is_app {
+            let method = patch.get("authenticationConfig").and_then(|config| config["authenticationMethod"].as_str());
+            if method.is_some_and(|method| !method.eq_ignore_ascii_case("none")) {
+                let message = "authenticationConfig: the tools of an app are called with the rights of its connection";
+                return Err(Error::invalid("authenticationConfig", "conflict", message));
+            }
             // Where it calls, and with whose rights, is the app's to say.
             patch.retain(|name, _| !matches!(name.as_str(), "url" | "mcpType" | "type" | "authenticationConfig"));
         }
@@ -654,6 +659,9 @@ impl ToolServerService for PgToolServerService {
             with: &UpstreamCredentials::Own,
         };
         let called = self.calling.call(&server, tool, call, &arguments).await;
+        // Some tools are told their method.
+        let told = arguments.get("method").and_then(Value::as_str).filter(|_| server.settings.url.is_none());
+        let method = told.unwrap_or(tool.method.as_str()).to_uppercase();
         let took = began.elapsed();
         let (data, error) = match called.result {
             Ok(value) => (Some(value), None),
@@ -665,7 +673,7 @@ impl ToolServerService for PgToolServerService {
             error,
             execution_time_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
             request_url: called.url,
-            request_method: tool.method.as_str().to_owned(),
+            request_method: method,
             status_code: called.status,
         })
     }

@@ -36,7 +36,7 @@ use crate::{
     poll::{POLL, SCHEDULE, next, timezone},
     process::auto_paused,
     repository::{self, Accepted, NewEvent, TriggerRow},
-    subscribe::{subscribe, unsubscribe_in},
+    subscribe::{keep_in, subscribe, unsubscribe_in},
 };
 
 /// Triggers.
@@ -588,9 +588,11 @@ impl TriggerService for PgTriggers {
             let mut changed = overlay(&row.patchable(), patch.clone())?;
             unmask(event, &mut changed, &open.row.config)?;
             let (enabled, is_given) = (changed.enabled, patch.contains_key("enabled"));
-            if subscription.is_some() {
+            // Some apps have one subscription for each address, and say its id again.
+            if let Some(new) = subscription.filter(|new| row.subscription_id.as_ref() != Some(new)) {
                 unsubscribe_in(conn, account, &row).await?;
-                row.subscription_id = subscription;
+                keep_in(conn, account, id, &new).await?;
+                row.subscription_id = Some(new);
             }
             row.set(changed, &event.name, now);
             let new_config = row.config != open.row.config;
@@ -609,7 +611,7 @@ impl TriggerService for PgTriggers {
             Ok((row, new_config))
         });
         let changed = changing.await;
-        if changed.is_err() && made.is_some() {
+        if changed.is_err() && made.is_some() && made != before.subscription_id {
             // The app is told that nobody listens.
             let unused = TriggerRow { subscription_id: made, ..before };
             conn.transaction::<_, Error, _>(async |conn| unsubscribe_in(conn, account, &unused).await).await?;

@@ -7,7 +7,7 @@ use diesel_async::AsyncConnection;
 use platform_core::{AccountId, Code, Error, Object, Result, parse};
 use platform_db::Conn;
 use platform_integrations::{Connector, PackEventType, PgConnections, at_path};
-use platform_jobs::{Run, When, Work, end_in, enqueue_in, is_held_in};
+use platform_jobs::{Run, When, Work, cancel_in, end_in, enqueue_in, is_held_in};
 use platform_vault::Secret;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -72,9 +72,16 @@ fn failed(app: &str, reason: &str) -> Error {
     Error::new(Code::UPSTREAM_ERROR, format!("{app} could not be told where to send events: {reason}."))
 }
 
+/// An app that gave the id of a subscription again is not told to stop.
+pub(crate) async fn keep_in(conn: &mut Conn, account: &AccountId, trigger: &str, subscription: &str) -> Result<()> {
+    cancel_in(conn, account, KIND, &format!("{trigger}/{subscription}")).await?;
+    Ok(())
+}
+
 /// Has an app be told to stop, in the transaction that takes a trigger away.
 pub(crate) async fn unsubscribe_in(conn: &mut Conn, account: &AccountId, row: &TriggerRow) -> Result<()> {
     let Some(subscription) = &row.subscription_id else { return Ok(()) };
+    keep_in(conn, account, &row.id, subscription).await?;
     let payload = json!({"app": row.app, "slug": row.slug, "connection": row.connection_id,
         "subscription": subscription, "config": row.config, "tries": 0});
     let subject = format!("{}/{subscription}", row.id);

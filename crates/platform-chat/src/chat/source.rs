@@ -120,7 +120,7 @@ impl ChatSource {
         let brief = Head::new(0, Timestamp(0), false, &state).map_err(Error::internal)?;
         let (history, truncated) = kept_history(bodies, self.frame_bytes, brief.open_object.len());
         (state.chat_history, state.truncated) = (&history, (truncated || is_cut).then_some(true));
-        let terminal = status.is_terminal() && (chat.queued == 0 || is_limited);
+        let terminal = status.is_terminal() && chat.queued == 0;
         let head = Head::new(chat.revision, Timestamp(chat.edited_ms), terminal, &state).map_err(Error::internal)?;
         Ok(head.bounded(self.frame_bytes, brief.open_object))
     }

@@ -401,7 +401,8 @@ pub(crate) async fn stop(db: &Db, account: &AccountId, uid: &str, now: Timestamp
         let run = stop_in(conn, account, KIND, uid).await?;
         let Some(chat) = repository::lock(conn, account, uid).await? else { return Ok(None) };
         let status = chat.status();
-        if status.is_terminal() && chat.queued == 0 {
+        // What is queued behind a quota is answered once there is room.
+        if status.is_terminal() && (chat.queued == 0 || chat.status == LIMIT_EXCEEDED) {
             let message = "This chat has no turn to stop.";
             return Err(Error::new(code::CHAT_NOT_PROCESSING, message).with("status", &chat.status));
         }

@@ -183,12 +183,12 @@ impl TenantService for PgTenantService {
                 domain: row.domain.clone(),
                 metadata: row.metadata(),
             };
-            let given: Vec<String> = patch.keys().cloned().collect();
+            pin(&mut row.pinned, &patch, &["displayName", "email", "imageUrl", "domain"]);
+            let changes_domain = patch.contains_key("email") || patch.contains_key("domain");
             let changed = overlay(&current, patch)?;
             changed.check()?;
-            pin(&mut row.pinned, &given, &["displayName", "email", "imageUrl", "domain"]);
             let domain_is_its_own = row.pinned.iter().any(|name| name == "domain");
-            let follows_mail = given.iter().any(|name| name == "email") && !domain_is_its_own;
+            let follows_mail = changes_domain && !domain_is_its_own;
             row.domain = if follows_mail { domain_of(&changed.email) } else { changed.domain };
             (row.display_name, row.email, row.image_url) = (changed.display_name, changed.email, changed.image_url);
             repository::update(conn, account, &row, changed.metadata).await
@@ -270,10 +270,9 @@ impl TenantService for PgTenantService {
                 email: row.email.clone(),
                 image_url: row.image_url.clone(),
             };
-            let given: Vec<String> = patch.keys().cloned().collect();
+            pin(&mut row.pinned, &patch, &["displayName", "email", "imageUrl"]);
             let changed = overlay(&current, patch)?;
             changed.check()?;
-            pin(&mut row.pinned, &given, &["displayName", "email", "imageUrl"]);
             (row.display_name, row.email, row.image_url) = (changed.display_name, changed.email, changed.image_url);
             repository::update_user(conn, account, &row).await?;
             Ok(row.into())
@@ -296,9 +295,11 @@ impl TenantService for PgTenantService {
     }
 }
 
-fn pin(pinned: &mut Vec<String>, given: &[String], fields: &[&str]) {
-    for name in given.iter().filter(|name| fields.contains(&name.as_str())) {
-        if !pinned.contains(name) {
+/// What was said of a field stays, whatever messages say of it; what is back at its default does not.
+fn pin(pinned: &mut Vec<String>, patch: &Object, fields: &[&str]) {
+    for (name, value) in patch.iter().filter(|(name, _)| fields.contains(&name.as_str())) {
+        pinned.retain(|known| known != name);
+        if !value.is_null() {
             pinned.push(name.clone());
         }
     }
