@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{
     support::{
-        PROGRAM, UNBOUNDED, act, agent, app, app_with_model, eventually, factor, finished, set_usage_clock, states,
-        text, thread_in, thread_until,
+        Frames, PROGRAM, UNBOUNDED, act, agent, app, app_with_model, eventually, factor, finished, set_usage_clock,
+        states, text, thread_in, thread_until,
     },
     triggers::{server_of, trigger},
 };
@@ -292,6 +292,11 @@ async fn messages_that_wait_when_the_quota_runs_out_stay_queued_until_there_is_q
             assert_eq!((&still["queuedMessages"], &still["chatHistory"]), (&json!(2), &state["chatHistory"]));
             assert_eq!(db.number(&due.replace("{}", chat)).await, due_at, "it is due as before");
         }
+        let stop = app.post(&format!("/assistants/default/chats/{chat}/stop"), json!({})).await;
+        assert_eq!(stop.error(), "CHAT_NOT_PROCESSING", "what waits is not thrown away");
+        let mut watched = Frames::open(&app, chat, false).await;
+        let first = watched.next().await.expect("a frame");
+        assert_eq!((&first.data["status"], &first.data["queuedMessages"]), (&json!("limit_exceeded"), &json!(2)));
         app.post("/tenant-admin/acme/tier", json!({"tierId": null, "resetUsage": true})).await;
         if chat == "sync" {
             let said = app.post("/assistants/default/messages", wait_for).await;
@@ -311,6 +316,8 @@ async fn messages_that_wait_when_the_quota_runs_out_stay_queued_until_there_is_q
             db.run("UPDATE runs SET due = now() WHERE subject = 'reset'").await;
             answered(chat, "Demo reply: one two").await;
         }
+        let last = watched.all().await.pop().expect("whoever watches while messages wait sees them answered");
+        assert_eq!((&last.data["status"], &last.data["queuedMessages"]), (&json!("completed"), &json!(0)));
     }
 }
 
