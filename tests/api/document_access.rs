@@ -4,7 +4,8 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
-    documents::{document, folder, indexed, names, upload},
+    document_files::upload,
+    documents::{document, folder, indexed, names},
     support::{agent, app, text},
 };
 

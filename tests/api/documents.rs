@@ -1,20 +1,17 @@
 //! `/v1/documents` and `/v1/document-folders`: what is known, what is found in it, and who sees it.
 
-use std::{
-    fmt::Write as _,
-    io::{Cursor, Write as _},
-};
-
 use futures_util::future::join_all;
-use platform_testing::{FakeModelServer, Reply, Script, TestApp, TestDb};
+use platform_testing::{FakeModelServer, Script, TestApp, TestDb};
 use reqwest::{
     Method, StatusCode,
     multipart::{Form, Part},
 };
 use serde_json::{Value, json};
-use zip::{ZipWriter, write::SimpleFileOptions};
 
-use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with, app_with_model, eventually, text, thread, thread_in};
+use crate::{
+    document_files::{pdf, upload},
+    support::{PROGRAM, UNBOUNDED, agent, app, app_with, app_with_model, eventually, text, thread, thread_in},
+};
 
 /// Makes a document; its id.
 pub async fn document(app: &TestApp, name: &str, markdown: &str, more: Value) -> String {
@@ -414,181 +411,6 @@ async fn a_turn_finds_what_is_attached_to_its_assistant_and_nothing_else() {
 
 fn text_of(message: &Value) -> String {
     message["content"].as_str().map_or_else(|| message["content"].to_string(), str::to_owned)
-}
-
-/// Uploads a document; the answer.
-pub async fn upload(app: &TestApp, name: &str, bytes: impl Into<Vec<u8>>, fields: &[(&'static str, &str)]) -> Reply {
-    let form = Form::new().part("file", Part::bytes(bytes.into()).file_name(name.to_owned()));
-    let form = fields.iter().fold(form, |form, (name, value)| form.text(*name, (*value).to_owned()));
-    app.send(app.request(Method::POST, "/documents/upload").multipart(form)).await
-}
-
-/// A Word file with a heading and a paragraph.
-fn docx() -> Vec<u8> {
-    const KINDS: &str = r#"<?xml version="1.0"?><Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">
-        <Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>
-        <Override PartName="/word/document.xml"
-            ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>"#;
-    const PARTS: &str = r#"<?xml version="1.0"?>
-        <Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships"><Relationship Id="r1"
-            Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
-            Target="word/document.xml"/></Relationships>"#;
-    const STYLES: &str = r#"<?xml version="1.0"?>
-        <w:styles xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">
-        <w:style w:type="paragraph" w:styleId="Heading1"><w:name w:val="heading 1"/>
-        <w:pPr><w:outlineLvl w:val="0"/></w:pPr></w:style></w:styles>"#;
-    const TEXT: &str = r#"<?xml version="1.0"?>
-        <w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>
-        <w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>Terms</w:t></w:r></w:p>
-        <w:p><w:r><w:t xml:space="preserve">Pay within </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>ten</w:t></w:r>
-        <w:r><w:t xml:space="preserve"> days.</w:t></w:r></w:p></w:body></w:document>"#;
-    let mut file = ZipWriter::new(Cursor::new(Vec::new()));
-    for (path, content) in [
-        ("[Content_Types].xml", KINDS),
-        ("_rels/.rels", PARTS),
-        ("word/styles.xml", STYLES),
-        ("word/document.xml", TEXT),
-    ] {
-        file.start_file(path, SimpleFileOptions::default()).expect("a file");
-        file.write_all(content.as_bytes()).expect("written");
-    }
-    file.finish().expect("an archive").into_inner()
-}
-
-/// A PDF of one page that says something.
-pub fn pdf(says: &str) -> Vec<u8> {
-    let drawn = format!("BT /F1 24 Tf 72 720 Td ({says}) Tj ET");
-    pdf_of(1, &drawn, "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")
-}
-
-/// The same of so many equal pages: of what is drawn, with which fonts and forms, and what the font is.
-fn pdf_of(pages: usize, drawn: &str, resources: &str, font: &str) -> Vec<u8> {
-    let objects = [
-        "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
-        format!("<< /Type /Pages /Kids [{}] /Count {pages} >>", "3 0 R ".repeat(pages)),
-        format!(
-            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R \
-             /Resources << /Font {resources} /XObject << /X 6 0 R >> >> >>"
-        ),
-        format!("<< /Length {} >>\nstream\n{drawn}\nendstream", drawn.len()),
-        format!("<< /Type /Font {font} /Encoding /WinAnsiEncoding >>"),
-        "<< /Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /XObject << /X 6 0 R >> >> /Length 5 >>\n\
-         stream\n/X Do\nendstream"
-            .to_owned(),
-    ];
-    let (mut file, mut places) = ("%PDF-1.4\n".to_owned(), Vec::new());
-    for (n, object) in objects.iter().enumerate() {
-        places.push(file.len());
-        write!(file, "{} 0 obj\n{object}\nendobj\n", n + 1).expect("text");
-    }
-    let start = file.len();
-    write!(file, "xref\n0 {}\n0000000000 65535 f \n", objects.len() + 1).expect("text");
-    for place in places {
-        writeln!(file, "{place:010} 00000 n ").expect("text");
-    }
-    let count = objects.len() + 1;
-    write!(file, "trailer\n<< /Size {count} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n").expect("text");
-    file.into_bytes()
-}
-
-#[tokio::test]
-async fn a_hostile_file_costs_only_itself() {
-    let app = app().await;
-    let font = "/Subtype /Type0 /BaseFont /X /DescendantFonts [5 0 R] /ToUnicode 5 0 R";
-    let hostile = [
-        ("draws-itself.pdf", pdf_of(1, "/X Do", "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")),
-        ("nests.pdf", pdf_of(1, &"[".repeat(2_000_000), "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")),
-        ("its-own-font.pdf", pdf_of(1, "BT /F1 9 Tf (x) Tj ET", "<< /F1 5 0 R >>", font)),
-        (
-            "noise.pdf",
-            [
-                b"%PDF-1.7\n".to_vec(),
-                (0..1_000_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect(),
-            ]
-            .concat(),
-        ),
-    ];
-    for made in join_all(hostile.iter().map(|(name, bytes)| upload(&app, name, bytes.clone(), &[]))).await {
-        assert_eq!((made.status, &made.body["status"]), (StatusCode::CREATED, &json!("failed")), "{}", made.body);
-        assert_eq!(made.body["indexing"]["error"]["code"], "EXTRACTION_FAILED");
-    }
-    assert_eq!(upload(&app, "fine.pdf", pdf("fine"), &[]).await.body["status"], "pending", "the next one is read");
-}
-
-#[tokio::test]
-async fn files_become_documents_and_what_cannot_be_read_says_why() {
-    let app = app().await;
-    for (name, bytes, file_type, says) in [
-        ("Notes.MD", b"# Notes\n\nbuy milk".to_vec(), "md", "buy milk"),
-        ("plain.txt", b"\xef\xbb\xbfjust words".to_vec(), "txt", "just words"),
-        (
-            "page.html",
-            b"<h1>Title</h1><script>evil()</script><p>Some <b>bold</b> words</p>".to_vec(),
-            "html",
-            "# Title",
-        ),
-        ("Report.pdf", pdf("Quarterly figures rose"), "pdf", "Quarterly figures rose"),
-        (
-            "two.pdf",
-            pdf_of(
-                2,
-                "BT /F1 24 Tf 72 720 Td (an exam-) Tj 0 -30 Td (ple of it) Tj ET",
-                "<< /F1 5 0 R >>",
-                "/Subtype /Type1 /BaseFont /Helvetica",
-            ),
-            "pdf",
-            "# Page 2\n\nan example of it",
-        ),
-        ("Letter.docx", docx(), "docx", "# Terms\n\nPay within **ten** days."),
-    ] {
-        let made = upload(&app, name, bytes, &[("tags", "a, b")]).await;
-        assert_eq!(made.status, StatusCode::CREATED, "{name}: {}", made.body);
-        assert_eq!((&made.body["fileType"], &made.body["fileName"]), (&json!(file_type), &json!(name)));
-        let content = made.body["markdownContent"].as_str().expect("text");
-        assert!(content.contains(says) && !content.contains("evil"), "{name}: {content}");
-        assert_eq!(made.body["tags"], json!(["a", "b"]));
-        let id = text(&made.body["_id"]);
-        assert_eq!(indexed(&app, &id).await["status"], "ready");
-        // The file as it came is kept as long as the document.
-        let source = made.body["sourceFileId"].as_str().expect("a file").to_owned();
-        assert_eq!(app.get(&format!("/files/{source}")).await.status, StatusCode::OK);
-        assert_eq!(app.delete(&format!("/files/{source}")).await.error(), "CONFLICT");
-        assert_eq!(app.delete(&format!("/documents/{id}")).await.status, StatusCode::OK);
-        assert_eq!(app.get(&format!("/files/{source}")).await.error(), "FILE_NOT_FOUND");
-    }
-    for (name, bytes) in
-        [("a.png", &b"\x89PNG\r\n\x1a\n"[..]), ("a.csv", b"a,b"), ("a.bin", b"\0\x01\x02"), ("a.zip", b"PK\x03\x04")]
-    {
-        let refused = upload(&app, name, bytes, &[]).await;
-        assert_eq!(
-            (refused.status, refused.error()),
-            (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE"),
-            "{name}"
-        );
-    }
-    assert_eq!(app.get("/files").await.body["total"], 0);
-    for (name, bytes, code) in [
-        ("broken.pdf", b"%PDF-1.7\nnothing of a PDF".to_vec(), "EXTRACTION_FAILED"),
-        ("broken.docx", b"PK\x03\x04 not an archive".to_vec(), "EXTRACTION_FAILED"),
-        ("long.txt", vec![b'x'; (5 << 20) + 1], "TEXT_TOO_LARGE"),
-        ("latin.txt", [b"x".repeat(9000), b"\xe4".to_vec()].concat(), "EXTRACTION_FAILED"),
-    ] {
-        let made = upload(&app, name, bytes, &[("name", "Mine")]).await;
-        assert_eq!((made.status, &made.body["status"]), (StatusCode::CREATED, &json!("failed")), "{name}");
-        let indexing = &made.body["indexing"];
-        assert_eq!((&indexing["error"]["code"], &made.body["name"]), (&json!(code), &json!("Mine")), "{name}");
-        assert_eq!((&indexing["state"], &indexing["attempts"]), (&json!("error"), &json!(1)), "{name}");
-        // It is read by its id all the same, and reading its file again says the same.
-        let path = format!("/documents/{}", text(&made.body["_id"]));
-        assert_eq!(app.get(&path).await.status, StatusCode::OK);
-        let again = app.post(&format!("{path}/reindex"), json!({})).await;
-        assert_eq!(
-            (again.status, &again.body["indexing"]["error"]["code"]),
-            (StatusCode::ACCEPTED, &json!(code)),
-            "{name}"
-        );
-        assert_eq!(app.delete(&path).await.status, StatusCode::OK);
-    }
 }
 
 #[tokio::test]

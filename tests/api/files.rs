@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
-    documents::pdf,
+    document_files::pdf,
     support::{PROGRAM, UNBOUNDED, act, agent, app, factor, finished_of, thread_in, thread_until, tool, tool_server},
     uploads::upload,
 };

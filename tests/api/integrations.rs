@@ -7,7 +7,9 @@ use platform_testing::{FakeApp, FakeToolServer, Reply, TestApp, TestDb, ToolRequ
 use reqwest::{Method, StatusCode, Url};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, UNBOUNDED, agent, app, app_with, eventually, said, text, thread, thread_in};
+use crate::support::{
+    PROGRAM, UNBOUNDED, agent, app, app_with, app_with_tools, eventually, said, text, thread, thread_in,
+};
 
 /// A connector of an app at an address, with every way to connect.
 pub fn pack(url: &str) -> String {
@@ -590,4 +592,23 @@ async fn a_connector_that_is_wrong_is_left_out_and_the_command_says_why() {
     let schema: Value = serde_json::from_slice(&run(&["connectors", "schema"]).await.stdout).expect("JSON");
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     assert!(schema["properties"]["eventTypes"].is_object() && schema["$defs"]["ConnectorAuth"].is_object(), "{schema}");
+}
+
+#[tokio::test]
+async fn a_request_that_is_described_whole_says_what_it_was_and_a_server_of_an_app_takes_no_credentials() {
+    let (app, tools, _) = app_with_tools(&UNBOUNDED).await;
+    let server = text(&app.post("/integrations/http/servers", json!({})).await.body["_id"]);
+    let test = format!("/integrations/servers/{server}/tools/http_request/test");
+    let asked =
+        |method: &str, path: &str| json!({"parameters": {"method": method, "url": format!("{}{path}", tools.url())}});
+    for (method, path, status) in [("DELETE", "/echo/z", 200), ("GET", "/status/500", 500)] {
+        let told = app.post(&test, asked(method, path)).await.body;
+        assert_eq!((&told["requestMethod"], &told["statusCode"]), (&json!(method), &json!(status)), "{told}");
+    }
+    assert!(!tools.recorded()[0].header("x-request-id").is_empty());
+    let path = format!("/tool-servers/{server}");
+    let jwt = json!({"authenticationConfig": {"authenticationMethod": "jwt", "token": "canary"}});
+    assert_eq!(app.patch(&path, jwt).await.error(), "VALIDATION_ERROR");
+    let whole = app.get(&path).await.body;
+    assert_eq!(app.patch(&path, whole).await.status, StatusCode::OK, "what is read can be sent back");
 }

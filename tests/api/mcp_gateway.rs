@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{PROGRAM, UNBOUNDED, text, tool};
 
-const MODERN: &str = "2026-07-28";
+pub const MODERN: &str = "2026-07-28";
 
 pub fn app_on(db: &TestDb, settings: &[(&str, &str)]) -> TestApp {
     let inner =
@@ -43,7 +43,7 @@ pub async fn rpc(app: &TestApp, token: &str, path: &str, method: &str, params: V
 }
 
 /// Sends a message of the newer one.
-async fn modern(app: &TestApp, path: &str, method: &str, mut params: Value, can: Value) -> Reply {
+pub async fn modern(app: &TestApp, path: &str, method: &str, mut params: Value, can: Value) -> Reply {
     params["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": MODERN,
         "io.modelcontextprotocol/clientCapabilities": can});
     let mut request = app
@@ -67,7 +67,7 @@ pub async fn listed(app: &TestApp, token: &str, path: &str) -> BTreeSet<String> 
 }
 
 /// What a result says went wrong.
-fn wrong(reply: &Reply) -> String {
+pub fn wrong(reply: &Reply) -> String {
     let result = &reply.body["result"];
     assert_eq!(result["isError"], true, "{}", reply.body);
     let said: Value = serde_json::from_str(result["content"][0]["text"].as_str().expect("a text")).expect("JSON");
@@ -78,7 +78,7 @@ pub fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-async fn called(app: &TestApp, token: &str, path: &str, name: &str, arguments: Value) -> Reply {
+pub async fn called(app: &TestApp, token: &str, path: &str, name: &str, arguments: Value) -> Reply {
     rpc(app, token, path, "tools/call", json!({"name": name, "arguments": arguments})).await
 }
 
@@ -142,70 +142,6 @@ async fn tools_of_many_servers_are_one_list_and_a_call_goes_to_the_server_that_h
     assert_eq!(of_server["total"], 2, "{of_server}");
     let servers = app.get("/mcp-gateway/servers").await.body;
     assert_eq!(servers["total"], 2, "{servers}");
-}
-
-#[tokio::test]
-async fn both_families_are_spoken_and_mistakes_are_answered_in_the_protocols_terms() {
-    let (app, mcp) = (app().await, FakeMcpServer::start());
-    let server = exposed(&app, "s", &mcp, json!({})).await;
-    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
-    let discovered = modern(&app, "", "server/discover", json!({}), json!({})).await;
-    assert_eq!(discovered.status, StatusCode::OK, "{}", discovered.body);
-    let result = &discovered.body["result"];
-    assert_eq!((&result["supportedVersions"][0], &result["resultType"]), (&json!(MODERN), &json!("complete")));
-    assert!(result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"].is_string());
-    let listed = modern(&app, "", "tools/list", json!({}), json!({})).await.body;
-    assert_eq!((&listed["result"]["cacheScope"], &listed["result"]["ttlMs"]), (&json!("private"), &json!(0)));
-    let called = modern(&app, "", "tools/call", json!({"name": "s__echo"}), json!({})).await.body;
-    assert_eq!(called["result"]["resultType"], "complete", "{called}");
-    for method in ["initialize", "ping", "logging/setLevel", "unknown/method"] {
-        let reply = modern(&app, "", method, json!({}), json!({})).await;
-        assert_eq!((reply.status, &reply.body["error"]["code"]), (StatusCode::NOT_FOUND, &json!(-32601)), "{method}");
-        assert_eq!(reply.body["id"], 7);
-    }
-    let raw = async |body: &str| {
-        let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key());
-        app.send(request.header("content-type", "application/json").body(body.to_owned())).await
-    };
-    let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
-    for (body, status, code) in [
-        ("{", 400, -32700),
-        (deep.as_str(), 400, -32700),
-        ("[{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"ping\"}]", 400, -32600),
-        ("{\"jsonrpc\": \"1.0\", \"id\": 1, \"method\": \"ping\"}", 400, -32600),
-        ("{\"jsonrpc\": \"2.0\", \"id\": {}, \"method\": \"ping\"}", 400, -32600),
-        ("{\"jsonrpc\": \"2.0\", \"id\": 1}", 400, -32600),
-        ("{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"tools/call\", \"params\": []}", 400, -32602),
-        ("{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"tools/call\", \"params\": {}}", 200, -32602),
-        ("{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"tools/list\", \"params\": {\"cursor\": \"x\"}}", 200, -32602),
-        ("{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"nothing\"}", 200, -32601),
-    ] {
-        let reply = raw(body).await;
-        let shown = &body[..body.len().min(80)];
-        assert_eq!((reply.status.as_u16(), &reply.body["error"]["code"]), (status, &json!(code)), "{shown}");
-    }
-    let noted = raw("{\"jsonrpc\": \"2.0\", \"method\": \"notifications/initialized\"}").await;
-    assert_eq!(noted.status, StatusCode::ACCEPTED);
-    let listening = app.anonymous(Method::GET, "/v1/mcp").bearer_auth(app.key()).header("accept", "text/event-stream");
-    let unknown = app.send(listening.header("mcp-protocol-version", "2099-01-01")).await;
-    assert_eq!((unknown.status, &unknown.body["error"]["code"]), (StatusCode::BAD_REQUEST, &json!(-32022)));
-    let gone = app.send(app.anonymous(Method::DELETE, "/v1/mcp").bearer_auth(app.key())).await;
-    assert_eq!(gone.status, StatusCode::METHOD_NOT_ALLOWED);
-    let large = raw(&format!("{{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"{}\"}}", "x".repeat(3 << 20))).await;
-    assert_eq!(large.status, StatusCode::PAYLOAD_TOO_LARGE);
-    // Without a credential a client is told where to log in.
-    let stranger = app.send(app.anonymous(Method::POST, "/v1/mcp/default").body("{}")).await;
-    let challenge = stranger.headers["www-authenticate"].to_str().expect("text").to_owned();
-    let at = challenge.split("resource_metadata=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("where");
-    assert!(at.ends_with("/.well-known/oauth-protected-resource/v1/mcp/default"), "{challenge}");
-    let metadata = app
-        .send(app.anonymous(
-            Method::GET,
-            at.split_once("//").and_then(|(_, rest)| rest.find('/').map(|i| &rest[i..])).expect("a path"),
-        ))
-        .await;
-    assert_eq!(metadata.body["scopes_supported"], json!(["mcp-gateway:read"]), "{}", metadata.body);
-    assert!(text(&metadata.body["resource"]).ends_with("/v1/mcp/default"));
 }
 
 /// The rule, told once more: what a caller is shown.
@@ -395,144 +331,6 @@ async fn a_tool_that_is_new_or_described_otherwise_waits_for_an_operator() {
     let profile = app.get(&format!("/mcp-gateway/profiles/{}", text(&made["_id"]))).await.body;
     assert_eq!(profile["servers"], json!([]), "{profile}");
     assert_eq!(listed(&app, &key, "/careful").await, set(&[]));
-}
-
-#[tokio::test]
-async fn an_argument_that_a_header_repeats_is_checked_and_sent_on_by_a_process_that_never_listed_the_tool() {
-    let db = TestDb::new().await;
-    let (one, mcp) = (app_on(&db, &[]), FakeMcpServer::start());
-    mcp.be_modern();
-    let region = json!({"type": "string", "x-mcp-header": "Region"});
-    mcp.describe(json!([{"name": "echo", "inputSchema": {"type": "object", "properties": {"region": region}}}]));
-    let server = exposed(&one, "s", &mcp, json!({})).await;
-    profile(&one, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
-    let other = app_on(&db, &[]);
-    let call = async |said: Option<&str>| {
-        let meta = json!({"io.modelcontextprotocol/protocolVersion": MODERN,
-            "io.modelcontextprotocol/clientCapabilities": {}});
-        let request = other
-            .anonymous(Method::POST, "/v1/mcp")
-            .bearer_auth(other.key())
-            .header("MCP-Protocol-Version", MODERN)
-            .header("Mcp-Method", "tools/call")
-            .header("Mcp-Name", "s__echo");
-        let request = said.into_iter().fold(request, |request, said| request.header("Mcp-Param-Region", said));
-        let params = json!({"name": "s__echo", "arguments": {"region": "eu"}, "_meta": meta});
-        other.send(request.json(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}))).await
-    };
-    for wrong in [None, Some("us")] {
-        let refused = call(wrong).await;
-        assert_eq!((refused.status, &refused.body["error"]["code"]), (StatusCode::BAD_REQUEST, &json!(-32020)));
-    }
-    assert_eq!(mcp.requests("tools/call").len(), 0);
-    assert_eq!(call(Some("eu")).await.body["result"]["resultType"], "complete");
-    assert_eq!(mcp.requests("tools/call")[0].headers["mcp-param-region"], "eu");
-}
-
-#[tokio::test]
-async fn a_client_that_listens_hears_of_a_change_on_every_process() {
-    let db = TestDb::new().await;
-    let (one, mcp) = (app_on(&db, &[]), FakeMcpServer::start());
-    let other = app_on(&db, &[]);
-    let server = exposed(&one, "s", &mcp, json!({})).await;
-    let made = profile(&one, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
-    let mut old = other
-        .anonymous(Method::GET, "/v1/mcp")
-        .bearer_auth(other.key())
-        .header("accept", "text/event-stream")
-        .send()
-        .await
-        .expect("a stream");
-    assert_eq!(old.status(), StatusCode::OK);
-    let meta = json!({"io.modelcontextprotocol/protocolVersion": MODERN,
-        "io.modelcontextprotocol/clientCapabilities": {}});
-    let mut new = other
-        .anonymous(Method::POST, "/v1/mcp")
-        .bearer_auth(other.key())
-        .header("accept", "application/json, text/event-stream")
-        .header("MCP-Protocol-Version", MODERN)
-        .header("Mcp-Method", "subscriptions/listen")
-        .json(&json!({"jsonrpc": "2.0", "id": "sub", "method": "subscriptions/listen",
-            "params": {"notifications": {"toolsListChanged": true}, "_meta": meta}}))
-        .send()
-        .await
-        .expect("a stream");
-    let first = next(&mut new).await;
-    assert_eq!(first["method"], "notifications/subscriptions/acknowledged", "{first}");
-    assert_eq!(first["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], "sub");
-    let path = format!("/mcp-gateway/profiles/{}/tools", text(&made["_id"]));
-    let off = json!({"tools": [{"name": "s__echo", "enabled": false}]});
-    one.send(one.request(Method::PUT, &path).json(&off)).await;
-    let (told, also) = (next(&mut new).await, next(&mut old).await);
-    assert_eq!(told["method"], "notifications/tools/list_changed");
-    assert_eq!(told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], "sub");
-    assert_eq!(also, json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}));
-    assert_eq!(listed(&other, other.key(), "").await, set(&[]));
-}
-
-/// The next message of a stream.
-async fn next(stream: &mut reqwest::Response) -> Value {
-    let mut text = String::new();
-    loop {
-        if let Some(data) = text.lines().find_map(|line| line.strip_prefix("data: "))
-            && text.contains("\n\n")
-        {
-            return serde_json::from_str(data).expect("JSON");
-        }
-        let chunk = stream.chunk().await.expect("it goes on").expect("it has not ended");
-        text.push_str(&String::from_utf8_lossy(&chunk));
-    }
-}
-
-#[tokio::test]
-async fn progress_passes_through_and_what_an_upstream_asks_reaches_a_caller_that_can_answer() {
-    let (app, mcp) = (app().await, FakeMcpServer::start());
-    mcp.be_modern();
-    mcp.set_tools(&["slow", "ask", "echo"]);
-    let jwt = json!({"authenticationConfig": {"authenticationMethod": "jwt", "token": "sek-upstream"}});
-    let server = exposed(&app, "s", &mcp, jwt).await;
-    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
-    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": {"name": "s__slow", "arguments": {"echo": "Bearer sek-upstream"}, "_meta": {"progressToken": "mine"}}});
-    let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key());
-    let reply = request.header("accept", "application/json, text/event-stream").json(&call).send().await.expect("it");
-    assert_eq!(reply.headers()["content-type"].to_str().expect("text"), "text/event-stream; charset=utf-8");
-    let events = reply.text().await.expect("to its end");
-    let messages: Vec<Value> = events
-        .lines()
-        .filter_map(|line| line.strip_prefix("data: "))
-        .map(|data| serde_json::from_str(data).expect("JSON"))
-        .collect();
-    let (result, told) = messages.split_last().expect("messages");
-    let (logged, progress): (Vec<&Value>, Vec<&Value>) =
-        told.iter().partition(|told| told["method"] == "notifications/message");
-    // What an operator's log would have, without the secret that the upstream was given, and no line of detail.
-    assert_eq!(logged.len(), 1, "{events}");
-    assert_eq!(logged[0]["params"]["level"], "warning");
-    assert!(!events.contains("sek-upstream") && events.contains("Bearer \u{2022}"), "{events}");
-    assert_eq!(progress[0]["params"]["progressToken"], "mine");
-    let told: Vec<f64> = progress.iter().filter_map(|of| of["params"]["progress"].as_f64()).collect();
-    assert_eq!(told, (1..=40).map(f64::from).collect::<Vec<_>>(), "all of it, in order, before the result");
-    assert!(result["result"]["content"].is_array(), "{events}");
-
-    let can = json!({"elicitation": {}});
-    let asked = modern(&app, "", "tools/call", json!({"name": "s__ask"}), can.clone()).await.body;
-    let result = &asked["result"];
-    assert_eq!(
-        (&result["resultType"], &result["requestState"]),
-        (&json!("input_required"), &json!("asked")),
-        "{asked}"
-    );
-    assert_eq!(result["inputRequests"]["name"]["method"], "elicitation/create");
-    let answered = json!({"name": "s__ask", "requestState": "asked",
-        "inputResponses": {"name": {"action": "accept", "content": {"name": "Ada"}}}});
-    let done = modern(&app, "", "tools/call", answered, can).await.body;
-    assert_eq!(done["result"]["resultType"], "complete", "{done}");
-    assert_eq!(
-        mcp.requests("tools/call").last().expect("one").json()["params"]["inputResponses"]["name"]["content"]["name"],
-        "Ada"
-    );
-    assert_eq!(wrong(&called(&app, app.key(), "", "s__ask", json!({})).await), "INPUT_REQUIRED");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
-    documents,
+    document_files,
     environments::environment,
     support::{
         PROGRAM, UNBOUNDED, agent, app, app_with_model, app_with_tools, eventually, say, text, thread, thread_in,
@@ -224,7 +224,7 @@ async fn judgements_machines_and_what_goes_wrong_are_told_of() {
     let judge = json!({"evaluatorModel": "demo:demo-1"});
     app.patch(&format!("/agents/agents/{of}/evaluation-config"), judge).await;
     let judged = app.post(&format!("/agents/threads/{done}/evaluate"), json!({})).await.body;
-    let document = documents::upload(&app, "broken.pdf", "%PDF-1.7\nnothing", &[]).await.body;
+    let document = document_files::upload(&app, "broken.pdf", "%PDF-1.7\nnothing", &[]).await.body;
     let (path, environment) = environment(&app, json!({"sandboxConfig": {"snapshotEnabled": true}})).await;
     let snapshot = app.post(&format!("{path}/snapshot/initialize"), json!({})).await.body;
 

@@ -195,11 +195,11 @@ fn run(command: Command) -> Result<()> {
 async fn accounts(config: &Config, command: Accounts) -> Result<()> {
     App::with_auth(config, async |auth| match command {
         Accounts::Create { name } => {
-            print(&auth.create_account(&name).await?);
+            print(&auth.create_account(&name).await?)?;
             Ok(())
         }
         Accounts::List => {
-            auth.list_accounts().await?.iter().for_each(print);
+            auth.list_accounts().await?.iter().try_for_each(print)?;
             Ok(())
         }
     })
@@ -210,13 +210,13 @@ async fn keys(config: &Config, command: Keys) -> Result<()> {
     App::with_auth(config, async |auth| match command {
         Keys::Create { account, name, kind: _ } => {
             let caller = operator(find_account(&*auth, &account).await?);
-            print(&auth.create_key(&caller, NewApiKey { name, ..NewApiKey::default() }, None).await?);
+            print(&auth.create_key(&caller, NewApiKey { name, ..NewApiKey::default() }, None).await?)?;
             Ok(())
         }
         Keys::List { account } => {
             let caller = operator(find_account(&*auth, &account).await?);
             let all = Page { limit: i64::MAX, offset: 0 };
-            auth.list_keys(&caller, all).await?.items.iter().for_each(print);
+            auth.list_keys(&caller, all).await?.items.iter().try_for_each(print)?;
             Ok(())
         }
     })
@@ -249,13 +249,12 @@ async fn users(config: &Config, command: Users) -> Result<()> {
     let new = NewUser { email, password, name, role, disabled: false };
     App::with_auth(config, async |auth| {
         let account = find_account(&*auth, &account).await?;
-        print(&auth.create_user(&account, new, None).await?);
+        print(&auth.create_user(&account, new, None).await?)?;
         Ok(())
     })
     .await
 }
 
-fn print(record: &impl Serialize) {
-    // Whoever reads may have read enough.
-    let _ = writeln!(std::io::stdout(), "{}", serde_json::to_string(record).expect("records are JSON"));
+fn print(record: &impl Serialize) -> Result<()> {
+    write_out(&format!("{}\n", serde_json::to_string(record)?))
 }

@@ -105,12 +105,18 @@ pub struct EventRow {
 pub trait Audience: Send + Sync {
     /// Whether anybody of an account is told of events of a kind.
     async fn hears(&self, account: &AccountId, kind: &str) -> Result<bool>;
+    /// Whether anybody of them is told what was said, too.
+    async fn hears_content(&self, account: &AccountId, kind: &str) -> Result<bool>;
 }
 
 /// Nobody listens.
 #[async_trait]
 impl Audience for () {
     async fn hears(&self, _: &AccountId, _: &str) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn hears_content(&self, _: &AccountId, _: &str) -> Result<bool> {
         Ok(false)
     }
 }

@@ -20,7 +20,7 @@ const AT_ONCE: usize = 500;
 /// After so many tries it is looked which row is at fault.
 const SEVERAL: u32 = 5;
 const AGAIN: Duration = Duration::from_secs(1);
-/// Who reads waits so long for what is being written.
+/// Who reads waits so long for what is being written, and a call whose caller is gone for being noted.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Of arguments and of a result so much is kept, in bytes.
 const MOST_PAYLOAD: usize = 65_536;
@@ -96,6 +96,11 @@ impl Audit {
         }
         // Only a database that is away for long fills the queue.
         let _ = self.entries.send(Entry::Row(Box::new(row))).await;
+    }
+
+    /// The same for a caller that is gone; not at any price.
+    pub async fn note_in_time(&self, row: CallRow, payloads: Option<[Value; 2]>) {
+        let _ = timeout(PATIENCE, self.note(row, payloads)).await;
     }
 
     async fn kept(&self, account: &str, payloads: [Value; 2]) -> [String; 2] {

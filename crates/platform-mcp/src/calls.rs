@@ -67,7 +67,7 @@ impl Drop for Calling {
         if !self.is_noted.get() {
             let (row, payloads) = self.noted(Outcome::UpstreamError, Some("CANCELLED".to_owned()), &Value::Null);
             let gateway = Arc::clone(&self.gateway);
-            spawn("note call", async move { gateway.audit.note(row, payloads).await });
+            spawn("note call", async move { gateway.audit.note_in_time(row, payloads).await });
         }
     }
 }

@@ -37,12 +37,12 @@ impl Calling {
         call: Call<'_>,
         arguments: &Object,
     ) -> Called {
-        let url = server.settings.url.clone().unwrap_or_default();
+        let (url, method) = (server.settings.url.clone().unwrap_or_default(), tool.method.as_str().to_owned());
         if let Err(failure) = server.check(&self.children, tool, arguments).await {
-            return Called { url, status: None, result: Err(failure) };
+            return Called { url, method, status: None, result: Err(failure) };
         }
         let called = if server.kind == ServerType::Mcp {
-            Called { url, status: None, result: self.mcp.call(server, tool, arguments, call.timeout).await }
+            Called { url, method, status: None, result: self.mcp.call(server, tool, arguments, call.timeout).await }
         } else if server.kind == ServerType::Integration && server.settings.url.is_none() {
             free_request(&self.egress.of(&server.account), call, arguments).await
         } else {

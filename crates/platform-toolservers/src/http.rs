@@ -42,6 +42,7 @@ pub(crate) struct Call<'a> {
 /// What came of a call, and as far as it got.
 pub(crate) struct Called {
     pub url: String,
+    pub method: String,
     pub status: Option<u16>,
     pub result: Result<Value, Failure>,
 }
@@ -56,7 +57,8 @@ impl Calling {
         arguments: &Object,
     ) -> Called {
         let timeout = call.timeout;
-        let mut called = Called { url: String::new(), status: None, result: Ok(Value::Null) };
+        let method = tool.method.as_str().to_owned();
+        let mut called = Called { url: String::new(), method, status: None, result: Ok(Value::Null) };
         let Some(base) = server.settings.address() else {
             called.result = Err(Failure::new("URL_NOT_ALLOWED", "The server has no address that can be read."));
             return called;
@@ -195,25 +197,25 @@ fn headers(credentials: &Credentials, call: Call<'_>, media_type: Option<&'stati
 
 /// A request that a model describes itself (built-in group `builtin-http`).
 pub(crate) async fn free_request(egress: &Egress, call: Call<'_>, arguments: &Object) -> Called {
-    let text = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default();
-    let mut called = Called { url: text("url").to_owned(), status: None, result: Ok(Value::Null) };
-    called.result = send_free(egress, call, arguments, &mut called.status).await;
-    called
+    let text = |name: &str| arguments.get(name).and_then(Value::as_str);
+    let (url, method) = (text("url").unwrap_or_default().to_owned(), text("method").unwrap_or("GET").to_uppercase());
+    let mut status = None;
+    let result = send_free(egress, call, (&method, &url), arguments, &mut status).await;
+    Called { url, method, status, result }
 }
 
 async fn send_free(
     egress: &Egress,
     call: Call<'_>,
+    (method, url): (&str, &str),
     arguments: &Object,
     status: &mut Option<u16>,
 ) -> Result<Value, Failure> {
-    let text = |name: &str| arguments.get(name).and_then(Value::as_str);
-    let method = text("method").unwrap_or("GET").to_uppercase();
     let method = [HttpMethod::Get, HttpMethod::Post, HttpMethod::Put, HttpMethod::Patch, HttpMethod::Delete]
         .into_iter()
         .find(|known| known.as_str() == method)
         .ok_or_else(|| Failure::arguments(vec![format!("`{method}` is no method that can be used.")]))?;
-    let url = Url::parse(text("url").unwrap_or_default())
+    let url = Url::parse(url)
         .map_err(|error| Failure::new("URL_NOT_ALLOWED", format!("This is no address we can call: {error}.")))?;
     let mut headers = HeaderMap::new();
     let given = arguments.get("headers").and_then(Value::as_object);

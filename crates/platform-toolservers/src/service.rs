@@ -659,9 +659,6 @@ impl ToolServerService for PgToolServerService {
             with: &UpstreamCredentials::Own,
         };
         let called = self.calling.call(&server, tool, call, &arguments).await;
-        // Some tools are told their method.
-        let told = arguments.get("method").and_then(Value::as_str).filter(|_| server.settings.url.is_none());
-        let method = told.unwrap_or(tool.method.as_str()).to_uppercase();
         let took = began.elapsed();
         let (data, error) = match called.result {
             Ok(value) => (Some(value), None),
@@ -673,7 +670,7 @@ impl ToolServerService for PgToolServerService {
             error,
             execution_time_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
             request_url: called.url,
-            request_method: method,
+            request_method: called.method,
             status_code: called.status,
         })
     }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
+    catalog::ALL,
     model::{Delivery, DeliveryFilter, DeliveryStatus, Webhook, WebhookSettings},
     schema::{webhook_deliveries, webhook_secrets, webhooks},
 };
@@ -37,6 +38,11 @@ pub(crate) struct WebhookRow {
 }
 
 impl WebhookRow {
+    /// Whether it is told of events of a kind.
+    pub fn hears(&self, kind: &str) -> bool {
+        self.events.iter().any(|name| name == ALL || name == kind)
+    }
+
     pub fn settings(&self) -> WebhookSettings {
         WebhookSettings {
             url: self.url.clone(),

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use crate::{
-    catalog::ALL,
     model::Delivery,
     repository::{self, NewDelivery, WebhookRow},
     service::PgWebhooks,
@@ -134,7 +133,7 @@ impl PgWebhooks {
 fn listens(webhook: &WebhookRow, event: &EventRow, address: &ThreadAddress) -> bool {
     let project = event.project_id.as_ref().or(address.project_id.as_ref());
     let is_of = |wanted: &Option<String>, found: Option<&String>| wanted.is_none() || wanted.as_ref() == found;
-    webhook.events.iter().any(|name| name == ALL || *name == event.kind)
+    webhook.hears(&event.kind)
         && is_of(&webhook.tenant_id, event.tenant_id.as_ref())
         && is_of(&webhook.project_id, project)
 }

@@ -244,8 +244,12 @@ fn place<'a>(account: &'a AccountId, webhook: Option<&'a str>) -> SecretLocation
 #[async_trait]
 impl Audience for PgWebhooks {
     async fn hears(&self, account: &AccountId, kind: &str) -> Result<bool> {
+        Ok(self.listeners(account).await?.iter().any(|webhook| webhook.hears(kind)))
+    }
+
+    async fn hears_content(&self, account: &AccountId, kind: &str) -> Result<bool> {
         let listeners = self.listeners(account).await?;
-        Ok(listeners.iter().flat_map(|webhook| &webhook.events).any(|name| name == ALL || name == kind))
+        Ok(listeners.iter().any(|webhook| webhook.include_content && webhook.hears(kind)))
     }
 }
 

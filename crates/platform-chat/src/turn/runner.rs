@@ -319,12 +319,17 @@ impl<'a> TurnRunner<'a> {
         ] {
             data.as_object_mut().expect("an object").extend(value.map(|value| (name.to_owned(), value)));
         }
-        let positions: Vec<i32> = self.turn.user_messages.iter().map(|message| message.position).collect();
-        let conn = self.turns.ports.db.read().await?;
-        let asked = messages_at(conn.get(), &chat.account, &chat.key, &positions).await?;
-        let messages: Vec<Value> = asked.iter().chain(&self.turn.said).chain(said).map(read).collect();
+        let content = if self.turns.ports.audience.hears_content(&chat.account, kind).await? {
+            let positions: Vec<i32> = self.turn.user_messages.iter().map(|message| message.position).collect();
+            let conn = self.turns.ports.db.read().await?;
+            let asked = messages_at(conn.get(), &chat.account, &chat.key, &positions).await?;
+            let messages: Vec<Value> = asked.iter().chain(&self.turn.said).chain(said).map(read).collect();
+            Some(json!({"messages": messages}))
+        } else {
+            None
+        };
         let event = Event {
-            content: Some(json!({"messages": messages})),
+            content,
             tenant: payer.tenant_id.as_deref(),
             project: payer.project_id.as_deref(),
             depth: self.request.depth,
