@@ -112,7 +112,9 @@ async fn recordings_are_told_by_their_content_and_all_that_is_wrong_with_one_has
         assert_eq!(model.recorded().last().expect("a call").body["language"], "en", "{kind}");
     }
     let calls = model.recorded().len();
+    let large = Part::bytes([WAV, &vec![0; 25 << 20]].concat()).file_name("recording.wav");
     for (form, status, code) in [
+        (Form::new().part("audio", large), 413, "PAYLOAD_TOO_LARGE"),
         (recording(b"%PDF-1.4 no recording"), 400, "AUDIO_UNSUPPORTED_FORMAT"),
         (Form::new().text("language", "en"), 400, "AUDIO_MISSING"),
         (recording(WAV).text("audioUrl", "https://a.example/a.wav"), 400, "AUDIO_MISSING"),
@@ -168,6 +170,14 @@ async fn transcripts_of_a_tenant_are_its_own_and_count_toward_its_quota() {
     let costs = app.get("/tenants/acme/costs").await.body;
     assert_eq!(costs[0]["secondaryCost"], json!(0.00025), "{costs}");
     assert_eq!(model.recorded().len(), 1);
+    let rules = json!([{"scope": "tenant", "metric": "cost", "windowUnit": "month", "limit": 0.0002}]);
+    let tier = json!({"tierId": "tight", "name": "Tight", "rules": rules, "isDefault": true});
+    let made = app.post("/tenant-admin/tiers", tier).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    assert_eq!(ask(&acme, recording(WAV)).await.status, StatusCode::OK, "what is used from now on counts");
+    let refused = ask(&acme, recording(WAV)).await;
+    assert_eq!((refused.status, refused.error()), (StatusCode::TOO_MANY_REQUESTS, "TENANT_LIMIT_EXCEEDED"));
+    assert_eq!(model.recorded().len(), 2, "nobody was asked");
 }
 
 #[tokio::test]

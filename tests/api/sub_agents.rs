@@ -191,6 +191,7 @@ async fn a_chat_hands_work_to_an_agent_and_goes_on_with_its_result() {
         assert_eq!(whoever_follows["handedOffSubThreadId"], handed["handedOffSubThreadId"], "{whoever_follows}");
     }
     assert_eq!((&handed["handedOff"], &handed["status"]), (&json!(true), &json!("handed_off")));
+    assert_eq!(handed["stopReason"], "handed_off");
     let sub = handed["handedOffSubThreadId"].as_str().expect("an id").to_owned();
     assert!(handed["handedOffToolCallId"].is_string());
     let busy = app.post("/assistants/lead/messages", json!({"chatUid": chat, "message": "x"})).await;

@@ -290,6 +290,7 @@ async fn a_tool_of_the_client_holds_the_turn_until_its_result_comes() {
     let state = app.get(&format!("{chat}/realtime")).await.body;
     let pending = state["pendingToolCalls"].as_array().expect("calls").clone();
     assert_eq!((&state["status"], pending.len()), (&json!("waiting_for_tool_response"), 2));
+    assert_eq!(state["stopReason"], "tool_use");
     assert_eq!(
         (&pending[0]["kind"], &pending[0]["function"]["name"], &pending[0]["type"]),
         (&json!("client"), &json!("pick"), &json!("function"))

@@ -1,6 +1,9 @@
 //! `/v1/triggers`, `/v1/hooks`: events of apps that start agents and assistants.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -10,7 +13,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
-    integrations::{app_with_crm, connected_by_key},
+    integrations::{app_with_crm, connected_by_key, connectors},
     support::{PROGRAM, UNBOUNDED, agent, app_with, eventually, text, thread_in},
 };
 
@@ -191,11 +194,65 @@ async fn requests_are_signed_as_the_trigger_says_or_refused() {
     let large = "x".repeat((1 << 20) + 1);
     let large = app.anonymous(Method::POST, &url).body(large).send().await.expect("an answer");
     assert_eq!(large.status(), StatusCode::PAYLOAD_TOO_LARGE);
+}
 
-    // Slack asks first, and signs as it does; without its secret nobody is let in.
-    let slack = json!({"authScheme": "API_KEY", "accountFields": {"token": "xoxb-1"}, "appFields": {"signingSecret": "s3cr3t-of-slack"}});
-    let refused = app.post("/integrations/slack/connect", slack).await;
-    assert!(refused.error() == "CREDENTIALS_REJECTED" || refused.status.is_server_error(), "{}", refused.body);
+#[tokio::test]
+async fn slack_is_answered_when_it_asks_and_heard_when_it_signs() {
+    let (crm, db) = (FakeApp::start(), TestDb::new().await);
+    let pack = include_str!("../../crates/platform-integrations/packs/slack.yaml")
+        .replace("https://slack.com/api", &format!("{}/api", crm.url()))
+        .replace(r#"headerName: Authorization, value: "Bearer ${token}""#, r#"headerName: X-Key, value: "${token}""#);
+    let directory = connectors("slack", &pack).display().to_string();
+    let settings = [
+        &[("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_CONNECTORS_DIR", directory.as_str())],
+        UNBOUNDED.as_slice(),
+    ];
+    let app = TestApp::start(PROGRAM, &db, &settings.concat());
+    let connect = async |app_fields: Value| {
+        let fields = json!({"authScheme": "API_KEY", "accountFields": {"token": "good-key"}, "appFields": app_fields});
+        let connected = app.post("/integrations/slack/connect", fields).await;
+        assert_eq!(connected.body["connected"], true, "{}", connected.body);
+        let server = json!({"connectionId": connected.body["connectionId"]});
+        let server = text(&app.post("/integrations/slack/servers", server).await.body["_id"]);
+        let of = agent(&app, json!({"name": "A"})).await;
+        let made = trigger(&app, &server, "message_posted", json!({"agentId": of, "newThreadsState": "paused"})).await;
+        let url = text(&made["webhookUrl"]);
+        (made, url.strip_prefix(app.url()).expect("ours").to_owned())
+    };
+    let (made, url) = connect(json!({"signingSecret": "s3cr3t-of-slack"})).await;
+    let now = made["creationTimestampMs"].as_u64().expect("a time") / 1000;
+    let send = async |at: u64, secret: &str, body: &Value| {
+        let (at, body) = (at.to_string(), body.to_string());
+        let signed = format!("v0={}", hex(&tag(secret, &format!("v0:{at}:{body}"))));
+        hook(&app, &url, &[("x-slack-signature", &signed), ("x-slack-request-timestamp", &at)], &body).await
+    };
+    let secret = "s3cr3t-of-slack";
+    let asks = json!({"token": "Jhj5dZrVaK7ZwHHjRyZWjbDl", "challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P",
+        "type": "url_verification"});
+    let answered = send(now, secret, &asks).await;
+    assert_eq!((answered.status, answered.body), (StatusCode::OK, json!({"challenge": asks["challenge"]})));
+    let event = |channel_type: &str, id: &str| {
+        json!({"token": "XXYYZZ", "team_id": "T123ABC456", "api_app_id": "A123ABC456", "event": {"type": "message",
+            "channel": "C024BE91L", "user": "U2147483697", "text": "Live long and prospect.",
+            "ts": "1355517523.000005", "event_ts": "1355517523.000005", "channel_type": channel_type},
+            "type": "event_callback", "event_id": id, "event_time": 1_355_517_523})
+    };
+    for (at, secret) in [(now - 301, secret), (now, "another-secret")] {
+        for body in [&asks, &event("channel", "Ev1")] {
+            let refused = send(at, secret, body).await;
+            assert_eq!((refused.status, refused.error()), (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED"));
+        }
+    }
+    for (kind, id) in [("channel", "Ev1"), ("channel", "Ev1"), ("im", "Ev2")] {
+        assert_eq!(send(now, secret, &event(kind, id)).await.status, StatusCode::ACCEPTED);
+    }
+    let all = outcomes(&app, &format!("/triggers/{}", text(&made["id"])), 3).await;
+    let of: Vec<_> = all.iter().map(|of| (of["eventId"].clone(), of["outcome"].clone())).collect();
+    let expected = [("Ev1", "executed"), ("Ev1", "duplicate"), ("Ev2", "filtered")];
+    assert_eq!(of, expected.map(|(id, outcome)| (json!(id), json!(outcome))));
+    // Without the app's secret nobody is let in.
+    let (_, url) = connect(json!({})).await;
+    assert_eq!(hook(&app, &url, &[], &asks.to_string()).await.status, StatusCode::UNAUTHORIZED);
 }
 
 #[tokio::test]
@@ -334,7 +391,7 @@ async fn an_app_that_says_the_id_of_a_subscription_again_still_has_it() {
 
 #[tokio::test]
 async fn tests_and_replays_are_carried_out_switches_and_limits_hold_and_errors_pause() {
-    let (app, _) = local().await;
+    let (app, db) = local().await;
     let receiver = FakeToolServer::start();
     let kinds = ["trigger.auto_paused", "trigger.delivery_failed"];
     // It hears of one tenant alone.
@@ -372,6 +429,23 @@ async fn tests_and_replays_are_carried_out_switches_and_limits_hold_and_errors_p
     let all = outcomes(&app, &path, 11).await;
     let limited = all[5..].iter().filter(|of| of["outcome"] == "rate_limited").count();
     assert!((2..=6).contains(&limited), "{all:?}");
+
+    // Three minutes in a row with too many; whoever switches it on again begins anew.
+    let sent = AtomicUsize::new(11);
+    let paused = eventually("its pause", async || {
+        db.run("UPDATE trigger_counters SET limited_minutes = 2, limited_minute = minute - 1, starts = 2").await;
+        hook(&app, &url, &[("webhook-id", &format!("more-{sent:?}"))], "{}").await;
+        outcomes(&app, &path, sent.fetch_add(1, Ordering::Relaxed) + 1).await;
+        Some(app.get(&path).await.body).filter(|of| of["state"] == "auto_paused")
+    })
+    .await;
+    assert_eq!((&paused["autoPauseReason"], &paused["enabled"]), (&json!("RATE_LIMIT"), &json!(true)));
+    let again = app.patch(&path, json!({"enabled": true})).await.body;
+    assert_eq!(
+        (&again["state"], again.get("autoPauseReason"), again.get("autoPausedAt")),
+        (&json!("active"), None, None)
+    );
+    assert_eq!(db.number("SELECT max(limited_minutes)::bigint AS n FROM trigger_counters").await, 0);
 
     // Twenty errors in a row.
     let of = app.post("/agents", json!({"name": "Gone", "disabled": true})).await.body["_id"].clone();

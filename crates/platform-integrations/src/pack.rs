@@ -273,8 +273,8 @@ fn any_object() -> Value {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schema(as = ConnectorSignature)]
 pub struct SignatureRule {
-    /// `standard-webhooks`, `hmac-sha256-hex`, `hmac-sha256-base64`, `slack-v0`, or `webhook`: Standard Webhooks or
-    /// `X-Webhook-Signature`, where the trigger has a secret.
+    /// `standard-webhooks`, `hmac-sha256-hex`, `hmac-sha256-base64`, `slack-v0`, `stripe-v1` (`t=` and `v1=` in one
+    /// header), or `webhook`: Standard Webhooks or `X-Webhook-Signature`, where the trigger has a secret.
     pub kind: SignatureKind,
     /// The header with the signature.
     #[serde(default)]
@@ -312,6 +312,8 @@ pub enum SignatureKind {
     HmacSha256Base64,
     #[serde(rename = "slack-v0")]
     SlackV0,
+    #[serde(rename = "stripe-v1")]
+    StripeV1,
     Webhook,
 }
 

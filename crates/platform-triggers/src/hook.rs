@@ -214,6 +214,12 @@ fn is_signed(rule: &SignatureRule, secret: &Secret, headers: &dyn RequestHeaders
             let signed = [b"v0:", at.as_bytes(), b":", body].concat();
             is_recent_text(at) && is_hex(given, &hmac_sha256(secret.expose().as_bytes(), &signed))
         }
+        SignatureKind::StripeV1 => {
+            let parts = || given.split(',').filter_map(|part| part.trim().split_once('='));
+            let at = parts().find_map(|(name, at)| (name == "t").then_some(at)).unwrap_or_default();
+            let tag = hmac_sha256(secret.expose().as_bytes(), &[at.as_bytes(), b".", body].concat());
+            is_recent_text(at) && parts().any(|(name, given)| name == "v1" && is_hex(given, &tag))
+        }
     }
 }
 
@@ -290,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_examples_of_github_slack_and_standard_webhooks_are_good_and_nothing_near_them() {
+    fn examples_of_github_linear_slack_stripe_and_standard_webhooks_are_good_and_nothing_near_them() {
         let github = json!({"kind": "hmac-sha256-hex", "header": "X-Hub-Signature-256", "prefix": "sha256=",
             "secret": "${subscription.secret}"});
         let tag = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
@@ -323,6 +329,25 @@ mod tests {
         };
         assert!(is_good("1531420618", 1_531_420_618 + 300));
         assert!(!is_good("1531420618", 1_531_420_618 + 301) && !is_good("1531420619", 1_531_420_619));
+
+        let stripe = json!({"kind": "stripe-v1", "header": "Stripe-Signature", "secret": "${app.signingSecret}"});
+        let body = r#"{"id":"evt_test_webhook","object":"event"}"#;
+        let tag = "88a022085c6bdb887b02cb26ff76dd681234d9675c0f22844059f55552a8883a";
+        let is_good = |header: &str, now: i64| {
+            check(stripe.clone(), "whsec_test_secret", &[("stripe-signature", header)], body, now)
+        };
+        let (old, at) = ("6".repeat(64), 1_492_774_577);
+        assert!(is_good(&format!("t={at},v1={old},v1={tag},v0={old}"), at + 300), "any signature of the scheme");
+        for wrong in [
+            format!("t={at},v0={tag}"),
+            format!("t={},v1={tag}", at + 1),
+            format!("v1={tag}"),
+            format!("t={at},v1={old}"),
+            tag.to_owned(),
+        ] {
+            assert!(!is_good(&wrong, at), "{wrong}");
+        }
+        assert!(!is_good(&format!("t={at},v1={tag}"), at + 301));
 
         let standard = json!({"kind": "standard-webhooks", "secret": "${subscription.secret}"});
         let headers = |id: &'static str| {

@@ -107,6 +107,15 @@ pub(crate) const HANDED_OFF: &str = "handed_off";
 /// How a chat without quota is stored and sent; a case of [`Status::Ended`].
 pub(crate) const LIMIT_EXCEEDED: &str = "limit_exceeded";
 
+/// The `stopReason` of a chat that waits (contract 02 §4); none while it does anything else.
+pub(crate) fn waiting_reason(status: &str) -> Option<&'static str> {
+    match status {
+        WAITING => Some("tool_use"),
+        HANDED_OFF => Some("handed_off"),
+        _ => None,
+    }
+}
+
 /// What a chat does (contract 02 §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {

@@ -15,7 +15,7 @@ use platform_db::{Conn, Db};
 use platform_runtime::{CallState, Later, OpenCall, Payer, SecondaryCall, Spender};
 use serde_json::{Value, json};
 
-pub(crate) use super::model::{HANDED_OFF, LIMIT_EXCEEDED, Status, WAITING};
+pub(crate) use super::model::{HANDED_OFF, LIMIT_EXCEEDED, Status, WAITING, waiting_reason};
 use super::{
     filter::{ChatFilter, assistants_beyond, assistants_of, known_to},
     model::{Chat, ChatPatch, GuardrailResults},

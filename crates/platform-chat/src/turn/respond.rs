@@ -13,7 +13,7 @@ use super::{
     work::KIND,
 };
 use crate::{
-    chat::repository::{self, HANDED_OFF, Status, WAITING, by_uid, greatest},
+    chat::repository::{self, HANDED_OFF, Status, WAITING, by_uid, greatest, waiting_reason},
     code,
     schema::chats,
 };
@@ -80,6 +80,7 @@ pub(crate) async fn respond(
         let answered = diesel::update(by_uid(account.as_str(), uid)).set((
             chats::open_calls.eq(json(&text).nullable()),
             chats::status.eq(status),
+            chats::stop_reason.eq(waiting_reason(status)),
             chats::revision.eq(chats::revision + 1),
             chats::edited_ms.eq(greatest(chats::edited_ms, now.0)),
         ));

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::work::{KIND, Turns, live_key};
 use crate::{
-    chat::repository::{self, Status, by_uid, greatest},
+    chat::repository::{self, Status, by_uid, greatest, waiting_reason},
     schema::chats,
 };
 
@@ -97,6 +97,7 @@ async fn give_in(
     let given = diesel::update(by_uid(account.as_str(), &returned.waiting)).set((
         chats::open_calls.eq(json(&text).nullable()),
         chats::status.eq(status),
+        chats::stop_reason.eq(waiting_reason(status)),
         chats::revision.eq(chats::revision + 1),
         chats::edited_ms.eq(greatest(chats::edited_ms, turns.ports.clock.now().0)),
     ));

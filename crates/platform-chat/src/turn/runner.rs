@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     assistant::Assistant,
-    chat::repository::{self, HANDED_OFF, LIMIT_EXCEEDED, WAITING},
+    chat::repository::{self, HANDED_OFF, LIMIT_EXCEEDED, WAITING, waiting_reason},
 };
 
 /// A sub-agent's thread ends at some time; until then nobody has to look.
@@ -139,6 +139,7 @@ impl<'a> TurnRunner<'a> {
         };
         let outcome = TurnCommit {
             status,
+            stop_reason: waiting_reason(status),
             open_calls: open_text(open)?,
             sleep_ms: Some(sleep_ms),
             guardrails: self.turn.guardrails(),
