@@ -6,13 +6,20 @@ use platform_testing::{FakeMcpServer, FakeToolServer, Reply, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, UNBOUNDED, text, tool};
+use crate::{
+    access::{key, session},
+    support::{PROGRAM, UNBOUNDED, other_account, text, tool, user},
+};
 
 pub const MODERN: &str = "2026-07-28";
 
 pub fn app_on(db: &TestDb, settings: &[(&str, &str)]) -> TestApp {
-    let inner =
-        [("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"), ("PLATFORM_RATE_SESSION", "0"), ("PLATFORM_RATE_RESTRICTED", "0")];
+    let inner = [
+        ("PLATFORM_EGRESS_ALLOW", "127.0.0.0/8"),
+        ("PLATFORM_RATE_SESSION", "0"),
+        ("PLATFORM_RATE_RESTRICTED", "0"),
+        ("PLATFORM_RATE_OAUTH", "0"),
+    ];
     TestApp::start(PROGRAM, db, &[&UNBOUNDED[..], &inner, settings].concat())
 }
 
@@ -147,7 +154,7 @@ async fn tools_of_many_servers_are_one_list_and_a_call_goes_to_the_server_that_h
 /// The rule, told once more: what a caller is shown.
 fn model(case: &Case, grants: &[(&str, &str, &[&str])], visibility: &str, off: &[&str]) -> Option<BTreeSet<String>> {
     let all = set(&["s__one", "s__two", "three"]);
-    let named: Vec<_> = grants.iter().filter(|(subject, ..)| case.names.contains(subject)).collect();
+    let named: Vec<_> = grants.iter().filter(|(subject, ..)| case.names.iter().any(|name| name == subject)).collect();
     let sees = case.is_full || visibility == "public" || (visibility == "account" && case.is_of_account);
     if named.is_empty() && !sees {
         return None;
@@ -167,39 +174,50 @@ struct Case {
     what: &'static str,
     token: String,
     /// As grants name it: type and subject.
-    names: Vec<&'static str>,
+    names: Vec<String>,
     is_full: bool,
     is_of_account: bool,
 }
 
+/// Everybody who can ask: keys, users, tenants and their users, some of them of another account.
+async fn callers(app: &TestApp, db: &TestDb) -> Vec<Case> {
+    let allowed = json!([{"method": "POST", "path": "/mcp/**"}, {"method": "PUT", "path": "/mcp-gateway/me/tools"}]);
+    let case = |what, token, names, is_full, is_of_account| Case { what, token, names, is_full, is_of_account };
+    let mut all = vec![case("full key", app.key().to_owned(), vec![], true, true)];
+    for what in ["restricted key", "another restricted key"] {
+        let (id, token) = key(app, json!({"allowedEndpoints": allowed})).await;
+        all.push(case(what, token, vec![format!("key {id}")], false, true));
+    }
+    for (what, role) in [("ann", "member"), ("bob", "member"), ("eve", "admin")] {
+        let (id, token) = user(app, what, role).await;
+        all.push(case(what, token, vec![format!("user {id}")], false, true));
+    }
+    let of_tenants =
+        [("acme", None), ("acme", Some("u1")), ("acme", Some("u2")), ("globex", None), ("globex", Some("u1"))];
+    for (tenant, subtenant) in of_tenants {
+        let token = session(app, json!({"tenantId": tenant, "subtenantId": subtenant})).await;
+        let of_user = subtenant.map(|user| format!("subtenant {tenant}/{user}"));
+        let names = std::iter::once(format!("tenant {tenant}")).chain(of_user).collect();
+        all.push(case("a session", token, names, false, false));
+    }
+    all
+}
+
 #[tokio::test]
 async fn each_caller_lists_and_calls_exactly_what_profile_grants_and_switches_leave_it() {
-    let (app, mcp) = (app().await, FakeMcpServer::start());
+    let (db, mcp) = (TestDb::new().await, FakeMcpServer::start());
+    let app = app_on(&db, &[]);
     mcp.set_tools(&["one", "two", "three"]);
     let server = exposed(&app, "s", &mcp, json!({})).await;
-    let key = async |given: Value| app.post("/api-keys", given).await.body;
-    let restricted = key(json!({"name": "r", "allowedEndpoints": [{"method": "POST", "path": "/mcp/**"},
-        {"method": "PUT", "path": "/mcp-gateway/me/tools"}]}))
-    .await;
-    let restricted_id: &'static str = Box::leak(format!("key {}", text(&restricted["_id"])).into_boxed_str());
-    let session = async |subtenant: Option<&str>| {
-        let made = app.post("/tenant-sessions", json!({"tenantId": "acme", "subtenantId": subtenant})).await;
-        text(&made.body["token"])
-    };
-    let case = |what, token, names, is_full, is_of_account| Case { what, token, names, is_full, is_of_account };
-    let cases = [
-        case("full key", app.key().to_owned(), vec![], true, true),
-        case("restricted key", text(&restricted["key"]), vec![restricted_id], false, true),
-        case("session of a tenant", session(None).await, vec!["tenant acme"], false, false),
-        case("session of a user", session(Some("u1")).await, vec!["tenant acme", "subtenant acme/u1"], false, false),
-        case("session of another", session(Some("u2")).await, vec!["tenant acme"], false, false),
-    ];
-    let grant_sets: [&[(&str, &str, &[&str])]; 5] = [
+    let cases = callers(&app, &db).await;
+    let (of_key, of_user) = (cases[1].names[0].as_str(), cases[3].names[0].as_str());
+    let grant_sets: [&[(&str, &str, &[&str])]; 6] = [
         &[],
         &[("tenant acme", "allow", &["s__one"])],
         &[("subtenant acme/u1", "deny", &["three"]), ("tenant acme", "allow", &["three"])],
-        &[(restricted_id, "all", &[])],
-        &[(restricted_id, "allow", &["s__three"])],
+        &[(of_key, "all", &[]), ("tenant globex", "deny", &["s__two"])],
+        &[(of_key, "allow", &["s__three"]), ("subtenant globex/u1", "allow", &["s__two", "three"])],
+        &[(of_user, "allow", &["s__one", "s__two"])],
     ];
     let overrides = json!([{"name": "s__three", "alias": "three"}]);
     let mut n = 0;
@@ -221,7 +239,7 @@ async fn each_caller_lists_and_calls_exactly_what_profile_grants_and_switches_le
             }
             for case in &cases {
                 let path = format!("/{slug}");
-                let at = format!("{} in {visibility} with {grants:?}", case.what);
+                let at = format!("{} {:?} in {visibility} with {grants:?}", case.what, case.names);
                 for off in [&[][..], &["s__one"]] {
                     let put = app.anonymous(Method::PUT, &format!("/v1/mcp-gateway/me/tools?profile={slug}"));
                     let put = app.send(put.bearer_auth(&case.token).json(&json!({"disabled": off}))).await;
@@ -242,13 +260,20 @@ async fn each_caller_lists_and_calls_exactly_what_profile_grants_and_switches_le
             }
         }
     }
+    // Nobody of another account, however it names itself.
+    let stranger = other_account(&db).await;
+    for n in [1, 13, 14] {
+        let refused = rpc(&app, &stranger, &format!("/p{n}"), "tools/list", json!({})).await;
+        assert_eq!(refused.error(), "PROFILE_NOT_FOUND", "p{n}");
+    }
+    let of_acme = &cases.iter().filter(|case| case.names.contains(&"tenant acme".to_owned())).collect::<Vec<_>>();
     // The only granted one is whoever's own.
-    let only = listed(&app, &cases[3].token, "/p2").await;
-    assert_eq!(rpc(&app, &cases[3].token, "", "tools/list", json!({})).await.error(), "PROFILE_NOT_FOUND");
+    let only = listed(&app, &of_acme[1].token, "/p2").await;
+    assert_eq!(rpc(&app, &of_acme[1].token, "", "tools/list", json!({})).await.error(), "PROFILE_NOT_FOUND");
     assert!(only.len() < 3);
     let preview = app.get("/mcp-gateway/preview?profile=p2&tenantId=acme&subtenantId=u2").await.body;
     let shown: BTreeSet<_> = preview["tools"].as_array().expect("tools").iter().map(|of| text(&of["name"])).collect();
-    assert_eq!(shown, listed(&app, &cases[4].token, "/p2").await);
+    assert_eq!(shown, listed(&app, &of_acme[2].token, "/p2").await);
 }
 
 #[tokio::test]

@@ -8,12 +8,17 @@ use std::{
 };
 
 use diesel_async::SimpleAsyncConnection;
-use platform_testing::{FakeCollector, FakeModelServer, FakeToolServer, Script, Span, TestApp, TestDb};
+use platform_testing::{FakeCollector, FakeMcpServer, FakeModelServer, FakeToolServer, Script, Span, TestApp, TestDb};
 use reqwest::StatusCode;
 use serde_json::json;
 
-use crate::support::{
-    Frames, PROGRAM, agent, eventually, finished, finished_of, say, start, thread, thread_until, tool, tool_server,
+use crate::{
+    mcp_gateway::{app_on, called, exposed, profile},
+    support::{
+        Frames, PROGRAM, agent, eventually, finished, finished_of, say, start, text, thread, thread_until, tool,
+        tool_server,
+    },
+    triggers::{server_of, trigger},
 };
 
 /// An address that nobody listens on.
@@ -328,6 +333,42 @@ async fn what_was_kept_before_it_had_a_type_is_read_by_its_type() {
     assert_eq!(read["evaluationConfig"], json!({"customCriteria": []}));
     let thread = crate::support::thread(&app, &agent, "Work").await;
     crate::support::thread_in(&app, &thread, "completed").await;
+}
+
+#[tokio::test]
+async fn what_is_kept_for_a_time_goes_when_that_is_over_and_not_before() {
+    let (db, mcp, receiver) = (TestDb::new().await, FakeMcpServer::start(), FakeToolServer::start());
+    let mut app = app_on(&db, &[("PLATFORM_MCP_AUDIT_DAYS", "2")]);
+    let server = exposed(&app, "s", &mcp, json!({})).await;
+    profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let hears = json!({"url": format!("{}/echo/hook", receiver.url()), "events": ["chat.completed"]});
+    assert_eq!(app.post("/webhooks", hears).await.status, StatusCode::CREATED);
+    app.post("/assistants", json!({"name": "Helper", "identifier": "helper"})).await;
+    let hook = trigger(&app, &server_of(&app, "webhook").await, "webhook", json!({"assistantId": "helper"})).await;
+    for n in 0..2 {
+        called(&app, app.key(), "", "s__echo", json!({"n": n})).await;
+        let sent = reqwest::Client::new().post(text(&hook["webhookUrl"])).json(&json!({"n": n})).send().await;
+        assert_eq!(sent.expect("an answer").status(), StatusCode::ACCEPTED);
+    }
+    let tables = [
+        ("mcp_audit", "id", "timestamp_ms", 2),
+        ("trigger_events", "id", "received_ms", 30),
+        ("trigger_seen", "event_id", "seen_ms", 7),
+        ("webhook_deliveries", "id", "created_ms", 30),
+    ];
+    let count = async |table: &str| db.number(&format!("SELECT count(*) AS n FROM {table}")).await;
+    for (table, id, time, days) in tables {
+        eventually(table, async || (count(table).await == 2).then_some(())).await;
+        let of = |which: &str, hours: i64| {
+            let (age, row) = ((days * 24 + hours) * 3_600_000, format!("SELECT {which}({id}) FROM {table}"));
+            format!("UPDATE {table} SET {time} = {time} - {age} WHERE {id} = ({row});")
+        };
+        db.run(&(of("min", 1) + &of("max", -1))).await;
+    }
+    app.crash();
+    for (table, ..) in tables {
+        eventually(table, async || (count(table).await == 1).then_some(())).await;
+    }
 }
 
 #[tokio::test]
