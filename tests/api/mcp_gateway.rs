@@ -524,6 +524,38 @@ async fn assistants_and_agents_are_tools_within_the_rights_of_the_caller() {
 }
 
 #[tokio::test]
+async fn quotas_and_rates_hold_for_whoever_calls_through_the_gateway() {
+    let (db, mcp) = (TestDb::new().await, FakeMcpServer::start());
+    let app = app_on(&db, &[("PLATFORM_RATE_SESSION", "1:4")]);
+    let server = exposed(&app, "s", &mcp, json!({})).await;
+    let helper = json!({"name": "Helper", "identifier": "helper", "accessConfiguration": {"externalAccess": true}});
+    let helper = app.post("/assistants", helper).await.body["_id"].clone();
+    let rules = json!([{"scope": "tenant", "metric": "tokens", "windowUnit": "month", "limit": 1}]);
+    let tier = json!({"tierId": "tiny", "name": "Tiny", "rules": rules, "isDefault": true});
+    assert_eq!(app.post("/tenant-admin/tiers", tier).await.status, StatusCode::CREATED);
+    let asks = json!([{"targetType": "assistant", "targetId": helper, "name": "ask"}]);
+    let servers = json!([{"toolServerId": server}]);
+    let open = json!({"name": "default", "visibility": "public", "servers": servers, "platformTools": asks});
+    profile(&app, open).await;
+    let token = session(&app, json!({"tenantId": "acme"})).await;
+    for name in ["ask", "s__echo"] {
+        let reply = called(&app, &token, "", name, json!({"message": "Hi"})).await;
+        let is_spent = name == "s__echo";
+        assert_eq!(reply.body["result"]["isError"] == true, is_spent, "{name}: {}", reply.body);
+        assert!(!is_spent || wrong(&reply) == "TENANT_LIMIT_EXCEEDED", "{}", reply.body);
+    }
+    assert_eq!(mcp.requests("tools/call").len(), 0, "the server was not asked");
+    let denied = app.get("/mcp-gateway/audit?outcome=denied").await.body;
+    assert_eq!(denied["items"][0]["errorCode"], "TENANT_LIMIT_EXCEEDED", "{denied}");
+    assert_eq!(listed(&app, &token, "").await.len(), 2, "what there is may be looked at");
+    rpc(&app, &token, "", "ping", json!({})).await;
+    let refused = rpc(&app, &token, "", "ping", json!({})).await;
+    assert_eq!((refused.status, refused.error()), (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMIT_EXCEEDED"));
+    let other = session(&app, json!({"tenantId": "globex"})).await;
+    assert!(called(&app, &other, "", "s__echo", json!({})).await.body["result"]["isError"].is_null());
+}
+
+#[tokio::test]
 async fn profiles_and_grants_are_an_administrators_to_change_and_say_what_is_wrong() {
     let (app, mcp) = (app().await, FakeMcpServer::start());
     let server = exposed(&app, "s", &mcp, json!({})).await;
@@ -594,6 +626,61 @@ async fn a_server_that_is_away_keeps_its_tools_for_a_while_and_pages_of_others_a
     };
     assert_eq!(from("https://evil.example").await, StatusCode::FORBIDDEN);
     assert_eq!((from("https://good.example").await, from(app.url()).await), (StatusCode::OK, StatusCode::OK));
+}
+
+#[tokio::test]
+async fn a_server_that_lies_ends_in_an_error_of_its_own_calls_and_changes_nobody_elses_list() {
+    let (app, liar, honest) = (app().await, FakeMcpServer::start(), FakeMcpServer::start());
+    liar.set_tools(&["stranger", "endless", "huge", "page", "hang"]);
+    let first = exposed(&app, "liar", &liar, json!({"timeoutMs": 1000})).await;
+    let second = exposed(&app, "honest", &honest, json!({})).await;
+    let servers = json!([{"toolServerId": first}, {"toolServerId": second}]);
+    profile(&app, json!({"name": "default", "newToolPolicy": "enabled", "servers": servers})).await;
+    let key = app.key().to_owned();
+    let lies = [
+        ("stranger", "UPSTREAM_TIMEOUT"),
+        ("endless", "UPSTREAM_TIMEOUT"),
+        ("hang", "UPSTREAM_TIMEOUT"),
+        ("huge", "RESPONSE_TOO_LARGE"),
+        ("page", "UPSTREAM_ERROR"),
+    ];
+    let calls = lies.map(|(name, code)| {
+        let (app, key) = (&app, &key);
+        async move { (code, wrong(&called(app, key, "", &format!("liar__{name}"), json!({})).await)) }
+    });
+    for (expected, code) in futures_util::future::join_all(calls).await {
+        assert_eq!(code, expected);
+    }
+    assert!(called(&app, &key, "", "honest__echo", json!({})).await.body["result"]["isError"].is_null());
+
+    // A list that cannot be read leaves the one that was there.
+    let object = json!({"type": "object"});
+    let tool = |name: &str, schema: &Value| json!({"name": name, "description": "Does it", "inputSchema": schema});
+    let bomb = (0..200).fold(object.clone(), |of, _| json!({"type": "object", "properties": {"a": of}}));
+    let refresh = format!("/mcp-gateway/servers/{first}/refresh");
+    let before = listed(&app, &key, "").await;
+    for lie in
+        [json!([tool("deep", &bomb)]), json!([tool("text", &json!("no schema"))]), json!([{"description": "x"}, 7])]
+    {
+        liar.describe(lie);
+        assert_eq!(app.post(&refresh, json!({})).await.error(), "UPSTREAM_ERROR");
+        assert_eq!(listed(&app, &key, "").await, before);
+    }
+    // Names are its own, whatever it writes into them, and what is too long is left out.
+    liar.describe(json!([
+        tool("echo", &object), tool("echo", &json!({"type": "object", "title": "again"})), tool("honest__echo", &object),
+        tool(&"n".repeat(5000), &object), tool("line\nbreak", &object), tool("", &object),
+        {"name": "said", "description": "x".repeat(2 << 20), "inputSchema": object},
+    ]));
+    assert_eq!(app.post(&refresh, json!({})).await.body["health"], "ok");
+    let mut left = listed(&app, &key, "").await;
+    for name in ["honest__echo", "liar__echo", "liar__honest__echo"] {
+        assert!(left.remove(name), "{name}");
+    }
+    let is_fit = |name: &String| name.starts_with("liar__") && name.len() <= 64 && !name.contains('\n');
+    assert!(left.len() == 2 && left.iter().all(is_fit), "{left:?}");
+    called(&app, &key, "", "honest__echo", json!({})).await;
+    assert_eq!(honest.requests("tools/call").len(), 2);
 }
 
 #[tokio::test]

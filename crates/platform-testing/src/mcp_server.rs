@@ -19,8 +19,9 @@ use crate::{
 /// An MCP server over streamable HTTP, without sessions, at `/mcp`; with a log-in of its own when it is told to have one.
 ///
 /// Its tools are those of [`FakeMcpServer::set_tools`]; what a call does goes by the end of the tool's name: `fail` says
-/// that it failed, `slow` logs and tells of its progress forty times, `ask` wants to know a name first, `hang` never answers, `wide` holds a million small values, anything
-/// else gives back `{name, arguments, authorization}`.
+/// that it failed, `slow` logs and tells of its progress forty times, `ask` wants to know a name first, `hang` never
+/// answers, `wide` holds a million small values, `stranger` answers another request, `endless` streams without an end,
+/// `huge` has 11 MiB, `page` is a web page; anything else gives back `{name, arguments, authorization}`.
 pub struct FakeMcpServer {
     url: String,
     state: Arc<State>,
@@ -233,7 +234,25 @@ async fn call(request: &ToolRequest, body: &Value, is_modern: bool) -> HttpRespo
     if name.ends_with("answered") {
         result["structuredContent"] = json!({"responses": body["params"]["inputResponses"]});
     }
-    let whole = json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
+    if name.ends_with("huge") {
+        result["content"][0]["text"] = "x".repeat(11 << 20).into();
+    }
+    if name.ends_with("page") {
+        return HttpResponse::Ok().content_type("text/html").body("<h1>Welcome</h1>");
+    }
+    if name.ends_with("endless") {
+        let ping = Bytes::from_static(b"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/nothing\"}\n\n");
+        let pings = futures_util::stream::unfold((), move |()| {
+            let ping = ping.clone();
+            async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                Some((Ok::<_, actix_web::Error>(ping), ()))
+            }
+        });
+        return HttpResponse::Ok().content_type("text/event-stream").streaming(pings);
+    }
+    let id = if name.ends_with("stranger") { json!("another") } else { body["id"].clone() };
+    let whole = json!({"jsonrpc": "2.0", "id": id, "result": result});
     if !name.ends_with("slow") {
         return HttpResponse::Ok().json(whole);
     }

@@ -179,7 +179,8 @@ impl McpClients {
             bytes += size(tool);
             bytes <= MOST_LIST
         };
-        let tools = tools.into_iter().filter(|tool| size(tool) <= MOST_TOOL).take(count).take_while(fits);
+        let can_be_called = |tool: &rmcp::model::Tool| !tool.name.is_empty() && size(tool) <= MOST_TOOL;
+        let tools = tools.into_iter().filter(can_be_called).take(count).take_while(fits);
         Ok(tools.map(|tool| definition(tool, &connection.redactor)).collect())
     }
 
@@ -266,7 +267,7 @@ impl McpClients {
 
     fn check_length(&self, value: &Value) -> Result<(), Failure> {
         if self.egress.most_bytes() > 0 && value.to_string().len() > self.egress.most_bytes() {
-            return Err(Failure::new("RESPONSE_TOO_LARGE", "The answer of the MCP server is too long."));
+            return Err(too_long());
         }
         Ok(())
     }
@@ -434,6 +435,10 @@ async fn within<T>(longest: Duration, work: impl Future<Output = Result<T, Failu
     timeout(longest, work).await.unwrap_or_else(|_| Err(late()))
 }
 
+fn too_long() -> Failure {
+    Failure::new("RESPONSE_TOO_LARGE", "The answer of the MCP server is too long.")
+}
+
 fn refused() -> Failure {
     Failure::new("AUTH_FAILED", "The MCP server refuses the credentials.")
 }
@@ -452,6 +457,9 @@ fn failure_behind(url: &Url, error: &(dyn std::error::Error + 'static)) -> Failu
     while let Some(error) = next {
         if let Some(error) = EgressError::behind(url, error) {
             return error.into();
+        }
+        if let Some(StreamableHttpError::<HttpError>::ResponseBodyTooLarge { .. }) = error.downcast_ref() {
+            return too_long();
         }
         (innermost, next) = (error, beneath(error));
     }
