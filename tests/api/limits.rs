@@ -131,7 +131,11 @@ async fn browsers_are_told_what_they_may_and_full_keys_are_not_for_them() {
     let preflight = async |app: &TestApp, path: &str, origin: &str| {
         let request = app.anonymous(Method::OPTIONS, path).header("origin", origin);
         let request = request.header("access-control-request-method", "PATCH");
-        app.send(request.header("access-control-request-headers", "authorization, x-shop-api-source, x-evil")).await
+        app.send(
+            request
+                .header("access-control-request-headers", "authorization, x-shop-api-source, x-evil, mcp-param-region"),
+        )
+        .await
     };
     let open = app().await;
     let reply = preflight(&open, "/v1/assistants/a", "https://app.example").await;
@@ -139,7 +143,7 @@ async fn browsers_are_told_what_they_may_and_full_keys_are_not_for_them() {
     assert_eq!((reply.header("access-control-allow-origin"), reply.header("vary")), ("https://app.example", "Origin"));
     assert_eq!(reply.header("access-control-allow-methods"), "GET, HEAD, PATCH, PUT, DELETE");
     let headers = reply.header("access-control-allow-headers");
-    assert!(headers.contains("If-Match") && headers.ends_with("x-shop-api-source"), "{headers}");
+    assert!(headers.contains("If-Match") && headers.ends_with("x-shop-api-source, mcp-param-region"), "{headers}");
     assert_eq!(reply.header("access-control-max-age"), "600");
     // What does not exist says so to the request itself, where a page can read it.
     for path in ["/v1/nothing", "/api/v1/assistants/a/nothing/at/all"] {

@@ -33,11 +33,13 @@ impl Cors {
     pub fn preflight(asked: &HeaderMap, methods: &str, answer: &mut HeaderMap) {
         let wanted =
             asked.get(ACCESS_CONTROL_REQUEST_HEADERS).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let sources = wanted.split(',').map(str::trim).filter(|name| {
+        // Sources under other names, and arguments of MCP tools that their schemas name.
+        let named_by_clients = wanted.split(',').map(str::trim).filter(|name| {
             let name = name.to_ascii_lowercase();
-            name.ends_with("-api-source") && name != "x-api-source" && name.bytes().all(|b| b.is_ascii_graphic())
+            let is_source = name.ends_with("-api-source") && name != "x-api-source";
+            (is_source || name.starts_with("mcp-param-")) && name.bytes().all(|b| b.is_ascii_graphic())
         });
-        let names: Vec<&str> = std::iter::once(REQUEST_HEADERS).chain(sources).collect();
+        let names: Vec<&str> = std::iter::once(REQUEST_HEADERS).chain(named_by_clients).collect();
         let text = |text: &str| HeaderValue::from_str(text).ok();
         for (name, value) in [
             (ACCESS_CONTROL_ALLOW_ORIGIN, asked.get(ORIGIN).cloned()),

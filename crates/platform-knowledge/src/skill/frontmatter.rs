@@ -1,4 +1,4 @@
-//! Who a skill is: `name` and `description` of the YAML at the very top of its text, each on one line.
+//! Who a skill is: `name` and `description` of the YAML at the very top of its text, each shown as one line.
 
 use std::borrow::Cow;
 
@@ -11,23 +11,34 @@ const MOST_DESCRIPTION: usize = 1024;
 pub(super) fn identity(text: &str) -> (Option<String>, Option<String>) {
     let text = text.trim_start_matches('\u{feff}');
     let Some(rest) = text.strip_prefix("---\n").or_else(|| text.strip_prefix("---\r\n")) else { return (None, None) };
-    let (mut name, mut description) = (None, None);
+    let (mut fields, mut is_closed) = (Vec::<(&str, String)>::new(), false);
     for line in rest.lines() {
-        if line.trim_end() == "---" {
-            return (name, description);
-        }
-        let Some((key, value)) = line.split_once(':') else { continue };
-        let value = unquoted(value.trim());
-        let in_line = |c: char| if c.is_control() { ' ' } else { c };
-        let cut = |most: usize| (!value.is_empty()).then(|| value.chars().map(in_line).take(most).collect::<String>());
-        match key {
-            "name" => name = cut(MOST_NAME),
-            "description" => description = cut(MOST_DESCRIPTION),
-            _ => {}
+        match line.split_once(':') {
+            _ if line.trim_end() == "---" => {
+                is_closed = true;
+                break;
+            }
+            // A value may go on over lines that stand further in.
+            _ if line.starts_with([' ', '\t']) => {
+                fields.last_mut().into_iter().for_each(|(_, value)| value.extend([" ", line.trim()]));
+            }
+            Some((key, value)) => fields.push((key, value.trim().to_owned())),
+            None => {}
         }
     }
     // It may end behind what is looked at; what ends nowhere is no frontmatter.
-    if text.len() < HEAD_BYTES { (None, None) } else { (name, description) }
+    if !is_closed && text.len() < HEAD_BYTES {
+        return (None, None);
+    }
+    let of = |name: &str, most: usize| {
+        let value = fields.iter().rev().find(|(key, _)| *key == name)?.1.trim();
+        // Block scalars (`>-`, `|`) say first how they are folded.
+        let block = value.strip_prefix(['>', '|']).map(|value| value.trim_start_matches(['+', '-']).trim_start());
+        let value = block.map_or_else(|| unquoted(value), Cow::Borrowed);
+        let in_line = |c: char| if c.is_control() { ' ' } else { c };
+        (!value.is_empty()).then(|| value.chars().map(in_line).take(most).collect())
+    };
+    (of("name", MOST_NAME), of("description", MOST_DESCRIPTION))
 }
 
 /// A YAML scalar of one line without its quotes.
@@ -79,6 +90,16 @@ mod tests {
         assert_eq!(identity(quoted), (Some("it's".to_owned()), Some("say \"so\"".to_owned())));
         let escaped = "---\nname: \"a\\u0000b\\r\\nc\"\n---\n";
         assert_eq!(identity(escaped).0.as_deref(), Some("a b  c"), "in one line, whatever is escaped");
+        for folded in [
+            "description: >-\n  Reads\n  changes",
+            "description: |\n  Reads\n  changes\n",
+            "description: Reads\n  changes",
+            "description:\n  \"Reads\n  changes\"",
+        ] {
+            let text = format!("---\n{folded}\nname: review\n---\n");
+            let expected = (Some("review".to_owned()), Some("Reads changes".to_owned()));
+            assert_eq!(identity(&text), expected, "{folded}");
+        }
         for name in ["a\nb", "\"quoted\"", "# note: 'x'", "true", "über: alles", "a'"] {
             let stub = stub(name, "c");
             assert_eq!(identity(&stub), (Some(name.replace('\n', " ")), Some("c".to_owned())), "{stub}");
