@@ -21,7 +21,9 @@ mod audit;
 mod calls;
 pub mod code;
 mod endpoint;
+mod grants;
 mod model;
+mod profiles;
 mod protocol;
 mod repository;
 mod schema;
@@ -30,11 +32,13 @@ mod service;
 mod surface;
 
 pub use endpoint::{Asking, McpReply, Messages};
+pub use grants::MCP_GRANT;
 pub use model::{
     AuditFilter, AuditPage, AuditRow, ExposeMode, GatewayServer, GatewayServerPage, Grant, GrantFilter, GrantPage,
     NewGrant, NewToolPolicy, PlatformTool, Preview, PreviewOf, Profile, ProfilePage, ProfileServer, ProfileSettings,
     ProfileTool, SubjectType, Switches, SwitchesPut, TargetType, ToolOverride, ToolPolicy, ToolSwitch, ToolSwitches,
     Visibility,
 };
+pub use profiles::{MCP_PROFILE, McpReferrer};
 pub use protocol::{McpHeaders, PARAM_HEADER};
-pub use service::{MCP_GRANT, MCP_PROFILE, McpNeeds, McpReferrer, PgMcpGateway, purge_audit};
+pub use service::{McpNeeds, PgMcpGateway, purge_audit};

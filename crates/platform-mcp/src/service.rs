@@ -4,52 +4,31 @@ use std::{
     time::{Duration, Instant},
 };
 
-use async_trait::async_trait;
-use diesel_async::AsyncConnection;
 use moka::sync::Cache;
-use platform_access::{Kind, RecordRef, Referrer, use_in};
 use platform_agents::ThreadService;
 use platform_chat::ChatService;
-use platform_core::{
-    AccountId, Checks, Clock, Code, Error, Id, Object, Page, Precondition, Result, Timestamp, overlay, run_blocking,
-};
-use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
+use platform_core::{AccountId, Checks, Clock, Code, Error, Page, Precondition, Result, Timestamp, run_blocking};
+use platform_db::{Bus, Conn, Db, InvalidatedCache};
 use platform_integrations::PgIntegrations;
 use platform_runtime::Budget;
-use platform_toolservers::{
-    McpAuthMode, OfferedServer, PgToolServerService, ServerType, TOOL_SERVER, hold_in, numbered, slug,
-};
+use platform_toolservers::{McpAuthMode, OfferedServer, PgToolServerService, ServerType};
 use platform_vault::Vault;
-use serde_json::Value;
 
 use crate::{
     audit::Audit,
     code,
     model::{
-        AuditFilter, AuditPage, GatewayServer, GatewayServerPage, Grant, GrantFilter, GrantPage, MOST_NAMES, NewGrant,
-        Preview, PreviewOf, Profile, ProfilePage, ProfileSettings, ProfileTool, SubjectType, Switches, ToolOverride,
-        ToolSwitch, check_names,
+        AuditFilter, AuditPage, GatewayServer, GatewayServerPage, Grant, Preview, PreviewOf, ProfileSettings, Switches,
+        check_names,
     },
-    repository::{self, GrantRow, ProfileRow, Seen},
-    surface::{Granted, Subject, Surface, View, digest, is_unseen_before},
+    repository::{self, Seen},
+    surface::{Granted, Subject, Surface, View, is_unseen_before},
 };
-
-/// Profiles of the gateway.
-pub const MCP_PROFILE: Kind = Kind::of_account("profile");
-/// Grants of them.
-pub const MCP_GRANT: Kind = Kind::of_account("MCP grant");
 
 pub(crate) const TOPIC: &str = "mcp-gateway";
 pub(crate) const SWITCHES: &str = "mcp-switches";
 const MOST_ACCOUNTS: u64 = 10_000;
 const MOST_SURFACES: u64 = 5_000;
-/// Of an account.
-const MOST_PROFILES: i64 = 200;
-const MOST_GRANTS: i64 = 10_000;
-/// Names of tools in all grants of an account, which are kept in memory.
-const MOST_GRANTED: i64 = 100_000;
-/// Slugs that are tried when the one made of the name is taken.
-const TRIES: usize = 100;
 /// Tools of a server that does not answer are shown so long.
 const STALE: Duration = Duration::from_mins(10);
 /// An approval is good once, and for so long.
@@ -97,7 +76,7 @@ pub struct PgMcpGateway {
     /// Account → its profiles and grants.
     known: Arc<InvalidatedCache<String, Configured>>,
     /// Account and subject → what it switched off, by profile.
-    switches: Arc<InvalidatedCache<String, HashMap<String, Vec<String>>>>,
+    pub(crate) switches: Arc<InvalidatedCache<String, HashMap<String, Vec<String>>>>,
     surfaces: Cache<(AccountId, String), Arc<Cached>>,
     /// Approvals that were made use of, as long as they would be good.
     pub(crate) approvals: Cache<String, ()>,
@@ -116,10 +95,11 @@ struct Configured {
     grants: HashMap<String, Vec<Arc<Granted>>>,
 }
 
-struct Loaded {
-    id: String,
-    settings: ProfileSettings,
-    seen: Seen,
+/// A profile as it was read.
+pub(crate) struct Loaded {
+    pub id: String,
+    pub settings: ProfileSettings,
+    pub seen: Seen,
 }
 
 /// A surface, and what it was made of.
@@ -189,7 +169,7 @@ impl PgMcpGateway {
     }
 
     /// The servers of a profile as they are now, and those among them that do not answer.
-    async fn servers(
+    pub(crate) async fn servers(
         &self,
         account: &AccountId,
         settings: &ProfileSettings,
@@ -213,7 +193,11 @@ impl PgMcpGateway {
     }
 
     /// The tools of a profile, made once for all who see it.
-    async fn surface(&self, account: &AccountId, profile: &Arc<Loaded>) -> Result<(Arc<Surface>, Vec<OfferedServer>)> {
+    pub(crate) async fn surface(
+        &self,
+        account: &AccountId,
+        profile: &Arc<Loaded>,
+    ) -> Result<(Arc<Surface>, Vec<OfferedServer>)> {
         let (servers, stale) = self.servers(account, &profile.settings).await?;
         let key = (account.clone(), profile.id.clone());
         let is_same = |cached: &Arc<Cached>| {
@@ -270,296 +254,9 @@ impl PgMcpGateway {
         Ok(View::new((&profile.id, &profile.settings), surface, servers, granted, disabled))
     }
 
-    async fn profile(&self, account: &AccountId, id: &str) -> Result<Arc<Loaded>> {
+    pub(crate) async fn profile(&self, account: &AccountId, id: &str) -> Result<Arc<Loaded>> {
         let configured = self.configured(account).await?;
         configured.profiles.iter().find(|of| of.id == id).cloned().ok_or_else(|| not_found(id))
-    }
-
-    /// Refuses servers that are not there; gives the missing slugs, and the tools that there are as seen.
-    async fn settle(&self, account: &AccountId, settings: &mut ProfileSettings, seen: &mut Seen) -> Result<()> {
-        let mut slugs: HashSet<String> = settings.servers.iter().filter_map(|of| of.slug.clone()).collect();
-        for entry in &mut settings.servers {
-            let Some(server) = self.tool_servers.offered(account, &entry.tool_server_id).await? else {
-                // One that was deleted since does not keep the rest from being changed.
-                if seen.contains_key(&entry.tool_server_id) {
-                    continue;
-                }
-                return Err(Error::not_found(code::TOOL_SERVER_NOT_FOUND, "tool server", &entry.tool_server_id));
-            };
-            if entry.slug.is_none() {
-                let mut names = (1..).map(|n| numbered(server.identifier(), n));
-                entry.slug = names.find(|name| slugs.insert(name.clone()));
-            }
-            // What a server has when it is put in is what its operator saw.
-            let is_put_in = !seen.contains_key(&entry.tool_server_id);
-            let of_server = seen.entry(entry.tool_server_id.clone()).or_default();
-            if is_put_in || of_server.is_empty() && is_unseen_before(&server) {
-                *of_server = server.tools().iter().map(|tool| (tool.function.name.clone(), digest(tool))).collect();
-            }
-        }
-        seen.retain(|id, _| settings.servers.iter().any(|of| of.tool_server_id == *id));
-        Ok(())
-    }
-
-    /// Makes a profile. `IDENTIFIER_TAKEN`, `TOOL_SERVER_NOT_FOUND`.
-    pub async fn create(
-        &self,
-        account: &AccountId,
-        mut new: ProfileSettings,
-        once: Option<&Idempotency>,
-    ) -> Result<Profile> {
-        new.check()?;
-        let mut seen = Seen::new();
-        self.settle(account, &mut new, &mut seen).await?;
-        let now = self.clock.now();
-        let given = new.slug.take();
-        let base = slug(&new.name);
-        let mut row = ProfileRow {
-            account_id: account.as_str().to_owned(),
-            id: Id::<Profile>::generate().into(),
-            slug: String::new(),
-            settings: Value::Null,
-            seen: serde_json::to_value(&seen).map_err(Error::internal)?,
-            created_ms: now.0,
-            edited_ms: now.0,
-        };
-        let mut conn = self.db.conn().await?;
-        let creating = conn.transaction::<_, Error, _>(async |conn| {
-            if repository::count_profiles(conn, account).await? >= MOST_PROFILES {
-                return Err(Error::new(Code::CONFLICT, format!("An account has at most {MOST_PROFILES} profiles.")));
-            }
-            for n in 1..TRIES {
-                row.slug = given.clone().unwrap_or_else(|| numbered(&base, n));
-                new.slug = Some(row.slug.clone());
-                row.settings = serde_json::to_value(&new).map_err(Error::internal)?;
-                hold_in(conn, account, &servers_of(&new)).await?;
-                if repository::insert_profile(conn, &row).await? {
-                    use_in(conn, account, (MCP_PROFILE, &row.id), TOOL_SERVER, &servers_of(&new)).await?;
-                    let made = row.shown()?;
-                    Idempotency::store_if(once, conn, 201, &made).await?;
-                    return Ok(made);
-                }
-                if given.is_some() {
-                    break;
-                }
-            }
-            Err(taken(&row.slug))
-        });
-        let made = creating.await?;
-        drop(conn);
-        self.changed(account).await?;
-        Ok(made)
-    }
-
-    /// Profiles, newest first.
-    pub async fn list(&self, account: &AccountId, page: Page) -> Result<ProfilePage> {
-        let conn = self.db.read().await?;
-        let rows = repository::profiles(conn.get(), account).await?;
-        let total = i64::try_from(rows.len()).unwrap_or(i64::MAX);
-        let (skip, take) = (usize::try_from(page.offset).unwrap_or(0), usize::try_from(page.limit).unwrap_or(0));
-        let items = rows.iter().skip(skip).take(take).map(ProfileRow::shown).collect::<Result<_>>()?;
-        Ok(ProfilePage { items, total, offset: page.offset, limit: page.limit })
-    }
-
-    /// One profile. `PROFILE_NOT_FOUND`.
-    pub async fn get(&self, account: &AccountId, id: &str) -> Result<Profile> {
-        let row = repository::find_profile(self.db.read().await?.get(), account, id).await?;
-        row.ok_or_else(|| not_found(id))?.shown()
-    }
-
-    /// Changes the given fields. `PROFILE_NOT_FOUND`, `IDENTIFIER_TAKEN`, `TOOL_SERVER_NOT_FOUND`.
-    pub async fn update(
-        &self,
-        account: &AccountId,
-        id: &str,
-        patch: Object,
-        expected: &Precondition,
-    ) -> Result<Profile> {
-        // Fields are judged before it matters what they are applied to.
-        let named = ProfileSettings { name: "named".to_owned(), ..ProfileSettings::default() };
-        overlay(&named, patch.clone())?.check()?;
-        let change = |settings: &mut ProfileSettings, _: &mut Seen| {
-            *settings = overlay(settings, patch.clone())?;
-            Ok(())
-        };
-        self.change(account, id, expected, change).await
-    }
-
-    /// Changes a profile: what takes a look at servers is done before it is locked, and again when somebody was faster.
-    async fn change(
-        &self,
-        account: &AccountId,
-        id: &str,
-        expected: &Precondition,
-        change: impl Fn(&mut ProfileSettings, &mut Seen) -> Result<()> + Send + Sync,
-    ) -> Result<Profile> {
-        for _ in 0..TRIES {
-            let row = repository::find_profile(self.db.read().await?.get(), account, id).await?;
-            let before = row.ok_or_else(|| not_found(id))?;
-            expected.check(before.edited_ms)?;
-            let (mut settings, mut seen) = (before.settings()?, before.seen()?);
-            change(&mut settings, &mut seen)?;
-            settings.check()?;
-            settings.slug = Some(settings.slug.unwrap_or_else(|| before.slug.clone()));
-            self.settle(account, &mut settings, &mut seen).await?;
-            let row = ProfileRow {
-                slug: settings.slug.clone().unwrap_or_default(),
-                settings: serde_json::to_value(&settings).map_err(Error::internal)?,
-                seen: serde_json::to_value(&seen).map_err(Error::internal)?,
-                edited_ms: self.clock.now().0.max(before.edited_ms + 1),
-                ..before.clone()
-            };
-            let mut conn = self.db.conn().await?;
-            let storing = conn.transaction::<_, Error, _>(async |conn| {
-                // As whoever deletes a server does: the servers first.
-                hold_in(conn, account, &servers_of(&settings)).await?;
-                let now = repository::lock_profile(conn, account, id).await?.ok_or_else(|| not_found(id))?;
-                if now.edited_ms != before.edited_ms {
-                    return Ok(false);
-                }
-                if repository::slug_is_taken(conn, account, &row.slug, id).await? {
-                    return Err(taken(&row.slug));
-                }
-                use_in(conn, account, (MCP_PROFILE, id), TOOL_SERVER, &servers_of(&settings)).await?;
-                repository::update_profile(conn, account, &row).await.map(|()| true)
-            });
-            let is_stored = storing.await?;
-            drop(conn);
-            if is_stored {
-                self.changed(account).await?;
-                return row.shown();
-            }
-        }
-        Err(Error::new(Code::CONFLICT, "The profile is changed all the time; try again."))
-    }
-
-    /// Takes a profile away, with its grants and switches. `PROFILE_NOT_FOUND`.
-    pub async fn delete(&self, account: &AccountId, id: &str, expected: &Precondition) -> Result<()> {
-        let mut conn = self.db.conn().await?;
-        let deleting = conn.transaction::<_, Error, _>(async |conn| {
-            let row = repository::lock_profile(conn, account, id).await?.ok_or_else(|| not_found(id))?;
-            expected.check(row.edited_ms)?;
-            use_in(conn, account, (MCP_PROFILE, id), TOOL_SERVER, &[]).await?;
-            repository::delete_profile(conn, account, id).await
-        });
-        deleting.await?;
-        drop(conn);
-        self.changed(account).await
-    }
-
-    /// The tools of a profile, as its operator sees them. `PROFILE_NOT_FOUND`.
-    pub async fn tools(&self, account: &AccountId, id: &str) -> Result<Vec<ProfileTool>> {
-        let profile = self.profile(account, id).await?;
-        Ok(self.surface(account, &profile).await?.0.shown())
-    }
-
-    /// Changes tools of a profile; one that is switched on is let in as it is now. `TOOL_NOT_FOUND`.
-    pub async fn set_tools(
-        &self,
-        account: &AccountId,
-        id: &str,
-        given: Vec<ToolSwitch>,
-        expected: &Precondition,
-    ) -> Result<Vec<ProfileTool>> {
-        let mut checks = Checks::default();
-        checks.count("tools", given.len(), MOST_NAMES);
-        checks.finish()?;
-        let profile = self.profile(account, id).await?;
-        let known = self.surface(account, &profile).await?.0.shown();
-        let servers = self.servers(account, &profile.settings).await?.0;
-        let change = |settings: &mut ProfileSettings, seen: &mut Seen| {
-            for of in &given {
-                let by_name = known.iter().find(|tool| tool.name == of.name);
-                let tool = by_name.or_else(|| known.iter().find(|tool| tool.alias.as_ref() == Some(&of.name)));
-                let tool = tool.ok_or_else(|| Error::not_found(code::TOOL_NOT_FOUND, "tool", &of.name))?;
-                let overrides = &mut settings.tool_overrides;
-                let at = overrides.iter().position(|known| known.name == tool.name).unwrap_or_else(|| {
-                    overrides.push(ToolOverride { name: tool.name.clone(), ..ToolOverride::default() });
-                    overrides.len() - 1
-                });
-                let known = &mut overrides[at];
-                if let Some(alias) = &of.alias {
-                    known.alias = alias.clone().filter(|alias| !alias.is_empty());
-                }
-                if let Some(description) = &of.description {
-                    known.description.clone_from(description);
-                }
-                known.enabled = of.enabled.unwrap_or(known.enabled);
-                let server = servers.iter().find(|server| Some(server.id()) == tool.tool_server_id.as_deref());
-                let definition = server.and_then(|server| server.tool(&tool.tool));
-                if let (Some(Some(true)), Some(server), Some(definition)) = (of.enabled, server, definition) {
-                    let of_server = seen.entry(server.id().to_owned()).or_default();
-                    of_server.insert(tool.tool.clone(), digest(definition));
-                }
-            }
-            Ok(())
-        };
-        self.change(account, id, expected, change).await?;
-        self.tools(account, id).await
-    }
-
-    /// Makes a grant. `PROFILE_NOT_FOUND`.
-    pub async fn grant(&self, account: &AccountId, new: NewGrant, once: Option<&Idempotency>) -> Result<Grant> {
-        let mut checks = Checks::default();
-        checks.length("subject", &new.subject, 1..=400);
-        let is_pair = match new.subject_type {
-            SubjectType::Subtenant => {
-                new.subject.split_once('/').is_some_and(|(tenant, user)| is_tenant(tenant) && is_tenant(user))
-            }
-            SubjectType::Claim => new.subject.contains('='),
-            SubjectType::Tenant => is_tenant(&new.subject),
-            _ => true,
-        };
-        if !is_pair {
-            let message =
-                "subject of a tenant is its id, of a subtenant <tenantId>/<subtenantId>, of a claim name=value";
-            checks.issue("subject", "format", message);
-        }
-        check_names(&mut checks, "tools", &new.tools);
-        checks.finish()?;
-        let row = GrantRow {
-            account_id: account.as_str().to_owned(),
-            id: Id::<Grant>::generate().into(),
-            profile_id: new.profile_id,
-            subject_type: new.subject_type.as_str().to_owned(),
-            subject: new.subject,
-            tool_policy: new.tool_policy.as_str().to_owned(),
-            tools: new.tools,
-            created_ms: self.clock.now().0,
-        };
-        let mut conn = self.db.conn().await?;
-        let granting = conn.transaction::<_, Error, _>(async |conn| {
-            let profile = repository::lock_profile(conn, account, &row.profile_id).await?;
-            profile.ok_or_else(|| not_found(&row.profile_id))?;
-            let (grants, named) = repository::count_grants(conn, account).await?;
-            if grants >= MOST_GRANTS || named + i64::try_from(row.tools.len()).unwrap_or(i64::MAX) > MOST_GRANTED {
-                let message =
-                    format!("An account has at most {MOST_GRANTS} grants, which name at most {MOST_GRANTED} tools.");
-                return Err(Error::new(Code::CONFLICT, message));
-            }
-            repository::insert_grant(conn, &row).await?;
-            let made = Grant::from(row.clone());
-            Idempotency::store_if(once, conn, 201, &made).await?;
-            Ok(made)
-        });
-        let made = granting.await?;
-        drop(conn);
-        self.changed(account).await?;
-        Ok(made)
-    }
-
-    /// Grants that the filter keeps, newest first.
-    pub async fn grants(&self, account: &AccountId, filter: &GrantFilter, page: Page) -> Result<GrantPage> {
-        let (items, total) = repository::grants(self.db.read().await?.get(), account, filter, page).await?;
-        Ok(GrantPage { items, total, offset: page.offset, limit: page.limit })
-    }
-
-    /// Takes a grant back. `GRANT_NOT_FOUND`.
-    pub async fn revoke(&self, account: &AccountId, id: &str) -> Result<()> {
-        if !repository::delete_grant(&mut *self.db.conn().await?, account, id).await? {
-            return Err(Error::not_found(code::GRANT_NOT_FOUND, "grant", id));
-        }
-        self.changed(account).await
     }
 
     /// The servers that take part, by name.
@@ -649,56 +346,8 @@ impl PgMcpGateway {
         self.own(account, subject, slug).await
     }
 
-    /// Forgets what was granted to somebody who is gone, and what they switched off; of a tenant its end users, too.
-    pub async fn forget(&self, account: &AccountId, kind: SubjectType, subject: &str) -> Result<()> {
-        let mut conn = self.db.conn().await?;
-        let below = kind == SubjectType::Tenant;
-        repository::forget_subjects(&mut conn, account, kind.as_str(), subject, below).await?;
-        drop(conn);
-        self.switches.changed("").await?;
-        self.changed(account).await
-    }
-
-    async fn changed(&self, account: &AccountId) -> Result<()> {
+    pub(crate) async fn changed(&self, account: &AccountId) -> Result<()> {
         self.known.changed(account.as_str()).await
-    }
-}
-
-fn servers_of(settings: &ProfileSettings) -> Vec<String> {
-    settings.servers.iter().map(|of| of.tool_server_id.clone()).collect()
-}
-
-/// Profiles refer to tool servers.
-pub struct McpReferrer;
-
-#[async_trait]
-impl Referrer for McpReferrer {
-    fn kind(&self) -> Kind {
-        MCP_PROFILE
-    }
-
-    async fn lock_in(&self, conn: &mut Conn, account: &AccountId, name: &str) -> Result<String> {
-        Ok(repository::lock_profile(conn, account, name).await?.ok_or_else(|| not_found(name))?.id)
-    }
-
-    async fn refer_in(&self, _: &mut Conn, _: &AccountId, _: &str, _: RecordRef<'_>) -> Result<()> {
-        Err(Error::invalid("targetType", "enum", "nothing can be attached to a profile"))
-    }
-
-    async fn describe_in(&self, conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<(String, String)>> {
-        let row = repository::find_profile(conn, account, id).await?;
-        row.map(|row| Ok((row.slug.clone(), row.settings()?.name))).transpose()
-    }
-
-    async fn forget_in(&self, conn: &mut Conn, account: &AccountId, id: &str, target: RecordRef<'_>) -> Result<()> {
-        let Some(mut row) = repository::lock_profile(conn, account, id).await? else { return Ok(()) };
-        let (mut settings, mut seen) = (row.settings()?, row.seen()?);
-        settings.servers.retain(|of| of.tool_server_id != target.1);
-        seen.remove(target.1);
-        row.settings = serde_json::to_value(&settings).map_err(Error::internal)?;
-        row.seen = serde_json::to_value(&seen).map_err(Error::internal)?;
-        row.edited_ms += 1;
-        repository::update_profile(conn, account, &row).await
     }
 }
 
@@ -730,17 +379,6 @@ fn switch_key(account: &AccountId, subject: &str) -> String {
     format!("{}/{subject}", account.as_str())
 }
 
-/// Whether this can be the id of a tenant or of an end user.
-fn is_tenant(id: &str) -> bool {
-    let mut checks = Checks::default();
-    checks.tenants(None, Some(id));
-    checks.finish().is_ok()
-}
-
 pub(crate) fn not_found(id: &str) -> Error {
     Error::not_found(code::PROFILE_NOT_FOUND, "MCP profile", id)
-}
-
-fn taken(slug: &str) -> Error {
-    Error::new(Code::IDENTIFIER_TAKEN, format!("There is a profile `{slug}` already; choose another slug."))
 }

@@ -39,6 +39,7 @@ mod gemini;
 mod golden;
 mod models;
 mod openai;
+mod provider;
 mod speech;
 mod table;
 
