@@ -29,6 +29,8 @@ const LONG_OF_ACCOUNT: usize = 8;
 
 /// How long a caller waits for a connection before it is told 503.
 const WAIT: Duration = Duration::from_secs(2);
+/// A transaction whose process says nothing for so long is ended, so that one that was stopped holds up nobody.
+const STANDSTILL: Duration = Duration::from_secs(10);
 /// How often a database that is in use is asked whether it is there.
 const WATCH: Duration = Duration::from_millis(500);
 /// The wait for its answer has so many parts.
@@ -298,6 +300,10 @@ async fn ask(url: &str, conn: Option<AsyncPgConnection>) -> Result<AsyncPgConnec
 async fn connect(url: String, drivers: Option<&Drivers>) -> ConnectionResult<(AsyncPgConnection, Arc<AtomicBool>)> {
     let mut config: tokio_postgres::Config = url.parse().map_err(|e| bad_connection(&e))?;
     config.application_name("platform").connect_timeout(WAIT);
+    // What the address says counts.
+    let given = config.get_options().unwrap_or_default();
+    let options = format!("-c idle_in_transaction_session_timeout={} {given}", STANDSTILL.as_millis());
+    config.options(options);
     let local = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
     if local || config.get_ssl_mode() == SslMode::Disable {
         let (client, driver) = config.connect(tokio_postgres::NoTls).await.map_err(|e| bad_connection(&e))?;

@@ -74,6 +74,18 @@ async fn an_idempotency_key_stands_and_falls_with_its_transaction() {
 }
 
 #[tokio::test]
+async fn a_transaction_that_stands_still_gives_its_locks_back() {
+    let db = TestDb::new().await.connect();
+    let mut stopped = db.conn().await.expect("a connection");
+    stopped.batch_execute("CREATE TABLE held (n int)").await.expect("a table");
+    stopped.batch_execute("BEGIN; LOCK TABLE held").await.expect("locked");
+    let mut other = db.conn().await.expect("a connection");
+    let waits = other.batch_execute("INSERT INTO held VALUES (1)");
+    tokio::time::timeout(std::time::Duration::from_secs(30), waits).await.expect("in time").expect("inserted");
+    stopped.batch_execute("COMMIT").await.expect_err("it was ended");
+}
+
+#[tokio::test]
 async fn of_an_account_with_too_many_idempotency_keys_the_oldest_are_forgotten() {
     let db = TestDb::new().await.connect();
     let mut conn = db.conn().await.expect("a connection");
