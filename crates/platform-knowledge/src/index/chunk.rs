@@ -132,6 +132,10 @@ fn sections(markdown: &str) -> Vec<(Vec<String>, &str)> {
         if let Some((end, (level, name))) = found {
             if !markdown[begin..end].trim().is_empty() {
                 sections.push((names(&path), markdown[begin..end].trim()));
+                // Nobody looks at them when there are more than may be pieces.
+                if sections.len() > MOST {
+                    return sections;
+                }
             }
             path.retain(|(above, _)| *above < level);
             path.push((level, name));
@@ -226,6 +230,15 @@ mod tests {
         let text = "---\nname: x\n---\n\nTitle\n=====\nA.\n\n````\n```\n# no\n````\n`` ```x``` ``\n\nPart\n---\nB.\n\nlast\nline\n---\n";
         let found: Vec<String> = super::chunks(text).into_iter().map(|chunk| chunk.heading_path.join("/")).collect();
         assert_eq!(found, ["", "Title", "Title/Part"]);
+    }
+
+    #[test]
+    fn of_more_headings_than_pieces_no_more_is_kept_than_is_looked_at() {
+        let above: String = (1..=5).map(|level| format!("{} {}\n", "#".repeat(level), "h".repeat(200))).collect();
+        let text = above + &"###### x\ny\n".repeat(400_000);
+        assert!(sections(&text).len() <= MOST + 1);
+        let pieces = chunks(&text);
+        assert!(pieces.len() > 1000 && pieces.iter().all(|piece| piece.heading_path.is_empty()), "{}", pieces.len());
     }
 
     #[test]
