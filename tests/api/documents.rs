@@ -414,49 +414,6 @@ fn text_of(message: &Value) -> String {
 }
 
 #[tokio::test]
-async fn what_is_accepted_is_indexed_however_often_the_process_is_killed() {
-    let db = TestDb::new().await;
-    let mut app = TestApp::start(
-        PROGRAM,
-        &db,
-        &[&UNBOUNDED[..], &[("PLATFORM_RUN_LEASE", "2s"), ("PLATFORM_RUN_HEARTBEAT", "500ms")]].concat(),
-    );
-    let mut ids: Vec<String> = Vec::new();
-    for round in 0..4 {
-        let made = (0..15).map(|n| document_of(&app, round, n));
-        let new: Vec<String> = join_all(made).await;
-        let changed = ids.iter().step_by(3).map(async |id| {
-            let words = format!("# Changed\n\nround{round} changed{}", id.replace('-', ""));
-            let changed = app.patch(&format!("/documents/{id}"), json!({"markdownContent": words})).await;
-            assert_eq!(changed.status, StatusCode::OK, "{}", changed.body);
-        });
-        join_all(changed).await;
-        ids.extend(new);
-        app.crash();
-    }
-    for id in &ids {
-        let document = indexed(&app, id).await;
-        assert_eq!(document["status"], "ready", "{document}");
-        let last =
-            document["markdownContent"].as_str().expect("text").split_whitespace().last().expect("a word").to_owned();
-        let found = search(&app, json!({"query": last})).await;
-        assert_eq!((found.len(), &found[0]["documentId"]), (1, &json!(id)), "{last}");
-        assert_eq!(found[0]["version"], document["currentVersion"]);
-    }
-    let queued = app.post("/documents/reindex", json!({"status": "failed"})).await;
-    assert_eq!((queued.status, &queued.body["queued"]), (StatusCode::ACCEPTED, &json!(0)));
-    assert_eq!(app.post("/documents/reindex", json!({})).await.error(), "VALIDATION_ERROR");
-    assert_eq!(db.number("SELECT count(*) AS n FROM documents WHERE due_ms IS NOT NULL").await, 0);
-    let none_left =
-        async || (db.number("SELECT count(*) AS n FROM runs WHERE kind = 'index'").await == 0).then_some(());
-    eventually("no run is left", none_left).await;
-}
-
-async fn document_of(app: &TestApp, round: usize, n: usize) -> String {
-    document(app, &format!("Doc {round}.{n}"), &format!("# Text\n\nmade word{round}x{n}"), json!({})).await
-}
-
-#[tokio::test]
 async fn nothing_more_is_attached_to_who_has_a_thousand() {
     let db = TestDb::new().await;
     let app = TestApp::start(PROGRAM, &db, &[]);

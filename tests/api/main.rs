@@ -12,6 +12,7 @@ mod console;
 mod context;
 mod crash;
 mod crash_access;
+mod crash_documents;
 mod credentials;
 mod database;
 mod docs;

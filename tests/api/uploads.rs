@@ -52,7 +52,7 @@ fn path(file: &Value) -> String {
 }
 
 /// All files below a directory.
-fn below(dir: &Path) -> Vec<PathBuf> {
+pub fn below(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     entries
         .flat_map(|entry| {
