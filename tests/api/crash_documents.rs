@@ -80,7 +80,9 @@ impl Known {
             (Asked::Change { id, word }, None) => self.words.get_mut(&id).expect("known").push(word),
             (Asked::Delete { id }, done) => {
                 self.words.remove(&id);
-                done.into_iter().for_each(|_| drop(self.deleted.insert(id.clone())));
+                if done.is_some() {
+                    self.deleted.insert(id);
+                }
             }
         }
     }

@@ -481,6 +481,35 @@ async fn json_of_very_many_values_takes_a_bounded_memory_whoever_sends_it() {
     assert!(peak_memory(&app) < 300, "{} MiB", peak_memory(&app));
 }
 
+#[tokio::test]
+async fn what_is_remembered_of_large_records_has_a_bound_in_bytes() {
+    let _turn = TURNS.acquire().await;
+    let app = app_with(&UNBOUNDED).await;
+    let properties = |count: usize| {
+        (0..count).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect::<serde_json::Map<_, _>>()
+    };
+    let parameters = json!({"function": {"parameters": {"type": "object", "properties": properties(60)}}});
+    let tools: Vec<Value> = (0..200).map(|n| tool(&format!("t{n}"), "/x", &parameters)).collect();
+    for n in 0..30 {
+        let server = json!({"name": format!("s{n}"), "url": "https://a.example", "toolDefinitions": tools});
+        assert_eq!(app.post("/tool-servers", server).await.status, StatusCode::CREATED);
+    }
+    for _ in 0..2 {
+        assert_eq!(app.get("/tool-groups").await.status, StatusCode::OK);
+    }
+    let schema = json!({"type": "object", "properties": properties(1900)});
+    let output = json!({"enabled": true, "schema": schema});
+    for n in 0..30 {
+        let name = format!("a{n}");
+        let made = json!({"name": name, "identifier": name, "structuredOutput": output});
+        assert_eq!(app.post("/assistants", made).await.status, StatusCode::CREATED);
+        app.post(&format!("/assistants/{name}/messages"), json!({"message": "Hi"})).await;
+        let id = agent(&app, json!({"assistantSpecialization": {"structuredOutput": output}})).await;
+        thread(&app, &id, "Hi").await;
+    }
+    assert!(peak_memory(&app) < 450, "{} MiB", peak_memory(&app));
+}
+
 /// Eleven ways to take more than a share, each tried again and again; the twelfth is a model that writes without end.
 async fn attack(app: &TestApp, server: &str, way: usize) {
     // An attacker may be told to wait.

@@ -179,8 +179,8 @@ struct Case {
     is_of_account: bool,
 }
 
-/// Everybody who can ask: keys, users, tenants and their users, some of them of another account.
-async fn callers(app: &TestApp, db: &TestDb) -> Vec<Case> {
+/// Everybody of an account who can ask: keys, users, tenants and their users.
+async fn callers(app: &TestApp) -> Vec<Case> {
     let allowed = json!([{"method": "POST", "path": "/mcp/**"}, {"method": "PUT", "path": "/mcp-gateway/me/tools"}]);
     let case = |what, token, names, is_full, is_of_account| Case { what, token, names, is_full, is_of_account };
     let mut all = vec![case("full key", app.key().to_owned(), vec![], true, true)];
@@ -209,7 +209,7 @@ async fn each_caller_lists_and_calls_exactly_what_profile_grants_and_switches_le
     let app = app_on(&db, &[]);
     mcp.set_tools(&["one", "two", "three"]);
     let server = exposed(&app, "s", &mcp, json!({})).await;
-    let cases = callers(&app, &db).await;
+    let cases = callers(&app).await;
     let (of_key, of_user) = (cases[1].names[0].as_str(), cases[3].names[0].as_str());
     let grant_sets: [&[(&str, &str, &[&str])]; 6] = [
         &[],

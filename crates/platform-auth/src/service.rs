@@ -8,7 +8,7 @@ use moka::sync::Cache;
 use platform_core::{
     AccountId, Caller, Clock, Code, Credential, Error, Origin, OriginUser, Result, Timestamp, sha256_hex, spawn,
 };
-use platform_db::{Bus, Conn, Db, InvalidatedCache};
+use platform_db::{Bus, Capacity, Conn, Db, InvalidatedCache};
 use platform_egress::Egress;
 use platform_vault::Vault;
 
@@ -92,7 +92,7 @@ pub(crate) struct Known {
 impl PgAuthService {
     /// Tells other processes of changes over the bus.
     pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, vault: Arc<Vault>, config: AuthConfig) -> Result<Self> {
-        let known = InvalidatedCache::new(bus, "credential", MOST_REMEMBERED);
+        let known = InvalidatedCache::new(bus, "credential", Capacity::Entries(MOST_REMEMBERED));
         let signing = SigningKeys::new(db, Arc::clone(&vault), Arc::clone(&clock));
         let external = config.trusted.clone().map(External::new).transpose()?;
         let documents = Cache::builder().max_capacity(MOST_DOCUMENTS).time_to_live(oauth::DOCUMENT).build();

@@ -12,6 +12,10 @@ pub type Object = serde_json::Map<String, Value>;
 /// Memory that JSON from outside may take when it is read, in bytes: up to a hundred times its text.
 const MOST_MEMORY: usize = 64 << 20;
 
+/// A node of a map, which has room for so many values.
+const MAP_NODE_BYTES: usize = 640;
+const MAP_NODE_FIELDS: usize = 11;
+
 /// Fields of one body in which a `null` that does not fit is taken for absent; each takes another reading.
 pub const MOST_NULLS: usize = 32;
 
@@ -29,13 +33,25 @@ pub fn check_size(json: &[u8]) -> Result<(), &'static str> {
             _ if is_escaped => is_escaped = false,
             b'\\' => is_escaped = is_text,
             b'"' => is_text = !is_text,
-            // The first node of a map has room for eleven values.
-            b'{' if !is_text => memory += 640,
+            b'{' if !is_text => memory += MAP_NODE_BYTES,
             b'[' | b',' if !is_text => memory += 128,
             _ => {}
         }
     }
     if memory > MOST_MEMORY { Err("it holds too many values; send fewer at once") } else { Ok(()) }
+}
+
+/// Bytes of memory that a value takes, about.
+pub fn heap_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.capacity(),
+        Value::Array(items) => items.capacity() * size_of::<Value>() + items.iter().map(heap_bytes).sum::<usize>(),
+        Value::Object(fields) => {
+            let values = fields.iter().map(|(name, value)| name.capacity() + heap_bytes(value)).sum::<usize>();
+            fields.len().div_ceil(MAP_NODE_FIELDS) * MAP_NODE_BYTES + values
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
 }
 
 /// The value with U+FFFD in place of each U+0000, which PostgreSQL keeps in no JSON.

@@ -12,6 +12,17 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::{Bus, Notice};
 
+/// Bytes that any entry takes.
+const ENTRY: usize = 1024;
+
+/// How much a cache holds.
+pub enum Capacity<V> {
+    /// Entries, where all are small.
+    Entries(u64),
+    /// Bytes of memory, where clients choose how large one is; and what one takes, about.
+    Bytes(u64, fn(&V) -> usize),
+}
+
 /// A bounded cache of what was read from the database, which every process forgets at once
 /// when a change is told under its topic.
 ///
@@ -30,13 +41,19 @@ where
     K: Hash + Eq + Send + Sync + Clone + 'static,
     V: Send + Sync + 'static,
 {
-    /// At most `most` entries; forgets on every notice under `topic`.
-    pub fn new(bus: &Bus, topic: &'static str, most: u64) -> Arc<Self> {
-        Self::hearing(bus, topic, most, |cache, _| cache.forget_all())
+    /// Forgets on every notice under `topic`.
+    pub fn new(bus: &Bus, topic: &'static str, capacity: Capacity<V>) -> Arc<Self> {
+        Self::hearing(bus, topic, capacity, |cache, _| cache.forget_all())
     }
 
-    fn hearing(bus: &Bus, topic: &'static str, most: u64, forget: fn(&Self, &str)) -> Arc<Self> {
-        let known = Cache::new(most);
+    fn hearing(bus: &Bus, topic: &'static str, capacity: Capacity<V>, forget: fn(&Self, &str)) -> Arc<Self> {
+        let known = match capacity {
+            Capacity::Entries(most) => Cache::new(most),
+            Capacity::Bytes(most, size) => {
+                let weigh = move |_: &K, value: &Arc<V>| u32::try_from(ENTRY + size(value)).unwrap_or(u32::MAX);
+                Cache::builder().max_capacity(most).weigher(weigh).build()
+            }
+        };
         let remembered = Arc::new(Self { known, generation: AtomicU64::new(0), topic, bus: bus.clone(), forget });
         let (mut notices, cache) = (bus.subscribe(), Arc::downgrade(&remembered));
         spawn("forget", async move {
@@ -64,6 +81,8 @@ where
         // What was read before a change must not be remembered after it.
         if self.generation.load(Ordering::Acquire) == generation {
             self.known.insert(key.clone(), Arc::clone(&found));
+            // What is too much goes now: a few large ones are.
+            self.known.run_pending_tasks();
         }
         Ok(Some(found))
     }
@@ -82,8 +101,8 @@ where
 
 impl<V: Send + Sync + 'static> InvalidatedCache<String, V> {
     /// The same for what changes often: a change forgets the entry of its id alone; that of the empty id all.
-    pub fn by_id(bus: &Bus, topic: &'static str, most: u64) -> Arc<Self> {
-        Self::hearing(bus, topic, most, |cache, id| {
+    pub fn by_id(bus: &Bus, topic: &'static str, capacity: Capacity<V>) -> Arc<Self> {
+        Self::hearing(bus, topic, capacity, |cache, id| {
             if id.is_empty() {
                 return cache.forget_all();
             }

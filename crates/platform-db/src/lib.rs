@@ -25,7 +25,7 @@ mod schema;
 mod statement;
 
 pub use bus::{Bus, Notice};
-pub use cache::InvalidatedCache;
+pub use cache::{Capacity, InvalidatedCache};
 pub use db::{BY_KEY, Conn, Db, DbConfig, FairConn, PoolUse, PooledConn, ReadConn, can_write};
 pub use embedded::{Embedded, EmbeddedError};
 pub use group::GroupWriter;

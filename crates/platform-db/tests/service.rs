@@ -3,7 +3,7 @@
 use diesel::{QueryableByName, sql_types::Integer};
 use diesel_async::{RunQueryDsl, SimpleAsyncConnection};
 use platform_core::{AccountId, Code, Error, Result};
-use platform_db::{Bus, Conn, GroupWriter, Idempotency, InvalidatedCache, JsonStatement, Notice, Stored};
+use platform_db::{Bus, Capacity, Conn, GroupWriter, Idempotency, InvalidatedCache, JsonStatement, Notice, Stored};
 use platform_testing::TestDb;
 use serde_json::json;
 
@@ -113,8 +113,8 @@ async fn a_change_told_on_one_process_is_forgotten_on_the_other() {
     let mut heard = there.subscribe();
     // Until the line is up, hints may be missed: both say so when it is.
     while heard.recv().await.expect("a notice") != Notice::Missed {}
-    let ours = InvalidatedCache::<&str, i32>::new(&here, "thing", 10);
-    let theirs = InvalidatedCache::<&str, i32>::new(&there, "thing", 10);
+    let ours = InvalidatedCache::<&str, i32>::new(&here, "thing", Capacity::Entries(10));
+    let theirs = InvalidatedCache::<&str, i32>::new(&there, "thing", Capacity::Entries(10));
     let load = |n: i32| async move { Ok(Some(n)) };
     assert_eq!(theirs.get_or_load(&"k", load(1)).await.expect("loaded").as_deref(), Some(&1));
     assert_eq!(theirs.get_or_load(&"k", load(2)).await.expect("known").as_deref(), Some(&1), "it is remembered");

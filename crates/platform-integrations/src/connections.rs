@@ -7,7 +7,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use diesel_async::AsyncConnection;
 use futures_util::StreamExt;
 use platform_core::{AccountId, Checks, Clock, Code, Error, Object, Result, millis, parse, spawn};
-use platform_db::{Bus, Conn, Db, InvalidatedCache};
+use platform_db::{Bus, Capacity, Conn, Db, InvalidatedCache};
 use platform_egress::{
     Egress, EgressError, Fetched, Outgoing, Payload, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue},
@@ -127,7 +127,7 @@ impl PgConnections {
     pub fn new(needs: ConnectionNeeds) -> Arc<Self> {
         let ConnectionNeeds { db, bus, clock, vault, egress, apps, listener, connect_ttl, refresh_before } = needs;
         Arc::new(Self {
-            known: InvalidatedCache::new(&bus, TOPIC, MOST_KNOWN),
+            known: InvalidatedCache::new(&bus, TOPIC, Capacity::Entries(MOST_KNOWN)),
             asking: moka::sync::Cache::new(MOST_KNOWN),
             db,
             bus,

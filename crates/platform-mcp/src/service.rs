@@ -7,8 +7,10 @@ use std::{
 use moka::sync::Cache;
 use platform_agents::ThreadService;
 use platform_chat::ChatService;
-use platform_core::{AccountId, Checks, Clock, Code, Error, Page, Precondition, Result, Timestamp, run_blocking};
-use platform_db::{Bus, Conn, Db, InvalidatedCache};
+use platform_core::{
+    AccountId, Checks, Clock, Code, Error, Page, Precondition, Result, Timestamp, heap_bytes, run_blocking,
+};
+use platform_db::{Bus, Capacity, Conn, Db, InvalidatedCache};
 use platform_integrations::PgIntegrations;
 use platform_runtime::Budget;
 use platform_toolservers::{McpAuthMode, OfferedServer, PgToolServerService, ServerType};
@@ -27,8 +29,13 @@ use crate::{
 
 pub(crate) const TOPIC: &str = "mcp-gateway";
 pub(crate) const SWITCHES: &str = "mcp-switches";
-const MOST_ACCOUNTS: u64 = 10_000;
-const MOST_SURFACES: u64 = 5_000;
+/// Bytes of what is remembered at once: of profiles with their grants, of switches, and of tools as they are listed, with
+/// their servers.
+const MOST_CONFIGURED: u64 = 32 << 20;
+const MOST_SWITCHES: u64 = 16 << 20;
+const MOST_SURFACES: u64 = 96 << 20;
+/// Servers that are down, and log-ins that were begun.
+const MOST_SERVERS: u64 = 5_000;
 /// Tools of a server that does not answer are shown so long.
 const STALE: Duration = Duration::from_mins(10);
 /// An approval is good once, and for so long.
@@ -36,6 +43,9 @@ const MOST_APPROVALS: u64 = 100_000;
 const APPROVAL: Duration = Duration::from_mins(10);
 /// A log-in that was begun is gone on with for so long.
 const LOG_IN: Duration = Duration::from_mins(2);
+/// Bytes of memory that a grant takes, and the name of a tool, beside their texts.
+const GRANT_BYTES: usize = 512;
+const NAME_BYTES: usize = 64;
 /// The profile of those who name none.
 const DEFAULT: &str = "default";
 
@@ -93,6 +103,8 @@ struct Configured {
     profiles: Vec<Arc<Loaded>>,
     /// By profile.
     grants: HashMap<String, Vec<Arc<Granted>>>,
+    /// Of memory.
+    bytes: usize,
 }
 
 /// A profile as it was read.
@@ -110,18 +122,36 @@ struct Cached {
     surface: Arc<Surface>,
 }
 
+impl Cached {
+    /// Bytes of memory.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as the cache asks")]
+    fn weight(_: &(AccountId, String), cached: &Arc<Self>) -> u32 {
+        let servers: usize = cached.servers.iter().map(OfferedServer::bytes).sum();
+        u32::try_from(servers + cached.surface.bytes()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Bytes of memory that the switches of a subject take.
+fn switches_bytes(switches: &HashMap<String, Vec<String>>) -> usize {
+    switches.values().flatten().map(|name| NAME_BYTES + name.len()).sum()
+}
+
 impl PgMcpGateway {
     /// The gateway.
     pub fn new(needs: McpNeeds) -> Arc<Self> {
         let McpNeeds { db, bus, clock, vault, tool_servers, integrations, chat, threads, budget } = needs;
         Arc::new(Self {
             audit: Audit::new(&db),
-            known: InvalidatedCache::by_id(&bus, TOPIC, MOST_ACCOUNTS),
-            switches: InvalidatedCache::by_id(&bus, SWITCHES, MOST_ACCOUNTS),
-            surfaces: Cache::new(MOST_SURFACES),
+            known: InvalidatedCache::by_id(
+                &bus,
+                TOPIC,
+                Capacity::Bytes(MOST_CONFIGURED, |known: &Configured| known.bytes),
+            ),
+            switches: InvalidatedCache::by_id(&bus, SWITCHES, Capacity::Bytes(MOST_SWITCHES, switches_bytes)),
+            surfaces: Cache::builder().max_capacity(MOST_SURFACES).weigher(Cached::weight).build(),
             approvals: Cache::builder().max_capacity(MOST_APPROVALS).time_to_live(APPROVAL).build(),
-            log_ins: Cache::builder().max_capacity(MOST_SURFACES).time_to_live(LOG_IN).build(),
-            down: Cache::new(MOST_SURFACES),
+            log_ins: Cache::builder().max_capacity(MOST_SERVERS).time_to_live(LOG_IN).build(),
+            down: Cache::new(MOST_SERVERS),
             db,
             bus,
             clock,
@@ -143,10 +173,12 @@ impl PgMcpGateway {
             )?;
             let mut configured = Configured::default();
             for row in rows {
+                configured.bytes += 2 * (heap_bytes(&row.settings) + heap_bytes(&row.seen));
                 let loaded = Loaded { id: row.id.clone(), settings: row.settings()?, seen: row.seen()? };
                 configured.profiles.push(Arc::new(loaded));
             }
             for grant in grants {
+                configured.bytes += GRANT_BYTES + grant.tools.iter().map(|tool| NAME_BYTES + tool.len()).sum::<usize>();
                 configured
                     .grants
                     .entry(grant.profile_id.clone())
@@ -224,6 +256,7 @@ impl PgMcpGateway {
         let cached =
             Cached { profile: Arc::clone(profile), servers: servers.clone(), stale, surface: Arc::clone(&surface) };
         self.surfaces.insert(key, Arc::new(cached));
+        self.surfaces.run_pending_tasks();
         Ok((surface, servers))
     }
 

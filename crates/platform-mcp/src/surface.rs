@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use platform_core::{Caller, Credential, sha256_hex};
+use platform_core::{Caller, Credential, heap_bytes, sha256_hex};
 use platform_toolservers::{McpAuthMode, OfferedServer, ServerType, ToolDefinition};
 use serde_json::{Value, json};
 
@@ -20,6 +20,8 @@ use crate::{
 
 /// The tool of a server whose tools nobody knows yet.
 const LOG_IN: &str = "log_in";
+/// Bytes of memory that a tool takes beside what is written into it.
+const TOOL_BYTES: usize = 1024;
 
 /// Who asks, as grants name them.
 #[derive(Debug, Clone, Default)]
@@ -213,6 +215,11 @@ impl Surface {
             by_name.entry(tool.name.clone()).or_insert(at);
         }
         Self { tools, by_name }
+    }
+
+    /// Of memory.
+    pub fn bytes(&self) -> usize {
+        self.tools.iter().map(|tool| TOOL_BYTES + tool.description.len() + heap_bytes(&tool.listed)).sum()
     }
 
     /// The tools, as their operator sees them.

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use moka::sync::Cache;
 use platform_core::{AccountId, Clock, Error, FairSemaphore, Id, Object, Result, joined, overlay};
-use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
+use platform_db::{Bus, Capacity, Conn, Db, Idempotency, InvalidatedCache};
 use platform_runtime::{Budget, Catalog, CoreMemoryBlock, EarlierTurns, Memory, MemoryBucket, Payer, RecalledTurns};
 
 use crate::{
@@ -108,7 +108,7 @@ impl PgMemory {
     /// Memory that hears over the bus what others write.
     pub fn new(needs: MemoryNeeds) -> Self {
         let MemoryNeeds { db, bus, clock, turns, catalog, budget, limits } = needs;
-        let blocks = InvalidatedCache::by_id(&bus, TOPIC, MOST_KNOWN);
+        let blocks = InvalidatedCache::by_id(&bus, TOPIC, Capacity::Entries(MOST_KNOWN));
         let recalling = FairSemaphore::new(AT_ONCE.0, AT_ONCE.1);
         Self { db, clock, turns, catalog, budget, limits, blocks, recalling, vectors: recall::vectors() }
     }

@@ -7,7 +7,7 @@ use platform_auth::{User, UserService};
 use platform_core::{
     AccountId, Caller, Checks, Clock, Code, Credential, Error, Id, Object, Page, Result, Timestamp, overlay,
 };
-use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
+use platform_db::{Bus, Capacity, Conn, Db, Idempotency, InvalidatedCache};
 
 use crate::{
     model::{Member, NewMember, NewProject, Project, ProjectFilter, ProjectPage, ProjectPatch},
@@ -56,7 +56,12 @@ pub struct PgProjectService {
 impl PgProjectService {
     /// Tells other processes of changes over the bus.
     pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, users: Arc<dyn UserService>) -> Self {
-        Self { db: db.clone(), clock, users, known: InvalidatedCache::new(bus, "project", MOST_REMEMBERED) }
+        Self {
+            db: db.clone(),
+            clock,
+            users,
+            known: InvalidatedCache::new(bus, "project", Capacity::Entries(MOST_REMEMBERED)),
+        }
     }
 
     /// The project, when the caller may do so much there.

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use moka::sync::Cache;
 use platform_core::{AccountId, Error, Id, Result};
-use platform_db::{Bus, Db, GroupWriter, InvalidatedCache};
+use platform_db::{Bus, Capacity, Db, GroupWriter, InvalidatedCache};
 use platform_runtime::{Budget, Charge, Model, ModelSpec, Note, Payer, Refusal, Spender, UsageLedger};
 use serde::Serialize;
 use serde_json::{
@@ -110,7 +110,7 @@ impl Quotas {
         let inner = Inner {
             db: db.clone(),
             model,
-            standings: InvalidatedCache::new(bus, TENANT, MOST_REMEMBERED),
+            standings: InvalidatedCache::new(bus, TENANT, Capacity::Entries(MOST_REMEMBERED)),
             unlimited: Arc::default(),
             reserving: GroupWriter::new(db, TOGETHER, |conn, items| reserve(conn, items).boxed()),
             settling: GroupWriter::new(db, TOGETHER, |conn, items| settle_all(conn, items).boxed()),

@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use platform_core::{Clock, Timestamp};
-use platform_db::{Bus, Db, InvalidatedCache};
+use platform_db::{Bus, Capacity, Db, InvalidatedCache};
 
 use crate::{
     Quotas,
@@ -44,7 +44,7 @@ impl Seen {
 impl PgTenantService {
     /// Tells the quotas, and other processes over the bus, when rules change.
     pub fn new(db: &Db, bus: &Bus, clock: Arc<dyn Clock>, quotas: Arc<Quotas>) -> Self {
-        let seen = InvalidatedCache::new(bus, TENANT, MOST_REMEMBERED);
+        let seen = InvalidatedCache::new(bus, TENANT, Capacity::Entries(MOST_REMEMBERED));
         Self { db: db.clone(), clock, quotas, seen }
     }
 }

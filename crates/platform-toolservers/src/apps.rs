@@ -105,7 +105,7 @@ pub fn check_tools(tools: &mut [ToolDefinition], url: Option<&Url>) -> Result<()
 
 impl OfferedServer {
     /// An app, its address, the tools that may be called, and the connection with whose rights; `None` = nobody is
-    /// connected, which calls are told. Takes a while: schemas are compiled.
+    /// connected, which calls are told.
     pub fn app(
         account: &AccountId,
         (app, url): (&str, Option<String>),
@@ -123,7 +123,7 @@ impl OfferedServer {
         Self::of(account, (app, app), settings, Some(&link))
     }
 
-    /// An MCP server. Takes a while: schemas are compiled.
+    /// An MCP server.
     pub fn mcp(account: &AccountId, new: NewMcpServer) -> Result<Self> {
         let NewMcpServer { id, identifier, url, tools, headers, connection } = new;
         let link = connection.map(|connection| AppLink {

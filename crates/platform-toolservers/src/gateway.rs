@@ -105,6 +105,11 @@ impl OfferedServer {
         self.0.tool(name)
     }
 
+    /// Bytes of memory that it takes, about.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
     /// Whether it is the same, unchanged.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -1,7 +1,10 @@
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use platform_core::{AccountId, Object};
+use platform_core::{AccountId, Object, heap_bytes};
 use platform_egress::{
     Url,
     header::{AUTHORIZATION, HeaderMap, HeaderName},
@@ -20,10 +23,12 @@ use crate::{
     tokens::{Tokens, usable},
 };
 
+/// What a tool takes beside what is written into it.
+const TOOL_BYTES: usize = 1024;
 /// So many broken rules are told.
 const MOST_ISSUES: usize = 10;
 
-/// A tool server as calls need it: secrets open, schemas compiled.
+/// A tool server as calls need it: secrets open.
 pub(crate) struct Server {
     pub account: AccountId,
     pub id: String,
@@ -31,7 +36,8 @@ pub(crate) struct Server {
     pub kind: ServerType,
     pub settings: ToolServerSettings,
     pub shown: ToolServer,
-    schemas: HashMap<String, Schema>,
+    /// Of the arguments of a tool, by its name, once it was called.
+    schemas: HashMap<String, OnceLock<Schema>>,
 }
 
 /// With whose rights a server is asked.
@@ -57,12 +63,22 @@ pub(crate) struct Credentials {
 }
 
 impl Server {
-    /// Takes a while: plain schemas are compiled.
     pub fn new(account: AccountId, settings: ToolServerSettings, shown: ToolServer) -> Self {
-        let schema = |tool: &ToolDefinition| (tool.function.name.clone(), Schema::new(tool.argument_schema()));
-        let schemas = settings.tool_definitions.iter().map(schema).collect();
+        let schemas =
+            settings.tool_definitions.iter().map(|tool| (tool.function.name.clone(), OnceLock::new())).collect();
         let (id, identifier, kind) = (shown.id.clone(), shown.identifier.clone(), shown.r#type);
         Self { account, id, identifier, kind, settings, shown, schemas }
+    }
+
+    /// Of memory, with all its tools called: as it is set, as it is shown, and twice in what arguments are held against.
+    pub fn bytes(&self) -> usize {
+        let of_tool = |tool: &ToolDefinition| {
+            let annotations = tool.annotations.iter().flatten().map(|(_, value)| heap_bytes(value)).sum::<usize>();
+            let texts = [&tool.function.description, &tool.body_json_template, &tool.response_post_processing_template];
+            let texts: usize = texts.iter().map(|text| text.len()).sum();
+            TOOL_BYTES + texts + annotations + heap_bytes(&tool.function.parameters)
+        };
+        4 * self.settings.tool_definitions.iter().map(of_tool).sum::<usize>()
     }
 
     pub fn tool(&self, name: &str) -> Option<&ToolDefinition> {
@@ -81,6 +97,7 @@ impl Server {
     /// Whether arguments fit the parameters of a tool.
     pub async fn check(&self, children: &ChildPool, tool: &ToolDefinition, arguments: &Object) -> Result<(), Failure> {
         let Some(schema) = self.schemas.get(&tool.function.name) else { return Ok(()) };
+        let schema = schema.get_or_init(|| Schema::new(tool.argument_schema()));
         let arguments = Value::Object(arguments.clone());
         let issues = schema.problems(children, &self.account, &arguments, MOST_ISSUES).await;
         if issues.is_empty() { Ok(()) } else { Err(Failure::arguments(issues)) }

@@ -7,7 +7,7 @@ use platform_core::{
     AccountId, Clock, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp,
     check_types, overlay, run_blocking, spawn,
 };
-use platform_db::{Bus, Db, Idempotency, InvalidatedCache};
+use platform_db::{Bus, Capacity, Db, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_runtime::{ChildPool, fit_bytes};
 use platform_vault::{SecretLocation, Vault};
@@ -38,7 +38,8 @@ use crate::{
     tokens::Tokens,
 };
 
-const MOST_REMEMBERED: u64 = 10_000;
+/// Bytes of the servers that are remembered at once.
+const MOST_REMEMBERED: u64 = 96 << 20;
 /// Identifiers that are tried when the one made of the name is taken.
 const TRIES: usize = 1000;
 
@@ -177,7 +178,7 @@ impl PgToolServerService {
         let tokens = Arc::new(Tokens::new(&db, Arc::clone(&vault), egress.unplaced(), Arc::clone(&clock)));
         let mcp = McpClients::new(egress.clone(), Arc::clone(&tokens), Arc::clone(&connections), Arc::clone(&changed));
         let service = Arc::new(Self {
-            known: InvalidatedCache::new(&bus, TOOL_SERVER.name(), MOST_REMEMBERED),
+            known: InvalidatedCache::new(&bus, TOOL_SERVER.name(), Capacity::Bytes(MOST_REMEMBERED, Server::bytes)),
             db,
             bus,
             clock,

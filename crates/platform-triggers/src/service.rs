@@ -10,10 +10,10 @@ use platform_access::{Kind, Place, RecordRef, Referrer, Resources, use_in};
 use platform_agents::{AgentService, ThreadService, code::INVALID_CRON, time_problem};
 use platform_chat::{AssistantService, ChatService};
 use platform_core::{
-    AccountId, Caller, Checks, Clock, Code, Error, FieldLimits, Id, Object, Page, Result, Timestamp, millis, overlay,
-    sha256_hex,
+    AccountId, Caller, Checks, Clock, Code, Error, FieldLimits, Id, Object, Page, Result, Timestamp, heap_bytes,
+    millis, overlay, sha256_hex,
 };
-use platform_db::{Bus, Conn, Db, GroupWriter, Idempotency, InvalidatedCache};
+use platform_db::{Bus, Capacity, Conn, Db, GroupWriter, Idempotency, InvalidatedCache};
 use platform_events::publish_in;
 use platform_integrations::{
     ConnectionListener, Connector, EventKind, PackEventType, PgIntegrations, SignatureRule, sample_of,
@@ -44,6 +44,8 @@ pub const TRIGGER: Kind = Kind::placed("trigger");
 
 const TOPIC: &str = "triggers";
 const MOST_KNOWN: u64 = 10_000;
+/// Bytes of the triggers that are remembered at once.
+const MOST_OPEN: u64 = 64 << 20;
 
 /// Triggers of an account. `TRIGGER_NOT_FOUND` comes from all that name one.
 #[async_trait]
@@ -135,6 +137,15 @@ pub(crate) struct OpenTrigger {
     pub secret: Secret,
 }
 
+impl OpenTrigger {
+    /// Of memory.
+    fn bytes(&self) -> usize {
+        let TriggerRow { config, filter, cursor, message_template, chat_uid_template, .. } = &self.row;
+        let values = [Some(config), filter.as_ref(), cursor.as_ref()];
+        message_template.len() + chat_uid_template.len() + values.into_iter().flatten().map(heap_bytes).sum::<usize>()
+    }
+}
+
 /// Triggers on PostgreSQL.
 pub struct PgTriggers {
     pub(crate) db: Db,
@@ -209,7 +220,7 @@ impl PgTriggers {
             rules,
         } = needs;
         Self {
-            known: InvalidatedCache::new(&bus, TOPIC, MOST_KNOWN),
+            known: InvalidatedCache::new(&bus, TOPIC, Capacity::Bytes(MOST_OPEN, OpenTrigger::bytes)),
             acceptor: acceptor(&db),
             waiting: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_live(Duration::from_secs(1)).build(),
             sent: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_live(HOUR).build(),

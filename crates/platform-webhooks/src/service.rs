@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::Kind;
 use platform_core::{AccountId, Clock, Code, Error, Id, Object, Page, Result, Timestamp, millis, overlay};
-use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
+use platform_db::{Bus, Capacity, Conn, Db, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_events::Audience;
 use platform_vault::{MASK, Secret, SecretLocation, Vault};
@@ -133,8 +133,8 @@ impl PgWebhooks {
     /// Nothing is sent before [`PgWebhooks::keep`].
     pub fn new(needs: WebhookNeeds) -> Self {
         let WebhookNeeds { db, bus, clock, vault, egress, threads, rules, most } = needs;
-        let known = InvalidatedCache::new(&bus, TOPIC, MOST_KNOWN);
-        let secrets = InvalidatedCache::new(&bus, SECRETS_TOPIC, MOST_KNOWN);
+        let known = InvalidatedCache::new(&bus, TOPIC, Capacity::Entries(MOST_KNOWN));
+        let secrets = InvalidatedCache::new(&bus, SECRETS_TOPIC, Capacity::Entries(MOST_KNOWN));
         // Deliveries have shares of their own.
         Self {
             db,

@@ -439,6 +439,8 @@ pub(crate) struct ReadyAgent {
     pub version: i64,
     pub settings: AgentSettings,
     pub profile: Arc<Profile>,
+    /// Of memory that it takes.
+    pub bytes: usize,
 }
 
 /// Which agents to list.

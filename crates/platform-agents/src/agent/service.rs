@@ -7,10 +7,10 @@ use platform_conversation::{
     AGENT, AssistantSettings, AssistantTemplates, ENVIRONMENT, Ports, Refers, SubAgents, check_environment,
 };
 use platform_core::{
-    AccountId, Caller, Checks, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, overlay,
-    run_blocking,
+    AccountId, Caller, Checks, Error, FieldLimits, Id, Object, Page, Precondition, Result, Timestamp, heap_bytes,
+    overlay, run_blocking,
 };
-use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
+use platform_db::{Bus, Capacity, Conn, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_jobs::{Jobs, When, cancel_in, enqueue_in, set_lane_in};
 use platform_knowledge::SkillRef;
@@ -28,7 +28,8 @@ use crate::{
     evaluation::{EvaluationConfig, check_evaluation, default_judge},
 };
 
-const MOST_REMEMBERED: u64 = 10_000;
+/// Bytes of the agents that are remembered at once.
+const MOST_REMEMBERED: u64 = 64 << 20;
 /// Kind of the runs that end all threads of an agent that was deleted.
 pub(crate) const END_ALL: &str = "thread-end-all";
 /// Kind of the runs that start agents by their schedules.
@@ -93,7 +94,8 @@ impl PgAgentService {
         jobs: Arc<Jobs>,
         limits: FieldLimits,
     ) -> Arc<Self> {
-        let ready = InvalidatedCache::new(bus, "agents", MOST_REMEMBERED);
+        let ready =
+            InvalidatedCache::new(bus, "agents", Capacity::Bytes(MOST_REMEMBERED, |ready: &ReadyAgent| ready.bytes));
         Arc::new(Self { ports: ports.clone(), templates, sub_agents, egress, jobs, limits, ready })
     }
 
@@ -146,12 +148,14 @@ impl PgAgentService {
         let load = async {
             let conn = self.ports.db.read().await?;
             let Some(settings) = repository::version(conn.get(), account, id, version).await? else { return Ok(None) };
-            let profile = {
-                let (settings, children, account) =
-                    (settings.clone(), Arc::clone(&self.ports.children), account.clone());
-                run_blocking(move || settings.profile(None, &children, &account)).await?
+            let (id, children, account) = (id.to_owned(), Arc::clone(&self.ports.children), account.clone());
+            let load = move || {
+                // As it is set, as turns use it, and twice in what answers are held against.
+                let bytes = 4 * heap_bytes(&serde_json::to_value(&settings).map_err(Error::internal)?);
+                let profile = Arc::new(settings.profile(None, &children, &account)?);
+                Ok(ReadyAgent { id, version, settings, profile, bytes })
             };
-            Ok(Some(ReadyAgent { id: id.to_owned(), version, settings, profile: Arc::new(profile) }))
+            Ok(Some(run_blocking(load).await?))
         };
         let ready = self.ready.get_or_load(&(account.clone(), id.to_owned(), version), load).await?;
         let ready = ready.ok_or_else(|| not_found(id))?;
@@ -160,8 +164,8 @@ impl PgAgentService {
         let settings = ready.settings.clone();
         let (children, account) = (Arc::clone(&self.ports.children), account.clone());
         let profile = run_blocking(move || settings.profile(Some(&base), &children, &account)).await?;
-        let (id, version, settings) = (ready.id.clone(), ready.version, ready.settings.clone());
-        Ok(Arc::new(ReadyAgent { id, version, settings, profile: Arc::new(profile) }))
+        let (id, settings) = (ready.id.clone(), ready.settings.clone());
+        Ok(Arc::new(ReadyAgent { id, settings, profile: Arc::new(profile), ..*ready }))
     }
 
     /// An agent as it is now, unless it was deleted.

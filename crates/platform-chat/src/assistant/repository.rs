@@ -20,7 +20,7 @@ const MOST: i64 = 1000;
 pub(crate) struct AssistantRow {
     id: String,
     identifier: String,
-    settings: Value,
+    pub settings: Value,
     pub version: i64,
     pub deleted: bool,
     created_ms: i64,

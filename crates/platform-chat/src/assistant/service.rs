@@ -8,9 +8,9 @@ use platform_conversation::{
 };
 use platform_core::{
     AccountId, Caller, Code, Error, FieldLimits, Id, MOST_LISTED, Object, Page, Precondition, Result, Timestamp,
-    overlay, run_blocking,
+    heap_bytes, overlay, run_blocking,
 };
-use platform_db::{Bus, Conn, Idempotency, InvalidatedCache};
+use platform_db::{Bus, Capacity, Conn, Idempotency, InvalidatedCache};
 use platform_jobs::Jobs;
 use platform_knowledge::SkillRef;
 use platform_toolservers::{TOOL_SERVER, hold_in, use_in};
@@ -23,8 +23,8 @@ use super::{
 };
 use crate::{chat, code, turn};
 
-/// Assistants that are remembered at once.
-const MOST_REMEMBERED: u64 = 10_000;
+/// Bytes of the assistants that are remembered at once.
+const MOST_REMEMBERED: u64 = 64 << 20;
 
 /// Assistants of an account.
 #[async_trait]
@@ -71,11 +71,15 @@ pub struct PgAssistantService {
 struct Known {
     assistant: Arc<Assistant>,
     deleted: bool,
+    /// Of memory.
+    bytes: usize,
 }
+
 impl PgAssistantService {
     /// Needs what turns work with to check against, and the bus that says when to forget.
     pub fn new(ports: &Ports, bus: &Bus, sub_agents: Arc<dyn SubAgents>, jobs: Arc<Jobs>, limits: FieldLimits) -> Self {
-        let known = InvalidatedCache::new(bus, "assistants", MOST_REMEMBERED);
+        let known =
+            InvalidatedCache::new(bus, "assistants", Capacity::Bytes(MOST_REMEMBERED, |known: &Known| known.bytes));
         let built_in = Arc::new(Assistant::built_in());
         Self { ports: ports.clone(), sub_agents, jobs, limits, built_in, known }
     }
@@ -149,8 +153,13 @@ impl PgAssistantService {
             let Some(row) = repository::find(&mut conn.get(), account, name).await? else { return Ok(None) };
             let deleted = row.deleted;
             let (children, account) = (Arc::clone(&self.ports.children), account.clone());
-            let assistant = run_blocking(move || Ok(row.into_assistant()?.ready(&children, &account))).await?;
-            Ok(Some(Known { assistant: Arc::new(assistant), deleted }))
+            let load = move || {
+                // As it is shown, as turns use it, and in what answers are held against.
+                let bytes = 4 * heap_bytes(&row.settings);
+                let assistant = Arc::new(row.into_assistant()?.ready(&children, &account));
+                Ok(Known { assistant, deleted, bytes })
+            };
+            Ok(Some(run_blocking(load).await?))
         };
         self.known.get_or_load(&(account.clone(), name.to_owned()), load).await
     }

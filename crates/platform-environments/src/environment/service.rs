@@ -7,7 +7,7 @@ use platform_conversation::{ENVIRONMENT, Refers};
 use platform_core::{
     AccountId, Checks, Clock, Code, Error, FieldLimits, Id, Object, Page, Precondition, Result, overlay,
 };
-use platform_db::{Bus, Conn, Db, Idempotency, InvalidatedCache};
+use platform_db::{Bus, Capacity, Conn, Db, Idempotency, InvalidatedCache};
 use platform_egress::Egress;
 use platform_files::Store;
 use platform_knowledge::SkillRef;
@@ -150,7 +150,8 @@ impl PgEnvironments {
     pub fn new(needs: EnvironmentNeeds) -> Arc<Self> {
         let EnvironmentNeeds { db, bus, clock, vault, store, egress, backend, threads, referrers, limits, settings } =
             needs;
-        let (known, machines) = (InvalidatedCache::by_id(&bus, TOPIC, MOST_KNOWN), Machines::new(settings.most));
+        let (known, machines) =
+            (InvalidatedCache::by_id(&bus, TOPIC, Capacity::Entries(MOST_KNOWN)), Machines::new(settings.most));
         Arc::new(Self {
             db,
             bus,
