@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 
 # experiment | package | what of its tests
 experiments="
-crash      platform-tests  crash:: crash_access:: company:: process::a_stopped tools::after_a_crash
+crash      platform-tests  crash:: crash_access:: crash_documents:: company:: process::a_stopped tools::after_a_crash
+crash      platform-tests  triggers::each_event webhooks::each_event
 race       platform-tests  idempotency:: tenants::racing tiers:: queue:: thread_states::
 streams    platform-tests  stream::
 matrix     platform-tests  matrix:: access:: credentials:: oauth:: owners:: projects::
@@ -18,6 +19,9 @@ hostile    platform-tests  hostile:: connections:: guessing:: wire:: http:: malf
 providers  platform-tests  faults:: messages::provider models:: structured::
 database   platform-tests  database:: operations::
 fleet      platform-tests  fleet:: process::sigterm
+knowledge  platform-tests  documents:: document_access:: document_files:: uploads:: vectors:: skills:: memory:: speech::
+apps       platform-tests  integrations:: tenant_integrations:: triggers:: webhooks::
+mcp        platform-tests  mcp_gateway:: mcp_protocol:: tenant_mcp::
 sandbox    platform-sandbox
 sandbox    platform-tests  sandboxes::
 "

@@ -9,7 +9,7 @@ use std::{
 
 use diesel_async::SimpleAsyncConnection;
 use platform_testing::{FakeCollector, FakeMcpServer, FakeModelServer, FakeToolServer, Script, Span, TestApp, TestDb};
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use crate::{
@@ -345,10 +345,11 @@ async fn what_is_kept_for_a_time_goes_when_that_is_over_and_not_before() {
     assert_eq!(app.post("/webhooks", hears).await.status, StatusCode::CREATED);
     app.post("/assistants", json!({"name": "Helper", "identifier": "helper"})).await;
     let hook = trigger(&app, &server_of(&app, "webhook").await, "webhook", json!({"assistantId": "helper"})).await;
+    let url = text(&hook["webhookUrl"]).strip_prefix(app.url()).expect("ours").to_owned();
     for n in 0..2 {
         called(&app, app.key(), "", "s__echo", json!({"n": n})).await;
-        let sent = reqwest::Client::new().post(text(&hook["webhookUrl"])).json(&json!({"n": n})).send().await;
-        assert_eq!(sent.expect("an answer").status(), StatusCode::ACCEPTED);
+        let sent = app.anonymous(Method::POST, &url).json(&json!({"n": n}));
+        assert_eq!(app.send(sent).await.status, StatusCode::ACCEPTED);
     }
     let tables = [
         ("mcp_audit", "id", "timestamp_ms", 2),

@@ -23,6 +23,18 @@ pub enum Capacity<V> {
     Bytes(u64, fn(&V) -> usize),
 }
 
+impl<V: Send + Sync + 'static> Capacity<V> {
+    fn of_cache<K: Hash + Eq + Send + Sync + 'static>(self) -> Cache<K, Arc<V>> {
+        match self {
+            Self::Entries(most) => Cache::new(most),
+            Self::Bytes(most, size) => {
+                let weigh = move |_: &K, value: &Arc<V>| u32::try_from(ENTRY + size(value)).unwrap_or(u32::MAX);
+                Cache::builder().max_capacity(most).weigher(weigh).build()
+            }
+        }
+    }
+}
+
 /// A bounded cache of what was read from the database, which every process forgets at once
 /// when a change is told under its topic.
 ///
@@ -47,13 +59,7 @@ where
     }
 
     fn hearing(bus: &Bus, topic: &'static str, capacity: Capacity<V>, forget: fn(&Self, &str)) -> Arc<Self> {
-        let known = match capacity {
-            Capacity::Entries(most) => Cache::new(most),
-            Capacity::Bytes(most, size) => {
-                let weigh = move |_: &K, value: &Arc<V>| u32::try_from(ENTRY + size(value)).unwrap_or(u32::MAX);
-                Cache::builder().max_capacity(most).weigher(weigh).build()
-            }
-        };
+        let known = capacity.of_cache();
         let remembered = Arc::new(Self { known, generation: AtomicU64::new(0), topic, bus: bus.clone(), forget });
         let (mut notices, cache) = (bus.subscribe(), Arc::downgrade(&remembered));
         spawn("forget", async move {

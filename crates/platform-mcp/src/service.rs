@@ -124,7 +124,6 @@ struct Cached {
 
 impl Cached {
     /// Bytes of memory.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as the cache asks")]
     fn weight(_: &(AccountId, String), cached: &Arc<Self>) -> u32 {
         let servers: usize = cached.servers.iter().map(OfferedServer::bytes).sum();
         u32::try_from(servers + cached.surface.bytes()).unwrap_or(u32::MAX)

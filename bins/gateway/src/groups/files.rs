@@ -53,7 +53,7 @@ async fn sweep(files: Arc<PgFileService>, uploads: PathBuf, interval: Duration) 
         }
         let uploads = uploads.clone();
         let removed = platform_core::run_blocking(move || {
-            remove_abandoned_uploads(&uploads).map_err(platform_core::Error::internal)
+            remove_abandoned_uploads(&uploads, interval).map_err(platform_core::Error::internal)
         });
         if let Err(error) = removed.await {
             warn!(%error, "Uploads that were broken off could not be removed; trying again the next time.");

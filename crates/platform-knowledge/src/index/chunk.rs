@@ -234,7 +234,8 @@ mod tests {
 
     #[test]
     fn of_more_headings_than_pieces_no_more_is_kept_than_is_looked_at() {
-        let above: String = (1..=5).map(|level| format!("{} {}\n", "#".repeat(level), "h".repeat(200))).collect();
+        let above =
+            (1..=5).fold(String::new(), |text, level| text + &"#".repeat(level) + " " + &"h".repeat(200) + "\n");
         let text = above + &"###### x\ny\n".repeat(400_000);
         assert!(sections(&text).len() <= MOST + 1);
         let pieces = chunks(&text);
