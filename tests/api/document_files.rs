@@ -5,7 +5,6 @@ use std::{
     io::{Cursor, Write as _},
 };
 
-use futures_util::future::join_all;
 use platform_testing::{Reply, TestApp};
 use reqwest::{
     Method, StatusCode,
@@ -28,6 +27,23 @@ pub async fn upload(app: &TestApp, name: &str, bytes: impl Into<Vec<u8>>, fields
 
 /// A Word file with a heading and a paragraph.
 fn docx() -> Vec<u8> {
+    docx_of(
+        r#"<w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>Terms</w:t></w:r></w:p>
+        <w:p><w:r><w:t xml:space="preserve">Pay within </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>ten</w:t></w:r>
+        <w:r><w:t xml:space="preserve"> days.</w:t></w:r></w:p>"#,
+    )
+}
+
+/// A Word file with that in its body.
+pub fn docx_of(body: &str) -> Vec<u8> {
+    let document = format!(
+        r#"<?xml version="1.0"?><w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>{body}</w:body></w:document>"#
+    );
+    docx_with(&document, &[])
+}
+
+/// A Word file with that as its document, and with more parts.
+pub fn docx_with(document: &str, more: &[(&str, &[u8])]) -> Vec<u8> {
     const KINDS: &str = r#"<?xml version="1.0"?><Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">
         <Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>
         <Override PartName="/word/document.xml"
@@ -40,20 +56,21 @@ fn docx() -> Vec<u8> {
         <w:styles xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">
         <w:style w:type="paragraph" w:styleId="Heading1"><w:name w:val="heading 1"/>
         <w:pPr><w:outlineLvl w:val="0"/></w:pPr></w:style></w:styles>"#;
-    const TEXT: &str = r#"<?xml version="1.0"?>
-        <w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>
-        <w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>Terms</w:t></w:r></w:p>
-        <w:p><w:r><w:t xml:space="preserve">Pay within </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>ten</w:t></w:r>
-        <w:r><w:t xml:space="preserve"> days.</w:t></w:r></w:p></w:body></w:document>"#;
-    let mut file = ZipWriter::new(Cursor::new(Vec::new()));
-    for (path, content) in [
+    let parts = [
         ("[Content_Types].xml", KINDS),
         ("_rels/.rels", PARTS),
         ("word/styles.xml", STYLES),
-        ("word/document.xml", TEXT),
-    ] {
+        ("word/document.xml", document),
+    ];
+    zip(parts.iter().map(|(path, content)| (*path, content.as_bytes())).chain(more.iter().copied()))
+}
+
+/// An archive of files.
+pub fn zip<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
+    let mut file = ZipWriter::new(Cursor::new(Vec::new()));
+    for (path, content) in files {
         file.start_file(path, SimpleFileOptions::default()).expect("a file");
-        file.write_all(content.as_bytes()).expect("written");
+        file.write_all(content).expect("written");
     }
     file.finish().expect("an archive").into_inner()
 }
@@ -65,8 +82,8 @@ pub fn pdf(says: &str) -> Vec<u8> {
 }
 
 /// The same of so many equal pages: of what is drawn, with which fonts and forms, and what the font is.
-fn pdf_of(pages: usize, drawn: &str, resources: &str, font: &str) -> Vec<u8> {
-    let objects = [
+pub fn pdf_of(pages: usize, drawn: &str, resources: &str, font: &str) -> Vec<u8> {
+    pdf_with(&[
         "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
         format!("<< /Type /Pages /Kids [{}] /Count {pages} >>", "3 0 R ".repeat(pages)),
         format!(
@@ -78,7 +95,11 @@ fn pdf_of(pages: usize, drawn: &str, resources: &str, font: &str) -> Vec<u8> {
         "<< /Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /XObject << /X 6 0 R >> >> /Length 5 >>\n\
          stream\n/X Do\nendstream"
             .to_owned(),
-    ];
+    ])
+}
+
+/// A PDF of these objects, the first of them its root.
+pub fn pdf_with(objects: &[String]) -> Vec<u8> {
     let (mut file, mut places) = ("%PDF-1.4\n".to_owned(), Vec::new());
     for (n, object) in objects.iter().enumerate() {
         places.push(file.len());
@@ -92,30 +113,6 @@ fn pdf_of(pages: usize, drawn: &str, resources: &str, font: &str) -> Vec<u8> {
     let count = objects.len() + 1;
     write!(file, "trailer\n<< /Size {count} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n").expect("text");
     file.into_bytes()
-}
-
-#[tokio::test]
-async fn a_hostile_file_costs_only_itself() {
-    let app = app().await;
-    let font = "/Subtype /Type0 /BaseFont /X /DescendantFonts [5 0 R] /ToUnicode 5 0 R";
-    let hostile = [
-        ("draws-itself.pdf", pdf_of(1, "/X Do", "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")),
-        ("nests.pdf", pdf_of(1, &"[".repeat(2_000_000), "<< /F1 5 0 R >>", "/Subtype /Type1 /BaseFont /Helvetica")),
-        ("its-own-font.pdf", pdf_of(1, "BT /F1 9 Tf (x) Tj ET", "<< /F1 5 0 R >>", font)),
-        (
-            "noise.pdf",
-            [
-                b"%PDF-1.7\n".to_vec(),
-                (0..1_000_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect(),
-            ]
-            .concat(),
-        ),
-    ];
-    for made in join_all(hostile.iter().map(|(name, bytes)| upload(&app, name, bytes.clone(), &[]))).await {
-        assert_eq!((made.status, &made.body["status"]), (StatusCode::CREATED, &json!("failed")), "{}", made.body);
-        assert_eq!(made.body["indexing"]["error"]["code"], "EXTRACTION_FAILED");
-    }
-    assert_eq!(upload(&app, "fine.pdf", pdf("fine"), &[]).await.body["status"], "pending", "the next one is read");
 }
 
 #[tokio::test]

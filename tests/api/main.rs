@@ -26,6 +26,7 @@ mod fleet;
 mod guardrails;
 mod guessing;
 mod hostile;
+mod hostile_files;
 mod http;
 mod idempotency;
 mod integrations;

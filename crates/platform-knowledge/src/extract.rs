@@ -3,6 +3,7 @@
 use std::{io::Read, path::Path, time::Duration};
 
 use bytes::Bytes;
+use pdf_extract::{Error as PdfError, OutputError};
 use platform_child::{ChildError, Work};
 use platform_core::{AccountId, Code, Error, Result, run_blocking};
 use platform_files::{HEAD_BYTES, media_type};
@@ -44,6 +45,7 @@ enum Answer {
 fn answer(read: std::result::Result<String, String>) -> Vec<u8> {
     let answer = match read {
         Ok(text) if text.len() > MOST_TEXT => Answer::TooLarge,
+        Ok(text) if text.trim().is_empty() => Answer::Unreadable("it has no text".to_owned()),
         Ok(text) => Answer::Text(text),
         Err(reason) => Answer::Unreadable(reason),
     };
@@ -51,7 +53,11 @@ fn answer(read: std::result::Result<String, String>) -> Vec<u8> {
 }
 
 fn pdf(bytes: &[u8]) -> std::result::Result<String, String> {
-    let pages = pdf_extract::extract_text_from_mem_by_pages(bytes).map_err(|error| error.to_string())?;
+    let locked = "it is locked with a password; take that off first";
+    let pages = pdf_extract::extract_text_from_mem_by_pages(bytes).map_err(|error| match error {
+        OutputError::PdfError(PdfError::Decryption(_)) => locked.to_owned(),
+        error => error.to_string(),
+    })?;
     if pages.len() > MOST_PAGES {
         return Err(format!("it has more than {MOST_PAGES} pages"));
     }
