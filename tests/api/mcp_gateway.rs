@@ -589,7 +589,7 @@ async fn profiles_and_grants_are_an_administrators_to_change_and_say_what_is_wro
     assert_eq!(app.get("/mcp-gateway/grants?subject=u").await.body["total"], 1);
     let grant_path = format!("/mcp-gateway/grants/{}", text(&granted["_id"]));
     assert_eq!(app.delete(&grant_path).await.status, StatusCode::OK);
-    assert_eq!(app.delete(&grant_path).await.error(), "GRANT_NOT_FOUND");
+    assert_eq!(app.delete(&grant_path).await.error(), "NOT_FOUND");
     assert_eq!(app.get("/mcp-gateway/preview?userUID=x").await.error(), "VALIDATION_ERROR");
     assert_eq!(app.get("/mcp-gateway/preview?profile=none&userUID=x").await.error(), "PROFILE_NOT_FOUND");
     assert_eq!(app.delete(&path).await.status, StatusCode::OK);

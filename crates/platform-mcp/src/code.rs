@@ -2,8 +2,6 @@
 
 use platform_core::{Code, ErrorKind};
 
-/// There is no such grant.
-pub const GRANT_NOT_FOUND: Code = Code::new("GRANT_NOT_FOUND", ErrorKind::NotFound);
 /// There is no such profile, or none that the caller may see.
 pub const PROFILE_NOT_FOUND: Code = Code::new("PROFILE_NOT_FOUND", ErrorKind::NotFound);
 pub use platform_toolservers::code::{TOOL_NOT_FOUND, TOOL_SERVER_NOT_FOUND};

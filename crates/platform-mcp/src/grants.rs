@@ -6,7 +6,6 @@ use platform_core::{AccountId, Checks, Code, Error, Id, Page, Result};
 use platform_db::Idempotency;
 
 use crate::{
-    code,
     model::{Grant, GrantFilter, GrantPage, NewGrant, SubjectType, check_names},
     repository::{self, GrantRow},
     service::{PgMcpGateway, not_found},
@@ -77,10 +76,10 @@ impl PgMcpGateway {
         Ok(GrantPage { items, total, offset: page.offset, limit: page.limit })
     }
 
-    /// Takes a grant back. `GRANT_NOT_FOUND`.
+    /// Takes a grant back. `NOT_FOUND`.
     pub async fn revoke(&self, account: &AccountId, id: &str) -> Result<()> {
         if !repository::delete_grant(&mut *self.db.conn().await?, account, id).await? {
-            return Err(Error::not_found(code::GRANT_NOT_FOUND, "grant", id));
+            return Err(Error::not_found(Code::NOT_FOUND, "grant", id));
         }
         self.changed(account).await
     }
