@@ -359,3 +359,21 @@ async fn what_was_revoked_ends_on_every_process_at_once_and_closes_its_streams()
     let frames = Frames::open_of(&a, "open", "c1", true);
     assert!(frames.await.next().await.is_some(), "the turn itself goes on");
 }
+
+#[tokio::test]
+async fn a_stream_ends_when_its_key_opens_it_no_longer() {
+    let app = app().await;
+    let lists = json!({"allowedEndpoints": [{"method": "*", "path": "/assistants/**"}]});
+    let (id, restricted) = key(&app, lists).await;
+    let slow = json!({"message": "/delay 100ms\n/tokens 600", "chatUid": "c1"});
+    let said = post(&app, &restricted, "/assistants/default/messages?async=true", slow).await;
+    assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+    let stream = app.anonymous(Method::GET, "/v1/assistants/default/chats/c1/stream").bearer_auth(&restricted);
+    let stream = stream.send().await.expect("a stream");
+    let narrowed = json!({"allowedEndpoints": [{"method": "GET", "path": "/models"}]});
+    assert_eq!(app.patch(&format!("/api-keys/{id}"), narrowed).await.status, StatusCode::OK);
+    let since = std::time::Instant::now();
+    stream.text().await.expect("it ends");
+    assert!(since.elapsed().as_secs_f64() < 20.0, "long before the reply does");
+    assert_eq!(app.get("/assistants/default/chats/c1/realtime").await.body["status"], "processing");
+}

@@ -405,20 +405,25 @@ async fn calls_carry_the_credentials_that_the_server_says_and_never_the_callers(
     let one = exposed(&app, "one", &mcp, shared).await;
     let two = exposed(&app, "two", &mcp, json!({"mcpAuthMode": "passthrough"})).await;
     let servers = json!([{"toolServerId": one}, {"toolServerId": two}]);
-    profile(&app, json!({"name": "default", "servers": servers})).await;
+    profile(&app, json!({"name": "default", "servers": servers, "auditPayloads": true})).await;
     let key = app.key().to_owned();
     called(&app, &key, "", "one__echo", json!({})).await;
     let sent = |at: usize| mcp.requests("tools/call")[at].header("authorization").to_owned();
     assert_eq!(sent(0), "Bearer shared-canary");
     assert_eq!(wrong(&called(&app, &key, "", "two__echo", json!({})).await), "BAD_REQUEST");
-    for own in ["Bearer alice", "Bearer bob"] {
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "two__echo"}});
-        let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(&key).header("X-Upstream-Authorization", own);
+    for own in ["alice-of-upstream", "bob-of-upstream"] {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": {"name": "two__echo", "arguments": {"again": own}}});
+        let bearer = format!("Bearer {own}");
+        let request =
+            app.anonymous(Method::POST, "/v1/mcp").bearer_auth(&key).header("X-Upstream-Authorization", bearer);
         let reply = app.send(request.json(&body)).await;
         assert!(reply.body["result"]["isError"].is_null(), "{}", reply.body);
         assert!(!reply.body.to_string().contains(own), "what is echoed is taken out: {}", reply.body);
+        let audit = app.get("/mcp-gateway/audit").await.body;
+        assert!(!audit["items"][0]["result"].to_string().contains(own), "{audit}");
     }
-    assert_eq!((sent(1), sent(2)), ("Bearer alice".to_owned(), "Bearer bob".to_owned()));
+    assert_eq!((sent(1), sent(2)), ("Bearer alice-of-upstream".to_owned(), "Bearer bob-of-upstream".to_owned()));
     assert!(!mcp.everything().contains(&key), "the caller's own goes nowhere");
 }
 

@@ -409,6 +409,49 @@ async fn what_lasts_or_comes_near_secrets_takes_an_editor_not_who_only_reads() {
     assert_eq!(shown().await, [false, false], "who knows the address starts what is behind it");
     enlist(&app, &shop, &ann, "editor").await;
     assert_eq!(shown().await, [true, true]);
+    // Nor do accounts that end users connect for an assistant, or a key that somebody else has.
+    let private = project(&app, "private", "private").await;
+    let offers = json!({"enabled": true, "apps": [{"app": "http"}]});
+    let hidden = json!({"name": "hidden", "identifier": "hidden", "projectId": private, "tenantIntegrationsConfig": offers,
+        "tenantMcpConfig": {"enabled": true}});
+    assert_eq!(app.post("/assistants", hidden).await.status, StatusCode::CREATED);
+    for path in ["/tenant-integrations", "/tenant-mcp"] {
+        let path = format!("{path}?assistantId=hidden&tenantId=t&subtenantId=u");
+        assert_eq!(app.get(&path).await.status, StatusCode::OK, "{path}");
+        assert_eq!(get(&app, &token, &path).await.error(), "PROJECT_FORBIDDEN", "{path}");
+    }
+    let of_shop = async || app.post("/api-keys", json!({"name": "k", "projectIds": [shop]})).await.body;
+    let (one, other) = (of_shop().await, of_shop().await);
+    let rotate = async |key: &Value| {
+        let path = format!("/api-keys/{}/rotate", text(&key["_id"]));
+        call(&app, &text(&one["key"]), Method::POST, &path, json!({})).await
+    };
+    assert_eq!(rotate(&other).await.error(), "FORBIDDEN");
+    assert_eq!(rotate(&one).await.status, StatusCode::OK);
+    // Who is in no project deletes what is in none.
+    let (_, alone) = user(&app, "alone", "member").await;
+    let own = call(&app, &alone, Method::POST, "/documents", json!({"name": "d", "markdownContent": "x"})).await;
+    let own = format!("/documents/{}", text(&own.body["_id"]));
+    assert_eq!(call(&app, &alone, Method::DELETE, &own, json!({})).await.status, StatusCode::OK);
+    // A trigger in no project opens no door to what it starts.
+    let secret = project(&app, "secret", "private").await;
+    let within = id(&app.post("/agents", json!({"name": "within", "projectId": secret})).await);
+    let outside = app.post("/triggers", trigger(json!({"agentId": within}))).await.body;
+    let outside = format!("/triggers/{}", text(&outside["id"]));
+    app.post(&format!("{outside}/test"), json!({})).await;
+    for (method, path, body) in [
+        (Method::GET, outside.clone(), json!({})),
+        (Method::PATCH, outside.clone(), json!({"messageTemplate": "obey"})),
+        (Method::GET, format!("{outside}/events"), json!({})),
+        (Method::POST, format!("{outside}/test"), json!({})),
+        (Method::POST, format!("{outside}/events/any/replay"), json!({})),
+    ] {
+        let refused = call(&app, &token, method, &path, body).await;
+        assert_eq!((refused.status, refused.error()), (StatusCode::FORBIDDEN, "PROJECT_FORBIDDEN"), "{path}");
+    }
+    let listed = get(&app, &token, "/triggers").await.body;
+    let of_secret = listed["items"].as_array().expect("items").iter().find(|of| of["targetId"] == within);
+    assert!(of_secret.is_some_and(|of| of["target"]["name"] == "" && of.get("webhookUrl").is_none()), "{listed}");
     for (method, path, body) in &doors {
         let done = call(&app, &token, method.clone(), path, body.clone()).await;
         assert!(done.status.is_success(), "{path} {body}: {}", done.body);

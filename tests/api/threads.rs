@@ -7,9 +7,12 @@ use platform_testing::{FakeModelServer, FakeToolServer, Script, TestApp};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{
-    Folded, Frames, PROGRAM, act, agent, app, app_with_tools, said, states, thread, thread_in, thread_until, tool,
-    tool_server,
+use crate::{
+    access::{get, key},
+    support::{
+        Folded, Frames, PROGRAM, act, agent, app, app_with_tools, said, states, thread, thread_in, thread_until, tool,
+        tool_server, user_with,
+    },
 };
 
 /// An agent with the tools of a server.
@@ -302,6 +305,17 @@ async fn results_of_asynchronous_tools_come_once_to_their_address_or_by_the_api(
     let pending = waiting["pendingAsyncToolCalls"].as_array().expect("calls").clone();
     assert_eq!(pending.len(), 2, "one answered at once");
     let url = pending[0]["callbackUrl"].as_str().expect("an address").to_owned();
+    // Whoever may only read is not shown where a result is taken from anybody.
+    let (_, reads) = key(&app, json!({"allowedEndpoints": [{"method": "GET", "path": "/agents/**"}]})).await;
+    let (_, scoped) = user_with(&app, "reads", "member", Some(json!(["agents:read"]))).await;
+    for reader in [&reads, &scoped] {
+        for path in [format!("/agents/threads/{id}"), format!("/agents/{agent}/threads")] {
+            let shown = get(&app, reader, &path).await;
+            let calls = shown.body.pointer("/threads/0").unwrap_or(&shown.body)["pendingAsyncToolCalls"].clone();
+            assert_eq!(calls[0]["toolCallId"], pending[0]["toolCallId"], "{}", shown.body);
+            assert!(!shown.body.to_string().contains(&url), "{path}: {}", shown.body);
+        }
+    }
     let token = url.rsplit('/').next().expect("a token");
     assert!(url.starts_with(app.url()) && token.len() == 43, "{url}");
     assert!(server.recorded().iter().any(|request| request.header("x-callback-url") == url));

@@ -35,4 +35,4 @@ pub use chat::{
     CHAT, Chat, ChatConfig, ChatFilter, ChatList, ChatListQuery, ChatPage, ChatPatch, ChatService, Checkpoint,
     Compacted, Feedback, GuardrailResults, PgChatService, PgEarlierTurns, StatusError, Stopped, TimeBound,
 };
-pub use turn::{Accepted, NewMessage, PastMessage, Responded, Sent, ToolResponse, ToolResponses, Waiting};
+pub use turn::{Accepted, NewMessage, PastMessage, Responded, Sent, ToolResponse, ToolResponses};

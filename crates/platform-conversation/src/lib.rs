@@ -42,8 +42,8 @@ pub use files::{FileFetcher, StoredFile, discard_files, hand_over_files, note_fi
 pub use history::kept_history;
 pub use kinds::{AGENT, ASSISTANT, ENVIRONMENT};
 pub use message::{
-    ChatMessage, File, MessageContent, MessageRow, SecondaryUsage, StoredJson, TextsRead, TokenUsage, check_message,
-    new_message_uid, restamped, secondary,
+    ChatMessage, File, GivenFile, MessageContent, MessageCost, MessageRow, MessageUsage, SecondaryUsage, StoredJson,
+    TextsRead, TokenUsage, check_message, new_message_uid, restamped, secondary,
 };
 pub use parts::{
     AccessConfiguration, ConnectionMode, ContextManagement, CoreMemory, FallbackModel, KnowledgeRecall, KnowledgeSkill,

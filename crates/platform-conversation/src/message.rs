@@ -52,6 +52,12 @@ pub struct ChatMessage {
     /// Time of the model, in milliseconds.
     #[serde(rename = "latencyMs", default, skip_serializing_if = "Option::is_none")]
     pub latency_ms: Option<u64>,
+    /// Tokens of the answer; stored beside the message.
+    #[serde(rename = "messageTokenUsage", default, skip_serializing_if = "Option::is_none")]
+    pub message_token_usage: Option<MessageUsage>,
+    /// What the answer cost; stored beside the message.
+    #[serde(rename = "messageCost", default, skip_serializing_if = "Option::is_none")]
+    pub message_cost: Option<MessageCost>,
 }
 
 impl ChatMessage {
@@ -71,6 +77,8 @@ impl ChatMessage {
             tool_calls: Vec::new(),
             tool_call_id: None,
             latency_ms: None,
+            message_token_usage: None,
+            message_cost: None,
         }
     }
 }
@@ -111,16 +119,22 @@ pub struct File {
     pub file_type: Option<String>,
 }
 
-#[derive(Deserialize)]
+/// A file that a client sends with a message: its address stands under one of three names.
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct GivenFile {
+pub struct GivenFile {
+    /// File name.
     name: String,
+    /// Where it is.
     #[serde(default)]
     download_url: Option<String>,
+    /// The same, as the specification spells it.
     #[serde(default)]
     donwload_url: Option<String>,
+    /// The same.
     #[serde(default)]
     url: Option<String>,
+    /// `image`, `document`, `audio`, `video` or `other`; found out when it is absent.
     #[serde(default)]
     file_type: Option<String>,
 }
@@ -161,20 +175,26 @@ pub struct Accounting {
     message_cost: MessageCost,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct MessageUsage {
+/// Tokens of one answer, and who counted them.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct MessageUsage {
     #[serde(flatten)]
     usage: Usage,
+    /// Who was asked.
     provider: String,
+    /// Which model.
     model: String,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+/// What one answer cost.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct MessageCost {
+pub struct MessageCost {
     #[serde(flatten)]
     cost: Cost,
+    /// Always `USD`.
     currency: String,
+    /// When.
     calculated_at: Timestamp,
 }
 

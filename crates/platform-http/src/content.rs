@@ -66,7 +66,7 @@ impl Answer {
         let length = range.end - range.start;
         let body = match length {
             0 if !matches!(status, 200 | 206) => Body::empty(),
-            _ if request.is_head || length == 0 => {
+            _ if request.method == actix_web::http::Method::HEAD || length == 0 => {
                 Body::Content { length, bytes: Box::pin(futures_util::stream::empty()) }
             }
             _ => Body::Content { length, bytes: Box::pin(read(range.clone()).await?) },

@@ -235,7 +235,7 @@ async fn handle(
             body,
             fields,
             parts,
-            is_head: request.method() == Method::HEAD,
+            method: request.method().clone(),
             once: None,
             first: None,
             page_sizes: route.page_sizes,

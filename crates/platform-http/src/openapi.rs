@@ -14,7 +14,7 @@ use utoipa::{
         extensions::Extensions,
         path::{OperationBuilder, ParameterBuilder, ParameterIn},
         request_body::RequestBodyBuilder,
-        schema::{ObjectBuilder, OneOfBuilder, Type},
+        schema::{AnyOfBuilder, ObjectBuilder, Type},
         security::{
             AuthorizationCode, Flow, HttpAuthScheme, HttpBuilder, OAuth2, Scopes, SecurityRequirement, SecurityScheme,
         },
@@ -173,16 +173,16 @@ impl Operation {
         self
     }
 
-    /// One of two shapes under the same status.
+    /// One of two shapes under the same status, or both at once.
     #[must_use]
-    pub fn one_of<A: ToSchema, B: ToSchema>(self, status: u16) -> Self {
+    pub fn any_of<A: ToSchema, B: ToSchema>(self, status: u16) -> Self {
         let mut both = self.answers::<A>(status).answers::<B>(status);
         let (second, first) = (both.responses.pop(), both.responses.pop());
-        let mut either = OneOfBuilder::new();
+        let mut either = AnyOfBuilder::new();
         for (_, _, schema) in first.into_iter().chain(second) {
             either = either.item(schema);
         }
-        both.responses.push((Some(status), "application/json", RefOr::T(Schema::OneOf(either.build()))));
+        both.responses.push((Some(status), "application/json", RefOr::T(Schema::AnyOf(either.build()))));
         both
     }
 

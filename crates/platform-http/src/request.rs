@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use actix_web::http::header::{HeaderMap, IF_MATCH};
+use actix_web::http::{
+    Method,
+    header::{HeaderMap, HeaderName, IF_MATCH, ORIGIN, REFERER},
+};
 use bytes::Bytes;
 use platform_access::{Demand, Kind, Reach, Reference, Right};
 use platform_auth::{Identity, KeyRules, Rights};
@@ -59,8 +62,7 @@ pub struct Request {
     pub(crate) fields: Fields,
     /// The files of a body that has some.
     pub parts: Vec<Part>,
-    /// Only the head of the answer is wanted.
-    pub(crate) is_head: bool,
+    pub(crate) method: Method,
     /// The idempotency key, where the request has one and an effect.
     pub once: Option<Idempotency>,
     /// While it is held, whoever repeats the request is told that it is in progress.
@@ -142,6 +144,13 @@ impl Request {
         self.http.access.check(self.caller()?, demand).await.map(drop)
     }
 
+    /// Whether the credential opens another route of the table, whatever record that names.
+    pub fn opens(&self, method: &Method, path: &str) -> bool {
+        let route = self.http.table.routes().find(|route| route.method == *method && route.path == path);
+        let permitted = |identity: &Arc<Identity>, route| access::permit(identity, route, path, &self.headers).is_ok();
+        self.identity.as_ref().zip(route).is_some_and(|(identity, route)| permitted(identity, route))
+    }
+
     /// Counts a message or thread that is made beside what the route says.
     pub async fn count_creation(&self) -> Result<()> {
         self.http.gate.creation(self.caller()?).await
@@ -149,7 +158,15 @@ impl Request {
 
     /// Who follows a stream that this request opens.
     pub fn follower(&self) -> Follower {
-        Follower { http: Arc::clone(&self.http), bearer: self.bearer.clone(), project: self.project.clone() }
+        let of = |name: HeaderName| Some((name.clone(), self.headers.get(name)?.clone()));
+        Follower {
+            http: Arc::clone(&self.http),
+            bearer: self.bearer.clone(),
+            project: self.project.clone(),
+            method: self.method.clone(),
+            asked: self.asked.clone(),
+            origin: [ORIGIN, REFERER].into_iter().filter_map(of).collect(),
+        }
     }
 
     /// A place for one more stream of the caller.

@@ -2,6 +2,7 @@
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
+use actix_web::http::{Method, header::HeaderMap};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use platform_access::ProjectRole;
@@ -11,7 +12,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-use crate::{bearer::Bearer, gate::StreamPlace, http::Http, request::Request};
+use crate::{access, bearer::Bearer, gate::StreamPlace, http::Http, request::Request};
 
 const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const SERVER_ERROR: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SERVER_ERROR\"}\n\n");
@@ -32,9 +33,7 @@ struct Connection {
     /// What is left of the newest frame.
     rest: Bytes,
     _place: Option<StreamPlace>,
-    http: Arc<Http>,
-    bearer: Option<Bearer>,
-    project: Option<String>,
+    of: Follower,
     ends: Instant,
     spoke: Instant,
     judged: Instant,
@@ -52,9 +51,9 @@ pub(crate) fn events(
             watcher,
             |mut watcher| async move { watcher.next().await.transpose().map(|frame| (frame, watcher)) },
         );
-    let Request { http, bearer, project, .. } = request;
-    let ends = Some(http.config.stream_lifetime);
-    connect(Box::pin(frames), true, (Some(place), ends), (http, bearer, project))
+    let of = request.follower();
+    let ends = Some(of.http.config.stream_lifetime);
+    connect(Box::pin(frames), true, (Some(place), ends), of)
 }
 
 /// Named messages as they come, as long as whoever asked has the right to them; those that hold a place end at some time.
@@ -65,7 +64,7 @@ pub(crate) fn messages(
 ) -> impl Stream<Item = std::io::Result<Bytes>> {
     let frames = messages.map(|(name, message)| Ok(Bytes::from(format!("event: {name}\ndata: {message}\n\n"))));
     let ends = place.is_some().then_some(of.http.config.stream_lifetime);
-    connect(Box::pin(frames), false, (place, ends), (of.http, of.bearer, of.project))
+    connect(Box::pin(frames), false, (place, ends), of)
 }
 
 /// Who follows a stream, and what gives them the right.
@@ -73,6 +72,26 @@ pub struct Follower {
     pub(crate) http: Arc<Http>,
     pub(crate) bearer: Option<Bearer>,
     pub(crate) project: Option<String>,
+    /// What was asked for, and from where.
+    pub(crate) method: Method,
+    pub(crate) asked: String,
+    pub(crate) origin: HeaderMap,
+}
+
+impl Follower {
+    /// Whether its caller still has the right to follow it: the credential, that it opens the route, and the project.
+    async fn check_access(&self) -> Result<()> {
+        let Some(bearer) = &self.bearer else { return Ok(()) };
+        let identity = bearer.identity(&self.http.auth).await?;
+        let resource = self.http.table.find(&self.asked);
+        if let Some(route) = resource.and_then(|resource| resource.route(&self.method)) {
+            access::permit(&identity, route, &route.main_path(&self.asked), &self.origin)?;
+        }
+        match &self.project {
+            Some(project) => self.http.access.reach(&identity.caller).await?.check(project, ProjectRole::Viewer),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Frames, keep-alives in between.
@@ -80,14 +99,13 @@ fn connect(
     frames: Frames,
     says_why: bool,
     (place, lifetime): (Option<StreamPlace>, Option<Duration>),
-    (http, bearer, project): (Arc<Http>, Option<Bearer>, Option<String>),
+    of: Follower,
 ) -> impl Stream<Item = std::io::Result<Bytes>> {
     let now = Instant::now();
     let ends = now + lifetime.unwrap_or(LONGEST);
     let rest = Bytes::new();
     let (spoke, judged, over) = (now, now, false);
-    let connection =
-        Connection { frames, says_why, rest, _place: place, http, bearer, project, ends, spoke, judged, over };
+    let connection = Connection { frames, says_why, rest, _place: place, of, ends, spoke, judged, over };
     stream::unfold(connection, |mut connection| async move {
         let mut piece = std::mem::take(&mut connection.rest);
         if piece.is_empty() {
@@ -102,13 +120,13 @@ fn connect(
 impl Connection {
     async fn next(&mut self) -> Option<Bytes> {
         while !self.over {
-            let keep_alive = self.spoke + self.http.config.stream_keepalive;
+            let keep_alive = self.spoke + self.of.http.config.stream_keepalive;
             let wake = self.ends.min(keep_alive).min(self.judged + RIGHTS);
             // A reader that is always behind must not outrun the clock.
             if Instant::now() < self.ends.min(self.judged + RIGHTS) {
                 tokio::select! {
                     biased;
-                    () = self.http.closing.cancelled() => return self.last(SHUTDOWN),
+                    () = self.of.http.closing.cancelled() => return self.last(SHUTDOWN),
                     frame = self.frames.next() => match frame {
                         Some(Ok(frame)) => return Some(frame),
                         None => return None,
@@ -128,23 +146,13 @@ impl Connection {
                 return Some(KEEP_ALIVE);
             }
             self.judged = now;
-            if let Err(error) = self.check_access().await
+            if let Err(error) = self.of.check_access().await
                 && error.cause().is_none()
             {
                 return None;
             }
         }
         None
-    }
-
-    /// Whether its caller still has the right to follow it.
-    async fn check_access(&self) -> Result<()> {
-        let Some(bearer) = &self.bearer else { return Ok(()) };
-        let identity = bearer.identity(&self.http.auth).await?;
-        match &self.project {
-            Some(project) => self.http.access.reach(&identity.caller).await?.check(project, ProjectRole::Viewer),
-            None => Ok(()),
-        }
     }
 
     fn last(&mut self, frame: Bytes) -> Option<Bytes> {

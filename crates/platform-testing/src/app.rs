@@ -9,7 +9,7 @@ use std::{
 use reqwest::{Method, RequestBuilder, StatusCode, header::HeaderMap};
 use serde_json::Value;
 
-use crate::TestDb;
+use crate::{TestDb, described::misfit};
 
 /// The key every [`TestApp`] starts with.
 const KEY: &str = "ak-0123456789abcdefghijklmnopqrstuvwxyzABCDEFG";
@@ -155,13 +155,20 @@ impl TestApp {
         self.client.request(method, format!("{}{path}", self.url))
     }
 
-    /// Sends a request and reads the answer.
+    /// Sends a request and reads the answer, which must be as the OpenAPI document says.
     pub async fn send(&self, request: RequestBuilder) -> Reply {
-        let response = request.send().await.expect("an answer");
+        let (client, request) = request.build_split();
+        let request = request.expect("a request");
+        let (method, path) = (request.method().clone(), request.url().path().to_owned());
+        let response = client.execute(request).await.expect("an answer");
         let (status, headers) = (response.status(), response.headers().clone());
         let text = response.text().await.expect("a whole answer");
         let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
-        Reply { status, headers, body }
+        let reply = Reply { status, headers, body };
+        if let Some(misfit) = misfit(&self.program, &method, &path, &reply) {
+            panic!("An answer is not as the OpenAPI document says. {misfit}: {}", reply.body);
+        }
+        reply
     }
 
     /// GET.

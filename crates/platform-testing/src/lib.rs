@@ -10,6 +10,7 @@ mod caller;
 mod clock;
 mod collector;
 mod db;
+mod described;
 mod mcp_server;
 mod model_server;
 mod nats;

@@ -169,7 +169,10 @@ impl Credentials {
     /// A value of `Authorization` as it is.
     fn of_header(value: &Secret) -> Self {
         let headers = sensitive(value.expose()).map(|header| (AUTHORIZATION, header)).into_iter().collect();
-        Self { headers, secrets: vec![value.clone()], token: None, query: Vec::new() }
+        // What comes back may be the token alone.
+        let token = value.expose().split_once(' ').map(|(_, token)| Secret::from(token.trim().to_owned()));
+        let secrets = std::iter::once(value.clone()).chain(token).collect();
+        Self { headers, secrets, token: None, query: Vec::new() }
     }
 
     /// The address with what lets in.

@@ -138,6 +138,8 @@ mod spec {
 
     use platform_http::{Deleted, Operation};
 
+    use super::KnownAgent;
+
     pub fn list() -> Operation {
         Operation::new("List agents").query::<AgentFilter>().paged(10, 100).answers::<AgentList>(200)
     }
@@ -149,7 +151,7 @@ mod spec {
             .answers::<Agent>(201)
     }
     pub fn get() -> Operation {
-        Operation::new("Read an agent").answers::<Agent>(200)
+        Operation::new("Read an agent; a session sees who it is").any_of::<Agent, KnownAgent>(200)
     }
     pub fn update() -> Operation {
         Operation::new("Change an agent; turns that run keep what they began with")

@@ -272,7 +272,7 @@ mod spec {
             .query::<SendQuery>()
             .body::<NewMessage>()
             .aliases(&["llm"])
-            .one_of::<Vec<ChatMessage>, Accepted>(200)
+            .any_of::<Vec<ChatMessage>, Accepted>(200)
     }
     pub fn filter() -> Operation {
         Operation::new("List chats across assistants")

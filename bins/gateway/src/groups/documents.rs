@@ -292,7 +292,7 @@ mod spec {
     use platform_http::Operation;
     use platform_knowledge::{
         Attached, Attachment, ChunkList, Document, DocumentFilter, DocumentList, DocumentSettings, Graph, NewDocument,
-        Queued, Reindex, SearchQuery, SearchResults, UsedBy, Version, VersionText,
+        PlannedDeletion, Queued, Reindex, SearchQuery, SearchResults, UsedBy, Version, VersionText,
     };
     use utoipa::ToSchema;
 
@@ -331,7 +331,7 @@ mod spec {
     pub fn delete() -> Operation {
         Operation::new("Delete a document with all its parts, or say what that would take")
             .query::<DryRun>()
-            .answers::<DeletedTree>(200)
+            .any_of::<DeletedTree, PlannedDeletion>(200)
     }
     pub fn versions() -> Operation {
         Operation::new("List the versions of a document").answers::<Vec<Version>>(200)

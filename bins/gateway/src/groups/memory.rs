@@ -166,6 +166,7 @@ mod spec {
         Operation::new("Read the same with what was put aside, as JSON or Markdown")
             .query::<WhoseExport>()
             .answers::<CoreMemoryEntries>(200)
+            .answers_text(200, "text/markdown")
     }
     pub fn update() -> Operation {
         Operation::new("Change an entry; another content makes another entry in its place")

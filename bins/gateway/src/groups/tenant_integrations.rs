@@ -111,6 +111,7 @@ impl Asked {
         }
         let open = services.assistants.open_to(request.caller()?, &known.identifier).await;
         open.map_err(|error| if error.code().kind() == ErrorKind::NotFound { unavailable() } else { error })?;
+        request.check_use(ASSISTANT, &known.identifier).await?;
         let settings = known.settings();
         if !is_offered(settings) {
             return Err(unavailable());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use actix_web::http::Method;
 use platform_access::Kind;
 use platform_agents::{
     Evaluation, EvaluationService, PgEvaluationService, PgThreadService, THREAD, Thread, ThreadFilter, ThreadService,
@@ -27,6 +28,8 @@ pub(crate) struct Services {
 const EVALUATION: Kind = Kind::of_account("evaluation");
 /// Addresses that results of tools come to.
 const CALLBACK: Kind = Kind::of_account("callback");
+
+const TOOL_RESPONSE: &str = "/v1/agents/threads/{threadId}/tool-response";
 
 /// Threads, and how they are judged.
 pub(crate) fn module(threads: &Arc<PgThreadService>, evaluations: &Arc<PgEvaluationService>) -> Module {
@@ -76,7 +79,7 @@ fn group(services: Arc<Services>) -> Group {
     group.post("/v1/agents/threads/{threadId}/resume", session_write, resume).with(spec::resume);
     group.get("/v1/agents/threads/{threadId}/search", session_read, search).with(spec::search);
     group.get("/v1/agents/threads/{threadId}/stream", session_read, stream).with(spec::stream);
-    group.post("/v1/agents/threads/{threadId}/tool-response", write, respond).with(spec::respond);
+    group.post(TOOL_RESPONSE, write, respond).with(spec::respond);
     group.post("/v1/agents/{agentId}/threads", write, start).with(spec::start).creating();
     group.get("/v1/agents/{agentId}/threads", read, list_of_agent).with(spec::list_of_agent);
     group
@@ -131,7 +134,21 @@ async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (page, filter): (_, ThreadFilter) = (request.page()?, request.query()?);
     let account = &request.caller()?.account;
     let filter = ThreadFilter { within: request.within().await?, ..filter };
-    Answer::ok(&services.threads.list(account, filter, &request.query_names, page).await?)
+    let mut listed = services.threads.list(account, filter, &request.query_names, page).await?;
+    show_callbacks(&request, &mut listed.threads).await;
+    Answer::ok(&listed)
+}
+
+/// Where results of calls are expected is shown to who may give one through the API.
+async fn show_callbacks(request: &Request, threads: &mut [Thread]) {
+    if !request.opens(&Method::POST, TOOL_RESPONSE) {
+        return;
+    }
+    for thread in threads.iter_mut().filter(|thread| !thread.pending_async_tool_calls.is_empty()) {
+        if request.check_change(THREAD, &thread.id).await.is_ok() {
+            thread.show_callbacks();
+        }
+    }
 }
 
 async fn list_of_agent(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -139,7 +156,9 @@ async fn list_of_agent(services: Arc<Services>, request: Request) -> Result<Answ
     let (account, agent) = (&request.caller()?.account, &request.id("agentId"));
     let filter = ThreadFilter { agent_id: Some(agent.to_string()), ..filter };
     services.threads.known_agent(account, agent).await?;
-    Answer::ok(&services.threads.list(account, filter, &request.query_names, page).await?)
+    let mut listed = services.threads.list(account, filter, &request.query_names, page).await?;
+    show_callbacks(&request, &mut listed.threads).await;
+    Answer::ok(&listed)
 }
 
 async fn tags(services: Arc<Services>, request: Request) -> Result<Answer> {
@@ -154,13 +173,15 @@ async fn tags_of_agent(services: Arc<Services>, request: Request) -> Result<Answ
 
 async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    let (thread, pages) = services.threads.get(account, &id, request.query()?).await?;
+    let (mut thread, pages) = services.threads.get(account, &id, request.query()?).await?;
+    show_callbacks(&request, std::slice::from_mut(&mut thread)).await;
     Answer::with_pages(&thread, "threadContent", pages.map(ContentPages::into_stream))
 }
 
 async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
-    let (thread, pages) = services.threads.update(account, &id, request.patch()?).await?;
+    let (mut thread, pages) = services.threads.update(account, &id, request.patch()?).await?;
+    show_callbacks(&request, std::slice::from_mut(&mut thread)).await;
     Answer::with_pages(&thread, "threadContent", pages.map(ContentPages::into_stream))
 }
 

@@ -272,7 +272,7 @@ mod spec {
         Operation::new("Fetch the tools of an MCP server anew").answers::<ToolServer>(200)
     }
     pub fn list_tools() -> Operation {
-        Operation::new("List the tools of a server").query::<AppToolsQuery>().one_of::<ToolList, AppTools>(200)
+        Operation::new("List the tools of a server").query::<AppToolsQuery>().any_of::<ToolList, AppTools>(200)
     }
     pub fn add_tool() -> Operation {
         Operation::new("Add a tool").body::<ToolDefinition>().aliases(&["tool"]).answers::<ToolDefinition>(201)

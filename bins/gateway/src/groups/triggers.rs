@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use actix_web::http::header::HeaderMap;
+use actix_web::http::{Method, header::HeaderMap};
 use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT};
 use platform_core::{AccountId, Result};
@@ -16,6 +16,7 @@ use serde_json::json;
 
 use crate::module::{Module, Purge};
 
+const TEST: &str = "/v1/triggers/{id}/test";
 const HOOK: Kind = Kind::of_account("hook");
 const EVENT: Kind = Kind::of_account("event of a trigger");
 /// Longest event (contract 09 §2).
@@ -55,7 +56,7 @@ fn group(services: Arc<dyn TriggerService>) -> Group {
     group.patch("/v1/triggers/{id}", write, update).with(spec::update);
     group.delete("/v1/triggers/{id}", write, delete).with(spec::delete);
     group.get("/v1/triggers/{id}/events", read, events).with(spec::events);
-    group.post("/v1/triggers/{id}/test", write, test).with(spec::test).changing();
+    group.post(TEST, write, test).with(spec::test).changing();
     group.post("/v1/triggers/{id}/events/{eventId}/replay", write, replay).with(spec::replay).changing();
     group.build()
 }
@@ -100,15 +101,38 @@ async fn list(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Ans
     Answer::ok(&listed)
 }
 
-/// Whoever knows where the events of a trigger come in starts it, also later: only editors of its project do.
+/// Whoever knows where the events of a trigger come in starts it, also later: only editors of its project and of what it
+/// starts do. What it starts has a name only for who may use that.
 async fn hide_addresses(request: &Request, shown: &mut [Trigger]) -> Result<()> {
+    if !request.opens(&Method::POST, TEST) {
+        shown.iter_mut().for_each(|trigger| trigger.webhook_url = None);
+    }
     let Some(editable) = request.reach().await?.editable() else { return Ok(()) };
     for trigger in shown {
-        if trigger.project_id.as_ref().is_some_and(|project| !editable.contains(project)) {
+        let (kind, id) = target(trigger);
+        let (changes, uses) = (request.check_change(kind, id).await, request.check_use(kind, id).await);
+        let is_of_others = trigger.project_id.as_ref().is_some_and(|project| !editable.contains(project));
+        if is_of_others || changes.is_err() {
             trigger.webhook_url = None;
+        }
+        if uses.is_err() {
+            trigger.target.name.clear();
         }
     }
     Ok(())
+}
+
+/// What a trigger starts.
+fn target(trigger: &Trigger) -> (Kind, &str) {
+    (if trigger.target_type == "agent" { AGENT } else { ASSISTANT }, &trigger.target_id)
+}
+
+/// Refuses who may not change what the trigger starts, wherever the trigger itself is: carried out, it works with the
+/// rights of nobody.
+async fn check_target(triggers: &dyn TriggerService, request: &Request) -> Result<()> {
+    let trigger = triggers.get(account(request)?, &request.id("id")).await?;
+    let (kind, id) = target(&trigger);
+    request.check_change(kind, id).await
 }
 
 async fn create(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
@@ -123,11 +147,14 @@ async fn create(triggers: Arc<dyn TriggerService>, request: Request) -> Result<A
 
 async fn get(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let mut found = triggers.get(account(&request)?, &request.id("id")).await?;
+    let (kind, id) = target(&found);
+    request.check_use(kind, id).await?;
     hide_addresses(&request, std::slice::from_mut(&mut found)).await?;
     Answer::ok(&found)
 }
 
 async fn update(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
+    check_target(&*triggers, &request).await?;
     Answer::ok(&triggers.update(account(&request)?, &request.id("id"), request.patch()?).await?)
 }
 
@@ -139,16 +166,21 @@ async fn delete(triggers: Arc<dyn TriggerService>, request: Request) -> Result<A
 
 async fn events(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let (filter, page) = (request.query()?, request.page()?);
+    let trigger = triggers.get(account(&request)?, &request.id("id")).await?;
+    let (kind, id) = target(&trigger);
+    request.check_use(kind, id).await?;
     Answer::ok(&triggers.events(account(&request)?, &request.id("id"), filter, page).await?)
 }
 
 async fn test(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let test: NewTest = request.body()?;
+    check_target(&*triggers, &request).await?;
     Answer::json(202, &triggers.test(account(&request)?, &request.id("id"), test).await?)
 }
 
 async fn replay(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {
     let (id, event) = (&request.id("id"), &request.id("eventId"));
+    check_target(&*triggers, &request).await?;
     Answer::json(202, &triggers.replay(account(&request)?, id, event).await?)
 }
 

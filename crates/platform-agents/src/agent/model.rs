@@ -4,7 +4,7 @@ use platform_conversation::{AssistantSettings, FallbackModel, Profile};
 use platform_core::{AccountId, Checks, Error, FieldLimits, Id, Object, Result, Timestamp, overlay};
 use platform_jobs::LaneLimits;
 use platform_runtime::{Catalog, ChildPool, StructuredOutput, check_schemas};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use utoipa::{
     PartialSchema, ToSchema,
@@ -62,7 +62,14 @@ const OVERRIDDEN: [&str; 4] = ["identifier", "name", "model", "provider"];
 /// What an agent is, in the words of an assistant: the fields that were given.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Specialization(pub Object);
+pub struct Specialization(#[serde(deserialize_with = "without_nulls")] pub Object);
+
+/// The fields of an object that is kept as it was given; `null` is none (contract 00 §2).
+fn without_nulls<'de, D: Deserializer<'de>>(given: D) -> std::result::Result<Object, D::Error> {
+    let mut fields = Object::deserialize(given)?;
+    fields.retain(|_, value| !value.is_null());
+    Ok(fields)
+}
 
 impl PartialSchema for Specialization {
     fn schema() -> RefOr<Schema> {
@@ -128,9 +135,11 @@ pub struct AgentSettings {
     #[schema(default = default_concurrency)]
     pub concurrent_execution_limit: i32,
     /// Who gets mail.
+    #[serde(deserialize_with = "without_nulls")]
     #[schema(value_type = NotificationConfig)]
     pub agent_notification_config: Object,
     /// How its threads are judged. A PATCH merges it key by key.
+    #[serde(deserialize_with = "without_nulls")]
     #[schema(value_type = EvaluationConfig)]
     pub evaluation_config: Object,
     /// Project it belongs to.

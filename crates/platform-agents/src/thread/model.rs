@@ -241,8 +241,21 @@ pub struct PendingAsyncToolCall {
     pub tool_call_id: String,
     /// Its tool.
     pub tool_name: String,
-    /// Where its result is expected.
-    pub callback_url: String,
+    /// Where its result is expected; only for who may give one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub callback_url: Option<String>,
+    #[serde(skip)]
+    pub(crate) address: String,
+}
+
+impl Thread {
+    /// Shows where results of its calls are expected: whoever knows that can give them.
+    pub fn show_callbacks(&mut self) {
+        for call in &mut self.pending_async_tool_calls {
+            call.callback_url = Some(call.address.clone());
+        }
+    }
 }
 
 /// Empty answers of the turn.

@@ -349,7 +349,8 @@ impl Record {
                 Some(Later::Callback(url)) => Some(PendingAsyncToolCall {
                     tool_call_id: open.call.id.clone(),
                     tool_name: open.call.function.name.clone(),
-                    callback_url: url.clone(),
+                    callback_url: None,
+                    address: url.clone(),
                 }),
                 _ => None,
             })

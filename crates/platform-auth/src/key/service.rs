@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Caller, Code, Error, Id, Object, Page, Result, Timestamp, overlay};
+use platform_core::{AccountId, Caller, Code, Credential, Error, Id, Object, Page, Result, Timestamp, overlay};
 use platform_db::{Conn, Idempotency};
 use platform_vault::MASK;
 
@@ -187,6 +187,7 @@ impl KeyService for PgAuthService {
         let rotating = conn.transaction::<_, Error, _>(async |conn| {
             let mut row = repository::key(conn, account, id).await?.ok_or_else(|| not_found(id))?;
             refuse_others(caller, &row)?;
+            refuse_takeover(caller, id)?;
             refuse_wider(caller, &row.settings()?)?;
             refuse_longer(caller, &row.settings()?)?;
             let until = Timestamp(now.0 + rotation.grace_seconds * 1000);
@@ -252,6 +253,16 @@ fn refuse_longer(caller: &Caller, key: &NewApiKey) -> Result<()> {
     }
     let message = "This key would outlive your credential; expiresAtMs must not be later than its end.";
     Err(Error::new(Code::FORBIDDEN, message).with("expiresAtMs", ends))
+}
+
+/// Whoever has the new value of a key is that key, with all that only it was granted: a key of some projects renews itself
+/// alone.
+fn refuse_takeover(caller: &Caller, id: &str) -> Result<()> {
+    let is_own = matches!(&caller.credential, Credential::FullKey(own) | Credential::RestrictedKey(own) if own == id);
+    if is_own || caller.projects.is_none() {
+        return Ok(());
+    }
+    Err(Error::new(Code::FORBIDDEN, "A key of some projects can renew itself, and no other key."))
 }
 
 /// A member who learns the value of a key stays its bound: it is one of theirs.

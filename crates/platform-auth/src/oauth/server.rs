@@ -303,12 +303,14 @@ impl OAuthService for PgAuthService {
                 None => return Ok(inactive),
             },
         };
-        let Some((grant, user, _)) = grants::find(conn.get(), &grant).await? else { return Ok(inactive) };
+        let Some((grant, user, client)) = grants::find(conn.get(), &grant).await? else { return Ok(inactive) };
         let is_over = grant.revoked_ms.is_some() || user.disabled || expires <= now;
         if is_over || grant.account_id != account.as_str() {
             return Ok(inactive);
         }
-        Ok(json!({"active": true, "scope": scope.unwrap_or(grant.scope), "client_id": grant.client_id,
+        // What the client may no longer ask for its tokens do not open.
+        let scope = Scopes::parse(&scope.unwrap_or(grant.scope)).narrowed_to(&client.scopes()).to_string();
+        Ok(json!({"active": true, "scope": scope, "client_id": grant.client_id,
             "sub": grant.user_id, "exp": expires.0 / 1000}))
     }
 

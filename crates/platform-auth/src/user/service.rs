@@ -122,12 +122,18 @@ impl UserService for PgAuthService {
             let changed: NewUser = overlay(&current, patch)?;
             let is_external = row.issuer.is_some();
             changed.check(false, !is_external)?;
+            let is_shut_out = changed.disabled && !row.disabled;
+            if is_shut_out {
+                // Who is let in again logs in again. Keys before sessions, as everywhere.
+                keys::lock_keys(conn, account).await?;
+                revoke_sessions(conn, account, id, now).await?;
+            }
+            if is_shut_out || (password.is_some() && !is_external) {
+                revoke_grants(conn, account, id, now).await?;
+                end_log_ins(conn, account, id).await?;
+            }
             if !is_external {
                 row.email = Some(changed.email);
-                if password.is_some() {
-                    revoke_grants(conn, account, id, now).await?;
-                    end_log_ins(conn, account, id).await?;
-                }
                 row.password = password.or(row.password);
             }
             (row.name, row.disabled, row.edited_ms) = (changed.name, changed.disabled, now.0);

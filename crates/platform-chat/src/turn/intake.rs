@@ -376,7 +376,9 @@ fn accepted(item: &Acceptance) -> Accepted {
     Accepted {
         chat_uid: item.subject.clone(),
         message_uid: item.message_uid.clone(),
-        waiting: None,
+        queued: false,
+        queue_position: None,
+        will_process: None,
         ignored: Vec::new(),
     }
 }

@@ -1,4 +1,6 @@
-use platform_conversation::{ClientTool, File, StoredJson, TriggerOrigin, check_client_tools, check_message};
+use platform_conversation::{
+    ClientTool, File, GivenFile, StoredJson, TriggerOrigin, check_client_tools, check_message,
+};
 use platform_core::{Checks, FieldLimits, Object, Result};
 use platform_runtime::Role;
 use serde::{Deserialize, Serialize};
@@ -20,6 +22,7 @@ pub struct NewMessage {
     /// Transcript of what was dictated; its text is said when there is no other.
     pub transcript_id: Option<String>,
     /// At most 20 files.
+    #[schema(value_type = Vec<GivenFile>)]
     pub files: Vec<File>,
     /// Merged into the chat's metadata; `promptTemplateParams` fills the system prompt.
     #[schema(value_type = Option<Object>)]
@@ -106,24 +109,18 @@ pub struct Accepted {
     pub chat_uid: String,
     /// The user message.
     pub message_uid: String,
-    /// It waits; absent when its turn has begun.
-    #[serde(flatten)]
-    pub waiting: Option<Waiting>,
+    /// True when it waits; this and what follows is absent when its turn has begun.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub queued: bool,
+    /// Its place in the queue, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_position: Option<i32>,
+    /// What it waits for: `after_delay`, `next_turn` or `on_resume`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub will_process: Option<&'static str>,
     /// Fields of the request that had no effect.
     #[serde(skip)]
     pub ignored: Vec<&'static str>,
-}
-
-/// A message that waits for its turn.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Waiting {
-    /// Always true.
-    pub queued: bool,
-    /// Its place in the queue, from 1.
-    pub queue_position: i32,
-    /// What it waits for: `after_delay`, `next_turn` or `on_resume`.
-    pub will_process: &'static str,
 }
 
 /// What became of tool calls that waited for the client (contract 02 §5).

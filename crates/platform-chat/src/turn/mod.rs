@@ -14,7 +14,7 @@ mod work;
 pub(crate) use admit::Admission;
 pub(crate) use finish::Finisher;
 pub(crate) use intake::{Intake, Taken};
-pub use message::{Accepted, NewMessage, PastMessage, Responded, Sent, ToolResponse, ToolResponses, Waiting};
+pub use message::{Accepted, NewMessage, PastMessage, Responded, Sent, ToolResponse, ToolResponses};
 pub(crate) use queue::{StopOutcome, abandon_in, pending, stop};
 pub(crate) use respond::{check as check_responses, respond};
 pub(crate) use returned::Returns;

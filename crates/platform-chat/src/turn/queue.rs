@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use super::{
     acceptance::Acceptance,
-    message::{Accepted, Waiting},
+    message::Accepted,
     work::{KIND, TurnChat},
 };
 use crate::{
@@ -122,7 +122,9 @@ pub(crate) async fn wait_in_line(
         let accepted = Accepted {
             chat_uid: item.subject.clone(),
             message_uid: item.message_uid.clone(),
-            waiting: Some(Waiting { queued: true, queue_position: chat.queued + 1, will_process }),
+            queued: true,
+            queue_position: Some(chat.queued + 1),
+            will_process: Some(will_process),
             ignored: Vec::new(),
         };
         Idempotency::store_if(once, conn, 200, &accepted).await?;

@@ -21,15 +21,12 @@ pub struct DocumentSettings {
     pub markdown_content: String,
     /// Project it belongs to; in a folder that of the folder.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub project_id: Option<String>,
     /// Folder it lies in.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub folder_id: Option<String>,
     /// Document it is a part of.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub parent_document_id: Option<String>,
     /// It is a skill (contract 14).
     pub is_skill: bool,

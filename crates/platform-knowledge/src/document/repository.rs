@@ -295,7 +295,8 @@ pub(crate) async fn check_within(
 ) -> Result<()> {
     let Some(within) = within else { return Ok(()) };
     let of = documents::table.filter(documents::account_id.eq(account.as_str()).and(documents::id.eq_any(ids)));
-    let outside = of.filter(documents::project_id.ne_all(within)).select(documents::id);
+    let is_outside = documents::project_id.is_not_null().and(documents::project_id.ne_all(within).assume_not_null());
+    let outside = of.filter(is_outside).select(documents::id);
     match outside.first::<String>(conn).await.optional()? {
         Some(_) => Err(Error::new(
             platform_access::code::PROJECT_FORBIDDEN,

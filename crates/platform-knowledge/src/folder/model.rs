@@ -10,15 +10,12 @@ pub struct FolderSettings {
     pub name: String,
     /// Project it belongs to; within another folder that of the folder.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub project_id: Option<String>,
     /// Folder it lies in.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub parent_folder_id: Option<String>,
     /// Any text, at most 64 characters.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub color: Option<String>,
     /// Tags.
     pub tags: Vec<String>,

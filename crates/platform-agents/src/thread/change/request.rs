@@ -1,6 +1,6 @@
 //! The bodies that clients send to threads.
 
-use platform_conversation::{File, TriggerOrigin, check_message};
+use platform_conversation::{File, GivenFile, TriggerOrigin, check_message};
 use platform_core::{Checks, Error, FieldLimits, Object, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,6 +17,7 @@ pub struct NewThread {
     /// What the agent is to do, at most 256 KiB; required unless there are files.
     pub message: Option<String>,
     /// At most 20 files.
+    #[schema(value_type = Vec<GivenFile>)]
     pub files: Vec<File>,
     /// Name, 1 to 200 characters.
     pub name: Option<String>,
@@ -109,6 +110,7 @@ pub struct ThreadMessage {
     /// Text, at most 256 KiB; required unless there are files.
     pub message: Option<String>,
     /// At most 20 files.
+    #[schema(value_type = Vec<GivenFile>)]
     pub files: Vec<File>,
 }
 
