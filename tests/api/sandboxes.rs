@@ -336,6 +336,31 @@ async fn what_was_saved_is_there_again_and_a_change_costs_no_more_than_itself() 
 }
 
 #[tokio::test]
+async fn nobody_gets_the_machine_or_the_files_of_a_tenant_who_is_gone() {
+    let app = app_with(&[]).await;
+    let config = json!({"snapshotEnabled": true, "perTenantSnapshots": true});
+    let made = app.post("/environments", json!({"name": "own", "sandboxConfig": config})).await;
+    let path = format!("/environments/{}", text(&made.body["_id"]));
+    let of_tenant = json!({"tenantId": "acme"});
+    assert_eq!(app.post("/tenants", of_tenant.clone()).await.status, StatusCode::CREATED);
+    let first = started(&app, &path, of_tenant.clone()).await;
+    ran(&app, &path, &first, "echo canary > secret").await;
+    stopped(&app, &path, &first, true).await;
+    let saved = async || {
+        let all = app.get(&format!("{path}/tenant-snapshots")).await.body;
+        all.as_array().and_then(|all| all.iter().find(|of| of["status"] == "ready").cloned())
+    };
+    eventually("it is saved", saved).await;
+    let second = started(&app, &path, of_tenant.clone()).await;
+    assert_eq!(ran(&app, &path, &second, "cat secret").await["stdout"], "canary\n");
+    assert_eq!(app.delete("/tenants/acme").await.status, StatusCode::OK);
+    let gone = json!({"sandboxId": second, "command": "cat secret"});
+    assert_eq!(app.post(&format!("{path}/sandbox/exec"), gone).await.error(), "SANDBOX_NOT_FOUND");
+    let third = started(&app, &path, of_tenant).await;
+    assert_eq!(ran(&app, &path, &third, "ls").await["stdout"], "", "whoever has the name now begins anew");
+}
+
+#[tokio::test]
 async fn what_is_on_a_machine_whose_time_is_over_is_saved_and_a_machine_in_use_gets_more_time() {
     let app = app().await;
     let settings = json!({"snapshotEnabled": true, "replaceSnapshotOnStop": true,

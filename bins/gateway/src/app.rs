@@ -280,7 +280,11 @@ impl Platform {
             threads: threads.clone(),
             budget: quotas,
         });
-        let leaving = Arc::new(Leaving { integrations: Arc::clone(&integrations), gateway: Arc::clone(&gateway) });
+        let leaving = Arc::new(Leaving {
+            environments: environments.clone(),
+            integrations: Arc::clone(&integrations),
+            gateway: Arc::clone(&gateway),
+        });
         let docs = Docs::load(config.docs_dir.as_deref()).context("PLATFORM_DOCS_DIR")?;
         let health = Arc::new(Health::new(db.clone(), Arc::clone(jobs)));
         let modules = vec![

@@ -1,13 +1,15 @@
-//! What goes with a key, a user or a tenant: the connections they made, and what they were granted.
+//! What goes with a key, a user or a tenant: the connections they made, what they were granted, and their machines.
 
 use std::sync::Arc;
 
 use platform_core::{AccountId, Result};
+use platform_environments::PgEnvironments;
 use platform_integrations::PgIntegrations;
 use platform_mcp::{PgMcpGateway, SubjectType};
 
 /// Whoever keeps something of somebody who leaves.
 pub(crate) struct Leaving {
+    pub environments: Arc<PgEnvironments>,
     pub integrations: Arc<PgIntegrations>,
     pub gateway: Arc<PgMcpGateway>,
 }
@@ -30,7 +32,10 @@ impl Leaving {
         self.integrations.forget_tenant(account, tenant, subtenant).await?;
         match subtenant {
             Some(user) => self.gateway.forget(account, SubjectType::Subtenant, &format!("{tenant}/{user}")).await,
-            None => self.gateway.forget(account, SubjectType::Tenant, tenant).await,
+            None => {
+                self.environments.forget_tenant(account, tenant).await?;
+                self.gateway.forget(account, SubjectType::Tenant, tenant).await
+            }
         }
     }
 }

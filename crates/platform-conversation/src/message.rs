@@ -54,10 +54,10 @@ pub struct ChatMessage {
     pub latency_ms: Option<u64>,
     /// Tokens of the answer; stored beside the message.
     #[serde(rename = "messageTokenUsage", default, skip_serializing_if = "Option::is_none")]
-    pub message_token_usage: Option<MessageUsage>,
+    pub message_token_usage: Option<Box<MessageUsage>>,
     /// What the answer cost; stored beside the message.
     #[serde(rename = "messageCost", default, skip_serializing_if = "Option::is_none")]
-    pub message_cost: Option<MessageCost>,
+    pub message_cost: Option<Box<MessageCost>>,
 }
 
 impl ChatMessage {

@@ -29,7 +29,6 @@ use tracing::warn;
 use crate::{
     bounded::bounded,
     gate::StreamPlace,
-    request::Request,
     sse::{self, Follower},
 };
 
@@ -231,8 +230,8 @@ impl Answer {
     }
 
     /// What a watcher sees, as server-sent events, until it is over or its reader has lost the right to it.
-    pub fn watched(watcher: Watcher, place: StreamPlace, request: Request) -> Self {
-        Self::new(200, Body::Events(Box::pin(sse::events(watcher, place, request))))
+    pub fn watched(watcher: Watcher, place: StreamPlace, follower: Follower) -> Self {
+        Self::new(200, Body::Events(Box::pin(sse::events(watcher, place, follower))))
     }
 
     /// Messages in JSON as they come, as server-sent events, until they end or their reader has lost the right to them.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-use crate::{access, bearer::Bearer, gate::StreamPlace, http::Http, request::Request};
+use crate::{access, bearer::Bearer, gate::StreamPlace, http::Http};
 
 const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const SERVER_ERROR: Bytes = Bytes::from_static(b"event: reconnect\ndata: {\"code\":\"SERVER_ERROR\"}\n\n");
@@ -41,17 +41,12 @@ struct Connection {
 }
 
 /// Frames of a watcher as they come, until the state is terminal or time is over.
-pub(crate) fn events(
-    watcher: Watcher,
-    place: StreamPlace,
-    request: Request,
-) -> impl Stream<Item = std::io::Result<Bytes>> {
+pub(crate) fn events(watcher: Watcher, place: StreamPlace, of: Follower) -> impl Stream<Item = std::io::Result<Bytes>> {
     let frames =
         stream::unfold(
             watcher,
             |mut watcher| async move { watcher.next().await.transpose().map(|frame| (frame, watcher)) },
         );
-    let of = request.follower();
     let ends = Some(of.http.config.stream_lifetime);
     connect(Box::pin(frames), true, (Some(place), ends), of)
 }

@@ -12,10 +12,13 @@ use serde_json::{Value, json};
 
 use crate::Reply;
 
+/// A route of the document, a method, and a status.
+type Answered = (String, String, u16);
+
 /// The document of the program under test, and validators for the answers that were seen so far.
 struct Described {
     document: Value,
-    validators: Mutex<HashMap<(String, String, u16), Option<Arc<Validator>>>>,
+    validators: Mutex<HashMap<Answered, Option<Arc<Validator>>>>,
 }
 
 /// What of an answer is not as the document says; `None` when all is, or when it says nothing of it.

@@ -223,7 +223,7 @@ async fn stream(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, assistant, uid) = chat(&request)?;
     let place = request.stream_place()?;
     let watcher = services.chat.watch(account, assistant, &uid, partial).await?;
-    Ok(Answer::watched(watcher, place, request))
+    Ok(Answer::watched(watcher, place, request.follower()))
 }
 
 async fn compact(services: Arc<Services>, request: Request) -> Result<Answer> {

@@ -78,6 +78,8 @@ async fn update(services: Arc<Services>, request: Request) -> Result<Answer> {
 
 async fn delete(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, tenant) = (&request.caller()?.account, &request.id("tenantId"));
+    // What goes with a tenant goes first, so that whoever is cut off can delete it again.
+    services.tenants.get(account, tenant).await?;
     services.memory.forget(account, tenant, None).await?;
     services.leaving.tenant(account, tenant, None).await?;
     services.tenants.delete(account, tenant).await?;
@@ -164,6 +166,7 @@ async fn update_user(services: Arc<Services>, request: Request) -> Result<Answer
 
 async fn delete_user(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, tenant, user) = (&request.caller()?.account, &request.id("tenantId"), &request.id("subtenantId"));
+    services.tenants.get_user(account, tenant, user).await?;
     services.memory.forget(account, tenant, Some(user)).await?;
     services.leaving.tenant(account, tenant, Some(user)).await?;
     services.tenants.delete_user(account, tenant, user).await?;

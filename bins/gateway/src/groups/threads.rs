@@ -196,7 +196,7 @@ async fn stream(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (account, id) = thread(&request)?;
     let place = request.stream_place()?;
     let watcher = services.threads.watch(account, &id, partial).await?;
-    Ok(Answer::watched(watcher, place, request))
+    Ok(Answer::watched(watcher, place, request.follower()))
 }
 
 async fn pause(services: Arc<Services>, request: Request) -> Result<Answer> {

@@ -104,11 +104,13 @@ async fn list(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Ans
 /// Whoever knows where the events of a trigger come in starts it, also later: only editors of its project and of what it
 /// starts do. What it starts has a name only for who may use that.
 async fn hide_addresses(request: &Request, shown: &mut [Trigger]) -> Result<()> {
-    if !request.opens(&Method::POST, TEST) {
-        shown.iter_mut().for_each(|trigger| trigger.webhook_url = None);
-    }
-    let Some(editable) = request.reach().await?.editable() else { return Ok(()) };
+    let starts = request.opens(&Method::POST, TEST);
+    let editable = request.reach().await?.editable();
     for trigger in shown {
+        if !starts {
+            trigger.webhook_url = None;
+        }
+        let Some(editable) = &editable else { continue };
         let (kind, id) = target(trigger);
         let (changes, uses) = (request.check_change(kind, id).await, request.check_use(kind, id).await);
         let is_of_others = trigger.project_id.as_ref().is_some_and(|project| !editable.contains(project));

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use diesel_async::AsyncConnection;
 use futures_util::FutureExt;
 use platform_core::{AccountId, Error, Result, Timestamp, spawn};
 use platform_db::Notice;
@@ -18,7 +19,11 @@ use super::{
     repository::{self, SessionChange, SessionRow},
     service::check_unchanged,
 };
-use crate::{code, environment::PgEnvironments, snapshot::NewSnapshot};
+use crate::{
+    code,
+    environment::PgEnvironments,
+    snapshot::{self, NewSnapshot},
+};
 
 /// How often machines are looked at.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
@@ -344,6 +349,22 @@ impl PgEnvironments {
     /// Ends all machines of an environment, unsaved.
     pub(crate) async fn stop_all(&self, account: &AccountId, environment: &str) -> Result<()> {
         let live = repository::live_of(&mut *self.db.conn().await?, account, environment).await?;
+        self.stop_unsaved(live).await
+    }
+
+    /// Ends the machines of a tenant who is gone, and forgets what was saved of them.
+    pub async fn forget_tenant(&self, account: &AccountId, tenant: &str) -> Result<()> {
+        let live = repository::live_for(&mut *self.db.conn().await?, account, tenant).await?;
+        self.stop_unsaved(live).await?;
+        let mut conn = self.db.conn().await?;
+        let forgetting = conn.transaction::<_, Error, _>(async |conn| {
+            snapshot::lock_pieces(conn, account).await?;
+            snapshot::forget_tenant(conn, account, tenant).await
+        });
+        forgetting.await
+    }
+
+    async fn stop_unsaved(&self, live: Vec<SessionRow>) -> Result<()> {
         for session in live {
             self.close(&session, "stopped", "api", None).await?;
             self.forget_machine(&session).await?;

@@ -129,6 +129,13 @@ pub(crate) async fn live_of(conn: &mut Conn, account: &AccountId, environment: &
     Ok(of.filter(s::status.eq_any(LIVE)).select(SessionRow::as_select()).load(conn).await?)
 }
 
+/// All live sessions for a tenant.
+pub(crate) async fn live_for(conn: &mut Conn, account: &AccountId, tenant: &str) -> Result<Vec<SessionRow>> {
+    use sandbox_sessions as s;
+    let of = s::table.filter(s::account_id.eq(account.as_str()).and(s::tenant_id.eq(tenant)));
+    Ok(of.filter(s::status.eq_any(LIVE)).select(SessionRow::as_select()).load(conn).await?)
+}
+
 /// The machines that these threads used last, by thread.
 pub(crate) async fn last_of(conn: &Conn, account: &AccountId, threads: &[String]) -> Result<HashMap<String, String>> {
     use sandbox_sessions as s;

@@ -242,3 +242,10 @@ pub(crate) async fn delete_of_tenant(
     let own = of(account.as_str(), environment).filter(s::tenant_id.eq(tenant).and(s::status.ne("creating")));
     Ok(diesel::delete(own).execute(conn).await?)
 }
+
+/// Forgets the snapshots of a tenant in all environments, also one that is being made.
+pub(crate) async fn forget_tenant(conn: &mut Conn, account: &AccountId, tenant: &str) -> Result<()> {
+    let own = s::table.filter(s::account_id.eq(account.as_str()).and(s::tenant_id.eq(tenant)));
+    diesel::delete(own).execute(conn).await?;
+    Ok(())
+}
