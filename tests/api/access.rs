@@ -270,6 +270,8 @@ async fn a_session_reaches_its_surface_and_what_is_of_its_tenant() {
     assert_eq!(get(&app, &other, "/assistants/open/chats").await.body["total"], 1);
     assert_eq!(get(&app, &user, "/assistants/tags").await.body, json!(["mine"]));
     assert_eq!(get(&app, &other, "/assistants/tags").await.body, json!([]));
+    let none = session(&app, json!({"tenantId": "acme", "assistantIds": ["also"]})).await;
+    assert_eq!(get(&app, &none, "/assistants/tags").await.body, json!([]), "nor of assistants it is not for");
 }
 
 #[tokio::test]

@@ -143,13 +143,17 @@ async fn send(services: Arc<Services>, request: Request) -> Result<Answer> {
     Ok(Answer::ok(&sent.messages)?.header("x-chat-uid", sent.chat_uid).ignoring(sent.ignored))
 }
 
+/// The assistants that a session is limited to.
+async fn among(services: &Services, request: &Request) -> Result<Option<Vec<String>>> {
+    let Some(listed) = request.session().and_then(|session| session.assistants.as_ref()) else { return Ok(None) };
+    let (assistants, account) = (&services.assistants, &request.caller()?.account);
+    let identifiers = listed.iter().map(|assistant| assistants.identifier(account, assistant));
+    Ok(Some(futures_util::future::try_join_all(identifiers).await?))
+}
+
 async fn filter(services: Arc<Services>, request: Request) -> Result<Answer> {
     let (page, mut filter) = (chat_page(&request)?, request.body::<ChatFilter>()?);
-    if let Some(listed) = request.session().and_then(|session| session.assistants.as_ref()) {
-        let (assistants, account) = (&services.assistants, &request.caller()?.account);
-        let identifiers = listed.iter().map(|assistant| assistants.identifier(account, assistant));
-        filter.among = Some(futures_util::future::try_join_all(identifiers).await?);
-    }
+    filter.among = among(&services, &request).await?;
     filter.within = request.within().await?;
     let chats = services.chat.list(request.caller()?, filter, page).await?;
     Answer::created(&chats)
@@ -163,8 +167,8 @@ async fn list(services: Arc<Services>, request: Request) -> Result<Answer> {
 }
 
 async fn tags(services: Arc<Services>, request: Request) -> Result<Answer> {
-    let within = request.within().await?;
-    Answer::ok(&services.chat.tags(request.caller()?, within.as_deref()).await?)
+    let (among, within) = (among(&services, &request).await?, request.within().await?);
+    Answer::ok(&services.chat.tags(request.caller()?, among.as_deref(), within.as_deref()).await?)
 }
 
 async fn get(services: Arc<Services>, request: Request) -> Result<Answer> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use actix_web::http::{Method, header::HeaderMap};
 use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT};
-use platform_core::{AccountId, Result};
+use platform_core::{AccountId, ErrorKind, Result};
 use platform_http::{Answer, Group, OpenTo, Request, key};
 use platform_toolservers::TOOL_SERVER;
 use platform_triggers::{
@@ -132,9 +132,15 @@ fn target(trigger: &Trigger) -> (Kind, &str) {
 /// Refuses who may not change what the trigger starts, wherever the trigger itself is: carried out, it works with the
 /// rights of nobody.
 async fn check_target(triggers: &dyn TriggerService, request: &Request) -> Result<()> {
-    let trigger = triggers.get(account(request)?, &request.id("id")).await?;
-    let (kind, id) = target(&trigger);
-    request.check_change(kind, id).await
+    match triggers.get(account(request)?, &request.id("id")).await {
+        Ok(trigger) => {
+            let (kind, id) = target(&trigger);
+            request.check_change(kind, id).await
+        }
+        // That there is none is said once what was sent is judged.
+        Err(error) if error.code().kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 async fn create(triggers: Arc<dyn TriggerService>, request: Request) -> Result<Answer> {

@@ -358,8 +358,13 @@ pub(crate) async fn owner(conn: &Conn, account: &AccountId, uid: &str) -> Result
     Ok(owner.await.optional()?.map(|(tenant_id, subtenant_id)| Owner { tenant_id, subtenant_id }))
 }
 
-/// Tags in use; `within`: as in [`ChatFilter`].
-pub(crate) async fn tags(conn: &Conn, caller: &Caller, within: Option<&[String]>) -> Result<Vec<String>> {
+/// Tags in use; `among`, `within`: as in [`ChatFilter`].
+pub(crate) async fn tags(
+    conn: &Conn,
+    caller: &Caller,
+    among: Option<&[String]>,
+    within: Option<&[String]>,
+) -> Result<Vec<String>> {
     let (mut conn, account) = (conn, &caller.account);
     let mut tagged =
         chats::table.filter(chats::account_id.eq(account.as_str()).and(sql::<Bool>("tags <> '{}'"))).into_boxed();
@@ -371,6 +376,9 @@ pub(crate) async fn tags(conn: &Conn, caller: &Caller, within: Option<&[String]>
         if let Some(subtenant) = &session.subtenant_id {
             tagged = tagged.filter(chats::subtenant_id.eq(subtenant));
         }
+    }
+    if let Some(among) = among {
+        tagged = tagged.filter(chats::assistant.eq_any(among));
     }
     if let Some(within) = within {
         tagged = tagged.filter(chats::assistant.ne_all(assistants_beyond(account, within)));

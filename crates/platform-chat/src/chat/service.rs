@@ -96,8 +96,8 @@ pub trait ChatService: Send + Sync {
         text: &str,
         limit: i64,
     ) -> Result<Matches>;
-    /// Tags in use on chats that the caller may know, sorted; `within`: as in [`ChatFilter`].
-    async fn tags(&self, caller: &Caller, within: Option<&[String]>) -> Result<Vec<String>>;
+    /// Tags in use on chats that the caller may know, sorted; `among`, `within`: as in [`ChatFilter`].
+    async fn tags(&self, caller: &Caller, among: Option<&[String]>, within: Option<&[String]>) -> Result<Vec<String>>;
     /// How many chats were made in a project, by day or month; `tenant`: by that one alone.
     async fn count_in(
         &self,
@@ -435,8 +435,8 @@ impl ChatService for PgChatService {
         search(&*self.db.fair_conn(account).await?, account, uid, text, limit).await
     }
 
-    async fn tags(&self, caller: &Caller, within: Option<&[String]>) -> Result<Vec<String>> {
-        repository::tags(&*self.db.fair_conn(&caller.account).await?, caller, within).await
+    async fn tags(&self, caller: &Caller, among: Option<&[String]>, within: Option<&[String]>) -> Result<Vec<String>> {
+        repository::tags(&*self.db.fair_conn(&caller.account).await?, caller, among, within).await
     }
 
     async fn count_in(
