@@ -58,6 +58,7 @@ tools:
       parameters: {{type: object, properties: {{text: {{type: string}}}}, required: [text]}}
     endpoint: /api/notes
     method: POST
+    customHeaders: [{{headerName: X-Kind, value: a-note-of-ours}}]
 eventTypes:
   - slug: customer_made
     name: Customer made
@@ -484,6 +485,12 @@ async fn a_tool_server_of_an_app_exposes_what_was_chosen_and_calls_with_its_conn
     let last = app.get(&next).await.body;
     assert!(names(&last) == [pair("note", true)] && last.get("nextCursor").is_none(), "{last}");
     let test = |tool: &str| format!("{tools}/{tool}/test");
+    // A tool has the headers of its pack, and its server is changed like any other.
+    let noted = app.post(&test("note"), json!({"parameters": {"text": "x"}})).await;
+    assert_eq!(noted.body["success"], true, "{}", noted.body);
+    assert_eq!(crm.requests("/api/notes")[0].header("x-kind"), "a-note-of-ours");
+    let changed = app.patch(&format!("/tool-servers/{server}"), json!({"description": "Theirs"})).await;
+    assert_eq!(changed.status, StatusCode::OK, "{}", changed.body);
     assert_eq!(app.post(&test("get_customer"), json!({})).await.error(), "TOOL_NOT_EXPOSED");
     assert_eq!(app.post(&test("none"), json!({})).await.error(), "TOOL_NOT_FOUND");
     for (change, code) in [

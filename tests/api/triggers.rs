@@ -518,6 +518,21 @@ async fn a_trigger_that_answers_to_itself_ends_after_five_runs() {
     let of: Vec<_> = all.iter().map(|of| of["outcome"].clone()).collect();
     assert_eq!(of[..5], vec![json!("executed"); 5]);
     assert_eq!((&of[5], &all[5]["error"]["code"]), (&json!("error"), &json!("LOOP")));
+
+    // What is told of such a run says so, too, whatever it is.
+    let receiver = FakeToolServer::start();
+    let heard = agent(&app, json!({"name": "Heard", "webhookUrl": format!("{}/echo/thread", receiver.url())})).await;
+    let server = server_of(&app, "webhook").await;
+    let made = trigger(&app, &server, "webhook", json!({"agentId": heard})).await;
+    let url = text(&made["webhookUrl"]);
+    hook(&app, url.strip_prefix(app.url()).expect("ours"), &[], "{}").await;
+    let told = eventually("its end is told", async || {
+        let told = receiver.recorded();
+        told.iter().any(|of| of.json()["type"] == "thread.finished").then_some(told)
+    })
+    .await;
+    assert!(told.iter().any(|of| of.json()["data"]["state"] == "processing"), "{told:?}");
+    assert!(told.iter().all(|of| of.header("x-trigger-depth").starts_with("1.")), "{told:?}");
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ use crate::{
     model::{AppLink, ServerType, ToolServer, ToolServerSettings},
     repository::{self, ServerRow},
     rules::{not_found, switched},
+    secrets::KeptSecrets,
     server::{Server, UpstreamCredentials},
     service::PgToolServerService,
 };
@@ -192,9 +193,11 @@ impl PgToolServerService {
             ..ToolServerSettings::default()
         };
         let limits = self.limits;
-        let settings = run_blocking(move || settings.check(&limits).map(|()| settings)).await?;
+        let mut settings = run_blocking(move || settings.check(&limits).map(|()| settings)).await?;
         let mut row = ServerRow::blank(account, &id, now)?;
+        let kept = KeptSecrets::default().of(&mut settings, &[])?;
         row.set(&settings, now)?;
+        self.seal(account, &mut row, &kept);
         row.set_link(&link);
         self.insert(account, row, None, once).await
     }
@@ -219,9 +222,12 @@ impl PgToolServerService {
             let Some(mut link) = row.link()? else { return Err(not_found(id)) };
             let mut settings = row.settings()?;
             let (exposed, tools) = choose(&link, &settings.tool_definitions)?;
-            settings.tool_definitions = switched(tools, &settings.tool_definitions);
+            let before = std::mem::take(&mut settings.tool_definitions);
+            settings.tool_definitions = switched(tools, &before);
             link.exposed = exposed;
+            let kept = self.secrets(account, &row)?.of(&mut settings, &before)?;
             row.set(&settings, now)?;
+            self.seal(account, &mut row, &kept);
             row.set_link(&link);
             repository::update(conn, account, &row).await?;
             Ok(row.shown())

@@ -210,7 +210,12 @@ impl PgToolServerService {
         run_blocking(move || Ok(Server::new(account, settings, shown))).await
     }
 
-    fn secrets(&self, account: &AccountId, row: &ServerRow) -> Result<KeptSecrets> {
+    /// Puts what is kept of secrets into a row.
+    pub(crate) fn seal(&self, account: &AccountId, row: &mut ServerRow, kept: &KeptSecrets) {
+        row.secrets = kept.to_text().map(|text| self.vault.seal(&place(account, &row.id), text.expose()));
+    }
+
+    pub(crate) fn secrets(&self, account: &AccountId, row: &ServerRow) -> Result<KeptSecrets> {
         let Some(sealed) = &row.secrets else { return Ok(KeptSecrets::default()) };
         KeptSecrets::parse(&self.vault.open(&place(account, &row.id), sealed)?)
     }
@@ -243,7 +248,7 @@ impl PgToolServerService {
         let mut settings = settings.map_err(of_definitions)?;
         let kept = kept.of(&mut settings, &before.tool_definitions)?;
         row.set(&settings, now)?;
-        row.secrets = kept.to_text().map(|text| self.vault.seal(&place(account, &row.id), text.expose()));
+        self.seal(account, row, &kept);
         if let Some(identifier) = settings.identifier {
             row.identifier = identifier;
         }

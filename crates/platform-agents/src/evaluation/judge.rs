@@ -191,6 +191,7 @@ impl Work for PgEvaluationService {
                 agent: Some(&evaluation.agent_id),
                 thread: Some(&task.thread),
                 tenant: record.tenant_id(),
+                depth: record.facts.turn.request.depth,
                 ..Event::new(&account, "evaluation.completed", data)
             };
             publish_in(conn, vec![event], now).await

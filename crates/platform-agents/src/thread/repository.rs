@@ -2,7 +2,7 @@ use diesel::{
     dsl::{AsExprOf, sql},
     expression::{SqlLiteral, UncheckedBind},
     prelude::*,
-    sql_types::{BigInt, Bool, Jsonb, Nullable, Text},
+    sql_types::{BigInt, Bool, Jsonb, Nullable, SmallInt, Text},
 };
 use diesel_async::RunQueryDsl;
 use platform_conversation::open_text;
@@ -264,7 +264,8 @@ pub(super) async fn take(conn: &mut Conn, taken: &[(AccountId, &str, i32)], now:
         FROM item, held WHERE threads.account_id = item.account AND threads.id = item.thread
             AND held.account_id = threads.account_id AND held.id = threads.id
         RETURNING threads.account_id, threads.id, threads.agent_id, threads.tenant_id, threads.subtenant_id,
-            held.state = 'processing' AS was_lost, ", names_address!(), " AS names_address");
+            held.state = 'processing' AS was_lost, coalesce((facts #>> '{turn,request,depth}')::smallint, 0::smallint) AS depth,
+            ", names_address!(), " AS names_address");
     let items: Vec<Value> = taken
         .iter()
         .map(|(account, thread, attempt)| {
@@ -290,12 +291,19 @@ pub(crate) struct Moved {
     /// Its worker was lost: it was queued in between.
     #[diesel(sql_type = Bool)]
     pub was_lost: bool,
+    /// How many triggers led to it.
+    #[diesel(sql_type = SmallInt)]
+    depth: i16,
     /// Its events go to an address that it or its agent names.
     #[diesel(sql_type = Bool)]
     pub names_address: bool,
 }
 
 impl Moved {
+    pub fn depth(&self) -> u8 {
+        u8::try_from(self.depth).unwrap_or(u8::MAX)
+    }
+
     pub fn account(&self) -> AccountId {
         AccountId::parse(&self.account_id).expect("only ids are stored")
     }
@@ -315,7 +323,8 @@ pub(super) async fn hand_back(conn: &mut Conn, handed: &[(AccountId, &str)], now
             AND (threads.account_id, threads.id) IN (SELECT t.account_id, t.id FROM threads t JOIN item i
                 ON t.account_id = i.account AND t.id = i.thread FOR UPDATE OF t SKIP LOCKED)
         RETURNING threads.account_id, threads.id, threads.agent_id, threads.tenant_id, threads.subtenant_id,
-            false AS was_lost, ", names_address!(), " AS names_address");
+            false AS was_lost, coalesce((facts #>> '{turn,request,depth}')::smallint, 0::smallint) AS depth,
+            ", names_address!(), " AS names_address");
     let items: Vec<Value> =
         handed.iter().map(|(account, thread)| json!({"account": account, "thread": thread, "now_ms": now.0})).collect();
     Ok(JsonStatement::new(SQL, &items)?.load(conn).await?)

@@ -324,7 +324,8 @@ impl Threads {
                 data["previousState"] = before.as_str().into();
                 let (agent, thread) = (Some(of.agent_id.as_str()), Some(of.id.as_str()));
                 let (kind, tenant) = ("thread.state_changed", of.tenant_id.as_deref());
-                events.push(Event { agent, thread, tenant, ..Event::new(account, kind, data) });
+                let depth = of.depth();
+                events.push(Event { agent, thread, tenant, depth, ..Event::new(account, kind, data) });
             };
             if of.was_lost {
                 publish(after, before);
