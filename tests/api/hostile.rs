@@ -21,11 +21,12 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::{
-    mcp_gateway::exposed,
+    mcp_gateway::{exposed, profile},
     support::{
         PROGRAM, UNBOUNDED, agent, app_with, app_with_tools, eventually, factor, other_account, peak_memory, say, text,
         thread, thread_until, tool, tool_server,
     },
+    triggers::{hooked, outcomes},
 };
 
 /// Expressions that are stuck, or grow, most of them in native code that looks at no clock.
@@ -508,6 +509,75 @@ async fn what_is_remembered_of_large_records_has_a_bound_in_bytes() {
         thread(&app, &id, "Hi").await;
     }
     assert!(peak_memory(&app) < 450, "{} MiB", peak_memory(&app));
+}
+
+#[tokio::test]
+async fn tools_of_mcp_servers_take_a_bounded_memory_however_many_ask_for_them() {
+    let _turn = TURNS.acquire().await;
+    let (app, _, _db) = app_with_tools(&UNBOUNDED).await;
+    let mcp = FakeMcpServer::start();
+    let filled = |name: String, description: String, count: usize| {
+        let default: Vec<Value> = (0..count).map(|_| json!({"": 0})).collect();
+        json!({"name": name, "description": description, "inputSchema": {"type": "object", "default": default}})
+    };
+    let heavy = (0..4).map(|n| filled(format!("heavy{n}"), String::new(), 8_000));
+    let long = (0..8).map(|n| filled(format!("long{n}"), "x".repeat(60_000), 0));
+    mcp.describe(heavy.chain(long).chain([filled("wide".to_owned(), String::new(), 1_500)]).collect());
+    let mut servers = Vec::new();
+    for n in 0..6 {
+        servers.push(json!({"toolServerId": exposed(&app, &format!("s{n}"), &mcp, json!({})).await}));
+    }
+    profile(&app, json!({"name": "P", "slug": "p", "servers": servers})).await;
+    let list = async |cursor: Option<&str>| {
+        let asked = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"cursor": cursor}});
+        let answer = app.post("/mcp/p", asked).await;
+        assert!(answer.body.to_string().len() < 1_100_000, "a page has its bytes");
+        answer.body["result"].clone()
+    };
+    let (mut names, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = list(cursor.as_deref()).await;
+        names.extend(page["tools"].as_array().expect("tools").iter().map(|tool| text(&tool["name"])));
+        cursor = page["nextCursor"].as_str().map(str::to_owned);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    let of_one = ["heavy0".to_owned()].into_iter().chain((0..8).map(|n| format!("long{n}"))).chain(["wide".to_owned()]);
+    let expected: Vec<String> =
+        (0..6).flat_map(|server| of_one.clone().map(move |tool| format!("s{server}__{tool}"))).collect();
+    assert_eq!(names, expected, "what has no room is left out");
+    // Everybody who watches is told of one change, and asks again.
+    let watchers =
+        join_all((0..40).map(|_| app.send(app.request(Method::GET, "/mcp/p").header("accept", "text/event-stream"))));
+    let told = async {
+        mcp.set_tools(&["echo"]);
+        let id = text(&servers[0]["toolServerId"]);
+        assert_eq!(app.post(&format!("/mcp-gateway/servers/{id}/refresh"), json!({})).await.status, StatusCode::OK);
+    };
+    tokio::select! { _ = watchers => {} () = told => {} }
+    join_all((0..24).map(|_| list(None))).await;
+    assert!(peak_memory(&app) < 300, "{} MiB", peak_memory(&app));
+}
+
+#[tokio::test]
+async fn events_and_bodies_of_very_many_values_are_taken_a_few_at_a_time() {
+    let _turn = TURNS.acquire().await;
+    let (app, _, _db) = app_with_tools(&UNBOUNDED).await;
+    let (path, url) = hooked(&app, json!({"messageTemplate": "{{data.n}}"})).await;
+    let (key, nothing) = (app.key().to_owned(), json!({}));
+    let health = Probe::start(&app, "GET /v1/health", &key, &nothing);
+    let sent = (0..48).map(|n| {
+        let body = format!(r#"{{"n": {n}, "t": [{}0]}}"#, r#"{"":0},"#.repeat(40_000));
+        app.send(app.anonymous(Method::POST, &url).body(body))
+    });
+    let replies = join_all(sent).await;
+    assert!(replies.iter().all(|reply| reply.status == StatusCode::ACCEPTED), "each is taken in its turn");
+    let carried_out = outcomes(&app, &path, 48).await;
+    assert!(carried_out.iter().all(|event| event["outcome"] == "executed"), "{carried_out:?}");
+    let stall = health.end().into_iter().max().expect("answers");
+    assert!(stall < STALL, "health took {stall:?}");
+    assert!(peak_memory(&app) < 400, "{} MiB", peak_memory(&app));
 }
 
 /// Eleven ways to take more than a share, each tried again and again; the twelfth is a model that writes without end.

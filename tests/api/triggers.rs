@@ -41,7 +41,7 @@ pub async fn trigger(app: &TestApp, server: &str, slug: &str, more: Value) -> Va
 }
 
 /// A trigger of the app `webhook` that starts an agent: its path and its address, below the server's.
-async fn hooked(app: &TestApp, more: Value) -> (String, String) {
+pub async fn hooked(app: &TestApp, more: Value) -> (String, String) {
     let of = agent(app, json!({"name": "A"})).await;
     let mut fields = json!({"agentId": of});
     fields.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
@@ -62,7 +62,7 @@ async fn events(app: &TestApp, trigger: &str, query: &str) -> Vec<Value> {
 }
 
 /// The deliveries of a trigger, oldest first, once there are so many and all have an outcome.
-async fn outcomes(app: &TestApp, trigger: &str, count: usize) -> Vec<Value> {
+pub async fn outcomes(app: &TestApp, trigger: &str, count: usize) -> Vec<Value> {
     eventually("outcomes", async || {
         let mut all = events(app, trigger, "").await;
         all.reverse();

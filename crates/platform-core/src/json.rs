@@ -27,6 +27,11 @@ pub fn parse<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result<T> {
 
 /// Refuses JSON whose values would take more than 64 MiB of memory beside their text, before any is read.
 pub fn check_size(json: &[u8]) -> Result<(), &'static str> {
+    if memory_of(json) > MOST_MEMORY { Err("it holds too many values; send fewer at once") } else { Ok(()) }
+}
+
+/// Bytes of memory that the values of JSON take beside their text when they are read, at most.
+pub fn memory_of(json: &[u8]) -> usize {
     let (mut is_text, mut is_escaped, mut memory) = (false, false, 0);
     for byte in json {
         match byte {
@@ -38,7 +43,7 @@ pub fn check_size(json: &[u8]) -> Result<(), &'static str> {
             _ => {}
         }
     }
-    if memory > MOST_MEMORY { Err("it holds too many values; send fewer at once") } else { Ok(()) }
+    memory
 }
 
 /// Bytes of memory that a value takes, about.

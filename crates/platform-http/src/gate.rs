@@ -25,6 +25,10 @@ const MOST_BODIES: usize = 1024;
 pub(crate) const SMALL_BODY: usize = 64 * 1024;
 /// Large bodies that are still coming, in all and of one account.
 const LARGE_BODIES: (usize, usize) = (48, 12);
+/// Requests whose JSON takes more than [`LIGHT_JSON`] when it is read, in all and of one account.
+const HEAVY_BODIES: (usize, usize) = (8, 2);
+/// Bytes of memory.
+pub(crate) const LIGHT_JSON: usize = 2 << 20;
 /// Uploads that are still coming, in all and of one account; each holds about half a megabyte of memory.
 const UPLOADS: (usize, usize) = (64, 32);
 /// So long a connection waits for its place.
@@ -79,6 +83,7 @@ pub struct Gate {
     proxied: FairSemaphore<IpAddr>,
     bodies: FairSemaphore<String>,
     large_bodies: FairSemaphore<String>,
+    heavy_bodies: FairSemaphore<String>,
     uploads: FairSemaphore<String>,
     answers: FairSemaphore<String>,
     /// Requests with an `Idempotency-Key` that are under way.
@@ -119,6 +124,7 @@ impl Gate {
             proxied: FairSemaphore::new(0, 0),
             bodies: FairSemaphore::new(MOST_BODIES, config.bodies_per_address),
             large_bodies: FairSemaphore::new(LARGE_BODIES.0, LARGE_BODIES.1),
+            heavy_bodies: FairSemaphore::new(HEAVY_BODIES.0, HEAVY_BODIES.1),
             uploads: FairSemaphore::new(UPLOADS.0, UPLOADS.1),
             answers: FairSemaphore::new(ANSWERS.0, ANSWERS.1),
             once: FairSemaphore::new(0, 1),
@@ -184,6 +190,11 @@ impl Gate {
     /// The same when it turns out to be large.
     pub(crate) async fn large_body(&self, whose: &String) -> Result<FairPermit<String>> {
         timeout(PATIENCE, self.large_bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
+    }
+
+    /// A place for a body whose values take much memory, until its request is answered.
+    pub(crate) async fn heavy_body(&self, whose: &String) -> Result<FairPermit<String>> {
+        timeout(PATIENCE, self.heavy_bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
     }
 
     /// A place for files that are still coming.

@@ -4,7 +4,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use platform_agents::{NewThread, ThreadState, ThreadView};
 use platform_chat::NewMessage;
-use platform_core::{Credential, Error, Id, Object, Result, Timestamp, millis, sha256_hex, spawn};
+use platform_core::{Credential, Error, Id, Object, Result, Timestamp, millis, run_blocking, sha256_hex, spawn};
 use platform_integrations::{Connecting, McpTarget, NewConnection};
 use platform_runtime::{Payer, Spender, ToolCall};
 use platform_toolservers::{McpAuthMode, McpCall, McpOutcome, McpUpdate, OfferedServer, UpstreamCredentials};
@@ -33,8 +33,9 @@ const MOST_NAME: usize = 200;
 const STATE: &str = "approval.";
 
 /// Bytes of a value as JSON.
-fn length(value: &Value) -> i64 {
-    i64::try_from(value.to_string().len()).unwrap_or(i64::MAX)
+fn length(value: &Value) -> Result<i64> {
+    let json = serde_json::to_vec(value).map_err(Error::internal)?;
+    Ok(i64::try_from(json.len()).unwrap_or(i64::MAX))
 }
 
 /// What came of a call.
@@ -65,7 +66,8 @@ pub(crate) struct Calling {
 impl Drop for Calling {
     fn drop(&mut self) {
         if !self.is_noted.get() {
-            let (row, payloads) = self.noted(Outcome::UpstreamError, Some("CANCELLED".to_owned()), &Value::Null);
+            let row = self.row(Outcome::UpstreamError, Some("CANCELLED".to_owned()));
+            let payloads = self.keeps_payloads.then(|| [std::mem::take(&mut self.arguments).into(), Value::Null]);
             let gateway = Arc::clone(&self.gateway);
             spawn("note call", async move { gateway.audit.note_in_time(row, payloads).await });
         }
@@ -109,13 +111,12 @@ impl Calling {
     /// Notes a search among the tools; what it found.
     pub async fn found(&self, result: Value) -> Value {
         let outcome = if result["isError"] == true { Outcome::ToolError } else { Outcome::Ok };
-        self.note(outcome, None, &result).await;
-        result
+        self.note(outcome, None, result).await
     }
 
     /// Notes a call that is not made.
     pub async fn denied(&self, code: &str) {
-        self.note(Outcome::Denied, Some(code.to_owned()), &Value::Null).await;
+        self.note(Outcome::Denied, Some(code.to_owned()), Value::Null).await;
     }
 
     /// The result of a call that is not made.
@@ -125,13 +126,7 @@ impl Calling {
     }
 
     /// Makes the call, and notes it.
-    pub async fn run(
-        mut self,
-        tool: Tool,
-        view: &View,
-        message: &Message,
-        updates: Option<mpsc::Sender<McpUpdate>>,
-    ) -> Called {
+    pub async fn run(mut self, tool: Tool, message: &Message, updates: Option<mpsc::Sender<McpUpdate>>) -> Called {
         self.server = match &tool.target {
             Target::Server(server, _) | Target::LogIn(server) => Some(server.clone()),
             Target::Platform(..) => None,
@@ -150,35 +145,50 @@ impl Calling {
         }
         let (called, outcome, code) = match &tool.target {
             Target::Platform(kind, id) => self.platform(*kind, id).await,
-            Target::LogIn(server) => match view.servers.iter().find(|of| of.id() == server) {
-                Some(server) => self.log_in(server, message).await,
-                None => failed("TOOL_NOT_AVAILABLE", "The server of this tool is gone."),
-            },
-            Target::Server(server, name) => match view.servers.iter().find(|of| of.id() == server) {
-                Some(server) => self.server(server, name, message, before, updates).await,
-                None => failed("TOOL_NOT_AVAILABLE", "The server of this tool is gone."),
-            },
+            Target::LogIn(server) | Target::Server(server, _) => {
+                match self.gateway.tool_servers.offered(&self.asking.caller.account, server).await {
+                    Ok(Some(server)) => match &tool.target {
+                        Target::Server(_, name) => self.server(&server, name, message, before, updates).await,
+                        _ => self.log_in(&server, message).await,
+                    },
+                    Ok(None) => failed("TOOL_NOT_AVAILABLE", "The server of this tool is gone."),
+                    Err(error) => failed(error.code().as_str(), error.message()),
+                }
+            }
         };
         let called = if tool.requires_approval { self.still_approved(called) } else { called };
-        match &called {
-            Called::Result(result) => self.note(outcome, code, result).await,
-            Called::Refused(number, reason, _) => {
-                self.note(outcome, code, &json!({"code": number, "message": reason})).await;
+        match called {
+            Called::Result(result) => Called::Result(self.note(outcome, code, result).await),
+            Called::Refused(number, reason, data) => {
+                self.note(outcome, code, json!({"code": number, "message": reason})).await;
+                Called::Refused(number, reason, data)
             }
         }
-        called
     }
 
-    async fn note(&self, outcome: Outcome, code: Option<String>, result: &Value) {
+    /// Notes what came of it, and hands that on.
+    async fn note(&self, outcome: Outcome, code: Option<String>, result: Value) -> Value {
         self.is_noted.set(true);
-        let (row, payloads) = self.noted(outcome, code, result);
-        self.gateway.audit.note(row, payloads).await;
+        let mut row = self.row(outcome, code);
+        let (arguments, keeps) = (Value::Object(self.arguments.clone()), self.keeps_payloads);
+        // Both may be long.
+        let measured = run_blocking(move || {
+            let lengths = [length(&arguments)?, length(&result)?];
+            Ok((lengths, keeps.then(|| [arguments, result.clone()]), result))
+        });
+        match measured.await {
+            Ok((lengths, payloads, result)) => {
+                [row.request_bytes, row.response_bytes] = lengths;
+                self.gateway.audit.note(row, payloads).await;
+                result
+            }
+            Err(error) => error_result(error.code().as_str(), error.message(), &[]),
+        }
     }
 
-    /// The row of a call, and its payloads if those are kept.
-    fn noted(&self, outcome: Outcome, code: Option<String>, result: &Value) -> (CallRow, Option<[Value; 2]>) {
-        let arguments = Value::Object(self.arguments.clone());
-        let row = CallRow {
+    /// The row of a call, without its payloads and their lengths.
+    fn row(&self, outcome: Outcome, code: Option<String>) -> CallRow {
+        CallRow {
             account_id: self.asking.caller.account.as_str().to_owned(),
             id: Id::<CallRow>::generate().into(),
             timestamp_ms: self.began.0,
@@ -188,13 +198,12 @@ impl Calling {
             tool_name: self.name.chars().take(MOST_NAME).collect::<String>().replace('\0', " "),
             outcome: outcome.as_str().to_owned(),
             duration_ms: millis(self.clock.elapsed()),
-            request_bytes: length(&arguments),
-            response_bytes: length(result),
+            request_bytes: 0,
+            response_bytes: 0,
             error_code: code,
             arguments: None,
             result: None,
-        };
-        (row, self.keeps_payloads.then(|| [arguments, result.clone()]))
+        }
     }
 
     /// Why a tenant's call is not made: its quota is spent.

@@ -9,7 +9,7 @@ use platform_core::{Caller, Result};
 use platform_db::Notice;
 use platform_toolservers::{McpUpdate, TOOL_SERVER};
 use platform_vault::Secret;
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 use tokio::{sync::broadcast::error::RecvError, time::sleep};
 
 use crate::{
@@ -24,8 +24,9 @@ use crate::{
     surface::{Subject, Target, View},
 };
 
-/// Tools of a page.
+/// Tools of a page, and bytes of theirs; one that is longer is a page.
 const PAGE: usize = 100;
+const PAGE_BYTES: usize = 1 << 20;
 /// Changes that come together are told together.
 const TOGETHER: Duration = Duration::from_millis(100);
 
@@ -52,6 +53,8 @@ pub type Messages = Pin<Box<dyn Stream<Item = Value>>>;
 pub enum McpReply {
     /// With one message, under a status.
     Message(u16, Value),
+    /// With one message that is JSON already.
+    Json(String),
     /// With a status alone.
     Nothing(u16),
     /// With messages as they come; `true`: until the client goes.
@@ -88,10 +91,7 @@ impl PgMcpGateway {
             ("initialize", false) => answer(initialized(message.text("protocolVersion"), instructions(&view))),
             ("ping" | "logging/setLevel", false) => answer(json!({})),
             ("server/discover", true) => answer(discovered(instructions(&view))),
-            ("tools/list", _) => match list(&view, &message) {
-                Ok(result) => answer(result),
-                Err(failure) => Ok(failure.into()),
-            },
+            ("tools/list", _) => list(&view, &message),
             ("tools/call", _) => self.call(asking, subject, view, message, may).await,
             ("subscriptions/listen", true) => {
                 let wants = message.params.get("notifications").and_then(|of| of.get("toolsListChanged"));
@@ -145,7 +145,7 @@ impl PgMcpGateway {
         let view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
         let watching = Watching {
             notices,
-            servers: view.servers.iter().map(|server| server.id().to_owned()).collect(),
+            servers: view.servers().to_vec(),
             gateway: Arc::clone(self),
             asking,
             subject,
@@ -167,7 +167,7 @@ impl PgMcpGateway {
         self: &Arc<Self>,
         asking: Asking,
         subject: Subject,
-        view: View,
+        view: Arc<View>,
         mut message: Message,
         may: impl AsyncFn(Kind, &str) -> Result<()>,
     ) -> Result<McpReply> {
@@ -180,7 +180,7 @@ impl PgMcpGateway {
             Some(_) => return Ok(message.fail(400, INVALID_PARAMS, "params.arguments must be an object.").into()),
         };
         if view.mode == ExposeMode::Search {
-            match search::answer(&view, &name, &arguments) {
+            match search::answer(&view, &name, &arguments).await? {
                 search::Found::Result(result) => {
                     let calling = Calling::new(self, asking, subject, &view, &name, arguments);
                     return Ok(McpReply::Message(200, message.answer(calling.found(result).await)));
@@ -191,7 +191,7 @@ impl PgMcpGateway {
         }
         // Whoever calls through `call_tool` repeats none of its arguments in headers.
         if let Some(tool) = view.tool(&name).filter(|_| view.mode != ExposeMode::Search)
-            && let Err(failure) = message.check_arguments(&tool.listed["inputSchema"], &arguments, &asking.headers)
+            && let Err(failure) = message.check_arguments(&tool.repeated, &arguments, &asking.headers)
         {
             return Ok(failure.into());
         }
@@ -213,9 +213,9 @@ impl PgMcpGateway {
         }
         let streams = calling.reads_streams() && (message.progress_token().is_some() || message.log_level().is_some());
         if !streams {
-            return Ok(replied(&message, calling.run(tool.clone(), &view, &message, None).await));
+            return Ok(replied(&message, calling.run(tool.clone(), &message, None).await));
         }
-        Ok(stream_of(calling, tool.clone(), view, message).await)
+        Ok(stream_of(calling, tool.clone(), message).await)
     }
 }
 
@@ -234,12 +234,12 @@ fn replied(message: &Message, called: Called) -> McpReply {
 }
 
 /// A call that is told of as it comes along; one of which there is nothing to tell is answered with one message.
-async fn stream_of(calling: Calling, tool: crate::surface::Tool, view: View, message: Message) -> McpReply {
+async fn stream_of(calling: Calling, tool: crate::surface::Tool, message: Message) -> McpReply {
     let (sender, updates) = tokio::sync::mpsc::channel(64);
     let message = Arc::new(message);
     let asked = Arc::clone(&message);
     let reply = Box::pin(async move {
-        let called = calling.run(tool, &view, &asked, Some(sender)).await;
+        let called = calling.run(tool, &asked, Some(sender)).await;
         replied(&asked, called)
     });
     let mut underway = Underway { message, updates, reply, ended: None };
@@ -334,7 +334,7 @@ impl Watching {
             let view = self.gateway.view(account, &self.subject, self.asking.profile.as_deref()).await;
             let digest = match view {
                 Ok(view) => {
-                    self.servers = view.servers.iter().map(|server| server.id().to_owned()).collect();
+                    self.servers = view.servers().to_vec();
                     view.digest()
                 }
                 Err(error) if error.cause().is_some() => continue,
@@ -356,31 +356,30 @@ fn instructions(view: &View) -> &'static str {
 }
 
 /// The tools of a view as MCP lists them, all at once.
-pub(crate) fn listed(view: &View) -> Vec<Value> {
+pub(crate) fn listed(view: &View) -> Result<Vec<Arc<RawValue>>> {
     match view.mode {
-        ExposeMode::Direct => view.tools().map(|tool| tool.listed.clone()).collect(),
+        ExposeMode::Direct => Ok(view.tools().map(|tool| Arc::clone(&tool.listed)).collect()),
         ExposeMode::Search => search::tools(),
     }
 }
 
 /// A page of the tools.
-fn list(view: &View, message: &Message) -> std::result::Result<Value, Failure> {
+fn list(view: &View, message: &Message) -> Result<McpReply> {
     let offset = match message.params.get("cursor") {
         None | Some(Value::Null) => 0,
-        Some(cursor) => {
-            let read = cursor.as_str().and_then(|text| text.strip_prefix("o")?.parse::<usize>().ok());
-            read.ok_or_else(|| message.fail(400, INVALID_PARAMS, "This cursor is not one of ours."))?
-        }
+        Some(cursor) => match cursor.as_str().and_then(|text| text.strip_prefix("o")?.parse::<usize>().ok()) {
+            Some(offset) => offset,
+            None => return Ok(message.fail(400, INVALID_PARAMS, "This cursor is not one of ours.").into()),
+        },
     };
-    let all = listed(view);
-    let page: Vec<&Value> = all.iter().skip(offset).take(PAGE).collect();
-    let mut result = json!({"tools": page});
-    let next = offset.saturating_add(PAGE);
-    if next < all.len() {
-        result["nextCursor"] = format!("o{next}").into();
-    }
-    if message.is_modern {
-        (result["ttlMs"], result["cacheScope"]) = (0.into(), "private".into());
-    }
-    Ok(result)
+    let all = listed(view)?;
+    let rest = all.get(offset..).unwrap_or_default();
+    let mut bytes = 0;
+    let fits = |tool: &&Arc<RawValue>| {
+        bytes += tool.get().len();
+        bytes <= PAGE_BYTES
+    };
+    let count = rest.iter().take(PAGE).take_while(fits).count().max(1).min(rest.len());
+    let next = (count < rest.len()).then(|| format!("o{}", offset + count));
+    Ok(McpReply::Json(message.answer_tools(&rest[..count], next)?))
 }

@@ -1,10 +1,10 @@
 //! Records of the MCP gateway (contract 12 §4).
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use platform_core::{Checks, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
 
 /// Servers of a profile, its overrides, and its platform tools, at most.
@@ -611,7 +611,7 @@ pub struct Preview {
     pub profile: String,
     /// The tools, as MCP lists them.
     #[schema(value_type = Vec<Object>)]
-    pub tools: Vec<Value>,
+    pub tools: Vec<Arc<RawValue>>,
 }
 
 /// Tools that a caller does without, and has.

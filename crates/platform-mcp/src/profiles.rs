@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use async_trait::async_trait;
 use diesel_async::AsyncConnection;
 use platform_access::{Kind, RecordRef, Referrer, use_in};
-use platform_core::{AccountId, Checks, Code, Error, Id, Object, Page, Precondition, Result, overlay};
+use platform_core::{AccountId, Checks, Code, Error, Id, Object, Page, Precondition, Result, overlay, run_blocking};
 use platform_db::{Conn, Idempotency};
-use platform_toolservers::{TOOL_SERVER, hold_in, numbered, slug};
+use platform_toolservers::{TOOL_SERVER, ToolDefinition, hold_in, numbered, slug};
 use serde_json::Value;
 
 use crate::{
@@ -45,7 +45,8 @@ impl PgMcpGateway {
             let is_put_in = !seen.contains_key(&entry.tool_server_id);
             let of_server = seen.entry(entry.tool_server_id.clone()).or_default();
             if is_put_in || of_server.is_empty() && is_unseen_before(&server) {
-                *of_server = server.tools().iter().map(|tool| (tool.function.name.clone(), digest(tool))).collect();
+                let named = |tool: &ToolDefinition| (tool.function.name.clone(), digest(tool));
+                *of_server = run_blocking(move || Ok(server.tools().iter().map(named).collect())).await?;
             }
         }
         seen.retain(|id, _| settings.servers.iter().any(|of| of.tool_server_id == *id));
@@ -201,7 +202,7 @@ impl PgMcpGateway {
     /// The tools of a profile, as its operator sees them. `PROFILE_NOT_FOUND`.
     pub async fn tools(&self, account: &AccountId, id: &str) -> Result<Vec<ProfileTool>> {
         let profile = self.profile(account, id).await?;
-        Ok(self.surface(account, &profile).await?.0.shown())
+        Ok(self.surface(account, &profile).await?.shown())
     }
 
     /// Changes tools of a profile; one that is switched on is let in as it is now. `TOOL_NOT_FOUND`.
@@ -216,16 +217,15 @@ impl PgMcpGateway {
         checks.count("tools", given.len(), MOST_NAMES);
         checks.finish()?;
         let profile = self.profile(account, id).await?;
-        let known = self.surface(account, &profile).await?.0.shown();
-        let servers = self.servers(account, &profile.settings).await?.0;
+        let surface = self.surface(account, &profile).await?;
         let change = |settings: &mut ProfileSettings, seen: &mut Seen| {
             for of in &given {
-                let by_name = known.iter().find(|tool| tool.name == of.name);
-                let tool = by_name.or_else(|| known.iter().find(|tool| tool.alias.as_ref() == Some(&of.name)));
+                let by_name = surface.tools.iter().find(|tool| tool.base_name == of.name);
+                let tool = by_name.or_else(|| surface.tools.iter().find(|tool| tool.alias.as_ref() == Some(&of.name)));
                 let tool = tool.ok_or_else(|| Error::not_found(code::TOOL_NOT_FOUND, "tool", &of.name))?;
                 let overrides = &mut settings.tool_overrides;
-                let at = overrides.iter().position(|known| known.name == tool.name).unwrap_or_else(|| {
-                    overrides.push(ToolOverride { name: tool.name.clone(), ..ToolOverride::default() });
+                let at = overrides.iter().position(|known| known.name == tool.base_name).unwrap_or_else(|| {
+                    overrides.push(ToolOverride { name: tool.base_name.clone(), ..ToolOverride::default() });
                     overrides.len() - 1
                 });
                 let known = &mut overrides[at];
@@ -236,11 +236,9 @@ impl PgMcpGateway {
                     known.description.clone_from(description);
                 }
                 known.enabled = of.enabled.unwrap_or(known.enabled);
-                let server = servers.iter().find(|server| Some(server.id()) == tool.tool_server_id.as_deref());
-                let definition = server.and_then(|server| server.tool(&tool.tool));
-                if let (Some(Some(true)), Some(server), Some(definition)) = (of.enabled, server, definition) {
-                    let of_server = seen.entry(server.id().to_owned()).or_default();
-                    of_server.insert(tool.tool.clone(), digest(definition));
+                let (server, name) = tool.target.names();
+                if let (Some(Some(true)), Some(server), Some(definition)) = (of.enabled, server, &tool.definition) {
+                    seen.entry(server.to_owned()).or_default().insert(name.to_owned(), definition.clone());
                 }
             }
             Ok(())

@@ -1,10 +1,13 @@
 //! JSON-RPC messages of both protocol families: what stands in a request, and how it is answered (MCP 2026-07-28 and
 //! 2025-11-25, streamable HTTP).
 
+use std::sync::Arc;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use platform_core::{Object, parse};
 use platform_toolservers::McpUpdate;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Value, json, value::RawValue};
 
 /// The family without state: everything stands in each request.
 pub(crate) const MODERN: &str = "2026-07-28";
@@ -113,23 +116,28 @@ impl Message {
     }
 
     /// Refuses a call whose headers say something else of its arguments than it does (SEP-2243).
-    pub fn check_arguments(&self, schema: &Value, arguments: &Object, headers: &McpHeaders) -> Result<(), Failure> {
+    pub fn check_arguments(
+        &self,
+        repeated: &[Repeated],
+        arguments: &Object,
+        headers: &McpHeaders,
+    ) -> Result<(), Failure> {
         if !self.is_modern {
             return Ok(());
         }
-        for (path, name) in repeated_in_headers(schema) {
+        for Repeated { path, header } in repeated {
             let argument = path
                 .split_first()
-                .and_then(|(first, rest)| rest.iter().try_fold(arguments.get(*first)?, |of, key| of.get(*key)));
+                .and_then(|(first, rest)| rest.iter().try_fold(arguments.get(first)?, |of, key| of.get(key)));
             let expected = match argument {
                 Some(Value::String(text)) => Some(text.clone()),
                 Some(value @ (Value::Bool(_) | Value::Number(_))) => Some(value.to_string()),
                 _ => None,
             };
-            let mut given = headers.params.iter().filter(|(of, _)| of.eq_ignore_ascii_case(name));
+            let mut given = headers.params.iter().filter(|(of, _)| of.eq_ignore_ascii_case(header));
             let said = given.next().map(|(_, value)| decoded(value));
             if said != expected || given.next().is_some() {
-                let reason = format!("Mcp-Param-{name} must be the argument {}.", path.join("."));
+                let reason = format!("Mcp-Param-{header} must be the argument {}.", path.join("."));
                 return Err(Failure::new(400, &self.id, HEADER_MISMATCH, &reason));
             }
         }
@@ -181,6 +189,32 @@ impl Message {
             fields.remove("resultType");
         }
         json!({"jsonrpc": "2.0", "id": self.id, "result": result})
+    }
+
+    /// A page of tools, each as it is listed; `next`: where the following one begins.
+    pub fn answer_tools(&self, tools: &[Arc<RawValue>], next: Option<String>) -> platform_core::Result<String> {
+        #[derive(Serialize)]
+        struct Answer<'a> {
+            jsonrpc: &'static str,
+            id: &'a Value,
+            result: Listed<'a>,
+        }
+        #[derive(Serialize)]
+        struct Listed<'a> {
+            tools: &'a [Arc<RawValue>],
+            #[serde(flatten)]
+            rest: &'a Value,
+        }
+        let mut rest = json!({});
+        if let Some(next) = next {
+            rest["nextCursor"] = next.into();
+        }
+        if self.is_modern {
+            (rest["ttlMs"], rest["cacheScope"]) = (0.into(), "private".into());
+        }
+        let rest = &self.answer(rest)["result"];
+        serde_json::to_string(&Answer { jsonrpc: "2.0", id: &self.id, result: Listed { tools, rest } })
+            .map_err(platform_core::Error::internal)
     }
 
     /// An error; `status`: of the answer in the newer family, the older one is answered with 200.
@@ -236,13 +270,24 @@ fn family(id: &Value, method: &str, params: &Object, headers: &McpHeaders) -> Re
     Ok((true, capabilities.clone()))
 }
 
-/// Arguments that headers repeat, by their paths, with the names of the headers.
-fn repeated_in_headers(schema: &Value) -> Vec<(Vec<&str>, &str)> {
+/// An argument that a header repeats.
+#[derive(Debug, Clone)]
+pub(crate) struct Repeated {
+    path: Vec<String>,
+    /// What stands after [`PARAM_HEADER`].
+    header: String,
+}
+
+/// Those that the schema of a tool says.
+pub(crate) fn repeated_in_headers(schema: &Value) -> Vec<Repeated> {
     let mut found = Vec::new();
     for (key, property) in schema["properties"].as_object().into_iter().flatten() {
-        found.extend(property["x-mcp-header"].as_str().map(|name| (vec![key.as_str()], name)));
-        let below = repeated_in_headers(property);
-        found.extend(below.into_iter().map(|(path, name)| ([vec![key.as_str()], path].concat(), name)));
+        let header = property["x-mcp-header"].as_str();
+        found.extend(header.map(|header| Repeated { path: vec![key.clone()], header: header.to_owned() }));
+        found.extend(repeated_in_headers(property).into_iter().map(|mut below| {
+            below.path.insert(0, key.clone());
+            below
+        }));
     }
     found
 }
@@ -378,7 +423,11 @@ mod tests {
             let params = params.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
             let headers = McpHeaders { params, ..McpHeaders::default() };
             let arguments = arguments.as_object().expect("an object");
-            assert_eq!(message.check_arguments(&schema, arguments, &headers).is_ok(), is_good, "{arguments:?}");
+            assert_eq!(
+                message.check_arguments(&repeated_in_headers(&schema), arguments, &headers).is_ok(),
+                is_good,
+                "{arguments:?}"
+            );
         }
         let bare = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
         assert_eq!(read(&bare, &headers(MODERN, "tools/list", "")), Err((400, -32602)));

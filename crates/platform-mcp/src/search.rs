@@ -1,7 +1,12 @@
 //! Three tools in place of many: find, describe, call (contract 12 §2).
 
-use platform_core::Object;
-use serde_json::{Value, json};
+use std::sync::Arc;
+
+use platform_core::{Error, Object, Result, run_blocking};
+use serde_json::{
+    Value, json,
+    value::{RawValue, to_raw_value},
+};
 
 use crate::{
     protocol::{error_result, text_result},
@@ -23,13 +28,13 @@ pub(crate) enum Found {
 }
 
 /// The three, as MCP lists them.
-pub(crate) fn tools() -> Vec<Value> {
+pub(crate) fn tools() -> Result<Vec<Arc<RawValue>>> {
     let tool = |name: &str, description: &str, properties: Value, required: &[&str]| {
         json!({"name": name, "description": description,
             "inputSchema": {"type": "object", "properties": properties, "required": required}})
     };
     let name = json!({"type": "string", "description": "Name of a tool, as find_tools gives it"});
-    vec![
+    let tools = [
         tool(
             "find_tools",
             "Finds tools by what they do.",
@@ -43,16 +48,23 @@ pub(crate) fn tools() -> Vec<Value> {
             json!({"name": name, "arguments": {"type": "object", "description": "As describe_tool says"}}),
             &["name"],
         ),
-    ]
+    ];
+    tools.iter().map(|tool| Ok(to_raw_value(tool).map_err(Error::internal)?.into())).collect()
 }
 
 /// Answers a call of one of the three.
-pub(crate) fn answer(view: &View, name: &str, arguments: &Object) -> Found {
+pub(crate) async fn answer(view: &Arc<View>, name: &str, arguments: &Object) -> Result<Found> {
     let text = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default();
-    match name {
-        "find_tools" => Found::Result(found(view, text("query"))),
+    Ok(match name {
+        "find_tools" => {
+            let (view, query) = (Arc::clone(view), text("query").to_lowercase());
+            Found::Result(run_blocking(move || Ok(found(&view, &query))).await?)
+        }
         "describe_tool" => Found::Result(match view.tool(text("name")) {
-            Some(tool) => text_result(&tool.listed.to_string(), &tool.listed),
+            Some(tool) => {
+                let listed = tool.listed.get();
+                text_result(listed, &serde_json::from_str(listed).map_err(Error::internal)?)
+            }
             None => error_result("TOOL_NOT_FOUND", "There is no such tool; find one with find_tools.", &[]),
         }),
         "call_tool" => {
@@ -61,18 +73,17 @@ pub(crate) fn answer(view: &View, name: &str, arguments: &Object) -> Found {
                 Some(Value::Object(given)) => given.clone(),
                 Some(_) => {
                     let message = "arguments must be an object, as describe_tool says.";
-                    return Found::Result(error_result("INVALID_ARGUMENTS", message, &[]));
+                    return Ok(Found::Result(error_result("INVALID_ARGUMENTS", message, &[])));
                 }
             };
             Found::Call(text("name").to_owned(), given)
         }
         _ => Found::Nothing,
-    }
+    })
 }
 
 /// Tools in whose name or description words of a query stand, the most of them first.
 fn found(view: &View, query: &str) -> Value {
-    let query = query.to_lowercase();
     let words: Vec<&str> =
         query.split(|c: char| !c.is_alphanumeric()).filter(|word| word.len() > 1).take(MOST_WORDS).collect();
     let score = |tool: &Tool| {

@@ -8,7 +8,8 @@ use moka::sync::Cache;
 use platform_agents::ThreadService;
 use platform_chat::ChatService;
 use platform_core::{
-    AccountId, Checks, Clock, Code, Error, Page, Precondition, Result, Timestamp, heap_bytes, run_blocking,
+    AccountId, Checks, Clock, Code, Error, FairSemaphore, Page, Precondition, Result, Timestamp, heap_bytes,
+    run_blocking,
 };
 use platform_db::{Bus, Capacity, Conn, Db, InvalidatedCache};
 use platform_integrations::PgIntegrations;
@@ -20,20 +21,21 @@ use crate::{
     audit::Audit,
     code,
     model::{
-        AuditFilter, AuditPage, GatewayServer, GatewayServerPage, Grant, Preview, PreviewOf, ProfileSettings, Switches,
-        check_names,
+        AuditFilter, AuditPage, GatewayServer, GatewayServerPage, Grant, Preview, PreviewOf, ProfileServer,
+        ProfileSettings, Switches, check_names,
     },
     repository::{self, Seen},
-    surface::{Granted, Subject, Surface, View, is_unseen_before},
+    surface::{Granted, Subject, Surface, View, is_unseen_before, platform_tools, tools_of},
 };
 
 pub(crate) const TOPIC: &str = "mcp-gateway";
 pub(crate) const SWITCHES: &str = "mcp-switches";
-/// Bytes of what is remembered at once: of profiles with their grants, of switches, and of tools as they are listed, with
-/// their servers.
+/// Bytes of what is remembered at once: of profiles with their grants, of switches, and of tools as they are listed.
 const MOST_CONFIGURED: u64 = 32 << 20;
 const MOST_SWITCHES: u64 = 16 << 20;
 const MOST_SURFACES: u64 = 96 << 20;
+/// Surfaces that are made at once, in all and of one account.
+const MADE_AT_ONCE: (usize, usize) = (4, 2);
 /// Servers that are down, and log-ins that were begun.
 const MOST_SERVERS: u64 = 5_000;
 /// Tools of a server that does not answer are shown so long.
@@ -88,6 +90,8 @@ pub struct PgMcpGateway {
     /// Account and subject → what it switched off, by profile.
     pub(crate) switches: Arc<InvalidatedCache<String, HashMap<String, Vec<String>>>>,
     surfaces: Cache<(AccountId, String), Arc<Cached>>,
+    /// Surfaces that are being made.
+    making: FairSemaphore,
     /// Approvals that were made use of, as long as they would be good.
     pub(crate) approvals: Cache<String, ()>,
     /// Where somebody is asked to log in to a server, by account, server and subject.
@@ -117,16 +121,29 @@ pub(crate) struct Loaded {
 /// A surface, and what it was made of.
 struct Cached {
     profile: Arc<Loaded>,
-    servers: Vec<OfferedServer>,
-    stale: HashSet<String>,
+    servers: Vec<Shown>,
     surface: Arc<Surface>,
+}
+
+/// A server as its tools are shown.
+#[derive(PartialEq)]
+struct Shown {
+    id: String,
+    version: i64,
+    /// It does not answer.
+    is_stale: bool,
+}
+
+impl Shown {
+    fn of(server: &OfferedServer, is_stale: bool) -> Self {
+        Self { id: server.id().to_owned(), version: server.record().version, is_stale }
+    }
 }
 
 impl Cached {
     /// Bytes of memory.
     fn weight(_: &(AccountId, String), cached: &Arc<Self>) -> u32 {
-        let servers: usize = cached.servers.iter().map(OfferedServer::bytes).sum();
-        u32::try_from(servers + cached.surface.bytes()).unwrap_or(u32::MAX)
+        u32::try_from(cached.surface.bytes()).unwrap_or(u32::MAX)
     }
 }
 
@@ -148,6 +165,7 @@ impl PgMcpGateway {
             ),
             switches: InvalidatedCache::by_id(&bus, SWITCHES, Capacity::Bytes(MOST_SWITCHES, switches_bytes)),
             surfaces: Cache::builder().max_capacity(MOST_SURFACES).weigher(Cached::weight).build(),
+            making: FairSemaphore::new(MADE_AT_ONCE.0, MADE_AT_ONCE.1),
             approvals: Cache::builder().max_capacity(MOST_APPROVALS).time_to_live(APPROVAL).build(),
             log_ins: Cache::builder().max_capacity(MOST_SERVERS).time_to_live(LOG_IN).build(),
             down: Cache::new(MOST_SERVERS),
@@ -199,68 +217,66 @@ impl PgMcpGateway {
         known.ok_or_else(|| Error::internal("a subject always has switches"))
     }
 
-    /// The servers of a profile as they are now, and those among them that do not answer.
-    pub(crate) async fn servers(
-        &self,
-        account: &AccountId,
-        settings: &ProfileSettings,
-    ) -> Result<(Vec<OfferedServer>, HashSet<String>)> {
-        let (mut servers, mut stale) = (Vec::new(), HashSet::new());
-        for entry in settings.servers.iter().filter(|entry| entry.enabled) {
-            let Some(server) = self.tool_servers.offered(account, &entry.tool_server_id).await? else { continue };
-            let key = (account.clone(), server.id().to_owned());
-            if server.record().health.as_deref() == Some("down") {
-                let since = self.down.get_with(key, Instant::now);
-                if since.elapsed() > STALE {
-                    continue;
-                }
-                stale.insert(server.id().to_owned());
-            } else if self.down.contains_key(&key) {
+    /// A server of a profile as it is now, and whether it does not answer; `None` when it is not shown.
+    async fn shown(&self, account: &AccountId, entry: &ProfileServer) -> Result<Option<(OfferedServer, bool)>> {
+        let Some(server) = self.tool_servers.offered(account, &entry.tool_server_id).await? else { return Ok(None) };
+        if !server.is_exposed() {
+            return Ok(None);
+        }
+        let key = (account.clone(), server.id().to_owned());
+        if server.record().health.as_deref() != Some("down") {
+            if self.down.contains_key(&key) {
                 self.down.invalidate(&key);
             }
-            servers.push(server);
+            return Ok(Some((server, false)));
         }
-        Ok((servers, stale))
+        let since = self.down.get_with(key, Instant::now);
+        Ok((since.elapsed() <= STALE).then_some((server, true)))
     }
 
     /// The tools of a profile, made once for all who see it.
-    pub(crate) async fn surface(
-        &self,
-        account: &AccountId,
-        profile: &Arc<Loaded>,
-    ) -> Result<(Arc<Surface>, Vec<OfferedServer>)> {
-        let (servers, stale) = self.servers(account, &profile.settings).await?;
+    pub(crate) async fn surface(&self, account: &AccountId, profile: &Arc<Loaded>) -> Result<Arc<Surface>> {
         let key = (account.clone(), profile.id.clone());
-        let is_same = |cached: &Arc<Cached>| {
-            Arc::ptr_eq(&cached.profile, profile)
-                && cached.stale == stale
-                && cached.servers.len() == servers.len()
-                && cached.servers.iter().zip(&servers).all(|(before, now)| before.is_same(now))
-        };
-        if let Some(cached) = self.surfaces.get(&key).filter(is_same) {
-            return Ok((Arc::clone(&cached.surface), servers));
+        let mut servers = Vec::new();
+        for entry in profile.settings.servers.iter().filter(|entry| entry.enabled) {
+            let shown = self.shown(account, entry).await?;
+            servers.extend(shown.map(|(server, is_stale)| Shown::of(&server, is_stale)));
         }
-        let unseen = |server: &OfferedServer| {
-            is_unseen_before(server)
+        let is_same = |cached: &Arc<Cached>| Arc::ptr_eq(&cached.profile, profile) && cached.servers == servers;
+        if let Some(cached) = self.surfaces.get(&key).filter(is_same) {
+            return Ok(Arc::clone(&cached.surface));
+        }
+        // Profiles that are too large to be remembered are not all made at once.
+        let _place = self.making.acquire(account).await;
+        if let Some(cached) = self.surfaces.get(&key).filter(is_same) {
+            return Ok(Arc::clone(&cached.surface));
+        }
+        let (mut servers, mut surface, mut is_unseen) = (Vec::new(), Surface::default(), false);
+        for (at, entry) in profile.settings.servers.iter().enumerate().filter(|(_, entry)| entry.enabled) {
+            let Some((server, is_stale)) = self.shown(account, entry).await? else { continue };
+            is_unseen |= is_unseen_before(&server)
                 && !server.tools().is_empty()
-                && profile.seen.get(server.id()).is_none_or(HashMap::is_empty)
-        };
-        if servers.iter().any(unseen) {
+                && profile.seen.get(server.id()).is_none_or(HashMap::is_empty);
+            servers.push(Shown::of(&server, is_stale));
+            let of = Arc::clone(profile);
+            let made = move || tools_of(&of.settings, &of.seen, &of.settings.servers[at], &server, is_stale);
+            surface.add(run_blocking(made).await?);
+        }
+        if is_unseen {
             // From now on a tool that changes is another one.
             self.change(account, &profile.id, &Precondition::None, |_, _| Ok(())).await?;
         }
-        let (of, with, without) = (Arc::clone(profile), servers.clone(), stale.clone());
-        let made = move || Ok(Surface::new(&of.settings, &of.seen, &with, &without));
-        let surface = Arc::new(run_blocking(made).await?);
-        let cached =
-            Cached { profile: Arc::clone(profile), servers: servers.clone(), stale, surface: Arc::clone(&surface) };
+        surface.add(platform_tools(&profile.settings)?);
+        surface.servers = servers.iter().map(|server| server.id.clone()).collect();
+        let surface = Arc::new(surface.finish());
+        let cached = Cached { profile: Arc::clone(profile), servers, surface: Arc::clone(&surface) };
         self.surfaces.insert(key, Arc::new(cached));
         self.surfaces.run_pending_tasks();
-        Ok((surface, servers))
+        Ok(surface)
     }
 
     /// What a subject sees of a profile, or of the one that is its own. `PROFILE_NOT_FOUND`.
-    pub(crate) async fn view(&self, account: &AccountId, subject: &Subject, slug: Option<&str>) -> Result<View> {
+    pub(crate) async fn view(&self, account: &AccountId, subject: &Subject, slug: Option<&str>) -> Result<Arc<View>> {
         let configured = self.configured(account).await?;
         let none = Vec::new();
         let grants = |profile: &Loaded| subject.granted(configured.grants.get(&profile.id).unwrap_or(&none));
@@ -280,10 +296,10 @@ impl PgMcpGateway {
         };
         let profile = profile.ok_or_else(|| not_found(slug.unwrap_or(DEFAULT)))?;
         let granted = grants(profile);
-        let (surface, servers) = self.surface(account, profile).await?;
+        let surface = self.surface(account, profile).await?;
         let off = self.switched_off(account, &subject.name).await?;
         let disabled = off.get(&profile.id).map(Vec::as_slice).unwrap_or_default();
-        Ok(View::new((&profile.id, &profile.settings), surface, servers, granted, disabled))
+        Ok(Arc::new(View::new((&profile.id, &profile.settings), surface, granted, disabled)))
     }
 
     pub(crate) async fn profile(&self, account: &AccountId, id: &str) -> Result<Arc<Loaded>> {
@@ -343,7 +359,7 @@ impl PgMcpGateway {
             }
         };
         let view = self.view(account, &subject, Some(profile)).await?;
-        Ok(Preview { profile: profile.to_owned(), tools: crate::endpoint::listed(&view) })
+        Ok(Preview { profile: profile.to_owned(), tools: crate::endpoint::listed(&view)? })
     }
 
     /// Tools that a caller does without, and has. `PROFILE_NOT_FOUND`.

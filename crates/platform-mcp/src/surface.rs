@@ -6,15 +6,19 @@ use std::{
     sync::Arc,
 };
 
-use platform_core::{Caller, Credential, heap_bytes, sha256_hex};
+use platform_core::{Caller, Credential, Error, Result, sha256_hex};
 use platform_toolservers::{McpAuthMode, OfferedServer, ServerType, ToolDefinition};
-use serde_json::{Value, json};
+use serde_json::{
+    Value, json,
+    value::{RawValue, to_raw_value},
+};
 
 use crate::{
     model::{
-        ExposeMode, Grant, NewToolPolicy, PlatformTool, ProfileSettings, ProfileTool, SubjectType, TargetType,
-        ToolOverride, ToolPolicy, Visibility, fit,
+        ExposeMode, Grant, NewToolPolicy, PlatformTool, ProfileServer, ProfileSettings, ProfileTool, SubjectType,
+        TargetType, ToolOverride, ToolPolicy, Visibility, fit,
     },
+    protocol::{Repeated, repeated_in_headers},
     repository::Seen,
 };
 
@@ -22,6 +26,8 @@ use crate::{
 const LOG_IN: &str = "log_in";
 /// Bytes of memory that a tool takes beside what is written into it.
 const TOOL_BYTES: usize = 1024;
+/// The tools of a profile as they are listed, in bytes; those of servers that come later are not shown.
+const MOST_SHOWN: usize = 8 << 20;
 
 /// Who asks, as grants name them.
 #[derive(Debug, Clone, Default)]
@@ -126,6 +132,17 @@ pub(crate) enum Target {
     LogIn(String),
 }
 
+impl Target {
+    /// The server, by its id, and what the tool is called there.
+    pub fn names(&self) -> (Option<&str>, &str) {
+        match self {
+            Self::Server(server, name) => (Some(server), name),
+            Self::Platform(_, id) => (None, id),
+            Self::LogIn(server) => (Some(server), LOG_IN),
+        }
+    }
+}
+
 /// A tool of a profile.
 #[expect(clippy::struct_excessive_bools, reason = "what is said of a tool is said one by one")]
 #[derive(Debug, Clone)]
@@ -142,7 +159,13 @@ pub(crate) struct Tool {
     pub stale: bool,
     pub requires_approval: bool,
     /// As MCP lists it.
-    pub listed: Value,
+    pub listed: Arc<RawValue>,
+    /// What tells it from another.
+    digest: String,
+    /// What tells its definition from another, of a tool of a server.
+    pub definition: Option<String>,
+    /// Arguments that headers repeat.
+    pub repeated: Vec<Repeated>,
 }
 
 /// Whether nobody sees what a server has before somebody has called it as themselves.
@@ -151,89 +174,113 @@ pub(crate) fn is_unseen_before(server: &OfferedServer) -> bool {
 }
 
 /// The tools of a profile, for whoever sees it.
+#[derive(Default)]
 pub(crate) struct Surface {
     pub tools: Vec<Tool>,
+    /// Ids of the servers that they are of.
+    pub servers: Vec<String>,
     by_name: HashMap<String, usize>,
+    /// Of memory.
+    bytes: usize,
+}
+
+/// The tools that a profile has of a server as it is now; `is_stale`: it does not answer.
+pub(crate) fn tools_of(
+    settings: &ProfileSettings,
+    seen: &Seen,
+    entry: &ProfileServer,
+    server: &OfferedServer,
+    is_stale: bool,
+) -> Result<Vec<Tool>> {
+    let overrides = overrides(settings);
+    let mut tools = Vec::new();
+    let slug = entry.slug.as_deref().unwrap_or(server.identifier());
+    let named: HashSet<&str> = entry.tools.iter().map(String::as_str).collect();
+    // What nobody could see when the server was put in was put in unseen.
+    let known = seen.get(server.id()).filter(|known| !known.is_empty() || !is_unseen_before(server));
+    if server.tools().is_empty() && server.auth_mode() == McpAuthMode::PerUser && is_unseen_before(server) {
+        let base_name = fit(&format!("{slug}__{LOG_IN}"));
+        let of = overrides.get(base_name.as_str()).copied();
+        let told = format!("Logs in to {}; its tools are there afterwards.", server.name());
+        let target = Target::LogIn(server.id().to_owned());
+        tools.push(Tool::new(base_name, of, &told, target, true, &Described::default())?);
+    }
+    for tool in server.tools() {
+        let name = &tool.function.name;
+        let base_name = fit(&format!("{slug}__{name}"));
+        let of = overrides.get(base_name.as_str()).copied();
+        let definition = digest(tool);
+        let is_new = known.is_some_and(|known| known.get(name) != Some(&definition));
+        let by_policy = entry.tool_policy.admits(named.contains(name.as_str()));
+        let chosen = of.and_then(|of| of.enabled).unwrap_or(by_policy);
+        let enabled = chosen && (!is_new || settings.new_tool_policy == NewToolPolicy::Enabled);
+        let described =
+            Described { parameters: Some(&tool.function.parameters), annotations: tool.annotations.as_ref(), is_stale };
+        let target = Target::Server(server.id().to_owned(), name.clone());
+        let made = Tool::new(base_name, of, &tool.function.description, target, enabled, &described)?;
+        let requires_approval = tool.requires_approval;
+        tools.push(Tool { is_new, requires_approval, definition: Some(definition), ..made });
+    }
+    Ok(tools)
+}
+
+/// Assistants and agents that are tools of a profile.
+pub(crate) fn platform_tools(settings: &ProfileSettings) -> Result<Vec<Tool>> {
+    let overrides = overrides(settings);
+    let made = settings.platform_tools.iter().map(|tool| {
+        let base_name = tool.exposed_name();
+        let of = overrides.get(base_name.as_str()).copied();
+        let enabled = of.and_then(|of| of.enabled).unwrap_or(true);
+        let target = Target::Platform(tool.target_type, tool.target_id.clone());
+        let parameters = platform_parameters(tool.target_type);
+        let described = Described { parameters: Some(&parameters), ..Described::default() };
+        Tool::new(base_name, of, &description_of(tool), target, enabled, &described)
+    });
+    made.collect()
+}
+
+fn overrides(settings: &ProfileSettings) -> HashMap<&str, &ToolOverride> {
+    settings.tool_overrides.iter().map(|of| (of.name.as_str(), of)).collect()
 }
 
 impl Surface {
-    /// The tools of a profile, with its servers as they are now; `stale`: servers that do not answer.
-    pub fn new(settings: &ProfileSettings, seen: &Seen, servers: &[OfferedServer], stale: &HashSet<String>) -> Self {
-        let overrides: HashMap<&str, &ToolOverride> =
-            settings.tool_overrides.iter().map(|of| (of.name.as_str(), of)).collect();
-        let mut tools = Vec::new();
-        for entry in settings.servers.iter().filter(|entry| entry.enabled) {
-            let found = servers.iter().find(|server| server.id() == entry.tool_server_id);
-            let Some(server) = found.filter(|server| server.is_exposed()) else { continue };
-            let slug = entry.slug.as_deref().unwrap_or(server.identifier());
-            let named: HashSet<&str> = entry.tools.iter().map(String::as_str).collect();
-            // What nobody could see when the server was put in was put in unseen.
-            let known = seen.get(server.id()).filter(|known| !known.is_empty() || !is_unseen_before(server));
-            let is_stale = stale.contains(server.id());
-            if server.tools().is_empty() && server.auth_mode() == McpAuthMode::PerUser && is_unseen_before(server) {
-                let base_name = fit(&format!("{slug}__{LOG_IN}"));
-                let of = overrides.get(base_name.as_str()).copied();
-                let told = format!("Logs in to {}; its tools are there afterwards.", server.name());
-                let target = Target::LogIn(server.id().to_owned());
-                let described = Described { parameters: &json!({}), annotations: None };
-                tools.push(tool_of(base_name, of, &told, target, true, &described));
-            }
-            for tool in server.tools() {
-                let name = &tool.function.name;
-                let base_name = fit(&format!("{slug}__{name}"));
-                let of = overrides.get(base_name.as_str()).copied();
-                let is_new = known.and_then(|known| known.get(name)).is_none_or(|known| *known != digest(tool))
-                    && known.is_some();
-                let by_policy = entry.tool_policy.admits(named.contains(name.as_str()));
-                let chosen = of.and_then(|of| of.enabled).unwrap_or(by_policy);
-                let enabled = chosen && (!is_new || settings.new_tool_policy == NewToolPolicy::Enabled);
-                let described =
-                    Described { parameters: &tool.function.parameters, annotations: tool.annotations.as_ref() };
-                let target = Target::Server(server.id().to_owned(), name.clone());
-                let mut made = tool_of(base_name, of, &tool.function.description, target, enabled, &described);
-                (made.is_new, made.stale, made.requires_approval) = (is_new, is_stale, tool.requires_approval);
-                if is_stale {
-                    made.listed["_meta"] = json!({"stale": true});
-                }
-                tools.push(made);
+    /// Adds tools, as far as there is room.
+    pub fn add(&mut self, tools: Vec<Tool>) {
+        for tool in tools {
+            let bytes = TOOL_BYTES + tool.description.len() + tool.listed.get().len();
+            if self.bytes + bytes <= MOST_SHOWN {
+                self.bytes += bytes;
+                self.tools.push(tool);
             }
         }
-        for tool in &settings.platform_tools {
-            let base_name = tool.exposed_name();
-            let of = overrides.get(base_name.as_str()).copied();
-            let enabled = of.and_then(|of| of.enabled).unwrap_or(true);
-            let target = Target::Platform(tool.target_type, tool.target_id.clone());
-            let parameters = platform_parameters(tool.target_type);
-            let described = Described { parameters: &parameters, annotations: None };
-            tools.push(tool_of(base_name, of, &description_of(tool), target, enabled, &described));
-        }
+    }
+
+    /// Made ready to be asked.
+    pub fn finish(mut self) -> Self {
         // Of two tools with one name the one with this alias is meant, else the first.
         let mut by_name = HashMap::new();
         let (aliased, plain): (Vec<_>, Vec<_>) =
-            tools.iter().enumerate().filter(|(_, tool)| tool.enabled).partition(|(_, tool)| tool.alias.is_some());
+            self.tools.iter().enumerate().filter(|(_, tool)| tool.enabled).partition(|(_, tool)| tool.alias.is_some());
         for (at, tool) in aliased.into_iter().chain(plain) {
             by_name.entry(tool.name.clone()).or_insert(at);
         }
-        Self { tools, by_name }
+        self.by_name = by_name;
+        self
     }
 
-    /// Of memory.
+    /// Bytes of memory that it takes, about.
     pub fn bytes(&self) -> usize {
-        self.tools.iter().map(|tool| TOOL_BYTES + tool.description.len() + heap_bytes(&tool.listed)).sum()
+        self.bytes
     }
 
     /// The tools, as their operator sees them.
     pub fn shown(&self) -> Vec<ProfileTool> {
         let shown = |tool: &Tool| {
-            let (tool_server_id, name) = match &tool.target {
-                Target::Server(server, name) => (Some(server.clone()), name.clone()),
-                Target::Platform(_, id) => (None, id.clone()),
-                Target::LogIn(server) => (Some(server.clone()), LOG_IN.to_owned()),
-            };
+            let (server, name) = tool.target.names();
             ProfileTool {
                 name: tool.base_name.clone(),
-                tool_server_id,
-                tool: name,
+                tool_server_id: server.map(str::to_owned),
+                tool: name.to_owned(),
                 description: tool.description.clone(),
                 enabled: tool.enabled,
                 alias: tool.alias.clone(),
@@ -260,7 +307,6 @@ pub(crate) struct View {
     pub profile_id: String,
     pub mode: ExposeMode,
     pub audits_payloads: bool,
-    pub servers: Vec<OfferedServer>,
     surface: Arc<Surface>,
     /// Empty = all.
     grants: Vec<Arc<Granted>>,
@@ -271,7 +317,6 @@ impl View {
     pub fn new(
         (profile_id, settings): (&str, &ProfileSettings),
         surface: Arc<Surface>,
-        servers: Vec<OfferedServer>,
         grants: Vec<Arc<Granted>>,
         disabled: &[String],
     ) -> Self {
@@ -279,7 +324,6 @@ impl View {
             profile_id: profile_id.to_owned(),
             mode: settings.expose_mode,
             audits_payloads: settings.audit_payloads,
-            servers,
             surface,
             grants,
             disabled: disabled.iter().cloned().collect(),
@@ -292,6 +336,11 @@ impl View {
 
     fn is_on(&self, tool: &Tool) -> bool {
         !self.disabled.contains(&tool.name) && !self.disabled.contains(&tool.base_name)
+    }
+
+    /// Servers whose tools it may be shown, by id.
+    pub fn servers(&self) -> &[String] {
+        &self.surface.servers
     }
 
     /// All that it may use, whether or not it is switched off.
@@ -311,39 +360,58 @@ impl View {
 
     /// What tells one list from another.
     pub fn digest(&self) -> String {
-        let tools = self.tools().map(|tool| tool.listed.to_string());
-        sha256_hex(tools.collect::<Vec<_>>().join("\n"))
+        sha256_hex(self.tools().map(|tool| tool.digest.as_str()).collect::<String>())
     }
 }
 
+/// What is told of a tool beside its description.
+#[derive(Default)]
 struct Described<'a> {
-    parameters: &'a Value,
+    parameters: Option<&'a Value>,
     annotations: Option<&'a platform_core::Object>,
+    is_stale: bool,
 }
 
-fn tool_of(
-    base_name: String,
-    of: Option<&ToolOverride>,
-    description: &str,
-    target: Target,
-    enabled: bool,
-    described: &Described<'_>,
-) -> Tool {
-    let alias = of.and_then(|of| of.alias.clone());
-    let description = of.and_then(|of| of.description.clone()).unwrap_or_else(|| description.to_owned());
-    let name = alias.clone().unwrap_or_else(|| base_name.clone());
-    let mut schema = described.parameters.clone();
-    if !schema.is_object() {
-        schema = json!({});
+impl Tool {
+    fn new(
+        base_name: String,
+        of: Option<&ToolOverride>,
+        description: &str,
+        target: Target,
+        enabled: bool,
+        described: &Described<'_>,
+    ) -> Result<Self> {
+        let alias = of.and_then(|of| of.alias.clone());
+        let description = of.and_then(|of| of.description.clone()).unwrap_or_else(|| description.to_owned());
+        let name = alias.clone().unwrap_or_else(|| base_name.clone());
+        let mut schema = described.parameters.filter(|schema| schema.is_object()).cloned().unwrap_or_else(|| json!({}));
+        // Clients refuse a list in which one is anything else.
+        schema["type"] = "object".into();
+        let repeated = repeated_in_headers(&schema);
+        let mut listed = json!({"name": name, "description": description, "inputSchema": schema});
+        if let Some(annotations) = described.annotations {
+            listed["annotations"] = Value::Object(annotations.clone());
+        }
+        if described.is_stale {
+            listed["_meta"] = json!({"stale": true});
+        }
+        let listed: Arc<RawValue> = to_raw_value(&listed).map_err(Error::internal)?.into();
+        Ok(Self {
+            base_name,
+            name,
+            alias,
+            description,
+            target,
+            enabled,
+            is_new: false,
+            stale: described.is_stale,
+            requires_approval: false,
+            digest: sha256_hex(listed.get()),
+            definition: None,
+            listed,
+            repeated,
+        })
     }
-    // Clients refuse a list in which one is anything else.
-    schema["type"] = "object".into();
-    let mut listed = json!({"name": name, "description": description, "inputSchema": schema});
-    if let Some(annotations) = described.annotations {
-        listed["annotations"] = Value::Object(annotations.clone());
-    }
-    let (is_new, stale, requires_approval) = (false, false, false);
-    Tool { base_name, name, alias, description, target, enabled, is_new, stale, requires_approval, listed }
 }
 
 /// What tells a tool from the same one as it was: what a model is told of it.

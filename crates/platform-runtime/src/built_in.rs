@@ -168,7 +168,7 @@ struct Checked {
 impl Action for Checked {
     async fn call(&self, id: &str, arguments: Object) -> ToolResult {
         let given = Value::Object(arguments.clone());
-        let schema = self.of.schema.get_or_init(|| Schema::new(Value::clone(&self.of.tool.parameters)));
+        let schema = self.of.schema.get_or_init(|| Schema::new(Arc::clone(&self.of.tool.parameters)));
         let issues = schema.problems(&self.children, &self.account, &given, 10).await;
         if !issues.is_empty() {
             return ToolResult::invalid_arguments(&issues);

@@ -1,6 +1,6 @@
 //! JSON Schemas of clients (2020-12). What is not plain is compiled and matched in a child process alone.
 
-use std::{cell::RefCell, collections::HashMap, time::Duration};
+use std::{cell::RefCell, collections::HashMap, sync::Arc, time::Duration};
 
 use jsonschema::{Draft, PatternOptions, Validator};
 use platform_child::{ChildError, Work};
@@ -115,13 +115,14 @@ pub async fn check_schema(children: &ChildPool, account: &AccountId, path: &str,
 /// A schema that values are checked against.
 #[derive(Debug)]
 pub struct Schema {
-    source: Value,
+    source: Arc<Value>,
     plain: Option<(usize, Validator)>,
 }
 
 impl Schema {
     /// Compiles only what is plain; one that cannot be used finds nothing wrong.
-    pub fn new(source: Value) -> Self {
+    pub fn new(source: impl Into<Arc<Value>>) -> Self {
+        let source = source.into();
         let nodes = plain_nodes(&source).filter(|nodes| *nodes <= PLAIN_NODES);
         let plain = nodes.and_then(|nodes| Some((nodes, compile(&source).ok()?)));
         Self { source, plain }

@@ -156,7 +156,7 @@ impl OfferedServer {
         if let Some(link) = link {
             row.set_link(link);
         }
-        Ok(Self(Arc::new(Server::new(account.clone(), settings, row.shown()))))
+        Ok(Self(Arc::new(Server::new(account.clone(), settings, row.without_tools()))))
     }
 }
 
@@ -205,7 +205,7 @@ impl PgToolServerService {
     /// Which app a server was made from; `None` when it is of another type. `TOOL_SERVER_NOT_FOUND`.
     pub async fn app_link(&self, account: &AccountId, id: &str) -> Result<Option<AppLink>> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
-        Ok(server.shown.integration.clone())
+        Ok(server.record.integration.clone())
     }
 
     /// Has a server expose other tools of its app: `choose` is given which it exposes now, by name.

@@ -1,6 +1,6 @@
 use std::{collections::HashSet, sync::Arc};
 
-use platform_core::{AccountId, Checks, Code, Error, Object, Result, lower_case};
+use platform_core::{AccountId, Checks, Code, Error, Object, Result, heap_bytes, lower_case};
 use platform_egress::Url;
 use platform_runtime::{ChildPool, check_schemas, is_function_name};
 use platform_vault::Secret;
@@ -34,6 +34,8 @@ pub const TOOL_FIELDS: [&str; 18] = [
     "annotations",
 ];
 const TEMPLATE_BYTES: usize = 65_536;
+/// Bytes of memory that the parameters of all tools of a server take.
+pub(crate) const MOST_MEMORY: usize = 10 << 20;
 
 /// A tool of a server, and the request that calls it (contract 04 §2).
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -304,14 +306,22 @@ impl ToolDefinition {
     }
 
     /// The schema that arguments must satisfy.
-    pub(crate) fn argument_schema(&self) -> Value {
-        let mut schema = Value::clone(&self.function.parameters);
+    pub(crate) fn argument_schema(&self) -> Arc<Value> {
+        let mut schema = Arc::clone(&self.function.parameters);
         if self.function.strict
-            && let Some(fields) = schema.as_object_mut()
+            && let Some(fields) = Arc::make_mut(&mut schema).as_object_mut()
         {
             fields.insert("additionalProperties".to_owned(), Value::Bool(false));
         }
         schema
+    }
+}
+
+impl ToolDefinition {
+    /// Bytes of memory that its parameters and annotations take, about.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let annotations = self.annotations.iter().flatten().map(|(_, value)| heap_bytes(value)).sum::<usize>();
+        annotations + heap_bytes(&self.function.parameters)
     }
 }
 
@@ -323,6 +333,10 @@ pub(crate) fn check_all(tools: &mut [ToolDefinition], most: usize, server: Optio
     let mut checks = Checks::default();
     for (i, tool) in tools.iter_mut().enumerate() {
         tool.check(&mut checks, &format!("toolDefinitions[{i}]"), server);
+    }
+    if tools.iter().map(ToolDefinition::heap_bytes).sum::<usize>() > MOST_MEMORY {
+        let message = "the parameters of all tools together have too many parts; make two servers of it";
+        checks.issue("toolDefinitions", "length", message);
     }
     checks.finish_as(Code::INVALID_TOOL_DEFINITION)?;
     let mut names = HashSet::new();

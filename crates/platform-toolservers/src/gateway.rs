@@ -1,6 +1,6 @@
 //! Servers as the MCP gateway needs them: their tools, and calls whose answers are handed on as they are (contract 12).
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use platform_core::{AccountId, Code, Error, Object, Result};
 use rmcp::model::{CallToolRequestParams, CallToolResponse, RequestMetaObject};
@@ -65,9 +65,9 @@ impl OfferedServer {
         &self.0.identifier
     }
 
-    /// Its record.
+    /// Its record, without its tools.
     pub fn record(&self) -> &ToolServer {
-        &self.0.shown
+        &self.0.record
     }
 
     /// Its name.
@@ -98,21 +98,6 @@ impl OfferedServer {
     /// Its tools.
     pub fn tools(&self) -> &[ToolDefinition] {
         &self.0.settings.tool_definitions
-    }
-
-    /// One of its tools.
-    pub fn tool(&self, name: &str) -> Option<&ToolDefinition> {
-        self.0.tool(name)
-    }
-
-    /// Bytes of memory that it takes, about.
-    pub fn bytes(&self) -> usize {
-        self.0.bytes()
-    }
-
-    /// Whether it is the same, unchanged.
-    pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 

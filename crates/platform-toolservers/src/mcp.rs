@@ -7,7 +7,7 @@ use std::{
 };
 
 use moka::sync::Cache;
-use platform_core::{AccountId, Object, sha256_hex, spawn, without_nul};
+use platform_core::{AccountId, Object, run_blocking, sha256_hex, spawn, without_nul};
 use platform_egress::{Egress, EgressError, HttpError, Url, header::HeaderMap};
 use platform_vault::{Redactor, Secret};
 use rmcp::{
@@ -34,7 +34,7 @@ use tokio::{
 
 use crate::{
     apps::Connections,
-    definition::{FunctionDefinition, HttpMethod, ToolDefinition},
+    definition::{FunctionDefinition, HttpMethod, MOST_MEMORY, ToolDefinition},
     failure::Failure,
     gateway::answered,
     mcp_http::McpHttp,
@@ -181,7 +181,9 @@ impl McpClients {
         };
         let can_be_called = |tool: &rmcp::model::Tool| !tool.name.is_empty() && size(tool) <= MOST_TOOL;
         let tools = tools.into_iter().filter(can_be_called).take(count).take_while(fits);
-        Ok(tools.map(|tool| definition(tool, &connection.redactor)).collect())
+        let mut left = MOST_MEMORY;
+        let fits = |tool: &ToolDefinition| left.checked_sub(tool.heap_bytes()).map(|rest| left = rest).is_some();
+        Ok(tools.map(|tool| definition(tool, &connection.redactor)).filter(fits).collect())
     }
 
     /// Calls a tool; a call that was sent is not sent again, unless that cannot do harm.
@@ -202,9 +204,12 @@ impl McpClients {
             }
         }));
         let (result, connection) = within(longest, self.placed(server, called)).await?;
-        let (failed, value) = read(result);
-        let value = connection.redactor.value(value);
-        self.check_length(&value)?;
+        let (failed, value) = self
+            .read(&connection, move |redactor| {
+                let (failed, value) = read(result);
+                Ok((failed, redactor.value(value)))
+            })
+            .await?;
         if failed {
             let failure = Failure::new("UPSTREAM_ERROR", "The tool says that it failed.");
             return Err(Failure { body: Some(value), ..failure });
@@ -229,7 +234,7 @@ impl McpClients {
             let mut request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
             if let Some(updates) = updates.clone() {
                 let redactor = connection.redactor.clone();
-                request.extensions_mut().insert(UpdateListener { updates, redactor });
+                request.extensions_mut().insert(UpdateListener::new(updates, redactor));
             }
             let options = PeerRequestOptions::no_options().with_meta(meta.clone());
             async move {
@@ -249,27 +254,38 @@ impl McpClients {
             }
         }));
         let (answer, connection) = within(longest, self.placed(server, called)).await?;
-        let answer = match answer {
-            Ok(answer) => answered(answer).map_err(|error| Failure::new("UPSTREAM_ERROR", error.to_string()))?,
-            Err(ServiceError::McpError(error)) => {
-                let told = connection.redactor.value(json!({"message": error.message, "data": error.data}));
-                self.check_length(&told)?;
-                let message = told["message"].as_str().unwrap_or_default().to_owned();
-                let data = Some(told["data"].clone()).filter(|data| !data.is_null());
-                return Ok(Err((error.code.0, message, data)));
+        match answer {
+            Ok(answer) => {
+                let unreadable = |error: serde_json::Error| Failure::new("UPSTREAM_ERROR", error.to_string());
+                let read = move |redactor: &Redactor| Ok(((), redactor.value(answered(answer).map_err(unreadable)?)));
+                Ok(Ok(self.read(&connection, read).await?.1))
             }
-            Err(error) => return Err(failure_behind(&connection.url, &error)),
-        };
-        let value = connection.redactor.value(answer);
-        self.check_length(&value)?;
-        Ok(Ok(value))
+            Err(ServiceError::McpError(error)) => {
+                let told = json!({"message": error.message, "data": error.data});
+                let read = move |redactor: &Redactor| Ok(((), redactor.value(told)));
+                let mut told = self.read(&connection, read).await?.1;
+                let message = told["message"].as_str().unwrap_or_default().to_owned();
+                let data = Some(told["data"].take()).filter(|data| !data.is_null());
+                Ok(Err((error.code.0, message, data)))
+            }
+            Err(error) => Err(failure_behind(&connection.url, &error)),
+        }
     }
 
-    fn check_length(&self, value: &Value) -> Result<(), Failure> {
-        if self.egress.most_bytes() > 0 && value.to_string().len() > self.egress.most_bytes() {
-            return Err(too_long());
-        }
-        Ok(())
+    /// Makes what came over a connection, which may be long, ready to be handed on.
+    async fn read<T: Send + 'static>(
+        &self,
+        connection: &Connection,
+        read: impl FnOnce(&Redactor) -> Result<(T, Value), Failure> + Send + 'static,
+    ) -> Result<(T, Value), Failure> {
+        let (redactor, most) = (connection.redactor.clone(), self.egress.most_bytes());
+        let made = move || {
+            Ok(read(&redactor).and_then(|(more, value)| {
+                let is_too_long = most > 0 && value.to_string().len() > most;
+                if is_too_long { Err(too_long()) } else { Ok((more, value)) }
+            }))
+        };
+        run_blocking(made).await.unwrap_or_else(|error| Err(Failure::new("UPSTREAM_ERROR", error.message())))
     }
 
     /// Does something when the server's account has a place among the requests that are made at once.

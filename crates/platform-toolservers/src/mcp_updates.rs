@@ -1,6 +1,12 @@
 //! What MCP servers tell of a call while it is under way, in the order in which it is told and before the answer.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use platform_core::parse;
 use platform_vault::Redactor;
@@ -18,6 +24,8 @@ use tokio::sync::mpsc;
 
 /// Larger parameters of a notification are not handed on, in bytes.
 const MOST: usize = 65_536;
+/// Of one call so many bytes are handed on, as an answer has at most.
+const MOST_OF_A_CALL: usize = 10 << 20;
 const LOG: &str = "notifications/message";
 
 /// What an upstream tells of a call: the parameters of a notification.
@@ -32,11 +40,17 @@ pub enum McpUpdate {
 /// Who hears of a call; goes along with its request.
 #[derive(Clone)]
 pub(crate) struct UpdateListener {
-    pub updates: mpsc::Sender<McpUpdate>,
-    pub redactor: Redactor,
+    updates: mpsc::Sender<McpUpdate>,
+    redactor: Redactor,
+    /// Bytes that it has heard.
+    heard: Arc<AtomicUsize>,
 }
 
 impl UpdateListener {
+    pub fn new(updates: mpsc::Sender<McpUpdate>, redactor: Redactor) -> Self {
+        Self { updates, redactor, heard: Arc::default() }
+    }
+
     /// That of a request.
     pub fn of(message: &ClientJsonRpcMessage) -> Option<Self> {
         let JsonRpcMessage::Request(sent) = message else { return None };
@@ -44,7 +58,8 @@ impl UpdateListener {
     }
 
     fn tell(&self, params: Value, update: impl FnOnce(Value) -> McpUpdate) {
-        if params.to_string().len() <= MOST {
+        let bytes = params.to_string().len();
+        if bytes <= MOST && self.heard.fetch_add(bytes, Ordering::Relaxed) + bytes <= MOST_OF_A_CALL {
             // Who reads slowly misses some.
             let _ = self.updates.try_send(update(self.redactor.value(params)));
         }

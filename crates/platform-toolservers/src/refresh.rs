@@ -7,7 +7,7 @@ use std::{
 };
 
 use diesel_async::AsyncConnection;
-use platform_core::{AccountId, Error, FairSemaphore, Result, Timestamp, spawn};
+use platform_core::{AccountId, Error, FairSemaphore, Id, Result, Timestamp, spawn};
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
@@ -19,7 +19,7 @@ use crate::{
     repository,
     rules::{not_found, note_tools, wants_callers},
     server::{Server, UpstreamCredentials},
-    service::PgToolServerService,
+    service::{PgToolServerService, ToolServerService},
 };
 
 /// Tools of an MCP server that were read longer ago are read again, beside the turn that uses them.
@@ -46,7 +46,7 @@ impl PgToolServerService {
         let fetched = Box::pin(self.calling.mcp.tools(&server, with, self.limits.tools_per_server)).await;
         let failure = fetched.as_ref().err().cloned();
         if failure.as_ref().is_some_and(|failure| wants_callers(&server.settings, failure)) {
-            return Ok((server.shown.clone(), None));
+            return Ok((self.get(account, &Id::named(id)).await?, None));
         }
         let now = self.clock.now();
         let mut conn = self.db.conn().await?;
@@ -81,7 +81,7 @@ impl PgToolServerService {
 
     /// Has the tools of an MCP server read again when that was long ago.
     pub(crate) fn refresh_soon(&self, server: &Server) {
-        let shown = &server.shown;
+        let shown = &server.record;
         let stale = if shown.health.as_deref() == Some("ok") { STALE } else { STALE_WHEN_DOWN };
         let age = shown.last_refresh_ms.map(|at| self.clock.now().since(Timestamp(at)));
         if server.kind == ServerType::Mcp && age.is_none_or(|age| age > stale) {

@@ -124,8 +124,13 @@ impl ServerRow {
 
     /// The record as it is sent.
     pub fn shown(&self) -> ToolServer {
-        let mut settings = self.settings.clone();
-        settings["toolDefinitions"] = self.tools.clone();
+        let mut shown = self.without_tools();
+        shown.settings["toolDefinitions"] = self.tools.clone();
+        shown.tool_server_definition = Some(json!({"_id": self.id, "toolDefinitions": self.tools}));
+        shown
+    }
+
+    pub fn without_tools(&self) -> ToolServer {
         ToolServer {
             id: self.id.clone(),
             identifier: self.identifier.clone(),
@@ -140,10 +145,10 @@ impl ServerRow {
             last_refresh_ms: self.refreshed_ms,
             last_error: self.last_error.clone(),
             tool_server_definition_id: self.id.clone(),
-            tool_server_definition: Some(json!({"_id": self.id, "toolDefinitions": self.tools})),
+            tool_server_definition: None,
             creation_timestamp_ms: Timestamp(self.created_ms),
             last_edit_timestamp_ms: Timestamp(self.edited_ms),
-            settings,
+            settings: self.settings.clone(),
             skipped: None,
             version: self.version,
         }

@@ -4,7 +4,7 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use platform_core::{AccountId, Object, heap_bytes};
+use platform_core::{AccountId, Object};
 use platform_egress::{
     Url,
     header::{AUTHORIZATION, HeaderMap, HeaderName},
@@ -35,7 +35,8 @@ pub(crate) struct Server {
     pub identifier: String,
     pub kind: ServerType,
     pub settings: ToolServerSettings,
-    pub shown: ToolServer,
+    /// As it is shown, without its tools.
+    pub record: ToolServer,
     /// Of the arguments of a tool, by its name, once it was called.
     schemas: HashMap<String, OnceLock<Schema>>,
 }
@@ -63,22 +64,21 @@ pub(crate) struct Credentials {
 }
 
 impl Server {
-    pub fn new(account: AccountId, settings: ToolServerSettings, shown: ToolServer) -> Self {
+    pub fn new(account: AccountId, settings: ToolServerSettings, record: ToolServer) -> Self {
         let schemas =
             settings.tool_definitions.iter().map(|tool| (tool.function.name.clone(), OnceLock::new())).collect();
-        let (id, identifier, kind) = (shown.id.clone(), shown.identifier.clone(), shown.r#type);
-        Self { account, id, identifier, kind, settings, shown, schemas }
+        let (id, identifier, kind) = (record.id.clone(), record.identifier.clone(), record.r#type);
+        Self { account, id, identifier, kind, settings, record, schemas }
     }
 
-    /// Of memory, with all its tools called: as it is set, as it is shown, and twice in what arguments are held against.
+    /// Of memory, with all its tools called: as it is set, and in what arguments are held against.
     pub fn bytes(&self) -> usize {
         let of_tool = |tool: &ToolDefinition| {
-            let annotations = tool.annotations.iter().flatten().map(|(_, value)| heap_bytes(value)).sum::<usize>();
             let texts = [&tool.function.description, &tool.body_json_template, &tool.response_post_processing_template];
             let texts: usize = texts.iter().map(|text| text.len()).sum();
-            TOOL_BYTES + texts + annotations + heap_bytes(&tool.function.parameters)
+            TOOL_BYTES + texts + 2 * tool.heap_bytes()
         };
-        4 * self.settings.tool_definitions.iter().map(of_tool).sum::<usize>()
+        self.settings.tool_definitions.iter().map(of_tool).sum()
     }
 
     pub fn tool(&self, name: &str) -> Option<&ToolDefinition> {
@@ -88,7 +88,7 @@ impl Server {
     /// The connection with whose rights it is called.
     pub fn connection<'a>(&'a self, with: &'a UpstreamCredentials) -> Option<&'a str> {
         match with {
-            UpstreamCredentials::Own => self.shown.integration.as_ref()?.connection_id.as_deref(),
+            UpstreamCredentials::Own => self.record.integration.as_ref()?.connection_id.as_deref(),
             UpstreamCredentials::Connection(id) => Some(id),
             UpstreamCredentials::Header(_) => None,
         }
@@ -111,7 +111,7 @@ impl Server {
         connections: &dyn Connections,
         stale: Option<&Secret>,
     ) -> Result<Credentials, Failure> {
-        let connection = match (with, &self.shown.integration) {
+        let connection = match (with, &self.record.integration) {
             (UpstreamCredentials::Header(value), _) => return Ok(Credentials::of_header(value)),
             (UpstreamCredentials::Own, None) => return self.own_credentials(tokens, stale).await,
             (UpstreamCredentials::Connection(id), _) => Some(id.as_str()),

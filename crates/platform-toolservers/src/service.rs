@@ -198,16 +198,15 @@ impl PgToolServerService {
         let load = async {
             let conn = self.db.read().await?;
             let Some(row) = repository::find(conn.get(), account, id).await? else { return Ok(None) };
-            self.open(account, &row).await.map(Some)
+            self.open(account, &row).map(Some)
         };
         self.known.get_or_load(&(account.clone(), id.to_owned()), load).await
     }
 
-    async fn open(&self, account: &AccountId, row: &ServerRow) -> Result<Server> {
+    fn open(&self, account: &AccountId, row: &ServerRow) -> Result<Server> {
         let mut settings = row.settings()?;
         self.secrets(account, row)?.fill(&mut settings);
-        let (account, shown) = (account.clone(), row.shown());
-        run_blocking(move || Ok(Server::new(account, settings, shown))).await
+        Ok(Server::new(account.clone(), settings, row.without_tools()))
     }
 
     /// Puts what is kept of secrets into a row.
@@ -323,7 +322,7 @@ impl PgToolServerService {
         once: Option<&Idempotency>,
     ) -> Result<ToolServer> {
         if row.kind == "mcp" {
-            let server = Arc::new(self.open(account, &row).await?);
+            let server = Arc::new(self.open(account, &row)?);
             let tools =
                 Box::pin(self.calling.mcp.tools(&server, &UpstreamCredentials::Own, self.limits.tools_per_server))
                     .await;
@@ -455,7 +454,8 @@ impl ToolServerService for PgToolServerService {
     }
 
     async fn get(&self, account: &AccountId, id: &Id<ToolServer>) -> Result<ToolServer> {
-        Ok(self.find(account, id).await?.ok_or_else(|| not_found(id))?.shown.clone())
+        let row = repository::find(self.db.read().await?.get(), account, id).await?;
+        Ok(row.ok_or_else(|| not_found(id))?.shown())
     }
 
     async fn update(
@@ -580,7 +580,7 @@ impl ToolServerService for PgToolServerService {
     async fn tool(&self, account: &AccountId, id: &Id<ToolServer>, name: &str) -> Result<(ToolDefinition, i64)> {
         let server = self.find(account, id).await?.ok_or_else(|| not_found(id))?;
         let tool = server.tool(name).cloned().ok_or_else(|| no_tool(name))?;
-        Ok((tool, server.shown.version))
+        Ok((tool, server.record.version))
     }
 
     async fn add_tool(

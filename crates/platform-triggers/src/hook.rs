@@ -13,7 +13,10 @@ use platform_integrations::{EventKind, PackEventType, SignatureKind, SignatureRu
 use platform_jobs::{Run, traceparent};
 use platform_vault::{Secret, are_equal, hmac_sha256};
 use platform_webhooks::signature;
-use serde_json::Value;
+use serde_json::{
+    Value,
+    value::{RawValue, to_raw_value},
+};
 
 use crate::{
     code,
@@ -60,7 +63,7 @@ impl NewEvent {
             run: Id::<Run>::generate().into(),
             event: event.replace('\0', ""),
             received: received.0,
-            payload: without_nul(payload),
+            payload: as_kept(payload),
             attempt: 1,
             depth: 0,
             is_test: false,
@@ -70,6 +73,12 @@ impl NewEvent {
             trace: traceparent(),
         }
     }
+}
+
+/// A payload as PostgreSQL keeps it.
+fn as_kept(payload: Value) -> Box<RawValue> {
+    let json = to_raw_value(&payload).unwrap_or_default();
+    if json.get().contains("\\u0000") { to_raw_value(&without_nul(payload)).unwrap_or_default() } else { json }
 }
 
 /// Stores events, many in one commit.

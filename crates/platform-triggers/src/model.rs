@@ -1,6 +1,6 @@
 use platform_core::{Checks, Object, Result, Timestamp};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
 
 use crate::template::{MOST_TEMPLATE, unknown};
@@ -377,7 +377,7 @@ pub struct Delivery {
     /// What it carried.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    pub payload: Option<Value>,
+    pub payload: Option<Box<RawValue>>,
 }
 
 /// Which deliveries to list.

@@ -7,7 +7,7 @@ use diesel_async::AsyncConnection;
 use platform_agents::NewThread;
 use platform_chat::NewMessage;
 use platform_conversation::TriggerOrigin;
-use platform_core::{AccountId, Caller, Credential, Error, ErrorKind, Id, Object, Origin, Result};
+use platform_core::{AccountId, Caller, Credential, Error, ErrorKind, Id, Object, Origin, Result, run_blocking};
 use platform_db::{Idempotency, Stored};
 use platform_events::{Event, publish_in};
 use platform_integrations::Connector;
@@ -34,6 +34,12 @@ const MOST_LIMITED: i32 = 3;
 /// Carries events out.
 pub struct ProcessWork(pub Arc<PgTriggers>);
 
+/// What the target is told of an event, and in which chat.
+struct Told {
+    message: String,
+    chat_uid: Option<String>,
+}
+
 /// What a start came to.
 enum Started {
     Thread(String),
@@ -48,21 +54,28 @@ impl Work for ProcessWork {
 
     async fn work(&self, run: &Run, _stop: &CancellationToken) -> Result<()> {
         let (triggers, account) = (&self.0, run.account());
+        let place = triggers.underway.acquire(&account).await;
         let conn = triggers.db.read().await?;
-        let event = repository::event(conn.get(), &account, &run.subject).await?.filter(|of| of.outcome.is_none());
+        let event = repository::event(conn.get(), &account, &run.subject).await?;
+        let event = event.filter(|(event, _)| event.outcome.is_none());
         let trigger = match &event {
-            Some(event) => repository::find(conn.get(), &account, &event.trigger_id).await?,
+            Some((event, _)) => repository::find(conn.get(), &account, &event.trigger_id).await?,
             None => None,
         };
         drop(conn);
-        let (Some(event), Some(trigger)) = (event, trigger) else {
+        let (Some((event, payload)), Some(trigger)) = (event, trigger) else {
             return end_in(&mut *triggers.db.conn().await?, run).await;
         };
-        let judged = match triggers.judge(&account, &trigger, &event).await? {
-            None => triggers.begin(&account, &trigger, &event).await,
-            Some(ended) => return triggers.end(run, &trigger, &event, ended).await,
+        let payload: Arc<Value> = run_blocking(move || serde_json::from_str(&payload).map_err(Error::internal)).await?;
+        let judged = triggers.judge(&account, &trigger, &event, &payload).await?;
+        let told = triggers.told(&trigger, &event, &payload);
+        drop((payload, place));
+        let started = match (judged, told) {
+            (Some(ended), _) => return triggers.end(run, &trigger, &event, ended).await,
+            (None, Ok(told)) => triggers.begin(&account, &trigger, &event, told).await,
+            (None, Err(error)) => Err(error),
         };
-        let ended = match judged {
+        let ended = match started {
             Ok(Started::Thread(id)) => Ended { outcome: Outcome::Executed, thread: Some(id), chat: None, error: None },
             Ok(Started::Chat(id)) => Ended { outcome: Outcome::Executed, thread: None, chat: Some(id), error: None },
             Err(error) => {
@@ -96,7 +109,13 @@ fn can_pass(error: &Error) -> bool {
 
 impl PgTriggers {
     /// Why an event starts nothing; `None` when it is to.
-    async fn judge(&self, account: &AccountId, trigger: &TriggerRow, event: &EventRow) -> Result<Option<Ended>> {
+    async fn judge(
+        &self,
+        account: &AccountId,
+        trigger: &TriggerRow,
+        event: &EventRow,
+        payload: &Arc<Value>,
+    ) -> Result<Option<Ended>> {
         let ended = |outcome| Some(Ended { outcome, thread: None, chat: None, error: None });
         if event.depth >= MOST_DEPTH {
             let message = format!("{MOST_DEPTH} runs followed each other already: the trigger answers to itself.");
@@ -107,10 +126,10 @@ impl PgTriggers {
             return Ok(None);
         }
         let is_of_type = match self.integrations.connector(&trigger.app) {
-            Ok(connector) => fits(&connector, trigger, event).await?,
+            Ok(connector) => fits(&connector, trigger, payload).await?,
             Err(_) => true,
         };
-        if !is_of_type || trigger.filter.as_ref().is_some_and(|filter| !keeps(filter, &event.payload)) {
+        if !is_of_type || trigger.filter.as_ref().is_some_and(|filter| !keeps(filter, payload)) {
             return Ok(ended(Outcome::Filtered));
         }
         if event.admitted {
@@ -130,18 +149,10 @@ impl PgTriggers {
         Ok(ended(Outcome::RateLimited))
     }
 
-    /// Starts what an event is to start; what was started for it before is found again.
-    async fn begin(&self, account: &AccountId, trigger: &TriggerRow, event: &EventRow) -> Result<Started> {
-        let once =
-            Idempotency { account: account.clone(), scope: format!("trigger/{}", event.id), body_hash: String::new() };
-        let is_agent = trigger.target_type == "agent";
-        if let Some(Stored::Answer { body, .. }) = once.find(&self.db).await? {
-            let answer: Value = serde_json::from_str(&body).map_err(Error::internal)?;
-            let id = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
-            return Ok(if is_agent { Started::Thread(id("threadId")) } else { Started::Chat(id("chatUID")) });
-        }
+    /// What an event is to say.
+    fn told(&self, trigger: &TriggerRow, event: &EventRow, payload: &Value) -> Result<Told> {
         let values = Values {
-            data: &event.payload,
+            data: payload,
             trigger: &trigger.name,
             event: &event.event_id,
             received: platform_core::Timestamp(event.received_ms),
@@ -152,12 +163,27 @@ impl PgTriggers {
             Error::invalid("messageTemplate", "length", message)
         };
         let message = if trigger.message_template.is_empty() {
-            event.payload.to_string()
+            payload.to_string()
         } else {
             fill(&trigger.message_template, &values, self.limits.message_bytes).map_err(|_| too_long())?
         };
         if self.limits.message_bytes > 0 && message.len() > self.limits.message_bytes {
             return Err(too_long());
+        }
+        let chat_uid = Some(chat_uid(&trigger.chat_uid_template, &values)).filter(|chat| !chat.is_empty());
+        Ok(Told { message, chat_uid })
+    }
+
+    /// Starts what an event is to start; what was started for it before is found again.
+    async fn begin(&self, account: &AccountId, trigger: &TriggerRow, event: &EventRow, told: Told) -> Result<Started> {
+        let Told { message, chat_uid } = told;
+        let once =
+            Idempotency { account: account.clone(), scope: format!("trigger/{}", event.id), body_hash: String::new() };
+        let is_agent = trigger.target_type == "agent";
+        if let Some(Stored::Answer { body, .. }) = once.find(&self.db).await? {
+            let answer: Value = serde_json::from_str(&body).map_err(Error::internal)?;
+            let id = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
+            return Ok(if is_agent { Started::Thread(id("threadId")) } else { Started::Chat(id("chatUID")) });
         }
         let source = json!({"triggerId": trigger.id, "triggerSlug": trigger.slug, "app": trigger.app,
             "eventId": event.event_id});
@@ -196,10 +222,9 @@ impl PgTriggers {
         if let Some(refusal) = self.budget.spent(&payer).await? {
             return Err(Error::from(&refusal));
         }
-        let chat = Some(chat_uid(&trigger.chat_uid_template, &values)).filter(|chat| !chat.is_empty());
         let new = NewMessage {
             message: Some(message),
-            chat_uid: chat,
+            chat_uid,
             tenant_id,
             subtenant_id,
             trigger: origin,
@@ -283,10 +308,8 @@ pub(crate) fn auto_paused<'a>(account: &'a AccountId, paused: &'a Paused, reason
 }
 
 /// Whether a payload is of the event type; a long one is judged beside those that others wait for.
-async fn fits(connector: &Arc<Connector>, trigger: &TriggerRow, event: &EventRow) -> Result<bool> {
-    let (connector, slug, payload) = (Arc::clone(connector), trigger.slug.clone(), event.payload.clone());
-    platform_core::run_blocking(move || {
-        Ok(connector.event_type(&slug).map_or(true, |event| connector.is_event(event, &payload)))
-    })
-    .await
+async fn fits(connector: &Arc<Connector>, trigger: &TriggerRow, payload: &Arc<Value>) -> Result<bool> {
+    let (connector, slug, payload) = (Arc::clone(connector), trigger.slug.clone(), Arc::clone(payload));
+    run_blocking(move || Ok(connector.event_type(&slug).map_or(true, |event| connector.is_event(event, &payload))))
+        .await
 }

@@ -1,6 +1,7 @@
 use diesel::{
     QueryableByName,
     dsl::sql,
+    expression::SqlLiteral,
     pg::Pg,
     prelude::*,
     sql_types::{BigInt, Integer, Nullable, Text},
@@ -10,7 +11,7 @@ use platform_core::{AccountId, Page, Result, Timestamp};
 use platform_db::{Conn, JsonStatement};
 use platform_jobs::ENQUEUE;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 use std::sync::LazyLock;
 
 use crate::{
@@ -235,7 +236,8 @@ pub(crate) struct NewEvent {
     pub run: String,
     pub event: String,
     pub received: i64,
-    pub payload: Value,
+    /// What it carries, as JSON: whoever waits for its place in a commit holds text alone.
+    pub payload: Box<RawValue>,
     pub attempt: i32,
     pub depth: u8,
     pub is_test: bool,
@@ -318,7 +320,6 @@ pub(crate) struct EventRow {
     pub duration_ms: Option<i64>,
     pub error: Option<Value>,
     pub attempt: i32,
-    pub payload: Value,
     pub depth: i16,
     pub is_test: bool,
     pub admitted: bool,
@@ -326,8 +327,7 @@ pub(crate) struct EventRow {
 }
 
 impl EventRow {
-    pub fn shown(self, with_payload: bool) -> Delivery {
-        let is_duplicate = self.outcome.as_deref() == Some("duplicate");
+    pub fn shown(self, payload: Option<String>) -> Delivery {
         Delivery {
             id: self.id,
             event_id: self.event_id,
@@ -338,21 +338,31 @@ impl EventRow {
             duration_ms: self.duration_ms,
             error: self.error,
             attempt: self.attempt,
-            // Of a duplicate it is not kept.
-            payload: (with_payload && !is_duplicate).then_some(self.payload),
+            payload: payload.and_then(|json| RawValue::from_string(json).ok()),
         }
     }
 }
 
-pub(crate) async fn event(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<EventRow>> {
+/// What events carry, as JSON.
+fn payload() -> SqlLiteral<Text> {
+    sql("payload::text")
+}
+
+/// An event with what it carries.
+pub(crate) async fn event(conn: &Conn, account: &AccountId, id: &str) -> Result<Option<(EventRow, String)>> {
     let mut conn = conn;
     let row = trigger_events::table.filter(trigger_events::account_id.eq(account.as_str()));
-    let row = row.filter(trigger_events::id.eq(id)).select(EventRow::as_select());
+    let row = row.filter(trigger_events::id.eq(id)).select((EventRow::as_select(), payload()));
     Ok(row.first(&mut conn).await.optional()?)
 }
 
 /// The newest delivery of an event with its payload, which duplicates do not keep: by the id of one, or of the event.
-pub(crate) async fn newest_of(conn: &Conn, account: &AccountId, trigger: &str, name: &str) -> Result<Option<EventRow>> {
+pub(crate) async fn newest_of(
+    conn: &Conn,
+    account: &AccountId,
+    trigger: &str,
+    name: &str,
+) -> Result<Option<(EventRow, String)>> {
     let mut conn = conn;
     let of = || {
         trigger_events::table
@@ -365,7 +375,7 @@ pub(crate) async fn newest_of(conn: &Conn, account: &AccountId, trigger: &str, n
         .filter(trigger_events::event_id.eq(event_id))
         .filter(trigger_events::outcome.is_distinct_from("duplicate"))
         .order((trigger_events::attempt.desc(), trigger_events::received_ms.desc()))
-        .select(EventRow::as_select());
+        .select((EventRow::as_select(), payload()));
     Ok(newest.first(&mut conn).await.optional()?)
 }
 
@@ -391,15 +401,21 @@ pub(crate) async fn list_events(
     trigger: &str,
     filter: DeliveryFilter,
     page: Page,
-) -> Result<(Vec<EventRow>, i64, Page)> {
+) -> Result<(Vec<Delivery>, i64, Page)> {
     let (mut first, mut second) = (conn, conn);
     let newest = (trigger_events::received_ms.desc(), trigger_events::id.desc());
     let rows = |page: Page| of_trigger(account, trigger, filter).order(newest).limit(page.limit).offset(page.offset);
     let sizes = rows(page).select(sql::<BigInt>("octet_length(payload::text)::bigint"));
     let total = of_trigger(account, trigger, filter).count();
     let (sizes, total) = futures_util::try_join!(sizes.load::<i64>(&mut first), total.get_result(&mut second))?;
-    let page = if filter.include_payload == Some(true) { page.fitting(&sizes) } else { page };
-    Ok((rows(page).select(EventRow::as_select()).load(&mut first).await?, total, page))
+    let with_payload = filter.include_payload == Some(true);
+    let page = if with_payload { page.fitting(&sizes) } else { page };
+    // Of a duplicate it is not kept.
+    let kept =
+        if with_payload { "CASE WHEN outcome IS DISTINCT FROM 'duplicate' THEN payload::text END" } else { "NULL" };
+    let rows = rows(page).select((EventRow::as_select(), sql::<Nullable<Text>>(kept)));
+    let rows: Vec<(EventRow, Option<String>)> = rows.load(&mut first).await?;
+    Ok((rows.into_iter().map(|(row, payload)| row.shown(payload)).collect(), total, page))
 }
 
 /// Counts a start in its minute: whether there is room, and how many minutes one after the other had too many.

@@ -10,8 +10,8 @@ use platform_access::{Kind, Place, RecordRef, Referrer, Resources, use_in};
 use platform_agents::{AgentService, ThreadService, code::INVALID_CRON, time_problem};
 use platform_chat::{AssistantService, ChatService};
 use platform_core::{
-    AccountId, Caller, Checks, Clock, Code, Error, FieldLimits, Id, Object, Page, Result, Timestamp, heap_bytes,
-    millis, overlay, sha256_hex,
+    AccountId, Caller, Checks, Clock, Code, Error, FairSemaphore, FieldLimits, Id, Object, Page, Result, Timestamp,
+    heap_bytes, millis, overlay, sha256_hex,
 };
 use platform_db::{Bus, Capacity, Conn, Db, GroupWriter, Idempotency, InvalidatedCache};
 use platform_events::publish_in;
@@ -24,7 +24,7 @@ use platform_tenants::{TenantService, Visit};
 use platform_toolservers::{PgToolServerService, TOOL_SERVER, hold_in};
 use platform_vault::{MASK, Secret, SecretLocation, Vault, random_bytes};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 use crate::{
     code,
@@ -44,6 +44,8 @@ pub const TRIGGER: Kind = Kind::placed("trigger");
 
 const TOPIC: &str = "triggers";
 const MOST_KNOWN: u64 = 10_000;
+/// Events that are carried out at once, in all and of one account: each is in memory meanwhile.
+const UNDERWAY: (usize, usize) = (8, 2);
 /// Bytes of the triggers that are remembered at once.
 const MOST_OPEN: u64 = 64 << 20;
 
@@ -168,6 +170,8 @@ pub struct PgTriggers {
     pub(crate) waiting: moka::sync::Cache<AccountId, i64>,
     /// Bytes of the events that an account was sent within an hour.
     pub(crate) sent: moka::sync::Cache<AccountId, Arc<AtomicUsize>>,
+    /// Events that are carried out.
+    pub(crate) underway: FairSemaphore,
     /// By the hash of its address.
     known: Arc<InvalidatedCache<String, OpenTrigger>>,
 }
@@ -224,6 +228,7 @@ impl PgTriggers {
             acceptor: acceptor(&db),
             waiting: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_live(Duration::from_secs(1)).build(),
             sent: moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_live(HOUR).build(),
+            underway: FairSemaphore::new(UNDERWAY.0, UNDERWAY.1),
             db,
             clock,
             vault,
@@ -660,9 +665,7 @@ impl TriggerService for PgTriggers {
     ) -> Result<DeliveryPage> {
         self.require(account, id).await?;
         let conn = self.db.read().await?;
-        let (rows, total, page) = repository::list_events(conn.get(), account, id, filter, page).await?;
-        let with_payload = filter.include_payload == Some(true);
-        let items = rows.into_iter().map(|row| row.shown(with_payload)).collect();
+        let (items, total, page) = repository::list_events(conn.get(), account, id, filter, page).await?;
         Ok(DeliveryPage { items, total, offset: page.offset, limit: page.limit })
     }
 
@@ -684,8 +687,9 @@ impl TriggerService for PgTriggers {
         let conn = self.db.read().await?;
         let newest = repository::newest_of(conn.get(), account, id, event).await?;
         drop(conn);
-        let newest = newest.ok_or_else(|| Error::not_found(code::EVENT_NOT_FOUND, "event", event))?;
-        let mut new = NewEvent::of(&self.rules, &trigger, newest.event_id, newest.payload, self.clock.now());
+        let (newest, payload) = newest.ok_or_else(|| Error::not_found(code::EVENT_NOT_FOUND, "event", event))?;
+        let mut new = NewEvent::of(&self.rules, &trigger, newest.event_id, Value::Null, self.clock.now());
+        new.payload = RawValue::from_string(payload).map_err(Error::internal)?;
         new.attempt = newest.attempt + 1;
         new.depth = u8::try_from(newest.depth).unwrap_or(u8::MAX);
         (new.is_replay, new.is_test) = (true, newest.is_test);

@@ -140,6 +140,7 @@ async fn answer(services: Arc<Services>, request: Request) -> Result<Answer> {
             let answer = Answer::json(status, &message)?;
             Ok(if is_done { answer } else { answer.not_kept() })
         }
+        McpReply::Json(message) => Ok(Answer::raw_json(200, message)),
         McpReply::Nothing(status) => Ok(Answer::empty(status)),
         McpReply::Stream(messages, lasts) => {
             let place = lasts.then(|| request.stream_place()).transpose()?;
@@ -154,6 +155,7 @@ async fn listen(services: Arc<Services>, request: Request) -> Result<Answer> {
     let reads_streams = asking.reads_streams;
     match services.gateway.listen(asking).await? {
         McpReply::Message(status, message) => Answer::json(status, &message),
+        McpReply::Json(message) => Ok(Answer::raw_json(200, message)),
         McpReply::Nothing(status) => Ok(Answer::empty(status)),
         McpReply::Stream(..) if !reads_streams => {
             let message = "GET opens a stream of changes: send `Accept: text/event-stream`, or POST a message.";
