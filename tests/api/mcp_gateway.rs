@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     access::{key, session},
-    support::{PROGRAM, UNBOUNDED, other_account, text, tool, user},
+    support::{PROGRAM, UNBOUNDED, eventually, other_account, text, tool, user},
 };
 
 pub const MODERN: &str = "2026-07-28";
@@ -611,7 +611,13 @@ async fn a_server_that_is_away_keeps_its_tools_for_a_while_and_pages_of_others_a
     let mcp = FakeMcpServer::start();
     let server = exposed(&app, "s", &mcp, json!({})).await;
     profile(&app, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let health = async || text(&app.get("/mcp-gateway/servers").await.body["items"][0]["health"]);
+    assert_eq!(health().await, "ok");
     mcp.be_away(true);
+    let tried = app.post(&format!("/tool-servers/{server}/tools/echo/test"), json!({"parameters": {}})).await.body;
+    assert_eq!(tried["success"], false, "{tried}");
+    eventually("a call that it does not answer is noted", async || (health().await == "degraded").then_some(())).await;
+    eventually("it is asked when it is used", async || (health().await == "down").then_some(())).await;
     let refreshed = app.post(&format!("/mcp-gateway/servers/{server}/refresh"), json!({})).await;
     assert_eq!(refreshed.error(), "UPSTREAM_ERROR");
     let listed = rpc(&app, app.key(), "", "tools/list", json!({})).await.body;
@@ -622,9 +628,12 @@ async fn a_server_that_is_away_keeps_its_tools_for_a_while_and_pages_of_others_a
     let audit = app.get("/mcp-gateway/audit?outcome=upstream_error").await.body;
     assert_eq!(audit["total"], 1, "{audit}");
     mcp.be_away(false);
-    app.post(&format!("/mcp-gateway/servers/{server}/refresh"), json!({})).await;
-    let listed = rpc(&app, app.key(), "", "tools/list", json!({})).await.body;
-    assert!(listed["result"]["tools"][0].get("_meta").is_none(), "{listed}");
+    eventually("it is asked again soon, by itself", async || {
+        let listed = rpc(&app, app.key(), "", "tools/list", json!({})).await.body;
+        listed["result"]["tools"][0].get("_meta").is_none().then_some(())
+    })
+    .await;
+    assert_eq!(health().await, "ok");
     let from = async |origin: &str| {
         let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key()).header("origin", origin);
         app.send(request.json(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}))).await.status

@@ -56,25 +56,34 @@ const MOST_TOOL: usize = 65_536;
 /// The server whose tools may have changed.
 pub(crate) type Changed = (AccountId, String);
 
-/// Servers whose tools are to be read again; each once, however often that is said.
+/// What is to be done about a server.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Due {
+    /// Its tools are to be read again.
+    Reading,
+    /// It did not answer a call; why.
+    Degrading(String),
+}
+
+/// Servers about which something is to be done; each once, however often that is said.
 #[derive(Default)]
 pub(crate) struct ChangedServers {
-    ids: Mutex<HashSet<Changed>>,
+    due: Mutex<HashSet<(Changed, Due)>>,
     said: Notify,
 }
 
 impl ChangedServers {
-    pub fn add(&self, server: Changed) {
-        self.ids.lock().expect("lock").insert(server);
+    pub fn add(&self, server: Changed, due: Due) {
+        self.due.lock().expect("lock").insert((server, due));
         self.said.notify_one();
     }
 
     /// Waits until there are some, and takes them.
-    pub async fn take(&self) -> HashSet<Changed> {
+    pub async fn take(&self) -> HashSet<(Changed, Due)> {
         loop {
-            let ids = std::mem::take(&mut *self.ids.lock().expect("lock"));
-            if !ids.is_empty() {
-                return ids;
+            let due = std::mem::take(&mut *self.due.lock().expect("lock"));
+            if !due.is_empty() {
+                return due;
             }
             self.said.notified().await;
         }
@@ -152,7 +161,7 @@ impl ClientHandler for Client {
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.changed.add(self.server.clone());
+        self.changed.add(self.server.clone(), Due::Reading);
     }
 }
 
@@ -323,7 +332,11 @@ impl McpClients {
                 if let (UpstreamCredentials::Connection(id), true) = (with, is_refusal(&error)) {
                     self.apps.answered(&server.account, id, true).await;
                 }
-                return Err(connection.redacted(failure(&connection.url, &error)));
+                let failure = connection.redacted(failure(&connection.url, &error));
+                if !answered && !is_refusal(&error) {
+                    self.changed.add(key(server, with).0, Due::Degrading(failure.to_line()));
+                }
+                return Err(failure);
             }
             stale = Some(refused);
         }

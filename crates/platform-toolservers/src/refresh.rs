@@ -14,7 +14,7 @@ use tracing::warn;
 use crate::{
     code,
     failure::Failure,
-    mcp::Changed,
+    mcp::{Changed, Due},
     model::{ServerType, ToolServer},
     repository,
     rules::{not_found, note_tools, wants_callers},
@@ -24,8 +24,9 @@ use crate::{
 
 /// Tools of an MCP server that were read longer ago are read again, beside the turn that uses them.
 const STALE: Duration = Duration::from_mins(10);
-/// The same for a server that did not answer.
-const STALE_WHEN_DOWN: Duration = Duration::from_secs(30);
+/// A server that did not answer is asked again after this when it is used, then after twice as long, and so on.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_mins(5);
 const REFRESHES_AT_ONCE: usize = 8;
 const BETWEEN_REFRESHES: Duration = Duration::from_mins(1);
 
@@ -71,36 +72,69 @@ impl PgToolServerService {
         Ok((shown, failure))
     }
 
-    async fn refresh(&self, account: &AccountId, id: &str) {
-        if let Err(error) = self.fetch_tools(account, id).await
-            && error.code() != code::TOOL_SERVER_NOT_FOUND
-        {
-            warn!(server = id, %error, "The tools of an MCP server could not be stored.");
+    /// Whether the server answered.
+    async fn refresh(&self, account: &AccountId, id: &str) -> bool {
+        match self.fetch_tools(account, id).await {
+            Ok((_, failure)) => failure.is_none(),
+            Err(error) if error.code() == code::TOOL_SERVER_NOT_FOUND => true,
+            Err(error) => {
+                warn!(server = id, %error, "The tools of an MCP server could not be stored.");
+                true
+            }
+        }
+    }
+
+    /// Notes that a server which was well did not answer a call.
+    async fn degrade(&self, account: &AccountId, id: &str, why: &str) {
+        let degrading = async {
+            let is_new = repository::degrade(&mut *self.db.conn().await?, account, id, why).await?;
+            if is_new { self.known.changed(id).await } else { Ok(()) }
+        };
+        if let Err(error) = degrading.await {
+            warn!(server = id, %error, "That an MCP server did not answer could not be stored.");
         }
     }
 
     /// Has the tools of an MCP server read again when that was long ago.
     pub(crate) fn refresh_soon(&self, server: &Server) {
         let shown = &server.record;
-        let stale = if shown.health.as_deref() == Some("ok") { STALE } else { STALE_WHEN_DOWN };
+        let stale = if shown.health.as_deref() == Some("ok") { STALE } else { FIRST_WAIT };
         let age = shown.last_refresh_ms.map(|at| self.clock.now().since(Timestamp(at)));
         if server.kind == ServerType::Mcp && age.is_none_or(|age| age > stale) {
-            self.changed.add((server.account.clone(), server.id.clone()));
+            self.changed.add((server.account.clone(), server.id.clone()), Due::Reading);
         }
     }
 }
 
-/// When servers were last read, so that one that says so all the time is read once a minute.
+/// When servers are read next at the earliest: one that says all the time that it has changed is read once a minute, one
+/// that does not answer ever more seldom.
 #[derive(Default)]
-struct Pace(HashMap<Changed, Instant>);
+struct Pace(HashMap<Changed, Paced>);
+
+struct Paced {
+    next: Instant,
+    /// How long it is waited for a server that does not answer.
+    wait: Duration,
+}
 
 impl Pace {
-    /// When a server that says now that it has changed is read: at once, or a minute after it was read before.
+    /// When a server is read that is to be read now.
     fn due(&mut self, server: &Changed, now: Instant) -> Instant {
-        self.0.retain(|_, read| *read + BETWEEN_REFRESHES > now);
-        let due = self.0.get(server).map_or(now, |read| *read + BETWEEN_REFRESHES);
-        self.0.insert(server.clone(), due);
-        due
+        // Who is quiet is forgotten.
+        self.0.retain(|_, paced| paced.next + LONGEST_WAIT > now);
+        self.0.get(server).map_or(now, |paced| paced.next.max(now))
+    }
+
+    /// Notes that a server was read.
+    fn read(&mut self, server: &Changed, answered: bool, now: Instant) {
+        let before = self.0.get(server).map(|paced| paced.wait);
+        let paced = if answered {
+            Paced { next: now + BETWEEN_REFRESHES, wait: Duration::ZERO }
+        } else {
+            let wait = before.map_or(FIRST_WAIT, |wait| (2 * wait).clamp(FIRST_WAIT, LONGEST_WAIT));
+            Paced { next: now + wait, wait }
+        };
+        self.0.insert(server.clone(), paced);
     }
 }
 
@@ -108,18 +142,22 @@ impl Pace {
 pub(crate) async fn refresh_asked(service: Arc<PgToolServerService>) {
     let places = FairSemaphore::new(REFRESHES_AT_ONCE, REFRESHES_AT_ONCE);
     let waiting = Arc::new(Mutex::new(HashSet::new()));
-    let mut pace = Pace::default();
+    let pace = Arc::new(Mutex::new(Pace::default()));
     loop {
-        for server in service.changed.take().await {
-            if waiting.lock().expect("lock").insert(server.clone()) {
-                let due = pace.due(&server, Instant::now());
-                let (service, places, waiting) = (Arc::clone(&service), places.clone(), Arc::clone(&waiting));
+        for (server, due) in service.changed.take().await {
+            let (service, places, waiting) = (Arc::clone(&service), places.clone(), Arc::clone(&waiting));
+            if let Due::Degrading(why) = due {
+                spawn("degrade server", async move { service.degrade(&server.0, &server.1, &why).await });
+            } else if waiting.lock().expect("lock").insert(server.clone()) {
+                let pace = Arc::clone(&pace);
+                let due = pace.lock().expect("lock").due(&server, Instant::now());
                 spawn("refresh tools", async move {
                     sleep_until(due).await;
                     let _place = places.acquire(&server.0).await;
                     // Who changes from here on is read once more.
                     waiting.lock().expect("lock").remove(&server);
-                    service.refresh(&server.0, &server.1).await;
+                    let answered = service.refresh(&server.0, &server.1).await;
+                    pace.lock().expect("lock").read(&server, answered, Instant::now());
                 });
             }
         }
@@ -131,13 +169,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_says_all_the_time_that_it_has_changed_is_read_once_a_minute() {
+    fn a_server_that_nags_is_read_once_a_minute_and_one_that_does_not_answer_ever_more_seldom() {
         let (mut pace, began) = (Pace::default(), Instant::now());
-        let [nagging, other] = ["a", "b"].map(|id| (AccountId::generate(), id.to_owned()));
+        let [nagging, away] = ["a", "b"].map(|id| (AccountId::generate(), id.to_owned()));
         let at = |seconds: u64| began + Duration::from_secs(seconds);
-        assert_eq!([0, 1, 60, 121].map(|now| pace.due(&nagging, at(now))), [at(0), at(60), at(120), at(180)]);
-        assert_eq!(pace.due(&other, at(121)), at(121));
-        assert_eq!(pace.due(&nagging, at(300)), at(300), "a quiet one is read at once");
-        assert_eq!(pace.0.len(), 1, "who is quiet is forgotten");
+        assert_eq!(pace.due(&nagging, at(0)), at(0), "a quiet one is read at once");
+        pace.read(&nagging, true, at(0));
+        assert_eq!([pace.due(&nagging, at(1)), pace.due(&nagging, at(61))], [at(60), at(61)]);
+        let mut now = at(0);
+        let waits: Vec<u64> = (0..11)
+            .map(|_| {
+                pace.read(&away, false, now);
+                let due = pace.due(&away, now);
+                let wait = due - now;
+                now = due;
+                wait.as_secs()
+            })
+            .collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+        pace.read(&away, true, now);
+        pace.read(&away, false, now);
+        assert_eq!(pace.due(&away, now), now + FIRST_WAIT, "whoever was well begins anew");
+        pace.due(&away, now + LONGEST_WAIT + Duration::from_mins(2));
+        assert!(pace.0.is_empty(), "who is quiet is forgotten");
     }
 }

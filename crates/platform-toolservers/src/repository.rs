@@ -165,6 +165,13 @@ pub(crate) async fn find(conn: &Conn, account: &AccountId, id: &str) -> Result<O
     Ok(by_id(account.as_str(), id).select(ServerRow::as_select()).first(&mut conn).await.optional()?)
 }
 
+/// Notes that a server which was well did not answer; whether it was well.
+pub(crate) async fn degrade(conn: &mut Conn, account: &AccountId, id: &str, why: &str) -> Result<bool> {
+    let server = diesel::update(by_id(account.as_str(), id).filter(tool_servers::health.eq("ok")));
+    let set = (tool_servers::health.eq("degraded"), tool_servers::last_error.eq(why));
+    Ok(server.set(set).execute(conn).await? > 0)
+}
+
 pub(crate) async fn lock(conn: &mut Conn, account: &AccountId, id: &str) -> Result<Option<ServerRow>> {
     let server = by_id(account.as_str(), id).for_update().select(ServerRow::as_select());
     Ok(server.first(conn).await.optional()?)
