@@ -634,6 +634,12 @@ async fn a_server_that_is_away_keeps_its_tools_for_a_while_and_pages_of_others_a
     })
     .await;
     assert_eq!(health().await, "ok");
+    let object = json!({"type": "object"});
+    mcp.describe(json!([{"name": "echo", "title": "Echo", "description": "Does echo", "inputSchema": object,
+        "outputSchema": {"type": "object", "title": "What was said"}}]));
+    app.post(&format!("/mcp-gateway/servers/{server}/refresh"), json!({})).await;
+    let tool = rpc(&app, app.key(), "", "tools/list", json!({})).await.body["result"]["tools"][0].clone();
+    assert_eq!((&tool["title"], &tool["outputSchema"]["title"]), (&json!("Echo"), &json!("What was said")), "{tool}");
     let from = async |origin: &str| {
         let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key()).header("origin", origin);
         app.send(request.json(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}))).await.status

@@ -275,6 +275,14 @@ async fn earlier_chats_of_the_same_person_come_back_and_nobody_elses() {
     assert_eq!(recalled["messageUid"], told["chatContent"][0]["uid"]);
     assert_eq!(told["tokenUsage"]["secondaryByOperation"]["embedding"]["calls"], 1);
 
+    // Of many, the most relevant and the newest: six messages.
+    for n in 0..5 {
+        tell(&app, "m", &who("cid"), &format!("Parrot number {n} of mine talks")).await;
+    }
+    let many = tell(&app, "m", &who("cid"), "Which parrot talks?").await;
+    let turns = many["recalledMemories"][0]["turns"].as_array().expect("turns");
+    assert_eq!((turns.len(), &turns[4]["content"]), (6, &json!("Parrot number 4 of mine talks")), "{many}");
+
     // A second message of the same chat is told nothing more; the tool looks when it is asked to.
     app.patch("/assistants/m", json!({"provider": "demo", "model": "demo-1"})).await;
     let chat = start_of(&app, "m", "/say hello").await;

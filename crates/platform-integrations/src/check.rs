@@ -19,6 +19,7 @@ use crate::{
 /// Slugs that stand for something else in addresses (contract 08).
 const RESERVED: [&str; 6] = ["servers", "connected", "connections", "callback", "refresh", "accounts"];
 
+const SLUG: &str = "^[a-z0-9][a-z0-9-]{0,63}$";
 const FIELD_TYPES: [&str; 3] = ["string", "number", "boolean"];
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"];
 
@@ -41,6 +42,9 @@ pub fn pack_schema() -> Value {
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
     schema["title"] = "Connector".into();
     schema["$defs"] = definitions.into();
+    schema["properties"]["slug"]["pattern"] = SLUG.into();
+    // A tool server may have been given more, a file of ours not.
+    schema["$defs"]["ToolDefinition"]["additionalProperties"] = false.into();
     // Schemas of OpenAPI stand elsewhere.
     let text = schema.to_string().replace("#/components/schemas/", "#/$defs/");
     serde_json::from_str(&text).unwrap_or_default()
@@ -90,7 +94,7 @@ impl Finder<'_> {
 
     fn pack(&mut self, pack: &Pack, raw: &Value) {
         if !is_slug(&pack.slug, false) {
-            self.say(&["slug:"], format!("slug `{}` must match ^[a-z0-9][a-z0-9-]{{0,63}}$", pack.slug));
+            self.say(&["slug:"], format!("slug `{}` must match {SLUG}", pack.slug));
         }
         if RESERVED.contains(&pack.slug.as_str()) {
             self.say(&["slug:"], format!("slug `{}` is reserved: {}", pack.slug, RESERVED.join(", ")));
@@ -391,6 +395,30 @@ eventTypes:
     type: webhook
     config: {type: object}
 ";
+
+    #[test]
+    fn the_schema_for_editors_takes_what_is_built_in_and_refuses_what_is_not_known() {
+        let schema = jsonschema::validator_for(&pack_schema()).expect("a schema");
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/packs");
+        let paths: Vec<_> =
+            std::fs::read_dir(directory).expect("packs").map(|file| file.expect("a file").path()).collect();
+        assert!(paths.len() >= 10);
+        for path in paths {
+            let text = std::fs::read_to_string(&path).expect("text");
+            let pack: Value = serde_yaml_ng::from_str(&text).expect("YAML");
+            let problems: Vec<String> = schema.iter_errors(&pack).map(|error| error.to_string()).collect();
+            assert!(problems.is_empty(), "{}: {problems:?}", path.display());
+        }
+        let good: Value = serde_yaml_ng::from_str(GOOD).expect("YAML");
+        assert!(schema.is_valid(&good));
+        for (field, value) in
+            [("slug", "A b".into()), ("more", true.into()), ("tools", serde_json::json!([{"metod": 1}]))]
+        {
+            let mut bad = good.clone();
+            bad[field] = value;
+            assert!(!schema.is_valid(&bad), "{field}");
+        }
+    }
 
     #[test]
     fn whatever_would_only_fail_at_run_time_is_told_with_its_line() {

@@ -372,7 +372,7 @@ pub struct Poll {
     pub items: String,
     /// Where an element has its id: a path, or several that together are one.
     #[serde(deserialize_with = "one_or_more")]
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = OneOrMore)]
     pub event_id: Vec<String>,
     /// Where the answer says where the next one begins.
     #[serde(default)]
@@ -391,16 +391,21 @@ impl Poll {
     }
 }
 
+/// A path, or several.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = ConnectorPaths)]
+enum OneOrMore {
+    /// One.
+    One(String),
+    /// Several.
+    More(Vec<String>),
+}
+
 fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Given {
-        One(String),
-        More(Vec<String>),
-    }
-    Ok(match Given::deserialize(deserializer)? {
-        Given::One(path) => vec![path],
-        Given::More(paths) => paths,
+    Ok(match OneOrMore::deserialize(deserializer)? {
+        OneOrMore::One(path) => vec![path],
+        OneOrMore::More(paths) => paths,
     })
 }
 

@@ -214,8 +214,13 @@ pub(crate) fn tools_of(
         let by_policy = entry.tool_policy.admits(named.contains(name.as_str()));
         let chosen = of.and_then(|of| of.enabled).unwrap_or(by_policy);
         let enabled = chosen && (!is_new || settings.new_tool_policy == NewToolPolicy::Enabled);
-        let described =
-            Described { parameters: Some(&tool.function.parameters), annotations: tool.annotations.as_ref(), is_stale };
+        let described = Described {
+            parameters: Some(&tool.function.parameters),
+            annotations: tool.annotations.as_ref(),
+            title: tool.title.as_deref(),
+            output_schema: tool.output_schema.as_ref(),
+            is_stale,
+        };
         let target = Target::Server(server.id().to_owned(), name.clone());
         let made = Tool::new(base_name, of, &tool.function.description, target, enabled, &described)?;
         let requires_approval = tool.requires_approval;
@@ -369,6 +374,8 @@ impl View {
 struct Described<'a> {
     parameters: Option<&'a Value>,
     annotations: Option<&'a platform_core::Object>,
+    title: Option<&'a str>,
+    output_schema: Option<&'a Value>,
     is_stale: bool,
 }
 
@@ -391,6 +398,12 @@ impl Tool {
         let mut listed = json!({"name": name, "description": description, "inputSchema": schema});
         if let Some(annotations) = described.annotations {
             listed["annotations"] = Value::Object(annotations.clone());
+        }
+        if let Some(title) = described.title {
+            listed["title"] = title.into();
+        }
+        if let Some(schema) = described.output_schema {
+            listed["outputSchema"] = schema.clone();
         }
         if described.is_stale {
             listed["_meta"] = json!({"stale": true});

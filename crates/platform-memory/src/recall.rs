@@ -17,8 +17,9 @@ use crate::service::PgMemory;
 pub(crate) const MOST_TURNS: i64 = 300;
 /// Of them those whose meaning is compared: the newest, and those that say most of the words.
 const MOST_EMBEDDED: usize = 64;
-/// Turns, and tokens of them together, that are recalled (contract 11).
-const MOST_RECALLED: usize = 6;
+/// Messages that are recalled when a chat begins and when the model searches, and tokens of them together (contract 11).
+const MOST_AT_START: usize = 6;
+const MOST_FOUND: usize = 12;
 const MOST_TOKENS: usize = 1500;
 /// Bytes of a message that count.
 const MOST_SAID: usize = 1500;
@@ -73,19 +74,21 @@ pub(crate) async fn find(
     let mut found: Vec<(usize, f64)> = scores.into_iter().collect();
     found.sort_by(|(a, of_a), (b, of_b)| of_b.total_cmp(of_a).then(a.cmp(b)));
     let mut chosen: Vec<usize> = found.into_iter().map(|(turn, _)| turn).collect();
+    let starts = source == "conversation_start";
     // What was said last may matter, whatever is asked when a chat begins.
-    if source == "conversation_start" {
-        let at = chosen.len().min(MOST_RECALLED - 2);
-        let newest: Vec<usize> = (0..texts.len().min(2)).filter(|turn| !chosen[..at].contains(turn)).collect();
-        chosen.retain(|turn| !newest.contains(turn));
-        chosen.splice(at.min(chosen.len())..at.min(chosen.len()), newest);
+    if starts && !texts.is_empty() {
+        let at = chosen.len().min(2);
+        if !chosen[..at].contains(&0) {
+            chosen.retain(|turn| *turn != 0);
+            chosen.insert(at, 0);
+        }
     }
-    let mut left = MOST_TOKENS;
+    let (mut tokens, mut messages) = (MOST_TOKENS, if starts { MOST_AT_START } else { MOST_FOUND });
     let mut kept: Vec<usize> = Vec::new();
     for turn in chosen {
-        let tokens = texts[turn].len().div_ceil(4);
-        if kept.len() < MOST_RECALLED && tokens <= left {
-            left -= tokens;
+        let of_turn = (texts[turn].len().div_ceil(4), turns[turn].said.len());
+        if of_turn.0 <= tokens && of_turn.1 <= messages {
+            (tokens, messages) = (tokens - of_turn.0, messages - of_turn.1);
             kept.push(turn);
         }
     }

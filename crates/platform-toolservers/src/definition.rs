@@ -82,6 +82,13 @@ pub struct ToolDefinition {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub annotations: Option<Object>,
+    /// What people call a tool of an MCP server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// JSON Schema of what a tool of an MCP server answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub output_schema: Option<Value>,
     /// When description or parameters of a tool of an MCP server were last found changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changed_timestamp_ms: Option<i64>,
@@ -108,6 +115,8 @@ impl Default for ToolDefinition {
             async_callback: false,
             timeout_ms: None,
             annotations: None,
+            title: None,
+            output_schema: None,
             changed_timestamp_ms: None,
         }
     }
@@ -230,6 +239,8 @@ impl ToolDefinition {
     /// Every rule of contract 04 §2, under `path`. What is missing of the parameters is put in.
     pub(crate) fn check(&mut self, checks: &mut Checks, path: &str, server: Option<&Url>) {
         let at = |field: &str| format!("{path}.{field}");
+        // Only an MCP server says them of its tools.
+        (self.title, self.output_schema) = (None, None);
         if self.r#type != "function" {
             checks.issue(&at("type"), "enum", "type must be function");
         }
@@ -318,10 +329,10 @@ impl ToolDefinition {
 }
 
 impl ToolDefinition {
-    /// Bytes of memory that its parameters and annotations take, about.
+    /// Bytes of memory that its schemas and annotations take, about.
     pub(crate) fn heap_bytes(&self) -> usize {
         let annotations = self.annotations.iter().flatten().map(|(_, value)| heap_bytes(value)).sum::<usize>();
-        annotations + heap_bytes(&self.function.parameters)
+        annotations + heap_bytes(&self.function.parameters) + self.output_schema.as_ref().map_or(0, heap_bytes)
     }
 }
 

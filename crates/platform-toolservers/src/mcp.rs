@@ -565,6 +565,8 @@ fn definition(tool: rmcp::model::Tool, redactor: &Redactor) -> ToolDefinition {
         method: HttpMethod::Post,
         idempotent: hint("readOnlyHint") || hint("idempotentHint"),
         annotations,
+        title: tool.title.map(|title| redactor.text(&title).replace('\0', " ")),
+        output_schema: tool.output_schema.map(|schema| without_nul(redactor.value(Value::Object((*schema).clone())))),
         ..ToolDefinition::default()
     }
 }

@@ -91,6 +91,7 @@ pub(crate) fn note_tools(
             continue;
         };
         tool.changed_timestamp_ms = known.changed_timestamp_ms;
+        changed |= known.title != tool.title || known.output_schema != tool.output_schema;
         if known.function != tool.function || known.annotations != tool.annotations {
             changed = true;
             tool.changed_timestamp_ms = Some(now.0);
