@@ -360,7 +360,8 @@ async fn a_tool_that_is_new_or_described_otherwise_waits_for_an_operator() {
 
 #[tokio::test]
 async fn a_dangerous_tool_runs_once_it_is_approved_and_not_for_other_arguments() {
-    let (app, http) = (app().await, FakeToolServer::start());
+    let (db, http) = (TestDb::new().await, FakeToolServer::start());
+    let app = app_on(&db, &[]);
     let mut dangerous = tool("wipe", "/echo", &json!({"disk": {"type": "string"}}));
     dangerous["requiresApproval"] = true.into();
     let made = app
@@ -392,8 +393,17 @@ async fn a_dangerous_tool_runs_once_it_is_approved_and_not_for_other_arguments()
     let denied = modern(&app, "", "tools/call", call("a", state.clone(), no), can.clone()).await;
     assert_eq!(wrong(&denied), "APPROVAL_DENIED");
     assert_eq!(http.recorded().len(), 0, "nothing ran yet");
-    let done = modern(&app, "", "tools/call", call("a", state, yes), can).await.body;
-    assert!(done["result"]["isError"].is_null() && http.recorded().len() == 1, "{done}");
+    // A question is answered once, whatever process is told.
+    let asked = modern(&app, "", "tools/call", call("a", state, yes.clone()), can.clone()).await.body;
+    assert_eq!(asked["result"]["resultType"], "input_required", "it was declined: {asked}");
+    let state = asked["result"]["requestState"].clone();
+    let second = app_on(&db, &[]);
+    let (one, other) = tokio::join!(
+        modern(&app, "", "tools/call", call("a", state.clone(), yes.clone()), can.clone()),
+        modern(&second, "", "tools/call", call("a", state, yes), can),
+    );
+    let [one, other] = [one, other].map(|reply| reply.body["result"]["resultType"].clone());
+    assert!([one, other].contains(&json!("input_required")) && http.recorded().len() == 1, "one call is made");
     let calls = app.get("/mcp-gateway/audit?outcome=ok").await.body;
     assert_eq!(calls["items"][0]["arguments"], json!({"disk": "a"}), "{calls}");
 }

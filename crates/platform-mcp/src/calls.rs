@@ -5,6 +5,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 use platform_agents::{NewThread, ThreadState, ThreadView};
 use platform_chat::NewMessage;
 use platform_core::{Credential, Error, Id, Object, Result, Timestamp, millis, run_blocking, sha256_hex, spawn};
+use platform_db::{Idempotency, code::IDEMPOTENCY_IN_PROGRESS};
 use platform_integrations::{Connecting, McpTarget, NewConnection};
 use platform_runtime::{Payer, Spender, ToolCall};
 use platform_toolservers::{McpAuthMode, McpCall, McpOutcome, McpUpdate, OfferedServer, UpstreamCredentials};
@@ -241,6 +242,16 @@ impl Calling {
         Called::Result(result)
     }
 
+    /// Notes what somebody answered to a question, once whatever process is told; whether it was the first answer.
+    async fn decide(&self, question: &str, is_approved: bool) -> Result<bool> {
+        let account = self.asking.caller.account.clone();
+        let once = Idempotency { account, scope: format!("mcp-approval/{question}"), body_hash: String::new() };
+        match once.store(&mut *self.gateway.db.conn().await?, 200, &json!({"approved": is_approved})).await {
+            Err(error) if error.code() == IDEMPOTENCY_IN_PROGRESS => Ok(false),
+            stored => stored.map(|()| true),
+        }
+    }
+
     /// What is answered instead of a call that somebody is to approve first; the state of one that was approved gives
     /// way to the upstream's.
     async fn approval(&self, message: &Message, before: &mut Before) -> Option<Value> {
@@ -263,18 +274,19 @@ impl Calling {
         }
         let state = before.request_state.as_deref().and_then(|state| state.strip_prefix(STATE));
         if let Some((until, signed)) = state.and_then(|state| state.split_once('.')) {
-            let is_ours = is_signed(APPROVAL, until, signed) && !self.gateway.approvals.contains_key(signed);
             let answer = before.input_responses.as_ref().and_then(|given| given.get(APPROVAL));
-            let is_approved = answer.is_some_and(|answer| {
-                answer["action"] == "accept" && answer["content"]["approved"] == Value::Bool(true)
-            });
-            if is_ours && is_approved {
-                self.gateway.approvals.insert(signed.to_owned(), ());
-                (before.request_state, before.input_responses) = (None, None);
-                return None;
-            }
-            if is_ours && answer.is_some() {
-                return Some(self.refused("APPROVAL_DENIED", "The call was not approved.").await);
+            if let Some(answer) = answer.filter(|_| is_signed(APPROVAL, until, signed)) {
+                let is_approved = answer["action"] == "accept" && answer["content"]["approved"] == Value::Bool(true);
+                match self.decide(signed, is_approved).await {
+                    Ok(true) if is_approved => {
+                        (before.request_state, before.input_responses) = (None, None);
+                        return None;
+                    }
+                    Ok(true) => return Some(self.refused("APPROVAL_DENIED", "The call was not approved.").await),
+                    // Whoever answers a second time is asked anew.
+                    Ok(false) => {}
+                    Err(error) => return Some(self.refused(error.code().as_str(), error.message()).await),
+                }
             }
         }
         let reason = format!("`{}` waits for approval before it runs.", self.name);

@@ -40,9 +40,6 @@ const MADE_AT_ONCE: (usize, usize) = (4, 2);
 const MOST_SERVERS: u64 = 5_000;
 /// Tools of a server that does not answer are shown so long.
 const STALE: Duration = Duration::from_mins(10);
-/// An approval is good once, and for so long.
-const MOST_APPROVALS: u64 = 100_000;
-const APPROVAL: Duration = Duration::from_mins(10);
 /// A log-in that was begun is gone on with for so long.
 const LOG_IN: Duration = Duration::from_mins(2);
 /// Bytes of memory that a grant takes, and the name of a tool, beside their texts.
@@ -92,8 +89,6 @@ pub struct PgMcpGateway {
     surfaces: Cache<(AccountId, String), Arc<Cached>>,
     /// Surfaces that are being made.
     making: FairSemaphore,
-    /// Approvals that were made use of, as long as they would be good.
-    pub(crate) approvals: Cache<String, ()>,
     /// Where somebody is asked to log in to a server, by account, server and subject.
     pub(crate) log_ins: Cache<(AccountId, String, String), String>,
     /// Since when a server does not answer.
@@ -166,7 +161,6 @@ impl PgMcpGateway {
             switches: InvalidatedCache::by_id(&bus, SWITCHES, Capacity::Bytes(MOST_SWITCHES, switches_bytes)),
             surfaces: Cache::builder().max_capacity(MOST_SURFACES).weigher(Cached::weight).build(),
             making: FairSemaphore::new(MADE_AT_ONCE.0, MADE_AT_ONCE.1),
-            approvals: Cache::builder().max_capacity(MOST_APPROVALS).time_to_live(APPROVAL).build(),
             log_ins: Cache::builder().max_capacity(MOST_SERVERS).time_to_live(LOG_IN).build(),
             down: Cache::new(MOST_SERVERS),
             db,
