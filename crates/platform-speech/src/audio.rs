@@ -7,6 +7,8 @@ use platform_child::Work;
 use platform_files::media_type;
 use serde_json::json;
 
+use crate::fragments;
+
 /// The formats that are read, as errors name them.
 pub(crate) const SUPPORTED: [&str; 9] = ["mp3", "mp4", "m4a", "mpeg", "mpga", "wav", "webm", "ogg", "flac"];
 /// How a program stream of MPEG begins (ISO 13818-1 §2.5.3.4).
@@ -62,6 +64,11 @@ fn is_mpeg_frame(head: &[u8]) -> bool {
 fn length(bytes: &[u8]) -> Option<Duration> {
     if bytes.starts_with(&[0x1a, 0x45, 0xdf, 0xa3]) {
         return webm(bytes);
+    }
+    if bytes.get(4..8) == Some(b"ftyp")
+        && let Some(length) = fragments::length(bytes)
+    {
+        return Some(length);
     }
     let file = Probe::new(Cursor::new(bytes)).guess_file_type().ok()?.read().ok()?;
     Some(file.properties().duration()).filter(|length| !length.is_zero())

@@ -18,6 +18,7 @@
 
 mod audio;
 pub mod code;
+mod fragments;
 mod language;
 mod repository;
 mod schema;
