@@ -31,16 +31,24 @@ struct Shared<K: Eq + Hash + Clone> {
 struct State<K: Eq + Hash + Clone> {
     free: usize,
     held: HashMap<K, usize>,
-    waiting: HashMap<K, VecDeque<oneshot::Sender<FairPermit<K>>>>,
+    waiting: HashMap<K, VecDeque<Waiter<K>>>,
     /// Accounts that wait, the one that was served longest ago first.
     turn: VecDeque<K>,
 }
 
-/// A permit of one account; dropping it gives it back.
+/// Who waits for so many permits.
+#[derive(Debug)]
+struct Waiter<K: Eq + Hash + Clone> {
+    count: usize,
+    served: oneshot::Sender<FairPermit<K>>,
+}
+
+/// A permit of one account, or several; dropping it gives them back.
 #[derive(Debug)]
 pub struct FairPermit<K: Eq + Hash + Clone = AccountId> {
     of: Arc<Shared<K>>,
     account: K,
+    count: usize,
 }
 
 impl<K: Eq + Hash + Clone> Clone for FairSemaphore<K> {
@@ -60,17 +68,23 @@ impl<K: Eq + Hash + Clone> FairSemaphore<K> {
 
     /// Waits for a permit.
     pub async fn acquire(&self, account: &K) -> FairPermit<K> {
+        self.acquire_many(account, 1).await
+    }
+
+    /// Waits for several at once; more than a share are as many as that.
+    pub async fn acquire_many(&self, account: &K, count: usize) -> FairPermit<K> {
+        let count = count.min(self.0.share);
         let waiter = {
             let mut state = self.0.state();
-            if !state.waiting.contains_key(account) && state.may_take(account, self.0.share) {
-                state.take(account);
-                return FairPermit { of: Arc::clone(&self.0), account: account.clone() };
+            if !state.waiting.contains_key(account) && state.may_take(account, count, self.0.share) {
+                state.take(account, count);
+                return FairPermit { of: Arc::clone(&self.0), account: account.clone(), count };
             }
             let (served, waiter) = oneshot::channel();
             if !state.waiting.contains_key(account) {
                 state.turn.push_back(account.clone());
             }
-            state.waiting.entry(account.clone()).or_default().push_back(served);
+            state.waiting.entry(account.clone()).or_default().push_back(Waiter { count, served });
             waiter
         };
         waiter.await.expect("who waits is served, or nobody holds the semaphore any more")
@@ -89,45 +103,52 @@ impl<K: Eq + Hash + Clone> Shared<K> {
 }
 
 impl<K: Eq + Hash + Clone> State<K> {
-    fn may_take(&self, account: &K, share: usize) -> bool {
+    fn may_take(&self, account: &K, count: usize, share: usize) -> bool {
         let held = self.held.get(account).copied().unwrap_or(0);
-        self.free > 0 && held < share && (held == 0 || held < self.free.saturating_mul(OVER_FREE))
+        let Some(left) = self.free.checked_sub(count) else { return false };
+        held + count <= share && (held == 0 || held + count <= left.saturating_add(1).saturating_mul(OVER_FREE))
     }
 
-    fn take(&mut self, account: &K) {
-        self.free -= 1;
-        *self.held.entry(account.clone()).or_default() += 1;
+    fn take(&mut self, account: &K, count: usize) {
+        self.free -= count;
+        *self.held.entry(account.clone()).or_default() += count;
     }
 
-    fn give_back(&mut self, account: &K) {
-        self.free += 1;
+    fn give_back(&mut self, account: &K, count: usize) {
+        self.free += count;
         if let Some(held) = self.held.get_mut(account) {
-            *held -= 1;
+            *held -= count;
             if *held == 0 {
                 self.held.remove(account);
             }
         }
     }
 
-    /// Takes a permit for whoever is next, if somebody may have one.
-    fn serve_next(&mut self, share: usize) -> Option<(K, oneshot::Sender<FairPermit<K>>)> {
+    /// Takes the permits for whoever is next, if somebody may have them.
+    fn serve_next(&mut self, share: usize) -> Option<(K, Waiter<K>)> {
         let mut at = 0;
         while let Some(account) = self.turn.get(at).cloned() {
-            if !self.may_take(&account, share) {
+            let waiters = self.waiting.entry(account.clone()).or_default();
+            while waiters.pop_front_if(|waiter| waiter.served.is_closed()).is_some() {}
+            let Some(count) = waiters.front().map(|waiter| waiter.count) else {
+                self.waiting.remove(&account);
+                self.turn.remove(at);
+                continue;
+            };
+            if !self.may_take(&account, count, share) {
                 at += 1;
                 continue;
             }
             self.turn.remove(at);
-            let mut waiters = self.waiting.remove(&account).unwrap_or_default();
-            let next = std::iter::from_fn(|| waiters.pop_front()).find(|waiter| !waiter.is_closed());
-            if !waiters.is_empty() {
+            self.take(&account, count);
+            let waiters = self.waiting.get_mut(&account)?;
+            let next = waiters.pop_front()?;
+            if waiters.is_empty() {
+                self.waiting.remove(&account);
+            } else {
                 self.turn.push_back(account.clone());
-                self.waiting.insert(account.clone(), waiters);
             }
-            if let Some(waiter) = next {
-                self.take(&account);
-                return Some((account, waiter));
-            }
+            return Some((account, next));
         }
         None
     }
@@ -135,12 +156,12 @@ impl<K: Eq + Hash + Clone> State<K> {
 
 impl<K: Eq + Hash + Clone> Drop for FairPermit<K> {
     fn drop(&mut self) {
-        self.of.state().give_back(&self.account);
+        self.of.state().give_back(&self.account, self.count);
         loop {
             let next = self.of.state().serve_next(self.of.share);
-            let Some((account, waiter)) = next else { return };
+            let Some((account, Waiter { count, served })) = next else { return };
             // A waiter that left at this moment drops the permit here, which serves the next one.
-            drop(waiter.send(FairPermit { of: Arc::clone(&self.of), account }));
+            drop(served.send(FairPermit { of: Arc::clone(&self.of), account, count }));
         }
     }
 }
@@ -187,6 +208,28 @@ mod tests {
         let unbounded = FairSemaphore::new(0, 0);
         let held: Vec<_> = std::iter::repeat_with(|| now(unbounded.acquire(&"a"))).take(1000).collect();
         assert!(held.iter().all(Option::is_some));
+    }
+
+    #[test]
+    fn whoever_wants_several_has_them_together_and_those_behind_it_wait_for_their_turn() {
+        let semaphore = FairSemaphore::new(64, 32);
+        let [a, b] = [(); 2].map(|()| AccountId::generate());
+        let two: Vec<_> = (0..3).map_while(|_| now(semaphore.acquire_many(&a, 16))).collect();
+        assert_eq!((two.len(), semaphore.free()), (2, 32), "a share");
+        let mut waker = Context::from_waker(Waker::noop());
+        let (mut large, mut small) = (Box::pin(semaphore.acquire_many(&a, 20)), Box::pin(semaphore.acquire(&a)));
+        assert!(large.as_mut().poll(&mut waker).is_pending() && small.as_mut().poll(&mut waker).is_pending());
+        let others: Vec<_> = (0..40).map_while(|_| now(semaphore.acquire(&b))).collect();
+        assert!(others.len() >= 20, "{}", others.len());
+        let mut two = two.into_iter();
+        drop(two.next());
+        assert!(large.as_mut().poll(&mut waker).is_pending(), "16 and 20 are more than a share");
+        drop(two.next());
+        let Poll::Ready(large) = large.as_mut().poll(&mut waker) else { panic!("its turn") };
+        let Poll::Ready(small) = small.as_mut().poll(&mut waker) else { panic!("its turn") };
+        drop((large, small, others));
+        assert_eq!(now(semaphore.acquire_many(&a, 1000)).expect("a share").count, 32);
+        assert_eq!(semaphore.free(), 64);
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ use actix_web::{
 };
 use futures_util::FutureExt;
 use platform_auth::Identity;
-use platform_core::{Code, Error, ErrorKind, FairPermit, Id, Result, joined, memory_of, sha256_hex, spawn};
+use platform_core::{Code, Error, ErrorKind, FairPermit, Id, Result, joined, sha256_hex, spawn};
 use platform_db::{Db, Idempotency, Stored, in_progress};
 use platform_limits::Allowance;
 use tracing::{Instrument, error, info, warn};
@@ -26,7 +26,7 @@ use crate::{
     connection::Control,
     cors::Cors,
     error,
-    gate::{LIGHT_JSON, network},
+    gate::network,
     http::Http,
     multipart::{self, Received},
     request::{Fields, Request, percent_decode},
@@ -216,9 +216,7 @@ async fn handle(
                 Received { body, fields, parts: Vec::new() }
             }
         };
-        // What comes as JSON is more in memory than it was in transit.
-        let is_heavy = parts.is_empty() && memory_of(&body) > LIGHT_JSON;
-        let heavy = if is_heavy { Some(http.gate.heavy_body(&whose).await?) } else { None };
+        let room = if parts.is_empty() { http.gate.json(&whose, &body).await? } else { None };
         let query = query(request.query_string())?;
         let ignored = ignored(route, &query, &fields)?;
         let given = |name| parameter(route, request.path(), name);
@@ -241,7 +239,7 @@ async fn handle(
             method: request.method().clone(),
             once: None,
             first: None,
-            _heavy: heavy,
+            _room: room,
             page_sizes: route.page_sizes,
             project: None,
         };

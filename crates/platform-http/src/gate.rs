@@ -10,7 +10,9 @@ use std::{
 use actix_web::HttpRequest;
 use futures_util::FutureExt;
 use ipnet::IpNet;
-use platform_core::{AccountId, Caller, Credential, Error, FairPermit, FairSemaphore, Result, joined, sha256_hex};
+use platform_core::{
+    AccountId, Caller, Credential, Error, FairPermit, FairSemaphore, Result, joined, memory_of, sha256_hex,
+};
 use platform_limits::{Allowance, Rate, RateLimits};
 use tokio::time::timeout;
 use tracing::warn;
@@ -25,10 +27,10 @@ const MOST_BODIES: usize = 1024;
 pub(crate) const SMALL_BODY: usize = 64 * 1024;
 /// Large bodies that are still coming, in all and of one account.
 const LARGE_BODIES: (usize, usize) = (48, 12);
-/// Requests whose JSON takes more than [`LIGHT_JSON`] when it is read, in all and of one account.
-const HEAVY_BODIES: (usize, usize) = (8, 2);
-/// Bytes of memory.
-pub(crate) const LIGHT_JSON: usize = 2 << 20;
+/// Memory that JSON of requests takes while they are answered, in pieces of [`JSON_PIECE`], in all and of one account;
+/// what is no more than one piece is not counted.
+const JSON_MEMORY: (usize, usize) = (64, 32);
+const JSON_PIECE: usize = 2 << 20;
 /// Uploads that are still coming, in all and of one account; each holds about half a megabyte of memory.
 const UPLOADS: (usize, usize) = (64, 32);
 /// So long a connection waits for its place.
@@ -83,7 +85,7 @@ pub struct Gate {
     proxied: FairSemaphore<IpAddr>,
     bodies: FairSemaphore<String>,
     large_bodies: FairSemaphore<String>,
-    heavy_bodies: FairSemaphore<String>,
+    json: FairSemaphore<String>,
     uploads: FairSemaphore<String>,
     answers: FairSemaphore<String>,
     /// Requests with an `Idempotency-Key` that are under way.
@@ -124,7 +126,7 @@ impl Gate {
             proxied: FairSemaphore::new(0, 0),
             bodies: FairSemaphore::new(MOST_BODIES, config.bodies_per_address),
             large_bodies: FairSemaphore::new(LARGE_BODIES.0, LARGE_BODIES.1),
-            heavy_bodies: FairSemaphore::new(HEAVY_BODIES.0, HEAVY_BODIES.1),
+            json: FairSemaphore::new(JSON_MEMORY.0, JSON_MEMORY.1),
             uploads: FairSemaphore::new(UPLOADS.0, UPLOADS.1),
             answers: FairSemaphore::new(ANSWERS.0, ANSWERS.1),
             once: FairSemaphore::new(0, 1),
@@ -192,9 +194,13 @@ impl Gate {
         timeout(PATIENCE, self.large_bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
     }
 
-    /// A place for a body whose values take much memory, until its request is answered.
-    pub(crate) async fn heavy_body(&self, whose: &String) -> Result<FairPermit<String>> {
-        timeout(PATIENCE, self.heavy_bodies.acquire(whose)).await.map_err(|_| too_many_bodies())
+    /// Room for the values of a body that takes much memory.
+    pub(crate) async fn json(&self, whose: &String, body: &[u8]) -> Result<Option<FairPermit<String>>> {
+        let pieces = memory_of(body) / JSON_PIECE;
+        if pieces == 0 {
+            return Ok(None);
+        }
+        timeout(PATIENCE, self.json.acquire_many(whose, pieces)).await.map(Some).map_err(|_| too_many_bodies())
     }
 
     /// A place for files that are still coming.

@@ -67,8 +67,8 @@ pub struct Request {
     pub once: Option<Idempotency>,
     /// While it is held, whoever repeats the request is told that it is in progress.
     pub(crate) first: Option<Arc<FairPermit<String>>>,
-    /// The place of a body that takes much memory.
-    pub(crate) _heavy: Option<FairPermit<String>>,
+    /// Room for the values of a body that takes much memory.
+    pub(crate) _room: Option<FairPermit<String>>,
     /// How large a page is when nothing is said, and at most.
     pub(crate) page_sizes: Option<(i64, i64)>,
     /// The project of what the path names, when the caller does not reach all.

@@ -123,9 +123,9 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn made(kind: &[u8; 4], content: &[u8]) -> Vec<u8> {
+    fn made(kind: &[u8], content: &[u8]) -> Vec<u8> {
         let size = u32::try_from(8 + content.len()).expect("small");
-        [&size.to_be_bytes(), kind.as_slice(), content].concat()
+        [&size.to_be_bytes(), kind, content].concat()
     }
 
     fn numbers(numbers: &[u32]) -> Vec<u8> {
