@@ -272,6 +272,8 @@ async fn who_is_no_member_does_not_see_what_is_in_a_private_project_and_only_edi
 
     // Each role opens what it says, at once, and closes it again.
     let at = 10;
+    let said = format!("/assistants/{assistant}/messages");
+    app.post(&said, json!({"message": "Hi", "chatUid": "theirs"})).await;
     for (role, change, manage) in
         [("viewer", "FORBIDDEN", "FORBIDDEN"), ("editor", "ok", "FORBIDDEN"), ("owner", "ok", "ok")]
     {
@@ -286,6 +288,13 @@ async fn who_is_no_member_does_not_see_what_is_in_a_private_project_and_only_edi
             let body = json!({"message": "Hi", "messageId": "m", "feedback": true});
             let refused = call(&app, &token, Method::POST, &path, body).await;
             assert_ne!(refused.status, StatusCode::FORBIDDEN, "{role}: a thread of their own");
+        }
+        call(&app, &token, Method::POST, &said, json!({"message": "Hi", "chatUid": role})).await;
+        for (chat, expected) in [("theirs", change), (role, "ok")] {
+            let stop = format!("/assistants/{assistant}/chats/{chat}/stop");
+            let stopped = call(&app, &token, Method::POST, &stop, json!({})).await;
+            let is_refused = stopped.status == StatusCode::FORBIDDEN;
+            assert_eq!(if is_refused { stopped.error() } else { "ok" }, expected, "{role}: the chat {chat}");
         }
         let renamed = call(&app, &token, Method::PATCH, "/projects/private", json!({"description": role})).await;
         assert_eq!(if renamed.status.is_success() { "ok" } else { renamed.error() }, manage, "{role}");

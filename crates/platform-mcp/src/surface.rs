@@ -375,7 +375,7 @@ struct Described<'a> {
     parameters: Option<&'a Value>,
     annotations: Option<&'a platform_core::Object>,
     title: Option<&'a str>,
-    output_schema: Option<&'a Value>,
+    output_schema: Option<&'a platform_core::Object>,
     is_stale: bool,
 }
 
@@ -403,7 +403,7 @@ impl Tool {
             listed["title"] = title.into();
         }
         if let Some(schema) = described.output_schema {
-            listed["outputSchema"] = schema.clone();
+            listed["outputSchema"] = Value::Object(schema.clone());
         }
         if described.is_stale {
             listed["_meta"] = json!({"stale": true});

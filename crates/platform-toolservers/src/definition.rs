@@ -88,7 +88,7 @@ pub struct ToolDefinition {
     /// JSON Schema of what a tool of an MCP server answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    pub output_schema: Option<Value>,
+    pub output_schema: Option<Object>,
     /// When description or parameters of a tool of an MCP server were last found changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changed_timestamp_ms: Option<i64>,
@@ -331,8 +331,8 @@ impl ToolDefinition {
 impl ToolDefinition {
     /// Bytes of memory that its schemas and annotations take, about.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let annotations = self.annotations.iter().flatten().map(|(_, value)| heap_bytes(value)).sum::<usize>();
-        annotations + heap_bytes(&self.function.parameters) + self.output_schema.as_ref().map_or(0, heap_bytes)
+        let objects = self.annotations.iter().chain(&self.output_schema).flatten();
+        heap_bytes(&self.function.parameters) + objects.map(|(_, value)| heap_bytes(value)).sum::<usize>()
     }
 }
 

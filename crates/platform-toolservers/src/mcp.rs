@@ -548,6 +548,8 @@ fn definition(tool: rmcp::model::Tool, redactor: &Redactor) -> ToolDefinition {
     let annotations = tool.annotations.as_ref().and_then(|hints| serde_json::to_value(hints).ok());
     let annotations = annotations.map(|hints| without_nul(redactor.value(hints)));
     let annotations = annotations.and_then(|hints| hints.as_object().cloned());
+    let output_schema = tool.output_schema.map(|schema| without_nul(redactor.value(Value::Object((*schema).clone()))));
+    let output_schema = output_schema.and_then(|schema| schema.as_object().cloned());
     let hint = |name: &str| annotations.as_ref().is_some_and(|hints| hints.get(name) == Some(&Value::Bool(true)));
     let mut parameters = without_nul(redactor.value(Value::Object(tool.input_schema.as_ref().clone())));
     for (name, default) in [("properties", Value::Object(Object::new())), ("required", Value::Array(Vec::new()))] {
@@ -566,7 +568,7 @@ fn definition(tool: rmcp::model::Tool, redactor: &Redactor) -> ToolDefinition {
         idempotent: hint("readOnlyHint") || hint("idempotentHint"),
         annotations,
         title: tool.title.map(|title| redactor.text(&title).replace('\0', " ")),
-        output_schema: tool.output_schema.map(|schema| without_nul(redactor.value(Value::Object((*schema).clone())))),
+        output_schema,
         ..ToolDefinition::default()
     }
 }

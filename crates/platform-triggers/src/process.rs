@@ -35,7 +35,7 @@ const MOST_LIMITED: i32 = 3;
 pub struct ProcessWork(pub Arc<PgTriggers>);
 
 /// What the target is told of an event, and in which chat.
-struct Told {
+struct Prompt {
     message: String,
     chat_uid: Option<String>,
 }
@@ -68,11 +68,11 @@ impl Work for ProcessWork {
         };
         let payload: Arc<Value> = run_blocking(move || serde_json::from_str(&payload).map_err(Error::internal)).await?;
         let judged = triggers.judge(&account, &trigger, &event, &payload).await?;
-        let told = triggers.told(&trigger, &event, &payload);
+        let prompt = triggers.prompt(&trigger, &event, &payload);
         drop((payload, place));
-        let started = match (judged, told) {
+        let started = match (judged, prompt) {
             (Some(ended), _) => return triggers.end(run, &trigger, &event, ended).await,
-            (None, Ok(told)) => triggers.begin(&account, &trigger, &event, told).await,
+            (None, Ok(prompt)) => triggers.begin(&account, &trigger, &event, prompt).await,
             (None, Err(error)) => Err(error),
         };
         let ended = match started {
@@ -150,7 +150,7 @@ impl PgTriggers {
     }
 
     /// What an event is to say.
-    fn told(&self, trigger: &TriggerRow, event: &EventRow, payload: &Value) -> Result<Told> {
+    fn prompt(&self, trigger: &TriggerRow, event: &EventRow, payload: &Value) -> Result<Prompt> {
         let values = Values {
             data: payload,
             trigger: &trigger.name,
@@ -171,12 +171,18 @@ impl PgTriggers {
             return Err(too_long());
         }
         let chat_uid = Some(chat_uid(&trigger.chat_uid_template, &values)).filter(|chat| !chat.is_empty());
-        Ok(Told { message, chat_uid })
+        Ok(Prompt { message, chat_uid })
     }
 
     /// Starts what an event is to start; what was started for it before is found again.
-    async fn begin(&self, account: &AccountId, trigger: &TriggerRow, event: &EventRow, told: Told) -> Result<Started> {
-        let Told { message, chat_uid } = told;
+    async fn begin(
+        &self,
+        account: &AccountId,
+        trigger: &TriggerRow,
+        event: &EventRow,
+        prompt: Prompt,
+    ) -> Result<Started> {
+        let Prompt { message, chat_uid } = prompt;
         let once =
             Idempotency { account: account.clone(), scope: format!("trigger/{}", event.id), body_hash: String::new() };
         let is_agent = trigger.target_type == "agent";

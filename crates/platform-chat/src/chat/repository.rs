@@ -6,6 +6,7 @@ use diesel::{
     sql_types::{BigInt, Bool, Date, Text},
 };
 use diesel_async::{AsyncConnection, RunQueryDsl};
+use platform_access::Place;
 use platform_conversation::{
     Compaction, Conversation, StoredJson, Texts, TextsRead, TokenUsage, UserMessage, add_secondary, compactions,
     has_compactions, has_message, open_calls, summarise,
@@ -356,6 +357,18 @@ pub(crate) async fn owner(conn: &Conn, account: &AccountId, uid: &str) -> Result
     let mut conn = conn;
     let owner = by_uid(account.as_str(), uid).select((chats::tenant_id, chats::subtenant_id)).first(&mut conn);
     Ok(owner.await.optional()?.map(|(tenant_id, subtenant_id)| Owner { tenant_id, subtenant_id }))
+}
+
+/// Where a chat is: whose it is, and who began it.
+pub(crate) async fn place(conn: &Conn, account: &AccountId, uid: &str) -> Result<Option<Place>> {
+    let mut conn = conn;
+    let columns = (chats::tenant_id, chats::subtenant_id, chats::user_uid);
+    let row = by_uid(account.as_str(), uid).select(columns).first(&mut conn).await.optional()?;
+    Ok(row.map(|(tenant_id, subtenant_id, user)| Place {
+        project: None,
+        owner: Some(Owner { tenant_id, subtenant_id }),
+        started_by: Some(user),
+    }))
 }
 
 /// Tags in use; `among`, `within`: as in [`ChatFilter`].

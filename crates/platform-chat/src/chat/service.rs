@@ -252,9 +252,8 @@ pub const CHAT: Kind = Kind::placed("chat");
 #[async_trait]
 impl Resources for PgChatService {
     async fn place(&self, account: &AccountId, uid: &str) -> Result<Option<Place>> {
-        let owner = repository::owner(self.db.read().await?.get(), account, uid).await?;
         // Its project is that of its assistant, which stands before it wherever it is named.
-        Ok(owner.map(|owner| Place { owner: Some(owner), ..Place::default() }))
+        repository::place(self.db.read().await?.get(), account, uid).await
     }
 }
 
