@@ -318,7 +318,11 @@ impl McpClients {
         let mut stale = None;
         loop {
             let is_last = stale.is_some();
-            let connection = self.connection(server, with, stale.flatten().as_ref()).await?;
+            let connection = self.connection(server, with, stale.flatten().as_ref()).await.inspect_err(|failure| {
+                if matches!(failure.code.as_str(), "UPSTREAM_ERROR" | "UPSTREAM_TIMEOUT") {
+                    self.changed.add(key(server, with).0, Due::Degrading(failure.to_line()));
+                }
+            })?;
             let error = match work(Arc::clone(&connection)).await {
                 Ok(done) => return Ok((done, connection)),
                 Err(error) => error,

@@ -125,6 +125,12 @@ impl Pace {
         self.0.get(server).map_or(now, |paced| paced.next.max(now))
     }
 
+    /// Notes that a server is being read: what it says from now on is heard a minute later.
+    fn begin(&mut self, server: &Changed, now: Instant) {
+        let paced = self.0.entry(server.clone()).or_insert(Paced { next: now, wait: Duration::ZERO });
+        paced.next = now + BETWEEN_REFRESHES;
+    }
+
     /// Notes that a server was read.
     fn read(&mut self, server: &Changed, answered: bool, now: Instant) {
         let before = self.0.get(server).map(|paced| paced.wait);
@@ -155,6 +161,7 @@ pub(crate) async fn refresh_asked(service: Arc<PgToolServerService>) {
                     sleep_until(due).await;
                     let _place = places.acquire(&server.0).await;
                     // Who changes from here on is read once more.
+                    pace.lock().expect("lock").begin(&server, Instant::now());
                     waiting.lock().expect("lock").remove(&server);
                     let answered = service.refresh(&server.0, &server.1).await;
                     pace.lock().expect("lock").read(&server, answered, Instant::now());
@@ -174,6 +181,8 @@ mod tests {
         let [nagging, away] = ["a", "b"].map(|id| (AccountId::generate(), id.to_owned()));
         let at = |seconds: u64| began + Duration::from_secs(seconds);
         assert_eq!(pace.due(&nagging, at(0)), at(0), "a quiet one is read at once");
+        pace.begin(&nagging, at(0));
+        assert_eq!(pace.due(&nagging, at(0)), at(60), "also while it is read");
         pace.read(&nagging, true, at(0));
         assert_eq!([pace.due(&nagging, at(1)), pace.due(&nagging, at(61))], [at(60), at(61)]);
         let mut now = at(0);
