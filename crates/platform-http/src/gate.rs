@@ -28,7 +28,7 @@ pub(crate) const SMALL_BODY: usize = 64 * 1024;
 /// Large bodies that are still coming, in all and of one account.
 const LARGE_BODIES: (usize, usize) = (48, 12);
 /// Memory that JSON of requests takes while they are answered, in pieces of [`JSON_PIECE`], in all and of one account;
-/// what is no more than one piece is not counted.
+/// what takes less than one piece is not counted.
 const JSON_MEMORY: (usize, usize) = (64, 32);
 const JSON_PIECE: usize = 2 << 20;
 /// Uploads that are still coming, in all and of one account; each holds about half a megabyte of memory.

@@ -213,12 +213,8 @@ impl McpClients {
             }
         }));
         let (result, connection) = within(longest, self.placed(server, called)).await?;
-        let (failed, value) = self
-            .read(&connection, move |redactor| {
-                let (failed, value) = read(result);
-                Ok((failed, redactor.value(value)))
-            })
-            .await?;
+        let failed = result.is_error == Some(true);
+        let value = self.handed_on(&connection, move || Ok(read(result))).await?;
         if failed {
             let failure = Failure::new("UPSTREAM_ERROR", "The tool says that it failed.");
             return Err(Failure { body: Some(value), ..failure });
@@ -266,13 +262,11 @@ impl McpClients {
         match answer {
             Ok(answer) => {
                 let unreadable = |error: serde_json::Error| Failure::new("UPSTREAM_ERROR", error.to_string());
-                let read = move |redactor: &Redactor| Ok(((), redactor.value(answered(answer).map_err(unreadable)?)));
-                Ok(Ok(self.read(&connection, read).await?.1))
+                Ok(Ok(self.handed_on(&connection, move || answered(answer).map_err(unreadable)).await?))
             }
             Err(ServiceError::McpError(error)) => {
                 let told = json!({"message": error.message, "data": error.data});
-                let read = move |redactor: &Redactor| Ok(((), redactor.value(told)));
-                let mut told = self.read(&connection, read).await?.1;
+                let mut told = self.handed_on(&connection, move || Ok(told)).await?;
                 let message = told["message"].as_str().unwrap_or_default().to_owned();
                 let data = Some(told["data"].take()).filter(|data| !data.is_null());
                 Ok(Err((error.code.0, message, data)))
@@ -281,17 +275,18 @@ impl McpClients {
         }
     }
 
-    /// Makes what came over a connection, which may be long, ready to be handed on.
-    async fn read<T: Send + 'static>(
+    /// What came over a connection, which may be long, without secrets.
+    async fn handed_on(
         &self,
         connection: &Connection,
-        read: impl FnOnce(&Redactor) -> Result<(T, Value), Failure> + Send + 'static,
-    ) -> Result<(T, Value), Failure> {
+        read: impl FnOnce() -> Result<Value, Failure> + Send + 'static,
+    ) -> Result<Value, Failure> {
         let (redactor, most) = (connection.redactor.clone(), self.egress.most_bytes());
         let made = move || {
-            Ok(read(&redactor).and_then(|(more, value)| {
+            Ok(read().and_then(|value| {
+                let value = redactor.value(value);
                 let is_too_long = most > 0 && value.to_string().len() > most;
-                if is_too_long { Err(too_long()) } else { Ok((more, value)) }
+                if is_too_long { Err(too_long()) } else { Ok(value) }
             }))
         };
         run_blocking(made).await.unwrap_or_else(|error| Err(Failure::new("UPSTREAM_ERROR", error.message())))
@@ -320,7 +315,7 @@ impl McpClients {
             let is_last = stale.is_some();
             let connection = self.connection(server, with, stale.flatten().as_ref()).await.inspect_err(|failure| {
                 if matches!(failure.code.as_str(), "UPSTREAM_ERROR" | "UPSTREAM_TIMEOUT") {
-                    self.changed.add(key(server, with).0, Due::Degrading(failure.to_line()));
+                    self.degrade(server, failure);
                 }
             })?;
             let error = match work(Arc::clone(&connection)).await {
@@ -338,12 +333,17 @@ impl McpClients {
                 }
                 let failure = connection.redacted(failure(&connection.url, &error));
                 if !answered && !is_refusal(&error) {
-                    self.changed.add(key(server, with).0, Due::Degrading(failure.to_line()));
+                    self.degrade(server, &failure);
                 }
                 return Err(failure);
             }
             stale = Some(refused);
         }
+    }
+
+    /// A server did not answer.
+    fn degrade(&self, server: &Server, failure: &Failure) {
+        self.changed.add((server.account.clone(), server.id.clone()), Due::Degrading(failure.to_line()));
     }
 
     /// A server that is gone is connected to no longer.
@@ -534,17 +534,15 @@ fn size(tool: &rmcp::model::Tool) -> usize {
     serde_json::to_string(tool).map_or(0, |json| json.len())
 }
 
-/// What a tool gave: the structured content, else its one text, else its parts; and whether it says it failed.
-fn read(result: CallToolResult) -> (bool, Value) {
-    let failed = result.is_error == Some(true);
+/// What a tool gave: the structured content, else its one text, else its parts.
+fn read(result: CallToolResult) -> Value {
     if let Some(structured) = result.structured_content.filter(|value| !value.is_null()) {
-        return (failed, structured);
+        return structured;
     }
     let parts: Vec<Value> = result.content.iter().filter_map(|part| serde_json::to_value(part).ok()).collect();
     let texts: Option<Vec<&str>> =
         parts.iter().map(|part| part["text"].as_str().filter(|_| part["type"] == "text")).collect();
-    let value = texts.map_or_else(|| Value::Array(parts.clone()), |texts| Value::from(texts.join("\n")));
-    (failed, value)
+    texts.map_or_else(|| Value::Array(parts.clone()), |texts| Value::from(texts.join("\n")))
 }
 
 /// A tool of an MCP server as a definition, without secrets that it echoes.

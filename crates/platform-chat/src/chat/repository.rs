@@ -352,13 +352,6 @@ pub(crate) async fn count_in(
         .await?)
 }
 
-/// To whom a chat belongs.
-pub(crate) async fn owner(conn: &Conn, account: &AccountId, uid: &str) -> Result<Option<Owner>> {
-    let mut conn = conn;
-    let owner = by_uid(account.as_str(), uid).select((chats::tenant_id, chats::subtenant_id)).first(&mut conn);
-    Ok(owner.await.optional()?.map(|(tenant_id, subtenant_id)| Owner { tenant_id, subtenant_id }))
-}
-
 /// Where a chat is: whose it is, and who began it.
 pub(crate) async fn place(conn: &Conn, account: &AccountId, uid: &str) -> Result<Option<Place>> {
     let mut conn = conn;

@@ -187,8 +187,8 @@ impl Intake {
         if owner.tenant_id.is_none()
             && let Some(uid) = &message.chat_uid
         {
-            let known = repository::owner(self.db.read().await?.get(), &caller.account, uid).await?;
-            owner = known.unwrap_or(owner);
+            let known = repository::place(self.db.read().await?.get(), &caller.account, uid).await?;
+            owner = known.and_then(|place| place.owner).unwrap_or(owner);
         }
         let text = self.dictations.text(caller, &owner, id).await?;
         if message.message.as_ref().is_none_or(String::is_empty) {
