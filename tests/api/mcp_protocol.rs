@@ -1,6 +1,6 @@
 //! `/v1/mcp` as the protocol has it: both families, headers, streams, what passes through.
 
-use platform_testing::{FakeMcpServer, TestDb};
+use platform_testing::{FakeMcpServer, TestApp, TestDb};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -51,6 +51,12 @@ async fn both_families_are_spoken_and_mistakes_are_answered_in_the_protocols_ter
     }
     let noted = raw("{\"jsonrpc\": \"2.0\", \"method\": \"notifications/initialized\"}").await;
     assert_eq!(noted.status, StatusCode::ACCEPTED);
+    for (said, status) in [("notifications/cancelled", 202), ("notifications/initialized", 400)] {
+        let request = app.anonymous(Method::POST, "/v1/mcp").bearer_auth(app.key()).header("mcp-method", said);
+        let body = json!({"jsonrpc": "2.0", "method": "notifications/cancelled"});
+        let reply = app.send(request.header("mcp-protocol-version", MODERN).json(&body)).await;
+        assert_eq!(reply.status.as_u16(), status, "{said}: {}", reply.body);
+    }
     let listening = app.anonymous(Method::GET, "/v1/mcp").bearer_auth(app.key()).header("accept", "text/event-stream");
     let unknown = app.send(listening.header("mcp-protocol-version", "2099-01-01")).await;
     assert_eq!((unknown.status, &unknown.body["error"]["code"]), (StatusCode::BAD_REQUEST, &json!(-32022)));
@@ -105,26 +111,22 @@ async fn an_argument_that_a_header_repeats_is_checked_and_sent_on_by_a_process_t
     assert_eq!(mcp.requests("tools/call")[0].headers["mcp-param-region"], "eu");
 }
 
-#[tokio::test]
-async fn a_client_that_listens_hears_of_a_change_on_every_process() {
-    let db = TestDb::new().await;
-    let (one, mcp) = (app_on(&db, &[]), FakeMcpServer::start());
-    let other = app_on(&db, &[]);
-    let server = exposed(&one, "s", &mcp, json!({})).await;
-    let made = profile(&one, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
-    let mut old = other
-        .anonymous(Method::GET, "/v1/mcp")
-        .bearer_auth(other.key())
-        .header("accept", "text/event-stream")
-        .send()
-        .await
-        .expect("a stream");
-    assert_eq!(old.status(), StatusCode::OK);
+/// Opens the stream of changes of the older family.
+async fn listening(app: &TestApp, headers: &[(&'static str, &str)]) -> reqwest::Response {
+    let request = app.anonymous(Method::GET, "/v1/mcp").bearer_auth(app.key()).header("accept", "text/event-stream");
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    let stream = request.send().await.expect("a stream");
+    assert_eq!(stream.status(), StatusCode::OK);
+    stream
+}
+
+/// Subscribes to changes as the newer family does, past the acknowledgement.
+async fn subscribed(app: &TestApp) -> reqwest::Response {
     let meta = json!({"io.modelcontextprotocol/protocolVersion": MODERN,
         "io.modelcontextprotocol/clientCapabilities": {}});
-    let mut new = other
+    let mut stream = app
         .anonymous(Method::POST, "/v1/mcp")
-        .bearer_auth(other.key())
+        .bearer_auth(app.key())
         .header("accept", "application/json, text/event-stream")
         .header("MCP-Protocol-Version", MODERN)
         .header("Mcp-Method", "subscriptions/listen")
@@ -133,27 +135,68 @@ async fn a_client_that_listens_hears_of_a_change_on_every_process() {
         .send()
         .await
         .expect("a stream");
-    let first = next(&mut new).await;
+    let (_, first) = next(&mut stream).await;
     assert_eq!(first["method"], "notifications/subscriptions/acknowledged", "{first}");
-    assert_eq!(first["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], "sub");
-    let path = format!("/mcp-gateway/profiles/{}/tools", text(&made["_id"]));
-    let off = json!({"tools": [{"name": "s__echo", "enabled": false}]});
-    one.send(one.request(Method::PUT, &path).json(&off)).await;
-    let (told, also) = (next(&mut new).await, next(&mut old).await);
-    assert_eq!(told["method"], "notifications/tools/list_changed");
-    assert_eq!(told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], "sub");
-    assert_eq!(also, json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}));
-    assert_eq!(listed(&other, other.key(), "").await, set(&[]));
+    assert_eq!(first["params"]["_meta"][SUBSCRIPTION], "sub");
+    stream
 }
 
-/// The next message of a stream.
-async fn next(stream: &mut reqwest::Response) -> Value {
+const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+
+#[tokio::test]
+async fn a_client_that_listens_hears_of_a_change_on_every_process_also_of_one_between_two_streams() {
+    let db = TestDb::new().await;
+    let (one, mcp) = (app_on(&db, &[]), FakeMcpServer::start());
+    let other = app_on(&db, &[]);
+    let server = exposed(&one, "s", &mcp, json!({})).await;
+    let made = profile(&one, json!({"name": "default", "servers": [{"toolServerId": server}]})).await;
+    let (mut old, mut new) = (listening(&other, &[]).await, subscribed(&other).await);
+    let revision = ("mcp-protocol-version", "2025-11-25");
+    let (before, primed) = next(&mut listening(&other, &[revision]).await).await;
+    assert_eq!(primed, Value::Null, "that revision learns first what to come back with");
+    let path = format!("/mcp-gateway/profiles/{}", text(&made["_id"]));
+    let off = json!({"tools": [{"name": "s__echo", "enabled": false}]});
+    one.send(one.request(Method::PUT, &format!("{path}/tools")).json(&off)).await;
+    let ((_, told), (after, also)) = (next(&mut new).await, next(&mut old).await);
+    assert_eq!(told["method"], "notifications/tools/list_changed");
+    assert_eq!(told["params"]["_meta"][SUBSCRIPTION], "sub");
+    assert_eq!(also, json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}));
+    assert_eq!(listed(&other, other.key(), "").await, set(&[]));
+    // Whoever was away is told at once, by any process; whoever missed nothing is not.
+    let late = next(&mut listening(&one, &[("last-event-id", &before)]).await).await;
+    assert_eq!(late, (after.clone(), also));
+    let again = next(&mut listening(&one, &[revision, ("last-event-id", &after)]).await).await;
+    assert_eq!(again, (after, Value::Null));
+
+    // A subscription whose profile is gone has a result, and then its end.
+    one.send(one.request(Method::DELETE, &path)).await;
+    let (_, over) = next(&mut new).await;
+    assert_eq!((&over["id"], &over["result"]["resultType"]), (&json!("sub"), &json!("complete")), "{over}");
+    assert_eq!(over["result"]["_meta"][SUBSCRIPTION], "sub");
+    assert!(new.chunk().await.expect("a clean end").is_none());
+}
+
+#[tokio::test]
+async fn a_change_of_an_upstream_without_sessions_reaches_whoever_listens() {
+    let (app, mcp) = (app().await, FakeMcpServer::start());
+    mcp.be_modern();
+    let server = exposed(&app, "s", &mcp, json!({})).await;
+    let open = json!({"name": "default", "servers": [{"toolServerId": server}], "newToolPolicy": "enabled"});
+    profile(&app, open).await;
+    let mut stream = subscribed(&app).await;
+    mcp.set_tools(&["echo", "more"]);
+    assert_eq!(next(&mut stream).await.1["method"], "notifications/tools/list_changed");
+    assert_eq!(listed(&app, app.key(), "").await, set(&["s__echo", "s__more"]));
+}
+
+/// Id and message of the next event of a stream.
+async fn next(stream: &mut reqwest::Response) -> (String, Value) {
     let mut text = String::new();
     loop {
-        if let Some(data) = text.lines().find_map(|line| line.strip_prefix("data: "))
-            && text.contains("\n\n")
-        {
-            return serde_json::from_str(data).expect("JSON");
+        if let Some((event, _)) = text.split_once("\n\n").filter(|(event, _)| event.contains("data: ")) {
+            let of = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
+            let data = of("data: ").filter(|data| !data.is_empty()).unwrap_or("null");
+            return (of("id: ").unwrap_or_default().to_owned(), serde_json::from_str(data).expect("JSON"));
         }
         let chunk = stream.chunk().await.expect("it goes on").expect("it has not ended");
         text.push_str(&String::from_utf8_lossy(&chunk));

@@ -29,7 +29,7 @@ use tracing::warn;
 use crate::{
     bounded::bounded,
     gate::StreamPlace,
-    sse::{self, Follower},
+    sse::{self, Event, Follower},
 };
 
 /// An answer is handed on in pieces of this many bytes.
@@ -234,22 +234,14 @@ impl Answer {
         Self::new(200, Body::Events(Box::pin(sse::events(watcher, place, follower))))
     }
 
-    /// Messages in JSON as they come, as server-sent events, until they end or their reader has lost the right to them.
-    pub fn messages(
-        messages: Pin<Box<dyn Stream<Item = serde_json::Value>>>,
-        place: Option<StreamPlace>,
-        follower: Follower,
-    ) -> Self {
-        Self::events(Box::pin(messages.map(|message| ("message", message))), place, follower)
-    }
-
-    /// The same for messages that have names.
+    /// Server-sent events as they come, until they end or their reader has lost the right to them, and a last one.
     pub fn events(
-        events: Pin<Box<dyn Stream<Item = (&'static str, serde_json::Value)>>>,
+        events: Pin<Box<dyn Stream<Item = Event>>>,
+        last: Option<Event>,
         place: Option<StreamPlace>,
         follower: Follower,
     ) -> Self {
-        Self::new(200, Body::Events(Box::pin(sse::messages(events, place, follower))))
+        Self::new(200, Body::Events(Box::pin(sse::named(events, last, place, follower))))
     }
 
     pub(crate) fn new(status: u16, body: Body) -> Self {

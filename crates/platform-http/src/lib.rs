@@ -59,5 +59,5 @@ pub use openapi::{Deleted, Operation};
 pub use request::{KeptKey, Request, percent_decode};
 pub use route::{Group, GroupBuilder, OpenTo, Route, account_key, full_key, key, session};
 pub use server::{Serving, listen, serve};
-pub use sse::Follower;
+pub use sse::{Event, Follower};
 pub use table::{Table, TableError};

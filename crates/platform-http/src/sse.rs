@@ -26,10 +26,41 @@ const PIECE: usize = 16 * 1024;
 
 type Frames = Pin<Box<dyn Stream<Item = Result<Bytes>>>>;
 
+/// One event of a stream.
+pub struct Event {
+    /// Its name.
+    pub name: &'static str,
+    /// What a reader that comes back says it heard last.
+    pub id: Option<String>,
+    /// JSON, or nothing.
+    pub data: String,
+}
+
+impl Event {
+    /// One that has no id.
+    pub fn new(name: &'static str, data: &Value) -> Self {
+        Self { name, id: None, data: data.to_string() }
+    }
+
+    fn frame(&self) -> Bytes {
+        let Self { name, id, data } = self;
+        let id = id.as_ref().map(|id| format!("id: {id}\n")).unwrap_or_default();
+        format!("event: {name}\n{id}data: {data}\n\n").into()
+    }
+}
+
+/// What the reader of a stream is told when it ends.
+enum Last {
+    /// Why, when it is not over.
+    Reason,
+    /// This.
+    Frame(Bytes),
+    Nothing,
+}
+
 struct Connection {
     frames: Frames,
-    /// Why a stream ends that is not over is said in it.
-    says_why: bool,
+    last: Last,
     /// What is left of the newest frame.
     rest: Bytes,
     _place: Option<StreamPlace>,
@@ -48,18 +79,21 @@ pub(crate) fn events(watcher: Watcher, place: StreamPlace, of: Follower) -> impl
             |mut watcher| async move { watcher.next().await.transpose().map(|frame| (frame, watcher)) },
         );
     let ends = Some(of.http.config.stream_lifetime);
-    connect(Box::pin(frames), true, (Some(place), ends), of)
+    connect(Box::pin(frames), Last::Reason, (Some(place), ends), of)
 }
 
-/// Named messages as they come, as long as whoever asked has the right to them; those that hold a place end at some time.
-pub(crate) fn messages(
-    messages: Pin<Box<dyn Stream<Item = (&'static str, Value)>>>,
+/// Events as they come, as long as whoever asked has the right to them, and the last one; those that hold a place end at
+/// some time.
+pub(crate) fn named(
+    events: Pin<Box<dyn Stream<Item = Event>>>,
+    last: Option<Event>,
     place: Option<StreamPlace>,
     of: Follower,
 ) -> impl Stream<Item = std::io::Result<Bytes>> {
-    let frames = messages.map(|(name, message)| Ok(Bytes::from(format!("event: {name}\ndata: {message}\n\n"))));
+    let frames = events.map(|event| Ok(event.frame()));
+    let last = last.map_or(Last::Nothing, |event| Last::Frame(event.frame()));
     let ends = place.is_some().then_some(of.http.config.stream_lifetime);
-    connect(Box::pin(frames), false, (place, ends), of)
+    connect(Box::pin(frames), last, (place, ends), of)
 }
 
 /// Who follows a stream, and what gives them the right.
@@ -92,7 +126,7 @@ impl Follower {
 /// Frames, keep-alives in between.
 fn connect(
     frames: Frames,
-    says_why: bool,
+    last: Last,
     (place, lifetime): (Option<StreamPlace>, Option<Duration>),
     of: Follower,
 ) -> impl Stream<Item = std::io::Result<Bytes>> {
@@ -100,7 +134,7 @@ fn connect(
     let ends = now + lifetime.unwrap_or(LONGEST);
     let rest = Bytes::new();
     let (spoke, judged, over) = (now, now, false);
-    let connection = Connection { frames, says_why, rest, _place: place, of, ends, spoke, judged, over };
+    let connection = Connection { frames, last, rest, _place: place, of, ends, spoke, judged, over };
     stream::unfold(connection, |mut connection| async move {
         let mut piece = std::mem::take(&mut connection.rest);
         if piece.is_empty() {
@@ -121,13 +155,13 @@ impl Connection {
             if Instant::now() < self.ends.min(self.judged + RIGHTS) {
                 tokio::select! {
                     biased;
-                    () = self.of.http.closing.cancelled() => return self.last(SHUTDOWN),
+                    () = self.of.http.closing.cancelled() => return self.end(Some(SHUTDOWN)),
                     frame = self.frames.next() => match frame {
                         Some(Ok(frame)) => return Some(frame),
-                        None => return None,
+                        None => return self.end(None),
                         Some(Err(error)) => {
                             warn!(%error, "A stream broke off.");
-                            return self.last(SERVER_ERROR);
+                            return self.end(Some(SERVER_ERROR));
                         }
                     },
                     () = sleep_until(wake) => {}
@@ -135,7 +169,7 @@ impl Connection {
             }
             let now = Instant::now();
             if now >= self.ends {
-                return None;
+                return self.end(None);
             }
             if now >= keep_alive {
                 return Some(KEEP_ALIVE);
@@ -144,14 +178,19 @@ impl Connection {
             if let Err(error) = self.of.check_access().await
                 && error.cause().is_none()
             {
-                return None;
+                return self.end(None);
             }
         }
         None
     }
 
-    fn last(&mut self, frame: Bytes) -> Option<Bytes> {
+    /// The last frame; `reason`: why it ends that is not over.
+    fn end(&mut self, reason: Option<Bytes>) -> Option<Bytes> {
         self.over = true;
-        self.says_why.then_some(frame)
+        match std::mem::replace(&mut self.last, Last::Nothing) {
+            Last::Reason => reason,
+            Last::Frame(frame) => Some(frame),
+            Last::Nothing => None,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt, stream};
 use platform_access::Kind;
 use platform_conversation::{AGENT, ASSISTANT};
 use platform_core::{Caller, Result};
@@ -16,8 +16,8 @@ use crate::{
     calls::{Called, Calling},
     model::{ExposeMode, Switches, TargetType},
     protocol::{
-        self, Failure, INVALID_PARAMS, Incoming, METHOD_NOT_FOUND, McpHeaders, Message, acknowledged, discovered,
-        initialized, tools_changed,
+        self, Failure, INVALID_PARAMS, Incoming, METHOD_NOT_FOUND, McpHeaders, Message, NEWEST_LEGACY, acknowledged,
+        discovered, initialized, tools_changed, unsubscribed,
     },
     search,
     service::{PgMcpGateway, SWITCHES, TOPIC},
@@ -44,10 +44,28 @@ pub struct Asking {
     pub upstream: Option<Secret>,
     /// The client reads streams.
     pub reads_streams: bool,
+    /// `Last-Event-ID`.
+    pub last_event: Option<String>,
 }
 
 /// Messages, one after the other.
 pub type Messages = Pin<Box<dyn Stream<Item = Value>>>;
+
+/// A stream of changes.
+pub struct Changes {
+    /// One after the other, until the client goes.
+    pub changes: Pin<Box<dyn Stream<Item = Change>>>,
+    /// What the client is told at the end.
+    pub last: Option<Value>,
+}
+
+/// A message of a stream of changes.
+pub struct Change {
+    /// What a client that comes back says it heard last.
+    pub id: Option<String>,
+    /// `None`: there is nothing but the id.
+    pub message: Option<Value>,
+}
 
 /// How a message is answered.
 pub enum McpReply {
@@ -57,8 +75,10 @@ pub enum McpReply {
     Json(String),
     /// With a status alone.
     Nothing(u16),
-    /// With messages as they come; `true`: until the client goes.
-    Stream(Messages, bool),
+    /// With what there is to tell of a call, and its end.
+    Stream(Messages),
+    /// With what changes.
+    Changes(Changes),
 }
 
 impl From<Failure> for McpReply {
@@ -96,8 +116,15 @@ impl PgMcpGateway {
             ("subscriptions/listen", true) => {
                 let wants = message.params.get("notifications").and_then(|of| of.get("toolsListChanged"));
                 let wants = wants == Some(&Value::Bool(true));
-                let first = acknowledged(&message.id, wants);
-                Ok(McpReply::Stream(self.changes(asking, subject, Some((message.id, first)), wants).await?, true))
+                let first = Change { id: None, message: Some(acknowledged(&message.id, wants)) };
+                let last = Some(unsubscribed(&message));
+                let rest = if wants {
+                    self.watch(asking, subject, Some(message.id)).await?.changes().left_stream()
+                } else {
+                    stream::pending().right_stream()
+                };
+                let changes = Box::pin(stream::iter([first]).chain(rest));
+                Ok(McpReply::Changes(Changes { changes, last }))
             }
             _ => Ok(message.fail(404, METHOD_NOT_FOUND, "There is no such method here.").into()),
         }
@@ -112,7 +139,17 @@ impl PgMcpGateway {
             return Ok(failure.into());
         }
         let subject = Subject::of(&asking.caller, &asking.claims);
-        Ok(McpReply::Stream(self.changes(asking, subject, None, true).await?, true))
+        let is_primed = asking.headers.version.as_deref() == Some(NEWEST_LEGACY);
+        let last_event = asking.last_event.clone();
+        let watching = self.watch(asking, subject, None).await?;
+        let now = &watching.digest;
+        // Who was away hears of what changed meanwhile; others learn what to come back with, where their revision has it.
+        let first = match last_event {
+            Some(heard) if heard != *now => Some(watching.told()),
+            _ => is_primed.then(|| Change { id: Some(now.clone()), message: None }),
+        };
+        let changes = Box::pin(stream::iter(first).chain(watching.changes()));
+        Ok(McpReply::Changes(Changes { changes, last: None }))
     }
 
     /// Tools that a caller does without, and has. `PROFILE_NOT_FOUND`.
@@ -131,36 +168,25 @@ impl PgMcpGateway {
         self.set_own(&caller.account, &Subject::of(caller, claims), slug, disabled).await
     }
 
-    /// A message whenever the tools of a caller are others than before.
-    async fn changes(
+    /// Whoever watches the tools of a caller; `subscription`: under which the newer family tells of them.
+    async fn watch(
         self: &Arc<Self>,
         asking: Asking,
         subject: Subject,
-        subscribed: Option<(Value, Value)>,
-        wants: bool,
-    ) -> Result<Messages> {
-        let (id, first) = subscribed.unzip();
+        subscription: Option<Value>,
+    ) -> Result<Watching> {
         // Who hears first and looks then misses nothing.
         let notices = self.bus.subscribe();
         let view = self.view(&asking.caller.account, &subject, asking.profile.as_deref()).await?;
-        let watching = Watching {
+        Ok(Watching {
             notices,
             servers: view.servers().to_vec(),
             gateway: Arc::clone(self),
             asking,
             subject,
             digest: view.digest(),
-            id,
-        };
-        let first = stream::iter(first);
-        let changes = stream::unfold(watching, move |mut watching| async move {
-            if !wants {
-                return std::future::pending().await;
-            }
-            watching.changed().await?;
-            Some((tools_changed(watching.id.as_ref()), watching))
-        });
-        Ok(Box::pin(futures_util::StreamExt::chain(first, changes)))
+            subscription,
+        })
     }
 
     async fn call(
@@ -255,7 +281,7 @@ async fn stream_of(calling: Calling, tool: crate::surface::Tool, message: Messag
             Told::End(_) => None,
         }
     });
-    McpReply::Stream(Box::pin(futures_util::StreamExt::chain(stream::iter([first]), rest)), false)
+    McpReply::Stream(Box::pin(stream::iter([first]).chain(rest)))
 }
 
 /// A call that is under way.
@@ -305,10 +331,24 @@ struct Watching {
     /// Those of the profile.
     servers: Vec<String>,
     digest: String,
-    id: Option<Value>,
+    subscription: Option<Value>,
 }
 
 impl Watching {
+    /// A message whenever the tools are others than before.
+    fn changes(self) -> impl Stream<Item = Change> {
+        stream::unfold(self, |mut watching| async move {
+            watching.changed().await?;
+            Some((watching.told(), watching))
+        })
+    }
+
+    /// That the tools are others now. The newer family has no streams that are taken up again.
+    fn told(&self) -> Change {
+        let id = self.subscription.is_none().then(|| self.digest.clone());
+        Change { id, message: Some(tools_changed(self.subscription.as_ref())) }
+    }
+
     /// Whether what changed may be what the caller is shown.
     fn concerns(&self, topic: &str, id: &str) -> bool {
         let account = self.asking.caller.account.as_str();

@@ -31,7 +31,7 @@ mod search;
 mod service;
 mod surface;
 
-pub use endpoint::{Asking, McpReply, Messages};
+pub use endpoint::{Asking, Change, Changes, McpReply, Messages};
 pub use grants::MCP_GRANT;
 pub use model::{
     AuditFilter, AuditPage, AuditRow, ExposeMode, GatewayServer, GatewayServerPage, Grant, GrantFilter, GrantPage,

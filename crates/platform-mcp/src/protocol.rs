@@ -12,7 +12,7 @@ use serde_json::{Value, json, value::RawValue};
 /// The family without state: everything stands in each request.
 pub(crate) const MODERN: &str = "2026-07-28";
 /// What an unknown version is answered with in `initialize`.
-const NEWEST_LEGACY: &str = "2025-11-25";
+pub(crate) const NEWEST_LEGACY: &str = "2025-11-25";
 const SUPPORTED: [&str; 4] = [MODERN, NEWEST_LEGACY, "2025-06-18", "2025-03-26"];
 const META: &str = "io.modelcontextprotocol/";
 /// Levels of logs, the least first (RFC 5424 §6.2.1).
@@ -25,6 +25,7 @@ pub(crate) const INVALID_PARAMS: i32 = -32602;
 const HEADER_MISMATCH: i32 = -32020;
 pub(crate) const MISSING_CAPABILITY: i32 = -32021;
 const UNSUPPORTED_VERSION: i32 = -32022;
+const OTHER_METHOD: &str = "Mcp-Method must be the method of the message.";
 
 /// The headers of a request that its body must agree with.
 #[derive(Debug, Clone, Default)]
@@ -91,6 +92,10 @@ impl Message {
         };
         if id.is_null() {
             check_version(&id, headers.version.as_deref())?;
+            // A notification may do without the header.
+            if headers.version.as_deref() == Some(MODERN) && headers.method.as_ref().is_some_and(|of| *of != method) {
+                return Err(Failure::new(400, &id, HEADER_MISMATCH, OTHER_METHOD));
+            }
             return Ok(Incoming::Notification);
         }
         if !(id.is_string() || id.is_number()) {
@@ -259,7 +264,7 @@ fn family(id: &Value, method: &str, params: &Object, headers: &McpHeaders) -> Re
         return Err(wrong("_meta must have io.modelcontextprotocol/clientCapabilities."));
     };
     if headers.method.as_deref() != Some(method) {
-        return Err(mismatch("Mcp-Method must be the method of the message."));
+        return Err(mismatch(OTHER_METHOD));
     }
     if method == "tools/call" {
         let name = params.get("name").and_then(Value::as_str);
@@ -340,12 +345,17 @@ pub(crate) fn discovered(instructions: &str) -> Value {
     result
 }
 
-/// The first message of a stream of changes.
+/// The first message to whoever subscribes to changes.
 pub(crate) fn acknowledged(subscription: &Value, wants_tools: bool) -> Value {
     let heard = if wants_tools { json!({"toolsListChanged": true}) } else { json!({}) };
     json!({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {
         "notifications": heard, "_meta": {format!("{META}subscriptionId"): subscription},
     }})
+}
+
+/// The last one: the subscription is over, and nothing broke.
+pub(crate) fn unsubscribed(message: &Message) -> Value {
+    message.answer(json!({"_meta": {format!("{META}subscriptionId"): message.id}}))
 }
 
 /// The tools are others now; `subscription`: who asked to be told.

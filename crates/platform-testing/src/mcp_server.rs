@@ -9,7 +9,9 @@ use actix_web::{
     web::{self, ServiceConfig},
 };
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::{
     ToolRequest,
@@ -33,6 +35,8 @@ struct State {
     tools: Mutex<Value>,
     log_in: Mutex<LogIn>,
     url: Mutex<String>,
+    /// Counts how often its tools became others.
+    changes: watch::Sender<u32>,
 }
 
 #[derive(Default)]
@@ -54,6 +58,7 @@ impl FakeMcpServer {
             tools: Mutex::new(json!([])),
             log_in: Mutex::default(),
             url: Mutex::default(),
+            changes: watch::Sender::default(),
         });
         let shared = Arc::clone(&state);
         let (url, handle) = serve("fake MCP server", move |config: &mut ServiceConfig| {
@@ -84,6 +89,7 @@ impl FakeMcpServer {
     /// Its tools, as they are listed.
     pub fn describe(&self, tools: Value) {
         *self.state.tools.lock().expect("lock") = tools;
+        self.state.changes.send_modify(|changes| *changes += 1);
     }
 
     /// Only who has logged in is let in.
@@ -198,6 +204,7 @@ async fn rpc(state: &State, request: &ToolRequest, origin: &str) -> HttpResponse
             }
             listed
         }
+        "subscriptions/listen" if is_modern => return subscribed(state, &body["id"]),
         "tools/call" => return call(request, &body, is_modern).await,
         _ => {
             let error = json!({"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32601, "message": "no"}});
@@ -205,6 +212,26 @@ async fn rpc(state: &State, request: &ToolRequest, origin: &str) -> HttpResponse
         }
     };
     HttpResponse::Ok().json(json!({"jsonrpc": "2.0", "id": body["id"], "result": result}))
+}
+
+/// Tells of changes of the tools.
+fn subscribed(state: &State, id: &Value) -> HttpResponse {
+    let message = |method: &str, mut params: Value| {
+        params["_meta"] = json!({"io.modelcontextprotocol/subscriptionId": id});
+        let message = json!({"jsonrpc": "2.0", "method": method, "params": params});
+        Ok::<_, actix_web::Error>(Bytes::from(format!("data: {message}\n\n")))
+    };
+    let heard = json!({"notifications": {"toolsListChanged": true}});
+    let first = message("notifications/subscriptions/acknowledged", heard);
+    let changed = message("notifications/tools/list_changed", json!({})).expect("a message");
+    let changes = stream::unfold(state.changes.subscribe(), move |mut changes| {
+        let changed = changed.clone();
+        async move {
+            changes.changed().await.ok()?;
+            Some((Ok(changed), changes))
+        }
+    });
+    HttpResponse::Ok().content_type("text/event-stream").streaming(stream::iter([first]).chain(changes))
 }
 
 async fn call(request: &ToolRequest, body: &Value, is_modern: bool) -> HttpResponse {
@@ -242,7 +269,7 @@ async fn call(request: &ToolRequest, body: &Value, is_modern: bool) -> HttpRespo
     }
     if name.ends_with("endless") {
         let ping = Bytes::from_static(b"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/nothing\"}\n\n");
-        let pings = futures_util::stream::unfold((), move |()| {
+        let pings = stream::unfold((), move |()| {
             let ping = ping.clone();
             async move {
                 tokio::time::sleep(Duration::from_millis(1)).await;

@@ -15,7 +15,7 @@ use rmcp::{
     model::{
         CallToolRequest, CallToolRequestParams, CallToolResponse, CallToolResult, CancelledNotificationParam,
         ClientCapabilities, ClientConfig, ClientRequest, GetExtensions, Implementation, PaginatedRequestParams,
-        ProtocolVersion, RequestId, RequestMetaObject, ServerResult,
+        ProtocolVersion, RequestId, RequestMetaObject, ServerResult, SubscriptionFilter,
     },
     service::{
         ClientCacheConfig, ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext, Peer,
@@ -29,7 +29,7 @@ use rmcp::{
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, OnceCell, mpsc},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::{
@@ -47,6 +47,8 @@ const CONNECT: Duration = Duration::from_secs(20);
 /// A connection that nobody uses is closed after this.
 const IDLE: Duration = Duration::from_mins(5);
 const MOST_CONNECTIONS: u64 = 1000;
+/// A server that ends a subscription is subscribed to again after this.
+const BETWEEN_SUBSCRIPTIONS: Duration = Duration::from_mins(1);
 
 /// All tools of a server together, in bytes.
 const MOST_LIST: usize = 1 << 20;
@@ -377,8 +379,37 @@ impl McpClients {
             outcome => outcome,
         };
         let connection = Arc::new(connection?);
+        self.listen(&connection, key.0.clone());
         self.clients.insert(key, Arc::clone(&connection));
         Ok(connection)
+    }
+
+    /// Hears of changes of the tools of a server without sessions, which tells of them only whoever subscribes.
+    fn listen(&self, connection: &Connection, server: Changed) {
+        let (peer, changed) = (connection.service.peer().clone(), Arc::clone(&self.changed));
+        let told = peer.peer_info().is_some_and(|info| {
+            let tools = info.capabilities.tools.as_ref();
+            info.protocol_version == ProtocolVersion::V_2026_07_28
+                && tools.is_some_and(|of| of.list_changed == Some(true))
+        });
+        if !told {
+            return;
+        }
+        spawn("listen to MCP server", async move {
+            let filter = SubscriptionFilter::builder().tools_list_changed().build();
+            while let Ok(mut subscription) = peer.listen(filter.clone()).await {
+                while let Ok(Some(_)) = subscription.next().await {
+                    changed.add(server.clone(), Due::Reading);
+                }
+                drop(subscription);
+                sleep(BETWEEN_SUBSCRIPTIONS).await;
+                if peer.is_transport_closed() {
+                    break;
+                }
+                // What changed while nobody listened was told nobody.
+                changed.add(server.clone(), Due::Reading);
+            }
+        });
     }
 
     async fn connect(&self, server: Changed, url: Url, credentials: Credentials) -> Result<Connection, Failure> {

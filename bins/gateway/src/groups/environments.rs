@@ -11,7 +11,7 @@ use platform_environments::{
     EnvironmentSettings, ListFiles, NewCommand, OutputPiece, PgEnvironments, ReadFile, SandboxService, SessionFilter,
     SnapshotService, StartSandbox, StopSandbox, WhoseSandbox, WriteFile, whole,
 };
-use platform_http::{Answer, Group, KeptKey, Request, key};
+use platform_http::{Answer, Event, Group, KeptKey, Request, key};
 use platform_knowledge::{DOCUMENT, FOLDER, SKILL};
 use platform_toolservers::TOOL_SERVER;
 use serde::Deserialize;
@@ -232,7 +232,7 @@ async fn exec(environments: Arc<PgEnvironments>, request: Request) -> Result<Ans
             None => said,
         };
         // It lasts as long as the command, of which a machine has few.
-        return Ok(Answer::events(pieces(said), None, request.follower()));
+        return Ok(Answer::events(pieces(said), None, None, request.follower()));
     }
     let said = whole(said).await?;
     let answer = Answer::ok(&said)?;
@@ -262,9 +262,12 @@ fn kept(mut said: mpsc::Receiver<OutputPiece>, key: KeptKey) -> mpsc::Receiver<O
 }
 
 /// What a command says, as events.
-fn pieces(said: mpsc::Receiver<OutputPiece>) -> Pin<Box<dyn Stream<Item = (&'static str, Value)>>> {
+fn pieces(said: mpsc::Receiver<OutputPiece>) -> Pin<Box<dyn Stream<Item = Event>>> {
     let pieces = stream::unfold(said, |mut said| async move { Some((said.recv().await?, said)) });
-    Box::pin(pieces.map(|piece| event(&piece)))
+    Box::pin(pieces.map(|piece| {
+        let (name, data) = event(&piece);
+        Event::new(name, &data)
+    }))
 }
 
 fn event(piece: &OutputPiece) -> (&'static str, Value) {

@@ -2,13 +2,14 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use futures_util::StreamExt;
 use platform_auth::{KeyKind, KeyService, PgAuthService};
 use platform_core::{Code, Error, Id, Result, Timestamp, millis};
-use platform_http::{Answer, Group, OpenTo, Request, account_key, session};
+use platform_http::{Answer, Event, Group, OpenTo, Request, account_key, session};
 use platform_integrations::origin_of;
 use platform_mcp::{
-    Asking, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PARAM_HEADER, PgMcpGateway, PreviewOf, Profile, SwitchesPut,
-    ToolSwitches, purge_audit,
+    Asking, Change, Changes, MCP_GRANT, MCP_PROFILE, McpHeaders, McpReply, PARAM_HEADER, PgMcpGateway, PreviewOf,
+    Profile, SwitchesPut, ToolSwitches, purge_audit,
 };
 use platform_toolservers::TOOL_SERVER;
 use platform_vault::Secret;
@@ -21,6 +22,7 @@ use crate::{
 };
 
 const TAG: &str = "Who is shown what by the MCP endpoint, and who called what";
+const MESSAGE: &str = "message";
 const UPSTREAM: &str = "x-upstream-authorization";
 
 struct Services {
@@ -124,6 +126,7 @@ fn asking(request: &Request) -> Result<Asking> {
         // What is kept for whoever repeats it is one message.
         reads_streams: request.once.is_none()
             && text("accept").is_some_and(|accept| accept.contains("text/event-stream")),
+        last_event: text("last-event-id"),
     })
 }
 
@@ -134,7 +137,23 @@ async fn answer(services: Arc<Services>, request: Request) -> Result<Answer> {
         request.check_use(kind, id).await?;
         request.count_creation().await
     };
-    match services.gateway.answer(asking(&request)?, &request.body, may).await? {
+    replied(services.gateway.answer(asking(&request)?, &request.body, may).await?, &request)
+}
+
+async fn listen(services: Arc<Services>, request: Request) -> Result<Answer> {
+    check_origin(&services, &request)?;
+    let asking = asking(&request)?;
+    let reads_streams = asking.reads_streams;
+    let reply = services.gateway.listen(asking).await?;
+    if matches!(reply, McpReply::Changes(_)) && !reads_streams {
+        let message = "GET opens a stream of changes: send `Accept: text/event-stream`, or POST a message.";
+        return Err(Error::new(platform_http::code::METHOD_NOT_ALLOWED, message));
+    }
+    replied(reply, &request)
+}
+
+fn replied(reply: McpReply, request: &Request) -> Result<Answer> {
+    match reply {
         McpReply::Message(status, message) => {
             let is_done = message["result"].is_object() && message["result"]["isError"] != true;
             let answer = Answer::json(status, &message)?;
@@ -142,27 +161,18 @@ async fn answer(services: Arc<Services>, request: Request) -> Result<Answer> {
         }
         McpReply::Json(message) => Ok(Answer::raw_json(200, message)),
         McpReply::Nothing(status) => Ok(Answer::empty(status)),
-        McpReply::Stream(messages, lasts) => {
-            let place = lasts.then(|| request.stream_place()).transpose()?;
-            Ok(Answer::messages(messages, place, request.follower()))
+        McpReply::Stream(messages) => {
+            let events = messages.map(|message| Event::new(MESSAGE, &message));
+            Ok(Answer::events(Box::pin(events), None, None, request.follower()))
         }
-    }
-}
-
-async fn listen(services: Arc<Services>, request: Request) -> Result<Answer> {
-    check_origin(&services, &request)?;
-    let asking = asking(&request)?;
-    let reads_streams = asking.reads_streams;
-    match services.gateway.listen(asking).await? {
-        McpReply::Message(status, message) => Answer::json(status, &message),
-        McpReply::Json(message) => Ok(Answer::raw_json(200, message)),
-        McpReply::Nothing(status) => Ok(Answer::empty(status)),
-        McpReply::Stream(..) if !reads_streams => {
-            let message = "GET opens a stream of changes: send `Accept: text/event-stream`, or POST a message.";
-            Err(Error::new(platform_http::code::METHOD_NOT_ALLOWED, message))
-        }
-        McpReply::Stream(messages, _) => {
-            Ok(Answer::messages(messages, Some(request.stream_place()?), request.follower()))
+        McpReply::Changes(Changes { changes, last }) => {
+            let event = |Change { id, message }| {
+                let data = message.map(|message| message.to_string()).unwrap_or_default();
+                Event { name: MESSAGE, id, data }
+            };
+            let last = last.map(|message| Event::new(MESSAGE, &message));
+            let place = Some(request.stream_place()?);
+            Ok(Answer::events(Box::pin(changes.map(event)), last, place, request.follower()))
         }
     }
 }
